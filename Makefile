@@ -1,0 +1,98 @@
+# Two commands do everything from a fresh clone: `make demo` and `make test`.
+# Nothing is written outside the clone, except the cache folder TXLAKE_CACHE: jars, pip's cache.
+SHELL := /bin/sh
+.DEFAULT_GOAL := help
+
+PYTHON ?= python3
+TXLAKE_CACHE ?= $(if $(XDG_CACHE_HOME),$(XDG_CACHE_HOME),$(HOME)/.cache)/txlake
+export TXLAKE_CACHE
+export PIP_CACHE_DIR := $(TXLAKE_CACHE)/pip
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# The caller's Python environment is not ours: only .venv counts.
+unexport PYTHONPATH PYTHONHOME SPARK_HOME
+
+UV_VERSION := 0.13.9
+VENV := .venv
+PY := $(VENV)/bin/python
+PIP := $(PY) -m pip install --quiet --no-input
+LOCK_OPTIONS := --quiet --universal --python-version 3.10 --generate-hashes --no-emit-index-url \
+	--no-annotate --custom-compile-command "make lock"
+
+.PHONY: FORCE help venv java jars setup test demo broker lint types lock jars-lock clean
+
+help: ## Show what can be made
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+demo: setup ## Run the demonstration: real broker, the job, two services (does the set-up first)
+	@$(PY) -m examples.demo
+
+test: lint ## Run all checks and tests (does the set-up first)
+	@$(PY) -m pytest
+
+lint: setup ## Check style and the direction of imports
+	@$(PY) -m ruff check .
+	@$(VENV)/bin/lint-imports --no-cache
+
+types: setup ## Check the types
+	@$(PY) -m mypy
+
+broker: setup ## Start a Kafka broker on loopback, in the foreground
+	@$(VENV)/bin/txlake broker
+
+setup: $(VENV)/.ready ## Install everything the other targets need
+
+venv: $(VENV)/.packages ## Install the Python packages only
+
+java: $(VENV)/.java ## Install a Java runtime if the machine has no Java 17 or 21
+
+jars: $(VENV)/.jars ## Fetch the JVM jars
+
+$(VENV)/.python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { \
+		echo "txlake needs Python 3.10 or newer, but '$(PYTHON)' is missing or older:" \
+			"name another one, as in 'make PYTHON=python3.12 setup'." >&2; exit 1; }
+	@echo "set-up: a virtual environment in $(VENV)"
+	@$(PYTHON) -m venv --clear $(VENV) || { echo "txlake needs Python's venv module:" \
+		"install it (on Debian: python3-venv), or name another PYTHON." >&2; exit 1; }
+	@touch $@
+
+$(VENV)/.packages: $(VENV)/.python requirements.lock requirements-build.lock pyproject.toml \
+		client/pyproject.toml
+	@echo "set-up: the Python packages of requirements.lock (the first time: some minutes)"
+	@$(PIP) --require-hashes -r requirements-build.lock
+	@$(PIP) --require-hashes --no-build-isolation --use-pep517 -r requirements.lock
+	@$(PIP) --no-deps --no-build-isolation -e client -e .
+	@touch $@
+
+$(VENV)/.java: $(VENV)/.packages requirements-java.lock pipelines/java.py
+	@$(PY) -m pipelines.java >/dev/null 2>&1 || { \
+		echo "set-up: a Java runtime (no Java 17 or 21 found)"; \
+		$(PIP) --require-hashes --no-deps -r requirements-java.lock; }
+	@$(PY) -m pipelines.java >/dev/null
+	@touch $@
+
+# A cache that was deleted, or another one, is filled again.
+$(VENV)/.jars: $(VENV)/.java storage/jars.lock.toml $(if $(wildcard $(TXLAKE_CACHE)/jars),,FORCE)
+	@$(PY) -m pipelines.cli_setup jars fetch
+	@touch $@
+
+FORCE:
+
+$(VENV)/.ready: $(VENV)/.jars
+	@touch $@
+
+lock: ## Resolve the Python packages anew and write the lock files
+	@$(PYTHON) -m venv build/lock
+	@build/lock/bin/python -m pip install --quiet uv==$(UV_VERSION)
+	@UV_CACHE_DIR=$(TXLAKE_CACHE)/uv build/lock/bin/uv pip compile pyproject.toml --extra dev \
+		--no-emit-package txlake $(LOCK_OPTIONS) --upgrade --output-file requirements.lock
+	@for group in build java; do UV_CACHE_DIR=$(TXLAKE_CACHE)/uv build/lock/bin/uv pip compile \
+		--group pyproject.toml:$$group $(LOCK_OPTIONS) --upgrade \
+		--output-file requirements-$$group.lock || exit 1; done
+
+jars-lock: $(VENV)/.java ## Resolve the jars anew and write storage/jars.lock.toml
+	@$(PY) -m pipelines.cli_setup jars lock
+
+clean: ## Delete what was made in the clone (the cache folder stays)
+	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis demo-lake* \
+		spark-warehouse metastore_db derby.log

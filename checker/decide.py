@@ -1,0 +1,233 @@
+"""One epoch's decision, from what is true before it and what it lands.
+
+The steps, in order: operator commands; which halves belong together; which operation ends which
+half; what time does to the rest; what is delivered where; what is true afterwards.
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from checker import commands, delay, delivery, operations, sets, timing
+from checker.frames import (
+    CONFLICTS,
+    DELAYED,
+    DELIVERIES,
+    DUE,
+    HALVES,
+    NAMINGS,
+    OUTCOMES,
+    Decision,
+    Inputs,
+    Instants,
+    Parameters,
+    State,
+)
+from checker.sql import run
+
+# Every end of this epoch, one row a half. The lines are those of PROTOCOL.md "What happens to a
+# half at an epoch"; `discards` counts the half's earlier discards: only the first makes a copy.
+_ENDS = """
+SELECT h.queue_id, h.queue_offset, h.arm,
+  CASE w.decision WHEN 'COMMIT' THEN 'COMMITTED' ELSE 'ROLLED_BACK' END AS outcome,
+  w.cause, w.op_queue_offset, w.position, h.producer_group, h.transaction_id, h.tran_seq,
+  h.real_topic, h.real_queue_id, h.delay_level, h.deliver_at, h.discards
+FROM halves h JOIN wins w ON h.queue_id = w.queue_id AND h.unit_offset = w.unit_offset
+UNION ALL
+SELECT h.queue_id, h.queue_offset, h.arm, 'DISCARDED', r.rule, NULL, NULL, h.producer_group,
+  h.transaction_id, h.tran_seq, h.real_topic, h.real_queue_id, h.delay_level, h.deliver_at,
+  h.discards
+FROM halves h JOIN rules r ON h.queue_id = r.queue_id AND h.unit_offset = r.unit_offset
+WHERE r.rule <> 'due'
+UNION ALL
+-- A half that lands after its set was discarded is discarded with it.
+SELECT h.queue_id, h.queue_offset, h.arm, 'DISCARDED', h.discard_cause, NULL, NULL,
+  h.producer_group, h.transaction_id, h.tran_seq, h.real_topic, h.real_queue_id, h.delay_level,
+  h.deliver_at, h.discards
+FROM halves h
+SEMI JOIN new_halves n ON h.queue_id = n.queue_id AND h.queue_offset = n.queue_offset
+ANTI JOIN wins w ON h.queue_id = w.queue_id AND h.unit_offset = w.unit_offset
+WHERE h.discard_cause IS NOT NULL
+UNION ALL
+-- Duplicates of a TRAN_SEQ, and members that land after their set was ended.
+SELECT m.queue_id, m.queue_offset, coalesce(u.arm, 0)::INTEGER, 'ROLLED_BACK',
+  CASE WHEN m.is_duplicate THEN 'duplicate_in_set' ELSE u.cause END,
+  CASE WHEN NOT m.is_duplicate THEN u.op_queue_offset END, NULL, m.producer_group,
+  m.transaction_id, m.tran_seq, n.real_topic, n.real_queue_id, n.delay_level, n.deliver_at, 0
+FROM members m
+JOIN units u ON m.queue_id = u.queue_id AND m.unit_offset = u.unit_offset
+JOIN new_halves n ON m.queue_id = n.queue_id AND m.queue_offset = n.queue_offset
+WHERE m.is_duplicate OR u.status IS NOT NULL
+"""
+
+_COMMITTED = f"""
+SELECT *, {delay.DELIVER_AT_SQL} AS due_at
+FROM (SELECT *, $epoch_at::BIGINT AS counted_from FROM ends WHERE outcome = 'COMMITTED')
+"""
+
+_OUTCOMES = """
+SELECT e.queue_id, e.queue_offset, e.arm, e.outcome, e.cause, e.op_queue_offset,
+  e.producer_group, e.transaction_id, e.real_topic, p.real_queue_id, p.real_queue_offset
+FROM ends e
+LEFT JOIN placements p ON e.outcome = 'COMMITTED' AND p.source = 'half' AND p.reason IS NULL
+  AND e.queue_id = p.queue_id AND e.queue_offset = p.queue_offset
+ORDER BY e.queue_id, e.queue_offset
+"""
+
+# Rows for what is delivered, or found undeliverable, other than straight from a commit.
+_DELIVERIES = """
+SELECT o.source, o.queue_id, o.queue_offset,
+  CASE WHEN o.reason IS NULL THEN 'DELIVERED' ELSE 'UNDELIVERABLE' END AS action,
+  o.real_topic, p.real_queue_id, p.real_queue_offset, o.admin_offset, o.rank
+FROM routed o JOIN placements p
+  ON o.source = p.source AND o.queue_id = p.queue_id AND o.queue_offset = p.queue_offset
+  AND p.reason IS NOT DISTINCT FROM o.reason
+WHERE o.phase <> 2 OR o.reason IS NOT NULL
+UNION ALL
+SELECT source, queue_id, queue_offset, 'CANCELLED', real_topic, NULL, NULL, admin_offset, 0
+FROM cancelled
+ORDER BY rank, source, queue_id, queue_offset
+"""
+
+_REMAINING = """
+SELECT h.* REPLACE (
+  coalesce(x.cause, h.discard_cause) AS discard_cause,
+  (h.discards + CASE WHEN x.queue_id IS NULL THEN 0 ELSE 1 END)::INTEGER AS discards,
+  CASE WHEN h.queue_offset = h.unit_offset THEN coalesce(a.answered_at, h.last_answer_at)
+    END AS last_answer_at)
+FROM halves h
+ANTI JOIN wins w ON h.queue_id = w.queue_id AND h.unit_offset = w.unit_offset
+LEFT JOIN (SELECT * FROM ends WHERE outcome = 'DISCARDED') x
+  ON h.queue_id = x.queue_id AND h.queue_offset = x.queue_offset
+LEFT JOIN answers a ON h.queue_id = a.queue_id AND h.unit_offset = a.unit_offset
+"""
+
+
+def decide(state: State, inputs: Inputs, instants: Instants, parameters: Parameters) -> Decision:
+    """Decide one epoch.
+
+    Input: the state before it, what it lands (and what `lookups` asked for), T and C(q).
+    Output: Decision; attempts to ask are counted into its state by `timing.record_attempts`.
+    Replay: the same input gives the same rows; nothing else is read.
+    Source: PROTOCOL.md.
+    """
+    epoch_at = instants.epoch_at
+    commanded = commands.apply_commands(inputs, state, epoch_at, parameters)
+    state = commanded.state
+    members = sets.set_members(state.halves, inputs.halves, inputs.ended)
+    units = sets.set_units(members)
+    halves = sets.admit(state.halves, inputs.halves, members, units)
+
+    new_namings = operations.namings(inputs.operations, epoch_at).cast(NAMINGS)
+    verdicts = operations.verdicts(
+        pa.concat_tables([state.waiting, new_namings]),
+        halves,
+        inputs.halves,
+        inputs.ended,
+        members,
+        units,
+        instants.queues,
+        parameters.orphan_operation_ttl_ms,
+    )
+    judged = operations.judge(verdicts, units, parameters.late_end_policy == "apply")
+    wins = run("SELECT * FROM judged WHERE verdict = 'wins'", judged=judged)
+    rules = timing.apply_time(halves, wins, instants.queues, parameters)
+    ends = run(
+        _ENDS,
+        halves=halves,
+        wins=wins,
+        rules=rules,
+        new_halves=inputs.halves,
+        members=members,
+        units=units,
+    )
+    committed = run(
+        _COMMITTED, {"epoch_at": epoch_at, **delay.delay_parameters(parameters)}, ends=ends
+    )
+    waiting_long = pa.concat_tables(
+        [
+            state.delayed,
+            delay.admit_schedules(inputs.schedules, epoch_at, parameters).cast(DELAYED),
+            _newly_delayed(committed, epoch_at),
+        ]
+    )
+    delivered = _deliver(ends, committed, waiting_long, commanded, instants, parameters)
+    remaining = run(
+        _REMAINING,
+        halves=halves,
+        wins=wins,
+        ends=ends,
+        answers=operations.answers(verdicts),
+    ).cast(HALVES)
+    topics = pa.concat_tables([state.topics, delivered["new_topics"]])
+    placements = delivered["placements"]
+    return Decision(
+        outcomes=run(_OUTCOMES, ends=ends, placements=placements).cast(OUTCOMES),
+        conflicts=operations.conflicts(inputs.operations, verdicts, judged).cast(CONFLICTS),
+        due=timing.due_checks(rules, halves, parameters.check_rate_max).cast(DUE),
+        delayed=waiting_long.slice(state.delayed.num_rows),
+        deliveries=delivered["deliveries"],
+        placements=placements,
+        new_topics=pa.concat_tables([commanded.grown, delivered["new_topics"]]),
+        command_results=commanded.results,
+        state=State(
+            halves=remaining,
+            waiting=operations.still_waiting(verdicts, judged).cast(NAMINGS),
+            delayed=_at(">", waiting_long, epoch_at),
+            topics=topics,
+            next_offsets=delivery.advance_offsets(state.next_offsets, placements),
+        ),
+    )
+
+
+def _at(comparison: str, delayed: pa.Table, epoch_at: int) -> pa.Table:
+    text = f"SELECT * FROM delayed WHERE deliver_at {comparison} $epoch_at"
+    return run(text, {"epoch_at": epoch_at}, delayed=delayed).cast(DELAYED)
+
+
+def _newly_delayed(committed: pa.Table, epoch_at: int) -> pa.Table:
+    return run(
+        """
+        SELECT 'half' AS source, queue_id, queue_offset, due_at AS deliver_at, real_topic,
+          real_queue_id
+        FROM committed WHERE due_at > $epoch_at ORDER BY queue_id, queue_offset
+        """,
+        {"epoch_at": epoch_at},
+        committed=committed,
+    ).cast(DELAYED)
+
+
+def _deliver(
+    ends: pa.Table,
+    committed: pa.Table,
+    delayed: pa.Table,
+    commanded: commands.Commanded,
+    instants: Instants,
+    parameters: Parameters,
+) -> dict[str, pa.Table]:
+    """Place what is delivered now, what cannot be, and the copies of first discards."""
+    ordered = delivery.in_order(
+        _at("<=", delayed, instants.epoch_at),
+        run(
+            "SELECT * FROM committed WHERE due_at IS NULL OR due_at <= $epoch_at",
+            {"epoch_at": instants.epoch_at},
+            committed=committed,
+        ),
+        commanded.resumed,
+    )
+    discarded = run("SELECT * FROM ends WHERE outcome = 'DISCARDED' AND discards = 0", ends=ends)
+    state = commanded.state
+    new_topics = delivery.new_topics(
+        ordered, discarded, state.topics, commanded.topics, parameters
+    )
+    topics = pa.concat_tables([state.topics, new_topics])
+    routed = delivery.route(ordered, topics, parameters)
+    placements = delivery.place(routed, discarded, state.next_offsets)
+    deliveries = run(
+        _DELIVERIES, routed=routed, placements=placements, cancelled=commanded.cancelled
+    )
+    return {
+        "new_topics": new_topics,
+        "placements": placements,
+        "deliveries": deliveries.drop_columns("rank").cast(DELIVERIES),
+    }

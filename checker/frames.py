@@ -1,0 +1,276 @@
+"""The frames and values that the decision takes and gives.
+
+Instants are milliseconds since the epoch (int64) everywhere in `checker`; `storage` turns them
+into timestamps at rest.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+import pyarrow as pa
+
+_INT, _LONG, _TEXT, _BOOL = pa.int32(), pa.int64(), pa.string(), pa.bool_()
+
+RULE_VERSION: Final = 1  # raised whenever the same input would be decided differently
+
+COMMITTED: Final = "COMMITTED"
+ROLLED_BACK: Final = "ROLLED_BACK"
+DISCARDED: Final = "DISCARDED"
+UNREADABLE: Final = "UNREADABLE"
+
+_MEMBER = [
+    ("queue_id", _INT),
+    ("queue_offset", _LONG),
+    ("producer_group", _TEXT),
+    ("transaction_id", _TEXT),
+    ("tran_size", _INT),
+    ("tran_seq", _INT),
+]
+# A record of the half topic that this epoch lands; `error` says why it cannot be read.
+NEW_HALVES: Final = pa.schema(
+    [
+        *_MEMBER,
+        ("stored_at", _LONG),
+        ("real_topic", _TEXT),
+        ("real_queue_id", _INT),
+        ("delay_level", _INT),
+        ("deliver_at", _LONG),
+        ("immunity_ms", _LONG),
+        ("error", _TEXT),
+    ]
+)
+# A half that can still be ended. `unit_offset`: the first landed half of its set, or itself.
+HALVES: Final = pa.schema(
+    [
+        *_MEMBER,
+        ("unit_offset", _LONG),
+        ("arm", _INT),
+        ("stored_at", _LONG),
+        ("real_topic", _TEXT),
+        ("real_queue_id", _INT),
+        ("delay_level", _INT),
+        ("deliver_at", _LONG),
+        ("immunity_ms", _LONG),
+        ("check_times", _INT),
+        ("checked_at", _LONG),
+        ("last_answer_at", _LONG),
+        ("discard_cause", _TEXT),
+        ("discards", _INT),
+    ]
+)
+# A half of an earlier epoch that was ended or cannot be read, and that this epoch's input names.
+ENDED: Final = pa.schema(
+    [*_MEMBER, ("status", _TEXT), ("cause", _TEXT), ("op_queue_offset", _LONG), ("arm", _INT)]
+)
+# A record of the op topic that this epoch lands.
+OPERATIONS: Final = pa.schema(
+    [
+        ("queue_id", _INT),
+        ("op_queue_offset", _LONG),
+        ("stored_at", _LONG),
+        ("producer_group", _TEXT),
+        ("decision", _TEXT),
+        ("half_offsets", pa.list_(_LONG)),
+        ("transaction_ids", pa.list_(_TEXT)),
+        ("cause", _TEXT),
+        ("error", _TEXT),
+    ]
+)
+# One half named by one operation.
+NAMINGS: Final = pa.schema(
+    [
+        ("queue_id", _INT),
+        ("op_queue_offset", _LONG),
+        ("position", _INT),
+        ("half_queue_offset", _LONG),
+        ("decision", _TEXT),
+        ("producer_group", _TEXT),
+        ("transaction_id", _TEXT),
+        ("cause", _TEXT),
+        ("stored_at", _LONG),
+        ("landed_at", _LONG),
+    ]
+)
+# What is known of a queue: C(q) of its operations and of its halves, and where landing stands.
+QUEUES: Final = pa.schema(
+    [
+        ("queue_id", _INT),
+        ("known_at", _LONG),
+        ("halves_known_at", _LONG),
+        ("half_end", _LONG),
+    ]
+)
+# A record of the schedule topic that this epoch lands.
+NEW_SCHEDULES: Final = pa.schema(
+    [
+        ("queue_id", _INT),
+        ("queue_offset", _LONG),
+        ("stored_at", _LONG),
+        ("real_topic", _TEXT),
+        ("real_queue_id", _INT),
+        ("delay_level", _INT),
+        ("deliver_at", _LONG),
+        ("error", _TEXT),
+    ]
+)
+DELAYED: Final = pa.schema(
+    [
+        ("source", _TEXT),
+        ("queue_id", _INT),
+        ("queue_offset", _LONG),
+        ("deliver_at", _LONG),
+        ("real_topic", _TEXT),
+        ("real_queue_id", _INT),
+    ]
+)
+# A message in TRANS_UNDELIVERABLE_TOPIC; `source` and its offsets say where its body is.
+UNDELIVERABLE: Final = pa.schema(
+    [
+        ("undeliverable_offset", _LONG),
+        ("source", _TEXT),
+        ("queue_id", _INT),
+        ("queue_offset", _LONG),
+        ("real_topic", _TEXT),
+        ("real_queue_id", _INT),
+    ]
+)
+COMMANDS: Final = pa.schema(
+    [
+        ("admin_offset", _LONG),
+        ("command", _TEXT),
+        ("target", _TEXT),
+        ("error", _TEXT),
+    ]
+)
+TOPICS: Final = pa.schema([("topic", _TEXT), ("table_id", _LONG), ("queue_count", _INT)])
+NEXT_OFFSETS: Final = pa.schema([("topic", _TEXT), ("queue_id", _INT), ("next_offset", _LONG)])
+
+OUTCOMES: Final = pa.schema(
+    [
+        ("queue_id", _INT),
+        ("queue_offset", _LONG),
+        ("arm", _INT),
+        ("outcome", _TEXT),
+        ("cause", _TEXT),
+        ("op_queue_offset", _LONG),
+        ("producer_group", _TEXT),
+        ("transaction_id", _TEXT),
+        ("real_topic", _TEXT),
+        ("real_queue_id", _INT),
+        ("real_queue_offset", _LONG),
+    ]
+)
+CONFLICTS: Final = pa.schema(
+    [
+        ("queue_id", _INT),
+        ("op_queue_offset", _LONG),
+        ("half_queue_offset", _LONG),
+        ("reason", _TEXT),
+    ]
+)
+# A question to ask: one for a set. `half_offsets`: all halves it asks for, the first one first.
+DUE: Final = pa.schema(
+    [
+        ("queue_id", _INT),
+        ("queue_offset", _LONG),
+        ("arm", _INT),
+        ("check_times", _INT),
+        ("producer_group", _TEXT),
+        ("transaction_id", _TEXT),
+        ("real_topic", _TEXT),
+        ("half_offsets", pa.list_(_LONG)),
+    ]
+)
+# A row for a topic table; `source`, `queue_id`, `queue_offset` say where its body is.
+PLACEMENTS: Final = pa.schema(
+    [
+        ("topic", _TEXT),
+        ("real_queue_id", _INT),
+        ("real_queue_offset", _LONG),
+        ("source", _TEXT),
+        ("queue_id", _INT),
+        ("queue_offset", _LONG),
+        ("real_topic", _TEXT),
+        ("asked_queue_id", _INT),
+        ("reason", _TEXT),
+    ]
+)
+DELIVERIES: Final = pa.schema(
+    [
+        ("source", _TEXT),
+        ("queue_id", _INT),
+        ("queue_offset", _LONG),
+        ("action", _TEXT),
+        ("real_topic", _TEXT),
+        ("real_queue_id", _INT),
+        ("real_queue_offset", _LONG),
+        ("admin_offset", _LONG),
+    ]
+)
+COMMAND_RESULTS: Final = pa.schema([("admin_offset", _LONG), ("result", _TEXT)])
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """The parameters of RULES in force at an epoch; recorded in its plan. Units: ms."""
+
+    transaction_timeout_ms: int = 6_000
+    check_interval_ms: int = 30_000
+    check_max: int = 15
+    half_retention_ms: int = 259_200_000
+    check_rate_max: int = 50_000
+    late_end_policy: str = "apply"
+    orphan_operation_ttl_ms: int = 3_600_000
+    auto_create_topics: bool = True
+    default_queue_count: int = 4
+    topics_max: int = 1_000
+    delay_levels_ms: tuple[int, ...] = (1_000,)
+    deliver_at_max_ms: int = 2_592_000_000
+
+
+@dataclass(frozen=True)
+class State:
+    """What is true before an epoch, from earlier epochs only."""
+
+    halves: pa.Table = field(default_factory=HALVES.empty_table)
+    waiting: pa.Table = field(default_factory=NAMINGS.empty_table)
+    delayed: pa.Table = field(default_factory=DELAYED.empty_table)
+    topics: pa.Table = field(default_factory=TOPICS.empty_table)
+    next_offsets: pa.Table = field(default_factory=NEXT_OFFSETS.empty_table)
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What an epoch lands, and what it had to look up of earlier epochs."""
+
+    halves: pa.Table = field(default_factory=NEW_HALVES.empty_table)
+    operations: pa.Table = field(default_factory=OPERATIONS.empty_table)
+    schedules: pa.Table = field(default_factory=NEW_SCHEDULES.empty_table)
+    commands: pa.Table = field(default_factory=COMMANDS.empty_table)
+    ended: pa.Table = field(default_factory=ENDED.empty_table)
+    undeliverable: pa.Table = field(default_factory=UNDELIVERABLE.empty_table)
+
+
+@dataclass(frozen=True)
+class Instants:
+    """T of the epoch, and what is known of each queue (frame QUEUES)."""
+
+    epoch_at: int
+    queues: pa.Table = field(default_factory=QUEUES.empty_table)
+
+
+@dataclass(frozen=True)
+class Decision:
+    """All that an epoch decides, as frames; `state` is what holds after it, checks aside."""
+
+    outcomes: pa.Table
+    conflicts: pa.Table
+    due: pa.Table
+    delayed: pa.Table
+    deliveries: pa.Table
+    placements: pa.Table
+    new_topics: pa.Table
+    command_results: pa.Table
+    state: State

@@ -1,0 +1,62 @@
+"""Which halves of earlier epochs an epoch's input names: the shell looks them up before deciding.
+
+A half that can still be ended is state. What is asked for here was ended before, or cannot be
+read, or is not there at all.
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from checker.frames import Inputs, State
+from checker.operations import namings
+from checker.sql import run
+
+
+def halves_to_look_up(state: State, inputs: Inputs, half_ends: pa.Table) -> pa.Table:
+    """Give half coordinates that operations name and that are neither state nor new.
+
+    Input: half_ends: queue_id, half_end (where landing stood before this epoch).
+    Output: queue_id, queue_offset.
+    """
+    named = pa.concat_tables(
+        [table.select(["queue_id", "half_queue_offset"]) for table in
+         (state.waiting, namings(inputs.operations, 0))]
+    )
+    return run(
+        """
+        SELECT DISTINCT n.queue_id, n.half_queue_offset AS queue_offset
+        FROM named n JOIN half_ends e ON n.queue_id = e.queue_id
+        ANTI JOIN halves h ON n.queue_id = h.queue_id AND n.half_queue_offset = h.queue_offset
+        WHERE n.half_queue_offset < e.half_end
+        ORDER BY ALL
+        """,
+        named=named,
+        half_ends=half_ends,
+        halves=state.halves,
+    )
+
+
+def sets_to_look_up(state: State, inputs: Inputs, found: pa.Table) -> list[str]:
+    """Give transaction ids of sets in sight that are not state: they may have ended before.
+
+    Input: found: the halves that `halves_to_look_up` asked for (ENDED).
+    """
+    rows = run(
+        """
+        SELECT DISTINCT transaction_id FROM (
+          SELECT queue_id, producer_group, transaction_id, tran_size FROM new_halves
+          WHERE tran_size > 1 AND error IS NULL
+          UNION
+          SELECT queue_id, producer_group, transaction_id, tran_size FROM found
+          WHERE tran_size > 1 AND status <> 'UNREADABLE') s
+        ANTI JOIN (SELECT * FROM halves WHERE tran_size > 1) h
+          ON s.queue_id = h.queue_id AND s.producer_group = h.producer_group
+          AND s.transaction_id = h.transaction_id AND s.tran_size = h.tran_size
+        ORDER BY transaction_id
+        """,
+        halves=state.halves,
+        new_halves=inputs.halves,
+        found=found,
+    )
+    return list(rows["transaction_id"].to_pylist())

@@ -1,0 +1,98 @@
+"""Which halves belong to one transaction.
+
+A set is the halves that share half queue, producer group, transaction id and a TRAN_SIZE above 1.
+Its unit is named by its first landed half; a half of its own is its own unit. Of one TRAN_SEQ the
+smallest offset counts; later ones are duplicates.
+
+Source: PROTOCOL.md "Sets" (RocketMQ has none: its transactions hold one message).
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from checker.sql import run
+
+_MEMBERS = """
+WITH members AS (
+  SELECT queue_id, queue_offset, producer_group, transaction_id, tran_size, tran_seq,
+         'PENDING' AS status, NULL::VARCHAR AS cause, NULL::BIGINT AS op_queue_offset,
+         arm, discard_cause, false AS is_new
+  FROM halves WHERE tran_size > 1
+  UNION ALL
+  SELECT queue_id, queue_offset, producer_group, transaction_id, tran_size, tran_seq,
+         'PENDING', NULL, NULL, NULL, NULL, true
+  FROM new_halves WHERE tran_size > 1 AND error IS NULL
+  UNION ALL
+  SELECT queue_id, queue_offset, producer_group, transaction_id, tran_size, tran_seq,
+         status, cause, op_queue_offset, arm, NULL, false
+  FROM ended WHERE tran_size > 1 AND status <> 'UNREADABLE'
+)
+SELECT *,
+  min(queue_offset) OVER members_of AS unit_offset,
+  row_number() OVER (PARTITION BY queue_id, producer_group, transaction_id, tran_size, tran_seq
+                     ORDER BY queue_offset) > 1 AS is_duplicate
+FROM members
+WINDOW members_of AS (PARTITION BY queue_id, producer_group, transaction_id, tran_size)
+"""
+
+_UNITS = """
+SELECT queue_id, unit_offset,
+  count(*) FILTER (NOT is_duplicate) = max(tran_size) AS is_complete,
+  -- The outcome the whole set has already; NULL while it can still be ended.
+  max(status) FILTER (NOT is_duplicate AND status <> 'PENDING') AS status,
+  max(cause) FILTER (NOT is_duplicate AND status <> 'PENDING') AS cause,
+  max(op_queue_offset) FILTER (NOT is_duplicate AND status <> 'PENDING') AS op_queue_offset,
+  max(arm) AS arm,
+  max(discard_cause) AS discard_cause,
+  any_value(producer_group) AS producer_group,
+  any_value(transaction_id) AS transaction_id
+FROM members GROUP BY queue_id, unit_offset
+"""
+
+
+def set_members(halves: pa.Table, new_halves: pa.Table, ended: pa.Table) -> pa.Table:
+    """Give every half of every set in sight, with its unit.
+
+    Input: HALVES, NEW_HALVES, ENDED; of a set that ended before, `ended` holds all members.
+    Output: one row a half: the ENDED columns, discard_cause, is_new, unit_offset, is_duplicate.
+    """
+    return run(_MEMBERS, halves=halves, new_halves=new_halves, ended=ended)
+
+
+def set_units(members: pa.Table) -> pa.Table:
+    """Give one row a set: is it complete, and how did it end, when it did.
+
+    Input: the frame of `set_members`.
+    Output: queue_id, unit_offset, is_complete, status, cause, op_queue_offset, arm,
+    discard_cause, producer_group, transaction_id.
+    """
+    return run(_UNITS, members=members)
+
+
+def admit(halves: pa.Table, new_halves: pa.Table, members: pa.Table, units: pa.Table) -> pa.Table:
+    """Join the readable new halves to those that can still be ended.
+
+    A new member takes its set's arm and discard; duplicates and members of ended sets stay out.
+    Input: HALVES, NEW_HALVES and the frames of this module.
+    Output: HALVES.
+    """
+    admitted = run(
+        """
+        SELECT n.queue_id, n.queue_offset, n.producer_group, n.transaction_id, n.tran_size,
+          n.tran_seq, coalesce(m.unit_offset, n.queue_offset) AS unit_offset,
+          coalesce(u.arm, 0)::INTEGER AS arm, n.stored_at, n.real_topic, n.real_queue_id,
+          n.delay_level, n.deliver_at, n.immunity_ms, 0::INTEGER AS check_times,
+          NULL::BIGINT AS checked_at, NULL::BIGINT AS last_answer_at, u.discard_cause,
+          0::INTEGER AS discards
+        FROM new_halves n
+        LEFT JOIN members m ON n.queue_id = m.queue_id AND n.queue_offset = m.queue_offset
+        LEFT JOIN units u ON n.queue_id = u.queue_id AND m.unit_offset = u.unit_offset
+        WHERE n.error IS NULL AND NOT coalesce(m.is_duplicate, false) AND u.status IS NULL
+        ORDER BY n.queue_id, n.queue_offset
+        """,
+        new_halves=new_halves,
+        members=members,
+        units=units,
+    )
+    return pa.concat_tables([halves, admitted.cast(halves.schema)])

@@ -1,0 +1,207 @@
+"""Answer the checks of a producer group: how did this local transaction end?
+
+One thread reads the group's check topic, a bounded number of threads ask the listener. Offsets
+are committed only when the answer is in Kafka (or could not be sent and will be asked again), so
+a check that a dying producer took is asked of the next one.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from txlake import protocol
+from txlake._check_record import read_check
+from txlake._local import run_guarded
+from txlake._operations import OperationBatcher
+from txlake._watermark import Watermarks
+from txlake.listener import CheckedMessage, LocalTransactionState, TransactionListener
+from txlake.options import ProducerOptions
+
+log = logging.getLogger("txlake.checks")
+
+_POLL_S = 0.2
+_RETRY_S = 1.0
+RUNNING_REMARK = "the local transaction still runs"
+
+
+class CheckAnswerer:
+    """Read checks, ask the listener, send the answers as operations."""
+
+    def __init__(
+        self,
+        settings: Mapping[str, Any],
+        producer_group: str,
+        listener: TransactionListener,
+        operations: OperationBatcher,
+        is_running: Callable[[str], bool],
+        options: ProducerOptions,
+    ) -> None:
+        self._settings = dict(settings)
+        self._group = producer_group
+        self._topic = protocol.check_topic(producer_group, options.check_topic_prefix)
+        self._listener = listener
+        self._operations = operations
+        self._is_running = is_running
+        self._options = options
+        self._done = Watermarks()
+        self._is_closing = threading.Event()
+        # Bounds what is taken and not answered: a listener that hangs stops the reading.
+        self._slots = threading.BoundedSemaphore(options.check_threads)
+        self._questions: queue.SimpleQueue[tuple[Message, CheckedMessage] | None] = (
+            queue.SimpleQueue()
+        )
+        # Not a ThreadPoolExecutor: it waits for its threads at exit, a hanging listener too.
+        self._workers = [
+            threading.Thread(target=self._answer, name=f"txlake-check-{number}", daemon=True)
+            for number in range(options.check_threads)
+        ]
+        self._reader = threading.Thread(target=self._read, name="txlake-checks", daemon=True)
+        for thread in (*self._workers, self._reader):
+            thread.start()
+
+    def close(self, deadline: float) -> None:
+        """Stop reading, let running answers end until the deadline (monotonic s).
+
+        What was not answered is left to the group's other producers.
+        """
+        self._is_closing.set()
+        for _ in self._workers:
+            self._questions.put(None)
+        for thread in (*self._workers, self._reader):
+            if thread is not threading.current_thread():
+                thread.join(max(deadline - time.monotonic(), 0.0))
+
+    def _read(self) -> None:
+        while not self._is_closing.is_set() and not self._has_topic():
+            self._is_closing.wait(_RETRY_S)
+        if self._is_closing.is_set():
+            return
+        consumer = Consumer(
+            {
+                "session.timeout.ms": self._options.check_session_timeout_ms,
+                **self._settings,
+                "group.id": self._topic,
+                "auto.offset.reset": "earliest",
+                "enable.auto.commit": False,
+            },
+            logger=log,
+        )
+        consumer.subscribe([self._topic], on_revoke=self._revoked, on_lost=self._lost)
+        try:
+            while not self._is_closing.is_set():
+                self._read_one(consumer)
+                self._commit(consumer, is_last=False)
+            for worker in self._workers:
+                worker.join(self._options.close_timeout_ms / 2000)
+            self._operations.flush()
+            deadline = time.monotonic() + 1.0
+            while self._done.has_open() and time.monotonic() < deadline:
+                time.sleep(0.005)
+            self._commit(consumer, is_last=True)
+        finally:
+            consumer.close()
+
+    def _has_topic(self) -> bool:
+        """Make the check topic when it is missing; say whether it is there."""
+        admin = AdminClient(self._settings, logger=log)
+        try:
+            if self._topic in admin.list_topics(timeout=_RETRY_S * 5).topics:
+                return True
+            new = NewTopic(
+                self._topic,
+                num_partitions=self._options.check_topic_partitions,
+                config={"message.timestamp.type": "LogAppendTime"},
+            )
+            admin.create_topics([new])[self._topic].result(timeout=_RETRY_S * 5)
+        except Exception as error:  # two producers may make it at once; a broker may be away
+            log.info("%s is not there yet: %s", self._topic, error)
+        return False
+
+    def _read_one(self, consumer: Consumer) -> None:
+        if not self._slots.acquire(timeout=_POLL_S):
+            return
+        is_handed_over = False
+        try:
+            record = consumer.poll(_POLL_S)
+            if record is None:
+                return
+            if record.error() is not None:
+                log.info("%s: %s", self._topic, record.error())
+                return
+            partition, offset = _place(record)
+            self._done.open(partition, offset)
+            check = read_check(record)
+            if check is None or check.producer_group != self._group:
+                log.warning(
+                    "%s: partition %s offset %s is no check for this group",
+                    self._topic, partition, offset,
+                )  # fmt: skip
+                self._done.close(partition, offset)
+                return
+            self._questions.put((record, check.message))
+            is_handed_over = True
+        finally:
+            if not is_handed_over:
+                self._slots.release()
+
+    def _answer(self) -> None:
+        while (question := self._questions.get()) is not None:
+            if self._is_closing.is_set():
+                return
+            record, message = question
+            if self._is_running(message.transaction_id):
+                state, remark = LocalTransactionState.UNKNOWN, RUNNING_REMARK
+            else:
+                state, remark = run_guarded(self._listener.check_local_transaction, message)
+            extra = [(protocol.FROM_CHECK, "true"), (protocol.CHECK_ID, message.check_id)]
+            if remark:
+                extra.append((protocol.REMARK, remark))
+            partition, offset = _place(record)
+
+            def sent(_is_sent: bool, partition: int = partition, offset: int = offset) -> None:
+                self._done.close(partition, offset)
+
+            self._operations.add(
+                message.queue_id, message.queue_offsets, message.transaction_id, state.value,
+                sent, extra,
+            )  # fmt: skip
+            self._slots.release()
+
+    def _commit(self, consumer: Consumer, is_last: bool) -> None:
+        offsets = [
+            TopicPartition(self._topic, partition, offset)
+            for partition, offset in self._done.take_advanced().items()
+        ]
+        if not offsets:
+            return
+        try:
+            if is_last:
+                consumer.commit(offsets=offsets, asynchronous=False)
+            else:
+                consumer.commit(offsets=offsets, asynchronous=True)
+        except KafkaException as error:
+            log.info("%s: offsets were not committed, checks may come again: %s",
+                     self._topic, error)  # fmt: skip
+
+    def _revoked(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        self._commit(consumer, is_last=True)
+        self._done.forget(partition.partition for partition in partitions)
+
+    def _lost(self, _consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        self._done.forget(partition.partition for partition in partitions)
+
+
+def _place(record: Message) -> tuple[int, int]:
+    partition, offset = record.partition(), record.offset()
+    assert partition is not None  # of every record that was read
+    assert offset is not None
+    return partition, offset

@@ -1,0 +1,166 @@
+"""How far each consumer group is, and who may say so.
+
+Every write is a compare-and-set: it appends to the very version that was read, or fails and is
+decided again. A queue's newest row holds: the largest generation, then the latest commit. Only
+the SDK (delta-rs) writes this table; whoever finds too many files writes it anew in one file.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta, timezone
+
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, write_deltalake
+from deltalake.exceptions import CommitFailedError, DeltaError
+
+from txlake._delta_files import STALE_SNAPSHOT, DeltaFiles
+from txlake.errors import ConsumerError
+
+log = logging.getLogger("txlake.consumer")
+
+SCHEMA = pa.schema([
+    ("consumer_group", pa.string()), ("topic", pa.string()), ("queue_id", pa.int32()),
+    ("queue_offset", pa.int64()), ("generation", pa.int64()), ("owner", pa.string()),
+    ("committed_at", pa.timestamp("us", tz="UTC")),
+])  # fmt: skip
+# Its log is cleaned at each checkpoint, so that a consumer of many months stays as fast.
+_CONFIGURATION: dict[str, str | None] = {
+    "delta.checkpointInterval": "50",
+    "delta.logRetentionDuration": "interval 10 minutes",
+    "delta.deletedFileRetentionDuration": "interval 10 minutes",
+    "delta.enableExpiredLogCleanup": "true",
+}
+_FILES_MAX = 50
+_TRIES_MAX = 200
+
+Key = tuple[str, str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """Be one row: where a group stands in a queue. `queue_offset` None: nothing read yet."""
+
+    consumer_group: str
+    topic: str
+    queue_id: int
+    queue_offset: int | None
+    generation: int
+    owner: str  # empty when its owner has closed
+    committed_at: datetime
+
+    @property
+    def key(self) -> Key:
+        """Give what a row speaks about."""
+        return self.consumer_group, self.topic, self.queue_id
+
+    def is_newer_than(self, other: Commit | None) -> bool:
+        """Say whether this row replaces the other."""
+        if other is None:
+            return True
+        return (self.generation, self.committed_at) > (other.generation, other.committed_at)
+
+
+# Looks at the newest rows and gives the rows to append; raises what forbids them.
+Decide = Callable[[Mapping[Key, Commit], datetime], Iterable[Commit]]
+
+
+class ConsumerOffsets:
+    """Read and write the table `consumer_offsets` of a lake."""
+
+    def __init__(self, uri: str, storage_options: Mapping[str, str] | None = None) -> None:
+        self._storage_options = dict(storage_options or {})
+        self._files = DeltaFiles(uri, storage_options)
+        self._read: set[str] = set()
+        self._newest: dict[Key, Commit] = {}
+
+    def newest(self) -> Mapping[Key, Commit]:
+        """Read the newest row of every key."""
+        for attempt in range(_TRIES_MAX):
+            try:
+                self._refresh(is_afresh=attempt > 0)
+                return self._newest
+            except STALE_SNAPSHOT:
+                if attempt == _TRIES_MAX - 1:
+                    raise
+                time.sleep(0.01)
+        raise AssertionError("unreachable")
+
+    def write(self, decide: Decide) -> list[Commit]:
+        """Append what `decide` gives for the newest rows; decide again when another was faster.
+
+        Errors: those of `decide`; ConsumerError when others were faster every time.
+        """
+        for attempt in range(_TRIES_MAX):
+            newest = self.newest()
+            now = datetime.now(timezone.utc)
+            rows = [_later(row, newest.get(row.key)) for row in decide(newest, now)]
+            if not rows:
+                return []
+            try:
+                self._append(rows)
+            except CommitFailedError:
+                time.sleep(random.uniform(0.0, 0.01 * min(attempt + 1, 10)))  # noqa: S311
+                continue
+            self._compact()
+            return rows
+        raise ConsumerError(f"{self._files.uri}: {_TRIES_MAX} commits lost to other consumers")
+
+    def _refresh(self, is_afresh: bool) -> None:
+        self._files.refresh(is_afresh)
+        if not self._files.exists:
+            self._create()
+            self._files.refresh(is_afresh=True)
+        new = [path for path in self._files.files if path not in self._read]
+        if new:
+            for row in self._files.dataset(new).to_table().to_pylist():
+                commit = Commit(**{name: row[name] for name in SCHEMA.names})
+                if commit.is_newer_than(self._newest.get(commit.key)):
+                    self._newest[commit.key] = commit
+        self._read = set(self._files.files)
+
+    def _create(self) -> None:
+        try:
+            DeltaTable.create(
+                self._files.uri, SCHEMA, mode="ignore", configuration=_CONFIGURATION,
+                storage_options=self._storage_options or None,
+            )  # fmt: skip
+        except DeltaError as error:  # two consumers made it at once
+            log.info("%s: %s", self._files.uri, error)
+
+    def _append(self, rows: Iterable[Commit]) -> None:
+        write_deltalake(
+            self._files.table, _arrow(rows), mode="append",
+            commit_properties=CommitProperties(max_commit_retries=0),
+        )  # fmt: skip
+
+    def _compact(self) -> None:
+        """Write the newest rows as one file, if nobody writes meanwhile."""
+        if len(self._files.files) < _FILES_MAX:
+            return
+        newest = self.newest()
+        try:
+            write_deltalake(
+                self._files.table, _arrow(newest.values()), mode="overwrite",
+                commit_properties=CommitProperties(max_commit_retries=0),
+            )  # fmt: skip
+            self._files.table.vacuum(dry_run=False)
+        except STALE_SNAPSHOT as error:  # the next commit tries again
+            log.info("%s was not compacted: %s", self._files.uri, error)
+
+
+def _later(row: Commit, before: Commit | None) -> Commit:
+    """Keep commits of one generation in order although the clock may stand or step back."""
+    if before is None or row.committed_at > before.committed_at:
+        return row
+    return replace(row, committed_at=before.committed_at + timedelta(microseconds=1))
+
+
+def _arrow(rows: Iterable[Commit]) -> pa.Table:
+    return pa.Table.from_pylist(
+        [{name: getattr(row, name) for name in SCHEMA.names} for row in rows], schema=SCHEMA
+    )

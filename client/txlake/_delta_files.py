@@ -1,0 +1,135 @@
+"""A Delta table as a list of Parquet files: what a reader needs that reads little and often.
+
+A handle is kept and brought up to date (about 1 ms when nothing is new); the log's statistics
+say which files are worth opening. Only plain tables are read: no deletion vectors, no column
+mapping; the lake has none.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.fs as pa_fs
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError, TableNotFoundError
+from deltalake.fs import DeltaStorageHandler
+
+from txlake.errors import LakeError
+
+# A file that VACUUM or OPTIMIZE took away while it was read, or a log cut short by its clean-up.
+STALE_SNAPSHOT = (DeltaError, OSError, pa.ArrowException)
+
+
+@dataclass(frozen=True, slots=True)
+class TableFile:
+    """Be one file of a table: how large, and between which values its columns lie."""
+
+    path: str
+    size_bytes: int
+    row_count: int
+    least: Mapping[str, Any]
+    most: Mapping[str, Any]
+
+
+class DeltaFiles:
+    """Keep one table's newest snapshot."""
+
+    def __init__(
+        self, uri: str, storage_options: Mapping[str, str] | None, statistics: Sequence[str] = ()
+    ) -> None:
+        self.uri = uri
+        self._storage_options = dict(storage_options or {})
+        self._statistics = tuple(statistics)
+        self._table: DeltaTable | None = None
+        self._version_seen = -1
+        self._files: dict[str, TableFile] = {}
+        self._schema: pa.Schema | None = None
+
+    @property
+    def table(self) -> DeltaTable:
+        """Give the handle of the snapshot. Errors: LakeError before the table exists."""
+        if self._table is None:
+            raise LakeError(f"{self.uri}: no table is there")
+        return self._table
+
+    @property
+    def exists(self) -> bool:
+        """Say whether the table was there at the last refresh."""
+        return self._table is not None
+
+    @property
+    def files(self) -> dict[str, TableFile]:
+        """Give the snapshot's files by path."""
+        return self._files
+
+    def refresh(self, is_afresh: bool = False) -> bool:
+        """Take the newest snapshot; say whether it is another. A missing table has no files.
+
+        `is_afresh` reads the log from its last checkpoint instead of from where we stand.
+        """
+        if is_afresh:
+            self._table, self._version_seen = None, -1
+        if self._table is not None:
+            try:
+                self._table.update_incremental()
+            except DeltaError:
+                self._table = None
+        if self._table is None:
+            try:
+                self._table = DeltaTable(self.uri, storage_options=self._storage_options or None)
+            except TableNotFoundError:
+                return False
+        version = self._table.version()
+        if version == self._version_seen:
+            return False
+        self._check_protocol(self._table)
+        self._files = _files(self._table, self._statistics)
+        self._schema = pa.schema(self._table.schema().to_arrow())
+        self._version_seen = version
+        return True
+
+    def dataset(self, paths: Iterable[str]) -> ds.Dataset:
+        """Make a dataset of some of the snapshot's files.
+
+        Errors: those in STALE_SNAPSHOT when a file is gone: refresh afresh and try again.
+        """
+        filesystem = self._filesystem()
+        parquet = ds.ParquetFileFormat()
+        fragments = [parquet.make_fragment(path, filesystem=filesystem) for path in paths]
+        return ds.FileSystemDataset(fragments, self._schema, parquet, filesystem)
+
+    def _filesystem(self) -> pa_fs.FileSystem:
+        if os.path.isdir(self.uri):
+            return pa_fs.SubTreeFileSystem(self.uri, pa_fs.LocalFileSystem())
+        sizes = {file.path: file.size_bytes for file in self._files.values()}
+        handler = DeltaStorageHandler(self.uri, self._storage_options, sizes)
+        return pa_fs.PyFileSystem(handler)
+
+    def _check_protocol(self, table: DeltaTable) -> None:
+        protocol = table.protocol()
+        if protocol.min_reader_version > 1:
+            raise LakeError(
+                f"{self.uri}: Delta reader version {protocol.min_reader_version}, this SDK reads 1"
+            )
+
+
+def _files(table: DeltaTable, statistics: Sequence[str]) -> dict[str, TableFile]:
+    actions = pa.table(table.get_add_actions(flatten=True))
+    columns = {name: actions.column(name).to_pylist() for name in actions.column_names}
+    nothing = [None] * actions.num_rows
+    counts = columns.get("num_records", nothing)
+    return {
+        path: TableFile(
+            path,
+            columns["size_bytes"][row],
+            counts[row] or 0,
+            {name: columns.get(f"min.{name}", nothing)[row] for name in statistics},
+            {name: columns.get(f"max.{name}", nothing)[row] for name in statistics},
+        )
+        for row, path in enumerate(columns["path"])
+    }

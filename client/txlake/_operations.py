@@ -1,0 +1,152 @@
+"""Collect the ends of transactions into operation records.
+
+Ends of one half queue go to the op queue of the same number, in the order in which they were
+added: a record of one decision is closed before one of another decision begins.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+from confluent_kafka import KafkaError, Message
+
+from txlake import protocol
+from txlake._kafka import KafkaSender
+from txlake.errors import TxlakeError
+
+log = logging.getLogger("txlake.operations")
+
+# Told, on the sender's thread, whether Kafka has the operation.
+OnSent = Callable[[bool], None]
+
+
+class _Operation:
+    """Be one operation record that still takes ends."""
+
+    __slots__ = ("decision", "due_at", "half_offsets", "on_sent", "transaction_ids")
+
+    def __init__(self, decision: str, due_at: float) -> None:
+        self.decision = decision
+        self.due_at = due_at
+        self.half_offsets: list[int] = []
+        self.transaction_ids: list[str] = []
+        self.on_sent: list[OnSent] = []
+
+    def report(self, error: KafkaError | None, _record: Message | None) -> None:
+        """Pass Kafka's delivery report on to everyone whose end is in this record."""
+        if error is not None:
+            log.warning(
+                "an operation for %d halves was not stored, a check will end them: %s",
+                len(self.half_offsets), error,
+            )  # fmt: skip
+        for on_sent in self.on_sent:
+            try:
+                on_sent(error is None)
+            except Exception:
+                log.exception("a callback failed")
+
+
+class OperationBatcher:
+    """Write operations: few records, each for up to `ends_max` halves."""
+
+    def __init__(
+        self, sender: KafkaSender, op_topic: str, producer_group: str, linger_ms: int, ends_max: int
+    ) -> None:
+        self._sender = sender
+        self._op_topic = op_topic
+        self._group = producer_group
+        self._linger_s = linger_ms / 1000
+        self._ends_max = ends_max
+        self._open: dict[int, _Operation] = {}
+        self._lock = threading.Lock()
+        self._has_open = threading.Event()
+        self._is_closed = False
+        self._thread = threading.Thread(target=self._run, name="txlake-operations", daemon=True)
+        self._thread.start()
+
+    def add(
+        self,
+        queue_id: int,
+        half_offsets: Sequence[int],
+        transaction_id: str,
+        decision: str,
+        on_sent: OnSent | None = None,
+        extra: Sequence[tuple[str, str]] = (),
+    ) -> None:
+        """End the halves of one transaction, all in one record.
+
+        `extra` headers (REMARK, FROM_CHECK, CHECK_ID) speak of one transaction: with them the
+        record has no other.
+        """
+        with self._lock:
+            operation = self._open.get(queue_id)
+            if operation is not None and (
+                extra
+                or operation.decision != decision
+                or len(operation.half_offsets) + len(half_offsets) > self._ends_max
+            ):
+                self._send(queue_id, operation, ())
+                operation = None
+            if operation is None:
+                operation = _Operation(decision, time.monotonic() + self._linger_s)
+                self._open[queue_id] = operation
+            operation.half_offsets += half_offsets
+            operation.transaction_ids += [transaction_id] * len(half_offsets)
+            if on_sent is not None:
+                operation.on_sent.append(on_sent)
+            if extra or len(operation.half_offsets) >= self._ends_max:
+                self._send(queue_id, operation, extra)
+            elif not self._has_open.is_set():
+                self._has_open.set()
+
+    def flush(self) -> None:
+        """Send every record that still takes ends."""
+        with self._lock:
+            self._send_due(float("inf"))
+
+    def close(self) -> None:
+        """Send what is collected and stop."""
+        self._is_closed = True
+        self.flush()
+        self._has_open.set()
+        self._thread.join(timeout=1.0)
+
+    def _send(self, queue_id: int, operation: _Operation, extra: Sequence[tuple[str, str]]) -> None:
+        del self._open[queue_id]
+        headers = protocol.operation_headers(
+            self._group, operation.decision, operation.transaction_ids, extra
+        )
+        headers.append((protocol.TXV, protocol.WIRE_VERSION.encode()))
+        body = protocol.operation_body(operation.half_offsets)
+        try:
+            self._sender.send(self._op_topic, queue_id, body, headers, operation.report)
+        except TxlakeError as error:
+            log.warning(
+                "an operation for %d halves was not sent, a check will end them: %s",
+                len(operation.half_offsets), error,
+            )  # fmt: skip
+            for on_sent in operation.on_sent:
+                on_sent(False)
+
+    def _send_due(self, now: float) -> float:
+        """Send what is due and tell when the next is."""
+        next_at = float("inf")
+        for queue_id, operation in list(self._open.items()):
+            if operation.due_at <= now:
+                self._send(queue_id, operation, ())
+            else:
+                next_at = min(next_at, operation.due_at)
+        return next_at
+
+    def _run(self) -> None:
+        while not self._is_closed:
+            self._has_open.wait()
+            with self._lock:
+                next_at = self._send_due(time.monotonic())
+                if not self._open:
+                    self._has_open.clear()
+                    continue
+            time.sleep(max(next_at - time.monotonic(), 0.0))

@@ -1,0 +1,142 @@
+"""Own queues for a consumer group: take, hold, commit, give back."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from datetime import datetime, timedelta
+
+from txlake._consumer_offsets import Commit, ConsumerOffsets, Key
+from txlake.errors import GroupBusyError, StaleGenerationError
+
+_LOOK_S = 0.1
+
+Queue = tuple[str, int]
+
+
+class Ownership:
+    """Hold a consumer's queues, each with the generation under which it was taken."""
+
+    def __init__(
+        self,
+        uri: str,
+        storage_options: Mapping[str, str] | None,
+        group: str,
+        owner: str,
+        session_timeout_ms: int,
+    ) -> None:
+        self._offsets = ConsumerOffsets(uri, storage_options)
+        self._group = group
+        self._owner = owner
+        self._session = timedelta(milliseconds=session_timeout_ms)
+        self._generations: dict[Queue, int] = {}
+        self._beat_at = 0.0
+
+    def owns(self, topic: str, queue_id: int) -> bool:
+        """Say whether the queue was taken."""
+        return (topic, queue_id) in self._generations
+
+    def take(self, queues: Iterable[Queue], deadline: float) -> dict[Queue, int | None]:
+        """Become the owner of all these queues, or of none; give the committed offsets.
+
+        A queue is free when nobody ever had it, its owner has closed, or its owner has not
+        committed for the session timeout; the new owner's generation is one more.
+        Errors: GroupBusyError after the deadline (monotonic s).
+        """
+        wanted = list(queues)
+
+        def decide(newest: Mapping[Key, Commit], now: datetime) -> list[Commit]:
+            rows = []
+            for topic, queue_id in wanted:
+                row = newest.get((self._group, topic, queue_id))
+                if row is not None and row.owner and now - row.committed_at <= self._session:
+                    raise GroupBusyError(
+                        f"group {self._group} topic {topic} queue {queue_id}: {row.owner} owns it "
+                        f"until {row.committed_at + self._session:%Y-%m-%d %H:%M:%S.%f} UTC if it "
+                        "does not commit again; share with `queues`, or wait"
+                    )
+                offset, generation = (None, 0) if row is None else (
+                    row.queue_offset, row.generation)  # fmt: skip
+                rows.append(self._row(topic, queue_id, offset, generation + 1, self._owner, now))
+            return rows
+
+        while True:
+            try:
+                rows = self._offsets.write(decide)
+                break
+            except GroupBusyError:
+                if time.monotonic() >= deadline:
+                    raise
+                time.sleep(_LOOK_S)
+        self._beaten()
+        self._generations.update({(row.topic, row.queue_id): row.generation for row in rows})
+        return {(row.topic, row.queue_id): row.queue_offset for row in rows}
+
+    def commit(self, positions: Mapping[Queue, int]) -> None:
+        """Store positions. Errors: StaleGenerationError."""
+
+        def decide(newest: Mapping[Key, Commit], now: datetime) -> list[Commit]:
+            return [
+                self._row(
+                    topic, queue_id, positions[topic, queue_id], row.generation, row.owner, now
+                )
+                for (topic, queue_id), row in self._held(newest).items()
+                if (topic, queue_id) in positions
+            ]
+
+        self._offsets.write(decide)
+        self._beaten()
+
+    def beat_when_due(self) -> None:
+        """Say that the owner lives, three times in a session. Errors: StaleGenerationError."""
+        if self._generations and time.monotonic() >= self._beat_at:
+            self._offsets.write(lambda newest, now: [
+                self._row(topic, queue_id, row.queue_offset, row.generation, row.owner, now)
+                for (topic, queue_id), row in self._held(newest).items()
+            ])  # fmt: skip
+            self._beaten()
+
+    def release(self) -> None:
+        """Give back what is still ours."""
+
+        def decide(newest: Mapping[Key, Commit], now: datetime) -> list[Commit]:
+            rows = []
+            for (topic, queue_id), generation in self._generations.items():
+                row = newest.get((self._group, topic, queue_id))
+                if row is not None and (row.generation, row.owner) == (generation, self._owner):
+                    rows.append(self._row(topic, queue_id, row.queue_offset, generation, "", now))
+            return rows
+
+        if self._generations:
+            self._offsets.write(decide)
+            self._generations.clear()
+
+    def committed(self, queues: Iterable[Queue]) -> dict[Queue, int | None]:
+        """Read the group's committed offsets."""
+        newest = self._offsets.newest()
+        rows = {queue: newest.get((self._group, *queue)) for queue in queues}
+        return {queue: row.queue_offset if row else None for queue, row in rows.items()}
+
+    def _held(self, newest: Mapping[Key, Commit]) -> dict[Queue, Commit]:
+        """Give the newest rows of our queues, or say that one is no longer ours."""
+        held = {}
+        for (topic, queue_id), generation in self._generations.items():
+            row = newest.get((self._group, topic, queue_id))
+            if row is None or (row.generation, row.owner) != (generation, self._owner):
+                now_at = "nothing" if row is None else f"generation {row.generation}, {row.owner}"
+                raise StaleGenerationError(
+                    f"group {self._group} topic {topic} queue {queue_id}: generation {generation} "
+                    f"of {self._owner} is over, the table has {now_at or 'nobody'}; "
+                    "make a new consumer"
+                )
+            held[topic, queue_id] = row
+        return held
+
+    def _row(
+        self, topic: str, queue_id: int, offset: int | None, generation: int, owner: str,
+        now: datetime,
+    ) -> Commit:  # fmt: skip
+        return Commit(self._group, topic, queue_id, offset, generation, owner, now)
+
+    def _beaten(self) -> None:
+        self._beat_at = time.monotonic() + self._session.total_seconds() / 3

@@ -1,0 +1,191 @@
+"""Many transactions in flight: local transactions run as their halves are stored."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from confluent_kafka import KafkaError
+from confluent_kafka import Message as Record
+
+from txlake.errors import SendError
+from txlake.listener import HalfMessage, LocalTransactionState
+from txlake.message import Message
+
+log = logging.getLogger("txlake.pipeline")
+
+# Gives the transaction to the operation batcher; the callback hears whether Kafka took it.
+RunLocal = Callable[["PipelinedHalf"], None]
+
+
+class PipelinedHalf(HalfMessage):
+    """Be one transaction in flight."""
+
+    __slots__ = ("arg", "local_state", "on_done", "pipeline", "remark")
+
+    def __init__(
+        self,
+        message: Message,
+        transaction_id: str,
+        arg: Any,
+        on_done: Callable[[Any], None] | None,
+        pipeline: Pipeline,
+    ) -> None:
+        super().__init__(message, (message,), transaction_id)
+        self.arg = arg
+        self.on_done = on_done
+        self.pipeline = pipeline
+        self.local_state = LocalTransactionState.UNKNOWN
+        self.remark = ""
+
+    def stored(self, error: KafkaError | None, record: Record) -> None:
+        """Take Kafka's report about the half (on the sender's thread)."""
+        offset = None if error is not None else record.offset()
+        if offset is None or offset < 0:
+            self.pipeline.failed(self, SendError(
+                f"the half was not stored: {error or 'no offset in the delivery report'}",
+                self.transaction_id,
+            ))  # fmt: skip
+            return
+        self.queue_id = record.partition() or 0
+        self.queue_offset = offset
+        self.pipeline.take(self)
+
+    def operation_reported(self, is_sent: bool) -> None:
+        """Take Kafka's report about the operation (on the sender's thread)."""
+        self.pipeline.ended(self, is_sent)
+
+
+class Pipeline:
+    """Bound what is in flight, and run local transactions and callbacks on threads of its own.
+
+    One half queue belongs to one thread, so ends of one half queue keep their order.
+    """
+
+    def __init__(
+        self,
+        run_local: RunLocal,
+        describe: Callable[[PipelinedHalf, bool], Any],
+        forget: Callable[[PipelinedHalf], None],
+        in_flight_max: int,
+        threads: int,
+    ) -> None:
+        self._run_local = run_local
+        self._describe = describe
+        self._forget = forget
+        self._in_flight_max = in_flight_max
+        self._in_flight = 0
+        self._changed = threading.Condition()
+        self._waiting = 0
+        self._unheard: list[SendError] = []
+        self._unheard_count = 0
+        self._is_closed = False
+        self._lanes = [_Lane(self._work, number) for number in range(threads)]
+
+    def begin(self, timeout_s: float) -> None:
+        """Wait until one more transaction may be in flight. Errors: SendError after the wait."""
+        with self._changed:
+            is_own = any(threading.current_thread() is lane.thread for lane in self._lanes)
+            if self._in_flight >= self._in_flight_max and not is_own:
+                self._waiting += 1
+                has_room = self._changed.wait_for(
+                    lambda: self._in_flight < self._in_flight_max, timeout_s
+                )
+                self._waiting -= 1
+                if not has_room:
+                    raise SendError(f"{self._in_flight} transactions are in flight, none ends")
+            self._in_flight += 1
+
+    def leave(self) -> None:
+        """Count one transaction as no longer in flight."""
+        with self._changed:
+            self._in_flight -= 1
+            if self._waiting:
+                self._changed.notify_all()
+
+    def take(self, half: PipelinedHalf) -> None:
+        """Queue a stored half for its local transaction; `wake` starts the work."""
+        self._lanes[half.queue_id % len(self._lanes)].items.append((half, None))
+
+    def ended(self, half: PipelinedHalf, is_sent: bool) -> None:
+        """Finish a transaction whose operation was reported."""
+        if half.on_done is None:
+            self.leave()
+        else:
+            result = self._describe(half, is_sent)
+            lane = self._lanes[half.queue_id % len(self._lanes)]
+            lane.items.append((half, result))
+            if not lane.has_items.is_set():
+                lane.has_items.set()
+
+    def failed(self, half: PipelinedHalf, error: SendError) -> None:
+        """Finish a transaction whose half was not stored."""
+        self._forget(half)
+        if half.on_done is None:
+            self._unheard_count += 1
+            self._unheard = self._unheard or [error]
+            self.leave()
+        else:
+            self._lanes[0].items.append((half, error))
+
+    def wake(self) -> None:
+        """Start the work on what was taken: once for each round of delivery reports."""
+        for lane in self._lanes:
+            if lane.items and not lane.has_items.is_set():
+                lane.has_items.set()
+
+    def drain(self, timeout_s: float) -> int:
+        """Wait until nothing is in flight; tell how much still is.
+
+        Errors: SendError when halves failed whose sender passed no callback.
+        """
+        with self._changed:
+            self._waiting += 1
+            self._changed.wait_for(lambda: self._in_flight == 0, timeout_s)
+            self._waiting -= 1
+            rest = self._in_flight
+        errors, self._unheard = self._unheard, []
+        count, self._unheard_count = self._unheard_count, 0
+        if errors:
+            raise SendError(f"{count} transactions were not begun; the first: {errors[0]}")
+        return rest
+
+    def close(self) -> None:
+        """Stop the threads; one that hangs in a local transaction is left behind."""
+        self._is_closed = True
+        for lane in self._lanes:
+            lane.has_items.set()
+        deadline = time.monotonic() + 1.0
+        for lane in self._lanes:
+            if lane.thread is not threading.current_thread():
+                lane.thread.join(max(deadline - time.monotonic(), 0.0))
+
+    def _work(self, lane: _Lane) -> None:
+        while not self._is_closed:
+            lane.has_items.wait()
+            lane.has_items.clear()
+            while lane.items and not self._is_closed:
+                half, result = lane.items.popleft()
+                if result is None:
+                    self._run_local(half)
+                    continue
+                try:
+                    half.on_done(result)
+                except Exception:
+                    log.exception("on_done of transaction %s failed", half.transaction_id)
+                self.leave()
+
+
+class _Lane:
+    """Be one working thread and what waits for it."""
+
+    def __init__(self, work: Callable[[_Lane], None], number: int) -> None:
+        self.items: deque[tuple[Any, Any]] = deque()
+        self.has_items = threading.Event()
+        name = f"txlake-local-{number}"
+        self.thread = threading.Thread(target=work, args=(self,), name=name, daemon=True)
+        self.thread.start()

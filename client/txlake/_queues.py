@@ -1,0 +1,99 @@
+"""The queues of a consumer: what was read ahead, and the position of each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from txlake._lake import Lake
+from txlake._topic_reader import TopicReader
+
+Queue = tuple[str, int]
+
+
+@dataclass(slots=True)
+class _Buffer:
+    position: int
+    rows: pa.Table | None = None
+    may_have_more: bool = True
+
+
+class QueueBuffers:
+    """Keep, for each owned queue, its position and rows that follow it without a gap."""
+
+    def __init__(self, lake: Lake) -> None:
+        self._lake = lake
+        self._readers: dict[str, TopicReader] = {}
+        self._buffers: dict[Queue, _Buffer] = {}
+        self._turn = 0
+
+    def add(self, topic: str, table_id: int, queue_id: int, position: int) -> None:
+        """Begin to read a queue."""
+        if topic not in self._readers:
+            uri = self._lake.uri(f"topics/{table_id}")
+            self._readers[topic] = TopicReader(topic, uri, self._lake.storage_options)
+        self._buffers[topic, queue_id] = _Buffer(position)
+
+    def seek(self, topic: str, queue_id: int, position: int) -> None:
+        """Drop what was read ahead and go on elsewhere."""
+        self._buffers[topic, queue_id] = _Buffer(position)
+
+    def positions(self) -> dict[Queue, int]:
+        """Give the next offset of each queue."""
+        return {queue: buffer.position for queue, buffer in self._buffers.items()}
+
+    def ends(self) -> dict[Queue, int]:
+        """Give the end of each queue as the tables are now."""
+        ends: dict[Queue, int] = {}
+        for topic, reader in self._readers.items():
+            self._refresh(topic, reader)
+            queue_ids = [queue_id for name, queue_id in self._buffers if name == topic]
+            for queue_id, end in reader.ends(queue_ids).items():
+                ends[topic, queue_id] = end
+        return ends
+
+    def has_rows(self) -> bool:
+        """Say whether anything was read ahead."""
+        return any(buffer.rows is not None for buffer in self._buffers.values())
+
+    def fill(self) -> None:
+        """Read ahead, where nothing is and something may be."""
+        for topic, reader in self._readers.items():
+            self._refresh(topic, reader)
+            positions = {
+                queue_id: buffer.position
+                for (name, queue_id), buffer in self._buffers.items()
+                if name == topic and buffer.rows is None and buffer.may_have_more
+            }
+            if not positions:
+                continue
+            read = reader.read(positions)
+            for queue_id in positions:
+                buffer = self._buffers[topic, queue_id]
+                buffer.rows = read.get(queue_id)
+                buffer.may_have_more = buffer.rows is not None
+
+    def take(self, most: int) -> list[tuple[str, dict[str, Any]]]:
+        """Take rows, each queue's in order, beginning with another queue each time."""
+        queues = list(self._buffers)
+        self._turn += 1
+        start = self._turn % len(queues) if queues else 0
+        taken: list[tuple[str, dict[str, Any]]] = []
+        for topic, queue_id in queues[start:] + queues[:start]:
+            buffer = self._buffers[topic, queue_id]
+            if buffer.rows is None or len(taken) >= most:
+                continue
+            rows = buffer.rows.slice(0, most - len(taken))
+            taken += [(topic, row) for row in rows.to_pylist()]
+            buffer.position += rows.num_rows
+            rest = buffer.rows.slice(rows.num_rows)
+            buffer.rows = rest if rest.num_rows else None
+        return taken
+
+    def _refresh(self, topic: str, reader: TopicReader) -> None:
+        if reader.refresh():
+            for (name, _), buffer in self._buffers.items():
+                if name == topic:
+                    buffer.may_have_more = True

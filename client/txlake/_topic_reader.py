@@ -1,0 +1,220 @@
+"""Read a real topic's table in queue order, from any position, and ahead of the caller.
+
+Files are chosen by the log's statistics; where those only say "may be" (a file holds several
+queues), two narrow columns of the file are read once and remembered. One read takes a window of
+offsets for every queue from one snapshot, so a missing offset is a real gap and an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import reduce
+from operator import or_
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+
+from txlake._delta_files import STALE_SNAPSHOT, DeltaFiles, TableFile
+from txlake.errors import OffsetGapError, OffsetOutOfRangeError
+
+COLUMNS = [
+    "queue_id", "queue_offset", "stored_at", "source", "born_at", "producer_group",
+    "transaction_id", "real_topic", "asked_queue_id", "reason", "keys", "tags", "properties",
+    "body", "half_queue_id", "half_queue_offset", "raw_headers", "epoch",
+]  # fmt: skip
+_TRIES_MAX = 5
+# Windows are sized by file bytes: a large file from OPTIMIZE is decoded once for each of them.
+_READ_AHEAD_BYTES = 32 << 20
+_WINDOW_ROWS_MIN = 1_000
+_WINDOW_ROWS_MAX = 100_000
+
+Span = tuple[int, int]  # first and last queue offset of one queue in one file
+
+
+class TopicReader:
+    """Read one topic's table."""
+
+    def __init__(self, topic: str, uri: str, storage_options: Mapping[str, str] | None) -> None:
+        self._topic = topic
+        self._files = DeltaFiles(uri, storage_options, ("queue_id", "queue_offset"))
+        self._spans: dict[str, dict[int, Span]] = {}
+
+    def refresh(self) -> bool:
+        """Look for new rows; say whether there may be any."""
+        if not self._files.refresh():
+            return False
+        self._spans = {
+            path: spans for path, spans in self._spans.items() if path in self._files.files
+        }
+        return True
+
+    def read(self, positions: Mapping[int, int]) -> dict[int, pa.Table]:
+        """Read ahead from each queue's position.
+
+        Output: for each queue with new rows, rows of contiguous offsets from its position.
+        Errors: OffsetGapError, OffsetOutOfRangeError, naming the offsets.
+        """
+        for attempt in range(_TRIES_MAX):
+            try:
+                return self._read(positions)
+            except STALE_SNAPSHOT:
+                if attempt == _TRIES_MAX - 1:
+                    raise
+                self._files.refresh(is_afresh=True)
+        raise AssertionError("unreachable")
+
+    def ends(self, queue_ids: range | list[int]) -> dict[int, int]:
+        """Tell each queue's end: the offset of the message that comes next."""
+        for attempt in range(_TRIES_MAX):
+            try:
+                return {queue_id: self._last(queue_id) + 1 for queue_id in queue_ids}
+            except STALE_SNAPSHOT:
+                if attempt == _TRIES_MAX - 1:
+                    raise
+                self._files.refresh(is_afresh=True)
+        raise AssertionError("unreachable")
+
+    def _read(self, positions: Mapping[int, int]) -> dict[int, pa.Table]:
+        files = self._holding(positions)
+        if not files:
+            return {}
+        window = _window_rows(files)
+        wanted = [
+            (pc.field("queue_id") == queue_id)
+            & (pc.field("queue_offset") >= position)
+            & (pc.field("queue_offset") < position + window)
+            for queue_id, position in positions.items()
+        ]
+        paths = [
+            file.path
+            for file in self._files.files.values()
+            if any(
+                first < position + window and last >= position
+                for queue_id, position in positions.items()
+                for first, last in self._span(file, queue_id, position, position + window)
+            )
+        ]
+        rows = self._dataset(paths).to_table(columns=COLUMNS, filter=reduce(or_, wanted))
+        rows = rows.sort_by([("queue_id", "ascending"), ("queue_offset", "ascending")])
+        read: dict[int, pa.Table] = {}
+        start = 0
+        for entry in sorted(pc.value_counts(rows.column("queue_id")).to_pylist(), key=_values):
+            queue_id, count = entry["values"], entry["counts"]
+            read[queue_id] = rows.slice(start, count)
+            start += count
+        for queue_id, position in positions.items():
+            self._check_contiguous(queue_id, position, window, read.get(queue_id))
+        return read
+
+    def _check_contiguous(
+        self, queue_id: int, position: int, window: int, rows: pa.Table | None
+    ) -> None:
+        count = 0
+        if rows is not None:
+            count = rows.num_rows
+            offsets = rows.column("queue_offset").to_numpy()
+            wrong = (offsets != range(position, position + count)).nonzero()[0]
+            if len(wrong):
+                at = int(wrong[0])
+                self._fail(queue_id, position + at, int(offsets[at]))
+        if count < window:
+            beyond = [
+                max(first, position + count)
+                for file in self._files.files.values()
+                for first, last in self._span(file, queue_id, position + count, None)
+                if last >= position + count
+            ]
+            if beyond:
+                self._fail(queue_id, position + count, min(beyond))
+
+    def _fail(self, queue_id: int, expected: int, found: int) -> None:
+        where = f"topic {self._topic} queue {queue_id}"
+        first = min(
+            (
+                span[0]
+                for file in self._files.files.values()
+                for span in self._span(file, queue_id, 0, None)
+            ),
+            default=found,
+        )
+        if first == found > expected:
+            raise OffsetOutOfRangeError(
+                f"{where}: position {expected}, but the queue begins at {found}; seek to it"
+            )
+        raise OffsetGapError(
+            f"{where}: offset {expected} was expected, {found} was found: rows are missing or "
+            "stand twice; run `txlake verify`"
+        )
+
+    def _holding(self, positions: Mapping[int, int]) -> list[TableFile]:
+        """Choose the files that hold the next row of any queue, or a later one."""
+        return [
+            file
+            for file in self._files.files.values()
+            if any(
+                span[1] >= position
+                for queue_id, position in positions.items()
+                for span in self._span(file, queue_id, position, None)
+            )
+        ]
+
+    def _span(
+        self, file: TableFile, queue_id: int, from_offset: int, to_offset: int | None
+    ) -> list[Span]:
+        """Give the offsets of a queue in a file, if any; open it only if statistics leave it open.
+
+        `from_offset` and `to_offset` (exclusive) say what matters: a file that statistics place
+        outside is not opened.
+        """
+        least, most = file.least, file.most
+        if most["queue_offset"] is not None and most["queue_offset"] < from_offset:
+            return []
+        if (
+            to_offset is not None
+            and least["queue_offset"] is not None
+            and least["queue_offset"] >= to_offset
+        ):
+            return []
+        if most["queue_id"] is not None and not least["queue_id"] <= queue_id <= most["queue_id"]:
+            return []
+        if file.path not in self._spans:
+            self._spans[file.path] = self._read_spans(file)
+        span = self._spans[file.path].get(queue_id)
+        return [] if span is None else [span]
+
+    def _read_spans(self, file: TableFile) -> dict[int, Span]:
+        least, most = file.least, file.most
+        is_known = None not in (*least.values(), *most.values())
+        if is_known and least["queue_id"] == most["queue_id"]:
+            return {least["queue_id"]: (least["queue_offset"], most["queue_offset"])}
+        rows = self._dataset([file.path]).to_table(columns=["queue_id", "queue_offset"])
+        spans = rows.group_by("queue_id").aggregate(
+            [("queue_offset", "min"), ("queue_offset", "max")]
+        )
+        return {
+            row["queue_id"]: (row["queue_offset_min"], row["queue_offset_max"])
+            for row in spans.to_pylist()
+        }
+
+    def _last(self, queue_id: int) -> int:
+        best = -1
+        by_last = sorted(
+            self._files.files.values(), key=lambda file: -(file.most["queue_offset"] or 0)
+        )
+        for file in by_last:
+            best = max([best, *(span[1] for span in self._span(file, queue_id, best + 1, None))])
+        return best
+
+    def _dataset(self, paths: list[str]) -> ds.Dataset:
+        return self._files.dataset(paths)
+
+
+def _window_rows(files: list[TableFile]) -> int:
+    size = sum(file.size_bytes for file in files)
+    rows = max(sum(file.row_count for file in files), 1)
+    return max(_WINDOW_ROWS_MIN, min(_WINDOW_ROWS_MAX, _READ_AHEAD_BYTES * rows // max(size, 1)))
+
+
+def _values(entry: dict[str, int]) -> int:
+    return entry["values"]

@@ -1,0 +1,221 @@
+"""Read committed messages from a lake, as a consumer group, without Spark and without Java."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Literal
+
+from txlake import protocol
+from txlake._lake import Lake
+from txlake._ownership import Ownership
+from txlake._queues import QueueBuffers
+from txlake.errors import ClosedError, OffsetOutOfRangeError, UnknownTopicError
+
+# How often the lake is looked at while poll() waits: an epoch takes about a second.
+_LOOK_S = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumedMessage:
+    """Be a delivered message. (`topic`, `queue_id`, `queue_offset`) identifies it for ever.
+
+    `raw_headers` holds all headers when some did not fit `properties` (not UTF-8, null,
+    repeated). `reason`, `real_topic`, `asked_queue_id` speak in the two topics of messages that
+    could not be delivered.
+    """
+
+    topic: str
+    queue_id: int
+    queue_offset: int
+    body: bytes | None
+    keys: str | None
+    tags: str | None
+    properties: Mapping[str, str]
+    transaction_id: str | None
+    producer_group: str | None
+    stored_at: datetime
+    born_at: datetime | None
+    source: str
+    real_topic: str | None
+    asked_queue_id: int | None
+    reason: str | None
+    half_queue_id: int
+    half_queue_offset: int
+    raw_headers: Sequence[tuple[str, bytes | None]] | None
+    epoch: int
+
+
+class Consumer:
+    """Poll messages of real topics in queue order; commit how far the group is.
+
+    Each queue has one owner in a group. `queues` ({"orders": [0, 1]}) takes some queues, so that
+    several consumers share; without it the consumer takes all there are, and new ones as they
+    come. A topic that does not exist yet is waited for. `wait_for_owner_ms` waits for an owner
+    that died instead of failing at once.
+
+    What poll() returned and commit() did not cover comes again after a crash: at least once.
+    Not to be used by two threads at once.
+    Units: milliseconds. Instants of owners are compared between machines: their clocks must
+    agree to well within `session_timeout_ms`.
+    Errors: LakeError, GroupBusyError, ValueError.
+    """
+
+    def __init__(
+        self,
+        lake: str | os.PathLike[str],
+        group: str,
+        topics: Sequence[str],
+        *,
+        queues: Mapping[str, Sequence[int]] | None = None,
+        storage_options: Mapping[str, str] | None = None,
+        session_timeout_ms: int = 30_000,
+        wait_for_owner_ms: int = 0,
+        auto_offset_reset: Literal["earliest", "latest"] = "earliest",
+        max_poll_records: int = 500,
+    ) -> None:
+        if not protocol.matches(protocol.GROUP_PATTERN, group):
+            raise ValueError(f"group {group!r}: {protocol.GROUP_PATTERN}")
+        if isinstance(topics, str) or not topics:
+            raise ValueError(f"topics {topics!r}: a list with at least one name")
+        if auto_offset_reset not in ("earliest", "latest"):
+            raise ValueError(f"auto_offset_reset {auto_offset_reset!r}: earliest or latest")
+        for name, value in (
+            ("session_timeout_ms", session_timeout_ms), ("max_poll_records", max_poll_records),
+        ):  # fmt: skip
+            if value < 1:
+                raise ValueError(f"{name} {value!r}: 1 or more")
+        if unknown := set(queues or {}) - set(topics):
+            raise ValueError(f"queues {sorted(unknown)}: not in topics {list(topics)}")
+        self._topics = tuple(topics)
+        self._asked = {topic: tuple(ids) for topic, ids in (queues or {}).items()}
+        self._reset = auto_offset_reset
+        self._poll_records_max = max_poll_records
+        self._is_closed = False
+        self._look_at = 0.0
+        owner = f"{socket.gethostname()}:{os.getpid()}:{os.urandom(4).hex()}"
+        self._lake = Lake(os.fspath(lake), storage_options)
+        self._buffers = QueueBuffers(self._lake)
+        self._ownership = Ownership(
+            self._lake.uri("consumer_offsets"), storage_options, group, owner, session_timeout_ms
+        )
+        deadline = time.monotonic() + wait_for_owner_ms / 1000
+        self._take_queues(deadline)
+
+    def __enter__(self) -> Consumer:
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self.close()
+
+    def __iter__(self) -> Iterator[ConsumedMessage]:
+        """Give messages one by one, for ever; a commit covers what was polled with them."""
+        while True:
+            yield from self.poll(1.0)
+
+    def poll(self, timeout_s: float = 1.0, max_records: int | None = None) -> list[ConsumedMessage]:
+        """Give the next messages, of each queue in its order; wait for some until the timeout.
+
+        Keeps the group's hold on its queues alive: call it more often than every
+        `session_timeout_ms`.
+        Errors: OffsetGapError, OffsetOutOfRangeError, GroupBusyError, StaleGenerationError.
+        """
+        deadline = time.monotonic() + timeout_s
+        most = self._poll_records_max if max_records is None else max_records
+        while True:
+            self._check_open()
+            self._ownership.beat_when_due()
+            if not self._buffers.has_rows() or time.monotonic() >= self._look_at:
+                self._take_queues(0.0)
+                self._buffers.fill()
+                self._look_at = time.monotonic() + _LOOK_S
+            rows = self._buffers.take(most)
+            if rows or time.monotonic() >= deadline:
+                return [_message(topic, row) for topic, row in rows]
+            time.sleep(min(_LOOK_S, max(deadline - time.monotonic(), 0.0)))
+
+    def commit(self) -> None:
+        """Store that the group is past all that poll() has returned.
+
+        Errors: StaleGenerationError when another consumer has taken the queues over.
+        """
+        self._check_open()
+        self._ownership.commit(self._buffers.positions())
+
+    def seek(self, topic: str, queue_id: int, offset: int) -> None:
+        """Go on at another offset of a queue; commit() stores it.
+
+        Errors: UnknownTopicError for a queue this consumer does not have; OffsetOutOfRangeError.
+        """
+        self._check_open()
+        self._check_owned(topic, queue_id)
+        end = self._buffers.ends()[topic, queue_id]
+        if not 0 <= offset <= end:
+            raise OffsetOutOfRangeError(
+                f"topic {topic} queue {queue_id}: offset {offset}; 0 to {end} are allowed"
+            )
+        self._buffers.seek(topic, queue_id, offset)
+
+    def position(self, topic: str, queue_id: int) -> int:
+        """Tell the offset of the next message that poll() gives."""
+        self._check_owned(topic, queue_id)
+        return self._buffers.positions()[topic, queue_id]
+
+    def assignment(self) -> list[tuple[str, int]]:
+        """Tell which queues this consumer has."""
+        return sorted(self._buffers.positions())
+
+    def committed(self) -> dict[tuple[str, int], int | None]:
+        """Read how far the group is, for each (topic, queue) of this consumer."""
+        return self._ownership.committed(self._buffers.positions())
+
+    def lag(self) -> dict[tuple[str, int], int]:
+        """Tell how many messages each (topic, queue) holds after the position."""
+        self._check_open()
+        ends = self._buffers.ends()
+        return {key: ends[key] - at for key, at in self._buffers.positions().items()}
+
+    def close(self) -> None:
+        """Give the queues back, so that another consumer may take them at once; commit nothing."""
+        if not self._is_closed:
+            self._is_closed = True
+            self._ownership.release()
+
+    def _take_queues(self, deadline: float) -> None:
+        """Become the owner of the queues there are now and that were asked for."""
+        topics = self._lake.topics()
+        new = []
+        for name in self._topics:
+            if name not in topics:
+                continue
+            count = topics[name].queue_count
+            for queue_id in self._asked.get(name, range(count)):
+                if not self._ownership.owns(name, queue_id):
+                    if queue_id >= count:
+                        raise UnknownTopicError(f"topic {name} has {count} queues, no {queue_id}")
+                    new.append((name, queue_id))
+        if not new:
+            return
+        for (name, queue_id), offset in self._ownership.take(new, deadline).items():
+            self._buffers.add(name, topics[name].table_id, queue_id, offset or 0)
+            if offset is None and self._reset == "latest":
+                self._buffers.seek(name, queue_id, self._buffers.ends()[name, queue_id])
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise ClosedError("the consumer is closed")
+
+    def _check_owned(self, topic: str, queue_id: int) -> None:
+        if (topic, queue_id) not in self._buffers.positions():
+            raise UnknownTopicError(f"topic {topic} queue {queue_id}: not this consumer's")
+
+
+def _message(topic: str, row: dict[str, Any]) -> ConsumedMessage:
+    row["properties"] = dict(row["properties"] or ())
+    if row["raw_headers"] is not None:
+        row["raw_headers"] = [(header["key"], header["value"]) for header in row["raw_headers"]]
+    return ConsumedMessage(topic=topic, **row)

@@ -1,0 +1,52 @@
+"""A producer's options, checked when they are made."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+from txlake import protocol
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerOptions:
+    """Hold the names and limits of a producer.
+
+    Names must equal those of the reconciler's `[kafka]` and `[delay]` sections.
+    Units: `_ms` milliseconds; `_max` and `_threads` counts.
+    Errors: ValueError naming the option, its value and what is allowed.
+    """
+
+    half_topic: str = protocol.HALF_TOPIC
+    op_topic: str = protocol.OP_TOPIC
+    schedule_topic: str = protocol.SCHEDULE_TOPIC
+    check_topic_prefix: str = protocol.CHECK_TOPIC_PREFIX
+    delay_levels: str = protocol.DELAY_LEVELS
+    messages_max: int = protocol.MESSAGES_MAX
+    send_timeout_ms: int = 30_000
+    half_linger_ms: int = 2
+    # A few ms of waiting make one operation record of many ends: far fewer records to read.
+    operation_linger_ms: int = 5
+    operation_ends_max: int = 50
+    in_flight_max: int = 20_000
+    local_transaction_threads: int = 1
+    check_threads: int = 4
+    check_topic_partitions: int = 1
+    # Kafka lets nobody go below its group.min.session.timeout.ms, 6000 by default.
+    check_session_timeout_ms: int = 10_000
+    close_timeout_ms: int = 10_000
+
+    def __post_init__(self) -> None:
+        for option in fields(self):
+            value: object = getattr(self, option.name)
+            kind = str if option.type == "str" else int
+            if type(value) is not kind:
+                raise ValueError(f"{option.name} = {value!r}: {kind.__name__} is allowed")
+            if kind is str and not value:
+                raise ValueError(f"{option.name} = {value!r}: a text that is not empty")
+            least = 0 if option.name.endswith("linger_ms") else 1
+            if isinstance(value, int) and value < least:
+                raise ValueError(f"{option.name} = {value}: {least} or more is allowed")
+        protocol.delay_levels_ms(self.delay_levels)
+        topics = (self.half_topic, self.op_topic, self.schedule_topic)
+        if len(set(topics)) != len(topics):
+            raise ValueError(f"half_topic, op_topic, schedule_topic = {topics}: all different")

@@ -1,0 +1,265 @@
+"""Send messages whose fate a local transaction decides, and plain ones."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from txlake import protocol
+from txlake._checks import CheckAnswerer
+from txlake._half import asked_half_queue, group_headers, message_headers
+from txlake._identifiers import TransactionIds
+from txlake._kafka import KafkaSender, client_settings
+from txlake._local import run_guarded
+from txlake._operations import OperationBatcher
+from txlake._pipeline import Pipeline, PipelinedHalf
+from txlake._reports import Reports
+from txlake.errors import ClosedError, MessageError, NoListenerError, SendError
+from txlake.listener import HalfMessage, LocalTransactionState, TransactionListener
+from txlake.message import Message
+from txlake.options import ProducerOptions
+from txlake.results import TransactionSendResult
+
+Execute = Callable[[HalfMessage, Any], LocalTransactionState]
+OnDone = Callable[["TransactionSendResult | SendError"], None]
+
+# So many half messages in a row go to one half queue: their ends fit one operation record.
+_STICKY_RUN = 16
+
+
+class TransactionProducer:
+    """Send messages that are delivered if, and only if, a local transaction commits.
+
+    One transaction: 1. send the half and wait until Kafka has it; 2. run the local transaction;
+    3. send its end as an operation. When 1 fails, 2 does not run. When 3 fails, or the process
+    dies before it, the group is asked how the transaction ended. A live producer with a listener
+    answers these checks in the background, for transactions of any producer of its group.
+
+    `client` holds further settings of the Kafka clients (security, SASL).
+    Errors: ValueError for a group's name or a setting that is not allowed. No broker is needed
+    to make a producer.
+    """
+
+    def __init__(
+        self,
+        bootstrap_servers: str,
+        producer_group: str,
+        listener: TransactionListener | None = None,
+        *,
+        options: ProducerOptions | None = None,
+        client: Mapping[str, Any] | None = None,
+    ) -> None:
+        if not protocol.matches(protocol.GROUP_PATTERN, producer_group):
+            raise ValueError(f"producer_group {producer_group!r}: {protocol.GROUP_PATTERN}")
+        self._options = options = options or ProducerOptions()
+        settings = client_settings(bootstrap_servers, client)
+        self._listener = listener
+        self._group_headers = group_headers(producer_group)
+        self._ids = TransactionIds()
+        self._process_id = os.getpid()
+        self._sends = itertools.count()
+        self._running: set[str] = set()
+        self._is_closed = False
+        self._timeout_s = options.send_timeout_ms / 1000
+        self._sender = KafkaSender(settings, options.half_linger_ms, options.send_timeout_ms)
+        self._operations = OperationBatcher(
+            self._sender, options.op_topic, producer_group,
+            options.operation_linger_ms, options.operation_ends_max,
+        )  # fmt: skip
+        self._pipeline = Pipeline(
+            self._run_pipelined, _result_of, self._forget,
+            options.in_flight_max, options.local_transaction_threads,
+        )  # fmt: skip
+        self._sender.after_poll = self._pipeline.wake
+        self._checks = None if listener is None else CheckAnswerer(
+            settings, producer_group, listener, self._operations,
+            self._running.__contains__, options,
+        )  # fmt: skip
+
+    def __enter__(self) -> TransactionProducer:
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self.close()
+
+    def send_message_in_transaction(
+        self, message: Message, arg: Any = None, *, execute: Execute | None = None
+    ) -> TransactionSendResult:
+        """Send one message in a transaction; run the local transaction on this thread.
+
+        `arg` is passed to the listener. `execute` runs instead of the listener's method; a
+        producer without listener needs it (and answers no checks).
+        Errors: SendError, UnknownTopicError (the local transaction did not run), NoListenerError,
+        ClosedError. Not when the operation fails: the result's `operation_sent` says so.
+        """
+        return self.send_messages_in_transaction((message,), arg, execute=execute)
+
+    def send_messages_in_transaction(
+        self, messages: Sequence[Message], arg: Any = None, *, execute: Execute | None = None
+    ) -> TransactionSendResult:
+        """Send several messages in one transaction: all are delivered, or none.
+
+        All go to the half queue of the first; the local transaction runs once, for the first,
+        whose `messages` has all. When some could not be stored, those stored are rolled back.
+        Errors: as `send_message_in_transaction`; MessageError for none or more than messages_max.
+        """
+        if not 1 <= len(messages) <= self._options.messages_max:
+            raise MessageError(
+                f"{len(messages)} messages in a transaction: 1 to {self._options.messages_max}"
+            )
+        run = self._executor(execute)
+        now_ms = time.time_ns() // 1_000_000
+        half = HalfMessage(messages[0], tuple(messages), self._ids.next(now_ms))
+        self._running.add(half.transaction_id)
+        try:
+            half_offsets = self._store(half, now_ms)
+            state, remark = run_guarded(run, half, arg)
+            is_sent = self._end(half, half_offsets, state, remark)
+        finally:
+            self._running.discard(half.transaction_id)
+        return TransactionSendResult(
+            half.transaction_id, half.queue_id, half.queue_offset, state, is_sent, remark,
+            tuple(half_offsets),
+        )  # fmt: skip
+
+    def send_pipelined(
+        self, message: Message, arg: Any = None, on_done: OnDone | None = None
+    ) -> str:
+        """Send one message in a transaction without waiting; give its transaction id.
+
+        The local transaction runs on a thread of the producer (`local_transaction_threads`), in
+        the order of sending for each half queue. `on_done` is called there with the result, or
+        with the SendError of a half that was not stored; without it `flush()` raises. Waits while
+        `in_flight_max` transactions are in flight.
+        Errors: SendError, UnknownTopicError, NoListenerError, ClosedError: not begun.
+        """
+        self._executor(None)
+        self._pipeline.begin(self._timeout_s)
+        try:
+            now_ms = time.time_ns() // 1_000_000
+            half = PipelinedHalf(message, self._ids.next(now_ms), arg, on_done, self._pipeline)
+            transaction_id = half.transaction_id
+            headers = message_headers(message, self._group_headers, transaction_id, now_ms)
+            self._running.add(transaction_id)
+            try:
+                self._sender.send(
+                    self._options.half_topic, self._half_queue(message), message.body, headers,
+                    half.stored,
+                )  # fmt: skip
+            except BaseException:
+                self._running.discard(transaction_id)
+                raise
+        except BaseException:
+            self._pipeline.leave()
+            raise
+        return transaction_id
+
+    def flush(self, timeout_s: float | None = None) -> int:
+        """Wait until every pipelined transaction has ended; tell how many have not.
+
+        Errors: SendError when halves without `on_done` were not stored.
+        """
+        return self._pipeline.drain(self._timeout_s if timeout_s is None else timeout_s)
+
+    def close(self) -> None:
+        """Finish what is in flight, stop answering checks, and stop; once, by the deadline.
+
+        What has not ended by `close_timeout_ms` is left to the check-back.
+        """
+        if self._is_closed:
+            return
+        self._is_closed = True
+        deadline = time.monotonic() + self._options.close_timeout_ms / 1000
+        try:
+            self._pipeline.drain(deadline - time.monotonic())
+        finally:
+            if self._checks is not None:
+                self._checks.close(deadline)
+            self._operations.close()
+            self._sender.close(deadline - time.monotonic())
+            self._pipeline.close()
+
+    def _executor(self, execute: Execute | None) -> Execute:
+        if self._is_closed:
+            raise ClosedError("the producer is closed")
+        if os.getpid() != self._process_id:
+            raise ClosedError("made before a fork: make a producer in each process")
+        if execute is not None:
+            return execute
+        if self._listener is None:
+            raise NoListenerError("a transaction needs a listener, or `execute`")
+        return self._listener.execute_local_transaction
+
+    def _half_queue(self, message: Message) -> int:
+        # The job reads ends only from op queues; one without an op queue could not be ended.
+        half_queues = min(
+            self._sender.partition_count(self._options.half_topic),
+            self._sender.partition_count(self._options.op_topic),
+        )
+        if message.queue_id is not None:
+            return asked_half_queue(message.topic, message.queue_id, half_queues)
+        return next(self._sends) // _STICKY_RUN % half_queues
+
+    def _store(self, half: HalfMessage, now_ms: int) -> list[int]:
+        """Send all halves of a transaction, wait for Kafka, give their offsets."""
+        messages = half.messages
+        size = len(messages)
+        half.queue_id = self._half_queue(half.message)
+        reports = Reports(size)
+        for seq, message in enumerate(messages):
+            headers = message_headers(
+                message, self._group_headers, half.transaction_id, now_ms,
+                None if size == 1 else (size, seq),
+            )  # fmt: skip
+            try:
+                self._sender.send(
+                    self._options.half_topic, half.queue_id, message.body, headers,
+                    reports.taker(seq),
+                )  # fmt: skip
+            except SendError as error:
+                reports.fail(seq, str(error))
+        # librdkafka reports each record by delivery.timeout.ms; the rest is for the report itself.
+        reports.wait(self._timeout_s + 5.0)
+        if reports.failure is not None:
+            stored = reports.stored()
+            if stored:
+                rollback = protocol.ROLLBACK
+                self._operations.add(half.queue_id, stored, half.transaction_id, rollback)
+            raise SendError(f"the half was not stored: {reports.failure}", half.transaction_id)
+        offsets = reports.stored()
+        half.queue_offset = offsets[0]
+        return offsets
+
+    def _end(
+        self, half: HalfMessage, offsets: list[int], state: LocalTransactionState, remark: str
+    ) -> bool:
+        report = Reports(1)
+        self._operations.add(
+            half.queue_id, offsets, half.transaction_id, state.value, report.sent,
+            [(protocol.REMARK, remark)] if remark else (),
+        )  # fmt: skip
+        report.wait(self._timeout_s + 5.0)
+        return report.failure is None
+
+    def _run_pipelined(self, half: PipelinedHalf) -> None:
+        assert self._listener is not None  # send_pipelined has looked
+        state, remark = run_guarded(self._listener.execute_local_transaction, half, half.arg)
+        half.local_state, half.remark = state, remark
+        self._operations.add(
+            half.queue_id, (half.queue_offset,), half.transaction_id, state.value,
+            half.operation_reported, [(protocol.REMARK, remark)] if remark else (),
+        )  # fmt: skip
+        self._running.discard(half.transaction_id)
+
+    def _forget(self, half: PipelinedHalf) -> None:
+        self._running.discard(half.transaction_id)
+
+
+def _result_of(half: PipelinedHalf, is_sent: bool) -> TransactionSendResult:
+    return TransactionSendResult(
+        half.transaction_id, half.queue_id, half.queue_offset, half.local_state, is_sent,
+        half.remark, (half.queue_offset,),
+    )  # fmt: skip

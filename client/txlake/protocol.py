@@ -1,0 +1,163 @@
+"""The wire form: names, numbers and patterns that producers, consumers and the job share.
+
+Source: RocketMQ's `MessageConst`, `MessageSysFlag` and `TopicValidator` (4.6.0 / 5.1.2) for the
+names and numbers; PROTOCOL.md for what each header means. This module imports nothing but the
+standard library and no other module of the project.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+WIRE_VERSION: Final = "1"
+Headers = list[tuple[str, bytes]]
+
+# Kafka topics (defaults; each can be renamed in conf).
+HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
+OP_TOPIC: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
+SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
+CHECK_TOPIC_PREFIX: Final = "TRANS_CHECK_"
+ADMIN_TOPIC: Final = "TXLAKE_ADMIN"
+
+# Real topics that the job itself writes: one queue each.
+CHECK_MAX_TOPIC: Final = "TRANS_CHECK_MAX_TIME_TOPIC"
+UNDELIVERABLE_TOPIC: Final = "TRANS_UNDELIVERABLE_TOPIC"
+SYSTEM_REAL_TOPICS: Final = (CHECK_MAX_TOPIC, UNDELIVERABLE_TOPIC)
+
+# Headers.
+TRAN_MSG: Final = "TRAN_MSG"
+PGROUP: Final = "PGROUP"
+UNIQ_KEY: Final = "UNIQ_KEY"
+REAL_TOPIC: Final = "REAL_TOPIC"
+REAL_QID: Final = "REAL_QID"
+KEYS: Final = "KEYS"
+TAGS: Final = "TAGS"
+DELAY: Final = "DELAY"
+DELIVER_AT: Final = "DELIVER_AT"
+CHECK_IMMUNITY: Final = "CHECK_IMMUNITY_TIME_IN_SECONDS"
+BORN_TIMESTAMP: Final = "BORN_TIMESTAMP"
+TRAN_SIZE: Final = "TRAN_SIZE"
+TRAN_SEQ: Final = "TRAN_SEQ"
+TXV: Final = "TXV"
+TRAN_TYPE: Final = "TRAN_TYPE"
+FROM_CHECK: Final = "FROM_CHECK"
+CHECK_ID: Final = "CHECK_ID"
+REMARK: Final = "REMARK"
+ACTOR: Final = "ACTOR"
+REASON: Final = "REASON"
+HALF_QUEUE_ID: Final = "HALF_QUEUE_ID"
+HALF_QUEUE_OFFSET: Final = "HALF_QUEUE_OFFSET"
+CHECK_TIMES: Final = "CHECK_TIMES"
+BODY_OMITTED: Final = "BODY_OMITTED"
+COMMAND: Final = "COMMAND"
+TARGET: Final = "TARGET"
+OP_TAG: Final = "d"  # RocketMQ's TransactionalMessageUtil.REMOVETAG
+
+# A half carries its protocol headers first and in this order; a user's headers follow. The
+# decoder reads by position where the order holds and searches where it does not.
+HALF_HEADERS: Final = (
+    TRAN_MSG, PGROUP, UNIQ_KEY, REAL_TOPIC, REAL_QID, KEYS, TAGS, DELAY, DELIVER_AT,
+    CHECK_IMMUNITY, BORN_TIMESTAMP, TRAN_SIZE, TRAN_SEQ, TXV,
+)  # fmt: skip
+OP_HEADERS: Final = (
+    TAGS, PGROUP, TRAN_TYPE, UNIQ_KEY, FROM_CHECK, CHECK_ID, REMARK, ACTOR, REASON, TXV,
+)  # fmt: skip
+ADMIN_HEADERS: Final = (COMMAND, TARGET, ACTOR, REASON, TXV)
+CHECK_HEADERS: Final = (
+    PGROUP, UNIQ_KEY, REAL_TOPIC, HALF_QUEUE_ID, HALF_QUEUE_OFFSET, CHECK_TIMES, CHECK_ID,
+    BODY_OMITTED,
+)  # fmt: skip
+# Names that a user's property may not have.
+RESERVED_HEADERS: Final = frozenset((*HALF_HEADERS, *OP_HEADERS, *ADMIN_HEADERS, *CHECK_HEADERS))
+
+# Decisions, with RocketMQ's MessageSysFlag numbers.
+COMMIT: Final = "COMMIT"
+ROLLBACK: Final = "ROLLBACK"
+UNKNOWN: Final = "UNKNOWN"
+DECISION_CODES: Final = {COMMIT: "8", ROLLBACK: "12", UNKNOWN: "0"}
+DECISIONS: Final = {code: name for name, code in DECISION_CODES.items()}
+
+# Operator commands (TXLAKE_ADMIN).
+RESUME: Final = "RESUME"
+CANCEL: Final = "CANCEL"
+CREATE_TOPIC: Final = "CREATE_TOPIC"
+MAINTAIN: Final = "MAINTAIN"
+PING: Final = "PING"
+COMMANDS: Final = (RESUME, CANCEL, CREATE_TOPIC, MAINTAIN, PING)
+
+# What can be read. The patterns are ASCII and are also used inside Spark SQL (Java regex).
+GROUP_PATTERN: Final = "[A-Za-z0-9._-]{1,127}"
+TRANSACTION_ID_PATTERN: Final = "[A-Za-z0-9_-]{1,128}"
+TOPIC_PATTERN: Final = "[A-Za-z0-9._-]{1,127}"
+OFFSETS_PATTERN: Final = "[0-9]{1,18}(,[0-9]{1,18})*,?"
+NUMBER_PATTERN: Final = "[0-9]{1,18}"
+SMALL_NUMBER_PATTERN: Final = "[0-9]{1,9}"
+
+DELAY_LEVELS: Final = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
+DELIVER_AT_MAX_MS: Final = 2_592_000_000
+MESSAGE_BYTES_MAX: Final = 1_048_576
+MESSAGES_MAX: Final = 1000
+PROPERTIES_BYTES_MAX: Final = 32_767  # RocketMQ stores the length of the properties in 16 bits
+
+_UNITS_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+def matches(pattern: str, text: str) -> bool:
+    """Say whether the whole text matches one of this module's patterns."""
+    return re.fullmatch(pattern, text, flags=re.ASCII) is not None
+
+
+def is_own_topic(name: str, own_topics: Iterable[str], check_topic_prefix: str) -> bool:
+    """Say whether a real topic's name collides with one of the project's own topics."""
+    return name in set(own_topics) or name.startswith(check_topic_prefix)
+
+
+def check_topic(producer_group: str, prefix: str = CHECK_TOPIC_PREFIX) -> str:
+    """Name the topic on which a producer group is asked; its consumer group has the same name."""
+    return prefix + producer_group
+
+
+def check_id(queue_id: int, queue_offset: int, arm: int, check_times: int) -> str:
+    """Name one check: the same attempt has the same id however often it is sent."""
+    return f"{queue_id}-{queue_offset}-{arm}-{check_times}"
+
+
+def operation_body(half_offsets: Iterable[int]) -> bytes:
+    """Write the offsets an operation names, each followed by a comma (RocketMQ's RIP-50)."""
+    return "".join(f"{offset}," for offset in half_offsets).encode()
+
+
+def operation_headers(
+    producer_group: str,
+    decision: str,
+    transaction_ids: Sequence[str],
+    extra: Iterable[tuple[str, str]] = (),
+) -> Headers:
+    """Write an operation's headers in protocol order; `extra` follows UNIQ_KEY.
+
+    Errors: KeyError for a decision other than COMMIT, ROLLBACK, UNKNOWN.
+    """
+    headers: Headers = [
+        (TAGS, OP_TAG.encode()),
+        (PGROUP, producer_group.encode()),
+        (TRAN_TYPE, DECISION_CODES[decision].encode()),
+        (UNIQ_KEY, ",".join(transaction_ids).encode()),
+    ]
+    return headers + [(name, value.encode()) for name, value in extra]
+
+
+def delay_levels_ms(levels: str = DELAY_LEVELS) -> tuple[int, ...]:
+    """Read delay levels (`1s 5s 1m 2h 1d`), in ms, level 1 first.
+
+    Errors: ValueError naming the level that cannot be read.
+    """
+    spans = []
+    for text in levels.split():
+        if not re.fullmatch(r"[1-9][0-9]{0,8}[smhd]", text, flags=re.ASCII):
+            raise ValueError(f"delay level {text!r}: a number and one of the units s, m, h, d")
+        spans.append(int(text[:-1]) * _UNITS_MS[text[-1]])
+    if not spans:
+        raise ValueError("delay levels: at least one is needed")
+    return tuple(spans)

@@ -1,0 +1,34 @@
+"""What sending gives back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from txlake.listener import LocalTransactionState
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionSendResult:
+    """Say what became of a transaction.
+
+    (`queue_id`, `queue_offset`) is its first message in the half topic. `operation_sent` False:
+    Kafka did not take the end in time; the group will be asked. `remark` says why a listener's
+    answer counts as UNKNOWN.
+    """
+
+    transaction_id: str
+    queue_id: int
+    queue_offset: int
+    local_state: LocalTransactionState
+    operation_sent: bool
+    remark: str = ""
+    queue_offsets: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SendResult:
+    """Say where a message without transaction stands in the schedule topic."""
+
+    message_id: str
+    queue_id: int
+    queue_offset: int

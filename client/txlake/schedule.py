@@ -1,0 +1,90 @@
+"""Send messages without a transaction: delayed ones, and plain ones."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from txlake import protocol
+from txlake._half import message_headers
+from txlake._identifiers import TransactionIds
+from txlake._kafka import KafkaSender, client_settings
+from txlake._reports import Reports
+from txlake.errors import SendError
+from txlake.message import Message
+from txlake.options import ProducerOptions
+from txlake.results import SendResult
+
+
+class Producer:
+    """Send messages to the schedule topic; the reconciler delivers each when it is due.
+
+    Errors: ValueError for a group's name or a setting that is not allowed.
+    """
+
+    def __init__(
+        self,
+        bootstrap_servers: str,
+        producer_group: str | None = None,
+        *,
+        options: ProducerOptions | None = None,
+        client: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._group: protocol.Headers = []
+        if producer_group is not None:
+            if not protocol.matches(protocol.GROUP_PATTERN, producer_group):
+                raise ValueError(f"producer_group {producer_group!r}: {protocol.GROUP_PATTERN}")
+            self._group = [(protocol.PGROUP, producer_group.encode())]
+        self._options = options = options or ProducerOptions()
+        self._level_count = len(protocol.delay_levels_ms(options.delay_levels))
+        self._ids = TransactionIds()
+        settings = client_settings(bootstrap_servers, client)
+        self._sender = KafkaSender(settings, options.half_linger_ms, options.send_timeout_ms)
+
+    def __enter__(self) -> Producer:
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self.close()
+
+    def send(self, message: Message) -> SendResult:
+        """Send one message and wait until Kafka has it.
+
+        Errors: SendError, ClosedError.
+        """
+        return self.send_all([message])[0]
+
+    def send_all(self, messages: Sequence[Message]) -> list[SendResult]:
+        """Send messages and wait until Kafka has all of them; not one by one.
+
+        Errors: SendError when any was not stored; others may have been.
+        """
+        now_ms = time.time_ns() // 1_000_000
+        reports = Reports(len(messages))
+        ids, queues = [], []
+        for position, message in enumerate(messages):
+            ids.append(self._ids.next(now_ms))
+            queues.append(self._queue(message))
+            headers = message_headers(message, self._group, ids[-1], now_ms)
+            try:
+                self._sender.send(
+                    self._options.schedule_topic, queues[-1], message.body, headers,
+                    reports.taker(position),
+                )  # fmt: skip
+            except SendError as error:
+                reports.fail(position, str(error))
+        reports.wait(self._options.send_timeout_ms / 1000 + 5.0)
+        if reports.failure is not None:
+            raise SendError(f"{len(messages)} messages, not all stored: {reports.failure}")
+        return [SendResult(*result) for result in zip(ids, queues, reports.stored(), strict=True)]
+
+    def close(self) -> None:
+        """Send what is buffered and stop."""
+        self._sender.close(self._options.close_timeout_ms / 1000)
+
+    def _queue(self, message: Message) -> int:
+        """Choose the partition: level - 1; the one after the last level for all else."""
+        if message.delay_level:
+            return min(message.delay_level, self._level_count) - 1
+        return self._level_count

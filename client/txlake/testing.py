@@ -1,0 +1,193 @@
+"""A producer without Kafka, for the tests of applications."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from txlake._identifiers import TransactionIds
+from txlake._local import run_guarded
+from txlake.errors import ClosedError, MessageError, NoListenerError, SendError
+from txlake.listener import (
+    CheckedMessage,
+    HalfMessage,
+    LocalTransactionState,
+    TransactionListener,
+)
+from txlake.message import Message
+from txlake.options import ProducerOptions
+from txlake.producer import Execute, OnDone
+from txlake.results import TransactionSendResult
+
+COMMIT = LocalTransactionState.COMMIT_MESSAGE
+ROLLBACK = LocalTransactionState.ROLLBACK_MESSAGE
+
+
+class FakeTransactionProducer:
+    """Run the listener as the real producer does, and remember instead of sending.
+
+    `fail_next_send` makes the next half fail: the local transaction does not run.
+    `lose_next_operation` drops the next end, as a crash would: `check()` then asks the listener.
+    """
+
+    def __init__(
+        self,
+        listener: TransactionListener | None = None,
+        *,
+        options: ProducerOptions | None = None,
+    ) -> None:
+        self._listener = listener
+        self._options = options or ProducerOptions()
+        self._ids = TransactionIds()
+        self._is_closed = False
+        self._next_offset = 0
+        self._checks: dict[str, int] = {}
+        self.fail_next_send = False
+        self.lose_next_operation = False
+        self.halves: list[HalfMessage] = []
+        self.results: list[TransactionSendResult] = []
+        self.states: dict[str, LocalTransactionState] = {}
+
+    def __enter__(self) -> FakeTransactionProducer:
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self.close()
+
+    @property
+    def committed(self) -> list[Message]:
+        """Give the messages that would be delivered, in the order of sending."""
+        return self._messages(COMMIT)
+
+    @property
+    def rolled_back(self) -> list[Message]:
+        """Give the messages that will never be delivered."""
+        return self._messages(ROLLBACK)
+
+    @property
+    def pending(self) -> list[Message]:
+        """Give the messages whose transaction has no end yet."""
+        return self._messages(LocalTransactionState.UNKNOWN)
+
+    def send_message_in_transaction(
+        self, message: Message, arg: Any = None, *, execute: Execute | None = None
+    ) -> TransactionSendResult:
+        """Do as the real producer does, without Kafka."""
+        return self.send_messages_in_transaction((message,), arg, execute=execute)
+
+    def send_messages_in_transaction(
+        self, messages: Sequence[Message], arg: Any = None, *, execute: Execute | None = None
+    ) -> TransactionSendResult:
+        """Do as the real producer does, without Kafka."""
+        if self._is_closed:
+            raise ClosedError("the producer is closed")
+        if not 1 <= len(messages) <= self._options.messages_max:
+            raise MessageError(
+                f"{len(messages)} messages in a transaction: 1 to {self._options.messages_max}"
+            )
+        if execute is None and self._listener is None:
+            raise NoListenerError("a transaction needs a listener, or `execute`")
+        half = HalfMessage(
+            messages[0], tuple(messages), self._ids.next(time.time_ns() // 1_000_000)
+        )
+        if self.fail_next_send:
+            self.fail_next_send = False
+            raise SendError("the half was not stored: the fake was told so", half.transaction_id)
+        half.queue_id, half.queue_offset = 0, self._next_offset
+        self._next_offset += len(messages)
+        self.halves.append(half)
+        self.states[half.transaction_id] = LocalTransactionState.UNKNOWN
+        run = execute
+        if run is None:
+            assert self._listener is not None  # seen above
+            run = self._listener.execute_local_transaction
+        state, remark = run_guarded(run, half, arg)
+        is_sent = not self.lose_next_operation
+        self.lose_next_operation = False
+        if is_sent:
+            self.states[half.transaction_id] = state
+        result = TransactionSendResult(
+            half.transaction_id, 0, half.queue_offset, state, is_sent, remark, _offsets(half)
+        )
+        self.results.append(result)
+        return result
+
+    def send_pipelined(
+        self, message: Message, arg: Any = None, on_done: OnDone | None = None
+    ) -> str:
+        """Do as the real producer does, at once and on this thread."""
+        try:
+            result: TransactionSendResult | SendError = self.send_message_in_transaction(
+                message, arg
+            )
+        except SendError as error:
+            if on_done is None:
+                raise
+            result = error
+        if on_done is not None:
+            on_done(result)
+        return result.transaction_id
+
+    def flush(self, timeout_s: float | None = None) -> int:
+        """Wait for nothing: all has ended."""
+        return 0
+
+    def check(self, transaction_id: str | None = None) -> list[LocalTransactionState]:
+        """Ask the listener about one transaction, or all that have no end; take its answers.
+
+        As in RocketMQ, a COMMIT or ROLLBACK holds for ever; a later answer changes nothing.
+        """
+        if self._listener is None:
+            raise NoListenerError("nobody to ask: this producer has no listener")
+        answers = []
+        for half in self.halves:
+            known = self.states[half.transaction_id]
+            is_asked = (
+                known is LocalTransactionState.UNKNOWN
+                if transaction_id is None
+                else half.transaction_id == transaction_id
+            )
+            if not is_asked:
+                continue
+            times = self._checks[half.transaction_id] = self._checks.get(half.transaction_id, 0) + 1
+            answer, _ = run_guarded(
+                self._listener.check_local_transaction, checked_message(half, times)
+            )
+            answers.append(answer)
+            if known is LocalTransactionState.UNKNOWN:
+                self.states[half.transaction_id] = answer
+        return answers
+
+    def close(self) -> None:
+        """Refuse what comes after."""
+        self._is_closed = True
+
+    def _messages(self, state: LocalTransactionState) -> list[Message]:
+        return [
+            message
+            for half in self.halves
+            if self.states[half.transaction_id] is state
+            for message in half.messages
+        ]
+
+
+def checked_message(half: HalfMessage, check_times: int = 1) -> CheckedMessage:
+    """Make the question that the reconciler would ask about a half."""
+    return CheckedMessage(
+        transaction_id=half.transaction_id,
+        topic=half.topic,
+        body=half.body,
+        queue_id=half.queue_id,
+        queue_offsets=_offsets(half),
+        check_times=check_times,
+        check_id=f"{half.queue_id}-{half.queue_offset}-0-{check_times}",
+        keys=half.keys,
+        tags=half.tags,
+        properties=half.properties,
+        is_body_omitted=False,
+    )
+
+
+def _offsets(half: HalfMessage) -> tuple[int, ...]:
+    return tuple(range(half.queue_offset, half.queue_offset + len(half.messages)))

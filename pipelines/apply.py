@@ -1,0 +1,218 @@
+"""Apply a decision: land what came, write what was decided, deliver messages.
+
+Each (table, epoch) is appended once. In recovery a table that already holds the epoch is skipped;
+what it holds is what would be written, since the decision is a function of the plan. Narrow rows
+are written from the driver; rows with bodies by Spark, from the persisted micro-batch, or for
+older halves from the touched ranges of `half` and `schedule`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from checker.frames import Decision
+from checker.sql import run
+from pipelines.gather import Batch
+from storage import schemas
+from storage.epochs import Plan
+from storage.kafka_rows import ADMIN, HALF, OP, SCHEDULE
+from storage.lake import Lake
+from storage.rows import instant, to_rows
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+# Below this an epoch's rows of a table go into one file: fewer files, and one task is enough.
+_ROWS_PER_FILE = 50_000
+
+_TOPIC_ROW = (
+    "p.real_queue_id AS queue_id", "p.real_queue_offset AS queue_offset", "{stored_at} AS stored_at",
+    "p.source", "r.born_at", "r.producer_group", "r.transaction_id", "r.real_topic",
+    "p.asked_queue_id", "p.reason", "r.keys", "r.tags", "r.properties", "r.body",
+    "r.queue_id AS half_queue_id", "r.queue_offset AS half_queue_offset", "r.raw_headers",
+    "{epoch} AS epoch",
+)  # fmt: skip
+
+# Is the message's body in this epoch's micro-batch, or was it landed before?
+_WITH_AGE = """
+SELECT p.*, p.queue_offset >= s.from_offset AS is_new
+FROM placements p
+JOIN starts s ON p.source = s.source AND p.queue_id = s.queue_id
+"""
+_SAME_RECORD = "r.kind = p.source AND r.queue_id = p.queue_id AND r.queue_offset = p.queue_offset"
+
+
+@dataclass(frozen=True)
+class Applier:
+    """Write one epoch. `is_recovery`: some tables may hold the epoch already."""
+
+    lake: Lake
+    plan: Plan
+    batch: Batch
+    topics: Mapping[str, str]  # kind -> Kafka topic
+    is_recovery: bool
+
+    def _once(self, table: str, write: Callable[[], None]) -> None:
+        if self.is_recovery and self.lake.has_epoch(table, self.plan.epoch):
+            return
+        write()
+
+    def land(self, pool: ThreadPoolExecutor) -> list[Future[None]]:
+        """Start landing half and schedule records; it needs no decision."""
+        counts = {kind: self.batch.rows(kind).num_rows for kind in (HALF, SCHEDULE)}
+        return [
+            pool.submit(self._once, kind, lambda kind=kind, rows=rows: self._land(kind, rows))  # type: ignore[misc]
+            for kind, rows in counts.items()
+            if rows
+        ]
+
+    def _land(self, kind: str, rows: int) -> None:
+        columns = [
+            f"{self.plan.epoch}L AS epoch" if name == "epoch" else name for name in schemas.HALF.names
+        ]
+        records = self.batch.records
+        assert records is not None, "rows of a kind come from records"
+        self._write(kind, records.where(f"kind = '{kind}'").selectExpr(*columns), rows)
+
+    def _write(self, table: str, rows: DataFrame, count: int) -> None:
+        files = 1 if count <= _ROWS_PER_FILE else 2
+        (
+            rows.coalesce(files)
+            .write.format("delta")
+            .mode("append")
+            .option("userMetadata", f"txlake.epoch={self.plan.epoch}")
+            .save(self.lake.table_path(table))
+        )
+
+    def record(self, decision: Decision) -> dict[str, int]:
+        """Write the narrow rows: operations, commands, and all that was decided but checks.
+
+        Output: rows by table.
+        """
+        plan = self.plan
+        decided = {"epoch": plan.epoch, "decided_at": instant(plan.epoch_at)}
+        admin = run(
+            "SELECT a.*, r.result FROM admin a"
+            " LEFT JOIN results r ON a.queue_offset = r.admin_offset ORDER BY a.queue_offset",
+            admin=self.batch.rows(ADMIN).drop_columns(["stored_at"]),
+            results=decision.command_results,
+        )
+        stored_at = self.batch.rows(ADMIN)["stored_at"]
+        admin = admin.append_column("stored_at", stored_at.cast(pa.timestamp("us", tz="UTC")))
+        tables = {
+            "op": (self.batch.rows(OP), {"epoch": plan.epoch}),
+            "admin": (admin, {"epoch": plan.epoch}),
+            "outcomes": (decision.outcomes, decided),
+            "conflicts": (decision.conflicts, decided),
+            "delayed": (decision.delayed, {"epoch": plan.epoch}),
+            "deliveries": (decision.deliveries, decided),
+        }
+        counts = {}
+        for table, (frame, values) in tables.items():
+            schema = schemas.TABLES[table]
+            names = set(schema.names)
+            rows = to_rows(frame, schema, **{k: v for k, v in values.items() if k in names})
+            counts[table] = rows.num_rows
+            if rows.num_rows:
+                self._once(table, lambda t=table, r=rows: self._append(t, r))  # type: ignore[misc]
+        return counts
+
+    def _append(self, table: str, rows: pa.Table) -> None:
+        self.lake.append(table, rows, self.plan.epoch)
+
+    def create_topics(self, decision: Decision) -> None:
+        """Write new topics into the catalog, then make their tables; both if missing."""
+        rows = to_rows(
+            decision.new_topics,
+            schemas.CATALOG,
+            epoch=self.plan.epoch,
+            created_at=instant(self.plan.epoch_at),
+        )
+        if rows.num_rows == 0:
+            return
+        self._once("catalog", lambda: self._append("catalog", rows))
+        for table_id in decision.new_topics["table_id"].to_pylist():
+            self.lake.create_table(f"topics/{table_id}")
+
+    def deliver(self, decision: Decision, pool: ThreadPoolExecutor) -> list[Future[None]]:
+        """Start writing messages into their topic tables, one append a topic."""
+        topics = decision.state.topics
+        table_ids = dict(
+            zip(topics["topic"].to_pylist(), topics["table_id"].to_pylist(), strict=True)
+        )
+        placed: Mapping[str, pa.Table] = {
+            topic: decision.placements.filter(pc.equal(decision.placements["topic"], topic))
+            for topic in pc.unique(decision.placements["topic"]).to_pylist()
+        }
+        return [
+            pool.submit(self._deliver, f"topics/{table_ids[topic]}", rows)
+            for topic, rows in placed.items()
+        ]
+
+    def _deliver(self, table: str, placements: pa.Table) -> None:
+        self._once(table, lambda: self._write_messages(table, placements))
+
+    def _write_messages(self, table: str, placements: pa.Table) -> None:
+        starts = pa.Table.from_pylist(
+            [
+                {"source": kind, "queue_id": r.partition, "from_offset": r.from_offset}
+                for r in self.plan.ranges
+                for kind in (HALF, SCHEDULE)
+                if r.topic == self.topics[kind]
+            ]
+        )
+        is_new = run(_WITH_AGE, placements=placements, starts=starts)
+        new = is_new.filter(is_new["is_new"]).drop_columns("is_new")
+        old = is_new.filter(pc.invert(is_new["is_new"])).drop_columns("is_new")
+        records = self.batch.records
+        parts = [self._messages(records, new)] if records is not None and new.num_rows else []
+        for source in pc.unique(old["source"]).to_pylist():
+            rows = old.filter(pc.equal(old["source"], source))
+            parts.append(self._messages(self._landed(source, rows), rows))
+        messages = parts[0]
+        for part in parts[1:]:
+            messages = messages.unionByName(part)
+        self._write(table, messages, placements.num_rows)
+
+    def _landed(self, source: str, rows: pa.Table) -> DataFrame:
+        """Give the older records of a source, by the touched ranges of its table."""
+        ranges = run(
+            "SELECT queue_id, min(queue_offset) AS low, max(queue_offset) AS high FROM rows"
+            " GROUP BY queue_id",
+            rows=rows,
+        ).to_pylist()
+        where = " OR ".join(
+            f"(queue_id = {r['queue_id']} AND queue_offset BETWEEN {r['low']} AND {r['high']})"
+            for r in ranges
+        )
+        spark = self.batch.spark
+        landed = spark.read.format("delta").load(self.lake.table_path(source))
+        return landed.where(f"epoch < {self.plan.epoch}").where(where).selectExpr(
+            f"'{source}' AS kind", *schemas.HALF.names
+        )
+
+    def _messages(self, records: DataFrame, placements: pa.Table) -> DataFrame:
+        """Join bodies to their places. The few narrow columns are broadcast, never a body."""
+        from pyspark.sql.functions import expr
+
+        spark = records.sparkSession
+        places = spark.createDataFrame(placements.drop_columns(["topic", "real_topic"]))
+        values = {
+            "stored_at": f"timestamp_millis({self.plan.epoch_at}L)",
+            "epoch": f"{self.plan.epoch}L",
+        }
+        return (
+            records.alias("r")
+            .join(
+                places.hint("broadcast").alias("p"),
+                on=expr(_SAME_RECORD),
+                how="inner",
+            )
+            .selectExpr(*(column.format(**values) for column in _TOPIC_ROW))
+        )

@@ -1,0 +1,181 @@
+"""Ask producer groups how their transactions ended.
+
+One confluent-kafka producer in the driver, a delivery report for each question. A question counts
+only when Kafka acknowledged it in time; one whose group has no topic, or that Kafka refused, is an
+attempt that does not count; one that could not be handed over in time is no attempt.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from confluent_kafka import KafkaError, KafkaException, Producer
+
+from pipelines.gather import coordinates
+from pipelines.kafka_topics import client_config
+from storage.lake import Lake
+from txlake import protocol as p
+
+_ATTEMPTS = pa.schema(
+    [
+        ("queue_id", pa.int32()),
+        ("queue_offset", pa.int64()),
+        ("arm", pa.int32()),
+        ("check_times", pa.int32()),
+        ("check_id", pa.string()),
+        ("producer_group", pa.string()),
+        ("acknowledged", pa.bool_()),
+    ]
+)
+_BODY_COLUMNS = ["queue_id", "queue_offset", "properties", "raw_headers", "body"]
+_METADATA_TIMEOUT_S = 2.0
+# Room for headers and Kafka's own framing in a record beside its body.
+_RECORD_OVERHEAD = 512
+
+
+@dataclass
+class _Attempt:
+    row: dict[str, Any]
+    acknowledged: bool = False
+
+    def report(self, error: KafkaError | None, _message: object) -> None:
+        self.acknowledged = error is None
+
+
+class Asker:
+    """Send due checks; one for a job."""
+
+    def __init__(
+        self, bootstrap_servers: str, client: Mapping[str, str], prefix: str, ask_timeout_ms: int,
+        record_bytes_max: int,
+    ) -> None:
+        self._prefix = prefix
+        self._timeout_s = ask_timeout_ms / 1000
+        self._record_bytes_max = record_bytes_max
+        self._producer = Producer(
+            {
+                **client_config(bootstrap_servers, client),
+                "acks": "all",
+                "linger.ms": 5,
+                "message.timeout.ms": ask_timeout_ms,
+                "message.max.bytes": record_bytes_max,
+                "queue.buffering.max.messages": 200_000,
+                "allow.auto.create.topics": "false",
+                "compression.type": "lz4",
+            }
+        )
+
+    def ask(self, lake: Lake, due: pa.Table) -> pa.Table:
+        """Send the due checks and wait for Kafka, at most ask_timeout_ms in all.
+
+        Input: DUE; the halves' bodies are read from `half`, streamed.
+        Output: one row an attempt: the columns of CHECKS but sent_at and epoch.
+        """
+        if due.num_rows == 0:
+            return _ATTEMPTS.empty_table()
+        deadline = time.monotonic() + self._timeout_s
+        questions = {(row["queue_id"], row["queue_offset"]): row for row in due.to_pylist()}
+        topics = self._topics()
+        attempts: list[_Attempt] = []
+        for half in _halves(lake, due):
+            row = questions.pop((half["queue_id"], half["queue_offset"]), None)
+            if row is None:
+                continue
+            attempt = _Attempt(_attempt_row(row))
+            if topics is not None and self._topic(row) not in topics:
+                attempts.append(attempt)
+            elif self._hand_over(row, half, attempt, deadline):
+                attempts.append(attempt)
+            else:
+                break
+        self._producer.flush(max(0.0, deadline - time.monotonic()))
+        return pa.Table.from_pylist(
+            [attempt.row | {"acknowledged": attempt.acknowledged} for attempt in attempts],
+            schema=_ATTEMPTS,
+        )
+
+    def close(self) -> None:
+        """Drop what Kafka has not taken; it is recorded as not acknowledged."""
+        self._producer.purge()
+        self._producer.flush(1.0)
+
+    def _topic(self, row: Mapping[str, Any]) -> str:
+        return p.check_topic(row["producer_group"], self._prefix)
+
+    def _topics(self) -> set[str] | None:
+        """Give the topics there are, so that a missing one holds nobody up; None: not known."""
+        try:
+            return set(self._producer.list_topics(timeout=_METADATA_TIMEOUT_S).topics)
+        except KafkaException:
+            return None
+
+    def _hand_over(
+        self, row: Mapping[str, Any], half: Mapping[str, Any], attempt: _Attempt, deadline: float
+    ) -> bool:
+        body, headers = half["body"], _headers(row, half)
+        size = _RECORD_OVERHEAD + sum(len(name) + len(value or b"") + 4 for name, value in headers)
+        if body is not None and size + len(body) > self._record_bytes_max:
+            body = None
+            headers.append((p.BODY_OMITTED, b"true"))
+        while time.monotonic() < deadline:
+            try:
+                self._producer.produce(
+                    self._topic(row), value=body, headers=headers, on_delivery=attempt.report
+                )
+                self._producer.poll(0)
+                return True
+            except BufferError:
+                self._producer.poll(0.05)
+            except KafkaException:
+                return True  # refused at once (too large): an attempt that does not count
+        return False
+
+
+def _attempt_row(row: Mapping[str, Any]) -> dict[str, Any]:
+    identity = (row["queue_id"], row["queue_offset"], row["arm"], row["check_times"])
+    return {
+        "queue_id": row["queue_id"],
+        "queue_offset": row["queue_offset"],
+        "arm": row["arm"],
+        "check_times": row["check_times"],
+        "check_id": p.check_id(*identity),
+        "producer_group": row["producer_group"],
+    }
+
+
+def _headers(row: Mapping[str, Any], half: Mapping[str, Any]) -> list[tuple[str, bytes | None]]:
+    attempt = _attempt_row(row)
+    offsets = ",".join(map(str, row["half_offsets"]))
+    headers: list[tuple[str, bytes | None]] = [
+        (p.PGROUP, row["producer_group"].encode()),
+        (p.UNIQ_KEY, row["transaction_id"].encode()),
+        (p.REAL_TOPIC, row["real_topic"].encode()),
+        (p.HALF_QUEUE_ID, str(row["queue_id"]).encode()),
+        (p.HALF_QUEUE_OFFSET, offsets.encode()),
+        (p.CHECK_TIMES, str(row["check_times"]).encode()),
+        (p.CHECK_ID, attempt["check_id"].encode()),
+    ]
+    if half["raw_headers"] is not None:  # what does not fit text is sent as it came
+        raw = [(h["key"], h["value"]) for h in half["raw_headers"]]
+        return headers + [(key, value) for key, value in raw if key not in p.RESERVED_HEADERS]
+    return headers + [(key, value.encode()) for key, value in half["properties"] or ()]
+
+
+def _halves(lake: Lake, due: pa.Table) -> Iterator[dict[str, Any]]:
+    """Stream the halves to ask about from `half`, a batch in memory at a time."""
+    wanted = pa.table([due["queue_id"], due["queue_offset"]], names=["queue_id", "queue_offset"])
+    dataset = lake.handle("half").to_pyarrow_dataset()
+    keys = pc.binary_join_element_wise(
+        wanted["queue_id"].cast(pa.string()), wanted["queue_offset"].cast(pa.string()), "-"
+    )
+    scanner = dataset.scanner(columns=_BODY_COLUMNS, filter=coordinates(wanted), batch_size=4096)
+    for batch in scanner.to_batches():
+        found = pc.binary_join_element_wise(
+            batch["queue_id"].cast(pa.string()), batch["queue_offset"].cast(pa.string()), "-"
+        )
+        yield from batch.filter(pc.is_in(found, keys)).to_pylist()

@@ -1,0 +1,257 @@
+"""Run a real Apache Kafka on loopback: one process, KRaft, broker and controller in one.
+
+For the demo, the tests and trying things out; a production lake names its own brokers.
+
+What happens at a start: 1. two ports are reserved, 2. the data folder is formatted, if it is new,
+3. the broker is started on its own class path, 4. we ask it for its metadata until it answers.
+The reservations are kept until `stop`: no other process gets the ports while the broker restarts.
+
+If this process dies, even by kill -9, the broker is killed: a small shell beside it waits for the
+end of a pipe that only we hold open. (A child made by a bare `os.fork` holds it open too.)
+
+    BrokerError    the broker did not start, or does not answer; the text has the end of its log
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+
+from pipelines import broker_files, ports
+from pipelines.java import java_binary
+from storage.jars import broker_jars
+
+HOST = "127.0.0.1"
+START_TIMEOUT_S = 60.0
+# Kafka flushes its logs before it ends: 1 to 2 s, more on a busy machine.
+STOP_TIMEOUT_S = 30.0
+HEAP_OPTIONS = ("-Xms128m", "-Xmx512m", "-XX:+UseSerialGC", "-Xshare:auto")
+# `sh` becomes the broker; its child kills it unless a line comes before the end of the pipe.
+# By way of 3: a shell without a terminal gives what runs in its background an empty input.
+_GUARDED = """exec 3<&0 </dev/null
+{ read -r _ <&3 || kill -9 $$; } >/dev/null 2>&1 &
+exec "$@" 3<&-"""
+
+
+class BrokerError(Exception):
+    """The broker did not start, or does not answer."""
+
+
+class Broker:
+    """A Kafka broker on loopback, started by `start` or `with`, ended by `stop` or `kill`.
+
+    `data_folder` keeps logs, settings and log files; an old one is used again. `port` 0 means a
+    free one, found once. `properties` are added to the server's own, and win.
+
+    Units: message_bytes_max in bytes, of a record with its key and headers.
+    Errors: BrokerError, JarError, JavaError.
+    """
+
+    def __init__(
+        self,
+        data_folder: Path | str,
+        *,
+        port: int = 0,
+        message_bytes_max: int = 4 << 20,
+        properties: Mapping[str, str | int] | None = None,
+        start_timeout_s: float = START_TIMEOUT_S,
+    ) -> None:
+        self.data_folder = Path(data_folder).absolute()
+        self.log_path = self.data_folder / "broker.log"
+        self._port = port
+        self._message_bytes_max = message_bytes_max
+        self._properties = dict(properties or {})
+        self._start_timeout_s = start_timeout_s
+        self._reserved: ports.Reservation | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def port(self) -> int:
+        """Tell the port; 0 before the first start, if a free one was asked for."""
+        return self._port
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """Tell where clients connect."""
+        return f"{HOST}:{self._port}"
+
+    @property
+    def pid(self) -> int:
+        """Tell the process id of the running broker.
+
+        Errors: BrokerError when it does not run.
+        """
+        if self._process is None:
+            raise BrokerError(f"the broker of {self.data_folder} was not started")
+        return self._process.pid
+
+    def is_running(self) -> bool:
+        """Tell whether the broker's process lives."""
+        return self._process is not None and self._process.poll() is None
+
+    def start(self) -> Broker:
+        """Start the broker and wait until it answers.
+
+        Replay: a running broker is left as it is.
+        """
+        if self.is_running():
+            return self
+        jars = broker_jars()
+        java = str(java_binary())
+        if self._reserved is None:
+            try:
+                self._reserved = ports.Reservation(HOST, self._port, 0)
+            except OSError as error:
+                raise BrokerError(
+                    f"port {self._port} on {HOST} cannot be had ({error.strerror}): stop what "
+                    "uses it, or give another port"
+                ) from None
+        self._port, controller_port = self._reserved.ports
+        settings = broker_files.write(
+            self.data_folder,
+            listeners=f"BROKER://{self.bootstrap_servers},CONTROLLER://{HOST}:{controller_port}",
+            message_bytes_max=self._message_bytes_max,
+            properties=self._properties,
+        )
+        command = [java, *HEAP_OPTIONS, *settings.java_options]
+        command += ["-cp", os.pathsep.join(map(str, jars))]
+        try:
+            self._format(command, settings.server_properties)
+            self._spawn([*command, "kafka.Kafka", str(settings.server_properties)])
+            self._wait_until_it_answers()
+        except BaseException:
+            self.kill()
+            self._release()
+            raise
+        return self
+
+    def stop(self) -> None:
+        """End the broker in good order, with its data on disk; kill it if that takes too long.
+
+        Replay: the second time does nothing.
+        """
+        if self._process is not None:
+            self._end(signal.SIGTERM)
+        self._release()
+
+    def kill(self) -> None:
+        """End the broker as kill -9 does; its ports stay reserved for `start` or `restart`."""
+        if self._process is not None:
+            self._end(signal.SIGKILL)
+
+    def restart(self) -> None:
+        """End the broker in good order if it runs, and start it on the same data and port."""
+        if self._process is not None:
+            self._end(signal.SIGTERM)
+        self.start()
+
+    def __enter__(self) -> Broker:
+        """Start."""
+        return self.start()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Stop."""
+        self.stop()
+
+    def _release(self) -> None:
+        if self._reserved is not None:
+            self._reserved.release()
+            self._reserved = None
+
+    def _format(self, command: list[str], server_properties: Path) -> None:
+        if (self.data_folder / "logs" / "meta.properties").exists():
+            return
+        tool = ["kafka.tools.StorageTool", "format", "--standalone", "--ignore-formatted"]
+        tool += ["--cluster-id", broker_files.new_cluster_id(), "--config", str(server_properties)]
+        # Over in a second: only the quick compiler, and nothing of its class loading checked twice.
+        done = subprocess.run(
+            [*command[:1], "-XX:TieredStopAtLevel=1", *command[1:], *tool],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode != 0:
+            raise BrokerError(
+                f"the data folder {self.data_folder} cannot be formatted: "
+                f"{(done.stdout + done.stderr).strip()[-2000:]}"
+            )
+
+    def _spawn(self, command: list[str]) -> None:
+        with self.log_path.open("ab") as log:
+            self._process = subprocess.Popen(
+                ["/bin/sh", "-c", _GUARDED, "sh", *command],
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                cwd=self.data_folder,
+                start_new_session=True,  # Ctrl-C reaches us alone; we end the broker in good order
+            )
+
+    def _end(self, sent: signal.Signals) -> None:
+        assert self._process is not None
+        process, self._process = self._process, None
+        process.send_signal(sent)
+        try:
+            process.wait(STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        self._dismiss_guard(process)
+
+    @staticmethod
+    def _dismiss_guard(process: subprocess.Popen[bytes]) -> None:
+        """Tell the guard that there is nothing to kill: the process id may soon be another's."""
+        assert process.stdin is not None
+        try:
+            process.stdin.write(b"done\n")
+            process.stdin.close()
+        except BrokenPipeError:
+            pass  # the guard is gone already
+
+    def _wait_until_it_answers(self) -> None:
+        from confluent_kafka import KafkaException
+        from confluent_kafka.admin import AdminClient
+
+        deadline = time.monotonic() + self._start_timeout_s
+        seen = "nothing yet"
+        # No log: a refused connection is what we wait to be over, no news.
+        conf: dict[str, str | int | float | bool] = {"log_level": 0}
+        conf["bootstrap.servers"] = self.bootstrap_servers
+        admin: AdminClient | None = None
+        while time.monotonic() < deadline:
+            assert self._process is not None
+            if self._process.poll() is not None:
+                code = self._process.returncode
+                raise BrokerError(f"the broker ended with code {code}; {self._log_tail()}")
+            if admin is None and ports.listens(HOST, self._port):
+                admin = AdminClient(conf)
+            if admin is not None:
+                try:
+                    if admin.list_topics(timeout=1.0).brokers:
+                        return
+                    seen = "an answer that names no broker"
+                except KafkaException as error:
+                    seen = str(error)
+            time.sleep(0.02)
+        raise BrokerError(
+            f"the broker at {self.bootstrap_servers} did not answer within "
+            f"{self._start_timeout_s:g} s; seen last: {seen}; {self._log_tail()}"
+        )
+
+    def _log_tail(self) -> str:
+        try:
+            lines = self.log_path.read_text("utf-8", "replace").splitlines()[-20:]
+        except FileNotFoundError:
+            lines = []
+        return f"the end of {self.log_path}:\n" + "\n".join(lines)

@@ -1,0 +1,83 @@
+"""The command line: `txlake <command>`."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import sys
+from typing import Any
+
+import click
+
+from pipelines import cli_setup
+from pipelines.errors import JobError
+from pipelines.java import JavaError
+from pipelines.settings import SettingsError, load
+from storage.errors import LakeError
+from storage.jars import JarError
+
+# Each of these says in one sentence what is wrong and what to do.
+KNOWN_ERRORS = (JobError, LakeError, SettingsError, JavaError, JarError)
+
+
+class _OneSentence(click.Group):
+    """Print known errors as one sentence and exit with 1; a bug keeps its traceback."""
+
+    def invoke(self, context: click.Context) -> Any:
+        try:
+            return super().invoke(context)
+        except KNOWN_ERRORS as error:
+            raise click.ClickException(str(error)) from error
+
+
+@click.group(cls=_OneSentence, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="txlake-pipelines", prog_name="txlake")
+def main() -> None:
+    """Transactional messages on a lakehouse."""
+
+
+@main.command()
+@click.option(
+    "--conf", required=True, type=click.Path(dir_okay=False), help="Settings, as conf/local.toml."
+)
+@click.option("--quiet", is_flag=True, help="Print warnings only.")
+def run(conf: str, quiet: bool) -> None:
+    """Run the reconcile job until Ctrl-C or SIGTERM."""
+    logging.basicConfig(
+        level=logging.WARNING if quiet else logging.INFO,
+        format="%(asctime)s %(levelname)s %(message)s",
+        stream=sys.stderr,
+    )
+    logging.getLogger("py4j").setLevel(logging.ERROR)
+    run_job(conf)
+
+
+def run_job(conf: str) -> None:
+    """Run the job with the settings of a file; also what spark-submit runs."""
+    from pipelines.driver import Driver
+    from storage.epochs import Plan
+
+    log = logging.getLogger("txlake")
+
+    def tell(plan: Plan, seconds: float) -> None:
+        landed = sum(r.to_offset - r.from_offset for r in plan.ranges)
+        log.info("epoch %d: %d records landed, %.2f s", plan.epoch, landed, seconds)
+
+    driver = Driver(load(conf), on_epoch=tell)
+
+    def stop(*_: object) -> None:
+        log.info("stopping after the running epoch")
+        driver.stop()
+
+    signal.signal(signal.SIGTERM, stop)
+    signal.signal(signal.SIGINT, stop)
+    driver.run()
+    log.info("stopped")
+
+
+for command in cli_setup.COMMANDS:
+    main.add_command(command)
+
+
+if __name__ == "__main__":
+    main()

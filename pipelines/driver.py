@@ -1,0 +1,331 @@
+"""The driver: one process that runs the stream and keeps it running.
+
+It takes the lake's lock, starts Spark, checks what it rests on, finishes a planned epoch and then
+runs the stream: the half, op, schedule and admin topics with a tick, so that time passes without
+data. The stream's own checkpoint holds no truth: each start makes a fresh one at the lake's
+committed ranges, and the lake decides where the log goes on.
+
+When Kafka is away the query ends after a while; the driver says so, waits and starts it again.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import logging
+import os
+import shutil
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pipelines.ask import Asker
+from pipelines.clock import EpochClock
+from pipelines.epoch import Epochs, EpochSettings
+from pipelines.errors import ClockError, JobError, KafkaAwayError, StartError
+from pipelines.kafka_options import spark_options
+from pipelines.kafka_topics import KafkaTopics, Place
+from pipelines.session import start_session
+from pipelines.settings import Settings
+from storage.epochs import Plan
+from storage.lake import Lake
+from storage.lock import LakeLock
+from storage.rows import instant
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming import StreamingQuery
+
+log = logging.getLogger("txlake.driver")
+
+CLOCK_DIFFERENCE_MS_MAX = 60_000
+_PING_INTERVAL_S = 3_600.0
+_RETRY_S = (1.0, 2.0, 5.0, 10.0)
+_POLL_S = 0.1
+_BELONGS_TO = "belongs-to-lake"
+
+
+class Driver:
+    """Run the reconcile stream on one lake.
+
+    `on_epoch` is told every committed plan. `tolerate` is for tests alone: "timestamp_type" and
+    "clock" switch those start checks off, and `now_ms` hands in a clock.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        on_epoch: Callable[[Plan, float], None] | None = None,
+        *,
+        now_ms: Callable[[], int] | None = None,
+        tolerate: frozenset[str] = frozenset(),
+    ) -> None:
+        self._settings = settings
+        self._on_epoch = on_epoch
+        self._handed_in_now_ms = now_ms
+        self._tolerate = tolerate
+        self._stop = threading.Event()
+        self._failure: BaseException | None = None
+        self._pinged = 0.0
+        self.owner = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
+        self.epochs: Epochs | None = None
+
+    def stop(self) -> None:
+        """Ask the driver to end after the running epoch; safe in a signal handler."""
+        self._stop.set()
+
+    def run(self) -> None:
+        """Run until `stop`.
+
+        Errors: JobError, LakeError, JavaError, JarError, SettingsError: one sentence each.
+        """
+        settings = self._settings
+        lake = Lake(settings.lake.path)
+        if lake.exists():
+            lake.lake_id()
+        lock = LakeLock(lake.path, self.owner)
+        try:
+            spark = start_session("txlake", settings.spark, lock.fds)
+            lake.create(dt.datetime.now(dt.timezone.utc))
+            self._run(spark, lake)
+        finally:
+            lock.release()
+
+    def _run(self, spark: SparkSession, lake: Lake) -> None:
+        settings = self._settings
+        kafka = KafkaTopics(settings, settings.kafka.topics())
+        asker = Asker(
+            settings.kafka.bootstrap_servers,
+            settings.kafka.client,
+            settings.kafka.check_topic_prefix,
+            settings.transaction.ask_timeout_ms,
+            settings.transaction.message_bytes_max,
+        )
+        away = _Away(settings.kafka.bootstrap_servers)
+        clock: EpochClock | None = None
+        epochs: Epochs | None = None
+        try:
+            while not self._stop.is_set():
+                try:
+                    if epochs is None:
+                        clock = EpochClock()
+                        epochs = self.epochs = self._epochs(spark, lake, kafka, asker, clock)
+                    self._prepare(kafka, epochs, clock)
+                    away.is_over()
+                    self._stream(spark, lake, kafka, epochs)
+                except KafkaAwayError as error:
+                    self._stop.wait(away.wait_s(error))
+        finally:
+            if epochs is not None:
+                epochs.close()
+            asker.close()
+
+    def _epochs(
+        self, spark: SparkSession, lake: Lake, kafka: KafkaTopics, asker: Asker, clock: EpochClock
+    ) -> Epochs:
+        settings = self._settings
+        return Epochs(
+            spark,
+            lake,
+            kafka,
+            asker,
+            EpochSettings(
+                parameters=settings.parameters(),
+                limits=settings.wire_limits(),
+                snapshot_epochs=settings.lake.pending_snapshot_epochs,
+                kafka_options=spark_options(settings.kafka),
+                owner=self.owner,
+            ),
+            self._handed_in_now_ms or clock.now_ms,
+        )
+
+    def _prepare(self, kafka: KafkaTopics, epochs: Epochs, clock: EpochClock | None) -> None:
+        """Check Kafka and finish what was begun."""
+        kafka.create_missing()
+        kafka.check("timestamp_type" not in self._tolerate)
+        recovered = epochs.recover()
+        if epochs.last is not None and clock is not None:
+            clock.not_before(epochs.last.epoch_at)
+        epochs.check_identity()
+        self._compare_clocks(kafka, epochs, clock)
+        if recovered is not None:
+            log.info("finished epoch %d, which an earlier run had planned", recovered.epoch)
+
+    def _compare_clocks(
+        self, kafka: KafkaTopics, epochs: Epochs, clock: EpochClock | None
+    ) -> None:
+        offset, broker_ms = kafka.ping(self.owner)
+        epochs.own_pings.add(offset)
+        self._pinged = time.monotonic()
+        if clock is None or "clock" in self._tolerate:
+            return
+        ours = clock.raw_ms()
+        if abs(ours - broker_ms) > CLOCK_DIFFERENCE_MS_MAX:
+            raise ClockError(
+                f"this machine's clock says {_text(ours)} and the broker's {_text(broker_ms)}: more "
+                f"than {CLOCK_DIFFERENCE_MS_MAX // 1000} s apart; set the one that is wrong"
+            )
+
+    def _stream(
+        self, spark: SparkSession, lake: Lake, kafka: KafkaTopics, epochs: Epochs
+    ) -> None:
+        """Run the query until it is to stop, or ends by itself."""
+        settings = self._settings
+        checkpoint = self._fresh_checkpoint(lake)
+        self._failure = None
+
+        def on_batch(batch: DataFrame, batch_id: int) -> None:
+            if self._stop.is_set() or self._failure is not None:
+                return
+            started = time.monotonic()
+            try:
+                if time.monotonic() - self._pinged > _PING_INTERVAL_S:
+                    self._compare_clocks(kafka, epochs, EpochClock())
+                plan = epochs.run(batch, batch_ends(checkpoint, batch_id))
+            except BaseException as error:
+                self._failure = error
+                raise
+            if plan is not None and self._on_epoch is not None:
+                self._on_epoch(plan, time.monotonic() - started)
+
+        source = _source(spark, settings, epochs.start_offsets())
+        query = (
+            source.writeStream.foreachBatch(on_batch)
+            .option("checkpointLocation", str(checkpoint))
+            .trigger(processingTime=f"{settings.stream.trigger_interval_ms} milliseconds")
+            .start()
+        )
+        log.info("running; owner %s", self.owner)
+        try:
+            self._watch(query, epochs)
+        finally:
+            _stop_quietly(query)
+
+    def _watch(self, query: StreamingQuery, epochs: Epochs) -> None:
+        while query.isActive and not self._stop.is_set():
+            self._stop.wait(_POLL_S)
+        if self._stop.is_set():
+            while query.isActive and query.status["isTriggerActive"]:
+                time.sleep(_POLL_S)
+            return
+        failure = self._failure
+        if failure is not None:
+            raise _told(failure, epochs)
+        error = query.exception()
+        raise _told(error if error is not None else StartError("the stream ended by itself"), epochs)
+
+    def _fresh_checkpoint(self, lake: Lake) -> Path:
+        """Make an empty checkpoint for this run, in the lake or where the settings say.
+
+        Errors: StartError when that folder belongs to another lake.
+        """
+        configured = self._settings.stream.checkpoint
+        folder = Path(configured or f"{lake.path}/_checkpoint")
+        lake_id = lake.lake_id()
+        mark = folder / _BELONGS_TO
+        if mark.exists() and mark.read_text() != lake_id:
+            raise StartError(
+                f"[stream] checkpoint = {str(folder)!r} belongs to lake {mark.read_text()}, not to "
+                f"{lake_id}: give each lake a checkpoint of its own"
+            )
+        folder.mkdir(parents=True, exist_ok=True)
+        mark.write_text(lake_id)
+        for old in folder.glob("run-*"):
+            shutil.rmtree(old, ignore_errors=True)
+        return folder / f"run-{uuid.uuid4().hex[:12]}"
+
+
+def _source(spark: SparkSession, settings: Settings, starts: Mapping[Place, int]) -> DataFrame:
+    """Give the stream of all our topics, with a tick: a query without data runs no batch."""
+    by_topic: dict[str, dict[str, int]] = {}
+    for (topic, partition), offset in starts.items():
+        by_topic.setdefault(topic, {})[str(partition)] = offset
+    records = (
+        spark.readStream.format("kafka")
+        .options(**spark_options(settings.kafka))
+        .option("includeHeaders", "true")
+        .option("subscribe", ",".join(settings.kafka.topics().values()))
+        .option("startingOffsets", json.dumps(by_topic))
+        .option("maxOffsetsPerTrigger", settings.stream.max_offsets_per_trigger)
+        .option("failOnDataLoss", "true")
+        .load()
+    )
+    tick = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).load()
+    empty = {field.name: f"cast(NULL AS {field.dataType.simpleString()}) AS {field.name}"
+             for field in records.schema}  # fmt: skip
+    return records.unionByName(tick.selectExpr(*empty.values()))
+
+
+def batch_ends(checkpoint: Path, batch_id: int) -> dict[Place, int]:
+    """Read where a micro-batch ends from the stream's offset log, written before it runs."""
+    lines = (checkpoint / "offsets" / str(batch_id)).read_text(encoding="utf-8").splitlines()
+    for line in lines[2:]:
+        value: Any = json.loads(line) if line.startswith("{") else None
+        if value and all(isinstance(partitions, dict) for partitions in value.values()):
+            return {
+                (topic, int(partition)): int(offset)
+                for topic, partitions in value.items()
+                for partition, offset in partitions.items()
+            }
+    raise StartError(f"batch {batch_id} has no Kafka offsets in {checkpoint}")
+
+
+# How Spark and the Kafka clients say that the broker does not answer.
+_AWAY_SIGNS = (
+    "TimeoutException", "Timed out", "timed out", "Connection refused", "DisconnectException",
+    "No resolvable bootstrap", "Failed to construct kafka", "BROKER_NOT_AVAILABLE",
+    "Timeout of", "Cannot fetch offset",
+)  # fmt: skip
+
+
+def _told(error: BaseException, epochs: Epochs) -> BaseException:
+    """Turn a failed query's error into ours where we know it."""
+    if isinstance(error, JobError):
+        return error
+    text = str(error)
+    if any(sign in text for sign in _AWAY_SIGNS):
+        return KafkaAwayError(f"the stream lost Kafka: {text.strip().splitlines()[0][:300]}")
+    if "Could not read records in offset" in text or "some data may have been lost" in text.lower():
+        epochs.start_offsets()  # names what is lost, if Kafka can still tell
+    return error
+
+
+class _Away:
+    """Say once in a while that Kafka is away, and when it is back."""
+
+    def __init__(self, bootstrap_servers: str) -> None:
+        self._servers = bootstrap_servers
+        self._since: float | None = None
+        self._tries = 0
+
+    def wait_s(self, error: KafkaAwayError) -> float:
+        self._since = self._since or time.monotonic()
+        pause = _RETRY_S[min(self._tries, len(_RETRY_S) - 1)]
+        self._tries += 1
+        log.warning(
+            "Kafka at %s is away since %.0f s; trying again in %.0f s (%s)",
+            self._servers, time.monotonic() - self._since, pause, error,
+        )  # fmt: skip
+        return pause
+
+    def is_over(self) -> None:
+        if self._since is not None:
+            log.warning(
+                "Kafka at %s is back after %.0f s", self._servers, time.monotonic() - self._since
+            )
+        self._since, self._tries = None, 0
+
+
+def _stop_quietly(query: StreamingQuery) -> None:
+    try:
+        query.stop()
+    except Exception as error:
+        log.debug("stopping the stream: %s", error)
+
+
+def _text(ms: int) -> str:
+    return instant(ms).isoformat(timespec="seconds")

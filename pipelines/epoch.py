@@ -1,0 +1,429 @@
+"""One epoch: gather, plan, decide, apply, ask, commit. The only writer of the lake.
+
+1. Gather: exact Kafka ranges, T, Kafka's end offsets and hence C(q); the records, decoded once.
+2. Plan: the `planned` row. From here on the epoch can be run again and gives the same rows.
+3. Decide: `checker`, narrow columns only.
+4. Apply: land half, op, schedule, admin; outcomes, conflicts, delayed, deliveries; topic tables.
+5. Ask: due checks, one row an attempt.
+6. Commit: the `committed` row. Now and then a snapshot of the state before it.
+
+What happens when a step fails: the epoch stays planned, in-memory state is thrown away, and the
+next start runs the epoch again from step 3; tables that hold it are skipped.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from checker.decide import decide
+from checker.frames import QUEUES, RULE_VERSION, Decision, Instants, Parameters, State
+from checker.known import Horizon, known_at, still_ahead
+from checker.timing import apply_time, record_attempts
+from pipelines.apply import Applier
+from pipelines.ask import Asker
+from pipelines.errors import LostInputError, OwnerError, StartError
+from pipelines.gather import Batch, empty_batch, inputs_of, kafka_records, read_batch
+from pipelines.kafka_topics import KafkaTopics, Place
+from pipelines.restore import restore, topics_before
+from storage import schemas
+from storage.epochs import Plan, Progress, Range, committed_row, planned_row, read_progress
+from storage.kafka_rows import ADMIN, HALF, KINDS, OP, WireLimits
+from storage.lake import Lake
+from storage.rows import instant, to_rows
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_WRITERS = 4
+LANDED_TABLES = KINDS
+
+
+class _Steps:
+    """Measure how long each step of an epoch takes, in ms."""
+
+    def __init__(self) -> None:
+        self.step_ms: dict[str, int] = {}
+        self._since = time.monotonic()
+
+    def done(self, step: str) -> None:
+        now = time.monotonic()
+        self.step_ms[step] = round((now - self._since) * 1000)
+        self._since = now
+
+
+@dataclass(frozen=True)
+class EpochSettings:
+    """What an epoch needs of the settings."""
+
+    parameters: Parameters
+    limits: WireLimits
+    snapshot_epochs: int
+    kafka_options: Mapping[str, str]
+    owner: str
+
+
+class Epochs:
+    """Run epochs on one lake; holds the state between them.
+
+    Errors: LostInputError, OwnerError, StartError; anything else leaves the lake with a planned
+    epoch: call `recover` before the next `run`.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        lake: Lake,
+        kafka: KafkaTopics,
+        asker: Asker,
+        settings: EpochSettings,
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._spark = spark
+        self._lake = lake
+        self._kafka = kafka
+        self._asker = asker
+        self._settings = settings
+        self._now_ms = now_ms
+        self._pool = ThreadPoolExecutor(_WRITERS, thread_name_prefix="txlake-writer")
+        self._state = State()
+        self._last: Plan | None = None
+        self._horizons: tuple[Horizon, ...] = ()
+        self._cluster_id = ""
+        self._topic_ids: Mapping[str, str] = {}
+        self.own_pings: set[int] = set()
+        self.epochs_run = 0
+
+    @property
+    def state(self) -> State:
+        """Give the state after the last committed epoch."""
+        return self._state
+
+    @property
+    def last(self) -> Plan | None:
+        """Give the last committed plan."""
+        return self._last
+
+    def recover(self) -> Plan | None:
+        """Rebuild the state from the lake and finish a planned epoch. Output: its plan, if any."""
+        self._lake.forget()
+        progress = read_progress(self._lake)
+        self._take_up(progress)
+        plan = progress.unfinished
+        if plan is None:
+            return None
+        self._check_rule_version(plan)
+        batch = self._batch_again(plan)
+        try:
+            self._finish(plan, batch, _Steps(), is_recovery=True)
+        finally:
+            batch.close()
+        return plan
+
+    def _take_up(self, progress: Progress) -> None:
+        half_topic = self._settings.limits.topics[HALF]
+        self._state = restore(self._lake, progress, half_topic)
+        self._last = progress.last
+        landed = {} if progress.last is None else progress.last.landed()
+        self._horizons = still_ahead(
+            (Horizon(p.epoch_at, {r.place: r.end_offset for r in p.ranges}) for p in progress.recent),
+            landed,
+        )
+
+    def _check_rule_version(self, plan: Plan) -> None:
+        if plan.rule_version == RULE_VERSION:
+            return
+        tables = [t for t in schemas.TABLES if t not in ("lake", "epochs")]
+        if any(self._lake.has_epoch(table, plan.epoch) for table in tables if table != "catalog"):
+            raise StartError(
+                f"epoch {plan.epoch} was begun with rule version {plan.rule_version} and this "
+                f"txlake has {RULE_VERSION}: finish it with a txlake of rule version "
+                f"{plan.rule_version} first"
+            )
+
+    def _batch_again(self, plan: Plan) -> Batch:
+        """Read a plan's records again: from tables that hold the epoch, else from Kafka."""
+        topics = self._settings.limits.topics
+        held = [kind for kind in LANDED_TABLES if self._lake.has_epoch(kind, plan.epoch)]
+        missing = {topics[kind] for kind in LANDED_TABLES if kind not in held}
+        ranges = tuple(r for r in plan.ranges if r.topic in missing)
+        tables = {
+            kind: self._spark.read.format("delta")
+            .load(self._lake.table_path(kind))
+            .where(f"epoch = {plan.epoch}")
+            for kind in held
+        }
+        kafka = kafka_records(self._spark, ranges, self._settings.kafka_options)
+        return read_batch(kafka, ranges, self._settings.limits, tables)
+
+    def start_offsets(self) -> dict[Place, int]:
+        """Give where landing goes on: the committed ends, else Kafka's first offsets.
+
+        Errors: LostInputError when Kafka no longer has what comes next.
+        """
+        places = self._kafka.places()
+        first, ends = self._kafka.first_offsets(places), self._kafka.end_offsets(places)
+        landed = {} if self._last is None else self._last.landed()
+        for place, offset in landed.items():
+            topic, partition = place
+            if place not in first:
+                raise LostInputError(
+                    f"partition {partition} of {topic} is gone; the lake has landed it up to "
+                    f"offset {offset}: a topic with fewer partitions is another topic"
+                )
+            if first[place] > offset:
+                raise LostInputError(
+                    f"Kafka no longer has offsets {offset} to {first[place] - 1} of {topic} "
+                    f"partition {partition}: they were deleted before they were landed and are lost"
+                )
+            if ends[place] < offset:
+                raise LostInputError(
+                    f"{topic} partition {partition} ends at {ends[place]}, but the lake has landed "
+                    f"it up to {offset}: Kafka lost records, or this is another log"
+                )
+        return {place: landed.get(place, offset) for place, offset in first.items()}
+
+    def check_identity(self) -> None:
+        """Compare the Kafka cluster and topics with those the lake was made from.
+
+        Errors: LostInputError naming both ids.
+        """
+        self._cluster_id, self._topic_ids = self._kafka.cluster_id(), self._kafka.topic_ids()
+        if self._last is None:
+            return
+        if self._cluster_id != self._last.cluster_id:
+            raise LostInputError(
+                f"this is Kafka cluster {self._cluster_id}; the lake was made from "
+                f"{self._last.cluster_id}: their offsets have nothing to do with each other"
+            )
+        for topic, topic_id in self._last.topic_ids.items():
+            now = self._topic_ids.get(topic)
+            if now != topic_id:
+                raise LostInputError(
+                    f"topic {topic} was deleted and made again (id {topic_id}, now {now}): what "
+                    "it held and was not landed is lost; a lake belongs to one log"
+                )
+
+    def run(self, records: DataFrame, to_offsets: Mapping[Place, int]) -> Plan | None:
+        """Run one epoch over a micro-batch. Output: its plan; None when there was nothing to do."""
+        steps = _Steps()
+        self.check_identity()
+        epoch_at = self._now_ms()
+        landed = {} if self._last is None else self._last.landed()
+        ends = self._kafka.end_offsets(to_offsets)
+        first = self._kafka.first_offsets(p for p in to_offsets if p not in landed)
+        ranges = tuple(
+            Range(place[0], place[1], landed.get(place, first.get(place, 0)), to, ends[place])
+            for place, to in sorted(to_offsets.items())
+        )
+        plan = self._plan(epoch_at, ranges)
+        has_news = self._has_news(ranges)
+        if not has_news and not self._is_something_due(plan):
+            return None
+        if has_news:
+            batch = read_batch(records, ranges, self._settings.limits)
+        else:
+            batch = empty_batch(self._spark)
+        try:
+            steps.done("gather")
+            self._lake.append("epochs", planned_row(plan, _now()), plan.epoch)
+            self._check_owner(plan)
+            steps.done("plan")
+            self._finish(plan, batch, steps, is_recovery=False)
+        finally:
+            batch.close()
+        return plan
+
+    def _plan(self, epoch_at: int, ranges: tuple[Range, ...]) -> Plan:
+        topics = self._settings.limits.topics
+        horizon = Horizon(epoch_at, {r.place: r.end_offset for r in ranges})
+        horizons = (*self._horizons, horizon)
+        landed = {r.place: r.to_offset for r in ranges}
+        last = self._last
+        halves_known = known_at(
+            horizons, landed, {} if last is None else last.halves_known_at, topics[HALF]
+        )
+        half_queues = {r.partition for r in ranges if r.topic == topics[HALF]}
+        ops = {r.partition for r in ranges if r.topic == topics[OP]}
+        # An op partition without a half partition has no halves to wait for.
+        halves_known |= {queue: epoch_at for queue in ops - half_queues}
+        return Plan(
+            epoch=1 if last is None else last.epoch + 1,
+            epoch_at=epoch_at,
+            known_at=known_at(horizons, landed, {} if last is None else last.known_at, topics[OP]),
+            halves_known_at=halves_known,
+            ranges=ranges,
+            cluster_id=self._cluster_id,
+            topic_ids=self._topic_ids,
+            next_offsets=_offsets(self._state.next_offsets),
+            parameters=asdict(self._settings.parameters),
+            owner=self._settings.owner,
+            rule_version=RULE_VERSION,
+        )
+
+    def _has_news(self, ranges: tuple[Range, ...]) -> bool:
+        """Say whether there is a record to land, our own PINGs aside."""
+        admin = self._settings.limits.topics[ADMIN]
+        for r in ranges:
+            if r.topic == admin:
+                if any(o not in self.own_pings for o in range(r.from_offset, r.to_offset)):
+                    return True
+            elif r.to_offset > r.from_offset:
+                return True
+        return False
+
+    def _is_something_due(self, plan: Plan) -> bool:
+        """Say whether time alone asks for an epoch: a check, a discard, a delivery, an orphan."""
+        state = self._state
+        queues = _queues(plan, self._settings.limits.topics[HALF])
+        if state.delayed.num_rows and (pc.min(state.delayed["deliver_at"]).as_py() <= plan.epoch_at):
+            return True
+        known = {row["queue_id"]: row for row in queues.to_pylist()}
+        ttl = self._settings.parameters.orphan_operation_ttl_ms
+        for row in state.waiting.select(["queue_id", "landed_at", "half_queue_offset"]).to_pylist():
+            queue = known.get(row["queue_id"], {})
+            is_orphan = row["half_queue_offset"] >= (queue.get("half_end") or 0)
+            if is_orphan and (queue.get("halves_known_at") or 0) - row["landed_at"] > ttl:
+                return True
+        if state.halves.num_rows == 0:
+            return False
+        rules = apply_time(state.halves, _NO_WINS, queues, self._settings.parameters)
+        return bool(rules.num_rows)
+
+    def _check_owner(self, plan: Plan) -> None:
+        """Read the owner of the planned row back: another one means another driver."""
+        rows = self._lake.read("epochs", ["owner", "state"], pc.field("epoch") == plan.epoch)
+        owners = {row["owner"] for row in rows.to_pylist()}
+        if owners != {plan.owner}:
+            raise OwnerError(
+                f"epoch {plan.epoch} was planned by {sorted(owners - {plan.owner})} too: another "
+                "driver writes this lake; this one stops"
+            )
+
+    def _finish(self, plan: Plan, batch: Batch, steps: _Steps, is_recovery: bool) -> None:
+        """Run a planned epoch to its commit."""
+        settings = self._settings
+        parameters = _parameters(plan)
+        state = replace(self._state, topics=topics_before(self._lake, plan.epoch))
+        applier = Applier(self._lake, plan, batch, settings.limits.topics, is_recovery)
+        futures = applier.land(self._pool)
+        try:
+            inputs = inputs_of(batch, self._lake, state, plan, settings.limits)
+            queues = _queues(plan, settings.limits.topics[HALF])
+            decision = decide(state, inputs, Instants(plan.epoch_at, queues), parameters)
+            steps.done("decide")
+            applier.create_topics(decision)
+            landed = list(futures)
+            futures += applier.deliver(decision, self._pool)
+            counts = applier.record(decision)
+            _raise_first(landed)
+            after = self._ask(plan, decision, is_recovery, counts)
+            steps.done("ask")
+        finally:
+            wait(futures)
+        _raise_first(futures)
+        steps.done("apply")
+        if plan.epoch % settings.snapshot_epochs == 0:
+            self._snapshot(plan, after, counts, is_recovery)
+            steps.done("snapshot")
+        counts |= _counts(batch, decision)
+        self._check_owner(plan)
+        self._lake.append(
+            "epochs",
+            committed_row(plan, _now(), _offsets(after.next_offsets), counts, steps.step_ms),
+            plan.epoch,
+        )
+        self._state, self._last = after, plan
+        horizon = Horizon(plan.epoch_at, {r.place: r.end_offset for r in plan.ranges})
+        self._horizons = still_ahead((*self._horizons, horizon), plan.landed())
+        self.epochs_run += 1
+
+    def _ask(
+        self, plan: Plan, decision: Decision, is_recovery: bool, counts: dict[str, int]
+    ) -> State:
+        """Ask what is due and record each attempt; a recovery asks again unless it is recorded."""
+        if is_recovery and self._lake.has_epoch("checks", plan.epoch):
+            attempts = self._lake.read("checks", where=pc.field("epoch") == plan.epoch)
+        else:
+            attempts = self._asker.ask(self._lake, decision.due)
+            rows = to_rows(
+                attempts, schemas.CHECKS, sent_at=instant(plan.epoch_at), epoch=plan.epoch
+            )
+            self._lake.append("checks", rows, plan.epoch)
+        counts["checks"] = attempts.num_rows
+        halves = record_attempts(decision.state.halves, attempts, plan.epoch_at)
+        return replace(decision.state, halves=halves)
+
+    def _snapshot(
+        self, plan: Plan, state: State, counts: dict[str, int], is_recovery: bool
+    ) -> None:
+        for table, frame in (("waiting", state.waiting), ("pending", state.halves)):
+            if not (is_recovery and self._lake.has_epoch(table, plan.epoch)):
+                rows = to_rows(frame, schemas.TABLES[table], epoch=plan.epoch)
+                self._lake.append(table, rows, plan.epoch)
+            counts[table] = frame.num_rows
+        counts["snapshot"] = 1
+
+    def close(self) -> None:
+        """Wait for what is being written and give the threads back."""
+        self._pool.shutdown(wait=True)
+
+
+_NO_WINS = pa.schema([("queue_id", pa.int32()), ("unit_offset", pa.int64())]).empty_table()
+
+
+def _now() -> dt.datetime:
+    return dt.datetime.now(dt.timezone.utc)
+
+
+def _raise_first(futures: list[Future[None]]) -> None:
+    for future in futures:
+        future.result()
+
+
+def _offsets(frame: pa.Table) -> dict[tuple[str, int], int]:
+    return {(r["topic"], r["queue_id"]): r["next_offset"] for r in frame.to_pylist()}
+
+
+def _parameters(plan: Plan) -> Parameters:
+    values: dict[str, Any] = dict(plan.parameters)
+    values["delay_levels_ms"] = tuple(values["delay_levels_ms"])
+    return Parameters(**values)
+
+
+def _queues(plan: Plan, half_topic: str) -> pa.Table:
+    """Give what the plan knows of each queue. Output: QUEUES."""
+    half_ends = plan.queue_ends(half_topic)
+    ids = sorted({*half_ends, *plan.known_at, *plan.halves_known_at})
+    return pa.Table.from_pylist(
+        [
+            {
+                "queue_id": queue,
+                "known_at": plan.known_at.get(queue),
+                "halves_known_at": plan.halves_known_at.get(queue),
+                "half_end": half_ends.get(queue, 0),
+            }
+            for queue in ids
+        ],
+        schema=QUEUES,
+    )
+
+
+def _counts(batch: Batch, decision: Decision) -> dict[str, int]:
+    """Count what the epoch landed and decided; `verify` adds them up again."""
+    counts = {f"landed_{kind}": batch.rows(kind).num_rows for kind in LANDED_TABLES}
+    halves = batch.rows(HALF)
+    counts["unreadable_half"] = halves.num_rows - halves["error"].null_count
+    for outcome in pc.unique(decision.outcomes["outcome"]).to_pylist():
+        rows = decision.outcomes.filter(pc.equal(decision.outcomes["outcome"], outcome))
+        counts[outcome.lower()] = rows.num_rows
+    counts["placed"] = decision.placements.num_rows
+    counts["due"] = decision.due.num_rows
+    return counts

@@ -1,0 +1,188 @@
+"""What the job needs to know of Kafka: its topics, their ids, their ends, its clock."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from confluent_kafka import IsolationLevel, KafkaException, Producer, TopicCollection, TopicPartition
+from confluent_kafka.admin import (
+    AdminClient,
+    ConfigResource,
+    NewTopic,
+    OffsetSpec,
+    ResourceType,
+)
+
+from pipelines.errors import KafkaAwayError, StartError
+from pipelines.settings import Settings
+from storage.kafka_rows import ADMIN, HALF, OP, SCHEDULE
+from txlake import protocol as p
+
+Place = tuple[str, int]  # Kafka topic, partition
+_REQUEST_TIMEOUT_S = 10.0
+_TIMESTAMP_TYPE = "message.timestamp.type"
+
+
+def client_config(bootstrap_servers: str, client: Mapping[str, str]) -> dict[str, Any]:
+    """Give the settings of a confluent-kafka client; its own log lines are not printed."""
+    return {
+        **client,
+        "bootstrap.servers": bootstrap_servers,
+        "log_level": 0,
+        "error_cb": lambda error: None,
+    }
+
+
+class KafkaTopics:
+    """The job's topics on one cluster.
+
+    Errors: KafkaAwayError when Kafka does not answer in time.
+    """
+
+    def __init__(self, settings: Settings, own_names: Mapping[str, str]) -> None:
+        kafka = settings.kafka
+        self.names = dict(own_names)
+        self._settings = settings
+        self._config = client_config(kafka.bootstrap_servers, kafka.client)
+        self._admin = AdminClient(self._config)
+        self._producer: Producer | None = None
+
+    def _wait(self, futures: Iterable[Any], what: str) -> list[Any]:
+        try:
+            return [future.result(timeout=_REQUEST_TIMEOUT_S) for future in futures]
+        except (KafkaException, TimeoutError) as error:
+            raise KafkaAwayError(
+                f"Kafka at {self._config['bootstrap.servers']} did not answer ({what}): {error}"
+            ) from error
+
+    def cluster_id(self) -> str:
+        """Give the id of the Kafka cluster."""
+        (described,) = self._wait(
+            [self._admin.describe_cluster(request_timeout=_REQUEST_TIMEOUT_S)], "its cluster id"
+        )
+        return str(described.cluster_id)
+
+    def _existing(self) -> dict[str, Any]:
+        try:
+            topics = self._admin.list_topics(timeout=_REQUEST_TIMEOUT_S).topics
+        except KafkaException as error:
+            raise KafkaAwayError(
+                f"Kafka at {self._config['bootstrap.servers']} did not answer: {error}"
+            ) from error
+        return dict(topics)
+
+    def create_missing(self) -> None:
+        """Make our topics where they are missing, with broker time as the time of a record."""
+        existing = self._existing()
+        levels = len(p.delay_levels_ms(self._settings.delay.levels))
+        partitions = {
+            HALF: self._settings.kafka.queues,
+            OP: self._settings.kafka.queues,
+            SCHEDULE: levels + 1,
+            ADMIN: 1,
+        }
+        missing = [
+            NewTopic(name, partitions[kind], config={_TIMESTAMP_TYPE: "LogAppendTime"})
+            for kind, name in self.names.items()
+            if name not in existing
+        ]
+        if not missing:
+            return
+        made = self._admin.create_topics(missing, request_timeout=_REQUEST_TIMEOUT_S)
+        self._wait(made.values(), "making topics")
+        deadline = time.monotonic() + _REQUEST_TIMEOUT_S
+        while not set(self.names.values()) <= set(self._existing()):
+            if time.monotonic() > deadline:
+                raise KafkaAwayError(f"new topics did not appear: {[t.topic for t in missing]}")
+            time.sleep(0.05)
+
+    def check(self, needs_append_time: bool = True) -> None:
+        """Check what the rules rest on: LogAppendTime, and op partitions for all half partitions.
+
+        Errors: StartError naming the topic and both values.
+        """
+        existing = self._existing()
+        halves = len(existing[self.names[HALF]].partitions)
+        ops = len(existing[self.names[OP]].partitions)
+        if ops < halves:
+            raise StartError(
+                f"{self.names[OP]} has {ops} partitions and {self.names[HALF]} has {halves}: an "
+                "operation goes to the partition of its half; add partitions to the op topic"
+            )
+        resources = [ConfigResource(ResourceType.TOPIC, name) for name in self.names.values()]
+        futures = self._admin.describe_configs(resources, request_timeout=_REQUEST_TIMEOUT_S)
+        for resource, config in zip(
+            futures, self._wait(futures.values(), "topic settings"), strict=True
+        ):
+            found = config[_TIMESTAMP_TYPE].value
+            if needs_append_time and found != "LogAppendTime":
+                raise StartError(
+                    f"topic {resource.name} has {_TIMESTAMP_TYPE}={found}: broker time decides "
+                    "here; set it to LogAppendTime"
+                )
+
+    def topic_ids(self) -> dict[str, str]:
+        """Give each topic's id: a topic made again is another log."""
+        names = list(self.names.values())
+        futures = self._admin.describe_topics(
+            TopicCollection(names), request_timeout=_REQUEST_TIMEOUT_S
+        )
+        described = self._wait(futures.values(), "topic ids")
+        return {topic.name: str(topic.topic_id) for topic in described}
+
+    def places(self) -> list[Place]:
+        """Give all partitions of our topics."""
+        existing = self._existing()
+        return [
+            (name, partition)
+            for name in self.names.values()
+            if name in existing
+            for partition in sorted(existing[name].partitions)
+        ]
+
+    def end_offsets(self, places: Iterable[Place]) -> dict[Place, int]:
+        """Give the offset after the last record of each partition, open Kafka transactions too."""
+        return self._offsets(places, OffsetSpec.latest())
+
+    def first_offsets(self, places: Iterable[Place]) -> dict[Place, int]:
+        """Give the first offset that Kafka still has of each partition."""
+        return self._offsets(places, OffsetSpec.earliest())
+
+    def _offsets(self, places: Iterable[Place], spec: Any) -> dict[Place, int]:
+        wanted = {TopicPartition(topic, partition): spec for topic, partition in places}
+        if not wanted:
+            return {}
+        futures = self._admin.list_offsets(
+            wanted,
+            isolation_level=IsolationLevel.READ_UNCOMMITTED,
+            request_timeout=_REQUEST_TIMEOUT_S,
+        )
+        found = self._wait(futures.values(), "offsets")
+        return {
+            (place.topic, place.partition): int(result.offset)
+            for place, result in zip(futures, found, strict=True)
+        }
+
+    def ping(self, owner: str) -> tuple[int, int]:
+        """Write a PING to the admin topic. Output: its offset, and the broker's clock in ms."""
+        if self._producer is None:
+            self._producer = Producer({**self._config, "acks": "all", "linger.ms": 0})
+        seen: list[Any] = []
+        headers = [(p.COMMAND, p.PING.encode()), (p.ACTOR, owner.encode())]
+        try:
+            self._producer.produce(
+                self.names[ADMIN],
+                partition=0,
+                headers=headers,
+                on_delivery=lambda error, message: seen.append((error, message)),
+            )
+        except KafkaException as error:
+            raise KafkaAwayError(f"the broker's clock could not be asked: {error}") from error
+        self._producer.flush(_REQUEST_TIMEOUT_S)
+        if not seen or seen[0][0] is not None:
+            reason = seen[0][0] if seen else f"no answer within {_REQUEST_TIMEOUT_S:.0f} s"
+            raise KafkaAwayError(f"the broker's clock could not be asked: {reason}")
+        message = seen[0][1]
+        return message.offset(), message.timestamp()[1]

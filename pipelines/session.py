@@ -1,0 +1,68 @@
+"""The Spark session of a job: its jars, its settings, and its JVM, which shares the lake's lock."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pipelines.java import java_home
+from storage.jars import spark_jars
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+CONF_FOLDER = Path(__file__).parent.parent / "conf"
+# DESIGN: `query.stop()` while Python runs can overflow the stream thread's stack.
+_JAVA_OPTIONS = "-Xss16m -XX:+UseParallelGC -Djava.net.preferIPv4Stack=true"
+
+
+def defaults() -> dict[str, str]:
+    """Read conf/spark-defaults.conf."""
+    lines = (CONF_FOLDER / "spark-defaults.conf").read_text(encoding="utf-8").splitlines()
+    pairs = (line.split(maxsplit=1) for line in lines if line.strip() and line[0] != "#")
+    return {key: value.strip() for key, value in pairs}
+
+
+def start_session(
+    app_name: str, settings: dict[str, str] | None = None, lock_fds: tuple[int, ...] = ()
+) -> SparkSession:
+    """Start the process's one Spark session, or give the running one.
+
+    Input: `settings` win over conf/spark-defaults.conf; `lock_fds` are inherited by the JVM, so
+    that a lock on them is free only when both processes are dead.
+    Errors: JavaError, JarError. `spark.jars` and driver options count only for the first session
+    of a process.
+    """
+    from pyspark import SparkConf, SparkContext
+    from pyspark.java_gateway import launch_gateway
+    from pyspark.sql import SparkSession
+
+    active = SparkContext._active_spark_context
+    if active is not None:
+        return SparkSession(active)
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    conf = SparkConf()
+    if "PYSPARK_GATEWAY_PORT" not in os.environ:  # else spark-submit made the JVM, jars and all
+        os.environ["JAVA_HOME"] = str(java_home())
+        os.environ.pop("SPARK_HOME", None)
+        jars = [str(path) for path in spark_jars()]
+        # Jars on the class path from the start: `spark.jars` would copy each one for the session.
+        conf.set("spark.driver.extraClassPath", ":".join(jars))
+        conf.set("spark.executor.extraClassPath", ":".join(jars))
+        log4j = f"-Dlog4j2.configurationFile={CONF_FOLDER / 'log4j2.properties'}"
+        conf.set("spark.driver.extraJavaOptions", f"{_JAVA_OPTIONS} {log4j}")
+        conf.setIfMissing("spark.master", "local[2]")
+    for key, value in {**defaults(), **(settings or {})}.items():
+        conf.set(key, value)
+    conf.setAppName(app_name)
+    gateway = launch_gateway(conf, popen_kwargs={"pass_fds": lock_fds})
+    context = SparkContext(conf=conf, gateway=gateway)
+    context.setLogLevel("WARN")
+    return SparkSession(context)
+
+
+def conf_text(name: str) -> str:
+    """Read a file of conf/ (for `txlake conf`)."""
+    return (CONF_FOLDER / name).read_text(encoding="utf-8")

@@ -1,0 +1,186 @@
+"""The epoch protocol: an epoch is `planned`, then `committed`; each is one row, once.
+
+`planned` pins all that the epoch depends on: its Kafka ranges, T, C(q), parameters, and where the
+real queues stood. From there on it can be run again and gives the same rows. `committed` is the
+one commit point. An epoch that is planned and not committed is finished before anything else.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from storage.rows import instant, milliseconds
+from storage.schemas import EPOCHS
+
+if TYPE_CHECKING:
+    from storage.lake import Lake
+
+PLANNED, COMMITTED = "planned", "committed"
+Place = tuple[str, int]
+
+
+@dataclass(frozen=True)
+class Range:
+    """What an epoch lands of one Kafka partition; `to_offset` is exclusive."""
+
+    topic: str
+    partition: int
+    from_offset: int
+    to_offset: int
+    end_offset: int
+
+    @property
+    def place(self) -> Place:
+        """Give the Kafka partition."""
+        return self.topic, self.partition
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All that an epoch depends on. Units: ms. `next_offsets`: (topic, queue) -> offset."""
+
+    epoch: int
+    epoch_at: int
+    known_at: Mapping[int, int]
+    halves_known_at: Mapping[int, int]
+    ranges: tuple[Range, ...]
+    cluster_id: str
+    topic_ids: Mapping[str, str]
+    next_offsets: Mapping[tuple[str, int], int]
+    parameters: Mapping[str, Any]
+    owner: str
+    rule_version: int
+
+    def landed(self) -> dict[Place, int]:
+        """Give where landing stands after this epoch."""
+        return {r.place: r.to_offset for r in self.ranges}
+
+    def queue_ends(self, topic: str) -> dict[int, int]:
+        """Give where landing of one topic stands after this epoch, by queue."""
+        return {r.partition: r.to_offset for r in self.ranges if r.topic == topic}
+
+
+def _row(plan: Plan, state: str, now: dt.datetime, **values: Any) -> pa.Table:
+    row = {
+        "epoch": plan.epoch,
+        "state": state,
+        "epoch_at": instant(plan.epoch_at),
+        "owner": plan.owner,
+        "rule_version": plan.rule_version,
+        "written_at": now,
+        **values,
+    }
+    return pa.Table.from_pylist([row], schema=EPOCHS)
+
+
+def _offset_rows(next_offsets: Mapping[tuple[str, int], int]) -> list[dict[str, Any]]:
+    return [
+        {"topic": topic, "queue_id": queue_id, "next_offset": offset}
+        for (topic, queue_id), offset in sorted(next_offsets.items())
+    ]
+
+
+def planned_row(plan: Plan, now: dt.datetime) -> pa.Table:
+    """Give the row that pins an epoch; its `next_offsets` are those before the epoch."""
+    return _row(
+        plan,
+        PLANNED,
+        now,
+        known_at=[(queue, instant(at)) for queue, at in sorted(plan.known_at.items())],
+        halves_known_at=[
+            (queue, instant(at)) for queue, at in sorted(plan.halves_known_at.items())
+        ],
+        ranges=[asdict(r) for r in plan.ranges],
+        cluster_id=plan.cluster_id,
+        topic_ids=sorted(plan.topic_ids.items()),
+        next_offsets=_offset_rows(plan.next_offsets),
+        parameters=[(key, json.dumps(value)) for key, value in sorted(plan.parameters.items())],
+    )
+
+
+def committed_row(
+    plan: Plan,
+    now: dt.datetime,
+    next_offsets: Mapping[tuple[str, int], int],
+    counts: Mapping[str, int],
+    step_ms: Mapping[str, int],
+) -> pa.Table:
+    """Give the commit point; its `next_offsets` are those after the epoch."""
+    return _row(
+        plan,
+        COMMITTED,
+        now,
+        next_offsets=_offset_rows(next_offsets),
+        counts=sorted(counts.items()),
+        step_ms=sorted(step_ms.items()),
+    )
+
+
+def _plan(row: Mapping[str, Any]) -> Plan:
+    return Plan(
+        epoch=row["epoch"],
+        epoch_at=milliseconds(row["epoch_at"]),
+        known_at={queue: milliseconds(at) for queue, at in row["known_at"]},
+        halves_known_at={queue: milliseconds(at) for queue, at in row["halves_known_at"]},
+        ranges=tuple(Range(**{f.name: r[f.name] for f in fields(Range)}) for r in row["ranges"]),
+        cluster_id=row["cluster_id"],
+        topic_ids=dict(row["topic_ids"]),
+        next_offsets=_next_offsets(row),
+        parameters={key: json.loads(value) for key, value in row["parameters"]},
+        owner=row["owner"],
+        rule_version=row["rule_version"],
+    )
+
+
+def _next_offsets(row: Mapping[str, Any]) -> dict[tuple[str, int], int]:
+    return {(o["topic"], o["queue_id"]): o["next_offset"] for o in row["next_offsets"]}
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where the epochs stand.
+
+    `last`: the newest committed plan. `unfinished`: the plan to finish first. `next_offsets`: after
+    `last`. `recent`: the newest plans, for C(q).
+    """
+
+    last: Plan | None
+    unfinished: Plan | None
+    next_offsets: Mapping[tuple[str, int], int]
+    recent: tuple[Plan, ...]
+    snapshot_epoch: int | None
+
+    @property
+    def next_epoch(self) -> int:
+        """Give the number of the epoch to plan next."""
+        return 1 if self.last is None else self.last.epoch + 1
+
+
+_RECENT_EPOCHS = 1000  # older plans only matter to a job that lags by more epochs than this
+
+
+def read_progress(lake: Lake) -> Progress:
+    """Read where the epochs stand; older rows than are needed are not read."""
+    newest = lake.last("epochs", "epoch")
+    if newest is None:
+        return Progress(None, None, {}, (), None)
+    rows = lake.read("epochs", where=pc.field("epoch") > newest - _RECENT_EPOCHS).to_pylist()
+    committed = {row["epoch"]: row for row in rows if row["state"] == COMMITTED}
+    plans = {row["epoch"]: row for row in rows if row["state"] == PLANNED}
+    last_epoch = max(committed, default=None)
+    unfinished = plans[newest] if newest not in committed else None
+    snapshots = [e for e, row in committed.items() if "snapshot" in dict(row["counts"])]
+    return Progress(
+        last=None if last_epoch is None else _plan(plans[last_epoch]),
+        unfinished=None if unfinished is None else _plan(unfinished),
+        next_offsets={} if last_epoch is None else _next_offsets(committed[last_epoch]),
+        recent=tuple(_plan(plans[epoch]) for epoch in sorted(committed)),
+        snapshot_epoch=max(snapshots, default=None),
+    )

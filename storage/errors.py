@@ -1,0 +1,25 @@
+"""What can be wrong with a lake.
+
+    LakeError
+    |-- NotALakeError       there is no lake at that path, or something else is
+    |-- NewerLakeError      a newer version made it
+    `-- LakeLockedError     another driver writes it
+"""
+
+from __future__ import annotations
+
+
+class LakeError(Exception):
+    """A lake cannot be used as it is; the message says why and what to do."""
+
+
+class NotALakeError(LakeError):
+    """There is no lake at that path."""
+
+
+class NewerLakeError(LakeError):
+    """The lake was made by a newer version of txlake."""
+
+
+class LakeLockedError(LakeError):
+    """Another driver is writing the lake."""

@@ -1,0 +1,217 @@
+"""Fetch the jars with the Ivy that pyspark ships: to make the lock, and to fill the cache.
+
+`lock` resolves what `jars.toml` wants, with all that depends on it. `fetch` asks for the exact
+jars of the lock that the cache lacks, without reading any pom. Both work in a temporary folder
+inside the cache and leave nothing else behind. No host is named: Ivy knows its central repository.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import subprocess
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from importlib.metadata import version
+from pathlib import Path
+from xml.sax.saxutils import quoteattr
+
+from storage.jars import (
+    JAR_SETS,
+    LOCK_NAME,
+    Jar,
+    JarError,
+    cache_folder,
+    lacking,
+    locked,
+    packaged_toml,
+    sha256_of,
+)
+from storage.java_network import network_options
+
+_RETRIEVED = "[organisation]/[artifact]/[revision].[ext]"
+_SETTINGS = """<ivysettings>
+  <settings defaultResolver="central"/>
+  <property name="ivy.checksums" value="{checksums}"/>
+  <resolvers><ibiblio name="central" m2compatible="true" usepoms="{poms}"/></resolvers>
+</ivysettings>
+"""
+_MODULE = """<ivy-module version="2.0">
+  <info organisation="txlake" module="{name}"/>
+  <configurations><conf name="default"/></configurations>
+  <dependencies>
+{dependencies}
+  </dependencies>
+</ivy-module>
+"""
+
+
+def fetch(java: Path) -> int:
+    """Bring the jars of the lock that the cache lacks into it; return how many were fetched.
+
+    Errors: JarError when a jar cannot be had, or is not the one of the lock.
+    Replay: what stands in the cache and is whole is not fetched again.
+    """
+    count = 0
+    # A run for each set: both have Kafka's client, in two versions, and Ivy would pick one.
+    for name in JAR_SETS:
+        missing = lacking(locked(name))
+        if missing:
+            _fetch(java, name, missing)
+            count += len(missing)
+    return count
+
+
+def lock(java: Path) -> dict[str, list[Jar]]:
+    """Resolve what `jars.toml` wants, fill the cache with it, and write the lock beside it.
+
+    Errors: JarError when something cannot be resolved.
+    """
+    wanted = packaged_toml("jars.toml")
+    resolved: dict[str, list[Jar]] = {}
+    for name in JAR_SETS:
+        shipped = _shipped_by_pyspark() if name == "spark" else frozenset()
+        alone = set(wanted[name]["alone"])
+        ours = wanted_coordinates(name)
+        lines = [_dependency(c, transitive=c.rpartition(":")[0] not in alone) for c in ours]
+        lines += [_exclusion(text) for text in wanted[name]["excluded"]]
+        lines += [_override(coordinates) for coordinates in ours]
+        with _work_folder() as work:
+            _run_ivy(java, work, name, lines, poms=True)
+            resolved[name] = list(_retrieved_jars(work / "lib", shipped))
+    _write_lock(resolved)
+    return resolved
+
+
+def wanted_coordinates(jar_set: str) -> list[str]:
+    """List what `jars.toml` wants, with the versions of the installed Python packages filled in."""
+    versions = {name: version(name) for name in ("pyspark", "delta-spark")}
+    return [text.format(**versions) for text in packaged_toml("jars.toml")[jar_set]["wanted"]]
+
+
+def _fetch(java: Path, name: str, missing: list[Jar]) -> None:
+    with _work_folder() as work:
+        # No pom and no SHA-1 is asked for: the lock says which jars, and knows their SHA-256.
+        lines = [_dependency(jar.coordinates, transitive=False) for jar in missing]
+        _run_ivy(java, work, name, lines, poms=False)
+        for jar in missing:
+            accept(jar, work / "lib" / _retrieved_path(jar.coordinates))
+
+
+@contextmanager
+def _work_folder() -> Iterator[Path]:
+    cache_folder().mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="ivy-", dir=cache_folder()) as name:
+        yield Path(name)
+
+
+def _run_ivy(java: Path, work: Path, name: str, lines: list[str], *, poms: bool) -> None:
+    settings, module = work / "settings.xml", work / "ivy.xml"
+    settings.write_text(
+        _SETTINGS.format(poms=str(poms).lower(), checksums="sha1" if poms else ""), "utf-8"
+    )
+    module.write_text(_MODULE.format(name=name, dependencies="\n".join(lines)), "utf-8")
+    # Ivy would put a folder of its own beside the user's.
+    options = [f"-Duser.home={work}", *network_options(work)]
+    command = [str(java), *options, "-jar", str(_ivy_jar()), "-settings", str(settings)]
+    command += ["-cache", str(work / "cache"), "-ivy", str(module), "-types", "jar", "bundle"]
+    command += ["-retrieve", str(work / "lib" / _RETRIEVED)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise JarError(_why(done.stdout + done.stderr))
+
+
+def _why(log: str) -> str:
+    """Make one sentence of Ivy's log, with the first lines that tell the reason."""
+    telling = re.findall(
+        r"(?:::\s*\S+#\S+: .*|.*(?:SSLHandshake|UnknownHost|ConnectException|Server access).*)", log
+    )
+    reason = "; ".join(line.strip(" :\t") for line in telling[:3]) or log.strip()[-300:]
+    return (
+        f"the jars cannot be fetched: {reason}; check the network (https_proxy, SSL_CERT_FILE), "
+        "then run `txlake jars fetch` again"
+    )
+
+
+def _dependency(coordinates: str, *, transitive: bool) -> str:
+    organisation, artifact, revision = coordinates.split(":")
+    return (
+        f"    <dependency org={quoteattr(organisation)} name={quoteattr(artifact)}"
+        f' rev={quoteattr(revision)} transitive="{str(transitive).lower()}"'
+        ' conf="default->default"/>'
+    )
+
+
+def _exclusion(text: str) -> str:
+    organisation, module = text.split(":")
+    return f"    <exclude org={quoteattr(organisation)} module={quoteattr(module)}/>"
+
+
+def _override(coordinates: str) -> str:
+    """Let nothing ask for another version of a jar that we name ourselves."""
+    organisation, module, revision = coordinates.split(":")
+    return (
+        f"    <override org={quoteattr(organisation)} module={quoteattr(module)}"
+        f" rev={quoteattr(revision)}/>"
+    )
+
+
+def _retrieved_path(coordinates: str) -> Path:
+    organisation, artifact, revision = coordinates.split(":")
+    return Path(organisation, artifact, f"{revision}.jar")
+
+
+def _retrieved_jars(lib: Path, shipped: Iterable[str]) -> Iterator[Jar]:
+    for path in sorted(lib.glob("*/*/*.jar")):
+        organisation, artifact = path.parts[-3:-1]
+        if artifact in shipped:
+            continue
+        coordinates = f"{organisation}:{artifact}:{path.stem}"
+        jar = Jar(coordinates, sha256_of(path), path.stat().st_size)
+        accept(jar, path)
+        yield jar
+
+
+def accept(jar: Jar, found: Path) -> None:
+    """Move a fetched jar to its place in the cache, if it is the one of the lock."""
+    if not found.is_file():
+        raise JarError(f"jar {jar.coordinates} was not found: run `txlake jars fetch` again")
+    sha256 = sha256_of(found)
+    if sha256 != jar.sha256:
+        raise JarError(
+            f"jar {jar.coordinates} came with SHA-256 {sha256}, but the lock says {jar.sha256}: "
+            "do not use this network for it, or run `make jars-lock` if you mean to change it"
+        )
+    jar.path.parent.mkdir(parents=True, exist_ok=True)
+    os.replace(found, jar.path)
+
+
+def _shipped_by_pyspark() -> frozenset[str]:
+    names = (re.match(r"(.+?)-\d", path.name) for path in _pyspark_jars().glob("*.jar"))
+    return frozenset(name.group(1) for name in names if name)
+
+
+def _ivy_jar() -> Path:
+    return next(_pyspark_jars().glob("ivy-*.jar"))
+
+
+def _pyspark_jars() -> Path:
+    # Found, not imported: storage works without Spark.
+    spec = importlib.util.find_spec("pyspark")
+    if spec is None or spec.origin is None:
+        raise JarError("pyspark, whose Ivy fetches the jars, is not installed: run `make setup`")
+    return Path(spec.origin).parent / "jars"
+
+
+def _write_lock(resolved: dict[str, list[Jar]]) -> None:
+    text = "# Made by `make jars-lock` from jars.toml: change that file, not this one.\n"
+    for name, jars in resolved.items():
+        for jar in jars:
+            text += f'\n[[{name}]]\njar = "{jar.coordinates}"\n'
+            text += f'sha256 = "{jar.sha256}"\nsize_bytes = {jar.size_bytes}\n'
+    path = Path(__file__).with_name(LOCK_NAME)
+    fresh = path.with_suffix(".new")
+    fresh.write_text(text, "utf-8")
+    os.replace(fresh, path)

@@ -1,0 +1,267 @@
+"""Every table's schema, in Arrow terms, and what its rows mean.
+
+Names and types are an interface: notebooks and other readers use them. Instants are UTC
+microseconds at rest and end in `_at`; spans say their unit. Spark reads the same schemas through
+`spark_schema`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+FORMAT_VERSION: Final = 1
+
+_INT, _LONG, _TEXT, _BYTES, _BOOL = pa.int32(), pa.int64(), pa.string(), pa.binary(), pa.bool_()
+_INSTANT = pa.timestamp("us", tz="UTC")
+_HEADERS = pa.list_(pa.struct([("key", _TEXT), ("value", _BYTES)]))
+_PROPERTIES = pa.map_(_TEXT, _TEXT)
+
+# A record's place in its Kafka topic, and the epoch that landed it.
+_PLACE = [("queue_id", _INT), ("queue_offset", _LONG), ("stored_at", _INSTANT), ("epoch", _LONG)]
+_RAW = [("error", _TEXT), ("raw_key", _BYTES), ("raw_headers", _HEADERS)]
+_MESSAGE = [
+    ("producer_group", _TEXT),
+    ("transaction_id", _TEXT),
+    ("real_topic", _TEXT),
+    ("real_queue_id", _INT),
+    ("keys", _TEXT),
+    ("tags", _TEXT),
+    ("delay_level", _INT),
+    ("deliver_at", _INSTANT),
+    ("immunity_ms", _LONG),
+    ("tran_size", _INT),
+    ("tran_seq", _INT),
+    ("born_at", _INSTANT),
+    ("properties", _PROPERTIES),
+    ("body", _BYTES),
+]
+
+HALF: Final = pa.schema([*_PLACE, *_MESSAGE, *_RAW])
+SCHEDULE: Final = HALF
+OP: Final = pa.schema(
+    [
+        *_PLACE,
+        ("producer_group", _TEXT),
+        ("decision", _TEXT),
+        ("half_offsets", pa.list_(_LONG)),
+        ("transaction_ids", pa.list_(_TEXT)),
+        ("from_check", _BOOL),
+        ("check_id", _TEXT),
+        ("remark", _TEXT),
+        ("actor", _TEXT),
+        ("reason", _TEXT),
+        ("body", _BYTES),
+        *_RAW,
+    ]
+)
+ADMIN: Final = pa.schema(
+    [
+        *_PLACE,
+        ("command", _TEXT),
+        ("target", _TEXT),
+        ("actor", _TEXT),
+        ("reason", _TEXT),
+        ("result", _TEXT),
+        ("body", _BYTES),
+        *_RAW,
+    ]
+)
+DELAYED: Final = pa.schema(
+    [
+        ("source", _TEXT),
+        ("queue_id", _INT),
+        ("queue_offset", _LONG),
+        ("deliver_at", _INSTANT),
+        ("real_topic", _TEXT),
+        ("real_queue_id", _INT),
+        ("epoch", _LONG),
+    ]
+)
+DELIVERIES: Final = pa.schema(
+    [
+        ("source", _TEXT),
+        ("queue_id", _INT),
+        ("queue_offset", _LONG),
+        ("action", _TEXT),
+        ("real_topic", _TEXT),
+        ("real_queue_id", _INT),
+        ("real_queue_offset", _LONG),
+        ("admin_offset", _LONG),
+        ("decided_at", _INSTANT),
+        ("epoch", _LONG),
+    ]
+)
+_RANGE = pa.struct(
+    [
+        ("topic", _TEXT),
+        ("partition", _INT),
+        ("from_offset", _LONG),
+        ("to_offset", _LONG),
+        ("end_offset", _LONG),
+    ]
+)
+_QUEUE_STATE = pa.struct([("topic", _TEXT), ("queue_id", _INT), ("next_offset", _LONG)])
+EPOCHS: Final = pa.schema(
+    [
+        ("epoch", _LONG),
+        ("state", _TEXT),
+        ("epoch_at", _INSTANT),
+        ("known_at", pa.map_(_INT, _INSTANT)),
+        ("halves_known_at", pa.map_(_INT, _INSTANT)),
+        ("ranges", pa.list_(_RANGE)),
+        ("cluster_id", _TEXT),
+        ("topic_ids", pa.map_(_TEXT, _TEXT)),
+        ("next_offsets", pa.list_(_QUEUE_STATE)),
+        ("parameters", pa.map_(_TEXT, _TEXT)),
+        ("owner", _TEXT),
+        ("rule_version", _INT),
+        ("counts", pa.map_(_TEXT, _LONG)),
+        ("step_ms", pa.map_(_TEXT, _LONG)),
+        ("written_at", _INSTANT),
+    ]
+)
+OUTCOMES: Final = pa.schema(
+    [
+        ("queue_id", _INT),
+        ("queue_offset", _LONG),
+        ("arm", _INT),
+        ("outcome", _TEXT),
+        ("cause", _TEXT),
+        ("op_queue_offset", _LONG),
+        ("decided_at", _INSTANT),
+        ("epoch", _LONG),
+        ("producer_group", _TEXT),
+        ("transaction_id", _TEXT),
+        ("real_topic", _TEXT),
+        ("real_queue_id", _INT),
+        ("real_queue_offset", _LONG),
+    ]
+)
+CONFLICTS: Final = pa.schema(
+    [
+        ("queue_id", _INT),
+        ("op_queue_offset", _LONG),
+        ("half_queue_offset", _LONG),
+        ("reason", _TEXT),
+        ("decided_at", _INSTANT),
+        ("epoch", _LONG),
+    ]
+)
+CHECKS: Final = pa.schema(
+    [
+        ("queue_id", _INT),
+        ("queue_offset", _LONG),
+        ("arm", _INT),
+        ("check_times", _INT),
+        ("check_id", _TEXT),
+        ("producer_group", _TEXT),
+        ("sent_at", _INSTANT),
+        ("acknowledged", _BOOL),
+        ("epoch", _LONG),
+    ]
+)
+PENDING: Final = pa.schema(
+    [
+        ("queue_id", _INT),
+        ("queue_offset", _LONG),
+        ("arm", _INT),
+        ("stored_at", _INSTANT),
+        ("producer_group", _TEXT),
+        ("transaction_id", _TEXT),
+        ("tran_size", _INT),
+        ("tran_seq", _INT),
+        ("real_topic", _TEXT),
+        ("real_queue_id", _INT),
+        ("delay_level", _INT),
+        ("deliver_at", _INSTANT),
+        ("immunity_ms", _LONG),
+        ("check_times", _INT),
+        ("checked_at", _INSTANT),
+        ("last_answer_at", _INSTANT),
+        ("discard_cause", _TEXT),
+        ("discards", _INT),
+        ("epoch", _LONG),
+    ]
+)
+# An operation that names a half and has neither ended it nor become a conflict yet.
+WAITING: Final = pa.schema(
+    [
+        ("queue_id", _INT),
+        ("op_queue_offset", _LONG),
+        ("position", _INT),
+        ("half_queue_offset", _LONG),
+        ("decision", _TEXT),
+        ("producer_group", _TEXT),
+        ("transaction_id", _TEXT),
+        ("cause", _TEXT),
+        ("stored_at", _INSTANT),
+        ("landed_at", _INSTANT),
+        ("epoch", _LONG),
+    ]
+)
+TOPIC: Final = pa.schema(
+    [
+        ("queue_id", _INT),
+        ("queue_offset", _LONG),
+        ("stored_at", _INSTANT),
+        ("source", _TEXT),
+        ("born_at", _INSTANT),
+        ("producer_group", _TEXT),
+        ("transaction_id", _TEXT),
+        ("real_topic", _TEXT),
+        ("asked_queue_id", _INT),
+        ("reason", _TEXT),
+        ("keys", _TEXT),
+        ("tags", _TEXT),
+        ("properties", _PROPERTIES),
+        ("body", _BYTES),
+        ("half_queue_id", _INT),
+        ("half_queue_offset", _LONG),
+        ("raw_headers", _HEADERS),
+        ("epoch", _LONG),
+    ]
+)
+CATALOG: Final = pa.schema(
+    [
+        ("topic", _TEXT),
+        ("table_id", _LONG),
+        ("queue_count", _INT),
+        ("epoch", _LONG),
+        ("created_at", _INSTANT),
+    ]
+)
+LAKE: Final = pa.schema(
+    [("lake_id", _TEXT), ("format_version", _INT), ("created_at", _INSTANT)]
+)
+
+TABLES: Final = {
+    "lake": LAKE,
+    "half": HALF,
+    "op": OP,
+    "schedule": SCHEDULE,
+    "admin": ADMIN,
+    "delayed": DELAYED,
+    "deliveries": DELIVERIES,
+    "epochs": EPOCHS,
+    "outcomes": OUTCOMES,
+    "conflicts": CONFLICTS,
+    "checks": CHECKS,
+    "pending": PENDING,
+    "waiting": WAITING,
+    "catalog": CATALOG,
+}
+
+
+def spark_schema(schema: pa.Schema) -> StructType:
+    """Give a table's schema in Spark's terms.
+
+    Errors: TypeError from pyspark for an Arrow type that Spark has no name for.
+    """
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    return from_arrow_schema(schema)

@@ -1,0 +1,25 @@
+"""What the tests share: one broker a run, and names that no other test uses."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from pipelines.broker import Broker
+
+_NUMBERS = itertools.count(1)
+
+
+@pytest.fixture(scope="session")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """Run one Kafka broker for all tests of a run; a test that kills one starts its own."""
+    with Broker(tmp_path_factory.mktemp("broker")) as running:
+        yield running
+
+
+@pytest.fixture
+def unique() -> Callable[[str], str]:
+    """Give names for topics and groups: tests that share a broker must not meet."""
+    return lambda name: f"{name}-{next(_NUMBERS)}"

@@ -1,0 +1,145 @@
+"""The broker that we start: it works, it comes back with its data, and it leaves nothing behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, Consumer, KafkaError, Message, Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from pipelines.broker import HOST, Broker, BrokerError
+from pipelines.ports import listens
+
+DEADLINE_S = 30.0
+
+
+def create_topic(broker: Broker, topic: str) -> None:
+    """Create a topic of one partition."""
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(DEADLINE_S)
+
+
+def produce(broker: Broker, topic: str, value: bytes) -> None:
+    """Produce one record and wait until it is stored."""
+    errors: list[object] = []
+    producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "acks": "all"})
+    producer.produce(topic, value, timestamp=1, on_delivery=lambda error, _: errors.append(error))
+    assert producer.flush(DEADLINE_S) == 0
+    assert errors == [None]
+
+
+def consume(broker: Broker, topic: str, group: str) -> Message:
+    """Consume the first record of a topic, as a member of a group."""
+    settings = {
+        "bootstrap.servers": broker.bootstrap_servers,
+        "group.id": group,
+        "auto.offset.reset": "earliest",
+    }
+    consumer = Consumer(settings)
+    try:
+        consumer.subscribe([topic])
+        message = consumer.poll(DEADLINE_S)
+        assert message is not None, f"no record of {topic} within {DEADLINE_S} s"
+        assert message.error() is None, message.error()
+        return message
+    finally:
+        consumer.close()
+
+
+def wait_until(condition: Callable[[], bool], what: str) -> None:
+    """Wait until something holds, or say that it did not."""
+    deadline = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {DEADLINE_S} s: {what}"
+        time.sleep(0.01)
+
+
+def is_alive(pid: int) -> bool:
+    """Tell whether a process runs; one that waits to be collected does not."""
+    try:
+        return ") Z " not in Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
+
+
+def test_record_comes_back_with_the_brokers_time(
+    broker: Broker, unique: Callable[[str], str]
+) -> None:
+    topic = unique("records")
+    create_topic(broker, topic)
+    before_ms = int(time.time() * 1000)
+    produce(broker, topic, b"one")
+    message = consume(broker, topic, unique("readers"))
+    kind, stored_ms = message.timestamp()
+    assert message.value() == b"one"
+    assert kind == TIMESTAMP_LOG_APPEND_TIME
+    assert before_ms <= stored_ms <= int(time.time() * 1000)
+
+
+def test_topic_is_not_created_by_asking_for_it(
+    broker: Broker, unique: Callable[[str], str]
+) -> None:
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    topic = unique("nobody-made-me")
+    for _ in range(2):
+        error = admin.list_topics(topic, timeout=DEADLINE_S).topics[topic].error
+        assert error is not None
+        assert error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART
+
+
+def test_data_and_port_survive_restart_and_kill_and_are_released_at_the_end(
+    tmp_path: Path,
+) -> None:
+    with Broker(tmp_path, message_bytes_max=2 << 20) as broker:
+        servers = broker.bootstrap_servers
+        create_topic(broker, "kept")
+        produce(broker, "kept", b"one")
+        broker.restart()
+        assert broker.bootstrap_servers == servers
+        assert consume(broker, "kept", "after-restart").value() == b"one"
+        pid = broker.pid
+        broker.kill()
+        assert not is_alive(pid)
+        assert not broker.is_running()
+        broker.start()
+        assert broker.bootstrap_servers == servers
+        assert consume(broker, "kept", "after-kill").value() == b"one"
+        pid = broker.pid
+    assert not is_alive(pid)
+    assert not listens(HOST, broker.port)
+    with Broker(tmp_path / "other", port=broker.port) as other:
+        assert other.bootstrap_servers == servers
+
+
+def test_taken_port_is_one_sentence(broker: Broker, tmp_path: Path) -> None:
+    with pytest.raises(BrokerError, match=rf"^port {broker.port} on {HOST} cannot be had"):
+        Broker(tmp_path, port=broker.port).start()
+
+
+def test_broker_that_ends_at_once_shows_the_end_of_its_log(tmp_path: Path) -> None:
+    Broker(tmp_path).start().stop()
+    failing = Broker(tmp_path, properties={"log.retention.ms": "soon"})
+    with pytest.raises(BrokerError, match=r"(?s)ended with code 1; the end of .*soon.*"):
+        failing.start()
+    assert not listens(HOST, failing.port)
+
+
+def test_broker_dies_with_the_process_that_started_it(tmp_path: Path) -> None:
+    program = (
+        "import sys, time\nfrom pipelines.broker import Broker\n"
+        "broker = Broker(sys.argv[1]).start()\nprint(broker.pid, flush=True)\ntime.sleep(600)\n"
+    )
+    command = [sys.executable, "-c", program, str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        pid = int(parent.stdout.readline())
+        assert is_alive(pid)
+        os.kill(parent.pid, signal.SIGKILL)
+    wait_until(lambda: not is_alive(pid), f"the end of the broker {pid}")

@@ -1,0 +1,38 @@
+"""The SDK's public surface is what it says, and light."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import txlake
+
+PUBLIC = """
+CheckedMessage ClosedError ConsumedMessage Consumer ConsumerError GroupBusyError HalfMessage
+LakeError LocalTransactionState Message MessageError NoListenerError OffsetGapError
+OffsetOutOfRangeError Producer ProducerOptions SendError SendResult StaleGenerationError
+TransactionListener TransactionProducer TransactionSendResult TxlakeError UnknownTopicError
+""".split()
+
+
+def test_the_exported_names_are_these() -> None:
+    assert sorted(txlake.__all__) == PUBLIC
+    assert all(hasattr(txlake, name) for name in PUBLIC)
+
+
+def test_every_exported_name_has_a_docstring() -> None:
+    assert [name for name in PUBLIC if not getattr(txlake, name).__doc__] == []
+
+
+def test_every_error_is_a_txlake_error() -> None:
+    errors = [getattr(txlake, name) for name in PUBLIC if name.endswith("Error")]
+    assert all(issubclass(error, txlake.TxlakeError) for error in errors)
+    assert issubclass(txlake.MessageError, ValueError)
+
+
+def test_importing_the_sdk_loads_neither_spark_nor_pandas() -> None:
+    program = "import sys, txlake, txlake.testing; print(*sys.modules)"
+    loaded = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    ).stdout.split()
+    assert not {"pyspark", "pandas", "polars", "duckdb", "py4j"} & set(loaded)

@@ -1,0 +1,87 @@
+"""A producer's options are checked before anything is sent; no broker is needed for that."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from txlake import (
+    ClosedError,
+    Message,
+    MessageError,
+    NoListenerError,
+    Producer,
+    ProducerOptions,
+    TransactionProducer,
+)
+
+NOWHERE = "127.0.0.1:1"
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"half_topic": ""}, "half_topic = ''"),
+        ({"half_topic": 5}, "half_topic = 5: str is allowed"),
+        ({"op_topic": ProducerOptions().half_topic}, "all different"),
+        ({"send_timeout_ms": 0}, "send_timeout_ms = 0: 1 or more"),
+        ({"operation_linger_ms": -1}, "operation_linger_ms = -1: 0 or more"),
+        ({"in_flight_max": 1.5}, "in_flight_max = 1.5: int is allowed"),
+        ({"check_threads": True}, "check_threads = True"),
+        ({"delay_levels": "1s 5x"}, "'5x'"),
+    ],
+)
+def test_a_wrong_option_is_named(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        ProducerOptions(**options)
+
+
+@pytest.mark.parametrize("name", ["acks", "enable.idempotence", "group.id", "bootstrap.servers"])
+def test_a_setting_that_a_guarantee_rests_on_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match="the SDK sets this itself"):
+        TransactionProducer(NOWHERE, "shop", client={name: "0"})
+
+
+@pytest.mark.parametrize("group", ["", "a b", "g" * 128, "grüppe"])
+def test_a_wrong_group_is_named(group: str) -> None:
+    with pytest.raises(ValueError, match="producer_group"):
+        TransactionProducer(NOWHERE, group)
+    with pytest.raises(ValueError, match="producer_group"):
+        Producer(NOWHERE, group)
+
+
+@pytest.fixture
+def quiet_client() -> dict[str, Any]:
+    return {"log_level": 0}
+
+
+def test_a_transaction_needs_something_to_run(quiet_client: dict[str, Any]) -> None:
+    with TransactionProducer(NOWHERE, "shop", client=quiet_client) as producer:
+        with pytest.raises(NoListenerError):
+            producer.send_message_in_transaction(Message("orders", b""))
+        with pytest.raises(NoListenerError):
+            producer.send_pipelined(Message("orders", b""))
+        with pytest.raises(MessageError, match="0 messages in a transaction: 1 to 1000"):
+            producer.send_messages_in_transaction([])
+        with pytest.raises(MessageError, match="1001 messages"):
+            producer.send_messages_in_transaction([Message("orders", b"")] * 1001)
+
+
+def test_a_closed_producer_refuses(quiet_client: dict[str, Any]) -> None:
+    producer = TransactionProducer(NOWHERE, "shop", client=quiet_client)
+    producer.close()
+    producer.close()
+    with pytest.raises(ClosedError):
+        producer.send_message_in_transaction(Message("orders", b""))
+    with pytest.raises(ClosedError):
+        producer.send_pipelined(Message("orders", b""))
+
+
+def test_a_producer_from_before_a_fork_refuses(
+    quiet_client: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with TransactionProducer(NOWHERE, "shop", client=quiet_client) as producer:
+        monkeypatch.setattr("txlake.producer.os.getpid", lambda: -1)
+        with pytest.raises(ClosedError, match="made before a fork"):
+            producer.send_message_in_transaction(Message("orders", b""))
