@@ -25,6 +25,7 @@ from txlake.protocol import (
     RESUME,
     SYSTEM_REAL_TOPICS,
     TOPIC_PATTERN,
+    is_own_topic,
 )
 
 QUEUE_COUNT_MAX = 10_000
@@ -78,7 +79,11 @@ def apply_commands(
         elif found is None:
             result = "bad_target"
         elif command == CREATE_TOPIC:
-            state, result = _create_topic(state, wanted, found["topic"], int(found["count"]))
+            topic, count = found["topic"], int(found["count"])
+            if is_own_topic(topic, parameters.own_topics, parameters.check_topic_prefix):
+                result = "bad_target"
+            else:
+                state, result = _create_topic(state, wanted, topic, count)
         elif command == CANCEL:
             rows = _of(state.delayed, found["source"], int(found["queue"]), int(found["offset"]))
             result = "cancelled" if rows.num_rows else "not_delayed"
@@ -159,13 +164,12 @@ def _rearm(state: State, queue_id: int, queue_offset: int, epoch_at: int) -> tup
         return state, "not_discarded"
     halves = run(
         """
-        SELECT * REPLACE (
+        SELECT * EXCLUDE (named) REPLACE (
           CASE WHEN named THEN arm + 1 ELSE arm END::INTEGER AS arm,
           CASE WHEN named THEN $epoch_at ELSE stored_at END::BIGINT AS stored_at,
           CASE WHEN named THEN 0 ELSE check_times END::INTEGER AS check_times,
           CASE WHEN NOT named THEN checked_at END AS checked_at,
           CASE WHEN NOT named THEN discard_cause END AS discard_cause)
-          EXCLUDE (named)
         FROM (SELECT *, queue_id = $queue_id AND unit_offset = $unit AS named FROM halves)
         """,
         {

@@ -7,9 +7,11 @@ half; what time does to the rest; what is delivered where; what is true afterwar
 from __future__ import annotations
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from checker import commands, delay, delivery, operations, sets, timing
 from checker.frames import (
+    COMMAND_RESULTS,
     CONFLICTS,
     DELAYED,
     DELIVERIES,
@@ -17,6 +19,8 @@ from checker.frames import (
     HALVES,
     NAMINGS,
     OUTCOMES,
+    PLACEMENTS,
+    TOPICS,
     Decision,
     Inputs,
     Instants,
@@ -83,10 +87,7 @@ FROM routed o JOIN placements p
   ON o.source = p.source AND o.queue_id = p.queue_id AND o.queue_offset = p.queue_offset
   AND p.reason IS NOT DISTINCT FROM o.reason
 WHERE o.phase <> 2 OR o.reason IS NOT NULL
-UNION ALL
-SELECT source, queue_id, queue_offset, 'CANCELLED', real_topic, NULL, NULL, admin_offset, 0
-FROM cancelled
-ORDER BY rank, source, queue_id, queue_offset
+ORDER BY rank
 """
 
 _REMAINING = """
@@ -118,7 +119,7 @@ def decide(state: State, inputs: Inputs, instants: Instants, parameters: Paramet
     units = sets.set_units(members)
     halves = sets.admit(state.halves, inputs.halves, members, units)
 
-    new_namings = operations.namings(inputs.operations, epoch_at).cast(NAMINGS)
+    new_namings = operations.namings(inputs.operations, epoch_at)
     verdicts = operations.verdicts(
         pa.concat_tables([state.waiting, new_namings]),
         halves,
@@ -130,7 +131,7 @@ def decide(state: State, inputs: Inputs, instants: Instants, parameters: Paramet
         parameters.orphan_operation_ttl_ms,
     )
     judged = operations.judge(verdicts, units, parameters.late_end_policy == "apply")
-    wins = run("SELECT * FROM judged WHERE verdict = 'wins'", judged=judged)
+    wins = judged.filter(pc.equal(judged["verdict"], "wins"))
     rules = timing.apply_time(halves, wins, instants.queues, parameters)
     ends = run(
         _ENDS,
@@ -147,7 +148,7 @@ def decide(state: State, inputs: Inputs, instants: Instants, parameters: Paramet
     waiting_long = pa.concat_tables(
         [
             state.delayed,
-            delay.admit_schedules(inputs.schedules, epoch_at, parameters).cast(DELAYED),
+            delay.admit_schedules(inputs.schedules, epoch_at, parameters),
             _newly_delayed(committed, epoch_at),
         ]
     )
@@ -169,7 +170,7 @@ def decide(state: State, inputs: Inputs, instants: Instants, parameters: Paramet
         deliveries=delivered["deliveries"],
         placements=placements,
         new_topics=pa.concat_tables([commanded.grown, delivered["new_topics"]]),
-        command_results=commanded.results,
+        command_results=_results(commanded.results, delivered["still_undeliverable"]),
         state=State(
             halves=remaining,
             waiting=operations.still_waiting(verdicts, judged).cast(NAMINGS),
@@ -181,11 +182,15 @@ def decide(state: State, inputs: Inputs, instants: Instants, parameters: Paramet
 
 
 def _at(comparison: str, delayed: pa.Table, epoch_at: int) -> pa.Table:
+    if delayed.num_rows == 0:
+        return delayed
     text = f"SELECT * FROM delayed WHERE deliver_at {comparison} $epoch_at"
     return run(text, {"epoch_at": epoch_at}, delayed=delayed).cast(DELAYED)
 
 
 def _newly_delayed(committed: pa.Table, epoch_at: int) -> pa.Table:
+    if committed["due_at"].null_count == committed.num_rows:
+        return DELAYED.empty_table()
     return run(
         """
         SELECT 'half' AS source, queue_id, queue_offset, due_at AS deliver_at, real_topic,
@@ -195,6 +200,24 @@ def _newly_delayed(committed: pa.Table, epoch_at: int) -> pa.Table:
         {"epoch_at": epoch_at},
         committed=committed,
     ).cast(DELAYED)
+
+
+def _results(results: pa.Table, corrected: pa.Table) -> pa.Table:
+    """Give the commands' results, corrected where only delivery could tell."""
+    said = {row["admin_offset"]: row["result"] for row in corrected.to_pylist()}
+    rows = [row | {"result": said.get(row["admin_offset"], row["result"])}
+            for row in results.to_pylist()]  # fmt: skip
+    return pa.Table.from_pylist(rows, schema=COMMAND_RESULTS)
+
+
+def _cancelled(cancelled: pa.Table) -> pa.Table:
+    return pa.Table.from_pylist(
+        [
+            {**row, "action": "CANCELLED", "real_queue_id": None}
+            for row in cancelled.to_pylist()
+        ],
+        schema=DELIVERIES,
+    )
 
 
 def _deliver(
@@ -215,19 +238,33 @@ def _deliver(
         ),
         commanded.resumed,
     )
-    discarded = run("SELECT * FROM ends WHERE outcome = 'DISCARDED' AND discards = 0", ends=ends)
+    first = pc.and_(pc.equal(ends["outcome"], "DISCARDED"), pc.equal(ends["discards"], 0))
+    discarded = ends.filter(first)
     state = commanded.state
+    if not (ordered.num_rows or discarded.num_rows or commanded.topics):
+        return {
+            "new_topics": TOPICS.empty_table(),
+            "placements": PLACEMENTS.empty_table(),
+            "deliveries": _cancelled(commanded.cancelled),
+            "still_undeliverable": COMMAND_RESULTS.empty_table(),
+        }
     new_topics = delivery.new_topics(
         ordered, discarded, state.topics, commanded.topics, parameters
     )
     topics = pa.concat_tables([state.topics, new_topics])
     routed = delivery.route(ordered, topics, parameters)
     placements = delivery.place(routed, discarded, state.next_offsets)
-    deliveries = run(
-        _DELIVERIES, routed=routed, placements=placements, cancelled=commanded.cancelled
+    deliveries = run(_DELIVERIES, routed=routed, placements=placements)
+    stuck = run(
+        "SELECT admin_offset, 'still_undeliverable' AS result FROM routed"
+        " WHERE phase = 3 AND reason IS NOT NULL",
+        routed=routed,
     )
     return {
         "new_topics": new_topics,
+        "still_undeliverable": stuck.cast(COMMAND_RESULTS),
         "placements": placements,
-        "deliveries": deliveries.drop_columns("rank").cast(DELIVERIES),
+        "deliveries": pa.concat_tables(
+            [_cancelled(commanded.cancelled), deliveries.drop_columns("rank").cast(DELIVERIES)]
+        ),
     }

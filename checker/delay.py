@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from checker.frames import Parameters
+from checker.frames import DELAYED, Parameters
 from checker.sql import run
 
 # A level above the last is the last; 0 or none is no delay; a time beyond the maximum is the
@@ -34,6 +34,8 @@ def admit_schedules(schedules: pa.Table, epoch_at: int, parameters: Parameters) 
     Input: NEW_SCHEDULES. Output: DELAYED; without a delay, or with a time not after T, it is due
     at once.
     """
+    if schedules.num_rows == 0:
+        return DELAYED.empty_table()
     return run(
         f"""
         SELECT 'schedule' AS source, queue_id, queue_offset,
@@ -44,4 +46,4 @@ def admit_schedules(schedules: pa.Table, epoch_at: int, parameters: Parameters) 
         """,
         {"epoch_at": epoch_at, **delay_parameters(parameters)},
         schedules=schedules,
-    )
+    ).cast(DELAYED)

@@ -102,7 +102,7 @@ def new_topics(
     counts = dict(asked_for)
     with_asked = pa.concat_tables([topics, _numbered(topics, counts)])
     names = run(_NEW_TOPICS, values, ordered=ordered, topics=with_asked)["topic"].to_pylist()
-    counts |= {name: parameters.default_queue_count for name in names}
+    counts |= dict.fromkeys(names, parameters.default_queue_count)
     routed = route(ordered, pa.concat_tables([topics, _numbered(topics, counts)]), parameters)
     known = set(topics["topic"].to_pylist())
     if discarded.num_rows and CHECK_MAX_TOPIC not in known:
@@ -153,6 +153,8 @@ def place(routed: pa.Table, discarded: pa.Table, next_offsets: pa.Table) -> pa.T
 
 def advance_offsets(next_offsets: pa.Table, placements: pa.Table) -> pa.Table:
     """Give the next offset of each real queue after the placements. Output: NEXT_OFFSETS."""
+    if placements.num_rows == 0:
+        return next_offsets
     return run(
         """
         SELECT topic, queue_id, max(next_offset) AS next_offset FROM (

@@ -11,6 +11,8 @@ from typing import Final
 
 import pyarrow as pa
 
+from txlake.protocol import CHECK_TOPIC_PREFIX
+
 _INT, _LONG, _TEXT, _BOOL = pa.int32(), pa.int64(), pa.string(), pa.bool_()
 
 RULE_VERSION: Final = 1  # raised whenever the same input would be decided differently
@@ -214,7 +216,7 @@ COMMAND_RESULTS: Final = pa.schema([("admin_offset", _LONG), ("result", _TEXT)])
 
 @dataclass(frozen=True)
 class Parameters:
-    """The parameters of RULES in force at an epoch; recorded in its plan. Units: ms."""
+    """The parameters of the rules in force at an epoch; recorded in its plan. Units: ms."""
 
     transaction_timeout_ms: int = 6_000
     check_interval_ms: int = 30_000
@@ -228,6 +230,8 @@ class Parameters:
     topics_max: int = 1_000
     delay_levels_ms: tuple[int, ...] = (1_000,)
     deliver_at_max_ms: int = 2_592_000_000
+    own_topics: tuple[str, ...] = ()
+    check_topic_prefix: str = CHECK_TOPIC_PREFIX
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,9 @@ differences).
 from __future__ import annotations
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from checker.frames import CONFLICTS, NAMINGS
 from checker.sql import run
 
 _NAMINGS = """
@@ -116,6 +118,20 @@ FROM ranked r
 LEFT JOIN heads h ON r.queue_id = h.queue_id AND r.unit_offset = h.unit_offset
 """
 
+_VERDICT_ROWS = pa.schema(
+    [*NAMINGS, ("unit_offset", pa.int64()), ("status", pa.string()),
+     ("winner_offset", pa.int64()), ("discard_cause", pa.string()), ("verdict", pa.string())]
+)  # fmt: skip
+_JUDGED_ROWS = pa.schema(
+    [*(NAMINGS.field(name) for name in ("queue_id", "op_queue_offset", "position",
+                                        "half_queue_offset")),
+     ("unit_offset", pa.int64()), ("decision", pa.string()), ("cause", pa.string()),
+     ("verdict", pa.string())]
+)  # fmt: skip
+_ANSWER_ROWS = pa.schema(
+    [("queue_id", pa.int32()), ("unit_offset", pa.int64()), ("answered_at", pa.int64())]
+)
+
 
 def namings(operations: pa.Table, landed_at: int) -> pa.Table:
     """Take readable operations apart: one row for each half that each names.
@@ -123,7 +139,9 @@ def namings(operations: pa.Table, landed_at: int) -> pa.Table:
     Input: OPERATIONS; `landed_at`: T of the epoch that lands them.
     Output: NAMINGS.
     """
-    return run(_NAMINGS, {"landed_at": landed_at}, operations=operations)
+    if operations.num_rows == 0:
+        return NAMINGS.empty_table()
+    return run(_NAMINGS, {"landed_at": landed_at}, operations=operations).cast(NAMINGS)
 
 
 def verdicts(
@@ -141,6 +159,8 @@ def verdicts(
     Output: NAMINGS, the unit it names, its status, and `verdict`: `valid`, `waits` (its half is
     still to come) or the reason of a conflict.
     """
+    if namings.num_rows == 0:
+        return _VERDICT_ROWS.empty_table()
     return run(
         _VERDICTS,
         {"orphan_ttl_ms": orphan_ttl_ms},
@@ -161,6 +181,8 @@ def judge(verdicts: pa.Table, units: pa.Table, applies_late_ends: bool) -> pa.Ta
     Output: queue_id, op_queue_offset, position, half_queue_offset, unit_offset, decision, cause
     and `verdict`: `wins`, `waits`, or the reason of a conflict.
     """
+    if verdicts.num_rows == 0:
+        return _JUDGED_ROWS.empty_table()
     candidates = run(_CANDIDATES, verdicts=verdicts, units=units)
     return run(
         _RANKED,
@@ -175,6 +197,8 @@ def answers(verdicts: pa.Table) -> pa.Table:
 
     Output: queue_id, unit_offset, answered_at (when the broker stored it).
     """
+    if "UNKNOWN" not in pc.unique(verdicts["decision"]).to_pylist():
+        return _ANSWER_ROWS.empty_table()
     return run(
         """
         SELECT queue_id, unit_offset, arg_max(stored_at, op_queue_offset) AS answered_at
@@ -188,6 +212,8 @@ def answers(verdicts: pa.Table) -> pa.Table:
 
 def conflicts(operations: pa.Table, verdicts: pa.Table, judged: pa.Table) -> pa.Table:
     """Give each operation without effect, with its reason. Output: CONFLICTS."""
+    if operations.num_rows == 0 and verdicts.num_rows == 0:
+        return CONFLICTS.empty_table()
     return run(
         """
         SELECT queue_id, op_queue_offset, NULL::BIGINT AS half_queue_offset,
@@ -209,6 +235,8 @@ def conflicts(operations: pa.Table, verdicts: pa.Table, judged: pa.Table) -> pa.
 
 def still_waiting(verdicts: pa.Table, judged: pa.Table) -> pa.Table:
     """Give the namings that wait for their half or for their set. Output: NAMINGS."""
+    if verdicts.num_rows == 0:
+        return NAMINGS.empty_table()
     return run(
         """
         SELECT v.queue_id, v.op_queue_offset, v.position, v.half_queue_offset, v.decision,

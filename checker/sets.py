@@ -10,7 +10,9 @@ Source: PROTOCOL.md "Sets" (RocketMQ has none: its transactions hold one message
 from __future__ import annotations
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from checker.frames import ENDED, HALVES
 from checker.sql import run
 
 _MEMBERS = """
@@ -51,12 +53,30 @@ FROM members GROUP BY queue_id, unit_offset
 """
 
 
+_MEMBER_ROWS = pa.schema(
+    [*ENDED, HALVES.field("discard_cause"), ("is_new", pa.bool_()), ("unit_offset", pa.int64()),
+     ("is_duplicate", pa.bool_())]
+)  # fmt: skip
+_UNIT_ROWS = pa.schema(
+    [("queue_id", pa.int32()), ("unit_offset", pa.int64()), ("is_complete", pa.bool_()),
+     ("status", pa.string()), ("cause", pa.string()), ("op_queue_offset", pa.int64()),
+     ("arm", pa.int32()), ("discard_cause", pa.string()), ("producer_group", pa.string()),
+     ("transaction_id", pa.string())]
+)  # fmt: skip
+
+
+def _has_sets(frame: pa.Table) -> bool:
+    return (pc.max(frame["tran_size"]).as_py() or 0) > 1
+
+
 def set_members(halves: pa.Table, new_halves: pa.Table, ended: pa.Table) -> pa.Table:
     """Give every half of every set in sight, with its unit.
 
     Input: HALVES, NEW_HALVES, ENDED; of a set that ended before, `ended` holds all members.
     Output: one row a half: the ENDED columns, discard_cause, is_new, unit_offset, is_duplicate.
     """
+    if not any(map(_has_sets, (halves, new_halves, ended))):
+        return _MEMBER_ROWS.empty_table()
     return run(_MEMBERS, halves=halves, new_halves=new_halves, ended=ended)
 
 
@@ -67,6 +87,8 @@ def set_units(members: pa.Table) -> pa.Table:
     Output: queue_id, unit_offset, is_complete, status, cause, op_queue_offset, arm,
     discard_cause, producer_group, transaction_id.
     """
+    if members.num_rows == 0:
+        return _UNIT_ROWS.empty_table()
     return run(_UNITS, members=members)
 
 
@@ -77,6 +99,8 @@ def admit(halves: pa.Table, new_halves: pa.Table, members: pa.Table, units: pa.T
     Input: HALVES, NEW_HALVES and the frames of this module.
     Output: HALVES.
     """
+    if new_halves.num_rows == 0:
+        return halves
     admitted = run(
         """
         SELECT n.queue_id, n.queue_offset, n.producer_group, n.transaction_id, n.tran_size,

@@ -39,7 +39,7 @@ def run(text: str, parameters: dict[str, Any] | None = None, /, **frames: pa.Tab
     for name, frame in frames.items():
         connection.register(name, frame)
     try:
-        return connection.sql(text, params=parameters or None).to_arrow_table()
+        return connection.execute(text, parameters or None).fetch_arrow_table()
     finally:
         for name in frames:
             connection.unregister(name)

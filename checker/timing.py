@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from checker.frames import Parameters
+from checker.frames import DUE, HALVES, Parameters
 from checker.sql import run
 
 _RULES = """
@@ -58,6 +58,13 @@ LEFT JOIN (
 ORDER BY t.rank_in_group, t.stored_at, t.queue_id, t.queue_offset
 """
 
+_RULE_ROWS = pa.schema(
+    [*(HALVES.field(name) for name in ("queue_id", "queue_offset", "unit_offset", "arm",
+                                       "producer_group", "transaction_id", "real_topic",
+                                       "stored_at", "check_times", "checked_at")),
+     ("is_expired", pa.bool_()), ("is_time", pa.bool_()), ("rule", pa.string())]
+)  # fmt: skip
+
 
 def apply_time(
     halves: pa.Table, wins: pa.Table, queues: pa.Table, parameters: Parameters
@@ -68,6 +75,8 @@ def apply_time(
     Output: the unit's first half and `rule`. Equality: immunity is over when C - s exceeds it; a
     further check is due when C - c has reached the interval.
     """
+    if halves.num_rows == 0:
+        return _RULE_ROWS.empty_table()
     return run(
         _RULES,
         {
@@ -87,6 +96,8 @@ def due_checks(rules: pa.Table, halves: pa.Table, check_rate_max: int) -> pa.Tab
 
     Output: DUE. Due checks beyond the rate are not in it and stay due.
     """
+    if rules.num_rows == 0:
+        return DUE.empty_table()
     return run(_DUE, {"check_rate_max": check_rate_max}, rules=rules, halves=halves)
 
 

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 _ROWS_PER_FILE = 50_000
 
 _TOPIC_ROW = (
-    "p.real_queue_id AS queue_id", "p.real_queue_offset AS queue_offset", "{stored_at} AS stored_at",
-    "p.source", "r.born_at", "r.producer_group", "r.transaction_id", "r.real_topic",
+    "p.real_queue_id AS queue_id", "p.real_queue_offset AS queue_offset",
+    "{stored_at} AS stored_at", "p.source", "r.born_at", "r.producer_group", "r.transaction_id", "r.real_topic",
     "p.asked_queue_id", "p.reason", "r.keys", "r.tags", "r.properties", "r.body",
     "r.queue_id AS half_queue_id", "r.queue_offset AS half_queue_offset", "r.raw_headers",
     "{epoch} AS epoch",
@@ -73,9 +73,8 @@ class Applier:
         ]
 
     def _land(self, kind: str, rows: int) -> None:
-        columns = [
-            f"{self.plan.epoch}L AS epoch" if name == "epoch" else name for name in schemas.HALF.names
-        ]
+        epoch = f"{self.plan.epoch}L AS epoch"
+        columns = [epoch if name == "epoch" else name for name in schemas.HALF.names]
         records = self.batch.records
         assert records is not None, "rows of a kind come from records"
         self._write(kind, records.where(f"kind = '{kind}'").selectExpr(*columns), rows)

@@ -32,7 +32,7 @@ _ATTEMPTS = pa.schema(
         ("acknowledged", pa.bool_()),
     ]
 )
-_BODY_COLUMNS = ["queue_id", "queue_offset", "properties", "raw_headers", "body"]
+_BODY_COLUMNS = ["queue_id", "queue_offset", "keys", "tags", "properties", "raw_headers", "body"]
 _METADATA_TIMEOUT_S = 2.0
 # Room for headers and Kafka's own framing in a record beside its body.
 _RECORD_OVERHEAD = 512
@@ -41,10 +41,13 @@ _RECORD_OVERHEAD = 512
 @dataclass
 class _Attempt:
     row: dict[str, Any]
+    half: Mapping[str, Any]
     acknowledged: bool = False
+    is_too_large: bool = False
 
     def report(self, error: KafkaError | None, _message: object) -> None:
         self.acknowledged = error is None
+        self.is_too_large = error is not None and error.code() == KafkaError.MSG_SIZE_TOO_LARGE
 
 
 class Asker:
@@ -86,16 +89,19 @@ class Asker:
             row = questions.pop((half["queue_id"], half["queue_offset"]), None)
             if row is None:
                 continue
-            attempt = _Attempt(_attempt_row(row))
-            if topics is not None and self._topic(row) not in topics:
-                attempts.append(attempt)
-            elif self._hand_over(row, half, attempt, deadline):
-                attempts.append(attempt)
-            else:
+            attempt = _Attempt(row, half)
+            has_topic = topics is None or self._topic(row) in topics
+            if has_topic and not self._hand_over(attempt, half["body"], deadline):
                 break
+            attempts.append(attempt)
         self._producer.flush(max(0.0, deadline - time.monotonic()))
+        too_large = [attempt for attempt in attempts if attempt.is_too_large]
+        for attempt in too_large:  # the check topic takes less than we thought: without the body
+            self._hand_over(attempt, None, deadline)
+        if too_large:
+            self._producer.flush(max(0.0, deadline - time.monotonic()))
         return pa.Table.from_pylist(
-            [attempt.row | {"acknowledged": attempt.acknowledged} for attempt in attempts],
+            [_attempt_row(a.row) | {"acknowledged": a.acknowledged} for a in attempts],
             schema=_ATTEMPTS,
         )
 
@@ -110,17 +116,17 @@ class Asker:
     def _topics(self) -> set[str] | None:
         """Give the topics there are, so that a missing one holds nobody up; None: not known."""
         try:
-            return set(self._producer.list_topics(timeout=_METADATA_TIMEOUT_S).topics)
+            timeout_s = min(_METADATA_TIMEOUT_S, self._timeout_s)
+            return set(self._producer.list_topics(timeout=timeout_s).topics)
         except KafkaException:
             return None
 
-    def _hand_over(
-        self, row: Mapping[str, Any], half: Mapping[str, Any], attempt: _Attempt, deadline: float
-    ) -> bool:
-        body, headers = half["body"], _headers(row, half)
+    def _hand_over(self, attempt: _Attempt, body: bytes | None, deadline: float) -> bool:
+        row, headers = attempt.row, _headers(attempt.row, attempt.half)
         size = _RECORD_OVERHEAD + sum(len(name) + len(value or b"") + 4 for name, value in headers)
         if body is not None and size + len(body) > self._record_bytes_max:
             body = None
+        if body is None and attempt.half["body"] is not None:
             headers.append((p.BODY_OMITTED, b"true"))
         while time.monotonic() < deadline:
             try:
@@ -131,8 +137,9 @@ class Asker:
                 return True
             except BufferError:
                 self._producer.poll(0.05)
-            except KafkaException:
-                return True  # refused at once (too large): an attempt that does not count
+            except KafkaException as error:  # refused at once: an attempt that does not count
+                attempt.report(error.args[0], None)
+                return True
         return False
 
 
@@ -155,6 +162,8 @@ def _headers(row: Mapping[str, Any], half: Mapping[str, Any]) -> list[tuple[str,
         (p.PGROUP, row["producer_group"].encode()),
         (p.UNIQ_KEY, row["transaction_id"].encode()),
         (p.REAL_TOPIC, row["real_topic"].encode()),
+        *((name, half[column].encode()) for name, column in ((p.KEYS, "keys"), (p.TAGS, "tags"))
+          if half[column] is not None),
         (p.HALF_QUEUE_ID, str(row["queue_id"]).encode()),
         (p.HALF_QUEUE_OFFSET, offsets.encode()),
         (p.CHECK_TIMES, str(row["check_times"]).encode()),
@@ -162,7 +171,7 @@ def _headers(row: Mapping[str, Any], half: Mapping[str, Any]) -> list[tuple[str,
     ]
     if half["raw_headers"] is not None:  # what does not fit text is sent as it came
         raw = [(h["key"], h["value"]) for h in half["raw_headers"]]
-        return headers + [(key, value) for key, value in raw if key not in p.RESERVED_HEADERS]
+        return headers + [(key, value) for key, value in raw if key not in p.HALF_HEADERS]
     return headers + [(key, value.encode()) for key, value in half["properties"] or ()]
 
 

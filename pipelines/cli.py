@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from pipelines import cli_setup
+from pipelines import cli_setup, cli_submit
 from pipelines.errors import JobError
 from pipelines.java import JavaError
 from pipelines.settings import SettingsError, load
@@ -75,7 +75,7 @@ def run_job(conf: str) -> None:
     log.info("stopped")
 
 
-for command in cli_setup.COMMANDS:
+for command in (*cli_setup.COMMANDS, cli_submit.spark_submit):
     main.add_command(command)
 
 

@@ -27,18 +27,20 @@ from pipelines.ask import Asker
 from pipelines.clock import EpochClock
 from pipelines.epoch import Epochs, EpochSettings
 from pipelines.errors import ClockError, JobError, KafkaAwayError, StartError
+from pipelines.jvm_lock import JvmLock
 from pipelines.kafka_options import spark_options
 from pipelines.kafka_topics import KafkaTopics, Place
 from pipelines.session import start_session
 from pipelines.settings import Settings
 from storage.epochs import Plan
+from storage.kafka_rows import decode
 from storage.lake import Lake
 from storage.lock import LakeLock
 from storage.rows import instant
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming import StreamingQuery
+    from pyspark.sql.streaming.query import StreamingQuery
 
 log = logging.getLogger("txlake.driver")
 
@@ -73,6 +75,7 @@ class Driver:
         self._pinged = 0.0
         self.owner = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
         self.epochs: Epochs | None = None
+        self.is_streaming = False
 
     def stop(self) -> None:
         """Ask the driver to end after the running epoch; safe in a signal handler."""
@@ -90,8 +93,12 @@ class Driver:
         lock = LakeLock(lake.path, self.owner)
         try:
             spark = start_session("txlake", settings.spark, lock.fds)
-            lake.create(dt.datetime.now(dt.timezone.utc))
-            self._run(spark, lake)
+            jvm_lock = JvmLock(spark, lake.path)
+            try:
+                lake.create(dt.datetime.now(dt.timezone.utc))
+                self._run(spark, lake)
+            finally:
+                jvm_lock.release()
         finally:
             lock.release()
 
@@ -114,9 +121,12 @@ class Driver:
                     if epochs is None:
                         clock = EpochClock()
                         epochs = self.epochs = self._epochs(spark, lake, kafka, asker, clock)
-                    self._prepare(kafka, epochs, clock)
+                    try:
+                        self._prepare(kafka, epochs, clock)
+                    except Exception as error:
+                        raise _told(error, epochs) from error
                     away.is_over()
-                    self._stream(spark, lake, kafka, epochs)
+                    self._stream(spark, lake, kafka, epochs, clock)
                 except KafkaAwayError as error:
                     self._stop.wait(away.wait_s(error))
         finally:
@@ -145,12 +155,15 @@ class Driver:
 
     def _prepare(self, kafka: KafkaTopics, epochs: Epochs, clock: EpochClock | None) -> None:
         """Check Kafka and finish what was begun."""
-        kafka.create_missing()
+        progress = epochs.take_up()
+        newest = progress.unfinished or progress.last
+        if newest is None:
+            kafka.create_missing()
+        epochs.check_identity(newest)
         kafka.check("timestamp_type" not in self._tolerate)
-        recovered = epochs.recover()
+        recovered = epochs.recover(progress)
         if epochs.last is not None and clock is not None:
             clock.not_before(epochs.last.epoch_at)
-        epochs.check_identity()
         self._compare_clocks(kafka, epochs, clock)
         if recovered is not None:
             log.info("finished epoch %d, which an earlier run had planned", recovered.epoch)
@@ -159,19 +172,24 @@ class Driver:
         self, kafka: KafkaTopics, epochs: Epochs, clock: EpochClock | None
     ) -> None:
         offset, broker_ms = kafka.ping(self.owner)
-        epochs.own_pings.add(offset)
+        epochs.own_pings[offset] = broker_ms
         self._pinged = time.monotonic()
         if clock is None or "clock" in self._tolerate:
             return
         ours = clock.raw_ms()
         if abs(ours - broker_ms) > CLOCK_DIFFERENCE_MS_MAX:
             raise ClockError(
-                f"this machine's clock says {_text(ours)} and the broker's {_text(broker_ms)}: more "
-                f"than {CLOCK_DIFFERENCE_MS_MAX // 1000} s apart; set the one that is wrong"
+                f"this machine's clock says {_text(ours)} and the broker's {_text(broker_ms)}: "
+                f"more than {CLOCK_DIFFERENCE_MS_MAX // 1000} s apart; set the one that is wrong"
             )
 
     def _stream(
-        self, spark: SparkSession, lake: Lake, kafka: KafkaTopics, epochs: Epochs
+        self,
+        spark: SparkSession,
+        lake: Lake,
+        kafka: KafkaTopics,
+        epochs: Epochs,
+        clock: EpochClock | None,
     ) -> None:
         """Run the query until it is to stop, or ends by itself."""
         settings = self._settings
@@ -184,7 +202,8 @@ class Driver:
             started = time.monotonic()
             try:
                 if time.monotonic() - self._pinged > _PING_INTERVAL_S:
-                    self._compare_clocks(kafka, epochs, EpochClock())
+                    self._compare_clocks(kafka, epochs, clock)
+                self._check_start(epochs, checkpoint, batch_id, starts)
                 plan = epochs.run(batch, batch_ends(checkpoint, batch_id))
             except BaseException as error:
                 self._failure = error
@@ -192,7 +211,8 @@ class Driver:
             if plan is not None and self._on_epoch is not None:
                 self._on_epoch(plan, time.monotonic() - started)
 
-        source = _source(spark, settings, epochs.start_offsets())
+        starts = epochs.start_offsets()
+        source = _source(spark, settings, starts)
         query = (
             source.writeStream.foreachBatch(on_batch)
             .option("checkpointLocation", str(checkpoint))
@@ -200,10 +220,29 @@ class Driver:
             .start()
         )
         log.info("running; owner %s", self.owner)
+        self.is_streaming = True
         try:
             self._watch(query, epochs)
         finally:
+            self.is_streaming = False
             _stop_quietly(query)
+
+    def _check_start(
+        self, epochs: Epochs, checkpoint: Path, batch_id: int, starts: Mapping[Place, int]
+    ) -> None:
+        """Check that a micro-batch begins where the lake ends: nothing left out, nothing twice."""
+        begins = starts if batch_id == 0 else batch_ends(checkpoint, batch_id - 1)
+        landed = {} if epochs.last is None else epochs.last.landed()
+        for (topic, partition), offset in begins.items():
+            wanted = landed.get((topic, partition), offset)
+            is_admin = topic == self._settings.kafka.admin_topic
+            if is_admin and epochs.are_own_pings(range(wanted, offset)):
+                continue
+            if wanted != offset:
+                raise StartError(
+                    f"batch {batch_id} begins at offset {offset} of {topic} partition {partition}, "
+                    f"but the lake has landed it up to {wanted}: the stream and the lake disagree"
+                )
 
     def _watch(self, query: StreamingQuery, epochs: Epochs) -> None:
         while query.isActive and not self._stop.is_set():
@@ -215,8 +254,7 @@ class Driver:
         failure = self._failure
         if failure is not None:
             raise _told(failure, epochs)
-        error = query.exception()
-        raise _told(error if error is not None else StartError("the stream ended by itself"), epochs)
+        raise _told(query.exception() or StartError("the stream ended by itself"), epochs)
 
     def _fresh_checkpoint(self, lake: Lake) -> Path:
         """Make an empty checkpoint for this run, in the lake or where the settings say.
@@ -257,7 +295,8 @@ def _source(spark: SparkSession, settings: Settings, starts: Mapping[Place, int]
     tick = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).load()
     empty = {field.name: f"cast(NULL AS {field.dataType.simpleString()}) AS {field.name}"
              for field in records.schema}  # fmt: skip
-    return records.unionByName(tick.selectExpr(*empty.values()))
+    # Decoding is part of the stream's plan, so that it is analysed once and not in every epoch.
+    return decode(records.unionByName(tick.selectExpr(*empty.values())), settings.wire_limits())
 
 
 def batch_ends(checkpoint: Path, batch_id: int) -> dict[Place, int]:

@@ -30,7 +30,7 @@ from checker.timing import apply_time, record_attempts
 from pipelines.apply import Applier
 from pipelines.ask import Asker
 from pipelines.errors import LostInputError, OwnerError, StartError
-from pipelines.gather import Batch, empty_batch, inputs_of, kafka_records, read_batch
+from pipelines.gather import Batch, empty_batch, inputs_of, read_again, read_batch
 from pipelines.kafka_topics import KafkaTopics, Place
 from pipelines.restore import restore, topics_before
 from storage import schemas
@@ -38,6 +38,7 @@ from storage.epochs import Plan, Progress, Range, committed_row, planned_row, re
 from storage.kafka_rows import ADMIN, HALF, KINDS, OP, WireLimits
 from storage.lake import Lake
 from storage.rows import instant, to_rows
+from txlake.protocol import PING
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -98,7 +99,7 @@ class Epochs:
         self._horizons: tuple[Horizon, ...] = ()
         self._cluster_id = ""
         self._topic_ids: Mapping[str, str] = {}
-        self.own_pings: set[int] = set()
+        self.own_pings: dict[int, int] = {}  # admin offset -> when the broker stored it, ms
         self.epochs_run = 0
 
     @property
@@ -111,15 +112,19 @@ class Epochs:
         """Give the last committed plan."""
         return self._last
 
-    def recover(self) -> Plan | None:
-        """Rebuild the state from the lake and finish a planned epoch. Output: its plan, if any."""
+    def take_up(self) -> Progress:
+        """Rebuild the state from the lake. Output: where its epochs stand."""
         self._lake.forget()
         progress = read_progress(self._lake)
         self._take_up(progress)
+        return progress
+
+    def recover(self, progress: Progress) -> Plan | None:
+        """Finish a planned epoch. Output: its plan, if there was one."""
         plan = progress.unfinished
         if plan is None:
             return None
-        self._check_rule_version(plan)
+        plan = self._check_rule_version(plan)
         batch = self._batch_again(plan)
         try:
             self._finish(plan, batch, _Steps(), is_recovery=True)
@@ -132,25 +137,27 @@ class Epochs:
         self._state = restore(self._lake, progress, half_topic)
         self._last = progress.last
         landed = {} if progress.last is None else progress.last.landed()
-        self._horizons = still_ahead(
-            (Horizon(p.epoch_at, {r.place: r.end_offset for r in p.ranges}) for p in progress.recent),
-            landed,
-        )
+        self._horizons = still_ahead(map(_horizon, progress.recent), landed)
 
-    def _check_rule_version(self, plan: Plan) -> None:
+    def _check_rule_version(self, plan: Plan) -> Plan:
+        """Let a plan of other rules pass only while nothing was written by those rules."""
         if plan.rule_version == RULE_VERSION:
-            return
+            return plan
+        topics = topics_before(self._lake, plan.epoch + 1)["table_id"].to_pylist()
         tables = [t for t in schemas.TABLES if t not in ("lake", "epochs")]
-        if any(self._lake.has_epoch(table, plan.epoch) for table in tables if table != "catalog"):
+        tables += [f"topics/{table_id}" for table_id in topics]
+        if any(self._lake.has_epoch(table, plan.epoch) for table in tables):
             raise StartError(
                 f"epoch {plan.epoch} was begun with rule version {plan.rule_version} and this "
                 f"txlake has {RULE_VERSION}: finish it with a txlake of rule version "
                 f"{plan.rule_version} first"
             )
+        return replace(plan, rule_version=RULE_VERSION)
 
     def _batch_again(self, plan: Plan) -> Batch:
         """Read a plan's records again: from tables that hold the epoch, else from Kafka."""
-        topics = self._settings.limits.topics
+        limits = plan_limits(plan)
+        topics = limits.topics
         held = [kind for kind in LANDED_TABLES if self._lake.has_epoch(kind, plan.epoch)]
         missing = {topics[kind] for kind in LANDED_TABLES if kind not in held}
         ranges = tuple(r for r in plan.ranges if r.topic in missing)
@@ -160,8 +167,7 @@ class Epochs:
             .where(f"epoch = {plan.epoch}")
             for kind in held
         }
-        kafka = kafka_records(self._spark, ranges, self._settings.kafka_options)
-        return read_batch(kafka, ranges, self._settings.limits, tables)
+        return read_again(self._spark, ranges, limits, self._settings.kafka_options, tables)
 
     def start_offsets(self) -> dict[Place, int]:
         """Give where landing goes on: the committed ends, else Kafka's first offsets.
@@ -190,20 +196,20 @@ class Epochs:
                 )
         return {place: landed.get(place, offset) for place, offset in first.items()}
 
-    def check_identity(self) -> None:
-        """Compare the Kafka cluster and topics with those the lake was made from.
+    def check_identity(self, plan: Plan | None) -> None:
+        """Compare the Kafka cluster and topics with those of a plan of this lake.
 
         Errors: LostInputError naming both ids.
         """
         self._cluster_id, self._topic_ids = self._kafka.cluster_id(), self._kafka.topic_ids()
-        if self._last is None:
+        if plan is None:
             return
-        if self._cluster_id != self._last.cluster_id:
+        if self._cluster_id != plan.cluster_id:
             raise LostInputError(
                 f"this is Kafka cluster {self._cluster_id}; the lake was made from "
-                f"{self._last.cluster_id}: their offsets have nothing to do with each other"
+                f"{plan.cluster_id}: their offsets have nothing to do with each other"
             )
-        for topic, topic_id in self._last.topic_ids.items():
+        for topic, topic_id in plan.topic_ids.items():
             now = self._topic_ids.get(topic)
             if now != topic_id:
                 raise LostInputError(
@@ -211,10 +217,13 @@ class Epochs:
                     "it held and was not landed is lost; a lake belongs to one log"
                 )
 
-    def run(self, records: DataFrame, to_offsets: Mapping[Place, int]) -> Plan | None:
-        """Run one epoch over a micro-batch. Output: its plan; None when there was nothing to do."""
+    def run(self, decoded: DataFrame, to_offsets: Mapping[Place, int]) -> Plan | None:
+        """Run one epoch over a decoded micro-batch, which begins where the last one ended.
+
+        Output: its plan; None when there was nothing to do.
+        """
         steps = _Steps()
-        self.check_identity()
+        self.check_identity(self._last)
         epoch_at = self._now_ms()
         landed = {} if self._last is None else self._last.landed()
         ends = self._kafka.end_offsets(to_offsets)
@@ -227,11 +236,9 @@ class Epochs:
         has_news = self._has_news(ranges)
         if not has_news and not self._is_something_due(plan):
             return None
-        if has_news:
-            batch = read_batch(records, ranges, self._settings.limits)
-        else:
-            batch = empty_batch(self._spark)
+        batch = read_batch(decoded) if has_news else empty_batch(self._spark)
         try:
+            self._add_pings(batch, ranges)
             steps.done("gather")
             self._lake.append("epochs", planned_row(plan, _now()), plan.epoch)
             self._check_owner(plan)
@@ -253,7 +260,7 @@ class Epochs:
         half_queues = {r.partition for r in ranges if r.topic == topics[HALF]}
         ops = {r.partition for r in ranges if r.topic == topics[OP]}
         # An op partition without a half partition has no halves to wait for.
-        halves_known |= {queue: epoch_at for queue in ops - half_queues}
+        halves_known |= dict.fromkeys(ops - half_queues, epoch_at)
         return Plan(
             epoch=1 if last is None else last.epoch + 1,
             epoch_at=epoch_at,
@@ -263,7 +270,10 @@ class Epochs:
             cluster_id=self._cluster_id,
             topic_ids=self._topic_ids,
             next_offsets=_offsets(self._state.next_offsets),
-            parameters=asdict(self._settings.parameters),
+            parameters={
+                **asdict(self._settings.parameters),
+                _WIRE: asdict(self._settings.limits),
+            },
             owner=self._settings.owner,
             rule_version=RULE_VERSION,
         )
@@ -273,17 +283,42 @@ class Epochs:
         admin = self._settings.limits.topics[ADMIN]
         for r in ranges:
             if r.topic == admin:
-                if any(o not in self.own_pings for o in range(r.from_offset, r.to_offset)):
+                if not self.are_own_pings(range(r.from_offset, r.to_offset)):
                     return True
             elif r.to_offset > r.from_offset:
                 return True
         return False
 
+    def are_own_pings(self, offsets: range) -> bool:
+        """Say whether we wrote all these admin records ourselves, as PINGs."""
+        return all(offset in self.own_pings for offset in offsets)
+
+    def _add_pings(self, batch: Batch, ranges: tuple[Range, ...]) -> None:
+        """Land the PINGs of micro-batches that were no reason for an epoch."""
+        admin = self._settings.limits.topics[ADMIN]
+        landed = set(batch.rows(ADMIN)["queue_offset"].to_pylist())
+        pings = [
+            {
+                "kind": ADMIN,
+                "queue_id": r.partition,
+                "queue_offset": offset,
+                "stored_at": instant(self.own_pings[offset]),
+                "command": PING,
+                "actor": self._settings.owner,
+            }
+            for r in ranges
+            if r.topic == admin
+            for offset in range(r.from_offset, r.to_offset)
+            if offset in self.own_pings and offset not in landed
+        ]
+        batch.add(pings)
+
     def _is_something_due(self, plan: Plan) -> bool:
         """Say whether time alone asks for an epoch: a check, a discard, a delivery, an orphan."""
         state = self._state
         queues = _queues(plan, self._settings.limits.topics[HALF])
-        if state.delayed.num_rows and (pc.min(state.delayed["deliver_at"]).as_py() <= plan.epoch_at):
+        next_delivery_at = pc.min(state.delayed["deliver_at"]).as_py()
+        if next_delivery_at is not None and next_delivery_at <= plan.epoch_at:
             return True
         known = {row["queue_id"]: row for row in queues.to_pylist()}
         ttl = self._settings.parameters.orphan_operation_ttl_ms
@@ -310,13 +345,14 @@ class Epochs:
     def _finish(self, plan: Plan, batch: Batch, steps: _Steps, is_recovery: bool) -> None:
         """Run a planned epoch to its commit."""
         settings = self._settings
-        parameters = _parameters(plan)
+        parameters = plan_parameters(plan)
         state = replace(self._state, topics=topics_before(self._lake, plan.epoch))
-        applier = Applier(self._lake, plan, batch, settings.limits.topics, is_recovery)
+        limits = plan_limits(plan)
+        applier = Applier(self._lake, plan, batch, limits.topics, is_recovery)
         futures = applier.land(self._pool)
         try:
-            inputs = inputs_of(batch, self._lake, state, plan, settings.limits)
-            queues = _queues(plan, settings.limits.topics[HALF])
+            inputs = inputs_of(batch, self._lake, state, plan, limits)
+            queues = _queues(plan, limits.topics[HALF])
             decision = decide(state, inputs, Instants(plan.epoch_at, queues), parameters)
             steps.done("decide")
             applier.create_topics(decision)
@@ -341,8 +377,7 @@ class Epochs:
             plan.epoch,
         )
         self._state, self._last = after, plan
-        horizon = Horizon(plan.epoch_at, {r.place: r.end_offset for r in plan.ranges})
-        self._horizons = still_ahead((*self._horizons, horizon), plan.landed())
+        self._horizons = still_ahead((*self._horizons, _horizon(plan)), plan.landed())
         self.epochs_run += 1
 
     def _ask(
@@ -379,6 +414,10 @@ class Epochs:
 _NO_WINS = pa.schema([("queue_id", pa.int32()), ("unit_offset", pa.int64())]).empty_table()
 
 
+def _horizon(plan: Plan) -> Horizon:
+    return Horizon(plan.epoch_at, {r.place: r.end_offset for r in plan.ranges})
+
+
 def _now() -> dt.datetime:
     return dt.datetime.now(dt.timezone.utc)
 
@@ -392,10 +431,19 @@ def _offsets(frame: pa.Table) -> dict[tuple[str, int], int]:
     return {(r["topic"], r["queue_id"]): r["next_offset"] for r in frame.to_pylist()}
 
 
-def _parameters(plan: Plan) -> Parameters:
-    values: dict[str, Any] = dict(plan.parameters)
-    values["delay_levels_ms"] = tuple(values["delay_levels_ms"])
+_WIRE = "wire"  # the key of a plan's parameters under which decoding's limits stand
+
+
+def plan_parameters(plan: Plan) -> Parameters:
+    """Give the rules' parameters in force at an epoch."""
+    values: dict[str, Any] = {k: v for k, v in plan.parameters.items() if k != _WIRE}
+    values = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
     return Parameters(**values)
+
+
+def plan_limits(plan: Plan) -> WireLimits:
+    """Give what decoding depended on at an epoch."""
+    return WireLimits(**plan.parameters[_WIRE])
 
 
 def _queues(plan: Plan, half_topic: str) -> pa.Table:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -28,6 +28,7 @@ from storage.epochs import Plan, Range
 from storage.kafka_rows import ADMIN, HALF, OP, SCHEDULE, WireLimits, decode
 from storage.lake import Lake
 from storage.rows import to_frame
+from storage.schemas import spark_schema
 from txlake.protocol import UNDELIVERABLE_TOPIC
 
 if TYPE_CHECKING:
@@ -72,27 +73,65 @@ class Batch:
         if self.records is not None:
             self.records.unpersist()
 
+    def add(self, rows: list[dict[str, Any]]) -> None:
+        """Add narrow rows that the micro-batch did not bring."""
+        if rows:
+            added = pa.Table.from_pylist(rows, schema=self.narrow.schema)
+            self.narrow = pa.concat_tables([self.narrow, added])
+
     def rows(self, kind: str) -> pa.Table:
         """Give the narrow rows of one kind, in offset order."""
         rows = self.narrow.filter(pc.equal(self.narrow["kind"], kind))
         return rows.sort_by([("queue_id", "ascending"), ("queue_offset", "ascending")])
 
 
-def read_batch(
-    records: DataFrame,
+def read_again(
+    spark: SparkSession,
     ranges: tuple[Range, ...],
     limits: WireLimits,
-    landed: Mapping[str, DataFrame] | None = None,
+    kafka_options: Mapping[str, str],
+    landed: Mapping[str, DataFrame],
 ) -> Batch:
-    """Decode a micro-batch once and bring its narrow columns to the driver.
+    """Read recorded ranges again.
 
-    Input: Kafka records; in recovery `landed` has, by kind, the rows that a table holds already.
-    `Batch.records` stays persisted, since several actions read it: the caller unpersists it.
+    Input: `landed` has, by kind, the rows that a table holds already; `ranges` are of the other
+    kinds, and come from Kafka.
     """
-    decoded = decode(records, limits).where(_within(ranges, limits))
-    for kind, rows in (landed or {}).items():
-        rows = rows.drop("epoch", "result").selectExpr(f"'{kind}' AS kind", "*")
-        decoded = decoded.unionByName(rows, allowMissingColumns=True)
+    parts = [
+        rows.drop("epoch", "result").selectExpr(f"'{kind}' AS kind", "*")
+        for kind, rows in landed.items()
+    ]
+    ranges = tuple(r for r in ranges if r.to_offset > r.from_offset)
+    if ranges:
+        records = kafka_records(spark, ranges, kafka_options)
+        parts.append(decode(records, limits).where(_within(ranges, limits)))
+    if not parts:
+        return empty_batch(spark)
+    whole = parts[0]
+    for part in parts[1:]:
+        whole = whole.unionByName(part, allowMissingColumns=True)
+    missing = [f"cast(NULL AS {_type(name)}) AS {name}" for name in _WIDE
+               if name not in whole.columns]  # fmt: skip
+    return read_batch(whole.selectExpr("*", *missing))
+
+
+_WIDE = {
+    field.name: field
+    for schema in (schemas.HALF, schemas.OP, schemas.ADMIN)
+    for field in schema
+    if field.name not in ("epoch", "result")
+}
+
+
+def _type(name: str) -> str:
+    return spark_schema(pa.schema([_WIDE[name]]))[0].dataType.simpleString()
+
+
+def read_batch(decoded: DataFrame) -> Batch:
+    """Read a decoded micro-batch once and bring its narrow columns to the driver.
+
+    `Batch.records` stays persisted, since several actions read it: the caller closes the batch.
+    """
     decoded = decoded.persist()
     try:
         return Batch(decoded.sparkSession, decoded, decoded.selectExpr(*_NARROW).toArrow())
@@ -121,17 +160,18 @@ def _within(ranges: tuple[Range, ...], limits: WireLimits) -> str:
 def kafka_records(
     spark: SparkSession, ranges: tuple[Range, ...], options: Mapping[str, str]
 ) -> DataFrame:
-    """Read recorded ranges again from Kafka, as one batch."""
+    """Read recorded ranges again from Kafka, as one batch; partitions made since are left out."""
     starts: dict[str, dict[str, int]] = {}
     ends: dict[str, dict[str, int]] = {}
     for r in ranges:
         starts.setdefault(r.topic, {})[str(r.partition)] = r.from_offset
         ends.setdefault(r.topic, {})[str(r.partition)] = r.to_offset
+    partitions = {topic: [int(n) for n in offsets] for topic, offsets in starts.items()}
     return (
         spark.read.format("kafka")
         .options(**options)
         .option("includeHeaders", "true")
-        .option("subscribe", ",".join(starts))
+        .option("assign", json.dumps(partitions))
         .option("startingOffsets", json.dumps(starts))
         .option("endingOffsets", json.dumps(ends))
         .load()

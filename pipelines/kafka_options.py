@@ -16,7 +16,11 @@ _RENAMED = {
 }
 _PEM = {"ssl.ca.location": "ssl.truststore", "ssl.keystore.location": "ssl.keystore"}
 # Settings that only librdkafka has.
-_ONLY_LIBRDKAFKA = ("ssl.certificate.location", "ssl.key.location", "enable.ssl.certificate.verification")
+_ONLY_LIBRDKAFKA = (
+    "ssl.certificate.location",
+    "ssl.key.location",
+    "enable.ssl.certificate.verification",
+)
 _LOGIN = {
     "PLAIN": "org.apache.kafka.common.security.plain.PlainLoginModule",
     "SCRAM-SHA-256": "org.apache.kafka.common.security.scram.ScramLoginModule",

@@ -6,14 +6,18 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from confluent_kafka import IsolationLevel, KafkaException, Producer, TopicCollection, TopicPartition
-from confluent_kafka.admin import (
-    AdminClient,
-    ConfigResource,
-    NewTopic,
-    OffsetSpec,
-    ResourceType,
+from confluent_kafka import (
+    IsolationLevel,
+    KafkaException,
+    Producer,
+    TopicCollection,
+    TopicPartition,
 )
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._config import ConfigResource
+from confluent_kafka.admin._listoffsets import OffsetSpec
+from confluent_kafka.admin._resource import ResourceType
+from confluent_kafka.cimpl import NewTopic
 
 from pipelines.errors import KafkaAwayError, StartError
 from pipelines.settings import Settings
@@ -104,12 +108,24 @@ class KafkaTopics:
         Errors: StartError naming the topic and both values.
         """
         existing = self._existing()
+        missing = sorted(set(self.names.values()) - set(existing))
+        if missing:
+            raise StartError(
+                f"topic {missing[0]} is not in Kafka, but this lake was made from it: what it held "
+                "and was not landed is lost"
+            )
         halves = len(existing[self.names[HALF]].partitions)
         ops = len(existing[self.names[OP]].partitions)
         if ops < halves:
             raise StartError(
                 f"{self.names[OP]} has {ops} partitions and {self.names[HALF]} has {halves}: an "
                 "operation goes to the partition of its half; add partitions to the op topic"
+            )
+        admins = len(existing[self.names[ADMIN]].partitions)
+        if admins != 1:
+            raise StartError(
+                f"{self.names[ADMIN]} has {admins} partitions: commands take effect in the order "
+                "of one partition; make the topic again with 1"
             )
         resources = [ConfigResource(ResourceType.TOPIC, name) for name in self.names.values()]
         futures = self._admin.describe_configs(resources, request_timeout=_REQUEST_TIMEOUT_S)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 CONF_FOLDER = Path(__file__).parent.parent / "conf"
-# DESIGN: `query.stop()` while Python runs can overflow the stream thread's stack.
+# `query.stop()` while Python runs can overflow the stream thread's stack.
 _JAVA_OPTIONS = "-Xss16m -XX:+UseParallelGC -Djava.net.preferIPv4Stack=true"
 
 
@@ -41,28 +41,31 @@ def start_session(
 
     active = SparkContext._active_spark_context
     if active is not None:
-        return SparkSession(active)
+        return SparkSession.builder.getOrCreate()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     conf = SparkConf()
-    if "PYSPARK_GATEWAY_PORT" not in os.environ:  # else spark-submit made the JVM, jars and all
+    if "PYSPARK_GATEWAY_PORT" not in os.environ:  # else spark-submit made the JVM, with all this
         os.environ["JAVA_HOME"] = str(java_home())
         os.environ.pop("SPARK_HOME", None)
-        jars = [str(path) for path in spark_jars()]
-        # Jars on the class path from the start: `spark.jars` would copy each one for the session.
-        conf.set("spark.driver.extraClassPath", ":".join(jars))
-        conf.set("spark.executor.extraClassPath", ":".join(jars))
-        log4j = f"-Dlog4j2.configurationFile={CONF_FOLDER / 'log4j2.properties'}"
-        conf.set("spark.driver.extraJavaOptions", f"{_JAVA_OPTIONS} {log4j}")
+        class_path = ":".join(str(path) for path in spark_jars())
+        # On the class path from the start: `spark.jars` would copy each jar for the session.
+        conf.set("spark.driver.extraClassPath", class_path)
+        conf.set("spark.executor.extraClassPath", class_path)
+        conf.set("spark.driver.extraJavaOptions", java_options())
         conf.setIfMissing("spark.master", "local[2]")
-    for key, value in {**defaults(), **(settings or {})}.items():
+        for key, value in defaults().items():
+            conf.set(key, value)
+    for key, value in (settings or {}).items():
         conf.set(key, value)
     conf.setAppName(app_name)
-    gateway = launch_gateway(conf, popen_kwargs={"pass_fds": lock_fds})
+    gateway = launch_gateway(  # type: ignore[no-untyped-call]
+        conf, popen_kwargs={"pass_fds": lock_fds}
+    )
     context = SparkContext(conf=conf, gateway=gateway)
     context.setLogLevel("WARN")
     return SparkSession(context)
 
 
-def conf_text(name: str) -> str:
-    """Read a file of conf/ (for `txlake conf`)."""
-    return (CONF_FOLDER / name).read_text(encoding="utf-8")
+def java_options() -> str:
+    """Give the options that the driver's JVM needs."""
+    return f"{_JAVA_OPTIONS} -Dlog4j2.configurationFile={CONF_FOLDER / 'log4j2.properties'}"

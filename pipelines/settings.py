@@ -57,7 +57,7 @@ class LakeSettings:
 
     path: str = field(metadata=_not_empty())
     retention_ms: int = field(default=604_800_000, metadata=_whole(1))
-    pending_snapshot_epochs: int = field(default=100, metadata=_whole(1, 1_000_000))
+    pending_snapshot_epochs: int = field(default=100, metadata=_whole(1, 500))
 
 
 @dataclass(frozen=True)
@@ -165,6 +165,8 @@ class Settings:
             topics_max=self.topics.topics_max,
             delay_levels_ms=p.delay_levels_ms(self.delay.levels),
             deliver_at_max_ms=self.delay.deliver_at_max_ms,
+            own_topics=tuple(sorted(self.wire_limits().own_topics())),
+            check_topic_prefix=self.kafka.check_topic_prefix,
         )
 
     def wire_limits(self) -> WireLimits:
@@ -314,5 +316,7 @@ def _spark(values: dict[str, Any], source: str) -> dict[str, str]:
     flatten("", values)
     for key in spark:
         if not key.startswith("spark."):
-            raise SettingsError(f"{source}: [spark] {key}: settings that begin with spark. are allowed")
+            raise SettingsError(
+                f"{source}: [spark] {key}: settings that begin with spark. are allowed"
+            )
     return spark

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 HALF, OP, SCHEDULE, ADMIN = "half", "op", "schedule", "admin"
 KINDS = (HALF, OP, SCHEDULE, ADMIN)
 
-_RESERVED = ", ".join(f"'{name}'" for name in sorted(p.RESERVED_HEADERS))
+_RESERVED = ", ".join(f"'{name}'" for name in sorted(p.HALF_HEADERS))
 # The largest instant that is carried, in ms: 9999-12-31. A later one is beyond every maximum.
 _INSTANT_MS_MAX = 253_402_300_799_999
 
@@ -115,7 +115,7 @@ _SPLIT = (
       THEN slice(headers, reserved_count + 1, size(headers))
       ELSE filter(headers, x -> NOT array_contains(array({_RESERVED}), x.key)) END
       AS user_headers""",
-    """CASE WHEN offsets_text <> '' AND NOT offsets_text RLIKE '[^0-9,]|[0-9]{19}|,,|^,'
+    r"""CASE WHEN offsets_text <> '' AND NOT offsets_text RLIKE '[^0-9,]|[0-9]{19}|,,|^,'
       THEN try_cast(split(regexp_replace(offsets_text, r',\z', ''), ',') AS array<bigint>) END
       AS half_offsets""",
     "CASE WHEN kind = 'op' THEN split(unique_key, ',') END AS transaction_ids",
@@ -168,6 +168,19 @@ def _message(column: str) -> str:
     return f"CASE WHEN {_IS_MESSAGE} THEN {column} END"
 
 
+# An optional header that is there and cannot be read counts as absent; it is kept raw.
+_OPTIONAL = {
+    p.REAL_QID: ("real_qid", p.SMALL_NUMBER_PATTERN),
+    p.DELAY: ("delay", p.SMALL_NUMBER_PATTERN),
+    p.DELIVER_AT: ("deliver_at_ms", p.NUMBER_PATTERN),
+    p.CHECK_IMMUNITY: ("immunity_s", p.SMALL_NUMBER_PATTERN),
+    p.BORN_TIMESTAMP: ("born_ms", p.NUMBER_PATTERN),
+}
+_IS_LEFT_OUT = " OR ".join(
+    f"(array_contains(names, '{header}') AND NOT coalesce({_full(column, pattern)}, false))"
+    for header, (column, pattern) in _OPTIONAL.items()
+)
+
 _COLUMNS = (
     "kind", "queue_id", "queue_offset", "stored_at",
     f"CASE WHEN {_full('producer_group', p.GROUP_PATTERN)} THEN producer_group END"
@@ -196,7 +209,7 @@ _COLUMNS = (
     "CASE WHEN error IS NULL THEN transaction_ids END AS transaction_ids",
     "CASE WHEN kind = 'op' THEN coalesce(from_check = 'true', false) END AS from_check",
     "check_id", "remark", "actor", "reason", "command", "target", "error", "raw_key",
-    "CASE WHEN error IS NOT NULL OR NOT fits THEN headers END AS raw_headers",
+    f"CASE WHEN error IS NOT NULL OR NOT fits OR {_IS_LEFT_OUT} THEN headers END AS raw_headers",
 )  # fmt: skip
 
 

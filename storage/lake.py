@@ -27,7 +27,7 @@ _STATISTICS = {
     "schedule": "queue_id,queue_offset,epoch",
     "topics": "queue_id,queue_offset,epoch,stored_at",
 }
-_CHECKPOINT_INTERVAL = "100"  # DESIGN: about 100; each start replays at most this many log files
+_CHECKPOINT_INTERVAL = "100"  # about 100: each start replays at most this many log files
 
 
 class Lake:
@@ -130,7 +130,7 @@ class Lake:
             mode="append",
             commit_properties=properties,
         )
-        return rows.num_rows
+        return int(rows.num_rows)
 
     def read(
         self, table: str, columns: Sequence[str] | None = None, where: pc.Expression | None = None

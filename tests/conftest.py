@@ -6,8 +6,10 @@ import itertools
 from collections.abc import Callable, Iterator
 
 import pytest
+from pyspark.sql import SparkSession
 
 from pipelines.broker import Broker
+from pipelines.session import start_session
 
 _NUMBERS = itertools.count(1)
 
@@ -23,3 +25,11 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
 def unique() -> Callable[[str], str]:
     """Give names for topics and groups: tests that share a broker must not meet."""
     return lambda name: f"{name}-{next(_NUMBERS)}"
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    """Run one Spark session for all tests of a run."""
+    session = start_session("tests")
+    yield session
+    session.stop()

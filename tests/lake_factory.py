@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import datetime as dt
+import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
+
+from txlake import ConsumedMessage, Consumer
 
 UTC = dt.timezone.utc
 EPOCH_AT = dt.datetime(2026, 1, 1, tzinfo=UTC)
@@ -88,3 +91,17 @@ class LakeFactory:
         full = [{name: row.get(name) for name in schema.names} for row in rows]
         data = pa.Table.from_pylist(full, schema=schema)
         write_deltalake(str(self.path / table), data, mode="append")
+
+
+def poll_all(consumer: Consumer, count: int, most: int = 500) -> list[ConsumedMessage]:
+    """Poll until so many messages came, or fail saying what came."""
+    messages: list[ConsumedMessage] = []
+    deadline = time.monotonic() + 10
+    while len(messages) < count:
+        messages += consumer.poll(0.2, most)
+        assert time.monotonic() < deadline, f"{len(messages)} of {count} messages came"
+    return messages
+
+
+def places(messages: list[ConsumedMessage], queue_id: int) -> list[int]:
+    return [message.queue_offset for message in messages if message.queue_id == queue_id]

@@ -149,7 +149,7 @@ def actions_of(scenario: dict[str, Any], decision: Decision) -> dict[str, str]:
     for row in decision.due.to_pylist():
         first, *others = row["half_offsets"]
         actions[first] = f"CHECK {row['check_times']}"
-        actions |= {offset: f"WITH {first}" for offset in others}
+        actions |= dict.fromkeys(others, f"WITH {first}")
     for row in decision.state.waiting.to_pylist():
         if row["half_queue_offset"] not in actions:
             actions[row["half_queue_offset"]] = "OPERATION WAITS"

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import zlib
 
 from txlake import protocol
+from txlake._kafka import KafkaSender
 from txlake.message import Message
 from txlake.protocol import Headers
 
 _WIRE = (protocol.TXV, protocol.WIRE_VERSION.encode())
+
+# So many half messages in a row go to one half queue: their ends fit one operation record.
+_STICKY_RUN = 16
 
 
 def group_headers(producer_group: str) -> Headers:
@@ -50,6 +55,30 @@ def message_headers(
 def asked_half_queue(topic: str, queue_id: int, half_queues: int) -> int:
     """Choose the half queue of messages that ask for one real queue: always the same.
 
-    Source: DESIGN.md, wire form: order holds within one half queue.
+    Source: PROTOCOL.md "Wire form": order holds within one half queue.
     """
     return zlib.crc32(f"{topic}/{queue_id}".encode()) % half_queues
+
+
+class HalfQueues:
+    """Choose the half queue of each transaction.
+
+    Errors: UnknownTopicError, SendError, as `KafkaSender.partition_count`.
+    """
+
+    def __init__(self, sender: KafkaSender, half_topic: str, op_topic: str) -> None:
+        self._sender = sender
+        self._half_topic = half_topic
+        self._op_topic = op_topic
+        self._sends = itertools.count()
+
+    def choose(self, message: Message) -> int:
+        """Keep messages for one real queue together, spread the others."""
+        # A half queue without an op queue of its number could never be ended.
+        half_queues = min(
+            self._sender.partition_count(self._half_topic),
+            self._sender.partition_count(self._op_topic),
+        )
+        if message.queue_id is not None:
+            return asked_half_queue(message.topic, message.queue_id, half_queues)
+        return next(self._sends) // _STICKY_RUN % half_queues

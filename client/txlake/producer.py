@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -10,7 +9,7 @@ from typing import Any
 
 from txlake import protocol
 from txlake._checks import CheckAnswerer
-from txlake._half import asked_half_queue, group_headers, message_headers
+from txlake._half import HalfQueues, group_headers, message_headers
 from txlake._identifiers import TransactionIds
 from txlake._kafka import KafkaSender, client_settings
 from txlake._local import run_guarded
@@ -25,9 +24,6 @@ from txlake.results import TransactionSendResult
 
 Execute = Callable[[HalfMessage, Any], LocalTransactionState]
 OnDone = Callable[["TransactionSendResult | SendError"], None]
-
-# So many half messages in a row go to one half queue: their ends fit one operation record.
-_STICKY_RUN = 16
 
 
 class TransactionProducer:
@@ -60,11 +56,11 @@ class TransactionProducer:
         self._group_headers = group_headers(producer_group)
         self._ids = TransactionIds()
         self._process_id = os.getpid()
-        self._sends = itertools.count()
         self._running: set[str] = set()
         self._is_closed = False
         self._timeout_s = options.send_timeout_ms / 1000
         self._sender = KafkaSender(settings, options.half_linger_ms, options.send_timeout_ms)
+        self._half_queues = HalfQueues(self._sender, options.half_topic, options.op_topic)
         self._operations = OperationBatcher(
             self._sender, options.op_topic, producer_group,
             options.operation_linger_ms, options.operation_ends_max,
@@ -143,11 +139,11 @@ class TransactionProducer:
             half = PipelinedHalf(message, self._ids.next(now_ms), arg, on_done, self._pipeline)
             transaction_id = half.transaction_id
             headers = message_headers(message, self._group_headers, transaction_id, now_ms)
+            queue_id = self._half_queues.choose(message)
             self._running.add(transaction_id)
             try:
                 self._sender.send(
-                    self._options.half_topic, self._half_queue(message), message.body, headers,
-                    half.stored,
+                    self._options.half_topic, queue_id, message.body, headers, half.stored
                 )  # fmt: skip
             except BaseException:
                 self._running.discard(transaction_id)
@@ -193,21 +189,11 @@ class TransactionProducer:
             raise NoListenerError("a transaction needs a listener, or `execute`")
         return self._listener.execute_local_transaction
 
-    def _half_queue(self, message: Message) -> int:
-        # The job reads ends only from op queues; one without an op queue could not be ended.
-        half_queues = min(
-            self._sender.partition_count(self._options.half_topic),
-            self._sender.partition_count(self._options.op_topic),
-        )
-        if message.queue_id is not None:
-            return asked_half_queue(message.topic, message.queue_id, half_queues)
-        return next(self._sends) // _STICKY_RUN % half_queues
-
     def _store(self, half: HalfMessage, now_ms: int) -> list[int]:
         """Send all halves of a transaction, wait for Kafka, give their offsets."""
         messages = half.messages
         size = len(messages)
-        half.queue_id = self._half_queue(half.message)
+        half.queue_id = self._half_queues.choose(half.message)
         reports = Reports(size)
         for seq, message in enumerate(messages):
             headers = message_headers(

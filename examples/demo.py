@@ -1,0 +1,204 @@
+"""The demo: a real broker, the real job, two services, and what goes wrong in practice.
+
+    make demo                                   or    .venv/bin/python -m examples.demo
+
+What happens: 1. a Kafka broker and the job are started on a new lake; 2. an order service creates
+orders, refusing those out of stock; 3. it is killed with kill -9 between its local commit and its
+COMMIT operation, and restarted; 4. another one answers UNKNOWN to everything; 5. a points service
+consumes, and is killed too; 6. at the end everything must agree, else the exit code is 1.
+
+It deletes and makes anew `demo-lake/` and, beside it, `demo-lake-files/` (broker, logs, databases).
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+
+import click
+from confluent_kafka.admin import AdminClient
+from rich.console import Console
+
+from examples.demo_agreement import CHECK_MAX, Seen, disagreements
+from examples.demo_folders import Folders
+from examples.demo_programs import ROOT, DemoError, Program, Programs, Stop, StopError
+from examples.demo_screen import Screen
+from examples.demo_sources import FORGETFUL_GROUP, ORDER_GROUP, Sources
+from pipelines.broker import Broker, BrokerError
+from pipelines.java import JavaError
+from storage.jars import JarError
+from txlake import protocol
+
+_LOOK_S = 0.4  # between two looks: an epoch takes about half a second
+KNOWN_ERRORS = (DemoError, BrokerError, JavaError, JarError)
+
+
+class Demo:
+    """Run the programs one after the other and look until all is quiet."""
+
+    def __init__(
+        self, folders: Folders, orders: int, deadline_s: float, screen: Screen, stop: Stop
+    ) -> None:
+        self._stop = stop
+        self._folders = folders
+        self._orders = orders
+        self._deadline = time.monotonic() + deadline_s
+        self._screen = screen
+        self._sources = Sources(folders.lake, folders.orders, folders.points)
+        self._running: list[Program] = []
+        self._bootstrap_servers = ""
+
+    def run(self, broker: Broker, programs: Programs) -> None:
+        """Let it all happen. Errors: DemoError."""
+        self._bootstrap_servers = broker.bootstrap_servers
+        self._folders.write_conf(broker.bootstrap_servers, CHECK_MAX)
+        self._tell(f"a Kafka broker answers at {broker.bootstrap_servers}; starting the job")
+        self._begin(programs.start("job", "pipelines", "run", "--conf", str(self._folders.conf)))
+        self._wait(lambda _: self._has_topics(), "the job's Kafka topics")
+        self._tell("the job runs; starting the services")
+        self._begin(self._order_service(programs, "forgetful service", "--forgetful"))
+        doomed = self._order_service(
+            programs, "order service", "--orders", str(self._orders),
+            "--crash-after", str(max(self._orders // 4, 1)),
+        )  # fmt: skip
+        doomed_points = self._points_service(
+            programs, "--crash-after", str(max(self._orders // 8, 1))
+        )
+        self._wait(lambda _: doomed.was_killed(), "the end of the order service by kill -9")
+        self._restart_orders(programs)
+        self._wait(lambda _: doomed_points.was_killed(), "the end of the points service by kill -9")
+        self._tell("points service killed between its database and its offsets; restarting it")
+        self._begin(self._points_service(programs))
+        self._wait(lambda seen: seen.is_quiet(self._orders), "every order everywhere")
+        self._tell("nothing is open any more; stopping everything")
+
+    def look(self) -> Seen:
+        """Look at the databases and the lake."""
+        return self._sources.look()
+
+    def _restart_orders(self, programs: Programs) -> None:
+        killed = self._sources.killed = self._sources.newest_order()
+        seen = self._sources.look()
+        done = len(seen.committed) + len(seen.refused)
+        self._tell(
+            f"order service killed with kill -9 after {done} orders: {killed} is in its database, "
+            "its COMMIT was never sent; restarting the service"
+        )
+        rest = str(self._orders - done)
+        self._begin(self._order_service(programs, "order service", "--orders", rest))
+
+    def _order_service(self, programs: Programs, name: str, *arguments: str) -> Program:
+        is_forgetful = "--forgetful" in arguments
+        group = FORGETFUL_GROUP if is_forgetful else ORDER_GROUP
+        return programs.start(
+            name, "examples.order_service", "--bootstrap-servers", self._bootstrap_servers,
+            "--database", str(self._folders.orders), "--group", group,
+            *(("--orders", "1") if is_forgetful else ()), *arguments,
+        )  # fmt: skip
+
+    def _points_service(self, programs: Programs, *arguments: str) -> Program:
+        return programs.start(
+            "points service", "examples.points_service", "--lake", str(self._folders.lake),
+            "--database", str(self._folders.points), "--session-timeout-ms", "3000", *arguments,
+        )  # fmt: skip
+
+    def _has_topics(self) -> bool:
+        admin = AdminClient({"bootstrap.servers": self._bootstrap_servers, "log_level": 0})
+        return {protocol.HALF_TOPIC, protocol.OP_TOPIC} <= set(admin.list_topics(timeout=5).topics)
+
+    def _begin(self, program: Program) -> None:
+        self._running.append(program)
+
+    def _wait(self, is_done: Callable[[Seen], bool], what: str) -> None:
+        """Look, show and ask again until it is done. Errors: DemoError at the deadline."""
+        while True:
+            self._stop.check()
+            for program in self._running:
+                program.check_runs()
+            seen = self._sources.look()
+            self._screen.show(seen)
+            if is_done(seen):
+                return
+            if time.monotonic() >= self._deadline:
+                raise DemoError(f"waited for {what} in vain; seen last: {seen}")
+            time.sleep(_LOOK_S)
+
+    def _tell(self, news: str) -> None:
+        self._screen.tell(news)
+
+
+def run_demo(
+    folders: Folders, orders: int, deadline_s: float, screen: Screen, stop: Stop
+) -> tuple[Seen, int]:
+    """Run the demo whole. Output: what stands there at the end, and the broker's port."""
+    told = "deleted and made anew" if folders.make_anew() else "made"
+    screen.tell(f"{folders.lake} and {folders.beside.name} {told}; starting a Kafka broker")
+    demo = Demo(folders, orders, deadline_s, screen, stop)
+    with ExitStack() as stack:
+        temp = stack.enter_context(tempfile.TemporaryDirectory(prefix="txlake-demo-"))
+        broker = stack.enter_context(Broker(folders.kafka))
+        programs = stack.enter_context(Programs(folders.beside, Path(temp)))
+        stack.enter_context(screen)
+        demo.run(broker, programs)
+    # All programs have ended: what is seen now stays.
+    return demo.look(), broker.port
+
+
+def show_end(seen: Seen, screen: Screen, told: list[str], folders: Folders, port: int) -> None:
+    """Print the final table, the verdict and what to try next."""
+    console = screen.console
+    screen.show_end(seen)
+    if told:
+        console.print(f"[bold red]{len(told)} things disagree:[/]", highlight=False)
+        for sentence in told:
+            console.print(f"  {sentence}", markup=False, highlight=False, soft_wrap=True)
+        console.print(f"The logs are in {folders.beside}", markup=False, highlight=False)
+        return
+    console.print(
+        f"[bold green]Agreed:[/] {len(seen.committed)} orders in SQLite = {len(seen.delivered)} "
+        f"messages in the topic table = {len(seen.pointed)} points rows, each transaction once; "
+        f"{len(seen.refused)} refused = {len(seen.rolled_back)} rolled back; killed: 1 delivered; "
+        f"forgotten: {len(seen.given_up)} given up after {CHECK_MAX} checks.",
+        highlight=False, soft_wrap=True,
+    )  # fmt: skip
+    console.print("\n[bold]What to try next[/] (the lake stays until the next demo)\n")
+    for what, commands in folders.next_steps(port):
+        console.print(what, markup=False, highlight=False)
+        for command in commands:
+            console.print(f"  {command}", markup=False, highlight=False, soft_wrap=True)
+
+
+@click.command()
+@click.option(
+    "--lake", type=click.Path(file_okay=False, path_type=Path), default=ROOT / "demo-lake",
+    help="The lake's folder: deleted and made anew, with <lake>-files beside it.",
+)  # fmt: skip
+@click.option("--orders", type=click.IntRange(min=40), default=240, show_default=True)
+@click.option("--deadline-s", type=float, default=300.0, show_default=True)
+def main(lake: Path, orders: int, deadline_s: float) -> None:
+    """Show transactional messages: a real broker, the job, an order and a points service."""
+    console = Console()
+    screen = Screen(console)
+    folders = Folders(lake.absolute())
+    stop = Stop()
+    try:
+        seen, port = run_demo(folders, orders, deadline_s, screen, stop)
+    except StopError as error:
+        console.print(f"Interrupted ({error}): everything that was started has been stopped.")
+        sys.exit(128 + stop.number)
+    except KNOWN_ERRORS as error:
+        console.print("[bold red]The demo failed:[/]", highlight=False)
+        console.print(str(error), markup=False, highlight=False, soft_wrap=True)
+        console.print(f"The logs are in {folders.beside}", markup=False, highlight=False)
+        sys.exit(1)
+    told = disagreements(seen)
+    show_end(seen, screen, told, folders, port)
+    sys.exit(1 if told else 0)
+
+
+if __name__ == "__main__":
+    main()

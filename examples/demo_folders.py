@@ -1,0 +1,139 @@
+"""Where the demo's files are: the lake, and beside it what its programs need and write."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from examples.demo_programs import ROOT, DemoError
+
+_MARK = ".made-by-txlake-demo"
+# Short times, so that 15 checks take seconds and not minutes.
+_SETTINGS = """# Written by the demo. Short times: see conf/local.toml for the usual ones.
+[lake]
+path = {lake}
+
+[kafka]
+bootstrap_servers = "{bootstrap_servers}"
+
+[transaction]
+transaction_timeout_ms = 1500
+check_interval_ms = 500
+check_max = {check_max}
+
+[stream]
+trigger_interval_ms = 500
+
+[spark]
+"spark.ui.showConsoleProgress" = false  # the log is a file
+"""
+
+
+@dataclass(frozen=True)
+class Folders:
+    """Name the demo's files."""
+
+    lake: Path
+
+    @property
+    def beside(self) -> Path:
+        """Name the folder of everything but the lake."""
+        return self.lake.with_name(self.lake.name + "-files")
+
+    @property
+    def kafka(self) -> Path:
+        """Name the broker's data folder."""
+        return self.beside / "kafka"
+
+    @property
+    def conf(self) -> Path:
+        """Name the job's settings."""
+        return self.beside / "demo.toml"
+
+    @property
+    def orders(self) -> Path:
+        """Name the order service's database."""
+        return self.beside / "orders.sqlite"
+
+    @property
+    def points(self) -> Path:
+        """Name the points service's database."""
+        return self.beside / "points.sqlite"
+
+    def make_anew(self) -> bool:
+        """Delete what an earlier demo left, make both folders; say whether there was something.
+
+        Errors: DemoError for a folder that is not empty and that no demo has made.
+        """
+        folders = (self.lake, self.beside)
+        for folder in folders:
+            if folder.exists() and any(folder.iterdir()) and not (folder / _MARK).exists():
+                raise DemoError(
+                    f"{folder} is not empty and was not made by the demo, which would delete it: "
+                    "move it away, or name another place with --lake"
+                )
+        was_there = False
+        for folder in folders:
+            if folder.exists():
+                was_there = True
+                _delete(folder)
+            folder.mkdir(parents=True)
+            (folder / _MARK).touch()
+        return was_there
+
+    def write_conf(self, bootstrap_servers: str, check_max: int) -> None:
+        """Write the job's settings."""
+        text = _SETTINGS.format(
+            lake=json.dumps(str(self.lake)),  # a JSON text is a TOML text
+            bootstrap_servers=bootstrap_servers,
+            check_max=check_max,
+        )
+        self.conf.write_text(text, "utf-8")
+
+    def next_steps(self, port: int) -> list[tuple[str, list[str]]]:
+        """Give what to try next: what for, and commands for the folder of the clone."""
+        lake, beside = _short(self.lake), _short(self.beside)
+        python = ".venv/bin/python"
+        return [
+            ("Why each transaction ended as it did (polars):", [
+                f"""{python} -c "import polars as pl; print(pl.scan_delta('{lake}/outcomes')"""
+                """.group_by('outcome', 'cause').len().collect())\"""",
+            ]),
+            ("Who was asked how often (duckdb over deltalake):", [
+                f"""{python} -c "import duckdb, deltalake; """
+                f"""checks = deltalake.DeltaTable('{lake}/checks').to_pyarrow_dataset(); """
+                """print(duckdb.sql('SELECT producer_group, count(*) AS checks, """
+                """count(DISTINCT (queue_id, queue_offset)) AS transactions """
+                """FROM checks WHERE acknowledged GROUP BY ALL'))\"""",
+            ]),
+            ("Another consumer group reads the whole topic, without Kafka:", [
+                f"{python} -m examples.points_service --lake {lake} --group another "
+                f"--database {beside}/another.sqlite --until-idle",
+            ]),
+            ("Go on where it stopped, each in a terminal of its own:", [
+                f".venv/bin/txlake broker --port {port} --data-dir {beside}/kafka",
+                f".venv/bin/txlake run --conf {beside}/demo.toml",
+                f"{python} -m examples.order_service --bootstrap-servers 127.0.0.1:{port} "
+                f"--database {beside}/orders.sqlite --orders 20",
+                f"{python} -m examples.points_service --lake {lake} "
+                f"--database {beside}/points.sqlite",
+            ]),
+        ]  # fmt: skip
+
+
+def _delete(folder: Path) -> None:
+    """Delete a folder, its mark last, so that a deletion cut short can be finished."""
+    for child in folder.iterdir():
+        if child.name == _MARK:
+            continue
+        if child.is_dir() and not child.is_symlink():
+            shutil.rmtree(child)
+        else:
+            child.unlink()
+    shutil.rmtree(folder)
+
+
+def _short(path: Path) -> str:
+    return str(path.relative_to(ROOT)) if path.is_relative_to(ROOT) else str(path)

@@ -1,0 +1,114 @@
+"""A points service: each order of the topic `orders` adds points to its customer, exactly once.
+
+    python -m examples.points_service --lake demo-lake --database points.sqlite
+
+It needs only the lake: no Kafka, no Java. It goes on until Ctrl-C, or `--until-idle`.
+
+Exactly once, though every step may be cut off by a crash:
+
+    1. poll()      gives messages; (topic, queue_id, queue_offset) names each for ever
+    2. one SQLite transaction stores that name (primary key) and the points, or finds it stored
+    3. commit()    stores in the lake how far this group is
+
+A crash between 2 and 3 makes poll() give the same messages again; 2 then changes nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import sqlite3
+import threading
+from collections.abc import Iterable
+from contextlib import closing
+from pathlib import Path
+
+from txlake import ConsumedMessage, Consumer
+
+TOPIC = "orders"
+
+SCHEMA = """
+CREATE TABLE IF NOT EXISTS points (
+    topic TEXT, queue_id INTEGER, queue_offset INTEGER, transaction_id TEXT, order_id TEXT,
+    customer TEXT, points INTEGER, PRIMARY KEY (topic, queue_id, queue_offset));
+CREATE TABLE IF NOT EXISTS balances (
+    customer TEXT PRIMARY KEY, points INTEGER NOT NULL);
+"""
+
+
+def add_points(database: sqlite3.Connection, messages: Iterable[ConsumedMessage]) -> int:
+    """Add the points of each message that is not in yet, in one transaction; tell how many were.
+
+    Replay: messages that are in change nothing.
+    """
+    added = 0
+    with database:  # commits, or rolls back when anything is raised
+        for message in messages:
+            order = json.loads(message.body or b"{}")
+            row = (
+                message.topic, message.queue_id, message.queue_offset, message.transaction_id,
+                order["order_id"], order["customer"], order["points"],
+            )  # fmt: skip
+            cursor = database.execute(
+                "INSERT OR IGNORE INTO points VALUES (?, ?, ?, ?, ?, ?, ?)", row
+            )
+            if cursor.rowcount == 1:
+                added += 1
+                database.execute(
+                    "INSERT INTO balances VALUES (?, ?) ON CONFLICT (customer) "
+                    "DO UPDATE SET points = points + excluded.points",
+                    (order["customer"], order["points"]),
+                )
+    return added
+
+
+def serve(options: argparse.Namespace, ended: threading.Event) -> None:
+    """Add points until `ended`."""
+    consumer = Consumer(
+        options.lake, options.group, [TOPIC],
+        session_timeout_ms=options.session_timeout_ms,
+        # A predecessor that died owns the queues for one session more.
+        wait_for_owner_ms=2 * options.session_timeout_ms,
+    )  # fmt: skip
+    with closing(sqlite3.connect(options.database, timeout=10.0)) as database, consumer:
+        database.execute("PRAGMA journal_mode = WAL")
+        database.executescript(SCHEMA)
+        total = 0
+        while not ended.is_set():
+            messages = consumer.poll(1.0)
+            if not messages:
+                if options.until_idle:
+                    return
+                continue
+            added = add_points(database, messages)
+            total += added
+            print(f"{len(messages)} messages, {added} of them new", flush=True)
+            if options.crash_after and total >= options.crash_after:
+                print("points are in the database; kill -9 before the offsets", flush=True)
+                os.kill(os.getpid(), signal.SIGKILL)
+            consumer.commit()
+
+
+def main() -> None:
+    """Read the command line and serve until SIGTERM or Ctrl-C."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--lake", default="demo-lake")
+    parser.add_argument("--database", type=Path, default=Path("points.sqlite"))
+    parser.add_argument("--group", default="points-service", help="the consumer group")
+    parser.add_argument("--session-timeout-ms", type=int, default=5_000)
+    parser.add_argument("--until-idle", action="store_true", help="end when nothing is left")
+    parser.add_argument(
+        "--crash-after", type=int, default=0, metavar="N",
+        help="die by kill -9 with N points rows in the database, before the offsets are committed",
+    )  # fmt: skip
+    options = parser.parse_args()
+    ended = threading.Event()
+    for name in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(name, lambda *_: ended.set())
+    serve(options, ended)
+
+
+if __name__ == "__main__":
+    main()

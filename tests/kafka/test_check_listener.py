@@ -1,0 +1,211 @@
+"""Checks are answered by any live producer of the group, from a bounded pool."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from pipelines.broker import Broker
+from tests.transaction_topics import Record, TransactionTopics, wait_until
+from txlake import (
+    CheckedMessage,
+    HalfMessage,
+    LocalTransactionState,
+    Message,
+    TransactionListener,
+    TransactionProducer,
+)
+
+COMMIT = LocalTransactionState.COMMIT_MESSAGE
+UNKNOWN = LocalTransactionState.UNKNOWN
+GROUP = "shop"
+
+
+class Listener(TransactionListener):
+    """Answer checks with what is given; remember what was asked."""
+
+    def __init__(self, answer: Any = COMMIT) -> None:
+        self.answer = answer
+        self.asked: list[CheckedMessage] = []
+
+    def execute_local_transaction(self, message: HalfMessage, arg: Any) -> LocalTransactionState:
+        state: LocalTransactionState = arg(message)
+        return state
+
+    def check_local_transaction(self, message: CheckedMessage) -> LocalTransactionState:
+        self.asked.append(message)
+        answer: LocalTransactionState = (
+            self.answer(message) if callable(self.answer) else self.answer
+        )
+        return answer
+
+
+@pytest.fixture
+def topics(broker: Broker, unique: Callable[[str], str]) -> TransactionTopics:
+    return TransactionTopics(broker.bootstrap_servers, unique("checks"), partitions=2)
+
+
+def make(topics: TransactionTopics, listener: Listener, **options: Any) -> TransactionProducer:
+    return TransactionProducer(
+        topics.bootstrap_servers, GROUP, listener, options=topics.options(**options)
+    )
+
+
+def answers(topics: TransactionTopics, count: int) -> list[Record]:
+    return topics.wait_for(topics.op, lambda records: len(records) >= count)
+
+
+def test_a_check_sent_before_any_producer_lived_is_answered(topics: TransactionTopics) -> None:
+    topics.make(topics.check_prefix + GROUP, 1)
+    topics.ask(GROUP, (1, "17"), "t17", KEYS="k", colour="red")
+    listener = Listener()
+    with make(topics, listener):
+        (op,) = answers(topics, 1)
+    assert op.partition == 1
+    assert op.half_offsets == [17]
+    assert op.names == [
+        "TAGS", "PGROUP", "TRAN_TYPE", "UNIQ_KEY", "FROM_CHECK", "CHECK_ID", "TXV"
+    ]  # fmt: skip
+    assert op.headers == {
+        "TAGS": "d", "PGROUP": GROUP, "TRAN_TYPE": "8", "UNIQ_KEY": "t17", "FROM_CHECK": "true",
+        "CHECK_ID": "1-17-0-1", "TXV": "1",
+    }  # fmt: skip
+    (asked,) = listener.asked
+    assert (asked.transaction_id, asked.topic, asked.body) == ("t17", "orders", b"body")
+    assert (asked.queue_id, asked.queue_offset, asked.check_times) == (1, 17, 1)
+    assert (asked.keys, asked.properties) == ("k", {"colour": "red"})
+
+
+def test_a_producer_makes_its_groups_check_topic(topics: TransactionTopics) -> None:
+    with make(topics, Listener()):
+        wait_until(lambda: has_topic(topics, topics.check_prefix + GROUP), "no check topic")
+        topics.ask(GROUP, (0, "3"), "t3")
+        assert answers(topics, 1)[0].half_offsets == [3]
+
+
+def test_a_check_about_a_set_is_answered_for_all_its_halves(topics: TransactionTopics) -> None:
+    listener = Listener()
+    topics.make(topics.check_prefix + GROUP, 1)
+    topics.ask(GROUP, (0, "17,18,25"), "t17", BODY_OMITTED="true")
+    with make(topics, listener):
+        (op,) = answers(topics, 1)
+    assert op.half_offsets == [17, 18, 25]
+    assert op.headers["UNIQ_KEY"] == "t17,t17,t17"
+    assert listener.asked[0].queue_offsets == (17, 18, 25)
+    assert listener.asked[0].body is None
+    assert listener.asked[0].is_body_omitted
+
+
+def raise_error(_message: CheckedMessage) -> LocalTransactionState:
+    raise OSError("database gone")
+
+
+@pytest.mark.parametrize(
+    ("answer", "remark"),
+    [
+        (None, "not a LocalTransactionState: NoneType"),
+        ("COMMIT", "not a LocalTransactionState: str"),
+        (raise_error, "OSError: database gone"),
+    ],
+)
+def test_a_check_without_an_answer_is_unknown(
+    topics: TransactionTopics, answer: Any, remark: str
+) -> None:
+    topics.make(topics.check_prefix + GROUP, 1)
+    topics.ask(GROUP, (0, "1"), "t1")
+    with make(topics, Listener(answer)):
+        (op,) = answers(topics, 1)
+    assert (op.headers["TRAN_TYPE"], op.headers["REMARK"]) == ("0", remark)
+
+
+def test_a_check_about_a_running_local_transaction_does_not_ask_the_listener(
+    topics: TransactionTopics,
+) -> None:
+    listener = Listener()
+    topics.make(topics.check_prefix + GROUP, 1)
+
+    def check_meanwhile(half: HalfMessage) -> LocalTransactionState:
+        topics.ask(GROUP, (half.queue_id, str(half.queue_offset)), half.transaction_id)
+        (op,) = answers(topics, 1)
+        assert (op.headers["TRAN_TYPE"], op.headers["FROM_CHECK"]) == ("0", "true")
+        assert op.headers["REMARK"] == "the local transaction still runs"
+        return COMMIT
+
+    with make(topics, listener) as producer:
+        result = producer.send_message_in_transaction(Message("orders", b""), check_meanwhile)
+        assert result.remark == ""
+        assert listener.asked == []
+        topics.ask(GROUP, (result.queue_id, str(result.queue_offset)), result.transaction_id)
+        answers(topics, 3)
+    assert [message.transaction_id for message in listener.asked] == [result.transaction_id]
+
+
+def test_records_that_are_no_checks_are_passed_over(topics: TransactionTopics) -> None:
+    topics.make(topics.check_prefix + GROUP, 1)
+    topics.ask(GROUP, (0, "not an offset"), "t1")
+    topics.ask(GROUP, (0, "1"), "no id!")
+    topics.ask(GROUP, (0, "1"), "t1", PGROUP="another-group")
+    topics.ask(GROUP, (0, "2"), "t2")
+    with make(topics, Listener()):
+        (op,) = answers(topics, 1)
+    assert op.half_offsets == [2]
+
+
+def test_a_hanging_listener_takes_a_bounded_number_and_does_not_hold_close(
+    topics: TransactionTopics,
+) -> None:
+    go_on = threading.Event()
+
+    def hang(_message: CheckedMessage) -> LocalTransactionState:
+        go_on.wait(30)
+        return COMMIT
+
+    topics.make(topics.check_prefix + GROUP, 1)
+    for number in range(6):
+        topics.ask(GROUP, (0, str(number)), f"t{number}")
+    hanging = Listener(hang)
+    producer = make(topics, hanging, check_threads=2, close_timeout_ms=1500)
+    wait_until(lambda: len(hanging.asked) == 2, "checks taken")
+    started = time.monotonic()
+    producer.close()
+    assert time.monotonic() - started < 5
+    assert len(hanging.asked) == 2
+    # None of the six was answered, so none was committed: another producer is asked all.
+    second = Listener()
+    with make(topics, second):
+        wait_until(lambda: len(second.asked) == 6, "checks that the next producer was asked")
+    go_on.set()
+
+
+def test_another_live_producer_of_the_group_answers(topics: TransactionTopics) -> None:
+    topics.make(topics.check_prefix + GROUP, 1)
+    one, two = Listener(), Listener()
+    first = make(topics, one)
+    with make(topics, two):
+        topics.ask(GROUP, (0, "1"), "t1")
+        answers(topics, 1)
+        first.close()
+        topics.ask(GROUP, (0, "2"), "t2")
+        ops = answers(topics, 2)
+    assert [op.half_offsets for op in ops] == [[1], [2]]
+    assert [message.transaction_id for message in two.asked][-1] == "t2"
+
+
+def test_an_answered_check_is_not_asked_again(topics: TransactionTopics) -> None:
+    topics.make(topics.check_prefix + GROUP, 1)
+    topics.ask(GROUP, (0, "1"), "t1")
+    with make(topics, Listener()):
+        answers(topics, 1)
+    topics.ask(GROUP, (0, "2"), "t2")
+    second = Listener()
+    with make(topics, second):
+        answers(topics, 2)
+    assert [message.transaction_id for message in second.asked] == ["t2"]
+
+
+def has_topic(topics: TransactionTopics, name: str) -> bool:
+    return name in topics._admin.list_topics(timeout=10).topics

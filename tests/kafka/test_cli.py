@@ -1,0 +1,121 @@
+"""`txlake run` and spark-submit as processes of their own, and what other readers see."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import duckdb
+import polars as pl
+import pytest
+from deltalake import DeltaTable
+
+from pipelines.broker import Broker
+from tests.job import Job, settings_for, wait_until
+from tests.wire import Wire
+from txlake.protocol import COMMIT
+
+Unique = Callable[[str], str]
+ROOT = Path(__file__).parent.parent.parent
+TXLAKE = [sys.executable, "-m", "pipelines"]
+
+
+def write_conf(broker: Broker, folder: Path, name: str) -> Path:
+    path = folder / "job.toml"
+    path.write_text(
+        f"""
+[lake]
+path = "{folder / "lake"}"
+[kafka]
+bootstrap_servers = "{broker.bootstrap_servers}"
+half_topic = "{name}-half"
+op_topic = "{name}-op"
+schedule_topic = "{name}-schedule"
+admin_topic = "{name}-admin"
+check_topic_prefix = "{name}-check-"
+queues = 2
+[stream]
+trigger_interval_ms = 200
+"""
+    )
+    return path
+
+
+@contextmanager
+def process(command: list[str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    with log.open("wb") as output:
+        started = subprocess.Popen(
+            command, cwd=ROOT, stdout=output, stderr=subprocess.STDOUT, env=environment
+        )
+        try:
+            yield started
+        finally:
+            if started.poll() is None:
+                started.kill()
+            started.wait(30)
+
+
+@pytest.mark.parametrize("command", ["run", "spark-submit"])
+def test_the_job_runs_from_the_command_line_and_stops_cleanly(
+    broker: Broker, tmp_path: Path, unique: Unique, command: str
+) -> None:
+    name = unique("cli")
+    conf = write_conf(broker, tmp_path, name)
+    settings = settings_for(broker, tmp_path / "lake", name)
+    job = Job(settings)
+    job.prepare_topics()
+    wire = Wire(settings)
+    for n in range(3):
+        wire.end(COMMIT, wire.half(f"tx{n}", body=b"%d" % n))
+    log = tmp_path / "job.log"
+    with process([*TXLAKE, command, "--conf", str(conf)], log) as running:
+
+        def messages() -> bool:
+            assert running.poll() is None, log.read_text()
+            return job.lake.exists() and len(job.messages("orders")) == 3
+
+        wait_until(messages, "three messages", 120, seen=log.read_text)
+        running.send_signal(signal.SIGTERM)
+        assert running.wait(60) == 0, log.read_text()
+    assert "stopped" in log.read_text()
+    path = str(tmp_path / "lake" / "topics" / "1")
+    bodies = {b"0", b"1", b"2"}
+    table = DeltaTable(path)
+    assert set(table.to_pyarrow_table()["body"].to_pylist()) == bodies
+    assert table.protocol().min_reader_version == 1
+    assert table.protocol().min_writer_version <= 4
+    assert set(pl.read_delta(path)["body"].to_list()) == bodies
+    rows = table.to_pyarrow_dataset()
+    found = duckdb.sql("SELECT body FROM rows ORDER BY queue_id, queue_offset").fetchall()
+    assert rows is not None and {row[0] for row in found} == bodies
+
+
+def test_spark_reads_the_lake(broker: Broker, tmp_path: Path, unique: Unique, spark) -> None:  # type: ignore[no-untyped-def]
+    from tests.job import running
+
+    settings = settings_for(broker, tmp_path / "lake", unique("read"))
+    with running(settings) as job:
+        wire = Wire(settings)
+        wire.end(COMMIT, wire.half("a"))
+        job.wait_for(lambda: job.messages("orders"), "a message")
+        for table in ("half", "op", "outcomes", "epochs", "topics/1", "catalog"):
+            assert spark.read.format("delta").load(job.lake.table_path(table)).count() >= 1, table
+
+
+def test_a_bad_setting_is_one_sentence_with_file_key_value_and_what_is_allowed(
+    tmp_path: Path,
+) -> None:
+    conf = tmp_path / "bad.toml"
+    conf.write_text('[lake]\npath = "x"\n[kafka]\nbootstrap_servers = "h:1"\nqueues = -3\n')
+    done = subprocess.run(
+        [*TXLAKE, "run", "--conf", str(conf)], cwd=ROOT, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 1
+    said = f"Error: {conf}: [kafka] queues = -3: a whole number 1 .. 10000 is allowed\n"
+    assert done.stderr == said

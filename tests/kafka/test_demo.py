@@ -1,0 +1,124 @@
+"""The demo, whole: it agrees with itself, what it says to try works, nothing is left behind."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from deltalake import DeltaTable
+
+ROOT = Path(__file__).parent.parent.parent
+ORDERS = 60
+# Far more than it takes: the machine may do other things at the same time.
+DEADLINE_S = 400.0
+
+
+@contextmanager
+def demo(lake: Path, temp: Path) -> Iterator[subprocess.Popen[str]]:
+    """Start the demo; end it as Ctrl-C does, if it still runs."""
+    temp.mkdir()
+    command = [
+        sys.executable, "-m", "examples.demo", "--lake", str(lake), "--orders", str(ORDERS),
+        "--deadline-s", str(DEADLINE_S),
+    ]  # fmt: skip
+    environment = {**os.environ, "TMPDIR": str(temp), "COLUMNS": "80"}
+    with subprocess.Popen(
+        command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        text=True,
+    ) as process:  # fmt: skip
+        try:
+            yield process
+        finally:
+            if process.poll() is None:
+                process.send_signal(signal.SIGINT)
+                process.communicate(timeout=120)
+
+
+def processes_that_name(folder: Path) -> list[str]:
+    """Give the command lines of live processes that speak of a folder."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            command = path.read_bytes().replace(b"\0", b" ").decode("utf-8", "replace")
+        except OSError:
+            continue
+        if str(folder) in command:
+            found.append(command)
+    return found
+
+
+def test_demo_agrees_with_itself_and_what_it_says_to_try_next_works(tmp_path: Path) -> None:
+    lake, temp = tmp_path / "lake", tmp_path / "temp"
+    with demo(lake, temp) as process:
+        output, _ = process.communicate(timeout=DEADLINE_S + 120)
+    assert process.returncode == 0, output
+    agreed = re.search(
+        r"Agreed: (\d+) orders in SQLite = (\d+) messages in the topic table = (\d+) points rows, "
+        r"each transaction once; (\d+) refused = (\d+) rolled back; killed: 1 delivered; "
+        r"forgotten: 1 given up after 15 checks\.",
+        output,
+    )
+    assert agreed is not None, output
+    committed, delivered, pointed, refused, rolled_back = map(int, agreed.groups())
+    assert committed == delivered == pointed
+    assert refused == rolled_back > 0
+    assert committed + refused == ORDERS
+    assert "order service killed with kill -9 after" in output
+    assert "points service killed between its database and its offsets" in output
+
+    outcomes = DeltaTable(str(lake / "outcomes")).to_pyarrow_table(columns=["outcome", "cause"])
+    ends = sorted((row["outcome"], row["cause"]) for row in outcomes.to_pylist())
+    expected = [("COMMITTED", "check_answer"), *[("COMMITTED", "operation")] * (committed - 1)]
+    expected += [("DISCARDED", "check_max"), *[("ROLLED_BACK", "operation")] * refused]
+    assert ends == expected
+
+    assert list(temp.iterdir()) == []
+    assert processes_that_name(tmp_path) == []
+    commands = [line.strip() for line in output.splitlines() if line.startswith("  .venv/bin/")]
+    assert len(commands) == 7
+    told = ""
+    for command in commands[:3]:  # the others start the broker, the job and the services again
+        python, *arguments = shlex.split(command)
+        assert python == ".venv/bin/python"
+        done = subprocess.run(
+            [sys.executable, *arguments], cwd=ROOT, capture_output=True, text=True, timeout=120,
+            check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, f"{command}\n{done.stderr}"
+        told += done.stdout
+    assert f"{committed} messages, {committed} of them new" in told
+
+
+def test_demo_interrupted_leaves_no_process_and_no_temporary_file(tmp_path: Path) -> None:
+    lake, temp = tmp_path / "lake", tmp_path / "temp"
+    with demo(lake, temp) as process:
+        deadline = time.monotonic() + DEADLINE_S
+        while not any("pipelines" in found for found in processes_that_name(lake.parent)):
+            assert process.poll() is None, process.communicate()[0]
+            assert time.monotonic() < deadline, "the job was not started"
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        output, _ = process.communicate(timeout=120)
+    assert process.returncode == 130, output
+    assert "everything that was started has been stopped." in output
+    assert list(temp.iterdir()) == []
+    assert processes_that_name(tmp_path) == []
+
+
+def test_demo_refuses_a_folder_that_it_did_not_make(tmp_path: Path) -> None:
+    precious = tmp_path / "lake" / "precious"
+    precious.parent.mkdir()
+    precious.write_text("kept")
+    with demo(tmp_path / "lake", tmp_path / "temp") as process:
+        output, _ = process.communicate(timeout=120)
+    assert process.returncode == 1
+    assert "is not empty and was not made by the demo" in output
+    assert precious.read_text() == "kept"

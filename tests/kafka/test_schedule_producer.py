@@ -1,0 +1,58 @@
+"""Messages without a transaction: each in its schedule partition."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from pipelines.broker import Broker
+from tests.transaction_topics import TransactionTopics
+from txlake import (
+    LocalTransactionState,
+    Message,
+    Producer,
+    SendError,
+)
+
+COMMIT = LocalTransactionState.COMMIT_MESSAGE
+ROLLBACK = LocalTransactionState.ROLLBACK_MESSAGE
+UNKNOWN = LocalTransactionState.UNKNOWN
+MESSAGE = Message("orders", b"one")
+
+
+@pytest.fixture
+def topics(broker: Broker, unique: Callable[[str], str]) -> TransactionTopics:
+    return TransactionTopics(broker.bootstrap_servers, unique("transactions"))
+
+
+def test_plain_and_delayed_messages_go_to_their_schedule_partition(
+    topics: TransactionTopics,
+) -> None:
+    topics.make(topics.schedule, 4)
+    options = topics.options(delay_levels="1s 5s 10s")
+    with Producer(topics.bootstrap_servers, options=options) as producer:
+        results = producer.send_all([
+            Message("orders", b"level 1", delay_level=1),
+            Message("orders", b"level 9", delay_level=9),
+            Message("orders", b"instant", deliver_at=1_800_000_000_000),
+            Message("orders", b"span", deliver_after_ms=60_000),
+            Message("orders", b"plain"),
+        ])  # fmt: skip
+        assert producer.send(MESSAGE).queue_id == 3
+    assert [result.queue_id for result in results] == [0, 2, 3, 3, 3]
+    records = {record.body: record for record in topics.records(topics.schedule)}
+    assert records[b"level 9"].headers["DELAY"] == "9"
+    assert records[b"instant"].headers["DELIVER_AT"] == "1800000000000"
+    deliver_at = int(records[b"span"].headers["DELIVER_AT"])
+    assert deliver_at - int(records[b"span"].headers["BORN_TIMESTAMP"]) == 60_000
+    assert records[b"plain"].names == ["UNIQ_KEY", "REAL_TOPIC", "BORN_TIMESTAMP", "TXV"]
+
+
+def test_a_schedule_partition_that_is_missing_is_an_error(topics: TransactionTopics) -> None:
+    topics.make(topics.schedule, 1)
+    with (
+        Producer(topics.bootstrap_servers, options=topics.options(send_timeout_ms=5000)) as plain,
+        pytest.raises(SendError, match="not all stored"),
+    ):
+        plain.send(Message("orders", b"", delay_level=2))

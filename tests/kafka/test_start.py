@@ -1,0 +1,189 @@
+"""What stops a start, and what only delays it. Each refusal is one clear sentence."""
+
+from __future__ import annotations
+
+import datetime as dt
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
+from pyspark.sql import SparkSession
+
+from pipelines.broker import Broker
+from pipelines.errors import LostInputError, StartError
+from pipelines.settings import Settings
+from storage.errors import LakeLockedError, NewerLakeError
+from storage.lake import Lake
+from storage.schemas import TABLES
+from tests.job import Job, running, settings_for, wait_until
+from tests.wire import Wire
+from txlake.protocol import COMMIT
+
+Unique = Callable[[str], str]
+
+
+@pytest.fixture(autouse=True)
+def _session(spark: SparkSession) -> None:
+    """The job uses the run's one Spark session."""
+
+
+def _refusal(settings: Settings) -> BaseException:
+    job = Job(settings).start()
+    job.wait_until_dead()
+    assert job.error is not None
+    assert "\n" not in str(job.error)
+    return job.error
+
+
+def test_a_second_driver_on_the_same_lake_is_refused(
+    broker: Broker, tmp_path: Path, unique: Unique
+) -> None:
+    settings = settings_for(broker, tmp_path / "lake", unique("two"))
+    with running(settings) as first:
+        error = _refusal(settings)
+        assert isinstance(error, LakeLockedError)
+        assert first.driver.owner in str(error)
+        Wire(settings).half("still-running")
+        first.wait_for_rows("half", 1)
+
+
+def test_a_lake_of_a_newer_version_is_refused(
+    broker: Broker, tmp_path: Path, unique: Unique
+) -> None:
+    settings = settings_for(broker, tmp_path / "lake", unique("newer"))
+    lake = Lake(settings.lake.path)
+    lake.create_table("lake")
+    row = {"lake_id": "x", "format_version": 99, "created_at": dt.datetime.now(dt.timezone.utc)}
+    lake.append("lake", pa.Table.from_pylist([row], schema=TABLES["lake"]))
+    error = _refusal(settings)
+    assert isinstance(error, NewerLakeError)
+    assert "format 99" in str(error)
+
+
+def test_a_checkpoint_of_another_lake_is_refused(
+    broker: Broker, tmp_path: Path, unique: Unique
+) -> None:
+    name = unique("checkpoint")
+    stream = {"checkpoint": str(tmp_path / "checkpoint")}
+    with running(settings_for(broker, tmp_path / "a", name, stream=stream)):
+        pass
+    error = _refusal(settings_for(broker, tmp_path / "b", name, stream=stream))
+    assert isinstance(error, StartError)
+    assert "belongs to lake" in str(error)
+
+
+def test_a_deleted_checkpoint_loses_nothing(
+    broker: Broker, tmp_path: Path, unique: Unique
+) -> None:
+    checkpoint = tmp_path / "checkpoint"
+    settings = settings_for(
+        broker, tmp_path / "lake", unique("gone"), stream={"checkpoint": str(checkpoint)}
+    )
+    wire = Wire(settings)
+    with running(settings) as job:
+        wire.end(COMMIT, wire.half("a"))
+        job.wait_for(lambda: job.messages("orders"), "the first message")
+    for path in sorted(checkpoint.rglob("*"), reverse=True):
+        path.rmdir() if path.is_dir() else path.unlink()
+    with running(settings) as job:
+        wire.end(COMMIT, wire.half("b"))
+        job.wait_for(lambda: len(job.messages("orders")) == 2, "the second message")
+        assert len(job.rows("half")) == 2
+
+
+def test_a_topic_without_broker_time_is_refused(
+    broker: Broker, tmp_path: Path, unique: Unique
+) -> None:
+    settings = settings_for(broker, tmp_path / "lake", unique("time"))
+    Job(settings).prepare_topics()
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    resource = ConfigResource(ResourceType.TOPIC, settings.kafka.half_topic)
+    resource.set_config("message.timestamp.type", "CreateTime")
+    for future in admin.alter_configs([resource]).values():
+        future.result(10)
+    error = _refusal(settings)
+    assert isinstance(error, StartError)
+    assert "message.timestamp.type=CreateTime" in str(error)
+
+
+def test_fewer_op_partitions_than_half_partitions_are_refused(
+    broker: Broker, tmp_path: Path, unique: Unique
+) -> None:
+    settings = settings_for(broker, tmp_path / "lake", unique("fewer"))
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    config = {"message.timestamp.type": "LogAppendTime"}
+    topics = [
+        NewTopic(settings.kafka.half_topic, 3, config=config),
+        NewTopic(settings.kafka.op_topic, 2, config=config),
+    ]
+    for future in admin.create_topics(topics).values():
+        future.result(10)
+    error = _refusal(settings)
+    assert isinstance(error, StartError)
+    assert "2 partitions" in str(error) and "has 3" in str(error)
+
+
+def test_a_topic_made_again_stops_the_job_and_says_what_is_lost(
+    broker: Broker, tmp_path: Path, unique: Unique
+) -> None:
+    settings = settings_for(broker, tmp_path / "lake", unique("again"))
+    wire = Wire(settings)
+    with running(settings) as job:
+        wire.half("a")
+        job.wait_for_rows("half", 1)
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    for future in admin.delete_topics([settings.kafka.half_topic]).values():
+        future.result(10)
+    wait_until(
+        lambda: settings.kafka.half_topic not in admin.list_topics(timeout=5).topics, "deletion"
+    )
+    error = _refusal(settings)
+    assert isinstance(error, LostInputError)
+    assert "deleted and made again" in str(error)
+
+
+def test_records_deleted_before_they_landed_stop_the_job_and_are_named(
+    broker: Broker, tmp_path: Path, unique: Unique
+) -> None:
+    from confluent_kafka import TopicPartition
+
+    settings = settings_for(broker, tmp_path / "lake", unique("lost"))
+    wire = Wire(settings)
+    with running(settings) as job:
+        wire.half("a")
+        job.wait_for_rows("half", 1)
+    for _ in range(3):
+        wire.half("lost")
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    for future in admin.delete_records([TopicPartition(settings.kafka.half_topic, 0, 3)]).values():
+        future.result(10)
+    error = _refusal(settings)
+    assert isinstance(error, LostInputError)
+    assert "offsets 1 to 2" in str(error)
+
+
+def test_a_broker_that_is_away_at_the_start_is_waited_for(
+    tmp_path: Path, unique: Unique, caplog: pytest.LogCaptureFixture
+) -> None:
+    own = Broker(tmp_path / "broker")
+    own.start()
+    own.stop()
+    settings = settings_for(own, tmp_path / "lake", unique("away"))
+    caplog.set_level(logging.WARNING, "txlake.driver")
+    job = Job(settings)
+    job.begin()
+    try:
+        wait_until(lambda: "is away" in caplog.text, "the job says that Kafka is away")
+        own.start()
+        wait_until(lambda: job.driver.is_streaming, "the job streams")
+        assert "is back" in caplog.text
+        wire = Wire(settings)
+        wire.end(COMMIT, wire.half("a"))
+        job.wait_for(lambda: job.messages("orders"), "the message")
+    finally:
+        job.stop()
+        own.stop()
+    assert job.error is None

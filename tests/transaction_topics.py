@@ -1,0 +1,122 @@
+"""Kafka topics of one test, and what stands in them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from txlake import ProducerOptions, protocol
+
+
+@dataclass(frozen=True)
+class Record:
+    """Be one Kafka record."""
+
+    partition: int
+    offset: int
+    body: bytes | None
+    names: list[str]
+    headers: dict[str, str]
+
+    @property
+    def half_offsets(self) -> list[int]:
+        return [int(text) for text in (self.body or b"").decode().split(",") if text]
+
+
+class TransactionTopics:
+    """Make a test's own half, op and schedule topics; read them whole."""
+
+    def __init__(self, bootstrap_servers: str, name: str, partitions: int = 4) -> None:
+        self.bootstrap_servers = bootstrap_servers
+        self.half, self.op = f"half-{name}", f"op-{name}"
+        self.schedule = f"schedule-{name}"
+        self.check_prefix = f"check-{name}-"
+        self._admin = AdminClient({"bootstrap.servers": bootstrap_servers})
+        self.make(self.half, partitions)
+        self.make(self.op, partitions)
+
+    def make(self, topic: str, partitions: int, **config: str) -> None:
+        config = {"message.timestamp.type": "LogAppendTime", **config}
+        new = NewTopic(topic, num_partitions=partitions, replication_factor=1, config=config)
+        self._admin.create_topics([new])[topic].result(30)
+
+    def options(self, **options: Any) -> ProducerOptions:
+        return ProducerOptions(
+            half_topic=self.half, op_topic=self.op, schedule_topic=self.schedule,
+            check_topic_prefix=self.check_prefix, **options,
+        )  # fmt: skip
+
+    def records(self, topic: str) -> list[Record]:
+        """Read everything a topic holds now, by partition and offset."""
+        consumer = Consumer({
+            "bootstrap.servers": self.bootstrap_servers, "group.id": "test",
+            "enable.auto.commit": False, "fetch.wait.max.ms": 10,
+        })  # fmt: skip
+        try:
+            ends = {}
+            for partition in consumer.list_topics(topic, timeout=10).topics[topic].partitions:
+                at = TopicPartition(topic, partition)
+                low, high = consumer.get_watermark_offsets(at, timeout=10)
+                if low < high:
+                    ends[partition] = high
+            consumer.assign([TopicPartition(topic, partition, 0) for partition in ends])
+            records = []
+            while ends:
+                message = consumer.poll(10)
+                assert message is not None, f"{topic}: {ends} were not reached"
+                assert message.error() is None, message.error()
+                record = _record(message)
+                records.append(record)
+                if record.offset + 1 >= ends.get(record.partition, 0):
+                    ends.pop(record.partition, None)
+            return sorted(records, key=lambda record: (record.partition, record.offset))
+        finally:
+            consumer.close()
+
+    def wait_for(self, topic: str, is_enough: Callable[[list[Record]], bool]) -> list[Record]:
+        """Read a topic until it holds enough, or fail saying what it holds."""
+        deadline = time.monotonic() + 20
+        while not is_enough(records := self.records(topic)):
+            assert time.monotonic() < deadline, f"{topic} holds {records}"
+        return records
+
+    def ask(self, group: str, half: tuple[int, str], transaction_id: str, **extra: str) -> None:
+        """Send a check, as the reconciler does: (half queue, half offsets)."""
+        headers = {
+            protocol.PGROUP: group, protocol.UNIQ_KEY: transaction_id,
+            protocol.REAL_TOPIC: "orders", protocol.HALF_QUEUE_ID: str(half[0]),
+            protocol.HALF_QUEUE_OFFSET: half[1], protocol.CHECK_TIMES: "1",
+            protocol.CHECK_ID: f"{half[0]}-{half[1]}-0-1", **extra,
+        }  # fmt: skip
+        producer = Producer({"bootstrap.servers": self.bootstrap_servers})
+        errors: list[KafkaError | None] = []
+        producer.produce(
+            self.check_prefix + group, b"body", headers=list(headers.items()),
+            on_delivery=lambda error, _record: errors.append(error),
+        )  # fmt: skip
+        producer.flush(10)
+        assert errors == [None]
+
+
+def _record(message: Any) -> Record:
+    headers = message.headers() or []
+    return Record(
+        message.partition(), message.offset(), message.value(),
+        [name for name, _ in headers], {name: value.decode() for name, value in headers},
+    )  # fmt: skip
+
+
+def wait_until(what: Callable[[], Any], said: str) -> Any:
+    """Wait until something is true, or fail with what was seen last."""
+    deadline = time.monotonic() + 20
+    pause_s = 0.005
+    while not (seen := what()):
+        assert time.monotonic() < deadline, f"{said}: last seen {seen!r}"
+        time.sleep(pause_s)
+    return seen

@@ -1,0 +1,82 @@
+"""Settings: every mistake stops the start with file, key, value and what is allowed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipelines.settings import SettingsError, load, parse
+
+GOOD: dict[str, Any] = {"lake": {"path": "l"}, "kafka": {"bootstrap_servers": "h:1"}}
+
+
+def with_(section: str, **values: Any) -> dict[str, Any]:
+    return {**GOOD, section: {**GOOD.get(section, {}), **values}}
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"lake": {}}, "f: [lake] path is missing; text that is not empty is needed"),
+        (with_("lake", path=""), "f: [lake] path = '': text that is not empty is allowed"),
+        (with_("lake", colour=1), "f: [lake] colour is unknown; the keys are"),
+        ({**GOOD, "lakes": {}}, "f: [lakes] is unknown; the sections are"),
+        ({**GOOD, "lake": 3}, "f: lake = 3: [lake] is a section"),
+        (with_("transaction", check_max=1001), "check_max = 1001: a whole number 0 .. 1000"),
+        (with_("transaction", check_max=True), "check_max = True: a whole number 0 .. 1000"),
+        (with_("transaction", check_max="3"), "check_max = '3': a whole number 0 .. 1000"),
+        (with_("transaction", late_end_policy="x"), "late_end_policy = 'x': 'apply' or 'reject'"),
+        (with_("transaction", half_retention_ms=5), "half_retention_ms = 5 is below"),
+        (with_("lake", retention_ms=5), "[lake] retention_ms = 5 is below"),
+        (with_("kafka", op_topic="RMQ_SYS_TRANS_HALF_TOPIC"), "names two topics"),
+        (with_("kafka", half_topic="a b"), "half_topic = 'a b': text like"),
+        (with_("topics", auto_create_topics=1), "auto_create_topics = 1: true or false"),
+        (with_("delay", levels="1s 5x"), "levels = '1s 5x': spans like"),
+        (with_("kafka", client={"sasl.password": "s3cret"}), "use sasl.password_env"),
+        (with_("kafka", client={"sasl.password_env": "NO_SUCH"}), "no such environment variable"),
+        (with_("spark", master="local"), "settings that begin with spark. are allowed"),
+    ],
+)
+def test_a_wrong_setting_is_named_with_what_is_allowed(values: dict[str, Any], said: str) -> None:
+    with pytest.raises(SettingsError) as error:
+        parse(values, "f")
+    assert said in str(error.value)
+    assert "\n" not in str(error.value)
+    assert "s3cret" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("value", "is_fine"), [(0, True), (1000, True), (-1, False), (1001, False)]
+)
+def test_the_bounds_of_a_setting_are_allowed_and_what_is_beyond_is_not(
+    value: int, is_fine: bool
+) -> None:
+    values = with_("transaction", check_max=value)
+    if is_fine:
+        assert parse(values, "f").transaction.check_max == value
+    else:
+        with pytest.raises(SettingsError):
+            parse(values, "f")
+
+
+def test_a_secret_comes_from_the_environment_and_is_not_printed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("MY_PASSWORD", "s3cret")
+    secret = tmp_path / "user"
+    secret.write_text("alice\n")
+    client = {"sasl.password_env": "MY_PASSWORD", "sasl.username_file": str(secret)}
+    settings = parse(with_("kafka", client=client), "f")
+    assert settings.kafka.client == {"sasl.password": "s3cret", "sasl.username": "alice"}
+    assert "s3cret" not in repr(settings)
+
+
+def test_a_file_that_is_missing_or_is_not_toml_is_named(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match=r"nowhere\.toml: cannot be read"):
+        load(tmp_path / "nowhere.toml")
+    bad = tmp_path / "bad.toml"
+    bad.write_text("[lake")
+    with pytest.raises(SettingsError, match=r"bad\.toml: not TOML"):
+        load(bad)

@@ -1,0 +1,80 @@
+"""Write Kafka records by hand, as a producer of any language would."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from confluent_kafka import Producer
+
+from pipelines.settings import Settings
+from txlake import protocol as p
+
+Header = tuple[str, bytes | None]
+
+
+def half_headers(
+    transaction_id: str, topic: str = "orders", group: str = "g", **extra: str
+) -> list[Header]:
+    """Give a half's headers: the protocol's, then `extra` (protocol names or a user's)."""
+    headers: list[Header] = [
+        (p.TRAN_MSG, b"true"),
+        (p.PGROUP, group.encode()),
+        (p.UNIQ_KEY, transaction_id.encode()),
+        (p.REAL_TOPIC, topic.encode()),
+    ]
+    return headers + [(name, value.encode()) for name, value in extra.items()]
+
+
+class Wire:
+    """A Kafka producer that gives back where each record was stored."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._kafka = settings.kafka
+        self._producer = Producer(
+            {"bootstrap.servers": settings.kafka.bootstrap_servers, "linger.ms": 0}
+        )
+
+    def send(
+        self, topic: str, queue: int, value: bytes | None, headers: Sequence[Header],
+        key: bytes | None = None,
+    ) -> int:
+        """Send one record and give its offset."""
+        offsets: list[int] = []
+
+        def report(error: object, message: object) -> None:
+            assert error is None, error
+            offsets.append(message.offset())  # type: ignore[attr-defined]
+
+        self._producer.produce(
+            topic, value=value, key=key, partition=queue, headers=list(headers),
+            on_delivery=report,
+        )  # fmt: skip
+        assert self._producer.flush(10) == 0, f"no report for a record to {topic}"
+        return offsets[0]
+
+    def half(
+        self, transaction_id: str, queue: int = 0, body: bytes | None = b"body",
+        topic: str = "orders", group: str = "g", **extra: str,
+    ) -> int:
+        """Send a half message and give its offset."""
+        headers = half_headers(transaction_id, topic, group, **extra)
+        return self.send(self._kafka.half_topic, queue, body, headers)
+
+    def end(
+        self, decision: str, *offsets: int, queue: int = 0, group: str = "g",
+        ids: Sequence[str] = (), **extra: str,
+    ) -> int:
+        """Send an operation and give its offset."""
+        headers: list[Header] = list(
+            p.operation_headers(group, decision, ids, extra.items())
+        )
+        if not ids:
+            headers = [header for header in headers if header[0] != p.UNIQ_KEY]
+        return self.send(self._kafka.op_topic, queue, p.operation_body(offsets), headers)
+
+    def command(self, command: str, target: str, actor: str = "test", reason: str = "why") -> int:
+        """Send an operator's command and give its offset."""
+        pairs = ((p.COMMAND, command), (p.TARGET, target), (p.ACTOR, actor), (p.REASON, reason))
+        return self.send(
+            self._kafka.admin_topic, 0, None, [(name, text.encode()) for name, text in pairs]
+        )
