@@ -42,12 +42,14 @@ TARGETS = {
 class Commanded:
     """What the commands of an epoch change: the state after them, and what they ask for.
 
-    `cancelled` and `resumed` carry `admin_offset`; `topics` are the queue counts of topics to make.
+    `cancelled` and `resumed` carry `admin_offset`; `repeated` leads from a command that resumes the
+    same message again to the first; `topics` are the queue counts of topics to make.
     """
 
     state: State
     cancelled: pa.Table
     resumed: pa.Table
+    repeated: dict[int, int]
     topics: dict[str, int]
     grown: pa.Table
     results: pa.Table
@@ -67,6 +69,8 @@ def apply_commands(
     results: list[dict[str, object]] = []
     cancelled = [_with_offset(DELAYED.empty_table(), [])]
     resumed = [_with_offset(UNDELIVERABLE.empty_table(), [])]
+    resumed_by: dict[int, int] = {}
+    repeated: dict[int, int] = {}
     wanted: dict[str, int] = {}
     topics_before = state.topics
     for row in sorted(inputs.commands.to_pylist(), key=lambda row: row["admin_offset"]):
@@ -92,9 +96,11 @@ def apply_commands(
         elif found["place"] is not None:
             place = pc.equal(inputs.undeliverable["undeliverable_offset"], int(found["place"]))
             rows = inputs.undeliverable.filter(place)
-            seen = {r for table in resumed for r in table["undeliverable_offset"].to_pylist()}
-            if rows.num_rows and int(found["place"]) not in seen:
-                resumed.append(_with_offset(rows, [offset]))
+            first = resumed_by.setdefault(int(found["place"]), offset)
+            if first == offset:
+                resumed.append(_with_offset(rows, [offset] * rows.num_rows))
+            else:
+                repeated[offset] = first
             result = "resumed" if rows.num_rows else "not_undeliverable"
         else:
             state, result = _rearm(state, int(found["queue"]), int(found["offset"]), epoch_at)
@@ -106,6 +112,7 @@ def apply_commands(
         state=state,
         cancelled=pa.concat_tables(cancelled),
         resumed=pa.concat_tables(resumed),
+        repeated=repeated,
         topics=wanted,
         grown=grown,
         results=pa.Table.from_pylist(results, schema=COMMAND_RESULTS),

@@ -94,7 +94,7 @@ _REMAINING = """
 SELECT h.* REPLACE (
   coalesce(x.cause, h.discard_cause) AS discard_cause,
   (h.discards + CASE WHEN x.queue_id IS NULL THEN 0 ELSE 1 END)::INTEGER AS discards,
-  CASE WHEN h.queue_offset = h.unit_offset THEN coalesce(a.answered_at, h.last_answer_at)
+  CASE WHEN h.queue_offset = h.unit_offset THEN greatest(a.answered_at, h.last_answer_at)
     END AS last_answer_at)
 FROM halves h
 ANTI JOIN wins w ON h.queue_id = w.queue_id AND h.unit_offset = w.unit_offset
@@ -142,9 +142,7 @@ def decide(state: State, inputs: Inputs, instants: Instants, parameters: Paramet
         members=members,
         units=units,
     )
-    committed = run(
-        _COMMITTED, {"epoch_at": epoch_at, **delay.delay_parameters(parameters)}, ends=ends
-    )
+    committed = run(_COMMITTED, delay.delay_parameters(epoch_at, parameters), ends=ends)
     waiting_long = pa.concat_tables(
         [
             state.delayed,
@@ -170,7 +168,7 @@ def decide(state: State, inputs: Inputs, instants: Instants, parameters: Paramet
         deliveries=delivered["deliveries"],
         placements=placements,
         new_topics=pa.concat_tables([commanded.grown, delivered["new_topics"]]),
-        command_results=_results(commanded.results, delivered["still_undeliverable"]),
+        command_results=_results(commanded, delivered["still_undeliverable"]),
         state=State(
             halves=remaining,
             waiting=operations.still_waiting(verdicts, judged).cast(NAMINGS),
@@ -202,20 +200,19 @@ def _newly_delayed(committed: pa.Table, epoch_at: int) -> pa.Table:
     ).cast(DELAYED)
 
 
-def _results(results: pa.Table, corrected: pa.Table) -> pa.Table:
+def _results(commanded: commands.Commanded, corrected: pa.Table) -> pa.Table:
     """Give the commands' results, corrected where only delivery could tell."""
     said = {row["admin_offset"]: row["result"] for row in corrected.to_pylist()}
-    rows = [row | {"result": said.get(row["admin_offset"], row["result"])}
-            for row in results.to_pylist()]  # fmt: skip
+    rows = commanded.results.to_pylist()
+    for row in rows:
+        offset = row["admin_offset"]
+        row["result"] = said.get(commanded.repeated.get(offset, offset), row["result"])
     return pa.Table.from_pylist(rows, schema=COMMAND_RESULTS)
 
 
 def _cancelled(cancelled: pa.Table) -> pa.Table:
     return pa.Table.from_pylist(
-        [
-            {**row, "action": "CANCELLED", "real_queue_id": None}
-            for row in cancelled.to_pylist()
-        ],
+        [{**row, "action": "CANCELLED", "real_queue_id": None} for row in cancelled.to_pylist()],
         schema=DELIVERIES,
     )
 
@@ -248,9 +245,7 @@ def _deliver(
             "deliveries": _cancelled(commanded.cancelled),
             "still_undeliverable": COMMAND_RESULTS.empty_table(),
         }
-    new_topics = delivery.new_topics(
-        ordered, discarded, state.topics, commanded.topics, parameters
-    )
+    new_topics = delivery.new_topics(ordered, discarded, state.topics, commanded.topics, parameters)
     topics = pa.concat_tables([state.topics, new_topics])
     routed = delivery.route(ordered, topics, parameters)
     placements = delivery.place(routed, discarded, state.next_offsets)

@@ -11,18 +11,21 @@ from checker.frames import DELAYED, Parameters
 from checker.sql import run
 
 # A level above the last is the last; 0 or none is no delay; a time beyond the maximum is the
-# maximum. `counted_from` is the schedule record's broker time, or T for a committed half.
+# maximum, and one not after T is no delay. `counted_from` is the schedule record's broker time, or
+# T for a committed half.
 DELIVER_AT_SQL = """
   CASE
     WHEN delay_level > 0 THEN counted_from + ($levels)[least(delay_level, len($levels))]
-    WHEN deliver_at IS NOT NULL THEN least(deliver_at, counted_from + $deliver_at_max_ms)
+    WHEN least(deliver_at, counted_from + $deliver_at_max_ms) > $epoch_at
+      AND deliver_at IS NOT NULL THEN least(deliver_at, counted_from + $deliver_at_max_ms)
   END
 """
 
 
-def delay_parameters(parameters: Parameters) -> dict[str, object]:
+def delay_parameters(epoch_at: int, parameters: Parameters) -> dict[str, object]:
     """Give the values that DELIVER_AT_SQL takes."""
     return {
+        "epoch_at": epoch_at,
         "levels": list(parameters.delay_levels_ms),
         "deliver_at_max_ms": parameters.deliver_at_max_ms,
     }
@@ -31,8 +34,8 @@ def delay_parameters(parameters: Parameters) -> dict[str, object]:
 def admit_schedules(schedules: pa.Table, epoch_at: int, parameters: Parameters) -> pa.Table:
     """Give each readable schedule record of this epoch its due time.
 
-    Input: NEW_SCHEDULES. Output: DELAYED; without a delay, or with a time not after T, it is due
-    at once.
+    Input: NEW_SCHEDULES. Output: DELAYED; without a delay it is due since it was stored, or since
+    T where the broker's clock is ahead.
     """
     if schedules.num_rows == 0:
         return DELAYED.empty_table()
@@ -44,6 +47,6 @@ def admit_schedules(schedules: pa.Table, epoch_at: int, parameters: Parameters) 
         FROM (SELECT *, stored_at AS counted_from FROM schedules WHERE error IS NULL)
         ORDER BY queue_id, queue_offset
         """,
-        {"epoch_at": epoch_at, **delay_parameters(parameters)},
+        delay_parameters(epoch_at, parameters),
         schedules=schedules,
     ).cast(DELAYED)

@@ -21,7 +21,9 @@ class Horizon:
 
 
 def known_at(
-    horizons: Iterable[Horizon], landed: Mapping[tuple[str, int], int], before: Mapping[int, int],
+    horizons: Iterable[Horizon],
+    landed: Mapping[tuple[str, int], int],
+    before: Mapping[int, int],
     topic: str,
 ) -> dict[int, int]:
     """Give C by queue of `topic`; a queue of which nothing is known yet is not in it.

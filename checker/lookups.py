@@ -20,8 +20,10 @@ def halves_to_look_up(state: State, inputs: Inputs, half_ends: pa.Table) -> pa.T
     Output: queue_id, queue_offset.
     """
     named = pa.concat_tables(
-        [table.select(["queue_id", "half_queue_offset"]) for table in
-         (state.waiting, namings(inputs.operations, 0))]
+        [
+            table.select(["queue_id", "half_queue_offset"])
+            for table in (state.waiting, namings(inputs.operations, 0))
+        ]
     )
     return run(
         """

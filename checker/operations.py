@@ -201,7 +201,7 @@ def answers(verdicts: pa.Table) -> pa.Table:
         return _ANSWER_ROWS.empty_table()
     return run(
         """
-        SELECT queue_id, unit_offset, arg_max(stored_at, op_queue_offset) AS answered_at
+        SELECT queue_id, unit_offset, max(stored_at) AS answered_at
         FROM verdicts
         WHERE verdict = 'valid' AND decision = 'UNKNOWN' AND status = 'PENDING'
         GROUP BY queue_id, unit_offset
@@ -234,7 +234,10 @@ def conflicts(operations: pa.Table, verdicts: pa.Table, judged: pa.Table) -> pa.
 
 
 def still_waiting(verdicts: pa.Table, judged: pa.Table) -> pa.Table:
-    """Give the namings that wait for their half or for their set. Output: NAMINGS."""
+    """Give the namings that wait for their half or, all of an operation's, for their set.
+
+    Output: NAMINGS.
+    """
     if verdicts.num_rows == 0:
         return NAMINGS.empty_table()
     return run(
@@ -242,9 +245,11 @@ def still_waiting(verdicts: pa.Table, judged: pa.Table) -> pa.Table:
         SELECT v.queue_id, v.op_queue_offset, v.position, v.half_queue_offset, v.decision,
           v.producer_group, v.transaction_id, v.cause, v.stored_at, v.landed_at
         FROM verdicts v
-        LEFT JOIN judged j ON v.queue_id = j.queue_id AND v.op_queue_offset = j.op_queue_offset
-          AND v.position = j.position
-        WHERE v.verdict = 'waits' OR j.verdict = 'waits'
+        LEFT JOIN (SELECT DISTINCT queue_id, op_queue_offset, unit_offset FROM judged
+                   WHERE verdict = 'waits') j
+          ON v.queue_id = j.queue_id AND v.op_queue_offset = j.op_queue_offset
+          AND v.unit_offset = j.unit_offset AND v.verdict = 'valid'
+        WHERE v.verdict = 'waits' OR j.queue_id IS NOT NULL
         ORDER BY v.queue_id, v.op_queue_offset, v.position
         """,
         verdicts=verdicts,

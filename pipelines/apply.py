@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -33,7 +33,8 @@ _ROWS_PER_FILE = 50_000
 
 _TOPIC_ROW = (
     "p.real_queue_id AS queue_id", "p.real_queue_offset AS queue_offset",
-    "{stored_at} AS stored_at", "p.source", "r.born_at", "r.producer_group", "r.transaction_id", "r.real_topic",
+    "{stored_at} AS stored_at", "p.source", "r.born_at", "r.producer_group",
+    "r.transaction_id", "r.real_topic",
     "p.asked_queue_id", "p.reason", "r.keys", "r.tags", "r.properties", "r.body",
     "r.queue_id AS half_queue_id", "r.queue_offset AS half_queue_offset", "r.raw_headers",
     "{epoch} AS epoch",
@@ -104,7 +105,7 @@ class Applier:
         )
         stored_at = self.batch.rows(ADMIN)["stored_at"]
         admin = admin.append_column("stored_at", stored_at.cast(pa.timestamp("us", tz="UTC")))
-        tables = {
+        tables: dict[str, tuple[pa.Table, dict[str, Any]]] = {
             "op": (self.batch.rows(OP), {"epoch": plan.epoch}),
             "admin": (admin, {"epoch": plan.epoch}),
             "outcomes": (decision.outcomes, decided),
@@ -192,8 +193,10 @@ class Applier:
         )
         spark = self.batch.spark
         landed = spark.read.format("delta").load(self.lake.table_path(source))
-        return landed.where(f"epoch < {self.plan.epoch}").where(where).selectExpr(
-            f"'{source}' AS kind", *schemas.HALF.names
+        return (
+            landed.where(f"epoch < {self.plan.epoch}")
+            .where(where)
+            .selectExpr(f"'{source}' AS kind", *schemas.HALF.names)
         )
 
     def _messages(self, records: DataFrame, placements: pa.Table) -> DataFrame:

@@ -54,7 +54,11 @@ class Asker:
     """Send due checks; one for a job."""
 
     def __init__(
-        self, bootstrap_servers: str, client: Mapping[str, str], prefix: str, ask_timeout_ms: int,
+        self,
+        bootstrap_servers: str,
+        client: Mapping[str, str],
+        prefix: str,
+        ask_timeout_ms: int,
         record_bytes_max: int,
     ) -> None:
         self._prefix = prefix
@@ -155,15 +159,20 @@ def _attempt_row(row: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _headers(row: Mapping[str, Any], half: Mapping[str, Any]) -> list[tuple[str, bytes | None]]:
+def _headers(
+    row: Mapping[str, Any], half: Mapping[str, Any]
+) -> list[tuple[str, str | bytes | None]]:
     attempt = _attempt_row(row)
     offsets = ",".join(map(str, row["half_offsets"]))
-    headers: list[tuple[str, bytes | None]] = [
+    headers: list[tuple[str, str | bytes | None]] = [
         (p.PGROUP, row["producer_group"].encode()),
         (p.UNIQ_KEY, row["transaction_id"].encode()),
         (p.REAL_TOPIC, row["real_topic"].encode()),
-        *((name, half[column].encode()) for name, column in ((p.KEYS, "keys"), (p.TAGS, "tags"))
-          if half[column] is not None),
+        *(
+            (name, half[column].encode())
+            for name, column in ((p.KEYS, "keys"), (p.TAGS, "tags"))
+            if half[column] is not None
+        ),
         (p.HALF_QUEUE_ID, str(row["queue_id"]).encode()),
         (p.HALF_QUEUE_OFFSET, offsets.encode()),
         (p.CHECK_TIMES, str(row["check_times"]).encode()),

@@ -168,9 +168,7 @@ class Driver:
         if recovered is not None:
             log.info("finished epoch %d, which an earlier run had planned", recovered.epoch)
 
-    def _compare_clocks(
-        self, kafka: KafkaTopics, epochs: Epochs, clock: EpochClock | None
-    ) -> None:
+    def _compare_clocks(self, kafka: KafkaTopics, epochs: Epochs, clock: EpochClock | None) -> None:
         offset, broker_ms = kafka.ping(self.owner)
         epochs.own_pings[offset] = broker_ms
         self._pinged = time.monotonic()

@@ -212,9 +212,10 @@ class Epochs:
         for topic, topic_id in plan.topic_ids.items():
             now = self._topic_ids.get(topic)
             if now != topic_id:
+                what = "was deleted" if now is None else "was deleted and made again"
                 raise LostInputError(
-                    f"topic {topic} was deleted and made again (id {topic_id}, now {now}): what "
-                    "it held and was not landed is lost; a lake belongs to one log"
+                    f"topic {topic} {what} (id {topic_id}, now {now}): what it held and was not "
+                    "landed is lost; a lake belongs to one log"
                 )
 
     def run(self, decoded: DataFrame, to_offsets: Mapping[Place, int]) -> Plan | None:

@@ -1,11 +1,11 @@
 """Why the job stops, or does not start. Each is one sentence with both values and what to do.
 
-    JobError
-    |-- StartError        something is not as the job needs it; nothing was changed
-    |-- LostInputError    Kafka no longer has what was not landed: it says what is lost
-    |-- ClockError        T and the broker's clock differ too much
-    |-- OwnerError        another driver took the lake over
-    `-- KafkaAwayError    Kafka cannot be reached; the driver tries again
+JobError
+|-- StartError        something is not as the job needs it; nothing was changed
+|-- LostInputError    Kafka no longer has what was not landed: it says what is lost
+|-- ClockError        T and the broker's clock differ too much
+|-- OwnerError        another driver took the lake over
+`-- KafkaAwayError    Kafka cannot be reached; the driver tries again
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ from typing import Any
 
 from confluent_kafka import (
     IsolationLevel,
+    KafkaError,
     KafkaException,
     Producer,
     TopicCollection,
@@ -37,6 +38,12 @@ def client_config(bootstrap_servers: str, client: Mapping[str, str]) -> dict[str
         "log_level": 0,
         "error_cb": lambda error: None,
     }
+
+
+def _is_unknown_topic(error: Exception) -> bool:
+    return isinstance(error, KafkaException) and (
+        error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART
+    )
 
 
 class KafkaTopics:
@@ -140,13 +147,22 @@ class KafkaTopics:
                 )
 
     def topic_ids(self) -> dict[str, str]:
-        """Give each topic's id: a topic made again is another log."""
+        """Give the id of each topic that there is: a topic made again is another log."""
         names = list(self.names.values())
         futures = self._admin.describe_topics(
             TopicCollection(names), request_timeout=_REQUEST_TIMEOUT_S
         )
-        described = self._wait(futures.values(), "topic ids")
-        return {topic.name: str(topic.topic_id) for topic in described}
+        found = {}
+        for name, future in futures.items():
+            try:
+                found[name] = str(future.result(timeout=_REQUEST_TIMEOUT_S).topic_id)
+            except (KafkaException, TimeoutError) as error:
+                if not _is_unknown_topic(error):
+                    raise KafkaAwayError(
+                        f"Kafka at {self._config['bootstrap.servers']} did not answer (topic ids): "
+                        f"{error}"
+                    ) from error
+        return found
 
     def places(self) -> list[Place]:
         """Give all partitions of our topics."""
@@ -160,11 +176,11 @@ class KafkaTopics:
 
     def end_offsets(self, places: Iterable[Place]) -> dict[Place, int]:
         """Give the offset after the last record of each partition, open Kafka transactions too."""
-        return self._offsets(places, OffsetSpec.latest())
+        return self._offsets(places, OffsetSpec.latest())  # type: ignore[no-untyped-call]
 
     def first_offsets(self, places: Iterable[Place]) -> dict[Place, int]:
         """Give the first offset that Kafka still has of each partition."""
-        return self._offsets(places, OffsetSpec.earliest())
+        return self._offsets(places, OffsetSpec.earliest())  # type: ignore[no-untyped-call]
 
     def _offsets(self, places: Iterable[Place], spec: Any) -> dict[Place, int]:
         wanted = {TopicPartition(topic, partition): spec for topic, partition in places}
@@ -186,7 +202,10 @@ class KafkaTopics:
         if self._producer is None:
             self._producer = Producer({**self._config, "acks": "all", "linger.ms": 0})
         seen: list[Any] = []
-        headers = [(p.COMMAND, p.PING.encode()), (p.ACTOR, owner.encode())]
+        headers: list[tuple[str, str | bytes | None]] = [
+            (p.COMMAND, p.PING.encode()),
+            (p.ACTOR, owner.encode()),
+        ]
         try:
             self._producer.produce(
                 self.names[ADMIN],

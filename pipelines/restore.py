@@ -211,9 +211,9 @@ def restore(lake: Lake, progress: Progress, half_topic: str) -> State:
             outcomes=outcomes,
             answers=run(_ANSWERS, values, namings=namings, named_units=named_units),
         ).cast(HALVES),
-        waiting=run(
-            _WAITING, namings=namings, named_units=named_units, half_ends=half_ends
-        ).cast(NAMINGS),
+        waiting=run(_WAITING, namings=namings, named_units=named_units, half_ends=half_ends).cast(
+            NAMINGS
+        ),
         delayed=_waiting_for_time(lake, last.epoch),
         topics=topics_before(lake, last.epoch + 1),
         next_offsets=pa.Table.from_pylist(

@@ -207,9 +207,7 @@ def parse(values: dict[str, Any], source: str) -> Settings:
     client = _client(kafka.pop("client", {}), source)
     settings = Settings(
         lake=_section(LakeSettings, "lake", values.get("lake", {}), source),
-        kafka=dataclasses.replace(
-            _section(KafkaSettings, "kafka", kafka, source), client=client
-        ),
+        kafka=dataclasses.replace(_section(KafkaSettings, "kafka", kafka, source), client=client),
         transaction=_section(
             TransactionSettings, "transaction", values.get("transaction", {}), source
         ),

@@ -1,9 +1,9 @@
 """What can be wrong with a lake.
 
-    LakeError
-    |-- NotALakeError       there is no lake at that path, or something else is
-    |-- NewerLakeError      a newer version made it
-    `-- LakeLockedError     another driver writes it
+LakeError
+|-- NotALakeError       there is no lake at that path, or something else is
+|-- NewerLakeError      a newer version made it
+`-- LakeLockedError     another driver writes it
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ class Lake:
 
         Replay: makes what is missing; the `lake` row is written last and once.
         """
-        for table in TABLES:
+        for table in sorted(TABLES, key="lake".__eq__):  # it is no lake before it has all tables
             self.create_table(table)
         rows = self.read("lake")
         if rows.num_rows == 0:

@@ -235,9 +235,7 @@ CATALOG: Final = pa.schema(
         ("created_at", _INSTANT),
     ]
 )
-LAKE: Final = pa.schema(
-    [("lake_id", _TEXT), ("format_version", _INT), ("created_at", _INSTANT)]
-)
+LAKE: Final = pa.schema([("lake_id", _TEXT), ("format_version", _INT), ("created_at", _INSTANT)])
 
 TABLES: Final = {
     "lake": LAKE,

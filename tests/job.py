@@ -51,7 +51,9 @@ def settings_for(
 
 
 def wait_until(
-    is_met: Callable[[], Any], what: str, deadline_s: float = DEADLINE_S,
+    is_met: Callable[[], Any],
+    what: str,
+    deadline_s: float = DEADLINE_S,
     seen: Callable[[], Any] = lambda: "",
 ) -> Any:
     """Wait for a condition and give what it gave; say what was seen last when time is up."""
@@ -109,9 +111,7 @@ class Job:
         """Say whether the driver still runs."""
         return self._thread.is_alive()
 
-    def rows(
-        self, table: str, columns: Sequence[str] | None = None
-    ) -> list[dict[str, Any]]:
+    def rows(self, table: str, columns: Sequence[str] | None = None) -> list[dict[str, Any]]:
         """Read a table as plain rows; instants in ms."""
         rows = Lake(self.settings.lake.path).read(table, columns)
         plain = rows.to_pylist()
@@ -122,6 +122,8 @@ class Job:
 
     def messages(self, topic: str) -> list[dict[str, Any]]:
         """Read a real topic in queue order; none while it does not exist."""
+        if not self.lake.exists():
+            return []
         ids = {row["topic"]: row["table_id"] for row in self.rows("catalog")}
         if topic not in ids:
             return []

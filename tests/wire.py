@@ -35,7 +35,11 @@ class Wire:
         )
 
     def send(
-        self, topic: str, queue: int, value: bytes | None, headers: Sequence[Header],
+        self,
+        topic: str,
+        queue: int,
+        value: bytes | None,
+        headers: Sequence[Header],
         key: bytes | None = None,
     ) -> int:
         """Send one record and give its offset."""
@@ -53,21 +57,29 @@ class Wire:
         return offsets[0]
 
     def half(
-        self, transaction_id: str, queue: int = 0, body: bytes | None = b"body",
-        topic: str = "orders", group: str = "g", **extra: str,
+        self,
+        transaction_id: str,
+        queue: int = 0,
+        body: bytes | None = b"body",
+        topic: str = "orders",
+        group: str = "g",
+        **extra: str,
     ) -> int:
         """Send a half message and give its offset."""
         headers = half_headers(transaction_id, topic, group, **extra)
         return self.send(self._kafka.half_topic, queue, body, headers)
 
     def end(
-        self, decision: str, *offsets: int, queue: int = 0, group: str = "g",
-        ids: Sequence[str] = (), **extra: str,
+        self,
+        decision: str,
+        *offsets: int,
+        queue: int = 0,
+        group: str = "g",
+        ids: Sequence[str] = (),
+        **extra: str,
     ) -> int:
         """Send an operation and give its offset."""
-        headers: list[Header] = list(
-            p.operation_headers(group, decision, ids, extra.items())
-        )
+        headers: list[Header] = list(p.operation_headers(group, decision, ids, extra.items()))
         if not ids:
             headers = [header for header in headers if header[0] != p.UNIQ_KEY]
         return self.send(self._kafka.op_topic, queue, p.operation_body(offsets), headers)

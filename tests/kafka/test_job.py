@@ -132,8 +132,9 @@ def test_an_unanswered_half_is_asked_check_max_times_and_then_given_up(
         checks.sort(key=lambda row: row["sent_at"])
         assert [row["check_times"] for row in checks] == [1, 2, 3]
         assert all(row["acknowledged"] for row in checks)
-        assert {row["acknowledged"] for row in job.rows("checks")
-                if row["producer_group"] == "no-topic"} == {False}
+        assert {
+            row["acknowledged"] for row in job.rows("checks") if row["producer_group"] == "no-topic"
+        } == {False}
         (copy,) = job.messages(CHECK_MAX_TOPIC)
         assert (copy["body"], copy["reason"]) == (b"asked", "check_max")
         assert copy["real_topic"] == "orders"

@@ -9,7 +9,14 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewTopic,
+    ResourceType,
+)
 from pyspark.sql import SparkSession
 
 from pipelines.broker import Broker
@@ -31,7 +38,12 @@ def _session(spark: SparkSession) -> None:
 
 
 def _refusal(settings: Settings) -> BaseException:
-    job = Job(settings).start()
+    job = Job(settings)
+    job.begin()
+    try:
+        wait_until(lambda: not job.is_running(), "the refusal")
+    finally:
+        job.driver.stop()
     job.wait_until_dead()
     assert job.error is not None
     assert "\n" not in str(job.error)
@@ -75,9 +87,7 @@ def test_a_checkpoint_of_another_lake_is_refused(
     assert "belongs to lake" in str(error)
 
 
-def test_a_deleted_checkpoint_loses_nothing(
-    broker: Broker, tmp_path: Path, unique: Unique
-) -> None:
+def test_a_deleted_checkpoint_loses_nothing(broker: Broker, tmp_path: Path, unique: Unique) -> None:
     checkpoint = tmp_path / "checkpoint"
     settings = settings_for(
         broker, tmp_path / "lake", unique("gone"), stream={"checkpoint": str(checkpoint)}
@@ -100,9 +110,13 @@ def test_a_topic_without_broker_time_is_refused(
     settings = settings_for(broker, tmp_path / "lake", unique("time"))
     Job(settings).prepare_topics()
     admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
-    resource = ConfigResource(ResourceType.TOPIC, settings.kafka.half_topic)
-    resource.set_config("message.timestamp.type", "CreateTime")
-    for future in admin.alter_configs([resource]).values():
+    change = ConfigEntry(
+        "message.timestamp.type", "CreateTime", incremental_operation=AlterConfigOpType.SET
+    )
+    resource = ConfigResource(
+        ResourceType.TOPIC, settings.kafka.half_topic, incremental_configs=[change]
+    )
+    for future in admin.incremental_alter_configs([resource]).values():
         future.result(10)
     error = _refusal(settings)
     assert isinstance(error, StartError)
@@ -126,8 +140,9 @@ def test_fewer_op_partitions_than_half_partitions_are_refused(
     assert "2 partitions" in str(error) and "has 3" in str(error)
 
 
-def test_a_topic_made_again_stops_the_job_and_says_what_is_lost(
-    broker: Broker, tmp_path: Path, unique: Unique
+@pytest.mark.parametrize("is_made_again", [False, True])
+def test_a_deleted_topic_stops_the_job_and_says_what_is_lost(
+    broker: Broker, tmp_path: Path, unique: Unique, is_made_again: bool
 ) -> None:
     settings = settings_for(broker, tmp_path / "lake", unique("again"))
     wire = Wire(settings)
@@ -140,9 +155,12 @@ def test_a_topic_made_again_stops_the_job_and_says_what_is_lost(
     wait_until(
         lambda: settings.kafka.half_topic not in admin.list_topics(timeout=5).topics, "deletion"
     )
+    if is_made_again:
+        Job(settings).prepare_topics()
     error = _refusal(settings)
     assert isinstance(error, LostInputError)
-    assert "deleted and made again" in str(error)
+    said = "was deleted and made again" if is_made_again else "was deleted (id"
+    assert f"{settings.kafka.half_topic} {said}" in str(error)
 
 
 def test_records_deleted_before_they_landed_stop_the_job_and_are_named(
