@@ -104,10 +104,19 @@ class KafkaTopics:
         made = self._admin.create_topics(missing, request_timeout=_REQUEST_TIMEOUT_S)
         self._wait(made.values(), "making topics")
         deadline = time.monotonic() + _REQUEST_TIMEOUT_S
-        while not set(self.names.values()) <= set(self._existing()):
+        while not self._are_ready():
             if time.monotonic() > deadline:
                 raise KafkaAwayError(f"new topics did not appear: {[t.topic for t in missing]}")
             time.sleep(0.05)
+
+    def _are_ready(self) -> bool:
+        """Say whether all topics are there and each partition has found its leader."""
+        if not set(self.names.values()) <= set(self._existing()):
+            return False
+        try:
+            return bool(self.end_offsets(self.places()))
+        except KafkaAwayError:
+            return False
 
     def check(self, needs_append_time: bool = True) -> None:
         """Check what the rules rest on: LogAppendTime, and op partitions for all half partitions.

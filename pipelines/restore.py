@@ -85,7 +85,7 @@ SELECT l.queue_id, l.queue_offset, l.producer_group, l.transaction_id, l.tran_si
   (CASE WHEN u.rearmed_epoch IS NULL THEN l.check_times ELSE 0 END
     + coalesce(a.times, 0))::INTEGER AS check_times,
   coalesce(a.sent_at, CASE WHEN u.rearmed_epoch IS NULL THEN l.checked_at END) AS checked_at,
-  CASE WHEN l.queue_offset = l.unit_offset THEN coalesce(w.answered_at, l.last_answer_at) END
+  CASE WHEN l.queue_offset = l.unit_offset THEN greatest(w.answered_at, l.last_answer_at) END
     AS last_answer_at,
   CASE WHEN g.arm = u.arm THEN g.cause WHEN u.rearmed_epoch IS NULL THEN l.discard_cause END
     AS discard_cause,
@@ -131,8 +131,7 @@ GROUP BY h.queue_id, h.queue_offset
 """
 
 _ANSWERS = """
-SELECT n.queue_id, u.unit_offset,
-  arg_max(n.stored_at, (greatest(n.op_epoch, u.epoch), n.op_queue_offset)) AS answered_at
+SELECT n.queue_id, u.unit_offset, max(n.stored_at) AS answered_at
 FROM namings n
 JOIN named_units u ON n.queue_id = u.queue_id AND n.half_queue_offset = u.queue_offset
 WHERE n.decision = 'UNKNOWN' AND greatest(n.op_epoch, u.epoch) > $snapshot
@@ -143,18 +142,13 @@ _WAITING = """
 SELECT queue_id, op_queue_offset, position, half_queue_offset, decision, producer_group,
   transaction_id, cause, stored_at, landed_at
 FROM (
-  SELECT n.*, u.unit_offset, e.half_end,
-    row_number() OVER (PARTITION BY n.queue_id, n.op_queue_offset, u.unit_offset
-                       ORDER BY n.position) AS naming_of_unit,
-    row_number() OVER (PARTITION BY n.queue_id, n.op_queue_offset, n.half_queue_offset
-                       ORDER BY n.position) AS naming_of_half
+  SELECT n.*, u.unit_offset, e.half_end
   FROM namings n
   LEFT JOIN named_units u ON n.queue_id = u.queue_id AND n.half_queue_offset = u.queue_offset
   LEFT JOIN half_ends e ON n.queue_id = e.queue_id
 )
 WHERE half_queue_offset >= coalesce(half_end, 0)
-  OR (unit_offset IS NOT NULL AND decision <> 'UNKNOWN'
-      AND (naming_of_unit = 1 OR naming_of_half > 1))
+  OR (unit_offset IS NOT NULL AND decision <> 'UNKNOWN')
 ORDER BY queue_id, op_queue_offset, position
 """
 

@@ -51,8 +51,11 @@ class Lake:
         return TOPIC if table.startswith("topics/") else TABLES[table]
 
     def exists(self) -> bool:
-        """Say whether there is a lake at this path."""
-        return DeltaTable.is_deltatable(self.table_path("lake"), self.storage_options)
+        """Say whether there is a lake at this path; one that is half made is none yet."""
+        path = self.table_path("lake")
+        if not DeltaTable.is_deltatable(path, self.storage_options):
+            return False
+        return bool(self.read("lake").num_rows)
 
     def create(self, now: dt.datetime) -> str:
         """Make the lake where there is none, finish one half made, and give its id.

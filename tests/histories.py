@@ -220,9 +220,11 @@ def _add_commands(chance: random.Random, epochs: list[Row], queue_count: int) ->
                     ("CANCEL", f"schedule:{chance.randint(0, 2)}-{chance.randint(0, 3)}"),
                     ("CREATE_TOPIC", f"topic:{topic}"),
                     ("CANCEL", "nothing"),
+                    ("PING", None),
+                    ("MAINTAIN", None),
                 )
             )
-            error = "bad_command" if chance.random() < 0.03 else None
+            error = "unknown_command" if chance.random() < 0.03 else None
             row = {"command": command, "target": target, "error": error}
             epoch["commands"].append({"admin_offset": admin_offset, **row})
             admin_offset += 1

@@ -47,6 +47,8 @@ class Messages:
         """Do what an operator asks, and say what came of it."""
         if row["error"] is not None:
             return str(row["error"])
+        if row["command"] in ("PING", "MAINTAIN"):
+            return "accepted"
         text = row["target"] or ""
         if row["command"] == "RESUME" and (found := re.fullmatch(r"undeliverable:(\d+)", text)):
             return self._resume(int(found[1]), row["admin_offset"])

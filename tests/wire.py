@@ -31,7 +31,12 @@ class Wire:
     def __init__(self, settings: Settings) -> None:
         self._kafka = settings.kafka
         self._producer = Producer(
-            {"bootstrap.servers": settings.kafka.bootstrap_servers, "linger.ms": 0}
+            {
+                "bootstrap.servers": settings.kafka.bootstrap_servers,
+                "linger.ms": 0,
+                "log_level": 0,
+                "error_cb": lambda error: None,
+            }
         )
 
     def send(

@@ -71,7 +71,16 @@ def test_histories_are_two_thousand_and_hit_every_end_and_every_conflict() -> No
             "resumed",
             "not_undeliverable",
         ),
-        *("cancelled", "not_delayed", "created", "grown", "unchanged", "bad_target"),
+        *(
+            "cancelled",
+            "not_delayed",
+            "created",
+            "grown",
+            "unchanged",
+            "bad_target",
+            "accepted",
+            "unknown_command",
+        ),
         *("arm 0", "arm 1", "check 1", "check 2", "check 3"),
     }
     assert expected - hits.keys() == set()

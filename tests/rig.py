@@ -1,0 +1,122 @@
+"""Run epochs one by one over real Kafka and a real lake, at instants handed in.
+
+What the job does, without its stream: a test says when an epoch begins and what the clock says.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from pipelines.ask import Asker
+from pipelines.epoch import Epochs, EpochSettings
+from pipelines.gather import kafka_records
+from pipelines.kafka_options import spark_options
+from pipelines.kafka_topics import KafkaTopics
+from pipelines.settings import Settings
+from storage.epochs import Plan, Range
+from storage.kafka_rows import decode
+from storage.lake import Lake
+from tests.job import plain_state
+
+OWNER = "rig"
+# What differs between two runs of one epoch: who ran it, and how long it took.
+UNLIKE = {
+    "lake": {"lake_id", "created_at"},
+    "epochs": {"step_ms", "written_at"},
+}
+
+
+class Rig:
+    """The epochs of one lake. A new one is a new process: it knows what the lake says."""
+
+    def __init__(self, spark: SparkSession, settings: Settings) -> None:
+        self.now_ms = 0
+        self.lake = Lake(settings.lake.path)
+        self._spark = spark
+        self._settings = settings
+        self._kafka = KafkaTopics(settings, settings.kafka.topics())
+        self._asker = Asker(
+            settings.kafka.bootstrap_servers,
+            settings.kafka.client,
+            settings.kafka.check_topic_prefix,
+            settings.transaction.ask_timeout_ms,
+            settings.transaction.message_bytes_max,
+        )
+        self.epochs = Epochs(
+            spark,
+            self.lake,
+            self._kafka,
+            self._asker,
+            EpochSettings(
+                parameters=settings.parameters(),
+                limits=settings.wire_limits(),
+                snapshot_epochs=settings.lake.pending_snapshot_epochs,
+                kafka_options=spark_options(settings.kafka),
+                owner=OWNER,
+            ),
+            lambda: self.now_ms,
+        )
+
+    def __enter__(self) -> Rig:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.epochs.close()
+        self._asker.close()
+
+    def start(self) -> Plan | None:
+        """Do what a start does. Output: the plan of the epoch that was finished, if any."""
+        if not self.lake.exists():
+            self._kafka.create_missing()
+            self.lake.create(dt.datetime.now(dt.timezone.utc))
+        progress = self.epochs.take_up()
+        self.epochs.check_identity(progress.unfinished or progress.last)
+        return self.epochs.recover(progress)
+
+    def run(self, at_ms: int) -> Plan | None:
+        """Run one epoch over all that Kafka has."""
+        self.now_ms = at_ms
+        places = self._kafka.places()
+        ends = self._kafka.end_offsets(places)
+        starts = self.epochs.start_offsets()
+        ranges = tuple(
+            Range(*place, starts[place], ends[place], ends[place])
+            for place in places
+            if ends[place] > starts[place]
+        )
+        options = spark_options(self._settings.kafka)
+        # As in the stream, decoding is part of the plan that reads.
+        whole = ranges or (Range(*places[0], ends[places[0]], ends[places[0]], ends[places[0]]),)
+        records = decode(kafka_records(self._spark, whole, options), self._settings.wire_limits())
+        return self.epochs.run(records, ends)
+
+    def state(self) -> dict[str, list[Any]]:
+        """Give the state in memory as sorted rows."""
+        return plain_state(self.epochs.state)
+
+
+def tables_of(path: Path) -> list[str]:
+    """Name all tables of a lake."""
+    logs = path.glob("**/_delta_log")
+    return sorted(str(log.parent.relative_to(path)) for log in logs)
+
+
+def rows_of(path: Path) -> dict[str, list[str]]:
+    """Give all rows of all tables of a lake, sorted; without what may differ between two runs."""
+    lake = Lake(str(path))
+    found = {}
+    for table in tables_of(path):
+        rows = lake.read(table)
+        kept = [name for name in rows.column_names if name not in UNLIKE.get(table, set())]
+        found[table] = sorted(repr(row) for row in rows.select(kept).to_pylist())
+    return found

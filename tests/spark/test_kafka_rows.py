@@ -1,0 +1,292 @@
+"""Decoding: every record is one row; what cannot be read has its reason and is kept raw."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from chispa import assert_df_equality
+from pyspark.sql import Row, SparkSession
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from pipelines.gather import NARROW
+from storage.kafka_rows import ADMIN, HALF, OP, SCHEDULE, WireLimits, decode
+from txlake import protocol as p
+
+Header = tuple[str, bytes | None]
+Decode = Callable[..., dict[str, Any]]
+
+STORED_AT = dt.datetime(2026, 1, 2, 3, 4, 5)
+LIMITS = WireLimits(
+    topics={HALF: "halves", OP: "ops", SCHEDULE: "later", ADMIN: "commands"},
+    check_topic_prefix="TRANS_CHECK_",
+    message_bytes_max=1_000,
+    messages_max=10,
+)
+RECORDS = StructType(
+    [
+        StructField("key", BinaryType()),
+        StructField("value", BinaryType()),
+        StructField("topic", StringType()),
+        StructField("partition", IntegerType()),
+        StructField("offset", LongType()),
+        StructField("timestamp", TimestampType()),
+        StructField(
+            "headers",
+            ArrayType(
+                StructType([StructField("key", StringType()), StructField("value", BinaryType())])
+            ),
+        ),
+    ]
+)
+HALF_HEADERS: dict[str, bytes] = {
+    p.TRAN_MSG: b"true",
+    p.PGROUP: b"shop",
+    p.UNIQ_KEY: b"tx-1",
+    p.REAL_TOPIC: b"orders",
+}
+OP_HEADERS: dict[str, bytes] = {p.TAGS: b"d", p.PGROUP: b"shop", p.TRAN_TYPE: b"8"}
+
+
+def _records(spark: SparkSession, records: list[tuple[str, bytes | None, list[Header] | None]]):  # type: ignore[no-untyped-def]
+    rows = [
+        (b"key", value, topic, 3, offset, STORED_AT, headers)
+        for offset, (topic, value, headers) in enumerate(records)
+    ]
+    return spark.createDataFrame(rows, RECORDS)
+
+
+def _decoded(
+    spark: SparkSession, records: list[tuple[str, bytes | None, list[Header] | None]]
+) -> list[dict[str, Any]]:
+    rows = decode(_records(spark, records), LIMITS).orderBy("queue_offset").collect()
+    return [row.asDict(recursive=True) for row in rows]
+
+
+def _half(changes: dict[str, bytes | None] | None = None) -> list[Header]:
+    """Give a half's headers; None takes one away."""
+    headers = {**HALF_HEADERS, **(changes or {})}
+    return [(name, value) for name, value in headers.items() if value is not None]
+
+
+def _op(changes: dict[str, bytes | None] | None = None) -> list[Header]:
+    headers = {**OP_HEADERS, **(changes or {})}
+    return [(name, value) for name, value in headers.items() if value is not None]
+
+
+# record (topic, value, headers) -> the reason, or None where it can be read
+VERDICTS: list[tuple[str, bytes | None, list[Header] | None, str | None]] = [
+    ("halves", b"body", _half(), None),
+    ("halves", None, _half(), None),
+    ("halves", b"body", _half({p.TXV: b"1"}), None),
+    ("halves", b"body", _half({p.TXV: b"2"}), "newer_version"),
+    ("halves", b"body", _half({p.TXV: b"2", p.PGROUP: b"?"}), "newer_version"),
+    ("halves", b"body", _half({p.TXV: b""}), "newer_version"),
+    ("halves", b"body", [*_half(), (p.TXV, None)], "newer_version"),
+    ("halves", b"body", None, "bad_producer_group"),
+    ("halves", b"body", _half({p.PGROUP: None}), "bad_producer_group"),
+    ("halves", b"body", _half({p.PGROUP: b""}), "bad_producer_group"),
+    ("halves", b"body", _half({p.PGROUP: b"a b"}), "bad_producer_group"),
+    ("halves", b"body", _half({p.PGROUP: b"a\n"}), "bad_producer_group"),
+    ("halves", b"body", _half({p.PGROUP: b"g" * 127}), None),
+    ("halves", b"body", _half({p.PGROUP: b"g" * 128}), "bad_producer_group"),
+    ("halves", b"body", _half({p.PGROUP: "gr\u00fcn".encode()}), "bad_producer_group"),
+    ("halves", b"body", _half({p.PGROUP: b"\xff"}), "bad_producer_group"),
+    ("halves", b"body", [(p.PGROUP, b"g"), *_half({p.PGROUP: None}), (p.PGROUP, b"?")], None),
+    ("halves", b"body", _half({p.UNIQ_KEY: None}), "bad_transaction_id"),
+    ("halves", b"body", _half({p.UNIQ_KEY: b"a.b"}), "bad_transaction_id"),
+    ("halves", b"body", _half({p.UNIQ_KEY: b"t" * 129}), "bad_transaction_id"),
+    ("halves", b"body", _half({p.REAL_TOPIC: None}), "bad_real_topic"),
+    ("halves", b"body", _half({p.REAL_TOPIC: b".."}), "bad_real_topic"),
+    ("halves", b"body", _half({p.REAL_TOPIC: b"a/b"}), "bad_real_topic"),
+    ("halves", b"body", _half({p.REAL_TOPIC: b"ops"}), "bad_real_topic"),
+    ("halves", b"body", _half({p.REAL_TOPIC: b"TRANS_CHECK_x"}), "bad_real_topic"),
+    ("halves", b"body", _half({p.REAL_TOPIC: b"TRANS_CHECK_MAX_TIME_TOPIC"}), "bad_real_topic"),
+    ("halves", b"body", _half({p.REAL_TOPIC: b"TRANS_UNDELIVERABLE_TOPIC"}), "bad_real_topic"),
+    ("halves", b"body", _half({p.TRAN_SIZE: b"2", p.TRAN_SEQ: b"1"}), None),
+    ("halves", b"body", _half({p.TRAN_SIZE: b"10", p.TRAN_SEQ: b"0"}), None),
+    ("halves", b"body", _half({p.TRAN_SIZE: b"11", p.TRAN_SEQ: b"0"}), "bad_set"),
+    ("halves", b"body", _half({p.TRAN_SIZE: b"2", p.TRAN_SEQ: b"2"}), "bad_set"),
+    ("halves", b"body", _half({p.TRAN_SIZE: b"0", p.TRAN_SEQ: b"0"}), "bad_set"),
+    ("halves", b"body", _half({p.TRAN_SIZE: b"2"}), "bad_set"),
+    ("halves", b"body", _half({p.TRAN_SEQ: b"0"}), "bad_set"),
+    ("halves", b"body", _half({p.TRAN_SIZE: b"+2", p.TRAN_SEQ: b"1"}), "bad_set"),
+    ("halves", b"x" * 940, _half(), None),
+    ("halves", b"x" * 1_000, _half(), "too_large"),
+    ("halves", b"x", _half({"user": b"y" * 1_000}), "too_large"),
+    ("ops", b"17,18,25,", _op(), None),
+    ("ops", b"17", _op({p.UNIQ_KEY: b"a"}), None),
+    ("ops", b"17,18", _op({p.UNIQ_KEY: b"a,b"}), None),
+    ("ops", b"17", _op({p.TXV: b"9"}), "newer_version"),
+    ("ops", b"17", _op({p.TRAN_TYPE: None}), "bad_tran_type"),
+    ("ops", b"17", _op({p.TRAN_TYPE: b"08"}), "bad_tran_type"),
+    ("ops", b"17", _op({p.TRAN_TYPE: b"4"}), "bad_tran_type"),
+    ("ops", b"17", _op({p.PGROUP: None}), "bad_producer_group"),
+    ("ops", b"", _op(), "bad_offsets"),
+    ("ops", None, _op(), "bad_offsets"),
+    ("ops", b",17", _op(), "bad_offsets"),
+    ("ops", b"17,,18", _op(), "bad_offsets"),
+    ("ops", b"17 ", _op(), "bad_offsets"),
+    ("ops", b"-1", _op(), "bad_offsets"),
+    ("ops", b"9" * 18, _op(), None),
+    ("ops", b"9" * 19, _op(), "bad_offsets"),
+    ("ops", b"17\n", _op(), "bad_offsets"),
+    ("ops", b"17,18", _op({p.UNIQ_KEY: b"a"}), "bad_transaction_id"),
+    ("ops", b"17", _op({p.UNIQ_KEY: b"\xff"}), "bad_transaction_id"),
+    ("later", b"body", [(p.REAL_TOPIC, b"orders")], None),
+    ("later", b"body", [], "bad_real_topic"),
+    ("later", b"body", _half({p.PGROUP: b"a b"}), "bad_producer_group"),
+    ("later", b"body", _half({p.UNIQ_KEY: b"a.b"}), "bad_transaction_id"),
+    ("later", b"x" * 1_000, [(p.REAL_TOPIC, b"orders")], "too_large"),
+    ("later", b"body", [(p.REAL_TOPIC, b"orders"), (p.TXV, b"0")], "newer_version"),
+    ("commands", None, [(p.COMMAND, b"PING")], None),
+    ("commands", None, [(p.COMMAND, b"ping")], "unknown_command"),
+    ("commands", None, [], "unknown_command"),
+    ("commands", None, [(p.COMMAND, b"PING"), (p.TXV, b"2")], "newer_version"),
+]
+
+
+def test_every_record_is_one_row_with_its_first_reason(spark: SparkSession) -> None:
+    rows = _decoded(spark, [record[:3] for record in VERDICTS])
+    assert len(rows) == len(VERDICTS)
+    found = [(record[:3], row["error"]) for record, row in zip(VERDICTS, rows, strict=True)]
+    assert found == [(record[:3], record[3]) for record in VERDICTS]
+    for (topic, value, headers, reason), row in zip(VERDICTS, rows, strict=True):
+        assert (bytes(row["body"]) if row["body"] is not None else None) == value
+        assert bytes(row["raw_key"]) == b"key"
+        if reason is not None:
+            raw = [(h["key"], h["value"] and bytes(h["value"])) for h in row["raw_headers"]]
+            assert raw == [
+                (name, v or None if v is None else v or b"") for name, v in headers or []
+            ]
+            assert row["real_topic"] is None and row["half_offsets"] is None, topic
+
+
+def test_a_half_in_columns(spark: SparkSession) -> None:
+    optional = {
+        p.REAL_QID: b"5",
+        p.KEYS: b"k1 k2",
+        p.TAGS: b"t",
+        p.DELAY: b"3",
+        p.DELIVER_AT: b"1700000000000",
+        p.CHECK_IMMUNITY: b"7",
+        p.BORN_TIMESTAMP: b"1600000000001",
+        p.TRAN_SIZE: b"2",
+        p.TRAN_SEQ: b"1",
+        p.TXV: b"1",
+        "colour": "gr\u00fcn".encode(),
+        "empty": b"",
+    }
+    decoded = decode(_records(spark, [("halves", b"body", _half(optional))]), LIMITS)
+    utc = dt.timezone.utc
+    expected = Row(
+        kind="half", queue_id=3, queue_offset=0, producer_group="shop", transaction_id="tx-1",
+        real_topic="orders", real_queue_id=5, keys="k1 k2", tags="t", delay_level=3,
+        deliver_at=dt.datetime.fromtimestamp(1_700_000_000, utc).replace(tzinfo=None),
+        immunity_ms=7_000, tran_size=2, tran_seq=1,
+        born_at=dt.datetime.fromtimestamp(1_600_000_000.001, utc).replace(tzinfo=None),
+        properties={"colour": "gr\u00fcn", "empty": ""}, body=bytearray(b"body"),
+    )  # fmt: skip
+    columns = list(expected.asDict())
+    wanted = spark.createDataFrame([tuple(expected)], decoded.select(columns).schema)
+    assert_df_equality(decoded.select(columns), wanted, ignore_nullable=True)
+    (row,) = decoded.collect()
+    assert row.error is None and row.raw_headers is None
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_user_headers_are_found_in_any_order(spark: SparkSession, is_first: bool) -> None:
+    users: list[Header] = [("a", b"1"), ("b", b"2")]
+    headers = users + _half() if is_first else _half() + users
+    (row,) = _decoded(spark, [("halves", b"", headers)])
+    assert row["properties"] == {"a": "1", "b": "2"}
+    assert row["raw_headers"] is None
+    assert row["producer_group"] == "shop"
+
+
+def test_user_headers_that_do_not_fit_text_are_kept_raw_and_the_rest_in_properties(
+    spark: SparkSession,
+) -> None:
+    users: list[Header] = [("a", b"1"), ("a", b"2"), ("bad", b"\xff\xfe"), ("none", None)]
+    (row,) = _decoded(spark, [("halves", b"", [*_half(), *users])])
+    assert row["error"] is None
+    assert row["properties"] == {"a": "1"}
+    raw = [(h["key"], h["value"] and bytes(h["value"])) for h in row["raw_headers"]]
+    assert raw == [*_half(), *users]
+
+
+@pytest.mark.parametrize(
+    ("name", "column", "bad"),
+    [
+        (p.REAL_QID, "real_queue_id", b"abc"),
+        (p.REAL_QID, "real_queue_id", b"-1"),
+        (p.DELAY, "delay_level", b"abc"),
+        (p.DELAY, "delay_level", b"-1"),
+        (p.DELIVER_AT, "deliver_at", b"tomorrow"),
+        (p.CHECK_IMMUNITY, "immunity_ms", b" 7"),
+        (p.CHECK_IMMUNITY, "immunity_ms", b"1234567890"),
+        (p.BORN_TIMESTAMP, "born_at", b"1e3"),
+        (p.KEYS, "keys", b"\xff"),
+        (p.TAGS, "tags", b"\xff"),
+    ],
+)
+def test_an_optional_header_that_cannot_be_read_counts_as_absent_and_is_kept_raw(
+    spark: SparkSession, name: str, column: str, bad: bytes
+) -> None:
+    (row,) = _decoded(spark, [("halves", b"", _half({name: bad}))])
+    assert row["error"] is None
+    assert row[column] is None
+    assert (name, bad) in [(h["key"], bytes(h["value"])) for h in row["raw_headers"]]
+
+
+def test_an_instant_after_the_year_9999_is_its_last(spark: SparkSession) -> None:
+    (row,) = _decoded(spark, [("later", b"", _half({p.DELIVER_AT: b"999999999999999999"}))])
+    assert row["deliver_at"] == dt.datetime(9999, 12, 31, 23, 59, 59, 999_000)
+
+
+def test_an_operation_in_columns(spark: SparkSession) -> None:
+    headers = _op(
+        {
+            p.TRAN_TYPE: b"12",
+            p.UNIQ_KEY: b"a,b",
+            p.FROM_CHECK: b"true",
+            p.CHECK_ID: b"0-17-0-1",
+            p.REMARK: b"why",
+            p.ACTOR: b"me",
+            p.REASON: b"because",
+        }
+    )
+    (row,) = _decoded(spark, [("ops", b"17,18,", headers)])
+    assert (row["decision"], row["half_offsets"], row["transaction_ids"]) == (
+        "ROLLBACK", [17, 18], ["a", "b"],
+    )  # fmt: skip
+    assert row["from_check"] is True
+    assert (row["check_id"], row["remark"]) == ("0-17-0-1", "why")
+    assert (row["actor"], row["reason"]) == ("me", "because")
+
+
+def test_a_long_operation_is_read(spark: SparkSession) -> None:
+    offsets = range(1_000_000, 1_020_000)
+    (row,) = _decoded(spark, [("ops", ",".join(map(str, offsets)).encode(), _op())])
+    assert row["half_offsets"] == list(offsets)
+
+
+def test_ticks_are_no_records(spark: SparkSession) -> None:
+    ticks = spark.createDataFrame([(None,) * len(RECORDS)], RECORDS)
+    assert decode(ticks, LIMITS).count() == 0
+
+
+def test_the_driver_gets_every_narrow_column(spark: SparkSession) -> None:
+    columns = decode(_records(spark, []), LIMITS).columns
+    assert set(NARROW.names) <= set(columns)
