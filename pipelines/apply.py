@@ -1,9 +1,10 @@
 """Apply a decision: land what came, write what was decided, deliver messages.
 
 Each (table, epoch) is appended once. In recovery a table that already holds the epoch is skipped;
-what it holds is what would be written, since the decision is a function of the plan. Narrow rows
-are written from the driver; rows with bodies by Spark, from the persisted micro-batch, or for
-older halves from the touched ranges of `half` and `schedule`.
+what it holds is what would be written, since the decision is a function of the plan. Rows are
+written from the driver. Only where an epoch's messages are too large for it (`DRIVER_BYTES_MAX`)
+Spark writes those with bodies, from the persisted micro-batch, and for older halves from the
+touched ranges of `half` and `schedule`.
 """
 
 from __future__ import annotations
@@ -18,11 +19,12 @@ import pyarrow.compute as pc
 
 from checker.frames import Decision
 from checker.sql import run
-from pipelines.gather import Batch
+from pipelines.gather import DRIVER_BYTES_MAX, Batch
 from storage import schemas
 from storage.epochs import Plan
 from storage.kafka_rows import ADMIN, HALF, OP, SCHEDULE
 from storage.lake import Lake
+from storage.messages import read_messages
 from storage.rows import instant, to_rows
 
 if TYPE_CHECKING:
@@ -45,6 +47,10 @@ _WITH_AGE = """
 SELECT p.*, p.queue_offset >= s.from_offset AS is_new
 FROM placements p
 JOIN starts s ON p.source = s.source AND p.queue_id = s.queue_id
+"""
+_ROW_OF_MESSAGE = """
+SELECT p.*, k.row FROM places p
+JOIN keys k ON p.queue_id = k.queue_id AND p.queue_offset = k.queue_offset
 """
 _SAME_RECORD = "r.kind = p.source AND r.queue_id = p.queue_id AND r.queue_offset = p.queue_offset"
 
@@ -74,10 +80,15 @@ class Applier:
         ]
 
     def _land(self, kind: str, rows: int) -> None:
+        if self.batch.records is None:
+            landed = to_rows(self.batch.rows(kind), schemas.HALF, epoch=self.plan.epoch)
+            self._append(kind, landed)
+        else:
+            self._land_by_spark(kind, self.batch.records, rows)
+
+    def _land_by_spark(self, kind: str, records: DataFrame, rows: int) -> None:
         epoch = f"{self.plan.epoch}L AS epoch"
         columns = [epoch if name == "epoch" else name for name in schemas.HALF.names]
-        records = self.batch.records
-        assert records is not None, "rows of a kind come from records"
         self._write(kind, records.where(f"kind = '{kind}'").selectExpr(*columns), rows)
 
     def _write(self, table: str, rows: DataFrame, count: int) -> None:
@@ -170,15 +181,65 @@ class Applier:
         is_new = run(_WITH_AGE, placements=placements, starts=starts)
         new = is_new.filter(is_new["is_new"]).drop_columns("is_new")
         old = is_new.filter(pc.invert(is_new["is_new"])).drop_columns("is_new")
-        records = self.batch.records
-        parts = [self._messages(records, new)] if records is not None and new.num_rows else []
+        messages = self._in_driver(new, old)
+        if messages is None:
+            self._write(table, self._by_spark(new, old), placements.num_rows)
+        else:
+            self._append(table, messages)
+
+    def _in_driver(self, new: pa.Table, old: pa.Table) -> pa.Table | None:
+        """Put messages together in the driver; None when they are too large for it."""
+        if self.batch.records is not None:
+            return None
+        parts = [
+            self._placed(self.batch.rows(source), new.filter(pc.equal(new["source"], source)))
+            for source in pc.unique(new["source"]).to_pylist()
+        ]
+        budget = DRIVER_BYTES_MAX
+        for source in pc.unique(old["source"]).to_pylist():
+            places = old.filter(pc.equal(old["source"], source))
+            named = places.select(["queue_id", "queue_offset"])
+            found = []
+            columns = [f.name for f in schemas.HALF]
+            for batch in read_messages(self.lake, source, named, columns, self.plan.epoch):
+                budget -= batch.nbytes
+                if budget < 0:
+                    return None
+                found.append(batch)
+            landed = pa.Table.from_batches(found, schema=found[0].schema)
+            parts.append(self._placed(landed, places))
+        order = [("queue_id", "ascending"), ("queue_offset", "ascending")]
+        return pa.concat_tables(parts).sort_by(order)
+
+    def _placed(self, messages: pa.Table, places: pa.Table) -> pa.Table:
+        """Give messages in their places. Output: TOPIC, in no order."""
+        keys = messages.select(["queue_id", "queue_offset"])
+        keys = keys.append_column("row", pa.array(range(keys.num_rows), pa.int64()))
+        found = run(_ROW_OF_MESSAGE, places=places, keys=keys)
+        taken = messages.take(found["row"])
+        renamed = {
+            "queue_id": found["real_queue_id"],
+            "queue_offset": found["real_queue_offset"],
+            "source": found["source"],
+            "asked_queue_id": found["asked_queue_id"],
+            "reason": found["reason"],
+            "half_queue_id": found["queue_id"],
+            "half_queue_offset": found["queue_offset"],
+        }
+        kept = [name for name in schemas.TOPIC.names if name in taken.column_names]
+        frame = pa.table({**{name: taken[name] for name in kept}, **renamed})
+        at = instant(self.plan.epoch_at)
+        return to_rows(frame, schemas.TOPIC, stored_at=at, epoch=self.plan.epoch)
+
+    def _by_spark(self, new: pa.Table, old: pa.Table) -> DataFrame:
+        parts = [self._messages(self.batch.in_spark(), new)] if new.num_rows else []
         for source in pc.unique(old["source"]).to_pylist():
             rows = old.filter(pc.equal(old["source"], source))
             parts.append(self._messages(self._landed(source, rows), rows))
         messages = parts[0]
         for part in parts[1:]:
             messages = messages.unionByName(part)
-        self._write(table, messages, placements.num_rows)
+        return messages
 
     def _landed(self, source: str, rows: pa.Table) -> DataFrame:
         """Give the older records of a source, by the touched ranges of its table."""

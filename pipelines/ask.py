@@ -13,12 +13,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from pipelines.gather import coordinates
 from pipelines.kafka_topics import client_config
 from storage.lake import Lake
+from storage.messages import read_messages
 from txlake import protocol as p
 
 _ATTEMPTS = pa.schema(
@@ -186,14 +185,5 @@ def _headers(
 
 def _halves(lake: Lake, due: pa.Table) -> Iterator[dict[str, Any]]:
     """Stream the halves to ask about from `half`, a batch in memory at a time."""
-    wanted = pa.table([due["queue_id"], due["queue_offset"]], names=["queue_id", "queue_offset"])
-    dataset = lake.handle("half").to_pyarrow_dataset()
-    keys = pc.binary_join_element_wise(
-        wanted["queue_id"].cast(pa.string()), wanted["queue_offset"].cast(pa.string()), "-"
-    )
-    scanner = dataset.scanner(columns=_BODY_COLUMNS, filter=coordinates(wanted), batch_size=4096)
-    for batch in scanner.to_batches():
-        found = pc.binary_join_element_wise(
-            batch["queue_id"].cast(pa.string()), batch["queue_offset"].cast(pa.string()), "-"
-        )
-        yield from batch.filter(pc.is_in(found, keys)).to_pylist()
+    for batch in read_messages(lake, "half", due, _BODY_COLUMNS):
+        yield from batch.to_pylist()

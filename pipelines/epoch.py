@@ -167,7 +167,14 @@ class Epochs:
             .where(f"epoch = {plan.epoch}")
             for kind in held
         }
-        return read_again(self._spark, ranges, limits, self._settings.kafka_options, tables)
+        return read_again(
+            self._spark,
+            ranges,
+            limits,
+            self._settings.kafka_options,
+            tables,
+            _record_count(plan.ranges),
+        )
 
     def start_offsets(self) -> dict[Place, int]:
         """Give where landing goes on: the committed ends, else Kafka's first offsets.
@@ -237,7 +244,7 @@ class Epochs:
         has_news = self._has_news(ranges)
         if not has_news and not self._is_something_due(plan):
             return None
-        batch = read_batch(decoded) if has_news else empty_batch(self._spark)
+        batch = read_batch(decoded, _record_count(ranges)) if has_news else empty_batch(self._spark)
         try:
             self._add_pings(batch, ranges)
             steps.done("gather")
@@ -300,7 +307,6 @@ class Epochs:
         landed = set(batch.rows(ADMIN)["queue_offset"].to_pylist())
         pings = [
             {
-                "kind": ADMIN,
                 "queue_id": r.partition,
                 "queue_offset": offset,
                 "stored_at": instant(self.own_pings[offset]),
@@ -312,7 +318,7 @@ class Epochs:
             for offset in range(r.from_offset, r.to_offset)
             if offset in self.own_pings and offset not in landed
         ]
-        batch.add(pings)
+        batch.add(ADMIN, pings)
 
     def _is_something_due(self, plan: Plan) -> bool:
         """Say whether time alone asks for an epoch: a check, a discard, a delivery, an orphan."""
@@ -410,6 +416,10 @@ class Epochs:
     def close(self) -> None:
         """Wait for what is being written and give the threads back."""
         self._pool.shutdown(wait=True)
+
+
+def _record_count(ranges: tuple[Range, ...]) -> int:
+    return sum(r.to_offset - r.from_offset for r in ranges)
 
 
 _NO_WINS = pa.schema([("queue_id", pa.int32()), ("unit_offset", pa.int64())]).empty_table()

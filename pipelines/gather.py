@@ -27,6 +27,7 @@ from storage import schemas
 from storage.epochs import Plan, Range
 from storage.kafka_rows import ADMIN, HALF, OP, SCHEDULE, WireLimits, decode
 from storage.lake import Lake
+from storage.messages import touched_ranges
 from storage.rows import to_frame
 from storage.schemas import spark_schema
 from txlake.protocol import UNDELIVERABLE_TOPIC
@@ -34,55 +35,63 @@ from txlake.protocol import UNDELIVERABLE_TOPIC
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-# What the driver needs of a record: no body or property of a message, all of an operation.
-_NARROW = (
-    "kind", "queue_id", "queue_offset", "stored_at", "producer_group", "transaction_id",
-    "real_topic", "real_queue_id", "delay_level", "deliver_at", "immunity_ms", "tran_size",
-    "tran_seq", "decision", "half_offsets", "transaction_ids", "from_check", "check_id", "remark",
-    "actor", "reason", "command", "target", "error",
-    "CASE WHEN kind IN ('op', 'admin') THEN body END AS body",
-    "CASE WHEN kind IN ('op', 'admin') THEN raw_key END AS raw_key",
-    "CASE WHEN kind IN ('op', 'admin') THEN raw_headers END AS raw_headers",
-)  # fmt: skip
+# An epoch's messages come to the driver whole while they fit into this; else their bodies stay in
+# Spark, which reads and writes them in parallel and outside the driver's memory.
+DRIVER_BYTES_MAX = 128 * 1024 * 1024
 
-NARROW = pa.schema(
+_IS_HEAVY = "kind IN ('half', 'schedule') AND record_bytes > {cap}"
+_OFFSET_ORDER = [("queue_id", "ascending"), ("queue_offset", "ascending")]
+_HEAVY = ("body", "properties", "raw_headers")
+
+WHOLE = pa.schema(
     [
-        next(
-            schema.field(name)
+        ("kind", pa.string()),
+        *{
+            field.name: field
             for schema in (schemas.HALF, schemas.OP, schemas.ADMIN)
-            if name in schema.names
-        )
-        for name in (column.split(" AS ")[-1] for column in _NARROW[1:])
+            for field in schema
+            if field.name not in ("epoch", "result")
+        }.values(),
     ]
-).insert(0, pa.field("kind", pa.string()))
+)
 
 
 @dataclass
 class Batch:
-    """An epoch's records: `records` in Spark with their bodies, `narrow` in the driver without.
+    """An epoch's records, by kind, in the driver.
 
-    `records` is None for an epoch that only time asked for.
+    `records` is None when they are whole. Else the messages among them lack what is heavy (bodies,
+    properties, raw headers), and `records` has all of it in Spark, persisted.
     """
 
     spark: SparkSession
-    records: DataFrame | None
-    narrow: pa.Table
+    by_kind: dict[str, pa.Table]
+    records: DataFrame | None = None
 
     def close(self) -> None:
         """Give the persisted records back."""
         if self.records is not None:
             self.records.unpersist()
 
-    def add(self, rows: list[dict[str, Any]]) -> None:
-        """Add narrow rows that the micro-batch did not bring."""
+    def add(self, kind: str, rows: list[dict[str, Any]]) -> None:
+        """Add rows that the micro-batch did not bring."""
         if rows:
-            added = pa.Table.from_pylist(rows, schema=self.narrow.schema)
-            self.narrow = pa.concat_tables([self.narrow, added])
+            added = pa.Table.from_pylist([{**row, "kind": kind} for row in rows], schema=WHOLE)
+            self.by_kind[kind] = pa.concat_tables([self.rows(kind), added]).sort_by(_OFFSET_ORDER)
 
     def rows(self, kind: str) -> pa.Table:
-        """Give the narrow rows of one kind, in offset order."""
-        rows = self.narrow.filter(pc.equal(self.narrow["kind"], kind))
-        return rows.sort_by([("queue_id", "ascending"), ("queue_offset", "ascending")])
+        """Give the rows of one kind, in offset order. Output: WHOLE."""
+        return self.by_kind.get(kind, WHOLE.empty_table())
+
+    def in_spark(self) -> DataFrame:
+        """Give all records, with their bodies, as a Spark frame."""
+        if self.records is not None:
+            return self.records
+        return self.spark.createDataFrame(pa.concat_tables([self.rows(HALF), self.rows(SCHEDULE)]))
+
+
+# A table does not say how large a record was; its body is what may be large.
+_BYTES = "octet_length(coalesce(body, X'')) AS record_bytes"
 
 
 def read_again(
@@ -91,14 +100,15 @@ def read_again(
     limits: WireLimits,
     kafka_options: Mapping[str, str],
     landed: Mapping[str, DataFrame],
+    record_count: int,
 ) -> Batch:
     """Read recorded ranges again.
 
     Input: `landed` has, by kind, the rows that a table holds already; `ranges` are of the other
-    kinds, and come from Kafka.
+    kinds, and come from Kafka; how many records there are at most.
     """
     parts = [
-        rows.drop("epoch", "result").selectExpr(f"'{kind}' AS kind", "*")
+        rows.drop("epoch", "result").selectExpr(f"'{kind}' AS kind", "*", _BYTES)
         for kind, rows in landed.items()
     ]
     ranges = tuple(r for r in ranges if r.to_offset > r.from_offset)
@@ -110,39 +120,50 @@ def read_again(
     whole = parts[0]
     for part in parts[1:]:
         whole = whole.unionByName(part, allowMissingColumns=True)
-    missing = [f"cast(NULL AS {_type(name)}) AS {name}" for name in _WIDE
+    missing = [f"cast(NULL AS {_type(name)}) AS {name}" for name in WHOLE.names
                if name not in whole.columns]  # fmt: skip
-    return read_batch(whole.selectExpr("*", *missing))
-
-
-_WIDE = {
-    field.name: field
-    for schema in (schemas.HALF, schemas.OP, schemas.ADMIN)
-    for field in schema
-    if field.name not in ("epoch", "result")
-}
+    return read_batch(whole.selectExpr("*", *missing), record_count)
 
 
 def _type(name: str) -> str:
-    return spark_schema(pa.schema([_WIDE[name]]))[0].dataType.simpleString()
+    return spark_schema(pa.schema([WHOLE.field(name)]))[0].dataType.simpleString()
 
 
-def read_batch(decoded: DataFrame) -> Batch:
-    """Read a decoded micro-batch once and bring its narrow columns to the driver.
+def read_batch(decoded: DataFrame, record_count: int) -> Batch:
+    """Read a decoded micro-batch and bring it to the driver, whole if it is small enough.
 
-    `Batch.records` stays persisted, since several actions read it: the caller closes the batch.
+    Input: what `decode` gives; how many records there are at most.
+    The caller closes the batch.
     """
-    decoded = decoded.persist()
-    try:
-        return Batch(decoded.sparkSession, decoded, decoded.selectExpr(*_NARROW).toArrow())
-    except BaseException:
-        decoded.unpersist()
-        raise
+    cap = DRIVER_BYTES_MAX // max(1, record_count)
+    is_heavy = _IS_HEAVY.format(cap=cap)
+    rows = _collected(decoded, is_heavy)
+    is_whole = not pc.any(rows["is_heavy"]).as_py()
+    by_kind = _by_kind(rows)
+    if is_whole:
+        return Batch(decoded.sparkSession, by_kind)
+    return Batch(decoded.sparkSession, by_kind, decoded.persist())
+
+
+def _collected(decoded: DataFrame, is_heavy: str) -> pa.Table:
+    columns = [
+        f"CASE WHEN NOT ({is_heavy}) THEN {name} END AS {name}" if name in _HEAVY else name
+        for name in WHOLE.names
+    ]
+    return decoded.selectExpr(*columns, f"{is_heavy} AS is_heavy").toArrow()
+
+
+def _by_kind(rows: pa.Table) -> dict[str, pa.Table]:
+    rows = pa.table([rows[f.name].cast(f.type) for f in WHOLE], schema=WHOLE)
+    kinds = pc.unique(rows["kind"]).to_pylist()
+    return {
+        kind: rows.filter(pc.equal(rows["kind"], kind)).sort_by(_OFFSET_ORDER) for kind in kinds
+    }
 
 
 def empty_batch(spark: SparkSession) -> Batch:
     """Give the batch of an epoch that lands nothing; no Spark job is run."""
-    return Batch(spark, None, NARROW.empty_table())
+    return Batch(spark, {})
 
 
 def _within(ranges: tuple[Range, ...], limits: WireLimits) -> str:
@@ -230,28 +251,11 @@ def _ms(rows: pa.Table) -> pa.Table:
     return rows.set_column(place, "stored_at", stored_at)
 
 
-def coordinates(named: pa.Table) -> pc.Expression:
-    """Give a filter that holds at least the named half coordinates, by range of each queue."""
-    ranges = run(
-        "SELECT queue_id, min(queue_offset) AS low, max(queue_offset) AS high FROM named"
-        " GROUP BY queue_id",
-        named=named,
-    ).to_pylist()
-    where = pc.scalar(False)
-    for r in ranges:
-        where = where | (
-            (pc.field("queue_id") == r["queue_id"])
-            & (pc.field("queue_offset") >= r["low"])
-            & (pc.field("queue_offset") <= r["high"])
-        )
-    return where
-
-
 def ended_halves(lake: Lake, named: pa.Table, epoch: int) -> pa.Table:
     """Look up named halves of earlier epochs that are not state. Output: ENDED."""
     if named.num_rows == 0:
         return ENDED.empty_table()
-    found = _ended(lake, coordinates(named), epoch)
+    found = _ended(lake, touched_ranges(named), epoch)
     return run(
         """
         SELECT f.* FROM found f SEMI JOIN named n
@@ -284,7 +288,7 @@ def _ended(lake: Lake, where: pc.Expression, epoch: int) -> pa.Table:
     outcomes = lake.read(
         "outcomes",
         ["queue_id", "queue_offset", "arm", "outcome", "cause", "op_queue_offset"],
-        before & coordinates(halves) & (pc.field("outcome") != "DISCARDED"),
+        before & touched_ranges(halves) & (pc.field("outcome") != "DISCARDED"),
     )
     return run(_ENDED, halves=halves, outcomes=outcomes).cast(ENDED)
 

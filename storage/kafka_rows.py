@@ -210,6 +210,7 @@ _COLUMNS = (
     "CASE WHEN kind = 'op' THEN coalesce(from_check = 'true', false) END AS from_check",
     "check_id", "remark", "actor", "reason", "command", "target", "error", "raw_key",
     f"CASE WHEN error IS NOT NULL OR NOT fits OR {_IS_LEFT_OUT} THEN headers END AS raw_headers",
+    "record_bytes",
 )  # fmt: skip
 
 
@@ -217,7 +218,8 @@ def decode(records: DataFrame, limits: WireLimits) -> DataFrame:
     """Decode Kafka records (with headers) into one wide frame; `kind` says which table a row is of.
 
     Input: Spark's Kafka source columns; rows without a topic (ticks) are left out.
-    Output: kind, then the columns of HALF, OP, SCHEDULE and ADMIN that the record has.
+    Output: kind, then the columns of HALF, OP, SCHEDULE and ADMIN that the record has, and
+    record_bytes (body, header names and values).
     Errors: none of a record's making; a record that cannot be read has `error`.
     """
     kinds = " ".join(

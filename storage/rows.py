@@ -30,7 +30,7 @@ def to_rows(frame: pa.Table, schema: pa.Schema, **values: Any) -> pa.Table:
     columns = []
     for wanted in schema:
         if wanted.name in values:
-            column = pa.array([values[wanted.name]] * frame.num_rows, wanted.type)
+            column = pa.repeat(pa.scalar(values[wanted.name], wanted.type), frame.num_rows)
         elif wanted.name not in frame.column_names:
             column = pa.nulls(frame.num_rows, wanted.type)
         else:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql import SparkSession
 
+from pipelines import apply, gather
 from pipelines.apply import Applier
 from pipelines.ask import Asker
 from pipelines.broker import Broker
@@ -30,8 +32,8 @@ ANSWERING, SILENT = "answering", "silent"  # a producer group with a check topic
 # Every write of the epoch that `Story` crashes; a test holds the list against what really happens.
 WRITES = (
     "append epochs planned",
-    "write half",
-    "write schedule",
+    "append half",
+    "append schedule",
     "append catalog",
     "create topics/2",
     "create topics/4",
@@ -41,20 +43,20 @@ WRITES = (
     "append conflicts",
     "append delayed",
     "append deliveries",
-    "write topics/1",
-    "write topics/2",
-    "write topics/3",
-    "write topics/4",
+    "append topics/1",
+    "append topics/2",
+    "append topics/3",
+    "append topics/4",
     "send checks",
     "append checks",
     "append waiting",
     "append pending",
     "append epochs committed",
 )
-SAME_AS_ANOTHER = {"create topics/2", "write topics/2", "write topics/3"}
+SAME_AS_ANOTHER = {"create topics/2", "append topics/2", "append topics/3"}
 MODES = ("crash before", "crash after", "error after")
 SEEN_AS_ERROR = {
-    "append epochs planned", "write half", "append catalog", "append outcomes", "write topics/4",
+    "append epochs planned", "append half", "append catalog", "append outcomes", "append topics/4",
     "append checks", "append epochs committed",
 }  # fmt: skip
 CASES = [
@@ -289,6 +291,39 @@ def test_a_crash_at_a_write_changes_no_row(
     with story.rig(folder) as rebuilt:
         assert rebuilt.start() is None
         assert rebuilt.state() == state
+
+
+@pytest.mark.parametrize(
+    ("too_small", "at"),
+    [
+        ((gather, apply), ""),
+        ((gather, apply), "write half"),
+        ((gather, apply), "write topics/2"),
+        ((apply,), ""),
+    ],
+)
+def test_messages_too_large_for_the_driver_are_written_by_spark_to_the_same_rows(
+    story: Story,
+    reference: Reference,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    too_small: tuple[ModuleType, ...],
+    at: str,
+) -> None:
+    """With the epoch's records in Spark, or only with older halves that do not fit."""
+    folder = tmp_path / "lake"
+    shutil.copytree(story.folder / "before", folder)
+    for module in too_small:
+        monkeypatch.setattr(module, "DRIVER_BYTES_MAX", 0)
+    watch = Watch(at, "crash after")
+    with story.rig(folder) as rig:
+        rig.start()
+        with watch.watching(monkeypatch), pytest.raises(Crash) if at else nullcontext():
+            rig.run(story.at(3))
+    assert "write topics/2" in watch.seen or at == "write half"
+    with story.rig(folder) as rig:
+        rig.start()
+        assert rows_of(folder) == reference.rows
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -20,7 +20,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from pipelines.gather import NARROW
+from pipelines.gather import WHOLE
 from storage.kafka_rows import ADMIN, HALF, OP, SCHEDULE, WireLimits, decode
 from txlake import protocol as p
 
@@ -287,6 +287,6 @@ def test_ticks_are_no_records(spark: SparkSession) -> None:
     assert decode(ticks, LIMITS).count() == 0
 
 
-def test_the_driver_gets_every_narrow_column(spark: SparkSession) -> None:
+def test_the_driver_gets_every_column(spark: SparkSession) -> None:
     columns = decode(_records(spark, []), LIMITS).columns
-    assert set(NARROW.names) <= set(columns)
+    assert set(WHOLE.names) <= set(columns)

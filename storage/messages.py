@@ -1,0 +1,70 @@
+"""Read messages by their coordinates, with their bodies, a bounded part in memory at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+
+from storage.lake import Lake
+
+# Few rows at a time: a body may have some megabytes.
+_ROWS_AT_ONCE = 4_096
+
+
+def touched_ranges(named: pa.Table) -> pc.Expression:
+    """Give a filter that holds at least the named coordinates: each queue's range of offsets.
+
+    Input: queue_id, queue_offset.
+    """
+    ranges = named.group_by("queue_id").aggregate(
+        [("queue_offset", "min"), ("queue_offset", "max")]
+    )
+    where = pc.scalar(False)
+    for r in ranges.to_pylist():
+        where = where | (
+            (pc.field("queue_id") == r["queue_id"])
+            & (pc.field("queue_offset") >= r["queue_offset_min"])
+            & (pc.field("queue_offset") <= r["queue_offset_max"])
+        )
+    return where
+
+
+def _keys(rows: pa.Table | pa.RecordBatch) -> pa.Array:
+    """Give one number a coordinate: Kafka's offsets stay far below 2^44, partitions below 2^19."""
+    queue = pc.shift_left(rows.column("queue_id").cast(pa.int64()), pa.scalar(44, pa.int64()))
+    return pc.add(queue, rows.column("queue_offset"))
+
+
+def read_messages(
+    lake: Lake,
+    table: str,
+    named: pa.Table,
+    columns: Sequence[str],
+    before_epoch: int | None = None,
+) -> Iterator[pa.RecordBatch]:
+    """Stream the named rows of `half` or `schedule`; files that statistics rule out stay closed.
+
+    Input: `named` has queue_id and queue_offset; `columns` include both; with `before_epoch` only
+    rows of earlier epochs.
+    """
+    wanted = _keys(named)
+    if isinstance(wanted, pa.ChunkedArray):
+        wanted = wanted.combine_chunks()
+    where = touched_ranges(named)
+    if before_epoch is not None:
+        where = where & (pc.field("epoch") < before_epoch)
+    dataset: ds.Dataset = lake.handle(table).to_pyarrow_dataset()
+    batches = dataset.to_batches(
+        columns=list(columns),
+        filter=where,
+        batch_size=_ROWS_AT_ONCE,
+        batch_readahead=2,
+        fragment_readahead=1,
+    )
+    for batch in batches:
+        found = batch.filter(pc.is_in(_keys(batch), value_set=wanted))
+        if found.num_rows:
+            yield found
