@@ -6,17 +6,22 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from examples.order_service import REMINDER_LEVEL
+from txlake import protocol
+
 CHECK_MAX = 15
+REMINDER_MS = protocol.delay_levels_ms(protocol.DELAY_LEVELS)[REMINDER_LEVEL - 1]
 
 
 @dataclass(frozen=True)
 class Seen:
     """Hold what stands in the databases and in the lake; everything by transaction id.
 
-    From orders.sqlite: `committed`, `refused`, `order_points` (a sum).
-    From the lake: `halves` and `forgotten` (half messages of the two producer groups),
-    `delivered` (topic `orders`), `rolled_back` and `causes` (outcomes), `given_up`
-    (TRANS_CHECK_MAX_TIME_TOPIC), `checks` (acknowledged ones).
+    From orders.sqlite: `committed`, `refused`, `order_points` (a sum), `to_remind`.
+    From the lake: `halves` and `forgotten` (half messages of the two producer groups, of several
+    in a transaction the first), `delivered` (topic `orders`), `rolled_back` and `causes`
+    (outcomes), `reminded` (topic `reminders`) and how long after its order each was,
+    `reminded_after_ms`, `given_up` (TRANS_CHECK_MAX_TIME_TOPIC), `checks` (acknowledged ones).
     From points.sqlite: `pointed` (rows), `balance_points` (a sum).
     From the demo itself: `killed`, the transaction whose service was killed before its COMMIT.
     """
@@ -24,11 +29,14 @@ class Seen:
     committed: tuple[str, ...] = ()
     refused: tuple[str, ...] = ()
     order_points: int = 0
+    to_remind: tuple[str, ...] = ()
     halves: tuple[str, ...] = ()
     forgotten: tuple[str, ...] = ()
     delivered: tuple[str, ...] = ()
     rolled_back: tuple[str, ...] = ()
     causes: Mapping[str, str] = field(default_factory=dict)
+    reminded: tuple[str, ...] = ()
+    reminded_after_ms: Mapping[str, int] = field(default_factory=dict)
     given_up: tuple[str, ...] = ()
     checks: Mapping[str, int] = field(default_factory=dict)
     pointed: tuple[str, ...] = ()
@@ -44,6 +52,7 @@ class Seen:
             and len(self.delivered) >= len(self.committed)
             and len(self.rolled_back) >= len(self.refused)
             and len(self.pointed) >= len(self.committed)
+            and len(self.reminded) >= len(self.to_remind)
             and len(self.given_up) >= len(self.forgotten)
         )
 
@@ -63,6 +72,11 @@ def disagreements(seen: Seen, check_max: int = CHECK_MAX) -> list[str]:
             "half message of the forgetful service", seen.forgotten,
             "message in TRANS_CHECK_MAX_TIME_TOPIC", seen.given_up,
         ),
+        *_differ(
+            "order to remind of in SQLite", seen.to_remind,
+            "message in topic reminders", seen.reminded,
+        ),
+        *_early(seen),
         *_killed(seen),
         *_asked(seen, check_max),
         *_points(seen),
@@ -70,9 +84,12 @@ def disagreements(seen: Seen, check_max: int = CHECK_MAX) -> list[str]:
 
 
 def _nothing_happened(seen: Seen) -> Iterable[str]:
-    for name in ("committed", "refused", "forgotten"):
-        if not getattr(seen, name):
-            yield f"nothing was {name}: the demo has not shown it"
+    for ids, what in (
+        (seen.committed, "committed"), (seen.refused, "refused"),
+        (seen.forgotten, "forgotten"), (seen.to_remind, "to be reminded of"),
+    ):  # fmt: skip
+        if not ids:
+            yield f"nothing was {what}: the demo has not shown it"
 
 
 def _differ(name: str, ones: Iterable[str], other_name: str, others: Iterable[str]) -> list[str]:
@@ -87,6 +104,12 @@ def _differ(name: str, ones: Iterable[str], other_name: str, others: Iterable[st
     told += [f"{one}: {name}, but not {other_name}" for one in counts if one not in other_counts]
     told += [f"{one}: {other_name}, but not {name}" for one in other_counts if one not in counts]
     return told
+
+
+def _early(seen: Seen) -> Iterable[str]:
+    for transaction_id, after_ms in seen.reminded_after_ms.items():
+        if after_ms < REMINDER_MS:
+            yield f"{transaction_id}: reminded {after_ms} ms after its order, not {REMINDER_MS}"
 
 
 def _killed(seen: Seen) -> Iterable[str]:

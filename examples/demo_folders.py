@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 
 from examples.demo_programs import ROOT, DemoError
+from storage.errors import LakeLockedError
+from storage.lock import LakeLock
 
 _MARK = ".made-by-txlake-demo"
 # Short times, so that 15 checks take seconds and not minutes.
@@ -19,15 +23,12 @@ path = {lake}
 bootstrap_servers = "{bootstrap_servers}"
 
 [transaction]
-transaction_timeout_ms = 1500
+transaction_timeout_ms = 5000   # a killed service's successor is asked some 6 s after its death
 check_interval_ms = 500
 check_max = {check_max}
 
 [stream]
 trigger_interval_ms = 500
-
-[spark]
-"spark.ui.showConsoleProgress" = false  # the log is a file
 """
 
 
@@ -65,8 +66,10 @@ class Folders:
     def make_anew(self) -> bool:
         """Delete what an earlier demo left, make both folders; say whether there was something.
 
-        Errors: DemoError for a folder that is not empty and that no demo has made.
+        Errors: DemoError for a folder that is not empty and that no demo has made, and for a lake
+        on which a job runs.
         """
+        self._check_nobody_writes()
         folders = (self.lake, self.beside)
         for folder in folders:
             if folder.exists() and any(folder.iterdir()) and not (folder / _MARK).exists():
@@ -83,6 +86,14 @@ class Folders:
             (folder / _MARK).touch()
         return was_there
 
+    def _check_nobody_writes(self) -> None:
+        if not (self.lake / _MARK).exists():
+            return
+        try:
+            LakeLock(str(self.lake), "demo").release()
+        except LakeLockedError as error:
+            raise DemoError(str(error)) from None
+
     def write_conf(self, bootstrap_servers: str, check_max: int) -> None:
         """Write the job's settings."""
         text = _SETTINGS.format(
@@ -92,29 +103,38 @@ class Folders:
         )
         self.conf.write_text(text, "utf-8")
 
-    def next_steps(self, port: int) -> list[tuple[str, list[str]]]:
-        """Give what to try next: what for, and commands for the folder of the clone."""
-        lake, beside = _short(self.lake), _short(self.beside)
-        python = ".venv/bin/python"
+    def next_steps(self, port: int, told_of: Sequence[str]) -> list[tuple[str, list[str]]]:
+        """Give what to try next: what for, and commands for the folder of the clone.
+
+        Input: `told_of`, the ids of transactions that are worth a closer look.
+        """
+        lake, beside = quote(short(self.lake)), quote(short(self.beside))
+        python, txlake = ".venv/bin/python", ".venv/bin/txlake"
         return [
-            ("Why each transaction ended as it did (polars):", [
-                f"""{python} -c "import polars as pl; print(pl.scan_delta('{lake}/outcomes')"""
-                """.group_by('outcome', 'cause').len().collect())\"""",
+            ("What happened to the killed one, to one with a reminder, to the one given up:", [
+                f"{txlake} tx explain --lake {lake} {transaction_id}"
+                for transaction_id in told_of
+            ]),
+            ("Does the lake keep its promises?", [f"{txlake} verify --lake {lake}"]),
+            ("How many transactions ended how, and why (polars):", [
+                f"""{python} -c "import polars as pl; """
+                f"""print(pl.scan_delta('{short(self.lake)}/outcomes')"""
+                """.group_by('real_topic', 'outcome', 'cause').len().collect())\"""",
             ]),
             ("Who was asked how often (duckdb over deltalake):", [
                 f"""{python} -c "import duckdb, deltalake; """
-                f"""checks = deltalake.DeltaTable('{lake}/checks').to_pyarrow_dataset(); """
-                """print(duckdb.sql('SELECT producer_group, count(*) AS checks, """
+                f"""files = deltalake.DeltaTable('{short(self.lake)}/checks').file_uris(); """
+                """print(duckdb.sql(f'SELECT producer_group, count(*) AS checks, """
                 """count(DISTINCT (queue_id, queue_offset)) AS transactions """
-                """FROM checks WHERE acknowledged GROUP BY ALL'))\"""",
+                """FROM read_parquet({files}) WHERE acknowledged GROUP BY ALL'))\"""",
             ]),
             ("Another consumer group reads the whole topic, without Kafka:", [
                 f"{python} -m examples.points_service --lake {lake} --group another "
                 f"--database {beside}/another.sqlite --until-idle",
             ]),
             ("Go on where it stopped, each in a terminal of its own:", [
-                f".venv/bin/txlake broker --port {port} --data-dir {beside}/kafka",
-                f".venv/bin/txlake run --conf {beside}/demo.toml",
+                f"{txlake} broker --port {port} --data-dir {beside}/kafka",
+                f"{txlake} run --conf {beside}/demo.toml",
                 f"{python} -m examples.order_service --bootstrap-servers 127.0.0.1:{port} "
                 f"--database {beside}/orders.sqlite --orders 20",
                 f"{python} -m examples.points_service --lake {lake} "
@@ -135,5 +155,6 @@ def _delete(folder: Path) -> None:
     shutil.rmtree(folder)
 
 
-def _short(path: Path) -> str:
+def short(path: Path) -> str:
+    """Name a path as one says it in the folder of the clone."""
     return str(path.relative_to(ROOT)) if path.is_relative_to(ROOT) else str(path)

@@ -10,7 +10,8 @@ from rich.live import Live
 from rich.markup import escape
 from rich.table import Table
 
-from examples.demo_agreement import CHECK_MAX, Seen
+from examples.demo_agreement import CHECK_MAX, REMINDER_MS, Seen
+from examples.demo_news import changes, counted, milestones
 
 _LINE_INTERVAL_S = 1.0
 
@@ -23,44 +24,41 @@ def table_of(seen: Seen, title: str) -> Table:
         table.add_column(place, justify="right", min_width=width)
     wrongly = len({*seen.refused, *seen.rolled_back} & {*seen.delivered, *seen.pointed})
     table.add_row(
-        "orders committed", f"{len(seen.committed)} orders", f"{len(seen.delivered)} messages",
-        f"{len(seen.pointed)} rows",
+        "orders committed", counted(len(seen.committed), "order"),
+        counted(len(seen.delivered), "message"), counted(len(seen.pointed), "row"),
     )  # fmt: skip
     table.add_row("their points", str(seen.order_points), "", str(seen.balance_points))
     table.add_row(
         "refused: out of stock", f"{len(seen.refused)} refused",
-        f"{len(seen.rolled_back)} rolled back", f"{wrongly} rows",
+        f"{len(seen.rolled_back)} rolled back", counted(wrongly, "row"),
     )  # fmt: skip
     table.add_row("killed before its COMMIT", *_killed(seen))
+    table.add_row(
+        f"reminders, {REMINDER_MS // 1000} s later", counted(len(seen.to_remind), "order"),
+        _reminded(seen), "",
+    )  # fmt: skip
     for transaction_id in seen.forgotten:
         times = seen.checks.get(transaction_id, 0)
         table.add_row("always UNKNOWN", "", f"asked {times} of {CHECK_MAX} times", "")
-    table.add_row("TRANS_CHECK_MAX_TIME_TOPIC", "", f"{len(seen.given_up)} messages", "")
+    table.add_row("TRANS_CHECK_MAX_TIME_TOPIC", "", counted(len(seen.given_up), "message"), "")
     return table
 
 
 def _killed(seen: Seen) -> tuple[str, str, str]:
     if not seen.killed:
         return "not yet", "", ""
-    told = f"asked {seen.checks.get(seen.killed, 0)} times"
-    if seen.killed in seen.delivered:
-        told = f"{told.removesuffix(' times')}×, delivered"
+    times = seen.checks.get(seen.killed, 0)
     return (
-        "1 order" if seen.killed in seen.committed else "no order",
-        told,
-        f"{seen.pointed.count(seen.killed)} rows",
+        counted(seen.committed.count(seen.killed), "order"),
+        f"asked {times}×, delivered" if seen.killed in seen.delivered else f"asked {times}×",
+        counted(seen.pointed.count(seen.killed), "row"),
     )
 
 
-def line_of(seen: Seen) -> str:
-    """Say in one line what was seen."""
-    asked = sum(seen.checks.get(one, 0) for one in seen.forgotten)
-    return (
-        f"{len(seen.committed)} orders committed, {len(seen.delivered)} delivered, "
-        f"{len(seen.pointed)} with points; {len(seen.refused)} refused, "
-        f"{len(seen.rolled_back)} rolled back; killed one asked "
-        f"{seen.checks.get(seen.killed, 0)} times; forgotten one asked {asked} of {CHECK_MAX}"
-    )
+def _reminded(seen: Seen) -> str:
+    if not seen.reminded_after_ms:
+        return counted(len(seen.reminded), "message")
+    return f"{len(seen.reminded)} after {min(seen.reminded_after_ms.values()) / 1000:.1f} s"
 
 
 class Screen:
@@ -70,7 +68,8 @@ class Screen:
         self.console = console
         self._started = time.monotonic()
         self._live: Live | None = None
-        self._line = ""
+        self._seen = Seen()
+        self._lined = Seen()
         self._line_at = 0.0
 
     @property
@@ -101,13 +100,16 @@ class Screen:
         self.console.print(text, highlight=False, soft_wrap=self._live is None)
 
     def show(self, seen: Seen) -> None:
-        """Show what was seen: at once in a terminal, else when it changed, now and then."""
+        """Show what was seen: all of it in a terminal, else what changed, now and then."""
         if self._live is not None:
             title = f"after {self.seconds:.0f} s"
             self._live.update(table_of(seen, title), refresh=True)
-        elif (line := line_of(seen)) != self._line and self.seconds >= self._line_at:
-            self._line, self._line_at = line, self.seconds + _LINE_INTERVAL_S
+        elif self.seconds >= self._line_at and (line := changes(self._lined, seen)):
+            self._lined, self._line_at = seen, self.seconds + _LINE_INTERVAL_S
             self.tell(line)
+        for news in milestones(self._seen, seen):
+            self.tell(news)
+        self._seen = seen
 
     def show_end(self, seen: Seen) -> None:
         """Print the final table."""

@@ -4,6 +4,9 @@
 
 It needs a broker and a running job. After its orders it goes on answering checks until Ctrl-C.
 
+An order of a lamp, which is dear, also sends a reminder to pay, in the same transaction and with a
+delay level: 5 s after the order it is in the topic `reminders`. No order, no reminder.
+
 What its listener may answer, and why:
 
     COMMIT      this transaction's row says `committed`: the order is in the database, for ever
@@ -41,11 +44,13 @@ from txlake import (
     TransactionProducer,
 )
 
-TOPIC = "orders"
+TOPIC, REMINDERS_TOPIC = "orders", "reminders"
 COMMITTED, REFUSED = "committed", "refused"
 CUSTOMERS = ("Ada", "Ben", "Cleo", "Dan", "Eve")
 PRICES = {"tea": 12, "cup": 8, "pot": 45, "lamp": 99}
 PLENTY, FEW_LAMPS = 1_000_000, 5
+REMINDED_ITEM = "lamp"
+REMINDER_LEVEL = 2  # of the job's [delay] levels: 5 s
 # A dead service's checks go to its successor after this; Kafka's brokers allow no less by default.
 SESSION_TIMEOUT_MS = 6_000
 
@@ -187,9 +192,16 @@ def new_orders(count: int) -> Iterator[Order]:
         yield Order(uuid.uuid4().hex[:12], customer, item, points=PRICES[item])
 
 
-def message_of(order: Order) -> Message:
-    """Give the message that is to be published if, and only if, the order is stored."""
-    return Message(TOPIC, json.dumps(asdict(order)).encode(), keys=order.order_id, tags=order.item)
+def messages_of(order: Order) -> list[Message]:
+    """Give the messages that are to be published if, and only if, the order is stored."""
+    body = json.dumps(asdict(order)).encode()
+    messages = [Message(TOPIC, body, keys=order.order_id, tags=order.item)]
+    if order.item == REMINDED_ITEM:
+        text = f"{order.customer}, please pay for your {order.item}".encode()
+        messages.append(
+            Message(REMINDERS_TOPIC, text, keys=order.order_id, delay_level=REMINDER_LEVEL)
+        )
+    return messages
 
 
 def serve(options: argparse.Namespace, ended: threading.Event) -> None:
@@ -208,7 +220,7 @@ def serve(options: argparse.Namespace, ended: threading.Event) -> None:
         for order in new_orders(options.orders):
             if ended.is_set():
                 return
-            result = producer.send_message_in_transaction(message_of(order), order)
+            result = producer.send_messages_in_transaction(messages_of(order), order)
             ends[result.local_state] += 1
         told = ", ".join(f"{count} {state.name}" for state, count in ends.items() if count)
         print(f"orders created: {options.orders} ({told})", flush=True)

@@ -9,7 +9,8 @@ from typing import Any
 
 import click
 
-from pipelines import cli_setup, cli_submit
+from pipelines import cli_admin, cli_setup, cli_submit, cli_tx, cli_verify
+from pipelines.cli_lake import OperatorError
 from pipelines.errors import JobError
 from pipelines.java import JavaError
 from pipelines.settings import SettingsError, load
@@ -17,7 +18,7 @@ from storage.errors import LakeError
 from storage.jars import JarError
 
 # Each of these says in one sentence what is wrong and what to do.
-KNOWN_ERRORS = (JobError, LakeError, SettingsError, JavaError, JarError)
+KNOWN_ERRORS = (JobError, LakeError, SettingsError, JavaError, JarError, OperatorError)
 
 
 class _OneSentence(click.Group):
@@ -75,7 +76,13 @@ def run_job(conf: str) -> None:
     log.info("stopped")
 
 
-for command in (*cli_setup.COMMANDS, cli_submit.spark_submit):
+for command in (
+    *cli_setup.COMMANDS,
+    cli_submit.spark_submit,
+    *cli_tx.COMMANDS,
+    *cli_admin.COMMANDS,
+    cli_verify.verify,
+):
     main.add_command(command)
 
 

@@ -15,6 +15,8 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.dataset as ds
+import pyarrow.fs as pa_fs
 from deltalake import CommitProperties, DeltaTable, write_deltalake
 from deltalake.exceptions import TableNotFoundError
 
@@ -135,17 +137,23 @@ class Lake:
         )
         return int(rows.num_rows)
 
+    def dataset(self, table: str) -> ds.Dataset:
+        """Give the table's newest version as an Arrow dataset."""
+        files = None
+        if "://" not in self.path:  # delta-rs's own file system can abort Python while it ends
+            path = self.table_path(table)
+            files = pa_fs.SubTreeFileSystem(path, pa_fs.LocalFileSystem())
+        return self.handle(table).to_pyarrow_dataset(filesystem=files)
+
     def read(
         self, table: str, columns: Sequence[str] | None = None, where: pc.Expression | None = None
     ) -> pa.Table:
         """Read a table's newest version; files that statistics rule out are not opened."""
-        dataset = self.handle(table).to_pyarrow_dataset()
-        return dataset.to_table(columns=list(columns) if columns else None, filter=where)
+        return self.dataset(table).to_table(columns=list(columns) if columns else None, filter=where)
 
     def has_epoch(self, table: str, epoch: int) -> bool:
         """Say whether a table holds rows of an epoch; only its own recovery needs to ask."""
-        dataset = self.handle(table).to_pyarrow_dataset()
-        return bool(dataset.count_rows(filter=pc.field("epoch") == epoch))
+        return bool(self.dataset(table).count_rows(filter=pc.field("epoch") == epoch))
 
     def forget(self) -> None:
         """Drop all handles, so that the next use reads each table's log anew."""

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.dataset as ds
 
 from storage.lake import Lake
 
@@ -56,8 +55,7 @@ def read_messages(
     where = touched_ranges(named)
     if before_epoch is not None:
         where = where & (pc.field("epoch") < before_epoch)
-    dataset: ds.Dataset = lake.handle(table).to_pyarrow_dataset()
-    batches = dataset.to_batches(
+    batches = lake.dataset(table).to_batches(
         columns=list(columns),
         filter=where,
         batch_size=_ROWS_AT_ONCE,

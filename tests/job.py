@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+from deltalake.exceptions import TableNotFoundError
 
 from checker.frames import State
 from pipelines.broker import Broker
@@ -127,7 +128,10 @@ class Job:
         ids = {row["topic"]: row["table_id"] for row in self.rows("catalog")}
         if topic not in ids:
             return []
-        rows = self.rows(f"topics/{ids[topic]}")
+        try:
+            rows = self.rows(f"topics/{ids[topic]}")
+        except TableNotFoundError:  # the catalog's row comes first
+            return []
         return sorted(rows, key=lambda row: (row["queue_id"], row["queue_offset"]))
 
     def wait_for(self, is_met: Callable[[], Any], what: str, deadline_s: float = DEADLINE_S) -> Any:

@@ -6,7 +6,6 @@ start in `test_start.py`.
 
 from __future__ import annotations
 
-import logging
 import signal
 import subprocess
 import time
@@ -46,7 +45,7 @@ def _session(spark: SparkSession) -> None:
 def commit(wire: Wire, *names: str) -> None:
     """Send a committed transaction for each name; the name is the body."""
     for name in names:
-        wire.end(COMMIT, wire.half(name, body=name.encode()))
+        wire.end(COMMIT, wire.half(name.replace(" ", "-"), body=name.encode()))
 
 
 def bodies(job: Job) -> list[str]:
@@ -64,9 +63,8 @@ def wait_for_bodies(job: Job, *names: str) -> None:
 
 @pytest.mark.parametrize("is_killed", [False, True], ids=["stopped", "killed"])
 def test_the_job_goes_on_by_itself_when_the_broker_comes_back(
-    tmp_path: Path, unique: Unique, caplog: pytest.LogCaptureFixture, is_killed: bool
+    tmp_path: Path, unique: Unique, is_killed: bool
 ) -> None:
-    caplog.set_level(logging.WARNING, "txlake.driver")
     with Broker(tmp_path / "broker") as own:
         settings = settings_for(own, tmp_path / "lake", unique("broker"))
         with running(settings) as job:
@@ -77,14 +75,10 @@ def test_the_job_goes_on_by_itself_when_the_broker_comes_back(
             job.wait_for_rows("half", 2)
             if is_killed:
                 own.kill()
-                job.wait_for(lambda: "is away" in caplog.text, "the job says that Kafka is away")
-                own.start()
-            else:
-                own.restart()
+            own.restart()
             wire.end(COMMIT, waiting)
             commit(wire, "after")
             wait_for_bodies(job, "before", "waiting", "after")
-            assert ("is away" in caplog.text) == ("is back" in caplog.text)
         assert len(job.rows("half")) == 3
 
 
@@ -173,11 +167,12 @@ class JobProcess:
             return len(self.job.messages("orders")) >= len(names)
 
         wait_until(look, f"{len(names)} messages", seen=self.process.log.read_text)
+        wait_until(lambda: not self._open_epochs(), "the epoch's commit")
         assert bodies(self.job) == sorted(names)
 
     def stop_in_an_epoch(self) -> None:
         """Suspend Python and its JVM between `planned` and `committed`."""
-        wait_until(lambda: self._open_epochs(), "a planned epoch")
+        wait_until(self._open_epochs, "a planned epoch")
         self.process.signal(signal.SIGSTOP)
         assert self._open_epochs(), "the epoch was over too soon"
 

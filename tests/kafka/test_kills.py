@@ -20,7 +20,7 @@ from bench.chaos_journal import Journal, Seen
 from bench.chaos_producer import TOPICS
 from storage.lake import Lake
 
-SEED = 13  # its first nine kills hit everyone, and the job in each of the three ways
+SEED = 90  # its first nine kills hit everyone, and the job in each of its three ways
 KILLS = schedule(9, SEED, pause_s_max=2.0)
 
 

@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+import io
+import signal
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
+from rich.console import Console
 
+from examples import demo
 from examples.demo_agreement import CHECK_MAX, Seen, disagreements
 from examples.demo_folders import Folders
+from examples.demo_news import changes, milestones
 from examples.demo_programs import DemoError
+from examples.demo_screen import Screen
+from storage.lock import LakeLock
 
 AGREED = Seen(
     committed=("a", "b", "killed"),
     refused=("no-stock",),
     order_points=30,
+    to_remind=("b",),
     halves=("a", "b", "killed", "no-stock"),
     forgotten=("lost",),
     delivered=("killed", "a", "b"),
@@ -24,6 +33,8 @@ AGREED = Seen(
         "a": "operation", "b": "operation", "killed": "check_answer",
         "no-stock": "operation", "lost": "check_max",
     },
+    reminded=("b",),
+    reminded_after_ms={"b": 5_000},
     given_up=("lost",),
     checks={"killed": 2, "lost": CHECK_MAX},
     pointed=("a", "b", "killed"),
@@ -79,12 +90,76 @@ def test_what_agrees_is_told_by_silence() -> None:
           "service"]),
         ("no order refused", {"refused": (), "rolled_back": (), "halves": AGREED.committed},
          ["nothing was refused: the demo has not shown it"]),
+        ("no order to remind of", {"to_remind": (), "reminded": (), "reminded_after_ms": {}},
+         ["nothing was to be reminded of: the demo has not shown it"]),
+        ("a reminder lost", {"reminded": (), "reminded_after_ms": {}},
+         ["b: order to remind of in SQLite, but not message in topic reminders"]),
+        ("a reminder twice", {"reminded": ("b", "b")},
+         ["b: 2 times message in topic reminders, not once"]),
+        ("a reminder of a refused order", {"reminded": ("b", "no-stock")},
+         ["no-stock: message in topic reminders, but not order to remind of in SQLite"]),
+        ("a reminder too early", {"reminded_after_ms": {"b": 4_999}},
+         ["b: reminded 4999 ms after its order, not 5000"]),
     ],
 )  # fmt: skip
 def test_each_claim_that_does_not_hold_is_one_sentence(
     what: str, change: Mapping[str, object], expected: list[str]
 ) -> None:
     assert disagreements(replace(AGREED, **change)) == expected, what
+
+
+def ended(seen: Seen, tmp_path: Path) -> tuple[int, str]:
+    """Give the demo's exit code and what it prints at its end."""
+    output = io.StringIO()
+    screen = Screen(Console(file=output, width=80))
+    code = demo.show_end(seen, screen, Folders(tmp_path / "lake"), 9092)
+    return code, output.getvalue()
+
+
+def test_agreement_is_exit_code_0_and_says_what_to_try_next(tmp_path: Path) -> None:
+    code, told = ended(AGREED, tmp_path)
+    assert code == 0
+    assert "Agreed: 3 orders in SQLite = 3 messages in the topic table = 3 points rows" in told
+    assert "What to try next" in told
+
+
+def test_one_point_too_many_is_exit_code_1_and_names_the_difference(tmp_path: Path) -> None:
+    code, told = ended(replace(AGREED, balance_points=31), tmp_path)
+    assert code == 1
+    assert "orders are worth 30 points, the balances 31" in told
+    assert "Agreed" not in told
+    assert "What to try next" not in told
+
+
+@pytest.mark.parametrize(("seen", "code"), [(AGREED, 0), (replace(AGREED, pointed=()), 1)])
+def test_program_ends_with_the_code_of_what_it_saw(
+    seen: Seen, code: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(demo, "run_demo", lambda *_: (seen, 9092))
+    monkeypatch.setattr(signal, "signal", lambda *_: None)  # pytest keeps its own handlers
+    result = CliRunner().invoke(demo.main, ["--lake", str(tmp_path / "lake")])
+    assert result.exit_code == code, result.output
+
+
+def test_news_are_told_once_when_they_are_seen() -> None:
+    before = replace(
+        AGREED, delivered=("a", "b"), reminded=(), reminded_after_ms={}, given_up=(),
+        checks={"lost": 14},
+    )  # fmt: skip
+    assert milestones(before, AGREED) == [
+        "check-back: the restarted order service was asked 2 times about killed and answered "
+        "COMMIT: delivered",
+        "1 reminder delivered, 5.0 s after the order, or more; the delay is 5 s",
+        "always UNKNOWN: asked 15 of 15 times, given up: lost is in TRANS_CHECK_MAX_TIME_TOPIC",
+    ]
+    assert milestones(AGREED, AGREED) == []
+    assert milestones(Seen(), Seen()) == []
+
+
+def test_line_names_what_changed_and_nothing_else() -> None:
+    before = replace(AGREED, delivered=("a", "b"), checks={"killed": 2, "lost": 14})
+    assert changes(before, AGREED) == "3 delivered, always UNKNOWN asked 15 of 15 times"
+    assert changes(AGREED, AGREED) == ""
 
 
 def test_nothing_at_all_is_no_agreement() -> None:
@@ -101,6 +176,7 @@ def test_nothing_at_all_is_no_agreement() -> None:
         ("a message not delivered", {"delivered": ("a", "b")}),
         ("a rollback not decided", {"rolled_back": ()}),
         ("points not added", {"pointed": ("a", "b")}),
+        ("a reminder not delivered", {"reminded": ()}),
         ("a forgotten one not given up", {"given_up": ()}),
         ("a forgotten one not landed", {"forgotten": (), "given_up": ()}),
     ],
@@ -127,3 +203,13 @@ def test_folders_of_an_earlier_demo_are_made_anew(tmp_path: Path) -> None:
     assert folders.make_anew()
     assert not (folders.lake / "half").exists()
     assert not folders.orders.exists()
+
+
+def test_lake_on_which_a_job_runs_is_not_deleted(tmp_path: Path) -> None:
+    folders = Folders(tmp_path / "lake")
+    folders.make_anew()
+    lock = LakeLock(str(folders.lake), "a-host:1:job")
+    with pytest.raises(DemoError, match="is written by a-host:1:job"):
+        folders.make_anew()
+    lock.release()
+    assert folders.make_anew()

@@ -16,7 +16,7 @@ from examples.order_service import (
     Order,
     OrderDatabase,
     OrderListener,
-    message_of,
+    messages_of,
     new_orders,
 )
 from examples.points_service import SCHEMA, add_points
@@ -29,8 +29,8 @@ ORDER = Order("order-1", "Ada", "tea", 12)
 
 
 def half_of(order: Order, transaction_id: str) -> HalfMessage:
-    message = message_of(order)
-    return HalfMessage(message, (message,), transaction_id)
+    messages = messages_of(order)
+    return HalfMessage(messages[0], messages, transaction_id)
 
 
 def check_of(transaction_id: str) -> CheckedMessage:
@@ -85,6 +85,14 @@ def test_database_that_does_not_answer_is_an_exception_which_counts_as_unknown(p
         listener.check_local_transaction(check_of("t1"))
 
 
+def test_order_of_a_lamp_sends_its_reminder_with_a_delay_in_the_same_transaction() -> None:
+    (tea,) = messages_of(ORDER)
+    lamp, reminder = messages_of(Order("order-2", "Ben", "lamp", 99))
+    assert (tea.topic, tea.delay_level) == (lamp.topic, lamp.delay_level) == ("orders", None)
+    assert (reminder.topic, reminder.delay_level, reminder.keys) == ("reminders", 2, "order-2")
+    assert reminder.body == b"Ben, please pay for your lamp"
+
+
 def test_stock_survives_a_restart(path: Path) -> None:
     OrderListener(OrderDatabase(path)).execute_local_transaction(half_of(ORDER, "t1"), ORDER)
     OrderDatabase(path)
@@ -100,7 +108,7 @@ def test_forgetful_listener_never_knows() -> None:
 
 
 def consumed(order: Order, queue_id: int, queue_offset: int) -> ConsumedMessage:
-    body = message_of(order).body
+    body = messages_of(order)[0].body
     return ConsumedMessage(
         topic="orders", queue_id=queue_id, queue_offset=queue_offset, body=body,
         keys=order.order_id, tags=order.item, properties={}, transaction_id=order.order_id,

@@ -1,0 +1,52 @@
+"""The consumer of the chaos run: write down what comes, then commit, until it is killed."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import threading
+from pathlib import Path
+
+from bench.chaos_journal import Seen
+from bench.chaos_producer import TOPICS
+from txlake import Consumer, GroupBusyError, LakeError, StaleGenerationError
+
+GROUP = "chaos"
+SESSION_TIMEOUT_MS = 1_500
+# Reasons to begin anew: the lake is not made yet, or the queues went to another one meanwhile.
+_TRY_AGAIN = (LakeError, GroupBusyError, StaleGenerationError)
+
+
+def consume(lake: str, seen: Seen, ended: threading.Event) -> None:
+    """Consume until `ended`, or until the queues are lost."""
+    # One that was killed owns the queues for one session more.
+    waiting_ms = 3 * SESSION_TIMEOUT_MS
+    with Consumer(
+        lake, GROUP, TOPICS, session_timeout_ms=SESSION_TIMEOUT_MS, wait_for_owner_ms=waiting_ms
+    ) as consumer:
+        while not ended.is_set():
+            messages = consumer.poll(0.5, max_records=100)
+            if messages:
+                seen.add(messages)
+                consumer.commit()
+
+
+def main() -> None:
+    """Consume until SIGTERM."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--lake", required=True)
+    parser.add_argument("--seen", type=Path, required=True)
+    options = parser.parse_args()
+    ended = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: ended.set())
+    seen = Seen(options.seen)
+    while not ended.is_set():
+        try:
+            consume(options.lake, seen, ended)
+        except _TRY_AGAIN as error:
+            print(error, flush=True)
+            ended.wait(0.3)
+
+
+if __name__ == "__main__":
+    main()

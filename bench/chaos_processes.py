@@ -1,0 +1,113 @@
+"""The processes of the chaos run: started, killed in several ways, none left behind."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+# `sh` becomes the program. Its child kills the whole process group when the pipe that only the
+# chaos run holds open is closed, that is when the chaos run itself is dead.
+_GUARDED = """exec 3<&0 </dev/null
+{ read -r _ <&3 || kill -9 -$$; } >/dev/null 2>&1 &
+exec "$@" 3<&-"""
+# A job lives for some seconds: the slow compiler would take more time than its code gives back.
+_JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:-UsePerfData -Djava.io.tmpdir="
+
+
+class Process:
+    """`python -m module`, the leader of its own group, with its own log."""
+
+    def __init__(self, module: str, arguments: Sequence[str], log: Path, temp: Path) -> None:
+        self.log = log
+        java_options = f"{os.environ.get('JAVA_TOOL_OPTIONS', '')} {_JAVA_OPTIONS}{temp}"
+        environment = {
+            **{key: value for key, value in os.environ.items() if key != "PYTHONPATH"},
+            "TMPDIR": str(temp),
+            "SPARK_LOCAL_DIRS": str(temp),
+            "JAVA_TOOL_OPTIONS": java_options.strip(),
+            "PYTHONUNBUFFERED": "1",
+        }
+        command = [sys.executable, "-m", module, *arguments]
+        with log.open("ab") as output:
+            self._process = subprocess.Popen(
+                ["/bin/sh", "-c", _GUARDED, "sh", *command],
+                cwd=ROOT,
+                env=environment,
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        self.started_at = time.monotonic()
+
+    @property
+    def pid(self) -> int:
+        """Give the process id, which is its group's too."""
+        return self._process.pid
+
+    @property
+    def code(self) -> int | None:
+        """Give the exit code, -9 after kill -9; None while it runs."""
+        return self._process.poll()
+
+    def has_said(self, text: str) -> bool:
+        """Say whether a text stands in its log."""
+        return text in self.log.read_text("utf-8", "replace")
+
+    def last_line(self) -> str:
+        """Give the last line of its log."""
+        lines = self.log.read_text("utf-8", "replace").strip().splitlines()
+        return lines[-1] if lines else ""
+
+    def kill(self, whom: str = "all") -> None:
+        """Kill -9 the `python` process alone, its `jvm` alone, or `all` of the group."""
+        if whom == "all":
+            self._signal_group(signal.SIGKILL)
+        elif whom == "python":
+            self._process.kill()
+        else:
+            for pid in self._jvms():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+
+    def signal(self, number: int) -> None:
+        """Send a signal to all of the group."""
+        self._signal_group(number)
+
+    def wait(self, timeout_s: float) -> int | None:
+        """Wait for its end. Output: its exit code; None when it still runs."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return self._process.wait(timeout_s)
+        return None
+
+    def terminate(self) -> None:
+        """Ask it to end."""
+        if self.code is None:
+            self._process.terminate()
+
+    def end(self) -> None:
+        """Kill what is left of the group."""
+        self._signal_group(signal.SIGKILL)
+        self._process.wait()
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.close()
+
+    def _signal_group(self, number: int) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, number)
+
+    def _jvms(self) -> Iterator[int]:
+        """Give the Java processes of the group."""
+        for path in Path("/proc").glob("[0-9]*/stat"):
+            with contextlib.suppress(OSError):
+                name, _, rest = path.read_text().rpartition(")")
+                if name.endswith("(java") and int(rest.split()[2]) == self._process.pid:
+                    yield int(path.parent.name)

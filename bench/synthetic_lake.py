@@ -1,0 +1,246 @@
+"""Make a lake of any size without Kafka and Spark: rows as the job would have written them.
+
+Run: python bench/synthetic_lake.py FOLDER TRANSACTIONS FILES
+
+An epoch holds 1,000 transactions with ids as the SDK makes them (time first); FILES says how many
+files each table has: as many as epochs is a lake that was never compacted, fewer is one that was.
+Of each thousand transactions 1 is never answered, 10 are rolled back, 20 are ended by the answer
+to a check, 50 in the epoch after their own; 25 are delayed for three epochs.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import defaultdict
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from checker.frames import RULE_VERSION, Parameters
+from storage.epochs import Plan, Range, committed_row, planned_row
+from storage.lake import Lake
+from storage.rows import instant
+from txlake import protocol as p
+
+QUEUES = 4
+EPOCH_ROWS = 1_000
+EPOCH_MS = 2_000
+START_MS = 1_767_225_600_000  # 2026-01-01
+TOPICS = {
+    "half": p.HALF_TOPIC,
+    "op": p.OP_TOPIC,
+    "schedule": p.SCHEDULE_TOPIC,
+    "admin": p.ADMIN_TOPIC,
+}
+_BODIES = np.random.default_rng(1).bytes(1 << 20)
+
+
+def transaction_id(number: int) -> str:
+    """Give the id of a transaction, as two producers of our SDK would have made it."""
+    at = START_MS + number * EPOCH_MS // EPOCH_ROWS
+    return f"{at:012x}{('a1' if number % 2 else '5e') * 6}{number // 2:08x}"
+
+
+def half_place(number: int) -> tuple[int, int]:
+    """Give the half coordinate of a transaction."""
+    return number % QUEUES, number // QUEUES
+
+
+def _is(numbers: np.ndarray, every: int, place: int) -> np.ndarray:
+    return numbers % every == place
+
+
+def _ends(numbers: np.ndarray, lag: int) -> np.ndarray:
+    """Give the transactions that are ended so many epochs after their own."""
+    silent, late, checked = _is(numbers, 1000, 7), _is(numbers, 20, 3), _is(numbers, 50, 11)
+    kinds = [~silent & ~late & ~checked, late & ~checked, checked]
+    return numbers[kinds[lag] & ~silent]
+
+
+class _Rows:
+    """Collect rows by table and append them in as many commits as are wanted."""
+
+    def __init__(self, lake: Lake, epochs_per_file: int) -> None:
+        self._lake, self._epochs_per_file = lake, epochs_per_file
+        self._parts: dict[str, list[pa.Table]] = defaultdict(list)
+        self._epochs: dict[str, int] = defaultdict(int)
+
+    def add(self, table: str, count: int, **columns: Any) -> None:
+        if count:
+            schema = self._lake.schema(table)
+            arrays = []
+            for field in schema:
+                values = columns.get(field.name)
+                if values is None or np.isscalar(values):
+                    values = [values] * count
+                arrays.append(pa.array(values, field.type))
+            self._parts[table].append(pa.table(arrays, schema=schema))
+
+    def add_table(self, table: str, rows: pa.Table) -> None:
+        self._parts[table].append(rows)
+
+    def end_epoch(self, epoch: int, is_last: bool) -> None:
+        if is_last or epoch % self._epochs_per_file == 0:
+            for table, parts in self._parts.items():
+                self._lake.append(table, pa.concat_tables(parts))
+            self._parts.clear()
+
+
+def make(path: str, transactions: int, files: int) -> Lake:
+    """Write the lake."""
+    lake = Lake(path)
+    lake.create(instant(START_MS))
+    lake.create_table("topics/1")
+    epochs = transactions // EPOCH_ROWS
+    rows = _Rows(lake, max(1, epochs // files))
+    rows.add("catalog", 1, topic=["orders"], table_id=[1], queue_count=[QUEUES], epoch=[1],
+             created_at=[instant(START_MS)])  # fmt: skip
+    op_next = [0] * QUEUES
+    real_next = [0] * QUEUES
+    for epoch in range(1, epochs + 1):
+        _epoch(rows, epoch, op_next, real_next)
+        rows.end_epoch(epoch, epoch == epochs)
+    return lake
+
+
+def _epoch(rows: _Rows, epoch: int, op_next: list[int], real_next: list[int]) -> None:
+    at_ms = START_MS + epoch * EPOCH_MS
+    at = instant(at_ms)
+    first = (epoch - 1) * EPOCH_ROWS
+    numbers = np.arange(first, first + EPOCH_ROWS)
+    landed_before = list(op_next)
+    _land_halves(rows, epoch, numbers)
+    asked = numbers - EPOCH_ROWS
+    asked = asked[(asked >= 0) & (_is(asked, 50, 11) | _is(asked, 1000, 7))]
+    rows.add(
+        "checks", len(asked), queue_id=asked % QUEUES, queue_offset=asked // QUEUES, arm=0,
+        check_times=1, check_id=[f"{n % QUEUES}-{n // QUEUES}-0-1" for n in asked],
+        producer_group="shop", sent_at=[at] * len(asked), acknowledged=[True] * len(asked),
+        epoch=epoch,
+    )  # fmt: skip
+    ended = [_ends(numbers - lag * EPOCH_ROWS, lag) for lag in range(3)]
+    ended = [numbers[numbers >= 0] for numbers in ended]
+    answers = numbers[_is(numbers, 50, 11)]
+    records = [(n, "UNKNOWN", False) for n in answers]
+    for lag, ends in enumerate(ended):
+        records += [(n, "ROLLBACK" if n % 100 == 13 else "COMMIT", lag == 2) for n in ends]
+    _land_operations(rows, epoch, at, records, op_next, real_next)
+    _add_epoch(rows, epoch, at_ms, landed_before, op_next)
+
+
+def _land_halves(rows: _Rows, epoch: int, numbers: np.ndarray) -> None:
+    stored = [instant(START_MS + int(n) * EPOCH_MS // EPOCH_ROWS) for n in numbers]
+    count = len(numbers)
+    starts = (numbers * 251) % (len(_BODIES) - 256)
+    rows.add(
+        "half", count, queue_id=numbers % QUEUES, queue_offset=numbers // QUEUES,
+        stored_at=stored, epoch=epoch, producer_group="shop",
+        transaction_id=[transaction_id(int(n)) for n in numbers], real_topic="orders",
+        keys=[f"order-{n}" for n in numbers], born_at=stored,
+        body=[_BODIES[start : start + 256] for start in starts],
+        delay_level=pa.array([1 if n % 40 == 17 else None for n in numbers], pa.int32()),
+    )  # fmt: skip
+
+
+def _land_operations(
+    rows: _Rows,
+    epoch: int,
+    at: Any,
+    records: list[tuple[int, str, bool]],
+    op_next: list[int],
+    real_next: list[int],
+) -> None:
+    offsets = []
+    for number, _, _ in records:
+        queue = number % QUEUES
+        offsets.append(op_next[queue])
+        op_next[queue] += 1
+    numbers = np.array([number for number, _, _ in records])
+    rows.add(
+        "op", len(records), queue_id=numbers % QUEUES, queue_offset=offsets,
+        stored_at=[at] * len(records), epoch=epoch, producer_group="shop",
+        decision=[decision for _, decision, _ in records],
+        half_offsets=[[n // QUEUES] for n, _, _ in records],
+        transaction_ids=[[transaction_id(int(n))] for n, _, _ in records],
+        from_check=[is_answer for _, _, is_answer in records],
+        check_id=[f"{n % QUEUES}-{n // QUEUES}-0-1" if a else None for n, _, a in records],
+        body=[b"%d," % (n // QUEUES) for n, _, _ in records],
+    )  # fmt: skip
+    ends = [(n, d, a, o) for (n, d, a), o in zip(records, offsets, strict=True) if d != "UNKNOWN"]
+    delivered = []
+    for number, decision, _, _ in ends:
+        if decision == "COMMIT" and number % 40 != 17:
+            queue = int(number // QUEUES % QUEUES)
+            delivered.append((queue, real_next[queue]))
+            real_next[queue] += 1
+        else:
+            delivered.append((None, None))
+    ended = np.array([n for n, _, _, _ in ends])
+    rows.add(
+        "outcomes", len(ends), queue_id=ended % QUEUES, queue_offset=ended // QUEUES, arm=0,
+        outcome=["COMMITTED" if d == "COMMIT" else "ROLLED_BACK" for _, d, _, _ in ends],
+        cause=["check_answer" if a else "operation" for _, _, a, _ in ends],
+        op_queue_offset=[o for _, _, _, o in ends], decided_at=[at] * len(ends), epoch=epoch,
+        producer_group="shop", transaction_id=[transaction_id(int(n)) for n in ended],
+        real_topic="orders", real_queue_id=[q for q, _ in delivered],
+        real_queue_offset=[o for _, o in delivered],
+    )  # fmt: skip
+    late = ended[ended % 40 == 17]
+    rows.add(
+        "delayed", len(late), source="half", queue_id=late % QUEUES, queue_offset=late // QUEUES,
+        deliver_at=[at] * len(late), real_topic="orders", epoch=epoch,
+    )  # fmt: skip
+    _deliver_delayed(rows, epoch, at, real_next)
+    kept = [(n, q, o) for (n, _, _, _), (q, o) in zip(ends, delivered, strict=True)
+            if o is not None]  # fmt: skip
+    rows.add(
+        "topics/1", len(kept), queue_id=[q for _, q, _ in kept],
+        queue_offset=[o for _, _, o in kept], stored_at=[at] * len(kept), source="half",
+        producer_group="shop", real_topic="orders", body=b"",
+        half_queue_id=[n % QUEUES for n, _, _ in kept],
+        half_queue_offset=[n // QUEUES for n, _, _ in kept], epoch=epoch,
+    )  # fmt: skip
+
+
+def _deliver_delayed(rows: _Rows, epoch: int, at: Any, real_next: list[int]) -> None:
+    due = np.arange((epoch - 6) * EPOCH_ROWS, (epoch - 5) * EPOCH_ROWS)
+    due = due[(due >= 0) & (due % 40 == 17) & (due % 1000 != 7)]
+    places = []
+    for number in due:
+        queue = int(number // QUEUES % QUEUES)
+        places.append((queue, real_next[queue]))
+        real_next[queue] += 1
+    rows.add(
+        "deliveries", len(due), source="half", queue_id=due % QUEUES, queue_offset=due // QUEUES,
+        action="DELIVERED", real_topic="orders", real_queue_id=[q for q, _ in places],
+        real_queue_offset=[o for _, o in places], decided_at=[at] * len(due), epoch=epoch,
+    )  # fmt: skip
+
+
+def _add_epoch(
+    rows: _Rows, epoch: int, at_ms: int, ops_before: list[int], ops_after: list[int]
+) -> None:
+    halves = EPOCH_ROWS // QUEUES
+    ranges = [
+        Range(p.HALF_TOPIC, q, (epoch - 1) * halves, epoch * halves, epoch * halves)
+        for q in range(QUEUES)
+    ]
+    ranges += [
+        Range(p.OP_TOPIC, q, ops_before[q], ops_after[q], ops_after[q]) for q in range(QUEUES)
+    ]
+    wire = {"topics": TOPICS, "check_topic_prefix": p.CHECK_TOPIC_PREFIX,
+            "message_bytes_max": p.MESSAGE_BYTES_MAX, "messages_max": p.MESSAGES_MAX}  # fmt: skip
+    known = dict.fromkeys(range(QUEUES), at_ms)
+    plan = Plan(
+        epoch, at_ms, known, known, tuple(ranges), "cluster", {}, {},
+        {**asdict(Parameters()), "wire": wire}, "bench", RULE_VERSION,
+    )  # fmt: skip
+    now = instant(at_ms)
+    rows.add_table("epochs", planned_row(plan, now))
+    rows.add_table("epochs", committed_row(plan, now, {}, {}, {}))
+
+
+if __name__ == "__main__":
+    make(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))

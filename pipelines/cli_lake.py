@@ -1,0 +1,60 @@
+"""What the operator's commands share: options, the lake, exit codes.
+
+    OperatorError   nothing is there, or it is refused: one sentence, exit code 1
+
+Wrong usage is click's own error, exit code 2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from storage.lake import Lake
+
+Command = Callable[..., Any]
+
+
+class OperatorError(Exception):
+    """What an operator asked for is not there, or was refused."""
+
+
+def output_option(command: Command) -> Command:
+    """Let a command print JSON."""
+    return click.option(
+        "-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True,
+        help="For people or for programs.",
+    )(command)  # fmt: skip
+
+
+def lake_options(command: Command) -> Command:
+    """Let a command name its lake, directly or by the job's settings."""
+    command = click.option(
+        "--conf", type=click.Path(dir_okay=False), help="The job's settings: they name the lake."
+    )(command)
+    return click.option("--lake", "lake_path", help="The lake: a folder or a URI.")(command)
+
+
+def conf_option(command: Command) -> Command:
+    """Let a command that writes name the job's settings: lake and Kafka."""
+    return click.option(
+        "--conf", required=True, type=click.Path(dir_okay=False), help="The job's settings."
+    )(command)
+
+
+def open_lake(lake_path: str | None, conf: str | None) -> Lake:
+    """Open the lake that the options name.
+
+    Errors: NotALakeError, NewerLakeError, SettingsError; click's usage error without an option.
+    """
+    from pipelines.settings import load
+    from storage.lake import Lake
+
+    if lake_path is None and conf is None:
+        raise click.UsageError("name the lake: --lake PATH, or --conf FILE")
+    lake = Lake(lake_path if lake_path is not None else load(str(conf)).lake.path)
+    lake.lake_id()
+    return lake

@@ -1,0 +1,102 @@
+"""Which delayed messages wait for their time, and which is next; at the newest committed epoch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from checker.frames import Parameters
+from checker.sql import run
+from pipelines.explain.rows import Row, newest_epochs, plain
+from storage.lake import Lake
+from storage.pruned import Bounds, read_pruned
+
+COLUMNS: Final = (
+    "target", "deliver_at", "level", "real_topic", "producer_group", "transaction_id", "keys",
+)  # fmt: skip
+_PLACE = ["source", "queue_id", "queue_offset"]
+_MESSAGE = [
+    "queue_id", "queue_offset", "delay_level", "producer_group", "transaction_id", "keys",
+]  # fmt: skip
+
+# A level above the last is the last; 0 is none (PROTOCOL.md "Delay").
+_WAITING = """
+SELECT d.source || ':' || d.queue_id || '-' || d.queue_offset AS target, d.deliver_at,
+  CASE WHEN m.delay_level > 0 THEN least(m.delay_level, $levels) END AS level,
+  d.real_topic, m.producer_group, m.transaction_id, m.keys
+FROM delayed d
+LEFT JOIN messages m
+  ON d.source = m.source AND d.queue_id = m.queue_id AND d.queue_offset = m.queue_offset
+WHERE ($topic IS NULL OR d.real_topic = $topic)
+  AND ($group IS NULL OR m.producer_group = $group)
+  AND ($level IS NULL
+    OR coalesce(CASE WHEN m.delay_level > 0 THEN least(m.delay_level, $levels) END, 0) = $level)
+ORDER BY d.deliver_at, d.source, d.queue_id, d.queue_offset
+"""
+
+_LEVELS = """
+SELECT level, count(*) AS waiting, min(deliver_at) AS next_at
+FROM waiting GROUP BY level ORDER BY level NULLS LAST
+"""
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """What waits: `messages` (COLUMNS, the next first) and how many at each level. Units: ms.
+
+    A message without a level waits for its DELIVER_AT.
+    """
+
+    messages: list[Row]
+    levels: list[Row]
+    level_spans_ms: tuple[int, ...]
+    count: int
+
+
+def read_waiting(
+    lake: Lake,
+    topic: str | None = None,
+    group: str | None = None,
+    level: int | None = None,
+    limit: int | None = None,
+) -> Waiting:
+    """Read what waits for its time; `level` 0 asks for messages without one."""
+    epoch, epochs = newest_epochs(lake)
+    newest = epochs.get(epoch)
+    parameters = Parameters() if newest is None else newest.parameters
+    until: Bounds = {"epoch": (None, epoch)}
+    delayed = run(
+        """
+        SELECT d.* FROM delayed d ANTI JOIN done x ON d.source = x.source
+          AND d.queue_id = x.queue_id AND d.queue_offset = x.queue_offset
+        """,
+        delayed=read_pruned(lake, "delayed", [*_PLACE, "deliver_at", "real_topic"], until),
+        done=read_pruned(lake, "deliveries", _PLACE, until),
+    )
+    values = {
+        "levels": len(parameters.delay_levels_ms),
+        "topic": topic,
+        "group": group,
+        "level": level,
+    }
+    messages = pa.concat_tables(
+        [_messages(lake, source, delayed) for source in ("half", "schedule")]
+    )
+    waiting = run(_WAITING, values, delayed=delayed, messages=messages)
+    levels = run(_LEVELS, waiting=waiting)
+    shown = waiting if limit is None else waiting.slice(0, limit)
+    return Waiting(plain(shown), plain(levels), parameters.delay_levels_ms, waiting.num_rows)
+
+
+def _messages(lake: Lake, source: str, delayed: pa.Table) -> pa.Table:
+    """Give what the records of the waiting messages say of themselves."""
+    rows = delayed.filter(pc.equal(delayed["source"], source))
+    bounds: Bounds = {"queue_offset": []}
+    if rows.num_rows:
+        ends = pc.min_max(rows["queue_offset"]).as_py()
+        bounds = {"queue_offset": (ends["min"], ends["max"])}
+    found = read_pruned(lake, source, _MESSAGE, bounds)
+    return found.append_column("source", pa.array([source] * found.num_rows, pa.string()))

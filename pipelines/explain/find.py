@@ -1,0 +1,214 @@
+"""Fetch from a lake what it says about some messages: few files, few columns, never a body.
+
+One state is read: up to the newest committed epoch. Rows of the epoch after it, which may be
+planned and half written, are fetched too and are marked by their epoch.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pyarrow.compute as pc
+
+from checker.frames import DISCARDED
+from pipelines.explain.operations import find_operations
+from pipelines.explain.rows import (
+    EpochAt,
+    Found,
+    Row,
+    epoch_rows,
+    is_in_set,
+    newest_epochs,
+    plain,
+    plan_of,
+)
+from pipelines.explain.target import HALF, SCHEDULE, Target, plain_target
+from storage.epochs import PLANNED
+from storage.lake import Lake
+from storage.pruned import Bounds, read_pruned
+from txlake import protocol as p
+
+MESSAGE_COLUMNS = [
+    "queue_id", "queue_offset", "stored_at", "epoch", "producer_group", "transaction_id",
+    "real_topic", "real_queue_id", "keys", "tags", "delay_level", "deliver_at", "immunity_ms",
+    "tran_size", "tran_seq", "born_at", "error",
+]  # fmt: skip
+_ADMIN_COLUMNS = [
+    "queue_offset", "stored_at", "epoch", "command", "target", "actor", "reason", "result",
+]  # fmt: skip
+_COPY_COLUMNS = [
+    "queue_offset", "stored_at", "source", "reason", "half_queue_id", "half_queue_offset", "epoch",
+]  # fmt: skip
+_READERS = 4
+_TRIES = 3
+
+
+def find(lake: Lake, target: Target) -> Found:
+    """Fetch all that a lake says about a target; `messages` is empty when there is no such.
+
+    An epoch that was committed while its rows were read may have been read in part: again, then.
+    """
+    with ThreadPoolExecutor(_READERS) as pool:
+        found = _find(lake, pool, target)
+        for _ in range(_TRIES):
+            if not found.has_early_rows or newest_epochs(lake)[0] == found.epoch:
+                break
+            found = _find(lake, pool, target)
+        return found
+
+
+def _find(lake: Lake, pool: ThreadPoolExecutor, target: Target) -> Found:
+    catalog = pool.submit(read_pruned, lake, "catalog", ["topic", "table_id"], {})
+    epoch, epochs = newest_epochs(lake)
+    messages = _messages(lake, target)
+    table_ids = {row["topic"]: row["table_id"] for row in catalog.result().to_pylist()}
+    if not messages:
+        return Found(epoch=epoch, epochs=epochs, table_ids=table_ids)
+    return _About(lake, pool, messages, epoch, epochs, table_ids).found()
+
+
+def find_nothing(lake: Lake) -> Found:
+    """Fetch only where the lake stands."""
+    epoch, epochs = newest_epochs(lake)
+    return Found(epoch=epoch, epochs=epochs)
+
+
+def find_keys(lake: Lake, keys: str) -> list[Row]:
+    """Give the messages whose KEYS are this text, or have it as one of their words."""
+    found = []
+    for source in (HALF, SCHEDULE):
+        where = pc.match_substring(pc.field("keys"), keys)
+        for row in plain(read_pruned(lake, source, MESSAGE_COLUMNS, {}, where)):
+            if row["keys"] == keys or keys in row["keys"].split():
+                found.append({**row, "source": source})
+    return sorted(found, key=lambda row: (row["stored_at"], row["queue_id"], row["queue_offset"]))
+
+
+def _messages(lake: Lake, target: Target) -> list[Row]:
+    """Give the target's halves and schedule records, whole sets."""
+    if target.transaction_id is None:
+        bounds: Bounds = {"queue_id": [target.queue_id], "queue_offset": [target.queue_offset]}
+        rows = _of_source(lake, target.source, bounds)
+        sets = [r for r in rows if r["source"] == HALF and is_in_set(r)]
+        return _of_set(lake, sets[0]) if sets else rows
+    bounds = {"transaction_id": [target.transaction_id]}
+    return _of_source(lake, HALF, bounds) or _of_source(lake, SCHEDULE, bounds)
+
+
+def _of_source(lake: Lake, source: str, bounds: Bounds) -> list[Row]:
+    rows = plain(read_pruned(lake, source, MESSAGE_COLUMNS, bounds))
+    rows.sort(key=lambda row: (row["queue_id"], row["queue_offset"]))
+    return [{**row, "source": source} for row in rows]
+
+
+def _of_set(lake: Lake, half: Row) -> list[Row]:
+    same = ("queue_id", "producer_group", "transaction_id", "tran_size")
+    rows = _of_source(lake, HALF, {"transaction_id": [half["transaction_id"]]})
+    return [row for row in rows if is_in_set(row) and all(row[c] == half[c] for c in same)]
+
+
+class _About:
+    """Fetch what other tables say about some messages."""
+
+    def __init__(
+        self,
+        lake: Lake,
+        pool: ThreadPoolExecutor,
+        messages: list[Row],
+        epoch: int,
+        epochs: dict[int, EpochAt],
+        table_ids: dict[str, int],
+    ) -> None:
+        self._lake, self._pool = lake, pool
+        self._messages = messages
+        self._epoch, self._epochs, self._table_ids = epoch, epochs, table_ids
+        self._places = {(m["source"], m["queue_id"], m["queue_offset"]) for m in messages}
+        self._queues = sorted({m["queue_id"] for m in messages})
+        self._offsets = sorted({m["queue_offset"] for m in messages})
+
+    def found(self) -> Found:
+        """Fetch it, tables side by side."""
+        at_place: Bounds = {"queue_id": self._queues, "queue_offset": self._offsets}
+        reads = {
+            table: self._pool.submit(self._of_places, table, at_place)
+            for table in ("outcomes", "checks", "delayed", "deliveries")
+        }
+        reads["conflicts"] = self._pool.submit(self._conflicts)
+        reads["commands"] = self._pool.submit(self._commands)
+        rows = {table: read.result() for table, read in reads.items()}
+        operations = self._pool.submit(
+            find_operations,
+            self._lake,
+            [m for m in self._messages if m["source"] == HALF],
+            rows["outcomes"],
+            rows["conflicts"],
+            self._epochs.get(self._epoch),
+        )
+        copies = self._pool.submit(self._copies, rows["outcomes"])
+        undeliverable = self._pool.submit(self._undeliverable, rows["deliveries"])
+        targets = {f"{source}:{queue}-{offset}" for source, queue, offset in self._places}
+        rearms = [row for row in rows["commands"] if plain_target(row["target"]) in targets]
+        cited = [*rows["outcomes"], *rows["deliveries"], *rows["delayed"], *rearms]
+        missing = {row["epoch"] for row in cited} - set(self._epochs)
+        for row in epoch_rows(self._lake, missing):
+            if row["state"] == PLANNED:
+                self._epochs[row["epoch"]] = plan_of(row)
+        return Found(
+            epoch=self._epoch,
+            epochs=self._epochs,
+            messages=self._messages,
+            operations=operations.result(),
+            outcomes=rows["outcomes"],
+            conflicts=rows["conflicts"],
+            checks=rows["checks"],
+            delayed=rows["delayed"],
+            deliveries=rows["deliveries"],
+            commands=rows["commands"],
+            copies=copies.result(),
+            undeliverable=undeliverable.result(),
+            table_ids=self._table_ids,
+        )
+
+    def _of_places(self, table: str, bounds: Bounds) -> list[Row]:
+        rows = plain(read_pruned(self._lake, table, self._lake.schema(table).names, bounds))
+        return [
+            row
+            for row in rows
+            if (row.get("source", HALF), row["queue_id"], row["queue_offset"]) in self._places
+        ]
+
+    def _conflicts(self) -> list[Row]:
+        """Give conflicts of the halves, and of records that cannot be read and may name them."""
+        columns = self._lake.schema("conflicts").names
+        bounds: Bounds = {"queue_id": self._queues, "half_queue_offset": self._offsets}
+        rows = plain(read_pruned(self._lake, "conflicts", columns, bounds))
+        rows = [
+            row for row in rows if (HALF, row["queue_id"], row["half_queue_offset"]) in self._places
+        ]
+        unreadable: Bounds = {"queue_id": self._queues, "reason": ["unreadable_operation"]}
+        return rows + plain(read_pruned(self._lake, "conflicts", columns, unreadable))
+
+    def _commands(self) -> list[Row]:
+        where = pc.field("command").isin([p.RESUME, p.CANCEL])
+        return plain(read_pruned(self._lake, "admin", _ADMIN_COLUMNS, {}, where))
+
+    def _copies(self, outcomes: list[Row]) -> list[Row]:
+        epochs = sorted({o["epoch"] for o in outcomes if o["outcome"] == DISCARDED})
+        return self._own_topic(p.CHECK_MAX_TOPIC, {"epoch": epochs})
+
+    def _undeliverable(self, deliveries: list[Row]) -> list[Row]:
+        offsets = sorted(
+            {d["real_queue_offset"] for d in deliveries if d["action"] == "UNDELIVERABLE"}
+        )
+        return self._own_topic(p.UNDELIVERABLE_TOPIC, {"queue_offset": offsets})
+
+    def _own_topic(self, topic: str, bounds: Bounds) -> list[Row]:
+        if topic not in self._table_ids:
+            return []
+        table = f"topics/{self._table_ids[topic]}"
+        rows = plain(read_pruned(self._lake, table, _COPY_COLUMNS, bounds))
+        return [
+            row
+            for row in rows
+            if (row["source"], row["half_queue_id"], row["half_queue_offset"]) in self._places
+        ]

@@ -1,0 +1,91 @@
+"""Fetch the operations that name some halves. The log says of no operation which halves it names,
+so the offsets of those that came in the halves' own time are looked through.
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from checker.frames import DISCARDED, Parameters
+from pipelines.explain.rows import EpochAt, Row, is_in_set, plain
+from storage.lake import Lake
+from storage.pruned import Bounds, read_pruned
+
+_OP_COLUMNS = [
+    "queue_id", "queue_offset", "stored_at", "epoch", "producer_group", "decision",
+    "half_offsets", "transaction_ids", "from_check", "check_id", "remark", "actor", "reason",
+    "body", "error",
+]  # fmt: skip
+# Operations that come later than this after an end are shown only when they left a conflict.
+_AFTER_END_MS = 600_000
+# The brokers' clocks: an operation follows its half, give or take so much.
+_CLOCKS_MS = 60_000
+
+
+def find_operations(
+    lake: Lake,
+    halves: list[Row],
+    outcomes: list[Row],
+    conflicts: list[Row],
+    newest: EpochAt | None,
+) -> list[Row]:
+    """Give the operations that name the halves, or a half of their queues still to come.
+
+    Input: `outcomes`, `conflicts` of the halves; `conflicts` also of records that cannot be read.
+    """
+    if not halves:
+        return []
+    queues = sorted({half["queue_id"] for half in halves})
+    first = _instant(_first_ms(halves, newest))
+    named = {(r["queue_id"], r["op_queue_offset"]) for r in (*outcomes, *conflicts)}
+    for queue_id in queues:
+        of_queue = [half for half in halves if half["queue_id"] == queue_id]
+        ends = [o for o in outcomes if o["queue_id"] == queue_id and o["outcome"] != DISCARDED]
+        offsets = _naming(lake, of_queue, ends, first, newest)
+        named |= {(queue_id, offset) for offset in offsets}
+    places = {place for place in named if place[1] is not None}
+    bounds: Bounds = {"queue_id": queues, "queue_offset": sorted({o for _, o in places})}
+    # Records that cannot be read are of the whole queue: those of the halves' own time will do.
+    where = pc.field("error").is_null() | (pc.field("stored_at") >= first)
+    rows = plain(read_pruned(lake, "op", _OP_COLUMNS, bounds, where))
+    return [row for row in rows if (row["queue_id"], row["queue_offset"]) in places]
+
+
+def _first_ms(halves: list[Row], newest: EpochAt | None) -> int:
+    """Give the time of the first operation that could name a half and still count.
+
+    One that came long before its half waited for it; it left an outcome or a conflict, unless it
+    waits for a set since.
+    """
+    first = int(min(half["stored_at"] for half in halves))
+    if not any(map(is_in_set, halves)):
+        return first - _CLOCKS_MS
+    parameters = Parameters() if newest is None else newest.parameters
+    return first - max(parameters.orphan_operation_ttl_ms, _CLOCKS_MS)
+
+
+def _naming(
+    lake: Lake, halves: list[Row], ends: list[Row], first: pa.Scalar, newest: EpochAt | None
+) -> list[int]:
+    """Give the op offsets of one queue that name its halves, or one still to come."""
+    queue_id = halves[0]["queue_id"]
+    ended = {end["queue_offset"] for end in ends}
+    is_ended = all(half["queue_offset"] in ended or half["error"] for half in halves)
+    last = max((end["decided_at"] for end in ends), default=halves[-1]["stored_at"])
+    bounds: Bounds = {
+        "queue_id": [queue_id],
+        "stored_at": (first, _instant(last + _AFTER_END_MS) if is_ended else None),
+    }
+    rows = read_pruned(lake, "op", ["queue_offset", "half_offsets"], bounds).combine_chunks()
+    offsets = pc.list_flatten(rows["half_offsets"])
+    is_named = pc.is_in(offsets, pa.array(half["queue_offset"] for half in halves))
+    if newest is not None and not is_ended:
+        is_named = pc.or_(is_named, pc.greater_equal(offsets, newest.half_end(queue_id)))
+    parents = pc.list_parent_indices(rows["half_offsets"]).filter(is_named)
+    named: list[int] = rows["queue_offset"].take(pc.unique(parents)).to_pylist()
+    return named
+
+
+def _instant(ms: int) -> pa.Scalar:
+    return pa.scalar(ms, pa.timestamp("ms", tz="UTC")).cast(pa.timestamp("us", tz="UTC"))

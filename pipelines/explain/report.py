@@ -1,0 +1,218 @@
+"""A unit's report: how it stands, by which rule, where its messages are, what they wait for.
+
+Pure functions from a unit to plain values; `show` prints them, `as_json` writes them down.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from checker.frames import COMMITTED, DISCARDED, ROLLED_BACK, UNREADABLE
+from pipelines.explain import words
+from pipelines.explain.event import Event
+from pipelines.explain.rows import Found, Row
+from pipelines.explain.story import events
+from pipelines.explain.target import HALF, Target
+from pipelines.explain.units import Unit, units_of
+from pipelines.explain.waits import Wait, why_not_delivered, why_pending
+from pipelines.explain.words import Rule
+
+PENDING = "PENDING"
+_NOT_DELIVERED = {"undeliverable": "UNDELIVERABLE", "cancelled": "CANCELLED"}
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a message landed."""
+
+    topic: str
+    table: str
+    queue_id: int
+    queue_offset: int
+    epoch: int
+
+
+@dataclass(frozen=True)
+class MessageReport:
+    """One message: its end, where it is, why it is not (yet) delivered."""
+
+    row: Row
+    end: Row | None
+    place: Place | None
+    waits: tuple[Wait, ...]
+
+
+@dataclass(frozen=True)
+class Decision:
+    """One end and its rule. Units: ms. `numbers`: what the rule compared, in words."""
+
+    outcome: str
+    cause: str
+    op_queue_offset: int | None
+    rule: Rule
+    numbers: str
+    epoch: int
+    epoch_at: int
+    known_at: int | None
+    is_committed: bool
+
+
+@dataclass(frozen=True)
+class Report:
+    """All there is to say about a unit."""
+
+    unit: Unit
+    status: str
+    messages: tuple[MessageReport, ...]
+    decisions: tuple[Decision, ...]
+    waits: tuple[Wait, ...]
+    events: tuple[Event, ...]
+
+
+def reports(found: Found, now_ms: int) -> list[Report]:
+    """Tell the story of everything that was found."""
+    return [_report(unit, now_ms) for unit in units_of(found)]
+
+
+def _report(unit: Unit, now_ms: int) -> Report:
+    messages = tuple(_message(unit, message, now_ms) for message in unit.messages)
+    return Report(
+        unit=unit,
+        status=_status(unit, messages),
+        messages=messages,
+        decisions=tuple(_decisions(unit)),
+        waits=tuple(_waits(unit, now_ms)),
+        events=tuple(events(unit)),
+    )
+
+
+def _waits(unit: Unit, now_ms: int) -> list[Wait]:
+    if unit.error is not None:
+        rule = Rule(f"it cannot be read ({unit.error}): it is never decided", words.READABLE)
+        return [Wait("unreadable", rule)]
+    if not all(unit.is_settled(message) for message in unit.messages):
+        epoch = max(message["epoch"] for message in unit.messages)
+        rule = Rule(f"landed in epoch {epoch}, not committed yet", "`epochs`")
+        return [Wait("not_committed", rule), *why_pending(unit, now_ms)]
+    return why_pending(unit, now_ms)
+
+
+def _status(unit: Unit, messages: Iterable[MessageReport]) -> str:
+    if unit.error is not None:
+        return UNREADABLE
+    if unit.source != HALF:
+        (message,) = messages
+        codes = [wait.code for wait in message.waits]
+        if message.place is not None:
+            return "DELIVERED"
+        return _NOT_DELIVERED.get(codes[0], "DELAYED") if codes else PENDING
+    if unit.live:
+        is_discarded = any(half["discard_cause"] is not None for half in unit.halves())
+        return DISCARDED if is_discarded else PENDING
+    outcomes = {end["outcome"] for end in unit.ends.values()}
+    return COMMITTED if COMMITTED in outcomes else ROLLED_BACK
+
+
+def _message(unit: Unit, message: Row, now_ms: int) -> MessageReport:
+    offset = message["queue_offset"]
+    end = unit.ends.get(offset)
+    place = _place(unit, offset, end)
+    is_to_deliver = unit.source != HALF or (end is not None and end["outcome"] == COMMITTED)
+    waits = why_not_delivered(unit, message, now_ms) if is_to_deliver and place is None else []
+    return MessageReport(message, end, place, tuple(waits))
+
+
+def _place(unit: Unit, queue_offset: int, end: Row | None) -> Place | None:
+    rows = [
+        row
+        for row in unit.deliveries
+        if row["queue_offset"] == queue_offset
+        and row["action"] == "DELIVERED"
+        and unit.is_settled(row)
+    ]
+    if end is not None and end["real_queue_offset"] is not None:
+        rows.append(end)
+    if not rows:
+        return None
+    row = rows[-1]
+    table = f"topics/{unit.found.table_ids.get(row['real_topic'])}"
+    return Place(
+        row["real_topic"], table, row["real_queue_id"], row["real_queue_offset"], row["epoch"]
+    )
+
+
+def _decisions(unit: Unit) -> list[Decision]:
+    decided: list[Decision] = []
+    for row in unit.outcomes:
+        epoch = unit.found.epochs.get(row["epoch"])
+        decision = Decision(
+            outcome=row["outcome"],
+            cause=row["cause"],
+            op_queue_offset=row["op_queue_offset"],
+            rule=_rule(unit, row),
+            numbers=_numbers(unit, row),
+            epoch=row["epoch"],
+            epoch_at=row["decided_at"],
+            known_at=None if epoch is None else epoch.known_at.get(unit.queue_id),
+            is_committed=unit.is_settled(row),
+        )
+        if decision not in decided:
+            decided.append(decision)
+    return decided
+
+
+def _rule(unit: Unit, row: Row) -> Rule:
+    earlier = [
+        other
+        for other in unit.outcomes
+        if other["epoch"] < row["epoch"]
+        and other["outcome"] == row["outcome"]
+        and (other["arm"], other["op_queue_offset"]) == (row["arm"], row["op_queue_offset"])
+        and other["queue_offset"] != row["queue_offset"]
+    ]
+    if earlier and row["outcome"] == ROLLED_BACK and row["cause"] != "duplicate_in_set":
+        return words.AFTER_ROLLBACK
+    if earlier and row["outcome"] == DISCARDED:
+        return words.AFTER_DISCARD
+    unknown = Rule(f"{row['outcome']}, {row['cause']}", "Every outcome, cause and reason")
+    return words.OUTCOMES.get((row["outcome"], row["cause"]), unknown)
+
+
+def _numbers(unit: Unit, row: Row) -> str:
+    """Write what the rule of a discard compared, where all of it was fetched."""
+    epoch = unit.found.epochs.get(row["epoch"])
+    known_at = None if epoch is None else epoch.known_at.get(unit.queue_id)
+    if row["outcome"] != DISCARDED or epoch is None or known_at is None:
+        return ""
+    limits, queue = epoch.parameters, unit.queue_id
+    stored_at = unit.counts_from(unit.messages[0], row["arm"])
+    if row["cause"] == "expired":
+        return (
+            f"C({queue}) - s = {known_at - stored_at} ms, half_retention_ms = "
+            f"{limits.half_retention_ms}"
+        )
+    attempts = [check for check in unit.checks if check["arm"] == row["arm"]]
+    count = sum(check["acknowledged"] for check in attempts)
+    text = f"n = {count}, check_max = {limits.check_max}, "
+    if not attempts:
+        return f"{text}C({queue}) - s = {known_at - stored_at} ms"
+    waited_ms = known_at - max(check["sent_at"] for check in attempts)
+    return f"{text}C({queue}) - c = {waited_ms} ms, check_interval_ms = {limits.check_interval_ms}"
+
+
+def nothing_found(found: Found, target: Target, lake_path: str) -> str:
+    """Say in one sentence that a target is not in the lake, and how far the lake is."""
+    where = f"in the lake {lake_path}, which stands at epoch {found.epoch}"
+    if target.transaction_id is not None:
+        return f"no half and no schedule record has transaction id {target.transaction_id} {where}"
+    name = f"{target.source} {target.queue_id}-{target.queue_offset}"
+    newest = found.newest
+    landed = {} if newest is None else newest.landed
+    topic = "" if newest is None else newest.topics.get(target.source, "")
+    end = landed.get((topic, target.queue_id))
+    if end is None:
+        return f"there is no {name} {where}: it has landed nothing of that queue"
+    if target.queue_offset >= end:
+        return f"there is no {name} {where}: that queue is landed up to offset {end}"
+    return f"there is no {name} {where}, although that queue is landed up to offset {end}"

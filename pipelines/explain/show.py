@@ -1,0 +1,72 @@
+"""Print a report for people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import click
+
+from pipelines.explain.report import Decision, MessageReport, Report
+from pipelines.explain.words import instant
+from pipelines.screen import print_rows
+
+
+def show(report: Report) -> None:
+    """Print how a unit stands, why, and its timeline."""
+    for line in lines(report):
+        click.echo(line)
+    click.echo()
+    rows = [(instant(event.at), event.epoch, event.text) for event in report.events]
+    print_rows(("when", "epoch", "what"), rows)
+
+
+def lines(report: Report) -> Iterator[str]:
+    """Give a report's head, line by line."""
+    unit, first = report.unit, report.unit.messages[0]
+    name = f"{unit.source} {unit.queue_id}-{first['queue_offset']}"
+    if first["transaction_id"] is not None:
+        name = f"transaction {first['transaction_id']}, {name}"
+    group = "" if first["producer_group"] is None else f", group {first['producer_group']}"
+    yield f"{name}{group}: {report.status}"
+    for message in report.messages:
+        yield from _message(report, message)
+    for decision in report.decisions:
+        yield from _decision(report, decision)
+    for wait in report.waits:
+        yield f"  {_label(wait.code)}: {wait}"
+
+
+def _label(code: str) -> str:
+    is_next = code in ("immune", "check_due", "last_check", "expires", "discarded", "not_known")
+    return "next" if is_next else "why"
+
+
+def _message(report: Report, message: MessageReport) -> Iterator[str]:
+    row = message.row
+    keys = "" if row["keys"] is None else f", keys {row['keys']}"
+    name = f"{report.unit.source} {row['queue_id']}-{row['queue_offset']}"
+    text = f"  {name}, topic {row['real_topic']}{keys}: "
+    if message.place is not None:
+        place = message.place
+        yield (
+            f"{text}delivered to topic {place.topic}, queue {place.queue_id}, offset "
+            f"{place.queue_offset} (table {place.table}) in epoch {place.epoch}"
+        )
+        return
+    end = message.end
+    yield text + ("not delivered" if end is None else f"{end['outcome']}, not delivered")
+    for wait in message.waits:
+        yield f"    why: {wait}"
+
+
+def _decision(report: Report, decision: Decision) -> Iterator[str]:
+    queue = report.unit.queue_id
+    by = "" if decision.op_queue_offset is None else f" by op {queue}-{decision.op_queue_offset}"
+    yield f"  {decision.outcome}, cause {decision.cause}{by}: {decision.rule}"
+    known = "not known" if decision.known_at is None else instant(decision.known_at)
+    state = "" if decision.is_committed else ", not committed yet"
+    numbers = f"; {decision.numbers}" if decision.numbers else ""
+    yield (
+        f"    epoch {decision.epoch}{state}: T {instant(decision.epoch_at)}, C({queue}) "
+        f"{known}{numbers}"
+    )

@@ -1,0 +1,242 @@
+"""Why something is not decided, or not delivered, and what it waits for next.
+
+Pure functions from a unit, as it stands after the newest committed epoch, to sentences. `now_ms`
+only tells whether the job has been silent for long.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from checker.next_step import CHECK_MAX, EXPIRED, next_step
+from pipelines.explain import words
+from pipelines.explain.rows import EpochAt, Row
+from pipelines.explain.units import Unit
+from pipelines.explain.words import Rule, instant, span
+from txlake.protocol import ROLLBACK
+
+_EPOCHS = "`epochs`"
+# An instant that passed longer ago than this, without an epoch since, is worth a hint.
+_SILENT_MS = 60_000
+
+
+@dataclass(frozen=True)
+class Wait:
+    """One reason, or one thing that is waited for: a code for programs, a rule for people.
+
+    `until`: the instant at which it is over, ms, where there is one.
+    """
+
+    code: str
+    rule: Rule
+    until: int | None = None
+
+    def __str__(self) -> str:
+        return str(self.rule)
+
+
+def why_pending(unit: Unit, now_ms: int) -> list[Wait]:
+    """Say why a unit is not ended: causes first, what comes next last."""
+    newest = unit.found.newest
+    halves = unit.halves()
+    if newest is None or not halves:
+        return []
+    first = next(half for half in halves if half["queue_offset"] == half["unit_offset"])
+    early = sorted({row["epoch"] for row in unit.outcomes if not unit.is_settled(row)})
+    if early:
+        rule = Rule(f"decided in epoch {early[0]}, not committed yet", _EPOCHS)
+        return [Wait("not_committed", rule)]
+    waits = [*_ends(unit, newest), *_not_landed(unit, newest)]
+    if first["discard_cause"] is not None:
+        return [*waits, _discarded(unit, first, newest)]
+    return [*waits, *_asked(unit, first), _next(unit, first, newest, now_ms)]
+
+
+def _ends(unit: Unit, newest: EpochAt) -> list[Wait]:
+    """Say what the operations that name the unit come to."""
+    waits = []
+    if unit.missing_seqs:
+        names = ", ".join(map(str, unit.missing_seqs))
+        size = unit.messages[0]["tran_size"]
+        rule = Rule(
+            f"its set is incomplete: of TRAN_SIZE {size}, TRAN_SEQ {names} missing", words.SETS, 2
+        )
+        waits.append(Wait("set_incomplete", rule))
+    for op in unit.waiting:
+        name = f"op {op['queue_id']}-{op['queue_offset']}"
+        behind = _behind(unit, op, newest)
+        if op["decision"] == ROLLBACK and behind:
+            rule = Rule(f"{name} ROLLBACK waits behind {behind}", words.SETS, 6)
+            waits.append(Wait("rollback_waits_behind", rule))
+        elif unit.missing_seqs:
+            rule = Rule(f"{name} {op['decision']} waits until the set is complete", words.SETS, 5)
+            waits.append(Wait("end_waits_for_set", rule))
+    if not unit.waiting:
+        without_effect = [row for row in unit.conflicts if unit.is_settled(row)]
+        if without_effect:
+            reasons = ", ".join(sorted({row["reason"] for row in without_effect}))
+            text = f"every COMMIT or ROLLBACK that names it is without effect: {reasons}"
+            waits.append(Wait("only_conflicts", Rule(text, words.END_RULES)))
+        elif unit.answers:
+            text = "the producer's last answer was UNKNOWN: it does not know yet"
+            waits.append(Wait("answered_unknown", Rule(text, words.END_RULES, 6)))
+        else:
+            text = "no landed COMMIT or ROLLBACK names it"
+            waits.append(Wait("no_end", Rule(text, words.END_RULES)))
+    return waits
+
+
+def _behind(unit: Unit, rollback: Row, newest: EpochAt) -> str | None:
+    """Give the operation of smaller offset that waits for its half and could end the set."""
+    first = unit.messages[0]
+    half_end = newest.half_end(unit.queue_id)
+    expired = {
+        (row["op_queue_offset"], row["half_queue_offset"])
+        for row in unit.found.conflicts
+        if row["queue_id"] == unit.queue_id
+    }
+    for op in sorted(unit.found.operations, key=lambda op: op["queue_offset"]):
+        if (
+            op["queue_id"] != unit.queue_id
+            or op["queue_offset"] >= rollback["queue_offset"]
+            or op["error"] is not None
+            or op["decision"] == "UNKNOWN"
+            or op["producer_group"] != first["producer_group"]
+        ):
+            continue
+        ids = op["transaction_ids"] or [None] * len(op["half_offsets"])
+        for offset, transaction_id in zip(op["half_offsets"], ids, strict=True):
+            is_to_come = offset >= half_end and (op["queue_offset"], offset) not in expired
+            if is_to_come and transaction_id in (None, first["transaction_id"]):
+                place = f"{op['queue_id']}-{op['queue_offset']}"
+                return f"op {place}, which waits for half {op['queue_id']}-{offset}"
+    return None
+
+
+def _not_landed(unit: Unit, newest: EpochAt) -> list[Wait]:
+    """Say how many operations of the queue the job has still to read."""
+    place = (newest.topics.get("op", ""), unit.queue_id)
+    landed, end = newest.landed.get(place, 0), newest.ends.get(place, 0)
+    if end <= landed:
+        return []
+    text = (
+        f"op queue {unit.queue_id} is landed up to offset {landed} and Kafka had {end} at T of "
+        f"epoch {newest.epoch}: {end - landed} operations are still to come"
+    )
+    return [Wait("ops_not_landed", Rule(text, "Words"))]
+
+
+def _discarded(unit: Unit, first: Row, newest: EpochAt) -> Wait:
+    target = f"half:{unit.queue_id}-{first['queue_offset']}"
+    if newest.parameters.late_end_policy == "apply":
+        text = f"given up ({first['discard_cause']}): a late end still ends it, or "
+    else:
+        text = f"given up ({first['discard_cause']}), and late ends are rejected: "
+    text += f"`txlake dead resume {target}` makes it pending again"
+    return Wait("discarded", Rule(text, words.END_RULES))
+
+
+def _asked(unit: Unit, first: Row) -> list[Wait]:
+    """Say that the last attempt to ask did not reach Kafka."""
+    attempts = [row for row in unit.checks if row["arm"] == first["arm"] and unit.is_settled(row)]
+    if not attempts or attempts[-1]["acknowledged"]:
+        return []
+    text = (
+        f"Kafka did not acknowledge the last check, sent {instant(attempts[-1]['sent_at'])} (is "
+        f"there a check topic for group {first['producer_group']}?): it does not count"
+    )
+    return [Wait("not_acknowledged", Rule(text, words.EPOCH_RULES, 6))]
+
+
+def _next(unit: Unit, first: Row, newest: EpochAt, now_ms: int) -> Wait:
+    """Say what time does next: a check, or the discard."""
+    parameters = newest.parameters
+    step = next_step(
+        first["stored_at"],
+        first["immunity_ms"],
+        first["check_times"],
+        first["checked_at"],
+        parameters,
+    )
+    queue, known_at = unit.queue_id, newest.known_at.get(unit.queue_id)
+    number = f"check {first['check_times'] + 1} of {parameters.check_max}"
+    at = instant(step.reached_at)
+    if known_at is None:
+        text = f"C of queue {queue} is not known yet: nothing is asked or discarded until it is"
+        return Wait("not_known", Rule(text, words.EPOCH_RULES))
+    if step.rule == EXPIRED:
+        code, what = "expires", f"it is discarded (expired) when C({queue}) reaches {at}"
+    elif step.rule == CHECK_MAX:
+        asked = f"asked {first['check_times']} of {parameters.check_max} times; "
+        code = "last_check" if first["checked_at"] is not None else "immune"
+        what = f"{asked}it is discarded (check_max) when C({queue}) reaches {at}"
+    elif step.line == 5:
+        immune_until = instant(step.reached_at - 1)
+        code, what = "immune", f"immune until {immune_until}; then {number} is due"
+    else:
+        code, what = "check_due", f"{number} due at {at}"
+    if known_at >= step.reached_at:
+        what += (
+            f"; C({queue}) has passed that: the job does it in its next epoch, at most "
+            f"check_rate_max = {parameters.check_rate_max} checks in one"
+        )
+    else:
+        what += f"; C({queue}) stands at {instant(known_at)}"
+    if now_ms - max(step.reached_at, newest.epoch_at) > _SILENT_MS:
+        ago = span(now_ms - newest.epoch_at)
+        what += f"; the newest epoch, {newest.epoch}, was {ago} ago: does `txlake run` run?"
+    return Wait(code, Rule(what, words.EPOCH_RULES, step.line), step.reached_at)
+
+
+def why_not_delivered(unit: Unit, message: Row, now_ms: int) -> list[Wait]:
+    """Say why a message that is to be delivered is not, or not yet; nothing when it is."""
+    source, queue, offset = unit.source, unit.queue_id, message["queue_offset"]
+    name = f"{source}:{queue}-{offset}"
+    last = _last_delivery(unit, offset)
+    if last is not None and not unit.is_settled(last):
+        text = f"{last['action']} in epoch {last['epoch']}, not committed yet"
+        return [Wait("not_committed", Rule(text, _EPOCHS))]
+    if last is None:
+        delayed = [row for row in unit.delayed if row["queue_offset"] == offset]
+        return [_delayed(name, delayed[-1], unit, now_ms)] if delayed else []
+    if last["action"] == "CANCELLED":
+        command = _command(unit, last["admin_offset"])
+        text = f"its delay was cancelled{words.by_whom(command['actor'], command['reason'])}"
+        return [Wait("cancelled", Rule(text, words.COMMANDS))]
+    if last["action"] == "UNDELIVERABLE":
+        place = last["real_queue_offset"]
+        reason = next(
+            (row["reason"] for row in unit.found.undeliverable if row["queue_offset"] == place), ""
+        )
+        rule = words.UNDELIVERABLE.get(reason, Rule("its topic cannot take it", words.DELIVERY))
+        text = (
+            f"undeliverable ({reason}): {rule.sentence}; it stands in TRANS_UNDELIVERABLE_TOPIC "
+            f"at offset {place}: when topic {message['real_topic']} can take it, `txlake dead "
+            f"resume undeliverable:{place}` delivers it"
+        )
+        return [Wait("undeliverable", Rule(text, rule.section))]
+    return []
+
+
+def _last_delivery(unit: Unit, queue_offset: int) -> Row | None:
+    rows = [row for row in unit.deliveries if row["queue_offset"] == queue_offset]
+    return rows[-1] if rows else None
+
+
+def _delayed(name: str, row: Row, unit: Unit, now_ms: int) -> Wait:
+    newest = unit.found.newest
+    text = f"{name} is delayed until {instant(row['deliver_at'])}"
+    if newest is not None and now_ms - row["deliver_at"] > _SILENT_MS:
+        text += (
+            f", which is {span(now_ms - row['deliver_at'])} ago; the newest epoch, "
+            f"{newest.epoch}, has T {instant(newest.epoch_at)}: does `txlake run` run?"
+        )
+    return Wait("delayed", Rule(text, words.DELAY), row["deliver_at"])
+
+
+def _command(unit: Unit, admin_offset: int | None) -> dict[str, Any]:
+    for row in unit.found.commands:
+        if row["queue_offset"] == admin_offset:
+            return row
+    return {"actor": None, "reason": None}

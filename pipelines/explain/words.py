@@ -1,0 +1,137 @@
+"""The sentences of a story, each with the line of PROTOCOL.md it rests on."""
+
+from __future__ import annotations
+
+import datetime as dt
+from dataclasses import dataclass
+from typing import Final
+
+EPOCH_RULES: Final = "What happens to a half at an epoch"
+END_RULES: Final = "Which operation ends a half"
+SETS: Final = "Sets"
+DELIVERY: Final = "Delivery"
+DELAY: Final = "Delay"
+COMMANDS: Final = "Operator commands"
+READABLE: Final = "What can be read"
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A sentence, and where PROTOCOL.md says so: a section, and its line where lines count."""
+
+    sentence: str
+    section: str
+    line: int | None = None
+
+    @property
+    def source(self) -> str:
+        """Give the place in PROTOCOL.md."""
+        line = "" if self.line is None else f", line {self.line}"
+        return f'PROTOCOL.md "{self.section}"{line}'
+
+    def __str__(self) -> str:
+        return f"{self.sentence} ({self.source})"
+
+
+# By (outcome, cause).
+OUTCOMES: Final = {
+    **{
+        ("COMMITTED", cause): Rule(
+            f"its winner is a COMMIT, {what}: the valid COMMIT or ROLLBACK with the smallest op "
+            "offset",
+            EPOCH_RULES,
+            1,
+        )
+        for cause, what in (
+            ("operation", "the producer's own operation"),
+            ("check_answer", "the answer to a check"),
+            ("operator", "written by an operator"),
+        )
+    },
+    **{
+        ("ROLLED_BACK", cause): Rule(
+            f"its winner is a ROLLBACK, {what}: the valid COMMIT or ROLLBACK with the smallest op "
+            "offset",
+            EPOCH_RULES,
+            2,
+        )
+        for cause, what in (
+            ("operation", "the producer's own operation"),
+            ("check_answer", "the answer to a check"),
+            ("operator", "written by an operator"),
+        )
+    },
+    ("COMMITTED", "late_end"): Rule(
+        "it was given up before, and a valid COMMIT after the discard still ends it", END_RULES
+    ),
+    ("ROLLED_BACK", "late_end"): Rule(
+        "it was given up before, and a valid ROLLBACK after the discard still ends it", END_RULES
+    ),
+    ("ROLLED_BACK", "duplicate_in_set"): Rule(
+        "another half of smaller offset has this TRAN_SEQ", SETS, 2
+    ),
+    ("DISCARDED", "expired"): Rule("it is older than half_retention_ms", EPOCH_RULES, 3),
+    ("DISCARDED", "check_max"): Rule(
+        "it was asked check_max times, and the last check kept its whole interval", EPOCH_RULES, 4
+    ),
+}
+AFTER_ROLLBACK: Final = Rule("it landed after its set was rolled back", SETS, 8)
+AFTER_DISCARD: Final = Rule("it landed after its set was discarded", SETS, 8)
+
+CONFLICTS: Final = {
+    "unreadable_operation": Rule("the record cannot be read", END_RULES, 1),
+    "unknown_half": Rule("no half stands there", END_RULES, 2),
+    "unreadable_half": Rule("that half cannot be read", END_RULES, 3),
+    "wrong_producer_group": Rule("it is another group's half", END_RULES, 4),
+    "wrong_transaction_id": Rule("it is another transaction's half", END_RULES, 5),
+    "duplicate_end": Rule("ended before, by the same decision", END_RULES, 6),
+    "conflicting_end": Rule("ended before, by the other decision", END_RULES, 6),
+    "end_after_discard": Rule(
+        'too late: the half is discarded and late_end_policy is "reject"', END_RULES
+    ),
+    "orphan_expired": Rule("waited longer than orphan_operation_ttl_ms for its half", END_RULES, 2),
+}
+
+RESULTS: Final = {
+    "rearmed": "the half is pending again",
+    "not_discarded": "no discarded half stands there",
+    "resumed": "the message takes part in that epoch's delivery",
+    "still_undeliverable": "its topic still cannot take it",
+    "not_undeliverable": "no message waits there, or it was delivered already",
+    "cancelled": "it will not be delivered",
+    "not_delayed": "nothing waits under this name",
+    "created": "the topic is made",
+    "grown": "the topic has more queues from that epoch on",
+    "unchanged": "the topic has as many queues, or more",
+    "bad_target": "the target cannot be read, or such a topic may not be made",
+}
+# Results after which nothing is as the operator wanted it.
+REFUSALS: Final = frozenset(
+    {"not_discarded", "still_undeliverable", "not_undeliverable", "not_delayed", "bad_target",
+     "unknown_command", "newer_version"}
+)  # fmt: skip
+
+UNDELIVERABLE: Final = {
+    "topic_not_allowed": Rule("there is no such topic and none may be made", DELIVERY),
+    "queue_out_of_range": Rule("the topic has, or would have, no such queue", DELIVERY),
+}
+
+
+def instant(ms: int) -> str:
+    """Write an instant, UTC, to the ms."""
+    at = dt.datetime.fromtimestamp(ms // 1000, dt.timezone.utc)
+    return f"{at:%Y-%m-%dT%H:%M:%S}.{ms % 1000:03d}Z"
+
+
+def span(ms: int) -> str:
+    """Write a span in the largest unit that it fills, to a tenth."""
+    for unit, size in (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1_000)):
+        if ms >= size:
+            return f"{ms / size:.1f}".removesuffix(".0") + f" {unit}"
+    return f"{ms} ms"
+
+
+def by_whom(actor: str | None, reason: str | None) -> str:
+    """Write who wanted something and why, where it is known."""
+    who = "" if actor is None else f" by {actor}"
+    return who if reason is None else f"{who}, because: {reason}"

@@ -1,0 +1,164 @@
+"""Delayed messages, and all that was delivered other than straight from a commit."""
+
+from __future__ import annotations
+
+from storage.verify.invariant import Invariant
+from txlake.protocol import UNDELIVERABLE_TOPIC
+
+
+def _same(a: str, b: str) -> str:
+    columns = ("source", "queue_id", "queue_offset")
+    return " AND ".join(f"{a}.{name} = {b}.{name}" for name in columns)
+
+
+# What has to stand in `delayed`. A level beats DELIVER_AT; a time that is not after T is no delay.
+_DUE = """
+CREATE TABLE due AS
+WITH waiting AS (
+  SELECT 'schedule' AS source, s.queue_id, s.queue_offset, s.epoch, s.stored_ms AS counted_ms,
+    p.at_ms, s.delay_level, s.deliver_ms, p.delay_levels_ms, p.deliver_at_max_ms, s.real_topic,
+    s.real_queue_id
+  FROM schedule_once s
+  JOIN plans p ON s.epoch = p.epoch WHERE s.error IS NULL
+  UNION ALL
+  SELECT 'half', h.queue_id, h.queue_offset, h.end_epoch, p.at_ms, p.at_ms, h.delay_level,
+    h.deliver_ms, p.delay_levels_ms, p.deliver_at_max_ms, h.real_topic, h.real_queue_id
+  FROM halves h JOIN plans p ON h.end_epoch = p.epoch
+  WHERE h.outcome = 'COMMITTED' AND (h.delay_level > 0 OR h.deliver_ms IS NOT NULL)
+),
+timed AS (
+  SELECT *, CASE
+      WHEN delay_level > 0
+        THEN counted_ms + delay_levels_ms[least(delay_level, len(delay_levels_ms))]
+      WHEN deliver_ms IS NOT NULL AND least(deliver_ms, counted_ms + deliver_at_max_ms) > at_ms
+        THEN least(deliver_ms, counted_ms + deliver_at_max_ms)
+      WHEN source = 'schedule' THEN least(counted_ms, at_ms)
+    END AS due_ms
+  FROM waiting
+)
+SELECT source, queue_id, queue_offset, epoch, due_ms, real_topic, real_queue_id FROM timed
+WHERE source = 'schedule' OR due_ms > at_ms
+"""
+FRAMES = (_DUE,)
+
+_DELAYED_ARE_DUE = f"""
+WITH rows AS (
+  SELECT source, queue_id, queue_offset, min(epoch) AS epoch, arg_min(deliver_ms, epoch) AS ms,
+    arg_min(row(real_topic, real_queue_id), epoch) AS target, count(*) AS n
+  FROM delayed GROUP BY ALL
+)
+SELECT coalesce(d.epoch, r.epoch) AS epoch, coalesce(d.source, r.source) AS source,
+  coalesce(d.queue_id, r.queue_id) AS queue_id,
+  coalesce(d.queue_offset, r.queue_offset) AS queue_offset,
+  CASE
+    WHEN r.n IS NULL THEN 'no row in delayed'
+    WHEN d.source IS NULL THEN 'a row in delayed for what has no delay'
+    WHEN r.n > 1 THEN concat(r.n, ' rows')
+    WHEN r.epoch <> d.epoch THEN concat('delayed in epoch ', r.epoch)
+    WHEN r.ms IS DISTINCT FROM d.due_ms THEN concat('due ', r.ms - d.due_ms, ' ms too late')
+    WHEN r.target IS DISTINCT FROM row(d.real_topic, d.real_queue_id)
+      THEN 'another topic or queue than its record asks for'
+  END AS problem
+FROM due d FULL JOIN rows r ON {_same("d", "r")}
+"""
+
+_DELAYED_ARRIVE_ON_TIME = f"""
+WITH instants AS (
+  SELECT at_ms, min(epoch) AS epoch FROM
+    (SELECT epoch, max(at_ms) OVER (ORDER BY epoch) AS at_ms FROM plans)
+  GROUP BY at_ms
+),
+rows AS (SELECT DISTINCT ON (source, queue_id, queue_offset) * FROM delayed),
+timed AS (
+  SELECT r.*, CASE WHEN i.epoch IS NOT NULL THEN greatest(r.epoch, i.epoch) END AS due_epoch
+  FROM rows r ASOF LEFT JOIN instants i ON r.deliver_ms <= i.at_ms
+),
+gone AS (
+  SELECT source, queue_id, queue_offset, count(*) AS n, min(epoch) AS epoch,
+    arg_min(action, epoch) AS action
+  FROM deliveries WHERE admin_offset IS NULL OR action = 'CANCELLED' GROUP BY ALL
+)
+SELECT t.epoch, t.source, t.queue_id, t.queue_offset,
+  CASE
+    WHEN g.n > 1 THEN concat(g.n, ' rows in deliveries')
+    WHEN g.n IS NULL AND t.due_epoch IS NOT NULL
+      THEN concat('due in epoch ', t.due_epoch, ', and not delivered')
+    WHEN g.action = 'CANCELLED' AND (g.epoch <= t.epoch OR g.epoch > t.due_epoch)
+      THEN concat('cancelled in epoch ', g.epoch, ', when it did not wait')
+    WHEN g.action <> 'CANCELLED' AND coalesce(g.epoch < t.due_epoch, t.due_epoch IS NULL)
+      THEN concat('delivered in epoch ', g.epoch, ', before its time')
+    WHEN g.action <> 'CANCELLED' AND g.epoch > t.due_epoch
+      THEN concat('due in epoch ', t.due_epoch, ', delivered in epoch ', g.epoch)
+  END AS problem
+FROM timed t LEFT JOIN gone g ON {_same("t", "g")}
+"""
+
+# A resumed message may be asked for by several commands of an epoch; the first one counts.
+_DELIVERIES_HAVE_THEIR_REASON = f"""
+WITH refused AS (
+  SELECT source, queue_id, queue_offset, min(epoch) AS epoch, min(real_queue_offset) AS place
+  FROM deliveries WHERE action = 'UNDELIVERABLE' GROUP BY ALL
+),
+waits AS (
+  SELECT source, queue_id, queue_offset, min(epoch) AS epoch FROM delayed GROUP BY ALL
+),
+times AS (
+  SELECT source, queue_id, queue_offset, action, count(*) AS n FROM deliveries
+  GROUP BY ALL HAVING count(*) > 1
+)
+SELECT d.epoch, d.source, d.queue_id, d.queue_offset, d.action,
+  CASE
+    WHEN d.action NOT IN ('DELIVERED', 'UNDELIVERABLE', 'CANCELLED') THEN 'no such action'
+    WHEN d.action = 'CANCELLED' AND w.epoch IS NULL THEN 'it was not delayed'
+    WHEN d.action = 'CANCELLED' AND (a.epoch, a.result, a.target) IS DISTINCT FROM
+        (d.epoch, 'cancelled', concat(d.source, ':', d.queue_id, '-', d.queue_offset))
+      THEN 'no command of this epoch cancelled it'
+    WHEN d.action = 'UNDELIVERABLE' AND w.epoch IS NULL
+      AND (d.source, h.outcome, h.end_epoch) IS DISTINCT FROM ('half', 'COMMITTED', d.epoch)
+      THEN 'neither delayed nor committed in this epoch'
+    WHEN d.action = 'DELIVERED' AND d.admin_offset IS NULL AND w.epoch IS NULL
+      THEN 'it was not delayed'
+    WHEN d.action = 'DELIVERED' AND d.admin_offset IS NOT NULL
+      AND NOT coalesce(u.epoch < d.epoch, false) THEN 'it was not undeliverable before'
+    WHEN d.action = 'DELIVERED' AND d.admin_offset IS NOT NULL
+      AND (a.epoch, a.result, a.target) IS DISTINCT FROM
+        (d.epoch, 'resumed', concat('undeliverable:', u.place))
+      THEN 'no command of this epoch resumed it'
+    WHEN t.n > 1 AND (w.epoch IS NULL OR d.admin_offset IS NOT NULL)
+      THEN concat(t.n, ' rows of this action')
+    WHEN d.action <> 'CANCELLED' AND m.n IS NULL
+      THEN concat('not at offset ', d.real_queue_offset, ' of queue ', d.real_queue_id)
+  END AS problem
+FROM deliveries d
+LEFT JOIN refused u ON {_same("d", "u")}
+LEFT JOIN waits w ON {_same("d", "w")}
+LEFT JOIN times t ON {_same("d", "t")} AND d.action = t.action
+LEFT JOIN halves h ON {_same("d", "h")}
+LEFT JOIN (SELECT DISTINCT ON (queue_offset) * FROM admin) a ON d.admin_offset = a.queue_offset
+LEFT JOIN (SELECT source, half_queue_id, half_queue_offset, topic, queue_id, queue_offset, epoch,
+             count(*) AS n FROM messages GROUP BY ALL) m
+  ON d.source = m.source AND d.queue_id = m.half_queue_id AND d.queue_offset = m.half_queue_offset
+  AND m.topic = CASE d.action WHEN 'DELIVERED' THEN d.real_topic ELSE '{UNDELIVERABLE_TOPIC}' END
+  AND d.real_queue_id = m.queue_id AND d.real_queue_offset = m.queue_offset AND d.epoch = m.epoch
+"""
+
+INVARIANTS = (
+    Invariant(
+        "delayed_are_due",
+        "Every readable schedule record, and every committed half whose time is after T, has one "
+        "row in delayed, with its due time.",
+        _DELAYED_ARE_DUE,
+    ),
+    Invariant(
+        "delayed_arrive_on_time",
+        "A delayed message leaves once, in the first epoch whose T has reached its time, or is "
+        "cancelled before and never delivered.",
+        _DELAYED_ARRIVE_ON_TIME,
+    ),
+    Invariant(
+        "deliveries_have_their_reason",
+        "Every row of deliveries follows from a delay, a commit or a command, and its message is "
+        "where it says.",
+        _DELIVERIES_HAVE_THEIR_REASON,
+    ),
+)

@@ -1,0 +1,229 @@
+"""Epochs, their ranges and times, and what they landed."""
+
+from __future__ import annotations
+
+from storage.verify.frames import TABLES
+from storage.verify.invariant import Invariant
+
+_EPOCHS_GAPLESS = """
+WITH states AS (
+  SELECT epoch, count(*) FILTER (state = 'planned') AS planned,
+    count(*) FILTER (state = 'committed') AS committed,
+    count(DISTINCT at_ms) AS instants
+  FROM all_epochs GROUP BY epoch
+)
+SELECT n.epoch,
+  CASE
+    WHEN coalesce(s.planned, 0) <> 1 THEN concat('planned ', coalesce(s.planned, 0), ' times')
+    WHEN s.committed > 1 THEN concat('committed ', s.committed, ' times')
+    WHEN s.committed = 0 AND n.epoch < (SELECT max(epoch) FROM states) THEN 'never committed'
+    WHEN s.instants > 1 THEN 'planned and committed with another T'
+  END AS problem
+FROM (SELECT unnest(generate_series(1, (SELECT max(epoch) FROM states))) AS epoch) n
+LEFT JOIN states s ON n.epoch = s.epoch
+"""
+
+_TIME_MONOTONIC = """
+WITH times AS (
+  SELECT epoch, 'T' AS what, NULL::INTEGER AS queue_id, at_ms AS ms FROM plans
+  UNION ALL
+  SELECT epoch, CASE what WHEN 'op' THEN 'C' ELSE 'C of halves' END, queue_id, known_ms FROM known
+),
+paired AS (
+  SELECT *, lag(ms) OVER w AS before_ms, lag(epoch) OVER w AS before_epoch
+  FROM times WINDOW w AS (PARTITION BY what, queue_id ORDER BY epoch)
+)
+SELECT epoch, what, queue_id,
+  CASE
+    WHEN ms < before_ms THEN concat(before_ms - ms, ' ms before that of epoch ', before_epoch)
+    WHEN before_epoch < epoch - 1 THEN 'not known in the epoch before, though known earlier'
+  END AS problem
+FROM paired
+"""
+
+# The newest epoch whose recorded end of a queue was landed; end offsets never decrease.
+_C_IS_KNOWN = """
+WITH ends AS (
+  SELECT kind, queue_id, end_offset, max(epoch) AS epoch FROM ranges GROUP BY ALL
+),
+newest AS (
+  SELECT r.epoch, r.kind, r.queue_id, least(e.epoch, r.epoch) AS known_epoch
+  FROM (FROM ranges WHERE kind IN ('half', 'op')) r
+  ASOF LEFT JOIN ends e ON r.kind = e.kind AND r.queue_id = e.queue_id
+    AND r.to_offset >= e.end_offset
+)
+SELECT k.epoch, k.what, k.queue_id,
+  CASE WHEN k.known_ms > coalesce(t.at_ms, CASE WHEN n.epoch IS NULL THEN p.at_ms END, -1)
+    THEN 'ahead of what was landed' END AS problem
+FROM known k
+JOIN plans p ON k.epoch = p.epoch
+LEFT JOIN newest n ON k.epoch = n.epoch AND k.what = n.kind AND k.queue_id = n.queue_id
+LEFT JOIN plans t ON n.known_epoch = t.epoch
+"""
+
+_RANGES_ADJOIN = """
+SELECT epoch, topic, queue_id AS partition, from_offset, to_offset,
+  CASE
+    WHEN before_epoch < epoch - 1 THEN 'not in the epoch before'
+    WHEN from_offset <> before_offset THEN 'the range before ended at ' || before_offset
+    WHEN to_offset < from_offset THEN 'ends before it begins'
+    WHEN end_offset < to_offset THEN 'beyond the end offset that Kafka reported, ' || end_offset
+    WHEN last_epoch < (SELECT max(epoch) FROM plans) AND epoch = last_epoch
+      THEN 'not in the epoch after'
+  END AS problem
+FROM (
+  SELECT *, lag(to_offset) OVER w AS before_offset, lag(epoch) OVER w AS before_epoch,
+    max(epoch) OVER (PARTITION BY topic, queue_id) AS last_epoch
+  FROM ranges WINDOW w AS (PARTITION BY topic, queue_id ORDER BY epoch)
+)
+"""
+
+_ONE_LOG = """
+WITH ids AS (
+  SELECT epoch, 'cluster' AS what, cluster_id AS id FROM all_epochs
+  WHERE state = 'planned' AND epoch IN (SELECT epoch FROM plans)
+  UNION ALL
+  SELECT epoch, entry.key, entry.value FROM (
+    SELECT epoch, unnest(map_entries(topic_ids)) AS entry FROM all_epochs
+    WHERE state = 'planned' AND epoch IN (SELECT epoch FROM plans))
+)
+SELECT epoch, what, id,
+  CASE WHEN id IS DISTINCT FROM before_id THEN concat('its id was ', before_id) END AS problem
+FROM (
+  SELECT *, lag(id, 1, id) OVER (PARTITION BY what ORDER BY epoch) AS before_id FROM ids
+)
+"""
+
+_KINDS = ("half", "op", "schedule", "admin")
+_OFFSETS_ONCE = " UNION ALL ".join(
+    f"""
+SELECT max(epoch) AS epoch, '{kind}' AS "table", queue_id, queue_offset,
+  CASE WHEN count(*) > 1 THEN concat('in ', count(*), ' rows') END AS problem
+FROM "{kind}" GROUP BY queue_id, queue_offset"""
+    for kind in _KINDS
+)
+_ROWS_IN_RANGES = " UNION ALL ".join(
+    f"""
+SELECT t.epoch, '{kind}' AS "table", t.queue_id, t.queue_offset,
+  CASE
+    WHEN r.epoch IS NULL THEN 'its epoch has no range of this partition'
+    WHEN t.queue_offset < r.from_offset OR t.queue_offset >= r.to_offset
+      THEN concat('outside the range ', r.from_offset, ' to ', r.to_offset)
+  END AS problem
+FROM "{kind}" t
+LEFT JOIN ranges r ON r.kind = '{kind}' AND t.epoch = r.epoch AND t.queue_id = r.queue_id"""
+    for kind in _KINDS
+)
+
+_COUNTED = " UNION ALL ".join(
+    [
+        *(f"SELECT epoch, 'landed_{k}' AS name, count(*) AS n FROM \"{k}\" GROUP BY epoch"
+          for k in _KINDS),
+        *(f"SELECT epoch, '{t}', count(*) FROM \"{t}\" GROUP BY epoch"
+          for t in TABLES if t not in ("half", "schedule", "catalog", "messages")),
+        "SELECT epoch, 'unreadable_half', count(*) FROM half WHERE error IS NOT NULL"
+        " GROUP BY epoch",
+        "SELECT epoch, lower(outcome), count(*) FROM outcomes GROUP BY ALL",
+        "SELECT epoch, 'placed', count(*) FROM messages GROUP BY epoch",
+    ]
+)  # fmt: skip
+# `due` is what was to be asked, `checks` what was; `snapshot` says that there is one.
+_COUNTS_ADD_UP = f"""
+WITH told AS (
+  SELECT epoch, entry.key AS name, entry.value AS n
+  FROM (SELECT DISTINCT epoch, unnest(map_entries(counts)) AS entry FROM commits)
+),
+counted AS (SELECT * FROM ({_COUNTED}) WHERE epoch IN (SELECT epoch FROM commits))
+SELECT coalesce(t.epoch, c.epoch) AS epoch, coalesce(t.name, c.name) AS counted,
+  CASE
+    WHEN coalesce(t.name, c.name) = 'due' THEN
+      CASE WHEN t.n < k.n THEN concat(t.n, ' were due, ', k.n, ' were asked') END
+    WHEN coalesce(t.name, c.name) = 'snapshot' THEN NULL
+    WHEN coalesce(t.n, 0) <> coalesce(c.n, 0)
+      THEN concat('the epoch says ', coalesce(t.n, 0), ', there are ', coalesce(c.n, 0))
+  END AS problem
+FROM told t
+FULL JOIN counted c ON t.epoch = c.epoch AND t.name = c.name
+LEFT JOIN counted k ON t.epoch = k.epoch AND k.name = CASE t.name WHEN 'due' THEN 'checks' END
+"""
+
+_ROWS_ARE_PLANNED = " UNION ALL ".join(
+    f"""
+SELECT t.epoch, '{table}' AS "table", t.n AS rows,
+  CASE WHEN e.epoch IS NULL THEN 'no such epoch is planned' END AS problem
+FROM (SELECT epoch, count(*) AS n FROM all_{table} GROUP BY epoch) t
+LEFT JOIN (SELECT DISTINCT epoch FROM all_epochs) e ON t.epoch = e.epoch"""
+    for table in TABLES
+)
+
+_INSTANTS = {
+    "outcomes": ("decided_ms", "queue_id, queue_offset"),
+    "conflicts": ("decided_ms", "queue_id, op_queue_offset"),
+    "deliveries": ("decided_ms", "queue_id, queue_offset"),
+    "checks": ("sent_ms", "queue_id, queue_offset"),
+    "catalog": ("created_ms", "NULL, table_id"),
+    "messages": ("stored_ms", "queue_id, queue_offset"),
+}
+_ROWS_HAVE_THEIR_T = " UNION ALL ".join(
+    f"""
+SELECT t.epoch, '{table}' AS "table", {place.split(", ")[0]} AS queue_id,
+  {place.split(", ")[1]} AS "offset",
+  CASE WHEN t.{instant} IS DISTINCT FROM p.at_ms
+    THEN concat(t.{instant} - p.at_ms, ' ms beside T') END AS problem
+FROM {table} t JOIN plans p ON t.epoch = p.epoch"""
+    for table, (instant, place) in _INSTANTS.items()
+)
+
+INVARIANTS = (
+    Invariant(
+        "epochs_gapless",
+        "Epochs are 1, 2, 3 ... without a gap, each planned once and committed once, with one T; "
+        "only the newest may be planned and not committed.",
+        _EPOCHS_GAPLESS,
+    ),
+    Invariant(
+        "time_monotonic",
+        "T, C(q) of every queue and the half queues' own C never decrease.",
+        _TIME_MONOTONIC,
+    ),
+    Invariant(
+        "c_is_known",
+        "C is never ahead: not after T of the newest epoch whose recorded end offset was landed.",
+        _C_IS_KNOWN,
+    ),
+    Invariant(
+        "ranges_adjoin",
+        "An epoch's range of a Kafka partition begins where the epoch before ended.",
+        _RANGES_ADJOIN,
+    ),
+    Invariant(
+        "one_log",
+        "All epochs are of the same Kafka cluster and the same topics.",
+        _ONE_LOG,
+    ),
+    Invariant(
+        "offsets_once",
+        "Each landed Kafka offset is in exactly one row.",
+        _OFFSETS_ONCE,
+    ),
+    Invariant(
+        "rows_in_ranges",
+        "Every landed row lies in its epoch's range of its Kafka partition.",
+        _ROWS_IN_RANGES,
+    ),
+    Invariant(
+        "counts_add_up",
+        "Every count of an epoch is the number of its rows.",
+        _COUNTS_ADD_UP,
+    ),
+    Invariant(
+        "rows_are_planned",
+        "Every row belongs to an epoch that was planned.",
+        _ROWS_ARE_PLANNED,
+    ),
+    Invariant(
+        "rows_have_their_t",
+        "Every decided row carries T of its epoch.",
+        _ROWS_HAVE_THEIR_T,
+    ),
+)

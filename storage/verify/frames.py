@@ -1,0 +1,193 @@
+"""The frames that invariants look at: the committed rows of each table, and what follows from them.
+
+Views with the tables' own names hold rows up to the last committed epoch. Made of them, in order:
+
+plans           an epoch's T and parameters
+ranges          what an epoch landed of a Kafka partition (`kind`: the table)
+known           C(q) and the half queues' own C
+half_once       landed halves, each coordinate once; `op_once`, `schedule_once` likewise
+rearms          re-arms by unit, counted
+landed, halves  all of them, and those that can be read: their unit, their end
+units           what ends at once: its first half, when it was complete, how it ended
+unit_discards   when a unit was given up, once for each arm
+records         halves and schedule records alike
+places          where a committed or scheduled message is said to be
+
+`operations.py` adds what each naming came to, the other modules what they need themselves.
+"""
+
+from __future__ import annotations
+
+from duckdb import DuckDBPyConnection
+
+from storage.verify.operations import FRAMES as OPERATION_FRAMES
+from txlake.protocol import CHECK_MAX_TOPIC, UNDELIVERABLE_TOPIC
+
+TABLES = (
+    "half", "schedule", "op", "admin", "delayed", "deliveries", "outcomes", "conflicts", "checks",
+    "pending", "waiting", "catalog", "messages",
+)  # fmt: skip
+
+_PLANS = """
+CREATE TABLE plans AS
+SELECT DISTINCT ON (e.epoch) e.epoch, e.at_ms, s.* EXCLUDE (id)
+FROM all_epochs e JOIN parameter_sets s ON e.parameters_id = s.id
+WHERE e.state = 'planned' AND e.epoch <= {last}
+"""
+_COMMITS = """
+CREATE VIEW commits AS
+SELECT epoch, at_ms, next_offsets, counts FROM all_epochs
+WHERE state = 'committed' AND epoch <= {last}
+"""
+_RANGES = """
+CREATE TABLE ranges AS
+SELECT r.epoch, p.at_ms, r.range.topic AS topic, r.range.partition AS queue_id,
+  r.range.from_offset AS from_offset, r.range.to_offset AS to_offset,
+  r.range.end_offset AS end_offset,
+  CASE r.range.topic WHEN p.half_topic THEN 'half' WHEN p.op_topic THEN 'op'
+    WHEN p.schedule_topic THEN 'schedule' WHEN p.admin_topic THEN 'admin' END AS kind
+FROM (SELECT DISTINCT epoch, unnest(ranges) AS range FROM all_epochs
+      WHERE state = 'planned' AND epoch <= {last}) r
+JOIN plans p ON r.epoch = p.epoch
+"""
+_KNOWN = """
+CREATE TABLE known AS
+SELECT * FROM (
+  SELECT DISTINCT ON (epoch, what, entry.key) epoch, what, entry.key AS queue_id,
+    epoch_ms(entry.value) AS known_ms
+  FROM (
+    SELECT epoch, 'op' AS what, unnest(map_entries(known_at)) AS entry FROM all_epochs
+    WHERE state = 'planned' AND epoch <= {last}
+    UNION ALL
+    SELECT epoch, 'half', unnest(map_entries(halves_known_at)) FROM all_epochs
+    WHERE state = 'planned' AND epoch <= {last}))
+"""
+# Each coordinate once: a table only where one stands twice.
+_ONCE = "CREATE {kind} {table}_once AS SELECT {distinct} * FROM {table}"
+_TWICE = """
+SELECT count(*) FROM (
+  SELECT 1 FROM {table} GROUP BY queue_id, queue_offset HAVING count(*) > 1 LIMIT 1)
+"""
+# A set is halves that share queue, group, transaction id and a TRAN_SIZE above 1.
+_MEMBERS = """
+CREATE TABLE members AS
+SELECT queue_id, queue_offset,
+  min(queue_offset) OVER (PARTITION BY queue_id, producer_group, transaction_id, tran_size)
+    AS unit_offset,
+  row_number() OVER (PARTITION BY queue_id, producer_group, transaction_id, tran_size, tran_seq
+                     ORDER BY queue_offset) > 1 AS is_duplicate
+FROM half_once WHERE error IS NULL AND tran_size > 1
+"""
+# Every landed half with its unit and its end; what cannot be read has neither.
+_LANDED = """
+CREATE TABLE landed AS
+SELECT h.* EXCLUDE (body_print, header_print),
+  coalesce(h.tran_size, 1) > 1 AS is_in_set,
+  coalesce(m.unit_offset, h.queue_offset) AS unit_offset,
+  coalesce(m.is_duplicate, false) AS is_duplicate,
+  f.epoch AS end_epoch, f.outcome, f.cause, f.op_queue_offset
+FROM half_once h
+LEFT JOIN members m ON h.queue_id = m.queue_id AND h.queue_offset = m.queue_offset
+LEFT JOIN (SELECT DISTINCT ON (queue_id, queue_offset) * FROM
+             (FROM outcomes WHERE outcome <> 'DISCARDED' ORDER BY epoch)) f
+  ON h.queue_id = f.queue_id AND h.queue_offset = f.queue_offset
+"""
+_HALVES = """
+CREATE VIEW halves AS SELECT 'half' AS source, * EXCLUDE (error) FROM landed WHERE error IS NULL
+"""
+_REARMS = """
+CREATE TABLE rearms AS
+SELECT h.queue_id, h.unit_offset, a.epoch, a.queue_offset AS admin_offset, p.at_ms,
+  row_number() OVER (PARTITION BY h.queue_id, h.unit_offset ORDER BY a.epoch, a.queue_offset)
+    AS arm
+FROM (
+  SELECT *, regexp_extract(target, '^half:([0-9]+)-([0-9]+)$', ['queue_id', 'queue_offset'])
+    AS named
+  FROM admin WHERE result = 'rearmed'
+) a
+JOIN halves h ON try_cast(a.named.queue_id AS INTEGER) = h.queue_id
+  AND try_cast(a.named.queue_offset AS BIGINT) = h.queue_offset
+JOIN plans p ON a.epoch = p.epoch
+"""
+# `rearm_epochs`: the arm at an epoch is how many of them are not after it.
+_UNITS = """
+CREATE TABLE units AS
+WITH together AS (
+  SELECT queue_id, queue_offset AS unit_offset, 1 AS size, stored_ms, immunity_ms, epoch,
+    epoch AS complete_epoch, end_epoch, outcome, cause, op_queue_offset
+  FROM halves WHERE NOT is_in_set
+  UNION ALL
+  SELECT queue_id, unit_offset, any_value(tran_size),
+    min(stored_ms) FILTER (queue_offset = unit_offset),
+    min(immunity_ms) FILTER (queue_offset = unit_offset), min(epoch),
+    CASE WHEN count(*) FILTER (NOT is_duplicate) = any_value(tran_size)
+      THEN max(epoch) FILTER (NOT is_duplicate) END,
+    min(end_epoch) FILTER (NOT is_duplicate),
+    arg_min(outcome, (end_epoch, queue_offset)) FILTER (NOT is_duplicate),
+    arg_min(cause, (end_epoch, queue_offset)) FILTER (NOT is_duplicate),
+    arg_min(op_queue_offset, (end_epoch, queue_offset)) FILTER (NOT is_duplicate)
+  FROM halves WHERE is_in_set GROUP BY queue_id, unit_offset
+)
+SELECT t.*, coalesce(r.epochs, []) AS rearm_epochs, coalesce(r.ats, []) AS rearm_ats
+FROM together t
+LEFT JOIN (SELECT queue_id, unit_offset, list(epoch ORDER BY arm) AS epochs,
+             list(at_ms ORDER BY arm) AS ats FROM rearms GROUP BY queue_id, unit_offset) r
+  ON t.queue_id = r.queue_id AND t.unit_offset = r.unit_offset
+"""
+# The arm of a unit at an epoch, and since when that arm waits.
+_ARM = """
+CREATE MACRO arm_at(rearm_epochs, at_epoch) AS
+  len(list_filter(rearm_epochs, lambda e: e <= at_epoch))::INTEGER
+"""
+_UNIT_DISCARDS = """
+CREATE TABLE unit_discards AS
+SELECT u.queue_id, u.unit_offset, arm_at(u.rearm_epochs, o.epoch) AS arm,
+  min(o.epoch) AS epoch, arg_min(o.cause, o.epoch) AS cause
+FROM outcomes o
+JOIN halves h ON o.queue_id = h.queue_id AND o.queue_offset = h.queue_offset
+JOIN units u ON h.queue_id = u.queue_id AND h.unit_offset = u.unit_offset
+WHERE o.outcome = 'DISCARDED' AND h.queue_offset = h.unit_offset
+GROUP BY ALL
+"""
+_RECORDS = """
+CREATE VIEW records AS
+SELECT 'half' AS source, * FROM half_once
+UNION ALL
+SELECT 'schedule', * FROM schedule_once
+"""
+# Where a committed or scheduled message is said to have gone.
+_PLACES = f"""
+CREATE TABLE places AS
+SELECT 'half' AS source, queue_id, queue_offset, real_topic AS topic, real_queue_id,
+  real_queue_offset, epoch, 'COMMITTED' AS action, NULL::BIGINT AS admin_offset
+FROM outcomes WHERE outcome = 'COMMITTED' AND real_queue_offset IS NOT NULL
+UNION ALL
+SELECT source, queue_id, queue_offset,
+  CASE action WHEN 'DELIVERED' THEN real_topic ELSE '{UNDELIVERABLE_TOPIC}' END, real_queue_id,
+  real_queue_offset, epoch, action, admin_offset
+FROM deliveries WHERE action <> 'CANCELLED'
+"""
+_OWN = f"""
+CREATE MACRO is_own(topic) AS topic IN ('{CHECK_MAX_TOPIC}', '{UNDELIVERABLE_TOPIC}')
+"""
+
+FRAMES = (
+    _PLANS, _COMMITS, _RANGES, _KNOWN, _MEMBERS, _LANDED, _HALVES, _REARMS, _UNITS,
+    _ARM, _UNIT_DISCARDS, _RECORDS, _PLACES, _OWN, *OPERATION_FRAMES,
+)  # fmt: skip
+
+
+def make_frames(connection: DuckDBPyConnection, last: int) -> None:
+    """Make all frames, of rows up to the last committed epoch."""
+    for table in TABLES:
+        connection.execute(
+            f"CREATE VIEW {table} AS SELECT * FROM all_{table} WHERE epoch <= {last}"
+        )
+    for table in ("half", "op", "schedule"):
+        (found,) = connection.execute(_TWICE.format(table=table)).fetchall()
+        kind, distinct = (
+            ("TABLE", "DISTINCT ON (queue_id, queue_offset)") if found[0] else ("VIEW", "")
+        )
+        connection.execute(_ONCE.format(kind=kind, table=table, distinct=distinct))
+    for text in FRAMES:
+        connection.execute(text.replace("{last}", str(last)))

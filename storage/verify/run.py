@@ -1,0 +1,154 @@
+"""Look at a lake: read it, check every invariant, give numbers and the rows that violate."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import dataclass
+from typing import Any, Final
+
+import duckdb
+
+from storage.lake import Lake
+from storage.verify import (
+    commands,
+    delays,
+    delivery,
+    ends,
+    epochs,
+    operations,
+    state,
+    time_rules,
+)
+from storage.verify.frames import TABLES, make_frames
+from storage.verify.invariant import Invariant
+from storage.verify.reading import read_lake
+
+INVARIANTS: Final[tuple[Invariant, ...]] = (
+    *epochs.INVARIANTS,
+    *ends.INVARIANTS,
+    *operations.INVARIANTS,
+    *time_rules.INVARIANTS,
+    *delivery.INVARIANTS,
+    *delays.INVARIANTS,
+    *commands.INVARIANTS,
+    *state.INVARIANTS,
+)
+NAMED_MAX = 20  # rows told of each invariant; more of them say nothing new
+MEMORY_LIMIT = "1GB"  # of DuckDB; what does not fit goes into a temporary folder
+EPOCH_MAX = 2**63 - 1
+
+# What the lake holds, told beside the invariants.
+_NUMBERS = """
+SELECT (SELECT count(*) FROM plans) AS epochs,
+  (SELECT count(*) FROM half) AS halves,
+  (SELECT count(*) FROM half WHERE error IS NOT NULL) AS unreadable,
+  (SELECT count(*) FROM halves WHERE end_epoch IS NULL) AS pending,
+  (SELECT count(*) FROM halves WHERE outcome = 'COMMITTED') AS committed,
+  (SELECT count(*) FROM halves WHERE outcome = 'ROLLED_BACK') AS rolled_back,
+  (SELECT count(DISTINCT (queue_id, queue_offset)) FROM outcomes WHERE outcome = 'DISCARDED')
+    AS discarded,
+  (SELECT count(*) FROM op) AS operations,
+  (SELECT count(*) FROM schedule) AS schedules,
+  (SELECT count(*) FROM messages) AS messages
+"""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What came of one invariant; `rows`: the first that violate it, `problem` says how."""
+
+    invariant: Invariant
+    checked: int
+    violations: int
+    rows: list[dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Report:
+    """What came of a lake. `ignored`: rows by table of an epoch that is not committed."""
+
+    lake_id: str
+    first_epoch: int
+    last_epoch: int
+    numbers: dict[str, int]
+    ignored: dict[str, int]
+    findings: tuple[Finding, ...]
+
+    @property
+    def is_sound(self) -> bool:
+        """Say whether no invariant is violated."""
+        return not any(finding.violations for finding in self.findings)
+
+
+def verify(lake: Lake, first_epoch: int = 1, last_epoch: int = EPOCH_MAX) -> Report:
+    """Check every invariant of a lake.
+
+    Input: rows of epochs after `last_epoch` count as not there; rows of epochs before
+    `first_epoch` are known and not checked themselves.
+    Errors: NotALakeError, NewerLakeError.
+    """
+    lake_id = lake.lake_id()
+    with tempfile.TemporaryDirectory(prefix="txlake-verify-") as folder:
+        connection = duckdb.connect(
+            ":memory:",
+            config={
+                "memory_limit": MEMORY_LIMIT,
+                "temp_directory": folder,
+                "preserve_insertion_order": False,
+                "autoinstall_known_extensions": False,
+            },
+        )
+        with connection:
+            connection.execute("SET TimeZone = 'UTC'")
+            read_lake(connection, lake)
+            committed = _number(
+                connection, "SELECT max(epoch) FROM all_epochs WHERE state = 'committed'"
+            )
+            last = min(last_epoch, committed)
+            make_frames(connection, last)
+            for text in (*time_rules.FRAMES, *delivery.FRAMES, *delays.FRAMES, *state.FRAMES):
+                connection.execute(text)
+            return Report(
+                lake_id=lake_id,
+                first_epoch=first_epoch,
+                last_epoch=last,
+                numbers=_dicts(connection, _NUMBERS)[0],
+                ignored=_ignored(connection, committed),
+                findings=tuple(
+                    _check(connection, invariant, first_epoch, last_epoch)
+                    for invariant in INVARIANTS
+                ),
+            )
+
+
+def _check(
+    connection: duckdb.DuckDBPyConnection, invariant: Invariant, first: int, last: int
+) -> Finding:
+    where = f"WHERE coalesce(epoch, {first}) BETWEEN {first} AND {last}"
+    rows = f"SELECT * FROM ({invariant.rows}) {where}"
+    checked, violations = connection.execute(
+        f"SELECT count(*), count(problem) FROM ({rows})"
+    ).fetchall()[0]
+    named = []
+    if violations:
+        text = f"SELECT * FROM ({rows}) WHERE problem IS NOT NULL ORDER BY ALL LIMIT {NAMED_MAX}"
+        named = _dicts(connection, text)
+    return Finding(invariant, checked, violations, named)
+
+
+def _ignored(connection: duckdb.DuckDBPyConnection, committed: int) -> dict[str, int]:
+    counts = {
+        table: _number(connection, f"SELECT count(*) FROM all_{table} WHERE epoch > {committed}")
+        for table in TABLES
+    }
+    return {table: count for table, count in counts.items() if count}
+
+
+def _number(connection: duckdb.DuckDBPyConnection, text: str) -> int:
+    return int(connection.execute(text).fetchall()[0][0] or 0)
+
+
+def _dicts(connection: duckdb.DuckDBPyConnection, text: str) -> list[dict[str, Any]]:
+    found = connection.execute(text)
+    names = [column[0] for column in found.description or ()]
+    return [dict(zip(names, row, strict=True)) for row in found.fetchall()]

@@ -1,0 +1,193 @@
+"""What time does: who was asked and when, and who was given up."""
+
+from __future__ import annotations
+
+from storage.verify.invariant import Invariant
+from txlake.protocol import CHECK_MAX_TOPIC
+
+# Attempts in their order, by unit and arm. `since_ms`: s, or T of the re-arm.
+_ATTEMPTS = """
+CREATE TABLE attempts AS
+SELECT c.*, u.unit_offset, u.end_epoch, u.epoch AS landed_epoch, k.known_ms,
+  arm_at(u.rearm_epochs, c.epoch) AS arm_then,
+  coalesce(u.rearm_ats[arm_at(u.rearm_epochs, c.epoch)], u.stored_ms) AS since_ms,
+  coalesce(u.immunity_ms, p.transaction_timeout_ms) AS unit_immunity_ms,
+  h.producer_group AS unit_group,
+  p.check_interval_ms, p.check_max, p.half_retention_ms, p.check_rate_max,
+  lag(c.sent_ms) OVER earlier AS before_ms,
+  lag(c.epoch) OVER earlier AS before_epoch,
+  coalesce(count(*) FILTER (c.acknowledged) OVER (earlier ROWS BETWEEN UNBOUNDED PRECEDING
+    AND 1 PRECEDING), 0) AS acknowledged_before
+FROM checks c
+JOIN plans p ON c.epoch = p.epoch
+LEFT JOIN landed h ON c.queue_id = h.queue_id AND c.queue_offset = h.queue_offset
+  AND h.error IS NULL
+LEFT JOIN units u ON h.queue_id = u.queue_id AND h.unit_offset = u.unit_offset
+LEFT JOIN known k ON k.what = 'op' AND c.queue_id = k.queue_id AND c.epoch = k.epoch
+WINDOW earlier AS (PARTITION BY c.queue_id, c.queue_offset, arm_at(u.rearm_epochs, c.epoch)
+                   ORDER BY c.epoch, c.check_times)
+"""
+FRAMES = (_ATTEMPTS,)
+
+_CHECKS_IN_SEQUENCE = """
+SELECT epoch, queue_id, queue_offset, arm, check_times,
+  CASE
+    WHEN before_epoch = epoch THEN 'asked twice in this epoch'
+    WHEN check_times IS DISTINCT FROM acknowledged_before + 1
+      THEN concat(acknowledged_before, ' were acknowledged before')
+    WHEN check_times > check_max THEN concat('check_max was ', check_max)
+    WHEN check_id IS DISTINCT FROM concat_ws('-', queue_id, queue_offset, arm, check_times)
+      THEN concat('its check_id is ', check_id)
+  END AS problem
+FROM attempts
+"""
+
+_CHECKS_SPACED = """
+SELECT epoch, queue_id, queue_offset, arm, check_times,
+  CASE
+    WHEN known_ms IS NULL THEN 'C was not known'
+    WHEN before_epoch IS NULL AND NOT coalesce(known_ms - since_ms > unit_immunity_ms, false)
+      THEN concat('C - s was ', known_ms - since_ms, ' ms, the immunity ', unit_immunity_ms)
+    WHEN before_epoch < epoch AND NOT coalesce(known_ms - before_ms >= check_interval_ms, false)
+      THEN concat('C - c was ', known_ms - before_ms, ' ms, the interval ', check_interval_ms)
+    WHEN known_ms - since_ms > half_retention_ms THEN 'the half had expired'
+  END AS problem
+FROM attempts
+"""
+
+_CHECKS_BEFORE_END = """
+SELECT a.epoch, a.queue_id, a.queue_offset, a.arm, a.check_times,
+  CASE
+    WHEN a.unit_offset IS NULL THEN 'no half that can be read stands there'
+    WHEN a.queue_offset <> a.unit_offset
+      THEN concat('the first half of its set is ', a.unit_offset)
+    WHEN a.producer_group IS DISTINCT FROM a.unit_group
+      THEN concat('the half is of producer group ', a.unit_group)
+    WHEN a.epoch < a.landed_epoch THEN concat('the half landed in epoch ', a.landed_epoch)
+    WHEN a.epoch >= a.end_epoch THEN concat('the half ended in epoch ', a.end_epoch)
+    WHEN a.epoch >= d.epoch THEN concat('the half was discarded in epoch ', d.epoch)
+  END AS problem
+FROM attempts a
+LEFT JOIN (SELECT queue_id, unit_offset, arm, min(epoch) AS epoch FROM unit_discards
+           GROUP BY ALL) d
+  ON a.queue_id = d.queue_id AND a.unit_offset = d.unit_offset AND a.arm_then = d.arm
+"""
+
+_CHECKS_WITHIN_RATE = """
+SELECT epoch, count(*) AS checks,
+  CASE WHEN count(*) > any_value(check_rate_max)
+    THEN concat('check_rate_max was ', any_value(check_rate_max)) END AS problem
+FROM attempts GROUP BY epoch
+"""
+
+# A half that lands after its set was given up joins it in that epoch.
+_DISCARDS_HAVE_THEIR_CAUSE = """
+WITH given_up AS (
+  SELECT o.epoch, o.queue_id, o.queue_offset, o.cause, h.epoch AS landed_epoch, u.unit_offset,
+    u.stored_ms, u.rearm_ats, u.immunity_ms, k.known_ms, p.check_max, p.check_interval_ms,
+    p.half_retention_ms, p.transaction_timeout_ms, arm_at(u.rearm_epochs, o.epoch) AS arm
+  FROM outcomes o
+  JOIN plans p ON o.epoch = p.epoch
+  JOIN halves h ON o.queue_id = h.queue_id AND o.queue_offset = h.queue_offset
+  JOIN units u ON h.queue_id = u.queue_id AND h.unit_offset = u.unit_offset
+  LEFT JOIN known k ON k.what = 'op' AND o.queue_id = k.queue_id AND o.epoch = k.epoch
+  WHERE o.outcome = 'DISCARDED'
+  QUALIFY o.epoch = min(o.epoch) OVER (PARTITION BY o.queue_id, o.queue_offset, arm)
+),
+asked AS (
+  SELECT g.queue_id, g.unit_offset, g.epoch, count(*) FILTER (a.acknowledged) AS times,
+    max(a.sent_ms) AS asked_ms
+  FROM (SELECT DISTINCT queue_id, unit_offset, epoch, arm FROM given_up) g
+  JOIN attempts a ON g.queue_id = a.queue_id AND g.unit_offset = a.unit_offset
+    AND g.arm = a.arm_then AND a.epoch < g.epoch
+  GROUP BY g.queue_id, g.unit_offset, g.epoch
+),
+judged AS (
+  SELECT g.*, g.known_ms - coalesce(g.rearm_ats[g.arm], g.stored_ms) AS age_ms,
+    coalesce(a.times, 0) AS times, a.asked_ms, g.known_ms - a.asked_ms AS pause_ms,
+    d.epoch AS unit_epoch, d.cause AS unit_cause
+  FROM given_up g
+  LEFT JOIN asked a ON g.queue_id = a.queue_id AND g.unit_offset = a.unit_offset
+    AND g.epoch = a.epoch
+  LEFT JOIN unit_discards d ON g.queue_id = d.queue_id AND g.unit_offset = d.unit_offset
+    AND g.arm = d.arm
+)
+SELECT epoch, queue_id, queue_offset, cause,
+  CASE
+    WHEN unit_epoch < epoch AND landed_epoch = epoch AND unit_cause = cause THEN NULL
+    WHEN unit_epoch IS DISTINCT FROM epoch OR unit_cause IS DISTINCT FROM cause
+      THEN concat('its set was discarded in epoch ', unit_epoch, ' as ', unit_cause)
+    WHEN known_ms IS NULL THEN 'C was not known'
+    WHEN cause = 'expired' AND NOT coalesce(age_ms > half_retention_ms, false)
+      THEN concat('C - s was ', age_ms, ' ms, half_retention_ms ', half_retention_ms)
+    WHEN cause = 'check_max' AND age_ms > half_retention_ms THEN 'it had expired'
+    WHEN cause = 'check_max' AND times < check_max
+      THEN concat('asked ', times, ' times, check_max was ', check_max)
+    WHEN cause = 'check_max' AND asked_ms IS NULL
+      AND NOT coalesce(age_ms > coalesce(immunity_ms, transaction_timeout_ms), false)
+      THEN concat('its immunity was not over, C - s was ', age_ms, ' ms')
+    WHEN cause = 'check_max' AND pause_ms < check_interval_ms
+      THEN concat('the last check had ', pause_ms, ' ms, not ', check_interval_ms)
+    WHEN cause NOT IN ('expired', 'check_max') THEN 'no cause of a discard'
+  END AS problem
+FROM judged
+"""
+
+_DISCARDS_ARE_COPIED = f"""
+WITH first AS (
+  SELECT queue_id, queue_offset, min(epoch) AS epoch, arg_min(cause, epoch) AS cause
+  FROM outcomes WHERE outcome = 'DISCARDED' GROUP BY queue_id, queue_offset
+),
+copies AS (
+  SELECT half_queue_id AS queue_id, half_queue_offset AS queue_offset, min(epoch) AS epoch,
+    arg_min(reason, epoch) AS cause, count(*) AS times
+  FROM messages WHERE topic = '{CHECK_MAX_TOPIC}' AND source = 'half' GROUP BY ALL
+)
+SELECT coalesce(f.epoch, c.epoch) AS epoch, coalesce(f.queue_id, c.queue_id) AS queue_id,
+  coalesce(f.queue_offset, c.queue_offset) AS queue_offset,
+  CASE
+    WHEN c.times IS NULL THEN 'no copy'
+    WHEN f.epoch IS NULL THEN 'a copy of a half that was not discarded'
+    WHEN c.times > 1 THEN concat(c.times, ' copies')
+    WHEN c.epoch <> f.epoch THEN concat('copied in epoch ', c.epoch)
+    WHEN c.cause IS DISTINCT FROM f.cause THEN concat('the copy says ', c.cause)
+  END AS problem
+FROM first f FULL JOIN copies c ON f.queue_id = c.queue_id AND f.queue_offset = c.queue_offset
+"""
+
+INVARIANTS = (
+    Invariant(
+        "checks_in_sequence",
+        "The checks of a half are 1 to n in each arm, n at most check_max; one that was not "
+        "acknowledged does not count.",
+        _CHECKS_IN_SEQUENCE,
+    ),
+    Invariant(
+        "checks_spaced",
+        "No check during immunity, none before check_interval_ms since the last attempt, both by "
+        "C(q).",
+        _CHECKS_SPACED,
+    ),
+    Invariant(
+        "checks_before_end",
+        "Only the first half of a unit that waits for its end is asked about.",
+        _CHECKS_BEFORE_END,
+    ),
+    Invariant(
+        "checks_within_rate",
+        "No epoch asks more than check_rate_max.",
+        _CHECKS_WITHIN_RATE,
+    ),
+    Invariant(
+        "discards_have_their_cause",
+        "A half is discarded as expired when C - s exceeds half_retention_ms; as check_max after "
+        "check_max acknowledged checks of that arm, the last with its whole interval.",
+        _DISCARDS_HAVE_THEIR_CAUSE,
+    ),
+    Invariant(
+        "discards_are_copied",
+        "TRANS_CHECK_MAX_TIME_TOPIC has one copy of each discarded half, made by its first "
+        "discard, with its cause.",
+        _DISCARDS_ARE_COPIED,
+    ),
+)
