@@ -103,7 +103,7 @@ class Counts:
     """What happened, for the report."""
 
     kills: Counter[str] = field(default_factory=Counter)
-    own_deaths: int = 0  # of producers, by their own hand
+    own_deaths: int = 0  # of producers and the consumer, by their own hand
     refused_starts: int = 0
     recovered_epochs: int = 0
     start_s: list[float] = field(default_factory=list)
@@ -196,7 +196,7 @@ class Chaos:
                 self._note_start(process)
             if process.code is None:
                 continue
-            if name in PRODUCERS and process.code == -9:
+            if name != JOB and process.code == -9:
                 self.counts.own_deaths += 1
             elif name == JOB and process.has_said(REFUSED):
                 self.counts.refused_starts += 1  # the killed one's JVM lives on for a moment
@@ -282,18 +282,19 @@ class Chaos:
     def _start(self, name: str) -> None:
         self._starts[name] += 1
         number = self._starts[name]
+        of_start = ["--name", f"{name}-{number}", "--seed", str(self.seed)]
         if name == JOB:
             self._is_measured = False
             module, arguments = "pipelines", ["run", "--conf", str(self.folder / "job.toml")]
         elif name == CONSUMER:
             module = chaos_consumer.__spec__.name
-            arguments = ["--lake", str(self.lake), "--seen", str(self.seen.path)]
+            arguments = ["--lake", str(self.lake), "--seen", str(self.seen.path), *of_start]
         else:
             module = chaos_producer.__spec__.name
             arguments = [
                 "--bootstrap-servers", self.broker.bootstrap_servers,
                 "--journal", str(self.journal.path),
-                "--name", f"{name}-{number}", "--seed", str(self.seed),
+                *of_start,
             ]  # fmt: skip
         log = self.folder / "logs" / f"{name}-{number:03}.log"
         self._running[name] = Process(module, arguments, log, self.folder / "temp")
@@ -336,7 +337,7 @@ def report(chaos: Chaos, facts: Facts, seconds: float, found: Sequence[str]) -> 
         "seconds": round(seconds),
         "kills": dict(counts.kills),
         "kills_in_all": sum(counts.kills.values()),
-        "producers_dead_by_their_own_hand": counts.own_deaths,
+        "dead_by_their_own_hand": counts.own_deaths,
         "job_starts_refused_while_the_jvm_lived": counts.refused_starts,
         "job_starts_that_finished_an_epoch": counts.recovered_epochs,
         "job_start_s_median": statistics.median(counts.start_s) if counts.start_s else None,

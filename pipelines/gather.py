@@ -136,6 +136,8 @@ def read_batch(decoded: DataFrame, record_count: int) -> Batch:
     The caller closes the batch.
     """
     cap = DRIVER_BYTES_MAX // max(1, record_count)
+    # A power of two: Spark compiles the plan again for every number that stands in it.
+    cap = 1 << (cap.bit_length() - 1) if cap else 0
     is_heavy = _IS_HEAVY.format(cap=cap)
     rows = _collected(decoded, is_heavy)
     is_whole = not pc.any(rows["is_heavy"]).as_py()

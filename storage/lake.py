@@ -149,7 +149,9 @@ class Lake:
         self, table: str, columns: Sequence[str] | None = None, where: pc.Expression | None = None
     ) -> pa.Table:
         """Read a table's newest version; files that statistics rule out are not opened."""
-        return self.dataset(table).to_table(columns=list(columns) if columns else None, filter=where)
+        return self.dataset(table).to_table(
+            columns=list(columns) if columns else None, filter=where
+        )
 
     def has_epoch(self, table: str, epoch: int) -> bool:
         """Say whether a table holds rows of an epoch; only its own recovery needs to ask."""

@@ -19,8 +19,10 @@ from pipelines.kafka_topics import KafkaTopics
 from pipelines.restore import restore
 from pipelines.settings import Settings, parse
 from storage.epochs import Plan, read_progress
+from storage.errors import LakeError
 from storage.lake import Lake
 from storage.rows import milliseconds
+from storage.verify.run import verify
 
 DEADLINE_S = 90.0
 # Short spans, so that a test sees a half through its whole life in seconds.
@@ -153,12 +155,13 @@ class Job:
         return self.rows(table)
 
     def stop(self) -> None:
-        """Stop cleanly, and check that the state can be rebuilt from the lake."""
+        """Stop cleanly, and check the lake: its state can be rebuilt, its invariants hold."""
         self.driver.stop()
         self._thread.join(DEADLINE_S)
         assert not self._thread.is_alive(), "the job did not stop"
         if self.error is None:
             self.check_restored_state()
+        self.check_lake()
 
     def check_restored_state(self) -> None:
         """Compare the state in memory with the one rebuilt from the tables."""
@@ -167,6 +170,16 @@ class Job:
         lake = Lake(self.settings.lake.path)
         rebuilt = restore(lake, read_progress(lake), self.settings.kafka.half_topic)
         assert plain_state(rebuilt) == plain_state(epochs.state)
+
+
+    def check_lake(self) -> None:
+        """Check the lake's invariants; a job that could not start may have made none."""
+        try:
+            report = verify(Lake(self.settings.lake.path))
+        except LakeError:
+            assert self.error is not None
+            return
+        assert {f.invariant.name: f.rows for f in report.findings if f.violations} == {}
 
 
 def plain_state(state: State) -> dict[str, list[Any]]:

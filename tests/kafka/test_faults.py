@@ -309,7 +309,7 @@ def test_a_lake_that_cannot_be_written_stops_the_job_and_nothing_is_lost_when_it
 ) -> None:
     with small_disk(tmp_path / "disk", "8m") as disk:
         # With the checkpoint elsewhere the disk has no file open for writing.
-        checkpoint = {"trigger_interval_ms": 200, "checkpoint": str(tmp_path / "checkpoint")}
+        checkpoint = {"trigger_interval_ms": 1_000, "checkpoint": str(tmp_path / "checkpoint")}
         settings = settings_for(broker, disk / "lake", unique("read-only"), stream=checkpoint)
         wire = Wire(settings)
         with running(settings) as job:
@@ -409,7 +409,7 @@ def test_a_clock_that_is_less_than_60_s_off_the_brokers_is_accepted(
 
 # Others at the lake's tables
 
-TABLES = ("half", "op", "outcomes", "epochs", "catalog", "topics/1")
+TABLES = ("half", "outcomes", "epochs", "topics/1")
 
 
 def optimize_by_delta_rs(spark: SparkSession, path: str) -> None:
@@ -432,12 +432,16 @@ def test_optimize_and_vacuum_disturb_neither_the_job_nor_readers(
     optimize: Callable[[SparkSession, str], None],
 ) -> None:
     settings = settings_for(
-        broker, tmp_path / "lake", unique("optimize"), lake={"pending_snapshot_epochs": 3}
+        broker,
+        tmp_path / "lake",
+        unique("optimize"),
+        lake={"pending_snapshot_epochs": 3},
+        stream={"trigger_interval_ms": 1_000},
     )
     wire = Wire(settings)
     names = []
     with running(settings) as job:
-        for n in range(3):
+        for n in range(2):
             names.append(f"early {n}")
             commit(wire, names[-1])
             wait_for_bodies(job, *names)
@@ -447,7 +451,7 @@ def test_optimize_and_vacuum_disturb_neither_the_job_nor_readers(
         first = next(reader)
         with Consumer(job.lake.path, "group", ["orders"]) as consumer:
             seen = consumer.poll(10.0, max_records=1)
-            for n in range(3):
+            for n in range(2):
                 names.append(f"late {n}")
                 commit(wire, names[-1])
                 for table in TABLES:
@@ -459,7 +463,7 @@ def test_optimize_and_vacuum_disturb_neither_the_job_nor_readers(
         assert sorted((m.body or b"").decode() for m in seen) == sorted(names)
         assert set(places.values()) == {1}
         left = [body for batch in reader for body in batch["body"].to_pylist()]
-        assert len(left) + first.num_rows == 3
+        assert len(left) + first.num_rows == 2
         metrics = [entry["operation"] for entry in DeltaTable(path).history()]
         assert "OPTIMIZE" in metrics
     with running(settings) as job:  # from tables that were rewritten

@@ -93,6 +93,12 @@ def test_every_invariant_has_a_mutation_and_a_name_of_its_own() -> None:
     assert len({mutation.name for mutation in MUTATIONS}) == len(MUTATIONS)
 
 
+def test_the_document_lists_the_invariants() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "verify.md").read_text("utf-8")
+    listed = re.findall(r"^\| `(\w+)` \| (.*) \|$", text, re.MULTILINE)
+    assert listed == [(invariant.name, invariant.says) for invariant in INVARIANTS]
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_what_the_rules_decide_for_random_histories_is_accepted(seed: int, tmp_path: Path) -> None:
     lake = decided_rows(random_world(seed, 60)).write(tmp_path / "lake")
