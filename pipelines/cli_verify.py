@@ -21,7 +21,7 @@ def _epochs(_: click.Context, parameter: click.Parameter, text: str | None) -> t
     """Read two epochs, as in 5-70."""
     if text is None:
         return 1, EPOCH_MAX
-    first, _, last = text.partition("-")
+    first, _dash, last = text.partition("-")
     if not (first.isdecimal() and last.isdecimal() and 1 <= int(first) <= int(last) <= EPOCH_MAX):
         raise click.BadParameter(f"{text!r}: two epochs as in 5-70 are allowed", param=parameter)
     return int(first), int(last)
@@ -33,7 +33,7 @@ def _epochs(_: click.Context, parameter: click.Parameter, text: str | None) -> t
     "--epochs", metavar="FROM-TO", callback=_epochs, help="Only these, as if no later ones were."
 )
 @click.option(
-    "-o", "output", type=click.Choice(["table", "json"]), default="table", show_default=True
+    "-o", "output", type=click.Choice(["text", "json"]), default="text", show_default=True
 )
 def verify(path: str, epochs: tuple[int, int], output: str) -> None:
     """Check the invariants of a lake; exits with 3 when one is violated."""

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 from pipelines.ask import Asker
 from pipelines.clock import EpochClock
 from pipelines.epoch import Epochs, EpochSettings
-from pipelines.errors import ClockError, JobError, KafkaAwayError, StartError
+from pipelines.errors import ClockError, JobError, KafkaAwayError, StartError, StorageError
 from pipelines.jvm_lock import JvmLock
 from pipelines.kafka_options import spark_options
 from pipelines.kafka_topics import KafkaTopics, Place
@@ -71,6 +71,7 @@ class Driver:
         self._handed_in_now_ms = now_ms
         self._tolerate = tolerate
         self._stop = threading.Event()
+        self._epoch_runs = threading.Lock()
         self._failure: BaseException | None = None
         self._pinged = 0.0
         self.owner = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
@@ -86,8 +87,20 @@ class Driver:
 
         Errors: JobError, LakeError, JavaError, JarError, SettingsError: one sentence each.
         """
+        lake = Lake(self._settings.lake.path)
+        try:
+            self._run_alone(lake)
+        except Exception as error:
+            sign = next((sign for sign in _NOT_WRITABLE if sign in str(error)), None)
+            if sign is None or isinstance(error, JobError):
+                raise
+            raise StorageError(
+                f"the lake {lake.path} or its checkpoint cannot be written ({sign}): nothing is "
+                "lost; make it writable and start again"
+            ) from error
+
+    def _run_alone(self, lake: Lake) -> None:
         settings = self._settings
-        lake = Lake(settings.lake.path)
         if lake.exists():
             lake.lake_id()
         lock = LakeLock(lake.path, self.owner)
@@ -195,6 +208,10 @@ class Driver:
         self._failure = None
 
         def on_batch(batch: DataFrame, batch_id: int) -> None:
+            with self._epoch_runs:
+                run_epoch(batch, batch_id)
+
+        def run_epoch(batch: DataFrame, batch_id: int) -> None:
             if self._stop.is_set() or self._failure is not None:
                 return
             started = time.monotonic()
@@ -246,9 +263,8 @@ class Driver:
         while query.isActive and not self._stop.is_set():
             self._stop.wait(_POLL_S)
         if self._stop.is_set():
-            while query.isActive and query.status["isTriggerActive"]:
-                time.sleep(_POLL_S)
-            return
+            with self._epoch_runs:  # the running epoch ends; later batches do nothing
+                return
         failure = self._failure
         if failure is not None:
             raise _told(failure, epochs)
@@ -311,6 +327,13 @@ def batch_ends(checkpoint: Path, batch_id: int) -> dict[Place, int]:
     raise StartError(f"batch {batch_id} has no Kafka offsets in {checkpoint}")
 
 
+# How the system says that a disk takes no more, through whichever library wrote.
+_NOT_WRITABLE = (
+    "No space left on device",
+    "Read-only file system",
+    "Disk quota exceeded",
+    "File too large",
+)
 # How Spark and the Kafka clients say that the broker does not answer.
 _AWAY_SIGNS = (
     "TimeoutException", "Timed out", "timed out", "Connection refused", "DisconnectException",

@@ -5,6 +5,7 @@ JobError
 |-- LostInputError    Kafka no longer has what was not landed: it says what is lost
 |-- ClockError        T and the broker's clock differ too much
 |-- OwnerError        another driver took the lake over
+|-- StorageError      the lake or the checkpoint cannot be written
 `-- KafkaAwayError    Kafka cannot be reached; the driver tries again
 """
 
@@ -29,6 +30,10 @@ class ClockError(JobError):
 
 class OwnerError(JobError):
     """Another driver writes this lake."""
+
+
+class StorageError(JobError):
+    """The lake or the checkpoint cannot be written."""
 
 
 class KafkaAwayError(JobError):

@@ -55,13 +55,16 @@ def _quoted(text: str) -> str:
 def spark_options(kafka: KafkaSettings) -> dict[str, str]:
     """Give the options of Spark's Kafka source.
 
-    Many retries of offset requests: the query then survives a broker's restart; after
-    about three times the clients' own timeouts it ends, and the driver starts it again.
+    Short time limits, a few retries: the query survives a broker's restart; after less than a
+    minute without one it ends, the driver says so and starts it again.
     """
     options = {f"kafka.{key}": value for key, value in java_client(kafka.client).items()}
     return {
+        "kafka.request.timeout.ms": "10000",
+        "kafka.default.api.timeout.ms": "10000",
         **options,
         "kafka.bootstrap.servers": kafka.bootstrap_servers,
-        "fetchOffset.numRetries": "20",
+        "kafkaConsumer.pollTimeoutMs": "30000",
+        "fetchOffset.numRetries": "4",
         "fetchOffset.retryIntervalMs": "500",
     }
