@@ -40,10 +40,8 @@ def client_config(bootstrap_servers: str, client: Mapping[str, str]) -> dict[str
     }
 
 
-def _is_unknown_topic(error: Exception) -> bool:
-    return isinstance(error, KafkaException) and (
-        error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART
-    )
+def _is(code: int, error: BaseException | None) -> bool:
+    return isinstance(error, KafkaException) and error.args[0].code() == code
 
 
 class KafkaTopics:
@@ -102,7 +100,12 @@ class KafkaTopics:
         if not missing:
             return
         made = self._admin.create_topics(missing, request_timeout=_REQUEST_TIMEOUT_S)
-        self._wait(made.values(), "making topics")
+        for future in made.values():
+            try:
+                self._wait([future], "making topics")
+            except KafkaAwayError as error:
+                if not _is(KafkaError.TOPIC_ALREADY_EXISTS, error.__cause__):
+                    raise
         deadline = time.monotonic() + _REQUEST_TIMEOUT_S
         while not self._are_ready():
             if time.monotonic() > deadline:
@@ -166,7 +169,7 @@ class KafkaTopics:
             try:
                 found[name] = str(future.result(timeout=_REQUEST_TIMEOUT_S).topic_id)
             except (KafkaException, TimeoutError) as error:
-                if not _is_unknown_topic(error):
+                if not _is(KafkaError.UNKNOWN_TOPIC_OR_PART, error):
                     raise KafkaAwayError(
                         f"Kafka at {self._config['bootstrap.servers']} did not answer (topic ids): "
                         f"{error}"

@@ -171,7 +171,6 @@ class Job:
         rebuilt = restore(lake, read_progress(lake), self.settings.kafka.half_topic)
         assert plain_state(rebuilt) == plain_state(epochs.state)
 
-
     def check_lake(self) -> None:
         """Check the lake's invariants; a job that could not start may have made none."""
         try:

@@ -167,6 +167,11 @@ def unknown_result(rows: LakeRows) -> None:
     rows.find("admin", queue_offset=3)["result"] = "done"
 
 
+@violates("commands_have_effect", admin_offset=8, problem="no such result")
+def result_of_another_command(rows: LakeRows) -> None:
+    rows.find("admin", queue_offset=8)["command"] = "CANCEL"
+
+
 @violates("commands_have_effect", admin_offset=5, result="created")
 def topic_was_there_before(rows: LakeRows) -> None:
     rows.find("admin", queue_offset=5)["result"] = "created"

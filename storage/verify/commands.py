@@ -6,9 +6,16 @@ from storage.verify.invariant import Invariant
 from txlake.protocol import UNDELIVERABLE_TOPIC
 
 _RESULTS = [
-    "rearmed", "not_discarded", "resumed", "still_undeliverable", "not_undeliverable", "cancelled",
-    "not_delayed", "created", "grown", "unchanged", "accepted", "bad_target",
-]  # fmt: skip
+    f"{command} {result}"
+    for command, results in {
+        "RESUME": "rearmed not_discarded resumed still_undeliverable not_undeliverable bad_target",
+        "CANCEL": "cancelled not_delayed bad_target",
+        "CREATE_TOPIC": "created grown unchanged bad_target",
+        "MAINTAIN": "accepted",
+        "PING": "accepted",
+    }.items()
+    for result in results.split()
+]
 _COMMANDS_HAVE_EFFECT = f"""
 WITH done AS (SELECT admin_offset, epoch, min(action) AS action FROM deliveries
               WHERE admin_offset IS NOT NULL GROUP BY ALL),
@@ -26,7 +33,8 @@ SELECT a.epoch, a.queue_offset AS admin_offset, a.command, a.target, a.result,
   CASE
     WHEN a.result IS NULL THEN 'no result'
     WHEN a.error IS NOT NULL AND a.result <> a.error THEN 'it cannot be read'
-    WHEN a.error IS NULL AND NOT list_contains({_RESULTS}, a.result) THEN 'no such result'
+    WHEN a.error IS NULL AND NOT list_contains({_RESULTS}, concat(a.command, ' ', a.result))
+      THEN 'no such result'
     WHEN a.result = 'cancelled' AND d.action IS DISTINCT FROM 'CANCELLED'
       THEN 'nothing is cancelled'
     WHEN a.result = 'resumed' AND NOT EXISTS
