@@ -55,9 +55,10 @@ def _quoted(text: str) -> str:
 def spark_options(kafka: KafkaSettings) -> dict[str, str]:
     """Give the options of Spark's Kafka source.
 
-    A short fetch.max.wait.ms: Spark asks for a partition's end behind its own outstanding fetch, and
-    would wait half a second for each. Short time limits, a few retries: the query survives a broker's restart; after less than a
-    minute without one it ends, the driver says so and starts it again.
+    A short fetch.max.wait.ms: Spark asks for a partition's end behind its own outstanding fetch,
+    and would wait half a second for each. Short time limits, a few retries: the query survives a
+    broker's restart; after less than a minute without one it ends, the driver says so and starts
+    it again.
     """
     options = {f"kafka.{key}": value for key, value in java_client(kafka.client).items()}
     return {
