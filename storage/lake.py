@@ -1,8 +1,8 @@
 """The lake: its folders, its tables, and the one way in which rows are added to them.
 
-Bodies are moved by Spark (half, schedule, topic tables); every other table holds narrow rows that
-the driver has at hand, and delta-rs adds them: 5 ms a commit instead of 200 (DECISIONS.md 2).
-Each table has one kind of writer. Every append belongs to one epoch and happens once.
+delta-rs adds what the driver has at hand: 5 ms a commit instead of 200 (DECISIONS.md 2). Spark
+writes half, schedule and topic tables where an epoch's messages are too large for the driver.
+Every append belongs to one epoch and happens once.
 """
 
 from __future__ import annotations
