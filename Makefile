@@ -85,10 +85,11 @@ lock: ## Resolve the Python packages anew and write the lock files
 	@$(PYTHON) -m venv build/lock
 	@build/lock/bin/python -m pip install --quiet uv==$(UV_VERSION)
 	@UV_CACHE_DIR=$(TXLAKE_CACHE)/uv build/lock/bin/uv pip compile pyproject.toml --extra dev \
-		--no-emit-package txlake $(LOCK_OPTIONS) --upgrade --output-file requirements.lock
-	@for group in build java; do UV_CACHE_DIR=$(TXLAKE_CACHE)/uv build/lock/bin/uv pip compile \
-		--group pyproject.toml:$$group $(LOCK_OPTIONS) --upgrade \
-		--output-file requirements-$$group.lock || exit 1; done
+		--extra notebooks --no-emit-package txlake $(LOCK_OPTIONS) --upgrade \
+		--output-file requirements.lock
+	@for group in build java jupyter; do UV_CACHE_DIR=$(TXLAKE_CACHE)/uv build/lock/bin/uv pip \
+		compile --group pyproject.toml:$$group --constraint requirements.lock $(LOCK_OPTIONS) \
+		--upgrade --output-file requirements-$$group.lock || exit 1; done
 
 jars-lock: $(VENV)/.java ## Resolve the jars anew and write storage/jars.lock.toml
 	@$(PY) -m pipelines.cli_setup jars lock
