@@ -27,7 +27,7 @@ demo: setup ## Run the demonstration: real broker, the job, two services (does t
 	@$(PY) -m examples.demo
 
 test: lint ## Run all checks and tests (does the set-up first)
-	@$(PY) -m pytest
+	@$(PY) -m pytest -n 2 --dist loadgroup
 
 lint: setup ## Check style and the direction of imports
 	@$(PY) -m ruff check .

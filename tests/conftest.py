@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
@@ -12,6 +13,17 @@ from pipelines.broker import Broker
 from pipelines.session import java_options, start_session
 
 _NUMBERS = itertools.count(1)
+_REAL = Path(__file__).parent / "kafka", Path(__file__).parent / "spark"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Keep what uses Spark or Kafka in one process, for one session and one broker a run.
+
+    Under `pytest -n 2 --dist loadgroup` the unit tests run beside it.
+    """
+    for item in items:
+        if item.path.parent in _REAL:
+            item.add_marker(pytest.mark.xdist_group("real"))
 
 
 @pytest.fixture(scope="session")

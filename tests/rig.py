@@ -6,17 +6,18 @@ What the job does, without its stream: a test says when an epoch begins and what
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Collection
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from pipelines.ask import Asker
 from pipelines.epoch import Epochs, EpochSettings
 from pipelines.gather import kafka_records
 from pipelines.kafka_options import spark_options
-from pipelines.kafka_topics import KafkaTopics
+from pipelines.kafka_topics import KafkaTopics, Place
 from pipelines.settings import Settings
 from storage.epochs import Plan, Range
 from storage.kafka_rows import decode
@@ -83,12 +84,19 @@ class Rig:
         self.epochs.check_identity(progress.unfinished or progress.last)
         return self.epochs.recover(progress)
 
-    def run(self, at_ms: int) -> Plan | None:
-        """Run one epoch over all that Kafka has."""
+    def run(self, at_ms: int, held_back: Collection[str] = ()) -> Plan | None:
+        """Run one epoch over all that Kafka has, but for what is new in the topics held back."""
         self.now_ms = at_ms
+        return self.epochs.run(*self.waiting(held_back))
+
+    def waiting(self, held_back: Collection[str] = ()) -> tuple[DataFrame, dict[Place, int]]:
+        """Give the records of the next epoch, decoded, and where they end."""
         places = self._kafka.places()
-        ends = self._kafka.end_offsets(places)
         starts = self.epochs.start_offsets()
+        ends = {
+            place: starts[place] if place[0] in held_back else end
+            for place, end in self._kafka.end_offsets(places).items()
+        }
         ranges = tuple(
             Range(*place, starts[place], ends[place], ends[place])
             for place in places
@@ -98,7 +106,7 @@ class Rig:
         # As in the stream, decoding is part of the plan that reads.
         whole = ranges or (Range(*places[0], ends[places[0]], ends[places[0]], ends[places[0]]),)
         records = decode(kafka_records(self._spark, whole, options), self._settings.wire_limits())
-        return self.epochs.run(records, ends)
+        return records, ends
 
     def state(self) -> dict[str, list[Any]]:
         """Give the state in memory as sorted rows."""

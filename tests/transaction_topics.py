@@ -45,6 +45,8 @@ class TransactionTopics:
         config = {"message.timestamp.type": "LogAppendTime", **config}
         new = NewTopic(topic, num_partitions=partitions, replication_factor=1, config=config)
         self._admin.create_topics([new])[topic].result(30)
+        # Made is not yet known everywhere: a client may hear for a moment that there is no such.
+        wait_until(lambda: topic in self._admin.list_topics(timeout=10).topics, f"no {topic}")
 
     def options(self, **options: Any) -> ProducerOptions:
         return ProducerOptions(

@@ -6,11 +6,13 @@ start in `test_start.py`.
 
 from __future__ import annotations
 
+import random
+import resource
 import signal
 import subprocess
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -45,7 +47,7 @@ def _session(spark: SparkSession) -> None:
 def commit(wire: Wire, *names: str) -> None:
     """Send a committed transaction for each name; the name is the body."""
     for name in names:
-        wire.end(COMMIT, wire.half(name.replace(" ", "-"), body=name.encode()))
+        wire.end(COMMIT, wire.half(name[:40].replace(" ", "-"), body=name.encode()))
 
 
 def bodies(job: Job) -> list[str]:
@@ -245,30 +247,64 @@ def test_a_jvm_that_outlives_its_python_keeps_the_lake_until_it_is_dead(other: J
 # The disk
 
 
+class SmallDisk:
+    """A disk of 8 MiB of its own; where none may be mounted, a limit on the size of a file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        path.mkdir()
+        self.is_mounted = self._mount("-t", "tmpfs", "-o", "size=8m", "tmpfs").returncode == 0
+
+    def _mount(self, *options: str) -> subprocess.CompletedProcess[bytes]:
+        command = ["mount", *options, str(self.path)]
+        return subprocess.run(command, capture_output=True, check=False)
+
+    @contextmanager
+    def full(self) -> Iterator[str]:
+        """Leave no room; give what the system says then."""
+        if not self.is_mounted:
+            with largest_file(64 * 1024):
+                yield "File too large"
+            return
+        ballast = self.path / "ballast"
+        with pytest.raises(OSError, match="No space left"), ballast.open("wb", buffering=0) as file:
+            while True:
+                file.write(b"x" * 4096)
+        yield "No space left on device"
+        ballast.unlink()
+
+    @contextmanager
+    def read_only(self) -> Iterator[str]:
+        """Let nothing be written; give what the system says then."""
+        if not self.is_mounted:
+            with largest_file(512):
+                yield "File too large"
+            return
+        assert self._mount("-o", "remount,ro").returncode == 0
+        yield "Read-only file system"
+        assert self._mount("-o", "remount,rw").returncode == 0
+
+    def close(self) -> None:
+        if self.is_mounted:  # lazily: a file of the job that failed may be open for a moment
+            subprocess.run(["umount", "-l", str(self.path)], check=True)
+
+
 @contextmanager
-def small_disk(path: Path, size: str) -> Iterator[Path]:
-    """Mount a disk of its own; needs root."""
-    path.mkdir()
-    done = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(path)],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    if done.returncode != 0:
-        pytest.skip(f"a small disk cannot be mounted here: {done.stderr.strip()}")
+def largest_file(size: int) -> Iterator[None]:
+    """Let this process, and with it the job's driver, write no file beyond a size in bytes."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
     try:
-        yield path
+        yield
     finally:
-        # Lazily: a file of the job that failed may be open for a moment.
-        subprocess.run(["umount", "-l", str(path)], check=True)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-def fill(disk: Path) -> Path:
-    """Take all room that is left."""
-    ballast = disk / "ballast"
-    with pytest.raises(OSError, match="No space left"), ballast.open("wb", buffering=0) as file:
-        while True:
-            file.write(b"x" * 4096)
-    return ballast
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[SmallDisk]:
+    disk = SmallDisk(tmp_path / "disk")
+    yield disk
+    disk.close()
 
 
 def wait_for_the_end(job: Job) -> BaseException:
@@ -283,57 +319,51 @@ def wait_for_the_end(job: Job) -> BaseException:
 
 
 def test_a_full_disk_stops_the_job_and_nothing_is_lost_when_there_is_room(
-    broker: Broker, tmp_path: Path, unique: Unique
+    broker: Broker, disk: SmallDisk, tmp_path: Path, unique: Unique
 ) -> None:
-    with small_disk(tmp_path / "disk", "8m") as disk:
-        settings = settings_for(broker, disk / "lake", unique("full"))
-        wire = Wire(settings)
-        job = Job(settings).start()
-        try:
-            commit(wire, "before")
-            wait_for_bodies(job, "before")
-            ballast = fill(disk)
-            commit(wire, "no room")
-        finally:
+    large = random.Random(1).randbytes(200_000).hex()
+    settings = settings_for(broker, disk.path / "lake", unique("full"))
+    wire = Wire(settings)
+    job = Job(settings).start()
+    try:
+        commit(wire, "before")
+        wait_for_bodies(job, "before")
+        with disk.full() as sign:
+            commit(wire, large)
             error = wait_for_the_end(job)
-        assert isinstance(error, StorageError), error
-        assert "No space left on device" in str(error)
-        ballast.unlink()
-        with running(settings) as job:
-            commit(wire, "after")
-            wait_for_bodies(job, "before", "no room", "after")
-            assert len(job.rows("half")) == 3
+    finally:
+        job.driver.stop()
+    assert isinstance(error, StorageError), error
+    assert sign in str(error)
+    with running(settings) as job:
+        commit(wire, "after")
+        wait_for_bodies(job, "before", large, "after")
+        assert len(job.rows("half")) == 3
 
 
 def test_a_lake_that_cannot_be_written_stops_the_job_and_nothing_is_lost_when_it_can(
-    broker: Broker, tmp_path: Path, unique: Unique
+    broker: Broker, disk: SmallDisk, tmp_path: Path, unique: Unique
 ) -> None:
-    with small_disk(tmp_path / "disk", "8m") as disk:
-        # With the checkpoint elsewhere the disk has no file open for writing.
-        checkpoint = {"trigger_interval_ms": 1_000, "checkpoint": str(tmp_path / "checkpoint")}
-        settings = settings_for(broker, disk / "lake", unique("read-only"), stream=checkpoint)
-        wire = Wire(settings)
-        with running(settings) as job:
-            commit(wire, "before")
-            wait_for_bodies(job, "before")
-        commit(wire, "read only")
-        remount(disk, "ro")
+    # With the checkpoint elsewhere the disk has no file open for writing.
+    checkpoint = {"trigger_interval_ms": 1_000, "checkpoint": str(tmp_path / "checkpoint")}
+    settings = settings_for(broker, disk.path / "lake", unique("read-only"), stream=checkpoint)
+    wire = Wire(settings)
+    with running(settings) as job:
+        commit(wire, "before")
+        wait_for_bodies(job, "before")
+    commit(wire, "read only")
+    with disk.read_only() as sign:
         job = Job(settings)
         job.begin()
         error = wait_for_the_end(job)
-        assert isinstance(error, StorageError), error
-        assert "Read-only file system" in str(error)
-        remount(disk, "rw")
-        with running(settings) as job:
-            commit(wire, "after")
-            wait_for_bodies(job, "before", "read only", "after")
+    assert isinstance(error, StorageError), error
+    assert sign in str(error)
+    with running(settings) as job:
+        commit(wire, "after")
+        wait_for_bodies(job, "before", "read only", "after")
 
 
-def remount(disk: Path, how: str) -> None:
-    subprocess.run(["mount", "-o", f"remount,{how}", str(disk)], check=True)
-
-
-def test_a_job_can_be_stopped_while_kafka_is_away_and_says_that_it_is(
+def test_a_job_whose_stream_gave_up_goes_on_when_kafka_is_back_and_can_be_stopped_meanwhile(
     tmp_path: Path, unique: Unique, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("WARNING", "txlake.driver")
@@ -346,6 +376,12 @@ def test_a_job_can_be_stopped_while_kafka_is_away_and_says_that_it_is(
         wait_for_bodies(job, "before")
         own.kill()
         wait_until(lambda: "is away" in caplog.text, "the job says so", 150)
+        assert "is back" not in caplog.text
+        own.restart()
+        commit(Wire(settings), "after")
+        wait_for_bodies(job, "before", "after")
+        assert "is back" in caplog.text
+        own.kill()
     finally:
         job.driver.stop()
         own.stop()
@@ -447,13 +483,17 @@ def optimize_by_spark(spark: SparkSession, path: str) -> None:
     spark.sql(f"VACUUM delta.`{path}`").collect()
 
 
-@pytest.mark.parametrize("optimize", [optimize_by_delta_rs, optimize_by_spark])
+@pytest.mark.parametrize(
+    ("optimize", "tables"),
+    [(optimize_by_delta_rs, TABLES), (optimize_by_spark, ("outcomes", "topics/1"))],
+)
 def test_optimize_and_vacuum_disturb_neither_the_job_nor_readers(
     broker: Broker,
     tmp_path: Path,
     unique: Unique,
     spark: SparkSession,
     optimize: Callable[[SparkSession, str], None],
+    tables: Sequence[str],
 ) -> None:
     settings = settings_for(
         broker,
@@ -478,7 +518,7 @@ def test_optimize_and_vacuum_disturb_neither_the_job_nor_readers(
             for n in range(2):
                 names.append(f"late {n}")
                 commit(wire, names[-1])
-                for table in TABLES:
+                for table in tables:
                     optimize(spark, job.lake.table_path(table))
             wait_for_bodies(job, *names)
             while len(seen) < len(names) and (more := consumer.poll(10.0)):
