@@ -123,7 +123,8 @@ def committed_row(
     )
 
 
-def _plan(row: Mapping[str, Any]) -> Plan:
+def plan_of(row: Mapping[str, Any]) -> Plan:
+    """Read a planned row."""
     return Plan(
         epoch=row["epoch"],
         epoch_at=milliseconds(row["epoch_at"]),
@@ -132,14 +133,15 @@ def _plan(row: Mapping[str, Any]) -> Plan:
         ranges=tuple(Range(**{f.name: r[f.name] for f in fields(Range)}) for r in row["ranges"]),
         cluster_id=row["cluster_id"],
         topic_ids=dict(row["topic_ids"]),
-        next_offsets=_next_offsets(row),
+        next_offsets=next_offsets_of(row),
         parameters={key: json.loads(value) for key, value in row["parameters"]},
         owner=row["owner"],
         rule_version=row["rule_version"],
     )
 
 
-def _next_offsets(row: Mapping[str, Any]) -> dict[tuple[str, int], int]:
+def next_offsets_of(row: Mapping[str, Any]) -> dict[tuple[str, int], int]:
+    """Read a row's next offsets: before the epoch in a planned row, after it in a committed one."""
     return {(o["topic"], o["queue_id"]): o["next_offset"] for o in row["next_offsets"]}
 
 
@@ -166,21 +168,26 @@ class Progress:
 _RECENT_EPOCHS = 1000  # older plans only matter to a job that lags by more epochs than this
 
 
-def read_progress(lake: Lake) -> Progress:
-    """Read where the epochs stand; older rows than are needed are not read."""
+def read_progress(lake: Lake, until: int | None = None) -> Progress:
+    """Read where the epochs stand; older rows than are needed are not read.
+
+    Input: `until`: where they stood when this epoch was the newest.
+    """
     newest = lake.last("epochs", "epoch")
     if newest is None:
         return Progress(None, None, {}, (), None)
-    rows = lake.read("epochs", where=pc.field("epoch") > newest - _RECENT_EPOCHS).to_pylist()
+    newest = newest if until is None else min(newest, until)
+    recent = (pc.field("epoch") > newest - _RECENT_EPOCHS) & (pc.field("epoch") <= newest)
+    rows = lake.read("epochs", where=recent).to_pylist()
     committed = {row["epoch"]: row for row in rows if row["state"] == COMMITTED}
     plans = {row["epoch"]: row for row in rows if row["state"] == PLANNED}
     last_epoch = max(committed, default=None)
     unfinished = plans[newest] if newest not in committed else None
     snapshots = [e for e, row in committed.items() if "snapshot" in dict(row["counts"])]
     return Progress(
-        last=None if last_epoch is None else _plan(plans[last_epoch]),
-        unfinished=None if unfinished is None else _plan(unfinished),
-        next_offsets={} if last_epoch is None else _next_offsets(committed[last_epoch]),
-        recent=tuple(_plan(plans[epoch]) for epoch in sorted(committed)),
+        last=None if last_epoch is None else plan_of(plans[last_epoch]),
+        unfinished=None if unfinished is None else plan_of(unfinished),
+        next_offsets={} if last_epoch is None else next_offsets_of(committed[last_epoch]),
+        recent=tuple(plan_of(plans[epoch]) for epoch in sorted(committed)),
         snapshot_epoch=max(snapshots, default=None),
     )

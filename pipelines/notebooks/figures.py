@@ -1,0 +1,97 @@
+"""What all figures share: form, colours, time on an axis, and saying that there is nothing.
+
+Figures are drawn without pyplot: nothing global changes, and a notebook shows what it is given.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import polars as pl
+from matplotlib.axes import Axes
+from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+# Colours that colour-blind people can tell apart (Okabe and Ito); one meaning, one colour.
+GREEN, SKY, RED, ORANGE, PINK, GREY, BLACK = (
+    "#009E73", "#56B4E9", "#D55E00", "#E69F00", "#CC79A7", "#999999", "#333333",
+)  # fmt: skip
+COLOURS: Final = {
+    "COMMITTED": GREEN, "ROLLED_BACK": SKY, "DISCARDED": RED, "still pending": ORANGE,
+    "COMMIT": GREEN, "ROLLBACK": SKY, "UNKNOWN": PINK, "no answer": GREY,
+    "not acknowledged": BLACK,
+}  # fmt: skip
+CYCLE: Final = ("#0072B2", ORANGE, GREEN, PINK, SKY, RED, "#F0E442", BLACK)
+_WIDTH_IN, _DPI = 9.0, 100
+
+
+class Picture(Figure):
+    """A figure that a notebook shows as PNG when it is the value of a cell."""
+
+    def _repr_png_(self) -> bytes:
+        file = io.BytesIO()
+        self.savefig(file, format="png")
+        return file.getvalue()
+
+
+def picture(title: str, height_in: float = 3.4, rows: int = 1) -> tuple[Picture, list[Axes]]:
+    """Make a figure with its title and so many plots, one above the other with one time axis."""
+    figure = Picture(figsize=(_WIDTH_IN, height_in), dpi=_DPI, layout="constrained")
+    figure.suptitle(title, fontsize=12, x=0.01, ha="left")
+    axes = figure.subplots(rows, 1, sharex=True, squeeze=False)[:, 0].tolist()
+    for one in axes:
+        one.spines[["top", "right"]].set_visible(False)
+        one.grid(axis="x", color="#dddddd", linewidth=0.6)
+        one.set_axisbelow(True)
+    return figure, axes
+
+
+def nothing(title: str, sentence: str) -> Picture:
+    """Make a figure that says why there is nothing to draw."""
+    figure, (axes,) = picture(title, 1.2)
+    axes.axis("off")
+    axes.text(0.0, 0.5, sentence, fontsize=11, transform=axes.transAxes, va="center")
+    return figure
+
+
+def time_axis(axes: Axes, label: str = "time, UTC") -> None:
+    """Let an axis show instants briefly."""
+    locator = AutoDateLocator()
+    axes.xaxis.set_major_locator(locator)
+    axes.xaxis.set_major_formatter(ConciseDateFormatter(locator))
+    axes.set_xlabel(label)
+
+
+def whole_numbers(axes: Axes, which: str = "y") -> None:
+    """Let an axis count: no half things, and from zero."""
+    axis = axes.yaxis if which == "y" else axes.xaxis
+    axis.set_major_locator(MaxNLocator(integer=True))
+    if which == "y":
+        axes.set_ylim(bottom=0)
+    else:
+        axes.set_xlim(left=0)
+
+
+def stacked_bars(
+    axes: Axes, names: Sequence[str], parts: Mapping[str, Sequence[int]], colours: Mapping[str, str]
+) -> None:
+    """Draw a bar for each name, put together from parts, with the number in each part."""
+    left = [0] * len(names)
+    most = max(map(sum, zip(*parts.values(), strict=True)), default=0)
+    for part, counts in parts.items():
+        bars = axes.barh(names, counts, left=left, label=part, color=colours[part], height=0.6)
+        wide = [str(count) if count >= most / 25 else "" for count in counts]
+        axes.bar_label(bars, wide, label_type="center", color="white", fontsize=9)
+        left = [before + count for before, count in zip(left, counts, strict=True)]
+    axes.invert_yaxis()
+    axes.margins(y=0.05 if len(names) > 1 else 0.5)
+    whole_numbers(axes, "x")
+    axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False)
+
+
+def column(frame: pl.DataFrame, name: str) -> list[Any]:
+    """Give a column's values."""
+    return frame[name].to_list()

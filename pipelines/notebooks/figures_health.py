@@ -1,0 +1,113 @@
+"""Notebook 2's figures. Input: the frames of `health` and `past`."""
+
+from __future__ import annotations
+
+import itertools
+
+import polars as pl
+
+from pipelines.notebooks.figures import (
+    COLOURS,
+    CYCLE,
+    GREY,
+    Picture,
+    column,
+    nothing,
+    picture,
+    stacked_bars,
+    time_axis,
+    whole_numbers,
+)
+from pipelines.notebooks.health import ANSWERS, HARMLESS
+
+_AGES = ((1, "under 1 s"), (10, "1 to 10 s"), (60, "10 to 60 s"), (600, "1 to 10 min"),
+         (3600, "10 to 60 min"), (86_400, "1 to 24 h"), (float("inf"), "over a day"))  # fmt: skip
+_BAR_IN = 0.45  # of a figure's height, for each bar
+
+
+def pending_over_time(epochs: pl.DataFrame) -> Picture:
+    """Draw how many halves waited after each epoch, and how long the oldest had."""
+    figure, (count, oldest) = picture("Halves that waited for their end", 4.6, rows=2)
+    at = column(epochs, "epoch_at")
+    count.step(at, column(epochs, "pending"), where="post", color=CYCLE[0])
+    count.fill_between(at, column(epochs, "pending"), step="post", color=CYCLE[0], alpha=0.15)
+    count.set_ylabel("pending halves")
+    whole_numbers(count)
+    oldest.plot(at, column(epochs, "oldest_s"), ".-", color=CYCLE[5])
+    oldest.set_ylabel("age of the oldest, s")
+    oldest.set_ylim(bottom=0)
+    time_axis(oldest, "T of the epoch, UTC")
+    return figure
+
+
+def pending_ages(pending: pl.DataFrame, when: object) -> Picture:
+    """Draw how long the halves that are pending have waited, by producer group."""
+    title = f"How long pending halves have waited\n{when}"
+    if pending.is_empty():
+        return nothing(title, "Nothing was pending.")
+    figure, (axes,) = picture(title)
+    groups = sorted(set(column(pending, "producer_group")))
+    names = [name for _, name in _AGES]
+    bottom = [0] * len(names)
+    for group, colour in zip(groups, itertools.cycle(CYCLE), strict=False):
+        waits = column(pending.filter(pl.col("producer_group") == group), "waits_s")
+        counts = [0] * len(names)
+        for wait in waits:
+            counts[next(place for place, (most, _) in enumerate(_AGES) if wait < most)] += 1
+        axes.bar(names, counts, bottom=bottom, label=group, color=colour, width=0.7)
+        bottom = [before + count for before, count in zip(bottom, counts, strict=True)]
+    axes.grid(visible=False, axis="x")
+    axes.set(xlabel="time since the half was stored", ylabel="pending halves")
+    whole_numbers(axes)
+    axes.legend(title="producer group", loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False)
+    return figure
+
+
+def waits_by_end(waits: pl.DataFrame) -> Picture:
+    """Draw which share of the halves had ended after how long, for each way to end."""
+    title = "How long halves waited for their end"
+    if waits.is_empty():
+        return nothing(title, "No half has ended yet.")
+    figure, (axes,) = picture(title, 4.0)
+    styles = itertools.cycle(("-", "--", ":", "-."))
+    ends = waits.group_by("outcome", "cause").len("halves").sort("halves", descending=True)
+    for (outcome, cause, halves), style in zip(ends.rows(), styles, strict=False):
+        is_end = (pl.col("outcome") == outcome) & (pl.col("cause") == cause)
+        seconds = [max(wait, 0.001) for wait in column(waits.filter(is_end), "waited_s")]
+        label = f"{outcome}, {cause} ({halves})"
+        axes.ecdf(seconds, label=label, color=COLOURS[outcome], linestyle=style, linewidth=2)
+    axes.set_xscale("log")
+    axes.xaxis.set_major_formatter("{x:g}")
+    axes.yaxis.set_major_formatter(lambda share, _: f"{share:.0%}")
+    axes.set(xlabel="seconds from stored to decided (log scale)", ylabel="share of these halves")
+    axes.legend(title="outcome, cause (halves)", loc="upper left", bbox_to_anchor=(1.0, 1.0),
+                frameon=False)  # fmt: skip
+    return figure
+
+
+def answers_by_group(answers: pl.DataFrame) -> Picture:
+    """Draw what each producer group answered when it was asked."""
+    title = "What producer groups answered when they were asked"
+    if answers.is_empty():
+        return nothing(title, "No group was asked: every transaction ended in time.")
+    figure, (axes,) = picture(title, 1.5 + _BAR_IN * len(answers))
+    parts = {name: column(answers, name) for name in ANSWERS if answers[name].sum()}
+    stacked_bars(axes, column(answers, "producer_group"), parts, COLOURS)
+    axes.set(xlabel="checks (attempts to ask)", ylabel="producer group")
+    return figure
+
+
+def conflicts_by_group(conflicts: pl.DataFrame) -> Picture:
+    """Draw how many operations were without effect, by the group that sent them and by reason."""
+    title = "Operations without effect, by the group that sent them"
+    if conflicts.is_empty():
+        return nothing(title, "There is no conflict: every operation had its effect.")
+    groups = list(dict.fromkeys(column(conflicts, "producer_group")))
+    reasons = list(dict.fromkeys(column(conflicts, "reason")))
+    counts = {(group, reason): n for group, reason, _, n in conflicts.rows()}
+    parts = {reason: [counts.get((group, reason), 0) for group in groups] for reason in reasons}
+    colours = dict(zip(reasons, itertools.cycle(CYCLE), strict=False)) | {HARMLESS: GREY}
+    figure, (axes,) = picture(title, 1.8 + _BAR_IN * max(len(groups), len(reasons) // 2))
+    stacked_bars(axes, groups, parts, colours)
+    axes.set(xlabel=f"conflicts ({HARMLESS} is harmless)", ylabel="producer group")
+    return figure

@@ -1,0 +1,169 @@
+"""Notebook 3: what was pending at an instant, and what became of it.
+
+The lake keeps each epoch's T and every row's epoch: the state after any epoch can be rebuilt, as
+the job itself does at its start.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from dataclasses import dataclass
+from typing import Any, Final
+
+import polars as pl
+import pyarrow.compute as pc
+from deltalake import DeltaTable
+
+from checker.next_step import CHECK_MAX, EXPIRED, NextStep, next_step
+from pipelines.explain.rows import EpochAt, Row, epoch_rows, plain, plan_of
+from pipelines.notebooks.opened import OpenLake
+from pipelines.restore import restore
+from storage.epochs import PLANNED, read_progress
+from storage.errors import LakeError
+from storage.rows import instant
+from txlake.protocol import HALF_TOPIC
+
+UTC: Final = dt.timezone.utc
+_INSTANT: Final = pl.Datetime("ms", "UTC")
+_PENDING: Final[dict[str, Any]] = {
+    "half": pl.String, "transaction_id": pl.String, "producer_group": pl.String,
+    "real_topic": pl.String, "stored_at": _INSTANT, "waits_s": pl.Float64, "checks": pl.Int64,
+    "last_check_at": _INSTANT, "next": pl.String, "next_at": _INSTANT,
+}  # fmt: skip
+_VERSIONS: Final[dict[str, Any]] = {
+    "table": pl.String, "version": pl.Int64, "rows of that version": pl.Int64,
+    "rows of epochs up to then": pl.Int64,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Moment:
+    """An instant that was asked about, and the newest epoch that was not after it."""
+
+    at: dt.datetime
+    epoch: int
+    epoch_at: dt.datetime
+
+    def __str__(self) -> str:
+        return (
+            f"{self.at:%Y-%m-%d %H:%M:%S} UTC: epoch {self.epoch}, whose T is "
+            f"{self.epoch_at:%H:%M:%S.%f}"[:-3]
+        )
+
+
+def moment(lake: OpenLake, at: str | None = None) -> Moment:
+    """Find the epoch of an instant: `14:05`, `14:05:30`, `2026-01-31 14:05` or any ISO instant.
+
+    A time of day is the last one before the lake's newest epoch. Without an instant: the epoch at
+    which the most halves were pending, the last of them. Units: UTC unless the text says otherwise.
+    Errors: ValueError for another text; LakeError for an instant before the first epoch.
+    """
+    when = _busiest(lake) if at is None else _parse(at, lake.last_at())
+    found = lake.sql(
+        "SELECT epoch, epoch_at FROM plans WHERE epoch_at <= $at ORDER BY epoch DESC LIMIT 1",
+        at=when,
+    )
+    if found.is_empty():
+        raise LakeError(f"at {when} the lake {lake.lake.path} had no epoch yet")
+    ((epoch, epoch_at),) = found.rows()
+    return Moment(when, epoch, epoch_at)
+
+
+def _parse(text: str, newest: dt.datetime) -> dt.datetime:
+    try:
+        time = dt.time.fromisoformat(text)
+    except ValueError:
+        at = dt.datetime.fromisoformat(text)
+        return at if at.tzinfo else at.replace(tzinfo=UTC)
+    at = dt.datetime.combine(newest.date(), time, time.tzinfo or UTC)
+    return at if at <= newest else at - dt.timedelta(days=1)
+
+
+def _busiest(lake: OpenLake) -> dt.datetime:
+    found: dt.datetime = lake.sql(
+        """
+        SELECT p.epoch_at FROM plans p
+        LEFT JOIN waits w ON w.from_epoch <= p.epoch AND coalesce(w.to_epoch > p.epoch, true)
+        GROUP BY p.epoch, p.epoch_at ORDER BY count(w.queue_id) DESC, p.epoch DESC LIMIT 1
+        """
+    ).item()
+    return found
+
+
+def pending(lake: OpenLake, when: Moment) -> pl.DataFrame:
+    """List what waited for its end after the moment's epoch, oldest first, discarded ones not.
+
+    `next` is what time would do next to it, `next_at` the C(q) at which it would.
+    """
+    plan = _plan(lake, when.epoch)
+    half_topic = plan.topics.get("half", HALF_TOPIC)
+    state = restore(lake.lake, read_progress(lake.lake, when.epoch), half_topic)
+    waiting = state.halves.filter(pc.field("discard_cause").is_null())
+    rows = sorted(
+        plain(waiting), key=lambda row: (row["stored_at"], row["queue_id"], row["queue_offset"])
+    )
+    return pl.DataFrame([_pending_row(r, plan) for r in rows], schema=_PENDING, orient="row")
+
+
+def _plan(lake: OpenLake, epoch: int) -> EpochAt:
+    (row,) = [row for row in epoch_rows(lake.lake, [epoch]) if row["state"] == PLANNED]
+    return plan_of(row)
+
+
+def _pending_row(row: Row, plan: EpochAt) -> tuple[object, ...]:
+    step = next_step(
+        row["stored_at"], row["immunity_ms"], row["check_times"], row["checked_at"], plan.parameters
+    )
+    checked_at = None if row["checked_at"] is None else instant(row["checked_at"])
+    return (
+        f"{row['queue_id']}-{row['queue_offset']}", row["transaction_id"], row["producer_group"],
+        row["real_topic"], instant(row["stored_at"]), (plan.epoch_at - row["stored_at"]) / 1000,
+        row["check_times"], checked_at, _next(row, step, plan), instant(step.reached_at),
+    )  # fmt: skip
+
+
+def _next(row: Row, step: NextStep, plan: EpochAt) -> str:
+    if step.rule in (EXPIRED, CHECK_MAX):
+        return f"discard ({step.rule})"
+    return f"check {row['check_times'] + 1} of {plan.parameters.check_max}"
+
+
+def fates(lake: OpenLake, when: Moment) -> pl.DataFrame:
+    """List the same halves a second way, with what became of them.
+
+    They were landed by the moment's epoch, and `outcomes` has no end of their wait up to it.
+    """
+    return lake.sql(
+        """
+        SELECT queue_id || '-' || queue_offset AS half, producer_group, from_at, to_at,
+          coalesce(outcome, 'still pending') AS fate, cause, to_epoch AS epoch
+        FROM waits WHERE from_epoch <= $epoch AND (to_epoch IS NULL OR to_epoch > $epoch)
+        ORDER BY from_at, queue_id, queue_offset
+        """,
+        epoch=when.epoch,
+    )
+
+
+def versions(lake: OpenLake, when: Moment, *tables: str) -> pl.DataFrame:
+    """Compare tables by Delta's own time travel with their rows of epochs up to the moment's.
+
+    `version`: the newest whose commit was of such an epoch; null where Delta has none any more,
+    because its log was cleaned, or where commits do not name their epoch. Maintenance changes files
+    and no rows: the rows of both ways are equal.
+    """
+    found = []
+    for table in tables:
+        text = f'SELECT count(*) FROM "{table}" WHERE epoch <= $epoch'
+        by_epoch = lake.sql(text, epoch=when.epoch).item()
+        version = _version_at(lake.lake.handle(table), when.epoch)
+        old = None if version is None else DeltaTable(
+            lake.path_of(table), version, storage_options=lake.lake.storage_options
+        ).to_pyarrow_dataset().count_rows()  # fmt: skip
+        found.append((table, version, old, by_epoch))
+    return pl.DataFrame(found, schema=_VERSIONS, orient="row")
+
+
+def _version_at(table: DeltaTable, epoch: int) -> int | None:
+    history = [(entry["version"], entry.get("txlake.epoch")) for entry in table.history()]
+    before = [version for version, written in history if written and int(written) <= epoch]
+    return max(before, default=None)

@@ -1,0 +1,125 @@
+"""Notebook 1: the tables, and all that a lake says of one transaction."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import polars as pl
+
+from pipelines.explain.find import find
+from pipelines.explain.report import reports
+from pipelines.explain.show import lines
+from pipelines.explain.target import parse_target
+from pipelines.notebooks.opened import CONSUMER_OFFSETS, OpenLake
+from storage.rows import instant, milliseconds
+from storage.schemas import TABLES
+
+# As in PROTOCOL.md "Tables", in the order of a transaction's life.
+ONE_ROW_IS: Final = {
+    "lake": "the lake",
+    "half": "one record of the half topic",
+    "op": "one record of the op topic",
+    "schedule": "one record of the schedule topic",
+    "admin": "one record of the admin topic",
+    "epochs": "a state of an epoch: planned, then committed",
+    "outcomes": "a half's end",
+    "conflicts": "a naming, or an unreadable operation, without effect",
+    "checks": "an attempt to ask",
+    "delayed": "a message with a time to wait for",
+    "deliveries": "what became of a message other than straight from its commit",
+    "pending": "a half that can still be ended, in the snapshot of that epoch",
+    "waiting": "a naming that waits for its half or for its set",
+    "catalog": "a real topic, or a larger queue count of one",
+    "consumer_offsets": "a commit of a consumer group",
+}
+_LIFE: Final[dict[str, Any]] = {
+    "when": pl.Datetime("ms", "UTC"), "epoch": pl.Int64, "kind": pl.String, "what": pl.String,
+}  # fmt: skip
+_MESSAGE = "a delivered message of the topic "
+
+
+def tables(lake: OpenLake) -> pl.DataFrame:
+    """List the tables: what a row is, how many there are, in how many files, of which version."""
+    meanings = {name: text for name, text in ONE_ROW_IS.items() if name in TABLES}
+    if _has_consumer_offsets(lake):
+        meanings[CONSUMER_OFFSETS] = ONE_ROW_IS[CONSUMER_OFFSETS]
+    meanings |= {f"topics/{number}": _MESSAGE + topic for topic, number in lake.topics.items()}
+    rows = []
+    for table, meaning in meanings.items():
+        handle = lake.lake.handle(table)
+        files = pl.DataFrame(handle.get_add_actions(flatten=True))
+        count = lake.sql(f'SELECT count(*) AS rows FROM "{table}"').item()
+        size = files["size_bytes"].sum() / 1024 if len(files) else 0.0
+        rows.append((table, meaning, count, len(files), round(size, 1), handle.version()))
+    columns = ["table", "one row is", "rows", "files", "KiB", "version"]
+    return pl.DataFrame(rows, schema=columns, orient="row")
+
+
+def _has_consumer_offsets(lake: OpenLake) -> bool:
+    names = lake.sql("SELECT view_name FROM duckdb_views() WHERE NOT internal")["view_name"]
+    return CONSUMER_OFFSETS in names
+
+
+def endings(lake: OpenLake) -> pl.DataFrame:
+    """Count the ways in which halves ended, with the first transaction of each.
+
+    A half that was discarded and ended later counts once for each.
+    """
+    return lake.sql(
+        """
+        SELECT outcome, cause, count(*) AS halves,
+          arg_min(transaction_id, (epoch, queue_id, queue_offset)) AS "the first one"
+        FROM outcomes GROUP BY ALL ORDER BY halves DESC, outcome, cause
+        """
+    )
+
+
+def where_committed_went(lake: OpenLake) -> pl.DataFrame:
+    """Say where the committed halves are: their sum is the number of COMMITTED outcomes."""
+    return lake.sql(
+        """
+        SELECT CASE WHEN o.real_queue_offset IS NOT NULL THEN 'delivered in its own epoch'
+            WHEN d.action = 'DELIVERED' THEN 'delivered later'
+            WHEN d.action IS NULL THEN 'waits for its time'
+            ELSE lower(d.action) END AS "where", count(*) AS halves
+        FROM outcomes o
+        LEFT JOIN (SELECT queue_id, queue_offset, arg_max(action, epoch) AS action FROM deliveries
+                   WHERE source = 'half' GROUP BY ALL) d
+          ON o.queue_id = d.queue_id AND o.queue_offset = d.queue_offset
+        WHERE o.outcome = 'COMMITTED' GROUP BY ALL ORDER BY halves DESC, 1
+        """
+    )
+
+
+def most_telling(lake: OpenLake) -> str:
+    """Name a transaction worth telling: one that a check ended, if any; of those the most asked."""
+    found = lake.sql(
+        """
+        SELECT o.transaction_id FROM outcomes o
+        LEFT JOIN checks c ON o.queue_id = c.queue_id AND o.queue_offset = c.queue_offset
+        GROUP BY o.transaction_id
+        ORDER BY bool_or(o.cause = 'check_answer') DESC, bool_or(o.outcome = 'COMMITTED') DESC,
+          count(c.check_id) DESC, min(o.epoch), o.transaction_id LIMIT 1
+        """
+    )
+    return str(found.item())
+
+
+def life(lake: OpenLake, target: str) -> pl.DataFrame:
+    """Tell what happened to a transaction id, or to half <queue>-<offset>, event by event."""
+    events = [
+        (instant(event.at), event.epoch, event.kind, event.text)
+        for report in reports(find(lake.lake, parse_target(target)), _last_ms(lake))
+        for event in report.events
+    ]
+    return pl.DataFrame(events, schema=_LIFE, orient="row")
+
+
+def verdict(lake: OpenLake, target: str) -> str:
+    """Say how a transaction stands and by which rule, as `txlake tx explain` does."""
+    told = reports(find(lake.lake, parse_target(target)), _last_ms(lake))
+    return "\n".join(line for report in told for line in lines(report))
+
+
+def _last_ms(lake: OpenLake) -> int:
+    return milliseconds(lake.last_at())
