@@ -8,6 +8,12 @@ TXLAKE_CACHE ?= $(if $(XDG_CACHE_HOME),$(XDG_CACHE_HOME),$(HOME)/.cache)/txlake
 export TXLAKE_CACHE
 export PIP_CACHE_DIR := $(TXLAKE_CACHE)/pip
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# What Jupyter and matplotlib keep goes into the clone, not into the home folder.
+export IPYTHONDIR := $(CURDIR)/.cache/ipython
+export JUPYTER_CONFIG_DIR := $(CURDIR)/.cache/jupyter
+export JUPYTER_DATA_DIR := $(CURDIR)/.cache/jupyter/data
+export JUPYTER_RUNTIME_DIR := $(CURDIR)/.cache/jupyter/runtime
+export MPLCONFIGDIR := $(CURDIR)/.cache/matplotlib
 # The caller's Python environment is not ours: only .venv counts.
 unexport PYTHONPATH PYTHONHOME SPARK_HOME
 
@@ -18,13 +24,21 @@ PIP := $(PY) -m pip install --quiet --no-input
 LOCK_OPTIONS := --quiet --universal --python-version 3.10 --generate-hashes --no-emit-index-url \
 	--no-annotate --custom-compile-command "make lock"
 
-.PHONY: FORCE help venv java jars setup test demo broker lint types lock jars-lock clean
+.PHONY: FORCE help venv java jars setup test demo notebooks broker lint types lock jars-lock clean
 
 help: ## Show what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: setup ## Run the demonstration: real broker, the job, two services (does the set-up first)
 	@$(PY) -m examples.demo
+
+notebooks: $(VENV)/.jupyter ## Open the notebooks: on the lake TXLAKE_LAKE, else on the demo's
+	@[ -n "$$TXLAKE_LAKE" ] || [ -d demo-lake/epochs ] || { \
+		echo "there is no lake yet: the demo makes one"; $(MAKE) --no-print-directory demo; }
+	@case "$$TXLAKE_LAKE" in ''|/*|*://*) ;; *) TXLAKE_LAKE="$$PWD/$$TXLAKE_LAKE"; esac; \
+	[ "$$(id -u)" != 0 ] || root=--allow-root; \
+	exec $(VENV)/bin/jupyter lab --ServerApp.root_dir=notebooks $$root \
+		--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate $(JUPYTER_OPTIONS)
 
 test: lint ## Run all checks and tests (does the set-up first)
 	@$(PY) -m pytest -n 2 --dist loadgroup
@@ -81,6 +95,11 @@ FORCE:
 $(VENV)/.ready: $(VENV)/.jars
 	@touch $@
 
+$(VENV)/.jupyter: $(VENV)/.ready requirements-jupyter.lock
+	@echo "set-up: JupyterLab"
+	@$(PIP) --require-hashes -r requirements-jupyter.lock
+	@touch $@
+
 lock: ## Resolve the Python packages anew and write the lock files
 	@$(PYTHON) -m venv build/lock
 	@build/lock/bin/python -m pip install --quiet uv==$(UV_VERSION)
@@ -96,4 +115,4 @@ jars-lock: $(VENV)/.java ## Resolve the jars anew and write storage/jars.lock.to
 
 clean: ## Delete what was made in the clone (the cache folder stays)
 	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis demo-lake* \
-		spark-warehouse metastore_db derby.log
+		spark-warehouse metastore_db derby.log .cache/ipython .cache/jupyter .cache/matplotlib
