@@ -1,4 +1,4 @@
-"""The processes of the chaos run: started, killed in several ways, none left behind."""
+"""The processes of chaos and benchmark runs: started, killed in several ways, none left behind."""
 
 from __future__ import annotations
 
@@ -18,15 +18,20 @@ _GUARDED = """exec 3<&0 </dev/null
 { read -r _ <&3 || kill -9 -$$; } >/dev/null 2>&1 &
 exec "$@" 3<&-"""
 # A job lives for some seconds: the slow compiler would take more time than its code gives back.
-_JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:-UsePerfData -Djava.io.tmpdir="
+_QUICK_JAVA = "-XX:TieredStopAtLevel=1 "
+_JAVA_OPTIONS = "-XX:-UsePerfData -Djava.io.tmpdir="
 
 
 class Process:
     """`python -m module`, the leader of its own group, with its own log."""
 
-    def __init__(self, module: str, arguments: Sequence[str], log: Path, temp: Path) -> None:
+    def __init__(
+        self, module: str, arguments: Sequence[str], log: Path, temp: Path, *,
+        is_short_lived: bool = True,
+    ) -> None:  # fmt: skip
         self.log = log
-        java_options = f"{os.environ.get('JAVA_TOOL_OPTIONS', '')} {_JAVA_OPTIONS}{temp}"
+        quick = _QUICK_JAVA if is_short_lived else ""
+        java_options = f"{os.environ.get('JAVA_TOOL_OPTIONS', '')} {quick}{_JAVA_OPTIONS}{temp}"
         environment = {
             **{key: value for key, value in os.environ.items() if key != "PYTHONPATH"},
             "TMPDIR": str(temp),

@@ -1,0 +1,69 @@
+"""How fast the job alone lands, decides and delivers what waits in Kafka."""
+
+from __future__ import annotations
+
+from bench.epoch_times import EpochTime, epoch_times, steps_s
+from bench.figure import Figure, Plot
+from bench.sample_data import Written
+from bench.workbench import Workbench
+
+_TIMEOUT_S = 1_800.0
+
+
+def drained(bench: Workbench, lake: str, topics: str, written: Written) -> list[EpochTime]:
+    """Run the job on a new lake until all that waits is committed. Output: its epochs."""
+    bench.forget(lake)
+    bench.say(f"the job drains {written.records} records into {lake}")
+    with bench.job(lake, topics) as job:
+        job.wait_until_landed(written.records, _TIMEOUT_S)
+    times = epoch_times(job.lake)
+    landing = [time for time in times if time.records]
+    return times[: times.index(landing[-1]) + 1]
+
+
+def span_s(times: list[EpochTime]) -> float:
+    """Give the time from the first epoch's beginning to the last one's commit."""
+    return times[-1].ended_at - times[0].began_at
+
+
+def measure(bench: Workbench) -> list[Figure]:
+    """Drain once. Output: transactions a second, without the start of the process."""
+    count = bench.size.drain_transactions
+    topics, written = bench.waiting(count)
+    times = drained(bench, "drain", topics, written)
+    seconds = span_s(times)
+    bench.measured |= {"drain transactions": count, "drain seconds": seconds}
+    rates = [time.halves / time.seconds for time in times]
+    warm = times[len(times) // 2 :]
+    steps = steps_s(times)
+    return [Figure(
+        name="drain",
+        value=count / seconds,
+        unit="tx/s",
+        how="transactions that wait in Kafka / time from the beginning of the first epoch to the "
+        "last commit; the job alone, its start not counted",
+        must=36_000,
+        aim=60_000,
+        samples=[round(rate) for rate in rates],
+        details={
+            "seconds": round(seconds, 2),
+            "epochs": len(times),
+            "second_half_tx_s": round(sum(t.halves for t in warm) / _warm_s(times, warm)),
+            "step_s": steps,
+            "step_share": {k: round(s / seconds, 3) for k, s in steps.items()},
+        },
+        parameters={"transactions": count, "records": written.records, "body_bytes": 256,
+                    "user_properties": 4, "rolled_back": 0.02, "unanswered": 0.01},
+        plots=[
+            Plot("drain: transactions a second, by epoch", "epoch", "tx/s",
+                 {"rate": [(t.epoch, r) for t, r in zip(times, rates, strict=True)]}),
+            Plot("drain: where the time goes", "step", "s",
+                 {"all epochs": list(steps.items())}, kind="bars"),
+        ],
+    )]  # fmt: skip
+
+
+def _warm_s(times: list[EpochTime], warm: list[EpochTime]) -> float:
+    """Give the time of the warm epochs, the pauses before them counted."""
+    before = times[: len(times) - len(warm)]
+    return warm[-1].ended_at - (before[-1].ended_at if before else warm[0].began_at)

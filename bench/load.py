@@ -1,0 +1,119 @@
+"""The whole at work: broker, job, the SDK's producer and consumer, each a process of its own."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from bench.chaos_processes import Process
+from bench.counter_file import CounterFile
+from bench.job_process import BenchError, JobProcess
+from bench.usage import Watch, processor_s
+from bench.workbench import Workbench
+
+_END_TIMEOUT_S = 60.0
+_SETTLE_S = 120.0
+_LOOK_S = 1.0
+
+
+@dataclass
+class LoadRun:
+    """What was seen while the load lasted, the warm-up left out. Units: s since 1970."""
+
+    job: JobProcess
+    began_at: float = 0.0
+    ended_at: float = 0.0
+    processor: dict[str, float] = field(default_factory=dict)  # cores, by process
+    resident_bytes: list[int] = field(default_factory=list)  # of the job
+    counts: list[tuple[float, int, int]] = field(default_factory=list)  # at, committed, consumed
+    consumer_ms: list[tuple[float, float]] = field(default_factory=list)  # at, age of a message
+    sent: int = 0  # all of it, the warm-up too
+
+    def ages_ms(self) -> list[float]:
+        """Give how old messages were when the consumer had them."""
+        return [ms for at, ms in self.consumer_ms if self.began_at <= at <= self.ended_at]
+
+
+def run_load(
+    bench: Workbench, name: str, seconds: float, arguments: list[str],
+    **sections: dict[str, object],
+) -> LoadRun:  # fmt: skip
+    """Let a producer send for a warm-up and some seconds more; wait until all is consumed.
+
+    Input: `arguments` of the producer.
+    """
+    name = bench.new_name(name)
+    folder = bench.folder / f"load-{name}"
+    folder.mkdir()
+    job = bench.job(name, **sections)  # type: ignore[arg-type]
+    run = LoadRun(job)
+    with job:
+        job.wait_until_streaming()
+        processes = {"producer": _producer(bench, job, folder, arguments)}
+        try:
+            processes["consumer"] = _consumer(bench, job, folder)
+            time.sleep(bench.size.warm_up_s)
+            _watch(bench, run, processes, folder, seconds)
+            _end(processes["producer"])
+            sent, consumed = _counters(folder)
+            run.sent, committed = sent.read()
+            job.wait_for(lambda: consumed.read()[0] >= committed, "all is consumed", _SETTLE_S)
+            _end(processes["consumer"])
+            run.consumer_ms = json.loads((folder / "samples.json").read_text("utf-8"))
+        finally:
+            for process in processes.values():
+                process.end()
+    return run
+
+
+def _watch(
+    bench: Workbench, run: LoadRun, processes: dict[str, Process], folder: Path, seconds: float
+) -> None:
+    groups = {name: process.pid for name, process in processes.items()}
+    groups["job"], groups["broker"] = run.job.group, bench.broker.pid
+    sent, consumed = _counters(folder)
+    before = {name: processor_s(group) for name, group in groups.items()}
+    run.began_at = time.time()
+    with Watch(run.job.group) as watch:
+        while (left := run.began_at + seconds - time.time()) > 0:
+            for name, process in (*processes.items(), ("job", run.job.process)):
+                if process.code is not None:
+                    raise BenchError(f"the {name} ended: {process.last_line()}")
+            run.counts.append((time.time(), sent.read()[1], consumed.read()[0]))
+            time.sleep(min(_LOOK_S, left))
+    run.ended_at = time.time()
+    spent = run.ended_at - run.began_at
+    run.processor = {
+        name: round((processor_s(group) - before[name]) / spent, 3)
+        for name, group in groups.items()
+    }
+    run.resident_bytes = watch.resident_bytes
+
+
+def _counters(folder: Path) -> tuple[CounterFile, CounterFile]:
+    return CounterFile(folder / "sent", 2), CounterFile(folder / "consumed", 1)
+
+
+def _producer(bench: Workbench, job: JobProcess, folder: Path, arguments: list[str]) -> Process:
+    of_files = ["--sent", str(folder / "sent"), "--consumed", str(folder / "consumed")]
+    return _start(bench, "bench.load_producer", job, folder, [*of_files, *arguments])
+
+
+def _consumer(bench: Workbench, job: JobProcess, folder: Path) -> Process:
+    of_files = ["--consumed", str(folder / "consumed"), "--samples", str(folder / "samples.json")]
+    return _start(bench, "bench.load_consumer", job, folder, of_files)
+
+
+def _start(
+    bench: Workbench, module: str, job: JobProcess, folder: Path, arguments: list[str]
+) -> Process:
+    log = folder / f"{module.rpartition('.')[2]}.log"
+    return Process(module, ["--conf", str(job.conf), *arguments], log, bench.folder / "temp")
+
+
+def _end(process: Process) -> None:
+    process.terminate()
+    if process.wait(_END_TIMEOUT_S) != 0:
+        raise BenchError(f"a process of the load ended badly: {process.last_line()}")

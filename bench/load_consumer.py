@@ -1,0 +1,70 @@
+"""A consumer of the benchmark, by the SDK: read everything, commit, measure how old messages are.
+
+Its count does not have those messages that only a check ended (tag `late`): the producer counts
+what it committed, and compares.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+import threading
+import time
+from pathlib import Path
+
+from bench.counter_file import CounterFile
+from bench.load_producer import LATE
+from bench.sample_data import TOPIC
+from pipelines.settings import load
+from txlake import Consumer, LakeError
+
+GROUP = "bench"
+_COMMIT_S = 1.0
+_RECORDS_MAX = 5_000
+_EVERY = 16  # of so many messages one is a sample
+_TRY_AGAIN_S = 0.2
+
+
+def consume(lake: str, consumed: CounterFile, ended: threading.Event) -> list[tuple[float, float]]:
+    """Consume until `ended`. Output: samples: when a message came (s), how old it was then (ms)."""
+    samples: list[tuple[float, float]] = []
+    count, commit_at = 0, 0.0
+    with Consumer(lake, GROUP, [TOPIC]) as consumer:
+        while not ended.is_set():
+            messages = consumer.poll(0.2, max_records=_RECORDS_MAX)
+            now = time.time()
+            count += sum(message.tags != LATE for message in messages)
+            consumed.write(count)
+            for message in messages[::_EVERY]:
+                if message.born_at is not None and message.tags != LATE:
+                    samples.append((now, round((now - message.born_at.timestamp()) * 1000)))
+            if messages and time.monotonic() > commit_at:
+                consumer.commit()
+                commit_at = time.monotonic() + _COMMIT_S
+    return samples
+
+
+def main() -> None:
+    """Consume until SIGTERM, then write the samples."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--conf", required=True, help="the job's settings")
+    parser.add_argument("--consumed", type=Path, required=True, help="file for the count")
+    parser.add_argument("--samples", type=Path, required=True)
+    options = parser.parse_args()
+    ended = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: ended.set())
+    consumed = CounterFile(options.consumed, 1)
+    lake = load(options.conf).lake.path
+    while not ended.is_set():
+        try:
+            samples = consume(lake, consumed, ended)
+        except LakeError as error:  # the job has not made the lake yet
+            print(error, flush=True)
+            ended.wait(_TRY_AGAIN_S)
+        else:
+            options.samples.write_text(json.dumps(samples), "utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,175 @@
+"""A producer of the benchmark, by the SDK: transactions at a rate, or as many as are consumed.
+
+Without --rate it sends as fast as it can while at most --in-flight committed transactions are not
+consumed yet: what then flows is what the whole can sustain, and its backlog cannot grow. It stops
+at SIGTERM, and answers checks until then: those that gave no end have committed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import signal
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from bench.counter_file import CounterFile
+from bench.sample_data import GROUP, TOPIC, Mix, user_properties
+from pipelines.settings import Settings, load
+from txlake import (
+    CheckedMessage,
+    HalfMessage,
+    LocalTransactionState,
+    Message,
+    Producer,
+    ProducerOptions,
+    TransactionListener,
+    TransactionProducer,
+)
+
+LATE = "late"  # the tag of messages whose end comes only by a check
+_TICK_S = 0.002
+_DELAYED_TICK_S = 0.05
+# Delayed messages: a level, or any time up to this.
+_DELAY_LEVELS = (1, 2)
+_DELIVER_AFTER_MS_MAX = 5_000
+
+
+class Listener(TransactionListener):
+    """End each transaction as it was told to."""
+
+    def execute_local_transaction(self, _message: HalfMessage, arg: Any) -> LocalTransactionState:
+        """Give what was handed over."""
+        return arg  # type: ignore[no-any-return]
+
+    def check_local_transaction(self, _message: CheckedMessage) -> LocalTransactionState:
+        """Say that it committed."""
+        return LocalTransactionState.COMMIT_MESSAGE
+
+
+class Sender:
+    """Send transactions one by one, and count them."""
+
+    def __init__(self, producer: TransactionProducer, mix: Mix) -> None:
+        self._producer, self._mix = producer, mix
+        self._random = random.Random(1)
+        self.sent = 0
+        self.committed = 0  # without those that a check ends
+
+    def send(self) -> None:
+        """Send one."""
+        drawn, mix = self._random.random(), self._mix
+        state, tags = LocalTransactionState.COMMIT_MESSAGE, None
+        if drawn < mix.rolled_back:
+            state = LocalTransactionState.ROLLBACK_MESSAGE
+        elif drawn < mix.rolled_back + mix.unanswered:
+            state, tags = LocalTransactionState.UNKNOWN, LATE
+        else:
+            self.committed += 1
+        message = Message(
+            TOPIC, os.urandom(mix.body_bytes), tags=tags, properties=user_properties(self.sent)
+        )
+        self.sent += 1
+        self._producer.send_pipelined(message, state, on_done=_ignore)
+
+
+def _ignore(_result: object) -> None:
+    pass
+
+
+def send_at_rate(
+    sender: Sender, rate: float, sent: CounterFile, has_ended: Callable[[], bool]
+) -> None:
+    """Send so many a second, however long each takes."""
+    began = time.monotonic()
+    while not has_ended():
+        for _ in range(int((time.monotonic() - began) * rate) - sender.sent):
+            sender.send()
+        sent.write(sender.sent, sender.committed)
+        time.sleep(_TICK_S)
+
+
+def send_what_is_consumed(
+    sender: Sender, in_flight: int, sent: CounterFile, consumed: CounterFile,
+    has_ended: Callable[[], bool],
+) -> None:  # fmt: skip
+    """Send while not more than so many wait to be consumed."""
+    while not has_ended():
+        room = in_flight - (sender.committed - consumed.read()[0])
+        for _ in range(min(room, 500)):
+            sender.send()
+        sent.write(sender.sent, sender.committed)
+        if room <= 0:
+            time.sleep(_TICK_S)
+
+
+def send_delayed(
+    producer: Producer, rate: float, sent: CounterFile, has_ended: Callable[[], bool]
+) -> None:
+    """Send so many delayed messages a second: half by level, half by time."""
+    rng = random.Random(1)
+    began, count = time.monotonic(), 0
+    while not has_ended():
+        due = int((time.monotonic() - began) * rate) - count
+        messages = [_delayed(rng, count + number) for number in range(due)]
+        if messages:
+            producer.send_all(messages)
+        count += due
+        sent.write(count, count)
+        time.sleep(_DELAYED_TICK_S)
+
+
+def _delayed(rng: random.Random, number: int) -> Message:
+    body, properties = os.urandom(Mix().body_bytes), user_properties(number)
+    if number % 2:
+        level = rng.choice(_DELAY_LEVELS)
+        return Message(TOPIC, body, properties=properties, delay_level=level)
+    after_ms = rng.randrange(1, _DELIVER_AFTER_MS_MAX)
+    return Message(TOPIC, body, properties=properties, deliver_after_ms=after_ms)
+
+
+def options_for(settings: Settings) -> ProducerOptions:
+    """Give what the SDK's producers need to know of a job."""
+    kafka = settings.kafka
+    return ProducerOptions(
+        half_topic=kafka.half_topic, op_topic=kafka.op_topic, schedule_topic=kafka.schedule_topic,
+        check_topic_prefix=kafka.check_topic_prefix, delay_levels=settings.delay.levels,
+    )  # fmt: skip
+
+
+def main() -> None:
+    """Send until SIGTERM."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--conf", required=True, help="the job's settings")
+    parser.add_argument("--sent", type=Path, required=True, help="file for the counts")
+    parser.add_argument("--consumed", type=Path, required=True, help="file of the consumer's count")
+    parser.add_argument("--rate", type=float, default=0.0)
+    parser.add_argument("--in-flight", type=int, default=150_000)
+    parser.add_argument("--unanswered", type=float, default=0.01)
+    parser.add_argument("--delayed", action="store_true", help="delayed messages, at the rate")
+    options = parser.parse_args()
+    ended = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: ended.set())
+    settings = load(options.conf)
+    servers = settings.kafka.bootstrap_servers
+    sent, consumed = CounterFile(options.sent, 2), CounterFile(options.consumed, 1)
+    if options.delayed:
+        with Producer(servers, GROUP, options=options_for(settings)) as producer:
+            send_delayed(producer, options.rate, sent, ended.is_set)
+        return
+    with TransactionProducer(
+        servers, GROUP, Listener(), options=options_for(settings)
+    ) as transactions:
+        sender = Sender(transactions, Mix(unanswered=options.unanswered))
+        if options.rate:
+            send_at_rate(sender, options.rate, sent, ended.is_set)
+        else:
+            send_what_is_consumed(sender, options.in_flight, sent, consumed, ended.is_set)
+
+
+if __name__ == "__main__":
+    main()

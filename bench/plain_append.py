@@ -1,0 +1,70 @@
+"""The plainest job there could be: append the half topic to one Delta table, as decoded columns.
+
+    python -m bench.plain_append --conf job.toml --into FOLDER
+
+What exactness costs is measured against it. Same Spark settings, same size of a batch, same
+decoding, but no decision and no order, and each record is written once. Prints one line of JSON:
+the records, and the seconds from the first batch's beginning to the last one's end.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime as dt
+import json
+from pathlib import Path
+
+from pipelines.kafka_options import spark_options
+from pipelines.session import start_session
+from pipelines.settings import Settings, load
+from storage import schemas
+from storage.kafka_rows import decode
+
+
+def append(settings: Settings, into: Path) -> dict[str, float]:
+    """Append all that waits. Output: records, seconds."""
+    progress = {"spark.sql.streaming.numRecentProgressUpdates": "100000"}
+    spark = start_session("plain", {**settings.spark, **progress})
+    records = (
+        spark.readStream.format("kafka")
+        .options(**spark_options(settings.kafka))
+        .option("includeHeaders", "true")
+        .option("subscribe", settings.kafka.half_topic)
+        .option("startingOffsets", "earliest")
+        .option("maxOffsetsPerTrigger", settings.stream.max_offsets_per_trigger)
+        .load()
+    )
+    columns = [name for name in schemas.HALF.names if name != "epoch"]
+    query = (
+        decode(records, settings.wire_limits())
+        .selectExpr(*columns)
+        .writeStream.format("delta")
+        .option("checkpointLocation", str(into / "checkpoint"))
+        .trigger(availableNow=True)
+        .start(str(into / "half"))
+    )
+    query.awaitTermination()
+    batches = [p for p in query.recentProgress if p["numInputRows"]]
+    spark.stop()
+    ends = [_instant(p["timestamp"]) + p["batchDuration"] / 1000 for p in batches]
+    return {
+        "records": sum(p["numInputRows"] for p in batches),
+        "seconds": max(ends) - _instant(batches[0]["timestamp"]),
+    }
+
+
+def _instant(text: str) -> float:
+    return dt.datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp()
+
+
+def main() -> None:
+    """Append, and print what it took."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--conf", required=True)
+    parser.add_argument("--into", type=Path, required=True)
+    options = parser.parse_args()
+    print(json.dumps(append(load(options.conf), options.into)), flush=True)
+
+
+if __name__ == "__main__":
+    main()

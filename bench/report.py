@@ -1,0 +1,90 @@
+"""The report of a run: JSON with everything, Markdown for people, plots as PNG."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from bench.figure import Figure
+from bench.plots import draw
+
+JSON_NAME, MARKDOWN_NAME = "report.json", "report.md"
+
+
+@dataclass(frozen=True)
+class Report:
+    """All that a run found. `failed`: figure -> why it could not be measured."""
+
+    size: str
+    date: str
+    commit: str
+    machine: Mapping[str, Any]
+    versions: Mapping[str, str]
+    parameters: Mapping[str, Any]
+    seconds: Mapping[str, float]  # how long each figure took to measure
+    figures: Sequence[Figure]
+    failed: Mapping[str, str]
+
+
+def write(report: Report, folder: Path) -> None:
+    """Write the report into a folder, over an older one."""
+    folder.mkdir(parents=True, exist_ok=True)
+    pictures = {}
+    for figure in report.figures:
+        for number, plot in enumerate(figure.plots, 1):
+            name = f"{figure.name.replace(' ', '-').replace(',', '')}-{number}.png"
+            draw(plot, folder / name)
+            pictures.setdefault(figure.name, []).append((plot.title, name))
+    values = asdict(report)
+    for value, figure in zip(values["figures"], report.figures, strict=True):
+        value["verdict"] = figure.verdict
+    text = json.dumps(values, indent=1, default=str)
+    (folder / JSON_NAME).write_text(text + "\n", "utf-8")
+    (folder / MARKDOWN_NAME).write_text(_markdown(report, pictures), "utf-8")
+
+
+def number_text(value: float | None) -> str:
+    """Write a number with three digits that count."""
+    if value is None:
+        return "-"
+    if abs(value) >= 1_000:
+        return f"{value:,.0f}"
+    return f"{value:.3g}"
+
+
+def _markdown(report: Report, pictures: Mapping[str, Sequence[tuple[str, str]]]) -> str:
+    machine = report.machine
+    lines = [
+        f"# Benchmark, size {report.size}", "",
+        f"{report.date}, commit {report.commit}. {machine['cores']} cores ({machine['processor']}),"
+        f" {machine['memory_gib']} GiB, {machine['system']}; load before the run "
+        f"{machine['load_before']}.", "",
+        ", ".join(f"{name} {text}" for name, text in report.versions.items()) + ".", "",
+        "| figure | value | unit | must | aim | verdict |", "|---|---|---|---|---|---|",
+    ]  # fmt: skip
+    for f in report.figures:
+        cells = [f.name, number_text(f.value), f.unit, number_text(f.must), number_text(f.aim),
+                 f.verdict]  # fmt: skip
+        lines.append(f"| {' | '.join(cells)} |")
+    for name, why in report.failed.items():
+        lines.append(f"| {name} | - | | | | not measured: {why} |")
+    for figure in report.figures:
+        lines += ["", *_section(figure, pictures.get(figure.name, ()))]
+    times = ", ".join(f"{name} {seconds:.0f} s" for name, seconds in report.seconds.items())
+    lines += ["", "## The run", "", f"Measured in: {times}.", ""]
+    lines += [f"- {name}: {value}" for name, value in report.parameters.items()]
+    return "\n".join(lines) + "\n"
+
+
+def _section(figure: Figure, pictures: Sequence[tuple[str, str]]) -> list[str]:
+    what = ", ".join(f"{name} {value}" for name, value in figure.parameters.items())
+    lines = [f"## {figure.name}", "", f"{figure.how}.", "", f"Parameters: {what}.", ""]
+    for name, value in figure.details.items():
+        text = json.dumps(value, default=str) if isinstance(value, (dict, list)) else value
+        lines.append(f"- {name}: {text}")
+    for title, path in pictures:
+        lines += ["", f"![{title}]({path})"]
+    return lines

@@ -1,0 +1,55 @@
+"""What a process group uses of processor and memory, from /proc."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+_TICKS = os.sysconf("SC_CLK_TCK")
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+# Fields of /proc/<pid>/stat after the name.
+_GROUP, _USER, _SYSTEM, _RESIDENT = 2, 11, 12, 21
+
+
+def _fields(group: int) -> Iterator[list[str]]:
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            fields = path.read_text().rpartition(")")[2].split()
+            if int(fields[_GROUP]) == group:
+                yield fields
+
+
+def processor_s(group: int) -> float:
+    """Give the processor time of all living processes of a group. Units: s."""
+    return sum(int(f[_USER]) + int(f[_SYSTEM]) for f in _fields(group)) / _TICKS
+
+
+def resident_bytes(group: int) -> int:
+    """Give the resident memory of a group; pages that two of its processes share count twice."""
+    return sum(int(f[_RESIDENT]) for f in _fields(group)) * _PAGE
+
+
+class Watch:
+    """Look at a group's memory every half second, for the length of a block."""
+
+    def __init__(self, group: int, pause_s: float = 0.5) -> None:
+        self.resident_bytes: list[int] = []
+        self._group, self._pause_s = group, pause_s
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
+
+    def __enter__(self) -> Watch:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._ended.is_set():
+            self.resident_bytes.append(resident_bytes(self._group))
+            self._ended.wait(self._pause_s)

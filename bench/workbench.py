@@ -1,0 +1,147 @@
+"""What the figures share: a broker, jobs and epochs on lakes of their own, records that wait.
+
+Everything is in one folder, which is removed at the end. A figure names its lakes and topics; the
+same name is the same lake.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bench.job_process import JobProcess, toml
+from bench.sample_data import GROUP, Mix, Writer, Written
+from bench.sizes import Size
+from pipelines.broker import Broker
+from pipelines.kafka_topics import KafkaTopics
+from pipelines.settings import Settings, parse
+from storage.lake import Lake
+from txlake import protocol
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+QUEUES = 4
+
+
+@dataclasses.dataclass
+class Workbench:
+    """One benchmark run. Input: `profile_folder`: jobs run under the profiler and write there."""
+
+    size: Size
+    folder: Path
+    broker: Broker
+    say: Callable[[str], None]
+    profile_folder: Path | None = None
+    measured: dict[str, Any] = dataclasses.field(default_factory=dict)  # what figures share
+    _writers: dict[str, Writer] = dataclasses.field(default_factory=dict)
+    _waiting: dict[tuple[int, Mix], tuple[str, Written]] = dataclasses.field(default_factory=dict)
+    _numbers: Iterator[int] = dataclasses.field(default_factory=lambda: itertools.count(1))
+    _spark: SparkSession | None = None
+
+    def settings(
+        self, lake: str, topics: str | None = None, **sections: dict[str, Any]
+    ) -> Settings:
+        """Give the default settings on a lake and Kafka topics of these names."""
+        return parse(self._sections(lake, topics or lake, sections), "bench")
+
+    def _sections(
+        self, lake: str, topics: str, sections: dict[str, dict[str, Any]]
+    ) -> dict[str, dict[str, Any]]:
+        values: dict[str, dict[str, Any]] = {
+            "lake": {"path": str(self.folder / "lakes" / lake)},
+            "kafka": {
+                "bootstrap_servers": self.broker.bootstrap_servers,
+                "half_topic": f"{topics}-half",
+                "op_topic": f"{topics}-op",
+                "schedule_topic": f"{topics}-schedule",
+                "admin_topic": f"{topics}-admin",
+                "check_topic_prefix": f"{topics}-check-",
+                "queues": QUEUES,
+            },
+        }
+        for section, extra in sections.items():
+            values[section] = {**values.get(section, {}), **extra}
+        return values
+
+    def job(self, lake: str, topics: str | None = None, **sections: dict[str, Any]) -> JobProcess:
+        """Give the job as a process, not started yet; under the profiler where that was asked."""
+        values = self._sections(lake, topics or lake, sections)
+        folder, temp = self.folder / "jobs", self.folder / "temp"
+        folder.mkdir(exist_ok=True)
+        temp.mkdir(exist_ok=True)
+        conf = folder / f"{lake}.toml"
+        if self.profile_folder is None:
+            conf.write_text(toml(values), "utf-8")
+            return JobProcess(parse(values, "bench"), conf, temp)
+        into = self.profile_folder / lake
+        events = into / "spark-events"
+        events.mkdir(parents=True, exist_ok=True)
+        values.setdefault("spark", {}).update(
+            {"spark.eventLog.enabled": "true", "spark.eventLog.dir": events.as_uri(),
+             "spark.eventLog.rolling.enabled": "false", "spark.eventLog.compress": "false"}
+        )  # fmt: skip
+        conf.write_text(toml(values), "utf-8")
+        return JobProcess(
+            parse(values, "bench"), conf, temp,
+            module="bench.profiled_job", arguments=("--into", str(into)),
+        )  # fmt: skip
+
+    def writer(self, topics: str) -> Writer:
+        """Give the one writer into topics of this name; they are made."""
+        if topics not in self._writers:
+            settings = self.settings(topics)
+            names = settings.kafka.topics()
+            KafkaTopics(settings, names).create_missing()
+            self._make_check_topic(settings)
+            self._writers[topics] = Writer(self.broker.bootstrap_servers, names, QUEUES)
+        return self._writers[topics]
+
+    def waiting(self, count: int, mix: Mix | None = None) -> tuple[str, Written]:
+        """Give topics in which so many transactions wait; written once, read by many jobs."""
+        mix = mix or Mix()
+        known = self._waiting.get((count, mix))
+        if known is None:
+            topics = f"waiting-{len(self._waiting) + 1}"
+            self.say(f"writing {count} transactions into Kafka")
+            known = topics, self.writer(topics).transactions(count, mix)
+            self._waiting[count, mix] = known
+        return known
+
+    def spark(self) -> SparkSession:
+        """Give this process's own Spark session, for epochs that run without a stream."""
+        if self._spark is None:
+            from pipelines.session import start_session
+
+            self.say("starting Spark in this process")
+            self._spark = start_session("bench")
+        return self._spark
+
+    def new_name(self, name: str) -> str:
+        """Give a name for a lake and topics that nothing has yet."""
+        return f"{name}-{next(self._numbers)}"
+
+    def forget(self, lake: str | Lake) -> None:
+        """Delete a lake that is no longer needed: a full run writes many gigabytes."""
+        path = lake.path if isinstance(lake, Lake) else self.folder / "lakes" / lake
+        shutil.rmtree(path, ignore_errors=True)
+
+    def close(self) -> None:
+        """Stop Spark, if it was started here."""
+        if self._spark is not None:
+            self._spark.stop()
+            self._spark = None
+
+    def _make_check_topic(self, settings: Settings) -> None:
+        """Make the topic on which the sample data's group is asked, as its producers would."""
+        from confluent_kafka.admin import AdminClient
+        from confluent_kafka.cimpl import NewTopic
+
+        name = protocol.check_topic(GROUP, settings.kafka.check_topic_prefix)
+        admin = AdminClient({"bootstrap.servers": self.broker.bootstrap_servers})
+        for made in admin.create_topics([NewTopic(name, 1)]).values():
+            made.result(timeout=10)
