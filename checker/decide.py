@@ -73,8 +73,9 @@ _OUTCOMES = """
 SELECT e.queue_id, e.queue_offset, e.arm, e.outcome, e.cause, e.op_queue_offset,
   e.producer_group, e.transaction_id, e.real_topic, p.real_queue_id, p.real_queue_offset
 FROM ends e
-LEFT JOIN placements p ON e.outcome = 'COMMITTED' AND p.source = 'half' AND p.reason IS NULL
-  AND e.queue_id = p.queue_id AND e.queue_offset = p.queue_offset
+LEFT JOIN (SELECT 'COMMITTED' AS outcome, * FROM placements
+           WHERE source = 'half' AND reason IS NULL) p
+  ON e.outcome = p.outcome AND e.queue_id = p.queue_id AND e.queue_offset = p.queue_offset
 ORDER BY e.queue_id, e.queue_offset
 """
 

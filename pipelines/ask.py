@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import pyarrow as pa
 from confluent_kafka import KafkaError, KafkaException, Producer
@@ -20,7 +20,7 @@ from storage.lake import Lake
 from storage.messages import read_messages
 from txlake import protocol as p
 
-_ATTEMPTS = pa.schema(
+ATTEMPTS = pa.schema(
     [
         ("queue_id", pa.int32()),
         ("queue_offset", pa.int64()),
@@ -47,6 +47,13 @@ class _Attempt:
     def report(self, error: KafkaError | None, _message: object) -> None:
         self.acknowledged = error is None
         self.is_too_large = error is not None and error.code() == KafkaError.MSG_SIZE_TOO_LARGE
+
+
+class Asks(Protocol):
+    """What an epoch asks its due checks of."""
+
+    def ask(self, lake: Lake, due: pa.Table) -> pa.Table:
+        """Ask what is due. Input: DUE. Output: ATTEMPTS, one row an attempt."""
 
 
 class Asker:
@@ -83,7 +90,7 @@ class Asker:
         Output: one row an attempt: the columns of CHECKS but sent_at and epoch.
         """
         if due.num_rows == 0:
-            return _ATTEMPTS.empty_table()
+            return ATTEMPTS.empty_table()
         deadline = time.monotonic() + self._timeout_s
         questions = {(row["queue_id"], row["queue_offset"]): row for row in due.to_pylist()}
         topics = self._topics()
@@ -105,7 +112,7 @@ class Asker:
             self._producer.flush(max(0.0, deadline - time.monotonic()))
         return pa.Table.from_pylist(
             [_attempt_row(a.row) | {"acknowledged": a.acknowledged} for a in attempts],
-            schema=_ATTEMPTS,
+            schema=ATTEMPTS,
         )
 
     def close(self) -> None:

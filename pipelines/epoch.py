@@ -28,7 +28,7 @@ from checker.frames import QUEUES, RULE_VERSION, Decision, Instants, Parameters,
 from checker.known import Horizon, known_at, still_ahead
 from checker.timing import apply_time, record_attempts
 from pipelines.apply import Applier
-from pipelines.ask import Asker
+from pipelines.ask import Asks
 from pipelines.errors import LostInputError, OwnerError, StartError
 from pipelines.gather import Batch, empty_batch, inputs_of, read_again, read_batch
 from pipelines.kafka_topics import KafkaTopics, Place
@@ -47,7 +47,7 @@ _WRITERS = 4
 LANDED_TABLES = KINDS
 
 
-class _Steps:
+class Steps:
     """Measure how long each step of an epoch takes, in ms."""
 
     def __init__(self) -> None:
@@ -83,7 +83,7 @@ class Epochs:
         spark: SparkSession,
         lake: Lake,
         kafka: KafkaTopics,
-        asker: Asker,
+        asker: Asks,
         settings: EpochSettings,
         now_ms: Callable[[], int],
     ) -> None:
@@ -127,7 +127,7 @@ class Epochs:
         plan = self._check_rule_version(plan)
         batch = self._batch_again(plan)
         try:
-            self._finish(plan, batch, _Steps(), is_recovery=True)
+            self._finish(plan, batch, Steps(), is_recovery=True)
         finally:
             batch.close()
         return plan
@@ -230,7 +230,7 @@ class Epochs:
 
         Output: its plan; None when there was nothing to do.
         """
-        steps = _Steps()
+        steps = Steps()
         self.check_identity(self._last)
         epoch_at = self._now_ms()
         landed = {} if self._last is None else self._last.landed()
@@ -349,13 +349,12 @@ class Epochs:
                 "driver writes this lake; this one stops"
             )
 
-    def _finish(self, plan: Plan, batch: Batch, steps: _Steps, is_recovery: bool) -> None:
+    def _finish(self, plan: Plan, batch: Batch, steps: Steps, is_recovery: bool) -> None:
         """Run a planned epoch to its commit."""
-        settings = self._settings
         parameters = plan_parameters(plan)
         state = replace(self._state, topics=topics_before(self._lake, plan.epoch))
         limits = plan_limits(plan)
-        applier = Applier(self._lake, plan, batch, limits.topics, is_recovery)
+        applier = self._applier(plan, batch, limits.topics, is_recovery)
         futures = applier.land(self._pool)
         try:
             inputs = inputs_of(batch, self._lake, state, plan, limits)
@@ -373,7 +372,7 @@ class Epochs:
             wait(futures)
         _raise_first(futures)
         steps.done("apply")
-        if plan.epoch % settings.snapshot_epochs == 0:
+        if self._is_snapshot_due(plan):
             self._snapshot(plan, after, counts, is_recovery)
             steps.done("snapshot")
         counts |= _counts(batch, decision)
@@ -386,6 +385,14 @@ class Epochs:
         self._state, self._last = after, plan
         self._horizons = still_ahead((*self._horizons, _horizon(plan)), plan.landed())
         self.epochs_run += 1
+
+    def _applier(
+        self, plan: Plan, batch: Batch, topics: Mapping[str, str], is_recovery: bool
+    ) -> Applier:
+        return Applier(self._lake, plan, batch, topics, is_recovery)
+
+    def _is_snapshot_due(self, plan: Plan) -> bool:
+        return plan.epoch % self._settings.snapshot_epochs == 0
 
     def _ask(
         self, plan: Plan, decision: Decision, is_recovery: bool, counts: dict[str, int]

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
-
-from storage.lake import Lake
+import pyarrow.dataset as ds
 
 # Few rows at a time: a body may have some megabytes.
 _ROWS_AT_ONCE = 4_096
+
+
+class Tables(Protocol):
+    """Where tables are: a lake, or what stands for one."""
+
+    def dataset(self, table: str) -> ds.Dataset:
+        """Give a table as an Arrow dataset."""
 
 
 def touched_ranges(named: pa.Table) -> pc.Expression:
@@ -38,7 +45,7 @@ def _keys(rows: pa.Table | pa.RecordBatch) -> pa.Array:
 
 
 def read_messages(
-    lake: Lake,
+    lake: Tables,
     table: str,
     named: pa.Table,
     columns: Sequence[str],

@@ -277,7 +277,9 @@ def _ranges(epoch: Row, landed: dict[tuple[str, int], int]) -> list[Row]:
 
 
 def _plan(epoch: Row, number: int, parameters: Row, ranges: list[Row]) -> Row:
-    values = {**asdict(Parameters(**parameters)), "wire": {"topics": KAFKA_TOPICS}}
+    wire = {"topics": KAFKA_TOPICS, "check_topic_prefix": "TRANS_CHECK_",
+            "message_bytes_max": 1_000, "messages_max": 10}  # fmt: skip
+    values = {**asdict(Parameters(**parameters)), "wire": wire}
     known = {
         column: [
             (row["queue_id"], instant(row[name]))

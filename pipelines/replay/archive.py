@@ -1,0 +1,186 @@
+"""Landed records without their epochs: the tables of a lake, or files of archived records.
+
+They are cut into epochs anew, by the time at which the broker stored them, so many records each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import duckdb
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+from deltalake import DeltaTable
+
+from pipelines.errors import StartError
+from pipelines.replay.source import CHUNK_BYTES, HEAVY, SCHEMAS, equal_to_the_one_before
+from storage.epochs import Range
+from storage.errors import NotALakeError
+from storage.kafka_rows import ADMIN, HALF, KINDS, OP, SCHEDULE
+from storage.lake import Lake
+from storage.rows import to_rows
+
+EPOCH_RECORDS = 200_000
+_MEMORY = "1GB"
+_NEEDED = {
+    HALF: ("producer_group", "transaction_id", "real_topic", "body"),
+    OP: ("producer_group", "decision", "half_offsets"),
+    SCHEDULE: ("real_topic", "body"),
+    ADMIN: ("command", "target"),
+}
+Place = tuple[str, int]  # kind, queue
+
+# Commands and halves come before the operations that were stored in the same millisecond.
+_CUTS = """
+WITH numbered AS (
+  SELECT *, (row_number() OVER (ORDER BY ms, rank, queue_offset, queue_id) - 1) // $size AS part
+  FROM records
+)
+SELECT part, kind, queue_id, max(queue_offset) + 1 AS to_offset, max(ms) AS ms
+FROM numbered GROUP BY part, kind, queue_id ORDER BY part
+"""
+
+
+@dataclass(frozen=True)
+class Cut:
+    """Where an epoch ends, and its T: when the broker stored its last record. Units: ms."""
+
+    ends: Mapping[Place, int]
+    epoch_at: int
+
+
+class Archive:
+    """Records by kind, each a dataset with the columns of its table; `epoch` is not read."""
+
+    def __init__(self, datasets: Mapping[str, ds.Dataset]) -> None:
+        self._datasets = dict(datasets)
+        for kind, dataset in datasets.items():
+            needed = ("queue_id", "queue_offset", "stored_at", *_NEEDED[kind])
+            missing = [name for name in needed if name not in dataset.schema.names]
+            if missing:
+                raise StartError(
+                    f"the {kind} records have no column {missing[0]}: they need the columns of the "
+                    f"lake's table {kind} (PROTOCOL.md)"
+                )
+
+    @classmethod
+    def of_lake(cls, lake: Lake) -> Archive:
+        """Take the tables of a lake; `half` and `op` are enough."""
+        found = {}
+        for kind in KINDS:
+            path = lake.table_path(kind)
+            if DeltaTable.is_deltatable(path, lake.storage_options):
+                found[kind] = lake.dataset(kind)
+            elif kind in (HALF, OP):
+                raise NotALakeError(f"{lake.path} has no table {kind}: nothing can be rebuilt")
+        return cls(found)
+
+    @classmethod
+    def of_files(cls, paths: Mapping[str, str]) -> Archive:
+        """Take Delta tables, Parquet files or folders of them, by kind."""
+        return cls({kind: _open(kind, path) for kind, path in paths.items()})
+
+    def dataset(self, table: str) -> ds.Dataset:
+        """Give the records of a kind."""
+        return self._datasets[table]
+
+    def first_offsets(self) -> dict[Place, int]:
+        """Give the first offset of each queue that has records."""
+        found = {}
+        with self._engine() as engine:
+            rows = engine.execute(
+                "SELECT kind, queue_id, min(queue_offset) FROM records GROUP BY ALL"
+            ).fetchall()
+            for kind, queue_id, offset in rows:
+                found[kind, queue_id] = offset
+        return found
+
+    def cuts(self, records: int = EPOCH_RECORDS) -> Iterator[Cut]:
+        """Cut the records into epochs of so many; the same records give the same cuts."""
+        with self._engine() as engine:
+            rows = engine.execute(_CUTS, {"size": records}).fetchall()
+        ends = self.first_offsets()
+        at = 0
+        for place, (part, kind, queue_id, to_offset, ms) in enumerate(rows):
+            ends[kind, queue_id] = max(ends[kind, queue_id], to_offset)
+            at = max(at, ms)
+            if place + 1 == len(rows) or rows[place + 1][0] != part:
+                yield Cut(dict(ends), at)
+
+    def _engine(self) -> duckdb.DuckDBPyConnection:
+        """Give an engine that has the places and times of all records, as `records`."""
+        engine = duckdb.connect(":memory:", config={"threads": 2, "memory_limit": _MEMORY})
+        parts = []
+        for rank, kind in enumerate((ADMIN, HALF, SCHEDULE, OP)):
+            if kind in self._datasets:
+                engine.register(f"{kind}_rows", self._datasets[kind])
+                parts.append(
+                    f"SELECT {rank} AS rank, '{kind}' AS kind, queue_id, queue_offset,"
+                    f" epoch_ms(stored_at) AS ms FROM {kind}_rows"
+                )
+        engine.execute(f"CREATE VIEW records AS {' UNION ALL '.join(parts)}")
+        return engine
+
+    def read(self, kind: str, ranges: list[Range]) -> tuple[pa.Table, bool]:
+        """Read the records of some ranges, and say whether they are too large to be read whole.
+
+        Those lack their bodies. Errors: StartError where a record stands twice and differs.
+        """
+        schema = SCHEMAS[kind]
+        names = [name for name in schema.names if name in self._datasets[kind].schema.names]
+        rows = self._rows(kind, names, ranges, CHUNK_BYTES)
+        is_heavy = rows is None
+        if rows is None:
+            narrow = [name for name in names if name not in HEAVY]
+            rows = self._rows(kind, narrow, ranges, None)
+        assert rows is not None
+        return _once(kind, to_rows(rows, schema)), is_heavy
+
+    def _rows(
+        self, kind: str, names: list[str], ranges: list[Range], bytes_max: int | None
+    ) -> pa.Table | None:
+        where = pc.scalar(False)
+        for r in ranges:
+            offset = pc.field("queue_offset")
+            where = where | (
+                (pc.field("queue_id") == r.partition)
+                & (offset >= r.from_offset)
+                & (offset < r.to_offset)
+            )
+        dataset, found, size = self._datasets[kind], [], 0
+        for batch in dataset.to_batches(columns=names, filter=where):
+            size += batch.nbytes
+            if bytes_max is not None and size > bytes_max:
+                return None
+            found.append(batch)
+        schema = pa.schema([dataset.schema.field(name) for name in names])
+        return pa.Table.from_batches(found, found[0].schema if found else schema)
+
+
+def _open(kind: str, path: str) -> ds.Dataset:
+    if DeltaTable.is_deltatable(path):
+        folder, _, name = path.rstrip("/").rpartition("/")
+        return Lake(folder).dataset(name)
+    try:
+        return ds.dataset(path, format="parquet")
+    except (OSError, pa.ArrowInvalid) as error:
+        raise StartError(f"{kind} records: {path} is no Delta table and no Parquet") from error
+
+
+def _once(kind: str, rows: pa.Table) -> pa.Table:
+    """Give rows in offset order; one that stands there twice, as archives may overlap, once."""
+    rows = rows.sort_by([("queue_id", "ascending"), ("queue_offset", "ascending")])
+    is_again = equal_to_the_one_before(rows.combine_chunks(), ("queue_id", "queue_offset"))
+    if not pc.any(is_again).as_py():
+        return rows
+    for place in pc.indices_nonzero(is_again).to_pylist():
+        a, b = (rows.slice(n, 1).drop_columns("epoch") for n in (place - 1, place))
+        if not a.equals(b):
+            row = b.to_pylist()[0]
+            raise StartError(
+                f"the {kind} records have offset {row['queue_offset']} of queue {row['queue_id']} "
+                "twice, and they differ: one of the files is wrong"
+            )
+    return rows.filter(pc.invert(is_again))

@@ -1,0 +1,173 @@
+"""Compare replayed rows with those that are there, bit for bit, and name every difference.
+
+Equal tables are compared as columns, which is quick. Only where a column differs are rows paired
+by their keys and looked at one by one.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from checker.sql import run
+
+CHANGED, MISSING, EXTRA, TWICE = "changed", "missing", "extra", "twice"
+DIFFERENCES = pa.schema(
+    [("table", pa.string()), ("topic", pa.string()), ("epoch", pa.int64()), ("row", pa.string()),
+     ("kind", pa.string()), ("column", pa.string()), ("there", pa.string()),
+     ("replayed", pa.string())]
+)  # fmt: skip
+
+_HALF_KEY = ("epoch", "queue_id", "queue_offset")
+KEYS: Mapping[str, tuple[str, ...]] = {
+    "outcomes": _HALF_KEY,
+    "conflicts": ("epoch", "queue_id", "op_queue_offset", "half_queue_offset"),
+    "checks": _HALF_KEY,
+    "pending": _HALF_KEY,
+    "waiting": ("epoch", "queue_id", "op_queue_offset", "position"),
+    "delayed": ("epoch", "source", "queue_id", "queue_offset"),
+    "deliveries": ("epoch", "source", "queue_id", "queue_offset"),
+    "catalog": ("epoch", "topic"),
+    "half": _HALF_KEY,
+    "op": _HALF_KEY,
+    "schedule": _HALF_KEY,
+    "admin": _HALF_KEY,
+}
+TOPIC_KEY = ("queue_id", "queue_offset")
+_TEXT_MAX = 200
+
+_PAIRS = """
+WITH there AS (SELECT *, row_number() OVER (PARTITION BY {key} ORDER BY place) AS n FROM t),
+replayed AS (SELECT *, row_number() OVER (PARTITION BY {key} ORDER BY place) AS n FROM r)
+SELECT t.place AS there, r.place AS replayed, coalesce(t.n, r.n) AS n
+FROM there t FULL JOIN replayed r ON {same} AND t.n = r.n
+"""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One difference: a column of a row, or a row that one side lacks or has too often."""
+
+    table: str
+    topic: str | None
+    epoch: int | None
+    row: str
+    kind: str
+    column: str | None = None
+    there: str | None = None
+    replayed: str | None = None
+
+
+def differences(
+    table: str, topic: str | None, there: pa.Table, replayed: pa.Table
+) -> Iterator[Difference]:
+    """Compare the rows of one table; both have the table's schema."""
+    key = TOPIC_KEY if topic is not None else KEYS[table]
+    there, replayed = _ordered(there, key), _ordered(replayed, key)
+    if there.num_rows == replayed.num_rows and all(
+        there[name].equals(replayed[name]) for name in replayed.column_names
+    ):
+        return
+    pairs = _pairs(there, replayed, key)
+    both = pairs.filter(pc.and_(pc.is_valid(pairs["there"]), pc.is_valid(pairs["replayed"])))
+    yield from _changed(
+        table, topic, key, there.take(both["there"]), replayed.take(both["replayed"])
+    )
+    for row in pairs.filter(pc.is_null(pairs["replayed"])).to_pylist():
+        kind = TWICE if row["n"] > 1 else EXTRA
+        found = there.slice(row["there"], 1).to_pylist()[0]
+        yield _whole(table, topic, key, found, kind, there=_short(found))
+    for row in pairs.filter(pc.is_null(pairs["there"])).to_pylist():
+        found = replayed.slice(row["replayed"], 1).to_pylist()[0]
+        yield _whole(table, topic, key, found, MISSING, replayed=_short(found))
+
+
+def _ordered(rows: pa.Table, key: tuple[str, ...]) -> pa.Table:
+    """Order rows by their key, and by whatever else orders them where keys are equal."""
+    others = [name for name in ("arm", "reason", "outcome", "action") if name in rows.column_names]
+    names = [*key, *(name for name in others if name not in key)]
+    order = pc.sort_indices(rows.select(names), [(name, "ascending") for name in names])
+    return rows.take(order).combine_chunks()
+
+
+def _pairs(there: pa.Table, replayed: pa.Table, key: tuple[str, ...]) -> pa.Table:
+    text = _PAIRS.format(
+        key=", ".join(key),
+        same=" AND ".join(f"t.{name} IS NOT DISTINCT FROM r.{name}" for name in key),
+    )
+    return run(text, t=_keys(there, key), r=_keys(replayed, key)).sort_by(
+        [("there", "ascending"), ("replayed", "ascending")]
+    )
+
+
+def _keys(rows: pa.Table, key: tuple[str, ...]) -> pa.Table:
+    places = pa.array(range(rows.num_rows), pa.int64())
+    return rows.select(list(key)).append_column("place", places)
+
+
+def _changed(
+    table: str, topic: str | None, key: tuple[str, ...], there: pa.Table, replayed: pa.Table
+) -> Iterator[Difference]:
+    for name in replayed.column_names:
+        if there[name].equals(replayed[name]):
+            continue
+        values = zip(there[name].to_pylist(), replayed[name].to_pylist(), strict=True)
+        for place, (old, new) in enumerate(values):
+            if old != new:
+                row = {n: there[n][place].as_py() for n in {*key, "epoch"}}
+                texts = _texts(old, new)
+                yield Difference(
+                    table, topic, row["epoch"], _named(key, row), CHANGED, name, *texts
+                )
+
+
+def _whole(
+    table: str,
+    topic: str | None,
+    key: tuple[str, ...],
+    row: dict[str, Any],
+    kind: str,
+    **sides: str,
+) -> Difference:
+    return Difference(table, topic, row["epoch"], _named(key, row), kind, **sides)
+
+
+def _named(key: tuple[str, ...], row: Mapping[str, Any]) -> str:
+    return " ".join(f"{name}={row[name]}" for name in key if name != "epoch")
+
+
+def _short(row: Mapping[str, Any]) -> str:
+    """Say what a row holds, save what names it."""
+    texts = [f"{name}={text_of(value)}" for name, value in row.items()
+             if value is not None and name not in _HALF_KEY]  # fmt: skip
+    return " ".join(texts)[:_TEXT_MAX]
+
+
+def _texts(old: Any, new: Any) -> tuple[str | None, str | None]:
+    """Give two values as text; of bytes what stands around the first that differs."""
+    if isinstance(old, bytes) and isinstance(new, bytes):
+        pairs = enumerate(zip(old, new, strict=False))
+        first = next((i for i, (a, b) in pairs if a != b), min(len(old), len(new)))
+        return _bytes(old, first), _bytes(new, first)
+    return text_of(old), text_of(new)
+
+
+def _bytes(value: bytes, first: int) -> str:
+    low = max(0, first - 8)
+    return f"{len(value)} bytes, from {low} {value[low : first + 8]!r}, differs at {first}"
+
+
+def text_of(value: Any) -> str | None:
+    """Give a value as text."""
+    if value is None:
+        return None
+    if isinstance(value, dt.datetime):
+        return value.isoformat(timespec="milliseconds")
+    if isinstance(value, bytes):
+        return f"{len(value)} bytes {value[:24]!r}"
+    return str(value)[:_TEXT_MAX]

@@ -1,0 +1,138 @@
+"""Run recorded epochs: the job's own steps, with records, T, C and acknowledgements as recorded."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, NoReturn, cast
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from checker.frames import RULE_VERSION, Parameters
+from checker.sql import run
+from pipelines.apply import Applier
+from pipelines.ask import ATTEMPTS
+from pipelines.epoch import Epochs, EpochSettings, Steps, plan_limits
+from pipelines.gather import Batch
+from pipelines.replay.apply import StreamingApplier
+from pipelines.replay.source import Chunk, Source
+from pipelines.restore import restore
+from storage.epochs import Plan, Progress, planned_row, read_progress
+from storage.errors import LakeError
+from storage.kafka_rows import HALF, WireLimits
+from storage.lake import Lake
+from storage.messages import Tables
+from storage.staged import StagedLake
+
+_ATTEMPTS_AMONG_DUE = """
+SELECT queue_id, queue_offset, arm, check_times, any_value(c.check_id) AS check_id,
+  any_value(c.producer_group) AS producer_group, bool_or(acknowledged) AS acknowledged
+FROM checks c SEMI JOIN due d USING (queue_id, queue_offset, arm, check_times)
+GROUP BY ALL
+"""
+
+
+class _Nothing:
+    """What a replay has in place of Spark and Kafka."""
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise AssertionError(f"a replay has no Spark and no Kafka, but was asked for {name}")
+
+
+NOTHING = cast(Any, _Nothing())
+
+
+class RecordedAsker:
+    """Answer with the attempts that were recorded: what was sent, and what Kafka acknowledged."""
+
+    def __init__(self) -> None:
+        self.checks = ATTEMPTS.empty_table()
+
+    def ask(self, lake: Lake, due: pa.Table) -> pa.Table:
+        """Give the recorded attempts among the due checks. Input: DUE. Output: ATTEMPTS."""
+        if due.num_rows == 0 or self.checks.num_rows == 0:
+            return ATTEMPTS.empty_table()
+        return run(_ATTEMPTS_AMONG_DUE, checks=self.checks, due=due).cast(ATTEMPTS)
+
+
+class ReplayedEpochs(Epochs):
+    """Run epochs whose plans are given. Nothing is asked of Kafka, Spark or the clock.
+
+    Input: where it writes; where half and schedule records stand; who answers for the checks.
+    """
+
+    def __init__(
+        self, lake: StagedLake, limits: WireLimits, messages: Tables, asker: RecordedAsker
+    ) -> None:
+        settings = EpochSettings(Parameters(), limits, 1, {}, "replay")
+        super().__init__(NOTHING, lake, NOTHING, asker, settings, lambda: 0)
+        self.limits = limits
+        self._messages = messages
+        self._recorded = asker
+        self._takes_snapshot = False
+
+    @classmethod
+    def over(cls, source: Source, lake: StagedLake) -> ReplayedEpochs:
+        """Replay what a lake recorded. Errors: LakeError when it has no epoch."""
+        newest = read_progress(source.lake).last
+        if newest is None:
+            raise LakeError(f"the lake {source.lake.path} has no committed epoch")
+        return cls(lake, plan_limits(newest), source, RecordedAsker())
+
+    def offsets(self) -> dict[tuple[str, int], int]:
+        """Give the next offset of every real queue."""
+        return {
+            (row["topic"], row["queue_id"]): row["next_offset"]
+            for row in self._state.next_offsets.to_pylist()
+        }
+
+    def begin(self, lake: Lake, progress: Progress) -> None:
+        """Take the state of a lake after its last committed epoch."""
+        self._state = restore(lake, progress, self.limits.topics[HALF])
+        self._last = progress.last
+
+    def replay_chunk(self, chunk: Chunk) -> None:
+        """Run some recorded epochs."""
+        for recorded in chunk.epochs:
+            epoch = recorded.plan.epoch
+            self._recorded.checks = chunk.checks.filter(pc.field("epoch") == epoch)
+            records = chunk.records(epoch)
+            self.replay(recorded.plan, records, recorded.has_snapshot, chunk.is_heavy)
+
+    def replay(
+        self,
+        plan: Plan,
+        records: Mapping[str, pa.Table],
+        takes_snapshot: bool = False,
+        is_heavy: bool = False,
+        is_planned: bool = False,
+    ) -> None:
+        """Run one epoch.
+
+        Input: its plan; what it landed, by kind; `is_heavy`: without bodies; `is_planned`: its
+        `planned` row is written.
+        """
+        plan = replace(plan, next_offsets=self.offsets(), rule_version=RULE_VERSION)
+        self._takes_snapshot = takes_snapshot
+        if not is_planned:
+            self._lake.append("epochs", planned_row(plan, _now()), plan.epoch)
+        batch = Batch(NOTHING, dict(records), NOTHING if is_heavy else None)
+        self._finish(plan, batch, Steps(), is_recovery=False)
+
+    def _applier(
+        self, plan: Plan, batch: Batch, topics: Mapping[str, str], is_recovery: bool
+    ) -> Applier:
+        lake = cast(StagedLake, self._lake)
+        return StreamingApplier(lake, plan, batch, topics, is_recovery, self._messages)
+
+    def _check_owner(self, plan: Plan) -> None:
+        """Nobody else plans the epochs of a replay: its lake is locked, or its own."""
+
+    def _is_snapshot_due(self, plan: Plan) -> bool:
+        return self._takes_snapshot
+
+
+def _now() -> dt.datetime:
+    return dt.datetime.now(dt.timezone.utc)

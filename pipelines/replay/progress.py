@@ -1,0 +1,36 @@
+"""How far a replay is: records done, of how many."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pyarrow.compute as pc
+
+from pipelines.replay.source import Chunk
+from storage.epochs import PLANNED, Place, plan_of
+from storage.kafka_rows import HALF
+from storage.lake import Lake
+
+Told = Callable[[int, int], None]  # records done, records in all
+
+
+def told(lake: Lake, first: int, last: int, progress: Told | None) -> Told:
+    """Give a function that is told what is done, and tells `progress` that of how much."""
+    if progress is None:
+        return lambda done, _: None
+    total = record_count(lake, first, last)
+    return lambda done, _: progress(done, total)
+
+
+def record_count(lake: Lake, first: int, last: int) -> int:
+    """Count the records that some epochs landed, from the plans of the first and the last."""
+    ends = pc.field("epoch").isin([first, last]) & (pc.field("state") == PLANNED)
+    plans = {row["epoch"]: plan_of(row) for row in lake.read("epochs", where=ends).to_pylist()}
+    begins: dict[Place, int] = {r.place: r.from_offset for r in plans[first].ranges}
+    landed = plans[last].landed()
+    return sum(end - begins.get(place, 0) for place, end in landed.items())
+
+
+def transactions(chunk: Chunk) -> int:
+    """Count the halves of a chunk."""
+    return sum(rows.num_rows for rows in chunk.landed[HALF].values())

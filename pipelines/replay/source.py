@@ -1,0 +1,189 @@
+"""Read what a lake has recorded, some epochs at a time: a bounded part in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+
+from storage import schemas
+from storage.history import Recorded, recorded_epochs
+from storage.kafka_rows import ADMIN, HALF, KINDS, OP, SCHEDULE
+from storage.lake import Lake
+
+# How much is decided, and then written or compared, at once.
+CHUNK_RECORDS = 200_000
+CHUNK_BYTES = 96 * 1024 * 1024
+_ORDER = ("epoch", "queue_id", "queue_offset")
+SCHEMAS = {HALF: schemas.HALF, OP: schemas.OP, SCHEDULE: schemas.SCHEDULE, ADMIN: schemas.ADMIN}
+HEAVY = ("body", "properties", "raw_headers", "raw_key")
+
+
+class _TooManyBytesError(Exception):
+    """The rows do not fit into what they may take."""
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Some epochs with what they landed and which checks they sent.
+
+    `is_heavy`: a single epoch whose messages are too large: they lack their heavy columns.
+    `twice`: landed rows that stand there once more than once.
+    """
+
+    epochs: Sequence[Recorded]
+    landed: Mapping[str, Mapping[int, pa.Table]]
+    checks: pa.Table
+    twice: Mapping[str, pa.Table] = field(default_factory=dict)
+    is_heavy: bool = False
+
+    @property
+    def bounds(self) -> tuple[int, int]:
+        """Give its first and its last epoch."""
+        return self.epochs[0].plan.epoch, self.epochs[-1].plan.epoch
+
+    @property
+    def record_count(self) -> int:
+        """Give how many Kafka offsets its epochs landed."""
+        return sum(recorded.record_count for recorded in self.epochs)
+
+    def records(self, epoch: int) -> dict[str, pa.Table]:
+        """Give what an epoch landed, by kind."""
+        return {kind: rows[epoch] for kind, rows in self.landed.items() if epoch in rows}
+
+
+class Source:
+    """A lake that is read and never written; what comes in after the start is not seen."""
+
+    def __init__(self, lake: Lake) -> None:
+        self.lake = lake
+        self._datasets: dict[str, ds.Dataset] = {}
+
+    def dataset(self, table: str) -> ds.Dataset:
+        """Give a table as it was when it was first asked for."""
+        if table not in self._datasets:
+            self._datasets[table] = self.lake.dataset(table)
+        return self._datasets[table]
+
+    def rows(
+        self,
+        table: str,
+        bounds: tuple[int, int],
+        columns: Sequence[str] | None = None,
+        bytes_max: int | None = None,
+    ) -> pa.Table:
+        """Give the rows of some epochs.
+
+        Errors: _TooManyBytesError when they are larger than `bytes_max`.
+        """
+        names = list(columns or self.lake.schema(table).names)
+        where = (pc.field("epoch") >= bounds[0]) & (pc.field("epoch") <= bounds[1])
+        found, size = [], 0
+        for batch in self.dataset(table).to_batches(columns=names, filter=where):
+            size += batch.nbytes
+            if bytes_max is not None and size > bytes_max:
+                raise _TooManyBytesError
+            found.append(batch)
+        schema = pa.schema([self.lake.schema(table).field(name) for name in names])
+        return pa.Table.from_batches(found, found[0].schema if found else schema).cast(schema)
+
+    def chunks(self, first: int, last: int, *, narrow: bool = False) -> Iterator[Chunk]:
+        """Give the epochs from `first` to `last`; the next chunk is read while one is worked on.
+
+        `narrow`: without bodies and whatever else is heavy and decides nothing.
+        """
+        pieces = (
+            chunk
+            for group in _grouped(recorded_epochs(self.lake, first, last))
+            for chunk in self._pieces(group, narrow)
+        )
+        with ThreadPoolExecutor(1, thread_name_prefix="txlake-reader") as pool:
+            reading = pool.submit(next, pieces, None)
+            while (chunk := reading.result()) is not None:
+                reading = pool.submit(next, pieces, None)
+                yield chunk
+
+    def _pieces(self, group: list[Recorded], narrow: bool) -> Iterator[Chunk]:
+        """Read a group whole, or, where its messages are too large for that, in parts."""
+        try:
+            chunk = self._chunk(group, narrow, CHUNK_BYTES)
+        except _TooManyBytesError:
+            if len(group) == 1:
+                yield self._heavy(group)
+                return
+            middle = len(group) // 2
+            yield from self._pieces(group[:middle], narrow)
+            yield from self._pieces(group[middle:], narrow)
+            return
+        yield chunk
+
+    def _heavy(self, group: list[Recorded]) -> Chunk:
+        chunk = self._chunk(group, True, None)
+        return Chunk(chunk.epochs, chunk.landed, chunk.checks, chunk.twice, is_heavy=True)
+
+    def _chunk(self, group: list[Recorded], narrow: bool, bytes_max: int | None) -> Chunk:
+        bounds = group[0].plan.epoch, group[-1].plan.epoch
+        landed, twice = {}, {}
+        for kind in KINDS:
+            columns = SCHEMAS[kind].names
+            if narrow and kind in (HALF, SCHEDULE):
+                columns = [name for name in columns if name not in HEAVY]
+            rows = self.rows(kind, bounds, columns, bytes_max)
+            if kind == ADMIN:
+                rows = rows.drop_columns("result")
+            landed[kind], again = _by_epoch(rows)
+            if again is not None:
+                twice[kind] = again
+        return Chunk(group, landed, self.rows("checks", bounds), twice)
+
+
+def _grouped(epochs: Iterator[Recorded]) -> Iterator[list[Recorded]]:
+    group: list[Recorded] = []
+    count = 0
+    for recorded in epochs:
+        if group and count + recorded.record_count > CHUNK_RECORDS:
+            yield group
+            group, count = [], 0
+        group.append(recorded)
+        count += recorded.record_count
+    if group:
+        yield group
+
+
+def _by_epoch(rows: pa.Table) -> tuple[dict[int, pa.Table], pa.Table | None]:
+    """Give rows by epoch, in offset order, each coordinate once; and those that were too many."""
+    if rows.num_rows == 0:
+        return {}, None
+    keys = rows.select(list(_ORDER))
+    order = pc.sort_indices(keys, sort_keys=[(name, "ascending") for name in _ORDER])
+    rows = rows.take(order).combine_chunks()
+    is_again = equal_to_the_one_before(rows, _ORDER)
+    twice = None
+    if pc.any(is_again).as_py():
+        twice, rows = rows.filter(is_again), rows.filter(pc.invert(is_again)).combine_chunks()
+    by_epoch = {}
+    runs = pc.run_end_encode(rows["epoch"].combine_chunks())
+    start = 0
+    for epoch, end in zip(runs.values.to_pylist(), runs.run_ends.to_pylist(), strict=True):
+        by_epoch[epoch] = rows.slice(start, end - start)
+        start = end
+    return by_epoch, twice
+
+
+def equal_to_the_one_before(rows: pa.Table, names: Sequence[str]) -> pa.Array:
+    """Say of each row whether it equals the one before it in these columns.
+
+    Input: a table of one chunk.
+    """
+    count = rows.num_rows
+    if count == 0:
+        return pa.array([], pa.bool_())
+    same = pa.array([True] * (count - 1), pa.bool_())
+    for name in names:
+        values = rows[name].chunk(0)
+        same = pc.and_(same, pc.equal(values.slice(1), values.slice(0, count - 1)))
+    return pa.concat_arrays([pa.array([False]), same])

@@ -1,0 +1,269 @@
+"""Run recorded epochs again and compare what they give with what is there.
+
+State, outcomes and offsets come from the replay alone: one wrong row is one difference, whatever
+followed from it in the lake.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake.exceptions import TableNotFoundError
+
+from checker.sql import run
+from pipelines.replay import compare
+from pipelines.replay.compare import DIFFERENCES, Difference
+from pipelines.replay.epochs import ReplayedEpochs
+from pipelines.replay.progress import Told, told, transactions
+from pipelines.replay.scratch import LOOKED_UP, ScratchLake
+from pipelines.replay.source import Chunk, Source
+from pipelines.restore import restore
+from storage import schemas
+from storage.epochs import Progress, next_offsets_of, read_progress
+from storage.history import Recorded
+from storage.kafka_rows import HALF, KINDS
+from storage.lake import Lake
+from storage.messages import touched_ranges
+from storage.rows import to_rows
+from txlake.protocol import UNDELIVERABLE_TOPIC
+
+NO_PROGRESS = Progress(None, None, {}, (), None)
+NAMED_MAX = 1_000  # differences that are named; all are counted
+_DECIDED = ("admin", "outcomes", "conflicts", "checks", "delayed", "deliveries", "catalog",
+            "pending", "waiting")  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Verified:
+    """What a verification found."""
+
+    first_epoch: int
+    last_epoch: int
+    transactions: int
+    seconds: float
+    compared: pa.Table  # table, rows, differences
+    differences: pa.Table
+
+    @property
+    def is_equal(self) -> bool:
+        """Say whether every replayed row is there, bit for bit, and no other."""
+        return not pc.sum(self.compared["differences"]).as_py()
+
+
+class Comparison:
+    """Compare chunk by chunk, in a thread of its own, and keep what was found."""
+
+    def __init__(self, source: Source, topics: Mapping[str, str]) -> None:
+        self.rows: Counter[str] = Counter()
+        self.counts: Counter[str] = Counter()
+        self.found: list[Difference] = []
+        self._source = source
+        self._topics = dict(topics)  # table -> topic
+        self._streamed: set[tuple[str, int]] = set()
+
+    def add(self, difference: Difference) -> None:
+        """Count a difference, and name it while there are not too many."""
+        self.counts[difference.table] += 1
+        if len(self.found) < NAMED_MAX:
+            self.found.append(difference)
+
+    def table(self, table: str, there: pa.Table, replayed: pa.Table) -> None:
+        """Compare rows of one table."""
+        self.rows[table] += replayed.num_rows
+        for difference in compare.differences(table, self._topics.get(table), there, replayed):
+            self.add(difference)
+
+    def chunk(self, chunk: Chunk, replayed: Mapping[str, pa.Table]) -> None:
+        """Compare all that some epochs decided."""
+        for kind, rows in chunk.twice.items():
+            for row in rows.select(["epoch", "queue_id", "queue_offset"]).to_pylist():
+                name = f"queue_id={row['queue_id']} queue_offset={row['queue_offset']}"
+                self.add(Difference(kind, None, row["epoch"], name, compare.TWICE))
+        for kind in KINDS:
+            self.rows[kind] += sum(rows.num_rows for rows in chunk.landed[kind].values())
+        new = replayed.get("catalog")
+        if new is not None:
+            self._topics |= _tables_of_topics(new)
+        for table in (*_DECIDED, *self._topics):
+            there = self._there(table, chunk.bounds)
+            self.table(table, there, replayed.get(table, there.slice(0, 0)))
+        self._epochs(chunk.epochs, replayed["epochs"])
+
+    def stream(self, table: str, pieces: Iterator[pa.Table], epoch: int) -> None:
+        """Compare the messages of a large epoch piece by piece."""
+        self._streamed.add((table, epoch))
+        keys = []
+        for piece in pieces:
+            keys.append(piece.select(["queue_id", "queue_offset"]))
+            named = touched_ranges(piece) & (pc.field("epoch") == epoch)
+            near = self._source.dataset(table).to_table(filter=named)
+            self.table(table, _semi(near, piece), piece)
+        names = ["queue_id", "queue_offset", "epoch"]
+        there = self._source.rows(table, (epoch, epoch), names)
+        for row in _anti(there, pa.concat_tables(keys)).to_pylist():
+            name = f"queue_id={row['queue_id']} queue_offset={row['queue_offset']}"
+            self.add(Difference(table, self._topics[table], epoch, name, compare.EXTRA))
+
+    def _there(self, table: str, bounds: tuple[int, int]) -> pa.Table:
+        try:
+            rows = self._source.rows(table, bounds)
+        except TableNotFoundError:
+            return Lake.schema(table).empty_table()
+        for streamed, epoch in self._streamed:
+            if streamed == table:
+                rows = rows.filter(pc.field("epoch") != epoch)
+        return rows
+
+    def _epochs(self, recorded: list[Recorded] | Any, replayed: pa.Table) -> None:
+        rows = {(r["epoch"], r["state"]): r for r in replayed.to_pylist()}
+        for one in recorded:
+            epoch = one.plan.epoch
+            planned, committed = rows[epoch, "planned"], rows[epoch, "committed"]
+            self.rows["epochs"] += 2
+            self._values(epoch, "planned", "next_offsets", one.plan.next_offsets,
+                         next_offsets_of(planned))  # fmt: skip
+            self._values(epoch, "committed", "next_offsets", one.next_offsets,
+                         next_offsets_of(committed))  # fmt: skip
+            counted = dict(committed["counts"])
+            self._values(epoch, "committed", "counts", one.counts,
+                         {name: counted.get(name, 0) for name in one.counts})  # fmt: skip
+
+    def _values(
+        self, epoch: int, state: str, column: str, there: Mapping[Any, int],
+        replayed: Mapping[Any, int],
+    ) -> None:  # fmt: skip
+        for name in sorted({*there, *replayed}, key=str):
+            old, new = there.get(name), replayed.get(name)
+            if old != new:
+                label = name if isinstance(name, str) else f"{name[0]} queue {name[1]}"
+                self.add(
+                    Difference("epochs", None, epoch, f"state={state}", compare.CHANGED,
+                               f"{column}: {label}", _text(old), _text(new))
+                )  # fmt: skip
+
+    def result(self) -> tuple[pa.Table, pa.Table]:
+        """Give the tables `compared` and `differences`."""
+        tables = [name for name in {**self.rows, **self.counts}
+                  if self.rows[name] or self.counts[name]]  # fmt: skip
+        labels = [f"{t} ({self._topics[t]})" if t in self._topics else t for t in tables]
+        compared = pa.table(
+            {
+                "table": pa.array(labels, pa.string()),
+                "rows": pa.array([self.rows[t] for t in tables], pa.int64()),
+                "differences": pa.array([self.counts[t] for t in tables], pa.int64()),
+            }
+        )
+        found = [asdict(difference) for difference in self.found]
+        return compared, pa.Table.from_pylist(found, schema=DIFFERENCES)
+
+
+def verify(
+    lake: Lake | str,
+    first_epoch: int = 1,
+    last_epoch: int | None = None,
+    progress: Told | None = None,
+) -> Verified:
+    """Run the recorded epochs of a lake again, in a scratch lake, and compare every row.
+
+    Nothing of the lake is changed. Epochs that are not committed are left out.
+    Errors: LakeError.
+    """
+    started = time.monotonic()
+    lake = Lake(lake) if isinstance(lake, str) else lake
+    lake.lake_id()
+    source = Source(lake)
+    newest = read_progress(lake).last
+    last = min(last_epoch or newest.epoch, newest.epoch) if newest else 0
+    comparison = Comparison(source, _tables_of_topics(lake.read("catalog")))
+    count = 0
+    if newest is not None and first_epoch <= last:
+        tell = told(lake, first_epoch, last, progress)
+        with tempfile.TemporaryDirectory(prefix="txlake-replay-") as folder:
+            count = _replay(source, comparison, folder, first_epoch, last, tell)
+    compared, found = comparison.result()
+    return Verified(first_epoch, last, count, time.monotonic() - started, compared, found)
+
+
+def _replay(
+    source: Source, comparison: Comparison, folder: str, first: int, last: int, tell: Told
+) -> int:
+    scratch = ScratchLake(folder, source, first, comparison.stream)
+    before = NO_PROGRESS if first == 1 else read_progress(source.lake, until=first - 1)
+    epochs = ReplayedEpochs.over(source, scratch)
+    epochs.begin(source.lake, before)
+    count = done = 0
+    with ThreadPoolExecutor(1, thread_name_prefix="txlake-comparer") as comparer:
+        comparing = None
+        for chunk in source.chunks(first, last):
+            epochs.replay_chunk(chunk)
+            if comparing is not None:
+                comparing.result()
+            comparing = comparer.submit(comparison.chunk, chunk, scratch.staged())
+            scratch.keep((*LOOKED_UP, *_undeliverable(epochs)))
+            count += transactions(chunk)
+            done += chunk.record_count
+            tell(done, 0)
+        if comparing is not None:
+            comparing.result()
+    _compare_state(source, comparison, epochs, last)
+    epochs.close()
+    return count
+
+
+def _compare_state(
+    source: Source, comparison: Comparison, epochs: ReplayedEpochs, last: int
+) -> None:
+    """Compare what the job would hold in memory with what a start would read from the lake."""
+    progress = read_progress(source.lake, until=last)
+    if progress.snapshot_epoch == last:
+        return  # it stands in the tables and was compared
+    topic = epochs.limits.topics[HALF]
+    there = restore(source.lake, progress, topic)
+    for table, name in (("pending", "halves"), ("waiting", "waiting")):
+        schema = schemas.TABLES[table]
+        comparison.table(
+            table,
+            to_rows(getattr(there, name), schema, epoch=last),
+            to_rows(getattr(epochs.state, name), schema, epoch=last),
+        )
+
+
+def _undeliverable(epochs: ReplayedEpochs) -> list[str]:
+    rows = epochs.state.topics.filter(pc.field("topic") == UNDELIVERABLE_TOPIC)
+    return [f"topics/{table_id}" for table_id in rows["table_id"].to_pylist()]
+
+
+def _tables_of_topics(catalog: pa.Table) -> dict[str, str]:
+    return {f"topics/{row['table_id']}": row["topic"]
+            for row in catalog.select(["table_id", "topic"]).to_pylist()}  # fmt: skip
+
+
+def _semi(rows: pa.Table, keys: pa.Table) -> pa.Table:
+    places = pa.array(range(rows.num_rows), pa.int64())
+    narrow = rows.select(["queue_id", "queue_offset"]).append_column("place", places)
+    kept = run(
+        "SELECT place FROM rows SEMI JOIN keys USING (queue_id, queue_offset)",
+        rows=narrow,
+        keys=keys.select(["queue_id", "queue_offset"]),
+    )
+    return rows.take(kept["place"])
+
+
+def _anti(rows: pa.Table, keys: pa.Table) -> pa.Table:
+    return run(
+        "SELECT * FROM rows ANTI JOIN keys USING (queue_id, queue_offset) ORDER BY ALL",
+        rows=rows,
+        keys=keys,
+    )
+
+
+def _text(value: int | None) -> str | None:
+    return None if value is None else str(value)

@@ -1,0 +1,120 @@
+"""A lake whose appends wait in memory, so that many epochs become one commit a table.
+
+A replay knows all its epochs beforehand and may write a hundred of them at once. What waits is
+read as if it were written. `flush` writes the tables side by side and `epochs` last. Where a
+process dies in between, some tables hold epochs that are not committed: the same epochs give the
+same rows, so a table takes only epochs after the newest it holds (`epochs` aside, which is last).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+from deltalake import CommitProperties, write_deltalake
+
+from storage.lake import Lake
+
+_WRITERS = 4
+
+
+class StagedLake(Lake):
+    """A lake that one replay writes; rows of an epoch come in the order of epochs."""
+
+    def __init__(self, path: str, storage_options: dict[str, str] | None = None) -> None:
+        super().__init__(path, storage_options)
+        self._lock = threading.Lock()
+        self._staged: dict[str, list[pa.Table]] = {}
+        self._on_disk: dict[str, ds.Dataset] = {}
+        self._held: dict[str, int] = {}
+
+    def append(self, table: str, rows: pa.Table, epoch: int | None = None) -> int:
+        """Let the rows of an epoch wait for `flush`, unless the table holds it already."""
+        if epoch is None:
+            self._on_disk.pop(table, None)
+            return super().append(table, rows)
+        if rows.num_rows == 0 or (table != "epochs" and epoch <= self._held_epoch(table)):
+            return 0
+        with self._lock:
+            self._staged.setdefault(table, []).append(rows)
+        return int(rows.num_rows)
+
+    def _held_epoch(self, table: str) -> int:
+        """Give the newest epoch that the table's files hold."""
+        with self._lock:
+            if table not in self._held:
+                self._held[table] = self.last(table, "epoch") or 0
+            return self._held[table]
+
+    def dataset(self, table: str) -> ds.Dataset:
+        """Give what is written and what waits, as one Arrow dataset."""
+        written = self._written(table)
+        with self._lock:
+            waiting = list(self._staged.get(table, ()))
+        if not waiting:
+            return written
+        rows = ds.dataset(pa.concat_tables(waiting).cast(written.schema))
+        return ds.dataset([written, rows])
+
+    def _written(self, table: str) -> ds.Dataset:
+        """Give the table's files; nobody else writes them, so the log is read once a flush."""
+        with self._lock:
+            if table not in self._on_disk:
+                self._on_disk[table] = super().dataset(table)
+            return self._on_disk[table]
+
+    def staged(self) -> dict[str, pa.Table]:
+        """Give the rows that wait, by table."""
+        with self._lock:
+            return {table: pa.concat_tables(parts) for table, parts in self._staged.items()}
+
+    def append_stream(self, table: str, pieces: Iterable[pa.Table], epoch: int) -> None:
+        """Write rows of an epoch that are too large to wait, in one commit of their own.
+
+        What waits for the same table is written first.
+        """
+        if epoch <= self._held_epoch(table):
+            return
+        with self._lock:
+            waiting = self._staged.pop(table, [])
+            self._on_disk.pop(table, None)
+            self._held[table] = epoch
+        if waiting:
+            self._write(table, pa.concat_tables(waiting))
+        schema = self.schema(table)
+        batches = (batch for piece in pieces for batch in piece.cast(schema).to_batches())
+        reader = pa.RecordBatchReader.from_batches(schema, batches)
+        properties = CommitProperties(custom_metadata={"txlake.epoch": str(epoch)})
+        write_deltalake(self.handle(table), reader, mode="append", commit_properties=properties)
+
+    def flush(self) -> None:
+        """Write all that waits, in one commit a table; `epochs` when all others are written."""
+        staged = self.staged()
+        epochs = staged.pop("epochs", None)
+        with ThreadPoolExecutor(_WRITERS, thread_name_prefix="txlake-writer") as pool:
+            list(pool.map(self._write, staged, staged.values()))
+        if epochs is not None:
+            self._write("epochs", epochs)
+        self.drop_staged()
+
+    def _write(self, table: str, rows: pa.Table) -> None:
+        super().append(table, rows)
+
+    def drop_staged(self) -> None:
+        """Let go of what waited: it is written, or is not wanted."""
+        with self._lock:
+            for table, parts in self._staged.items():
+                self._held[table] = max(pc.max(rows["epoch"]).as_py() for rows in parts)
+                self._on_disk.pop(table, None)
+            self._staged = {}
+
+    def forget(self, table: str | None = None) -> None:
+        """Drop the handle of a table, or of all, so that the next use reads its log anew."""
+        super().forget(table)
+        with self._lock:
+            for known in (self._on_disk, self._held):
+                known.clear()
