@@ -14,6 +14,7 @@ import nbformat
 
 ROOT = Path(__file__).parents[1]
 NOTEBOOKS = ROOT / "notebooks"
+PATHS = sorted(NOTEBOOKS.glob("*.ipynb"))
 CELL_S = 120
 # Jupyter and matplotlib write into the home folder unless they are told where.
 PLACES = {

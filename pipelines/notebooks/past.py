@@ -13,6 +13,7 @@ from typing import Any, Final
 import polars as pl
 import pyarrow.compute as pc
 from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
 
 from checker.next_step import CHECK_MAX, EXPIRED, NextStep, next_step
 from pipelines.explain.rows import EpochAt, Row, epoch_rows, plain, plan_of
@@ -147,19 +148,20 @@ def fates(lake: OpenLake, when: Moment) -> pl.DataFrame:
 def versions(lake: OpenLake, when: Moment, *tables: str) -> pl.DataFrame:
     """Compare tables by Delta's own time travel with their rows of epochs up to the moment's.
 
-    `version`: the newest whose commit was of such an epoch; null where Delta has none any more,
-    because its log was cleaned, or where commits do not name their epoch. Maintenance changes files
-    and no rows: the rows of both ways are equal.
+    `version`: the newest whose commit was of such an epoch; null where Delta has none any more that
+    can be read, because its log was cleaned or its files are deleted, or where commits do not name
+    their epoch. Maintenance changes files and no rows: the rows of both ways are equal.
     """
     found = []
     for table in tables:
         text = f'SELECT count(*) FROM "{table}" WHERE epoch <= $epoch'
         by_epoch = lake.sql(text, epoch=when.epoch).item()
         version = _version_at(lake.lake.handle(table), when.epoch)
-        old = None if version is None else DeltaTable(
-            lake.path_of(table), version, storage_options=lake.lake.storage_options
-        ).to_pyarrow_dataset().count_rows()  # fmt: skip
-        found.append((table, version, old, by_epoch))
+        try:
+            count = None if version is None else _rows_of(lake, table, version)
+        except (DeltaError, OSError):
+            version = count = None
+        found.append((table, version, count, by_epoch))
     return pl.DataFrame(found, schema=_VERSIONS, orient="row")
 
 
@@ -167,3 +169,8 @@ def _version_at(table: DeltaTable, epoch: int) -> int | None:
     history = [(entry["version"], entry.get("txlake.epoch")) for entry in table.history()]
     before = [version for version, written in history if written and int(written) <= epoch]
     return max(before, default=None)
+
+
+def _rows_of(lake: OpenLake, table: str, version: int) -> int:
+    old = DeltaTable(lake.path_of(table), version, storage_options=lake.lake.storage_options)
+    return int(old.to_pyarrow_dataset().count_rows())

@@ -22,6 +22,7 @@ from examples.demo_agreement import disagreements
 from examples.demo_folders import Folders
 from examples.demo_sources import Sources
 from examples.order_service import FEW_LAMPS
+from tests.notebook_runs import PATHS, run, together
 
 ROOT = Path(__file__).parent.parent.parent
 ORDERS = 60
@@ -110,6 +111,13 @@ def test_demo_agrees_with_itself_and_what_it_says_to_try_next_works(tmp_path: Pa
         ("COMMITTED", "operation"): reminders,
         ("ROLLED_BACK", "operation"): refused,  # only lamps run out, and each has a reminder
     }
+
+    shown = run(together(PATHS), TXLAKE_LAKE=str(lake))
+    assert [one.text for one in shown if one.kind == "error"] == []
+    (ends,) = [one.rows for one in shown if one.rows and one.rows[0][-1] == "the first one"]
+    assert ("COMMITTED", "check_answer", "1") in [row[:3] for row in ends]
+    (numbers,) = [dict(one.rows) for one in shown if one.rows and one.rows[0] == ("what", "number")]
+    assert int(numbers["messages delivered"]) == committed + reminders
 
     assert list(temp.iterdir()) == []
     assert processes_that_name(tmp_path) == []

@@ -374,6 +374,18 @@ def test_a_version_of_delta_has_the_rows_up_to_its_epoch(job: PaperJob) -> None:
                             ("topics/1", None, None, 2)]  # fmt: skip
 
 
+def test_a_version_whose_files_are_deleted_is_none_any_more(job: PaperJob) -> None:
+    for number in range(3):
+        job.end(COMMIT, job.half(f"tx{number}"))
+        job.run()
+    table = job.lake.handle("outcomes")
+    table.optimize.compact()
+    table.vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False)
+    lake = opened(job)
+    found = past.versions(lake, past.moment(lake, "00:00:02"), "outcomes")
+    assert found.rows() == [("outcomes", None, None, 2)]
+
+
 # Figures.
 
 

@@ -14,11 +14,10 @@ from storage.rows import instant, milliseconds
 from storage.verify.run import verify
 from tests.lake_rows import LakeRows
 from tests.notebook_lake import CHECK_MAX, START_AT, shop_rows, write_lake
-from tests.notebook_runs import NOTEBOOKS, Shown, read, run
+from tests.notebook_runs import PATHS, Shown, read, run
 
 # The lake and the kernels once, in one process of a run by several.
 pytestmark = pytest.mark.xdist_group("notebooks")
-PATHS = sorted(NOTEBOOKS.glob("*.ipynb"))
 AT, AT_MS, AT_EPOCH = "14:05", START_AT + 15 * 60_000, 16
 Row = dict[str, Any]
 
