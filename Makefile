@@ -24,7 +24,7 @@ PIP := $(PY) -m pip install --quiet --no-input
 LOCK_OPTIONS := --quiet --universal --python-version 3.10 --generate-hashes --no-emit-index-url \
 	--no-annotate --custom-compile-command "make lock"
 
-.PHONY: FORCE help venv java jars setup test demo notebooks broker lint types lock jars-lock clean
+.PHONY: FORCE help venv java jars setup test demo bench notebooks broker lint types lock jars-lock clean
 
 help: ## Show what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -42,6 +42,10 @@ notebooks: $(VENV)/.jupyter ## Open the notebooks: on the lake TXLAKE_LAKE, else
 
 test: lint ## Run all checks and tests (does the set-up first)
 	@$(PY) -m pytest -n 2 --dist loadgroup
+
+# BENCH takes its options, as in: make bench BENCH="--size small --figures drain,backlog"
+bench: setup ## Measure everything and write docs/benchmarks (does the set-up first)
+	@$(PY) -m bench $(BENCH)
 
 lint: setup ## Check style and the direction of imports
 	@$(PY) -m ruff check .

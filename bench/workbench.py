@@ -41,7 +41,7 @@ class Workbench:
     _writers: dict[str, Writer] = dataclasses.field(default_factory=dict)
     _waiting: dict[tuple[int, Mix], tuple[str, Written]] = dataclasses.field(default_factory=dict)
     _numbers: Iterator[int] = dataclasses.field(default_factory=lambda: itertools.count(1))
-    _spark: SparkSession | None = None
+    own_spark: SparkSession | None = None  # handed in, or started when it is first needed
 
     def settings(
         self, lake: str, topics: str | None = None, **sections: dict[str, Any]
@@ -114,12 +114,12 @@ class Workbench:
 
     def spark(self) -> SparkSession:
         """Give this process's own Spark session, for epochs that run without a stream."""
-        if self._spark is None:
+        if self.own_spark is None:
             from pipelines.session import start_session
 
             self.say("starting Spark in this process")
-            self._spark = start_session("bench")
-        return self._spark
+            self.own_spark = start_session("bench")
+        return self.own_spark
 
     def new_name(self, name: str) -> str:
         """Give a name for a lake and topics that nothing has yet."""
@@ -132,9 +132,9 @@ class Workbench:
 
     def close(self) -> None:
         """Stop Spark, if it was started here."""
-        if self._spark is not None:
-            self._spark.stop()
-            self._spark = None
+        if self.own_spark is not None:
+            self.own_spark.stop()
+            self.own_spark = None
 
     def _make_check_topic(self, settings: Settings) -> None:
         """Make the topic on which the sample data's group is asked, as its producers would."""

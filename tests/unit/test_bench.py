@@ -1,0 +1,162 @@
+"""The benchmark's own arithmetic: verdicts, percentiles, epoch times, what its processes say."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import time
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from bench.__main__ import FIGURES
+from bench.counter_file import CounterFile
+from bench.epoch_times import BETWEEN, cadence_s, epoch_times, steps_s
+from bench.event_log import summarize
+from bench.figure import MET, MISSED, NOT_JUDGED, REACHED, Figure, percentile
+from bench.job_process import toml
+from bench.readable import readable_at
+from bench.report import MARKDOWN_NAME, Report, write
+from bench.sampler import Sampler
+from pipelines.settings import load, parse
+from storage import schemas
+from storage.epochs import Plan, Range, committed_row, planned_row
+from storage.lake import Lake
+from storage.rows import instant
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize(
+    ("better", "value", "verdict"),
+    [("less", 1.1, REACHED), ("less", 1.11, MET), ("less", 1.3, MET), ("less", 1.31, MISSED),
+     ("more", 0.9, MISSED), ("less", None, MISSED)],
+)  # fmt: skip
+def test_a_verdict_compares_with_must_and_aim(better: str, value: float, verdict: str) -> None:
+    must, aim = (1.3, 1.1) if better == "less" else (1.0, 2.0)
+    assert Figure("f", value, "s", "how", better, must, aim).verdict == verdict  # type: ignore[arg-type]
+
+
+def test_a_figure_of_which_nothing_is_asked_is_not_judged() -> None:
+    assert Figure("f", 1.0, "s", "how").verdict == NOT_JUDGED
+    assert Figure("f", None, "s", "how").verdict == NOT_JUDGED
+
+
+@pytest.mark.parametrize(("per_cent", "found"), [(0, 1), (50, 2), (51, 3), (99, 4), (100, 4)])
+def test_a_percentile_is_the_smallest_sample_that_so_many_do_not_exceed(
+    per_cent: float, found: float
+) -> None:
+    assert percentile([4.0, 1.0, 3.0, 2.0], per_cent) == found
+
+
+def test_no_samples_have_no_percentile() -> None:
+    with pytest.raises(ValueError, match="nothing was measured"):
+        percentile([], 50)
+
+
+def test_every_figure_has_its_module_and_is_in_the_guide() -> None:
+    modules = {path.stem for path in (ROOT / "bench" / "figures").glob("*.py")}
+    assert modules == set(FIGURES)
+    guide = (ROOT / "docs" / "PERFORMANCE.md").read_text("utf-8")
+    assert [name for name in FIGURES if f"| `{name}` |" not in guide] == []
+
+
+def test_settings_are_written_as_the_job_reads_them(tmp_path: Path) -> None:
+    sections = {
+        "lake": {"path": str(tmp_path / 'a "lake"')},
+        "kafka": {"bootstrap_servers": "127.0.0.1:1"},
+        "topics": {"auto_create_topics": False},
+        "spark": {"spark.eventLog.enabled": "true"},
+    }
+    conf = tmp_path / "job.toml"
+    conf.write_text(toml(sections), "utf-8")
+    assert load(conf) == parse(sections, "here")
+
+
+def test_a_counter_file_gives_what_was_written_last(tmp_path: Path) -> None:
+    writer, reader = CounterFile(tmp_path / "c", 2), CounterFile(tmp_path / "c", 2)
+    assert reader.read() == (0, 0)
+    writer.write(123, 45_678_901)
+    writer.write(124, 9)
+    assert reader.read() == (124, 9)
+
+
+def plan(epoch: int) -> Plan:
+    """Give a plan that lands five records."""
+    landed = Range("half", 0, 5 * epoch, 5 * epoch + 5, 100)
+    return Plan(epoch, 1_000 * epoch, {}, {}, (landed,), "c", {}, {}, {}, "bench", 1)
+
+
+def test_epoch_times_come_from_the_rows_of_an_epoch(tmp_path: Path) -> None:
+    lake = Lake(str(tmp_path))
+    lake.create(instant(0))
+    for epoch in (1, 2):
+        began = instant(10_000 * epoch)
+        steps = {"gather": 200, "decide": 300}
+        planned = planned_row(plan(epoch), began + dt.timedelta(milliseconds=200))
+        lake.append("epochs", planned)
+        ended = began + dt.timedelta(milliseconds=500 * epoch)
+        lake.append("epochs", committed_row(plan(epoch), ended, {}, {"landed_half": 4}, steps))
+    lake.append("epochs", planned_row(plan(3), instant(90_000)))  # not committed: left out
+
+    times = epoch_times(lake)
+
+    assert [(t.epoch, t.records, t.halves) for t in times] == [(1, 5, 4), (2, 5, 4)]
+    assert [t.began_at for t in times] == [10.0, 20.0]
+    assert [t.seconds for t in times] == [0.5, 1.0]
+    assert cadence_s(times) == [10.5]
+    assert steps_s(times) == {"gather": 0.4, "decide": 0.6, BETWEEN: 9.5}
+
+
+def test_a_message_is_readable_when_its_commit_is_there(tmp_path: Path) -> None:
+    lake = Lake(str(tmp_path))
+    lake.create_table("topics/1")
+    for epoch in (4, 5):
+        row = {"queue_id": 0, "queue_offset": epoch, "epoch": epoch}
+        lake.append("topics/1", pa.Table.from_pylist([row], schema=schemas.TOPIC), epoch)
+    logs = sorted((tmp_path / "topics" / "1" / "_delta_log").glob("*.json"))
+    before = readable_at(tmp_path / "topics" / "1")
+    lake.handle("topics/1").optimize.compact()  # rewrites files, and changes nothing
+    assert readable_at(tmp_path / "topics" / "1") == before
+    assert before == {4: logs[-2].stat().st_mtime, 5: logs[-1].stat().st_mtime}
+
+
+def test_sparks_jobs_are_added_up_by_what_they_were_for(tmp_path: Path) -> None:
+    task = {
+        "Executor Run Time": 70, "Executor CPU Time": 50_000_000, "JVM GC Time": 5,
+        "Input Metrics": {"Records Read": 9},
+    }  # fmt: skip
+    events = [
+        {"Event": "SparkListenerJobStart", "Job ID": 0, "Submission Time": 100,
+         "Stage Infos": [{"Stage ID": 0, "Stage Name": "toArrow at gather.py"}]},
+        {"Event": "SparkListenerTaskEnd", "Stage ID": 0, "Task Metrics": task},
+        {"Event": "SparkListenerJobEnd", "Job ID": 0, "Completion Time": 180},
+    ]  # fmt: skip
+    log = tmp_path / "app"
+    log.write_text("\n".join(map(json.dumps, events)), "utf-8")
+    *_, line = summarize([log]).splitlines()
+    assert line.split() == ["1", "80", "1", "70", "50", "5", "9", "toArrow", "at", "gather.py"]
+
+
+def spin(seconds: float) -> None:
+    """Keep a processor busy."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        sum(range(1_000))
+
+
+def test_the_sampler_sees_what_is_busy(tmp_path: Path) -> None:
+    with Sampler(tmp_path):
+        spin(0.3)
+    assert "test_bench.py:spin:" in (tmp_path / "top.txt").read_text("utf-8")
+    stacks = (tmp_path / "stacks.txt").read_text("utf-8").splitlines()
+    assert all(line.rpartition(" ")[2].isdigit() for line in stacks)
+
+
+def test_a_figure_that_could_not_be_measured_is_named_in_the_report(tmp_path: Path) -> None:
+    machine = {"cores": 2, "processor": "p", "memory_gib": 1, "system": "s", "load_before": 0}
+    report = Report("tiny", "today", "abc", machine, {}, {}, {}, [], {"drain": "no broker"})
+    write(report, tmp_path)
+    text = (tmp_path / MARKDOWN_NAME).read_text("utf-8")
+    assert "| drain | - | | | | not measured: no broker |" in text
