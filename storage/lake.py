@@ -17,30 +17,40 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.fs as pa_fs
-from deltalake import CommitProperties, DeltaTable, write_deltalake
-from deltalake.exceptions import TableNotFoundError
+from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, write_deltalake
+from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from storage.errors import NewerLakeError, NotALakeError
 from storage.schemas import FORMAT_VERSION, TABLES, TOPIC
 
 # Columns with statistics: those that prune. Bodies and properties have none.
-_STATISTICS = {
+STATISTICS = {
     "half": "queue_id,queue_offset,epoch,transaction_id",
     "schedule": "queue_id,queue_offset,epoch",
     "topics": "queue_id,queue_offset,epoch,stored_at",
 }
 _CHECKPOINT_INTERVAL = "100"  # about 100: each start replays at most this many log files
+# Looking after the log lists its folder, at every commit; maintenance does it between epochs.
+NO_LOG_UPKEEP = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
 
 
 class Lake:
     """One lake. Not shared between threads for writing to the same table.
 
-    Input: path: a folder or a URI; `storage_options` go to delta-rs as they are.
+    Input: path: a folder or a URI; `storage_options` go to delta-rs as they are; `is_maintained`:
+    somebody else makes the checkpoints of the logs, so appends need not.
     """
 
-    def __init__(self, path: str, storage_options: dict[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        path: str,
+        storage_options: dict[str, str] | None = None,
+        *,
+        is_maintained: bool = False,
+    ) -> None:
         self.path = path.rstrip("/") if "://" in path else str(Path(path).absolute())
         self.storage_options = storage_options
+        self._upkeep = NO_LOG_UPKEEP if is_maintained else None
         self._handles: dict[str, DeltaTable] = {}
 
     def table_path(self, table: str) -> str:
@@ -80,8 +90,8 @@ class Lake:
         """Make one table if it is missing: plain protocol, statistics where they prune."""
         kind = table.split("/")[0]
         configuration = {"delta.checkpointInterval": _CHECKPOINT_INTERVAL}
-        if kind in _STATISTICS:
-            configuration["delta.dataSkippingStatsColumns"] = _STATISTICS[kind]
+        if kind in STATISTICS:
+            configuration["delta.dataSkippingStatsColumns"] = STATISTICS[kind]
         DeltaTable.create(
             self.table_path(table),
             self.schema(table),
@@ -115,11 +125,14 @@ class Lake:
         Errors: TableNotFoundError from deltalake.
         """
         found = self._handles.get(table)
-        if found is None:
-            found = DeltaTable(self.table_path(table), storage_options=self.storage_options)
-            self._handles[table] = found
-        else:
-            found.update_incremental()
+        if found is not None:
+            try:
+                found.update_incremental()
+                return found
+            except DeltaError:  # its log was cleaned up beyond where we stood
+                self.forget(table)
+        found = DeltaTable(self.table_path(table), storage_options=self.storage_options)
+        self._handles[table] = found
         return found
 
     def append(self, table: str, rows: pa.Table, epoch: int | None = None) -> int:
@@ -134,6 +147,7 @@ class Lake:
             rows,
             mode="append",
             commit_properties=properties,
+            post_commithook_properties=self._upkeep,
         )
         return int(rows.num_rows)
 
@@ -157,9 +171,12 @@ class Lake:
         """Say whether a table holds rows of an epoch; only its own recovery needs to ask."""
         return bool(self.dataset(table).count_rows(filter=pc.field("epoch") == epoch))
 
-    def forget(self) -> None:
-        """Drop all handles, so that the next use reads each table's log anew."""
-        self._handles.clear()
+    def forget(self, table: str | None = None) -> None:
+        """Drop the handle of a table, or all, so that the next use reads the log anew."""
+        if table is None:
+            self._handles.clear()
+        else:
+            self._handles.pop(table, None)
 
     def last(self, table: str, column: str) -> Any:
         """Give the largest value of a column by the statistics of the log, without reading."""

@@ -64,7 +64,7 @@ def _read(
         return lake.schema(table).empty_table().select(list(columns))
     files = pa.table(lake.handle(table).get_add_actions(flatten=True))
     kept = files.filter(_may_hold(files, bounds)) if files.num_rows else files
-    filesystem = _filesystem(lake, table, kept)
+    filesystem = filesystem_of(lake, table, kept)
     parquet = ds.ParquetFileFormat()
     fragments = [
         parquet.make_fragment(path, filesystem=filesystem) for path in kept["path"].to_pylist()
@@ -119,7 +119,11 @@ def _filter(bounds: Bounds, where: pc.Expression | None) -> pc.Expression | None
     return functools.reduce(operator.and_, conditions) if conditions else None
 
 
-def _filesystem(lake: Lake, table: str, files: pa.Table) -> pa_fs.FileSystem:
+def filesystem_of(lake: Lake, table: str, files: pa.Table) -> pa_fs.FileSystem:
+    """Give the file system in which a table's files have the paths that its log gives them.
+
+    Input: `files` with path and size_bytes, as `get_add_actions` gives them.
+    """
     uri = lake.table_path(table)
     if os.path.isdir(uri):
         return pa_fs.SubTreeFileSystem(uri, pa_fs.LocalFileSystem())

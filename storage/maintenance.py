@@ -1,0 +1,178 @@
+"""Look after a lake's tables: merge small files, shorten the logs, delete what nobody needs.
+
+Every append leaves a file and an entry in the table's log. A table is kept, in steps that can be
+taken far apart from each other:
+
+1. Properties: how long Delta keeps its log and files that were replaced.
+2. Merges: small files into larger ones (`merge_plan`, `merge`).
+3. The log: a checkpoint, then entries older than that and than their retention go. The handle is
+   opened anew: delta-rs reads all commits since the checkpoint that a handle began with.
+4. VACUUM: files that were replaced longer ago than their retention, and what crashes left.
+
+Between two steps the lake is sound: each is at most one Delta commit, and changes no row. Nobody
+may append to the table while a step runs; readers need not care.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+
+from storage.lake import NO_LOG_UPKEEP, Lake
+from storage.merge import files_of, merge
+from storage.merge_plan import MergeLimits, all_merges, next_merge
+from storage.schemas import TABLES
+
+_MEMORY = 2  # rows of a merge in memory, as a multiple of the largest file
+# VACUUM looks this often in the time that replaced files are kept.
+_VACUUMS = 4
+
+
+@dataclass(frozen=True)
+class MaintenanceLimits:
+    """When a table needs what. Units: ms, bytes."""
+
+    merge_files: int
+    file_bytes_max: int
+    checkpoint_commits: int
+    log_retention_ms: int
+    file_retention_ms: int
+
+    @property
+    def merging(self) -> MergeLimits:
+        """Give what merging needs of it."""
+        return MergeLimits(self.merge_files, self.file_bytes_max)
+
+    def properties(self) -> dict[str, str]:
+        """Give the retentions as Delta's table properties."""
+        return {
+            "delta.logRetentionDuration": f"interval {self.log_retention_ms // 1000} seconds",
+            "delta.deletedFileRetentionDuration":
+                f"interval {self.file_retention_ms // 1000} seconds",
+        }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Work:
+    """What was done, or would be."""
+
+    merges: int = 0
+    files_merged: int = 0
+    bytes_before: int = 0
+    bytes_after: int = 0
+    checkpoints: int = 0
+    files_deleted: int = 0
+
+    def __add__(self, other: Work) -> Work:
+        mine, theirs = asdict(self), asdict(other)
+        return Work(**{name: mine[name] + theirs[name] for name in mine})
+
+
+class Maintenance:
+    """Look after one lake; remembers between steps what needs no second look.
+
+    Errors: DeltaError, OSError: the step did not happen, and can be taken again.
+    """
+
+    def __init__(self, lake: Lake, limits: MaintenanceLimits) -> None:
+        self.lake = lake
+        self.limits = limits
+        self._configured: set[str] = set()
+        self._left_alone: dict[str, set[str]] = {}
+        self._checkpointed: dict[str, int] = {}  # table -> version
+        self._merged_at: dict[str, float] = {}
+        self._vacuumed_at: dict[str, float] = {}
+
+    def tables(self) -> list[str]:
+        """Name the tables to look after; the SDK looks after consumer_offsets."""
+        ids = sorted(set(self.lake.read("catalog", ["table_id"])["table_id"].to_pylist()))
+        return [*(table for table in TABLES if table != "lake"), *(f"topics/{id_}" for id_ in ids)]
+
+    def steps(self, table: str, *, is_full: bool = False) -> Iterator[Work]:
+        """Take the steps that a table needs, one each time the next is asked for.
+
+        Input: `is_full`: all that can be done, not only what is worth it now.
+        """
+        if self.lake.handle(table).version() == 0:  # nothing was ever written
+            return
+        self._configure(table)
+        yield from self._merges(table, is_full)
+        if self._checkpoint(table, is_full):
+            yield Work(checkpoints=1)
+        deleted = self._vacuum(table, is_full)
+        if deleted:
+            yield Work(files_deleted=deleted)
+
+    def foretell(self, table: str) -> tuple[int, Work]:
+        """Say how many files a table has, and what a full round would do. Changes nothing."""
+        files = files_of(self.lake, table)
+        work = Work(files_deleted=len(self._vacuumable(table)))
+        for chosen in all_merges(files, self.limits.merging):
+            work += Work(1, len(chosen), sum(file.size_bytes for file in chosen))
+        return len(files), work
+
+    def _configure(self, table: str) -> None:
+        if table in self._configured:
+            return
+        handle = self.lake.handle(table)
+        wanted = self.limits.properties()
+        if not wanted.items() <= handle.metadata().configuration.items():
+            handle.alter.set_table_properties(wanted, raise_if_not_exists=False)
+        self._configured.add(table)
+
+    def _merges(self, table: str, is_full: bool) -> Iterator[Work]:
+        left_alone = self._left_alone.setdefault(table, set())
+        memory = _MEMORY * self.limits.file_bytes_max
+        while True:
+            files = files_of(self.lake, table)
+            left_alone &= {file.path for file in files}
+            chosen = next_merge(files, self.limits.merging, is_full=is_full, left_alone=left_alone)
+            if not chosen:
+                return
+            merged = merge(self.lake, table, chosen, memory)
+            if merged is None:  # too large in memory, whatever it is on disk
+                left_alone.add(chosen[0].path)
+                continue
+            self._merged_at[table] = time.monotonic()
+            yield Work(1, merged.files_before, merged.bytes_before, merged.bytes_after)
+
+    def _checkpoint(self, table: str, is_full: bool) -> bool:
+        handle = self.lake.handle(table)
+        commits = handle.version() - self._checkpointed.get(table, -self.limits.checkpoint_commits)
+        if commits < (1 if is_full else self.limits.checkpoint_commits):
+            return False
+        handle.create_checkpoint()
+        handle.cleanup_metadata()
+        self._checkpointed[table] = handle.version()
+        self.lake.forget(table)
+        self.lake.handle(table)
+        return True
+
+    def _vacuum(self, table: str, is_full: bool) -> int:
+        """Delete files that are in no kept version. Output: how many."""
+        now = time.monotonic()
+        if not is_full and not self._may_need_vacuum(table, now):
+            return 0
+        deleted = 0
+        if self._vacuumable(table):
+            gone = self.lake.handle(table).vacuum(
+                dry_run=False, full=True, post_commithook_properties=NO_LOG_UPKEEP
+            )
+            deleted = len(gone)
+        self._vacuumed_at[table] = now
+        return deleted
+
+    def _may_need_vacuum(self, table: str, now: float) -> bool:
+        """Say whether something may have passed its retention since the last VACUUM."""
+        last = self._vacuumed_at.get(table)
+        if last is None:
+            return True
+        retention_s = self.limits.file_retention_ms / 1000
+        is_dirty = self._merged_at.get(table, -retention_s) + retention_s > last
+        return is_dirty and now - last >= retention_s / _VACUUMS
+
+    def _vacuumable(self, table: str) -> list[str]:
+        """Name the files that VACUUM would delete now."""
+        # In whole hours where it is not the table's own property, so the property is the one.
+        return self.lake.handle(table).vacuum(dry_run=True, full=True)
