@@ -28,7 +28,7 @@ from bench.sizes import SIZES, Size
 from bench.workbench import Workbench
 from pipelines.broker import Broker
 
-REPORTS = Path(__file__).parent.parent / "docs" / "benchmarks"
+_ROOT = Path(__file__).parent.parent
 # In this order: whole systems first; then epochs in this process, whose Spark stays.
 FIGURES = (
     "drain", "exactness", "size_on_disk", "sustained", "latency", "checks", "lateness", "memory",
@@ -95,7 +95,7 @@ def main() -> None:
     parser.add_argument("--list", action="store_true", help="print the figures' names")
     parser.add_argument("--transactions", type=int, help="of the drain, instead of the size's")
     parser.add_argument("--seconds", type=float, help="of the figures that last, instead of its")
-    parser.add_argument("--report", type=Path, help="a folder; default: docs/benchmarks/<size>")
+    parser.add_argument("--report", type=Path, help="a folder for the report")
     parser.add_argument("--profile", type=Path, help="profile the jobs, into this folder")
     parser.add_argument("--folder", type=Path, help="for all data; kept. Default: a temporary one")
     options = parser.parse_args()
@@ -120,7 +120,9 @@ def main() -> None:
     finally:
         if options.folder is None:
             shutil.rmtree(folder, ignore_errors=True)
-    into = options.report or REPORTS / options.size
+    # Only a report of everything stands beside the documents.
+    reports = "build" if options.figures else "docs"
+    into = options.report or _ROOT / reports / "benchmarks" / options.size
     report.write(written, into)
     say(f"the report is in {into}")
     sys.exit(1 if written.failed else 0)

@@ -32,6 +32,8 @@ class Report:
 def write(report: Report, folder: Path) -> None:
     """Write the report into a folder, over an older one."""
     folder.mkdir(parents=True, exist_ok=True)
+    for old in folder.glob("*.png"):
+        old.unlink()
     pictures = {}
     for figure in report.figures:
         for number, plot in enumerate(figure.plots, 1):

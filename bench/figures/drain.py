@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bench.epoch_times import EpochTime, epoch_times, steps_s
 from bench.figure import Figure, Plot
+from bench.job_process import BenchError
 from bench.sample_data import Written
 from bench.workbench import Workbench
 
@@ -17,8 +18,11 @@ def drained(bench: Workbench, lake: str, topics: str, written: Written) -> list[
     with bench.job(lake, topics) as job:
         job.wait_until_landed(written.records, _TIMEOUT_S)
     times = epoch_times(job.lake)
-    landing = [time for time in times if time.records]
-    return times[: times.index(landing[-1]) + 1]
+    while not times[-1].halves:  # checks, while the job was stopped
+        times.pop()
+    if sum(time.halves for time in times) != written.halves:
+        raise BenchError(f"{lake} does not have all of {written.halves} halves")
+    return times
 
 
 def span_s(times: list[EpochTime]) -> float:
