@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from pipelines import cli_admin, cli_setup, cli_submit, cli_tx, cli_verify
+from pipelines import cli_admin, cli_maintain, cli_setup, cli_submit, cli_tx, cli_verify
 from pipelines.cli_lake import OperatorError
 from pipelines.errors import JobError
 from pipelines.java import JavaError
@@ -81,6 +81,7 @@ for command in (
     cli_submit.spark_submit,
     *cli_tx.COMMANDS,
     *cli_admin.COMMANDS,
+    cli_maintain.maintain,
     cli_verify.verify,
 ):
     main.add_command(command)

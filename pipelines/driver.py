@@ -30,6 +30,7 @@ from pipelines.errors import ClockError, JobError, KafkaAwayError, StartError, S
 from pipelines.jvm_lock import JvmLock
 from pipelines.kafka_options import spark_options
 from pipelines.kafka_topics import KafkaTopics, Place
+from pipelines.maintain import Maintainer
 from pipelines.session import start_session
 from pipelines.settings import Settings
 from storage.epochs import Plan
@@ -87,7 +88,7 @@ class Driver:
 
         Errors: JobError, LakeError, JavaError, JarError, SettingsError: one sentence each.
         """
-        lake = Lake(self._settings.lake.path)
+        lake = Lake(self._settings.lake.path, is_maintained=True)
         try:
             self._run_alone(lake)
         except Exception as error:
@@ -126,6 +127,13 @@ class Driver:
             settings.transaction.message_bytes_max,
         )
         away = _Away(settings.kafka.bootstrap_servers)
+        maintainer = Maintainer(
+            lake,
+            settings.maintenance_limits(),
+            settings.maintenance.slice_ms,
+            settings.kafka.admin_topic,
+            self._stop.is_set,
+        )
         clock: EpochClock | None = None
         epochs: Epochs | None = None
         try:
@@ -139,7 +147,7 @@ class Driver:
                     except Exception as error:
                         raise _told(error, epochs) from error
                     away.is_over()
-                    self._stream(spark, lake, kafka, epochs, clock)
+                    self._stream(spark, lake, kafka, epochs, clock, maintainer)
                 except KafkaAwayError as error:
                     self._stop.wait(away.wait_s(error))
         finally:
@@ -201,9 +209,11 @@ class Driver:
         kafka: KafkaTopics,
         epochs: Epochs,
         clock: EpochClock | None,
+        maintainer: Maintainer,
     ) -> None:
         """Run the query until it is to stop, or ends by itself."""
         settings = self._settings
+        trigger_s = settings.stream.trigger_interval_ms / 1000
         checkpoint = self._fresh_checkpoint(lake)
         self._failure = None
 
@@ -225,6 +235,7 @@ class Driver:
                 raise
             if plan is not None and self._on_epoch is not None:
                 self._on_epoch(plan, time.monotonic() - started)
+            maintainer.after_batch(plan, trigger_s - (time.monotonic() - started))
 
         starts = epochs.start_offsets()
         source = _source(spark, settings, starts)

@@ -6,12 +6,39 @@ free only when that JVM is dead. Every driver takes it, so that each kind sees t
 
 from __future__ import annotations
 
+import fcntl
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from storage.errors import LakeLockedError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+_NAME = "_driver.jvm.lock"
+
+
+def _locked(lake_path: str) -> LakeLockedError:
+    return LakeLockedError(
+        f"the lake {lake_path} is written by the JVM of another driver, whose Python may "
+        "be dead already: one driver at a time; stop it first"
+    )
+
+
+@contextmanager
+def held_without_jvm(lake_path: str) -> Iterator[None]:
+    """Hold the same lock from Python, for what writes a lake without a JVM.
+
+    Errors: LakeLockedError when a JVM has it.
+    """
+    with open(f"{lake_path}/{_NAME}", "a") as file:
+        try:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # java.nio's locks are these
+        except OSError as error:
+            raise _locked(lake_path) from error
+        yield
 
 
 class JvmLock:
@@ -25,13 +52,10 @@ class JvmLock:
         if "://" in lake_path:
             return
         jvm: Any = spark._jvm
-        file = jvm.java.io.RandomAccessFile(f"{lake_path}/_driver.jvm.lock", "rw")
+        file = jvm.java.io.RandomAccessFile(f"{lake_path}/{_NAME}", "rw")
         if file.getChannel().tryLock() is None:
             file.close()
-            raise LakeLockedError(
-                f"the lake {lake_path} is written by the JVM of another driver, whose Python may "
-                "be dead already: one driver at a time; stop it first"
-            )
+            raise _locked(lake_path)
         self._file = file
 
     def release(self) -> None:

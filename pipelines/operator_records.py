@@ -47,9 +47,10 @@ def operation(half: Row, decision: str, actor: str, reason: str) -> Record:
     return Record(OP, half["queue_id"], body, [*headers, _VERSION])
 
 
-def command(name: str, target: str, actor: str, reason: str) -> Record:
-    """Make a command for the admin topic."""
-    values = ((p.COMMAND, name), (p.TARGET, target), (p.ACTOR, actor), (p.REASON, reason))
+def command(name: str, target: str | None, actor: str, reason: str) -> Record:
+    """Make a command for the admin topic; some have no target."""
+    about = () if target is None else ((p.TARGET, target),)
+    values = ((p.COMMAND, name), *about, (p.ACTOR, actor), (p.REASON, reason))
     return Record(ADMIN, 0, None, [*((key, text.encode()) for key, text in values), _VERSION])
 
 

@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 
 from checker.frames import Parameters
 from storage.kafka_rows import ADMIN, HALF, OP, SCHEDULE, WireLimits
+from storage.maintenance import MaintenanceLimits
 from txlake import protocol as p
 
 if sys.version_info >= (3, 11):
@@ -138,6 +139,18 @@ class StreamSettings:
 
 
 @dataclass(frozen=True)
+class MaintenanceSettings:
+    """How the lake's tables are kept in shape while the stream runs."""
+
+    merge_files: int = field(default=16, metadata=_whole(2, 1_000))
+    file_bytes_max: int = field(default=33_554_432, metadata=_whole(1_048_576, 2**30))
+    slice_ms: int = field(default=250, metadata=_whole(0, _DAY_MS))
+    checkpoint_commits: int = field(default=32, metadata=_whole(1, 10_000))
+    log_retention_ms: int = field(default=600_000, metadata=_whole(60_000))
+    file_retention_ms: int = field(default=3_600_000, metadata=_whole(60_000))
+
+
+@dataclass(frozen=True)
 class Settings:
     """All settings of one job."""
 
@@ -147,6 +160,7 @@ class Settings:
     topics: TopicSettings = field(default_factory=TopicSettings)
     delay: DelaySettings = field(default_factory=DelaySettings)
     stream: StreamSettings = field(default_factory=StreamSettings)
+    maintenance: MaintenanceSettings = field(default_factory=MaintenanceSettings)
     spark: dict[str, str] = field(default_factory=dict)
 
     def parameters(self) -> Parameters:
@@ -176,6 +190,17 @@ class Settings:
             check_topic_prefix=self.kafka.check_topic_prefix,
             message_bytes_max=self.transaction.message_bytes_max,
             messages_max=self.transaction.messages_max,
+        )
+
+    def maintenance_limits(self) -> MaintenanceLimits:
+        """Give what decides when a table needs what."""
+        m = self.maintenance
+        return MaintenanceLimits(
+            m.merge_files,
+            m.file_bytes_max,
+            m.checkpoint_commits,
+            m.log_retention_ms,
+            m.file_retention_ms,
         )
 
 
@@ -214,6 +239,9 @@ def parse(values: dict[str, Any], source: str) -> Settings:
         topics=_section(TopicSettings, "topics", values.get("topics", {}), source),
         delay=_section(DelaySettings, "delay", values.get("delay", {}), source),
         stream=_section(StreamSettings, "stream", values.get("stream", {}), source),
+        maintenance=_section(
+            MaintenanceSettings, "maintenance", values.get("maintenance", {}), source
+        ),
         spark=_spark(values.get("spark", {}), source),
     )
     _check_together(settings, source)
@@ -263,6 +291,13 @@ def _check_together(settings: Settings, source: str) -> None:
             f"{source}: [lake] retention_ms = {settings.lake.retention_ms} is below [transaction] "
             f"half_retention_ms = {t.half_retention_ms}: a half would be deleted before it ends; "
             "at least that is allowed"
+        )
+    m = settings.maintenance
+    if m.file_retention_ms < m.log_retention_ms:
+        raise SettingsError(
+            f"{source}: [maintenance] file_retention_ms = {m.file_retention_ms} is below "
+            f"log_retention_ms = {m.log_retention_ms}: versions that the log still has would lack "
+            "files; at least that is allowed"
         )
     names = [*settings.kafka.topics().values(), *p.SYSTEM_REAL_TOPICS]
     twice = sorted({name for name in names if names.count(name) > 1})

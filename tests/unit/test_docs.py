@@ -42,6 +42,7 @@ SECTIONS = {
             settings.TopicSettings,
             settings.DelaySettings,
             settings.StreamSettings,
+            settings.MaintenanceSettings,
         ),
         strict=False,
     )

@@ -1,0 +1,240 @@
+"""Maintenance between epochs: when a round begins, how long it goes on; it stops nothing."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from deltalake import DeltaTable
+
+from pipelines import cli_maintain, maintain, operator_records
+from pipelines.cli import main
+from pipelines.cli_lake import OperatorError
+from pipelines.jvm_lock import held_without_jvm
+from pipelines.maintain import Maintainer
+from pipelines.operator_records import Record
+from pipelines.settings import load
+from storage.epochs import Plan, read_progress
+from storage.lake import Lake
+from storage.lock import LakeLock
+from storage.maintenance import Maintenance, MaintenanceLimits, Work
+from storage.merge import files_of
+from storage.verify.run import verify
+from tests.paper_job import PaperJob
+from txlake.protocol import ADMIN_TOPIC, COMMIT, MAINTAIN
+
+EVERY = 3
+LIMITS = MaintenanceLimits(EVERY, 1 << 25, EVERY, 3_600_000, 3_600_000)
+
+
+def run_epochs(job: PaperJob, count: int) -> Iterator[Plan]:
+    """Run epochs of one transaction each."""
+    for _ in range(count):
+        job.end(COMMIT, job.half())
+        yield run_epoch(job)
+
+
+def run_epoch(job: PaperJob) -> Plan:
+    job.run()
+    plan = read_progress(Lake(job.lake.path)).last
+    assert plan is not None
+    return plan
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> PaperJob:
+    return PaperJob(tmp_path / "lake")
+
+
+def maintainer_of(job: PaperJob, slice_ms: int = 60_000, stops: bool = False) -> Maintainer:
+    lake = Lake(job.lake.path, is_maintained=True)
+    return Maintainer(lake, LIMITS, slice_ms, ADMIN_TOPIC, lambda: stops)
+
+
+def count_files(job: PaperJob) -> int:
+    return len(files_of(Lake(job.lake.path), "half"))
+
+
+def test_a_round_begins_every_so_many_epochs(
+    job: PaperJob, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "txlake.maintain")
+    maintainer = maintainer_of(job)
+    files = []
+    for plan in run_epochs(job, 2 * EVERY):
+        maintainer.after_batch(plan, 0.0)
+        maintainer.after_batch(None, 1.0)
+        files.append(count_files(job))
+    assert files == [1, 2, 1, 2, 3, 2]
+    told = [record.getMessage() for record in caplog.records]
+    assert len(told) == 2
+    assert told[0].startswith("maintenance: 18 files of 0.1 MB became 5 of 0.0 MB, ")
+
+
+def test_without_epochs_nothing_is_done(job: PaperJob) -> None:
+    maintainer = maintainer_of(job)
+    for plan in run_epochs(job, EVERY):
+        maintainer.after_batch(plan, 0.0)
+    versions = [DeltaTable(job.lake.table_path(t)).version() for t in ("half", "epochs", "op")]
+    for _ in range(20):
+        maintainer.after_batch(None, 1.0)
+    assert versions == [
+        DeltaTable(job.lake.table_path(t)).version() for t in ("half", "epochs", "op")
+    ]
+
+
+def test_under_constant_load_a_round_is_cut_into_slices(
+    job: PaperJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A clock that moves a second with every look: one step is all that fits into a slice."""
+    taken: list[str] = []
+    steps = Maintenance.steps
+
+    def counted(maintenance: Maintenance, table: str, *, is_full: bool = False) -> Iterator[Work]:
+        for work in steps(maintenance, table, is_full=is_full):
+            taken.append(table)
+            yield work
+
+    monkeypatch.setattr(Maintenance, "steps", counted)
+    clock = itertools.count(0.0, 1.0)
+    monkeypatch.setattr(maintain.time, "monotonic", lambda: next(clock))
+    maintainer = maintainer_of(job, slice_ms=250)
+    counts = []
+    for plan in run_epochs(job, 3 * EVERY):
+        before = len(taken)
+        maintainer.after_batch(plan, -1.0)
+        counts.append(len(taken) - before)
+    assert counts[: EVERY - 1] == [0] * (EVERY - 1)
+    assert max(counts) == 1
+    before = len(taken)
+    maintainer.after_batch(None, 100.0)  # at a quiet moment the round goes on
+    assert len(taken) > before + 1
+
+
+def test_what_goes_wrong_stops_no_epoch_and_is_tried_again(
+    job: PaperJob, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    maintainer = maintainer_of(job)
+    with monkeypatch.context() as patch:
+
+        def fails(*_: Any, **__: Any) -> None:
+            raise OSError("no space")
+
+        patch.setattr(DeltaTable, "create_write_transaction", fails)
+        for plan in run_epochs(job, EVERY):
+            maintainer.after_batch(plan, 0.0)
+    assert count_files(job) == EVERY
+    assert "maintenance of half did not end, nothing is lost" in caplog.text
+    for plan in run_epochs(job, EVERY):
+        maintainer.after_batch(plan, 0.0)
+    assert count_files(job) == 1
+
+
+def test_no_step_is_begun_when_the_job_stops(job: PaperJob) -> None:
+    maintainer = maintainer_of(job, stops=True)
+    for plan in run_epochs(job, EVERY):
+        maintainer.after_batch(plan, 0.0)
+    assert count_files(job) == EVERY
+
+
+def test_an_operators_command_starts_a_full_round_after_its_epoch(
+    job: PaperJob, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "txlake.maintain")
+    maintainer = maintainer_of(job)
+    for plan in run_epochs(job, 2):
+        maintainer.after_batch(plan, 0.0)
+    job.command("PING", "")
+    maintainer.after_batch(run_epoch(job), 0.0)
+    assert count_files(job) == 2
+    job.command(MAINTAIN, "", actor="ada", reason="before the audit")
+    maintainer.after_batch(run_epoch(job), 0.0)
+    assert count_files(job) == 1
+    assert "maintenance asked for by ada: before the audit" in caplog.text
+    assert verify_rows(job) == (4, 2)
+
+
+def verify_rows(job: PaperJob) -> tuple[int, int]:
+    report = verify(Lake(job.lake.path))
+    return report.last_epoch, report.numbers["halves"]
+
+
+# The command.
+
+
+@pytest.fixture
+def conf(tmp_path: Path) -> str:
+    path = tmp_path / "job.toml"
+    path.write_text(
+        f'[lake]\npath = "{tmp_path / "lake"}"\n[kafka]\nbootstrap_servers = "127.0.0.1:1"\n'
+    )
+    return str(path)
+
+
+def txlake(*words: str) -> Result:
+    return CliRunner().invoke(main, ["maintain", *words], prog_name="txlake")
+
+
+def said(*words: str, code: int = 0) -> str:
+    result = txlake(*words)
+    assert result.exit_code == code, (result.output, result.exception)
+    return result.output
+
+
+def test_a_dry_run_says_what_would_be_done_and_offline_does_it(job: PaperJob, conf: str) -> None:
+    for _ in run_epochs(job, 3):
+        pass
+    text = said("--conf", conf, "--dry-run")
+    assert "table     files  to merge  into  MB    to delete\n" in text
+    assert "epochs    6      6         1" in text
+    assert text.endswith("14 tables, 5 with something to do; nothing was changed\n")
+    rows = json.loads(said("--conf", conf, "--dry-run", "-o", "json"))
+    assert rows[0] == {
+        "table": "half", "files": 3, "to merge": 3, "into": 1, "MB": 0.02, "to delete": 0,
+    }  # fmt: skip
+    assert count_files(job) == 3
+    done = json.loads(said("--conf", conf, "--offline", "-o", "json"))
+    assert (done["files_merged"], done["merges"]) == (18, 5)
+    assert count_files(job) == 1
+    assert "0 files of 0.0 MB became 0" in said("--conf", conf, "--offline")
+
+
+def test_offline_is_refused_while_a_driver_holds_the_lake(job: PaperJob, conf: str) -> None:
+    lock = LakeLock(job.lake.path, "host:1:driver")
+    text = said("--conf", conf, "--offline", code=1)
+    lock.release()
+    assert "is written by host:1:driver: one driver at a time" in text
+    with held_without_jvm(job.lake.path):  # of this process, so it can be taken again
+        said("--conf", conf, "--offline")
+
+
+def test_the_command_is_a_record_without_a_target(
+    job: PaperJob, conf: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[tuple[Record, str]] = []
+
+    def write(_: Any, record: Record, cluster_id: str) -> int:
+        written.append((record, cluster_id))
+        return 7
+
+    monkeypatch.setattr(operator_records, "write", write)
+    run_epoch(job)
+    text = said("--conf", conf, "--reason", "why", "--actor", "ada")
+    ((record, cluster_id),) = written
+    assert record.texts() == {"COMMAND": "MAINTAIN", "ACTOR": "ada", "REASON": "why", "TXV": "1"}
+    assert (record.kind, record.partition, cluster_id) == ("admin", 0, "cluster")
+    assert text.startswith("written to TXLAKE_ADMIN partition 0 offset 7: COMMAND MAINTAIN; ")
+    assert txlake("--conf", conf).exit_code == 2, "it says why, or does not ask"
+
+
+def test_a_shared_store_has_no_lock_and_no_offline_run(tmp_path: Path) -> None:
+    path = tmp_path / "job.toml"
+    path.write_text('[lake]\npath = "s3://b/l"\n[kafka]\nbootstrap_servers = "127.0.0.1:1"\n')
+    with pytest.raises(OperatorError, match="is on a shared store, where no lock says"):
+        cli_maintain._run(load(path), "text")
