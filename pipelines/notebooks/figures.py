@@ -37,11 +37,13 @@ class Picture(Figure):
         return file.getvalue()
 
 
-def picture(title: str, height_in: float = 3.4, rows: int = 1) -> tuple[Picture, list[Axes]]:
-    """Make a figure with its title and so many plots, one above the other with one time axis."""
+def picture(
+    title: str, height_in: float = 3.4, rows: int = 1, *, is_one_axis: bool = True
+) -> tuple[Picture, list[Axes]]:
+    """Make a figure with its title and so many plots, one above the other, with one x axis."""
     figure = Picture(figsize=(_WIDTH_IN, height_in), dpi=_DPI, layout="constrained")
     figure.suptitle(title, fontsize=12, x=0.01, ha="left")
-    axes = figure.subplots(rows, 1, sharex=True, squeeze=False)[:, 0].tolist()
+    axes = figure.subplots(rows, 1, sharex=is_one_axis, squeeze=False)[:, 0].tolist()
     for one in axes:
         one.spines[["top", "right"]].set_visible(False)
         one.grid(axis="x", color="#dddddd", linewidth=0.6)

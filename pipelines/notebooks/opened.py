@@ -30,7 +30,7 @@ SELECT DISTINCT h.queue_id, h.unit_offset, c.epoch
 FROM (SELECT epoch, regexp_extract(target, '^half:([0-9]+)-([0-9]+)$', ['queue_id', 'offset']) AS at
       FROM admin WHERE result = 'rearmed') c
 JOIN halves h ON h.queue_id = c.at.queue_id::INTEGER AND h.queue_offset = c.at.offset::BIGINT;
-CREATE VIEW waits AS
+CREATE TABLE waits AS
 WITH begun AS (
   SELECT queue_id, queue_offset, producer_group, transaction_id, real_topic,
     epoch AS from_epoch, stored_at AS from_at
@@ -42,8 +42,10 @@ WITH begun AS (
   JOIN plans p ON r.epoch = p.epoch
 )
 SELECT b.*, o.epoch AS to_epoch, o.decided_at AS to_at, o.outcome, o.cause
-FROM begun b ASOF LEFT JOIN outcomes o
+FROM begun b LEFT JOIN outcomes o
   ON b.queue_id = o.queue_id AND b.queue_offset = o.queue_offset AND b.from_epoch <= o.epoch
+QUALIFY row_number() OVER
+  (PARTITION BY b.queue_id, b.queue_offset, b.from_epoch ORDER BY o.epoch) = 1
 """
 
 
