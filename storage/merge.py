@@ -26,7 +26,6 @@ from deltalake.transaction import AddAction, RemoveAction
 
 from storage.lake import NO_LOG_UPKEEP, STATISTICS, Lake
 from storage.merge_plan import TableFile, merged_name
-from storage.pruned import filesystem_of
 
 _PLACE = ("queue_id", "queue_offset")
 _BY_EPOCH: Final = ("epoch",)
@@ -96,7 +95,7 @@ def _read(
     listed = pa.table(
         {"path": [f.path for f in files], "size_bytes": [f.size_bytes for f in files]}
     )
-    filesystem = filesystem_of(lake, table, listed)
+    filesystem = lake.filesystem(table, listed)
     parquet = ds.ParquetFileFormat()
     batches: list[pa.RecordBatch] = []
     taken: list[TableFile] = []
@@ -116,7 +115,7 @@ def _read(
 
 def _write(lake: Lake, table: str, name: str, rows: pa.Table) -> int:
     """Write the rows into one file. Output: its size in bytes."""
-    filesystem = filesystem_of(lake, table, pa.table({"path": [name], "size_bytes": [0]}))
+    filesystem = lake.filesystem(table, pa.table({"path": [name], "size_bytes": [0]}))
     least, most = _GROUP_ROWS
     group_rows = max(least, min(most, _GROUP_BYTES * rows.num_rows // max(rows.nbytes, 1)))
     narrow = [field.name for field in rows.schema if _has_order(field.type)]

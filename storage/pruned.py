@@ -9,16 +9,13 @@ from __future__ import annotations
 import bisect
 import functools
 import operator
-import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
-import pyarrow.fs as pa_fs
 from deltalake.exceptions import DeltaError, TableNotFoundError
-from deltalake.fs import DeltaStorageHandler
 
 if TYPE_CHECKING:
     from storage.lake import Lake
@@ -64,7 +61,7 @@ def _read(
         return lake.schema(table).empty_table().select(list(columns))
     files = pa.table(lake.handle(table).get_add_actions(flatten=True))
     kept = files.filter(_may_hold(files, bounds)) if files.num_rows else files
-    filesystem = filesystem_of(lake, table, kept)
+    filesystem = lake.filesystem(table, kept)
     parquet = ds.ParquetFileFormat()
     fragments = [
         parquet.make_fragment(path, filesystem=filesystem) for path in kept["path"].to_pylist()
@@ -117,15 +114,3 @@ def _filter(bounds: Bounds, where: pc.Expression | None) -> pc.Expression | None
         if most is not None:
             conditions.append(field <= most)
     return functools.reduce(operator.and_, conditions) if conditions else None
-
-
-def filesystem_of(lake: Lake, table: str, files: pa.Table) -> pa_fs.FileSystem:
-    """Give the file system in which a table's files have the paths that its log gives them.
-
-    Input: `files` with path and size_bytes, as `get_add_actions` gives them.
-    """
-    uri = lake.table_path(table)
-    if os.path.isdir(uri):
-        return pa_fs.SubTreeFileSystem(uri, pa_fs.LocalFileSystem())
-    sizes = dict(zip(files["path"].to_pylist(), files["size_bytes"].to_pylist(), strict=True))
-    return pa_fs.PyFileSystem(DeltaStorageHandler(uri, lake.storage_options, sizes))

@@ -91,3 +91,28 @@ def test_an_empty_table_has_no_rows(tmp_path: Path) -> None:
     lake = Lake(str(tmp_path / "lake"))
     lake.create_table("op")
     assert offsets(lake, {"queue_offset": [1]}) == []
+
+
+@pytest.mark.parametrize(
+    ("where", "expected"),
+    [
+        (pc.field("queue_offset") == 55, [55]),
+        (pc.field("queue_offset").isin([7, 55]), [7, 55]),
+        (pc.field("producer_group").is_null(), list(range(90, 100))),
+        (pc.field("epoch").is_null() & (pc.field("queue_offset") > 97), [98, 99]),
+        (~pc.field("epoch").is_valid() & (pc.field("queue_id") == 1), list(range(1, 100, 2))),
+    ],
+)
+def test_a_dataset_finds_the_same_rows_as_delta_rs_would(
+    lake: Lake, where: pc.Expression, expected: list[int]
+) -> None:
+    theirs = lake.handle("op").to_pyarrow_dataset()
+    ours = lake.dataset("op")
+    assert ours.schema == theirs.schema
+    assert sorted(ours.to_table(filter=where)["queue_offset"].to_pylist()) == expected
+    assert ours.to_table(filter=where).equals(theirs.to_table(filter=where))
+
+
+def test_a_dataset_opens_only_the_files_that_the_statistics_leave_open(lake: Lake) -> None:
+    kept = lake.dataset("op").get_fragments(filter=pc.field("queue_offset") == 55)
+    assert len(list(kept)) == 1
