@@ -11,6 +11,7 @@ from pipelines.explain.report import reports
 from pipelines.explain.show import lines
 from pipelines.explain.target import parse_target
 from pipelines.notebooks.opened import CONSUMER_OFFSETS, OpenLake
+from storage.errors import LakeError
 from storage.rows import instant, milliseconds
 from storage.schemas import TABLES
 
@@ -92,16 +93,23 @@ def where_committed_went(lake: OpenLake) -> pl.DataFrame:
 
 
 def most_telling(lake: OpenLake) -> str:
-    """Name a transaction worth telling: one that a check ended, if any; of those the most asked."""
+    """Name a transaction worth telling: one that a check ended, if any; of those the most asked.
+
+    Errors: LakeError where there is no transaction yet.
+    """
     found = lake.sql(
         """
-        SELECT o.transaction_id FROM outcomes o
-        LEFT JOIN checks c ON o.queue_id = c.queue_id AND o.queue_offset = c.queue_offset
-        GROUP BY o.transaction_id
-        ORDER BY bool_or(o.cause = 'check_answer') DESC, bool_or(o.outcome = 'COMMITTED') DESC,
-          count(c.check_id) DESC, min(o.epoch), o.transaction_id LIMIT 1
+        SELECT h.transaction_id FROM halves h
+        LEFT JOIN outcomes o ON h.queue_id = o.queue_id AND h.queue_offset = o.queue_offset
+        LEFT JOIN checks c ON h.queue_id = c.queue_id AND h.queue_offset = c.queue_offset
+        GROUP BY h.transaction_id
+        ORDER BY coalesce(bool_or(o.cause = 'check_answer'), false) DESC,
+          coalesce(bool_or(o.outcome = 'COMMITTED'), false) DESC,
+          count(c.check_id) DESC, min(h.epoch), h.transaction_id LIMIT 1
         """
     )
+    if found.is_empty():
+        raise LakeError(f"the lake {lake.lake.path} has no transaction that can be read yet")
     return str(found.item())
 
 

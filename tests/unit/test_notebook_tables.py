@@ -95,6 +95,17 @@ def test_a_rearmed_half_waits_a_second_time(job: PaperJob) -> None:
     ]  # fmt: skip
 
 
+def test_a_transaction_that_nobody_ended_can_be_told_too(job: PaperJob) -> None:
+    job.run()
+    with pytest.raises(LakeError, match="no transaction that can be read yet"):
+        tables.most_telling(opened(job))
+    job.half("lonely")
+    job.run()
+    lake = opened(job)
+    assert tables.most_telling(lake) == "lonely"
+    assert tables.life(lake, "lonely")["kind"].to_list() == ["half"]
+
+
 def test_a_rearmed_set_waits_whole(job: PaperJob) -> None:
     for seq in range(2):
         job.half("set", tran_size=2, tran_seq=seq)
