@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from pipelines import cli_admin, cli_maintain, cli_setup, cli_submit, cli_tx, cli_verify
+from pipelines import cli_admin, cli_maintain, cli_replay, cli_setup, cli_submit, cli_tx, cli_verify
 from pipelines.cli_lake import OperatorError
 from pipelines.errors import JobError
 from pipelines.java import JavaError
@@ -83,6 +83,7 @@ for command in (
     *cli_admin.COMMANDS,
     cli_maintain.maintain,
     cli_verify.verify,
+    *cli_replay.COMMANDS,
 ):
     main.add_command(command)
 

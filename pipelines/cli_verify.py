@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from pipelines.cli_lake import Command
 from storage.lake import Lake
 from storage.verify.run import EPOCH_MAX, NAMED_MAX, Finding, Report
 from storage.verify.run import verify as verify_lake
@@ -27,11 +28,16 @@ def _epochs(_: click.Context, parameter: click.Parameter, text: str | None) -> t
     return int(first), int(last)
 
 
+def epochs_option(command: Command) -> Command:
+    """Let a command name the first and the last epoch that it is about."""
+    return click.option(
+        "--epochs", metavar="FROM-TO", callback=_epochs, help="Only these, as if no later ones."
+    )(command)
+
+
 @click.command()
 @click.option("--lake", "path", required=True, help="Where the lake is: a folder or a URI.")
-@click.option(
-    "--epochs", metavar="FROM-TO", callback=_epochs, help="Only these, as if no later ones were."
-)
+@epochs_option
 @click.option(
     "-o", "output", type=click.Choice(["text", "json"]), default="text", show_default=True
 )

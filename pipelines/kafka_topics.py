@@ -194,6 +194,14 @@ class KafkaTopics:
         """Give the first offset that Kafka still has of each partition."""
         return self._offsets(places, OffsetSpec.earliest())  # type: ignore[no-untyped-call]
 
+    def offsets_at(self, places: Iterable[Place], at_ms: int) -> dict[Place, int]:
+        """Give the first offset stored at that instant or later; where there is none, the end."""
+        places = list(places)
+        ends = self.end_offsets(places)
+        spec = OffsetSpec.for_timestamp(at_ms)
+        found = self._offsets(places, spec)
+        return {place: found[place] if found[place] >= 0 else end for place, end in ends.items()}
+
     def _offsets(self, places: Iterable[Place], spec: Any) -> dict[Place, int]:
         wanted = {TopicPartition(topic, partition): spec for topic, partition in places}
         if not wanted:

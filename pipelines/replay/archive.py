@@ -160,10 +160,10 @@ class Archive:
 
 
 def _open(kind: str, path: str) -> ds.Dataset:
-    if DeltaTable.is_deltatable(path):
-        folder, _, name = path.rstrip("/").rpartition("/")
-        return Lake(folder).dataset(name)
     try:
+        if DeltaTable.is_deltatable(path):
+            folder, _, name = path.rstrip("/").rpartition("/")
+            return Lake(folder).dataset(name)
         return ds.dataset(path, format="parquet")
     except (OSError, pa.ArrowInvalid) as error:
         raise StartError(f"{kind} records: {path} is no Delta table and no Parquet") from error

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, NoReturn, cast
 
@@ -25,6 +25,7 @@ from storage.kafka_rows import HALF, WireLimits
 from storage.lake import Lake
 from storage.messages import Tables
 from storage.staged import StagedLake
+from txlake.protocol import UNDELIVERABLE_TOPIC
 
 _ATTEMPTS_AMONG_DUE = """
 SELECT queue_id, queue_offset, arm, check_times, any_value(c.check_id) AS check_id,
@@ -88,18 +89,24 @@ class ReplayedEpochs(Epochs):
             for row in self._state.next_offsets.to_pylist()
         }
 
+    def undeliverable_tables(self) -> list[str]:
+        """Name the table of TRANS_UNDELIVERABLE_TOPIC, if there is one: commands look into it."""
+        rows = self._state.topics.filter(pc.field("topic") == UNDELIVERABLE_TOPIC)
+        return [f"topics/{table_id}" for table_id in rows["table_id"].to_pylist()]
+
     def begin(self, lake: Lake, progress: Progress) -> None:
         """Take the state of a lake after its last committed epoch."""
         self._state = restore(lake, progress, self.limits.topics[HALF])
         self._last = progress.last
 
-    def replay_chunk(self, chunk: Chunk) -> None:
-        """Run some recorded epochs."""
+    def replay_chunk(self, chunk: Chunk, tell: Callable[[int], None]) -> None:
+        """Run some recorded epochs; `tell` is told how many records each has landed."""
         for recorded in chunk.epochs:
             epoch = recorded.plan.epoch
             self._recorded.checks = chunk.checks.filter(pc.field("epoch") == epoch)
             records = chunk.records(epoch)
             self.replay(recorded.plan, records, recorded.has_snapshot, chunk.is_heavy)
+            tell(recorded.record_count)
 
     def replay(
         self,

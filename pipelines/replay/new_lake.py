@@ -129,20 +129,19 @@ def _rebuild(
     _check_same_history(source.lake, target, held)
     epochs.begin(target, held)
     first = held.next_epoch
-    count = done = 0
+    count = 0
     if first <= last:
         tell = told(source.lake, first, last, progress)
         for chunk in source.chunks(first, last):
-            epochs.replay_chunk(chunk)
+            epochs.replay_chunk(chunk, tell)
             target.flush()
             count += transactions(chunk)
-            done += chunk.record_count
-            tell(done, 0)
     epochs.close()
-    return _rebuilt(first, last, count, started)
+    return added(first, last, count, started)
 
 
-def _rebuilt(first: int, last: int, count: int, started: float) -> Rebuilt:
+def added(first: int, last: int, count: int, started: float) -> Rebuilt:
+    """Say what a run added that began at `started` (monotonic)."""
     seconds = time.monotonic() - started
     if first > last:
         return Rebuilt(0, 0, 0, 0, seconds)
@@ -194,7 +193,7 @@ def _fill(
             progress(sum(end - starts[place] for place, end in cut.ends.items()), total)
     epochs.close()
     last = first - 1 if epochs.last is None else epochs.last.epoch
-    return _rebuilt(first, last, filler.transactions, started)
+    return added(first, last, filler.transactions, started)
 
 
 @dataclass

@@ -14,12 +14,18 @@ from storage.lake import Lake
 Told = Callable[[int, int], None]  # records done, records in all
 
 
-def told(lake: Lake, first: int, last: int, progress: Told | None) -> Told:
-    """Give a function that is told what is done, and tells `progress` that of how much."""
+def told(lake: Lake, first: int, last: int, progress: Told | None) -> Callable[[int], None]:
+    """Give a function that is told what each epoch landed, and tells `progress` how far it is."""
     if progress is None:
-        return lambda done, _: None
-    total = record_count(lake, first, last)
-    return lambda done, _: progress(done, total)
+        return lambda _: None
+    total, done = record_count(lake, first, last), 0
+
+    def add(records: int) -> None:
+        nonlocal done
+        done += records
+        progress(done, total)
+
+    return add
 
 
 def record_count(lake: Lake, first: int, last: int) -> int:

@@ -46,11 +46,6 @@ class Chunk:
         """Give its first and its last epoch."""
         return self.epochs[0].plan.epoch, self.epochs[-1].plan.epoch
 
-    @property
-    def record_count(self) -> int:
-        """Give how many Kafka offsets its epochs landed."""
-        return sum(recorded.record_count for recorded in self.epochs)
-
     def records(self, epoch: int) -> dict[str, pa.Table]:
         """Give what an epoch landed, by kind."""
         return {kind: rows[epoch] for kind, rows in self.landed.items() if epoch in rows}

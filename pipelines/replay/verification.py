@@ -7,9 +7,10 @@ followed from it in the lake.
 from __future__ import annotations
 
 import tempfile
+import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -33,7 +34,6 @@ from storage.kafka_rows import HALF, KINDS
 from storage.lake import Lake
 from storage.messages import touched_ranges
 from storage.rows import to_rows
-from txlake.protocol import UNDELIVERABLE_TOPIC
 
 NO_PROGRESS = Progress(None, None, {}, (), None)
 NAMED_MAX = 1_000  # differences that are named; all are counted
@@ -68,16 +68,22 @@ class Comparison:
         self._source = source
         self._topics = dict(topics)  # table -> topic
         self._streamed: set[tuple[str, int]] = set()
+        self._lock = threading.Lock()
 
     def add(self, difference: Difference) -> None:
         """Count a difference, and name it while there are not too many."""
-        self.counts[difference.table] += 1
-        if len(self.found) < NAMED_MAX:
-            self.found.append(difference)
+        with self._lock:
+            self.counts[difference.table] += 1
+            if len(self.found) < NAMED_MAX:
+                self.found.append(difference)
+
+    def _count(self, table: str, rows: int) -> None:
+        with self._lock:
+            self.rows[table] += rows
 
     def table(self, table: str, there: pa.Table, replayed: pa.Table) -> None:
         """Compare rows of one table."""
-        self.rows[table] += replayed.num_rows
+        self._count(table, replayed.num_rows)
         for difference in compare.differences(table, self._topics.get(table), there, replayed):
             self.add(difference)
 
@@ -88,13 +94,13 @@ class Comparison:
                 name = f"queue_id={row['queue_id']} queue_offset={row['queue_offset']}"
                 self.add(Difference(kind, None, row["epoch"], name, compare.TWICE))
         for kind in KINDS:
-            self.rows[kind] += sum(rows.num_rows for rows in chunk.landed[kind].values())
+            self._count(kind, sum(rows.num_rows for rows in chunk.landed[kind].values()))
         new = replayed.get("catalog")
         if new is not None:
             self._topics |= _tables_of_topics(new)
         for table in (*_DECIDED, *self._topics):
             there = self._there(table, chunk.bounds)
-            self.table(table, there, replayed.get(table, there.slice(0, 0)))
+            self.table(table, there, self._decided(table, replayed))
         self._epochs(chunk.epochs, replayed["epochs"])
 
     def stream(self, table: str, pieces: Iterator[pa.Table], epoch: int) -> None:
@@ -110,14 +116,22 @@ class Comparison:
         there = self._source.rows(table, (epoch, epoch), names)
         for row in _anti(there, pa.concat_tables(keys)).to_pylist():
             name = f"queue_id={row['queue_id']} queue_offset={row['queue_offset']}"
-            self.add(Difference(table, self._topics[table], epoch, name, compare.EXTRA))
+            self.add(Difference(table, self._topics.get(table), epoch, name, compare.EXTRA))
 
     def _there(self, table: str, bounds: tuple[int, int]) -> pa.Table:
         try:
             rows = self._source.rows(table, bounds)
         except TableNotFoundError:
             return Lake.schema(table).empty_table()
-        for streamed, epoch in self._streamed:
+        return self._not_streamed(table, rows)
+
+    def _decided(self, table: str, replayed: Mapping[str, pa.Table]) -> pa.Table:
+        rows = replayed.get(table)
+        return self._not_streamed(table, Lake.schema(table).empty_table() if rows is None else rows)
+
+    def _not_streamed(self, table: str, rows: pa.Table) -> pa.Table:
+        """Leave out what was compared as a stream."""
+        for streamed, epoch in set(self._streamed):
             if streamed == table:
                 rows = rows.filter(pc.field("epoch") != epoch)
         return rows
@@ -127,7 +141,7 @@ class Comparison:
         for one in recorded:
             epoch = one.plan.epoch
             planned, committed = rows[epoch, "planned"], rows[epoch, "committed"]
-            self.rows["epochs"] += 2
+            self._count("epochs", 2)
             self._values(epoch, "planned", "next_offsets", one.plan.next_offsets,
                          next_offsets_of(planned))  # fmt: skip
             self._values(epoch, "committed", "next_offsets", one.next_offsets,
@@ -193,24 +207,27 @@ def verify(
 
 
 def _replay(
-    source: Source, comparison: Comparison, folder: str, first: int, last: int, tell: Told
+    source: Source,
+    comparison: Comparison,
+    folder: str,
+    first: int,
+    last: int,
+    tell: Callable[[int], None],
 ) -> int:
     scratch = ScratchLake(folder, source, first, comparison.stream)
     before = NO_PROGRESS if first == 1 else read_progress(source.lake, until=first - 1)
     epochs = ReplayedEpochs.over(source, scratch)
     epochs.begin(source.lake, before)
-    count = done = 0
+    count = 0
     with ThreadPoolExecutor(1, thread_name_prefix="txlake-comparer") as comparer:
         comparing = None
         for chunk in source.chunks(first, last):
-            epochs.replay_chunk(chunk)
+            epochs.replay_chunk(chunk, tell)
             if comparing is not None:
                 comparing.result()
             comparing = comparer.submit(comparison.chunk, chunk, scratch.staged())
-            scratch.keep((*LOOKED_UP, *_undeliverable(epochs)))
+            scratch.keep((*LOOKED_UP, *epochs.undeliverable_tables()))
             count += transactions(chunk)
-            done += chunk.record_count
-            tell(done, 0)
         if comparing is not None:
             comparing.result()
     _compare_state(source, comparison, epochs, last)
@@ -234,11 +251,6 @@ def _compare_state(
             to_rows(getattr(there, name), schema, epoch=last),
             to_rows(getattr(epochs.state, name), schema, epoch=last),
         )
-
-
-def _undeliverable(epochs: ReplayedEpochs) -> list[str]:
-    rows = epochs.state.topics.filter(pc.field("topic") == UNDELIVERABLE_TOPIC)
-    return [f"topics/{table_id}" for table_id in rows["table_id"].to_pylist()]
 
 
 def _tables_of_topics(catalog: pa.Table) -> dict[str, str]:

@@ -1,0 +1,176 @@
+"""Fill a lake from Kafka: the job's own epochs over a range that ends, as fast as they go.
+
+No check is sent: those that are due at the end stay due, and the job sends them. Interrupted, it
+goes on where the lake stands; a range that the lake has landed adds no rows.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+import socket
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from pipelines.clock import EpochClock
+from pipelines.epoch import Epochs, EpochSettings
+from pipelines.errors import StartError
+from pipelines.gather import kafka_records
+from pipelines.jvm_lock import JvmLock
+from pipelines.kafka_options import spark_options
+from pipelines.kafka_topics import KafkaTopics, Place
+from pipelines.replay.archive import EPOCH_RECORDS
+from pipelines.replay.epochs import RecordedAsker
+from pipelines.replay.new_lake import Identity, Rebuilt, added
+from pipelines.replay.progress import Told
+from pipelines.session import start_session
+from pipelines.settings import Settings
+from storage.epochs import Range
+from storage.kafka_rows import decode
+from storage.lake import Lake
+from storage.lock import LakeLock
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class BoundedKafka(KafkaTopics):
+    """Kafka's topics as if their logs began at given offsets."""
+
+    def __init__(self, settings: Settings, starts: Mapping[Place, int]) -> None:
+        super().__init__(settings, settings.kafka.topics())
+        self._starts = dict(starts)
+
+    def first_offsets(self, places: Iterable[Place]) -> dict[Place, int]:
+        """Give where each partition begins for us.
+
+        Errors: StartError where Kafka no longer has it.
+        """
+        found = super().first_offsets(places)
+        for place, start in self._starts.items():
+            if place in found and start < found[place]:
+                raise StartError(
+                    f"Kafka has {place[0]} partition {place[1]} from offset {found[place]} on; "
+                    f"offset {start} was asked for"
+                )
+        return {place: self._starts.get(place, first) for place, first in found.items()}
+
+
+def identity_from_kafka(settings: Settings) -> Identity:
+    """Ask Kafka which log the settings name. Errors: KafkaAwayError."""
+    kafka = KafkaTopics(settings, settings.kafka.topics())
+    return Identity(
+        kafka.cluster_id(), kafka.topic_ids(), settings.parameters(), settings.wire_limits()
+    )
+
+
+def backfill(
+    settings: Settings,
+    starts: Mapping[Place, int] | None = None,
+    ends: Mapping[Place, int] | None = None,
+    progress: Told | None = None,
+) -> Rebuilt:
+    """Land and decide what Kafka has between two offsets of each partition.
+
+    Input: by (topic, partition); without one: from the first record, to the last one there is now.
+    Errors: JobError, LakeError.
+    """
+    owner = f"{socket.gethostname()}:{os.getpid()}:backfill"
+    lock = LakeLock(Lake(settings.lake.path).path, owner)
+    try:
+        spark = start_session("txlake backfill", settings.spark, lock.fds)
+        jvm_lock = JvmLock(spark, settings.lake.path)
+        try:
+            return land(spark, settings, owner, starts or {}, ends or {}, progress)
+        finally:
+            jvm_lock.release()
+    finally:
+        lock.release()
+
+
+def land(
+    spark: SparkSession,
+    settings: Settings,
+    owner: str,
+    starts: Mapping[Place, int],
+    ends: Mapping[Place, int],
+    progress: Told | None = None,
+) -> Rebuilt:
+    """Do what `backfill` does, in a session that is there, on a lake that nobody else writes."""
+    started = time.monotonic()
+    lake = Lake(settings.lake.path)
+    kafka = BoundedKafka(settings, starts)
+    kafka.check()
+    clock = EpochClock()
+    epochs = Epochs(
+        spark,
+        lake,
+        kafka,
+        RecordedAsker(),
+        EpochSettings(
+            parameters=settings.parameters(),
+            limits=settings.wire_limits(),
+            snapshot_epochs=settings.lake.pending_snapshot_epochs,
+            kafka_options=spark_options(settings.kafka),
+            owner=owner,
+        ),
+        clock.now_ms,
+    )
+    try:
+        lake.create(dt.datetime.now(dt.timezone.utc))
+        before = epochs.take_up()
+        epochs.check_identity(before.unfinished or before.last)
+        epochs.recover(before)
+        if epochs.last is not None:
+            clock.not_before(epochs.last.epoch_at)
+        _check_starts(epochs, starts)
+        begins = epochs.start_offsets()
+        wanted = _ends(kafka, begins, ends)
+        halves = 0
+        for step in _steps(begins, wanted):
+            places = {r.place: r.to_offset for r in step}
+            records = kafka_records(spark, step, spark_options(settings.kafka))
+            epochs.run(decode(records, settings.wire_limits()), places)
+            halves += sum(r.to_offset - r.from_offset for r in step
+                          if r.topic == settings.kafka.half_topic)  # fmt: skip
+            if progress is not None:
+                progress(_count(begins, places), _count(begins, wanted))
+        last = 0 if epochs.last is None else epochs.last.epoch
+        return added(before.next_epoch, last, halves, started)
+    finally:
+        epochs.close()
+
+
+def _check_starts(epochs: Epochs, starts: Mapping[Place, int]) -> None:
+    landed = {} if epochs.last is None else epochs.last.landed()
+    for place, start in starts.items():
+        if start > landed.get(place, start):
+            raise StartError(
+                f"the lake has landed {place[0]} partition {place[1]} up to offset "
+                f"{landed[place]}; from offset {start} on was asked for: what is between would be "
+                "missing"
+            )
+
+
+def _ends(
+    kafka: KafkaTopics, begins: Mapping[Place, int], ends: Mapping[Place, int]
+) -> dict[Place, int]:
+    there = kafka.end_offsets(begins)
+    return {
+        place: max(begins[place], min(ends.get(place, end), end)) for place, end in there.items()
+    }
+
+
+def _steps(begins: Mapping[Place, int], ends: Mapping[Place, int]) -> Iterator[tuple[Range, ...]]:
+    """Cut the ranges into epochs: of each partition the same share."""
+    parts = -(-_count(begins, ends) // EPOCH_RECORDS)
+    at = dict(begins)
+    for part in range(1, parts + 1):
+        to = {p: begins[p] + (ends[p] - begins[p]) * part // parts for p in begins}
+        yield tuple(Range(*p, at[p], to[p], to[p]) for p in sorted(to))
+        at = to
+
+
+def _count(begins: Mapping[Place, int], ends: Mapping[Place, int]) -> int:
+    return sum(end - begins[place] for place, end in ends.items())

@@ -1,0 +1,278 @@
+"""What other parameters would have made of a lake's history: checks, discards, outcomes.
+
+The records, their order and T are as recorded. Two things nobody can know are assumed: a check
+that history did not send would have been acknowledged as the group's last one was, and producers
+would have sent the operations that they sent, when they sent them. Where history was idle there
+are no epochs; epochs are put there when something would have been due.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+
+from checker.frames import Parameters
+from checker.sql import run
+from pipelines.apply import Applier
+from pipelines.ask import ATTEMPTS
+from pipelines.epoch import plan_limits, plan_parameters
+from pipelines.gather import Batch
+from pipelines.replay.apply import NarrowApplier
+from pipelines.replay.epochs import RecordedAsker, ReplayedEpochs
+from pipelines.replay.progress import Told, told
+from pipelines.replay.scratch import LOOKED_UP, ScratchLake
+from pipelines.replay.source import Source
+from pipelines.restore import restore
+from pipelines.settings import SettingsError, parse
+from storage.epochs import Plan, read_progress
+from storage.errors import LakeError
+from storage.history import Recorded
+from storage.kafka_rows import HALF, OP
+from storage.lake import Lake
+
+TICK_MS = 1_000  # the stream's trigger interval: how often the job looks whether something is due
+
+_NEXT_DUE = """
+SELECT min(least(
+  stored_at + $half_retention_ms + 1,
+  CASE WHEN checked_at IS NULL
+    THEN stored_at + coalesce(immunity_ms, $transaction_timeout_ms) + 1
+    ELSE checked_at + $check_interval_ms END)) AS due_at
+FROM halves WHERE queue_offset = unit_offset AND discard_cause IS NULL
+"""
+_IMAGINED_ATTEMPTS = """
+SELECT d.queue_id, d.queue_offset, d.arm, d.check_times,
+  concat_ws('-', d.queue_id, d.queue_offset, d.arm, d.check_times) AS check_id, d.producer_group,
+  coalesce(c.acknowledged, g.acknowledged, true) AS acknowledged
+FROM due d
+LEFT JOIN (SELECT queue_id, queue_offset, arm, check_times, bool_or(acknowledged) AS acknowledged
+           FROM checks GROUP BY ALL) c USING (queue_id, queue_offset, arm, check_times)
+LEFT JOIN said g ON d.producer_group = g.producer_group
+"""
+_SAID = pa.schema([("producer_group", pa.string()), ("acknowledged", pa.bool_())])
+_FINAL = """
+SELECT queue_id, queue_offset, arg_max(outcome, epoch) AS outcome, arg_max(cause, epoch) AS cause,
+  max(decided_at) AS decided_at, any_value(producer_group) AS producer_group,
+  any_value(transaction_id) AS transaction_id
+FROM {table} GROUP BY ALL
+"""
+_OTHERWISE = f"""
+WITH history AS ({_FINAL.format(table="there")}), imagined AS ({_FINAL.format(table="replayed")})
+SELECT coalesce(h.queue_id, i.queue_id) AS queue_id,
+  coalesce(h.queue_offset, i.queue_offset) AS queue_offset,
+  coalesce(h.producer_group, i.producer_group) AS producer_group,
+  coalesce(h.transaction_id, i.transaction_id) AS transaction_id,
+  h.outcome, h.cause, h.decided_at, i.outcome AS what_if_outcome, i.cause AS what_if_cause,
+  i.decided_at AS what_if_decided_at
+FROM history h FULL JOIN imagined i ON h.queue_id = i.queue_id AND h.queue_offset = i.queue_offset
+WHERE h.outcome IS DISTINCT FROM i.outcome OR h.cause IS DISTINCT FROM i.cause
+ORDER BY ALL
+"""
+_COUNTS = """
+SELECT (SELECT count(*) FROM checks) AS checks,
+  (SELECT count(*) FROM checks WHERE acknowledged) AS acknowledged,
+  (SELECT count(*) FROM outcomes WHERE outcome = 'DISCARDED') AS discards,
+  (SELECT count(*) FROM outcomes WHERE outcome = 'COMMITTED') AS committed,
+  (SELECT count(*) FROM outcomes WHERE outcome = 'ROLLED_BACK') AS rolled_back,
+  (SELECT count(*) FROM outcomes WHERE cause = 'late_end') AS late_ends,
+  (SELECT count(*) FROM halves WHERE discard_cause IS NULL) AS pending
+"""
+_GROUPS = """
+WITH counted AS (
+  SELECT producer_group, 'checks' AS what, count(*) AS n FROM there_checks GROUP BY ALL
+  UNION ALL
+  SELECT producer_group, 'what_if_checks', count(*) FROM checks GROUP BY ALL
+  UNION ALL
+  SELECT producer_group, 'discards', count(*) FROM there_outcomes
+  WHERE outcome = 'DISCARDED' GROUP BY ALL
+  UNION ALL
+  SELECT producer_group, 'what_if_discards', count(*) FROM outcomes
+  WHERE outcome = 'DISCARDED' GROUP BY ALL
+)
+SELECT producer_group,
+  coalesce(sum(n) FILTER (what = 'checks'), 0)::BIGINT AS checks,
+  coalesce(sum(n) FILTER (what = 'what_if_checks'), 0)::BIGINT AS what_if_checks,
+  coalesce(sum(n) FILTER (what = 'discards'), 0)::BIGINT AS discards,
+  coalesce(sum(n) FILTER (what = 'what_if_discards'), 0)::BIGINT AS what_if_discards
+FROM counted GROUP BY producer_group ORDER BY producer_group
+"""
+_KEPT = (*LOOKED_UP, "checks")
+
+
+@dataclass(frozen=True)
+class WhatIf:
+    """What would have differed. `outcomes` has the halves that would have ended otherwise."""
+
+    parameters: Mapping[str, Any]
+    numbers: pa.Table
+    groups: pa.Table
+    outcomes: pa.Table
+
+
+class _ImaginedAsker(RecordedAsker):
+    """Send what is due; history says what Kafka acknowledged, or what it last did for the group."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._said: dict[str, bool] = {}
+
+    def ask(self, lake: Lake, due: pa.Table) -> pa.Table:
+        for row in self.checks.select(["producer_group", "acknowledged"]).to_pylist():
+            self._said[row["producer_group"]] = row["acknowledged"]
+        if due.num_rows == 0:
+            return ATTEMPTS.empty_table()
+        said = [{"producer_group": g, "acknowledged": a} for g, a in self._said.items()]
+        return run(
+            _IMAGINED_ATTEMPTS,
+            due=due,
+            checks=self.checks,
+            said=pa.Table.from_pylist(said, schema=_SAID),
+        ).cast(ATTEMPTS)
+
+
+class _ImaginedEpochs(ReplayedEpochs):
+    """Replay epochs under other parameters, and epochs that history did not have."""
+
+    def imagine(self, parameters: Mapping[str, Any], tick_ms: int) -> None:
+        """Say what differs."""
+        self._changed, self._tick_ms = parameters, tick_ms
+        self._number = 0
+        self._before: Recorded | None = None
+
+    def _applier(
+        self, plan: Plan, batch: Batch, topics: Mapping[str, str], is_recovery: bool
+    ) -> Applier:
+        return NarrowApplier(self._lake, plan, batch, topics, is_recovery)
+
+    def replay(self, plan: Plan, records: Mapping[str, pa.Table], *_: Any, **__: Any) -> None:
+        """Run an epoch under the other parameters, after whatever would have come before it."""
+        for tick in self._ticks(plan):
+            checks, self._recorded.checks = self._recorded.checks, ATTEMPTS.empty_table()
+            self._run(tick, {})
+            self._recorded.checks = checks
+        self._run(plan, records)
+
+    def _run(self, plan: Plan, records: Mapping[str, pa.Table]) -> None:
+        self._number += 1
+        known = {} if self._last is None else self._last.known_at
+        known_at = {q: max(at, known.get(q, at)) for q, at in plan.known_at.items()}
+        plan = replace(
+            plan,
+            epoch=self._number,
+            known_at=known_at,
+            parameters={**plan.parameters, **self._changed},
+        )
+        super().replay(plan, records)
+
+    def _ticks(self, plan: Plan) -> Iterator[Plan]:
+        """Give the epochs that the idle time before an epoch would have had."""
+        last, tick_ms = self._last, self._tick_ms
+        if last is None or not tick_ms or last.owner != plan.owner:
+            return
+        if any(r.end_offset > r.to_offset for r in last.ranges):
+            return  # it was not idle
+        topics = self.limits.topics
+        queues = [r.partition for r in last.ranges if r.topic == topics[OP]]
+        ranges = tuple(replace(r, from_offset=r.to_offset) for r in last.ranges)
+        tick = last.epoch_at
+        while True:
+            due_at = self._next_due(plan)
+            if due_at is None:
+                return
+            steps = max(1, -(-(due_at - tick) // tick_ms))
+            tick += steps * tick_ms
+            # What is due within the last two looks is what made the recorded epoch.
+            if tick + 2 * tick_ms > plan.epoch_at:
+                return
+            known = dict.fromkeys(queues, tick)
+            yield replace(last, epoch_at=tick, known_at=known, ranges=ranges)
+
+    def _next_due(self, plan: Plan) -> int | None:
+        values = asdict(plan_parameters(plan)) | dict(self._changed)
+        names = ("half_retention_ms", "transaction_timeout_ms", "check_interval_ms")
+        found = run(_NEXT_DUE, {name: values[name] for name in names}, halves=self._state.halves)
+        due_at: int | None = found["due_at"][0].as_py()
+        return due_at
+
+
+def what_if(
+    lake: Lake | str,
+    *,
+    tick_ms: int = TICK_MS,
+    progress: Told | None = None,
+    **parameters: Any,
+) -> WhatIf:
+    """Decide a lake's history again under other parameters of [transaction].
+
+    Nothing is written into the lake. `tick_ms`: how often the job looked whether something was
+    due; 0: only in the recorded epochs.
+    Errors: LakeError; SettingsError for a parameter that is not allowed.
+    """
+    return imagine(lake, parameters, tick_ms, progress)
+
+
+def imagine(
+    lake: Lake | str,
+    parameters: Mapping[str, Any],
+    tick_ms: int = TICK_MS,
+    progress: Told | None = None,
+) -> WhatIf:
+    """Do what `what_if` does, with the parameters in a mapping."""
+    lake = Lake(lake) if isinstance(lake, str) else lake
+    changed = _checked(parameters)
+    newest = read_progress(lake).last
+    if newest is None:
+        raise LakeError(f"the lake {lake.path} has no committed epoch")
+    source, last = Source(lake), newest.epoch
+    tell = told(lake, 1, last, progress)
+    with tempfile.TemporaryDirectory(prefix="txlake-replay-") as folder:
+        scratch = ScratchLake(folder, source, 1)
+        epochs = _ImaginedEpochs(scratch, plan_limits(newest), source, _ImaginedAsker())
+        epochs.imagine(changed, tick_ms)
+        for chunk in source.chunks(1, last, narrow=True):
+            epochs.replay_chunk(chunk, tell)
+            scratch.keep((*_KEPT, *epochs.undeliverable_tables()))
+        epochs.close()
+        return _compared(source, scratch, epochs, changed, last)
+
+
+def _checked(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Check the parameters as the settings are checked."""
+    values = {"lake": {"path": "-"}, "kafka": {"bootstrap_servers": "-"},
+              "transaction": dict(parameters)}  # fmt: skip
+    settings = parse(values, "what-if")
+    idle = sorted(set(parameters) - set(asdict(Parameters())))
+    if idle:
+        raise SettingsError(f"what-if: [transaction] {idle[0]} decides nothing")
+    return {name: getattr(settings.transaction, name) for name in parameters}
+
+
+def _compared(
+    source: Source, scratch: ScratchLake, epochs: _ImaginedEpochs, changed: Any, last: int
+) -> WhatIf:
+    bounds = (1, last)
+    there = {table: source.rows(table, bounds) for table in ("outcomes", "checks")}
+    imagined = {table: scratch.read(table) for table in ("outcomes", "checks")}
+    history = restore(
+        source.lake, read_progress(source.lake, until=last), epochs.limits.topics[HALF]
+    )
+    counts = [
+        run(_COUNTS, **tables, halves=state.halves).to_pylist()[0]
+        for tables, state in ((there, history), (imagined, epochs.state))
+    ]
+    numbers = pa.table(
+        {
+            "measure": pa.array(counts[0].keys(), pa.string()),
+            "history": pa.array(counts[0].values(), pa.int64()),
+            "what_if": pa.array([counts[1][name] for name in counts[0]], pa.int64()),
+        }
+    )
+    groups = run(
+        _GROUPS, there_checks=there["checks"], there_outcomes=there["outcomes"], **imagined
+    )
+    outcomes = run(_OTHERWISE, there=there["outcomes"], replayed=imagined["outcomes"])
+    return WhatIf(changed, numbers, groups, outcomes)
