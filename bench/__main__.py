@@ -37,7 +37,10 @@ FIGURES = (
 
 
 def measure(bench: Workbench, names: Sequence[str]) -> report.Report:
-    """Measure figures; one that fails is named, the others go on."""
+    """Measure figures; one that fails is named, the others go on.
+
+    Stopped by Ctrl-C or SIGTERM, it reports those that were measured until then.
+    """
     found: list[Figure] = []
     failed: dict[str, str] = {}
     seconds: dict[str, float] = {}
@@ -51,6 +54,9 @@ def measure(bench: Workbench, names: Sequence[str]) -> report.Report:
             failed[name] = str(error)
             bench.say(f"{name}: not measured: {error}")
             measured = []
+        except (KeyboardInterrupt, SystemExit):
+            failed[name] = "the benchmark was stopped"
+            break
         seconds[name] = round(time.monotonic() - began, 1)
         found += measured
         for figure in measured:

@@ -16,6 +16,8 @@ from bench.workbench import Workbench
 _END_TIMEOUT_S = 60.0
 _SETTLE_S = 120.0
 _LOOK_S = 1.0
+# When messages became readable is read from the tables' logs afterwards.
+_KEEP_LOGS: dict[str, object] = {"log_retention_ms": 86_400_000}
 
 
 @dataclass
@@ -45,6 +47,7 @@ def run_load(
     Input: `arguments` of the producer.
     """
     name = bench.new_name(name)
+    sections = {"maintenance": _KEEP_LOGS, **sections}
     folder = bench.folder / f"load-{name}"
     folder.mkdir()
     job = bench.job(name, **sections)  # type: ignore[arg-type]
