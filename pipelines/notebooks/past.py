@@ -74,7 +74,7 @@ def _parse(text: str, newest: dt.datetime) -> dt.datetime:
     try:
         time = dt.time.fromisoformat(text)
     except ValueError:
-        at = dt.datetime.fromisoformat(text)
+        at = dt.datetime.fromisoformat(text.replace("Z", "+00:00"))  # Python 3.10 knows no Z
         return at if at.tzinfo else at.replace(tzinfo=UTC)
     at = dt.datetime.combine(newest.date(), time, time.tzinfo or UTC)
     return at if at <= newest else at - dt.timedelta(days=1)

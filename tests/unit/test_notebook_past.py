@@ -85,9 +85,9 @@ def test_an_instant_is_that_of_the_newest_epoch_before(job: PaperJob) -> None:
     epochs = {
         text: past.moment(lake, text).epoch
         for text in ("00:00:01", "00:00:02.999", "00:00:03", "2026-01-01 00:00:05",
-                     "2026-01-01T01:00:02+01:00", "2026-02-01")
+                     "2026-01-01T01:00:02+01:00", "2026-01-01T00:00:03Z", "2026-02-01")
     }  # fmt: skip
-    assert list(epochs.values()) == [1, 1, 2, 2, 1, 2]
+    assert list(epochs.values()) == [1, 1, 2, 2, 1, 2, 2]
 
 
 def test_a_time_of_day_is_the_last_one_that_the_lake_has_reached(job: PaperJob) -> None:
