@@ -41,8 +41,9 @@ SHORT_TIMES = {
 class Shop(History):
     """A history whose operations of an epoch are fixed when the one before it is decided."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, epochs: int, transactions: tuple[int, int]) -> None:
         super().__init__()
+        self._count, self._transactions = epochs, transactions
         self._chance = random.Random(seed)
         self._to_come: dict[int, list[Row]] = defaultdict(list)
         self._given_up: list[tuple[int, int]] = []
@@ -50,10 +51,10 @@ class Shop(History):
     def run(self) -> Row:
         """Give the world."""
         self.at_ms = START_AT - STEP_MS
-        for number in range(EPOCHS):
+        for number in range(self._count):
             self.epoch(STEP_MS // 1_000)
             self.epochs[-1] |= {"attempts": self._asked, "number": number}
-            for _ in range(self._chance.randint(8, 20)):
+            for _ in range(self._chance.randint(*self._transactions)):
                 self._transaction(number)
         self.epochs[3]["halves"][-1] |= {"error": "too_large", "real_topic": None}
         self._to_come[4].append({"decision": None, "half_offsets": None, "error": "bad_offsets"})
@@ -122,7 +123,7 @@ class Shop(History):
             self._given_up.append((queue, offset))
             if len(self._given_up) == 1:  # the first is ended late, the second re-armed
                 self._to_come[number + 5].append({**row, "decision": COMMIT})
-            elif len(self._given_up) == 2 and number + 5 < EPOCHS:
+            elif len(self._given_up) == 2 and number + 5 < self._count:
                 self._resume(self.epochs[number + 5], f"half:{queue}-{offset}")
 
     @staticmethod
@@ -132,7 +133,7 @@ class Shop(History):
 
     def _land(self, number: int) -> None:
         """Give the operations of an epoch their offsets, in the order in which they came."""
-        if number >= EPOCHS:
+        if number >= self._count:
             return
         epoch = self.epochs[number]
         for row in self._to_come[number]:
@@ -144,9 +145,9 @@ class Shop(History):
             })  # fmt: skip
 
 
-def shop_rows(seed: int = 8) -> LakeRows:
-    """Give the rows of the shop's history."""
-    return decided_rows(Shop(seed).run(), snapshot_epochs=10)
+def shop_rows(epochs: int = EPOCHS, transactions: tuple[int, int] = (8, 20)) -> LakeRows:
+    """Give the rows of the shop's history. Input: how many transactions an epoch has."""
+    return decided_rows(Shop(8, epochs, transactions).run(), snapshot_epochs=10)
 
 
 def write_lake(rows: LakeRows, path: Path) -> Lake:
@@ -154,6 +155,6 @@ def write_lake(rows: LakeRows, path: Path) -> Lake:
     rows = rows.copy()
     outcomes = table_of(rows.tables.pop("outcomes"), Lake.schema("outcomes"))
     lake = rows.write(path)
-    for epoch in range(1, EPOCHS + 1):
+    for epoch in pc.unique(outcomes["epoch"]).to_pylist():
         lake.append("outcomes", outcomes.filter(pc.field("epoch") == epoch), epoch)
     return lake

@@ -19,6 +19,7 @@ from tests.notebook_runs import PATHS, Shown, read, run
 # The lake and the kernels once, in one process of a run by several.
 pytestmark = pytest.mark.xdist_group("notebooks")
 AT, AT_MS, AT_EPOCH = "14:05", START_AT + 15 * 60_000, 16
+REPLAY = "4_replay_and_what_if"
 Row = dict[str, Any]
 
 
@@ -33,9 +34,21 @@ def lake(rows: LakeRows, tmp_path_factory: pytest.TempPathFactory) -> Lake:
 
 
 @pytest.fixture(scope="module")
-def shown(lake: Lake) -> dict[str, list[Shown]]:
-    """Run every notebook on the shop's lake, each in a kernel of its own."""
-    return {path.stem: run(read(path), TXLAKE_LAKE=lake.path, TXLAKE_AT=AT) for path in PATHS}
+def few_rows() -> LakeRows:
+    """Give a shorter history, for what runs it again."""
+    return shop_rows(epochs=9, transactions=(3, 6))
+
+
+@pytest.fixture(scope="module")
+def shown(
+    lake: Lake, few_rows: LakeRows, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, list[Shown]]:
+    """Run every notebook on a lake of the shop's, each in a kernel of its own."""
+    few = write_lake(few_rows, tmp_path_factory.mktemp("notebook-4") / "lake")
+    paths = dict.fromkeys((path.stem for path in PATHS), lake.path) | {REPLAY: few.path}
+    return {
+        path.stem: run(read(path), TXLAKE_LAKE=paths[path.stem], TXLAKE_AT=AT) for path in PATHS
+    }
 
 
 def tables(outputs: list[Shown]) -> list[tuple[tuple[str, ...], ...]]:
@@ -74,7 +87,7 @@ def test_the_shops_lake_is_one_that_verify_finds_sound(lake: Lake) -> None:
 
 
 def test_there_are_notebooks() -> None:
-    assert [path.stem[:2] for path in PATHS] == ["1_", "2_", "3_"]
+    assert [path.stem[:2] for path in PATHS] == ["1_", "2_", "3_", "4_"]
 
 
 @pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
@@ -202,3 +215,28 @@ def test_notebook_3_shows_what_was_pending_at_five_past_two(
     assert [one.text for one in outputs].count("True") == 1
     (outcomes, *_) = table_with(outputs, "rows of that version")
     assert outcomes["rows of that version"] == outcomes["rows of epochs up to then"] != "null"
+
+
+def test_notebook_4_runs_history_again_and_asks_what_if(
+    shown: dict[str, list[Shown]], few_rows: LakeRows
+) -> None:
+    outputs = shown[REPLAY]
+    counts = {table: len(rows) for table, rows in few_rows.tables.items()}
+    (verdict,) = [one.text for one in outputs if "run again" in one.text]
+    assert verdict.startswith(f"{counts['half']} transactions of epochs 1 to 9, run again in ")
+    assert verdict.endswith(": every row is there, bit for bit, and no other\n")
+    compared = {row["table"]: row for row in table_with(outputs, "table", "differences")}
+    for table in ("half", "op", "outcomes", "checks", "conflicts"):
+        assert compared[table] == {"table": table, "rows": str(counts[table]), "differences": "0"}
+    assert table_with(outputs, "kind", "there", "replayed") == []
+    in_force = {row["parameter"]: row["in force"] for row in table_with(outputs, "in force")}
+    assert in_force["check_max"] == str(CHECK_MAX)
+    numbers = {row["measure"]: row for row in table_with(outputs, "measure", "history")}
+    discards = [row for row in few_rows.tables["outcomes"] if row["outcome"] == "DISCARDED"]
+    assert int(numbers["checks"]["history"]) == counts["checks"]
+    assert int(numbers["discards"]["history"]) == len(discards) > 0
+    for row in numbers.values():
+        assert int(row["difference"]) == int(row["what_if"]) - int(row["history"])
+    otherwise = table_with(outputs, "what_if_outcome")
+    assert len(otherwise) > 0
+    assert sum(one.kind == "picture" for one in outputs) == 1

@@ -1,0 +1,67 @@
+"""Notebook 4: is history what the rules make of it, and what would other parameters have made?"""
+
+from __future__ import annotations
+
+import json
+
+import polars as pl
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pipelines.notebooks.opened import OpenLake
+from pipelines.replay import Verified, WhatIf
+
+# What `what_if` can be asked about: how often, how long, how many.
+_ASKED_ABOUT = ("transaction_timeout_ms", "check_interval_ms", "check_max", "half_retention_ms",
+                "check_rate_max", "late_end_policy")  # fmt: skip
+
+
+def verdict(verified: Verified) -> str:
+    """Say in one sentence what a verification found."""
+    if verified.is_equal:
+        found = "every row is there, bit for bit, and no other"
+    else:
+        found = f"{pc.sum(verified.compared['differences'])} differences"
+    return (
+        f"{verified.transactions} transactions of epochs {verified.first_epoch} to "
+        f"{verified.last_epoch}, run again in {verified.seconds:.1f} s: {found}"
+    )
+
+
+def compared(verified: Verified) -> pl.DataFrame:
+    """List the tables that were compared, with their rows."""
+    return _frame(verified.compared)
+
+
+def differences(verified: Verified) -> pl.DataFrame:
+    """List the rows that differ, are missing, or stand there too often."""
+    return _frame(verified.differences)
+
+
+def parameters(lake: OpenLake) -> pl.DataFrame:
+    """List the parameters in force at the newest epoch that a question may change."""
+    rows = [(name, json.dumps(lake.last.parameters[name])) for name in _ASKED_ABOUT]
+    return pl.DataFrame(rows, schema=["parameter", "in force"], orient="row")
+
+
+def numbers(answer: WhatIf) -> pl.DataFrame:
+    """Compare the counts of history with those that other parameters would have given."""
+    return _frame(answer.numbers).with_columns(
+        difference=pl.col("what_if").cast(pl.Int64) - pl.col("history").cast(pl.Int64)
+    )
+
+
+def groups(answer: WhatIf) -> pl.DataFrame:
+    """Compare checks and discards of each producer group."""
+    return _frame(answer.groups)
+
+
+def otherwise(answer: WhatIf) -> pl.DataFrame:
+    """List the halves that would have ended otherwise."""
+    return _frame(answer.outcomes)
+
+
+def _frame(table: pa.Table) -> pl.DataFrame:
+    frame = pl.from_arrow(table)
+    assert isinstance(frame, pl.DataFrame)
+    return frame
