@@ -72,6 +72,12 @@ levels = "1s"
 
 [stream]
 trigger_interval_ms = 200
+
+[maintenance]
+merge_files = 4
+checkpoint_commits = 4
+log_retention_ms = 60000
+file_retention_ms = 60000
 """
 
 

@@ -1,10 +1,10 @@
 """Does an epoch get slower as its lake grows? The tables alone, without Kafka and Spark.
 
-Run: python bench/growth.py FOLDER EPOCHS [--without] [--speed 10]
+Run: python bench/table_growth.py FOLDER EPOCHS [--without] [--speed 10]
 
-Writes what a small epoch writes (ten transactions: both rows of `epochs`, half, op, outcomes, a
-topic) and reads what it reads, with the job's own maintenance between epochs; `--without` leaves it
-out. Goes on where the lake in FOLDER stands, and prints for every thousand epochs how long they
+Writes the tables that a small epoch always writes (both rows of `epochs`, half, a topic; ten
+messages) and reads what it reads, with the job's own maintenance between epochs; `--without` leaves
+it out. Goes on where the lake in FOLDER stands, and prints for every thousand epochs how long they
 took; on a busy machine the processor time tells more. Such epochs follow each other some ten times
 as fast as a job's, so the retentions are by that factor (`--speed`) shorter than the defaults: as
 many files and versions are kept.
@@ -39,9 +39,6 @@ START_MS = 1_767_225_600_000  # 2026-01-01
 _TOPICS = {p.HALF_TOPIC: QUEUES, p.OP_TOPIC: QUEUES, p.SCHEDULE_TOPIC: 19, p.ADMIN_TOPIC: 1}
 _TEMPLATES: dict[str, dict[str, Any]] = {
     "half": {"producer_group": "shop", "real_topic": "orders", "body": b"x" * 256},
-    "op": {"producer_group": "shop", "decision": "COMMIT", "half_offsets": [1], "body": b"1,"},
-    "outcomes": {"arm": 0, "outcome": "COMMITTED", "cause": "operation", "op_queue_offset": 1,
-                 "producer_group": "shop", "real_topic": "orders", "real_queue_id": 0},
     "topics/1": {"source": "half", "producer_group": "shop", "real_topic": "orders",
                  "body": b"x" * 256, "half_queue_id": 0, "half_queue_offset": 1},
 }  # fmt: skip
