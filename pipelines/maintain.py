@@ -47,7 +47,6 @@ class Maintainer:
         self._round_epochs = limits.merge_files
         self._admin_topic = admin_topic
         self._is_stopping = is_stopping
-        self._epochs = 0  # since the last round began
         self._waiting: deque[str] = deque()
         self._is_full = False
         self._table = ""
@@ -61,10 +60,10 @@ class Maintainer:
         Input: the plan of its epoch, if there was one; until when the stream would be idle.
         """
         if plan is not None:
-            self._epochs += 1
+            is_time = plan.epoch % self._round_epochs == 0  # also of a job that often starts anew
             if self._is_asked_for(plan):
                 self._begin(is_full=True)
-            elif self._epochs >= self._round_epochs and not self._is_running:
+            elif is_time and not self._is_running:
                 self._begin(is_full=False)
         if self._is_running:
             self._go_on(max(idle_s, self._slice_s))
@@ -85,7 +84,6 @@ class Maintainer:
         return bool(asked.num_rows)
 
     def _begin(self, is_full: bool) -> None:
-        self._epochs = 0
         self._is_full = is_full
         self._table, self._steps = "", iter(())
         try:

@@ -77,6 +77,12 @@ def test_a_round_begins_every_so_many_epochs(
     assert told[0].startswith("maintenance: 18 files of 0.1 MB became 5 of 0.0 MB, ")
 
 
+def test_a_job_that_often_starts_anew_has_its_rounds_too(job: PaperJob) -> None:
+    for plan in run_epochs(job, EVERY):
+        maintainer_of(job).after_batch(plan, 0.0)
+    assert count_files(job) == 1
+
+
 def test_without_epochs_nothing_is_done(job: PaperJob) -> None:
     maintainer = maintainer_of(job)
     for plan in run_epochs(job, EVERY):
