@@ -118,6 +118,35 @@ FROM ranked r
 LEFT JOIN heads h ON r.queue_id = h.queue_id AND r.unit_offset = h.unit_offset
 """
 
+# Units that several namings want to end, and sets: those must be ranked.
+_CONTESTED = """
+SELECT queue_id, unit_offset FROM verdicts WHERE verdict = 'valid' AND decision <> 'UNKNOWN'
+GROUP BY queue_id, unit_offset HAVING count(*) > 1
+UNION
+SELECT queue_id, unit_offset FROM units
+"""
+# All others have one candidate, which is the first and needs nobody else.
+_UNCONTESTED = """
+SELECT v.queue_id, v.op_queue_offset, v.position, v.half_queue_offset, v.unit_offset, v.decision,
+  CASE WHEN v.status = 'PENDING' AND v.discard_cause IS NOT NULL AND $applies_late_ends
+    THEN 'late_end' ELSE v.cause END AS cause,
+  CASE
+    WHEN v.status <> 'PENDING' THEN
+      CASE WHEN (v.status = 'COMMITTED') = (v.decision = 'COMMIT') THEN 'duplicate_end'
+           ELSE 'conflicting_end' END
+    WHEN v.discard_cause IS NOT NULL AND NOT $applies_late_ends THEN 'end_after_discard'
+    ELSE 'wins'
+  END AS verdict
+FROM verdicts v ANTI JOIN contested c
+  ON v.queue_id = c.queue_id AND v.unit_offset = c.unit_offset
+WHERE v.verdict = 'valid' AND v.decision <> 'UNKNOWN'
+  AND (v.winner_offset IS NULL OR v.winner_offset <> v.op_queue_offset)
+"""
+_OF_CONTESTED = """
+SELECT v.* FROM verdicts v SEMI JOIN contested c
+  ON v.queue_id = c.queue_id AND v.unit_offset = c.unit_offset
+"""
+
 _VERDICT_ROWS = pa.schema(
     [*NAMINGS, ("unit_offset", pa.int64()), ("status", pa.string()),
      ("winner_offset", pa.int64()), ("discard_cause", pa.string()), ("verdict", pa.string())]
@@ -141,7 +170,30 @@ def namings(operations: pa.Table, landed_at: int) -> pa.Table:
     """
     if operations.num_rows == 0:
         return NAMINGS.empty_table()
+    if _name_one_each(operations):
+        return _single_namings(operations, landed_at)
     return run(_NAMINGS, {"landed_at": landed_at}, operations=operations).cast(NAMINGS)
+
+
+def _name_one_each(operations: pa.Table) -> bool:
+    """Say whether every operation can be read and names one half, as most do."""
+    lengths = [pc.list_value_length(operations[name])
+               for name in ("half_offsets", "transaction_ids")]  # fmt: skip
+    if lengths[0].null_count or operations["error"].null_count < operations.num_rows:
+        return False
+    return all(set(pc.unique(length).to_pylist()) <= {1, None} for length in lengths)
+
+
+def _single_namings(operations: pa.Table, landed_at: int) -> pa.Table:
+    count = operations.num_rows
+    values = {
+        "position": pa.repeat(pa.scalar(0, pa.int32()), count),
+        "half_queue_offset": pc.list_element(operations["half_offsets"], 0),
+        "transaction_id": pc.list_element(operations["transaction_ids"], 0),
+        "landed_at": pa.repeat(pa.scalar(landed_at, pa.int64()), count),
+    }
+    columns = [values[name] if name in values else operations[name] for name in NAMINGS.names]
+    return pa.table(columns, schema=NAMINGS)
 
 
 def verdicts(
@@ -183,13 +235,15 @@ def judge(verdicts: pa.Table, units: pa.Table, applies_late_ends: bool) -> pa.Ta
     """
     if verdicts.num_rows == 0:
         return _JUDGED_ROWS.empty_table()
-    candidates = run(_CANDIDATES, verdicts=verdicts, units=units)
-    return run(
-        _RANKED,
-        {"applies_late_ends": applies_late_ends},
-        candidates=candidates,
-        verdicts=verdicts,
-    )
+    values = {"applies_late_ends": applies_late_ends}
+    contested = run(_CONTESTED, verdicts=verdicts, units=units)
+    judged = run(_UNCONTESTED, values, verdicts=verdicts, contested=contested).cast(_JUDGED_ROWS)
+    if contested.num_rows == 0:
+        return judged
+    wanted = run(_OF_CONTESTED, verdicts=verdicts, contested=contested)
+    candidates = run(_CANDIDATES, verdicts=wanted, units=units)
+    ranked = run(_RANKED, values, candidates=candidates, verdicts=verdicts)
+    return pa.concat_tables([judged, ranked.cast(_JUDGED_ROWS)])
 
 
 def answers(verdicts: pa.Table) -> pa.Table:

@@ -101,6 +101,8 @@ def admit(halves: pa.Table, new_halves: pa.Table, members: pa.Table, units: pa.T
     """
     if new_halves.num_rows == 0:
         return halves
+    if members.num_rows == 0:
+        return pa.concat_tables([halves, _alone(new_halves)])
     admitted = run(
         """
         SELECT n.queue_id, n.queue_offset, n.producer_group, n.transaction_id, n.tran_size,
@@ -120,3 +122,20 @@ def admit(halves: pa.Table, new_halves: pa.Table, members: pa.Table, units: pa.T
         units=units,
     )
     return pa.concat_tables([halves, admitted.cast(halves.schema)])
+
+
+def _alone(new_halves: pa.Table) -> pa.Table:
+    """Give readable new halves of which none is in a set. Output: HALVES."""
+    rows = new_halves.filter(pc.is_null(new_halves["error"]))
+    zeros = pa.repeat(pa.scalar(0, pa.int32()), rows.num_rows)
+    values = {"unit_offset": rows["queue_offset"], "arm": zeros, "check_times": zeros,
+              "discards": zeros}  # fmt: skip
+    columns = []
+    for field in HALVES:
+        if field.name in values:
+            columns.append(values[field.name])
+        elif field.name in rows.column_names:
+            columns.append(rows[field.name])
+        else:
+            columns.append(pa.nulls(rows.num_rows, field.type))
+    return pa.table(columns, schema=HALVES)

@@ -1,4 +1,4 @@
-"""`txlake spark-submit`: the job by plain spark-submit, with all that it needs on the line."""
+"""`txlake spark-submit`: the job, or a replay, by plain spark-submit, with all that it needs."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import shlex
 import shutil
 import sys
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -33,8 +34,8 @@ def write_zip(path: Path) -> Path:
     return path
 
 
-def submit_line(conf: str, archive: Path, master: str) -> list[str]:
-    """Give the plain spark-submit command that runs the job."""
+def submit_line(arguments: Sequence[str], archive: Path, master: str) -> list[str]:
+    """Give the plain spark-submit command that runs the job, or the command in `arguments`."""
     jars = ":".join(str(jar) for jar in spark_jars())
     # The program of this environment's pyspark, not another Spark's that is first on PATH.
     found = shutil.which("spark-submit", path=str(Path(sys.executable).parent)) or "spark-submit"
@@ -47,18 +48,25 @@ def submit_line(conf: str, archive: Path, master: str) -> list[str]:
         *("--driver-java-options", java_options()),
         *("--py-files", str(archive)),
         str(Path(__file__).with_name("submit.py")),
-        *("--conf", conf),
+        *arguments,
     ]
 
 
 @click.command("spark-submit")
-@click.option("--conf", required=True, type=click.Path(exists=True, dir_okay=False))
+@click.option("--conf", type=click.Path(exists=True, dir_okay=False), help="The job's settings.")
 @click.option("--master", default="local[2]", show_default=True)
 @click.option("--print", "only_print", is_flag=True, help="Print the command, do not run it.")
-def spark_submit(conf: str, master: str, only_print: bool) -> None:
-    """Run the job by spark-submit, or print the command for it."""
+@click.argument("command", nargs=-1)
+def spark_submit(conf: str | None, master: str, only_print: bool, command: tuple[str, ...]) -> None:
+    """Run the job by spark-submit, or print the command for it.
+
+    After `--` another COMMAND: `-- replay --lake lake --verify`, `-- backfill --conf FILE`.
+    """
+    if (conf is None) == (not command):
+        raise click.UsageError("name the job's settings, --conf FILE, or a command after --")
+    arguments = command if conf is None else ("--conf", str(Path(conf).absolute()))
     archive = write_zip(Path(".cache/txlake.zip").absolute())
-    line = submit_line(str(Path(conf).absolute()), archive, master)
+    line = submit_line(arguments, archive, master)
     # PYTHONSAFEPATH: spark-submit puts the script's folder first, and `pipelines/` has modules
     # that must not be found as top-level names.
     environment = {

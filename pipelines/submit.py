@@ -1,8 +1,14 @@
-"""What spark-submit runs: `spark-submit ... pipelines/submit.py --conf FILE` is `txlake run`."""
+"""What spark-submit runs.
+
+`spark-submit ... pipelines/submit.py --conf FILE` is `txlake run --conf FILE`; with `replay` or
+`backfill` first it is that command.
+"""
 
 import sys
 
 from pipelines.cli import main
 
 if __name__ == "__main__":
-    main(prog_name="txlake", args=["run", *sys.argv[1:]])
+    arguments = sys.argv[1:]
+    is_named = arguments[:1] in (["run"], ["replay"], ["backfill"])
+    main(prog_name="txlake", args=arguments if is_named else ["run", *arguments])

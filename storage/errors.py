@@ -2,6 +2,7 @@
 
 LakeError
 |-- NotALakeError       there is no lake at that path, or something else is
+|-- UnfinishedLakeError a rebuild has begun it and not ended
 |-- NewerLakeError      a newer version made it
 `-- LakeLockedError     another driver writes it
 """
@@ -15,6 +16,10 @@ class LakeError(Exception):
 
 class NotALakeError(LakeError):
     """There is no lake at that path."""
+
+
+class UnfinishedLakeError(LakeError):
+    """A rebuild has begun this lake and has not ended."""
 
 
 class NewerLakeError(LakeError):

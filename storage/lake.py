@@ -21,7 +21,7 @@ from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, wr
 from deltalake.exceptions import DeltaError, TableNotFoundError
 from deltalake.fs import DeltaStorageHandler
 
-from storage.errors import NewerLakeError, NotALakeError
+from storage.errors import NewerLakeError, NotALakeError, UnfinishedLakeError
 from storage.schemas import FORMAT_VERSION, TABLES, TOPIC
 
 # Columns with statistics: those that prune. Bodies and properties have none.
@@ -74,11 +74,11 @@ class Lake:
         """Make the lake where there is none, finish one half made, and give its id.
 
         Replay: makes what is missing; the `lake` row is written last and once.
+        Errors: UnfinishedLakeError for what a rebuild has begun.
         """
-        for table in sorted(TABLES, key="lake".__eq__):  # it is no lake before it has all tables
-            self.create_table(table)
-        rows = self.read("lake")
-        if rows.num_rows == 0:
+        self.create_tables()
+        if self.read("lake").num_rows == 0:
+            self._check_not_begun()
             row = {
                 "lake_id": uuid.uuid4().hex,
                 "format_version": FORMAT_VERSION,
@@ -86,6 +86,22 @@ class Lake:
             }
             self.append("lake", pa.Table.from_pylist([row], schema=TABLES["lake"]))
         return self.lake_id()
+
+    def create_tables(self) -> None:
+        """Make the tables that are missing; it is no lake before it has all of them."""
+        for table in sorted(TABLES, key="lake".__eq__):
+            self.create_table(table)
+
+    def _check_not_begun(self) -> None:
+        """Check that nothing was written: a rebuild writes the `lake` row when it has ended."""
+        first_topic = self.table_path("topics/1")
+        if DeltaTable.is_deltatable(first_topic, self.storage_options) or any(
+            self.last(table, "epoch") is not None for table in TABLES if table != "lake"
+        ):
+            raise UnfinishedLakeError(
+                f"{self.path} is a lake that is being rebuilt, or whose rebuild was interrupted: "
+                "run that `txlake replay --into` again, or name another place"
+            )
 
     def create_table(self, table: str) -> None:
         """Make one table if it is missing: plain protocol, statistics where they prune."""
@@ -104,13 +120,15 @@ class Lake:
     def lake_id(self) -> str:
         """Give the lake's id after checking that this version can use it.
 
-        Errors: NotALakeError, NewerLakeError.
+        Errors: NotALakeError, UnfinishedLakeError, NewerLakeError.
         """
         try:
             rows = self.read("lake").to_pylist()
         except TableNotFoundError:
             rows = []
         if not rows:
+            if DeltaTable.is_deltatable(self.table_path("lake"), self.storage_options):
+                self._check_not_begun()
             raise NotALakeError(f"{self.path} is not a lake: `txlake run` makes one there")
         version = rows[0]["format_version"]
         if version > FORMAT_VERSION:

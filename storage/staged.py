@@ -8,9 +8,12 @@ same rows, so a table takes only epochs after the newest it holds (`epochs` asid
 
 from __future__ import annotations
 
+import datetime as dt
 import threading
-from collections.abc import Iterable
+import uuid
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -18,6 +21,7 @@ import pyarrow.dataset as ds
 from deltalake import CommitProperties, write_deltalake
 
 from storage.lake import Lake
+from storage.schemas import FORMAT_VERSION
 
 _WRITERS = 4
 
@@ -31,6 +35,23 @@ class StagedLake(Lake):
         self._staged: dict[str, list[pa.Table]] = {}
         self._on_disk: dict[str, ds.Dataset] = {}
         self._held: dict[str, int] = {}
+
+    @contextmanager
+    def unfinished(self, now: dt.datetime) -> Iterator[None]:
+        """Let this be no lake for the length of a block: nobody may use what is half written.
+
+        Makes the tables; a block that fails leaves it so, and the next one goes on with it.
+        """
+        self.create_tables()
+        rows = self.read("lake")
+        if rows.num_rows:
+            self.handle("lake").delete()
+        else:
+            row = {"lake_id": uuid.uuid4().hex, "format_version": FORMAT_VERSION, "created_at": now}
+            rows = pa.Table.from_pylist([row], schema=self.schema("lake"))
+        self._on_disk.pop("lake", None)
+        yield
+        self.append("lake", rows)
 
     def append(self, table: str, rows: pa.Table, epoch: int | None = None) -> int:
         """Let the rows of an epoch wait for `flush`, unless the table holds it already."""

@@ -110,9 +110,7 @@ def fill(
 def _locked(path: str, write: Callable[[StagedLake], Rebuilt]) -> Rebuilt:
     lock = LakeLock(path, f"{socket.gethostname()}:{os.getpid()}:replay")
     try:
-        target = StagedLake(path)
-        target.create(dt.datetime.now(dt.timezone.utc))
-        return write(target)
+        return write(StagedLake(path))
     finally:
         lock.release()
 
@@ -125,6 +123,7 @@ def _rebuild(
     epochs = ReplayedEpochs.over(source, target)
     assert newest is not None
     last = min(last_epoch or newest.epoch, newest.epoch)
+    target.create_tables()
     held = read_progress(target)
     _check_same_history(source.lake, target, held)
     epochs.begin(target, held)
@@ -132,10 +131,11 @@ def _rebuild(
     count = 0
     if first <= last:
         tell = told(source.lake, first, last, progress)
-        for chunk in source.chunks(first, last):
-            epochs.replay_chunk(chunk, tell)
-            target.flush()
-            count += transactions(chunk)
+        with target.unfinished(_now()):
+            for chunk in source.chunks(first, last):
+                epochs.replay_chunk(chunk, tell)
+                target.flush()
+                count += transactions(chunk)
     epochs.close()
     return added(first, last, count, started)
 
@@ -170,6 +170,7 @@ def _fill(
     target: StagedLake, archive: Archive, identity: Identity, progress: Told | None
 ) -> Rebuilt:
     started = time.monotonic()
+    target.create(_now())
     held = read_progress(target)
     if held.unfinished is not None and held.unfinished.owner != OWNER:
         raise StartError(
@@ -240,8 +241,7 @@ class _Filler:
     def run(self, plan: Plan, is_planned: bool) -> None:
         """Plan the epoch, then run it and write all of it; on the way it can be interrupted."""
         if not is_planned:
-            now = dt.datetime.now(dt.timezone.utc)
-            self.target.append("epochs", planned_row(plan, now), plan.epoch)
+            self.target.append("epochs", planned_row(plan, _now()), plan.epoch)
             self.target.flush()
         records: dict[str, pa.Table] = {}
         is_heavy = False
@@ -255,3 +255,7 @@ class _Filler:
         self.epochs.replay(plan, records, is_heavy=is_heavy, is_planned=True)
         self.target.flush()
         self.transactions += records[HALF].num_rows if HALF in records else 0
+
+
+def _now() -> dt.datetime:
+    return dt.datetime.now(dt.timezone.utc)
