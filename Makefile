@@ -37,7 +37,8 @@ notebooks: $(VENV)/.jupyter ## Open the notebooks: on the lake TXLAKE_LAKE, else
 		echo "there is no lake yet: the demo makes one"; $(MAKE) --no-print-directory demo; }
 	@case "$$TXLAKE_LAKE" in ''|/*|*://*) ;; *) TXLAKE_LAKE="$$PWD/$$TXLAKE_LAKE"; esac; \
 	[ "$$(id -u)" != 0 ] || root=--allow-root; \
-	exec $(VENV)/bin/jupyter lab --ServerApp.root_dir=notebooks $$root \
+	exec $(VENV)/bin/jupyter lab --ServerApp.root_dir="$(CURDIR)/notebooks" $$root \
+		--LanguageServerManager.autodetect=False \
 		--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate $(JUPYTER_OPTIONS)
 
 test: lint ## Run all checks and tests (does the set-up first)
