@@ -58,6 +58,7 @@ def pending_ages(pending: pl.DataFrame, when: object) -> Picture:
         bottom = [before + count for before, count in zip(bottom, counts, strict=True)]
     axes.grid(visible=False, axis="x")
     axes.set(xlabel="time since the half was stored", ylabel="pending halves")
+    axes.margins(y=0.1)
     whole_numbers(axes)
     axes.legend(title="producer group", loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False)
     return figure

@@ -68,7 +68,7 @@ def fates(fates: pl.DataFrame, when: Moment, last_at: dt.datetime) -> Picture:
         return nothing(title, "Nothing was pending.")
     if len(fates) > len(shown):
         title += f"\n(the {len(shown)} oldest of {len(fates)})"
-    figure, (axes,) = picture(title, 1.6 + 0.22 * len(shown))
+    figure, (axes,) = picture(title, max(2.6, 1.6 + 0.22 * len(shown)))
     for place, (_, _, begun, ended, fate, *_) in enumerate(shown.rows()):
         left, right = date2num(begun), date2num(ended or last_at)
         axes.barh(place, right - left, left=left, color=COLOURS[fate], height=0.7)
@@ -80,7 +80,7 @@ def fates(fates: pl.DataFrame, when: Moment, last_at: dt.datetime) -> Picture:
     names = [f"{half}  {group}" for half, group, *_ in shown.rows()]
     axes.set_yticks(range(len(shown)), names, fontsize=8)
     axes.set_ylim(len(shown) - 0.4, -0.6)
-    axes.set_ylabel("half, producer group (oldest on top)")
+    axes.set_ylabel("half, producer group")
     axes.legend(title="what became of it", loc="upper left", bbox_to_anchor=(1.0, 1.0),
                 frameon=False)  # fmt: skip
     time_axis(axes, "from stored to decided, UTC")
