@@ -13,6 +13,7 @@ import argparse
 import dataclasses
 import datetime as dt
 import importlib
+import os
 import shutil
 import signal
 import sys
@@ -44,6 +45,7 @@ def measure(bench: Workbench, names: Sequence[str]) -> report.Report:
     found: list[Figure] = []
     failed: dict[str, str] = {}
     seconds: dict[str, float] = {}
+    load: dict[str, float] = {}
     date = dt.datetime.now(dt.timezone.utc)
     place = machine.machine()
     for name in names:
@@ -58,6 +60,7 @@ def measure(bench: Workbench, names: Sequence[str]) -> report.Report:
             failed[name] = "the benchmark was stopped"
             break
         seconds[name] = round(time.monotonic() - began, 1)
+        load[name] = round(os.getloadavg()[0], 1)
         found += measured
         for figure in measured:
             bench.say(
@@ -65,7 +68,8 @@ def measure(bench: Workbench, names: Sequence[str]) -> report.Report:
             )
     return report.Report(
         bench.size.name, date.isoformat(timespec="seconds"), machine.commit(), place,
-        machine.versions(), dataclasses.asdict(bench.size), seconds, found, failed,
+        machine.versions(), dataclasses.asdict(bench.size), seconds, load, found,
+        failed,
     )  # fmt: skip
 
 

@@ -25,6 +25,7 @@ class Report:
     versions: Mapping[str, str]
     parameters: Mapping[str, Any]
     seconds: Mapping[str, float]  # how long each figure took to measure
+    load: Mapping[str, float]  # the system's, a minute's mean, when a figure was measured
     figures: Sequence[Figure]
     failed: Mapping[str, str]
 
@@ -75,8 +76,8 @@ def _markdown(report: Report, pictures: Mapping[str, Sequence[tuple[str, str]]])
         lines.append(f"| {name} | - | | | | not measured: {why} |")
     for figure in report.figures:
         lines += ["", *_section(figure, pictures.get(figure.name, ()))]
-    times = ", ".join(f"{name} {seconds:.0f} s" for name, seconds in report.seconds.items())
-    lines += ["", "## The run", "", f"Measured in: {times}.", ""]
+    times = [f"{n} {s:.0f} s (load {report.load[n]:.1f})" for n, s in report.seconds.items()]
+    lines += ["", "## The run", "", f"Measured in: {', '.join(times)}.", ""]
     lines += [f"- {name}: {value}" for name, value in report.parameters.items()]
     return "\n".join(lines) + "\n"
 

@@ -51,7 +51,7 @@ TINY = Size(
     name="tiny", drain_transactions=2_000, exactness_rounds=1,
     start_rounds=1, sustained_s=10, in_flight=500, latency_s=6, warm_up_s=3,
     rate=100, delayed_rate=50, mass_halves=500, backlog_pending=2_000,
-    epoch_transactions=200, epoch_rounds=2, topics=3, growth_epochs=12, growth_records=10,
+    epoch_transactions=200, epoch_rounds=1, topics=3, growth_epochs=12, growth_records=10,
     growth_window=4, idle_s=2, waiting_few=50, waiting_many=500, due=20,
 )  # fmt: skip
 SIZES = {size.name: size for size in (FULL, SMALL, TINY)}

@@ -36,7 +36,7 @@ def test_a_figure_is_measured_and_reported_with_all_that_explains_it(
 
     written = json.loads((tmp_path / "report" / JSON_NAME).read_text("utf-8"))
     assert set(written) == {
-        "size", "date", "commit", "machine", "versions", "parameters", "seconds", "figures",
+        "size", "date", "commit", "machine", "versions", "parameters", "seconds", "load", "figures",
         "failed",
     }  # fmt: skip
     assert written["failed"] == {}

@@ -156,7 +156,7 @@ def test_the_sampler_sees_what_is_busy(tmp_path: Path) -> None:
 
 def test_a_figure_that_could_not_be_measured_is_named_in_the_report(tmp_path: Path) -> None:
     machine = {"cores": 2, "processor": "p", "memory_gib": 1, "system": "s", "load_before": 0}
-    report = Report("tiny", "today", "abc", machine, {}, {}, {}, [], {"drain": "no broker"})
+    report = Report("tiny", "today", "abc", machine, {}, {}, {}, {}, [], {"drain": "no broker"})
     write(report, tmp_path)
     text = (tmp_path / MARKDOWN_NAME).read_text("utf-8")
     assert "| drain | - | | | | not measured: no broker |" in text
