@@ -12,7 +12,7 @@ import datetime as dt
 import threading
 import uuid
 from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 
 import pyarrow as pa
@@ -31,10 +31,13 @@ class StagedLake(Lake):
 
     def __init__(self, path: str, storage_options: dict[str, str] | None = None) -> None:
         super().__init__(path, storage_options)
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._staged: dict[str, list[pa.Table]] = {}
         self._on_disk: dict[str, ds.Dataset] = {}
         self._held: dict[str, int] = {}
+        self._writing: dict[str, list[pa.Table]] = {}
+        self._flusher = ThreadPoolExecutor(1, thread_name_prefix="txlake-flusher")
+        self._flushing: Future[None] | None = None
 
     @contextmanager
     def unfinished(self, now: dt.datetime) -> Iterator[None]:
@@ -73,9 +76,9 @@ class StagedLake(Lake):
 
     def dataset(self, table: str) -> ds.Dataset:
         """Give what is written and what waits, as one Arrow dataset."""
-        written = self._written(table)
         with self._lock:
-            waiting = list(self._staged.get(table, ()))
+            written = self._written(table)
+            waiting = [*self._writing.get(table, ()), *self._staged.get(table, ())]
         if not waiting:
             return written
         rows = ds.dataset(pa.concat_tables(waiting).cast(written.schema))
@@ -83,10 +86,9 @@ class StagedLake(Lake):
 
     def _written(self, table: str) -> ds.Dataset:
         """Give the table's files; nobody else writes them, so the log is read once a flush."""
-        with self._lock:
-            if table not in self._on_disk:
-                self._on_disk[table] = super().dataset(table)
-            return self._on_disk[table]
+        if table not in self._on_disk:
+            self._on_disk[table] = super().dataset(table)
+        return self._on_disk[table]
 
     def staged(self) -> dict[str, pa.Table]:
         """Give the rows that wait, by table."""
@@ -100,9 +102,9 @@ class StagedLake(Lake):
         """
         if epoch <= self._held_epoch(table):
             return
+        self.wait()
         with self._lock:
             waiting = self._staged.pop(table, [])
-            self._on_disk.pop(table, None)
             self._held[table] = epoch
         if waiting:
             self._write(table, pa.concat_tables(waiting))
@@ -111,25 +113,50 @@ class StagedLake(Lake):
         reader = pa.RecordBatchReader.from_batches(schema, batches)
         properties = CommitProperties(custom_metadata={"txlake.epoch": str(epoch)})
         write_deltalake(self.handle(table), reader, mode="append", commit_properties=properties)
+        with self._lock:
+            self._on_disk.pop(table, None)
 
     def flush(self) -> None:
         """Write all that waits, in one commit a table; `epochs` when all others are written."""
-        staged = self.staged()
-        epochs = staged.pop("epochs", None)
+        self.begin_flush()
+        self.wait()
+
+    def begin_flush(self) -> None:
+        """Do what `flush` does in the background; one flush at a time. `wait` tells its errors."""
+        self.wait()
+        with self._lock:
+            for table, parts in self._staged.items():
+                self._written(table)  # read before it is written: afterwards rows would be twice
+                self._held[table] = _newest(parts)
+            self._writing, self._staged = self._staged, {}
+        self._flushing = self._flusher.submit(self._write_all)
+
+    def _write_all(self) -> None:
+        rows = {table: pa.concat_tables(parts) for table, parts in self._writing.items()}
+        epochs = rows.pop("epochs", None)
         with ThreadPoolExecutor(_WRITERS, thread_name_prefix="txlake-writer") as pool:
-            list(pool.map(self._write, staged, staged.values()))
+            list(pool.map(self._write, rows, rows.values()))
         if epochs is not None:
             self._write("epochs", epochs)
-        self.drop_staged()
+        with self._lock:
+            for table in self._writing:
+                self._on_disk.pop(table, None)
+            self._writing = {}
+
+    def wait(self) -> None:
+        """Wait for the flush in the background."""
+        flushing, self._flushing = self._flushing, None
+        if flushing is not None:
+            flushing.result()
 
     def _write(self, table: str, rows: pa.Table) -> None:
         super().append(table, rows)
 
     def drop_staged(self) -> None:
-        """Let go of what waited: it is written, or is not wanted."""
+        """Let go of what waits: it is written, or is not wanted."""
         with self._lock:
             for table, parts in self._staged.items():
-                self._held[table] = max(pc.max(rows["epoch"]).as_py() for rows in parts)
+                self._held[table] = _newest(parts)
                 self._on_disk.pop(table, None)
             self._staged = {}
 
@@ -139,3 +166,7 @@ class StagedLake(Lake):
         with self._lock:
             for known in (self._on_disk, self._held):
                 known.clear()
+
+
+def _newest(parts: list[pa.Table]) -> int:
+    return max(int(pc.max(rows["epoch"]).as_py()) for rows in parts)

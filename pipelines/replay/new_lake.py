@@ -134,8 +134,9 @@ def _rebuild(
         with target.unfinished(_now()):
             for chunk in source.chunks(first, last):
                 epochs.replay_chunk(chunk, tell)
-                target.flush()
+                target.begin_flush()
                 count += transactions(chunk)
+            target.wait()
     epochs.close()
     return added(first, last, count, started)
 
