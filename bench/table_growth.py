@@ -1,32 +1,37 @@
-"""Does an epoch get slower as its lake grows? The tables alone, without Kafka and Spark.
+"""Is an epoch as quick on a long lake as on a short one? The tables alone, without Kafka and Spark.
 
-Run: python bench/table_growth.py FOLDER EPOCHS [--without] [--speed 10]
+Run: python bench/table_growth.py FOLDER [--young 1000] [--old 9000] [--epochs 1000]
 
-Writes the tables that a small epoch always writes (both rows of `epochs`, half, a topic; ten
-messages) and reads what it reads, with the job's own maintenance between epochs; `--without` leaves
-it out. Goes on where the lake in FOLDER stands, and prints for every thousand epochs how long they
-took; on a busy machine the processor time tells more. Such epochs follow each other some ten times
-as fast as a job's, so the retentions are by that factor (`--speed`) shorter than the defaults: as
-many files and versions are kept.
+Makes two lakes, as maintenance has them after so many epochs: files of every level, filled at once.
+Then writes epochs to both in turns, so that a busy machine slows both alike, with the job's own
+maintenance after each. An epoch writes the tables that a small one always writes (both rows of
+`epochs`, half, a topic; ten messages) and reads what it reads. Such epochs follow each other some
+ten times as fast as a job's, so the retentions are by that factor shorter than the defaults: as
+many versions and replaced files are kept.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import statistics
 import time
+import uuid
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from deltalake.transaction import AddAction
 
 from checker.frames import RULE_VERSION, Parameters
 from pipelines.maintain import Maintainer
 from pipelines.restore import topics_before
 from pipelines.settings import MaintenanceSettings
+from storage import merge
 from storage.epochs import Plan, Range, committed_row, planned_row
 from storage.lake import Lake
 from storage.maintenance import MaintenanceLimits
@@ -35,6 +40,7 @@ from txlake import protocol as p
 
 QUEUES = 4
 ROWS = 10
+SPEED = 10
 START_MS = 1_767_225_600_000  # 2026-01-01
 _TOPICS = {p.HALF_TOPIC: QUEUES, p.OP_TOPIC: QUEUES, p.SCHEDULE_TOPIC: 19, p.ADMIN_TOPIC: 1}
 _TEMPLATES: dict[str, dict[str, Any]] = {
@@ -58,30 +64,92 @@ def plan_of(epoch: int) -> Plan:
                 "bench", RULE_VERSION)  # fmt: skip
 
 
-class Epoch:
-    """Write epochs: the same rows each time, but for their numbers."""
+def planned(plan: Plan) -> pa.Table:
+    """Give the epoch's first row."""
+    return planned_row(plan, instant(plan.epoch_at))
 
-    def __init__(self, lake: Lake) -> None:
-        self._lake = lake
+
+def committed(plan: Plan) -> pa.Table:
+    """Give the epoch's second row."""
+    return committed_row(plan, instant(plan.epoch_at), plan.next_offsets, {}, {})
+
+
+class GrowingLake:
+    """A lake with so many epochs, to which more are written, and how long those took."""
+
+    def __init__(self, folder: Path, epochs: int, limits: MaintenanceLimits) -> None:
+        self.lake = Lake(str(folder), is_maintained=True)
+        self.lake.create(instant(START_MS))
+        self.lake.create_table("topics/1")
+        row = {"topic": "orders", "table_id": 1, "queue_count": QUEUES, "epoch": 0,
+               "created_at": instant(START_MS)}  # fmt: skip
+        self.lake.append("catalog", pa.Table.from_pylist([row], schema=self.lake.schema("catalog")))
+        self.epoch_ms: list[float] = []
+        self.after_ms: list[float] = []
+        self._next = epochs + 1
         self._rows = {
-            table: pa.Table.from_pylist([template] * ROWS, schema=lake.schema(table))
+            table: pa.Table.from_pylist([template] * ROWS, schema=self.lake.schema(table))
             for table, template in _TEMPLATES.items()
         }
-
-    def run(self, plan: Plan) -> None:
-        """Write one epoch."""
-        lake, epoch = self._lake, plan.epoch
-        lake.append("epochs", planned_row(plan, instant(plan.epoch_at)), epoch)
-        self._read_owner(epoch)
-        topics_before(lake, epoch)
+        slice_ms = MaintenanceSettings().slice_ms
+        self._maintainer = Maintainer(self.lake, limits, slice_ms, p.ADMIN_TOPIC, lambda: False)
+        self._fill("epochs", epochs, 2, _epoch_rows)
         for table, rows in self._rows.items():
-            lake.append(table, _numbered(rows, epoch), epoch)
-        self._read_owner(epoch)
-        row = committed_row(plan, instant(plan.epoch_at), plan.next_offsets, {}, {})
-        lake.append("epochs", row, epoch)
+            self._fill(table, epochs, 1, lambda epoch, rows=rows: _numbered(rows, epoch))
+
+    def _fill(
+        self, table: str, epochs: int, files: int, rows_of: Callable[[int], pa.Table]
+    ) -> None:
+        """Write earlier epochs as merges leave them; each had so many files of its own."""
+        first = 1
+        for level in (3, 2, 1, 0):
+            count = max(1, 16**level // files)
+            while first + count - 1 <= epochs:
+                rows = pa.concat_tables(rows_of(e) for e in range(first, first + count))
+                name = f"merged-{level}-{uuid.uuid4().hex}.parquet"
+                size = merge._write(self.lake, table, name, rows)
+                statistics_text = merge._statistics(table, rows)
+                added = AddAction(name, size, {}, 0, True, statistics_text)
+                merge._commit(self.lake, table, added, ())
+                first += count
+
+    def run_epoch(self) -> None:
+        """Write one epoch, then do maintenance as the job does."""
+        plan = plan_of(self._next)
+        began = time.perf_counter()
+        self.lake.append("epochs", planned(plan), plan.epoch)
+        self._read_owner(plan.epoch)
+        topics_before(self.lake, plan.epoch)
+        for table, rows in self._rows.items():
+            self.lake.append(table, _numbered(rows, plan.epoch), plan.epoch)
+        self._read_owner(plan.epoch)
+        self.lake.append("epochs", committed(plan), plan.epoch)
+        ended = time.perf_counter()
+        self._maintainer.after_batch(plan, 0.0)
+        self.epoch_ms.append((ended - began) * 1_000)
+        self.after_ms.append((time.perf_counter() - ended) * 1_000)
+        self._next += 1
 
     def _read_owner(self, epoch: int) -> None:
-        assert self._lake.read("epochs", ["owner"], pc.field("epoch") == epoch).num_rows == 1
+        assert self.lake.read("epochs", ["owner"], pc.field("epoch") == epoch).num_rows == 1
+
+    def figures(self) -> dict[str, Any]:
+        """Give what was measured."""
+        last = self._next - 1
+        return {
+            "epochs": f"{last - len(self.epoch_ms) + 1}-{last}",
+            "epoch_ms_p50": round(statistics.median(self.epoch_ms), 1),
+            "epoch_ms_p99": round(statistics.quantiles(self.epoch_ms, n=100)[98], 1),
+            "maintenance_ms_an_epoch": round(statistics.mean(self.after_ms), 1),
+            "maintenance_ms_max": round(max(self.after_ms), 1),
+            "files_of_epochs": len(self.lake.handle("epochs").file_uris()),
+            "log_entries_of_epochs": len(list(Path(self.lake.path, "epochs/_delta_log").iterdir())),
+        }
+
+
+def _epoch_rows(epoch: int) -> pa.Table:
+    plan = plan_of(epoch)
+    return pa.concat_tables([planned(plan), committed(plan)])
 
 
 def _numbered(rows: pa.Table, epoch: int) -> pa.Table:
@@ -94,81 +162,38 @@ def _numbered(rows: pa.Table, epoch: int) -> pa.Table:
     }
     for name, column in values.items():
         place = rows.schema.get_field_index(name)
-        if place >= 0:
-            field = rows.schema.field(place)
-            rows = rows.set_column(place, field, pa.array(column, field.type))
+        field = rows.schema.field(place)
+        rows = rows.set_column(place, field, pa.array(column, field.type))
     return rows
 
 
-def open_lake(folder: str, is_maintained: bool) -> tuple[Lake, int]:
-    """Open or make the lake. Output: it, and its next epoch."""
-    lake = Lake(folder, is_maintained=is_maintained)
-    lake.create(instant(START_MS))
-    lake.create_table("topics/1")
-    newest = lake.last("epochs", "epoch")
-    if newest is None:
-        row = {"topic": "orders", "table_id": 1, "queue_count": QUEUES, "epoch": 0,
-               "created_at": instant(START_MS)}  # fmt: skip
-        lake.append("catalog", pa.Table.from_pylist([row], schema=lake.schema("catalog")))
-    return lake, 1 + (newest or 0)
-
-
-def limits_for(speed: int) -> MaintenanceLimits:
+def limits() -> MaintenanceLimits:
     """Give the default limits, with retentions for epochs that follow so much faster."""
     m = MaintenanceSettings()
-    limits = MaintenanceLimits(m.merge_files, m.file_bytes_max, m.checkpoint_commits,
-                               m.log_retention_ms, m.file_retention_ms)  # fmt: skip
-    return replace(limits, log_retention_ms=limits.log_retention_ms // speed,
-                   file_retention_ms=limits.file_retention_ms // speed)  # fmt: skip
+    usual = MaintenanceLimits(m.merge_files, m.file_bytes_max, m.checkpoint_commits,
+                              m.log_retention_ms, m.file_retention_ms)  # fmt: skip
+    return replace(usual, log_retention_ms=usual.log_retention_ms // SPEED,
+                   file_retention_ms=usual.file_retention_ms // SPEED)  # fmt: skip
 
 
 def main() -> None:
-    """Run, and print a line for every thousand epochs."""
+    """Run, and print both lakes' figures and their ratio, every 250 epochs."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("folder")
-    parser.add_argument("epochs", type=int)
-    parser.add_argument("--without", action="store_true")
-    parser.add_argument("--speed", type=int, default=10)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--young", type=int, default=1_000)
+    parser.add_argument("--old", type=int, default=9_000)
+    parser.add_argument("--epochs", type=int, default=1_000)
     options = parser.parse_args()
-    lake, first = open_lake(options.folder, is_maintained=not options.without)
-    slice_ms = MaintenanceSettings().slice_ms
-    maintainer = Maintainer(
-        lake, limits_for(options.speed), slice_ms, p.ADMIN_TOPIC, is_stopping=lambda: False
-    )
-    writer = Epoch(lake)
-    epoch_ms: list[float] = []
-    after_ms: list[float] = []
-    cpu_s = time.process_time()
-    for epoch in range(first, first + options.epochs):
-        plan = plan_of(epoch)
-        began = time.perf_counter()
-        writer.run(plan)
-        ended = time.perf_counter()
-        if not options.without:
-            maintainer.after_batch(plan, 0.0)
-        epoch_ms.append((ended - began) * 1_000)
-        after_ms.append((time.perf_counter() - ended) * 1_000)
-        if epoch % 1_000 == 0:
-            _tell(lake, epoch, epoch_ms, after_ms, time.process_time() - cpu_s)
-            epoch_ms, after_ms, cpu_s = [], [], time.process_time()
-
-
-def _tell(
-    lake: Lake, epoch: int, epoch_ms: list[float], after_ms: list[float], cpu_s: float
-) -> None:
-    folder = Path(lake.path)
-    figures = {
-        "epochs": f"{epoch - len(epoch_ms) + 1}-{epoch}",
-        "epoch_ms_p50": round(statistics.median(epoch_ms), 1),
-        "epoch_ms_p99": round(statistics.quantiles(epoch_ms, n=100)[98], 1),
-        "processor_ms_an_epoch": round(cpu_s * 1_000 / len(epoch_ms), 1),
-        "maintenance_ms_an_epoch": round(statistics.mean(after_ms), 1),
-        "maintenance_ms_max": round(max(after_ms), 1),
-        "files_of_epochs": len(lake.handle("epochs").file_uris()),
-        "log_files_of_epochs": len(list((folder / "epochs" / "_delta_log").iterdir())),
-        "mb": round(sum(f.stat().st_size for f in folder.rglob("*") if f.is_file()) / 1e6, 1),
-    }
-    print(json.dumps(figures), flush=True)
+    shutil.rmtree(options.folder, ignore_errors=True)
+    young = GrowingLake(options.folder / "young", options.young, limits())
+    old = GrowingLake(options.folder / "old", options.old, limits())
+    for number in range(1, options.epochs + 1):
+        for lake in (young, old) if number % 2 else (old, young):
+            lake.run_epoch()
+        if number % 250 == 0 or number == options.epochs:
+            told = [young.figures(), old.figures()]
+            ratio = told[1]["epoch_ms_p50"] / told[0]["epoch_ms_p50"]
+            print(json.dumps([*told, {"ratio_p50": round(ratio, 3)}]), flush=True)
 
 
 if __name__ == "__main__":
