@@ -25,13 +25,16 @@ FROM (SELECT *, unnest(generate_series(1, len(half_offsets))) AS position
       FROM operations WHERE error IS NULL)
 """
 
+# Of many halves the named ones, before anything of them is looked at.
+_NAMED_HALVES = """halves SEMI JOIN namings
+    ON halves.queue_id = namings.queue_id AND halves.queue_offset = namings.half_queue_offset"""
+
 # Tests 2 to 5. `known` has what stands at a half coordinate, `units` the sets in sight.
 _VERDICTS = """
 WITH known AS (
   SELECT queue_id, queue_offset, producer_group, transaction_id, unit_offset, 'PENDING' AS status,
          NULL::BIGINT AS winner_offset, discard_cause
-  FROM halves SEMI JOIN namings
-    ON halves.queue_id = namings.queue_id AND halves.queue_offset = namings.half_queue_offset
+  FROM {halves}
   UNION ALL
   SELECT queue_id, queue_offset, producer_group, transaction_id, queue_offset, 'UNREADABLE',
          NULL, NULL
@@ -213,8 +216,9 @@ def verdicts(
     """
     if namings.num_rows == 0:
         return _VERDICT_ROWS.empty_table()
+    has_many = halves.num_rows > 2 * namings.num_rows
     return run(
-        _VERDICTS,
+        _VERDICTS.format(halves=_NAMED_HALVES if has_many else "halves"),
         {"orphan_ttl_ms": orphan_ttl_ms},
         namings=namings,
         halves=halves,

@@ -128,3 +128,9 @@ def rows_of(path: Path) -> dict[str, list[str]]:
         kept = [name for name in rows.column_names if name not in UNLIKE.get(table, set())]
         found[table] = sorted(repr(row) for row in rows.select(kept).to_pylist())
     return found
+
+
+def decided_rows_of(path: Path) -> dict[str, list[str]]:
+    """Give all rows of a lake but those of its epochs and of consumers."""
+    kept = ("epochs", "lake", "consumer_offsets")
+    return {table: rows for table, rows in rows_of(path).items() if table not in kept}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -83,6 +84,7 @@ class Source:
             if bytes_max is not None and size > bytes_max:
                 raise _TooManyBytesError
             found.append(batch)
+        found.sort(key=_begin)  # a log names its newest file first
         schema = pa.schema([self.lake.schema(table).field(name) for name in names])
         return pa.Table.from_batches(found, found[0].schema if found else schema).cast(schema)
 
@@ -136,6 +138,12 @@ class Source:
         return Chunk(group, landed, self.rows("checks", bounds), twice)
 
 
+def _begin(batch: pa.RecordBatch) -> tuple[Any, ...]:
+    """Give where a batch begins; rows without these columns have no order."""
+    names = [name for name in _ORDER if name in batch.schema.names]
+    return tuple(batch.column(name)[0].as_py() for name in names) if batch.num_rows else ()
+
+
 def _grouped(epochs: Iterator[Recorded]) -> Iterator[list[Recorded]]:
     group: list[Recorded] = []
     count = 0
@@ -153,9 +161,12 @@ def _by_epoch(rows: pa.Table) -> tuple[dict[int, pa.Table], pa.Table | None]:
     """Give rows by epoch, in offset order, each coordinate once; and those that were too many."""
     if rows.num_rows == 0:
         return {}, None
-    keys = rows.select(list(_ORDER))
-    order = pc.sort_indices(keys, sort_keys=[(name, "ascending") for name in _ORDER])
-    rows = rows.take(order).combine_chunks()
+    rows = rows.combine_chunks()
+    if not _is_in_order(rows):
+        order = pc.sort_indices(
+            rows.select(list(_ORDER)), sort_keys=[(name, "ascending") for name in _ORDER]
+        )
+        rows = rows.take(order).combine_chunks()
     is_again = equal_to_the_one_before(rows, _ORDER)
     twice = None
     if pc.any(is_again).as_py():
@@ -167,6 +178,18 @@ def _by_epoch(rows: pa.Table) -> tuple[dict[int, pa.Table], pa.Table | None]:
         by_epoch[epoch] = rows.slice(start, end - start)
         start = end
     return by_epoch, twice
+
+
+def _is_in_order(rows: pa.Table) -> bool:
+    """Say whether rows are in order, as files are that this code wrote: no need to copy bodies."""
+    count = rows.num_rows
+    is_after = pa.repeat(pa.scalar(True), count - 1)
+    for name in reversed(_ORDER):
+        later = rows[name].chunk(0).slice(1)
+        earlier = rows[name].chunk(0).slice(0, count - 1)
+        is_equal = pc.and_(pc.equal(later, earlier), is_after)
+        is_after = pc.or_(pc.greater(later, earlier), is_equal)
+    return bool(pc.all(is_after).as_py())
 
 
 def equal_to_the_one_before(rows: pa.Table, names: Sequence[str]) -> pa.Array:
