@@ -3,8 +3,8 @@
     python -m bench --size small --figures drain,backlog
 
 A real broker, the real job, the SDK's producers and consumers, each a process of its own. Sizes:
-full (more than an hour), small (some ten minutes), tiny (shows that the programs work; its numbers
-say nothing). Nothing else should run on the machine meanwhile.
+full (more than an hour), small (a quarter of an hour), tiny (shows that the programs work; its
+numbers say nothing). Nothing else should run on the machine meanwhile.
 """
 
 from __future__ import annotations

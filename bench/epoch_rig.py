@@ -6,6 +6,7 @@ thing, and the two take turns (A B A B), so that the machine's noise hits both.
 
 from __future__ import annotations
 
+import os
 import statistics
 import time
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from dataclasses import dataclass, field
 from bench.epoch_times import EpochTime, epoch_times, median_steps_ms
 from bench.figure import Figure, Plot
 from bench.sample_data import Mix, Writer
+from bench.usage import processor_s
 from bench.workbench import Workbench
 from pipelines.settings import Settings
 from storage.epochs import Plan
@@ -30,6 +32,7 @@ class TimedRig:
     writer: Writer
     settings: Settings
     seconds: list[float] = field(default_factory=list)
+    processor_s: list[float] = field(default_factory=list)  # of this process and its JVM
     epochs: list[int] = field(default_factory=list)
 
     def run(self, at_ms: int | None = None) -> None:
@@ -44,10 +47,11 @@ class TimedRig:
         """Run one epoch as `run` does. Output: its plan; None when there was nothing to do."""
         records, ends = self.rig.waiting()
         self.rig.now_ms = at_ms
-        began = time.perf_counter()
+        used, began = processor_s(os.getpgrp()), time.perf_counter()
         plan = self.rig.epochs.run(records, ends)
         if plan is not None:
             self.seconds.append(time.perf_counter() - began)
+            self.processor_s.append(processor_s(os.getpgrp()) - used)
             self.epochs.append(plan.epoch)
         return plan
 
@@ -58,6 +62,7 @@ class TimedRig:
     def forget(self) -> None:
         """Count no epoch that ran until now."""
         self.seconds.clear()
+        self.processor_s.clear()
         self.epochs.clear()
 
     def times(self) -> list[EpochTime]:
@@ -119,6 +124,7 @@ def ratio_figure(
             key: {
                 "epoch_s": [round(s, 3) for s in rig.seconds],
                 "median_s": round(statistics.median(rig.seconds), 3),
+                "median_processor_s": round(statistics.median(rig.processor_s), 3),
                 "median_step_ms": median_steps_ms(rig.times()),
             }
             for key, rig in rigs.items()

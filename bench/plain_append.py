@@ -4,7 +4,8 @@
 
 What exactness costs is measured against it. Same Spark settings, same size of a batch, same
 decoding, but no decision and no order, and each record is written once. Prints one line of JSON:
-the records, and the seconds from the first batch's beginning to the last one's end.
+the records, the seconds from the first batch's beginning to the last one's end, and the processor
+time of this process and its JVM meanwhile.
 """
 
 from __future__ import annotations
@@ -12,8 +13,10 @@ from __future__ import annotations
 import argparse
 import datetime as dt
 import json
+import os
 from pathlib import Path
 
+from bench.usage import processor_s
 from pipelines.kafka_options import spark_options
 from pipelines.session import start_session
 from pipelines.settings import Settings, load
@@ -22,7 +25,7 @@ from storage.kafka_rows import decode
 
 
 def append(settings: Settings, into: Path) -> dict[str, float]:
-    """Append all that waits. Output: records, seconds."""
+    """Append all that waits. Output: records, seconds, processor_s."""
     progress = {"spark.sql.streaming.numRecentProgressUpdates": "100000"}
     spark = start_session("plain", {**settings.spark, **progress})
     records = (
@@ -35,6 +38,7 @@ def append(settings: Settings, into: Path) -> dict[str, float]:
         .load()
     )
     columns = [name for name in schemas.HALF.names if name != "epoch"]
+    before = processor_s(os.getpgrp())
     query = (
         decode(records, settings.wire_limits())
         .selectExpr(*columns)
@@ -44,12 +48,14 @@ def append(settings: Settings, into: Path) -> dict[str, float]:
         .start(str(into / "half"))
     )
     query.awaitTermination()
+    used = processor_s(os.getpgrp()) - before
     batches = [p for p in query.recentProgress if p["numInputRows"]]
     spark.stop()
     ends = [_instant(p["timestamp"]) + p["batchDuration"] / 1000 for p in batches]
     return {
         "records": sum(p["numInputRows"] for p in batches),
         "seconds": max(ends) - _instant(batches[0]["timestamp"]),
+        "processor_s": used,
     }
 
 

@@ -42,7 +42,7 @@ FULL = Size(
 )  # fmt: skip
 SMALL = Size(
     name="small", drain_transactions=200_000, exactness_rounds=1,
-    start_rounds=2, sustained_s=45, in_flight=150_000, latency_s=40, warm_up_s=15,
+    start_rounds=2, sustained_s=40, in_flight=150_000, latency_s=30, warm_up_s=12,
     rate=1_000, delayed_rate=1_000, mass_halves=100_000, backlog_pending=1_000_000,
     epoch_transactions=20_000, epoch_rounds=5, topics=50, growth_epochs=300, growth_records=40,
     growth_window=70, idle_s=20, waiting_few=10_000, waiting_many=300_000, due=1_000,

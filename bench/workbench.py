@@ -37,7 +37,7 @@ class Workbench:
     broker: Broker
     say: Callable[[str], None]
     profile_folder: Path | None = None
-    measured: dict[str, Any] = dataclasses.field(default_factory=dict)  # what figures share
+    measured: dict[Any, Any] = dataclasses.field(default_factory=dict)  # what figures share
     _writers: dict[str, Writer] = dataclasses.field(default_factory=dict)
     _waiting: dict[tuple[int, Mix], tuple[str, Written]] = dataclasses.field(default_factory=dict)
     _numbers: Iterator[int] = dataclasses.field(default_factory=lambda: itertools.count(1))

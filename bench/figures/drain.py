@@ -2,41 +2,58 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from bench.epoch_times import EpochTime, epoch_times, steps_s
 from bench.figure import Figure, Plot
 from bench.job_process import BenchError
 from bench.sample_data import Written
+from bench.usage import processor_s
 from bench.workbench import Workbench
 
 _TIMEOUT_S = 1_800.0
 
 
-def drained(bench: Workbench, lake: str, topics: str, written: Written) -> list[EpochTime]:
-    """Run the job on a new lake until all that waits is committed. Output: its epochs."""
+@dataclass(frozen=True)
+class Drained:
+    """A drain: its epochs, and the processor time of the job while they ran. Units: s."""
+
+    times: list[EpochTime]
+    processor_s: float
+
+    @property
+    def seconds(self) -> float:
+        """Give the time from the first epoch's beginning to the last one's commit."""
+        return self.times[-1].ended_at - self.times[0].began_at
+
+
+def drained(bench: Workbench, lake: str, topics: str, written: Written) -> Drained:
+    """Run the job on a new lake until all that waits is committed.
+
+    Errors: BenchError when the lake does not have all of it then.
+    """
     bench.forget(lake)
     bench.say(f"the job drains {written.records} records into {lake}")
     with bench.job(lake, topics) as job:
+        job.wait_until_streaming()
+        before = processor_s(job.group)
         job.wait_until_landed(written.records, _TIMEOUT_S)
+        used = processor_s(job.group) - before
     times = epoch_times(job.lake)
     while not times[-1].halves:  # checks, while the job was stopped
         times.pop()
     if sum(time.halves for time in times) != written.halves:
         raise BenchError(f"{lake} does not have all of {written.halves} halves")
-    return times
-
-
-def span_s(times: list[EpochTime]) -> float:
-    """Give the time from the first epoch's beginning to the last one's commit."""
-    return times[-1].ended_at - times[0].began_at
+    return Drained(times, used)
 
 
 def measure(bench: Workbench) -> list[Figure]:
     """Drain once. Output: transactions a second, without the start of the process."""
     count = bench.size.drain_transactions
     topics, written = bench.waiting(count)
-    times = drained(bench, "drain", topics, written)
-    seconds = span_s(times)
-    bench.measured |= {"drain transactions": count, "drain seconds": seconds}
+    drain = drained(bench, "drain", topics, written)
+    times, seconds = drain.times, drain.seconds
+    bench.measured["drain", count] = drain
     rates = [time.halves / time.seconds for time in times]
     warm = times[len(times) // 2 :]
     steps = steps_s(times)
@@ -52,6 +69,7 @@ def measure(bench: Workbench) -> list[Figure]:
         details={
             "seconds": round(seconds, 2),
             "epochs": len(times),
+            "processor_us_per_transaction": round(drain.processor_s / count * 1e6, 1),
             "second_half_tx_s": round(sum(t.halves for t in warm) / _warm_s(times, warm)),
             "step_s": steps,
             "step_share": {k: round(s / seconds, 3) for k, s in steps.items()},

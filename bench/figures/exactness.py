@@ -8,7 +8,7 @@ import statistics
 
 from bench.chaos_processes import Process
 from bench.figure import Figure
-from bench.figures.drain import drained, span_s
+from bench.figures.drain import Drained, drained
 from bench.job_process import BenchError
 from bench.workbench import Workbench
 
@@ -19,16 +19,16 @@ def measure(bench: Workbench) -> list[Figure]:
     """Take turns: the job, the plain append, on the same records."""
     count = bench.size.drain_transactions
     topics, written = bench.waiting(count)
-    exact, plain = [], []
     # The drain of this run, on the same records, is the first.
-    if bench.measured.get("drain transactions") == count:
-        exact.append(bench.measured["drain seconds"])
+    exact: list[Drained] = [bench.measured[k] for k in [("drain", count)] if k in bench.measured]
+    plain: list[dict[str, float]] = []
     for number in range(bench.size.exactness_rounds):
         if len(exact) <= number:
-            exact.append(span_s(drained(bench, "exact", topics, written)))
+            exact.append(drained(bench, "exact", topics, written))
             bench.forget("exact")
-        plain.append(plain_append_s(bench, topics, written.halves))
-    ratios = [e / p for e, p in zip(exact, plain, strict=True)]
+        plain.append(plain_append(bench, topics, written.halves))
+    pairs = list(zip(exact, plain, strict=True))
+    ratios = [e.seconds / p["seconds"] for e, p in pairs]
     return [Figure(
         name="cost of exactness",
         value=statistics.median(ratios),
@@ -40,16 +40,17 @@ def measure(bench: Workbench) -> list[Figure]:
         aim=2.0,
         samples=[round(ratio, 3) for ratio in ratios],
         details={
-            "job_s": [round(s, 2) for s in exact],
-            "plain_append_s": [round(s, 2) for s in plain],
-            "plain_append_halves_s": round(written.halves / statistics.median(plain)),
+            "by_processor_time": [round(e.processor_s / p["processor_s"], 3) for e, p in pairs],
+            "job_s": [round(e.seconds, 2) for e in exact],
+            "plain_append_s": [round(p["seconds"], 2) for p in plain],
+            "plain_append_halves_s": [round(count / p["seconds"]) for p in plain],
         },
         parameters={"transactions": count, "rounds": bench.size.exactness_rounds},
     )]  # fmt: skip
 
 
-def plain_append_s(bench: Workbench, topics: str, halves: int) -> float:
-    """Append a half topic to a new table. Output: seconds, without the start of the process."""
+def plain_append(bench: Workbench, topics: str, halves: int) -> dict[str, float]:
+    """Append a half topic to a new table. Output: what `bench.plain_append` prints."""
     bench.say(f"a plain stream appends {halves} halves")
     into = bench.folder / "plain"
     shutil.rmtree(into, ignore_errors=True)
@@ -67,8 +68,10 @@ def plain_append_s(bench: Workbench, topics: str, halves: int) -> float:
     if code != 0:
         raise BenchError(f"the plain append ended with code {code}: {process.last_line()}")
     lines = log.read_text("utf-8", "replace").splitlines()
-    found = json.loads(next(line for line in reversed(lines) if line.startswith("{")))
+    found: dict[str, float] = json.loads(
+        next(line for line in reversed(lines) if line.startswith("{"))
+    )
     shutil.rmtree(into, ignore_errors=True)
     if found["records"] != halves:
         raise BenchError(f"the plain append has {found['records']} of {halves} halves")
-    return float(found["seconds"])
+    return found
