@@ -9,8 +9,8 @@ import duckdb
 import pyarrow as pa
 
 _local = threading.local()
-# Planning costs more than running on so few rows: they get an engine that plans as it is written.
-_FEW_ROWS = 1_000
+# Up to so many rows optimizing and a second thread cost more than they save (DECISIONS.md 12).
+_FEW_ROWS = 250_000
 
 
 def _connection(has_few_rows: bool) -> duckdb.DuckDBPyConnection:
