@@ -26,6 +26,7 @@ class Size:
     topics: int
     growth_epochs: int
     growth_records: int  # of one epoch
+    growth_s: float  # no longer than this
     growth_window: int  # epochs compared at the beginning and at the end
     idle_s: float
     waiting_few: int
@@ -38,20 +39,21 @@ FULL = Size(
     start_rounds=3, sustained_s=300, in_flight=150_000, latency_s=300, warm_up_s=30,
     rate=1_000, delayed_rate=1_000, mass_halves=100_000, backlog_pending=1_000_000,
     epoch_transactions=20_000, epoch_rounds=10, topics=50, growth_epochs=10_000, growth_records=40,
-    growth_window=1_000, idle_s=120, waiting_few=10_000, waiting_many=1_000_000, due=1_000,
+    growth_s=10_800, growth_window=1_000, idle_s=120, waiting_few=10_000, waiting_many=1_000_000,
+    due=1_000,
 )  # fmt: skip
 SMALL = Size(
     name="small", drain_transactions=200_000, exactness_rounds=1,
     start_rounds=2, sustained_s=40, in_flight=150_000, latency_s=30, warm_up_s=12,
     rate=1_000, delayed_rate=1_000, mass_halves=100_000, backlog_pending=1_000_000,
     epoch_transactions=20_000, epoch_rounds=5, topics=50, growth_epochs=300, growth_records=40,
-    growth_window=70, idle_s=20, waiting_few=10_000, waiting_many=300_000, due=1_000,
+    growth_s=90, growth_window=70, idle_s=20, waiting_few=10_000, waiting_many=300_000, due=1_000,
 )  # fmt: skip
 TINY = Size(
     name="tiny", drain_transactions=2_000, exactness_rounds=1,
     start_rounds=1, sustained_s=10, in_flight=500, latency_s=6, warm_up_s=3,
     rate=100, delayed_rate=50, mass_halves=500, backlog_pending=2_000,
     epoch_transactions=200, epoch_rounds=1, topics=3, growth_epochs=12, growth_records=10,
-    growth_window=4, idle_s=2, waiting_few=50, waiting_many=500, due=20,
+    growth_s=30, growth_window=4, idle_s=2, waiting_few=50, waiting_many=500, due=20,
 )  # fmt: skip
 SIZES = {size.name: size for size in (FULL, SMALL, TINY)}
