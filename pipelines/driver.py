@@ -34,7 +34,6 @@ from pipelines.maintain import Maintainer
 from pipelines.session import start_session
 from pipelines.settings import Settings
 from storage.epochs import Plan
-from storage.kafka_rows import decode
 from storage.lake import Lake
 from storage.lock import LakeLock
 from storage.rows import instant
@@ -320,8 +319,7 @@ def _source(spark: SparkSession, settings: Settings, starts: Mapping[Place, int]
     tick = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).load()
     empty = {field.name: f"cast(NULL AS {field.dataType.simpleString()}) AS {field.name}"
              for field in records.schema}  # fmt: skip
-    # Decoding is part of the stream's plan, so that it is analysed once and not in every epoch.
-    return decode(records.unionByName(tick.selectExpr(*empty.values())), settings.wire_limits())
+    return records.unionByName(tick.selectExpr(*empty.values()))
 
 
 def batch_ends(checkpoint: Path, batch_id: int) -> dict[Place, int]:

@@ -156,25 +156,9 @@ class Epochs:
 
     def _batch_again(self, plan: Plan) -> Batch:
         """Read a plan's records again: from tables that hold the epoch, else from Kafka."""
-        limits = plan_limits(plan)
-        topics = limits.topics
         held = [kind for kind in LANDED_TABLES if self._lake.has_epoch(kind, plan.epoch)]
-        missing = {topics[kind] for kind in LANDED_TABLES if kind not in held}
-        ranges = tuple(r for r in plan.ranges if r.topic in missing)
-        tables = {
-            kind: self._spark.read.format("delta")
-            .load(self._lake.table_path(kind))
-            .where(f"epoch = {plan.epoch}")
-            for kind in held
-        }
-        return read_again(
-            self._spark,
-            ranges,
-            limits,
-            self._settings.kafka_options,
-            tables,
-            _record_count(plan.ranges),
-        )
+        options = self._settings.kafka_options
+        return read_again(self._spark, self._lake, plan, held, plan_limits(plan), options)
 
     def start_offsets(self) -> dict[Place, int]:
         """Give where landing goes on: the committed ends, else Kafka's first offsets.
@@ -225,9 +209,10 @@ class Epochs:
                     "landed is lost; a lake belongs to one log"
                 )
 
-    def run(self, decoded: DataFrame, to_offsets: Mapping[Place, int]) -> Plan | None:
-        """Run one epoch over a decoded micro-batch, which begins where the last one ended.
+    def run(self, records: DataFrame, to_offsets: Mapping[Place, int]) -> Plan | None:
+        """Run one epoch over a micro-batch of Spark's Kafka source.
 
+        Input: the micro-batch begins where the last epoch ended; where it ends, by place.
         Output: its plan; None when there was nothing to do.
         """
         steps = Steps()
@@ -244,7 +229,11 @@ class Epochs:
         has_news = self._has_news(ranges)
         if not has_news and not self._is_something_due(plan):
             return None
-        batch = read_batch(decoded, _record_count(ranges)) if has_news else empty_batch(self._spark)
+        batch = (
+            read_batch(records, _record_count(ranges), self._settings.limits)
+            if has_news
+            else empty_batch(self._spark)
+        )
         try:
             self._add_pings(batch, ranges)
             steps.done("gather")

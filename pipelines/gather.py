@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -23,12 +23,12 @@ from checker.frames import (
 )
 from checker.sql import run
 from pipelines.restore import CAUSE_SQL
-from storage import schemas
 from storage.epochs import Plan, Range
+from storage.kafka_arrow import KAFKA_COLUMNS, RECORDS, decode_rows
 from storage.kafka_rows import ADMIN, HALF, OP, SCHEDULE, WireLimits, decode
 from storage.lake import Lake
 from storage.messages import touched_ranges
-from storage.rows import to_frame
+from storage.rows import to_frame, to_rows
 from storage.schemas import spark_schema
 from txlake.protocol import UNDELIVERABLE_TOPIC
 
@@ -36,24 +36,12 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 # An epoch's messages come to the driver whole while they fit into this; else their bodies stay in
-# Spark, which reads and writes them in parallel and outside the driver's memory.
-DRIVER_BYTES_MAX = 128 * 1024 * 1024
+# Spark, which decodes and writes them in parallel and outside the driver's memory.
+DRIVER_BYTES_MAX = 256 * 1024 * 1024
 
-_IS_HEAVY = "kind IN ('half', 'schedule') AND record_bytes > {cap}"
 _OFFSET_ORDER = [("queue_id", "ascending"), ("queue_offset", "ascending")]
 _HEAVY = ("body", "properties", "raw_headers")
-
-WHOLE = pa.schema(
-    [
-        ("kind", pa.string()),
-        *{
-            field.name: field
-            for schema in (schemas.HALF, schemas.OP, schemas.ADMIN)
-            for field in schema
-            if field.name not in ("epoch", "result")
-        }.values(),
-    ]
-)
+_ROWS_AT_ONCE = 4_096
 
 
 @dataclass
@@ -61,7 +49,7 @@ class Batch:
     """An epoch's records, by kind, in the driver.
 
     `records` is None when they are whole. Else the messages among them lack what is heavy (bodies,
-    properties, raw headers), and `records` has all of it in Spark, persisted.
+    properties, raw headers), and `records` has all of it in Spark, decoded and persisted.
     """
 
     spark: SparkSession
@@ -76,12 +64,17 @@ class Batch:
     def add(self, kind: str, rows: list[dict[str, Any]]) -> None:
         """Add rows that the micro-batch did not bring."""
         if rows:
-            added = pa.Table.from_pylist([{**row, "kind": kind} for row in rows], schema=WHOLE)
-            self.by_kind[kind] = pa.concat_tables([self.rows(kind), added]).sort_by(_OFFSET_ORDER)
+            self.add_table(
+                pa.Table.from_pylist([{**row, "kind": kind} for row in rows], schema=RECORDS), kind
+            )
+
+    def add_table(self, rows: pa.Table, kind: str) -> None:
+        """Add rows of one kind. Input: RECORDS."""
+        self.by_kind[kind] = pa.concat_tables([self.rows(kind), rows]).sort_by(_OFFSET_ORDER)
 
     def rows(self, kind: str) -> pa.Table:
-        """Give the rows of one kind, in offset order. Output: WHOLE."""
-        return self.by_kind.get(kind, WHOLE.empty_table())
+        """Give the rows of one kind, in offset order. Output: RECORDS."""
+        return self.by_kind.get(kind, RECORDS.empty_table())
 
     def in_spark(self) -> DataFrame:
         """Give all records, with their bodies, as a Spark frame."""
@@ -90,94 +83,126 @@ class Batch:
         return self.spark.createDataFrame(pa.concat_tables([self.rows(HALF), self.rows(SCHEDULE)]))
 
 
-# A table does not say how large a record was; its body is what may be large.
-_BYTES = "octet_length(coalesce(body, X'')) AS record_bytes"
+def read_batch(records: DataFrame, record_count: int, limits: WireLimits) -> Batch:
+    """Bring a micro-batch to the driver, whole if it is small enough, and decode it.
 
-
-def read_again(
-    spark: SparkSession,
-    ranges: tuple[Range, ...],
-    limits: WireLimits,
-    kafka_options: Mapping[str, str],
-    landed: Mapping[str, DataFrame],
-    record_count: int,
-) -> Batch:
-    """Read recorded ranges again.
-
-    Input: `landed` has, by kind, the rows that a table holds already; `ranges` are of the other
-    kinds, and come from Kafka; how many records there are at most.
-    """
-    parts = [
-        rows.drop("epoch", "result").selectExpr(f"'{kind}' AS kind", "*", _BYTES)
-        for kind, rows in landed.items()
-    ]
-    ranges = tuple(r for r in ranges if r.to_offset > r.from_offset)
-    if ranges:
-        records = kafka_records(spark, ranges, kafka_options)
-        parts.append(decode(records, limits).where(_within(ranges, limits)))
-    if not parts:
-        return empty_batch(spark)
-    whole = parts[0]
-    for part in parts[1:]:
-        whole = whole.unionByName(part, allowMissingColumns=True)
-    missing = [f"cast(NULL AS {_type(name)}) AS {name}" for name in WHOLE.names
-               if name not in whole.columns]  # fmt: skip
-    return read_batch(whole.selectExpr("*", *missing), record_count)
-
-
-def _type(name: str) -> str:
-    return spark_schema(pa.schema([WHOLE.field(name)]))[0].dataType.simpleString()
-
-
-def read_batch(decoded: DataFrame, record_count: int) -> Batch:
-    """Read a decoded micro-batch and bring it to the driver, whole if it is small enough.
-
-    Input: what `decode` gives; how many records there are at most.
+    Input: what Spark's Kafka source gives; how many records there are at most.
     The caller closes the batch.
     """
+    is_heavy = _is_heavy(_BYTES_IN_KAFKA, record_count, topics=limits.topics)
+    heavy = ("value", "headers")
+    columns = [f"CASE WHEN NOT ({is_heavy}) THEN {name} END AS {name}" if name in heavy else name
+               for name in KAFKA_COLUMNS]  # fmt: skip
+    rows = (
+        records.where("topic IS NOT NULL").selectExpr(*columns, f"{is_heavy} AS is_heavy").toArrow()
+    )
+    if pc.any(rows["is_heavy"]).as_py():
+        return _in_spark(decode(records, limits), record_count)
+    return Batch(records.sparkSession, _by_kind(decode_rows(rows, limits)))
+
+
+def _is_heavy(record_bytes: str, record_count: int, topics: Mapping[str, str] | None = None) -> str:
+    """Give the SQL condition that a message is too large for so many to come to the driver."""
     cap = DRIVER_BYTES_MAX // max(1, record_count)
     # A power of two: Spark compiles the plan again for every number that stands in it.
     cap = 1 << (cap.bit_length() - 1) if cap else 0
-    is_heavy = _IS_HEAVY.format(cap=cap)
-    rows = _collected(decoded, is_heavy)
-    is_whole = not pc.any(rows["is_heavy"]).as_py()
-    by_kind = _by_kind(rows)
-    if is_whole:
-        return Batch(decoded.sparkSession, by_kind)
-    return Batch(decoded.sparkSession, by_kind, decoded.persist())
+    if topics is None:
+        return f"kind IN ('{HALF}', '{SCHEDULE}') AND {record_bytes} > {cap}"
+    return f"topic IN ('{topics[HALF]}', '{topics[SCHEDULE]}') AND {record_bytes} > {cap}"
 
 
-def _collected(decoded: DataFrame, is_heavy: str) -> pa.Table:
+_BYTES_IN_KAFKA = (
+    "octet_length(coalesce(value, X'')) + octet_length(array_join(coalesce(headers.key,"
+    " array()), '')) + octet_length(array_join(coalesce(cast(headers.value AS array<string>),"
+    " array()), ''))"
+)
+# A table does not say how large a record was; its body is what may be large.
+_BYTES_IN_TABLE = "octet_length(coalesce(body, X'')) AS record_bytes"
+
+
+def _in_spark(decoded: DataFrame, record_count: int) -> Batch:
+    """Keep a decoded micro-batch in Spark; what is not heavy in it comes to the driver."""
+    is_heavy = _is_heavy("record_bytes", record_count)
     columns = [
         f"CASE WHEN NOT ({is_heavy}) THEN {name} END AS {name}" if name in _HEAVY else name
-        for name in WHOLE.names
+        for name in RECORDS.names
     ]
-    return decoded.selectExpr(*columns, f"{is_heavy} AS is_heavy").toArrow()
+    rows = decoded.selectExpr(*columns).toArrow()
+    rows = pa.table([rows[f.name].cast(f.type) for f in RECORDS], schema=RECORDS)
+    return Batch(decoded.sparkSession, _by_kind(rows), decoded.persist())
 
 
 def _by_kind(rows: pa.Table) -> dict[str, pa.Table]:
-    rows = pa.table([rows[f.name].cast(f.type) for f in WHOLE], schema=WHOLE)
     kinds = pc.unique(rows["kind"]).to_pylist()
     return {
         kind: rows.filter(pc.equal(rows["kind"], kind)).sort_by(_OFFSET_ORDER) for kind in kinds
     }
 
 
+def read_again(
+    spark: SparkSession,
+    lake: Lake,
+    plan: Plan,
+    held: Sequence[str],
+    limits: WireLimits,
+    kafka_options: Mapping[str, str],
+) -> Batch:
+    """Read a plan's records again.
+
+    Input: the kinds whose table holds the epoch already; those come from there, all else from
+    Kafka.
+    """
+    missing = {topic for kind, topic in limits.topics.items() if kind not in held}
+    ranges = tuple(r for r in plan.ranges if r.topic in missing and r.to_offset > r.from_offset)
+    record_count = sum(r.to_offset - r.from_offset for r in plan.ranges)
+    records = kafka_records(spark, ranges, kafka_options) if ranges else None
+    batch = read_batch(records, record_count, limits) if records is not None else Batch(spark, {})
+    if batch.records is None:
+        landed = _landed(lake, held, plan.epoch)
+        if landed is not None:
+            for kind, rows in landed.items():
+                batch.add_table(rows, kind)
+            return batch
+    batch.close()
+    parts = [
+        spark.read.format("delta").load(lake.table_path(kind)).where(f"epoch = {plan.epoch}")
+        .drop("epoch", "result").selectExpr(f"'{kind}' AS kind", "*", _BYTES_IN_TABLE)
+        for kind in held
+    ]  # fmt: skip
+    if records is not None:
+        parts.append(decode(records, limits))
+    whole = parts[0]
+    for part in parts[1:]:
+        whole = whole.unionByName(part, allowMissingColumns=True)
+    absent = [f"cast(NULL AS {_type(name)}) AS {name}" for name in RECORDS.names
+              if name not in whole.columns]  # fmt: skip
+    return _in_spark(whole.selectExpr("*", *absent), record_count)
+
+
+def _landed(lake: Lake, kinds: Sequence[str], epoch: int) -> dict[str, pa.Table] | None:
+    """Read what tables hold of an epoch; None when it is too large for the driver."""
+    found, budget = {}, DRIVER_BYTES_MAX
+    for kind in kinds:
+        batches = []
+        for batch in lake.dataset(kind).to_batches(
+            filter=pc.field("epoch") == epoch, batch_size=_ROWS_AT_ONCE
+        ):
+            budget -= batch.nbytes
+            if budget < 0:
+                return None
+            batches.append(batch)
+        rows = pa.Table.from_batches(batches) if batches else lake.schema(kind).empty_table()
+        found[kind] = to_rows(rows, RECORDS, kind=kind)
+    return found
+
+
+def _type(name: str) -> str:
+    return spark_schema(pa.schema([RECORDS.field(name)]))[0].dataType.simpleString()
+
+
 def empty_batch(spark: SparkSession) -> Batch:
     """Give the batch of an epoch that lands nothing; no Spark job is run."""
     return Batch(spark, {})
-
-
-def _within(ranges: tuple[Range, ...], limits: WireLimits) -> str:
-    """Keep exactly the planned ranges: rows that were landed before are dropped."""
-    kinds = {topic: kind for kind, topic in limits.topics.items()}
-    kept = [
-        f"(kind = '{kinds[r.topic]}' AND queue_id = {r.partition}"
-        f" AND queue_offset >= {r.from_offset} AND queue_offset < {r.to_offset})"
-        for r in ranges
-        if r.to_offset > r.from_offset
-    ]
-    return " OR ".join(kept) or "false"
 
 
 def kafka_records(

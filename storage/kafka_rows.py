@@ -22,7 +22,7 @@ KINDS = (HALF, OP, SCHEDULE, ADMIN)
 
 _RESERVED = ", ".join(f"'{name}'" for name in sorted(p.HALF_HEADERS))
 # The largest instant that is carried, in ms: 9999-12-31. A later one is beyond every maximum.
-_INSTANT_MS_MAX = 253_402_300_799_999
+INSTANT_MS_MAX = 253_402_300_799_999
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def _milliseconds(column: str) -> str:
     number = f"try_cast({column} AS bigint)"
     return (
         f"CASE WHEN {_full(column, p.NUMBER_PATTERN)} "
-        f"THEN timestamp_millis(least({number}, {_INSTANT_MS_MAX})) END"
+        f"THEN timestamp_millis(least({number}, {INSTANT_MS_MAX})) END"
     )
 
 

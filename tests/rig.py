@@ -20,7 +20,6 @@ from pipelines.kafka_options import spark_options
 from pipelines.kafka_topics import KafkaTopics, Place
 from pipelines.settings import Settings
 from storage.epochs import Plan, Range
-from storage.kafka_rows import decode
 from storage.lake import Lake
 from tests.job import plain_state
 
@@ -90,7 +89,7 @@ class Rig:
         return self.epochs.run(*self.waiting(held_back))
 
     def waiting(self, held_back: Collection[str] = ()) -> tuple[DataFrame, dict[Place, int]]:
-        """Give the records of the next epoch, decoded, and where they end."""
+        """Give the records of the next epoch, and where they end."""
         places = self._kafka.places()
         starts = self.epochs.start_offsets()
         ends = {
@@ -103,10 +102,8 @@ class Rig:
             if ends[place] > starts[place]
         )
         options = spark_options(self._settings.kafka)
-        # As in the stream, decoding is part of the plan that reads.
         whole = ranges or (Range(*places[0], ends[places[0]], ends[places[0]], ends[places[0]]),)
-        records = decode(kafka_records(self._spark, whole, options), self._settings.wire_limits())
-        return records, ends
+        return kafka_records(self._spark, whole, options), ends
 
     def state(self) -> dict[str, list[Any]]:
         """Give the state in memory as sorted rows."""

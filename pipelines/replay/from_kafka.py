@@ -27,7 +27,6 @@ from pipelines.replay.progress import Told
 from pipelines.session import start_session
 from pipelines.settings import Settings
 from storage.epochs import Range
-from storage.kafka_rows import decode
 from storage.lake import Lake
 from storage.lock import LakeLock
 
@@ -131,7 +130,7 @@ def land(
         for step in _steps(begins, wanted):
             places = {r.place: r.to_offset for r in step}
             records = kafka_records(spark, step, spark_options(settings.kafka))
-            epochs.run(decode(records, settings.wire_limits()), places)
+            epochs.run(records, places)
             halves += sum(r.to_offset - r.from_offset for r in step
                           if r.topic == settings.kafka.half_topic)  # fmt: skip
             if progress is not None:

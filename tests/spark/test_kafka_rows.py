@@ -1,14 +1,19 @@
-"""Decoding: every record is one row; what cannot be read has its reason and is kept raw."""
+"""Decoding: every record is one row; what cannot be read has its reason and is kept raw.
+
+In the driver, and in Spark for an epoch that is too large for it: both give the same rows.
+"""
 
 from __future__ import annotations
 
 import datetime as dt
+import random
 from collections.abc import Callable
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from chispa import assert_df_equality
-from pyspark.sql import Row, SparkSession
+from pyspark.sql import SparkSession
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -20,12 +25,14 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from pipelines.gather import WHOLE
+from pipelines.gather import read_batch
+from storage.kafka_arrow import RECORDS, decode_rows
 from storage.kafka_rows import ADMIN, HALF, OP, SCHEDULE, WireLimits, decode
 from txlake import protocol as p
 
 Header = tuple[str, bytes | None]
-Decode = Callable[..., dict[str, Any]]
+Record = tuple[str, bytes | None, list[Header] | None]  # topic, value, headers
+Decode = Callable[..., list[dict[str, Any]]]
 
 STORED_AT = dt.datetime(2026, 1, 2, 3, 4, 5)
 LIMITS = WireLimits(
@@ -34,7 +41,7 @@ LIMITS = WireLimits(
     message_bytes_max=1_000,
     messages_max=10,
 )
-RECORDS = StructType(
+RECORD_FIELDS = StructType(
     [
         StructField("key", BinaryType()),
         StructField("value", BinaryType()),
@@ -59,19 +66,32 @@ HALF_HEADERS: dict[str, bytes] = {
 OP_HEADERS: dict[str, bytes] = {p.TAGS: b"d", p.PGROUP: b"shop", p.TRAN_TYPE: b"8"}
 
 
-def _records(spark: SparkSession, records: list[tuple[str, bytes | None, list[Header] | None]]):  # type: ignore[no-untyped-def]
+def _records(spark: SparkSession, records: list[Record]):  # type: ignore[no-untyped-def]
     rows = [
         (b"key", value, topic, 3, offset, STORED_AT, headers)
         for offset, (topic, value, headers) in enumerate(records)
     ]
-    return spark.createDataFrame(rows, RECORDS)
+    return spark.createDataFrame(rows, RECORD_FIELDS)
 
 
-def _decoded(
-    spark: SparkSession, records: list[tuple[str, bytes | None, list[Header] | None]]
-) -> list[dict[str, Any]]:
-    rows = decode(_records(spark, records), LIMITS).orderBy("queue_offset").collect()
-    return [row.asDict(recursive=True) for row in rows]
+@pytest.fixture(params=["in Spark", "in the driver"])
+def decoded(request: pytest.FixtureRequest, spark: SparkSession) -> Decode:
+    """Give one of the two decoders. Output: RECORDS as plain rows; maps as lists of pairs."""
+
+    def run(*records: Record) -> list[dict[str, Any]]:
+        return _rows(spark, list(records), in_spark=request.param == "in Spark")
+
+    return run
+
+
+def _rows(spark: SparkSession, records: list[Record], in_spark: bool) -> list[dict[str, Any]]:
+    frame = _records(spark, records)
+    if in_spark:
+        rows = decode(frame, LIMITS).orderBy("queue_offset").toArrow()
+        rows = pa.table([rows[f.name].cast(f.type) for f in RECORDS], schema=RECORDS)
+    else:
+        rows = decode_rows(frame.toArrow(), LIMITS)
+    return rows.to_pylist()
 
 
 def _half(changes: dict[str, bytes | None] | None = None) -> list[Header]:
@@ -157,23 +177,24 @@ VERDICTS: list[tuple[str, bytes | None, list[Header] | None, str | None]] = [
 ]
 
 
-def test_every_record_is_one_row_with_its_first_reason(spark: SparkSession) -> None:
-    rows = _decoded(spark, [record[:3] for record in VERDICTS])
+def test_every_record_is_one_row_with_its_first_reason(decoded: Decode) -> None:
+    rows = decoded(*(record[:3] for record in VERDICTS))
     assert len(rows) == len(VERDICTS)
     found = [(record[:3], row["error"]) for record, row in zip(VERDICTS, rows, strict=True)]
     assert found == [(record[:3], record[3]) for record in VERDICTS]
     for (topic, value, headers, reason), row in zip(VERDICTS, rows, strict=True):
-        assert (bytes(row["body"]) if row["body"] is not None else None) == value
-        assert bytes(row["raw_key"]) == b"key"
+        assert row["body"] == value
+        assert row["raw_key"] == b"key"
         if reason is not None:
-            raw = [(h["key"], h["value"] and bytes(h["value"])) for h in row["raw_headers"]]
-            assert raw == [
-                (name, v or None if v is None else v or b"") for name, v in headers or []
-            ]
+            assert _raw(row) == (headers or [])
             assert row["real_topic"] is None and row["half_offsets"] is None, topic
 
 
-def test_a_half_in_columns(spark: SparkSession) -> None:
+def _raw(row: dict[str, Any]) -> list[Header]:
+    return [(header["key"], header["value"]) for header in row["raw_headers"]]
+
+
+def test_a_half_in_columns(decoded: Decode) -> None:
     optional = {
         p.REAL_QID: b"5",
         p.KEYS: b"k1 k2",
@@ -188,42 +209,39 @@ def test_a_half_in_columns(spark: SparkSession) -> None:
         "colour": "gr\u00fcn".encode(),
         "empty": b"",
     }
-    decoded = decode(_records(spark, [("halves", b"body", _half(optional))]), LIMITS)
+    (row,) = decoded(("halves", b"body", _half(optional)))
     utc = dt.timezone.utc
-    expected = Row(
-        kind="half", queue_id=3, queue_offset=0, producer_group="shop", transaction_id="tx-1",
-        real_topic="orders", real_queue_id=5, keys="k1 k2", tags="t", delay_level=3,
-        deliver_at=dt.datetime.fromtimestamp(1_700_000_000, utc).replace(tzinfo=None),
-        immunity_ms=7_000, tran_size=2, tran_seq=1,
-        born_at=dt.datetime.fromtimestamp(1_600_000_000.001, utc).replace(tzinfo=None),
-        properties={"colour": "gr\u00fcn", "empty": ""}, body=bytearray(b"body"),
-    )  # fmt: skip
-    columns = list(expected.asDict())
-    wanted = spark.createDataFrame([tuple(expected)], decoded.select(columns).schema)
-    assert_df_equality(decoded.select(columns), wanted, ignore_nullable=True)
-    (row,) = decoded.collect()
-    assert row.error is None and row.raw_headers is None
+    assert {name: value for name, value in row.items() if value is not None} == {
+        "kind": "half", "queue_id": 3, "queue_offset": 0,
+        "stored_at": STORED_AT.replace(tzinfo=utc),
+        "producer_group": "shop", "transaction_id": "tx-1",
+        "real_topic": "orders", "real_queue_id": 5, "keys": "k1 k2", "tags": "t",
+        "delay_level": 3, "deliver_at": dt.datetime.fromtimestamp(1_700_000_000, utc),
+        "immunity_ms": 7_000, "tran_size": 2, "tran_seq": 1,
+        "born_at": dt.datetime.fromtimestamp(1_600_000_000.001, utc),
+        "properties": [("colour", "gr\u00fcn"), ("empty", "")], "body": b"body",
+        "raw_key": b"key",
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("is_first", [True, False])
-def test_user_headers_are_found_in_any_order(spark: SparkSession, is_first: bool) -> None:
+def test_user_headers_are_found_in_any_order(decoded: Decode, is_first: bool) -> None:
     users: list[Header] = [("a", b"1"), ("b", b"2")]
     headers = users + _half() if is_first else _half() + users
-    (row,) = _decoded(spark, [("halves", b"", headers)])
-    assert row["properties"] == {"a": "1", "b": "2"}
+    (row,) = decoded(("halves", b"", headers))
+    assert row["properties"] == [("a", "1"), ("b", "2")]
     assert row["raw_headers"] is None
     assert row["producer_group"] == "shop"
 
 
 def test_user_headers_that_do_not_fit_text_are_kept_raw_and_the_rest_in_properties(
-    spark: SparkSession,
+    decoded: Decode,
 ) -> None:
     users: list[Header] = [("a", b"1"), ("a", b"2"), ("bad", b"\xff\xfe"), ("none", None)]
-    (row,) = _decoded(spark, [("halves", b"", [*_half(), *users])])
+    (row,) = decoded(("halves", b"", [*_half(), *users]))
     assert row["error"] is None
-    assert row["properties"] == {"a": "1"}
-    raw = [(h["key"], h["value"] and bytes(h["value"])) for h in row["raw_headers"]]
-    assert raw == [*_half(), *users]
+    assert row["properties"] == [("a", "1")]
+    assert _raw(row) == [*_half(), *users]
 
 
 @pytest.mark.parametrize(
@@ -242,20 +260,21 @@ def test_user_headers_that_do_not_fit_text_are_kept_raw_and_the_rest_in_properti
     ],
 )
 def test_an_optional_header_that_cannot_be_read_counts_as_absent_and_is_kept_raw(
-    spark: SparkSession, name: str, column: str, bad: bytes
+    decoded: Decode, name: str, column: str, bad: bytes
 ) -> None:
-    (row,) = _decoded(spark, [("halves", b"", _half({name: bad}))])
+    (row,) = decoded(("halves", b"", _half({name: bad})))
     assert row["error"] is None
     assert row[column] is None
-    assert (name, bad) in [(h["key"], bytes(h["value"])) for h in row["raw_headers"]]
+    assert (name, bad) in _raw(row)
 
 
-def test_an_instant_after_the_year_9999_is_its_last(spark: SparkSession) -> None:
-    (row,) = _decoded(spark, [("later", b"", _half({p.DELIVER_AT: b"999999999999999999"}))])
-    assert row["deliver_at"] == dt.datetime(9999, 12, 31, 23, 59, 59, 999_000)
+def test_an_instant_after_the_year_9999_is_its_last(decoded: Decode) -> None:
+    (row,) = decoded(("later", b"", _half({p.DELIVER_AT: b"999999999999999999"})))
+    last = dt.datetime(9999, 12, 31, 23, 59, 59, 999_000, dt.timezone.utc)
+    assert row["deliver_at"] == last
 
 
-def test_an_operation_in_columns(spark: SparkSession) -> None:
+def test_an_operation_in_columns(decoded: Decode) -> None:
     headers = _op(
         {
             p.TRAN_TYPE: b"12",
@@ -267,7 +286,7 @@ def test_an_operation_in_columns(spark: SparkSession) -> None:
             p.REASON: b"because",
         }
     )
-    (row,) = _decoded(spark, [("ops", b"17,18,", headers)])
+    (row,) = decoded(("ops", b"17,18,", headers))
     assert (row["decision"], row["half_offsets"], row["transaction_ids"]) == (
         "ROLLBACK", [17, 18], ["a", "b"],
     )  # fmt: skip
@@ -276,17 +295,49 @@ def test_an_operation_in_columns(spark: SparkSession) -> None:
     assert (row["actor"], row["reason"]) == ("me", "because")
 
 
-def test_a_long_operation_is_read(spark: SparkSession) -> None:
+def test_a_long_operation_is_read(decoded: Decode) -> None:
     offsets = range(1_000_000, 1_020_000)
-    (row,) = _decoded(spark, [("ops", ",".join(map(str, offsets)).encode(), _op())])
+    (row,) = decoded(("ops", ",".join(map(str, offsets)).encode(), _op()))
     assert row["half_offsets"] == list(offsets)
 
 
+def test_what_the_driver_decodes_is_what_spark_decodes(spark: SparkSession) -> None:
+    frame = _records(spark, [record[:3] for record in VERDICTS])
+    wanted = decode(frame, LIMITS).select(RECORDS.names)
+    found = spark.createDataFrame(decode_rows(frame.toArrow(), LIMITS), wanted.schema)
+    assert_df_equality(found, wanted, ignore_nullable=True)
+
+
 def test_ticks_are_no_records(spark: SparkSession) -> None:
-    ticks = spark.createDataFrame([(None,) * len(RECORDS)], RECORDS)
+    ticks = spark.createDataFrame([(None,) * len(RECORD_FIELDS)], RECORD_FIELDS)
     assert decode(ticks, LIMITS).count() == 0
+    assert read_batch(ticks, 0, LIMITS).by_kind == {}
 
 
-def test_the_driver_gets_every_column(spark: SparkSession) -> None:
+def test_spark_gives_every_column(spark: SparkSession) -> None:
     columns = decode(_records(spark, []), LIMITS).columns
-    assert set(WHOLE.names) <= set(columns)
+    assert set(RECORDS.names) <= set(columns)
+
+
+VALUES = (
+    None, b"", b"1", b"2", b"8", b"12", b"0", b"007", b"-1", b" 1", b"1\n", b"shop", b"tx-1",
+    b"orders", b"x" * 1_000, b"a,b", b"a,", b",", b"\xff", "gr\u00fcn".encode(), b"true", b"PING",
+    b"x" * 130, b"9" * 19, b"17", b"17,18", b"..", b"TRANS_CHECK_x", b"ops", b"253402300800000",
+)  # fmt: skip
+
+
+def test_both_decoders_give_the_same_rows_for_random_records(spark: SparkSession) -> None:
+    rng = random.Random(7)
+    names = [*p.HALF_HEADERS, *p.OP_HEADERS, *p.ADMIN_HEADERS, "user", "other"]
+    records: list[Record] = []
+    for _ in range(3_000):
+        headers: list[Header] = [*rng.choice([_half, _op, list])()]
+        for _ in range(rng.randrange(6)):
+            header = rng.choice(names), rng.choice(VALUES)
+            headers.insert(rng.randrange(len(headers) + 1), header)
+        topic = rng.choice(list(LIMITS.topics.values()))
+        records.append((topic, rng.choice(VALUES), headers if rng.random() > 0.02 else None))
+    in_spark, in_driver = (_rows(spark, records, in_spark) for in_spark in (True, False))
+    for record, wanted, found in zip(records, in_spark, in_driver, strict=True):
+        assert found == wanted, record
+    assert len({row["error"] for row in in_driver}) == len({verdict[3] for verdict in VERDICTS})
