@@ -19,12 +19,12 @@ import signal
 import sys
 import tempfile
 import time
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
 from bench import machine, report
 from bench.figure import Figure
-from bench.job_process import BenchError
 from bench.sizes import SIZES, Size
 from bench.workbench import Workbench
 from pipelines.broker import Broker
@@ -52,9 +52,10 @@ def measure(bench: Workbench, names: Sequence[str]) -> report.Report:
         began = time.monotonic()
         try:
             measured = importlib.import_module(f"bench.figures.{name}").measure(bench)
-        except (BenchError, RuntimeError, ValueError) as error:
-            failed[name] = str(error)
-            bench.say(f"{name}: not measured: {error}")
+        except Exception as error:
+            failed[name] = f"{type(error).__name__}: {error}"
+            bench.say(f"{name}: not measured")
+            traceback.print_exc()
             measured = []
         except (KeyboardInterrupt, SystemExit):
             failed[name] = "the benchmark was stopped"

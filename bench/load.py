@@ -17,7 +17,9 @@ _END_TIMEOUT_S = 60.0
 _SETTLE_S = 120.0
 _LOOK_S = 1.0
 # When messages became readable is read from the tables' logs afterwards.
-_KEEP_LOGS: dict[str, object] = {"log_retention_ms": 86_400_000}
+_KEEP_LOGS: dict[str, object] = {
+    "log_retention_ms": 86_400_000, "file_retention_ms": 86_400_000,
+}  # fmt: skip
 
 
 @dataclass

@@ -39,9 +39,7 @@ def _compare(bench: Workbench, name: str, is_scattered: bool) -> Figure:
         return base_ms + rounds[key] * _STEP_MS
 
     take_turns(bench, rigs, prepare)
-    for key in waiting:
-        bench.forget(f"delayed-{place}-{waiting[key]}")
-    return ratio_figure(
+    figure = ratio_figure(
         rigs,
         name=name,
         how=f"an epoch that delivers {size.due} delayed messages while {size.waiting_many} wait / "
@@ -52,6 +50,9 @@ def _compare(bench: Workbench, name: str, is_scattered: bool) -> Figure:
         parameters={"waiting": size.waiting_many, "few": size.waiting_few, "due": size.due,
                     "rounds": size.epoch_rounds},
     )  # fmt: skip
+    for rig in rigs.values():
+        bench.forget(rig.rig.lake)
+    return figure
 
 
 def _land(
