@@ -11,6 +11,7 @@ import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 from bench.epoch_times import EpochTime, epoch_times, median_steps_ms
 from bench.figure import Figure, Plot
@@ -70,7 +71,7 @@ class TimedRig:
         return [t for t in epoch_times(self.rig.lake) if t.epoch in self.epochs]
 
 
-def timed_rig(bench: Workbench, lake: str, **sections: dict[str, object]) -> TimedRig:
+def timed_rig(bench: Workbench, lake: str, **sections: dict[str, Any]) -> TimedRig:
     """Give the epochs of a new lake with topics of the same name."""
     writer = bench.writer(lake)
     settings = bench.settings(lake, **sections)

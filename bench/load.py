@@ -6,6 +6,7 @@ import json
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from bench.chaos_processes import Process
 from bench.counter_file import CounterFile
@@ -17,7 +18,7 @@ _END_TIMEOUT_S = 60.0
 _SETTLE_S = 120.0
 _LOOK_S = 1.0
 # When messages became readable is read from the tables' logs afterwards.
-_KEEP_LOGS: dict[str, object] = {
+_KEEP_LOGS: dict[str, Any] = {
     "log_retention_ms": 86_400_000, "file_retention_ms": 86_400_000,
 }  # fmt: skip
 
@@ -42,7 +43,7 @@ class LoadRun:
 
 def run_load(
     bench: Workbench, name: str, seconds: float, arguments: list[str],
-    **sections: dict[str, object],
+    **sections: dict[str, Any],
 ) -> LoadRun:  # fmt: skip
     """Let a producer send for a warm-up and some seconds more; wait until all is consumed.
 
@@ -52,7 +53,7 @@ def run_load(
     sections = {"maintenance": _KEEP_LOGS, **sections}
     folder = bench.folder / f"load-{name}"
     folder.mkdir()
-    job = bench.job(name, **sections)  # type: ignore[arg-type]
+    job = bench.job(name, **sections)
     run = LoadRun(job)
     with job:
         job.wait_until_streaming()
