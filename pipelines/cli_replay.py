@@ -12,6 +12,7 @@ import click
 from pipelines.cli_lake import conf_option, output_option
 from pipelines.cli_verify import VIOLATED, epochs_option
 from pipelines.screen import print_json, print_rows
+from storage.verify.run import EPOCH_MAX
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -50,6 +51,10 @@ def replay(
         raise click.UsageError("name one: --verify, --into NEW_LAKE, or --what-if KEY=VALUE")
     if not is_verify and epochs[0] != 1:
         raise click.UsageError("only --verify can begin later than with epoch 1")
+    if one_batch and (into is None or epochs != (1, EPOCH_MAX)):
+        raise click.UsageError("--one-batch goes with --into, and takes all that was landed")
+    if changes and epochs != (1, EPOCH_MAX):
+        raise click.UsageError("--what-if is about the whole history: no --epochs")
     _show_spark_that_we_run()
     from pipelines.meter import Meter
     from pipelines.replay import rebuild, verify

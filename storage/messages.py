@@ -38,7 +38,7 @@ def touched_ranges(named: pa.Table) -> pc.Expression:
     return where
 
 
-def _keys(rows: pa.Table | pa.RecordBatch) -> pa.Array:
+def coordinates(rows: pa.Table | pa.RecordBatch) -> pa.Array:
     """Give one number a coordinate: Kafka's offsets stay far below 2^44, partitions below 2^19."""
     queue = pc.shift_left(rows.column("queue_id").cast(pa.int64()), pa.scalar(44, pa.int64()))
     return pc.add(queue, rows.column("queue_offset"))
@@ -56,7 +56,7 @@ def read_messages(
     Input: `named` has queue_id and queue_offset; `columns` include both; with `before_epoch` only
     rows of earlier epochs.
     """
-    wanted = _keys(named)
+    wanted = coordinates(named)
     if isinstance(wanted, pa.ChunkedArray):
         wanted = wanted.combine_chunks()
     where = touched_ranges(named)
@@ -70,6 +70,6 @@ def read_messages(
         fragment_readahead=1,
     )
     for batch in batches:
-        found = batch.filter(pc.is_in(_keys(batch), value_set=wanted))
+        found = batch.filter(pc.is_in(coordinates(batch), value_set=wanted))
         if found.num_rows:
             yield found

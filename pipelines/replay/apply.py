@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from pipelines.apply import Applier
 from pipelines.replay.source import HEAVY, equal_to_the_one_before
 from storage import schemas
-from storage.messages import Tables, read_messages
+from storage.messages import Tables, coordinates, read_messages
 from storage.rows import instant, to_rows
 from storage.staged import StagedLake
 
@@ -42,8 +42,15 @@ class StreamingApplier(Applier):
     def _read(self, kind: str, named: pa.Table) -> Iterator[pa.Table]:
         there = self.source.dataset(kind).schema.names
         columns = [name for name in schemas.HALF.names if name in there]
+        seen: set[int] = set()  # archives may overlap
         for batch in read_messages(self.source, kind, named, columns):
-            yield pa.Table.from_batches([batch])
+            fresh = []
+            for place, key in enumerate(coordinates(batch).to_pylist()):
+                if key not in seen:
+                    seen.add(key)
+                    fresh.append(place)
+            rows = pa.Table.from_batches([batch])
+            yield rows if len(fresh) == rows.num_rows else rows.take(pa.array(fresh, pa.int64()))
 
     def _by_spark(self, new: pa.Table, old: pa.Table) -> Any:
         """Give the messages in their places, piece by piece."""

@@ -130,7 +130,8 @@ class Archive:
         """
         schema = SCHEMAS[kind]
         names = [name for name in schema.names if name in self._datasets[kind].schema.names]
-        rows = self._rows(kind, names, ranges, CHUNK_BYTES)
+        is_message = kind in (HALF, SCHEDULE)
+        rows = self._rows(kind, names, ranges, CHUNK_BYTES if is_message else None)
         is_heavy = rows is None
         if rows is None:
             narrow = [name for name in names if name not in HEAVY]

@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
+from pipelines import apply
 from pipelines.epoch import plan_limits, plan_parameters
 from pipelines.errors import StartError
 from pipelines.replay import archive, rebuild, source, verify
@@ -139,9 +140,18 @@ class TestFiles:
             pq.write_table(halves.filter(kept), folder / f"{number}.parquet")
         return Archive.of_files({"half": str(folder), "op": str(sound_lake / "op")})
 
+    @pytest.mark.parametrize("is_streamed", [False, True])
     def test_overlapping_files_land_each_record_once_and_a_second_run_adds_nothing(
-        self, sound_lake: Path, tmp_path: Path, identity: Identity
+        self,
+        sound_lake: Path,
+        tmp_path: Path,
+        identity: Identity,
+        monkeypatch: pytest.MonkeyPatch,
+        is_streamed: bool,
     ) -> None:
+        if is_streamed:
+            monkeypatch.setattr(archive, "CHUNK_BYTES", 1)
+            monkeypatch.setattr(apply, "DRIVER_BYTES_MAX", 0)
         new, files = tmp_path / "new", tmp_path / "files"
         done = fill(str(new), self._archive(sound_lake, files, (1, 2), (2, LAST)), identity)
         landed = Lake(str(new)).read("half", ["queue_id", "queue_offset", "body"])
