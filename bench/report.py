@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -38,7 +39,7 @@ def write(report: Report, folder: Path) -> None:
     pictures = {}
     for figure in report.figures:
         for number, plot in enumerate(figure.plots, 1):
-            name = f"{figure.name.replace(' ', '-').replace(',', '')}-{number}.png"
+            name = f"{_file_name(figure.name)}-{number}.png"
             draw(plot, folder / name)
             pictures.setdefault(figure.name, []).append((plot.title, name))
     values = asdict(report)
@@ -47,6 +48,11 @@ def write(report: Report, folder: Path) -> None:
     text = json.dumps(values, indent=1, default=str)
     (folder / JSON_NAME).write_text(text + "\n", "utf-8")
     (folder / MARKDOWN_NAME).write_text(_markdown(report, pictures), "utf-8")
+
+
+def _file_name(figure: str) -> str:
+    """Give a figure's name without what has a meaning in a path."""
+    return re.sub("[^A-Za-z0-9]+", "-", figure).strip("-")
 
 
 def number_text(value: float | None) -> str:

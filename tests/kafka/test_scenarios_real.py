@@ -19,6 +19,7 @@ from pyspark.sql import SparkSession
 from checker.frames import COMMITTED
 from pipelines.broker import Broker
 from pipelines.settings import Settings
+from storage.verify.run import verify
 from tests.job import settings_for
 from tests.rig import Rig
 from tests.vectors import SCENARIOS, T_MS, VECTORS, is_old
@@ -219,6 +220,8 @@ def test_the_lake_says_what_the_vector_expects(
             }
             assert play.actions(rig, epoch, name) == expected, name
             assert play.conflicts(rig, name) == sorted(SCENARIOS[name]["conflicts"]), name
+        report = verify(rig.lake)
+        assert {f.invariant.name: f.rows for f in report.findings if f.violations} == {}
 
 
 def test_every_vector_is_made_real() -> None:
