@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +18,7 @@ from bench.workbench import Workbench
 _END_TIMEOUT_S = 60.0
 _SETTLE_S = 120.0
 _LOOK_S = 1.0
+_SAID_MAX = 4_000
 # When messages became readable is read from the tables' logs afterwards.
 _KEEP_LOGS: dict[str, Any] = {
     "log_retention_ms": 86_400_000, "file_retention_ms": 86_400_000,
@@ -120,6 +122,15 @@ def _start(
 
 
 def _end(process: Process) -> None:
+    """Stop a process in good order.
+
+    Errors: BenchError with what it said last, and where its threads stand if it does not end.
+    """
     process.terminate()
-    if process.wait(_END_TIMEOUT_S) != 0:
-        raise BenchError(f"a process of the load ended badly: {process.last_line()}")
+    code = process.wait(_END_TIMEOUT_S)
+    if code is None:
+        process.signal(signal.SIGUSR1)
+        process.wait(1.0)
+    if code != 0:
+        said = process.log.read_text("utf-8", "replace")[-_SAID_MAX:]
+        raise BenchError(f"{process.log.stem} ended with code {code} (None: not at all):\n{said}")

@@ -7,6 +7,7 @@ what it committed, and compares.
 from __future__ import annotations
 
 import argparse
+import faulthandler
 import json
 import signal
 import threading
@@ -53,6 +54,7 @@ def main() -> None:
     parser.add_argument("--samples", type=Path, required=True)
     options = parser.parse_args()
     ended = threading.Event()
+    faulthandler.register(signal.SIGUSR1)
     signal.signal(signal.SIGTERM, lambda *_: ended.set())
     consumed = CounterFile(options.consumed, 1)
     lake = load(options.conf).lake.path

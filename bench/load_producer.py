@@ -8,6 +8,7 @@ at SIGTERM, and answers checks until then: those that gave no end have committed
 from __future__ import annotations
 
 import argparse
+import faulthandler
 import os
 import random
 import signal
@@ -159,6 +160,7 @@ def main() -> None:
     parser.add_argument("--delayed", action="store_true", help="delayed messages, at the rate")
     options = parser.parse_args()
     ended = threading.Event()
+    faulthandler.register(signal.SIGUSR1)
     signal.signal(signal.SIGTERM, lambda *_: ended.set())
     settings = load(options.conf)
     servers = settings.kafka.bootstrap_servers

@@ -19,7 +19,8 @@ _DEPTH_MAX = 60
 _TOP = 60
 # Threads that only wait for others.
 _WAITING = ("threading.py:wait", "selectors.py:select", "socket.py:accept", "queue.py:get",
-            "thread.py:_worker", "sampler.py:_run")  # fmt: skip
+            "thread.py:_worker", "sampler.py:_run", "clientserver.py:run",
+            "java_gateway.py:run")  # fmt: skip
 
 
 class Sampler:
