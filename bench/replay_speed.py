@@ -10,6 +10,7 @@ measures on that lake: verify, rebuild of the recorded epochs, rebuild in one ba
 from __future__ import annotations
 
 import os
+import resource
 import shutil
 import sys
 import time
@@ -38,14 +39,19 @@ def main(folder: str, transactions: int, epoch_transactions: int) -> None:
 
 
 def _measure(what: str, transactions: int, run: Callable[[], bool]) -> None:
-    before, started = os.times(), time.monotonic()
+    before, deciding, started = os.times(), time.thread_time(), time.monotonic()
     assert run(), what
     seconds, after = time.monotonic() - started, os.times()
+    deciding = time.thread_time() - deciding
     cpu = after.user + after.system - before.user - before.system
+    # Two free cores are busy for half of the CPU, and not less than the one thread that decides.
+    bound = transactions / max(cpu / 2, deciding)
     print(
         f"{what}: {transactions:,} transactions in {seconds:.1f} s = "
-        f"{transactions / seconds:,.0f}/s; {1e6 * cpu / transactions:.1f} us of CPU each; "
-        f"load {os.getloadavg()[0]:.1f}",
+        f"{transactions / seconds:,.0f}/s at load {os.getloadavg()[0]:.1f}; "
+        f"{1e6 * cpu / transactions:.1f} us of CPU each, {1e6 * deciding / transactions:.1f} of "
+        f"them in the thread that decides: two free cores could do {bound:,.0f}/s; "
+        f"at most {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10:,} MiB so far",
         flush=True,
     )
 
