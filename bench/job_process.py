@@ -48,6 +48,7 @@ class JobProcess:
         self._process: Process | None = None
         self._read = 0
         self._landed = 0
+        self.epochs = 0  # with records, by what `landed` has read
         self.launched_at = 0.0
 
     @property
@@ -87,7 +88,9 @@ class JobProcess:
             text = log.read()
         whole = text[: text.rfind(b"\n") + 1]
         self._read += len(whole)
-        self._landed += sum(int(number) for number in _LANDED.findall(whole))
+        landed = [int(number) for number in _LANDED.findall(whole)]
+        self._landed += sum(landed)
+        self.epochs += sum(number > 0 for number in landed)
         return self._landed
 
     def wait_until_landed(self, records: int, timeout_s: float) -> None:

@@ -18,6 +18,9 @@ from bench.workbench import Workbench
 _END_TIMEOUT_S = 60.0
 _SETTLE_S = 120.0
 _LOOK_S = 1.0
+_WARM_UP_EPOCHS = 2
+# Where epochs are slow the time measured is longer, up to three times, so that it has some of them.
+_EPOCHS_MIN, _LONGER = 4, 2
 _SAID_MAX = 4_000
 # When messages became readable is read from the tables' logs afterwards.
 _KEEP_LOGS: dict[str, Any] = {
@@ -63,6 +66,8 @@ def run_load(
         try:
             processes["consumer"] = _consumer(bench, job, folder)
             time.sleep(bench.size.warm_up_s)
+            # On a slow machine the warm-up may be over before the first epochs are.
+            _wait_for_epochs(job, _WARM_UP_EPOCHS)
             _watch(bench, run, processes, folder, seconds)
             _end(processes["producer"])
             sent, consumed = _counters(folder)
@@ -85,12 +90,17 @@ def _watch(
     before = {name: processor_s(group) for name, group in groups.items()}
     run.began_at = time.time()
     with Watch(run.job.group) as watch:
-        while (left := run.began_at + seconds - time.time()) > 0:
+        run.job.landed()
+        epochs = run.job.epochs + _EPOCHS_MIN
+        while (left := run.began_at + seconds - time.time()) > 0 or (
+            run.job.epochs < epochs and left > -_LONGER * seconds
+        ):
             for name, process in (*processes.items(), ("job", run.job.process)):
                 if process.code is not None:
                     raise BenchError(f"the {name} ended: {process.last_line()}")
             run.counts.append((time.time(), sent.read()[1], consumed.read()[0]))
-            time.sleep(min(_LOOK_S, left))
+            time.sleep(min(_LOOK_S, left) if left > 0 else _LOOK_S)
+            run.job.landed()
     run.ended_at = time.time()
     spent = run.ended_at - run.began_at
     run.processor = {
@@ -98,6 +108,14 @@ def _watch(
         for name, group in groups.items()
     }
     run.resident_bytes = watch.resident_bytes
+
+
+def _wait_for_epochs(job: JobProcess, count: int) -> None:
+    def has_them() -> bool:
+        job.landed()
+        return job.epochs >= count
+
+    job.wait_for(has_them, f"{count} epochs", _SETTLE_S)
 
 
 def _counters(folder: Path) -> tuple[CounterFile, CounterFile]:
