@@ -6,10 +6,12 @@ half; what time does to the rest; what is delivered where; what is true afterwar
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from checker import commands, delay, delivery, operations, sets, timing
+from checker import commands, delay, delivery, operations, sets, timing, touched
 from checker.frames import (
     COMMAND_RESULTS,
     CONFLICTS,
@@ -113,6 +115,18 @@ def decide(state: State, inputs: Inputs, instants: Instants, parameters: Paramet
     Replay: the same input gives the same rows; nothing else is read.
     Source: PROTOCOL.md.
     """
+    near, left = touched.split_state(state, inputs, instants.queues, instants.epoch_at, parameters)
+    decision = _decide(near, inputs, instants, parameters)
+    after = replace(
+        decision.state,
+        halves=touched.join(left.halves, decision.state.halves),
+        delayed=touched.join(left.delayed, decision.state.delayed),
+    )
+    return replace(decision, state=after)
+
+
+def _decide(state: State, inputs: Inputs, instants: Instants, parameters: Parameters) -> Decision:
+    """Decide over what the epoch may touch, as over all."""
     epoch_at = instants.epoch_at
     commanded = commands.apply_commands(inputs, state, epoch_at, parameters)
     state = commanded.state

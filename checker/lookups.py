@@ -7,10 +7,12 @@ read, or is not there at all.
 from __future__ import annotations
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from checker.frames import Inputs, State
 from checker.operations import namings
 from checker.sql import run
+from checker.touched import is_named
 
 
 def halves_to_look_up(state: State, inputs: Inputs, half_ends: pa.Table) -> pa.Table:
@@ -35,8 +37,12 @@ def halves_to_look_up(state: State, inputs: Inputs, half_ends: pa.Table) -> pa.T
         """,
         named=named,
         half_ends=half_ends,
-        halves=state.halves,
+        halves=state.halves.filter(pa.array(is_named(state.halves, _places(named)))),
     )
+
+
+def _places(named: pa.Table) -> pa.Table:
+    return named.rename_columns(["queue_id", "queue_offset"])
 
 
 def sets_to_look_up(state: State, inputs: Inputs, found: pa.Table) -> list[str]:
@@ -57,7 +63,7 @@ def sets_to_look_up(state: State, inputs: Inputs, found: pa.Table) -> list[str]:
           AND s.transaction_id = h.transaction_id AND s.tran_size = h.tran_size
         ORDER BY transaction_id
         """,
-        halves=state.halves,
+        halves=state.halves.filter(pc.greater(state.halves["tran_size"], 1)),
         new_halves=inputs.halves,
         found=found,
     )

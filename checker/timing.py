@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from checker.frames import DUE, HALVES, Parameters
 from checker.sql import run
+from checker.touched import is_named, join, may_be_due, split
 
 _RULES = """
 WITH asked AS (
@@ -91,6 +92,15 @@ def apply_time(
     )
 
 
+def is_something_due(halves: pa.Table, queues: pa.Table, parameters: Parameters) -> bool:
+    """Say whether time acts upon any half. Input: HALVES, QUEUES."""
+    near, _ = split(halves, may_be_due(halves, queues, parameters))
+    return bool(apply_time(near, _NO_WINS, queues, parameters).num_rows)
+
+
+_NO_WINS = pa.schema([("queue_id", pa.int32()), ("unit_offset", pa.int64())]).empty_table()
+
+
 def due_checks(rules: pa.Table, halves: pa.Table, check_rate_max: int) -> pa.Table:
     """Give the questions to ask now, oldest first, the rate shared by producer groups.
 
@@ -110,7 +120,8 @@ def record_attempts(halves: pa.Table, attempts: pa.Table, sent_at: int) -> pa.Ta
     """
     if attempts.num_rows == 0:
         return halves
-    return run(
+    asked, left = split(halves, is_named(halves, attempts))
+    counted = run(
         """
         SELECT h.* REPLACE (
           (h.check_times + CASE WHEN a.acknowledged THEN 1 ELSE 0 END)::INTEGER AS check_times,
@@ -119,6 +130,7 @@ def record_attempts(halves: pa.Table, attempts: pa.Table, sent_at: int) -> pa.Ta
         LEFT JOIN attempts a ON h.queue_id = a.queue_id AND h.queue_offset = a.queue_offset
         """,
         {"sent_at": sent_at},
-        halves=halves,
+        halves=asked,
         attempts=attempts,
     ).cast(halves.schema)
+    return join(left, counted)

@@ -26,7 +26,7 @@ import pyarrow.compute as pc
 from checker.decide import decide
 from checker.frames import QUEUES, RULE_VERSION, Decision, Instants, Parameters, State
 from checker.known import Horizon, known_at, still_ahead
-from checker.timing import apply_time, record_attempts
+from checker.timing import is_something_due, record_attempts
 from pipelines.apply import Applier
 from pipelines.ask import Asks
 from pipelines.errors import LostInputError, OwnerError, StartError
@@ -325,8 +325,7 @@ class Epochs:
                 return True
         if state.halves.num_rows == 0:
             return False
-        rules = apply_time(state.halves, _NO_WINS, queues, self._settings.parameters)
-        return bool(rules.num_rows)
+        return is_something_due(state.halves, queues, self._settings.parameters)
 
     def _check_owner(self, plan: Plan) -> None:
         """Read the owner of the planned row back: another one means another driver."""
@@ -416,9 +415,6 @@ class Epochs:
 
 def _record_count(ranges: tuple[Range, ...]) -> int:
     return sum(r.to_offset - r.from_offset for r in ranges)
-
-
-_NO_WINS = pa.schema([("queue_id", pa.int32()), ("unit_offset", pa.int64())]).empty_table()
 
 
 def _horizon(plan: Plan) -> Horizon:
