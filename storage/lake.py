@@ -17,7 +17,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.fs as pa_fs
-from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, write_deltalake
+from deltalake import (
+    CommitProperties,
+    DeltaTable,
+    PostCommitHookProperties,
+    WriterProperties,
+    write_deltalake,
+)
 from deltalake.exceptions import DeltaError, TableNotFoundError
 from deltalake.fs import DeltaStorageHandler
 
@@ -30,6 +36,9 @@ STATISTICS = {
     "schedule": "queue_id,queue_offset,epoch",
     "topics": "queue_id,queue_offset,epoch,stored_at",
 }
+# Messages are read by their coordinates, a few among many: a reader skips groups of rows.
+_MESSAGES = WriterProperties(max_row_group_size=4_096, compression="SNAPPY")
+_OTHERS = WriterProperties(compression="SNAPPY")
 _CHECKPOINT_INTERVAL = "100"  # about 100: each start replays at most this many log files
 # Looking after the log lists its folder, at every commit; maintenance does it between epochs.
 NO_LOG_UPKEEP = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
@@ -166,9 +175,15 @@ class Lake:
             rows,
             mode="append",
             commit_properties=properties,
+            writer_properties=self.writer_properties(table),
             post_commithook_properties=self._upkeep,
         )
         return int(rows.num_rows)
+
+    @staticmethod
+    def writer_properties(table: str) -> WriterProperties:
+        """Say how the files of a table are written."""
+        return _MESSAGES if table.split("/")[0] in STATISTICS else _OTHERS
 
     def dataset(self, table: str) -> ds.Dataset:
         """Give the table's newest version as an Arrow dataset.

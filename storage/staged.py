@@ -112,7 +112,13 @@ class StagedLake(Lake):
         batches = (batch for piece in pieces for batch in piece.cast(schema).to_batches())
         reader = pa.RecordBatchReader.from_batches(schema, batches)
         properties = CommitProperties(custom_metadata={"txlake.epoch": str(epoch)})
-        write_deltalake(self.handle(table), reader, mode="append", commit_properties=properties)
+        write_deltalake(
+            self.handle(table),
+            reader,
+            mode="append",
+            commit_properties=properties,
+            writer_properties=self.writer_properties(table),
+        )
         with self._lock:
             self._on_disk.pop(table, None)
 
