@@ -29,6 +29,9 @@ def _connection(has_few_rows: bool) -> duckdb.DuckDBPyConnection:
             },
         )
         connection.execute("SET disabled_filesystems = 'LocalFileSystem'")
+        # Results are fetched whole. A full buffer makes threads wait for the fetch, and they did
+        # not always wake up again (duckdb#22215).
+        connection.execute("SET streaming_buffer_size = '4GB'")
         if has_few_rows:
             connection.execute("PRAGMA disable_optimizer")
         setattr(_local, name, connection)
