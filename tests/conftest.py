@@ -16,6 +16,7 @@ _NUMBERS = itertools.count(1)
 _REAL = Path(__file__).parent / "kafka", Path(__file__).parent / "spark"
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Keep what uses Spark or Kafka in one process, for one session and one broker a run.
 
