@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -105,10 +107,12 @@ class Job:
         """Make the job's Kafka topics, so that records wait for its start."""
         KafkaTopics(self.settings, self.settings.kafka.topics()).create_missing()
 
-    def wait_until_dead(self) -> None:
+    def wait_until_dead(self, deadline_s: float = DEADLINE_S) -> None:
         """Wait until the driver has ended."""
-        self._thread.join(DEADLINE_S)
-        assert not self._thread.is_alive(), "the job still runs"
+        self._thread.join(deadline_s)
+        if self._thread.is_alive():
+            frame = sys._current_frames()[self._thread.ident or 0]
+            raise AssertionError("the job still runs:\n" + "".join(traceback.format_stack(frame)))
 
     def is_running(self) -> bool:
         """Say whether the driver still runs."""

@@ -385,7 +385,7 @@ def test_a_job_whose_stream_gave_up_goes_on_when_kafka_is_back_and_can_be_stoppe
     finally:
         job.driver.stop()
         own.stop()
-    job.wait_until_dead()
+    job.wait_until_dead(180)  # what already asks Kafka may wait until its time limits
     assert job.error is None
 
 
