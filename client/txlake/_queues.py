@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from txlake._lake import Lake
+from txlake._plain import plain_rows
 from txlake._topic_reader import TopicReader
 
 Queue = tuple[str, int]
@@ -86,7 +87,7 @@ class QueueBuffers:
             if buffer.rows is None or len(taken) >= most:
                 continue
             rows = buffer.rows.slice(0, most - len(taken))
-            taken += [(topic, row) for row in rows.to_pylist()]
+            taken += [(topic, row) for row in plain_rows(rows)]
             buffer.position += rows.num_rows
             rest = buffer.rows.slice(rows.num_rows)
             buffer.rows = rest if rest.num_rows else None

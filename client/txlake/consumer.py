@@ -215,7 +215,7 @@ class Consumer:
 
 
 def _message(topic: str, row: dict[str, Any]) -> ConsumedMessage:
-    row["properties"] = dict(row["properties"] or ())
+    row["properties"] = row["properties"] or {}
     if row["raw_headers"] is not None:
         row["raw_headers"] = [(header["key"], header["value"]) for header in row["raw_headers"]]
     return ConsumedMessage(topic=topic, **row)
