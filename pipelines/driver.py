@@ -213,7 +213,6 @@ class Driver:
         """Run the query until it is to stop, or ends by itself."""
         settings = self._settings
         trigger_s = settings.stream.trigger_interval_ms / 1000
-        idle = 0  # batches in a row without anything to do
         checkpoint = self._fresh_checkpoint(lake)
         self._failure = None
 
@@ -222,7 +221,6 @@ class Driver:
                 run_epoch(batch, batch_id)
 
         def run_epoch(batch: DataFrame, batch_id: int) -> None:
-            nonlocal idle
             if self._stop.is_set() or self._failure is not None:
                 return
             started = time.monotonic()
@@ -237,9 +235,6 @@ class Driver:
             if plan is not None and self._on_epoch is not None:
                 self._on_epoch(plan, time.monotonic() - started)
             maintainer.after_batch(plan, trigger_s - (time.monotonic() - started))
-            idle = idle + 1 if plan is None else 0
-            if idle > 1:  # nothing to do, twice: look every other tick only
-                self._stop.wait(max(0.0, 2 * trigger_s - (time.monotonic() - started)))
 
         starts = epochs.start_offsets()
         source = _source(spark, settings, starts)

@@ -133,7 +133,7 @@ class DelaySettings:
 class StreamSettings:
     """The pace of the stream."""
 
-    trigger_interval_ms: int = field(default=500, metadata=_whole(1, _DAY_MS))
+    trigger_interval_ms: int = field(default=1_000, metadata=_whole(1, _DAY_MS))
     max_offsets_per_trigger: int = field(default=200_000, metadata=_whole(1))
     checkpoint: str = ""
 
