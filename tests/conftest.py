@@ -44,7 +44,9 @@ def unique() -> Callable[[str], str]:
 def spark() -> Iterator[SparkSession]:
     """Run one Spark session for all tests of a run."""
     # Most of a short run is compiling: without the second compiler it needs half the CPU.
-    quick = {"spark.driver.extraJavaOptions": f"{java_options()} -XX:TieredStopAtLevel=1"}
+    # With it alone the JVM keeps room for 48 MB of code, which a whole run fills.
+    few_compilers = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
+    quick = {"spark.driver.extraJavaOptions": f"{java_options()} {few_compilers}"}
     session = start_session("tests", quick)
     yield session
     session.stop()
