@@ -114,7 +114,6 @@ class _Decoder:
             pc.less(self._seq, self._size),
         ))  # fmt: skip
         bytes_ = pc.fill_null(pc.binary_length(self._body), 0).to_numpy(zero_copy_only=False)
-        is_message = self._is_wide
         reasons = (
             ("newer_version",
              has(p.TXV) & ~truth(pc.equal(self._headers.raw(p.TXV), pa.scalar(b"1")))),
@@ -134,7 +133,7 @@ class _Decoder:
             ("bad_real_topic", ~_full(self._real_topic, p.TOPIC_PATTERN) | is_own),
             ("bad_set", is_[HALF] & ~self._is_alone & ~is_set),
             ("too_large",
-             is_message & (bytes_ + self._headers.sizes() > limits.message_bytes_max)),
+             self._is_wide & (bytes_ + self._headers.sizes() > limits.message_bytes_max)),
         )  # fmt: skip
         codes = np.select([mask for _, mask in reasons], range(len(reasons)), -1)
         texts = pa.array([reason or None for reason, _ in reasons], pa.string())
