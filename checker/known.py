@@ -1,7 +1,9 @@
 """C(q): how far the operations (or halves) of a queue are known.
 
-C(q) is T of the newest planned epoch, this one included, whose recorded end offset of that queue
-is at or below what is landed now. It never decreases and lags one epoch behind T under load.
+C(q) is the newest instant at which Kafka was asked for the end of that queue, and what it said is
+at or below what is landed now. Each epoch asks at T, so C(q) is T where nothing came meanwhile;
+the job asks once more before each micro-batch is cut, so C(q) lags by little under load. It never
+decreases.
 
 Source: PROTOCOL.md "Words"; RocketMQ has no such notion and asks about ended halves instead.
 """
@@ -14,9 +16,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Horizon:
-    """What Kafka reported after T of an epoch was fixed: the end offset of each partition."""
+    """What Kafka reported after an instant was fixed: the end offset of each partition."""
 
-    epoch_at: int
+    asked_at: int  # ms
     end_offsets: Mapping[tuple[str, int], int]
 
 
@@ -28,7 +30,7 @@ def known_at(
 ) -> dict[int, int]:
     """Give C by queue of `topic`; a queue of which nothing is known yet is not in it.
 
-    Input: the horizons of planned epochs, this one included; `landed`: the next offset to land of
+    Input: what Kafka was asked, for this epoch and before; `landed`: the next offset to land of
     each partition, after this epoch; `before`: C as recorded in the last epoch.
     Units: ms.
     """
@@ -36,7 +38,7 @@ def known_at(
     for horizon in horizons:
         for (name, partition), end_offset in horizon.end_offsets.items():
             if name == topic and end_offset <= landed.get((name, partition), 0):
-                known[partition] = max(known.get(partition, horizon.epoch_at), horizon.epoch_at)
+                known[partition] = max(known.get(partition, horizon.asked_at), horizon.asked_at)
     return known
 
 

@@ -33,6 +33,7 @@ from pipelines.kafka_topics import KafkaTopics, Place
 from pipelines.maintain import Maintainer
 from pipelines.session import start_session
 from pipelines.settings import Settings
+from pipelines.trigger import Trigger
 from storage.epochs import Plan
 from storage.lake import Lake
 from storage.lock import LakeLock
@@ -217,25 +218,30 @@ class Driver:
         self._failure = None
 
         def on_batch(batch: DataFrame, batch_id: int) -> None:
-            with self._epoch_runs:
-                run_epoch(batch, batch_id)
+            trigger.began()
+            try:
+                with self._epoch_runs:
+                    run_epoch(batch, batch_id)
+                if not self._stop.wait(trigger.wait_s()):
+                    epochs.look_ahead()
+            except BaseException as error:
+                self._failure = error
+                raise
+            trigger.ended()
 
         def run_epoch(batch: DataFrame, batch_id: int) -> None:
             if self._stop.is_set() or self._failure is not None:
                 return
             started = time.monotonic()
-            try:
-                if time.monotonic() - self._pinged > _PING_INTERVAL_S:
-                    self._compare_clocks(kafka, epochs, clock)
-                self._check_start(epochs, checkpoint, batch_id, starts)
-                plan = epochs.run(batch, batch_ends(checkpoint, batch_id))
-            except BaseException as error:
-                self._failure = error
-                raise
+            if time.monotonic() - self._pinged > _PING_INTERVAL_S:
+                self._compare_clocks(kafka, epochs, clock)
+            self._check_start(epochs, checkpoint, batch_id, starts)
+            plan = epochs.run(batch, batch_ends(checkpoint, batch_id))
             if plan is not None and self._on_epoch is not None:
                 self._on_epoch(plan, time.monotonic() - started)
             maintainer.after_batch(plan, trigger_s - (time.monotonic() - started))
 
+        trigger = Trigger(trigger_s)
         starts = epochs.start_offsets()
         source = _source(spark, settings, starts)
         query = (

@@ -209,6 +209,18 @@ class Epochs:
                     "landed is lost; a lake belongs to one log"
                 )
 
+    def look_ahead(self) -> None:
+        """Ask where Kafka ends before the next micro-batch is cut, which then lands all of it.
+
+        So C(q) of the next epoch is this instant under load too, not T of the epoch before.
+        Errors: KafkaAwayError.
+        """
+        if self._last is None or self._state.halves.num_rows == 0:
+            return
+        landed, asked_at = self._last.landed(), self._now_ms()
+        horizon = Horizon(asked_at, self._kafka.end_offsets(landed))
+        self._horizons = (*still_ahead(self._horizons, landed), horizon)
+
     def run(self, records: DataFrame, to_offsets: Mapping[Place, int]) -> Plan | None:
         """Run one epoch over a micro-batch of Spark's Kafka source.
 

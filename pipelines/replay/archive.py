@@ -15,7 +15,13 @@ import pyarrow.dataset as ds
 from deltalake import DeltaTable
 
 from pipelines.errors import StartError
-from pipelines.replay.source import CHUNK_BYTES, HEAVY, SCHEMAS, equal_to_the_one_before
+from pipelines.replay.source import (
+    CHUNK_BYTES,
+    HEAVY,
+    SCHEMAS,
+    equal_to_the_one_before,
+    in_order,
+)
 from storage.epochs import Range
 from storage.errors import NotALakeError
 from storage.kafka_rows import ADMIN, HALF, KINDS, OP, SCHEDULE
@@ -172,8 +178,8 @@ def _open(kind: str, path: str) -> ds.Dataset:
 
 def _once(kind: str, rows: pa.Table) -> pa.Table:
     """Give rows in offset order; one that stands there twice, as archives may overlap, once."""
-    rows = rows.sort_by([("queue_id", "ascending"), ("queue_offset", "ascending")])
-    is_again = equal_to_the_one_before(rows.combine_chunks(), ("queue_id", "queue_offset"))
+    rows = in_order(rows, ("queue_id", "queue_offset"))
+    is_again = equal_to_the_one_before(rows, ("queue_id", "queue_offset"))
     if not pc.any(is_again).as_py():
         return rows
     for place in pc.indices_nonzero(is_again).to_pylist():

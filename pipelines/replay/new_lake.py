@@ -10,7 +10,7 @@ import datetime as dt
 import os
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 import pyarrow as pa
@@ -22,7 +22,7 @@ from pipelines.errors import StartError
 from pipelines.replay.archive import Archive, Cut, Place
 from pipelines.replay.epochs import RecordedAsker, ReplayedEpochs
 from pipelines.replay.progress import Told, told, transactions
-from pipelines.replay.source import Source
+from pipelines.replay.source import Source, read_ahead
 from storage.epochs import Plan, Progress, Range, planned_row, read_progress
 from storage.kafka_rows import ADMIN, HALF, KINDS, WireLimits
 from storage.lake import Lake
@@ -109,10 +109,14 @@ def fill(
 
 def _locked(path: str, write: Callable[[StagedLake], Rebuilt]) -> Rebuilt:
     lock = LakeLock(path, f"{socket.gethostname()}:{os.getpid()}:replay")
+    target = StagedLake(path)
     try:
-        return write(StagedLake(path))
+        return write(target)
     finally:
-        lock.release()
+        try:
+            target.wait()
+        finally:
+            lock.release()
 
 
 def _rebuild(
@@ -183,19 +187,30 @@ def _fill(
     filler = _Filler(target, archive, identity, epochs)
     first = held.next_epoch
     if held.unfinished is not None:
-        filler.run(held.unfinished, is_planned=True)
+        ranges = held.unfinished.ranges
+        filler.run(held.unfinished, *filler.read(ranges), is_planned=True)
     cuts = list(archive.cuts())
     starts = archive.first_offsets()
     total = sum(end - starts[place] for place, end in cuts[-1].ends.items()) if cuts else 0
-    for cut in cuts:
-        plan = filler.plan(cut, starts)
-        if plan is not None:
-            filler.run(plan, is_planned=False)
+    for piece in read_ahead(filler.pieces(cuts, starts)):
+        if piece.ranges:
+            filler.run(filler.plan(piece), piece.records, piece.is_heavy, is_planned=False)
         if progress is not None:
-            progress(sum(end - starts[place] for place, end in cut.ends.items()), total)
+            progress(sum(end - starts[place] for place, end in piece.cut.ends.items()), total)
+    target.wait()
     epochs.close()
     last = first - 1 if epochs.last is None else epochs.last.epoch
     return added(first, last, filler.transactions, started)
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """A cut, the ranges of it that the lake has not, and their records; no ranges: none are new."""
+
+    cut: Cut
+    ranges: tuple[Range, ...]
+    records: Mapping[str, pa.Table]
+    is_heavy: bool
 
 
 @dataclass
@@ -206,10 +221,22 @@ class _Filler:
     epochs: ReplayedEpochs
     transactions: int = 0
 
-    def plan(self, cut: Cut, starts: Mapping[Place, int]) -> Plan | None:
-        """Plan the epoch that lands what a cut has and the lake has not; None: nothing."""
-        last, topics = self.epochs.last, self.identity.limits.topics
+    def pieces(self, cuts: Sequence[Cut], starts: Mapping[Place, int]) -> Iterator[_Piece]:
+        """Read what each cut has and the lake has not."""
+        last = self.epochs.last
         landed = {} if last is None else last.landed()
+        for cut in cuts:
+            ranges = self._ranges(cut, starts, landed)
+            if all(r.from_offset == r.to_offset for r in ranges):
+                yield _Piece(cut, (), {}, False)
+                continue
+            yield _Piece(cut, ranges, *self.read(ranges))
+            landed = {r.place: r.to_offset for r in ranges}
+
+    def _ranges(
+        self, cut: Cut, starts: Mapping[Place, int], landed: Mapping[Place, int]
+    ) -> tuple[Range, ...]:
+        topics = self.identity.limits.topics
         ends = {(topics[kind], queue): end for (kind, queue), end in cut.ends.items()}
         begins = {(topics[kind], queue): offset for (kind, queue), offset in starts.items()}
         ranges = []
@@ -223,14 +250,30 @@ class _Filler:
                     f"{start}, and the records begin at {begins[place]}: what is between is missing"
                 )
             ranges.append(Range(topic, queue, start, end, end))
-        if all(r.from_offset == r.to_offset for r in ranges):
-            return None
+        return tuple(ranges)
+
+    def read(self, planned: Sequence[Range]) -> tuple[dict[str, pa.Table], bool]:
+        """Read the records of some ranges, and say whether they are too large to be read whole."""
+        records: dict[str, pa.Table] = {}
+        is_heavy = False
+        for kind in KINDS:
+            topic = self.identity.limits.topics[kind]
+            ranges = [r for r in planned if r.topic == topic and r.to_offset > r.from_offset]
+            if ranges:
+                rows, is_large = self.archive.read(kind, ranges)
+                is_heavy = is_heavy or is_large
+                records[kind] = rows.drop_columns("result") if kind == ADMIN else rows
+        return records, is_heavy
+
+    def plan(self, piece: _Piece) -> Plan:
+        """Plan the epoch that lands a piece."""
+        last = self.epochs.last
         return Plan(
             epoch=1 if last is None else last.epoch + 1,
-            epoch_at=max(cut.epoch_at, 0 if last is None else last.epoch_at),
+            epoch_at=max(piece.cut.epoch_at, 0 if last is None else last.epoch_at),
             known_at={} if last is None else last.known_at,
             halves_known_at={} if last is None else last.halves_known_at,
-            ranges=tuple(ranges),
+            ranges=piece.ranges,
             cluster_id=self.identity.cluster_id,
             topic_ids=self.identity.topic_ids,
             next_offsets=self.epochs.offsets(),
@@ -239,23 +282,26 @@ class _Filler:
             rule_version=RULE_VERSION,
         )
 
-    def run(self, plan: Plan, is_planned: bool) -> None:
-        """Plan the epoch, then run it and write all of it; on the way it can be interrupted."""
-        if not is_planned:
-            self.target.append("epochs", planned_row(plan, _now()), plan.epoch)
-            self.target.flush()
-        records: dict[str, pa.Table] = {}
-        is_heavy = False
-        for kind in KINDS:
-            topic = self.identity.limits.topics[kind]
-            ranges = [r for r in plan.ranges if r.topic == topic and r.to_offset > r.from_offset]
-            if ranges:
-                rows, is_large = self.archive.read(kind, ranges)
-                is_heavy = is_heavy or is_large
-                records[kind] = rows.drop_columns("result") if kind == ADMIN else rows
+    def run(
+        self, plan: Plan, records: Mapping[str, pa.Table], is_heavy: bool, *, is_planned: bool
+    ) -> None:
+        """Run an epoch and begin to write it; its plan is written before any other row of it.
+
+        The epoch before may still be written meanwhile, unless this one's messages are too large
+        to wait.
+        """
+        if is_heavy:
+            self._write_plan(plan, is_planned)
         self.epochs.replay(plan, records, is_heavy=is_heavy, is_planned=True)
-        self.target.flush()
+        if not is_heavy:
+            self._write_plan(plan, is_planned)
+        self.target.begin_flush()
         self.transactions += records[HALF].num_rows if HALF in records else 0
+
+    def _write_plan(self, plan: Plan, is_planned: bool) -> None:
+        self.target.wait()  # the epoch before is committed first
+        if not is_planned:
+            self.target.append("epochs", planned_row(plan, _now()))
 
 
 def _now() -> dt.datetime:

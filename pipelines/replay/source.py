@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -98,11 +98,7 @@ class Source:
             for group in _grouped(recorded_epochs(self.lake, first, last))
             for chunk in self._pieces(group, narrow)
         )
-        with ThreadPoolExecutor(1, thread_name_prefix="txlake-reader") as pool:
-            reading = pool.submit(next, pieces, None)
-            while (chunk := reading.result()) is not None:
-                reading = pool.submit(next, pieces, None)
-                yield chunk
+        return read_ahead(pieces)
 
     def _pieces(self, group: list[Recorded], narrow: bool) -> Iterator[Chunk]:
         """Read a group whole, or, where its messages are too large for that, in parts."""
@@ -138,6 +134,18 @@ class Source:
         return Chunk(group, landed, self.rows("checks", bounds), twice)
 
 
+_Piece = TypeVar("_Piece")
+
+
+def read_ahead(pieces: Iterator[_Piece]) -> Iterator[_Piece]:
+    """Give pieces; the next one is read, in a thread, while one is worked on."""
+    with ThreadPoolExecutor(1, thread_name_prefix="txlake-reader") as pool:
+        reading = pool.submit(next, pieces, None)
+        while (piece := reading.result()) is not None:
+            reading = pool.submit(next, pieces, None)
+            yield piece
+
+
 def _begin(batch: pa.RecordBatch) -> tuple[Any, ...]:
     """Give where a batch begins; rows without these columns have no order."""
     names = [name for name in _ORDER if name in batch.schema.names]
@@ -161,12 +169,7 @@ def _by_epoch(rows: pa.Table) -> tuple[dict[int, pa.Table], pa.Table | None]:
     """Give rows by epoch, in offset order, each coordinate once; and those that were too many."""
     if rows.num_rows == 0:
         return {}, None
-    rows = rows.combine_chunks()
-    if not _is_in_order(rows):
-        order = pc.sort_indices(
-            rows.select(list(_ORDER)), sort_keys=[(name, "ascending") for name in _ORDER]
-        )
-        rows = rows.take(order).combine_chunks()
+    rows = in_order(rows, _ORDER)
     is_again = equal_to_the_one_before(rows, _ORDER)
     twice = None
     if pc.any(is_again).as_py():
@@ -180,11 +183,23 @@ def _by_epoch(rows: pa.Table) -> tuple[dict[int, pa.Table], pa.Table | None]:
     return by_epoch, twice
 
 
-def _is_in_order(rows: pa.Table) -> bool:
-    """Say whether rows are in order, as files are that this code wrote: no need to copy bodies."""
+def in_order(rows: pa.Table, names: Sequence[str]) -> pa.Table:
+    """Sort rows by these columns. Output: a table of one chunk.
+
+    Rows in order stay where they are, as files have them that this code wrote: no body is copied
+    twice.
+    """
+    rows = rows.combine_chunks()
+    if rows.num_rows == 0 or _is_in_order(rows, names):
+        return rows
+    keys = [(name, "ascending") for name in names]
+    return rows.take(pc.sort_indices(rows.select(list(names)), sort_keys=keys)).combine_chunks()
+
+
+def _is_in_order(rows: pa.Table, names: Sequence[str]) -> bool:
     count = rows.num_rows
     is_after = pa.repeat(pa.scalar(True), count - 1)
-    for name in reversed(_ORDER):
+    for name in reversed(names):
         later = rows[name].chunk(0).slice(1)
         earlier = rows[name].chunk(0).slice(0, count - 1)
         is_equal = pc.and_(pc.equal(later, earlier), is_after)
