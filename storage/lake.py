@@ -28,6 +28,8 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 from deltalake.fs import DeltaStorageHandler
 
 from storage.errors import NewerLakeError, NotALakeError, UnfinishedLakeError
+from storage.file_order import DUE_GROUP_ROWS, in_file_order, kind_of
+from storage.kafka_rows import SCHEDULE
 from storage.schemas import FORMAT_VERSION, TABLES, TOPIC
 
 # Columns with statistics: those that prune. Bodies and properties have none.
@@ -37,7 +39,11 @@ STATISTICS = {
     "topics": "queue_id,queue_offset,epoch,stored_at",
 }
 # Messages are read by their coordinates, a few among many: a reader skips groups of rows.
-_MESSAGES = WriterProperties(max_row_group_size=4_096, compression="SNAPPY")
+_GROUP_ROWS = {"half": 4_096, "schedule": DUE_GROUP_ROWS, "topics": 4_096}
+_MESSAGES = {
+    kind: WriterProperties(max_row_group_size=rows, compression="SNAPPY")
+    for kind, rows in _GROUP_ROWS.items()
+}
 _OTHERS = WriterProperties(compression="SNAPPY")
 _CHECKPOINT_INTERVAL = "100"  # about 100: each start replays at most this many log files
 # Looking after the log lists its folder, at every commit; maintenance does it between epochs.
@@ -114,7 +120,7 @@ class Lake:
 
     def create_table(self, table: str) -> None:
         """Make one table if it is missing: plain protocol, statistics where they prune."""
-        kind = table.split("/")[0]
+        kind = kind_of(table)
         configuration = {"delta.checkpointInterval": _CHECKPOINT_INTERVAL}
         if kind in STATISTICS:
             configuration["delta.dataSkippingStatsColumns"] = STATISTICS[kind]
@@ -170,6 +176,8 @@ class Lake:
         properties = None
         if epoch is not None:
             properties = CommitProperties(custom_metadata={"txlake.epoch": str(epoch)})
+        if table == SCHEDULE:  # all others come as they are read
+            rows = in_file_order(table, rows)
         write_deltalake(
             self.handle(table),
             rows,
@@ -183,7 +191,7 @@ class Lake:
     @staticmethod
     def writer_properties(table: str) -> WriterProperties:
         """Say how the files of a table are written."""
-        return _MESSAGES if table.split("/")[0] in STATISTICS else _OTHERS
+        return _MESSAGES.get(kind_of(table), _OTHERS)
 
     def dataset(self, table: str) -> ds.Dataset:
         """Give the table's newest version as an Arrow dataset.

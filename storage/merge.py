@@ -1,7 +1,7 @@
 """Merge some files of a table into one: the same rows, sorted, in one Delta commit.
 
 1. Read the files, the oldest first, while their rows fit into memory.
-2. Sort by coordinate: readers look for a queue and a range of offsets.
+2. Sort as the table's files are (`file_order`): what is read together stands together.
 3. Write one file, in row groups small enough to skip.
 4. Commit: the new file in, the old ones out, `dataChange` false.
 
@@ -15,7 +15,7 @@ import json
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -24,22 +24,11 @@ import pyarrow.parquet as pq
 from deltalake import CommitProperties
 from deltalake.transaction import AddAction, RemoveAction
 
+from storage.file_order import DUE_GROUP_ROWS, in_file_order, kind_of
+from storage.kafka_rows import SCHEDULE
 from storage.lake import NO_LOG_UPKEEP, STATISTICS, Lake
 from storage.merge_plan import TableFile, merged_name
 
-_PLACE = ("queue_id", "queue_offset")
-_BY_EPOCH: Final = ("epoch",)
-# The sort is stable: rows of one coordinate stay in the order of their epochs.
-_ORDERS: Final = {
-    **dict.fromkeys(("half", "op", "schedule", "admin", "outcomes", "checks", "topics"), _PLACE),
-    "conflicts": ("queue_id", "op_queue_offset"),
-    "delayed": ("source", *_PLACE),
-    "deliveries": ("source", *_PLACE),
-    "pending": ("epoch", *_PLACE),
-    "waiting": ("epoch", "queue_id", "op_queue_offset"),
-    "epochs": _BY_EPOCH,
-    "catalog": _BY_EPOCH,
-}
 _GROUP_ROWS = (1_000, 65_536)
 _GROUP_BYTES = 4 * 1024 * 1024  # a consumer's window is a few of these
 _TEXT_MAX = 128  # longer texts have no statistics; transaction ids are at most so long
@@ -80,7 +69,7 @@ def merge(
     rows, taken = _read(lake, table, files, memory_bytes_max)
     if len(taken) < 2:
         return None
-    rows = rows.sort_by([(name, "ascending") for name in _ORDERS[table.split("/")[0]]])
+    rows = in_file_order(table, rows)
     name = merged_name(taken, is_closed=2 * rows.nbytes > memory_bytes_max)  # two would not fit
     size = _write(lake, table, name, rows)
     added = AddAction(name, size, {}, _now_ms(), False, _statistics(table, rows))
@@ -117,6 +106,8 @@ def _write(lake: Lake, table: str, name: str, rows: pa.Table) -> int:
     """Write the rows into one file. Output: its size in bytes."""
     filesystem = lake.filesystem(table, pa.table({"path": [name], "size_bytes": [0]}))
     least, most = _GROUP_ROWS
+    if table == SCHEDULE:
+        most = DUE_GROUP_ROWS
     group_rows = max(least, min(most, _GROUP_BYTES * rows.num_rows // max(rows.nbytes, 1)))
     narrow = [field.name for field in rows.schema if _has_order(field.type)]
     with filesystem.open_output_stream(name) as stream:
@@ -153,7 +144,7 @@ def _commit(lake: Lake, table: str, added: AddAction, files: Sequence[TableFile]
 
 def _statistics(table: str, rows: pa.Table) -> str:
     """Give a file's statistics as Delta's log has them."""
-    named = STATISTICS.get(table.split("/")[0])
+    named = STATISTICS.get(kind_of(table))
     kept = None if named is None else named.split(",")
     least: dict[str, Any] = {}
     most: dict[str, Any] = {}

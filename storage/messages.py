@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
+
+from storage.row_groups import OFFSET_BITS, Bounds, Longs, Wanted, pruned
 
 # Few rows at a time: a body may have some megabytes.
 _ROWS_AT_ONCE = 4_096
@@ -40,7 +43,8 @@ def touched_ranges(named: pa.Table) -> pc.Expression:
 
 def coordinates(rows: pa.Table | pa.RecordBatch) -> pa.Array:
     """Give one number a coordinate: Kafka's offsets stay far below 2^44, partitions below 2^19."""
-    queue = pc.shift_left(rows.column("queue_id").cast(pa.int64()), pa.scalar(44, pa.int64()))
+    bits = pa.scalar(OFFSET_BITS, pa.int64())
+    queue = pc.shift_left(rows.column("queue_id").cast(pa.int64()), bits)
     return pc.add(queue, rows.column("queue_offset"))
 
 
@@ -50,19 +54,35 @@ def read_messages(
     named: pa.Table,
     columns: Sequence[str],
     before_epoch: int | None = None,
+    due: Bounds | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Stream the named rows of `half` or `schedule`; files that statistics rule out stay closed.
+    """Stream the named rows of `half` or `schedule`; what statistics rule out is not read.
 
     Input: `named` has queue_id and queue_offset; `columns` include both; with `before_epoch` only
-    rows of earlier epochs.
+    rows of earlier epochs; `due`: when the messages were due, as far as DELIVER_AT says so. Not
+    all are (a time beyond the maximum, a resumed message): who is not found is looked for again.
+    Units: ms.
     """
-    wanted = coordinates(named)
-    if isinstance(wanted, pa.ChunkedArray):
-        wanted = wanted.combine_chunks()
-    where = touched_ranges(named)
-    if before_epoch is not None:
-        where = where & (pc.field("epoch") < before_epoch)
-    batches = lake.dataset(table).to_batches(
+    dataset, where = lake.dataset(table), touched_ranges(named)
+    before = None if before_epoch is None else pc.field("epoch") < before_epoch
+    places = np.unique(coordinates(named).to_numpy())
+    for hint in (due, None) if due is not None else (None,):
+        found = []
+        near = pruned(dataset, where, Wanted(places, hint))
+        for batch in _read(near, places, columns, before):
+            found.append(coordinates(batch).to_numpy())
+            yield batch
+        places = np.setdiff1d(places, np.concatenate([places[:0], *found]))
+        if not len(places):
+            return
+
+
+def _read(
+    dataset: ds.Dataset, places: Longs, columns: Sequence[str], where: pc.Expression | None
+) -> Iterator[pa.RecordBatch]:
+    """Stream the rows at these places."""
+    wanted = pa.array(places)
+    batches = dataset.to_batches(
         columns=list(columns),
         filter=where,
         batch_size=_ROWS_AT_ONCE,

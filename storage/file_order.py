@@ -1,0 +1,40 @@
+"""In which order rows stand in a table's files: what is read together stands together.
+
+Readers skip the files and row groups that cannot hold what they look for. No reader relies on an
+order: files written by Spark, by older versions or by others may have any.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import pyarrow as pa
+
+_PLACE = ("queue_id", "queue_offset")
+_BY_EPOCH: Final = ("epoch",)
+# `schedule`: what is due together. Messages of one delay level have no `deliver_at`; they are due
+# in the order of their offsets.
+_ORDERS: Final = {
+    **dict.fromkeys(("half", "op", "admin", "outcomes", "checks", "topics"), _PLACE),
+    "schedule": ("deliver_at", *_PLACE),
+    "conflicts": ("queue_id", "op_queue_offset"),
+    "delayed": ("source", *_PLACE),
+    "deliveries": ("source", *_PLACE),
+    "pending": ("epoch", *_PLACE),
+    "waiting": ("epoch", "queue_id", "op_queue_offset"),
+    "epochs": _BY_EPOCH,
+    "catalog": _BY_EPOCH,
+}
+# Of `schedule`: the few of a file that are due together are in one or two groups, and each group
+# is decoded whole. Half as many rows make the files' footers take longer than that saves.
+DUE_GROUP_ROWS: Final = 2_048
+
+
+def in_file_order(table: str, rows: pa.Table) -> pa.Table:
+    """Sort rows as a table's files have them; equal ones stay in the order they came in."""
+    return rows.sort_by([(name, "ascending") for name in _ORDERS[kind_of(table)]])
+
+
+def kind_of(table: str) -> str:
+    """Give what kind of table it is: `topics` for that of any real topic."""
+    return table.split("/")[0]
