@@ -8,20 +8,25 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from checker import commands, delay, delivery, operations, sets, timing, touched
+from checker.columns import Numbers, find, places, take, truth
 from checker.frames import (
     COMMAND_RESULTS,
+    COMMITTED,
     CONFLICTS,
     DELAYED,
     DELIVERIES,
+    DISCARDED,
     DUE,
     HALVES,
     NAMINGS,
     OUTCOMES,
     PLACEMENTS,
+    ROLLED_BACK,
     TOPICS,
     Decision,
     Inputs,
@@ -31,18 +36,11 @@ from checker.frames import (
 )
 from checker.sql import run
 
-# Every end of this epoch, one row a half. The lines are those of PROTOCOL.md "What happens to a
-# half at an epoch"; `discards` counts the half's earlier discards: only the first makes a copy.
-_ENDS = """
-SELECT h.queue_id, h.queue_offset, h.arm,
-  CASE w.decision WHEN 'COMMIT' THEN 'COMMITTED' ELSE 'ROLLED_BACK' END AS outcome,
-  w.cause, w.op_queue_offset, w.position, h.producer_group, h.transaction_id, h.tran_seq,
+# Ends that no operation of this epoch makes, one row a half.
+_OTHER_ENDS = """
+SELECT h.queue_id, h.queue_offset, h.arm, 'DISCARDED' AS outcome, r.rule AS cause,
+  NULL AS op_queue_offset, NULL AS position, h.producer_group, h.transaction_id, h.tran_seq,
   h.real_topic, h.real_queue_id, h.delay_level, h.deliver_at, h.discards
-FROM halves h JOIN wins w ON h.queue_id = w.queue_id AND h.unit_offset = w.unit_offset
-UNION ALL
-SELECT h.queue_id, h.queue_offset, h.arm, 'DISCARDED', r.rule, NULL, NULL, h.producer_group,
-  h.transaction_id, h.tran_seq, h.real_topic, h.real_queue_id, h.delay_level, h.deliver_at,
-  h.discards
 FROM halves h JOIN rules r ON h.queue_id = r.queue_id AND h.unit_offset = r.unit_offset
 WHERE r.rule <> 'due'
 UNION ALL
@@ -65,20 +63,18 @@ JOIN units u ON m.queue_id = u.queue_id AND m.unit_offset = u.unit_offset
 JOIN new_halves n ON m.queue_id = n.queue_id AND m.queue_offset = n.queue_offset
 WHERE m.is_duplicate OR u.status IS NOT NULL
 """
+_END_ROWS = pa.schema(
+    [*(HALVES.field(name) for name in ("queue_id", "queue_offset", "arm")),
+     ("outcome", pa.string()), ("cause", pa.string()), ("op_queue_offset", pa.int64()),
+     ("position", pa.int32()),
+     *(HALVES.field(name) for name in ("producer_group", "transaction_id", "tran_seq",
+                                       "real_topic", "real_queue_id", "delay_level",
+                                       "deliver_at", "discards"))]
+)  # fmt: skip
 
-_COMMITTED = f"""
-SELECT *, {delay.DELIVER_AT_SQL} AS due_at
-FROM (SELECT *, $epoch_at::BIGINT AS counted_from FROM ends WHERE outcome = 'COMMITTED')
-"""
-
-_OUTCOMES = """
-SELECT e.queue_id, e.queue_offset, e.arm, e.outcome, e.cause, e.op_queue_offset,
-  e.producer_group, e.transaction_id, e.real_topic, p.real_queue_id, p.real_queue_offset
-FROM ends e
-LEFT JOIN (SELECT 'COMMITTED' AS outcome, * FROM placements
-           WHERE source = 'half' AND reason IS NULL) p
-  ON e.outcome = p.outcome AND e.queue_id = p.queue_id AND e.queue_offset = p.queue_offset
-ORDER BY e.queue_id, e.queue_offset
+_DUE_AT = f"""
+SELECT * EXCLUDE (counted_from), {delay.DELIVER_AT_SQL} AS due_at
+FROM (SELECT *, $epoch_at::BIGINT AS counted_from FROM committed)
 """
 
 # Rows for what is delivered, or found undeliverable, other than straight from a commit.
@@ -86,10 +82,9 @@ _DELIVERIES = """
 SELECT o.source, o.queue_id, o.queue_offset,
   CASE WHEN o.reason IS NULL THEN 'DELIVERED' ELSE 'UNDELIVERABLE' END AS action,
   o.real_topic, p.real_queue_id, p.real_queue_offset, o.admin_offset, o.rank
-FROM routed o JOIN placements p
+FROM told o JOIN placements p
   ON o.source = p.source AND o.queue_id = p.queue_id AND o.queue_offset = p.queue_offset
   AND p.reason IS NOT DISTINCT FROM o.reason
-WHERE o.phase <> 2 OR o.reason IS NOT NULL
 ORDER BY rank
 """
 
@@ -100,7 +95,6 @@ SELECT h.* REPLACE (
   CASE WHEN h.queue_offset = h.unit_offset THEN greatest(a.answered_at, h.last_answer_at)
     END AS last_answer_at)
 FROM halves h
-ANTI JOIN wins w ON h.queue_id = w.queue_id AND h.unit_offset = w.unit_offset
 LEFT JOIN (SELECT * FROM ends WHERE outcome = 'DISCARDED') x
   ON h.queue_id = x.queue_id AND h.queue_offset = x.queue_offset
 LEFT JOIN answers a ON h.queue_id = a.queue_id AND h.unit_offset = a.unit_offset
@@ -148,16 +142,11 @@ def _decide(state: State, inputs: Inputs, instants: Instants, parameters: Parame
     judged = operations.judge(verdicts, units, parameters.late_end_policy == "apply")
     wins = judged.filter(pc.equal(judged["verdict"], "wins"))
     rules = timing.apply_time(halves, wins, instants.queues, parameters)
-    ends = run(
-        _ENDS,
-        halves=halves,
-        wins=wins,
-        rules=rules,
-        new_halves=inputs.halves,
-        members=members,
-        units=units,
+    winner = find(places(halves, "unit_offset"), places(wins, "unit_offset"))
+    ends = pa.concat_tables(
+        [_ended(halves, wins, winner), _other_ends(halves, wins, rules, inputs, members, units)]
     )
-    committed = run(_COMMITTED, delay.delay_parameters(epoch_at, parameters), ends=ends)
+    committed = _committed(ends, epoch_at, parameters)
     waiting_long = pa.concat_tables(
         [
             state.delayed,
@@ -166,17 +155,11 @@ def _decide(state: State, inputs: Inputs, instants: Instants, parameters: Parame
         ]
     )
     delivered = _deliver(ends, committed, waiting_long, commanded, instants, parameters)
-    remaining = run(
-        _REMAINING,
-        halves=halves,
-        wins=wins,
-        ends=ends,
-        answers=operations.answers(verdicts),
-    ).cast(HALVES)
+    remaining = _remaining(halves.filter(pa.array(winner < 0)), ends, operations.answers(verdicts))
     topics = pa.concat_tables([state.topics, delivered["new_topics"]])
     placements = delivered["placements"]
     return Decision(
-        outcomes=run(_OUTCOMES, ends=ends, placements=placements).cast(OUTCOMES),
+        outcomes=_outcomes(ends, placements),
         conflicts=operations.conflicts(inputs.operations, verdicts, judged).cast(CONFLICTS),
         due=timing.due_checks(rules, halves, parameters.check_rate_max).cast(DUE),
         delayed=waiting_long.slice(state.delayed.num_rows),
@@ -192,6 +175,80 @@ def _decide(state: State, inputs: Inputs, instants: Instants, parameters: Parame
             next_offsets=delivery.advance_offsets(state.next_offsets, placements),
         ),
     )
+
+
+def _ended(halves: pa.Table, wins: pa.Table, winner: Numbers) -> pa.Table:
+    """Give the halves that an operation of this epoch ends; `winner`: its row, or -1."""
+    ended = halves.filter(pa.array(winner >= 0))
+    won = wins.take(pa.array(winner[winner >= 0]))
+    is_commit = pc.equal(won["decision"], "COMMIT")
+    values = {
+        "outcome": pc.if_else(is_commit, COMMITTED, ROLLED_BACK),
+        **{name: won[name] for name in ("cause", "op_queue_offset", "position")},
+    }
+    columns = [values[name] if name in values else ended[name] for name in _END_ROWS.names]
+    return pa.table(columns, schema=_END_ROWS)
+
+
+def _other_ends(
+    halves: pa.Table,
+    wins: pa.Table,
+    rules: pa.Table,
+    inputs: Inputs,
+    members: pa.Table,
+    units: pa.Table,
+) -> pa.Table:
+    is_discarded = halves["discard_cause"].null_count < halves.num_rows
+    if not (
+        members.num_rows or is_discarded or set(pc.unique(rules["rule"]).to_pylist()) - {"due"}
+    ):
+        return _END_ROWS.empty_table()
+    return run(
+        _OTHER_ENDS,
+        halves=halves,
+        wins=wins,
+        rules=rules,
+        new_halves=inputs.halves,
+        members=members,
+        units=units,
+    ).cast(_END_ROWS)
+
+
+def _committed(ends: pa.Table, epoch_at: int, parameters: Parameters) -> pa.Table:
+    """Give the committed among the ends, with when they are due; null: at once."""
+    committed = ends.filter(pc.equal(ends["outcome"], COMMITTED))
+    is_later = truth(committed["delay_level"].is_valid())
+    is_later |= truth(committed["deliver_at"].is_valid())
+    at_once = committed.filter(pa.array(~is_later))
+    at_once = at_once.append_column("due_at", pa.nulls(at_once.num_rows, pa.int64()))
+    if not is_later.any():
+        return at_once
+    later = committed.filter(pa.array(is_later))
+    later = run(_DUE_AT, delay.delay_parameters(epoch_at, parameters), committed=later)
+    return pa.concat_tables([at_once, later.cast(at_once.schema)])
+
+
+def _remaining(halves: pa.Table, ends: pa.Table, answers: pa.Table) -> pa.Table:
+    """Give the halves that no operation ends, as they are after this epoch. Output: HALVES."""
+    is_discarded = truth(pc.equal(ends["outcome"], DISCARDED)).any()
+    if not (is_discarded or answers.num_rows):
+        return halves
+    return run(_REMAINING, halves=halves, ends=ends, answers=answers).cast(HALVES)
+
+
+def _outcomes(ends: pa.Table, placements: pa.Table) -> pa.Table:
+    """Give the ends in offset order, with where a committed half's message went at once."""
+    ends = ends.take(pa.array(np.argsort(places(ends), kind="stable")))
+    is_message = truth(pc.equal(placements["source"], "half"))
+    is_message &= truth(placements["reason"].is_null())
+    messages = placements.filter(pa.array(is_message))
+    at = find(places(ends), places(messages))
+    at[~truth(pc.equal(ends["outcome"], COMMITTED))] = -1
+    placed = take(messages.select(["real_queue_id", "real_queue_offset"]), at)
+    columns = [
+        placed[name] if name in placed.column_names else ends[name] for name in OUTCOMES.names
+    ]
+    return pa.table(columns, schema=OUTCOMES)
 
 
 def _at(comparison: str, delayed: pa.Table, epoch_at: int) -> pa.Table:
@@ -243,14 +300,10 @@ def _deliver(
     """Place what is delivered now, what cannot be, and the copies of first discards."""
     ordered = delivery.in_order(
         _at("<=", delayed, instants.epoch_at),
-        run(
-            "SELECT * FROM committed WHERE due_at IS NULL OR due_at <= $epoch_at",
-            {"epoch_at": instants.epoch_at},
-            committed=committed,
-        ),
+        committed.filter(pc.less_equal(pc.fill_null(committed["due_at"], 0), instants.epoch_at)),
         commanded.resumed,
     )
-    first = pc.and_(pc.equal(ends["outcome"], "DISCARDED"), pc.equal(ends["discards"], 0))
+    first = pc.and_(pc.equal(ends["outcome"], DISCARDED), pc.equal(ends["discards"], 0))
     discarded = ends.filter(first)
     state = commanded.state
     if not (ordered.num_rows or discarded.num_rows or commanded.topics):
@@ -264,17 +317,21 @@ def _deliver(
     topics = pa.concat_tables([state.topics, new_topics])
     routed = delivery.route(ordered, topics, parameters)
     placements = delivery.place(routed, discarded, state.next_offsets)
-    deliveries = run(_DELIVERIES, routed=routed, placements=placements)
-    stuck = run(
-        "SELECT admin_offset, 'still_undeliverable' AS result FROM routed"
-        " WHERE phase = 3 AND reason IS NOT NULL",
-        routed=routed,
-    )
+    is_told = truth(pc.not_equal(routed["phase"], 2)) | truth(routed["reason"].is_valid())
+    told = routed.filter(pa.array(is_told))
+    deliveries = _cancelled(commanded.cancelled)
+    if told.num_rows:
+        found = run(_DELIVERIES, told=told, placements=placements).drop_columns("rank")
+        deliveries = pa.concat_tables([deliveries, found.cast(DELIVERIES)])
+    stuck = told.filter(pc.and_(pc.equal(told["phase"], 3), told["reason"].is_valid()))[
+        "admin_offset"
+    ].to_pylist()
     return {
         "new_topics": new_topics,
-        "still_undeliverable": stuck.cast(COMMAND_RESULTS),
-        "placements": placements,
-        "deliveries": pa.concat_tables(
-            [_cancelled(commanded.cancelled), deliveries.drop_columns("rank").cast(DELIVERIES)]
+        "still_undeliverable": pa.Table.from_pylist(
+            [{"admin_offset": offset, "result": "still_undeliverable"} for offset in stuck],
+            schema=COMMAND_RESULTS,
         ),
+        "placements": placements,
+        "deliveries": deliveries,
     }

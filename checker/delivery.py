@@ -9,75 +9,55 @@ Source: CommitLog's queue offsets (one counter a queue); PROTOCOL.md "Delivery".
 
 from __future__ import annotations
 
-import pyarrow as pa
+from typing import Any
 
-from checker.frames import NEXT_OFFSETS, PLACEMENTS, TOPICS, Parameters
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from checker.columns import Numbers, choose, longs, places, truth
+from checker.frames import DELAYED, NEXT_OFFSETS, PLACEMENTS, TOPICS, Parameters
 from checker.sql import run
 from txlake.protocol import CHECK_MAX_TOPIC, SYSTEM_REAL_TOPICS, UNDELIVERABLE_TOPIC
 
-_ORDERED = """
-SELECT row_number() OVER (ORDER BY phase, k1, k2, k3, k4) AS rank, *
-FROM (
-  SELECT 1 AS phase, deliver_at AS k1, CASE source WHEN 'half' THEN 0 ELSE 1 END::BIGINT AS k2,
-    queue_id::BIGINT AS k3, queue_offset AS k4,
-    source, queue_id, queue_offset, real_topic, real_queue_id, NULL::BIGINT AS admin_offset
-  FROM due_delayed
-  UNION ALL
-  SELECT 2, queue_id, op_queue_offset, position, coalesce(tran_seq, 0),
-    'half', queue_id, queue_offset, real_topic, real_queue_id, NULL
-  FROM committed
-  UNION ALL
-  SELECT 3, undeliverable_offset, 0, 0, 0,
-    source, queue_id, queue_offset, real_topic, real_queue_id, admin_offset
-  FROM resumed
-)
-"""
-
-# A topic is made on first use, in name order while there is room; it has the default queue count.
-_NEW_TOPICS = """
-SELECT real_topic AS topic FROM ordered
-WHERE $auto_create_topics AND (real_queue_id IS NULL OR real_queue_id < $default_queue_count)
-  AND real_topic NOT IN (SELECT topic FROM topics)
-GROUP BY real_topic ORDER BY real_topic
-LIMIT greatest(0, $topics_max - (SELECT count(*) FROM topics WHERE NOT list_contains($own, topic)))
-"""
-
-_ROUTED = """
-SELECT o.*,
-  CASE
-    WHEN coalesce(o.real_queue_id, 0) >= coalesce(t.queue_count, $default_queue_count)
-      AND (t.topic IS NOT NULL OR $auto_create_topics) THEN 'queue_out_of_range'
-    WHEN t.topic IS NULL THEN 'topic_not_allowed'
-  END AS reason,
-  coalesce(o.real_queue_id, o.queue_offset % t.queue_count)::INTEGER AS target_queue_id
-FROM ordered o LEFT JOIN topics t ON o.real_topic = t.topic
-"""
-
-_PLACED = """
-WITH wanted AS (
-  SELECT CASE WHEN reason IS NULL THEN real_topic ELSE $undeliverable END AS topic,
-    CASE WHEN reason IS NULL THEN target_queue_id ELSE 0 END AS real_queue_id,
-    rank, source, queue_id, queue_offset, real_topic, real_queue_id AS asked_queue_id, reason
-  FROM routed WHERE reason IS NULL OR phase < 3
-  UNION ALL
-  SELECT $check_max, 0, row_number() OVER (ORDER BY queue_id, queue_offset), 'half', queue_id,
-    queue_offset, real_topic, real_queue_id, cause
-  FROM discarded
-)
-SELECT w.topic, w.real_queue_id::INTEGER AS real_queue_id,
-  coalesce(n.next_offset, 0)
-    + row_number() OVER (PARTITION BY w.topic, w.real_queue_id ORDER BY rank) - 1
-    AS real_queue_offset,
-  source, w.queue_id, w.queue_offset, real_topic, asked_queue_id, reason
-FROM wanted w
-LEFT JOIN next_offsets n ON w.topic = n.topic AND w.real_queue_id = n.queue_id
-ORDER BY w.topic, w.real_queue_id, real_queue_offset
-"""
+_SAME = ("queue_id", "queue_offset", "real_topic")
+_WANTED_ROWS = pa.schema([field for field in PLACEMENTS if field.name != "real_queue_offset"])
+_ORDERED_ROWS = pa.schema(
+    [("phase", pa.int32()),
+     *(DELAYED.field(name) for name in ("source", "queue_id", "queue_offset", "real_topic",
+                                        "real_queue_id")),
+     ("admin_offset", pa.int64())]
+)  # fmt: skip
 
 
 def in_order(due_delayed: pa.Table, committed: pa.Table, resumed: pa.Table) -> pa.Table:
-    """Put all that is to be delivered into the one order of the epoch."""
-    return run(_ORDERED, due_delayed=due_delayed, committed=committed, resumed=resumed)
+    """Put all that is to be delivered into the one order of the epoch.
+
+    Output: phase, source, queue_id, queue_offset, real_topic, real_queue_id, admin_offset, rank.
+    """
+    is_schedule = ~truth(pc.equal(due_delayed["source"], "half"))
+    parts = [
+        _phase(1, due_delayed, longs(due_delayed["deliver_at"]), is_schedule, places(due_delayed)),
+        _phase(2, committed, places(committed, "op_queue_offset"), longs(committed["position"]),
+               longs(committed["tran_seq"], null=0)),
+        _phase(3, resumed, longs(resumed["undeliverable_offset"])),
+    ]  # fmt: skip
+    ordered = pa.concat_tables(parts)
+    return ordered.append_column("rank", pa.array(np.arange(1, ordered.num_rows + 1)))
+
+
+def _phase(phase: int, rows: pa.Table, *keys: Numbers) -> pa.Table:
+    """Give the messages of a phase, sorted by these keys. A committed half is from `half`."""
+    order = np.lexsort(keys[::-1])
+    if (np.diff(order) != 1).any():
+        rows = rows.take(pa.array(order))
+    values = {"phase": pa.repeat(pa.scalar(phase, pa.int32()), rows.num_rows)}
+    if phase == 2:
+        values["source"] = pa.repeat("half", rows.num_rows)
+    if phase != 3:
+        values["admin_offset"] = pa.nulls(rows.num_rows, pa.int64())
+    columns = [values[name] if name in values else rows[name] for name in _ORDERED_ROWS.names]
+    return pa.table(columns, schema=_ORDERED_ROWS)
 
 
 def new_topics(
@@ -93,22 +73,19 @@ def new_topics(
     counts the topics that users named; TRANS_CHECK_MAX_TIME_TOPIC and TRANS_UNDELIVERABLE_TOPIC
     are made whenever they are needed.
     """
-    values = {
-        "auto_create_topics": parameters.auto_create_topics,
-        "default_queue_count": parameters.default_queue_count,
-        "topics_max": parameters.topics_max,
-        "own": list(SYSTEM_REAL_TOPICS),
-    }
     counts = dict(asked_for)
-    with_asked = pa.concat_tables([topics, _numbered(topics, counts)])
-    names = run(_NEW_TOPICS, values, ordered=ordered, topics=with_asked)["topic"].to_pylist()
-    counts |= dict.fromkeys(names, parameters.default_queue_count)
+    known = {*topics["topic"].to_pylist(), *counts}
+    if parameters.auto_create_topics:
+        room = parameters.topics_max - len(known - set(SYSTEM_REAL_TOPICS))
+        fits = longs(ordered["real_queue_id"]) < parameters.default_queue_count
+        wanted = pc.unique(ordered["real_topic"].filter(pa.array(fits))).to_pylist()
+        names = sorted(set(wanted) - known)[: max(0, room)]
+        counts |= dict.fromkeys(names, parameters.default_queue_count)
     routed = route(ordered, pa.concat_tables([topics, _numbered(topics, counts)]), parameters)
     known = set(topics["topic"].to_pylist())
     if discarded.num_rows and CHECK_MAX_TOPIC not in known:
         counts[CHECK_MAX_TOPIC] = 1
-    undeliverable = run("SELECT 1 FROM routed WHERE reason IS NOT NULL LIMIT 1", routed=routed)
-    if undeliverable.num_rows and UNDELIVERABLE_TOPIC not in known:
+    if routed["reason"].null_count < routed.num_rows and UNDELIVERABLE_TOPIC not in known:
         counts[UNDELIVERABLE_TOPIC] = 1
     return _numbered(topics, counts)
 
@@ -126,29 +103,81 @@ def _numbered(topics: pa.Table, queue_counts: dict[str, int]) -> pa.Table:
 
 def route(ordered: pa.Table, topics: pa.Table, parameters: Parameters) -> pa.Table:
     """Say of each message whether its topic can take it (`reason` is null) and in which queue."""
-    return run(
-        _ROUTED,
-        {
-            "default_queue_count": parameters.default_queue_count,
-            "auto_create_topics": parameters.auto_create_topics,
-        },
-        ordered=ordered,
-        topics=topics,
+    names = ordered["real_topic"].combine_chunks().dictionary_encode()
+    known = dict(zip(topics["topic"].to_pylist(), topics["queue_count"].to_pylist(), strict=True))
+    default = parameters.default_queue_count
+    queues = [known.get(name, default) for name in names.dictionary.to_pylist()]
+    exists = [name in known for name in names.dictionary.to_pylist()]
+    topic = names.indices.to_numpy()
+    queue_count = np.array(queues, np.int64)[topic]
+    is_known = np.array(exists, bool)[topic]
+    asked = longs(ordered["real_queue_id"])
+    is_beyond = (np.maximum(asked, 0) >= queue_count) & (is_known | parameters.auto_create_topics)
+    reason = choose([(is_beyond, "queue_out_of_range"), (~is_known, "topic_not_allowed")])
+    target = np.where(asked >= 0, asked, longs(ordered["queue_offset"]) % queue_count)
+    return ordered.append_column("reason", reason).append_column(
+        "target_queue_id", pa.array(target.astype(np.int32))
     )
 
 
 def place(routed: pa.Table, discarded: pa.Table, next_offsets: pa.Table) -> pa.Table:
-    """Give every message its queue offset. Output: PLACEMENTS.
+    """Give every message its queue offset. Output: PLACEMENTS, by topic, queue and offset.
 
     A resumed message that still cannot be delivered stays where it is: no row.
     """
-    return run(
-        _PLACED,
-        {"undeliverable": UNDELIVERABLE_TOPIC, "check_max": CHECK_MAX_TOPIC},
-        routed=routed,
-        discarded=discarded,
-        next_offsets=next_offsets,
-    ).cast(PLACEMENTS)
+    is_fine = truth(routed["reason"].is_null())
+    is_placed = is_fine | (longs(routed["phase"]) < 3)
+    if not is_placed.all():
+        routed, is_fine = routed.filter(pa.array(is_placed)), is_fine[is_placed]
+    fine = pa.array(is_fine)
+    discarded = discarded.take(pa.array(np.argsort(places(discarded))))
+    wanted = pa.concat_tables(
+        [
+            _wanted(routed, pc.if_else(fine, routed["real_topic"], UNDELIVERABLE_TOPIC),
+                    pc.if_else(fine, routed["target_queue_id"], 0), routed["source"],
+                    routed["reason"]),
+            _wanted(discarded, CHECK_MAX_TOPIC, 0, "half", discarded["cause"]),
+        ]
+    )  # fmt: skip
+    return _numbered_in_queues(wanted, next_offsets)
+
+
+def _wanted(rows: pa.Table, topic: Any, queue_id: Any, source: Any, reason: Any) -> pa.Table:
+    """Give messages with the queue they go to, without their offsets there."""
+    values = {
+        "topic": topic,
+        "real_queue_id": queue_id,
+        "source": source,
+        "asked_queue_id": rows["real_queue_id"],
+        "reason": reason,
+    }
+    columns = []
+    for field in _WANTED_ROWS:
+        value = values.get(field.name, rows[field.name] if field.name in _SAME else None)
+        is_one = isinstance(value, (str, int))
+        columns.append(pa.repeat(pa.scalar(value, field.type), rows.num_rows) if is_one else value)
+    return pa.table(columns, schema=_WANTED_ROWS)
+
+
+def _numbered_in_queues(wanted: pa.Table, next_offsets: pa.Table) -> pa.Table:
+    """Number the messages of each real queue on, in the order of the rows."""
+    names = wanted["topic"].combine_chunks().dictionary_encode()
+    by_name = names.dictionary.to_pylist()
+    in_name_order = np.argsort(np.argsort(by_name)) if by_name else np.array([], np.int64)
+    topic = names.indices.to_numpy()
+    queue = (in_name_order[topic] << 32) | longs(wanted["real_queue_id"])
+    order = np.argsort(queue, kind="stable")
+    wanted, queue = wanted.take(pa.array(order)), queue[order]
+    starts = np.flatnonzero(np.diff(queue, prepend=-1))
+    counts = np.diff(starts, append=len(queue))
+    reached = {
+        (row["topic"], row["queue_id"]): row["next_offset"] for row in next_offsets.to_pylist()
+    }
+    heads = wanted.select(["topic", "real_queue_id"]).take(pa.array(starts)).to_pylist()
+    first = [reached.get((row["topic"], row["real_queue_id"]), 0) for row in heads]
+    offsets = np.arange(len(queue)) + np.repeat(np.array(first, np.int64) - starts, counts)
+    place = PLACEMENTS.get_field_index("real_queue_offset")
+    return wanted.add_column(place, PLACEMENTS.field(place), pa.array(offsets)).cast(PLACEMENTS)
 
 
 def advance_offsets(next_offsets: pa.Table, placements: pa.Table) -> pa.Table:

@@ -9,10 +9,14 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from checker.columns import find, longs, take
 from checker.frames import Inputs, State
 from checker.operations import namings
+from checker.sets import has_sets
 from checker.sql import run
 from checker.touched import is_named
+
+_BY_PLACE = [("queue_id", "ascending"), ("queue_offset", "ascending")]
 
 
 def halves_to_look_up(state: State, inputs: Inputs, half_ends: pa.Table) -> pa.Table:
@@ -27,18 +31,12 @@ def halves_to_look_up(state: State, inputs: Inputs, half_ends: pa.Table) -> pa.T
             for table in (state.waiting, namings(inputs.operations, 0))
         ]
     )
-    return run(
-        """
-        SELECT DISTINCT n.queue_id, n.half_queue_offset AS queue_offset
-        FROM named n JOIN half_ends e ON n.queue_id = e.queue_id
-        ANTI JOIN halves h ON n.queue_id = h.queue_id AND n.half_queue_offset = h.queue_offset
-        WHERE n.half_queue_offset < e.half_end
-        ORDER BY ALL
-        """,
-        named=named,
-        half_ends=half_ends,
-        halves=state.halves.filter(pa.array(is_named(state.halves, _places(named)))),
-    )
+    places = _places(named)
+    state_halves = state.halves.filter(pa.array(is_named(state.halves, places)))
+    queue = take(half_ends, find(longs(places["queue_id"]), longs(half_ends["queue_id"])))
+    is_earlier = longs(places["queue_offset"]) < longs(queue["half_end"])
+    wanted = places.filter(pa.array(is_earlier & ~is_named(places, state_halves)))
+    return wanted.group_by(wanted.column_names).aggregate([]).sort_by(_BY_PLACE)
 
 
 def _places(named: pa.Table) -> pa.Table:
@@ -50,6 +48,8 @@ def sets_to_look_up(state: State, inputs: Inputs, found: pa.Table) -> list[str]:
 
     Input: found: the halves that `halves_to_look_up` asked for (ENDED).
     """
+    if not (has_sets(inputs.halves) or has_sets(found)):
+        return []
     rows = run(
         """
         SELECT DISTINCT transaction_id FROM (

@@ -11,10 +11,12 @@ differences).
 
 from __future__ import annotations
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from checker.frames import CONFLICTS, NAMINGS
+from checker.columns import Mask, choose, find, longs, places, same, take, truth
+from checker.frames import COMMITTED, CONFLICTS, NAMINGS, UNREADABLE
 from checker.sql import run
 
 _NAMINGS = """
@@ -25,45 +27,12 @@ FROM (SELECT *, unnest(generate_series(1, len(half_offsets))) AS position
       FROM operations WHERE error IS NULL)
 """
 
-# Of many halves the named ones, before anything of them is looked at.
-_NAMED_HALVES = """halves SEMI JOIN namings
-    ON halves.queue_id = namings.queue_id AND halves.queue_offset = namings.half_queue_offset"""
-
-# Tests 2 to 5. `known` has what stands at a half coordinate, `units` the sets in sight.
-_VERDICTS = """
-WITH known AS (
-  SELECT queue_id, queue_offset, producer_group, transaction_id, unit_offset, 'PENDING' AS status,
-         NULL::BIGINT AS winner_offset, discard_cause
-  FROM {halves}
-  UNION ALL
-  SELECT queue_id, queue_offset, producer_group, transaction_id, queue_offset, 'UNREADABLE',
-         NULL, NULL
-  FROM new_halves WHERE error IS NOT NULL
-  UNION ALL
-  -- A duplicate stands for its set, and a member of a set that ended before for that set.
-  SELECT m.queue_id, m.queue_offset, m.producer_group, m.transaction_id, m.unit_offset,
-         coalesce(u.status, 'PENDING'), u.op_queue_offset, u.discard_cause
-  FROM members m JOIN units u ON m.queue_id = u.queue_id AND m.unit_offset = u.unit_offset
-  WHERE m.is_duplicate OR u.status IS NOT NULL
-  UNION ALL
-  SELECT queue_id, queue_offset, producer_group, transaction_id, queue_offset, status,
-         op_queue_offset, NULL
-  FROM ended WHERE tran_size IS NULL OR tran_size = 1 OR status = 'UNREADABLE'
-)
-SELECT n.*, k.unit_offset, k.status, k.winner_offset, k.discard_cause,
-  CASE
-    WHEN k.queue_offset IS NULL AND n.half_queue_offset >= coalesce(q.half_end, 0) THEN
-      CASE WHEN q.halves_known_at - n.landed_at > $orphan_ttl_ms THEN 'orphan_expired'
-           ELSE 'waits' END
-    WHEN k.queue_offset IS NULL THEN 'unknown_half'
-    WHEN k.status = 'UNREADABLE' THEN 'unreadable_half'
-    WHEN n.producer_group <> k.producer_group THEN 'wrong_producer_group'
-    WHEN n.transaction_id <> k.transaction_id THEN 'wrong_transaction_id'
-    ELSE 'valid'
-  END AS verdict
-FROM namings n
-LEFT JOIN known k ON n.queue_id = k.queue_id AND n.half_queue_offset = k.queue_offset
-LEFT JOIN queues q ON n.queue_id = q.queue_id
+# What stands for a set: a duplicate, and a member of a set that ended before.
+_OF_SETS = """
+SELECT m.queue_id, m.queue_offset, m.producer_group, m.transaction_id, m.unit_offset,
+  coalesce(u.status, 'PENDING') AS status, u.op_queue_offset AS winner_offset, u.discard_cause
+FROM members m JOIN units u ON m.queue_id = u.queue_id AND m.unit_offset = u.unit_offset
+WHERE m.is_duplicate OR u.status IS NOT NULL
 """
 
 # One candidate an operation and unit, at its first position; the same half named again stays, to
@@ -121,35 +90,6 @@ FROM ranked r
 LEFT JOIN heads h ON r.queue_id = h.queue_id AND r.unit_offset = h.unit_offset
 """
 
-# Units that several namings want to end, and sets: those must be ranked.
-_CONTESTED = """
-SELECT queue_id, unit_offset FROM verdicts WHERE verdict = 'valid' AND decision <> 'UNKNOWN'
-GROUP BY queue_id, unit_offset HAVING count(*) > 1
-UNION
-SELECT queue_id, unit_offset FROM units
-"""
-# All others have one candidate, which is the first and needs nobody else.
-_UNCONTESTED = """
-SELECT v.queue_id, v.op_queue_offset, v.position, v.half_queue_offset, v.unit_offset, v.decision,
-  CASE WHEN v.status = 'PENDING' AND v.discard_cause IS NOT NULL AND $applies_late_ends
-    THEN 'late_end' ELSE v.cause END AS cause,
-  CASE
-    WHEN v.status <> 'PENDING' THEN
-      CASE WHEN (v.status = 'COMMITTED') = (v.decision = 'COMMIT') THEN 'duplicate_end'
-           ELSE 'conflicting_end' END
-    WHEN v.discard_cause IS NOT NULL AND NOT $applies_late_ends THEN 'end_after_discard'
-    ELSE 'wins'
-  END AS verdict
-FROM verdicts v ANTI JOIN contested c
-  ON v.queue_id = c.queue_id AND v.unit_offset = c.unit_offset
-WHERE v.verdict = 'valid' AND v.decision <> 'UNKNOWN'
-  AND (v.winner_offset IS NULL OR v.winner_offset <> v.op_queue_offset)
-"""
-_OF_CONTESTED = """
-SELECT v.* FROM verdicts v SEMI JOIN contested c
-  ON v.queue_id = c.queue_id AND v.unit_offset = c.unit_offset
-"""
-
 _VERDICT_ROWS = pa.schema(
     [*NAMINGS, ("unit_offset", pa.int64()), ("status", pa.string()),
      ("winner_offset", pa.int64()), ("discard_cause", pa.string()), ("verdict", pa.string())]
@@ -159,6 +99,12 @@ _JUDGED_ROWS = pa.schema(
                                         "half_queue_offset")),
      ("unit_offset", pa.int64()), ("decision", pa.string()), ("cause", pa.string()),
      ("verdict", pa.string())]
+)  # fmt: skip
+_KNOWN_ROWS = pa.schema(
+    [NAMINGS.field("queue_id"), ("queue_offset", pa.int64()),
+     *(NAMINGS.field(name) for name in ("producer_group", "transaction_id")),
+     *(_VERDICT_ROWS.field(name) for name in ("unit_offset", "status", "winner_offset",
+                                              "discard_cause"))]
 )  # fmt: skip
 _ANSWER_ROWS = pa.schema(
     [("queue_id", pa.int32()), ("unit_offset", pa.int64()), ("answered_at", pa.int64())]
@@ -216,18 +162,63 @@ def verdicts(
     """
     if namings.num_rows == 0:
         return _VERDICT_ROWS.empty_table()
-    has_many = halves.num_rows > 2 * namings.num_rows
-    return run(
-        _VERDICTS.format(halves=_NAMED_HALVES if has_many else "halves"),
-        {"orphan_ttl_ms": orphan_ttl_ms},
-        namings=namings,
-        halves=halves,
-        new_halves=new_halves,
-        ended=ended,
-        members=members,
-        units=units,
-        queues=queues,
+    known = _known(halves, new_halves, ended, members, units)
+    at = find(places(namings, "half_queue_offset"), places(known))
+    found = take(known, at)
+    queue = take(queues, find(longs(namings["queue_id"]), longs(queues["queue_id"])))
+    is_missing = at < 0
+    is_ahead = is_missing & (
+        longs(namings["half_queue_offset"]) >= longs(queue["half_end"], null=0)
     )
+    waits_ms = pc.subtract(queue["halves_known_at"], namings["landed_at"])
+    verdict = choose(
+        [
+            (is_ahead & truth(pc.greater(waits_ms, orphan_ttl_ms)), "orphan_expired"),
+            (is_ahead, "waits"),
+            (is_missing, "unknown_half"),
+            (truth(pc.equal(found["status"], UNREADABLE)), "unreadable_half"),
+            (~same(namings["producer_group"], found["producer_group"]), "wrong_producer_group"),
+            (~same(namings["transaction_id"], found["transaction_id"]), "wrong_transaction_id"),
+        ],
+        "valid",
+    )
+    named = [found[name] for name in ("unit_offset", "status", "winner_offset", "discard_cause")]
+    return pa.table([*namings.columns, *named, verdict], schema=_VERDICT_ROWS)
+
+
+def _known(
+    halves: pa.Table, new_halves: pa.Table, ended: pa.Table, members: pa.Table, units: pa.Table
+) -> pa.Table:
+    """Give what stands at each half coordinate that can be named; no two stand at one."""
+    unreadable = new_halves.filter(new_halves["error"].is_valid())
+    alone = truth(pc.less_equal(ended["tran_size"], 1)) | truth(ended["tran_size"].is_null())
+    ended = ended.filter(pa.array(alone | truth(pc.equal(ended["status"], UNREADABLE))))
+    parts = [
+        _standing(halves, halves["unit_offset"], "PENDING", None, halves["discard_cause"]),
+        _standing(unreadable, unreadable["queue_offset"], UNREADABLE),
+        _standing(ended, ended["queue_offset"], ended["status"], ended["op_queue_offset"]),
+    ]
+    if members.num_rows:
+        parts.append(run(_OF_SETS, members=members, units=units).cast(_KNOWN_ROWS))
+    return pa.concat_tables(part for part in parts if part.num_rows or part is parts[0])
+
+
+def _standing(
+    rows: pa.Table,
+    unit_offset: pa.ChunkedArray,
+    status: str | pa.ChunkedArray,
+    winner_offset: pa.ChunkedArray | None = None,
+    discard_cause: pa.ChunkedArray | None = None,
+) -> pa.Table:
+    count = rows.num_rows
+    values = {
+        "unit_offset": unit_offset,
+        "status": pa.repeat(pa.scalar(status), count) if isinstance(status, str) else status,
+        "winner_offset": pa.nulls(count, pa.int64()) if winner_offset is None else winner_offset,
+        "discard_cause": pa.nulls(count, pa.string()) if discard_cause is None else discard_cause,
+    }
+    columns = [values[name] if name in values else rows[name] for name in _KNOWN_ROWS.names]
+    return pa.table(columns, schema=_KNOWN_ROWS)
 
 
 def judge(verdicts: pa.Table, units: pa.Table, applies_late_ends: bool) -> pa.Table:
@@ -237,17 +228,55 @@ def judge(verdicts: pa.Table, units: pa.Table, applies_late_ends: bool) -> pa.Ta
     Output: queue_id, op_queue_offset, position, half_queue_offset, unit_offset, decision, cause
     and `verdict`: `wins`, `waits`, or the reason of a conflict.
     """
-    if verdicts.num_rows == 0:
-        return _JUDGED_ROWS.empty_table()
-    values = {"applies_late_ends": applies_late_ends}
-    contested = run(_CONTESTED, verdicts=verdicts, units=units)
-    judged = run(_UNCONTESTED, values, verdicts=verdicts, contested=contested).cast(_JUDGED_ROWS)
-    if contested.num_rows == 0:
+    is_end = truth(pc.equal(verdicts["verdict"], "valid"))
+    is_end &= ~truth(pc.equal(verdicts["decision"], "UNKNOWN"))
+    ends = verdicts if is_end.all() else verdicts.filter(pa.array(is_end))
+    is_contested = _contested(ends, units)
+    judged = _judge_alone(ends.filter(pa.array(~is_contested)), applies_late_ends)
+    if not is_contested.any():
         return judged
-    wanted = run(_OF_CONTESTED, verdicts=verdicts, contested=contested)
+    wanted = ends.filter(pa.array(is_contested))
     candidates = run(_CANDIDATES, verdicts=wanted, units=units)
+    values = {"applies_late_ends": applies_late_ends}
     ranked = run(_RANKED, values, candidates=candidates, verdicts=verdicts)
     return pa.concat_tables([judged, ranked.cast(_JUDGED_ROWS)])
+
+
+def _contested(ends: pa.Table, units: pa.Table) -> Mask:
+    """Say which namings must be ranked: several want to end that unit, or it is a set."""
+    named = places(ends, "unit_offset")
+    unit, place, counts = np.unique(named, return_inverse=True, return_counts=True)
+    is_set = find(unit, places(units, "unit_offset")) >= 0
+    return ((counts > 1) | is_set)[place]
+
+
+def _judge_alone(ends: pa.Table, applies_late_ends: bool) -> pa.Table:
+    """Judge namings of units that nobody else wants to end: each is the first candidate.
+
+    The operation that ended its half before is none again.
+    """
+    is_again = truth(pc.equal(ends["winner_offset"], ends["op_queue_offset"]))
+    ends = ends.filter(pa.array(~is_again)) if is_again.any() else ends
+    is_pending = truth(pc.equal(ends["status"], "PENDING"))
+    is_discarded = truth(ends["discard_cause"].is_valid())
+    agrees = truth(pc.equal(ends["status"], COMMITTED)) == truth(
+        pc.equal(ends["decision"], "COMMIT")
+    )
+    verdict = choose(
+        [
+            (~is_pending & agrees, "duplicate_end"),
+            (~is_pending, "conflicting_end"),
+            (is_discarded & (not applies_late_ends), "end_after_discard"),
+        ],
+        "wins",
+    )
+    is_late = is_pending & is_discarded & applies_late_ends
+    values = {
+        "verdict": verdict,
+        "cause": pc.if_else(pa.array(is_late), "late_end", ends["cause"]),
+    }
+    columns = [values[name] if name in values else ends[name] for name in _JUDGED_ROWS.names]
+    return pa.table(columns, schema=_JUDGED_ROWS)
 
 
 def answers(verdicts: pa.Table) -> pa.Table:

@@ -65,7 +65,8 @@ _UNIT_ROWS = pa.schema(
 )  # fmt: skip
 
 
-def _has_sets(frame: pa.Table) -> bool:
+def has_sets(frame: pa.Table) -> bool:
+    """Say whether any row belongs to a set."""
     return (pc.max(frame["tran_size"]).as_py() or 0) > 1
 
 
@@ -75,7 +76,7 @@ def set_members(halves: pa.Table, new_halves: pa.Table, ended: pa.Table) -> pa.T
     Input: HALVES, NEW_HALVES, ENDED; of a set that ended before, `ended` holds all members.
     Output: one row a half: the ENDED columns, discard_cause, is_new, unit_offset, is_duplicate.
     """
-    if not any(map(_has_sets, (halves, new_halves, ended))):
+    if not any(map(has_sets, (halves, new_halves, ended))):
         return _MEMBER_ROWS.empty_table()
     return run(_MEMBERS, halves=halves, new_halves=new_halves, ended=ended)
 

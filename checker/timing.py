@@ -76,6 +76,7 @@ def apply_time(
     Output: the unit's first half and `rule`. Equality: immunity is over when C - s exceeds it; a
     further check is due when C - c has reached the interval.
     """
+    halves = halves.filter(pa.array(may_be_due(halves, queues, parameters)))
     if halves.num_rows == 0:
         return _RULE_ROWS.empty_table()
     return run(
@@ -94,8 +95,7 @@ def apply_time(
 
 def is_something_due(halves: pa.Table, queues: pa.Table, parameters: Parameters) -> bool:
     """Say whether time acts upon any half. Input: HALVES, QUEUES."""
-    near, _ = split(halves, may_be_due(halves, queues, parameters))
-    return bool(apply_time(near, _NO_WINS, queues, parameters).num_rows)
+    return bool(apply_time(halves, _NO_WINS, queues, parameters).num_rows)
 
 
 _NO_WINS = pa.schema([("queue_id", pa.int32()), ("unit_offset", pa.int64())]).empty_table()

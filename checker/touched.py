@@ -9,15 +9,13 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from checker.columns import Mask, find, longs, places, truth
 from checker.frames import Inputs, Parameters, State
-
-Mask = Any  # numpy array of bool
 
 # Below this taking apart and putting together costs more than it saves.
 FEW_ROWS = 20_000
@@ -42,10 +40,10 @@ def split_state(
             _named(inputs.operations),
         ]
     )
-    is_set = _mask(pc.greater(state.halves["tran_size"], 1))
+    is_set = truth(pc.greater(state.halves["tran_size"], 1))
     is_near = is_set | is_named(state.halves, named) | may_be_due(state.halves, queues, parameters)
     halves, halves_left = split(state.halves, is_near)
-    is_due = _mask(pc.less_equal(state.delayed["deliver_at"], epoch_at))
+    is_due = truth(pc.less_equal(state.delayed["deliver_at"], epoch_at))
     delayed, delayed_left = split(state.delayed, is_due | is_named(state.delayed, commanded))
     near = replace(state, halves=halves, delayed=delayed)
     return near, State(halves=halves_left, delayed=delayed_left)
@@ -72,35 +70,26 @@ def _named(operations: pa.Table) -> pa.Table:
 
 
 def is_named(rows: pa.Table, named: pa.Table) -> Mask:
-    """Say of each row whether its place is among the named. Input: both by queue_id, queue_offset.
-
-    Kafka's offsets stay far below 2^44 and partitions below 2^19, so a place is one number.
-    """
-    wanted = _one(_numbers(named))
-    return _mask(pc.is_in(_numbers(rows), value_set=wanted))
-
-
-def _numbers(rows: pa.Table) -> pa.ChunkedArray:
-    queue = pc.shift_left(rows["queue_id"].cast(pa.int64()), pa.scalar(44, pa.int64()))
-    return pc.add(queue, rows["queue_offset"])
+    """Say of each row whether its place, queue_id and queue_offset, is among the named."""
+    return find(places(rows), places(named)) >= 0
 
 
 def may_be_due(halves: pa.Table, queues: pa.Table, parameters: Parameters) -> Mask:
     """Say of each half whether `timing.apply_time` might act upon it, or its set's first half."""
     known = {row["queue_id"]: row["known_at"] for row in queues.to_pylist()}
-    queue = _longs(halves["queue_id"])
+    queue = longs(halves["queue_id"])
     size = max([*known, int(queue.max(initial=0))]) + 1
     known_at = np.full(size, _UNKNOWN, np.int64)
     for number, instant in known.items():
         if instant is not None:
             known_at[number] = instant
-    now, stored_at = known_at[queue], _longs(halves["stored_at"])
-    patience = _longs(pc.fill_null(halves["immunity_ms"], parameters.transaction_timeout_ms))
-    was_asked = _mask(halves["checked_at"].is_valid())
-    since = np.where(was_asked, _longs(pc.fill_null(halves["checked_at"], 0)), stored_at)
+    now, stored_at = known_at[queue], longs(halves["stored_at"])
+    patience = longs(halves["immunity_ms"], null=parameters.transaction_timeout_ms)
+    was_asked = truth(halves["checked_at"].is_valid())
+    since = np.where(was_asked, longs(halves["checked_at"]), stored_at)
     is_time = now - since >= np.where(was_asked, parameters.check_interval_ms, patience)
     is_expired = now - stored_at > parameters.half_retention_ms
-    return (is_time | is_expired) & _mask(halves["discard_cause"].is_null())
+    return (is_time | is_expired) & truth(halves["discard_cause"].is_null())
 
 
 def split(rows: pa.Table, wanted: Mask) -> tuple[pa.Table, pa.Table]:
@@ -126,15 +115,3 @@ def join(left: pa.Table, changed: pa.Table) -> pa.Table:
         (large if batch.num_rows >= _CHUNK_ROWS // 2 else small).append(batch)
     rest = pa.Table.from_batches(small, left.schema).combine_chunks()
     return pa.Table.from_batches([*large, *rest.to_batches()], left.schema)
-
-
-def _one(values: pa.ChunkedArray) -> pa.Array:
-    return pa.concat_arrays(values.chunks) if values.num_chunks else pa.array([], values.type)
-
-
-def _mask(values: pa.ChunkedArray) -> Mask:
-    return pc.fill_null(values, False).to_numpy()
-
-
-def _longs(values: pa.ChunkedArray) -> Any:
-    return values.to_numpy().astype(np.int64, copy=False)

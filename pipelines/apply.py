@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from checker.columns import find
+from checker.columns import places as numbers
 from checker.frames import Decision
 from checker.sql import run
 from pipelines.gather import DRIVER_BYTES_MAX, Batch
@@ -42,16 +44,6 @@ _TOPIC_ROW = (
     "{epoch} AS epoch",
 )  # fmt: skip
 
-# Is the message's body in this epoch's micro-batch, or was it landed before?
-_WITH_AGE = """
-SELECT p.*, p.queue_offset >= s.from_offset AS is_new
-FROM placements p
-JOIN starts s ON p.source = s.source AND p.queue_id = s.queue_id
-"""
-_ROW_OF_MESSAGE = """
-SELECT p.*, k.row FROM places p
-JOIN keys k ON p.queue_id = k.queue_id AND p.queue_offset = k.queue_offset
-"""
 _SAME_RECORD = "r.kind = p.source AND r.queue_id = p.queue_id AND r.queue_offset = p.queue_offset"
 
 
@@ -170,22 +162,27 @@ class Applier:
         self._once(table, lambda: self._write_messages(table, placements))
 
     def _write_messages(self, table: str, placements: pa.Table) -> None:
-        starts = pa.Table.from_pylist(
-            [
-                {"source": kind, "queue_id": r.partition, "from_offset": r.from_offset}
-                for r in self.plan.ranges
-                for kind in (HALF, SCHEDULE)
-                if r.topic == self.topics[kind]
-            ]
-        )
-        is_new = run(_WITH_AGE, placements=placements, starts=starts)
-        new = is_new.filter(is_new["is_new"]).drop_columns("is_new")
-        old = is_new.filter(pc.invert(is_new["is_new"])).drop_columns("is_new")
+        is_new = self._is_new(placements)
+        new, old = placements.filter(is_new), placements.filter(pc.invert(is_new))
         messages = self._in_driver(new, old)
         if messages is None:
             self._write(table, self._by_spark(new, old), placements.num_rows)
         else:
             self._append(table, messages)
+
+    def _is_new(self, placements: pa.Table) -> pa.Array:
+        """Say of each message whether it is in this epoch's micro-batch, or was landed before."""
+        is_new = pa.repeat(False, placements.num_rows)
+        for r in self.plan.ranges:
+            for kind in (HALF, SCHEDULE):
+                if r.topic == self.topics[kind]:
+                    there = pc.and_(
+                        pc.equal(placements["source"], kind),
+                        pc.equal(placements["queue_id"], r.partition),
+                    )
+                    here = pc.greater_equal(placements["queue_offset"], r.from_offset)
+                    is_new = pc.or_(is_new, pc.and_(there, here))
+        return is_new
 
     def _in_driver(self, new: pa.Table, old: pa.Table) -> pa.Table | None:
         """Put messages together in the driver; None when they are too large for it."""
@@ -208,28 +205,30 @@ class Applier:
                 found.append(batch)
             landed = pa.Table.from_batches(found, schema=found[0].schema)
             parts.append(self._placed(landed, places))
+        if len(parts) == 1:  # placements are in this order
+            return parts[0]
         order = [("queue_id", "ascending"), ("queue_offset", "ascending")]
         return pa.concat_tables(parts).sort_by(order)
 
     def _placed(self, messages: pa.Table, places: pa.Table) -> pa.Table:
-        """Give messages in their places. Output: TOPIC, in no order."""
-        keys = messages.select(["queue_id", "queue_offset"])
-        keys = keys.append_column("row", pa.array(range(keys.num_rows), pa.int64()))
-        found = run(_ROW_OF_MESSAGE, places=places, keys=keys)
-        taken = messages.take(found["row"])
+        """Give messages in their places, in the order of these. Output: TOPIC."""
+        at = find(numbers(places), numbers(messages))
+        if (at < 0).any():
+            places, at = places.filter(pa.array(at >= 0)), at[at >= 0]
+        taken = messages.take(pa.array(at))
         renamed = {
-            "queue_id": found["real_queue_id"],
-            "queue_offset": found["real_queue_offset"],
-            "source": found["source"],
-            "asked_queue_id": found["asked_queue_id"],
-            "reason": found["reason"],
-            "half_queue_id": found["queue_id"],
-            "half_queue_offset": found["queue_offset"],
+            "queue_id": places["real_queue_id"],
+            "queue_offset": places["real_queue_offset"],
+            "source": places["source"],
+            "asked_queue_id": places["asked_queue_id"],
+            "reason": places["reason"],
+            "half_queue_id": places["queue_id"],
+            "half_queue_offset": places["queue_offset"],
         }
         kept = [name for name in schemas.TOPIC.names if name in taken.column_names]
         frame = pa.table({**{name: taken[name] for name in kept}, **renamed})
-        at = instant(self.plan.epoch_at)
-        return to_rows(frame, schemas.TOPIC, stored_at=at, epoch=self.plan.epoch)
+        decided_at = instant(self.plan.epoch_at)
+        return to_rows(frame, schemas.TOPIC, stored_at=decided_at, epoch=self.plan.epoch)
 
     def _by_spark(self, new: pa.Table, old: pa.Table) -> DataFrame:
         parts = [self._messages(self.batch.in_spark(), new)] if new.num_rows else []

@@ -352,8 +352,7 @@ class Epochs:
     def _finish(self, plan: Plan, batch: Batch, steps: Steps, is_recovery: bool) -> None:
         """Run a planned epoch to its commit."""
         parameters = plan_parameters(plan)
-        state = replace(self._state, topics=topics_before(self._lake, plan.epoch))
-        limits = plan_limits(plan)
+        state, limits = self._state, plan_limits(plan)
         applier = self._applier(plan, batch, limits.topics, is_recovery)
         futures = applier.land(self._pool)
         try:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from checker import lookups
+from checker.columns import places
 from checker.frames import (
     COMMANDS,
     ENDED,
@@ -22,7 +24,7 @@ from checker.frames import (
     State,
 )
 from checker.sql import run
-from pipelines.restore import CAUSE_SQL
+from pipelines.arrow_batches import arrow_batches
 from storage.epochs import Plan, Range
 from storage.kafka_arrow import KAFKA_COLUMNS, RECORDS, decode_rows
 from storage.kafka_rows import ADMIN, HALF, OP, SCHEDULE, WireLimits, decode
@@ -42,6 +44,7 @@ DRIVER_BYTES_MAX = 256 * 1024 * 1024
 _OFFSET_ORDER = [("queue_id", "ascending"), ("queue_offset", "ascending")]
 _HEAVY = ("body", "properties", "raw_headers")
 _ROWS_AT_ONCE = 4_096
+_ROWS_DECODED_AT_ONCE = 16_384
 
 
 @dataclass
@@ -93,12 +96,28 @@ def read_batch(records: DataFrame, record_count: int, limits: WireLimits) -> Bat
     heavy = ("value", "headers")
     columns = [f"CASE WHEN NOT ({is_heavy}) THEN {name} END AS {name}" if name in heavy else name
                for name in KAFKA_COLUMNS]  # fmt: skip
-    rows = (
-        records.where("topic IS NOT NULL").selectExpr(*columns, f"{is_heavy} AS is_heavy").toArrow()
-    )
-    if pc.any(rows["is_heavy"]).as_py():
+    rows = records.where("topic IS NOT NULL").selectExpr(*columns, f"{is_heavy} AS is_heavy")
+    parts: list[pa.Table] = []
+    found_heavy = False
+    for part in _portions(arrow_batches(rows)):
+        found_heavy = found_heavy or pc.any(part["is_heavy"]).as_py()
+        if not found_heavy:
+            parts.append(decode_rows(part, limits))
+    if found_heavy:
         return _in_spark(decode(records, limits), record_count)
-    return Batch(records.sparkSession, _by_kind(decode_rows(rows, limits)))
+    return Batch(records.sparkSession, _by_kind(parts))
+
+
+def _portions(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
+    """Put batches together that are too small to be decoded each for itself."""
+    waiting: list[pa.RecordBatch] = []
+    for batch in batches:
+        waiting.append(batch)
+        if sum(batch.num_rows for batch in waiting) >= _ROWS_DECODED_AT_ONCE:
+            yield pa.Table.from_batches(waiting)
+            waiting = []
+    if waiting:
+        yield pa.Table.from_batches(waiting)
 
 
 def _is_heavy(record_bytes: str, record_count: int, topics: Mapping[str, str] | None = None) -> str:
@@ -129,14 +148,26 @@ def _in_spark(decoded: DataFrame, record_count: int) -> Batch:
     ]
     rows = decoded.selectExpr(*columns).toArrow()
     rows = pa.table([rows[f.name].cast(f.type) for f in RECORDS], schema=RECORDS)
-    return Batch(decoded.sparkSession, _by_kind(rows), decoded.persist())
+    return Batch(decoded.sparkSession, _by_kind([rows]), decoded.persist())
 
 
-def _by_kind(rows: pa.Table) -> dict[str, pa.Table]:
-    kinds = pc.unique(rows["kind"]).to_pylist()
-    return {
-        kind: rows.filter(pc.equal(rows["kind"], kind)).sort_by(_OFFSET_ORDER) for kind in kinds
-    }
+def _by_kind(parts: Iterable[pa.Table]) -> dict[str, pa.Table]:
+    """Give rows by kind, in offset order. Most parts are pieces of one partition, in order."""
+    found: dict[str, list[pa.Table]] = {}
+    for part in parts:
+        kinds = pc.unique(part["kind"]).to_pylist()
+        for kind in kinds:
+            rows = part if len(kinds) == 1 else part.filter(pc.equal(part["kind"], kind))
+            found.setdefault(kind, []).append(rows)
+    return {kind: _in_offset_order(pieces) for kind, pieces in found.items()}
+
+
+def _in_offset_order(pieces: list[pa.Table]) -> pa.Table:
+    rows = pa.concat_tables(sorted(pieces, key=lambda piece: int(places(piece)[0])))
+    rows = rows.combine_chunks()
+    if (np.diff(places(rows)) > 0).all():
+        return rows
+    return rows.take(pa.array(np.argsort(places(rows), kind="stable")))
 
 
 def read_again(
@@ -231,21 +262,13 @@ def inputs_of(batch: Batch, lake: Lake, state: State, plan: Plan, limits: WireLi
 
     Reads of the lake only rows of epochs before the plan's.
     """
-    operations = run(
-        f"""
-        SELECT queue_id, queue_offset AS op_queue_offset, stored_at, producer_group, decision,
-          half_offsets, transaction_ids, {CAUSE_SQL} AS cause, error
-        FROM rows
-        """,
-        rows=_ms(batch.rows(OP)),
-    ).cast(OPERATIONS)
     admin = batch.rows(ADMIN)
     commands = admin.rename_columns(
         ["admin_offset" if name == "queue_offset" else name for name in admin.column_names]
     )
     inputs = Inputs(
         halves=to_frame(batch.rows(HALF), NEW_HALVES),
-        operations=operations,
+        operations=_operations(batch.rows(OP)),
         schedules=to_frame(batch.rows(SCHEDULE), NEW_SCHEDULES),
         commands=to_frame(commands, COMMANDS),
     )
@@ -272,10 +295,16 @@ def inputs_of(batch: Batch, lake: Lake, state: State, plan: Plan, limits: WireLi
     )
 
 
-def _ms(rows: pa.Table) -> pa.Table:
-    place = rows.schema.get_field_index("stored_at")
-    stored_at = rows["stored_at"].cast(pa.timestamp("ms", tz="UTC")).cast(pa.int64())
-    return rows.set_column(place, "stored_at", stored_at)
+def _operations(rows: pa.Table) -> pa.Table:
+    """Give op records as the decision takes them; `cause` as CAUSE_SQL says. Output: OPERATIONS."""
+    is_answer = pc.fill_null(rows["from_check"], False)
+    cause = pc.if_else(
+        rows["actor"].is_valid(), "operator", pc.if_else(is_answer, "check_answer", "operation")
+    )
+    named = rows.rename_columns(
+        ["op_queue_offset" if name == "queue_offset" else name for name in rows.column_names]
+    )
+    return to_frame(named.append_column("cause", cause), OPERATIONS)
 
 
 def ended_halves(lake: Lake, named: pa.Table, epoch: int) -> pa.Table:

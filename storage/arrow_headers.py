@@ -66,27 +66,45 @@ class Headers:
         self._texts = as_text(self._values)
         self._is_text = truth(self._texts.is_valid())
         self._is_repeated = self._repeated()
+        self._first_places = self._first()
 
     def _repeated(self) -> Mask:
         """Say of each header whether its record has one of that name before it."""
         repeated = np.zeros(len(self._names), bool)
-        if len(self._names):
-            names = self._names.dictionary_encode().indices.to_numpy(zero_copy_only=False)
-            key = self._record * (int(names.max()) + 1) + names
-            order = np.argsort(key, kind="stable")
-            repeated[order[1:]] = key[order[1:]] == key[order[:-1]]
+        if len(self._names) == 0:
+            return repeated
+        names = self._names.dictionary_encode().indices.to_numpy(zero_copy_only=False)
+        if not self._has_repeated(names):
+            return repeated
+        key = self._record * (int(names.max()) + 1) + names
+        order = np.argsort(key, kind="stable")
+        repeated[order[1:]] = key[order[1:]] == key[order[:-1]]
         return repeated
+
+    def _has_repeated(self, names: Any) -> bool:
+        """Say whether any record may have a name twice; a bit a name, while there are bits."""
+        if int(names.max()) > 52:
+            return True
+        bits = np.int64(1) << names.astype(np.int64)
+        starts = self._starts[:-1][np.diff(self._starts) > 0]
+        either = np.bitwise_or.reduceat(bits, starts)
+        return bool((np.add.reduceat(bits, starts) != either).any())
+
+    def _first(self) -> Any:
+        """Give for each name that can be looked up where each record has its first header of it."""
+        places = np.full((len(self._code_of), self.count), -1, np.int32)
+        found = np.flatnonzero((self._codes >= 0) & ~self._is_repeated)
+        places[self._codes[found], self._record[found]] = found
+        return places
 
     def _places(self, name: str) -> pa.Array:
         """Give for each record where its first header of that name is, or null."""
-        found = np.flatnonzero((self._codes == self._code_of[name]) & ~self._is_repeated)
-        places = np.full(self.count, -1, np.int64)
-        places[self._record[found]] = found
+        places = self._first_places[self._code_of[name]]
         return pa.array(places, mask=places < 0)
 
     def has(self, name: str) -> Mask:
         """Say of each record whether it has a header of that name."""
-        return truth(self._places(name).is_valid())
+        return self._first_places[self._code_of[name]] >= 0
 
     def raw(self, name: str) -> pa.Array:
         """Give the bytes of the first header of that name, or null."""

@@ -53,6 +53,13 @@ def _full(texts: pa.Array, pattern: str) -> Mask:
     return truth(pc.match_substring_regex(texts, rf"\A(?:{pattern})\z"))
 
 
+def _full_of_few(texts: pa.Array, pattern: str) -> Mask:
+    """Do what `_full` does where the same few texts come again and again."""
+    few = texts.dictionary_encode()
+    is_full = np.append(_full(few.dictionary, pattern), False)
+    return is_full[pc.fill_null(few.indices, len(few.dictionary)).to_numpy(zero_copy_only=False)]
+
+
 def _where(wanted: Mask, values: pa.Array) -> pa.Array:
     """Keep values where they are wanted, null elsewhere."""
     return pc.if_else(pa.array(wanted), values, pa.scalar(None, values.type))
@@ -73,7 +80,8 @@ class _Decoder:
         text = self._headers.text
         self._group, self._unique_key = text(p.PGROUP), text(p.UNIQ_KEY)
         self._real_topic, self._tran_type = text(p.REAL_TOPIC), text(p.TRAN_TYPE)
-        self._size, self._seq = (self._small(text(n)) for n in (p.TRAN_SIZE, p.TRAN_SEQ))
+        self._well_formed: dict[str, Mask] = {}
+        self._size, self._seq = self._number(p.TRAN_SIZE), self._number(p.TRAN_SEQ)
         has = self._headers.has
         self._is_alone = ~has(p.TRAN_SIZE) & ~has(p.TRAN_SEQ)
         self._half_offsets = self._offsets()
@@ -82,14 +90,18 @@ class _Decoder:
         self._is_read = truth(self._error.is_null())
         self._is_message = self._is_wide & self._is_read
 
-    @staticmethod
-    def _small(texts: pa.Array) -> pa.Array:
-        return _where(_full(texts, p.SMALL_NUMBER_PATTERN), texts).cast(pa.int64())
+    def _is_well_formed(self, name: str) -> Mask:
+        """Say of each record whether its header of that name is as the protocol wants it."""
+        if name not in self._well_formed:
+            matches = _full_of_few if name in _OF_FEW_TEXTS else _full
+            self._well_formed[name] = matches(self._headers.text(name), _PATTERNS[name])
+        return self._well_formed[name]
 
-    @staticmethod
-    def _instants(texts: pa.Array) -> pa.Array:
-        numbers = _where(_full(texts, p.NUMBER_PATTERN), texts).cast(pa.int64())
-        return pc.min_element_wise(numbers, INSTANT_MS_MAX, skip_nulls=False).cast(
+    def _number(self, name: str) -> pa.Array:
+        return _where(self._is_well_formed(name), self._headers.text(name)).cast(pa.int64())
+
+    def _instant(self, name: str) -> pa.Array:
+        return pc.min_element_wise(self._number(name), INSTANT_MS_MAX, skip_nulls=False).cast(
             pa.timestamp("ms", tz="UTC")
         )
 
@@ -123,14 +135,14 @@ class _Decoder:
             ("bad_tran_type",
              is_[OP] & ~truth(pc.is_in(self._tran_type, value_set=_DECISIONS[0]))),
             ("bad_producer_group",
-             ~_full(self._group, p.GROUP_PATTERN) & (~is_later | has(p.PGROUP))),
+             ~self._is_well_formed(p.PGROUP) & (~is_later | has(p.PGROUP))),
             ("bad_offsets", is_[OP] & truth(self._half_offsets.is_null())),
             ("bad_transaction_id",
              is_[OP] & has(p.UNIQ_KEY) & ~truth(pc.equal(*sizes))),
             ("", is_[OP]),
-            ("bad_transaction_id", ~_full(self._unique_key, p.TRANSACTION_ID_PATTERN)
+            ("bad_transaction_id", ~self._is_well_formed(p.UNIQ_KEY)
              & (~is_later | has(p.UNIQ_KEY))),
-            ("bad_real_topic", ~_full(self._real_topic, p.TOPIC_PATTERN) | is_own),
+            ("bad_real_topic", ~self._is_well_formed(p.REAL_TOPIC) | is_own),
             ("bad_set", is_[HALF] & ~self._is_alone & ~is_set),
             ("too_large",
              self._is_wide & (bytes_ + self._headers.sizes() > limits.message_bytes_max)),
@@ -142,8 +154,8 @@ class _Decoder:
     def _raw_headers(self) -> pa.Array:
         """Give the headers as they came where the columns do not say all of them."""
         left_out = ~self._is_read | ~self._headers.fit()
-        for name, pattern in _OPTIONAL.items():
-            left_out |= self._headers.has(name) & ~_full(self._headers.text(name), pattern)
+        for name in _OPTIONAL:
+            left_out |= self._headers.has(name) & ~self._is_well_formed(name)
         return self._headers.whole(left_out)
 
     def _when(self, wanted: Mask, name: str) -> pa.Array:
@@ -161,20 +173,18 @@ class _Decoder:
             "queue_id": records["partition"],
             "queue_offset": records["offset"],
             "stored_at": records["timestamp"],
-            "producer_group": _where(_full(self._group, p.GROUP_PATTERN), self._group),
-            "transaction_id": _where(
-                ~is_op & _full(self._unique_key, p.TRANSACTION_ID_PATTERN), self._unique_key
-            ),
+            "producer_group": _where(self._is_well_formed(p.PGROUP), self._group),
+            "transaction_id": _where(~is_op & self._is_well_formed(p.UNIQ_KEY), self._unique_key),
             "real_topic": _where(message, self._real_topic),
-            "real_queue_id": _where(message, self._small(text(p.REAL_QID))),
+            "real_queue_id": _where(message, self._number(p.REAL_QID)),
             "keys": self._when(message, p.KEYS),
             "tags": self._when(message, p.TAGS),
-            "delay_level": _where(message, self._small(text(p.DELAY))),
-            "deliver_at": _where(message, self._instants(text(p.DELIVER_AT))),
-            "immunity_ms": pc.multiply(_where(message, self._small(text(p.CHECK_IMMUNITY))), 1_000),
+            "delay_level": _where(message, self._number(p.DELAY)),
+            "deliver_at": _where(message, self._instant(p.DELIVER_AT)),
+            "immunity_ms": pc.multiply(_where(message, self._number(p.CHECK_IMMUNITY)), 1_000),
             "tran_size": _where(is_in_set, self._size),
             "tran_seq": _where(is_in_set, self._seq),
-            "born_at": _where(message, self._instants(text(p.BORN_TIMESTAMP))),
+            "born_at": _where(message, self._instant(p.BORN_TIMESTAMP)),
             "properties": self._headers.user_properties(message),
             "body": self._body,
             "decision": _where(is_op & self._is_read, _DECISIONS[1].take(index)),
@@ -197,13 +207,17 @@ class _Decoder:
 
 
 # An optional header that is there and cannot be read counts as absent; it is kept raw.
-_OPTIONAL = {
-    p.REAL_QID: p.SMALL_NUMBER_PATTERN,
-    p.DELAY: p.SMALL_NUMBER_PATTERN,
-    p.DELIVER_AT: p.NUMBER_PATTERN,
-    p.CHECK_IMMUNITY: p.SMALL_NUMBER_PATTERN,
-    p.BORN_TIMESTAMP: p.NUMBER_PATTERN,
+_OPTIONAL = (p.REAL_QID, p.DELAY, p.DELIVER_AT, p.CHECK_IMMUNITY, p.BORN_TIMESTAMP)
+_PATTERNS = {
+    **dict.fromkeys((p.DELIVER_AT, p.BORN_TIMESTAMP), p.NUMBER_PATTERN),
+    **dict.fromkeys(
+        (p.TRAN_SIZE, p.TRAN_SEQ, p.REAL_QID, p.DELAY, p.CHECK_IMMUNITY), p.SMALL_NUMBER_PATTERN
+    ),
+    p.PGROUP: p.GROUP_PATTERN,
+    p.UNIQ_KEY: p.TRANSACTION_ID_PATTERN,
+    p.REAL_TOPIC: p.TOPIC_PATTERN,
 }
+_OF_FEW_TEXTS = (p.PGROUP, p.REAL_TOPIC)  # the same few come again and again
 
 
 def _one(column: pa.Array | pa.ChunkedArray) -> pa.Array:

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipelines.apply import Applier
-from pipelines.replay.source import HEAVY, equal_to_the_one_before
+from pipelines.replay.source import HEAVY
 from storage import schemas
 from storage.messages import Tables, coordinates, read_messages
 from storage.rows import instant, to_rows
@@ -59,15 +59,6 @@ class StreamingApplier(Applier):
             of_kind = places.filter(pc.equal(places["source"], kind))
             for piece in self._read(kind, of_kind.select(["queue_id", "queue_offset"])):
                 yield self._placed(piece, of_kind)
-
-    def _placed(self, messages: pa.Table, places: pa.Table) -> pa.Table:
-        """Give messages in their places; a record that was landed twice by mistake once."""
-        rows = super()._placed(messages, places)
-        if rows.num_rows <= places.num_rows:
-            return rows
-        key = ("queue_id", "queue_offset")
-        rows = rows.sort_by([(name, "ascending") for name in key]).combine_chunks()
-        return rows.filter(pc.invert(equal_to_the_one_before(rows, key)))
 
     def _write(self, table: str, rows: Any, count: int) -> None:
         self.lake.append_stream(table, rows, self.plan.epoch)

@@ -1,0 +1,71 @@
+"""Match rows of frames by their places and choose values, column by column.
+
+A look-up here is one pass in C over a column. The same as a join in SQL carries all columns of
+both sides along, and is planned anew each time: for 100,000 transactions that is most of the
+processor time of a decision (DECISIONS.md 15).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+_OFFSET_BITS = 44
+Mask = Any  # numpy array of bool; numpy's generics say more than they help
+Numbers = Any  # numpy array of int64
+
+
+def truth(values: pa.Array | pa.ChunkedArray) -> Mask:
+    """Give a boolean column as a numpy array, null as false."""
+    if isinstance(values, pa.ChunkedArray):
+        return pc.fill_null(values, False).to_numpy()
+    return pc.fill_null(values, False).to_numpy(zero_copy_only=False)
+
+
+def longs(values: pa.ChunkedArray, null: int = -1) -> Numbers:
+    """Give a column of integers as a numpy array, with `null` in the place of nulls."""
+    return pc.fill_null(values, null).to_numpy().astype(np.int64, copy=False)
+
+
+def places(rows: pa.Table, offset: str = "queue_offset") -> Numbers:
+    """Give one number for queue and offset of each row; -1, which is no place, where it has none.
+
+    Kafka's offsets stay far below 2^44 and partitions below 2^19. What an operation names may be
+    any number: one that is larger is no place either.
+    """
+    offsets = longs(rows[offset])
+    numbers = (longs(rows["queue_id"]) << _OFFSET_BITS) | offsets
+    numbers[(offsets >> _OFFSET_BITS) != 0] = -1
+    return numbers
+
+
+def find(wanted: Numbers, among: Numbers) -> Numbers:
+    """Give for each wanted number where it stands first among the others, -1 where nowhere."""
+    found = pc.index_in(pa.array(wanted), value_set=pa.array(among))
+    return pc.fill_null(found, -1).to_numpy(zero_copy_only=False).astype(np.int64)
+
+
+def take(rows: pa.Table, at: Numbers) -> pa.Table:
+    """Give the rows at these positions; a row of nulls for -1."""
+    return rows.combine_chunks().take(pa.array(at, mask=at < 0))
+
+
+def pick(values: Sequence[Any], at: Numbers, kind: pa.DataType) -> pa.Array:
+    """Give the value at each position; null for -1."""
+    return pa.array(values, kind).take(pa.array(at, mask=at < 0))
+
+
+def choose(cases: Sequence[tuple[Mask, str | None]], otherwise: str | None = None) -> pa.Array:
+    """Give for each row the text of the first case that holds."""
+    texts = pa.array([*(text for _, text in cases), otherwise], pa.string())
+    codes = np.select([mask for mask, _ in cases], list(range(len(cases))), len(cases))
+    return texts.take(pa.array(codes))
+
+
+def same(left: pa.ChunkedArray, right: pa.ChunkedArray) -> Mask:
+    """Say where two columns differ in nothing that is known: a null equals everything."""
+    return truth(pc.fill_null(pc.equal(left, right), True))
