@@ -24,6 +24,7 @@ from checker.sql import run
 from pipelines.gather import DRIVER_BYTES_MAX, Batch
 from storage import schemas
 from storage.epochs import Plan
+from storage.errors import LakeError
 from storage.kafka_rows import ADMIN, HALF, OP, SCHEDULE
 from storage.lake import Lake
 from storage.messages import read_messages
@@ -49,13 +50,18 @@ _SAME_RECORD = "r.kind = p.source AND r.queue_id = p.queue_id AND r.queue_offset
 
 @dataclass(frozen=True)
 class Applier:
-    """Write one epoch. `is_recovery`: some tables may hold the epoch already."""
+    """Write one epoch.
+
+    `is_recovery`: some tables may hold the epoch already. `due_since`: when the first of the
+    messages that waited before the epoch was due, in ms.
+    """
 
     lake: Lake
     plan: Plan
     batch: Batch
     topics: Mapping[str, str]  # kind -> Kafka topic
     is_recovery: bool
+    due_since: int | None
 
     def _once(self, table: str, write: Callable[[], None]) -> None:
         if self.is_recovery and self.lake.has_epoch(table, self.plan.epoch):
@@ -198,17 +204,26 @@ class Applier:
             named = places.select(["queue_id", "queue_offset"])
             found = []
             columns = [f.name for f in schemas.HALF]
-            for batch in read_messages(self.lake, source, named, columns, self.plan.epoch):
+            epoch, due = self.plan.epoch, self._due() if source == SCHEDULE else None
+            for batch in read_messages(self.lake, source, named, columns, epoch, due):
                 budget -= batch.nbytes
                 if budget < 0:
                     return None
                 found.append(batch)
-            landed = pa.Table.from_batches(found, schema=found[0].schema)
-            parts.append(self._placed(landed, places))
+            if (lacking := places.num_rows - sum(batch.num_rows for batch in found)) > 0:
+                raise LakeError(
+                    f"epoch {epoch} delivers {places.num_rows} messages that `{source}` has, but "
+                    f"{lacking} of them are not there: run `txlake verify`"
+                )
+            parts.append(self._placed(pa.Table.from_batches(found), places))
         if len(parts) == 1:  # placements are in this order
             return parts[0]
         order = [("queue_id", "ascending"), ("queue_offset", "ascending")]
         return pa.concat_tables(parts).sort_by(order)
+
+    def _due(self) -> tuple[int, int] | None:
+        """Say when what waited and is delivered now was due, all of it but resumed messages."""
+        return None if self.due_since is None else (self.due_since, self.plan.epoch_at)
 
     def _placed(self, messages: pa.Table, places: pa.Table) -> pa.Table:
         """Give messages in their places, in the order of these. Output: TOPIC."""

@@ -388,7 +388,12 @@ class Epochs:
     def _applier(
         self, plan: Plan, batch: Batch, topics: Mapping[str, str], is_recovery: bool
     ) -> Applier:
-        return Applier(self._lake, plan, batch, topics, is_recovery)
+        return Applier(self._lake, plan, batch, topics, is_recovery, self._due_since())
+
+    def _due_since(self) -> int | None:
+        """Give the due time of the first message that waits."""
+        earliest: int | None = pc.min(self._state.delayed["deliver_at"]).as_py()
+        return earliest
 
     def _is_snapshot_due(self, plan: Plan) -> bool:
         return plan.epoch % self._settings.snapshot_epochs == 0

@@ -132,7 +132,9 @@ class ReplayedEpochs(Epochs):
         self, plan: Plan, batch: Batch, topics: Mapping[str, str], is_recovery: bool
     ) -> Applier:
         lake = cast(StagedLake, self._lake)
-        return StreamingApplier(lake, plan, batch, topics, is_recovery, self._messages)
+        return StreamingApplier(
+            lake, plan, batch, topics, is_recovery, self._due_since(), self._messages
+        )
 
     def _check_owner(self, plan: Plan) -> None:
         """Nobody else plans the epochs of a replay: its lake is locked, or its own."""

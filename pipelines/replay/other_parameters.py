@@ -146,7 +146,7 @@ class _ImaginedEpochs(ReplayedEpochs):
     def _applier(
         self, plan: Plan, batch: Batch, topics: Mapping[str, str], is_recovery: bool
     ) -> Applier:
-        return NarrowApplier(self._lake, plan, batch, topics, is_recovery)
+        return NarrowApplier(self._lake, plan, batch, topics, is_recovery, None)
 
     def replay(self, plan: Plan, records: Mapping[str, pa.Table], *_: Any, **__: Any) -> None:
         """Run an epoch under the other parameters, after whatever would have come before it."""

@@ -15,7 +15,11 @@ import pytest
 from deltalake import write_deltalake
 
 from checker.delay import admit_schedules
-from checker.frames import NEW_SCHEDULES, Parameters
+from checker.frames import NEW_SCHEDULES, PLACEMENTS, Parameters
+from pipelines.apply import Applier
+from pipelines.gather import Batch
+from storage.epochs import Plan, Range
+from storage.errors import LakeError
 from storage.file_order import DUE_GROUP_ROWS
 from storage.lake import Lake
 from storage.merge import files_of, merge
@@ -32,6 +36,7 @@ FAR_MS = 10_000_000
 PARAMETERS = Parameters(delay_levels_ms=LEVELS_MS, deliver_at_max_ms=1_000_000)
 PLACE = ["queue_id", "queue_offset"]
 COLUMNS = [*PLACE, "deliver_at", "body"]
+NO_SPARK: Any = None
 Row = dict[str, Any]
 
 
@@ -229,3 +234,24 @@ def test_nothing_named_opens_no_file(lake: Lake) -> None:
     near = pruned(lake.dataset("schedule"), pc.scalar(False), Wanted(np.array([], np.int64)))
     assert isinstance(near, ds.FileSystemDataset)
     assert near.files == []
+
+
+def test_a_due_message_that_is_not_there_stops_the_epoch(lake: Lake) -> None:
+    lake.create_table("topics/1")
+    rows = spread(random.Random(7), 10)
+    land(lake, [row for row in rows if row["queue_offset"] != 8], 1)
+    topics = {"half": "halves", "schedule": "schedules"}
+    ranges = (Range("schedules", 4, 10, 10, 10),)
+    plan = Plan(2, START_AT, {}, {}, ranges, "cluster", {}, {}, {}, "test", 1)
+    applier = Applier(lake, plan, Batch(NO_SPARK, {}), topics, False, START_AT)
+    place = {"topic": "orders", "real_topic": "orders", "real_queue_id": 0, "real_queue_offset": 0,
+             "source": "schedule", "queue_id": 4, "asked_queue_id": None,
+             "reason": None}  # fmt: skip
+    there, gone = (
+        pa.Table.from_pylist([{**place, "queue_offset": offset}], schema=PLACEMENTS)
+        for offset in (9, 8)
+    )
+    with pytest.raises(LakeError, match="1 of them are not there"):
+        applier._write_messages("topics/1", gone)
+    applier._write_messages("topics/1", there)
+    assert lake.read("topics/1", ["body"])["body"].to_pylist() == [b"4:9"]
