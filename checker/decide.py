@@ -114,7 +114,7 @@ def decide(state: State, inputs: Inputs, instants: Instants, parameters: Paramet
     after = replace(
         decision.state,
         halves=touched.join(left.halves, decision.state.halves),
-        delayed=touched.join(left.delayed, decision.state.delayed),
+        delayed=touched.join(left.delayed, decision.state.delayed, "deliver_at"),
     )
     return replace(decision, state=after)
 

@@ -71,6 +71,8 @@ def _named(operations: pa.Table) -> pa.Table:
 
 def is_named(rows: pa.Table, named: pa.Table) -> Mask:
     """Say of each row whether its place, queue_id and queue_offset, is among the named."""
+    if named.num_rows == 0:
+        return np.zeros(rows.num_rows, bool)
     return find(places(rows), places(named)) >= 0
 
 
@@ -98,20 +100,30 @@ def split(rows: pa.Table, wanted: Mask) -> tuple[pa.Table, pa.Table]:
     for batch in rows.to_batches(max_chunksize=_CHUNK_ROWS):
         mask = wanted[start : start + batch.num_rows]
         start += batch.num_rows
-        if mask.any():
+        count = np.count_nonzero(mask)
+        if mask[:count].all():  # the first ones or none: no copy
+            taken.append(batch.slice(0, count))
+            batch = batch.slice(count)
+        else:
             taken.append(batch.filter(pa.array(mask)))
             batch = batch.filter(pa.array(~mask))
         left.append(batch)
     return (pa.Table.from_batches(taken, rows.schema), pa.Table.from_batches(left, rows.schema))
 
 
-def join(left: pa.Table, changed: pa.Table) -> pa.Table:
-    """Put a frame together again; chunks that have become small become one."""
-    if left.num_rows == 0:
+def join(left: pa.Table, changed: pa.Table, order: str | None = None) -> pa.Table:
+    """Put a frame together again; chunks that have become small become one.
+
+    `order`: the column by which rows are sorted within a chunk, so that those to be taken out
+    next are its first.
+    """
+    if left.num_rows == 0 and (order is None or changed.num_rows < FEW_ROWS):
         return changed
     large: list[pa.RecordBatch] = []
     small = changed.to_batches()
     for batch in left.to_batches():
         (large if batch.num_rows >= _CHUNK_ROWS // 2 else small).append(batch)
     rest = pa.Table.from_batches(small, left.schema).combine_chunks()
+    if order is not None:
+        rest = rest.sort_by(order).combine_chunks()
     return pa.Table.from_batches([*large, *rest.to_batches()], left.schema)

@@ -239,6 +239,7 @@ def _waiting_for_time(lake: Lake, last_epoch: int) -> pa.Table:
         SELECT d.source, d.queue_id, d.queue_offset, d.deliver_at, d.real_topic, d.real_queue_id
         FROM delayed d ANTI JOIN done x ON d.source = x.source AND d.queue_id = x.queue_id
           AND d.queue_offset = x.queue_offset
+        ORDER BY d.deliver_at
         """,
         delayed=_with_ms(lake.read("delayed", where=before)),
         done=lake.read("deliveries", columns, before),
