@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import faulthandler
-import os
 import random
 import signal
 import threading
@@ -72,14 +71,11 @@ class Sender:
         else:
             self.committed += 1
         message = Message(
-            TOPIC, os.urandom(mix.body_bytes), tags=tags, properties=user_properties(self.sent)
-        )
+            TOPIC, self._random.randbytes(mix.body_bytes), tags=tags,
+            properties=user_properties(self.sent),
+        )  # fmt: skip
         self.sent += 1
-        self._producer.send_pipelined(message, state, on_done=_ignore)
-
-
-def _ignore(_result: object) -> None:
-    pass
+        self._producer.send_pipelined(message, state)
 
 
 def send_at_rate(
@@ -125,7 +121,7 @@ def send_delayed(
 
 
 def _delayed(rng: random.Random, number: int) -> Message:
-    body, properties = os.urandom(Mix().body_bytes), user_properties(number)
+    body, properties = rng.randbytes(Mix().body_bytes), user_properties(number)
     if number % 2:
         level = rng.choice(_DELAY_LEVELS)
         return Message(TOPIC, body, properties=properties, delay_level=level)

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import itertools
+import time
 import zlib
 
 from txlake import protocol
 from txlake._kafka import KafkaSender
-from txlake.message import Message
+from txlake.message import Message, asked_headers, asks
 from txlake.protocol import Headers
 
 _WIRE = (protocol.TXV, protocol.WIRE_VERSION.encode())
 
 # So many half messages in a row go to one half queue: their ends fit one operation record.
 _STICKY_RUN = 16
+# Asking the sender, which remembers for longer, takes two looks at the clock.
+_KNOWN_FOR_S = 1.0
 
 
 def group_headers(producer_group: str) -> Headers:
@@ -33,23 +36,28 @@ def message_headers(
     `place` is (TRAN_SIZE, TRAN_SEQ) of one of several messages.
     Units: `now_ms` epoch ms, written as BORN_TIMESTAMP.
     """
-    deliver: Headers = []
-    if message.deliver_after_ms is not None:
-        deliver = [(protocol.DELIVER_AT, b"%d" % (now_ms + message.deliver_after_ms))]
     members: Headers = []
     if place is not None:
         members = [(protocol.TRAN_SIZE, b"%d" % place[0]), (protocol.TRAN_SEQ, b"%d" % place[1])]
     return [
         *group,
         (protocol.UNIQ_KEY, transaction_id.encode()),
-        *message.fixed_headers,
-        *deliver,
-        *message.immunity_headers,
+        (protocol.REAL_TOPIC, message.topic.encode()),
+        *(_asked_headers(message, now_ms) if asks(message) else ()),
         (protocol.BORN_TIMESTAMP, b"%d" % now_ms),
         *members,
         _WIRE,
-        *message.user_headers,
+        *[(name, value.encode()) for name, value in message.properties.items()],
     ]
+
+
+def _asked_headers(message: Message, now_ms: int) -> Headers:
+    headers = [(name, value.encode()) for name, value in asked_headers(message).items()]
+    if message.deliver_after_ms is not None:
+        headers.append((protocol.DELIVER_AT, b"%d" % (now_ms + message.deliver_after_ms)))
+    if message.check_immunity_time_s is not None:
+        headers.append((protocol.CHECK_IMMUNITY, b"%d" % message.check_immunity_time_s))
+    return headers
 
 
 def asked_half_queue(topic: str, queue_id: int, half_queues: int) -> int:
@@ -71,14 +79,22 @@ class HalfQueues:
         self._half_topic = half_topic
         self._op_topic = op_topic
         self._sends = itertools.count()
+        self._known = (0, 0.0)  # how many, and until when (monotonic s) nobody is asked
 
     def choose(self, message: Message) -> int:
         """Keep messages for one real queue together, spread the others."""
+        half_queues, known_until = self._known
+        if time.monotonic() >= known_until:
+            half_queues = self._count()
+        if message.queue_id is not None:
+            return asked_half_queue(message.topic, message.queue_id, half_queues)
+        return next(self._sends) // _STICKY_RUN % half_queues
+
+    def _count(self) -> int:
         # A half queue without an op queue of its number could never be ended.
         half_queues = min(
             self._sender.partition_count(self._half_topic),
             self._sender.partition_count(self._op_topic),
         )
-        if message.queue_id is not None:
-            return asked_half_queue(message.topic, message.queue_id, half_queues)
-        return next(self._sends) // _STICKY_RUN % half_queues
+        self._known = (half_queues, time.monotonic() + _KNOWN_FOR_S)
+        return half_queues

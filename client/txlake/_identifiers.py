@@ -18,12 +18,17 @@ class TransactionIds:
         self._renew()
 
     def _renew(self) -> None:
-        self._process_id = os.getpid()
         self._maker = secrets.token_hex(6)
         self._numbers = itertools.count()
+        self._prefix = (-1, "")  # the ids of one millisecond begin alike
+        self._process_id = os.getpid()
 
     def next(self, now_ms: int) -> str:
         """Make the next id. Units: `now_ms` epoch ms."""
         if os.getpid() != self._process_id:
             self._renew()
-        return f"{now_ms:012x}{self._maker}{next(self._numbers) & 0xFFFFFFFF:08x}"
+        made_at, prefix = self._prefix
+        if made_at != now_ms:
+            prefix = f"{now_ms:012x}{self._maker}"
+            self._prefix = now_ms, prefix
+        return f"{prefix}{next(self._numbers) & 0xFFFFFFFF:08x}"

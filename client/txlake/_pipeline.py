@@ -35,7 +35,7 @@ class PipelinedHalf(HalfMessage):
         on_done: Callable[[Any], None] | None,
         pipeline: Pipeline,
     ) -> None:
-        super().__init__(message, (message,), transaction_id)
+        HalfMessage.__init__(self, message, (message,), transaction_id)
         self.arg = arg
         self.on_done = on_done
         self.pipeline = pipeline
@@ -79,7 +79,9 @@ class Pipeline:
         self._forget = forget
         self._in_flight_max = in_flight_max
         self._in_flight = 0
-        self._changed = threading.Condition()
+        # Taken for each transaction: quicker than by way of the condition.
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
         self._waiting = 0
         self._unheard: list[SendError] = []
         self._unheard_count = 0
@@ -88,21 +90,24 @@ class Pipeline:
 
     def begin(self, timeout_s: float) -> None:
         """Wait until one more transaction may be in flight. Errors: SendError after the wait."""
-        with self._changed:
-            is_own = any(threading.current_thread() is lane.thread for lane in self._lanes)
-            if self._in_flight >= self._in_flight_max and not is_own:
-                self._waiting += 1
-                has_room = self._changed.wait_for(
-                    lambda: self._in_flight < self._in_flight_max, timeout_s
-                )
-                self._waiting -= 1
-                if not has_room:
-                    raise SendError(f"{self._in_flight} transactions are in flight, none ends")
+        with self._lock:
+            if self._in_flight >= self._in_flight_max:
+                self._wait_for_room(timeout_s)
             self._in_flight += 1
+
+    def _wait_for_room(self, timeout_s: float) -> None:
+        """Wait, unless it is a thread of this pipeline, which must not wait for itself."""
+        if any(threading.current_thread() is lane.thread for lane in self._lanes):
+            return
+        self._waiting += 1
+        has_room = self._changed.wait_for(lambda: self._in_flight < self._in_flight_max, timeout_s)
+        self._waiting -= 1
+        if not has_room:
+            raise SendError(f"{self._in_flight} transactions are in flight, none ends")
 
     def leave(self) -> None:
         """Count one transaction as no longer in flight."""
-        with self._changed:
+        with self._lock:
             self._in_flight -= 1
             if self._waiting:
                 self._changed.notify_all()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import ClassVar
 
 from txlake import protocol
@@ -15,6 +16,8 @@ OWN_TOPICS = frozenset((
 ))  # fmt: skip
 # Room that stays for the headers the SDK adds: names 130, group and topic 127 each, id, numbers.
 PROTOCOL_HEADERS_BYTES_MAX = 768
+_PROPERTIES_BYTES_MAX = protocol.PROPERTIES_BYTES_MAX - PROTOCOL_HEADERS_BYTES_MAX
+_REAL_TOPIC_BYTES = len(protocol.REAL_TOPIC) + 2  # as `_bytes` counts
 _NUMBER_MAX = 999_999_999  # protocol.SMALL_NUMBER_PATTERN
 _INSTANT_MAX = 10**18 - 1  # protocol.NUMBER_PATTERN
 
@@ -46,33 +49,26 @@ class Message:
 
     bytes_max: ClassVar[int] = protocol.MESSAGE_BYTES_MAX
 
-    # Encoded once: the protocol headers that do not change from send to send, then the user's.
-    fixed_headers: tuple[tuple[str, bytes], ...] = field(init=False, repr=False, compare=False)
-    immunity_headers: tuple[tuple[str, bytes], ...] = field(init=False, repr=False, compare=False)
-    user_headers: tuple[tuple[str, bytes], ...] = field(init=False, repr=False, compare=False)
-
     def __post_init__(self) -> None:
-        self._check_topic()
-        self._check_numbers()
+        if not isinstance(self.topic, str):
+            raise MessageError(f"topic {self.topic!r}: {protocol.TOPIC_PATTERN} is allowed")
+        _check_topic(self.topic)
+        has_more = asks(self)
+        if has_more:
+            self._check_numbers()
         if self.body is not None and not isinstance(self.body, bytes):
             raise MessageError(f"body: bytes or None, not {type(self.body).__name__}: encode it")
-        keep = object.__setattr__
-        keep(self, "properties", dict(self.properties))
-        keep(self, "user_headers", _user_headers(self.properties))
-        keep(self, "fixed_headers", self._fixed())
-        immunity = self.check_immunity_time_s
-        keep(self, "immunity_headers", () if immunity is None else _number(
-            protocol.CHECK_IMMUNITY, immunity))  # fmt: skip
-        self._check_size()
-
-    def _check_topic(self) -> None:
-        topic = self.topic
-        if not isinstance(topic, str) or not protocol.matches(protocol.TOPIC_PATTERN, topic):
-            raise MessageError(f"topic {topic!r}: {protocol.TOPIC_PATTERN} is allowed")
-        if topic in (".", ".."):
-            raise MessageError(f"topic {topic!r}: not a name")
-        if protocol.is_own_topic(topic, OWN_TOPICS, protocol.CHECK_TOPIC_PREFIX):
-            raise MessageError(f"topic {topic!r} belongs to the transaction machinery itself")
+        properties = dict(self.properties)
+        object.__setattr__(self, "properties", properties)
+        properties_bytes = _REAL_TOPIC_BYTES + len(self.topic)
+        if properties:
+            properties_bytes += _checked_bytes(properties)
+        if has_more:
+            for what, text in (("keys", self.keys), ("tags", self.tags)):
+                if text is not None:
+                    _check_text(what, text)
+            properties_bytes += _bytes(asked_headers(self))
+        self._check_size(properties_bytes)
 
     def _check_numbers(self) -> None:
         _check_int("delay_level", self.delay_level, _NUMBER_MAX)
@@ -87,63 +83,97 @@ class Message:
                 f"{self.delay_level}, {self.deliver_at}, {self.deliver_after_ms}"
             )
 
-    def _fixed(self) -> tuple[tuple[str, bytes], ...]:
-        headers = [(protocol.REAL_TOPIC, self.topic.encode())]
-        if self.queue_id is not None:
-            headers += _number(protocol.REAL_QID, self.queue_id)
-        if self.keys is not None:
-            headers.append((protocol.KEYS, _text("keys", self.keys)))
-        if self.tags is not None:
-            headers.append((protocol.TAGS, _text("tags", self.tags)))
-        if self.delay_level:
-            headers += _number(protocol.DELAY, self.delay_level)
-        if self.deliver_at is not None:
-            headers += _number(protocol.DELIVER_AT, self.deliver_at)
-        return tuple(headers)
-
-    def _check_size(self) -> None:
-        headers = (*self.fixed_headers, *self.user_headers)
-        # RocketMQ's properties string puts one separator after each name and each value.
-        properties_bytes = sum([len(name) + len(value) + 2 for name, value in headers])
-        properties_max = protocol.PROPERTIES_BYTES_MAX - PROTOCOL_HEADERS_BYTES_MAX
-        if properties_bytes > properties_max:
+    def _check_size(self, properties_bytes: int) -> None:
+        if properties_bytes > _PROPERTIES_BYTES_MAX:
             raise MessageError(
-                f"keys, tags and properties: {properties_bytes} bytes, {properties_max} at most"
+                f"keys, tags and properties: {properties_bytes} bytes, "
+                f"{_PROPERTIES_BYTES_MAX} at most"
             )
-        size = len(self.body or b"") + properties_bytes + PROTOCOL_HEADERS_BYTES_MAX
+        body_bytes = len(self.body or b"")
+        size = body_bytes + properties_bytes + PROTOCOL_HEADERS_BYTES_MAX
         if size > self.bytes_max:
             raise MessageError(
-                f"body of {len(self.body or b'')} bytes: {size} bytes with its headers, "
+                f"body of {body_bytes} bytes: {size} bytes with its headers, "
                 f"{self.bytes_max} at most"
             )
 
 
-def _user_headers(properties: Mapping[str, str]) -> tuple[tuple[str, bytes], ...]:
-    if not properties:
-        return ()
+def asks(message: Message) -> bool:
+    """Say whether it has more than topic, body and properties; most messages do not."""
+    return not (
+        message.keys is None and message.tags is None and message.delay_level is None
+        and message.deliver_at is None and message.deliver_after_ms is None
+        and message.queue_id is None and message.check_immunity_time_s is None
+    )  # fmt: skip
+
+
+def asked_headers(message: Message) -> dict[str, str]:
+    """Give its protocol headers from REAL_QID to DELIVER_AT, as far as it knows them."""
+    headers = {}
+    if message.queue_id is not None:
+        headers[protocol.REAL_QID] = f"{message.queue_id:d}"
+    if message.keys is not None:
+        headers[protocol.KEYS] = message.keys
+    if message.tags is not None:
+        headers[protocol.TAGS] = message.tags
+    if message.delay_level:
+        headers[protocol.DELAY] = f"{message.delay_level:d}"
+    if message.deliver_at is not None:
+        headers[protocol.DELIVER_AT] = f"{message.deliver_at:d}"
+    return headers
+
+
+@lru_cache(maxsize=1024)
+def _check_topic(topic: str) -> None:
+    """Check a real topic's name; an application has few of them."""
+    if not protocol.matches(protocol.TOPIC_PATTERN, topic):
+        raise MessageError(f"topic {topic!r}: {protocol.TOPIC_PATTERN} is allowed")
+    if topic in (".", ".."):
+        raise MessageError(f"topic {topic!r}: not a name")
+    if protocol.is_own_topic(topic, OWN_TOPICS, protocol.CHECK_TOPIC_PREFIX):
+        raise MessageError(f"topic {topic!r} belongs to the transaction machinery itself")
+
+
+def _bytes(headers: Mapping[str, str]) -> int:
+    """Count as RocketMQ's properties string: a separator after each name and each value.
+
+    Errors: TypeError for what is no text, UnicodeEncodeError for what is none in UTF-8.
+    """
+    names, values = "".join(headers), "".join(headers.values())
+    names.encode()
+    return len(names) + len(values.encode()) + 2 * len(headers)
+
+
+def _checked_bytes(properties: Mapping[str, str]) -> int:
+    """Check all at once, and one by one only to say what is wrong."""
+    try:
+        size = _bytes(properties)
+    except (TypeError, UnicodeEncodeError):
+        raise _what_is_wrong(properties) from None
+    if "" in properties or not protocol.RESERVED_HEADERS.isdisjoint(properties):
+        raise _what_is_wrong(properties)
+    return size
+
+
+def _what_is_wrong(properties: Mapping[str, str]) -> MessageError:
     reserved = protocol.RESERVED_HEADERS.intersection(properties)
     if reserved:
-        raise MessageError(f"properties: {sorted(reserved)} are names of the protocol")
-    headers = []
+        return MessageError(f"properties: {sorted(reserved)} are names of the protocol")
     for name, value in properties.items():
         if not isinstance(name, str) or not name:
-            raise MessageError(f"properties: name {name!r}: a text that is not empty")
-        _text("properties: name", name)
-        headers.append((name, _text(f"properties[{name!r}]", value)))
-    return tuple(headers)
+            return MessageError(f"properties: name {name!r}: a text that is not empty")
+        _check_text("properties: name", name)
+        _check_text(f"properties[{name!r}]", value)
+    return MessageError(f"properties {properties!r}: names and values are text")
 
 
-def _text(what: str, value: str) -> bytes:
+def _check_text(what: str, value: str) -> None:
     if not isinstance(value, str):
         raise MessageError(f"{what}: a str, not {type(value).__name__}")
     try:
-        return value.encode()
+        value.encode()
     except UnicodeEncodeError as error:
         raise MessageError(f"{what}: {value!r} cannot be written as UTF-8") from error
-
-
-def _number(name: str, value: int) -> tuple[tuple[str, bytes], ...]:
-    return ((name, b"%d" % value),)
 
 
 def _check_int(name: str, value: int | None, most: int) -> None:

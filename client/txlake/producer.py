@@ -234,8 +234,9 @@ class TransactionProducer:
         assert self._listener is not None  # send_pipelined has looked
         state, remark = run_guarded(self._listener.execute_local_transaction, half, half.arg)
         half.local_state, half.remark = state, remark
+        # `value` is a Python call before 3.12, this is none.
         self._operations.add(
-            half.queue_id, (half.queue_offset,), half.transaction_id, state.value,
+            half.queue_id, (half.queue_offset,), half.transaction_id, state._value_,
             half.operation_reported, [(protocol.REMARK, remark)] if remark else (),
         )  # fmt: skip
         self._running.discard(half.transaction_id)
