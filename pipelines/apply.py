@@ -204,16 +204,18 @@ class Applier:
             named = places.select(["queue_id", "queue_offset"])
             found = []
             columns = [f.name for f in schemas.HALF]
-            epoch, due = self.plan.epoch, self._due() if source == SCHEDULE else None
-            for batch in read_messages(self.lake, source, named, columns, epoch, due):
+            due = self._due() if source == SCHEDULE else None
+            for batch in read_messages(
+                self.lake, source, named, columns, self.plan.epoch, due, self.lake.opened
+            ):
                 budget -= batch.nbytes
                 if budget < 0:
                     return None
                 found.append(batch)
             if (lacking := places.num_rows - sum(batch.num_rows for batch in found)) > 0:
                 raise LakeError(
-                    f"epoch {epoch} delivers {places.num_rows} messages that `{source}` has, but "
-                    f"{lacking} of them are not there: run `txlake verify`"
+                    f"epoch {self.plan.epoch} delivers {places.num_rows} messages that `{source}` "
+                    f"has, but {lacking} of them are not there: run `txlake verify`"
                 )
             parts.append(self._placed(pa.Table.from_batches(found), places))
         if len(parts) == 1:  # placements are in this order

@@ -26,8 +26,8 @@ _ORDERS: Final = {
     "catalog": _BY_EPOCH,
 }
 # Of `schedule`: the few of a file that are due together are in one or two groups, and each group
-# is decoded whole. Half as many rows make the files' footers take longer than that saves.
-DUE_GROUP_ROWS: Final = 2_048
+# is decoded whole (DECISIONS.md 13).
+DUE_GROUP_ROWS: Final = 1_024
 
 
 def in_file_order(table: str, rows: pa.Table) -> pa.Table:

@@ -30,6 +30,7 @@ from deltalake.fs import DeltaStorageHandler
 from storage.errors import NewerLakeError, NotALakeError, UnfinishedLakeError
 from storage.file_order import DUE_GROUP_ROWS, in_file_order, kind_of
 from storage.kafka_rows import SCHEDULE
+from storage.row_groups import OpenedFiles
 from storage.schemas import FORMAT_VERSION, TABLES, TOPIC
 
 # Columns with statistics: those that prune. Bodies and properties have none.
@@ -68,6 +69,7 @@ class Lake:
         self.storage_options = storage_options
         self._upkeep = NO_LOG_UPKEEP if is_maintained else None
         self._handles: dict[str, DeltaTable] = {}
+        self.opened = OpenedFiles()
 
     def table_path(self, table: str) -> str:
         """Give a table's place; `topics/<table_id>` names a topic's table."""

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
-from storage.row_groups import OFFSET_BITS, Bounds, Longs, Wanted, pruned
+from storage.row_groups import OFFSET_BITS, Bounds, Longs, OpenedFiles, Wanted, pruned
 
 # Few rows at a time: a body may have some megabytes.
 _ROWS_AT_ONCE = 4_096
@@ -55,21 +55,23 @@ def read_messages(
     columns: Sequence[str],
     before_epoch: int | None = None,
     due: Bounds | None = None,
+    opened: OpenedFiles | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Stream the named rows of `half` or `schedule`; what statistics rule out is not read.
 
     Input: `named` has queue_id and queue_offset; `columns` include both; with `before_epoch` only
-    rows of earlier epochs; `due`: when the messages were due, as far as DELIVER_AT says so. Not
+    rows of earlier epochs, and `columns` include `epoch`; `opened`: files of the same table that
+    were read before; `due`: when the messages were due, as far as DELIVER_AT says so. Not
     all are (a time beyond the maximum, a resumed message): who is not found is looked for again.
     Units: ms.
     """
     dataset, where = lake.dataset(table), touched_ranges(named)
-    before = None if before_epoch is None else pc.field("epoch") < before_epoch
+    opened = opened or OpenedFiles()
     places = np.unique(coordinates(named).to_numpy())
     for hint in (due, None) if due is not None else (None,):
         found = []
-        near = pruned(dataset, where, Wanted(places, hint))
-        for batch in _read(near, places, columns, before):
+        near = pruned(dataset, where, Wanted(places, hint), opened)
+        for batch in _read(near, places, columns, before_epoch):
             found.append(coordinates(batch).to_numpy())
             yield batch
         places = np.setdiff1d(places, np.concatenate([places[:0], *found]))
@@ -78,18 +80,23 @@ def read_messages(
 
 
 def _read(
-    dataset: ds.Dataset, places: Longs, columns: Sequence[str], where: pc.Expression | None
+    dataset: ds.Dataset, places: Longs, columns: Sequence[str], before_epoch: int | None
 ) -> Iterator[pa.RecordBatch]:
-    """Stream the rows at these places."""
+    """Stream the rows at these places.
+
+    A filter would be compared with all statistics once more, so there is none.
+    """
     wanted = pa.array(places)
     batches = dataset.to_batches(
         columns=list(columns),
-        filter=where,
         batch_size=_ROWS_AT_ONCE,
         batch_readahead=2,
         fragment_readahead=1,
     )
     for batch in batches:
-        found = batch.filter(pc.is_in(coordinates(batch), value_set=wanted))
+        is_wanted = pc.is_in(coordinates(batch), value_set=wanted)
+        if before_epoch is not None:
+            is_wanted = pc.and_(is_wanted, pc.less(batch["epoch"], before_epoch))
+        found = batch.filter(is_wanted)
         if found.num_rows:
             yield found

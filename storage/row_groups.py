@@ -7,6 +7,7 @@ named. Here each group is asked whether any named message can stand in it.
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
@@ -19,7 +20,9 @@ Longs: TypeAlias = npt.NDArray[np.int64]
 Bounds: TypeAlias = tuple[int, int]  # both included
 
 OFFSET_BITS: Final = 44  # of a coordinate as one number: the queue stands above them
+_READ: Final = ("queue_id", "queue_offset", "deliver_at")
 _ALL: Final = (-(2**63), 2**63 - 1)
+_KEPT_MAX = 64  # footers, of some hundred kB each; as many files of a table are live, about
 
 
 @dataclass(frozen=True)
@@ -33,57 +36,94 @@ class Wanted:
     places: Longs
     due: Bounds | None = None
 
-    def groups(self, file: ds.ParquetFileFragment) -> list[int]:
-        """Name the row groups of a file that may hold any of it."""
-        metadata = file.metadata
+
+@dataclass(frozen=True)
+class _File:
+    """Be a file whose footer was read: where and when the messages of each row group are."""
+
+    fragment: ds.ParquetFileFragment
+    places: Longs  # two columns: the first and the last a row can have
+    due: Longs  # likewise, us
+
+    @classmethod
+    def of(cls, fragment: ds.ParquetFileFragment) -> _File:
+        metadata = fragment.metadata
         columns = {metadata.schema.column(n).path: n for n in range(metadata.num_columns)}
         groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
-        ends = [_places(group, columns) for group in groups]
-        lows, highs = np.array(ends, np.int64).reshape(-1, 2).T
-        may_hold = np.searchsorted(self.places, lows) < np.searchsorted(
-            self.places, highs, side="right"
-        )
-        return [
-            int(number)
-            for number in np.flatnonzero(may_hold)
-            if self.due is None or _may_be_due(groups[number], columns, self.due)
+        statistics = [
+            [group.column(columns[name]).statistics if name in columns else None for name in _READ]
+            for group in groups
         ]
+        places = [_places(queues, offsets) for queues, offsets, _ in statistics]
+        due = [_due(deliver_at) for _, _, deliver_at in statistics]
+        return cls(fragment, *(np.array(ends, np.int64).reshape(-1, 2) for ends in (places, due)))
+
+    def groups(self, wanted: Wanted) -> list[int]:
+        """Name the row groups that may hold any of what is wanted."""
+        lows, highs = self.places.T
+        first = np.searchsorted(wanted.places, lows)
+        may_hold = first < np.searchsorted(wanted.places, highs, side="right")
+        if wanted.due is not None:
+            since, until = (1_000 * at for at in wanted.due)
+            may_hold &= (self.due[:, 0] <= until) & (self.due[:, 1] >= since)
+        return [int(number) for number in np.flatnonzero(may_hold)]
 
 
-def pruned(dataset: ds.Dataset, where: pc.Expression, wanted: Wanted) -> ds.Dataset:
+class OpenedFiles:
+    """Keep the footers of the files that were read last: reading one takes as long as a group."""
+
+    def __init__(self) -> None:
+        self._files: dict[str, _File] = {}
+        self._lock = threading.Lock()
+
+    def file(self, fragment: ds.ParquetFileFragment) -> _File:
+        """Give a file by its path, which names one file for ever."""
+        with self._lock:
+            found = self._files.pop(fragment.path, None)
+        found = found or _File.of(fragment)
+        with self._lock:
+            self._files[fragment.path] = found
+            while len(self._files) > _KEPT_MAX:
+                del self._files[next(iter(self._files))]
+        return found
+
+
+def pruned(
+    dataset: ds.Dataset, where: pc.Expression, wanted: Wanted, opened: OpenedFiles
+) -> ds.Dataset:
     """Give the part of a dataset that may hold what is wanted; rows in memory stay as they are.
 
     Input: `where`: rules out whole files by what is known of them without opening any.
     """
     if isinstance(dataset, ds.UnionDataset):
-        children = [pruned(child, where, wanted) for child in dataset.children]
+        children = [pruned(child, where, wanted, opened) for child in dataset.children]
         return ds.UnionDataset(dataset.schema, children)
     if not isinstance(dataset, ds.FileSystemDataset):
         return dataset
-    files = [
-        file.subset(row_group_ids=groups)
-        for file in dataset.get_fragments(where)
-        if (groups := wanted.groups(file))
+    files = [opened.file(fragment) for fragment in dataset.get_fragments(where)]
+    parts = [
+        file.fragment.subset(row_group_ids=groups)
+        for file in files
+        if (groups := file.groups(wanted))
     ]
-    return ds.FileSystemDataset(files, dataset.schema, dataset.format, dataset.filesystem)
+    return ds.FileSystemDataset(parts, dataset.schema, dataset.format, dataset.filesystem)
 
 
-def _places(group: Any, columns: dict[str, int]) -> Bounds:
-    """Give the first and the last place that a row of the group can have."""
-    queues = _bounds(group.column(columns["queue_id"]).statistics)
-    offsets = _bounds(group.column(columns["queue_offset"]).statistics)
+def _places(queue_statistics: Any, offset_statistics: Any) -> Bounds:
+    """Give the first and the last place that a row of a group can have."""
+    queues, offsets = _bounds(queue_statistics), _bounds(offset_statistics)
     if queues is None or offsets is None:
         return _ALL
     low, high = zip(queues, offsets, strict=True)
     return (low[0] << OFFSET_BITS) + low[1], (high[0] << OFFSET_BITS) + high[1]
 
 
-def _may_be_due(group: Any, columns: dict[str, int], due: Bounds) -> bool:
-    statistics = group.column(columns["deliver_at"]).statistics
+def _due(statistics: Any) -> Bounds:
+    """Give the first and the last DELIVER_AT of a group; a row without one may be due any time."""
     bounds = _bounds(statistics)
     if bounds is None or not statistics.has_null_count or statistics.null_count:
-        return True
-    return bounds[0] <= due[1] * 1_000 and bounds[1] >= due[0] * 1_000  # us at rest
+        return _ALL
+    return bounds
 
 
 def _bounds(statistics: Any) -> Bounds | None:

@@ -19,6 +19,7 @@ from checker.delay import admit_schedules
 from checker.frames import DELAYED, NEW_SCHEDULES, PLACEMENTS, Parameters
 from pipelines.apply import Applier
 from pipelines.gather import Batch
+from storage import row_groups
 from storage.epochs import Plan, Range
 from storage.errors import LakeError
 from storage.file_order import DUE_GROUP_ROWS
@@ -36,7 +37,7 @@ LEVELS_MS = (1_000, 5_000, 60_000, 600_000)
 FAR_MS = 10_000_000
 PARAMETERS = Parameters(delay_levels_ms=LEVELS_MS, deliver_at_max_ms=1_000_000)
 PLACE = ["queue_id", "queue_offset"]
-COLUMNS = [*PLACE, "deliver_at", "body"]
+COLUMNS = [*PLACE, "epoch", "deliver_at", "body"]
 NO_SPARK: Any = None
 Row = dict[str, Any]
 
@@ -109,7 +110,7 @@ def test_a_landed_file_and_a_merged_one_are_in_due_order(lake: Lake) -> None:
 def groups_read(lake: Lake, named: pa.Table, due: tuple[int, int] | None) -> list[int]:
     """Count the row groups of each file that are read for what is named."""
     places = np.unique(coordinates(named).to_numpy())
-    near = pruned(lake.dataset("schedule"), touched_ranges(named), Wanted(places, due))
+    near = pruned(lake.dataset("schedule"), touched_ranges(named), Wanted(places, due), lake.opened)
     return sorted(len(file.row_groups) for file in near.get_fragments())
 
 
@@ -124,7 +125,7 @@ def test_of_messages_scattered_over_all_others_few_groups_are_read(lake: Lake) -
     named = rows.filter(pc.and_(pc.greater_equal(at, due[0]), pc.less_equal(at, due[1])))
     assert named.num_rows > 100
     assert max(groups_read(lake, named, due)) <= 2
-    assert groups_read(lake, named, None) == [6, 6, 6]
+    assert groups_read(lake, named, None) == 3 * [-(-12_000 // DUE_GROUP_ROWS)]
 
 
 def test_of_many_delay_levels_few_groups_are_read(lake: Lake) -> None:
@@ -194,7 +195,7 @@ def test_whatever_is_due_is_found_once(tmp_path: Path, seed: int) -> None:
 def check_found(lake: Lake, named: list[Row], epoch: int, due: tuple[int, int]) -> bool:
     """Check what is read. Output: whether some of it is not where the due times say."""
     names = pa.Table.from_pylist([{name: row[name] for name in PLACE} for row in named])
-    batches = list(read_messages(lake, "schedule", names, COLUMNS, epoch, due))
+    batches = list(read_messages(lake, "schedule", names, COLUMNS, epoch, due, lake.opened))
     rows = [row for batch in batches for row in batch.to_pylist()]
     found = sorted((row["queue_id"], row["queue_offset"]) for row in rows)
     assert found == sorted((row["queue_id"], row["queue_offset"]) for row in named)
@@ -232,7 +233,8 @@ def test_a_wrong_hint_costs_a_second_look_and_no_message(lake: Lake) -> None:
 def test_nothing_named_opens_no_file(lake: Lake) -> None:
     land(lake, spread(random.Random(5), 10), 1)
     assert not list(read_messages(lake, "schedule", frame([]), COLUMNS))
-    near = pruned(lake.dataset("schedule"), pc.scalar(False), Wanted(np.array([], np.int64)))
+    nothing = Wanted(np.array([], np.int64))
+    near = pruned(lake.dataset("schedule"), pc.scalar(False), nothing, lake.opened)
     assert isinstance(near, ds.FileSystemDataset)
     assert near.files == []
 
@@ -281,3 +283,17 @@ def test_what_is_due_is_taken_out_of_the_state_without_a_copy() -> None:
             if len(chunk)
         }
         assert len(buffers) == 1
+
+
+def test_footers_are_read_once_and_the_oldest_are_forgotten(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(row_groups, "_KEPT_MAX", 3)
+    for epoch in range(4):
+        land(lake, spread(random.Random(epoch), 10, 10 * epoch), epoch)
+    fragments = list(lake.dataset("schedule").get_fragments())
+    first = [lake.opened.file(fragment) for fragment in fragments[:3]]
+    assert lake.opened.file(fragments[0]) is first[0]
+    lake.opened.file(fragments[3])
+    assert lake.opened.file(fragments[0]) is first[0]
+    assert lake.opened.file(fragments[1]) is not first[1]
