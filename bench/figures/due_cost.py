@@ -26,12 +26,14 @@ def _compare(bench: Workbench, name: str, is_scattered: bool) -> Figure:
     place = "scattered" if is_scattered else "together"
     waiting = {"few waiting": size.waiting_few, "many waiting": size.waiting_many}
     base_ms = time.time_ns() // 1_000_000 + 3_600_000
+    rounds_run = 2 + size.epoch_rounds  # the rounds that warm up deliver too
+    epochs = -(-(size.waiting_many + size.due * rounds_run) // _LANDING)
     rigs = {}
     for key, count in waiting.items():
         rigs[key] = timed_rig(bench, f"delayed-{place}-{count}")
         bench.say(f"landing {count} delayed messages")
-        # The rounds that warm up deliver too.
-        _land(rigs[key], count, size.due, 2 + size.epoch_rounds, base_ms, is_scattered)
+        instants = _instants(count, size.due, rounds_run, base_ms, is_scattered)
+        _land(rigs[key], instants, epochs, base_ms + _FAR_MS)
     rounds: dict[str, int] = dict.fromkeys(waiting, 0)
 
     def prepare(key: str, _rig: TimedRig) -> int:
@@ -55,14 +57,21 @@ def _compare(bench: Workbench, name: str, is_scattered: bool) -> Figure:
     return figure
 
 
-def _land(
-    rig: TimedRig, waiting: int, due: int, rounds: int, base_ms: int, is_scattered: bool
-) -> None:
-    """Land messages of which so many are due in each round, and the others long after."""
+def _instants(waiting: int, due: int, rounds: int, base_ms: int, is_scattered: bool) -> list[int]:
+    """Give due times, of which so many are due in each round, and the others long after."""
     instants = [base_ms + number * _STEP_MS for number in range(1, rounds + 1) for _ in range(due)]
     instants += [base_ms + _FAR_MS] * waiting
     if is_scattered:
         random.Random(1).shuffle(instants)
-    for start in range(0, len(instants), _LANDING):
-        rig.writer.scheduled(instants[start : start + _LANDING], Mix())
+    return instants
+
+
+def _land(rig: TimedRig, instants: list[int], epochs: int, far_ms: int) -> None:
+    """Land messages in so many epochs: a commit costs more the longer the logs of the tables are.
+
+    Epochs that are left over come first and land one message.
+    """
+    parts = [instants[n : n + _LANDING] for n in range(0, len(instants), _LANDING)]
+    for part in [[far_ms]] * (epochs - len(parts)) + parts:
+        rig.writer.scheduled(part, Mix())
         rig.run()
