@@ -25,6 +25,7 @@ from pipelines.gather import DRIVER_BYTES_MAX, Batch
 from storage import schemas
 from storage.epochs import Plan
 from storage.errors import LakeError
+from storage.file_order import order_of
 from storage.kafka_rows import ADMIN, HALF, OP, SCHEDULE
 from storage.lake import Lake
 from storage.messages import read_messages
@@ -90,10 +91,11 @@ class Applier:
         self._write(kind, records.where(f"kind = '{kind}'").selectExpr(*columns), rows)
 
     def _write(self, table: str, rows: DataFrame, count: int) -> None:
-        files = 1 if count <= _ROWS_PER_FILE else 2
+        rows = rows.coalesce(1 if count <= _ROWS_PER_FILE else 2)
+        if table == SCHEDULE:
+            rows = rows.sortWithinPartitions(*order_of(table))
         (
-            rows.coalesce(files)
-            .write.format("delta")
+            rows.write.format("delta")
             .mode("append")
             .option("userMetadata", f"txlake.epoch={self.plan.epoch}")
             .save(self.lake.table_path(table))

@@ -1,7 +1,7 @@
 """In which order rows stand in a table's files: what is read together stands together.
 
 Readers skip the files and row groups that cannot hold what they look for. No reader relies on an
-order: files written by Spark, by older versions or by others may have any.
+order: other versions and others may write any.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from typing import Final
 import pyarrow as pa
 
 _PLACE = ("queue_id", "queue_offset")
-_BY_EPOCH: Final = ("epoch",)
+_BY_EPOCH = ("epoch",)
 # `schedule`: what is due together. Messages of one delay level have no `deliver_at`; they are due
 # in the order of their offsets.
-_ORDERS: Final = {
+_ORDERS: Final[dict[str, tuple[str, ...]]] = {
     **dict.fromkeys(("half", "op", "admin", "outcomes", "checks", "topics"), _PLACE),
     "schedule": ("deliver_at", *_PLACE),
     "conflicts": ("queue_id", "op_queue_offset"),
@@ -30,9 +30,14 @@ _ORDERS: Final = {
 DUE_GROUP_ROWS: Final = 1_024
 
 
+def order_of(table: str) -> tuple[str, ...]:
+    """Name the columns by which a table's files are sorted."""
+    return _ORDERS[kind_of(table)]
+
+
 def in_file_order(table: str, rows: pa.Table) -> pa.Table:
     """Sort rows as a table's files have them; equal ones stay in the order they came in."""
-    return rows.sort_by([(name, "ascending") for name in _ORDERS[kind_of(table)]])
+    return rows.sort_by([(name, "ascending") for name in order_of(table)])
 
 
 def kind_of(table: str) -> str:
