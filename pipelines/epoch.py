@@ -14,6 +14,7 @@ next start runs the epoch again from step 3; tables that hold it are skipped.
 from __future__ import annotations
 
 import datetime as dt
+import itertools
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -97,6 +98,7 @@ class Epochs:
         self._state = State()
         self._last: Plan | None = None
         self._horizons: tuple[Horizon, ...] = ()
+        self._asked: Horizon | None = None
         self._cluster_id = ""
         self._topic_ids: Mapping[str, str] = {}
         self.own_pings: dict[int, int] = {}  # admin offset -> when the broker stored it, ms
@@ -137,7 +139,8 @@ class Epochs:
         self._state = restore(self._lake, progress, half_topic)
         self._last = progress.last
         landed = {} if progress.last is None else progress.last.landed()
-        self._horizons = still_ahead(map(_horizon, progress.recent), landed)
+        self._horizons = still_ahead(itertools.chain(*map(_horizons, progress.recent)), landed)
+        self._asked = None
 
     def _check_rule_version(self, plan: Plan) -> Plan:
         """Let a plan of other rules pass only while nothing was written by those rules."""
@@ -217,9 +220,8 @@ class Epochs:
         """
         if self._last is None or self._state.halves.num_rows == 0:
             return
-        landed, asked_at = self._last.landed(), self._now_ms()
-        horizon = Horizon(asked_at, self._kafka.end_offsets(landed))
-        self._horizons = (*still_ahead(self._horizons, landed), horizon)
+        asked_at = self._now_ms()
+        self._asked = Horizon(asked_at, self._kafka.end_offsets(self._last.landed()))
 
     def run(self, records: DataFrame, to_offsets: Mapping[Place, int]) -> Plan | None:
         """Run one epoch over a micro-batch of Spark's Kafka source.
@@ -233,8 +235,9 @@ class Epochs:
         landed = {} if self._last is None else self._last.landed()
         ends = self._kafka.end_offsets(to_offsets)
         first = self._kafka.first_offsets(p for p in to_offsets if p not in landed)
+        asked = {} if self._asked is None else self._asked.end_offsets
         ranges = tuple(
-            Range(place[0], place[1], landed.get(place, first.get(place, 0)), to, ends[place])
+            Range(*place, landed.get(place, first.get(place, 0)), to, ends[place], asked.get(place))
             for place, to in sorted(to_offsets.items())
         )
         plan = self._plan(epoch_at, ranges)
@@ -259,8 +262,8 @@ class Epochs:
 
     def _plan(self, epoch_at: int, ranges: tuple[Range, ...]) -> Plan:
         topics = self._settings.limits.topics
-        horizon = Horizon(epoch_at, {r.place: r.end_offset for r in ranges})
-        horizons = (*self._horizons, horizon)
+        asked_at = None if self._asked is None else self._asked.asked_at
+        horizons = (*self._horizons, *_asked(epoch_at, asked_at, ranges))
         landed = {r.place: r.to_offset for r in ranges}
         last = self._last
         halves_known = known_at(
@@ -285,6 +288,7 @@ class Epochs:
             },
             owner=self._settings.owner,
             rule_version=RULE_VERSION,
+            asked_at=asked_at,
         )
 
     def _has_news(self, ranges: tuple[Range, ...]) -> bool:
@@ -382,7 +386,8 @@ class Epochs:
             plan.epoch,
         )
         self._state, self._last = after, plan
-        self._horizons = still_ahead((*self._horizons, _horizon(plan)), plan.landed())
+        self._horizons = still_ahead((*self._horizons, *_horizons(plan)), plan.landed())
+        self._asked = None
         self.epochs_run += 1
 
     def _applier(
@@ -433,8 +438,17 @@ def _record_count(ranges: tuple[Range, ...]) -> int:
     return sum(r.to_offset - r.from_offset for r in ranges)
 
 
-def _horizon(plan: Plan) -> Horizon:
-    return Horizon(plan.epoch_at, {r.place: r.end_offset for r in plan.ranges})
+def _horizons(plan: Plan) -> tuple[Horizon, ...]:
+    return _asked(plan.epoch_at, plan.asked_at, plan.ranges)
+
+
+def _asked(epoch_at: int, asked_at: int | None, ranges: tuple[Range, ...]) -> tuple[Horizon, ...]:
+    """Give what Kafka was asked for an epoch: at T, and before the micro-batch was cut."""
+    at_t = Horizon(epoch_at, {r.place: r.end_offset for r in ranges})
+    if asked_at is None:
+        return (at_t,)
+    before = {r.place: r.asked_end_offset for r in ranges if r.asked_end_offset is not None}
+    return Horizon(asked_at, before), at_t
 
 
 def _now() -> dt.datetime:

@@ -28,13 +28,17 @@ Place = tuple[str, int]
 
 @dataclass(frozen=True)
 class Range:
-    """What an epoch lands of one Kafka partition; `to_offset` is exclusive."""
+    """What an epoch lands of one Kafka partition; `to_offset` is exclusive.
+
+    Kafka reported `end_offset` after T, and `asked_end_offset` after the plan's `asked_at`.
+    """
 
     topic: str
     partition: int
     from_offset: int
     to_offset: int
     end_offset: int
+    asked_end_offset: int | None = None
 
     @property
     def place(self) -> Place:
@@ -44,7 +48,10 @@ class Range:
 
 @dataclass(frozen=True)
 class Plan:
-    """All that an epoch depends on. Units: ms. `next_offsets`: (topic, queue) -> offset."""
+    """All that an epoch depends on. Units: ms. `next_offsets`: (topic, queue) -> offset.
+
+    `asked_at`: when Kafka was asked for its ends before the micro-batch was cut, if it was.
+    """
 
     epoch: int
     epoch_at: int
@@ -57,6 +64,7 @@ class Plan:
     parameters: Mapping[str, Any]
     owner: str
     rule_version: int
+    asked_at: int | None = None
 
     def landed(self) -> dict[Place, int]:
         """Give where landing stands after this epoch."""
@@ -97,6 +105,7 @@ def planned_row(plan: Plan, now: dt.datetime) -> pa.Table:
         halves_known_at=[
             (queue, instant(at)) for queue, at in sorted(plan.halves_known_at.items())
         ],
+        asked_at=None if plan.asked_at is None else instant(plan.asked_at),
         ranges=[asdict(r) for r in plan.ranges],
         cluster_id=plan.cluster_id,
         topic_ids=sorted(plan.topic_ids.items()),
@@ -137,6 +146,7 @@ def plan_of(row: Mapping[str, Any]) -> Plan:
         parameters={key: json.loads(value) for key, value in row["parameters"]},
         owner=row["owner"],
         rule_version=row["rule_version"],
+        asked_at=None if row["asked_at"] is None else milliseconds(row["asked_at"]),
     )
 
 

@@ -103,6 +103,7 @@ _RANGE = pa.struct(
         ("from_offset", _LONG),
         ("to_offset", _LONG),
         ("end_offset", _LONG),
+        ("asked_end_offset", _LONG),
     ]
 )
 _QUEUE_STATE = pa.struct([("topic", _TEXT), ("queue_id", _INT), ("next_offset", _LONG)])
@@ -113,6 +114,7 @@ EPOCHS: Final = pa.schema(
         ("epoch_at", _INSTANT),
         ("known_at", pa.map_(_INT, _INSTANT)),
         ("halves_known_at", pa.map_(_INT, _INSTANT)),
+        ("asked_at", _INSTANT),
         ("ranges", pa.list_(_RANGE)),
         ("cluster_id", _TEXT),
         ("topic_ids", pa.map_(_TEXT, _TEXT)),

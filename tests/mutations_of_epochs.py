@@ -47,6 +47,15 @@ def c_ahead_of_what_was_landed(rows: LakeRows) -> None:
     set_range(rows, 12, {**found, "end_offset": found["end_offset"] + 1})
 
 
+@violates("c_is_known", epoch=12, what="op", queue_id=0)
+def c_ahead_of_what_was_asked_for(rows: LakeRows) -> None:
+    """What Kafka said before the batch was cut counts only where it was landed."""
+    found = range_of(rows, 12, "ops", 0)
+    ends = dict.fromkeys(("end_offset", "asked_end_offset"), found["end_offset"] + 1)
+    set_range(rows, 12, {**found, **ends})
+    rows.plan(12)["asked_at"] = rows.plan(12)["epoch_at"]
+
+
 @violates("ranges_adjoin", epoch=12, topic="ops", partition=0)
 def range_overlaps(rows: LakeRows) -> None:
     found = range_of(rows, 12, "ops", 0)

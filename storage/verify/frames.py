@@ -43,10 +43,11 @@ _RANGES = """
 CREATE TABLE ranges AS
 SELECT r.epoch, p.at_ms, r.range.topic AS topic, r.range.partition AS queue_id,
   r.range.from_offset AS from_offset, r.range.to_offset AS to_offset,
-  r.range.end_offset AS end_offset,
+  r.range.end_offset AS end_offset, r.asked_ms,
+  r.range.asked_end_offset AS asked_end_offset,
   CASE r.range.topic WHEN p.half_topic THEN 'half' WHEN p.op_topic THEN 'op'
     WHEN p.schedule_topic THEN 'schedule' WHEN p.admin_topic THEN 'admin' END AS kind
-FROM (SELECT DISTINCT epoch, unnest(ranges) AS range FROM all_epochs
+FROM (SELECT DISTINCT epoch, asked_ms, unnest(ranges) AS range FROM all_epochs
       WHERE state = 'planned' AND epoch <= {last}) r
 JOIN plans p ON r.epoch = p.epoch
 """

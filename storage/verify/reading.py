@@ -25,7 +25,8 @@ _MESSAGE = f"""queue_id, queue_offset, epoch_ms(stored_at) AS stored_ms, epoch, 
   immunity_ms, tran_size, tran_seq, error, {_PRINTS}"""
 
 COLUMNS = {
-    "epochs": """epoch, state, epoch_ms(epoch_at) AS at_ms, known_at, halves_known_at, ranges,
+    "epochs": """epoch, state, epoch_ms(epoch_at) AS at_ms, known_at, halves_known_at,
+    epoch_ms(asked_at) AS asked_ms, ranges,
       next_offsets, hash(parameters) AS parameters_id, parameters, counts, cluster_id, topic_ids""",
     "half": _MESSAGE,
     "schedule": _MESSAGE,

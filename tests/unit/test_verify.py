@@ -131,6 +131,22 @@ def test_an_offset_without_a_record_is_a_legal_gap(
     assert violated(verify(gap.write_changed(tmp_path / "lake", base, rows))) == {}
 
 
+def test_c_may_be_when_kafka_was_asked_before_the_batch_was_cut(
+    rows: LakeRows, base: Path, tmp_path: Path
+) -> None:
+    asked = rows.copy()
+    found, plan = range_of(asked, LAST, "ops", 0), asked.plan(LAST)
+    # At T Kafka had one record more than the batch brings; a moment before it had not.
+    ends = {"end_offset": found["to_offset"] + 1, "asked_end_offset": found["to_offset"]}
+    set_range(asked, LAST, {**found, **ends})
+    plan["asked_at"] = plan["epoch_at"] - dt.timedelta(milliseconds=1)
+    lake = asked.write_changed(tmp_path / "ahead", base, rows)
+    assert list(violated(verify(lake))) == ["c_is_known"]
+    plan["known_at"] = [(0, plan["asked_at"]), *plan["known_at"][1:]]
+    lake = asked.write_changed(tmp_path / "lake", base, rows)
+    assert violated(verify(lake)) == {}
+
+
 def test_only_the_asked_epochs_are_looked_at(rows: LakeRows, base: Path, tmp_path: Path) -> None:
     mutated = rows.copy()
     mutated.find("outcomes", transaction_id="commit")["cause"] = "operator"
