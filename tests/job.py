@@ -128,7 +128,10 @@ class Job:
         return plain
 
     def messages(self, topic: str) -> list[dict[str, Any]]:
-        """Read a real topic in queue order; none while it does not exist."""
+        """Read a real topic in queue order; none while it does not exist.
+
+        Only messages of committed epochs: what else an epoch writes is there then, too.
+        """
         if not self.lake.exists():
             return []
         ids = {row["topic"]: row["table_id"] for row in self.rows("catalog")}
@@ -138,6 +141,9 @@ class Job:
             rows = self.rows(f"topics/{ids[topic]}")
         except TableNotFoundError:  # the catalog's row comes first
             return []
+        states = self.rows("epochs", ["epoch", "state"])
+        committed = {row["epoch"] for row in states if row["state"] == "committed"}
+        rows = [row for row in rows if row["epoch"] in committed]
         return sorted(rows, key=lambda row: (row["queue_id"], row["queue_offset"]))
 
     def wait_for(self, is_met: Callable[[], Any], what: str, deadline_s: float = DEADLINE_S) -> Any:
