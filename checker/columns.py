@@ -54,9 +54,19 @@ def take(rows: pa.Table, at: Numbers) -> pa.Table:
     return rows.combine_chunks().take(pa.array(at, mask=at < 0))
 
 
-def pick(values: Sequence[Any], at: Numbers, kind: pa.DataType) -> pa.Array:
-    """Give the value at each position; null for -1."""
-    return pa.array(values, kind).take(pa.array(at, mask=at < 0))
+def frame(schema: pa.Schema, rows: pa.Table, **values: Any) -> pa.Table:
+    """Give a frame of a schema: its columns as `rows` has them, but those that are named.
+
+    A value that is no column stands in every row.
+    """
+    columns = []
+    for field in schema:
+        value = values[field.name] if field.name in values else rows[field.name]
+        is_column = isinstance(value, (pa.Array, pa.ChunkedArray))
+        columns.append(
+            value if is_column else pa.repeat(pa.scalar(value, field.type), rows.num_rows)
+        )
+    return pa.table(columns, schema=schema)
 
 
 def choose(cases: Sequence[tuple[Mask, str | None]], otherwise: str | None = None) -> pa.Array:
@@ -67,5 +77,5 @@ def choose(cases: Sequence[tuple[Mask, str | None]], otherwise: str | None = Non
 
 
 def same(left: pa.ChunkedArray, right: pa.ChunkedArray) -> Mask:
-    """Say where two columns differ in nothing that is known: a null equals everything."""
+    """Say where two columns are equal; what is null on either side equals everything."""
     return truth(pc.fill_null(pc.equal(left, right), True))

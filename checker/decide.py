@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from checker import commands, delay, delivery, operations, sets, timing, touched
-from checker.columns import Numbers, find, places, take, truth
+from checker.columns import Numbers, find, frame, places, take, truth
 from checker.frames import (
     COMMAND_RESULTS,
     COMMITTED,
@@ -182,12 +182,9 @@ def _ended(halves: pa.Table, wins: pa.Table, winner: Numbers) -> pa.Table:
     ended = halves.filter(pa.array(winner >= 0))
     won = wins.take(pa.array(winner[winner >= 0]))
     is_commit = pc.equal(won["decision"], "COMMIT")
-    values = {
-        "outcome": pc.if_else(is_commit, COMMITTED, ROLLED_BACK),
-        **{name: won[name] for name in ("cause", "op_queue_offset", "position")},
-    }
-    columns = [values[name] if name in values else ended[name] for name in _END_ROWS.names]
-    return pa.table(columns, schema=_END_ROWS)
+    by_operation = {name: won[name] for name in ("cause", "op_queue_offset", "position")}
+    outcome = pc.if_else(is_commit, COMMITTED, ROLLED_BACK)
+    return frame(_END_ROWS, ended, outcome=outcome, **by_operation)
 
 
 def _other_ends(
@@ -245,10 +242,7 @@ def _outcomes(ends: pa.Table, placements: pa.Table) -> pa.Table:
     at = find(places(ends), places(messages))
     at[~truth(pc.equal(ends["outcome"], COMMITTED))] = -1
     placed = take(messages.select(["real_queue_id", "real_queue_offset"]), at)
-    columns = [
-        placed[name] if name in placed.column_names else ends[name] for name in OUTCOMES.names
-    ]
-    return pa.table(columns, schema=OUTCOMES)
+    return frame(OUTCOMES, ends, **{name: placed[name] for name in placed.column_names})
 
 
 def _at(comparison: str, delayed: pa.Table, epoch_at: int) -> pa.Table:

@@ -15,12 +15,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from checker.columns import Numbers, choose, longs, places, truth
+from checker.columns import Numbers, choose, frame, longs, places, truth
 from checker.frames import DELAYED, NEXT_OFFSETS, PLACEMENTS, TOPICS, Parameters
 from checker.sql import run
 from txlake.protocol import CHECK_MAX_TOPIC, SYSTEM_REAL_TOPICS, UNDELIVERABLE_TOPIC
 
-_SAME = ("queue_id", "queue_offset", "real_topic")
 _WANTED_ROWS = pa.schema([field for field in PLACEMENTS if field.name != "real_queue_offset"])
 _ORDERED_ROWS = pa.schema(
     [("phase", pa.int32()),
@@ -51,13 +50,12 @@ def _phase(phase: int, rows: pa.Table, *keys: Numbers) -> pa.Table:
     order = np.lexsort(keys[::-1])
     if (np.diff(order) != 1).any():
         rows = rows.take(pa.array(order))
-    values = {"phase": pa.repeat(pa.scalar(phase, pa.int32()), rows.num_rows)}
+    values: dict[str, Any] = {"phase": phase}
     if phase == 2:
-        values["source"] = pa.repeat("half", rows.num_rows)
+        values["source"] = "half"
     if phase != 3:
-        values["admin_offset"] = pa.nulls(rows.num_rows, pa.int64())
-    columns = [values[name] if name in values else rows[name] for name in _ORDERED_ROWS.names]
-    return pa.table(columns, schema=_ORDERED_ROWS)
+        values["admin_offset"] = None
+    return frame(_ORDERED_ROWS, rows, **values)
 
 
 def new_topics(
@@ -144,19 +142,15 @@ def place(routed: pa.Table, discarded: pa.Table, next_offsets: pa.Table) -> pa.T
 
 def _wanted(rows: pa.Table, topic: Any, queue_id: Any, source: Any, reason: Any) -> pa.Table:
     """Give messages with the queue they go to, without their offsets there."""
-    values = {
-        "topic": topic,
-        "real_queue_id": queue_id,
-        "source": source,
-        "asked_queue_id": rows["real_queue_id"],
-        "reason": reason,
-    }
-    columns = []
-    for field in _WANTED_ROWS:
-        value = values.get(field.name, rows[field.name] if field.name in _SAME else None)
-        is_one = isinstance(value, (str, int))
-        columns.append(pa.repeat(pa.scalar(value, field.type), rows.num_rows) if is_one else value)
-    return pa.table(columns, schema=_WANTED_ROWS)
+    return frame(
+        _WANTED_ROWS,
+        rows,
+        topic=topic,
+        real_queue_id=queue_id,
+        source=source,
+        asked_queue_id=rows["real_queue_id"],
+        reason=reason,
+    )
 
 
 def _numbered_in_queues(wanted: pa.Table, next_offsets: pa.Table) -> pa.Table:

@@ -11,11 +11,13 @@ differences).
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from checker.columns import Mask, choose, find, longs, places, same, take, truth
+from checker.columns import Mask, choose, find, frame, longs, places, same, take, truth
 from checker.frames import COMMITTED, CONFLICTS, NAMINGS, UNREADABLE
 from checker.sql import run
 
@@ -134,15 +136,14 @@ def _name_one_each(operations: pa.Table) -> bool:
 
 
 def _single_namings(operations: pa.Table, landed_at: int) -> pa.Table:
-    count = operations.num_rows
-    values = {
-        "position": pa.repeat(pa.scalar(0, pa.int32()), count),
-        "half_queue_offset": pc.list_element(operations["half_offsets"], 0),
-        "transaction_id": pc.list_element(operations["transaction_ids"], 0),
-        "landed_at": pa.repeat(pa.scalar(landed_at, pa.int64()), count),
-    }
-    columns = [values[name] if name in values else operations[name] for name in NAMINGS.names]
-    return pa.table(columns, schema=NAMINGS)
+    return frame(
+        NAMINGS,
+        operations,
+        position=0,
+        half_queue_offset=pc.list_element(operations["half_offsets"], 0),
+        transaction_id=pc.list_element(operations["transaction_ids"], 0),
+        landed_at=landed_at,
+    )
 
 
 def verdicts(
@@ -194,31 +195,25 @@ def _known(
     alone = truth(pc.less_equal(ended["tran_size"], 1)) | truth(ended["tran_size"].is_null())
     ended = ended.filter(pa.array(alone | truth(pc.equal(ended["status"], UNREADABLE))))
     parts = [
-        _standing(halves, halves["unit_offset"], "PENDING", None, halves["discard_cause"]),
-        _standing(unreadable, unreadable["queue_offset"], UNREADABLE),
-        _standing(ended, ended["queue_offset"], ended["status"], ended["op_queue_offset"]),
+        frame(_KNOWN_ROWS, halves, status="PENDING", winner_offset=None),
+        _standing(unreadable, UNREADABLE, None),
+        _standing(ended, ended["status"], ended["op_queue_offset"]),
     ]
     if members.num_rows:
         parts.append(run(_OF_SETS, members=members, units=units).cast(_KNOWN_ROWS))
     return pa.concat_tables(part for part in parts if part.num_rows or part is parts[0])
 
 
-def _standing(
-    rows: pa.Table,
-    unit_offset: pa.ChunkedArray,
-    status: str | pa.ChunkedArray,
-    winner_offset: pa.ChunkedArray | None = None,
-    discard_cause: pa.ChunkedArray | None = None,
-) -> pa.Table:
-    count = rows.num_rows
-    values = {
-        "unit_offset": unit_offset,
-        "status": pa.repeat(pa.scalar(status), count) if isinstance(status, str) else status,
-        "winner_offset": pa.nulls(count, pa.int64()) if winner_offset is None else winner_offset,
-        "discard_cause": pa.nulls(count, pa.string()) if discard_cause is None else discard_cause,
-    }
-    columns = [values[name] if name in values else rows[name] for name in _KNOWN_ROWS.names]
-    return pa.table(columns, schema=_KNOWN_ROWS)
+def _standing(rows: pa.Table, status: Any, winner_offset: Any) -> pa.Table:
+    """Give halves that are no state, each its own unit. Output: _KNOWN_ROWS."""
+    return frame(
+        _KNOWN_ROWS,
+        rows,
+        unit_offset=rows["queue_offset"],
+        status=status,
+        winner_offset=winner_offset,
+        discard_cause=None,
+    )
 
 
 def judge(verdicts: pa.Table, units: pa.Table, applies_late_ends: bool) -> pa.Table:
@@ -271,12 +266,8 @@ def _judge_alone(ends: pa.Table, applies_late_ends: bool) -> pa.Table:
         "wins",
     )
     is_late = is_pending & is_discarded & applies_late_ends
-    values = {
-        "verdict": verdict,
-        "cause": pc.if_else(pa.array(is_late), "late_end", ends["cause"]),
-    }
-    columns = [values[name] if name in values else ends[name] for name in _JUDGED_ROWS.names]
-    return pa.table(columns, schema=_JUDGED_ROWS)
+    cause = pc.if_else(pa.array(is_late), "late_end", ends["cause"])
+    return frame(_JUDGED_ROWS, ends, verdict=verdict, cause=cause)
 
 
 def answers(verdicts: pa.Table) -> pa.Table:

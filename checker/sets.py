@@ -12,6 +12,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from checker.columns import frame
 from checker.frames import ENDED, HALVES
 from checker.sql import run
 
@@ -128,15 +129,6 @@ def admit(halves: pa.Table, new_halves: pa.Table, members: pa.Table, units: pa.T
 def _alone(new_halves: pa.Table) -> pa.Table:
     """Give readable new halves of which none is in a set. Output: HALVES."""
     rows = new_halves.filter(pc.is_null(new_halves["error"]))
-    zeros = pa.repeat(pa.scalar(0, pa.int32()), rows.num_rows)
-    values = {"unit_offset": rows["queue_offset"], "arm": zeros, "check_times": zeros,
-              "discards": zeros}  # fmt: skip
-    columns = []
-    for field in HALVES:
-        if field.name in values:
-            columns.append(values[field.name])
-        elif field.name in rows.column_names:
-            columns.append(rows[field.name])
-        else:
-            columns.append(pa.nulls(rows.num_rows, field.type))
-    return pa.table(columns, schema=HALVES)
+    absent = dict.fromkeys(set(HALVES.names) - set(rows.column_names))
+    absent |= {"unit_offset": rows["queue_offset"], "arm": 0, "check_times": 0, "discards": 0}
+    return frame(HALVES, rows, **absent)

@@ -1,6 +1,6 @@
 """Decode Kafka records into columns in the driver: what `storage.kafka_rows` says, on Arrow frames.
 
-A tenth of the processor time of the same in Spark (DECISIONS.md 3). An epoch too large for the
+A tenth of the processor time of the same in Spark (DECISIONS.md 5). An epoch too large for the
 driver is decoded in Spark; tests hold the two to the same rows.
 
 Source: PROTOCOL.md "Wire form" and "What can be read".

@@ -132,6 +132,13 @@ def test_an_unanswered_half_is_asked_check_max_times_and_then_given_up(
         checks.sort(key=lambda row: row["sent_at"])
         assert [row["check_times"] for row in checks] == [1, 2, 3]
         assert all(row["acknowledged"] for row in checks)
+        plans = [row for row in job.rows("epochs") if row["state"] == "planned"]
+        asked = [row for row in plans if row["asked_at"] is not None]
+        assert asked, "nobody asked for Kafka's end before a micro-batch was cut"
+        for plan in asked:
+            assert plan["asked_at"] <= plan["epoch_at"]
+            ends = [r for r in plan["ranges"] if r["asked_end_offset"] is not None]
+            assert all(r["asked_end_offset"] <= r["to_offset"] for r in ends)
         assert {
             row["acknowledged"] for row in job.rows("checks") if row["producer_group"] == "no-topic"
         } == {False}
