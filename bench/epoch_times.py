@@ -11,7 +11,9 @@ from itertools import pairwise
 from storage.epochs import COMMITTED, PLANNED
 from storage.lake import Lake
 
-BETWEEN = "between epochs"  # from one commit to the next gathering: Spark's own part of a batch
+# From one commit to the next gathering, where that comes later: Spark's own part of a batch, and
+# the time that nothing is to be done.
+BETWEEN = "between epochs"
 _COLUMNS = ["epoch", "state", "written_at", "ranges", "step_ms", "counts"]
 
 
@@ -45,7 +47,7 @@ def epoch_times(lake: Lake) -> list[EpochTime]:
         steps, counts = dict(committed["step_ms"]), dict(committed["counts"])
         planned_at = planned["written_at"].timestamp()
         found.append(EpochTime(
-            epoch, planned_at - steps.get("gather", 0) / 1000, planned_at,
+            epoch, planned_at - (steps.get("gather", 0) + steps.get("wait", 0)) / 1000, planned_at,
             committed["written_at"].timestamp(),
             sum(r["to_offset"] - r["from_offset"] for r in planned["ranges"]),
             counts.get("landed_half", 0), steps, counts,
@@ -59,12 +61,12 @@ def cadence_s(times: Sequence[EpochTime]) -> list[float]:
 
 
 def steps_s(times: Sequence[EpochTime]) -> dict[str, float]:
-    """Add up each step over epochs, and the time between them."""
+    """Add up each step over epochs, which may overlap, and the time between them."""
     found: dict[str, float] = {}
     for time in times:
         for step, ms in time.step_ms.items():
             found[step] = found.get(step, 0.0) + ms / 1000
-    gaps = [b.began_at - a.ended_at for a, b in pairwise(times)]
+    gaps = [max(0.0, b.began_at - a.ended_at) for a, b in pairwise(times)]
     found[BETWEEN] = sum(gaps)
     return {step: round(seconds, 3) for step, seconds in found.items()}
 

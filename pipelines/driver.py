@@ -11,7 +11,6 @@ When Kafka is away the query ends after a while; the driver says so, waits and s
 from __future__ import annotations
 
 import datetime as dt
-import json
 import logging
 import os
 import shutil
@@ -19,9 +18,9 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pipelines.ask import Asker
 from pipelines.clock import EpochClock
@@ -29,26 +28,24 @@ from pipelines.epoch import Epochs, EpochSettings
 from pipelines.errors import ClockError, JobError, KafkaAwayError, StartError, StorageError
 from pipelines.jvm_lock import JvmLock
 from pipelines.kafka_options import spark_options
-from pipelines.kafka_topics import KafkaTopics, Place
+from pipelines.kafka_topics import KafkaTopics
 from pipelines.maintain import Maintainer
 from pipelines.session import start_session
 from pipelines.settings import Settings
-from pipelines.trigger import Trigger
+from pipelines.stream import Stream
 from storage.epochs import Plan
 from storage.lake import Lake
 from storage.lock import LakeLock
 from storage.rows import instant
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql import SparkSession
 
 log = logging.getLogger("txlake.driver")
 
 CLOCK_DIFFERENCE_MS_MAX = 60_000
 _PING_INTERVAL_S = 3_600.0
 _RETRY_S = (1.0, 2.0, 5.0, 10.0)
-_POLL_S = 0.1
 _BELONGS_TO = "belongs-to-lake"
 
 
@@ -72,8 +69,6 @@ class Driver:
         self._handed_in_now_ms = now_ms
         self._tolerate = tolerate
         self._stop = threading.Event()
-        self._epoch_runs = threading.Lock()
-        self._failure: BaseException | None = None
         self._pinged = 0.0
         self.owner = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
         self.epochs: Epochs | None = None
@@ -212,79 +207,29 @@ class Driver:
         maintainer: Maintainer,
     ) -> None:
         """Run the query until it is to stop, or ends by itself."""
-        settings = self._settings
-        trigger_s = settings.stream.trigger_interval_ms / 1000
-        checkpoint = self._fresh_checkpoint(lake)
-        self._failure = None
 
-        def on_batch(batch: DataFrame, batch_id: int) -> None:
-            trigger.began()
-            try:
-                with self._epoch_runs:
-                    run_epoch(batch, batch_id)
-                if not self._stop.wait(trigger.wait_s()):
-                    epochs.look_ahead()
-            except BaseException as error:
-                self._failure = error
-                raise
-            trigger.ended()
-
-        def run_epoch(batch: DataFrame, batch_id: int) -> None:
-            if self._stop.is_set() or self._failure is not None:
-                return
-            started = time.monotonic()
+        def before_batch() -> None:
             if time.monotonic() - self._pinged > _PING_INTERVAL_S:
                 self._compare_clocks(kafka, epochs, clock)
-            self._check_start(epochs, checkpoint, batch_id, starts)
-            plan = epochs.run(batch, batch_ends(checkpoint, batch_id))
-            if plan is not None and self._on_epoch is not None:
-                self._on_epoch(plan, time.monotonic() - started)
-            maintainer.after_batch(plan, trigger_s - (time.monotonic() - started))
 
-        trigger = Trigger(trigger_s)
-        starts = epochs.start_offsets()
-        source = _source(spark, settings, starts)
-        query = (
-            source.writeStream.foreachBatch(on_batch)
-            .option("checkpointLocation", str(checkpoint))
-            .trigger(processingTime=f"{settings.stream.trigger_interval_ms} milliseconds")
-            .start()
+        stream = Stream(
+            spark,
+            self._settings,
+            epochs,
+            maintainer,
+            self._fresh_checkpoint(lake),
+            self._stop,
+            before_batch,
+            self._on_epoch,
         )
         log.info("running; owner %s", self.owner)
         self.is_streaming = True
         try:
-            self._watch(query, epochs)
+            failure = stream.run()
         finally:
             self.is_streaming = False
-            _stop_quietly(query)
-
-    def _check_start(
-        self, epochs: Epochs, checkpoint: Path, batch_id: int, starts: Mapping[Place, int]
-    ) -> None:
-        """Check that a micro-batch begins where the lake ends: nothing left out, nothing twice."""
-        begins = starts if batch_id == 0 else batch_ends(checkpoint, batch_id - 1)
-        landed = {} if epochs.last is None else epochs.last.landed()
-        for (topic, partition), offset in begins.items():
-            wanted = landed.get((topic, partition), offset)
-            is_admin = topic == self._settings.kafka.admin_topic
-            if is_admin and epochs.are_own_pings(range(wanted, offset)):
-                continue
-            if wanted != offset:
-                raise StartError(
-                    f"batch {batch_id} begins at offset {offset} of {topic} partition {partition}, "
-                    f"but the lake has landed it up to {wanted}: the stream and the lake disagree"
-                )
-
-    def _watch(self, query: StreamingQuery, epochs: Epochs) -> None:
-        while query.isActive and not self._stop.is_set():
-            self._stop.wait(_POLL_S)
-        if self._stop.is_set():
-            with self._epoch_runs:  # the running epoch ends; later batches do nothing
-                return
-        failure = self._failure
         if failure is not None:
             raise _told(failure, epochs)
-        raise _told(query.exception() or StartError("the stream ended by itself"), epochs)
 
     def _fresh_checkpoint(self, lake: Lake) -> Path:
         """Make an empty checkpoint for this run, in the lake or where the settings say.
@@ -305,41 +250,6 @@ class Driver:
         for old in folder.glob("run-*"):
             shutil.rmtree(old, ignore_errors=True)
         return folder / f"run-{uuid.uuid4().hex[:12]}"
-
-
-def _source(spark: SparkSession, settings: Settings, starts: Mapping[Place, int]) -> DataFrame:
-    """Give the stream of all our topics, with a tick: a query without data runs no batch."""
-    by_topic: dict[str, dict[str, int]] = {}
-    for (topic, partition), offset in starts.items():
-        by_topic.setdefault(topic, {})[str(partition)] = offset
-    records = (
-        spark.readStream.format("kafka")
-        .options(**spark_options(settings.kafka))
-        .option("includeHeaders", "true")
-        .option("subscribe", ",".join(settings.kafka.topics().values()))
-        .option("startingOffsets", json.dumps(by_topic))
-        .option("maxOffsetsPerTrigger", settings.stream.max_offsets_per_trigger)
-        .option("failOnDataLoss", "true")
-        .load()
-    )
-    tick = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).load()
-    empty = {field.name: f"cast(NULL AS {field.dataType.simpleString()}) AS {field.name}"
-             for field in records.schema}  # fmt: skip
-    return records.unionByName(tick.selectExpr(*empty.values()))
-
-
-def batch_ends(checkpoint: Path, batch_id: int) -> dict[Place, int]:
-    """Read where a micro-batch ends from the stream's offset log, written before it runs."""
-    lines = (checkpoint / "offsets" / str(batch_id)).read_text(encoding="utf-8").splitlines()
-    for line in lines[2:]:
-        value: Any = json.loads(line) if line.startswith("{") else None
-        if value and all(isinstance(partitions, dict) for partitions in value.values()):
-            return {
-                (topic, int(partition)): int(offset)
-                for topic, partitions in value.items()
-                for partition, offset in partitions.items()
-            }
-    raise StartError(f"batch {batch_id} has no Kafka offsets in {checkpoint}")
 
 
 # How the system says that a disk takes no more, through whichever library wrote.
@@ -393,13 +303,6 @@ class _Away:
                 "Kafka at %s is back after %.0f s", self._servers, time.monotonic() - self._since
             )
         self._since, self._tries = None, 0
-
-
-def _stop_quietly(query: StreamingQuery) -> None:
-    try:
-        query.stop()
-    except Exception as error:
-        log.debug("stopping the stream: %s", error)
 
 
 def _text(ms: int) -> str:

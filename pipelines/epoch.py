@@ -1,7 +1,8 @@
 """One epoch: gather, plan, decide, apply, ask, commit. The only writer of the lake.
 
-1. Gather: exact Kafka ranges, T, Kafka's end offsets and hence C(q); the records, decoded once.
-2. Plan: the `planned` row. From here on the epoch can be run again and gives the same rows.
+1. Gather: exact Kafka ranges; the records, decoded once. The epoch before may still be at 3 to 6.
+2. Plan: T, Kafka's end offsets and hence C(q), in the `planned` row. From here on the epoch can be
+   run again and gives the same rows.
 3. Decide: `checker`, narrow columns only.
 4. Apply: land half, op, schedule, admin; outcomes, conflicts, delayed, deliveries; topic tables.
 5. Ask: due checks, one row an attempt.
@@ -62,6 +63,29 @@ class Steps:
 
 
 @dataclass(frozen=True)
+class Gathered:
+    """A micro-batch, read before its T is fixed.
+
+    `spans`: the offsets that it lands, by place; `batch` is None where they hold no record of
+    interest. Who does not plan it closes it.
+    """
+
+    spans: Mapping[Place, range]
+    batch: Batch | None
+    steps: Steps
+
+    @property
+    def is_in_spark(self) -> bool:
+        """Say whether Spark keeps its records, and so is needed to finish its epoch."""
+        return self.batch is not None and self.batch.records is not None
+
+    def close(self) -> None:
+        """Give back what Spark keeps of it."""
+        if self.batch is not None:
+            self.batch.close()
+
+
+@dataclass(frozen=True)
 class EpochSettings:
     """What an epoch needs of the settings."""
 
@@ -97,6 +121,7 @@ class Epochs:
         self._pool = ThreadPoolExecutor(_WRITERS, thread_name_prefix="txlake-writer")
         self._state = State()
         self._last: Plan | None = None
+        self._newest: Plan | None = None  # is the last, or planned and not committed yet
         self._horizons: tuple[Horizon, ...] = ()
         self._asked: Horizon | None = None
         self._cluster_id = ""
@@ -113,6 +138,11 @@ class Epochs:
     def last(self) -> Plan | None:
         """Give the last committed plan."""
         return self._last
+
+    @property
+    def newest(self) -> Plan | None:
+        """Give the newest plan: the last committed one, or the one that is being finished."""
+        return self._newest
 
     def take_up(self) -> Progress:
         """Rebuild the state from the lake. Output: where its epochs stand."""
@@ -137,7 +167,7 @@ class Epochs:
     def _take_up(self, progress: Progress) -> None:
         half_topic = self._settings.limits.topics[HALF]
         self._state = restore(self._lake, progress, half_topic)
-        self._last = progress.last
+        self._last = self._newest = progress.last
         landed = {} if progress.last is None else progress.last.landed()
         self._horizons = still_ahead(itertools.chain(*map(_horizons, progress.recent)), landed)
         self._asked = None
@@ -218,10 +248,14 @@ class Epochs:
         So C(q) of the next epoch is this instant under load too, not T of the epoch before.
         Errors: KafkaAwayError.
         """
-        if self._last is None or self._state.halves.num_rows == 0:
+        if self._newest is None or not self._may_ask():
             return
         asked_at = self._now_ms()
-        self._asked = Horizon(asked_at, self._kafka.end_offsets(self._last.landed()))
+        self._asked = Horizon(asked_at, self._kafka.end_offsets(self._newest.landed()))
+
+    def _may_ask(self) -> bool:
+        """Say whether any half waits; an epoch that is not committed yet may bring some."""
+        return self._newest is not self._last or self._state.halves.num_rows > 0
 
     def run(self, records: DataFrame, to_offsets: Mapping[Place, int]) -> Plan | None:
         """Run one epoch over a micro-batch of Spark's Kafka source.
@@ -229,36 +263,74 @@ class Epochs:
         Input: the micro-batch begins where the last epoch ended; where it ends, by place.
         Output: its plan; None when there was nothing to do.
         """
+        gathered = self.gather(records, to_offsets)
+        plan = self.plan(gathered)
+        if plan is not None:
+            self.finish(plan, gathered)
+        return plan
+
+    def gather(self, records: DataFrame, to_offsets: Mapping[Place, int]) -> Gathered:
+        """Read a micro-batch. The epoch before is planned; it may still be being finished."""
         steps = Steps()
-        self.check_identity(self._last)
-        epoch_at = self._now_ms()
-        landed = {} if self._last is None else self._last.landed()
-        ends = self._kafka.end_offsets(to_offsets)
+        self.check_identity(self._newest)
+        landed = self._landed()
         first = self._kafka.first_offsets(p for p in to_offsets if p not in landed)
+        spans = {
+            place: range(landed.get(place, first.get(place, 0)), to)
+            for place, to in sorted(to_offsets.items())
+        }
+        batch = (
+            read_batch(records, sum(map(len, spans.values())), self._settings.limits)
+            if self._has_news(spans)
+            else None
+        )
+        steps.done("gather")
+        return Gathered(spans, batch, steps)
+
+    def plan(self, gathered: Gathered) -> Plan | None:
+        """Fix T and write the `planned` row. The epoch before is committed.
+
+        Output: None when there is nothing to do: no record came, and nothing is due.
+        """
+        try:
+            return self._planned(gathered)
+        except BaseException:
+            gathered.close()
+            raise
+
+    def _planned(self, gathered: Gathered) -> Plan | None:
+        spans, steps = gathered.spans, gathered.steps
+        steps.done("wait")
+        if gathered.batch is not None:
+            self.check_identity(self._last)  # reading and waiting may have taken a while
+        epoch_at = self._now_ms()
+        ends = self._kafka.end_offsets(spans)
         asked = {} if self._asked is None else self._asked.end_offsets
         ranges = tuple(
-            Range(*place, landed.get(place, first.get(place, 0)), to, ends[place], asked.get(place))
-            for place, to in sorted(to_offsets.items())
+            Range(*place, span.start, span.stop, ends[place], asked.get(place))
+            for place, span in spans.items()
         )
         plan = self._plan(epoch_at, ranges)
-        has_news = self._has_news(ranges)
-        if not has_news and not self._is_something_due(plan):
+        if gathered.batch is None and not self._is_something_due(plan):
             return None
-        batch = (
-            read_batch(records, _record_count(ranges), self._settings.limits)
-            if has_news
-            else empty_batch(self._spark)
-        )
+        self._lake.append("epochs", planned_row(plan, _now()), plan.epoch)
+        self._check_owner(plan)
+        self._newest, self._asked = plan, None
+        steps.done("plan")
+        return plan
+
+    def finish(self, plan: Plan, gathered: Gathered) -> None:
+        """Run a planned epoch to its commit; another thread may gather the next meanwhile."""
+        batch = gathered.batch or empty_batch(self._spark)
         try:
-            self._add_pings(batch, ranges)
-            steps.done("gather")
-            self._lake.append("epochs", planned_row(plan, _now()), plan.epoch)
-            self._check_owner(plan)
-            steps.done("plan")
-            self._finish(plan, batch, steps, is_recovery=False)
+            self._add_pings(batch, plan.ranges)
+            self._finish(plan, batch, gathered.steps, is_recovery=False)
         finally:
             batch.close()
-        return plan
+
+    def _landed(self) -> dict[Place, int]:
+        """Give where landing stands when the epoch that is planned is committed."""
+        return {} if self._newest is None else self._newest.landed()
 
     def _plan(self, epoch_at: int, ranges: tuple[Range, ...]) -> Plan:
         topics = self._settings.limits.topics
@@ -291,16 +363,13 @@ class Epochs:
             asked_at=asked_at,
         )
 
-    def _has_news(self, ranges: tuple[Range, ...]) -> bool:
+    def _has_news(self, spans: Mapping[Place, range]) -> bool:
         """Say whether there is a record to land, our own PINGs aside."""
         admin = self._settings.limits.topics[ADMIN]
-        for r in ranges:
-            if r.topic == admin:
-                if not self.are_own_pings(range(r.from_offset, r.to_offset)):
-                    return True
-            elif r.to_offset > r.from_offset:
-                return True
-        return False
+        return any(
+            not self.are_own_pings(span) if topic == admin else len(span) > 0
+            for (topic, _), span in spans.items()
+        )
 
     def are_own_pings(self, offsets: range) -> bool:
         """Say whether we wrote all these admin records ourselves, as PINGs."""
@@ -385,9 +454,8 @@ class Epochs:
             committed_row(plan, _now(), _offsets(after.next_offsets), counts, steps.step_ms),
             plan.epoch,
         )
-        self._state, self._last = after, plan
+        self._state, self._last, self._newest = after, plan, plan
         self._horizons = still_ahead((*self._horizons, *_horizons(plan)), plan.landed())
-        self._asked = None
         self.epochs_run += 1
 
     def _applier(
@@ -432,10 +500,6 @@ class Epochs:
     def close(self) -> None:
         """Wait for what is being written and give the threads back."""
         self._pool.shutdown(wait=True)
-
-
-def _record_count(ranges: tuple[Range, ...]) -> int:
-    return sum(r.to_offset - r.from_offset for r in ranges)
 
 
 def _horizons(plan: Plan) -> tuple[Horizon, ...]:

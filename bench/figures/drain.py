@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from bench.epoch_times import EpochTime, epoch_times, steps_s
+from bench.epoch_times import EpochTime, cadence_s, epoch_times, steps_s
 from bench.figure import Figure, Plot
 from bench.job_process import BenchError
 from bench.sample_data import Written
@@ -54,7 +54,8 @@ def measure(bench: Workbench) -> list[Figure]:
     drain = drained(bench, "drain", topics, written)
     times, seconds = drain.times, drain.seconds
     bench.measured["drain", count] = drain
-    rates = [time.halves / time.seconds for time in times]
+    spans = [times[0].seconds, *cadence_s(times)]
+    rates = [time.halves / span for time, span in zip(times, spans, strict=True)]
     warm = times[len(times) // 2 :]
     steps = steps_s(times)
     return [Figure(

@@ -115,6 +115,38 @@ def test_a_record_that_cannot_be_read_is_a_row_with_its_reason_and_raw_bytes(
         assert reasons == {0: "unreadable_operation", 1: "unreadable_half"}
 
 
+def test_a_backlog_is_read_ahead_and_its_epochs_stay_one_after_another(
+    broker: Broker, tmp_path: Path, unique: Unique
+) -> None:
+    settings = settings_for(
+        broker, tmp_path / "lake", unique("ahead"),
+        stream={"trigger_interval_ms": 1, "max_offsets_per_trigger": 40},
+    )  # fmt: skip
+    job = Job(settings)
+    job.prepare_topics()
+    wire = Wire(settings)
+    for n in range(200):
+        offset = wire.half(f"tx{n}", n % 2, b"body %d" % n)
+        wire.end(ROLLBACK if n % 10 == 3 else COMMIT, offset, queue=n % 2, ids=[f"tx{n}"])
+    job.start()
+    try:
+        job.wait_for(lambda: len(job.messages("orders")) == 180, "all that was committed")
+    finally:
+        job.stop()
+    assert job.error is None
+    rows = job.rows("epochs")
+    planned = {row["epoch"]: row for row in rows if row["state"] == "planned"}
+    committed = {row["epoch"]: row for row in rows if row["state"] == "committed"}
+    ahead = 0
+    for epoch in range(2, max(committed) + 1):
+        before_ms = committed[epoch - 1]["written_at"]
+        steps = dict(committed[epoch]["step_ms"])
+        # Planned after the commit of the one before, and gathered from before it.
+        assert planned[epoch]["written_at"] >= before_ms
+        ahead += planned[epoch]["written_at"] - steps["wait"] - steps["gather"] < before_ms
+    assert ahead > 0, "no micro-batch was read while the epoch before was being finished"
+
+
 def test_an_unanswered_half_is_asked_check_max_times_and_then_given_up(
     broker: Broker, tmp_path: Path, unique: Unique
 ) -> None:

@@ -93,7 +93,7 @@ def test_epoch_times_come_from_the_rows_of_an_epoch(tmp_path: Path) -> None:
     lake.create(instant(0))
     for epoch in (1, 2):
         began = instant(10_000 * epoch)
-        steps = {"gather": 200, "decide": 300}
+        steps = {"gather": 150, "wait": 50, "decide": 300}
         planned = planned_row(plan(epoch), began + dt.timedelta(milliseconds=200))
         lake.append("epochs", planned)
         ended = began + dt.timedelta(milliseconds=500 * epoch)
@@ -106,7 +106,7 @@ def test_epoch_times_come_from_the_rows_of_an_epoch(tmp_path: Path) -> None:
     assert [t.began_at for t in times] == [10.0, 20.0]
     assert [t.seconds for t in times] == [0.5, 1.0]
     assert cadence_s(times) == [10.5]
-    assert steps_s(times) == {"gather": 0.4, "decide": 0.6, BETWEEN: 9.5}
+    assert steps_s(times) == {"gather": 0.3, "wait": 0.1, "decide": 0.6, BETWEEN: 9.5}
 
 
 def test_a_message_is_readable_when_its_commit_is_there(tmp_path: Path) -> None:
