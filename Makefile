@@ -97,7 +97,13 @@ $(VENV)/.jars: $(VENV)/.java storage/jars.lock.toml $(if $(wildcard $(TXLAKE_CAC
 
 FORCE:
 
-$(VENV)/.ready: $(VENV)/.jars
+# Nothing depends on it but how long a job needs to start.
+$(VENV)/.archive: $(VENV)/.jars
+	@echo "set-up: the class archive of Java, for which a job runs once (half a minute)"
+	@$(PY) -m pipelines.cli_setup jars archive || echo "set-up: without it a job starts more slowly"
+	@touch $@
+
+$(VENV)/.ready: $(VENV)/.archive
 	@touch $@
 
 $(VENV)/.jupyter: $(VENV)/.ready requirements-jupyter.lock

@@ -11,12 +11,9 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from pipelines.guarded import guarded
+
 ROOT = Path(__file__).parent.parent
-# `sh` becomes the program. Its child kills the whole process group when the pipe that only the
-# chaos run holds open is closed, that is when the chaos run itself is dead.
-_GUARDED = """exec 3<&0 </dev/null
-{ read -r _ <&3 || kill -9 -$$; } >/dev/null 2>&1 &
-exec "$@" 3<&-"""
 # A job lives for some seconds: the slow compiler would take more time than its code gives back.
 _QUICK_JAVA = "-XX:TieredStopAtLevel=1 "
 _JAVA_OPTIONS = "-XX:-UsePerfData -Djava.io.tmpdir="
@@ -42,7 +39,7 @@ class Process:
         command = [sys.executable, "-m", module, *arguments]
         with log.open("ab") as output:
             self._process = subprocess.Popen(
-                ["/bin/sh", "-c", _GUARDED, "sh", *command],
+                guarded(command, with_group=True),
                 cwd=ROOT,
                 env=environment,
                 stdin=subprocess.PIPE,

@@ -6,8 +6,7 @@ What happens at a start: 1. two ports are reserved, 2. the data folder is format
 3. the broker is started on its own class path, 4. we ask it for its metadata until it answers.
 The reservations are kept until `stop`: no other process gets the ports while the broker restarts.
 
-If this process dies, even by kill -9, the broker is killed: a small shell beside it waits for the
-end of a pipe that only we hold open. (A child made by a bare `os.fork` holds it open too.)
+If this process dies, even by kill -9, the broker is killed (`pipelines/guarded.py`).
 
     BrokerError    the broker did not start, or does not answer; the text has the end of its log
 """
@@ -23,6 +22,7 @@ from pathlib import Path
 from types import TracebackType
 
 from pipelines import broker_files, ports
+from pipelines.guarded import guarded
 from pipelines.java import java_binary
 from storage.jars import broker_jars
 
@@ -31,11 +31,6 @@ START_TIMEOUT_S = 60.0
 # Kafka flushes its logs before it ends: 1 to 2 s, more on a busy machine.
 STOP_TIMEOUT_S = 30.0
 HEAP_OPTIONS = ("-Xms128m", "-Xmx512m", "-XX:+UseSerialGC", "-Xshare:auto")
-# `sh` becomes the broker; its child kills it unless a line comes before the end of the pipe.
-# By way of 3: a shell without a terminal gives what runs in its background an empty input.
-_GUARDED = """exec 3<&0 </dev/null
-{ read -r _ <&3 || kill -9 $$; } >/dev/null 2>&1 &
-exec "$@" 3<&-"""
 
 
 class BrokerError(Exception):
@@ -190,7 +185,7 @@ class Broker:
     def _spawn(self, command: list[str]) -> None:
         with self.log_path.open("ab") as log:
             self._process = subprocess.Popen(
-                ["/bin/sh", "-c", _GUARDED, "sh", *command],
+                guarded(command),
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=subprocess.STDOUT,

@@ -7,7 +7,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -17,7 +17,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from pipelines import make_class_archive
 from pipelines.broker import Broker, BrokerError
+from pipelines.class_archive import archive_path
 from pipelines.java import JavaError, java_binary, java_home
 from storage import ivy
 from storage import jars as jar_lock
@@ -30,7 +32,7 @@ def _one_sentence() -> Iterator[None]:
     """Show an error that says what to do without its trace."""
     try:
         yield
-    except (BrokerError, JavaError, jar_lock.JarError) as error:
+    except (make_class_archive.ArchiveError, BrokerError, JavaError, jar_lock.JarError) as error:
         raise click.ClickException(str(error)) from None
 
 
@@ -62,6 +64,14 @@ def lock() -> None:
         resolved = ivy.lock(java_binary())
     for name, found in resolved.items():
         click.echo(f"{name}: {len(found)} jars")
+
+
+@jars.command()
+def archive() -> None:
+    """Prepare the jars' classes, so that a job starts in less time."""
+    with _one_sentence():
+        made = make_class_archive.make()
+    click.echo(f"the class archive {archive_path()} {'was made' if made else 'is there'}")
 
 
 @click.command()
@@ -130,6 +140,16 @@ def findings() -> Iterator[Finding]:
             yield Finding(True, what, f"{len(paths())} in {jar_lock.cache_folder()}")
         except jar_lock.JarError as error:
             yield Finding(False, what, "missing or broken", str(error))
+    with suppress(JavaError, jar_lock.JarError):  # said above
+        yield _of_archive(archive_path())
+
+
+def _of_archive(path: Path) -> Finding:
+    if path.is_file():
+        return Finding(True, "class archive", str(path))
+    return Finding(
+        True, "class archive", "none: a job starts more slowly", "run `txlake jars archive`"
+    )
 
 
 COMMANDS: list[click.Command] = [jars, broker, doctor]

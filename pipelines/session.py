@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pipelines.class_archive import archive_options
 from pipelines.java import java_home
 from storage.jars import spark_jars
 
@@ -67,5 +68,9 @@ def start_session(
 
 
 def java_options() -> str:
-    """Give the options that the driver's JVM needs."""
-    return f"{_JAVA_OPTIONS} -Dlog4j2.configurationFile={CONF_FOLDER / 'log4j2.properties'}"
+    """Give the options that the driver's JVM needs, and the class archive if there is one.
+
+    Errors: JavaError, JarError.
+    """
+    logging = f"-Dlog4j2.configurationFile={CONF_FOLDER / 'log4j2.properties'}"
+    return f"{_JAVA_OPTIONS} {logging} {archive_options()}".rstrip()
