@@ -32,7 +32,7 @@ from txlake import (
 )
 
 LATE = "late"  # the tag of messages whose end comes only by a check
-_TICK_S = 0.002
+_TICK_S = 0.01
 _DELAYED_TICK_S = 0.05
 # Delayed messages: a level, or any time up to this.
 _DELAY_LEVELS = (1, 2)
@@ -129,14 +129,16 @@ def _delayed(rng: random.Random, number: int) -> Message:
     return Message(TOPIC, body, properties=properties, deliver_after_ms=after_ms)
 
 
-def options_for(settings: Settings, is_fast: bool = False) -> ProducerOptions:
+def options_for(settings: Settings, linger_ms: int | None = None) -> ProducerOptions:
     """Give what the SDK's producers need to know of a job.
 
-    Input: `is_fast`: collect records for 20 ms, so that Kafka gets fewer and larger batches; at a
-    fixed rate the SDK's default of 2 ms holds, for latency.
+    Input: `linger_ms`: how long to collect records, so that Kafka gets fewer and larger batches;
+    without it as the SDK does, which is for latency.
     """
     kafka = settings.kafka
-    linger = {"half_linger_ms": 20, "operation_linger_ms": 20} if is_fast else {}
+    linger = {} if linger_ms is None else {
+        "half_linger_ms": linger_ms, "operation_linger_ms": linger_ms
+    }  # fmt: skip
     return ProducerOptions(
         **linger,
         half_topic=kafka.half_topic, op_topic=kafka.op_topic, schedule_topic=kafka.schedule_topic,
@@ -153,6 +155,7 @@ def main() -> None:
     parser.add_argument("--rate", type=float, default=0.0)
     parser.add_argument("--in-flight", type=int, default=150_000)
     parser.add_argument("--unanswered", type=float, default=0.01)
+    parser.add_argument("--linger-ms", type=int, help="collect records for so long")
     parser.add_argument("--delayed", action="store_true", help="delayed messages, at the rate")
     options = parser.parse_args()
     ended = threading.Event()
@@ -166,7 +169,7 @@ def main() -> None:
             send_delayed(producer, options.rate, sent, ended.is_set)
         return
     with TransactionProducer(
-        servers, GROUP, Listener(), options=options_for(settings, is_fast=not options.rate)
+        servers, GROUP, Listener(), options=options_for(settings, options.linger_ms)
     ) as transactions:
         sender = Sender(transactions, Mix(unanswered=options.unanswered))
         if options.rate:

@@ -36,7 +36,7 @@ class Size:
 
 FULL = Size(
     name="full", drain_transactions=2_000_000, exactness_rounds=2,
-    start_rounds=3, sustained_s=300, in_flight=150_000, latency_s=300, warm_up_s=30,
+    start_rounds=3, sustained_s=300, in_flight=150_000, latency_s=300, warm_up_s=60,
     rate=1_000, delayed_rate=1_000, mass_halves=100_000, backlog_pending=1_000_000,
     epoch_transactions=20_000, epoch_rounds=10, topics=50, growth_epochs=10_000, growth_records=40,
     growth_s=10_800, growth_window=1_000, idle_s=120, waiting_few=10_000, waiting_many=1_000_000,
@@ -44,7 +44,7 @@ FULL = Size(
 )  # fmt: skip
 SMALL = Size(
     name="small", drain_transactions=200_000, exactness_rounds=1,
-    start_rounds=2, sustained_s=40, in_flight=150_000, latency_s=30, warm_up_s=12,
+    start_rounds=2, sustained_s=40, in_flight=150_000, latency_s=30, warm_up_s=45,
     rate=1_000, delayed_rate=1_000, mass_halves=100_000, backlog_pending=1_000_000,
     epoch_transactions=20_000, epoch_rounds=5, topics=50, growth_epochs=300, growth_records=40,
     growth_s=90, growth_window=70, idle_s=20, waiting_few=10_000, waiting_many=300_000, due=1_000,

@@ -207,8 +207,9 @@ class Applier:
             found = []
             columns = [f.name for f in schemas.HALF]
             due = self._due() if source == SCHEDULE else None
+            recent = self.lake.recent if source == HALF else None
             for batch in read_messages(
-                self.lake, source, named, columns, self.plan.epoch, due, self.lake.opened
+                self.lake, source, named, columns, self.plan.epoch, due, self.lake.opened, recent
             ):
                 budget -= batch.nbytes
                 if budget < 0:

@@ -3,7 +3,8 @@
 Every `merge_files` epochs, and whenever an operator asks (MAINTAIN), a round begins: each table
 gets the steps that it needs. They are taken when an epoch has ended, for as long as the stream has
 nothing to do anyway, and under constant load for `slice_ms`, so that a round goes on over several
-epochs. Nothing appends meanwhile: Spark's and delta-rs's local commits never meet.
+epochs. Then only small files are merged; what that leaves is merged in another round, as soon as
+there is time. Nothing appends meanwhile: Spark's and delta-rs's local commits never meet.
 
 What goes wrong here stops no epoch: it is logged, and the next round tries again. A round is no
 state: one that a crash ended is simply not there, an operator's too.
@@ -49,6 +50,7 @@ class Maintainer:
         self._is_stopping = is_stopping
         self._waiting: deque[str] = deque()
         self._is_full = False
+        self._owes = False  # a round, because in one the stream was busy
         self._table = ""
         self._steps: Iterator[Work] = iter(())
         self._done = Work()
@@ -59,13 +61,19 @@ class Maintainer:
 
         Input: the plan of its epoch, if there was one; until when the stream would be idle.
         """
+        is_busy = idle_s < self._slice_s
         if plan is not None:
             is_time = plan.epoch % self._round_epochs == 0  # also of a job that often starts anew
             if self._is_asked_for(plan):
                 self._begin(is_full=True)
             elif is_time and not self._is_running:
                 self._begin(is_full=False)
+        if self._owes and not is_busy and not self._is_running:
+            self._owes = False
+            self._begin(is_full=False)
         if self._is_running:
+            self._owes |= is_busy
+            self._maintenance.is_busy = is_busy
             self._go_on(max(idle_s, self._slice_s))
 
     @property

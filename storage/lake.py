@@ -29,7 +29,8 @@ from deltalake.fs import DeltaStorageHandler
 
 from storage.errors import NewerLakeError, NotALakeError, UnfinishedLakeError
 from storage.file_order import DUE_GROUP_ROWS, in_file_order, kind_of
-from storage.kafka_rows import SCHEDULE
+from storage.kafka_rows import HALF, SCHEDULE
+from storage.recent import RecentMessages
 from storage.row_groups import OpenedFiles
 from storage.schemas import FORMAT_VERSION, TABLES, TOPIC
 
@@ -70,6 +71,7 @@ class Lake:
         self._upkeep = NO_LOG_UPKEEP if is_maintained else None
         self._handles: dict[str, DeltaTable] = {}
         self.opened = OpenedFiles()
+        self.recent = RecentMessages() if is_maintained else None  # of `half`; the job's own alone
 
     def table_path(self, table: str) -> str:
         """Give a table's place; `topics/<table_id>` names a topic's table."""
@@ -188,6 +190,8 @@ class Lake:
             writer_properties=self.writer_properties(table),
             post_commithook_properties=self._upkeep,
         )
+        if table == HALF and self.recent is not None:
+            self.recent.add(rows)
         return int(rows.num_rows)
 
     @staticmethod
@@ -239,6 +243,8 @@ class Lake:
         """Drop the handle of a table, or all, so that the next use reads the log anew."""
         if table is None:
             self._handles.clear()
+            if self.recent is not None:
+                self.recent.clear()
         else:
             self._handles.pop(table, None)
 

@@ -78,6 +78,7 @@ class Maintenance:
     def __init__(self, lake: Lake, limits: MaintenanceLimits) -> None:
         self.lake = lake
         self.limits = limits
+        self.is_busy = False  # while it is, merges wait that are not needed to keep files few
         self._configured: set[str] = set()
         self._left_alone: dict[str, set[str]] = {}
         self._checkpointed: dict[str, int] = {}  # table -> version
@@ -127,7 +128,10 @@ class Maintenance:
         while True:
             files = files_of(self.lake, table)
             left_alone &= {file.path for file in files}
-            chosen = next_merge(files, self.limits.merging, is_full=is_full, left_alone=left_alone)
+            chosen = next_merge(
+                files, self.limits.merging,
+                is_full=is_full, is_busy=self.is_busy and not is_full, left_alone=left_alone,
+            )  # fmt: skip
             if not chosen:
                 return
             merged = merge(self.lake, table, chosen, memory)

@@ -18,8 +18,10 @@ _CLOSED = "closed-"
 # A lake that was never merged has thousands of files: more at a time, fewer commits. A file takes
 # about a ms to open.
 _FILES_AT_ONCE = 256
-# A file of at least this part of the largest size is not worth writing again.
+# A file of at least this part of the largest size is not worth writing again; while the stream has
+# no time to spare, one of at least that part: it is written again when there is time.
 _LARGE_ENOUGH = 4
+_LARGE_ENOUGH_WHILE_BUSY = 16
 
 
 @dataclass(frozen=True)
@@ -45,9 +47,10 @@ class MergeLimits:
     merge_files: int
     file_bytes_max: int
 
-    def is_open(self, file: TableFile) -> bool:
+    def is_open(self, file: TableFile, *, is_busy: bool = False) -> bool:
         """Say whether a file may still be merged into a larger one."""
-        is_small = file.size_bytes * _LARGE_ENOUGH < self.file_bytes_max
+        part = _LARGE_ENOUGH_WHILE_BUSY if is_busy else _LARGE_ENOUGH
+        is_small = file.size_bytes * part < self.file_bytes_max
         return is_small and not file.path.rpartition("/")[2].startswith(_CLOSED)
 
 
@@ -62,14 +65,20 @@ def next_merge(
     limits: MergeLimits,
     *,
     is_full: bool = False,
+    is_busy: bool = False,
     left_alone: Collection[str] = (),
 ) -> tuple[TableFile, ...]:
     """Choose the files to merge next; none: nothing to do.
 
-    Input: with `is_full` all small files count as one level, and two are enough.
+    Input: with `is_full` all small files count as one level, and two are enough; with `is_busy`
+    only very small ones are chosen.
     """
     small = sorted(
-        (file for file in files if limits.is_open(file) and file.path not in left_alone),
+        (
+            file
+            for file in files
+            if limits.is_open(file, is_busy=is_busy) and file.path not in left_alone
+        ),
         key=lambda file: (file.first_epoch, file.path),
     )
     levels = [small] if is_full else list(_by_level(small))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -10,7 +10,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
-from storage.row_groups import OFFSET_BITS, Bounds, Longs, OpenedFiles, Wanted, pruned
+from storage.recent import RecentMessages, coordinates
+from storage.row_groups import Bounds, Longs, OpenedFiles, Wanted, pruned
 
 # Few rows at a time: a body may have some megabytes.
 _ROWS_AT_ONCE = 4_096
@@ -41,13 +42,6 @@ def touched_ranges(named: pa.Table) -> pc.Expression:
     return where
 
 
-def coordinates(rows: pa.Table | pa.RecordBatch) -> pa.Array:
-    """Give one number a coordinate: Kafka's offsets stay far below 2^44, partitions below 2^19."""
-    bits = pa.scalar(OFFSET_BITS, pa.int64())
-    queue = pc.shift_left(rows.column("queue_id").cast(pa.int64()), bits)
-    return pc.add(queue, rows.column("queue_offset"))
-
-
 def read_messages(
     lake: Tables,
     table: str,
@@ -56,24 +50,35 @@ def read_messages(
     before_epoch: int | None = None,
     due: Bounds | None = None,
     opened: OpenedFiles | None = None,
+    recent: RecentMessages | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Stream the named rows of `half` or `schedule`; what statistics rule out is not read.
 
     Input: `named` has queue_id and queue_offset; `columns` include both; with `before_epoch` only
     rows of earlier epochs, and `columns` include `epoch`; `opened`: files of the same table that
-    were read before; `due`: when the messages were due, as far as DELIVER_AT says so. Not
-    all are (a time beyond the maximum, a resumed message): who is not found is looked for again.
-    Units: ms.
+    were read before; `recent`: rows of it that are in memory; `due`: when the messages were due, as
+    far as DELIVER_AT says so. Not all are (a time beyond the maximum, a resumed message): who is
+    not found is looked for again. Units: ms.
     """
-    dataset, where = lake.dataset(table), touched_ranges(named)
-    opened = opened or OpenedFiles()
     places = np.unique(coordinates(named).to_numpy())
-    for hint in (due, None) if due is not None else (None,):
-        found = []
-        near = pruned(dataset, where, Wanted(places, hint), opened)
-        for batch in _read(near, places, columns, before_epoch):
+    found: list[Longs] = []
+
+    def noted(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
             found.append(coordinates(batch).to_numpy())
             yield batch
+
+    if recent is not None:
+        yield from noted(recent.read(places, columns, before_epoch))
+        places = np.setdiff1d(places, np.concatenate([places[:0], *found]))
+        if not len(places):
+            return
+        named = named.filter(pc.is_in(coordinates(named), value_set=pa.array(places)))
+    dataset, where = lake.dataset(table), touched_ranges(named)
+    opened = opened or OpenedFiles()
+    for hint in (due, None) if due is not None else (None,):
+        near = pruned(dataset, where, Wanted(places, hint), opened)
+        yield from noted(_read(near, places, columns, before_epoch))
         places = np.setdiff1d(places, np.concatenate([places[:0], *found]))
         if not len(places):
             return

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from bench.figure import Figure, Plot, percentile, summary
 from bench.figures import sustained
 from bench.load import run_load
@@ -23,14 +25,18 @@ def measure(bench: Workbench) -> list[Figure]:
     """Measure both rates; what is sustained is measured first where it was not."""
     if "sustained" not in bench.measured:
         sustained.measure(bench)
-    rates = {QUIET: float(bench.size.rate), BUSY: _BUSY_SHARE * bench.measured["sustained"]}
-    return [figure for title, rate in rates.items() for figure in _at_rate(bench, title, rate)]
+    busy = _BUSY_SHARE * bench.measured["sustained"]
+    return [
+        *_at_rate(bench, QUIET, bench.size.rate, ()),
+        *_at_rate(bench, BUSY, busy, sustained.UNDER_LOAD),
+    ]
 
 
-def _at_rate(bench: Workbench, title: str, rate: float) -> list[Figure]:
+def _at_rate(bench: Workbench, title: str, rate: float, arguments: Sequence[str]) -> list[Figure]:
+    """Measure one rate. Input: further `arguments` of the producer."""
     size = bench.size
     bench.say(f"{rate:.0f} tx/s for {size.warm_up_s + size.latency_s:.0f} s")
-    run = run_load(bench, "latency", size.latency_s, ["--rate", str(rate)])
+    run = run_load(bench, "latency", size.latency_s, ["--rate", str(rate), *arguments])
     sent = latencies_s(run.job.lake, TOPIC, run.began_at, run.ended_at)
     bench.forget(run.job.lake)
     seconds = [latency for _, latency in sent]
@@ -53,7 +59,13 @@ def _at_rate(bench: Workbench, title: str, rate: float) -> list[Figure]:
             must=must,
             aim=aim,
             details=details if per_cent == 50 else {},
-            parameters={"rate": round(rate), "seconds": size.latency_s, "messages": len(seconds)},
+            parameters={
+                "rate": round(rate),
+                "seconds": size.latency_s,
+                "warm_up_s": size.warm_up_s,
+                "messages": len(seconds),
+                "producer": " ".join(arguments) or "the SDK's defaults",
+            },
             plots=[plot] if per_cent == 50 else (),
         )
         for per_cent, (must, aim) in zip((50, 99), _WANTED[title], strict=True)

@@ -7,12 +7,16 @@ from bench.figure import Figure, Plot, summary
 from bench.load import LoadRun, run_load
 from bench.workbench import Workbench
 
+# A producer that sends all it can collects records for longer than the SDK does by itself.
+UNDER_LOAD = ("--linger-ms", "20")
+
 
 def measure(bench: Workbench) -> list[Figure]:
     """Let the producer send as much as is consumed."""
     size = bench.size
     bench.say(f"all processes together for {size.warm_up_s + size.sustained_s:.0f} s")
-    run = run_load(bench, "sustained", size.sustained_s, ["--in-flight", str(size.in_flight)])
+    arguments = ["--in-flight", str(size.in_flight), *UNDER_LOAD]
+    run = run_load(bench, "sustained", size.sustained_s, arguments)
     value, halves = sustained_rate(run)
     bench.measured |= {"sustained": value, "sustained resident_bytes": run.resident_bytes}
     middle = (run.began_at + run.ended_at) / 2

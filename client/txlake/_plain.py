@@ -1,4 +1,4 @@
-"""Turn Arrow rows into plain Python values, a column at a time: a fifth of to_pylist's time."""
+"""Turn Arrow columns into plain Python values, in a fifth of to_pylist's time."""
 
 from __future__ import annotations
 
@@ -10,11 +10,9 @@ import pyarrow as pa
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
-def plain_rows(rows: pa.Table) -> list[dict[str, Any]]:
-    """Give rows as dictionaries; a map becomes a dict (a key that comes twice: its last)."""
-    columns = [_plain(column) for column in rows.columns]
-    names = rows.column_names
-    return [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)]
+def plain_columns(rows: pa.Table) -> list[list[Any]]:
+    """Give the values of each column; a map becomes a dict (a key that comes twice: its last)."""
+    return [_plain(column) for column in rows.columns]
 
 
 def _plain(column: pa.ChunkedArray) -> list[Any]:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import pyarrow as pa
 
 from txlake._lake import Lake
-from txlake._plain import plain_rows
 from txlake._topic_reader import TopicReader
 
 Queue = tuple[str, int]
@@ -76,18 +74,22 @@ class QueueBuffers:
                 buffer.rows = read.get(queue_id)
                 buffer.may_have_more = buffer.rows is not None
 
-    def take(self, most: int) -> list[tuple[str, dict[str, Any]]]:
-        """Take rows, each queue's in order, beginning with another queue each time."""
+    def take(self, most: int) -> list[tuple[str, pa.Table]]:
+        """Take rows, each queue's in order, beginning with another queue each time.
+
+        Output: the topic of some rows, and these.
+        """
         queues = list(self._buffers)
         self._turn += 1
         start = self._turn % len(queues) if queues else 0
-        taken: list[tuple[str, dict[str, Any]]] = []
+        taken: list[tuple[str, pa.Table]] = []
         for topic, queue_id in queues[start:] + queues[:start]:
             buffer = self._buffers[topic, queue_id]
-            if buffer.rows is None or len(taken) >= most:
+            if buffer.rows is None or not most:
                 continue
-            rows = buffer.rows.slice(0, most - len(taken))
-            taken += [(topic, row) for row in plain_rows(rows)]
+            rows = buffer.rows.slice(0, most)
+            taken.append((topic, rows))
+            most -= rows.num_rows
             buffer.position += rows.num_rows
             rest = buffer.rows.slice(rows.num_rows)
             buffer.rows = rest if rest.num_rows else None

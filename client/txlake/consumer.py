@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import socket
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Literal
+from typing import Literal, NamedTuple
+
+import pyarrow as pa
 
 from txlake import protocol
 from txlake._lake import Lake
 from txlake._ownership import Ownership
+from txlake._plain import plain_columns
 from txlake._queues import QueueBuffers
 from txlake.errors import ClosedError, OffsetOutOfRangeError, UnknownTopicError
 
@@ -20,8 +23,7 @@ from txlake.errors import ClosedError, OffsetOutOfRangeError, UnknownTopicError
 _LOOK_S = 0.05
 
 
-@dataclass(frozen=True, slots=True)
-class ConsumedMessage:
+class ConsumedMessage(NamedTuple):
     """Be a delivered message. (`topic`, `queue_id`, `queue_offset`) identifies it for ever.
 
     `raw_headers` holds all headers when some did not fit `properties` (not UTF-8, null,
@@ -133,9 +135,9 @@ class Consumer:
                 self._take_queues(0.0)
                 self._buffers.fill()
                 self._look_at = time.monotonic() + _LOOK_S
-            rows = self._buffers.take(most)
-            if rows or time.monotonic() >= deadline:
-                return [_message(topic, row) for topic, row in rows]
+            taken = self._buffers.take(most)
+            if taken or time.monotonic() >= deadline:
+                return [message for topic, rows in taken for message in _messages(topic, rows)]
             time.sleep(min(_LOOK_S, max(deadline - time.monotonic(), 0.0)))
 
     def commit(self) -> None:
@@ -214,8 +216,17 @@ class Consumer:
             raise UnknownTopicError(f"topic {topic} queue {queue_id}: not this consumer's")
 
 
-def _message(topic: str, row: dict[str, Any]) -> ConsumedMessage:
-    row["properties"] = row["properties"] or {}
-    if row["raw_headers"] is not None:
-        row["raw_headers"] = [(header["key"], header["value"]) for header in row["raw_headers"]]
-    return ConsumedMessage(topic=topic, **row)
+_COLUMNS = list(ConsumedMessage._fields[1:])
+
+
+def _messages(topic: str, rows: pa.Table) -> Iterator[ConsumedMessage]:
+    """Make messages, column by column: one by one takes twice the time."""
+    columns = dict(zip(_COLUMNS, plain_columns(rows.select(_COLUMNS)), strict=True))
+    columns["properties"] = [properties or {} for properties in columns["properties"]]
+    if rows["raw_headers"].null_count < rows.num_rows:
+        columns["raw_headers"] = [
+            None if headers is None else [(header["key"], header["value"]) for header in headers]
+            for headers in columns["raw_headers"]
+        ]
+    values = zip(itertools.repeat(topic), *columns.values(), strict=False)
+    return map(ConsumedMessage._make, values)

@@ -12,7 +12,8 @@ import pyarrow.compute as pc
 from pipelines.apply import Applier
 from pipelines.replay.source import HEAVY
 from storage import schemas
-from storage.messages import Tables, coordinates, read_messages
+from storage.messages import Tables, read_messages
+from storage.recent import coordinates
 from storage.rows import instant, to_rows
 from storage.staged import StagedLake
 

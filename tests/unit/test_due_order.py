@@ -25,7 +25,8 @@ from storage.errors import LakeError
 from storage.file_order import DUE_GROUP_ROWS
 from storage.lake import Lake
 from storage.merge import files_of, merge
-from storage.messages import coordinates, read_messages, touched_ranges
+from storage.messages import read_messages, touched_ranges
+from storage.recent import coordinates
 from storage.row_groups import Wanted, pruned
 from storage.rows import to_rows
 from storage.schemas import SCHEDULE

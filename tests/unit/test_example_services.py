@@ -133,7 +133,7 @@ def test_message_that_comes_again_adds_no_points(tmp_path: Path) -> None:
 
 def test_batch_that_fails_adds_nothing(tmp_path: Path) -> None:
     good, bad = [consumed(order, 0, number) for number, order in enumerate(new_orders(2))]
-    object.__setattr__(bad, "body", json.dumps({"order_id": "no points"}).encode())
+    bad = bad._replace(body=json.dumps({"order_id": "no points"}).encode())
     with closing(sqlite3.connect(tmp_path / "points.sqlite")) as database:
         database.executescript(SCHEMA)
         with pytest.raises(KeyError):

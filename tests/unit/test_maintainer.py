@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import json
 import logging
@@ -121,6 +122,19 @@ def test_under_constant_load_a_round_is_cut_into_slices(
     before = len(taken)
     maintainer.after_batch(None, 100.0)  # at a quiet moment the round goes on
     assert len(taken) > before + 1
+
+
+def test_what_waits_while_the_stream_is_busy_is_merged_when_it_is_not(job: PaperJob) -> None:
+    plans = list(run_epochs(job, EVERY))
+    size = max(file.size_bytes for file in files_of(Lake(job.lake.path), "half"))
+    limits = dataclasses.replace(LIMITS, file_bytes_max=8 * size)
+    lake = Lake(job.lake.path, is_maintained=True)
+    maintainer = Maintainer(lake, limits, 1_000, ADMIN_TOPIC, lambda: False)
+    for plan in [*plans, *[None] * 20]:
+        maintainer.after_batch(plan, 0.9)
+    assert count_files(job) == EVERY
+    maintainer.after_batch(None, 60.0)
+    assert count_files(job) == 1
 
 
 def test_what_goes_wrong_stops_no_epoch_and_is_tried_again(

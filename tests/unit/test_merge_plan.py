@@ -42,6 +42,13 @@ def test_so_many_small_files_of_one_level_are_merged(
     assert chosen(files) == expected
 
 
+def test_while_the_stream_is_busy_only_very_small_files_are_merged() -> None:
+    files = [small(n, size=3 * MB) for n in range(9)]
+    assert chosen(files) == list(range(9))
+    assert chosen(files, is_busy=True) == []
+    assert chosen([small(n, size=2 * MB) for n in range(9)], is_busy=True) == list(range(9))
+
+
 def test_a_full_round_merges_all_small_files_whatever_their_level() -> None:
     files = [small(0, level=2), small(1, level=1), small(2, size=10 * MB), small(3)]
     assert chosen(files, is_full=True) == [0, 1, 3]

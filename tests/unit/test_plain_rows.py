@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from storage.schemas import TOPIC
-from txlake._plain import plain_rows
+from txlake._plain import plain_columns
 
 AT = dt.datetime(2026, 1, 2, 3, 4, 5, 678_901, dt.timezone.utc)
 
@@ -35,4 +35,8 @@ def test_plain_rows_are_arrows_own(start: int, count: int) -> None:
     wanted = rows.to_pylist()
     for row in wanted:
         row["properties"] = None if row["properties"] is None else dict(row["properties"])
-    assert plain_rows(rows) == wanted
+    plain = [
+        dict(zip(rows.column_names, values, strict=True))
+        for values in zip(*plain_columns(rows), strict=True)
+    ]
+    assert plain == wanted
