@@ -118,7 +118,11 @@ class Stream:
         self._before_batch()
         self._check_start(batch_id)
         gathered = self._epochs.gather(batch, batch_ends(self._checkpoint, batch_id))
-        self._running.result()
+        try:
+            self._running.result()
+        except BaseException:
+            gathered.close()
+            raise
         with self._planning:
             if self._is_ending:
                 gathered.close()
