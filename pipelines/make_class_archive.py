@@ -23,6 +23,8 @@ from pipelines.broker import Broker
 from pipelines.class_archive import QUIET, archive_path
 from pipelines.guarded import guarded
 from pipelines.java import java_binary
+from pipelines.kafka_topics import KafkaTopics
+from pipelines.settings import load
 from storage.errors import LakeLockedError
 from storage.lake import Lake
 from storage.lock import LakeLock
@@ -100,6 +102,8 @@ def _run_job(scratch: Path, made: Path) -> None:
             lake=json.dumps(lake.path), servers=json.dumps(broker.bootstrap_servers),
             options=json.dumps(options),
         ), "utf-8")  # fmt: skip
+        settings = load(conf)
+        KafkaTopics(settings, settings.kafka.topics()).create_missing()
         with _job(conf, scratch / _LOG) as job:
             _wait(job, lake.exists, "a lake")
             with TransactionProducer(
