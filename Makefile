@@ -99,7 +99,7 @@ FORCE:
 
 # Nothing depends on it but how long a job needs to start.
 $(VENV)/.archive: $(VENV)/.jars
-	@echo "set-up: the class archive of Java, for which a job runs once (half a minute)"
+	@echo "set-up: the class archive, for which a job runs once (half a minute)"
 	@$(PY) -m pipelines.cli_setup jars archive || echo "set-up: without it a job starts more slowly"
 	@touch $@
 

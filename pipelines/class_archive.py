@@ -2,8 +2,8 @@
 
 A third of a start goes into reading some ten thousand classes from jars and checking them. Java
 can keep them in an archive (class-data sharing), which the set-up makes
-(`pipelines/make_class_archive.py`). A JVM that finds none, or one of another Java or other jars,
-starts without it, and slower; nothing else depends on it.
+(`pipelines/make_class_archive.py`); Java 17 alone accepts it. A JVM that finds none, or one of
+another Java or other jars, starts without it, and slower; nothing else depends on it.
 
 It lies in the Python environment, as PySpark's jars do, and is about 130 MB large.
 """
@@ -19,6 +19,9 @@ from pathlib import Path
 from pipelines.java import java_home
 from storage.jars import spark_jars
 
+# Spark's launcher names a jar twice in the class path. Java 21 forgets the second when it writes an
+# archive and misses it when it reads one: it never accepts its own.
+JAVA_VERSION = 17
 # Not a word about an archive that does not fit any more: Java does without it.
 QUIET = "-Xlog:cds=off -Xlog:cds+dynamic=off -Xlog:class+path=off"
 

@@ -19,7 +19,7 @@ from rich.table import Table
 
 from pipelines import make_class_archive
 from pipelines.broker import Broker, BrokerError
-from pipelines.class_archive import archive_path
+from pipelines.class_archive import JAVA_VERSION, archive_path
 from pipelines.java import JavaError, java_binary, java_home
 from storage import ivy
 from storage import jars as jar_lock
@@ -70,8 +70,11 @@ def lock() -> None:
 def archive() -> None:
     """Prepare the jars' classes, so that a job starts in less time."""
     with _one_sentence():
-        made = make_class_archive.make()
-    click.echo(f"the class archive {archive_path()} {'was made' if made else 'is there'}")
+        made, path = make_class_archive.make(), archive_path()
+    if path.is_file():
+        click.echo(f"the class archive {path} {'was made' if made else 'is there'}")
+    else:
+        click.echo(f"no class archive: only Java {JAVA_VERSION} accepts one, see DECISIONS.md 17")
 
 
 @click.command()
@@ -148,7 +151,10 @@ def _of_archive(path: Path) -> Finding:
     if path.is_file():
         return Finding(True, "class archive", str(path))
     return Finding(
-        True, "class archive", "none: a job starts more slowly", "run `txlake jars archive`"
+        True,
+        "class archive",
+        "none: a job starts more slowly",
+        f"run `txlake jars archive`, with Java {JAVA_VERSION}",
     )
 
 

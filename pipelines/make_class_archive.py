@@ -20,9 +20,9 @@ from typing import Any
 
 from pipelines import session
 from pipelines.broker import Broker
-from pipelines.class_archive import QUIET, archive_path
+from pipelines.class_archive import JAVA_VERSION, QUIET, archive_path
 from pipelines.guarded import guarded
-from pipelines.java import java_binary
+from pipelines.java import java_home, java_version
 from pipelines.kafka_topics import KafkaTopics
 from pipelines.settings import load
 from storage.errors import LakeLockedError
@@ -59,19 +59,18 @@ class ArchiveError(Exception):
 
 
 def make() -> bool:
-    """Make the archive, unless it is there. Output: whether it was made now.
+    """Make the archive, unless it is there, or Java would not accept it. Output: whether it was made.
 
     Archives of other jars or another Java are deleted.
     Errors: ArchiveError, BrokerError, JavaError, JarError.
     """
     target = archive_path()
-    if target.is_file():
+    if target.is_file() or java_version(java_home()) != JAVA_VERSION:
         return False
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
             made = Path(scratch) / target.name
-            _make_base()
             _run_job(Path(scratch), made)
             if not made.is_file():
                 raise ArchiveError(f"Java wrote no class archive: {_tail(Path(scratch) / _LOG)}")
@@ -81,15 +80,6 @@ def make() -> bool:
     except OSError as error:
         raise ArchiveError(f"no class archive could be made in {target.parent}: {error}") from error
     return True
-
-
-def _make_base() -> None:
-    """Make Java's archive of its own classes, which a Java from a wheel does not bring."""
-    java = str(java_binary())
-    if subprocess.run(
-        [java, "-Xshare:on", "-version"], capture_output=True, check=False
-    ).returncode:
-        subprocess.run([java, "-Xshare:dump"], capture_output=True, check=False)
 
 
 def _run_job(scratch: Path, made: Path) -> None:

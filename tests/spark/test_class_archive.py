@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from pipelines import class_archive
-from pipelines.class_archive import archive_options, archive_path
-from pipelines.java import java_binary
+from pipelines import class_archive, make_class_archive
+from pipelines.class_archive import JAVA_VERSION, archive_options, archive_path
+from pipelines.java import java_binary, java_home, java_version
 
 SHOW_CLASSES = "-Xlog:class+load:stdout"
 FROM_ARCHIVE = "source: shared objects file (top)"
@@ -38,18 +38,30 @@ def say_version(spark: SparkSession, options: list[str]) -> subprocess.Completed
     )  # fmt: skip
 
 
+def accepts_archives() -> bool:
+    """Say whether this run's Java does."""
+    return java_version(java_home()) == JAVA_VERSION
+
+
 def test_the_set_up_made_an_archive_and_spark_is_loaded_from_it(spark: SparkSession) -> None:
     said = say_version(spark, [*archive_options().split(), SHOW_CLASSES]).stdout
     loaded = [line for line in said.splitlines() if "org.apache.spark.deploy.SparkSubmit " in line]
     assert len(loaded) == 1
-    assert FROM_ARCHIVE in loaded[0]
+    assert (FROM_ARCHIVE in loaded[0]) == accepts_archives()
 
 
 def test_the_jvm_of_a_session_gets_it(spark: SparkSession) -> None:
     jvm = spark.sparkContext._jvm
     assert jvm is not None
     beans = jvm.java.lang.management.ManagementFactory.getRuntimeMXBean()
-    assert f"-XX:SharedArchiveFile={archive_path()}" in list(beans.getInputArguments())
+    is_given = f"-XX:SharedArchiveFile={archive_path()}" in list(beans.getInputArguments())
+    assert is_given == accepts_archives()
+
+
+def test_for_another_java_none_is_made(no_archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(make_class_archive, "java_version", lambda _: 21)
+    assert make_class_archive.make() is False
+    assert not no_archive.exists()
 
 
 def test_an_archive_that_is_broken_stops_nothing_and_says_nothing(
