@@ -59,9 +59,9 @@ class ArchiveError(Exception):
 
 
 def make() -> bool:
-    """Make the archive, unless it is there, or Java would not accept it. Output: whether it was made.
+    """Make the archive, unless it is there or Java would not accept it.
 
-    Archives of other jars or another Java are deleted.
+    Output: whether it was made now. Archives of other jars or another Java are deleted.
     Errors: ArchiveError, BrokerError, JavaError, JarError.
     """
     target = archive_path()
