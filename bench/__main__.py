@@ -3,7 +3,7 @@
     python -m bench --size small --figures drain,backlog
 
 A real broker, the real job, the SDK's producers and consumers, each a process of its own. Sizes:
-full (more than an hour), small (a quarter of an hour), tiny (shows that the programs work; its
+full (more than an hour), small (twenty minutes), tiny (shows that the programs work; its
 numbers say nothing). Nothing else should run on the machine meanwhile.
 """
 
