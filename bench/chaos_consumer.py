@@ -1,4 +1,4 @@
-"""The consumer of the chaos run: write down what comes, then commit, until it is killed.
+"""The consumer of the chaos run: writes down what comes, then commits, until it is killed.
 
 Now and then it kills itself between the two: what it wrote down then comes again.
 """
@@ -13,7 +13,7 @@ import threading
 from pathlib import Path
 
 from bench.chaos_journal import Seen
-from bench.chaos_producer import TOPICS
+from bench.chaos_names import CONSUMED
 from txlake import Consumer, GroupBusyError, LakeError, StaleGenerationError
 
 GROUP = "chaos"
@@ -24,11 +24,11 @@ _TRY_AGAIN = (LakeError, GroupBusyError, StaleGenerationError)
 
 
 def consume(lake: str, seen: Seen, rng: random.Random, ended: threading.Event) -> None:
-    """Consume until `ended`, or until the queues are lost."""
+    """Consumes until `ended`, or until the queues are lost."""
     # One that was killed owns the queues for one session more.
     waiting_ms = 3 * SESSION_TIMEOUT_MS
     with Consumer(
-        lake, GROUP, TOPICS, session_timeout_ms=SESSION_TIMEOUT_MS, wait_for_owner_ms=waiting_ms
+        lake, GROUP, CONSUMED, session_timeout_ms=SESSION_TIMEOUT_MS, wait_for_owner_ms=waiting_ms
     ) as consumer:
         while not ended.is_set():
             messages = consumer.poll(0.5, max_records=100)
@@ -40,7 +40,7 @@ def consume(lake: str, seen: Seen, rng: random.Random, ended: threading.Event) -
 
 
 def main() -> None:
-    """Consume until SIGTERM."""
+    """Consumes until SIGTERM."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--lake", required=True)
     parser.add_argument("--seen", type=Path, required=True)

@@ -41,7 +41,8 @@ class Sent:
 
 
 @contextmanager
-def _transaction(path: Path) -> Iterator[sqlite3.Connection]:
+def transaction_on(path: Path) -> Iterator[sqlite3.Connection]:
+    """A database whose changes are kept all, or, after an error, none."""
     with closing(sqlite3.connect(path, timeout=30.0, isolation_level=None)) as database:
         database.execute("PRAGMA synchronous = NORMAL")
         database.execute("BEGIN IMMEDIATE")
@@ -53,7 +54,8 @@ def _transaction(path: Path) -> Iterator[sqlite3.Connection]:
         database.execute("COMMIT")
 
 
-def _make(path: Path, schema: str) -> None:
+def database_at(path: Path, schema: str) -> None:
+    """Makes a database, and the tables that it lacks."""
     with closing(sqlite3.connect(path, timeout=30.0, isolation_level=None)) as database:
         database.execute("PRAGMA journal_mode = WAL")
         database.executescript(schema)
@@ -64,14 +66,14 @@ class Journal:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        _make(path, _JOURNAL)
+        database_at(path, _JOURNAL)
 
     def commit(self, transaction_id: str, messages: Iterable[Sent], why: str) -> None:
-        """Commit a local transaction: its guard row and its messages, all or nothing.
+        """Commits a local transaction: its guard row and its messages, all or nothing.
 
         Errors: sqlite3.IntegrityError when it was ended meanwhile.
         """
-        with _transaction(self.path) as database:
+        with transaction_on(self.path) as database:
             database.execute("INSERT INTO ends VALUES (?, ?, ?)", (transaction_id, COMMIT, why))
             database.executemany(
                 "INSERT INTO messages VALUES (?, ?, ?, ?, ?)",
@@ -79,8 +81,8 @@ class Journal:
             )
 
     def end_of(self, transaction_id: str, end_if_none: str, why: str) -> str:
-        """Give how a local transaction ended; one that has not is ended so, for ever."""
-        with _transaction(self.path) as database:
+        """Returns how a local transaction ended; one that has not is ended so, for ever."""
+        with transaction_on(self.path) as database:
             database.execute(
                 "INSERT OR IGNORE INTO ends VALUES (?, ?, ?)", (transaction_id, end_if_none, why)
             )
@@ -90,13 +92,13 @@ class Journal:
         return str(end)
 
     def ends(self) -> dict[str, tuple[str, str]]:
-        """Give (end, why) of every local transaction."""
+        """Returns (end, why) of every local transaction."""
         with closing(sqlite3.connect(self.path, timeout=30.0)) as database:
             rows = database.execute("SELECT transaction_id, end, why FROM ends").fetchall()
         return {transaction_id: (end, why) for transaction_id, end, why in rows}
 
     def committed(self) -> dict[str, tuple[str, Sent]]:
-        """Give (transaction id, message) of every committed message, by its key."""
+        """Returns (transaction id, message) of every committed message, by its key."""
         query = "SELECT key, transaction_id, topic, body, queue_id FROM messages"
         with closing(sqlite3.connect(self.path, timeout=30.0)) as database:
             rows = database.execute(query).fetchall()
@@ -108,11 +110,11 @@ class Seen:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        _make(path, _SEEN)
+        database_at(path, _SEEN)
 
     def add(self, messages: Iterable[ConsumedMessage]) -> None:
-        """Write down messages that poll() gave; all or none."""
-        with _transaction(self.path) as database:
+        """Writes down messages that poll() gave; all or none."""
+        with transaction_on(self.path) as database:
             database.executemany(
                 "INSERT INTO seen VALUES (?, ?, ?, ?, ?, 1)"
                 " ON CONFLICT DO UPDATE SET times = times + 1",
@@ -120,11 +122,11 @@ class Seen:
             )
 
     def count(self) -> int:
-        """Count the places seen."""
+        """Returns the number of places seen."""
         with closing(sqlite3.connect(self.path, timeout=30.0)) as database:
             return int(database.execute("SELECT count(*) FROM seen").fetchone()[0])
 
     def rows(self) -> list[tuple[str, int, int, str, bytes, int]]:
-        """Give (topic, queue, queue offset, key, body, times) of all that was seen."""
+        """Returns (topic, queue, queue offset, key, body, times) of all that was seen."""
         with closing(sqlite3.connect(self.path, timeout=30.0)) as database:
             return database.execute("SELECT * FROM seen ORDER BY 1, 2, 3").fetchall()

@@ -51,25 +51,25 @@ class Process:
 
     @property
     def pid(self) -> int:
-        """Give the process id, which is its group's too."""
+        """The process id, which is its group's too."""
         return self._process.pid
 
     @property
     def code(self) -> int | None:
-        """Give the exit code, -9 after kill -9; None while it runs."""
+        """The exit code, -9 after kill -9; None while it runs."""
         return self._process.poll()
 
     def has_said(self, text: str) -> bool:
-        """Say whether a text stands in its log."""
+        """Returns whether a text stands in its log."""
         return text in self.log.read_text("utf-8", "replace")
 
     def last_line(self) -> str:
-        """Give the last line of its log."""
+        """Returns the last line of its log."""
         lines = self.log.read_text("utf-8", "replace").strip().splitlines()
         return lines[-1] if lines else ""
 
     def kill(self, whom: str = "all") -> None:
-        """Kill -9 the `python` process alone, its `jvm` alone, or `all` of the group."""
+        """Kills by SIGKILL the `python` process alone, its `jvm` alone, or `all` of the group."""
         if whom == "all":
             self._signal_group(signal.SIGKILL)
         elif whom == "python":
@@ -80,22 +80,22 @@ class Process:
                     os.kill(pid, signal.SIGKILL)
 
     def signal(self, number: int) -> None:
-        """Send a signal to all of the group."""
+        """Sends a signal to all of the group."""
         self._signal_group(number)
 
     def wait(self, timeout_s: float) -> int | None:
-        """Wait for its end. Output: its exit code; None when it still runs."""
+        """Waits for its end. Output: its exit code; None when it still runs."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             return self._process.wait(timeout_s)
         return None
 
     def terminate(self) -> None:
-        """Ask it to end."""
+        """Asks it to end."""
         if self.code is None:
             self._process.terminate()
 
     def end(self) -> None:
-        """Kill what is left of the group."""
+        """Kills what is left of the group."""
         self._signal_group(signal.SIGKILL)
         self._process.wait()
         assert self._process.stdin is not None
@@ -107,7 +107,7 @@ class Process:
             os.killpg(self._process.pid, number)
 
     def _jvms(self) -> Iterator[int]:
-        """Give the Java processes of the group."""
+        """Returns the Java processes of the group."""
         for path in Path("/proc").glob("[0-9]*/stat"):
             with contextlib.suppress(OSError):
                 name, _, rest = path.read_text().rpartition(")")

@@ -1,4 +1,4 @@
-"""A producer of the chaos run: transactions of all kinds, until it is killed.
+"""A producer of the chaos run, by the SDK: transactions of all kinds, until it is killed.
 
 Some end well, some are rolled back, some never answer; some raise after their local commit, some
 take longer than their immunity; in some the process kills itself before or after the local commit.
@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.chaos_journal import COMMIT, ROLLBACK, SILENT, Journal, Sent
+from bench.chaos_names import GROUP, STOP_FILE, TOPIC_QUEUES, TOPICS
 from txlake import (
     CheckedMessage,
     HalfMessage,
@@ -30,10 +31,7 @@ from txlake import (
     TransactionProducer,
 )
 
-TOPICS = ("chaos-orders", "chaos-payments")
-GROUP = "chaos"
-STOP_FILE = "stop-sending"
-QUEUES = 4  # `[topics] default_queue_count`
+ANSWERING = "answering checks"
 # A dead producer's checks go to another one after this; Kafka's brokers allow no less by default.
 SESSION_TIMEOUT_MS = 6_000
 # Kinds of local transactions, and of how many thousands each is.
@@ -45,13 +43,13 @@ _SLOW_S = 1.6  # longer than the immunity: it is asked about while it runs
 
 
 class ChaosListener(TransactionListener):
-    """Run a local transaction of a kind, and answer for it by its guard row."""
+    """A listener that runs a local transaction of a kind, and answers for it by its guard row."""
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
 
     def execute_local_transaction(self, message: HalfMessage, arg: Any) -> LocalTransactionState:
-        """Do what the kind says. Input: arg: (kind, messages)."""
+        """Does what the kind says. Input: arg: (kind, messages)."""
         kind, sent = arg
         if kind == "dies before":
             os.kill(os.getpid(), signal.SIGKILL)
@@ -73,7 +71,7 @@ class ChaosListener(TransactionListener):
         return LocalTransactionState.COMMIT_MESSAGE
 
     def check_local_transaction(self, message: CheckedMessage) -> LocalTransactionState:
-        """Answer what holds for ever; without a row: write the guard first."""
+        """Answers what holds for ever; without a row: writes the guard first."""
         return _state(self._journal.end_of(message.transaction_id, ROLLBACK, "guard"))
 
 
@@ -86,7 +84,7 @@ def _state(end: str) -> LocalTransactionState:
 
 
 class Sender:
-    """Send transactions, in an order that the seed fixes."""
+    """A sender of transactions, in an order that the seed fixes."""
 
     def __init__(self, producer: TransactionProducer, name: str, seed: int) -> None:
         self._producer = producer
@@ -95,7 +93,7 @@ class Sender:
         self._count = 0
 
     def send_one(self) -> None:
-        """Send one transaction, or begin it; a half that was not stored is of no account."""
+        """Sends one transaction, or begins it; a half that was not stored is of no account."""
         rng = self._random
         kind = rng.choices(list(KINDS), KINDS.values())[0]
         self._count += 1
@@ -117,7 +115,7 @@ class Sender:
     def _message(self, key: str) -> tuple[Message, Sent]:
         rng = self._random
         body = key.encode() + rng.randbytes(rng.choice((0, 20, 200, 4_000)))
-        queue_id = rng.randrange(QUEUES) if rng.random() < 0.3 else None
+        queue_id = rng.randrange(TOPIC_QUEUES) if rng.random() < 0.3 else None
         sent = Sent(key, rng.choice(TOPICS), body, queue_id)
         delay_level = 1 if rng.random() < 0.05 else None
         message = Message(
@@ -128,7 +126,7 @@ class Sender:
 
 
 def main() -> None:
-    """Send until the stop file is there, then answer checks until SIGTERM."""
+    """Sends until the stop file is there, then answers checks until SIGTERM."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--bootstrap-servers", required=True)
     parser.add_argument("--journal", type=Path, required=True)
@@ -150,7 +148,7 @@ def main() -> None:
         while not ended.is_set() and not stop_file.exists():
             sender.send_one()
         producer.flush()
-        print("answering checks", flush=True)
+        print(ANSWERING, flush=True)
         ended.wait()
 
 

@@ -19,9 +19,10 @@ import numpy as np
 import pyarrow as pa
 
 from checker.frames import RULE_VERSION, Parameters
-from storage.epochs import Plan, Range, committed_row, planned_row
+from storage.epochs import Plan, Range, TableAt, chained, committed_row, planned_row
 from storage.lake import Lake
 from storage.rows import instant
+from storage.schemas import LEFT, PUT
 from txlake import protocol as p
 
 QUEUES = 4
@@ -64,11 +65,16 @@ class _Rows:
 
     def __init__(self, lake: Lake, epochs_per_file: int) -> None:
         self._lake, self._epochs_per_file = lake, epochs_per_file
+        self._digest = lake.tables_id()
+        self._totals: dict[str, int] = defaultdict(int)
+        self._touched: set[str] = set()
         self._parts: dict[str, list[pa.Table]] = defaultdict(list)
         self._epochs: dict[str, int] = defaultdict(int)
 
     def add(self, table: str, count: int, **columns: Any) -> None:
         if count:
+            self._totals[table] += count
+            self._touched.add(table)
             schema = self._lake.schema(table)
             arrays = []
             for field in schema:
@@ -78,8 +84,15 @@ class _Rows:
                 arrays.append(pa.array(values, field.type))
             self._parts[table].append(pa.table(arrays, schema=schema))
 
-    def add_table(self, table: str, rows: pa.Table) -> None:
-        self._parts[table].append(rows)
+    def add_to_chain(self, row: pa.Table) -> None:
+        """Add the next row of epochs."""
+        chained_row, self._digest = chained(row, self._digest)
+        self._parts["epochs"].append(chained_row)
+
+    def written(self) -> dict[str, TableAt]:
+        """Give the tables written since this was last asked, and how many rows they have."""
+        touched, self._touched = self._touched, set()
+        return {table: TableAt(0, self._totals[table]) for table in touched}
 
     def end_epoch(self, epoch: int, is_last: bool) -> None:
         if is_last or epoch % self._epochs_per_file == 0:
@@ -127,6 +140,8 @@ def _epoch(rows: _Rows, epoch: int, op_next: list[int], real_next: list[int]) ->
     for lag, ends in enumerate(ended):
         records += [(n, "ROLLBACK" if n % 100 == 13 else "COMMIT", lag == 2) for n in ends]
     _land_operations(rows, epoch, at, records, op_next, real_next)
+    gone = np.concatenate(ended[1:])
+    _record_state(rows, epoch, at, np.setdiff1d(numbers, ended[0]), np.setdiff1d(asked, gone), gone)
     _add_epoch(rows, epoch, at_ms, landed_before, op_next)
 
 
@@ -141,6 +156,27 @@ def _land_halves(rows: _Rows, epoch: int, numbers: np.ndarray) -> None:
         keys=[f"order-{n}" for n in numbers], born_at=stored,
         body=[_BODIES[start : start + 256] for start in starts],
         delay_level=pa.array([1 if n % 40 == 17 else None for n in numbers], pa.int32()),
+    )  # fmt: skip
+
+
+def _record_state(
+    rows: _Rows, epoch: int, at: Any, waiting: np.ndarray, asked: np.ndarray, gone: np.ndarray
+) -> None:
+    """Record what the epoch changed of the pending halves."""
+    for numbers, times in ((waiting, 0), (asked, 1)):
+        rows.add(
+            "pending", len(numbers), change=PUT, queue_id=numbers % QUEUES,
+            queue_offset=numbers // QUEUES, unit_offset=numbers // QUEUES, arm=0,
+            stored_at=[instant(START_MS + int(n) * EPOCH_MS // EPOCH_ROWS) for n in numbers],
+            producer_group="shop", transaction_id=[transaction_id(int(n)) for n in numbers],
+            real_topic="orders", check_times=times,
+            checked_at=[at if times else None] * len(numbers),
+            delay_level=pa.array([1 if n % 40 == 17 else None for n in numbers], pa.int32()),
+            discards=0, epoch=epoch,
+        )  # fmt: skip
+    rows.add(
+        "pending", len(gone), change=LEFT, queue_id=gone % QUEUES, queue_offset=gone // QUEUES,
+        epoch=epoch,
     )  # fmt: skip
 
 
@@ -189,7 +225,8 @@ def _land_operations(
     )  # fmt: skip
     late = ended[ended % 40 == 17]
     rows.add(
-        "delayed", len(late), source="half", queue_id=late % QUEUES, queue_offset=late // QUEUES,
+        "delayed", len(late), change=PUT, source="half",
+        queue_id=late % QUEUES, queue_offset=late // QUEUES,
         deliver_at=[at] * len(late), real_topic="orders", epoch=epoch,
     )  # fmt: skip
     _deliver_delayed(rows, epoch, at, real_next)
@@ -217,6 +254,10 @@ def _deliver_delayed(rows: _Rows, epoch: int, at: Any, real_next: list[int]) -> 
         action="DELIVERED", real_topic="orders", real_queue_id=[q for q, _ in places],
         real_queue_offset=[o for _, o in places], decided_at=[at] * len(due), epoch=epoch,
     )  # fmt: skip
+    rows.add(
+        "delayed", len(due), change=LEFT, source="half", queue_id=due % QUEUES,
+        queue_offset=due // QUEUES, epoch=epoch,
+    )  # fmt: skip
 
 
 def _add_epoch(
@@ -238,8 +279,8 @@ def _add_epoch(
         {**asdict(Parameters()), "wire": wire}, "bench", RULE_VERSION,
     )  # fmt: skip
     now = instant(at_ms)
-    rows.add_table("epochs", planned_row(plan, now))
-    rows.add_table("epochs", committed_row(plan, now, {}, {}, {}))
+    rows.add_to_chain(planned_row(plan, now))
+    rows.add_to_chain(committed_row(plan, now, {}, {}, {}, rows.written()))
 
 
 if __name__ == "__main__":

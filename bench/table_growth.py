@@ -71,7 +71,7 @@ def planned(plan: Plan) -> pa.Table:
 
 def committed(plan: Plan) -> pa.Table:
     """Give the epoch's second row."""
-    return committed_row(plan, instant(plan.epoch_at), plan.next_offsets, {}, {})
+    return committed_row(plan, instant(plan.epoch_at), plan.next_offsets, {}, {}, {})
 
 
 class GrowingLake:

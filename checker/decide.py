@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from checker import commands, delay, delivery, operations, sets, timing, touched
+from checker.changes import changes
 from checker.columns import Numbers, find, frame, places, take, truth
 from checker.frames import (
     COMMAND_RESULTS,
@@ -105,7 +106,7 @@ def decide(state: State, inputs: Inputs, instants: Instants, parameters: Paramet
     """Decide one epoch.
 
     Input: the state before it, what it lands (and what `lookups` asked for), T and C(q).
-    Output: Decision; attempts to ask are counted into its state by `timing.record_attempts`.
+    Output: Decision; attempts to ask are counted into it by `timing.record_attempts`.
     Replay: the same input gives the same rows; nothing else is read.
     Source: PROTOCOL.md.
     """
@@ -116,7 +117,7 @@ def decide(state: State, inputs: Inputs, instants: Instants, parameters: Paramet
         halves=touched.join(left.halves, decision.state.halves),
         delayed=touched.join(left.delayed, decision.state.delayed, "deliver_at"),
     )
-    return replace(decision, state=after)
+    return replace(decision, state=after, changes=changes(near, decision.state))
 
 
 def _decide(state: State, inputs: Inputs, instants: Instants, parameters: Parameters) -> Decision:

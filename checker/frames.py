@@ -6,6 +6,7 @@ into timestamps at rest.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -15,7 +16,7 @@ from txlake.protocol import CHECK_TOPIC_PREFIX
 
 _INT, _LONG, _TEXT, _BOOL = pa.int32(), pa.int64(), pa.string(), pa.bool_()
 
-RULE_VERSION: Final = 1  # raised whenever the same input would be decided differently
+RULE_VERSION: Final = 2  # raised whenever the same input would be decided differently
 
 COMMITTED: Final = "COMMITTED"
 ROLLED_BACK: Final = "ROLLED_BACK"
@@ -80,7 +81,8 @@ OPERATIONS: Final = pa.schema(
         ("error", _TEXT),
     ]
 )
-# One half named by one operation.
+# One half named by one operation. `refused_units`: sets, by their `unit_offset`, for which the
+# operation is a conflict already, by another position.
 NAMINGS: Final = pa.schema(
     [
         ("queue_id", _INT),
@@ -93,6 +95,7 @@ NAMINGS: Final = pa.schema(
         ("cause", _TEXT),
         ("stored_at", _LONG),
         ("landed_at", _LONG),
+        ("refused_units", pa.list_(_LONG)),
     ]
 )
 # What is known of a queue: C(q) of its operations and of its halves, and where landing stands.
@@ -245,6 +248,25 @@ class State:
     next_offsets: pa.Table = field(default_factory=NEXT_OFFSETS.empty_table)
 
 
+# The columns that name a row of each frame of the state that changes row by row.
+STATE_KEYS: Final = {
+    "halves": ("queue_id", "queue_offset"),
+    "waiting": ("queue_id", "op_queue_offset", "position"),
+    "delayed": ("source", "queue_id", "queue_offset"),
+}
+
+
+@dataclass(frozen=True)
+class Change:
+    """What an epoch changed in one frame of the state.
+
+    `put`: rows that came in or changed, whole. `left`: the keys (STATE_KEYS) of rows that are gone.
+    """
+
+    put: pa.Table
+    left: pa.Table
+
+
 @dataclass(frozen=True)
 class Inputs:
     """What an epoch lands, and what it had to look up of earlier epochs."""
@@ -267,7 +289,11 @@ class Instants:
 
 @dataclass(frozen=True)
 class Decision:
-    """All that an epoch decides, as frames; `state` is what holds after it, checks aside."""
+    """All that an epoch decides, as frames.
+
+    `state` is what holds after it and `changes` what it changed, by the frame's name in State;
+    `timing.record_attempts` adds the attempts to ask to both.
+    """
 
     outcomes: pa.Table
     conflicts: pa.Table
@@ -278,3 +304,4 @@ class Decision:
     new_topics: pa.Table
     command_results: pa.Table
     state: State
+    changes: Mapping[str, Change] = field(default_factory=dict)

@@ -24,7 +24,8 @@ from checker.sql import run
 _NAMINGS = """
 SELECT queue_id, op_queue_offset, (position - 1)::INTEGER AS position,
   half_offsets[position] AS half_queue_offset, decision, producer_group,
-  transaction_ids[position] AS transaction_id, cause, stored_at, $landed_at::BIGINT AS landed_at
+  transaction_ids[position] AS transaction_id, cause, stored_at, $landed_at::BIGINT AS landed_at,
+  NULL::BIGINT[] AS refused_units
 FROM (SELECT *, unnest(generate_series(1, len(half_offsets))) AS position
       FROM operations WHERE error IS NULL)
 """
@@ -72,6 +73,7 @@ heads AS (
         AND w.op_queue_offset < ranked.op_queue_offset
         AND w.producer_group = ranked.set_producer_group
         AND (w.transaction_id IS NULL OR w.transaction_id = ranked.set_transaction_id)
+        AND NOT list_contains(coalesce(w.refused_units, []), ranked.unit_offset)
     ) AS takes_effect
   FROM ranked
   WHERE rank = 1 AND status = 'PENDING' AND (discard_cause IS NULL OR $applies_late_ends)
@@ -91,6 +93,8 @@ SELECT r.queue_id, r.op_queue_offset, r.position, r.half_queue_offset, r.unit_of
 FROM ranked r
 LEFT JOIN heads h ON r.queue_id = h.queue_id AND r.unit_offset = h.unit_offset
 """
+
+ABSORBED = "absorbed"  # stands for a unit that its operation was decided for before: no row
 
 _VERDICT_ROWS = pa.schema(
     [*NAMINGS, ("unit_offset", pa.int64()), ("status", pa.string()),
@@ -143,6 +147,7 @@ def _single_namings(operations: pa.Table, landed_at: int) -> pa.Table:
         half_queue_offset=pc.list_element(operations["half_offsets"], 0),
         transaction_id=pc.list_element(operations["transaction_ids"], 0),
         landed_at=landed_at,
+        refused_units=None,
     )
 
 
@@ -159,7 +164,8 @@ def verdicts(
     """Put every naming to tests 2 to 5.
 
     Output: NAMINGS, the unit it names, its status, and `verdict`: `valid`, `waits` (its half is
-    still to come) or the reason of a conflict.
+    still to come), `absorbed` (its operation was refused for this set before) or the reason of a
+    conflict.
     """
     if namings.num_rows == 0:
         return _VERDICT_ROWS.empty_table()
@@ -180,11 +186,21 @@ def verdicts(
             (truth(pc.equal(found["status"], UNREADABLE)), "unreadable_half"),
             (~same(namings["producer_group"], found["producer_group"]), "wrong_producer_group"),
             (~same(namings["transaction_id"], found["transaction_id"]), "wrong_transaction_id"),
+            (_is_refused(namings["refused_units"], found["unit_offset"]), ABSORBED),
         ],
         "valid",
     )
     named = [found[name] for name in ("unit_offset", "status", "winner_offset", "discard_cause")]
     return pa.table([*namings.columns, *named, verdict], schema=_VERDICT_ROWS)
+
+
+def _is_refused(refused_units: pa.ChunkedArray, unit_offset: pa.ChunkedArray) -> Mask:
+    """Return for each naming whether its operation is a conflict for this unit already."""
+    refused = np.zeros(len(refused_units), bool)
+    if refused_units.null_count < len(refused_units):
+        pairs = zip(refused_units.to_pylist(), unit_offset.to_pylist(), strict=True)
+        refused[:] = [unit in (units or ()) for units, unit in pairs]
+    return refused
 
 
 def _known(
@@ -299,7 +315,7 @@ def conflicts(operations: pa.Table, verdicts: pa.Table, judged: pa.Table) -> pa.
         FROM operations WHERE error IS NOT NULL
         UNION ALL
         SELECT queue_id, op_queue_offset, half_queue_offset, verdict
-        FROM verdicts WHERE verdict NOT IN ('valid', 'waits')
+        FROM verdicts WHERE verdict NOT IN ('valid', 'waits', 'absorbed')
         UNION ALL
         SELECT queue_id, op_queue_offset, half_queue_offset, verdict
         FROM judged WHERE verdict NOT IN ('wins', 'waits')
@@ -314,6 +330,8 @@ def conflicts(operations: pa.Table, verdicts: pa.Table, judged: pa.Table) -> pa.
 def still_waiting(verdicts: pa.Table, judged: pa.Table) -> pa.Table:
     """Give the namings that wait for their half or, all of an operation's, for their set.
 
+    An operation that is refused for a discarded set (`end_after_discard`) stays so for its
+    positions that still wait, whatever lands there: `refused_units` says it.
     Output: NAMINGS.
     """
     if verdicts.num_rows == 0:
@@ -321,12 +339,18 @@ def still_waiting(verdicts: pa.Table, judged: pa.Table) -> pa.Table:
     return run(
         """
         SELECT v.queue_id, v.op_queue_offset, v.position, v.half_queue_offset, v.decision,
-          v.producer_group, v.transaction_id, v.cause, v.stored_at, v.landed_at
+          v.producer_group, v.transaction_id, v.cause, v.stored_at, v.landed_at,
+          CASE WHEN r.units IS NULL THEN v.refused_units
+            ELSE list_sort(list_distinct(list_concat(coalesce(v.refused_units, []), r.units)))
+          END AS refused_units
         FROM verdicts v
         LEFT JOIN (SELECT DISTINCT queue_id, op_queue_offset, unit_offset FROM judged
                    WHERE verdict = 'waits') j
           ON v.queue_id = j.queue_id AND v.op_queue_offset = j.op_queue_offset
           AND v.unit_offset = j.unit_offset AND v.verdict = 'valid'
+        LEFT JOIN (SELECT queue_id, op_queue_offset, list(unit_offset) AS units FROM judged
+                   WHERE verdict = 'end_after_discard' GROUP BY queue_id, op_queue_offset) r
+          ON v.queue_id = r.queue_id AND v.op_queue_offset = r.op_queue_offset
         WHERE v.verdict = 'waits' OR j.queue_id IS NOT NULL
         ORDER BY v.queue_id, v.op_queue_offset, v.position
         """,

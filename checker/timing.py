@@ -10,9 +10,11 @@ Source: TransactionalMessageServiceImpl.check (needDiscard, needSkip, isNeedChec
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pyarrow as pa
 
-from checker.frames import DUE, HALVES, Parameters
+from checker.frames import DUE, HALVES, Change, Decision, Parameters
 from checker.sql import run
 from checker.touched import is_named, join, may_be_due, split
 
@@ -111,26 +113,35 @@ def due_checks(rules: pa.Table, halves: pa.Table, check_rate_max: int) -> pa.Tab
     return run(_DUE, {"check_rate_max": check_rate_max}, rules=rules, halves=halves)
 
 
-def record_attempts(halves: pa.Table, attempts: pa.Table, sent_at: int) -> pa.Table:
+def record_attempts(decision: Decision, attempts: pa.Table, sent_at: int) -> Decision:
     """Count attempts to ask: c is T of the attempt; n grows only when Kafka acknowledged it.
 
-    Input: HALVES; attempts: queue_id, queue_offset, acknowledged. What could not be handed to
-    Kafka is no attempt and not in it.
-    Output: HALVES.
+    Input: attempts: queue_id, queue_offset, acknowledged. What could not be handed to Kafka is no
+    attempt and not in it.
+    Output: the decision with them in its state and its changes.
     """
     if attempts.num_rows == 0:
-        return halves
-    asked, left = split(halves, is_named(halves, attempts))
-    counted = run(
+        return decision
+    state, changes = decision.state, dict(decision.changes)
+    asked, left = split(state.halves, is_named(state.halves, attempts))
+    counted = _counted(asked, attempts, sent_at)
+    put, gone = changes["halves"].put, changes["halves"].left
+    others = put.filter(pa.array(~is_named(put, attempts)))
+    changes["halves"] = Change(pa.concat_tables([others, counted]), gone)
+    return replace(decision, state=replace(state, halves=join(left, counted)), changes=changes)
+
+
+def _counted(halves: pa.Table, attempts: pa.Table, sent_at: int) -> pa.Table:
+    """Return the halves that were asked about, with the attempt counted. Output: HALVES."""
+    return run(
         """
         SELECT h.* REPLACE (
           (h.check_times + CASE WHEN a.acknowledged THEN 1 ELSE 0 END)::INTEGER AS check_times,
-          CASE WHEN a.queue_id IS NULL THEN h.checked_at ELSE $sent_at::BIGINT END AS checked_at)
+          $sent_at::BIGINT AS checked_at)
         FROM halves h
-        LEFT JOIN attempts a ON h.queue_id = a.queue_id AND h.queue_offset = a.queue_offset
+        JOIN attempts a ON h.queue_id = a.queue_id AND h.queue_offset = a.queue_offset
         """,
         {"sent_at": sent_at},
-        halves=asked,
+        halves=halves,
         attempts=attempts,
     ).cast(halves.schema)
-    return join(left, counted)

@@ -66,6 +66,7 @@ class Applier:
 
     def _once(self, table: str, write: Callable[[], None]) -> None:
         if self.is_recovery and self.lake.has_epoch(table, self.plan.epoch):
+            self.lake.count(table, None)
             return
         write()
 
@@ -100,6 +101,7 @@ class Applier:
             .option("userMetadata", f"txlake.epoch={self.plan.epoch}")
             .save(self.lake.table_path(table))
         )
+        self.lake.count(table, None)
 
     def record(self, decision: Decision) -> dict[str, int]:
         """Write the narrow rows: operations, commands, and all that was decided but checks.
@@ -121,7 +123,6 @@ class Applier:
             "admin": (admin, {"epoch": plan.epoch}),
             "outcomes": (decision.outcomes, decided),
             "conflicts": (decision.conflicts, decided),
-            "delayed": (decision.delayed, {"epoch": plan.epoch}),
             "deliveries": (decision.deliveries, decided),
         }
         counts = {}
@@ -131,8 +132,12 @@ class Applier:
             rows = to_rows(frame, schema, **{k: v for k, v in values.items() if k in names})
             counts[table] = rows.num_rows
             if rows.num_rows:
-                self._once(table, lambda t=table, r=rows: self._append(t, r))  # type: ignore[misc]
+                self.append_once(table, rows)
         return counts
+
+    def append_once(self, table: str, rows: pa.Table) -> None:
+        """Add the epoch's rows to a table, unless it holds them."""
+        self._once(table, lambda: self._append(table, rows))
 
     def _append(self, table: str, rows: pa.Table) -> None:
         self.lake.append(table, rows, self.plan.epoch)
@@ -147,7 +152,7 @@ class Applier:
         )
         if rows.num_rows == 0:
             return
-        self._once("catalog", lambda: self._append("catalog", rows))
+        self.append_once("catalog", rows)
         for table_id in decision.new_topics["table_id"].to_pylist():
             self.lake.create_table(f"topics/{table_id}")
 

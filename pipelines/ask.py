@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from pipelines.kafka_topics import client_config
+from pipelines.kafka_topics import producer_config
 from storage.lake import Lake
 from storage.messages import read_messages
 from txlake import protocol as p
@@ -33,8 +33,6 @@ ATTEMPTS = pa.schema(
 )
 _BODY_COLUMNS = ["queue_id", "queue_offset", "keys", "tags", "properties", "raw_headers", "body"]
 _METADATA_TIMEOUT_S = 2.0
-# Room for headers and Kafka's own framing in a record beside its body.
-_RECORD_OVERHEAD = 512
 
 
 @dataclass
@@ -65,18 +63,15 @@ class Asker:
         client: Mapping[str, str],
         prefix: str,
         ask_timeout_ms: int,
-        record_bytes_max: int,
+        message_bytes_max: int,
     ) -> None:
         self._prefix = prefix
         self._timeout_s = ask_timeout_ms / 1000
-        self._record_bytes_max = record_bytes_max
         self._producer = Producer(
             {
-                **client_config(bootstrap_servers, client),
-                "acks": "all",
+                **producer_config(bootstrap_servers, client, message_bytes_max),
                 "linger.ms": 5,
                 "message.timeout.ms": ask_timeout_ms,
-                "message.max.bytes": record_bytes_max,
                 "queue.buffering.max.messages": 200_000,
                 "allow.auto.create.topics": "false",
                 "compression.type": "lz4",
@@ -106,7 +101,7 @@ class Asker:
             attempts.append(attempt)
         self._producer.flush(max(0.0, deadline - time.monotonic()))
         too_large = [attempt for attempt in attempts if attempt.is_too_large]
-        for attempt in too_large:  # the check topic takes less than we thought: without the body
+        for attempt in too_large:  # the check topic takes less than a message: without the body
             self._hand_over(attempt, None, deadline)
         if too_large:
             self._producer.flush(max(0.0, deadline - time.monotonic()))
@@ -132,12 +127,9 @@ class Asker:
             return None
 
     def _hand_over(self, attempt: _Attempt, body: bytes | None, deadline: float) -> bool:
-        row, headers = attempt.row, _headers(attempt.row, attempt.half)
-        size = _RECORD_OVERHEAD + sum(len(name) + len(value or b"") + 4 for name, value in headers)
-        if body is not None and size + len(body) > self._record_bytes_max:
-            body = None
-        if body is None and attempt.half["body"] is not None:
-            headers.append((p.BODY_OMITTED, b"true"))
+        row = attempt.row
+        is_omitted = body is None and attempt.half["body"] is not None
+        headers = _headers(row, attempt.half, is_omitted)
         while time.monotonic() < deadline:
             try:
                 self._producer.produce(
@@ -166,8 +158,9 @@ def _attempt_row(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _headers(
-    row: Mapping[str, Any], half: Mapping[str, Any]
+    row: Mapping[str, Any], half: Mapping[str, Any], is_body_omitted: bool
 ) -> list[tuple[str, str | bytes | None]]:
+    """Returns the check's own headers, in protocol order, and after them the user's."""
     attempt = _attempt_row(row)
     offsets = ",".join(map(str, row["half_offsets"]))
     headers: list[tuple[str, str | bytes | None]] = [
@@ -183,11 +176,13 @@ def _headers(
         (p.HALF_QUEUE_OFFSET, offsets.encode()),
         (p.CHECK_TIMES, str(row["check_times"]).encode()),
         (p.CHECK_ID, attempt["check_id"].encode()),
+        *([(p.BODY_OMITTED, b"true")] if is_body_omitted else ()),
     ]
     if half["raw_headers"] is not None:  # what does not fit text is sent as it came
-        raw = [(h["key"], h["value"]) for h in half["raw_headers"]]
-        return headers + [(key, value) for key, value in raw if key not in p.HALF_HEADERS]
-    return headers + [(key, value.encode()) for key, value in half["properties"] or ()]
+        users = [(header["key"], header["value"]) for header in half["raw_headers"]]
+    else:
+        users = [(key, value.encode()) for key, value in half["properties"] or ()]
+    return headers + [(key, value) for key, value in users if p.is_property(key)]
 
 
 def _halves(lake: Lake, due: pa.Table) -> Iterator[dict[str, Any]]:

@@ -35,7 +35,7 @@ def lake_options(command: Command) -> Command:
     command = click.option(
         "--conf", type=click.Path(dir_okay=False), help="The job's settings: they name the lake."
     )(command)
-    return click.option("--lake", "lake_path", help="The lake: a folder or a URI.")(command)
+    return click.option("--lake", "lake_path", help="The lake's folder.")(command)
 
 
 def conf_option(command: Command) -> Command:
@@ -48,13 +48,24 @@ def conf_option(command: Command) -> Command:
 def open_lake(lake_path: str | None, conf: str | None) -> Lake:
     """Open the lake that the options name.
 
-    Errors: NotALakeError, NewerLakeError, SettingsError; click's usage error without an option.
+    Errors: LakeError, SettingsError; click's usage error without an option.
     """
     from pipelines.settings import load
-    from storage.lake import Lake
 
     if lake_path is None and conf is None:
         raise click.UsageError("name the lake: --lake PATH, or --conf FILE")
-    lake = Lake(lake_path if lake_path is not None else load(str(conf)).lake.path)
+    return whole_lake(lake_path if lake_path is not None else load(str(conf)).lake.path)
+
+
+def whole_lake(path: str) -> Lake:
+    """Open a lake whose own tables hold what was committed.
+
+    Errors: LakeError.
+    """
+    from storage.lake import Lake
+    from storage.whole import require_readable
+
+    lake = Lake(path)
     lake.lake_id()
+    require_readable(lake)
     return lake

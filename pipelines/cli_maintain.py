@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pipelines.cli_lake import OperatorError, conf_option, output_option
+from pipelines.cli_lake import conf_option, output_option
 from pipelines.cli_records import check_result, settings_and_lake, who, write_or_tell
 from pipelines.screen import print_json, print_rows
 
@@ -47,7 +47,7 @@ def maintain(
     if dry_run:
         _foretell(settings, lake, output)
     elif offline:
-        _run(settings, output)
+        _run(settings, lake.path, output)
     else:
         _ask(settings, lake, *who(actor, reason), wait_s, output)
 
@@ -55,7 +55,9 @@ def maintain(
 def _foretell(settings: Settings, lake: Lake, output: str) -> None:
     """Say what a full round would do, table by table."""
     from storage.maintenance import Maintenance
+    from storage.whole import require_recorded
 
+    require_recorded(lake)
     maintenance = Maintenance(lake, settings.maintenance_limits())
     rows = []
     for table in maintenance.tables():
@@ -71,26 +73,24 @@ def _foretell(settings: Settings, lake: Lake, output: str) -> None:
     click.echo(f"{len(rows)} tables, {len(worth)} with something to do; nothing was changed")
 
 
-def _run(settings: Settings, output: str) -> None:
+def _run(settings: Settings, path: str, output: str) -> None:
     """Take every step of a full round, alone at the lake."""
     from pipelines.jvm_lock import held_without_jvm
     from pipelines.maintain import told
+    from storage.epochs import read_progress
     from storage.lake import Lake
     from storage.lock import LakeLock
     from storage.maintenance import Maintenance, Work
+    from storage.whole import require_whole
 
-    path = settings.lake.path
-    if "://" in path:
-        raise OperatorError(
-            f"{path} is on a shared store, where no lock says whether a job runs: leave out "
-            "--offline and the running job does it"
-        )
     lock = LakeLock(path, f"{socket.gethostname()}:{os.getpid()}:txlake maintain")
     began = time.monotonic()
     done = Work()
     try:
         with held_without_jvm(path):
-            maintenance = Maintenance(Lake(path, is_maintained=True), settings.maintenance_limits())
+            lake = Lake(path, is_maintained=True)
+            require_whole(lake, read_progress(lake), is_alone=True)
+            maintenance = Maintenance(lake, settings.maintenance_limits())
             for table in maintenance.tables():
                 done = sum(maintenance.steps(table, is_full=True), done)
     finally:

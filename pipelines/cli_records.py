@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pipelines.cli_lake import Command, OperatorError, conf_option
+from pipelines.cli_lake import Command, OperatorError, conf_option, whole_lake
 from pipelines.screen import print_json
 
 if TYPE_CHECKING:
@@ -52,12 +52,9 @@ def _login() -> str:
 def settings_and_lake(conf: str) -> tuple[Settings, Lake]:
     """Open the lake that the job's settings name."""
     from pipelines.settings import load
-    from storage.lake import Lake
 
     settings = load(conf)
-    lake = Lake(settings.lake.path)
-    lake.lake_id()
-    return settings, lake
+    return settings, whole_lake(settings.lake.path)
 
 
 def write_or_tell(

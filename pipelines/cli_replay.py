@@ -23,7 +23,7 @@ _SHOWN = 20
 
 
 @click.command()
-@click.option("--lake", "path", required=True, help="The lake: a folder or a URI.")
+@click.option("--lake", "path", required=True, help="The lake's folder.")
 @click.option("--verify", "is_verify", is_flag=True, help="Compare every row; 3 on a difference.")
 @click.option("--into", metavar="NEW_LAKE", help="Rebuild the lake there.")
 @click.option("--what-if", "changes", metavar="KEY=VALUE", multiple=True,

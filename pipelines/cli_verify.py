@@ -36,7 +36,7 @@ def epochs_option(command: Command) -> Command:
 
 
 @click.command()
-@click.option("--lake", "path", required=True, help="Where the lake is: a folder or a URI.")
+@click.option("--lake", "path", required=True, help="The lake's folder.")
 @epochs_option
 @click.option(
     "-o", "output", type=click.Choice(["text", "json"]), default="text", show_default=True

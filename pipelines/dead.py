@@ -19,8 +19,10 @@ from pipelines.explain.rows import Row, is_in_set, newest_epochs, plain
 from pipelines.explain.target import plain_target
 from storage.lake import Lake
 from storage.pruned import Bounds, read_pruned
+from storage.whole import require_readable
 from txlake.protocol import CHECK_MAX_TOPIC, UNDELIVERABLE_TOPIC
 
+_OWN_TOPICS = (CHECK_MAX_TOPIC, UNDELIVERABLE_TOPIC)
 COLUMNS: Final = (
     "target", "real_topic", "producer_group", "transaction_id", "keys", "reason", "since",
 )  # fmt: skip
@@ -81,9 +83,13 @@ def dead_messages(messages: pa.Table, delivered: pa.Table) -> pa.Table:
 
 
 def read_dead(lake: Lake) -> list[Row]:
-    """Read all that is dead: halves, then messages. Output: COLUMNS; `since` in ms."""
+    """Read all that is dead: halves, then messages. Output: COLUMNS; `since` in ms.
+
+    Errors: BrokenLakeError.
+    """
     epoch, _ = newest_epochs(lake)
-    tables = _tables(lake)
+    tables = _tables(lake, epoch)
+    require_readable(lake, [tables[topic] for topic in _OWN_TOPICS if topic in tables])
     rows: list[Row] = []
     if CHECK_MAX_TOPIC in tables:
         rows += plain(_read_halves(lake, tables[CHECK_MAX_TOPIC], epoch))
@@ -94,8 +100,10 @@ def read_dead(lake: Lake) -> list[Row]:
     return rows
 
 
-def _tables(lake: Lake) -> Mapping[str, str]:
-    rows = read_pruned(lake, "catalog", ["topic", "table_id"], {}).to_pylist()
+def _tables(lake: Lake, epoch: int) -> Mapping[str, str]:
+    """Give the tables of topics; of an epoch that is not committed they may not be made yet."""
+    until: Bounds = {"epoch": (None, epoch)}
+    rows = read_pruned(lake, "catalog", ["topic", "table_id"], until).to_pylist()
     return {row["topic"]: f"topics/{row['table_id']}" for row in rows}
 
 
@@ -158,9 +166,10 @@ def undeliverable_at(lake: Lake, queue_offset: int) -> tuple[list[Row], bool]:
     Output: rows of `checker.frames.UNDELIVERABLE`, and whether it was delivered since.
     """
     epoch, _ = newest_epochs(lake)
-    tables = _tables(lake)
+    tables = _tables(lake, epoch)
     if UNDELIVERABLE_TOPIC not in tables:
         return [], False
+    require_readable(lake, [tables[UNDELIVERABLE_TOPIC]])
     bounds: Bounds = {"epoch": (None, epoch), "queue_offset": [queue_offset]}
     found = read_pruned(lake, tables[UNDELIVERABLE_TOPIC], _UNDELIVERABLE_COLUMNS, bounds)
     rows = [

@@ -11,13 +11,14 @@ import pyarrow.compute as pc
 from checker.frames import Parameters
 from checker.sql import run
 from pipelines.explain.rows import Row, newest_epochs, plain
+from pipelines.restore import rows_of_state
+from storage.epochs import snapshot_before
 from storage.lake import Lake
 from storage.pruned import Bounds, read_pruned
 
 COLUMNS: Final = (
     "target", "deliver_at", "level", "real_topic", "producer_group", "transaction_id", "keys",
 )  # fmt: skip
-_PLACE = ["source", "queue_id", "queue_offset"]
 _MESSAGE = [
     "queue_id", "queue_offset", "delay_level", "producer_group", "transaction_id", "keys",
 ]  # fmt: skip
@@ -67,15 +68,7 @@ def read_waiting(
     epoch, epochs = newest_epochs(lake)
     newest = epochs.get(epoch)
     parameters = Parameters() if newest is None else newest.parameters
-    until: Bounds = {"epoch": (None, epoch)}
-    delayed = run(
-        """
-        SELECT d.* FROM delayed d ANTI JOIN done x ON d.source = x.source
-          AND d.queue_id = x.queue_id AND d.queue_offset = x.queue_offset
-        """,
-        delayed=read_pruned(lake, "delayed", [*_PLACE, "deliver_at", "real_topic"], until),
-        done=read_pruned(lake, "deliveries", _PLACE, until),
-    )
+    delayed = rows_of_state(lake, "delayed", epoch, snapshot_before(lake, epoch))
     values = {
         "levels": len(parameters.delay_levels_ms),
         "topic": topic,

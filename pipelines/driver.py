@@ -97,8 +97,7 @@ class Driver:
 
     def _run_alone(self, lake: Lake) -> None:
         settings = self._settings
-        if lake.exists():
-            lake.lake_id()
+        lake.check()
         lock = LakeLock(lake.path, self.owner)
         try:
             spark = start_session("txlake", settings.spark, lock.fds)

@@ -6,7 +6,8 @@
 3. Decide: `checker`, narrow columns only.
 4. Apply: land half, op, schedule, admin; outcomes, conflicts, delayed, deliveries; topic tables.
 5. Ask: due checks, one row an attempt.
-6. Commit: the `committed` row. Now and then a snapshot of the state before it.
+6. Commit: what the epoch changed in the state, now and then with a snapshot of it; then the
+   `committed` row.
 
 What happens when a step fails: the epoch stays planned, in-memory state is thrown away, and the
 next start runs the epoch again from step 3; tables that hold it are skipped.
@@ -14,7 +15,6 @@ next start runs the epoch again from step 3; tables that hold it are skipped.
 
 from __future__ import annotations
 
-import datetime as dt
 import itertools
 import time
 from collections.abc import Callable, Mapping
@@ -34,12 +34,14 @@ from pipelines.ask import Asks
 from pipelines.errors import LostInputError, OwnerError, StartError
 from pipelines.gather import Batch, empty_batch, inputs_of, read_again, read_batch
 from pipelines.kafka_topics import KafkaTopics, Place
-from pipelines.restore import restore, topics_before
+from pipelines.restore import FRAMES, change_rows, restore, topics_before
 from storage import schemas
-from storage.epochs import Plan, Progress, Range, committed_row, planned_row, read_progress
+from storage.epoch_log import EpochLog
+from storage.epochs import Plan, Progress, Range, read_progress
 from storage.kafka_rows import ADMIN, HALF, KINDS, OP, WireLimits
 from storage.lake import Lake
 from storage.rows import instant, to_rows
+from storage.whole import require_whole
 from txlake.protocol import PING
 
 if TYPE_CHECKING:
@@ -122,6 +124,7 @@ class Epochs:
         self._state = State()
         self._last: Plan | None = None
         self._newest: Plan | None = None  # is the last, or planned and not committed yet
+        self._log = EpochLog(lake)
         self._horizons: tuple[Horizon, ...] = ()
         self._asked: Horizon | None = None
         self._cluster_id = ""
@@ -145,9 +148,13 @@ class Epochs:
         return self._newest
 
     def take_up(self) -> Progress:
-        """Rebuild the state from the lake. Output: where its epochs stand."""
+        """Read the state from the lake, if that is whole. Output: where its epochs stand.
+
+        Errors: BrokenLakeError when something is not there that was committed.
+        """
         self._lake.forget()
         progress = read_progress(self._lake)
+        require_whole(self._lake, progress, is_alone=True)
         self._take_up(progress)
         return progress
 
@@ -165,8 +172,8 @@ class Epochs:
         return plan
 
     def _take_up(self, progress: Progress) -> None:
-        half_topic = self._settings.limits.topics[HALF]
-        self._state = restore(self._lake, progress, half_topic)
+        self._state = restore(self._lake, progress)
+        self._log.take_up(progress)
         self._last = self._newest = progress.last
         landed = {} if progress.last is None else progress.last.landed()
         self._horizons = still_ahead(itertools.chain(*map(_horizons, progress.recent)), landed)
@@ -313,7 +320,7 @@ class Epochs:
         plan = self._plan(epoch_at, ranges)
         if gathered.batch is None and not self._is_something_due(plan):
             return None
-        self._lake.append("epochs", planned_row(plan, _now()), plan.epoch)
+        self._log.plan(plan)
         self._check_owner(plan)
         self._newest, self._asked = plan, None
         steps.done("plan")
@@ -357,6 +364,7 @@ class Epochs:
             parameters={
                 **asdict(self._settings.parameters),
                 _WIRE: asdict(self._settings.limits),
+                _SNAPSHOT_EPOCHS: self._settings.snapshot_epochs,
             },
             owner=self._settings.owner,
             rule_version=RULE_VERSION,
@@ -438,22 +446,17 @@ class Epochs:
             futures += applier.deliver(decision, self._pool)
             counts = applier.record(decision)
             _raise_first(landed)
-            after = self._ask(plan, decision, is_recovery, counts)
+            decision = self._ask(plan, decision, is_recovery, counts)
             steps.done("ask")
+            after = decision.state
+            futures += self._record_state(applier, decision, counts)
         finally:
             wait(futures)
         _raise_first(futures)
         steps.done("apply")
-        if self._is_snapshot_due(plan):
-            self._snapshot(plan, after, counts, is_recovery)
-            steps.done("snapshot")
         counts |= _counts(batch, decision)
         self._check_owner(plan)
-        self._lake.append(
-            "epochs",
-            committed_row(plan, _now(), _offsets(after.next_offsets), counts, steps.step_ms),
-            plan.epoch,
-        )
+        self._log.commit(plan, _offsets(after.next_offsets), counts, steps.step_ms)
         self._state, self._last, self._newest = after, plan, plan
         self._horizons = still_ahead((*self._horizons, *_horizons(plan)), plan.landed())
         self.epochs_run += 1
@@ -469,14 +472,16 @@ class Epochs:
         return earliest
 
     def _is_snapshot_due(self, plan: Plan) -> bool:
-        return plan.epoch % self._settings.snapshot_epochs == 0
+        interval = plan.parameters.get(_SNAPSHOT_EPOCHS)  # a backfill from files has none
+        return interval is not None and plan.epoch % interval == 0
 
     def _ask(
         self, plan: Plan, decision: Decision, is_recovery: bool, counts: dict[str, int]
-    ) -> State:
+    ) -> Decision:
         """Ask what is due and record each attempt; a recovery asks again unless it is recorded."""
         if is_recovery and self._lake.has_epoch("checks", plan.epoch):
             attempts = self._lake.read("checks", where=pc.field("epoch") == plan.epoch)
+            self._lake.count("checks", None)
         else:
             attempts = self._asker.ask(self._lake, decision.due)
             rows = to_rows(
@@ -484,18 +489,28 @@ class Epochs:
             )
             self._lake.append("checks", rows, plan.epoch)
         counts["checks"] = attempts.num_rows
-        halves = record_attempts(decision.state.halves, attempts, plan.epoch_at)
-        return replace(decision.state, halves=halves)
+        return record_attempts(decision, attempts, plan.epoch_at)
 
-    def _snapshot(
-        self, plan: Plan, state: State, counts: dict[str, int], is_recovery: bool
-    ) -> None:
-        for table, frame in (("waiting", state.waiting), ("pending", state.halves)):
-            if not (is_recovery and self._lake.has_epoch(table, plan.epoch)):
-                rows = to_rows(frame, schemas.TABLES[table], epoch=plan.epoch)
-                self._lake.append(table, rows, plan.epoch)
-            counts[table] = frame.num_rows
-        counts["snapshot"] = 1
+    def _record_state(
+        self, applier: Applier, decision: Decision, counts: dict[str, int]
+    ) -> list[Future[None]]:
+        """Start writing what the epoch changed in the state, and now and then all of it."""
+        plan = applier.plan
+        is_snapshot = self._is_snapshot_due(plan)
+        tables = {
+            table: change_rows(
+                table, decision.changes[frame], decision.state if is_snapshot else None, plan.epoch
+            )
+            for table, frame in FRAMES.items()
+        }
+        counts |= {table: rows.num_rows for table, rows in tables.items()}
+        if is_snapshot:
+            counts["snapshot"] = 1
+        return [
+            self._pool.submit(applier.append_once, table, rows)
+            for table, rows in tables.items()
+            if rows.num_rows
+        ]
 
     def close(self) -> None:
         """Wait for what is being written and give the threads back."""
@@ -515,10 +530,6 @@ def _asked(epoch_at: int, asked_at: int | None, ranges: tuple[Range, ...]) -> tu
     return Horizon(asked_at, before), at_t
 
 
-def _now() -> dt.datetime:
-    return dt.datetime.now(dt.timezone.utc)
-
-
 def _raise_first(futures: list[Future[None]]) -> None:
     for future in futures:
         future.result()
@@ -528,12 +539,15 @@ def _offsets(frame: pa.Table) -> dict[tuple[str, int], int]:
     return {(r["topic"], r["queue_id"]): r["next_offset"] for r in frame.to_pylist()}
 
 
-_WIRE = "wire"  # the key of a plan's parameters under which decoding's limits stand
+# Keys of a plan's parameters that are no parameter of the rules: decoding's limits, and how many
+# epochs lie between two snapshots. An epoch that is run again takes one if the first run did.
+_WIRE, _SNAPSHOT_EPOCHS = "wire", "snapshot_epochs"
 
 
 def plan_parameters(plan: Plan) -> Parameters:
     """Give the rules' parameters in force at an epoch."""
-    values: dict[str, Any] = {k: v for k, v in plan.parameters.items() if k != _WIRE}
+    others = (_WIRE, _SNAPSHOT_EPOCHS)
+    values: dict[str, Any] = {k: v for k, v in plan.parameters.items() if k not in others}
     values = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
     return Parameters(**values)
 

@@ -49,8 +49,6 @@ class JvmLock:
 
     def __init__(self, spark: SparkSession, lake_path: str) -> None:
         self._file: Any = None
-        if "://" in lake_path:
-            return
         jvm: Any = spark._jvm
         file = jvm.java.io.RandomAccessFile(f"{lake_path}/{_NAME}", "rw")
         if file.getChannel().tryLock() is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -28,6 +29,9 @@ from txlake import protocol as p
 Place = tuple[str, int]  # Kafka topic, partition
 _REQUEST_TIMEOUT_S = 10.0
 _TIMESTAMP_TYPE = "message.timestamp.type"
+_BATCH_BYTES_MAX = "max.message.bytes"
+
+log = logging.getLogger("txlake.kafka")
 
 
 def client_config(bootstrap_servers: str, client: Mapping[str, str]) -> dict[str, Any]:
@@ -37,6 +41,17 @@ def client_config(bootstrap_servers: str, client: Mapping[str, str]) -> dict[str
         "bootstrap.servers": bootstrap_servers,
         "log_level": 0,
         "error_cb": lambda error: None,
+    }
+
+
+def producer_config(
+    bootstrap_servers: str, client: Mapping[str, str], message_bytes_max: int
+) -> dict[str, Any]:
+    """Returns the settings of a producer of the job's: a record at the limit goes out whole."""
+    return {
+        **client_config(bootstrap_servers, client),
+        "acks": "all",
+        "message.max.bytes": p.batch_bytes_max(message_bytes_max),
     }
 
 
@@ -54,6 +69,8 @@ class KafkaTopics:
         kafka = settings.kafka
         self.names = dict(own_names)
         self._settings = settings
+        self._message_bytes_max = settings.transaction.message_bytes_max
+        self._batch_bytes_max = p.batch_bytes_max(self._message_bytes_max)
         self._config = client_config(kafka.bootstrap_servers, kafka.client)
         self._admin = AdminClient(self._config)
         self._producer: Producer | None = None
@@ -83,7 +100,10 @@ class KafkaTopics:
         return dict(topics)
 
     def create_missing(self) -> None:
-        """Make our topics where they are missing, with broker time as the time of a record."""
+        """Makes our topics where they are missing.
+
+        They have broker time as the time of a record, and take a record at message_bytes_max.
+        """
         existing = self._existing()
         levels = len(p.delay_levels_ms(self._settings.delay.levels))
         partitions = {
@@ -92,8 +112,12 @@ class KafkaTopics:
             SCHEDULE: levels + 1,
             ADMIN: 1,
         }
+        config = {
+            _TIMESTAMP_TYPE: "LogAppendTime",
+            _BATCH_BYTES_MAX: str(self._batch_bytes_max),
+        }
         missing = [
-            NewTopic(name, partitions[kind], config={_TIMESTAMP_TYPE: "LogAppendTime"})
+            NewTopic(name, partitions[kind], config=config)
             for kind, name in self.names.items()
             if name not in existing
         ]
@@ -122,8 +146,10 @@ class KafkaTopics:
             return False
 
     def check(self, needs_append_time: bool = True) -> None:
-        """Check what the rules rest on: LogAppendTime, and op partitions for all half partitions.
+        """Checks what the rules rest on: LogAppendTime, and op partitions for all half partitions.
 
+        Topics that take no record at message_bytes_max are warned of: Kafka refuses such a record,
+        its producer is told, and nothing is lost.
         Errors: StartError naming the topic and both values.
         """
         existing = self._existing()
@@ -146,8 +172,12 @@ class KafkaTopics:
                 f"{self.names[ADMIN]} has {admins} partitions: commands take effect in the order "
                 "of one partition; make the topic again with 1"
             )
+        self._check_configs(needs_append_time)
+
+    def _check_configs(self, needs_append_time: bool) -> None:
         resources = [ConfigResource(ResourceType.TOPIC, name) for name in self.names.values()]
         futures = self._admin.describe_configs(resources, request_timeout=_REQUEST_TIMEOUT_S)
+        small = []
         for resource, config in zip(
             futures, self._wait(futures.values(), "topic settings"), strict=True
         ):
@@ -157,6 +187,15 @@ class KafkaTopics:
                     f"topic {resource.name} has {_TIMESTAMP_TYPE}={found}: broker time decides "
                     "here; set it to LogAppendTime"
                 )
+            batch_bytes_max = int(config[_BATCH_BYTES_MAX].value)
+            if batch_bytes_max < self._batch_bytes_max:
+                small.append(f"{resource.name} has {batch_bytes_max}")
+        if small:
+            log.warning(
+                "Kafka may refuse records of message_bytes_max = %d bytes, which need a topic's "
+                "%s=%d: %s; raise it, or lower message_bytes_max",
+                self._message_bytes_max, _BATCH_BYTES_MAX, self._batch_bytes_max, ", ".join(small),
+            )  # fmt: skip
 
     def topic_ids(self) -> dict[str, str]:
         """Give the id of each topic that there is: a topic made again is another log."""
@@ -220,7 +259,9 @@ class KafkaTopics:
     def ping(self, owner: str) -> tuple[int, int]:
         """Write a PING to the admin topic. Output: its offset, and the broker's clock in ms."""
         if self._producer is None:
-            self._producer = Producer({**self._config, "acks": "all", "linger.ms": 0})
+            kafka = self._settings.kafka
+            config = producer_config(kafka.bootstrap_servers, kafka.client, self._message_bytes_max)
+            self._producer = Producer({**config, "linger.ms": 0})
         seen: list[Any] = []
         headers: list[tuple[str, str | bytes | None]] = [
             (p.COMMAND, p.PING.encode()),

@@ -12,7 +12,7 @@ from confluent_kafka.admin import AdminClient
 
 from pipelines.errors import KafkaAwayError, LostInputError, StartError
 from pipelines.explain.rows import Row, newest_epochs, plain
-from pipelines.kafka_topics import client_config
+from pipelines.kafka_topics import producer_config
 from pipelines.settings import KafkaSettings
 from storage.kafka_rows import ADMIN, OP
 from storage.lake import Lake
@@ -61,7 +61,7 @@ def write(kafka: KafkaSettings, record: Record, cluster_id: str) -> int:
     Errors: KafkaAwayError, LostInputError, StartError: one sentence each, nothing was written.
     """
     topic = kafka.topics()[record.kind]
-    config = client_config(kafka.bootstrap_servers, kafka.client)
+    config = producer_config(kafka.bootstrap_servers, kafka.client, p.MESSAGE_BYTES_MAX)
     try:
         # Asked without a name: asking for a name may create the topic.
         cluster = AdminClient(config).list_topics(timeout=_TIMEOUT_S)
@@ -83,7 +83,7 @@ def write(kafka: KafkaSettings, record: Record, cluster_id: str) -> int:
 
 
 def _produce(config: dict[str, object], topic: str, record: Record) -> int:
-    producer = Producer({**config, "acks": "all", "linger.ms": 0})
+    producer = Producer({**config, "linger.ms": 0})
     reports: list[tuple[object, object]] = []
     try:
         producer.produce(

@@ -96,7 +96,9 @@ class TransactionSettings:
     half_retention_ms: int = field(default=259_200_000, metadata=_whole(1))
     check_rate_max: int = field(default=50_000, metadata=_whole(1))
     ask_timeout_ms: int = field(default=5_000, metadata=_whole(1, _DAY_MS))
-    message_bytes_max: int = field(default=p.MESSAGE_BYTES_MAX, metadata=_whole(1, 2**31 - 1))
+    message_bytes_max: int = field(
+        default=p.MESSAGE_BYTES_MAX, metadata=_whole(1, p.MESSAGE_BYTES_LARGEST)
+    )
     messages_max: int = field(default=p.MESSAGES_MAX, metadata=_whole(1, 1_000_000))
     late_end_policy: str = field(default="apply", metadata=_one_of("apply", "reject"))
     orphan_operation_ttl_ms: int = field(default=3_600_000, metadata=_whole(1_000))

@@ -28,7 +28,6 @@ from checker.frames import (
     Parameters,
     State,
 )
-from checker.operations import namings
 from pipelines.explain import words
 from pipelines.explain.rows import Found, Row
 from pipelines.explain.units import Unit, units_of
@@ -96,10 +95,8 @@ def _decide(
     queues = sorted({unit.queue_id for unit in units})
     ends = {queue: 0 if newest is None else newest.half_end(queue) for queue in queues}
     state = State(
-        halves=_frame([half for unit in units for half in unit.halves()], HALVES),
-        waiting=pa.concat_tables(
-            [NAMINGS.empty_table(), *(_waiting(unit, ends) for unit in units)]
-        ),
+        halves=_frame([half for unit in units for half in unit.halves], HALVES),
+        waiting=_frame(found.namings, NAMINGS),
         delayed=_frame(_delayed(found), DELAYED),
         topics=topics_before(lake, found.epoch + 1),
     )
@@ -112,31 +109,6 @@ def _frame(rows: Sequence[Row], schema: pa.Schema) -> pa.Table:
     return pa.Table.from_pylist(
         [{name: row.get(name) for name in schema.names} for row in rows], schema=schema
     )
-
-
-def _waiting(unit: Unit, ends: dict[int, int]) -> pa.Table:
-    """Give the namings that wait: of this unit, and of halves of its queue still to come."""
-    expired = {(row["op_queue_offset"], row["half_queue_offset"]) for row in unit.found.conflicts}
-    rows = [
-        {**op, "op_queue_offset": op["queue_offset"], "cause": _cause(op)}
-        for op in unit.found.operations
-        if op["queue_id"] == unit.queue_id and op["error"] is None and op["decision"] != p.UNKNOWN
-    ]
-    waiting = {op["queue_offset"] for op in unit.waiting}
-    kept = []
-    for naming in namings(_frame(rows, OPERATIONS), 0).to_pylist():
-        op_offset, half_offset = naming["op_queue_offset"], naming["half_queue_offset"]
-        is_to_come = half_offset >= ends[unit.queue_id]
-        is_of_unit = half_offset in unit.offsets and op_offset in waiting
-        if (is_to_come or is_of_unit) and (op_offset, half_offset) not in expired:
-            kept.append(naming)
-    return _frame(kept, NAMINGS)
-
-
-def _cause(op: Row) -> str:
-    if op["actor"] is not None:
-        return "operator"
-    return "check_answer" if op["from_check"] else "operation"
 
 
 def _ended(unit: Unit) -> pa.Table:

@@ -44,11 +44,11 @@ def text_lists(texts: pa.Array) -> pa.Array:
 class Headers:
     """The headers of a frame's records.
 
-    Input: a column of HEADERS, null counts as none; the names that can be looked up; so many of
-    them, the first ones, are the protocol's, and every other name is the user's.
+    Input: a column of HEADERS, null counts as none; the names that can be looked up: the
+    protocol's. Every other name is the user's.
     """
 
-    def __init__(self, column: pa.ChunkedArray, names: Sequence[str], own_names: int) -> None:
+    def __init__(self, column: pa.ChunkedArray, names: Sequence[str]) -> None:
         lists = column.combine_chunks().cast(HEADERS)
         if isinstance(lists, pa.ChunkedArray):
             lists = pa.concat_arrays(lists.chunks) if lists.num_chunks else pa.array([], HEADERS)
@@ -62,7 +62,7 @@ class Headers:
         known = pc.index_in(self._names, value_set=pa.array(names, pa.string()))
         self._codes = pc.fill_null(known, -1).to_numpy(zero_copy_only=False)
         self._code_of = {name: code for code, name in enumerate(names)}
-        self._is_user = (self._codes < 0) | (self._codes >= own_names)
+        self._is_user = self._codes < 0
         self._texts = as_text(self._values)
         self._is_text = truth(self._texts.is_valid())
         self._is_repeated = self._repeated()

@@ -8,14 +8,17 @@ one commit point. An epoch that is planned and not committed is finished before 
 from __future__ import annotations
 
 import datetime as dt
+import hashlib
 import json
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from storage.errors import WAY_BACK, BrokenLakeError
+from storage.pruned import Bounds, read_pruned
 from storage.rows import instant, milliseconds
 from storage.schemas import EPOCHS
 
@@ -23,7 +26,9 @@ if TYPE_CHECKING:
     from storage.lake import Lake
 
 PLANNED, COMMITTED = "planned", "committed"
+_DIGEST_CHARACTERS = 32  # 128 bits: found by accident never, and nobody signs with it
 Place = tuple[str, int]
+_RowT = TypeVar("_RowT", bound=Mapping[str, Any])
 
 
 @dataclass(frozen=True)
@@ -44,6 +49,14 @@ class Range:
     def place(self) -> Place:
         """Give the Kafka partition."""
         return self.topic, self.partition
+
+
+@dataclass(frozen=True)
+class TableAt:
+    """A table after an epoch: at least this Delta version, exactly so many rows."""
+
+    version: int
+    rows: int
 
 
 @dataclass(frozen=True)
@@ -120,8 +133,9 @@ def committed_row(
     next_offsets: Mapping[tuple[str, int], int],
     counts: Mapping[str, int],
     step_ms: Mapping[str, int],
+    tables: Mapping[str, TableAt],
 ) -> pa.Table:
-    """Give the commit point; its `next_offsets` are those after the epoch."""
+    """Give the commit point; its `next_offsets` are those after the epoch, as `tables` are."""
     return _row(
         plan,
         COMMITTED,
@@ -129,7 +143,35 @@ def committed_row(
         next_offsets=_offset_rows(next_offsets),
         counts=sorted(counts.items()),
         step_ms=sorted(step_ms.items()),
+        tables=[{"table": table, **asdict(at)} for table, at in sorted(tables.items())],
     )
+
+
+def chained(row: pa.Table, before: str) -> tuple[pa.Table, str]:
+    """Return the row with its digest, and that digest.
+
+    Input: the digest of the row before it; of the first row the lake's id.
+    """
+    digest = digest_of(row.to_pylist()[0], before)
+    place = EPOCHS.get_field_index("digest")
+    return row.set_column(place, EPOCHS.field(place), pa.array([digest])), digest
+
+
+def digest_of(row: Mapping[str, Any], before: str) -> str:
+    """Return what stands for a row and, by the digest before it, for all rows before it."""
+    content = {name: value for name, value in row.items() if name != "digest"}
+    text = json.dumps([before, content], sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:_DIGEST_CHARACTERS]
+
+
+def in_chain(rows: Iterable[_RowT]) -> list[_RowT]:
+    """Return rows of `epochs` in the order in which they were written."""
+    return sorted(rows, key=lambda row: (row["epoch"], row["state"] != PLANNED))
+
+
+def tables_of(row: Mapping[str, Any]) -> dict[str, TableAt]:
+    """Read what a committed row says of tables; nothing in a lake of format 1."""
+    return {at["table"]: TableAt(at["version"], at["rows"]) for at in row.get("tables") or ()}
 
 
 def plan_of(row: Mapping[str, Any]) -> Plan:
@@ -159,8 +201,8 @@ def next_offsets_of(row: Mapping[str, Any]) -> dict[tuple[str, int], int]:
 class Progress:
     """Where the epochs stand.
 
-    `last`: the newest committed plan. `unfinished`: the plan to finish first. `next_offsets`: after
-    `last`. `recent`: the newest plans, for C(q).
+    `last`: the newest committed plan. `unfinished`: the plan to finish first. `next_offsets` and
+    `tables`: after `last`. `recent`: the newest plans, for C(q). `digest`: of the newest row.
     """
 
     last: Plan | None
@@ -168,36 +210,81 @@ class Progress:
     next_offsets: Mapping[tuple[str, int], int]
     recent: tuple[Plan, ...]
     snapshot_epoch: int | None
+    tables: Mapping[str, TableAt] = field(default_factory=dict)
+    digest: str = ""
 
     @property
     def next_epoch(self) -> int:
         """Give the number of the epoch to plan next."""
         return 1 if self.last is None else self.last.epoch + 1
 
+    @property
+    def newest_epoch(self) -> int:
+        """Return the number of the newest epoch that is planned; 0 when there is none."""
+        return self.next_epoch if self.unfinished is not None else self.next_epoch - 1
 
+
+SNAPSHOT_EPOCHS_MAX: Final = 500  # the most epochs that settings allow between two snapshots
 _RECENT_EPOCHS = 1000  # older plans only matter to a job that lags by more epochs than this
+NO_PROGRESS: Final = Progress(None, None, {}, (), None)
 
 
 def read_progress(lake: Lake, until: int | None = None) -> Progress:
     """Read where the epochs stand; older rows than are needed are not read.
 
     Input: `until`: where they stood when this epoch was the newest.
+    Errors: BrokenLakeError when a planned row is missing.
     """
     newest = lake.last("epochs", "epoch")
     if newest is None:
-        return Progress(None, None, {}, (), None)
+        return NO_PROGRESS
     newest = newest if until is None else min(newest, until)
     recent = (pc.field("epoch") > newest - _RECENT_EPOCHS) & (pc.field("epoch") <= newest)
     rows = lake.read("epochs", where=recent).to_pylist()
     committed = {row["epoch"]: row for row in rows if row["state"] == COMMITTED}
     plans = {row["epoch"]: row for row in rows if row["state"] == PLANNED}
+    lacking = sorted((committed.keys() | {newest}) - plans.keys())
+    if lacking:
+        raise BrokenLakeError(
+            f"the table epochs of the lake {lake.path} has no planned row of epoch {lacking[0]}: "
+            f"{WAY_BACK}"
+        )
     last_epoch = max(committed, default=None)
     unfinished = plans[newest] if newest not in committed else None
     snapshots = [e for e, row in committed.items() if "snapshot" in dict(row["counts"])]
+    snapshot_epoch = max(snapshots, default=None)
+    newest_row = unfinished or committed[newest]
     return Progress(
         last=None if last_epoch is None else plan_of(plans[last_epoch]),
         unfinished=None if unfinished is None else plan_of(unfinished),
         next_offsets={} if last_epoch is None else next_offsets_of(committed[last_epoch]),
         recent=tuple(plan_of(plans[epoch]) for epoch in sorted(committed)),
-        snapshot_epoch=max(snapshots, default=None),
+        snapshot_epoch=snapshot_epoch,
+        tables=_tables(lake, committed, snapshot_epoch, min(plans)),
+        digest=newest_row.get("digest") or "",
     )
+
+
+def snapshot_before(lake: Lake, epoch: int) -> int | None:
+    """Return the newest epoch up to this one that has a snapshot; None where none is near."""
+    bounds: Bounds = {"epoch": (epoch - SNAPSHOT_EPOCHS_MAX, epoch), "state": [COMMITTED]}
+    rows = read_pruned(lake, "epochs", ["epoch", "counts"], bounds).to_pylist()
+    return max((row["epoch"] for row in rows if "snapshot" in dict(row["counts"])), default=None)
+
+
+def _tables(
+    lake: Lake, committed: Mapping[int, Mapping[str, Any]], snapshot_epoch: int | None, first: int
+) -> dict[str, TableAt]:
+    """Return what the newest committed row that names a table says of it.
+
+    A snapshot's row names all of them. Input: the rows from epoch `first` on.
+    """
+    earlier: list[Mapping[str, Any]] = []
+    if snapshot_epoch is None and first > 1 and "tables" in lake.dataset("epochs").schema.names:
+        before = (pc.field("epoch") < first) & (pc.field("state") == COMMITTED)
+        earlier = lake.read("epochs", ["epoch", "tables"], before).to_pylist()
+    wanted = [row for epoch, row in committed.items() if epoch >= (snapshot_epoch or 0)]
+    tables: dict[str, TableAt] = {}
+    for row in sorted([*earlier, *wanted], key=lambda row: int(row["epoch"])):
+        tables |= tables_of(row)
+    return tables

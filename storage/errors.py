@@ -4,10 +4,22 @@ LakeError
 |-- NotALakeError       there is no lake at that path, or something else is
 |-- UnfinishedLakeError a rebuild has begun it and not ended
 |-- NewerLakeError      a newer version made it
+|-- OlderLakeError      an older version made it, and this one cannot go on with it
+|-- BrokenLakeError     a table, a file or rows of it are missing, damaged or not this lake's
+|   `-- MissingTableError (also deltalake's TableNotFoundError)   a table is not there
 `-- LakeLockedError     another driver writes it
 """
 
 from __future__ import annotations
+
+from typing import Final
+
+from deltalake.exceptions import TableNotFoundError
+
+WAY_BACK: Final = (
+    "put back what is missing from a copy, or `txlake verify` says what else is wrong and "
+    "`txlake replay --into` makes a new lake from what was landed"
+)
 
 
 class LakeError(Exception):
@@ -24,6 +36,25 @@ class UnfinishedLakeError(LakeError):
 
 class NewerLakeError(LakeError):
     """The lake was made by a newer version of txlake."""
+
+
+class OlderLakeError(LakeError):
+    """The lake was made by an older version of txlake."""
+
+
+class BrokenLakeError(LakeError):
+    """What was committed is not there any more; the message names the table.
+
+    `problem`: what is wrong with that table alone, as the predicate of a sentence about it.
+    """
+
+    def __init__(self, text: str, problem: str = "") -> None:
+        super().__init__(text)
+        self.problem = problem or text
+
+
+class MissingTableError(BrokenLakeError, TableNotFoundError):
+    """A table is not there; one that is only looked for need not be."""
 
 
 class LakeLockedError(LakeError):

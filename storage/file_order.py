@@ -18,7 +18,7 @@ _ORDERS: Final[dict[str, tuple[str, ...]]] = {
     **dict.fromkeys(("half", "op", "admin", "outcomes", "checks", "topics"), _PLACE),
     "schedule": ("deliver_at", *_PLACE),
     "conflicts": ("queue_id", "op_queue_offset"),
-    "delayed": ("source", *_PLACE),
+    "delayed": ("epoch", "source", *_PLACE),
     "deliveries": ("source", *_PLACE),
     "pending": ("epoch", *_PLACE),
     "waiting": ("epoch", "queue_id", "op_queue_offset"),

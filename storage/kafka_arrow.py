@@ -33,8 +33,6 @@ RECORDS = pa.schema(
         }.values(),
     ]
 )
-# The names that can be looked up, those of a message first; no other is known to the protocol.
-_NAMES = tuple(dict.fromkeys((*p.HALF_HEADERS, *p.OP_HEADERS, *p.ADMIN_HEADERS)))
 _DECISIONS = pa.array(["8", "12", "0"]), pa.array(["COMMIT", "ROLLBACK", "UNKNOWN"])
 # Looks only for what may not be there: a pattern for the whole body would match it once more.
 _NO_OFFSETS = r"[^0-9,]|[0-9]{19}|,,|^,"
@@ -70,7 +68,7 @@ class _Decoder:
 
     def __init__(self, records: pa.Table, limits: WireLimits) -> None:
         self._records, self._limits = records, limits
-        self._headers = Headers(records["headers"], _NAMES, len(p.HALF_HEADERS))
+        self._headers = Headers(records["headers"], sorted(p.RESERVED_HEADERS))
         topics = pa.array(list(limits.topics.values()))
         kinds = pa.array(list(limits.topics))
         self._kind = kinds.take(pc.index_in(_one(records["topic"]), value_set=topics))
@@ -156,6 +154,8 @@ class _Decoder:
         left_out = ~self._is_read | ~self._headers.fit()
         for name in _OPTIONAL:
             left_out |= self._headers.has(name) & ~self._is_well_formed(name)
+        for name in p.FOREIGN_HEADERS:
+            left_out |= self._headers.has(name) & self._is_message
         return self._headers.whole(left_out)
 
     def _when(self, wanted: Mask, name: str) -> pa.Array:
@@ -206,7 +206,8 @@ class _Decoder:
         )
 
 
-# An optional header that is there and cannot be read counts as absent; it is kept raw.
+# An optional header that is there and cannot be read counts as absent; it is kept raw. So is a
+# message's header that only another kind of record has a meaning for.
 _OPTIONAL = (p.REAL_QID, p.DELAY, p.DELIVER_AT, p.CHECK_IMMUNITY, p.BORN_TIMESTAMP)
 _PATTERNS = {
     **dict.fromkeys((p.DELIVER_AT, p.BORN_TIMESTAMP), p.NUMBER_PATTERN),

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 HALF, OP, SCHEDULE, ADMIN = "half", "op", "schedule", "admin"
 KINDS = (HALF, OP, SCHEDULE, ADMIN)
 
-_RESERVED = ", ".join(f"'{name}'" for name in sorted(p.HALF_HEADERS))
+_RESERVED = ", ".join(f"'{name}'" for name in sorted(p.RESERVED_HEADERS))
+_FOREIGN = ", ".join(f"'{name}'" for name in sorted(p.FOREIGN_HEADERS))
 # The largest instant that is carried, in ms: 9999-12-31. A later one is beyond every maximum.
 INSTANT_MS_MAX = 253_402_300_799_999
 
@@ -168,7 +169,8 @@ def _message(column: str) -> str:
     return f"CASE WHEN {_IS_MESSAGE} THEN {column} END"
 
 
-# An optional header that is there and cannot be read counts as absent; it is kept raw.
+# An optional header that is there and cannot be read counts as absent; it is kept raw. So is a
+# message's header that only another kind of record has a meaning for.
 _OPTIONAL = {
     p.REAL_QID: ("real_qid", p.SMALL_NUMBER_PATTERN),
     p.DELAY: ("delay", p.SMALL_NUMBER_PATTERN),
@@ -180,6 +182,7 @@ _IS_LEFT_OUT = " OR ".join(
     f"(array_contains(names, '{header}') AND NOT coalesce({_full(column, pattern)}, false))"
     for header, (column, pattern) in _OPTIONAL.items()
 )
+_IS_FOREIGN = f"({_IS_MESSAGE} AND arrays_overlap(names, array({_FOREIGN})))"
 
 _COLUMNS = (
     "kind", "queue_id", "queue_offset", "stored_at",
@@ -209,7 +212,8 @@ _COLUMNS = (
     "CASE WHEN error IS NULL THEN transaction_ids END AS transaction_ids",
     "CASE WHEN kind = 'op' THEN coalesce(from_check = 'true', false) END AS from_check",
     "check_id", "remark", "actor", "reason", "command", "target", "error", "raw_key",
-    f"CASE WHEN error IS NOT NULL OR NOT fits OR {_IS_LEFT_OUT} THEN headers END AS raw_headers",
+    f"CASE WHEN error IS NOT NULL OR NOT fits OR {_IS_LEFT_OUT} OR {_IS_FOREIGN} THEN headers END"
+    " AS raw_headers",
     "record_bytes",
 )  # fmt: skip
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import datetime as dt
 import uuid
-from collections.abc import Sequence
-from pathlib import Path
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import pyarrow as pa
@@ -27,9 +28,20 @@ from deltalake import (
 from deltalake.exceptions import DeltaError, TableNotFoundError
 from deltalake.fs import DeltaStorageHandler
 
-from storage.errors import NewerLakeError, NotALakeError, UnfinishedLakeError
+from storage.epochs import TableAt
+from storage.errors import (
+    WAY_BACK,
+    BrokenLakeError,
+    LakeError,
+    MissingTableError,
+    NewerLakeError,
+    NotALakeError,
+    OlderLakeError,
+    UnfinishedLakeError,
+)
 from storage.file_order import DUE_GROUP_ROWS, in_file_order, kind_of
 from storage.kafka_rows import HALF, SCHEDULE
+from storage.opening import checked_path, read_checkpoint
 from storage.recent import RecentMessages
 from storage.row_groups import OpenedFiles
 from storage.schemas import FORMAT_VERSION, TABLES, TOPIC
@@ -47,6 +59,7 @@ _MESSAGES = {
     for kind, rows in _GROUP_ROWS.items()
 }
 _OTHERS = WriterProperties(compression="SNAPPY")
+LAKE_ID_PROPERTY = "txlake.lakeId"  # of every table: which lake it belongs to
 _CHECKPOINT_INTERVAL = "100"  # about 100: each start replays at most this many log files
 # Looking after the log lists its folder, at every commit; maintenance does it between epochs.
 NO_LOG_UPKEEP = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
@@ -55,7 +68,7 @@ NO_LOG_UPKEEP = PostCommitHookProperties(create_checkpoint=False, cleanup_expire
 class Lake:
     """One lake. Not shared between threads for writing to the same table.
 
-    Input: path: a folder or a URI; `storage_options` go to delta-rs as they are; `is_maintained`:
+    Input: path: a folder; `storage_options` go to delta-rs as they are; `is_maintained`:
     somebody else makes the checkpoints of the logs, so appends need not.
     """
 
@@ -66,8 +79,11 @@ class Lake:
         *,
         is_maintained: bool = False,
     ) -> None:
-        self.path = path.rstrip("/") if "://" in path else str(Path(path).absolute())
+        self.path = checked_path(path)
         self.storage_options = storage_options
+        self._tables_id = ""
+        self._stock: dict[str, int] = {}
+        self._wrote: set[str] = set()
         self._upkeep = NO_LOG_UPKEEP if is_maintained else None
         self._handles: dict[str, DeltaTable] = {}
         self.opened = OpenedFiles()
@@ -84,48 +100,100 @@ class Lake:
 
     def exists(self) -> bool:
         """Say whether there is a lake at this path; one that is half made is none yet."""
-        path = self.table_path("lake")
-        if not DeltaTable.is_deltatable(path, self.storage_options):
-            return False
-        return bool(self.read("lake").num_rows)
+        return self.is_table("lake") and bool(self.read("lake").num_rows)
 
     def create(self, now: dt.datetime) -> str:
         """Make the lake where there is none, finish one half made, and give its id.
 
+        Where there is a lake nothing is made: what is missing there was lost.
         Replay: makes what is missing; the `lake` row is written last and once.
-        Errors: UnfinishedLakeError for what a rebuild has begun.
+        Errors: as `lake_id`; UnfinishedLakeError for what a rebuild has begun; LakeError where
+        the folder cannot be made.
         """
-        self.create_tables()
-        if self.read("lake").num_rows == 0:
-            self._check_not_begun()
-            row = {
-                "lake_id": uuid.uuid4().hex,
-                "format_version": FORMAT_VERSION,
-                "created_at": now,
-            }
-            self.append("lake", pa.Table.from_pylist([row], schema=TABLES["lake"]))
+        if not self.exists():
+            self.check_not_begun()
+            self.create_tables()
+            self.append("lake", self.first_row(now))
         return self.lake_id()
 
-    def create_tables(self) -> None:
-        """Make the tables that are missing; it is no lake before it has all of them."""
-        for table in sorted(TABLES, key="lake".__eq__):
-            self.create_table(table)
+    def check(self) -> None:
+        """Check that this version can use the lake, or make it where there is none.
 
-    def _check_not_begun(self) -> None:
-        """Check that nothing was written: a rebuild writes the `lake` row when it has ended."""
-        first_topic = self.table_path("topics/1")
-        if DeltaTable.is_deltatable(first_topic, self.storage_options) or any(
-            self.last(table, "epoch") is not None for table in TABLES if table != "lake"
-        ):
-            raise UnfinishedLakeError(
-                f"{self.path} is a lake that is being rebuilt, or whose rebuild was interrupted: "
-                "run that `txlake replay --into` again, or name another place"
-            )
+        Errors: as `lake_id`, but NotALakeError.
+        """
+        if self.exists():
+            self.lake_id()
+        else:
+            self.check_not_begun()
+
+    def first_row(self, now: dt.datetime) -> pa.Table:
+        """Return the row that makes the tables a lake."""
+        row = {
+            "lake_id": self.tables_id(),
+            "format_version": FORMAT_VERSION,
+            "created_at": now,
+        }
+        return pa.Table.from_pylist([row], schema=TABLES["lake"])
+
+    def create_tables(self) -> None:
+        """Make the tables that are missing; it is no lake before it has all of them.
+
+        Errors: LakeError where the folder cannot be made.
+        """
+        for table in sorted(TABLES, key="lake".__eq__):
+            try:
+                self.create_table(table)
+            except (OSError, DeltaError) as error:
+                said = str(error).strip().splitlines()[0]
+                raise LakeError(f"the lake {self.path} cannot be made: {said}") from error
+
+    def is_table(self, table: str) -> bool:
+        """Return whether there is such a table."""
+        return bool(DeltaTable.is_deltatable(self.table_path(table), self.storage_options))
+
+    def tables_id(self) -> str:
+        """Return the id of the lake that most tables belong to; a new one where there are none."""
+        if not self._tables_id:
+            there = filter(self.is_table, TABLES)
+            found = Counter(filter(None, map(self.owner, there)))
+            self._tables_id = max(found, key=found.__getitem__, default="") or uuid.uuid4().hex
+        return self._tables_id
+
+    def owner(self, table: str) -> str:
+        try:
+            return owner_of(self.handle(table))
+        except BrokenLakeError:
+            return ""
+
+    def check_not_begun(self) -> None:
+        """Check that nothing was written: a rebuild writes the `lake` row when it has ended.
+
+        Errors: UnfinishedLakeError where the row is missing, MissingTableError where the table is:
+        a rebuild makes that before any row.
+        """
+        if not self.is_table("topics/1") and not any(map(self._has_epochs, TABLES)):
+            return
+        if not self.is_table("lake"):
+            raise self._missing("lake")
+        raise UnfinishedLakeError(
+            f"the table lake of {self.path} has no row, and other tables have: either it is "
+            "being rebuilt, or a rebuild was interrupted (run that `txlake replay --into` "
+            "again), or the row was lost: name another place, or put the table back from a copy"
+        )
+
+    def _has_epochs(self, table: str) -> bool:
+        try:
+            return table != "lake" and self.last(table, "epoch") is not None
+        except MissingTableError:
+            return False
 
     def create_table(self, table: str) -> None:
         """Make one table if it is missing: plain protocol, statistics where they prune."""
         kind = kind_of(table)
-        configuration = {"delta.checkpointInterval": _CHECKPOINT_INTERVAL}
+        configuration = {
+            "delta.checkpointInterval": _CHECKPOINT_INTERVAL,
+            LAKE_ID_PROPERTY: self.tables_id(),
+        }
         if kind in STATISTICS:
             configuration["delta.dataSkippingStatsColumns"] = STATISTICS[kind]
         DeltaTable.create(
@@ -134,20 +202,18 @@ class Lake:
             mode="ignore",
             configuration=configuration,
             storage_options=self.storage_options,
+            raise_if_key_not_exists=False,
         )
 
-    def lake_id(self) -> str:
+    def lake_id(self, formats: Sequence[int] = (FORMAT_VERSION,)) -> str:
         """Give the lake's id after checking that this version can use it.
 
-        Errors: NotALakeError, UnfinishedLakeError, NewerLakeError.
+        Input: the formats that the caller can work with.
+        Errors: NotALakeError, UnfinishedLakeError, NewerLakeError, OlderLakeError.
         """
-        try:
-            rows = self.read("lake").to_pylist()
-        except TableNotFoundError:
-            rows = []
+        rows = self.read("lake").to_pylist() if self.is_table("lake") else []
         if not rows:
-            if DeltaTable.is_deltatable(self.table_path("lake"), self.storage_options):
-                self._check_not_begun()
+            self.check_not_begun()
             raise NotALakeError(f"{self.path} is not a lake: `txlake run` makes one there")
         version = rows[0]["format_version"]
         if version > FORMAT_VERSION:
@@ -155,12 +221,30 @@ class Lake:
                 f"the lake {self.path} has format {version}; this txlake knows formats up to "
                 f"{FORMAT_VERSION}: install the newer txlake that made it"
             )
+        if version not in formats:
+            raise OlderLakeError(
+                f"the lake {self.path} has format {version}, this txlake writes format "
+                f"{FORMAT_VERSION}: `txlake replay --into NEW --lake {self.path}` makes a lake of "
+                "this format from it"
+            )
         return str(rows[0]["lake_id"])
+
+    def identity(self, formats: Sequence[int]) -> tuple[str, int]:
+        """Return the lake's id and format; where its row is lost, as the other tables have them.
+
+        Input: the formats that the caller can work with. Errors: as `lake_id`.
+        """
+        try:
+            lake_id = self.lake_id(formats)
+            return lake_id, self.read("lake", ["format_version"])["format_version"][0].as_py()
+        except (BrokenLakeError, UnfinishedLakeError):
+            columns = {field.name for field in self.handle("epochs").schema().fields}
+            return self.tables_id(), FORMAT_VERSION if "digest" in columns else 1
 
     def handle(self, table: str) -> DeltaTable:
         """Give the table at its newest version.
 
-        Errors: TableNotFoundError from deltalake.
+        Errors: MissingTableError; BrokenLakeError when its log cannot be read.
         """
         found = self._handles.get(table)
         if found is not None:
@@ -168,10 +252,43 @@ class Lake:
                 found.update_incremental()
                 return found
             except DeltaError:  # its log was cleaned up beyond where we stood
-                self.forget(table)
-        found = DeltaTable(self.table_path(table), storage_options=self.storage_options)
+                self._handles.pop(table, None)
+        with self.reading(table):
+            read_checkpoint(self.table_path(table))
+            found = DeltaTable(self.table_path(table), storage_options=self.storage_options)
         self._handles[table] = found
         return found
+
+    @contextmanager
+    def reading(self, table: str) -> Iterator[None]:
+        """Turn what goes wrong while a table is read into one sentence that names the table.
+
+        Errors: BrokenLakeError; MissingTableError for a table that is not there.
+        """
+        try:
+            yield
+        except BrokenLakeError:
+            raise
+        except TableNotFoundError as error:
+            raise self._missing(table) from error
+        except (DeltaError, OSError, pa.ArrowException, UnicodeDecodeError) as error:
+            raise self._unreadable(table, error) from error
+        except BaseException as error:  # delta-rs panics over some logs
+            if type(error).__name__ != "PanicException":
+                raise
+            raise self._unreadable(table, error) from None
+
+    def _missing(self, table: str) -> MissingTableError:
+        return MissingTableError(
+            f"the table {table} of the lake {self.path} is missing; {WAY_BACK}", "is missing"
+        )
+
+    def _unreadable(self, table: str, error: BaseException) -> BrokenLakeError:
+        said = (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
+        problem = f"cannot be read: {said}"
+        return BrokenLakeError(
+            f"the table {table} of the lake {self.path} {problem}; {WAY_BACK}", problem
+        )
 
     def append(self, table: str, rows: pa.Table, epoch: int | None = None) -> int:
         """Add rows to a table in one Delta commit; no rows, no commit. Output: rows added."""
@@ -190,9 +307,47 @@ class Lake:
             writer_properties=self.writer_properties(table),
             post_commithook_properties=self._upkeep,
         )
+        self.count(table, rows.num_rows)
         if table == HALF and self.recent is not None:
             self.recent.add(rows)
         return int(rows.num_rows)
+
+    def take_stock(self, rows: Mapping[str, int]) -> None:
+        """Take how many rows each table holds; from here on appends are counted."""
+        self._stock, self._wrote = dict(rows), set()
+
+    def count(self, table: str, rows: int | None) -> None:
+        """Count what was written into a table; None: its rows must be counted by its log."""
+        self._wrote.add(table)
+        if rows is None:
+            self._stock.pop(table, None)
+        elif table in self._stock or self.version(table) <= 1:
+            self._stock[table] = self._stock.get(table, 0) + rows
+
+    def written(self) -> dict[str, TableAt]:
+        """Return what the tables hold that were written since this was last asked, by name."""
+        tables, self._wrote = sorted(self._wrote - {"epochs", "lake"}), set()
+        for table in tables:
+            if table not in self._stock:
+                self._stock[table] = pc.sum(self.files(table)["num_records"]).as_py() or 0
+        return {table: TableAt(self.version(table), self._stock[table]) for table in tables}
+
+    def version(self, table: str) -> int:
+        """Return the version that our handle of a table stands at."""
+        found = self._handles.get(table) or self.handle(table)
+        return int(found.version())
+
+    def files(self, table: str) -> pa.Table:
+        """Return the files of a table's newest version, with their statistics, as its log has them.
+
+        Errors: MissingTableError, BrokenLakeError.
+        """
+        return self.files_of(table, self.handle(table))
+
+    def files_of(self, table: str, handle: DeltaTable) -> pa.Table:
+        """Return the same of the version that a handle stands at."""
+        with self.reading(table):
+            return pa.table(handle.get_add_actions(flatten=True))
 
     @staticmethod
     def writer_properties(table: str) -> WriterProperties:
@@ -206,7 +361,7 @@ class Lake:
         half a ms a file; here only those of the columns that prune are.
         """
         handle = self.handle(table)
-        files = pa.table(handle.get_add_actions(flatten=True))
+        files = self.files_of(table, handle)
         filesystem = self.filesystem(table, files)
         schema = pa.schema(handle.schema().to_arrow())
         parquet = ds.ParquetFileFormat()
@@ -231,18 +386,23 @@ class Lake:
         self, table: str, columns: Sequence[str] | None = None, where: pc.Expression | None = None
     ) -> pa.Table:
         """Read a table's newest version; files that statistics rule out are not opened."""
-        return self.dataset(table).to_table(
-            columns=list(columns) if columns else None, filter=where
-        )
+        with self.reading(table):
+            rows = self.dataset(table).to_table(
+                columns=list(columns) if columns else None, filter=where
+            )
+            rows.validate(full=True)  # text that is no UTF-8 would be found much later
+            return rows
 
     def has_epoch(self, table: str, epoch: int) -> bool:
         """Say whether a table holds rows of an epoch; only its own recovery needs to ask."""
-        return bool(self.dataset(table).count_rows(filter=pc.field("epoch") == epoch))
+        with self.reading(table):
+            return bool(self.dataset(table).count_rows(filter=pc.field("epoch") == epoch))
 
     def forget(self, table: str | None = None) -> None:
         """Drop the handle of a table, or all, so that the next use reads the log anew."""
         if table is None:
             self._handles.clear()
+            self._stock.clear()
             if self.recent is not None:
                 self.recent.clear()
         else:
@@ -250,10 +410,15 @@ class Lake:
 
     def last(self, table: str, column: str) -> Any:
         """Give the largest value of a column by the statistics of the log, without reading."""
-        actions = pa.table(self.handle(table).get_add_actions(flatten=True))
-        if actions.num_rows == 0 or f"max.{column}" not in actions.column_names:
+        files = self.files(table)
+        if files.num_rows == 0 or f"max.{column}" not in files.column_names:
             return None
-        return pc.max(actions[f"max.{column}"]).as_py()
+        return pc.max(files[f"max.{column}"]).as_py()
+
+
+def owner_of(handle: DeltaTable) -> str:
+    """Return the id of the lake that a table says it belongs to; empty where it says nothing."""
+    return handle.metadata().configuration.get(LAKE_ID_PROPERTY) or ""
 
 
 _PRUNING = ("epoch", "queue_id", "queue_offset", "transaction_id")

@@ -1,9 +1,10 @@
 """One driver writes a lake.
 
-A local lake has a lock file beside its tables. The lock is a `flock` on a descriptor that the
+A lake has a lock file beside its tables. The lock is a `flock` on a descriptor that the
 driver's JVM inherits: it is free only when both processes are dead (after kill -9 of Python its
-JVM lives on for half a second, or for as long as it is suspended, and can still commit). A lake on
-a shared store has no such lock: there the owner in the `planned` row decides.
+JVM lives on for half a second, or for as long as it is suspended, and can still commit). Where
+machines share the folder and the lock does not reach across them, the owner in the `planned` row
+decides.
 """
 
 from __future__ import annotations
@@ -12,23 +13,28 @@ import fcntl
 import os
 from pathlib import Path
 
-from storage.errors import LakeLockedError
+from storage.errors import LakeError, LakeLockedError
 
 
 class LakeLock:
     """The lock of one lake; taken when made.
 
-    Errors: LakeLockedError naming the process that has it.
+    Errors: LakeLockedError naming the process that has it; LakeError where the folder or the file
+    cannot be made.
     """
 
     def __init__(self, lake_path: str, owner: str) -> None:
         self.fd: int | None = None
-        if "://" in lake_path:
-            return
         folder = Path(lake_path)
-        folder.mkdir(parents=True, exist_ok=True)
         path = folder / "_driver.lock"
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise LakeError(
+                f"the lake {lake_path} cannot be made or written: {error.strerror}; name a folder "
+                "that the job may write into"
+            ) from error
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
-from deltalake.exceptions import DeltaError, TableNotFoundError
+
+from storage.errors import BrokenLakeError, MissingTableError
 
 if TYPE_CHECKING:
     from storage.lake import Lake
@@ -35,15 +36,16 @@ def read_pruned(
 ) -> pa.Table:
     """Read the rows of a table's newest version that lie within all bounds, and hold `where`.
 
-    Errors: TableNotFoundError from deltalake. A file that maintenance took away while it was read
+    Errors: MissingTableError, BrokenLakeError. A file that maintenance took away while it was read
     makes the read start again with a fresh log.
     """
     for attempt in range(_TRIES):
         try:
-            return _read(lake, table, columns, bounds, where)
-        except TableNotFoundError:
+            with lake.reading(table):
+                return _read(lake, table, columns, bounds, where)
+        except MissingTableError:
             raise
-        except (DeltaError, OSError):
+        except BrokenLakeError:
             if attempt == _TRIES - 1:
                 raise
             lake.forget()
@@ -59,7 +61,7 @@ def _read(
 ) -> pa.Table:
     if any(wanted == [] for wanted in bounds.values()):
         return lake.schema(table).empty_table().select(list(columns))
-    files = pa.table(lake.handle(table).get_add_actions(flatten=True))
+    files = lake.files(table)
     kept = files.filter(_may_hold(files, bounds)) if files.num_rows else files
     filesystem = lake.filesystem(table, kept)
     parquet = ds.ParquetFileFormat()
@@ -67,7 +69,9 @@ def _read(
         parquet.make_fragment(path, filesystem=filesystem) for path in kept["path"].to_pylist()
     ]
     dataset = ds.FileSystemDataset(fragments, lake.schema(table), parquet, filesystem)
-    return dataset.to_table(columns=list(columns), filter=_filter(bounds, where))
+    rows = dataset.to_table(columns=list(columns), filter=_filter(bounds, where))
+    rows.validate(full=True)
+    return rows
 
 
 def _may_hold(files: pa.Table, bounds: Bounds) -> pa.ChunkedArray:

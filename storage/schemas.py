@@ -14,7 +14,7 @@ import pyarrow as pa
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-FORMAT_VERSION: Final = 1
+FORMAT_VERSION: Final = 2
 
 _INT, _LONG, _TEXT, _BYTES, _BOOL = pa.int32(), pa.int64(), pa.string(), pa.binary(), pa.bool_()
 _INSTANT = pa.timestamp("us", tz="UTC")
@@ -71,8 +71,12 @@ ADMIN: Final = pa.schema(
         *_RAW,
     ]
 )
+# The tables of the state: `change` says what a row is.
+PUT, LEFT, SNAPSHOT = "put", "left", "snapshot"
+STATE_TABLES: Final = ("pending", "waiting", "delayed")
 DELAYED: Final = pa.schema(
     [
+        ("change", _TEXT),
         ("source", _TEXT),
         ("queue_id", _INT),
         ("queue_offset", _LONG),
@@ -106,6 +110,7 @@ _RANGE = pa.struct(
         ("asked_end_offset", _LONG),
     ]
 )
+_TABLE_AT = pa.struct([("table", _TEXT), ("version", _LONG), ("rows", _LONG)])
 _QUEUE_STATE = pa.struct([("topic", _TEXT), ("queue_id", _INT), ("next_offset", _LONG)])
 EPOCHS: Final = pa.schema(
     [
@@ -124,6 +129,8 @@ EPOCHS: Final = pa.schema(
         ("rule_version", _INT),
         ("counts", pa.map_(_TEXT, _LONG)),
         ("step_ms", pa.map_(_TEXT, _LONG)),
+        ("tables", pa.list_(_TABLE_AT)),
+        ("digest", _TEXT),
         ("written_at", _INSTANT),
     ]
 )
@@ -169,8 +176,10 @@ CHECKS: Final = pa.schema(
 )
 PENDING: Final = pa.schema(
     [
+        ("change", _TEXT),
         ("queue_id", _INT),
         ("queue_offset", _LONG),
+        ("unit_offset", _LONG),
         ("arm", _INT),
         ("stored_at", _INSTANT),
         ("producer_group", _TEXT),
@@ -193,6 +202,7 @@ PENDING: Final = pa.schema(
 # An operation that names a half and has neither ended it nor become a conflict yet.
 WAITING: Final = pa.schema(
     [
+        ("change", _TEXT),
         ("queue_id", _INT),
         ("op_queue_offset", _LONG),
         ("position", _INT),
@@ -203,6 +213,7 @@ WAITING: Final = pa.schema(
         ("cause", _TEXT),
         ("stored_at", _INSTANT),
         ("landed_at", _INSTANT),
+        ("refused_units", pa.list_(_LONG)),
         ("epoch", _LONG),
     ]
 )

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import datetime as dt
 import threading
-import uuid
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -20,8 +19,8 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 from deltalake import CommitProperties, write_deltalake
 
+from storage.epochs import TableAt
 from storage.lake import Lake
-from storage.schemas import FORMAT_VERSION
 
 _WRITERS = 4
 
@@ -38,6 +37,7 @@ class StagedLake(Lake):
         self._writing: dict[str, list[pa.Table]] = {}
         self._flusher = ThreadPoolExecutor(1, thread_name_prefix="txlake-flusher")
         self._flushing: Future[None] | None = None
+        self._versions: dict[str, int] = {}
 
     @contextmanager
     def unfinished(self, now: dt.datetime) -> Iterator[None]:
@@ -50,8 +50,7 @@ class StagedLake(Lake):
         if rows.num_rows:
             self.handle("lake").delete()
         else:
-            row = {"lake_id": uuid.uuid4().hex, "format_version": FORMAT_VERSION, "created_at": now}
-            rows = pa.Table.from_pylist([row], schema=self.schema("lake"))
+            rows = self.first_row(now)
         self._on_disk.pop("lake", None)
         yield
         self.append("lake", rows)
@@ -61,11 +60,27 @@ class StagedLake(Lake):
         if epoch is None:
             self._on_disk.pop(table, None)
             return super().append(table, rows)
+        self._count_staged(table, rows.num_rows)
         if rows.num_rows == 0 or (table != "epochs" and epoch <= self._held_epoch(table)):
             return 0
         with self._lock:
             self._staged.setdefault(table, []).append(rows)
         return int(rows.num_rows)
+
+    def _count_staged(self, table: str, rows: int) -> None:
+        if rows:
+            with self._lock:
+                self._wrote.add(table)
+                self._stock[table] = self._stock.get(table, 0) + rows
+
+    def count(self, table: str, rows: int | None) -> None:
+        """Count nothing: what waits is counted when it comes, what is written is the same rows."""
+
+    def written(self) -> dict[str, TableAt]:
+        """Return what the tables hold once all that waits is written, and a version before that."""
+        with self._lock:
+            tables, self._wrote = self._wrote - {"epochs"}, set()
+            return {t: TableAt(self._versions.get(t, 0), self._stock[t]) for t in sorted(tables)}
 
     def _held_epoch(self, table: str) -> int:
         """Give the newest epoch that the table's files hold."""
@@ -101,6 +116,8 @@ class StagedLake(Lake):
         What waits for the same table is written first.
         """
         if epoch <= self._held_epoch(table):
+            is_there = pc.field("epoch") == epoch
+            self._count_staged(table, self.dataset(table).count_rows(filter=is_there))
             return
         self.wait()
         with self._lock:
@@ -109,8 +126,14 @@ class StagedLake(Lake):
         if waiting:
             self._write(table, pa.concat_tables(waiting))
         schema = self.schema(table)
-        batches = (batch for piece in pieces for batch in piece.cast(schema).to_batches())
-        reader = pa.RecordBatchReader.from_batches(schema, batches)
+        counts: list[int] = []  # no lock is taken where delta-rs asks for the next piece
+
+        def batches() -> Iterator[pa.RecordBatch]:
+            for piece in pieces:
+                counts.append(piece.num_rows)
+                yield from piece.cast(schema).to_batches()
+
+        reader = pa.RecordBatchReader.from_batches(schema, batches())
         properties = CommitProperties(custom_metadata={"txlake.epoch": str(epoch)})
         write_deltalake(
             self.handle(table),
@@ -119,6 +142,7 @@ class StagedLake(Lake):
             commit_properties=properties,
             writer_properties=self.writer_properties(table),
         )
+        self._count_staged(table, sum(counts))
         with self._lock:
             self._on_disk.pop(table, None)
 
@@ -157,6 +181,7 @@ class StagedLake(Lake):
 
     def _write(self, table: str, rows: pa.Table) -> None:
         super().append(table, rows)
+        self._versions[table] = self.version(table)
 
     def drop_staged(self) -> None:
         """Let go of what waits: it is written, or is not wanted."""

@@ -32,6 +32,7 @@ from tests.comparison_rows import (
     state_of_checker,
     state_of_model,
 )
+from tests.histories import parameters_at
 from tests.model import Model
 from tests.model_units import coordinate
 
@@ -46,6 +47,7 @@ class Checker:
 
     def __init__(self) -> None:
         self.state = State()
+        self.decision: Decision
         self.half_ends: dict[int, int] = {}
         self.halves: dict[tuple[int, int], Row] = {}
         self.ends: dict[tuple[int, int], Row] = {}
@@ -58,16 +60,14 @@ class Checker:
         decision = decide(
             self.state, inputs, Instants(epoch["at"], queues), Parameters(**parameters)
         )
-        self.state = decision.state
+        self.state, self.decision = decision.state, decision
         self._remember(epoch, decision)
         return decision
 
     def record_attempts(self, attempts: list[Row], at: int) -> None:
-        state = self.state
-        halves = timing.record_attempts(
-            state.halves, pa.Table.from_pylist(attempts, schema=ATTEMPT), at
-        )
-        self.state = State(halves, state.waiting, state.delayed, state.topics, state.next_offsets)
+        frame = pa.Table.from_pylist(attempts, schema=ATTEMPT)
+        self.decision = timing.record_attempts(self.decision, frame, at)
+        self.state = self.decision.state
 
     def _inputs(self, epoch: Row) -> Inputs:
         landed = {
@@ -142,8 +142,9 @@ def first_difference(world: Row) -> Row | None:
     """Give the first epoch and frame in which decision and model differ, or None."""
     checker, model = Checker(), Model()
     for number, epoch in enumerate(world["epochs"]):
-        decision = checker.decide(epoch, world["parameters"])
-        expected = model.decide(epoch, world["parameters"])
+        parameters = parameters_at(world, epoch)
+        decision = checker.decide(epoch, parameters)
+        expected = model.decide(epoch, parameters)
         attempts = attempts_of(epoch, expected["due"])
         given, wanted = rows_of_decision(decision), rows_of_model(expected)
         if given["due"] == wanted["due"]:

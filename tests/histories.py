@@ -50,6 +50,7 @@ def random_world(
     _add_schedules(chance, epochs, queue_count)
     if checks:
         _add_commands(chance, epochs, queue_count)
+        _change_parameters(random.Random(f"{seed} parameters"), epochs)
     return {"seed": seed, "parameters": parameters, "epochs": epochs}
 
 
@@ -68,6 +69,27 @@ def _parameters(chance: random.Random, queue_count: int) -> Row:
         "delay_levels_ms": chance.choice(((1_000, 5_000, 10_000), (4_000,))),
         "deliver_at_max_ms": chance.choice((10_000, 2_592_000_000)),
     }
+
+
+def parameters_at(world: Row, epoch: Row) -> Row:
+    """Give the parameters in force at an epoch: the world's, but what a restart has changed."""
+    return {**world["parameters"], **epoch.get("parameters", {})}
+
+
+def _change_parameters(chance: random.Random, epochs: list[Row]) -> None:
+    """Restart the job now and then with other settings, which hold from that epoch on."""
+    changed: Row = {}
+    for epoch in epochs[1:]:
+        if chance.random() < 0.15:
+            changed = {
+                "check_interval_ms": chance.choice((1_000, 5_000)),
+                "check_max": chance.choice((1, 2, 15)),
+                "check_rate_max": chance.choice((2, 50_000)),
+                "late_end_policy": chance.choice(("apply", "reject")),
+                "orphan_operation_ttl_ms": chance.choice((1_000, 20_000)),
+            }
+        if changed:
+            epoch["parameters"] = changed
 
 
 def _add_queue(

@@ -178,7 +178,7 @@ class Job:
         epochs = self.driver.epochs
         assert epochs is not None
         lake = Lake(self.settings.lake.path)
-        rebuilt = restore(lake, read_progress(lake), self.settings.kafka.half_topic)
+        rebuilt = restore(lake, read_progress(lake))
         assert plain_state(rebuilt) == plain_state(epochs.state)
 
     def check_lake(self) -> None:

@@ -11,19 +11,23 @@ import datetime as dt
 import json
 import shutil
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from deltalake import write_deltalake
 
-from checker.frames import Parameters
+from checker.frames import Parameters, State
+from pipelines.restore import FRAMES
+from storage.epochs import digest_of, in_chain
 from storage.lake import Lake
 from storage.rows import instant, to_rows
 from storage.schemas import EPOCHS, TABLES, TOPIC
 from tests.comparison import Checker, attempts_of
+from tests.histories import parameters_at
 
 Row = dict[str, Any]
 NOW = dt.datetime(2026, 1, 1, tzinfo=dt.timezone.utc)
@@ -41,6 +45,9 @@ class LakeRows:
 
     tables: dict[str, list[Row]] = field(default_factory=lambda: defaultdict(list))
     messages: dict[str, list[Row]] = field(default_factory=lambda: defaultdict(list))
+    states: dict[int, State] = field(default_factory=dict)  # after each epoch
+    is_sealed: bool = False  # what the epochs say of tables and rows is kept as it is
+    lake_id: str = ""
 
     def find(self, table: str, **values: Any) -> Row:
         """Give the one row that has these values."""
@@ -62,8 +69,39 @@ class LakeRows:
     def commit(self, epoch: int) -> Row:
         return self.find("epochs", epoch=epoch, state="committed")
 
+    def seal(self, lake_id: str) -> None:
+        """Write down in the epochs' rows, as the job does, what each says of tables and rows."""
+        by_epoch: dict[int, Counter[str]] = defaultdict(Counter)
+        ids = {row["topic"]: row["table_id"] for row in self.tables["catalog"]}
+        for table, rows in self.tables.items():
+            for row in rows if table not in ("epochs", "consumer_offsets") else ():
+                by_epoch[row["epoch"]][table] += 1
+        for topic, rows in self.messages.items():
+            for row in rows:
+                by_epoch[row["epoch"]][f"topics/{ids.get(topic)}"] += 1
+        totals: Counter[str] = Counter()
+        for epoch in sorted(by_epoch.keys() | {row["epoch"] for row in self.tables["epochs"]}):
+            totals += by_epoch[epoch]
+            for row in self._states(epoch, "committed"):
+                has_all = "snapshot" in dict(row["counts"])
+                row["tables"] = [
+                    {"table": table, "version": 0, "rows": totals[table]}
+                    for table in sorted(totals if has_all else by_epoch[epoch])
+                ]
+        self.chain(lake_id)
+
+    def chain(self, lake_id: str = "") -> None:
+        """Give every row of epochs the digest that follows from the row before."""
+        self.lake_id = before = lake_id or self.lake_id
+        for row in in_chain(self.tables["epochs"]):
+            at_rest = pa.Table.from_pylist([row], schema=EPOCHS)
+            row["digest"] = before = digest_of(at_rest.to_pylist()[0], before)
+
     def copy(self) -> LakeRows:
-        return copy.deepcopy(self)
+        return LakeRows(
+            copy.deepcopy(self.tables), copy.deepcopy(self.messages), self.states, self.is_sealed,
+            self.lake_id,
+        )  # fmt: skip
 
     def keep_books(self) -> None:
         """Count anew what the epochs say of their rows: counts and next offsets."""
@@ -98,14 +136,17 @@ class LakeRows:
             if row["epoch"] == epoch and row["state"] == state:
                 yield row
 
-    def write(self, path: Path) -> Lake:
-        """Write a new lake."""
+    def write(self, path: Path, by_epoch: Collection[str] = ()) -> Lake:
+        """Write a new lake; the tables `by_epoch` in one Delta commit an epoch, as the job does."""
         lake = Lake(str(path))
         lake.create(NOW)
+        self.seal(lake.tables_id())
         for table, rows in self._tables():
             if table.startswith("topics/"):
                 lake.create_table(table)
-            if rows.num_rows:
+            for epoch in pc.unique(rows["epoch"]).to_pylist() if table in by_epoch else ():
+                lake.append(table, rows.filter(pc.field("epoch") == epoch), epoch)
+            if rows.num_rows and table not in by_epoch:
                 write_deltalake(lake.table_path(table), rows, mode="append")
         return Lake(str(path))
 
@@ -113,8 +154,12 @@ class LakeRows:
         """Copy a lake and write anew the tables that differ."""
         shutil.copytree(base, path)
         written = dict(before._tables())
+        if not self.is_sealed:
+            self.seal(Lake(str(path)).tables_id())
         for table, rows in self._tables():
             if table not in written or rows != written[table]:
+                if table.startswith("topics/"):
+                    Lake(str(path)).create_table(table)
                 write_deltalake(str(path / table), rows, mode="overwrite")
         return Lake(str(path))
 
@@ -153,7 +198,7 @@ def decided_rows(world: Row, snapshot_epochs: int = 3) -> LakeRows:
     landed: dict[tuple[str, int], int] = {}
     records: dict[tuple[str, int, int], Row] = {}
     for number, epoch in enumerate(_in_landing_order(world["epochs"]), 1):
-        parameters = {**world["parameters"], **epoch.get("parameters", {})}
+        parameters = parameters_at(world, epoch)
         decision = checker.decide(epoch, parameters)
         due = decision.due.to_pylist()
         attempts = epoch.get("attempts", attempts_of)(epoch, due)
@@ -166,7 +211,7 @@ def decided_rows(world: Row, snapshot_epochs: int = 3) -> LakeRows:
         for row in rows.tables["admin"]:
             row.setdefault("result", results.get(row["queue_offset"]))
         decided = {"epoch": number, "decided_at": epoch["at"]}
-        for table in ("outcomes", "conflicts", "delayed", "deliveries"):
+        for table in ("outcomes", "conflicts", "deliveries"):
             rows.tables[table] += [{**r, **decided} for r in getattr(decision, table).to_pylist()]
         rows.tables["checks"] += list(_checks(due, attempts, number, epoch["at"]))
         rows.tables["catalog"] += [
@@ -177,11 +222,19 @@ def decided_rows(world: Row, snapshot_epochs: int = 3) -> LakeRows:
             record = records[place["source"], place["queue_id"], place["queue_offset"]]
             rows.messages[place["topic"]].append(_message(place, record, number, epoch["at"]))
         counts = {"due": len(due)}
-        if number % snapshot_epochs == 0:
+        rows.states[number] = checker.state
+        is_snapshot = number % snapshot_epochs == 0
+        if is_snapshot:
             counts["snapshot"] = 1
-            for table, frame in (("pending", checker.state.halves),
-                                 ("waiting", checker.state.waiting)):  # fmt: skip
-                rows.tables[table] += [{**r, "epoch": number} for r in frame.to_pylist()]
+        for table, name in FRAMES.items():
+            change = checker.decision.changes[name]
+            parts = [("put", change.put), ("left", change.left)]
+            parts += [("snapshot", getattr(checker.state, name))] if is_snapshot else []
+            rows.tables[table] += [
+                {**row, "change": what, "epoch": number}
+                for what, frame in parts
+                for row in frame.to_pylist()
+            ]
         plan = _plan(epoch, number, parameters, _ranges(epoch, landed))
         rows.tables["epochs"] += [
             plan,

@@ -22,7 +22,9 @@ Where the rules' text is silent this is what was chosen:
    transaction id or the set's. A complete set waits for nothing.
 7. A waiting COMMIT of a set that was discarded meanwhile is rejected at once where the policy says.
 8. Last answer, n, c and s of a set live on its first landed half.
-9. The rate ranks the due checks of a group by (s, queue, offset).
+9. An operation that is `end_after_discard` for a set at one position is absorbed at positions
+   whose half lands in that set later, also after a re-arm, and no ROLLBACK waits behind it.
+10. The rate ranks the due checks of a group by (s, queue, offset).
 """
 
 from __future__ import annotations

@@ -74,6 +74,8 @@ class Operations:
         by_unit: dict[int, tuple[Unit, list[Row]]] = {}
         for naming in valid:
             unit = self.unit_of[naming["queue_id"], naming["half_queue_offset"]]
+            if id(unit) in naming.get("refused", ()):
+                continue
             if naming["decision"] == "UNKNOWN":
                 answer = (naming["op_queue_offset"], naming["stored_at"])
                 unit.answer = answer if unit.answer is None else max(unit.answer, answer)
@@ -90,6 +92,7 @@ class Operations:
         if unit.end is None and unit.discard_cause and is_rejected:
             for naming in namings:
                 self._conflict(naming, "end_after_discard")
+                self._refuse(unit, naming)
             return None
         winner = None
         if unit.end is None:
@@ -105,6 +108,12 @@ class Operations:
             self._conflict(naming, "duplicate_end" if same else "conflicting_end")
         return winner
 
+    def _refuse(self, unit: Unit, naming: Row) -> None:
+        """An operation is decided once: what it still waits to name is nothing to this set."""
+        for other in self.waiting:
+            if all(other[name] == naming[name] for name in ("queue_id", "op_queue_offset")):
+                other["refused"] = {*other.get("refused", ()), id(unit)}
+
     def _must_wait(self, unit: Unit, naming: Row, early: list[Row]) -> bool:
         if naming["decision"] == "COMMIT":
             return not unit.is_complete
@@ -114,6 +123,7 @@ class Operations:
             and other["op_queue_offset"] < naming["op_queue_offset"]
             and other["producer_group"] == unit.first["producer_group"]
             and other["transaction_id"] in (None, unit.first["transaction_id"])
+            and id(unit) not in other.get("refused", ())
             for other in early
         )
 

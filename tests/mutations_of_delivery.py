@@ -92,20 +92,20 @@ def two_messages_change_places(rows: LakeRows) -> None:
         outcome["real_queue_offset"] = offset
 
 
-@violates("delayed_are_due", source="half", queue_id=0, queue_offset=6)
+@violates("delayed_is_state", source="half", queue_id=0, queue_offset=6)
 def due_too_early(rows: LakeRows) -> None:
-    rows.find("delayed", source="half", queue_offset=6)["deliver_at"] -= 1
+    rows.find("delayed", source="half", queue_offset=6, change="put")["deliver_at"] -= 1
 
 
-@violates("delayed_are_due", source="schedule", queue_id=0, queue_offset=2)
+@violates("delayed_is_state", source="schedule", queue_id=0, queue_offset=2)
 def schedule_record_is_not_delayed(rows: LakeRows) -> None:
-    rows.take("delayed", source="schedule", queue_offset=2)
+    rows.take("delayed", source="schedule", queue_offset=2, change="put")
     rows.keep_books()
 
 
-@violates("delayed_are_due", source="half", queue_id=0, queue_offset=7)
+@violates("delayed_is_state", source="half", queue_id=0, queue_offset=7)
 def delayed_to_another_topic(rows: LakeRows) -> None:
-    rows.find("delayed", source="half", queue_offset=7)["real_topic"] = "parts"
+    rows.find("delayed", source="half", queue_offset=7, change="put")["real_topic"] = "parts"
 
 
 @violates("delayed_arrive_on_time", source="half", queue_id=0, queue_offset=6)
@@ -175,6 +175,41 @@ def result_of_another_command(rows: LakeRows) -> None:
 @violates("commands_have_effect", admin_offset=5, result="created")
 def topic_was_there_before(rows: LakeRows) -> None:
     rows.find("admin", queue_offset=5)["result"] = "created"
+
+
+@violates("nothing_was_there", admin_offset=9, problem="the half was discarded, and not re-armed")
+def discarded_half_is_not_re_armed(rows: LakeRows) -> None:
+    rows.find("admin", queue_offset=9)["target"] = "half:0-10"
+
+
+@violates("nothing_was_there", admin_offset=1, problem="the message waited")
+def delayed_message_is_not_cancelled(rows: LakeRows) -> None:
+    rows.find("admin", queue_offset=1)["target"] = "schedule:0-0"
+
+
+@violates("nothing_was_there", admin_offset=4, problem="the message was there")
+def undeliverable_message_is_not_found(rows: LakeRows) -> None:
+    rows.find("admin", queue_offset=4)["result"] = "not_undeliverable"
+
+
+@violates("nothing_was_there", admin_offset=4, problem="there was no such message")
+def no_message_is_still_undeliverable(rows: LakeRows) -> None:
+    rows.find("admin", queue_offset=4)["target"] = "undeliverable:9"
+
+
+@violates("nothing_was_there", admin_offset=7, problem="the topic had 6 queues")
+def message_with_a_queue_is_still_undeliverable(rows: LakeRows) -> None:
+    rows.find("admin", queue_offset=7)["result"] = "still_undeliverable"
+
+
+@violates("nothing_was_there", admin_offset=10, problem="the topic had 6 queues")
+def topic_has_not_grown(rows: LakeRows) -> None:
+    rows.find("admin", queue_offset=10)["target"] = "topic:orders:7"
+
+
+@violates("nothing_was_there", admin_offset=1, problem="the target can be read")
+def target_is_not_read(rows: LakeRows) -> None:
+    rows.find("admin", queue_offset=1)["result"] = "bad_target"
 
 
 @violates("undeliverable_have_reason", queue_offset=0, real_topic="orders")

@@ -116,7 +116,9 @@ def orphan_is_not_given_up(rows: LakeRows) -> None:
 @violates("namings_accounted", queue_id=0, op_queue_offset=14, half_queue_offset=15)
 def rollback_waits_for_nothing(rows: LakeRows) -> None:
     rows.find("op", queue_id=0, queue_offset=14)["decision"] = "ROLLBACK"
-    rows.find("waiting", queue_id=0, op_queue_offset=14)["decision"] = "ROLLBACK"
+    for row in rows.tables["waiting"]:
+        if row["op_queue_offset"] == 14:
+            row["decision"] = "ROLLBACK"
 
 
 @violates("conflicts_are_true", queue_id=0, op_queue_offset=3, reason="duplicate_end")

@@ -125,3 +125,43 @@ def outcome_at_another_t(rows: LakeRows) -> None:
 @violates("rows_have_their_t", table="messages", queue_id=0, offset=1)
 def message_without_t(rows: LakeRows) -> None:
     rows.find(ORDERS, transaction_id="commit")["stored_at"] = None
+
+
+@violates("epochs_chained", epoch=5, state="planned")
+def planned_row_is_edited(rows: LakeRows) -> None:
+    rows.plan(5)["owner"] = "somebody else"
+    rows.is_sealed = True
+
+
+@violates("epochs_chained", epoch=9, state="committed")
+def step_of_a_committed_row_is_edited(rows: LakeRows) -> None:
+    rows.commit(9)["step_ms"] = [("decide", 1)]
+    rows.is_sealed = True
+
+
+@violates("rows_are_committed", epoch=11, table="checks")
+def rows_of_a_table_are_miscounted(rows: LakeRows) -> None:
+    (entry,) = [at for at in rows.commit(11)["tables"] if at["table"] == "checks"]
+    entry["rows"] += 1
+    rows.chain()
+    rows.is_sealed = True
+
+
+@violates("rows_are_committed", epoch=11, table="checks")
+def table_is_not_named_by_its_epoch(rows: LakeRows) -> None:
+    commit = rows.commit(11)
+    commit["tables"] = [at for at in commit["tables"] if at["table"] != "checks"]
+    rows.chain()
+    rows.is_sealed = True
+
+
+@violates(
+    "lake_is_whole",
+    table="conflicts",
+    problem="is at version 1, and was at 9 when epoch 12 committed",
+)
+def table_is_behind(rows: LakeRows) -> None:
+    (entry,) = [at for at in rows.commit(12)["tables"] if at["table"] == "conflicts"]
+    entry["version"] = 9
+    rows.chain()
+    rows.is_sealed = True

@@ -70,6 +70,11 @@ def given_up_with_checks_left(rows: LakeRows) -> None:
     set_parameter(rows, 6, "check_max", 3)
 
 
+@violates("nobody_waits_too_long", queue_id=0, queue_offset=3, arm=0)
+def half_expires_earlier(rows: LakeRows) -> None:
+    set_parameter(rows, 9, "half_retention_ms", 6_000)
+
+
 @violates("discards_are_copied", queue_id=0, queue_offset=10, problem="no copy")
 def copy_is_dropped(rows: LakeRows) -> None:
     rows.take(COPIES, transaction_id="nobody")
@@ -81,43 +86,81 @@ def copy_says_another_cause(rows: LakeRows) -> None:
     rows.find(COPIES, transaction_id="nobody")["reason"] = "check_max"
 
 
-@violates("halves_are_pending_or_ended", epoch=12, queue_id=0, queue_offset=14)
-def pending_half_is_dropped(rows: LakeRows) -> None:
-    rows.take("pending", epoch=12, transaction_id="young")
+@violates("halves_are_pending_or_ended", epoch=10, queue_id=0, queue_offset=14)
+def pending_half_is_not_recorded(rows: LakeRows) -> None:
+    rows.take("pending", epoch=10, queue_offset=14, change="put")
     rows.keep_books()
 
 
-@violates("halves_are_pending_or_ended", epoch=12, queue_id=0, queue_offset=0)
+@violates("halves_are_pending_or_ended", epoch=10, queue_id=0, queue_offset=0)
 def ended_half_is_pending(rows: LakeRows) -> None:
-    row = rows.find("pending", epoch=12, transaction_id="young")
+    row = rows.find("pending", epoch=10, queue_offset=14, change="put")
     rows.tables["pending"].append({**row, "queue_offset": 0, "transaction_id": "commit"})
     rows.keep_books()
 
 
-@violates("pending_is_state", epoch=12, queue_id=0, queue_offset=14)
-def attempts_are_miscounted(rows: LakeRows) -> None:
-    rows.find("pending", epoch=12, transaction_id="young")["check_times"] = 2
-
-
-@violates("pending_is_state", epoch=12, queue_id=0, queue_offset=3)
-def discard_is_forgotten(rows: LakeRows) -> None:
-    rows.find("pending", epoch=12, transaction_id="patient")["discard_cause"] = None
-
-
-@violates("pending_is_state", epoch=3, queue_id=0, queue_offset=3)
-def answer_is_forgotten(rows: LakeRows) -> None:
-    rows.find("pending", epoch=3, transaction_id="patient")["last_answer_at"] = None
-
-
-@violates("waiting_is_state", epoch=12, queue_id=0, op_queue_offset=14)
-def waiting_end_is_dropped(rows: LakeRows) -> None:
-    rows.take("waiting", epoch=12, op_queue_offset=14)
+@violates("halves_are_pending_or_ended", epoch=8, queue_id=0, queue_offset=9)
+def end_is_not_recorded(rows: LakeRows) -> None:
+    rows.take("pending", epoch=8, queue_offset=9, change="left")
     rows.keep_books()
 
 
-@violates("waiting_is_state", epoch=12, queue_id=0, op_queue_offset=15)
+@violates("pending_is_state", epoch=11, queue_id=0, queue_offset=14)
+def attempts_are_miscounted(rows: LakeRows) -> None:
+    rows.find("pending", epoch=11, queue_offset=14, change="put")["check_times"] = 2
+
+
+@violates("pending_is_state", epoch=10, queue_id=0, queue_offset=3)
+def discard_is_forgotten(rows: LakeRows) -> None:
+    rows.find("pending", epoch=10, queue_offset=3, change="put")["discard_cause"] = None
+
+
+@violates("pending_is_state", epoch=1, queue_id=0, queue_offset=3)
+def answer_is_forgotten(rows: LakeRows) -> None:
+    rows.find("pending", epoch=1, queue_id=0, queue_offset=3, change="put")["last_answer_at"] = None
+
+
+@violates("pending_is_state", queue_id=0, queue_offset=14, problem="2 rows of this epoch")
+def change_is_recorded_twice(rows: LakeRows) -> None:
+    row = rows.find("pending", epoch=10, queue_offset=14, change="put")
+    rows.tables["pending"].append(dict(row))
+    rows.keep_books()
+
+
+@violates("pending_is_state", epoch=12, queue_id=0, queue_offset=14, problem="changes nothing")
+def nothing_is_recorded_as_a_change(rows: LakeRows) -> None:
+    row = rows.find("pending", epoch=11, queue_offset=14, change="put")
+    rows.tables["pending"].append({**row, "epoch": 12})
+    rows.keep_books()
+
+
+@violates("waiting_is_state", epoch=10, queue_id=0, op_queue_offset=14)
+def waiting_end_is_dropped(rows: LakeRows) -> None:
+    rows.take("waiting", epoch=10, op_queue_offset=14, change="put")
+    rows.keep_books()
+
+
+@violates("waiting_is_state", epoch=10, queue_id=0, op_queue_offset=15)
 def waiting_end_says_otherwise(rows: LakeRows) -> None:
-    rows.find("waiting", epoch=12, op_queue_offset=15)["decision"] = "ROLLBACK"
+    rows.find("waiting", epoch=10, op_queue_offset=15, change="put")["decision"] = "ROLLBACK"
+
+
+@violates("snapshots_are_changes", epoch=12, table="pending", place="0-14")
+def snapshot_lacks_a_half(rows: LakeRows) -> None:
+    rows.take("pending", epoch=12, queue_offset=14, change="snapshot")
+    rows.keep_books()
+
+
+@violates("snapshots_are_changes", epoch=12, table="pending", place="0-3")
+def snapshot_says_otherwise(rows: LakeRows) -> None:
+    rows.find("pending", epoch=12, queue_offset=3, change="snapshot")["discards"] = 2
+
+
+@violates("snapshots_are_changes", epoch=12, table="waiting", place="0-14-0")
+def snapshot_has_a_naming_twice(rows: LakeRows) -> None:
+    row = rows.find("waiting", epoch=12, op_queue_offset=14, change="snapshot")
+    rows.tables["waiting"].append(dict(row))
+    rows.keep_books()
 
 
 @violates("consumers_within_queues", consumer_group="points", topic="orders", queue_offset=99)

@@ -13,11 +13,9 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-import pyarrow.compute as pc
-
 from storage.lake import Lake
 from storage.rows import milliseconds
-from tests.lake_rows import LakeRows, decided_rows, table_of
+from tests.lake_rows import LakeRows, decided_rows
 from tests.sound_lake import PARAMETERS, History
 from txlake.protocol import COMMIT, RESUME, ROLLBACK, UNKNOWN, check_id
 
@@ -152,9 +150,4 @@ def shop_rows(epochs: int = EPOCHS, transactions: tuple[int, int] = (8, 20)) -> 
 
 def write_lake(rows: LakeRows, path: Path) -> Lake:
     """Write the shop's lake; `outcomes` in one Delta commit for each epoch, as the job does."""
-    rows = rows.copy()
-    outcomes = table_of(rows.tables.pop("outcomes"), Lake.schema("outcomes"))
-    lake = rows.write(path)
-    for epoch in pc.unique(outcomes["epoch"]).to_pylist():
-        lake.append("outcomes", outcomes.filter(pc.field("epoch") == epoch), epoch)
-    return lake
+    return rows.write(path, by_epoch=("outcomes",))

@@ -13,7 +13,9 @@ from typing import Any
 import pyarrow as pa
 
 from checker.frames import RULE_VERSION, Decision, Parameters, State
-from storage.epochs import Plan, Range, committed_row, planned_row
+from pipelines.restore import FRAMES, change_rows
+from storage.epoch_log import EpochLog
+from storage.epochs import Plan, Range
 from storage.lake import Lake
 from storage.rows import instant, to_rows
 from storage.schemas import (
@@ -21,7 +23,6 @@ from storage.schemas import (
     CATALOG,
     CHECKS,
     CONFLICTS,
-    DELAYED,
     DELIVERIES,
     HALF,
     OP,
@@ -57,6 +58,7 @@ class PaperJob:
         self.at = START_AT
         self.epoch = 0
         self._checker = Checker()
+        self._log = EpochLog(self.lake)
         self._next: dict[tuple[str, int], int] = {}
         self._landed: dict[tuple[str, int], int] = {}
         self._new: dict[str, list[Row]] = {kind: [] for kind in QUEUES}
@@ -119,15 +121,15 @@ class PaperJob:
         self.at += after_ms
         self.epoch += 1
         plan = self._plan(known, ops_ahead)
-        self.lake.append("epochs", planned_row(plan, instant(self.at)), self.epoch)
+        self._log.plan(plan)
         decision = self._checker.decide(self._inputs(known), asdict(self.parameters))
         self._land()
         self._write(decision)
         self._deliver(decision)
         self._ask(decision, acknowledged)
+        self._record_state()
         if commit:
-            row = committed_row(plan, instant(self.at), {}, {}, {})
-            self.lake.append("epochs", row, self.epoch)
+            self._log.commit(plan, {}, {}, {})
         self._landed = dict(self._next)
         self._new = {kind: [] for kind in QUEUES}
         return self.epoch
@@ -183,13 +185,17 @@ class PaperJob:
             ("admin", _table(admin, ADMIN), ADMIN, {"epoch": self.epoch}),
             ("outcomes", decision.outcomes, OUTCOMES, decided),
             ("conflicts", decision.conflicts, CONFLICTS, decided),
-            ("delayed", decision.delayed, DELAYED, {"epoch": self.epoch}),
             ("deliveries", decision.deliveries, DELIVERIES, decided),
             ("catalog", decision.new_topics, CATALOG,
              {"epoch": self.epoch, "created_at": instant(self.at)}),
         )  # fmt: skip
         for table, frame, schema, values in tables:
             self.lake.append(table, to_rows(frame, schema, **values), self.epoch)
+
+    def _record_state(self) -> None:
+        for table, name in FRAMES.items():
+            change = self._checker.decision.changes[name]
+            self.lake.append(table, change_rows(table, change, None, self.epoch), self.epoch)
 
     def _deliver(self, decision: Decision) -> None:
         for row in decision.new_topics.to_pylist():

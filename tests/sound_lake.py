@@ -168,6 +168,8 @@ def _history() -> Row:
     h.schedule(delay_level=2)
     h.epoch(1, late_end_policy="reject")  # 11
     h.end(ROLLBACK, 3)
+    h.command(RESUME, "half:0-0")
+    h.command(CREATE_TOPIC, "topic:orders:6")
     h.epoch(1)  # 12
     return h.world()
 

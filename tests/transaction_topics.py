@@ -88,7 +88,10 @@ class TransactionTopics:
             assert time.monotonic() < deadline, f"{topic} holds {records}"
         return records
 
-    def ask(self, group: str, half: tuple[int, str], transaction_id: str, **extra: str) -> None:
+    def ask(
+        self, group: str, half: tuple[int, str], transaction_id: str,
+        body: bytes | None = b"body", **extra: str,
+    ) -> None:  # fmt: skip
         """Send a check, as the reconciler does: (half queue, half offsets)."""
         headers = {
             protocol.PGROUP: group, protocol.UNIQ_KEY: transaction_id,
@@ -99,7 +102,7 @@ class TransactionTopics:
         producer = Producer({"bootstrap.servers": self.bootstrap_servers})
         errors: list[KafkaError | None] = []
         producer.produce(
-            self.check_prefix + group, b"body", headers=list(headers.items()),
+            self.check_prefix + group, body, headers=list(headers.items()),
             on_delivery=lambda error, _record: errors.append(error),
         )  # fmt: skip
         producer.flush(10)

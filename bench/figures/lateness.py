@@ -13,6 +13,7 @@ from bench.sample_data import TOPIC
 from bench.workbench import Workbench
 from checker.sql import run
 from storage.lake import Lake
+from storage.schemas import PUT
 
 _OVER_THE_TRIGGER_S = 3.0
 _DUE = """
@@ -33,7 +34,7 @@ def measure(bench: Workbench) -> list[Figure]:
     at = readable_at(Path(lake.path) / table)
     rows = run(
         _DUE,
-        delayed=lake.read("delayed"),
+        delayed=lake.read("delayed", where=pc.field("change") == PUT),
         messages=lake.read(table, ["source", "half_queue_id", "half_queue_offset", "epoch"]),
     )
     due_us = pc.cast(rows["deliver_at"], "int64").to_pylist()

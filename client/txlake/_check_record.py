@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,19 +21,11 @@ class Check:
 
 
 def read_check(record: Message) -> Check | None:
-    """Read a check. Output: None for a record that is none; where a header repeats, the first.
+    """Returns a check, or None for a record that is none.
 
     Source: PROTOCOL.md, the check topic.
     """
-    values: dict[str, str] = {}
-    headers: Any = record.headers() or []  # a list, which the client's annotation leaves open
-    for name, value in headers:
-        if value is None or name in values:
-            continue
-        try:
-            values[name] = value.decode()
-        except UnicodeDecodeError:
-            continue
+    values = _texts(record)
     offsets = values.get(protocol.HALF_QUEUE_OFFSET, "")
     queue_id = values.get(protocol.HALF_QUEUE_ID, "")
     check_times = values.get(protocol.CHECK_TIMES, "")
@@ -46,20 +39,32 @@ def read_check(record: Message) -> Check | None:
     if not is_readable:
         return None
     body = record.value()
-    is_body_omitted = values.get(protocol.BODY_OMITTED) == "true"
+    is_body_omitted = body is None and values.get(protocol.BODY_OMITTED) == "true"
     message = CheckedMessage(
         transaction_id=values[protocol.UNIQ_KEY],
         topic=values.get(protocol.REAL_TOPIC, ""),
-        body=None if is_body_omitted or not isinstance(body, bytes) else body,
+        body=body if isinstance(body, bytes) else None,
         queue_id=int(queue_id),
         queue_offsets=tuple(int(offset) for offset in offsets.split(",") if offset),
         check_times=int(check_times),
         check_id=values[protocol.CHECK_ID],
         keys=values.get(protocol.KEYS),
         tags=values.get(protocol.TAGS),
-        properties={
-            name: value for name, value in values.items() if name not in protocol.RESERVED_HEADERS
-        },
+        properties={name: value for name, value in values.items() if protocol.is_property(name)},
         is_body_omitted=is_body_omitted,
     )
     return Check(values.get(protocol.PGROUP, ""), message)
+
+
+def _texts(record: Message) -> dict[str, str]:
+    """Returns the headers that are text; of a name that stands twice the first header counts."""
+    first: dict[str, bytes | None] = {}
+    headers: Any = record.headers() or []  # a list, which the client's annotation leaves open
+    for name, value in headers:
+        first.setdefault(name, value)
+    texts = {}
+    for name, value in first.items():
+        with suppress(UnicodeDecodeError):
+            if value is not None:
+                texts[name] = value.decode()
+    return texts

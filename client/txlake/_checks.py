@@ -52,6 +52,7 @@ class CheckAnswerer:
         self._operations = operations
         self._is_running = is_running
         self._options = options
+        self._batch_bytes_max = protocol.batch_bytes_max(options.message_bytes_max)
         self._done = Watermarks()
         self._is_closing = threading.Event()
         # Bounds what is taken and not answered: a listener that hangs stops the reading.
@@ -88,6 +89,7 @@ class CheckAnswerer:
         consumer = Consumer(
             {
                 "session.timeout.ms": self._options.check_session_timeout_ms,
+                "message.max.bytes": self._batch_bytes_max,
                 **self._settings,
                 "group.id": self._topic,
                 "auto.offset.reset": "earliest",
@@ -119,7 +121,10 @@ class CheckAnswerer:
             new = NewTopic(
                 self._topic,
                 num_partitions=self._options.check_topic_partitions,
-                config={"message.timestamp.type": "LogAppendTime"},
+                config={
+                    "message.timestamp.type": "LogAppendTime",
+                    "max.message.bytes": str(self._batch_bytes_max),
+                },
             )
             admin.create_topics([new])[self._topic].result(timeout=_RETRY_S * 5)
         except Exception as error:  # two producers may make it at once; a broker may be away

@@ -18,8 +18,9 @@ import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError
 
-from txlake._delta_files import STALE_SNAPSHOT, DeltaFiles
-from txlake.errors import ConsumerError
+from txlake._delta_files import STALE_SNAPSHOT, DeltaFiles, split, told
+from txlake._whole import LAKE_ID_PROPERTY, owner_of
+from txlake.errors import ConsumerError, LakeError
 
 log = logging.getLogger("txlake.consumer")
 
@@ -37,6 +38,7 @@ _CONFIGURATION: dict[str, str | None] = {
 }
 _FILES_MAX = 50
 _TRIES_MAX = 200
+_LOOKS_MAX = 20  # a fresh snapshot is stale only when a clean-up comes in between
 
 Key = tuple[str, str, int]
 
@@ -72,23 +74,26 @@ Decide = Callable[[Mapping[Key, Commit], datetime], Iterable[Commit]]
 class ConsumerOffsets:
     """Read and write the table `consumer_offsets` of a lake."""
 
-    def __init__(self, uri: str, storage_options: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, uri: str, storage_options: Mapping[str, str] | None = None, lake_id: str = ""
+    ) -> None:
         self._storage_options = dict(storage_options or {})
+        self._lake_id = lake_id
         self._files = DeltaFiles(uri, storage_options)
         self._read: set[str] = set()
         self._newest: dict[Key, Commit] = {}
 
     def newest(self) -> Mapping[Key, Commit]:
-        """Read the newest row of every key."""
-        for attempt in range(_TRIES_MAX):
-            try:
-                self._refresh(is_afresh=attempt > 0)
-                return self._newest
-            except STALE_SNAPSHOT:
-                if attempt == _TRIES_MAX - 1:
-                    raise
-                time.sleep(0.01)
-        raise AssertionError("unreachable")
+        """Read the newest row of every key. Errors: LakeError."""
+        with told(self._files.uri):
+            for attempt in range(_LOOKS_MAX - 1):
+                try:
+                    self._refresh(is_afresh=attempt > 0)
+                    return self._newest
+                except STALE_SNAPSHOT:
+                    time.sleep(0.01)
+            self._refresh(is_afresh=True)
+            return self._newest
 
     def write(self, decide: Decide) -> list[Commit]:
         """Append what `decide` gives for the newest rows; decide again when another was faster.
@@ -115,6 +120,7 @@ class ConsumerOffsets:
         if not self._files.exists:
             self._create()
             self._files.refresh(is_afresh=True)
+        self._check_owner()
         new = [path for path in self._files.files if path not in self._read]
         if new:
             for row in self._files.dataset(new).to_table().to_pylist():
@@ -123,11 +129,25 @@ class ConsumerOffsets:
                     self._newest[commit.key] = commit
         self._read = set(self._files.files)
 
+    def _check_owner(self) -> None:
+        """Check that the table is of this lake; one that does not say may have been copied here."""
+        owner = owner_of(self._files)
+        if self._lake_id and owner not in ("", self._lake_id):
+            lake, table = split(self._files.uri)
+            raise LakeError(
+                f"{lake}: the table {table} belongs to lake {owner}, and this is {self._lake_id}: "
+                "take it away, or, where this lake was rebuilt from that one, set the table's "
+                f"property {LAKE_ID_PROPERTY} to this lake's id"
+            )
+
     def _create(self) -> None:
+        configuration = dict(_CONFIGURATION)
+        if self._lake_id:
+            configuration[LAKE_ID_PROPERTY] = self._lake_id
         try:
             DeltaTable.create(
-                self._files.uri, SCHEMA, mode="ignore", configuration=_CONFIGURATION,
-                storage_options=self._storage_options or None,
+                self._files.uri, SCHEMA, mode="ignore", configuration=configuration,
+                storage_options=self._storage_options or None, raise_if_key_not_exists=False,
             )  # fmt: skip
         except DeltaError as error:  # two consumers made it at once
             log.info("%s: %s", self._files.uri, error)

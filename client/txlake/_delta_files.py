@@ -8,13 +8,16 @@ mapping; the lake has none.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.fs as pa_fs
+import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 from deltalake.fs import DeltaStorageHandler
@@ -22,7 +25,34 @@ from deltalake.fs import DeltaStorageHandler
 from txlake.errors import LakeError
 
 # A file that VACUUM or OPTIMIZE took away while it was read, or a log cut short by its clean-up.
-STALE_SNAPSHOT = (DeltaError, OSError, pa.ArrowException)
+STALE_SNAPSHOT = (DeltaError, OSError, pa.ArrowException, UnicodeDecodeError)
+_VERSION_DIGITS = 20  # of a log file's name
+
+
+@contextmanager
+def told(uri: str) -> Iterator[None]:
+    """Turn what is wrong with a table, and stays so, into one sentence. Errors: LakeError."""
+    try:
+        yield
+    except STALE_SNAPSHOT as error:
+        lake, table = split(uri)
+        raise LakeError(
+            f"{lake}: the table {table} cannot be read: {first_line(error)}; put it back from a "
+            "copy, or `txlake verify` says what else is wrong"
+        ) from error
+
+
+def split(uri: str) -> tuple[str, str]:
+    """Give the lake that a table is in, and the table's name there."""
+    folder, _, name = uri.rpartition("/")
+    if folder.endswith("/topics"):
+        return folder.removesuffix("/topics"), f"topics/{name}"
+    return folder, name
+
+
+def first_line(error: BaseException) -> str:
+    """Give what an error says first: others' errors have many lines."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +111,9 @@ class DeltaFiles:
                 self._table = None
         if self._table is None:
             try:
-                self._table = DeltaTable(self.uri, storage_options=self._storage_options or None)
+                self._table = self._open()
             except TableNotFoundError:
+                self._files, self._version_seen = {}, -1
                 return False
         version = self._table.version()
         if version == self._version_seen:
@@ -92,6 +123,34 @@ class DeltaFiles:
         self._schema = pa.schema(self._table.schema().to_arrow())
         self._version_seen = version
         return True
+
+    def _open(self) -> DeltaTable:
+        """Open the table.
+
+        delta-rs panics over some damaged checkpoints, and prints that; Arrow finds the same damage
+        and prints nothing, so it looks first.
+        """
+        if self._is_local():
+            found = sorted((Path(self.uri) / "_delta_log").glob("*.checkpoint*.parquet"))
+            for part in found:
+                if part.name[:_VERSION_DIGITS] == found[-1].name[:_VERSION_DIGITS]:
+                    pq.ParquetFile(part, memory_map=True).read(use_threads=False)
+        try:
+            return DeltaTable(self.uri, storage_options=self._storage_options or None)
+        except BaseException as error:
+            if type(error).__name__ != "PanicException":
+                raise
+            raise DeltaError(f"its log cannot be read: {first_line(error)}") from None
+
+    def missing_file(self) -> str | None:
+        """Name a file of the snapshot that is not there, or has another size. Local files only."""
+        if not self._is_local():
+            return None
+        found = self._filesystem().get_file_info(list(self._files))
+        for info, file in zip(found, self._files.values(), strict=True):
+            if info.type != pa_fs.FileType.File or info.size != file.size_bytes:
+                return file.path
+        return None
 
     def dataset(self, paths: Iterable[str]) -> ds.Dataset:
         """Make a dataset of some of the snapshot's files.
@@ -103,8 +162,11 @@ class DeltaFiles:
         fragments = [parquet.make_fragment(path, filesystem=filesystem) for path in paths]
         return ds.FileSystemDataset(fragments, self._schema, parquet, filesystem)
 
+    def _is_local(self) -> bool:
+        return os.path.isdir(self.uri)
+
     def _filesystem(self) -> pa_fs.FileSystem:
-        if os.path.isdir(self.uri):
+        if self._is_local():
             return pa_fs.SubTreeFileSystem(self.uri, pa_fs.LocalFileSystem())
         sizes = {file.path: file.size_bytes for file in self._files.values()}
         handler = DeltaStorageHandler(self.uri, self._storage_options, sizes)

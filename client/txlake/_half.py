@@ -8,7 +8,9 @@ import zlib
 
 from txlake import protocol
 from txlake._kafka import KafkaSender
+from txlake.errors import MessageError
 from txlake.message import Message, asked_headers, asks
+from txlake.options import ProducerOptions
 from txlake.protocol import Headers
 
 _WIRE = (protocol.TXV, protocol.WIRE_VERSION.encode())
@@ -49,6 +51,43 @@ def message_headers(
         _WIRE,
         *[(name, value.encode()) for name, value in message.properties.items()],
     ]
+
+
+def checked_headers(
+    message: Message,
+    group: Headers,
+    transaction_id: str,
+    now_ms: int,
+    options: ProducerOptions,
+    place: tuple[int, int] | None = None,
+) -> Headers:
+    """Returns the headers of `message_headers` for a record that the job can read and obey.
+
+    Errors: MessageError naming the limit and what exceeds it.
+    """
+    if message.deliver_at is not None or message.deliver_after_ms is not None:
+        _check_deliver_at(message, now_ms, options.deliver_at_max_ms)
+    headers = message_headers(message, group, transaction_id, now_ms, place)
+    body_bytes, bytes_max = len(message.body or b""), options.message_bytes_max
+    # A message's headers are counted only near the limit: together they are at most so large.
+    if body_bytes + protocol.PROPERTIES_BYTES_MAX > bytes_max:
+        size = protocol.record_bytes(message.body, headers)
+        if size > bytes_max:
+            raise MessageError(
+                f"body of {body_bytes} bytes: {size} bytes with its headers, "
+                f"message_bytes_max = {bytes_max} at most"
+            )
+    return headers
+
+
+def _check_deliver_at(message: Message, now_ms: int, ahead_max_ms: int) -> None:
+    """Raises MessageError for a time that the job would cut short: it delivers at its limit."""
+    said, ahead_ms = f"deliver_after_ms {message.deliver_after_ms}", message.deliver_after_ms
+    if ahead_ms is None:
+        ahead_ms = (message.deliver_at or 0) - now_ms
+        said = f"deliver_at {message.deliver_at} is {ahead_ms} ms ahead"
+    if ahead_ms > ahead_max_ms:
+        raise MessageError(f"{said}: deliver_at_max_ms = {ahead_max_ms} at most")
 
 
 def _asked_headers(message: Message, now_ms: int) -> Headers:

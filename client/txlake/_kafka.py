@@ -11,7 +11,7 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from txlake.errors import ClosedError, SendError, UnknownTopicError
-from txlake.protocol import Headers
+from txlake.protocol import Headers, batch_bytes_max
 
 log = logging.getLogger("txlake.kafka")
 
@@ -38,16 +38,19 @@ def client_settings(bootstrap_servers: str, client: Mapping[str, Any] | None) ->
 class KafkaSender:
     """Send records; call delivery reports, then `after_poll`, on a thread of its own."""
 
-    def __init__(self, settings: Mapping[str, Any], linger_ms: int, timeout_ms: int) -> None:
+    def __init__(
+        self, settings: Mapping[str, Any], linger_ms: int, timeout_ms: int, message_bytes_max: int
+    ) -> None:
         self._timeout_s = timeout_ms / 1000
         # Any: the client's annotations do not take a list of (str, bytes), the client does.
         self._producer: Any = Producer(
             {
                 "linger.ms": linger_ms,
                 "delivery.timeout.ms": timeout_ms,
-                # For a batch that is full before its linger is over. Bytes: Kafka's own limit
-                # for a batch is 1 MiB.
+                # For a batch that is full before its linger is over. Bytes: Kafka takes batches of
+                # 1 MiB by default. A record that is larger goes out alone.
                 "batch.size": 1_000_000,
+                "message.max.bytes": batch_bytes_max(message_bytes_max),
                 "queue.buffering.max.messages": 500_000,
                 **settings,
                 **_FIXED,

@@ -2,35 +2,48 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from txlake._delta_files import STALE_SNAPSHOT, DeltaFiles
+from txlake._delta_files import STALE_SNAPSHOT, DeltaFiles, told
+from txlake._whole import WholeTables
 from txlake.errors import LakeError
 
-FORMAT_VERSION_MAX = 1  # the newest lake format this SDK reads
+FORMAT_VERSION_MAX = 2  # the newest lake format this SDK reads
+_TELLING_FORMAT = 2  # from here on the epochs tell what each table holds
 _TRIES = 5
 
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """Be a real topic: its table and how many queues it has."""
+    """Be a real topic: its table, how many queues it has, and the epoch that made it."""
 
     table_id: int
     queue_count: int
+    epoch: int
 
 
 class Lake:
     """Read a lake's own tables.
 
-    Errors: LakeError, in one sentence, for a path without a lake or with a newer one.
+    Errors: LakeError, in one sentence, for a path without a lake, with a newer one, or with one
+    that is not whole.
     """
 
     def __init__(self, path: str, storage_options: Mapping[str, str] | None = None) -> None:
+        if not path or "\0" in path:
+            raise LakeError(f"{path!r}: no folder can have this name")
+        if os.path.isfile(path):
+            raise LakeError(f"{path}: this is a file; name the folder of a lake")
         self.path = path.rstrip("/")
         self.storage_options = dict(storage_options or {})
-        self._check_format()
+        self.lake_id, format_version = self._identity()
+        self._whole: WholeTables | None = None
+        if format_version >= _TELLING_FORMAT:
+            self._whole = WholeTables(self.path, self.lake_id, self.storage_options)
+            self._whole.require("catalog")
         self._catalog = DeltaFiles(self.uri("catalog"), self.storage_options)
         self._topics: dict[str, Topic] = {}
 
@@ -40,42 +53,72 @@ class Lake:
 
     def topics(self) -> dict[str, Topic]:
         """Give the real topics there are now; read again only when the catalog has changed."""
-        if self._catalog.refresh():
-            rows = read_all(self._catalog, ["topic", "table_id", "queue_count"])
+        with told(self._catalog.uri):
+            is_changed = self._catalog.refresh()
+        if is_changed:
+            rows = read_all(self._catalog, ["topic", "table_id", "queue_count", "epoch"])
             # Queue counts only grow: of a topic's rows the one with the most queues holds.
             rows.sort(key=lambda row: row["queue_count"])
+            made: dict[str, int] = {}
+            for row in rows:
+                made[row["topic"]] = min(row["epoch"], made.get(row["topic"], row["epoch"]))
             self._topics = {
-                row["topic"]: Topic(row["table_id"], row["queue_count"]) for row in rows
+                row["topic"]: Topic(row["table_id"], row["queue_count"], made[row["topic"]])
+                for row in rows
             }
         return self._topics
 
-    def _check_format(self) -> None:
+    def require_whole(self, topic: str) -> None:
+        """Check that a topic's table holds what was committed; in format 1 nothing tells.
+
+        Errors: LakeError.
+        """
+        if self._whole is not None:
+            found = self.topics()[topic]
+            self._whole.require(f"topics/{found.table_id}", found.epoch)
+
+    def _identity(self) -> tuple[str, int]:
+        """Give the lake's id and format."""
         table = DeltaFiles(self.uri("lake"), self.storage_options)
-        table.refresh()
-        versions = (
-            [row["format_version"] for row in read_all(table, ["format_version"])]
-            if table.files
-            else []
-        )
-        if not versions:
-            raise LakeError(f"{self.path}: there is no lake here; start the reconciler first")
-        if max(versions) > FORMAT_VERSION_MAX:
+        with told(table.uri):
+            table.refresh()
+        rows = read_all(table, ["lake_id", "format_version"])
+        if not rows:
+            raise self._no_lake()
+        version = max(row["format_version"] for row in rows)
+        if version > FORMAT_VERSION_MAX:
             raise LakeError(
-                f"{self.path}: the lake has format {max(versions)}, this SDK reads up to "
+                f"{self.path}: the lake has format {version}, this SDK reads up to "
                 f"{FORMAT_VERSION_MAX}; install a newer one"
             )
+        return rows[0]["lake_id"], version
+
+    def _no_lake(self) -> LakeError:
+        epochs = DeltaFiles(self.uri("epochs"), self.storage_options)
+        with told(epochs.uri):
+            epochs.refresh()
+        if epochs.files:
+            return LakeError(
+                f"{self.path}: the table lake has no row, and epochs has some: a rebuild of the "
+                "lake has not ended, or the row was lost and must be put back from a copy"
+            )
+        return LakeError(f"{self.path}: there is no lake here; start the reconciler first")
 
 
 def read_all(table: DeltaFiles, columns: list[str]) -> list[dict[str, Any]]:
-    """Read some columns of a small table whole."""
-    for attempt in range(_TRIES):
+    """Read some columns of a small table whole. Errors: LakeError."""
+    for _ in range(_TRIES - 1):
         try:
-            if not table.files:
-                return []
-            rows: list[dict[str, Any]] = table.dataset(table.files).to_table(columns).to_pylist()
-            return rows
+            return _read_all(table, columns)
         except STALE_SNAPSHOT:
-            if attempt == _TRIES - 1:
-                raise
-            table.refresh(is_afresh=True)
-    raise AssertionError("unreachable")
+            with told(table.uri):
+                table.refresh(is_afresh=True)
+    with told(table.uri):
+        return _read_all(table, columns)
+
+
+def _read_all(table: DeltaFiles, columns: list[str]) -> list[dict[str, Any]]:
+    if not table.files:
+        return []
+    rows: list[dict[str, Any]] = table.dataset(table.files).to_table(columns).to_pylist()
+    return rows

@@ -24,8 +24,9 @@ class Ownership:
         group: str,
         owner: str,
         session_timeout_ms: int,
+        lake_id: str = "",
     ) -> None:
-        self._offsets = ConsumerOffsets(uri, storage_options)
+        self._offsets = ConsumerOffsets(uri, storage_options, lake_id)
         self._group = group
         self._owner = owner
         self._session = timedelta(milliseconds=session_timeout_ms)

@@ -30,10 +30,20 @@ class QueueBuffers:
 
     def add(self, topic: str, table_id: int, queue_id: int, position: int) -> None:
         """Begin to read a queue."""
+        self._reader(topic, table_id)
+        self._buffers[topic, queue_id] = _Buffer(position)
+
+    def end(self, topic: str, table_id: int, queue_id: int) -> int:
+        """Give the end of a queue, which need not be among those that are read."""
+        reader = self._reader(topic, table_id)
+        self._refresh(topic, reader)
+        return reader.ends([queue_id])[queue_id]
+
+    def _reader(self, topic: str, table_id: int) -> TopicReader:
         if topic not in self._readers:
             uri = self._lake.uri(f"topics/{table_id}")
             self._readers[topic] = TopicReader(topic, uri, self._lake.storage_options)
-        self._buffers[topic, queue_id] = _Buffer(position)
+        return self._readers[topic]
 
     def seek(self, topic: str, queue_id: int, position: int) -> None:
         """Drop what was read ahead and go on elsewhere."""

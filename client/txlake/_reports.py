@@ -8,6 +8,28 @@ from confluent_kafka import KafkaError, Message
 
 from txlake._kafka import DeliveryReport
 
+# Reports that leave open whether Kafka has the record: it did not answer, or not in time. After
+# all others it has none.
+_OPEN = frozenset((
+    KafkaError._MSG_TIMED_OUT, KafkaError._TIMED_OUT, KafkaError._TIMED_OUT_QUEUE,
+    KafkaError._TRANSPORT, KafkaError._PURGE_INFLIGHT, KafkaError._FATAL, KafkaError._FAIL,
+    KafkaError.REQUEST_TIMED_OUT, KafkaError.NETWORK_EXCEPTION, KafkaError.UNKNOWN,
+    KafkaError.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+))  # fmt: skip
+HALF_IS_ASKED_ABOUT = "the job asks the producer group how its transaction ended"
+
+
+def may_be_stored(error: KafkaError | None) -> bool:
+    """Returns whether Kafka can have a record that was reported so, or without an offset."""
+    return error is None or error.code() in _OPEN
+
+
+def failure_text(what: str, failure: str, is_open: bool, then: str) -> str:
+    """Returns the text of a SendError; `then` is what becomes of a record that Kafka has."""
+    if not is_open:
+        return f"{what} stored: {failure}"
+    return f"{what} confirmed: {failure}; it may be stored all the same: then {then}"
+
 
 class Reports:
     """Collect the reports of several records, in the order in which they were sent."""
@@ -17,6 +39,7 @@ class Reports:
         self._missing = count
         self._changed = threading.Condition()
         self.failure: str | None = None
+        self.is_open = False  # whether Kafka can have one of the records that failed
 
     def taker(self, position: int) -> DeliveryReport:
         """Give the callback for one record."""
@@ -24,14 +47,16 @@ class Reports:
         def take(error: KafkaError | None, record: Message) -> None:
             offset = None if error is not None else record.offset()
             if offset is None or offset < 0:
-                self.fail(position, str(error or "no offset in the delivery report"))
+                why = str(error or "no offset in the delivery report")
+                self.fail(position, why, may_be_stored(error))
             else:
                 self._take(position, offset, None)
 
         return take
 
-    def fail(self, position: int, failure: str) -> None:
-        """Note that one record was not stored."""
+    def fail(self, position: int, failure: str, is_open: bool = False) -> None:
+        """Notes that one record was not stored, or (`is_open`) is not known to be."""
+        self.is_open = self.is_open or is_open
         self._take(position, None, failure)
 
     def sent(self, is_sent: bool) -> None:
@@ -43,6 +68,7 @@ class Reports:
         with self._changed:
             if not self._changed.wait_for(lambda: self._missing == 0, timeout_s):
                 self.failure = f"{self._missing} delivery reports are missing"
+                self.is_open = True
 
     def stored(self) -> list[int]:
         """Give the offsets of the records that were stored."""

@@ -7,15 +7,16 @@ offsets for every queue from one snapshot, so a missing offset is a real gap and
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import reduce
 from operator import or_
+from typing import TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
-from txlake._delta_files import STALE_SNAPSHOT, DeltaFiles, TableFile
+from txlake._delta_files import STALE_SNAPSHOT, DeltaFiles, TableFile, told
 from txlake.errors import OffsetGapError, OffsetOutOfRangeError
 
 COLUMNS = [
@@ -29,6 +30,7 @@ _READ_AHEAD_BYTES = 32 << 20
 _WINDOW_ROWS_MIN = 1_000
 _WINDOW_ROWS_MAX = 100_000
 
+_Seen = TypeVar("_Seen")
 Span = tuple[int, int]  # first and last queue offset of one queue in one file
 
 
@@ -42,7 +44,9 @@ class TopicReader:
 
     def refresh(self) -> bool:
         """Look for new rows; say whether there may be any."""
-        if not self._files.refresh():
+        with told(self._files.uri):
+            is_new = self._files.refresh()
+        if not is_new:
             return False
         self._spans = {
             path: spans for path, spans in self._spans.items() if path in self._files.files
@@ -53,27 +57,23 @@ class TopicReader:
         """Read ahead from each queue's position.
 
         Output: for each queue with new rows, rows of contiguous offsets from its position.
-        Errors: OffsetGapError, OffsetOutOfRangeError, naming the offsets.
+        Errors: OffsetGapError, OffsetOutOfRangeError, naming the offsets; LakeError.
         """
-        for attempt in range(_TRIES_MAX):
-            try:
-                return self._read(positions)
-            except STALE_SNAPSHOT:
-                if attempt == _TRIES_MAX - 1:
-                    raise
-                self._files.refresh(is_afresh=True)
-        raise AssertionError("unreachable")
+        return self._patiently(lambda: self._read(positions))
 
     def ends(self, queue_ids: range | list[int]) -> dict[int, int]:
         """Tell each queue's end: the offset of the message that comes next."""
-        for attempt in range(_TRIES_MAX):
-            try:
-                return {queue_id: self._last(queue_id) + 1 for queue_id in queue_ids}
-            except STALE_SNAPSHOT:
-                if attempt == _TRIES_MAX - 1:
-                    raise
-                self._files.refresh(is_afresh=True)
-        raise AssertionError("unreachable")
+        return self._patiently(lambda: {q: self._last(q) + 1 for q in queue_ids})
+
+    def _patiently(self, look: Callable[[], _Seen]) -> _Seen:
+        """Read, from a fresh snapshot when files of this one are gone. Errors: LakeError."""
+        with told(self._files.uri):
+            for _ in range(_TRIES_MAX - 1):
+                try:
+                    return look()
+                except STALE_SNAPSHOT:
+                    self._files.refresh(is_afresh=True)
+            return look()
 
     def _read(self, positions: Mapping[int, int]) -> dict[int, pa.Table]:
         files = self._holding(positions)

@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 import pyarrow as pa
 
 from txlake import protocol
-from txlake._lake import Lake
+from txlake._lake import Lake, Topic
 from txlake._ownership import Ownership
 from txlake._plain import plain_columns
 from txlake._queues import QueueBuffers
@@ -24,11 +24,11 @@ _LOOK_S = 0.05
 
 
 class ConsumedMessage(NamedTuple):
-    """Be a delivered message. (`topic`, `queue_id`, `queue_offset`) identifies it for ever.
+    """A delivered message. (`topic`, `queue_id`, `queue_offset`) identifies it for ever.
 
-    `raw_headers` holds all headers when some did not fit `properties` (not UTF-8, null,
-    repeated). `reason`, `real_topic`, `asked_queue_id` speak in the two topics of messages that
-    could not be delivered.
+    `raw_headers` holds all headers when some are not in the other fields as they came (not UTF-8,
+    null, repeated, or with a name of the protocol's). `reason`, `real_topic`, `asked_queue_id`
+    speak in the two topics of messages that could not be delivered.
     """
 
     topic: str
@@ -64,7 +64,9 @@ class Consumer:
     Not to be used by two threads at once.
     Units: milliseconds. Instants of owners are compared between machines: their clocks must
     agree to well within `session_timeout_ms`.
-    Errors: LakeError, GroupBusyError, ValueError.
+    Before it takes queues of a topic it checks that the topic's table, and the lake's own, hold
+    what was committed.
+    Errors: LakeError, GroupBusyError, OffsetOutOfRangeError, ValueError.
     """
 
     def __init__(
@@ -103,8 +105,10 @@ class Consumer:
         self._lake = Lake(os.fspath(lake), storage_options)
         self._buffers = QueueBuffers(self._lake)
         self._ownership = Ownership(
-            self._lake.uri("consumer_offsets"), storage_options, group, owner, session_timeout_ms
-        )
+            self._lake.uri("consumer_offsets"), storage_options, group, owner, session_timeout_ms,
+            self._lake.lake_id,
+        )  # fmt: skip
+        self._checked: set[str] = set()
         deadline = time.monotonic() + wait_for_owner_ms / 1000
         self._take_queues(deadline)
 
@@ -124,7 +128,8 @@ class Consumer:
 
         Keeps the group's hold on its queues alive: call it more often than every
         `session_timeout_ms`.
-        Errors: OffsetGapError, OffsetOutOfRangeError, GroupBusyError, StaleGenerationError.
+        Errors: LakeError, OffsetGapError, OffsetOutOfRangeError, GroupBusyError,
+        StaleGenerationError.
         """
         deadline = time.monotonic() + timeout_s
         most = self._poll_records_max if max_records is None else max_records
@@ -202,10 +207,31 @@ class Consumer:
                     new.append((name, queue_id))
         if not new:
             return
+        self._check_topics({name for name, _ in new} - self._checked)
+        self._check_within(new, topics)
         for (name, queue_id), offset in self._ownership.take(new, deadline).items():
             self._buffers.add(name, topics[name].table_id, queue_id, offset or 0)
             if offset is None and self._reset == "latest":
                 self._buffers.seek(name, queue_id, self._buffers.ends()[name, queue_id])
+
+    def _check_topics(self, names: set[str]) -> None:
+        """Check that topics hold what was committed, before anything is written about them."""
+        for name in sorted(names):
+            self._lake.require_whole(name)
+        self._checked |= names
+
+    def _check_within(self, queues: Sequence[tuple[str, int]], topics: Mapping[str, Topic]) -> None:
+        """Check that the group is nowhere beyond a queue's end: it would leave messages out."""
+        committed = self._ownership.committed(queues)
+        for (name, queue_id), offset in committed.items():
+            if offset:
+                end = self._buffers.end(name, topics[name].table_id, queue_id)
+                if offset > end:
+                    raise OffsetOutOfRangeError(
+                        f"topic {name} queue {queue_id}: the group has committed offset {offset}, "
+                        f"and the queue ends at {end}: consumer_offsets is not of this lake, or "
+                        "the lake was put back from an older copy; read on with another group"
+                    )
 
     def _check_open(self) -> None:
         if self._is_closed:

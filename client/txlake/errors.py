@@ -2,11 +2,12 @@
 
 TxlakeError
 ├── MessageError (also ValueError)    a message that may not be sent; nothing was sent
-├── SendError                         not stored; the local transaction did not run
+├── SendError                         not stored, or not known to be; the local transaction did
+│                                     not run
 ├── ClosedError                       used after close(), or in a forked child
 ├── NoListenerError                   a transaction without anything to run
 ├── UnknownTopicError                 a Kafka topic, or a topic's queue, that is not there
-├── LakeError                         no lake there, or one of a newer format
+├── LakeError                         no lake there, one of a newer format, or one that is not whole
 └── ConsumerError
     ├── GroupBusyError                another consumer owns the queues
     ├── StaleGenerationError          this consumer was replaced and may no longer commit
@@ -26,10 +27,11 @@ class MessageError(TxlakeError, ValueError):
 
 
 class SendError(TxlakeError):
-    """Say that a message was not stored: its local transaction did not run.
+    """A message that Kafka did not store, or did not confirm: its local transaction did not run.
 
-    A send that timed out may have stored the half all the same. Nobody will end it; the producer
-    group is asked about it and its listener answers as it does for any id it never committed.
+    After a time-out Kafka can have the record all the same, and the text says so. Nobody will end
+    such a half: the job asks the producer group about it, and its listener answers as it does for
+    any id it never committed. A message without a transaction is delivered then.
     """
 
     def __init__(self, text: str, transaction_id: str = "") -> None:
@@ -50,7 +52,7 @@ class UnknownTopicError(TxlakeError):
 
 
 class LakeError(TxlakeError):
-    """Say why a lake cannot be read, in one sentence."""
+    """Say why a lake cannot be read, in one sentence: which table, what is there, what was."""
 
 
 class ConsumerError(TxlakeError):

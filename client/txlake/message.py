@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import ClassVar
 
 from txlake import protocol
 from txlake.errors import MessageError
@@ -32,7 +31,8 @@ class Message:
     nobody asks how the transaction ended.
 
     Units: `deliver_at` epoch ms, `deliver_after_ms` ms from sending, `check_immunity_time_s` s.
-    Errors: MessageError, naming the field, its value and what is allowed.
+    Errors: MessageError, naming the field, its value and what is allowed. The producer raises it
+    for what its options limit: the size of the record, and how far ahead it is delivered.
     Source: PROTOCOL.md, the half message.
     """
 
@@ -46,8 +46,6 @@ class Message:
     deliver_after_ms: int | None = None
     queue_id: int | None = None
     check_immunity_time_s: int | None = None
-
-    bytes_max: ClassVar[int] = protocol.MESSAGE_BYTES_MAX
 
     def __post_init__(self) -> None:
         if not isinstance(self.topic, str):
@@ -68,7 +66,11 @@ class Message:
                 if text is not None:
                     _check_text(what, text)
             properties_bytes += _bytes(asked_headers(self))
-        self._check_size(properties_bytes)
+        if properties_bytes > _PROPERTIES_BYTES_MAX:
+            raise MessageError(
+                f"keys, tags and properties: {properties_bytes} bytes, "
+                f"{_PROPERTIES_BYTES_MAX} at most"
+            )
 
     def _check_numbers(self) -> None:
         _check_int("delay_level", self.delay_level, _NUMBER_MAX)
@@ -81,20 +83,6 @@ class Message:
             raise MessageError(
                 "delay_level, deliver_at, deliver_after_ms: only one of them, not "
                 f"{self.delay_level}, {self.deliver_at}, {self.deliver_after_ms}"
-            )
-
-    def _check_size(self, properties_bytes: int) -> None:
-        if properties_bytes > _PROPERTIES_BYTES_MAX:
-            raise MessageError(
-                f"keys, tags and properties: {properties_bytes} bytes, "
-                f"{_PROPERTIES_BYTES_MAX} at most"
-            )
-        body_bytes = len(self.body or b"")
-        size = body_bytes + properties_bytes + PROTOCOL_HEADERS_BYTES_MAX
-        if size > self.bytes_max:
-            raise MessageError(
-                f"body of {body_bytes} bytes: {size} bytes with its headers, "
-                f"{self.bytes_max} at most"
             )
 
 
@@ -140,8 +128,7 @@ def _bytes(headers: Mapping[str, str]) -> int:
     Errors: TypeError for what is no text, UnicodeEncodeError for what is none in UTF-8.
     """
     names, values = "".join(headers), "".join(headers.values())
-    names.encode()
-    return len(names) + len(values.encode()) + 2 * len(headers)
+    return len(names.encode()) + len(values.encode()) + 2 * len(headers)
 
 
 def _checked_bytes(properties: Mapping[str, str]) -> int:

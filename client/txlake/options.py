@@ -11,8 +11,10 @@ from txlake import protocol
 class ProducerOptions:
     """Hold the names and limits of a producer.
 
-    Names must equal those of the reconciler's `[kafka]` and `[delay]` sections.
-    Units: `_ms` milliseconds; `_max` and `_threads` counts.
+    Names and limits must equal those of the job's settings: `messages_max` and
+    `message_bytes_max` of `[transaction]`, `delay_levels` and `deliver_at_max_ms` of `[delay]`,
+    topics of `[kafka]`.
+    Units: `_ms` milliseconds; `_bytes_max` bytes; other `_max` and `_threads` counts.
     Errors: ValueError naming the option, its value and what is allowed.
     """
 
@@ -21,6 +23,8 @@ class ProducerOptions:
     schedule_topic: str = protocol.SCHEDULE_TOPIC
     check_topic_prefix: str = protocol.CHECK_TOPIC_PREFIX
     delay_levels: str = protocol.DELAY_LEVELS
+    deliver_at_max_ms: int = protocol.DELIVER_AT_MAX_MS
+    message_bytes_max: int = protocol.MESSAGE_BYTES_MAX
     messages_max: int = protocol.MESSAGES_MAX
     send_timeout_ms: int = 30_000
     half_linger_ms: int = 2
@@ -46,6 +50,11 @@ class ProducerOptions:
             least = 0 if option.name.endswith("linger_ms") else 1
             if isinstance(value, int) and value < least:
                 raise ValueError(f"{option.name} = {value}: {least} or more is allowed")
+        if self.message_bytes_max > protocol.MESSAGE_BYTES_LARGEST:
+            raise ValueError(
+                f"message_bytes_max = {self.message_bytes_max}: "
+                f"{protocol.MESSAGE_BYTES_LARGEST} or less is allowed"
+            )
         protocol.delay_levels_ms(self.delay_levels)
         topics = (self.half_topic, self.op_topic, self.schedule_topic)
         if len(set(topics)) != len(topics):

@@ -9,13 +9,13 @@ from typing import Any
 
 from txlake import protocol
 from txlake._checks import CheckAnswerer
-from txlake._half import HalfQueues, group_headers, message_headers
+from txlake._half import HalfQueues, checked_headers, group_headers
 from txlake._identifiers import TransactionIds
 from txlake._kafka import KafkaSender, client_settings
 from txlake._local import run_guarded
 from txlake._operations import OperationBatcher
 from txlake._pipeline import Pipeline, PipelinedHalf
-from txlake._reports import Reports
+from txlake._reports import HALF_IS_ASKED_ABOUT, Reports, failure_text
 from txlake.errors import ClosedError, MessageError, NoListenerError, SendError
 from txlake.listener import HalfMessage, LocalTransactionState, TransactionListener
 from txlake.message import Message
@@ -59,7 +59,9 @@ class TransactionProducer:
         self._running: set[str] = set()
         self._is_closed = False
         self._timeout_s = options.send_timeout_ms / 1000
-        self._sender = KafkaSender(settings, options.half_linger_ms, options.send_timeout_ms)
+        self._sender = KafkaSender(
+            settings, options.half_linger_ms, options.send_timeout_ms, options.message_bytes_max
+        )
         self._half_queues = HalfQueues(self._sender, options.half_topic, options.op_topic)
         self._operations = OperationBatcher(
             self._sender, options.op_topic, producer_group,
@@ -89,7 +91,8 @@ class TransactionProducer:
         `arg` is passed to the listener. `execute` runs instead of the listener's method; a
         producer without listener needs it (and answers no checks).
         Errors: SendError, UnknownTopicError (the local transaction did not run), NoListenerError,
-        ClosedError. Not when the operation fails: the result's `operation_sent` says so.
+        ClosedError; MessageError for a message beyond the options' limits, before anything is
+        sent. Not when the operation fails: the result's `operation_sent` says so.
         """
         return self.send_messages_in_transaction((message,), arg, execute=execute)
 
@@ -130,7 +133,7 @@ class TransactionProducer:
         the order of sending for each half queue. `on_done` is called there with the result, or
         with the SendError of a half that was not stored; without it `flush()` raises. Waits while
         `in_flight_max` transactions are in flight.
-        Errors: SendError, UnknownTopicError, NoListenerError, ClosedError: not begun.
+        Errors: MessageError, SendError, UnknownTopicError, NoListenerError, ClosedError: not begun.
         """
         self._executor(None)
         self._pipeline.begin(self._timeout_s)
@@ -138,7 +141,9 @@ class TransactionProducer:
             now_ms = time.time_ns() // 1_000_000
             half = PipelinedHalf(message, self._ids.next(now_ms), arg, on_done, self._pipeline)
             transaction_id = half.transaction_id
-            headers = message_headers(message, self._group_headers, transaction_id, now_ms)
+            headers = checked_headers(
+                message, self._group_headers, transaction_id, now_ms, self._options
+            )
             queue_id = self._half_queues.choose(message)
             self._running.add(transaction_id)
             try:
@@ -193,13 +198,16 @@ class TransactionProducer:
         """Send all halves of a transaction, wait for Kafka, give their offsets."""
         messages = half.messages
         size = len(messages)
+        all_headers = [
+            checked_headers(
+                message, self._group_headers, half.transaction_id, now_ms, self._options,
+                None if size == 1 else (size, seq),
+            )
+            for seq, message in enumerate(messages)
+        ]  # fmt: skip
         half.queue_id = self._half_queues.choose(half.message)
         reports = Reports(size)
-        for seq, message in enumerate(messages):
-            headers = message_headers(
-                message, self._group_headers, half.transaction_id, now_ms,
-                None if size == 1 else (size, seq),
-            )  # fmt: skip
+        for seq, (message, headers) in enumerate(zip(messages, all_headers, strict=True)):
             try:
                 self._sender.send(
                     self._options.half_topic, half.queue_id, message.body, headers,
@@ -214,7 +222,9 @@ class TransactionProducer:
             if stored:
                 rollback = protocol.ROLLBACK
                 self._operations.add(half.queue_id, stored, half.transaction_id, rollback)
-            raise SendError(f"the half was not stored: {reports.failure}", half.transaction_id)
+            then = "it is rolled back with the others" if stored else HALF_IS_ASKED_ABOUT
+            text = failure_text("the half was not", reports.failure, reports.is_open, then)
+            raise SendError(text, half.transaction_id)
         offsets = reports.stored()
         half.queue_offset = offsets[0]
         return offsets

@@ -69,8 +69,10 @@ CHECK_HEADERS: Final = (
     PGROUP, UNIQ_KEY, REAL_TOPIC, KEYS, TAGS, HALF_QUEUE_ID, HALF_QUEUE_OFFSET, CHECK_TIMES,
     CHECK_ID, BODY_OMITTED,
 )  # fmt: skip
-# Names that a user's property may not have.
+# The protocol's own names: a header with one of them is a property of the user's on no record.
 RESERVED_HEADERS: Final = frozenset((*HALF_HEADERS, *OP_HEADERS, *ADMIN_HEADERS, *CHECK_HEADERS))
+# Those of them that no column of a message holds: a message that has one keeps its headers raw.
+FOREIGN_HEADERS: Final = RESERVED_HEADERS.difference(HALF_HEADERS)
 
 # Decisions, with RocketMQ's MessageSysFlag numbers.
 COMMIT: Final = "COMMIT"
@@ -98,6 +100,12 @@ SMALL_NUMBER_PATTERN: Final = "[0-9]{1,9}"
 DELAY_LEVELS: Final = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 DELIVER_AT_MAX_MS: Final = 2_592_000_000
 MESSAGE_BYTES_MAX: Final = 1_048_576
+# What Kafka adds to a record: its key, the lengths of its headers, the batch around it. The SDK's
+# headers need a third of it at most.
+FRAMING_BYTES_MAX: Final = 65_536
+_CLIENT_BYTES_MAX = 1_000_000_000  # librdkafka's largest message.max.bytes
+_TOPIC_BYTES_MAX = 1_048_588  # Kafka's default of max.message.bytes: no topic of ours takes less
+MESSAGE_BYTES_LARGEST: Final = _CLIENT_BYTES_MAX - FRAMING_BYTES_MAX  # what the limit may be
 MESSAGES_MAX: Final = 1000
 PROPERTIES_BYTES_MAX: Final = 32_767  # RocketMQ stores the length of the properties in 16 bits
 
@@ -112,6 +120,24 @@ def matches(pattern: str, text: str) -> bool:
 def is_own_topic(name: str, own_topics: Iterable[str], check_topic_prefix: str) -> bool:
     """Say whether a real topic's name collides with one of the project's own topics."""
     return name in set(own_topics) or name.startswith(check_topic_prefix)
+
+
+def is_property(name: str) -> bool:
+    """Returns whether a header of this name is a property of the user's."""
+    return name not in RESERVED_HEADERS
+
+
+def record_bytes(body: bytes | None, headers: Iterable[tuple[str, bytes]]) -> int:
+    """Returns what message_bytes_max limits: the bytes of body, header names and header values."""
+    return len(body or b"") + sum(len(name.encode()) + len(value) for name, value in headers)
+
+
+def batch_bytes_max(message_bytes_max: int) -> int:
+    """Returns how large a batch of Kafka's must be allowed to be: for topics and clients.
+
+    A record at the limit goes out in a batch of its own, with Kafka's framing around it.
+    """
+    return max(message_bytes_max + FRAMING_BYTES_MAX, _TOPIC_BYTES_MAX)
 
 
 def check_topic(producer_group: str, prefix: str = CHECK_TOPIC_PREFIX) -> str:

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from txlake import protocol
-from txlake._half import message_headers
+from txlake._half import checked_headers
 from txlake._identifiers import TransactionIds
 from txlake._kafka import KafkaSender, client_settings
-from txlake._reports import Reports
+from txlake._reports import Reports, failure_text
 from txlake.errors import SendError
 from txlake.message import Message
 from txlake.options import ProducerOptions
@@ -40,7 +40,9 @@ class Producer:
         self._level_count = len(protocol.delay_levels_ms(options.delay_levels))
         self._ids = TransactionIds()
         settings = client_settings(bootstrap_servers, client)
-        self._sender = KafkaSender(settings, options.half_linger_ms, options.send_timeout_ms)
+        self._sender = KafkaSender(
+            settings, options.half_linger_ms, options.send_timeout_ms, options.message_bytes_max
+        )
 
     def __enter__(self) -> Producer:
         return self
@@ -51,32 +53,38 @@ class Producer:
     def send(self, message: Message) -> SendResult:
         """Send one message and wait until Kafka has it.
 
-        Errors: SendError, ClosedError.
+        Errors: SendError, ClosedError; MessageError for a message beyond the options' limits.
         """
         return self.send_all([message])[0]
 
     def send_all(self, messages: Sequence[Message]) -> list[SendResult]:
         """Send messages and wait until Kafka has all of them; not one by one.
 
-        Errors: SendError when any was not stored; others may have been.
+        Errors: as `send`; SendError when any was not stored, others may have been; MessageError
+        for any message, before one is sent.
         """
         now_ms = time.time_ns() // 1_000_000
         reports = Reports(len(messages))
-        ids, queues = [], []
-        for position, message in enumerate(messages):
-            ids.append(self._ids.next(now_ms))
-            queues.append(self._queue(message))
-            headers = message_headers(message, self._group, ids[-1], now_ms)
+        ids = [self._ids.next(now_ms) for _ in messages]
+        queues = [self._queue(message) for message in messages]
+        all_headers = [
+            checked_headers(message, self._group, message_id, now_ms, self._options)
+            for message, message_id in zip(messages, ids, strict=True)
+        ]
+        for position, (message, headers) in enumerate(zip(messages, all_headers, strict=True)):
             try:
                 self._sender.send(
-                    self._options.schedule_topic, queues[-1], message.body, headers,
+                    self._options.schedule_topic, queues[position], message.body, headers,
                     reports.taker(position),
                 )  # fmt: skip
             except SendError as error:
                 reports.fail(position, str(error))
         reports.wait(self._options.send_timeout_ms / 1000 + 5.0)
         if reports.failure is not None:
-            raise SendError(f"{len(messages)} messages, not all stored: {reports.failure}")
+            what = f"{len(messages)} messages, not all"
+            raise SendError(
+                failure_text(what, reports.failure, reports.is_open, "the job delivers it")
+            )
         return [SendResult(*result) for result in zip(ids, queues, reports.stored(), strict=True)]
 
     def close(self) -> None:

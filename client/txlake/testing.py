@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from txlake._half import checked_headers, group_headers
 from txlake._identifiers import TransactionIds
 from txlake._local import run_guarded
 from txlake.errors import ClosedError, MessageError, NoListenerError, SendError
@@ -22,6 +23,7 @@ from txlake.results import TransactionSendResult
 
 COMMIT = LocalTransactionState.COMMIT_MESSAGE
 ROLLBACK = LocalTransactionState.ROLLBACK_MESSAGE
+_GROUP = group_headers("fake")
 
 
 class FakeTransactionProducer:
@@ -88,9 +90,11 @@ class FakeTransactionProducer:
             )
         if execute is None and self._listener is None:
             raise NoListenerError("a transaction needs a listener, or `execute`")
-        half = HalfMessage(
-            messages[0], tuple(messages), self._ids.next(time.time_ns() // 1_000_000)
-        )
+        now_ms = time.time_ns() // 1_000_000
+        half = HalfMessage(messages[0], tuple(messages), self._ids.next(now_ms))
+        for seq, message in enumerate(messages):
+            place = None if len(messages) == 1 else (len(messages), seq)
+            checked_headers(message, _GROUP, half.transaction_id, now_ms, self._options, place)
         if self.fail_next_send:
             self.fail_next_send = False
             raise SendError("the half was not stored: the fake was told so", half.transaction_id)

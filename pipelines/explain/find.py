@@ -23,9 +23,13 @@ from pipelines.explain.rows import (
     plan_of,
 )
 from pipelines.explain.target import HALF, SCHEDULE, Target, plain_target
-from storage.epochs import PLANNED
+from pipelines.restore import recorded_rows, rows_of_state
+from storage.epochs import PLANNED, snapshot_before
+from storage.errors import MissingTableError
 from storage.lake import Lake
 from storage.pruned import Bounds, read_pruned
+from storage.schemas import PUT
+from storage.whole import require_readable
 from txlake import protocol as p
 
 MESSAGE_COLUMNS = [
@@ -47,6 +51,7 @@ def find(lake: Lake, target: Target) -> Found:
     """Fetch all that a lake says about a target; `messages` is empty when there is no such.
 
     An epoch that was committed while its rows were read may have been read in part: again, then.
+    Errors: BrokenLakeError, also where the table of a topic that it is told about is not whole.
     """
     with ThreadPoolExecutor(_READERS) as pool:
         found = _find(lake, pool, target)
@@ -54,7 +59,10 @@ def find(lake: Lake, target: Target) -> Found:
             if not found.has_early_rows or newest_epochs(lake)[0] == found.epoch:
                 break
             found = _find(lake, pool, target)
-        return found
+    topics = {p.CHECK_MAX_TOPIC, p.UNDELIVERABLE_TOPIC, *(m["real_topic"] for m in found.messages)}
+    ids = {found.table_ids[topic] for topic in topics if topic in found.table_ids}
+    require_readable(lake, [f"topics/{table_id}" for table_id in ids])
+    return found
 
 
 def _find(lake: Lake, pool: ThreadPoolExecutor, target: Target) -> Found:
@@ -133,15 +141,19 @@ class _About:
             table: self._pool.submit(self._of_places, table, at_place)
             for table in ("outcomes", "checks", "delayed", "deliveries")
         }
+        reads["pending"] = self._pool.submit(self._pending, at_place)
+        reads["namings"] = self._pool.submit(self._namings)
         reads["conflicts"] = self._pool.submit(self._conflicts)
         reads["commands"] = self._pool.submit(self._commands)
         rows = {table: read.result() for table, read in reads.items()}
+        rows["delayed"] = [row for row in rows["delayed"] if row["change"] == PUT]
         operations = self._pool.submit(
             find_operations,
             self._lake,
             [m for m in self._messages if m["source"] == HALF],
             rows["outcomes"],
             rows["conflicts"],
+            rows["namings"],
             self._epochs.get(self._epoch),
         )
         copies = self._pool.submit(self._copies, rows["outcomes"])
@@ -167,7 +179,22 @@ class _About:
             copies=copies.result(),
             undeliverable=undeliverable.result(),
             table_ids=self._table_ids,
+            pending=rows["pending"],
+            namings=rows["namings"],
         )
+
+    def _pending(self, at_place: Bounds) -> list[Row]:
+        """Give all that was recorded of the halves' state, the oldest first."""
+        rows = plain(recorded_rows(self._lake, "pending", self._epoch, bounds=at_place))
+        places = {(queue, offset) for _, queue, offset in self._places}
+        found = [row for row in rows if (row["queue_id"], row["queue_offset"]) in places]
+        return sorted(found, key=lambda row: (row["epoch"], row["queue_id"], row["queue_offset"]))
+
+    def _namings(self) -> list[Row]:
+        """Give the namings that wait in the halves' queues."""
+        snapshot = snapshot_before(self._lake, self._epoch)
+        bounds: Bounds = {"queue_id": self._queues}
+        return plain(rows_of_state(self._lake, "waiting", self._epoch, snapshot, bounds))
 
     def _of_places(self, table: str, bounds: Bounds) -> list[Row]:
         rows = plain(read_pruned(self._lake, table, self._lake.schema(table).names, bounds))
@@ -206,7 +233,10 @@ class _About:
         if topic not in self._table_ids:
             return []
         table = f"topics/{self._table_ids[topic]}"
-        rows = plain(read_pruned(self._lake, table, _COPY_COLUMNS, bounds))
+        try:
+            rows = plain(read_pruned(self._lake, table, _COPY_COLUMNS, bounds))
+        except MissingTableError:  # not made yet, or lost: `find` looks
+            return []
         return [
             row
             for row in rows

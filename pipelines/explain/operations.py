@@ -28,21 +28,24 @@ def find_operations(
     halves: list[Row],
     outcomes: list[Row],
     conflicts: list[Row],
+    namings: list[Row],
     newest: EpochAt | None,
 ) -> list[Row]:
     """Give the operations that name the halves, or a half of their queues still to come.
 
-    Input: `outcomes`, `conflicts` of the halves; `conflicts` also of records that cannot be read.
+    Input: `outcomes`, `conflicts` of the halves; `conflicts` also of records that cannot be read;
+    `namings`: what waits in the halves' queues.
     """
     if not halves:
         return []
     queues = sorted({half["queue_id"] for half in halves})
     first = _instant(_first_ms(halves, newest))
-    named = {(r["queue_id"], r["op_queue_offset"]) for r in (*outcomes, *conflicts)}
+    told = (*outcomes, *conflicts, *namings)
+    named = {(row["queue_id"], row["op_queue_offset"]) for row in told}
     for queue_id in queues:
         of_queue = [half for half in halves if half["queue_id"] == queue_id]
         ends = [o for o in outcomes if o["queue_id"] == queue_id and o["outcome"] != DISCARDED]
-        offsets = _naming(lake, of_queue, ends, first, newest)
+        offsets = _naming(lake, of_queue, ends, first)
         named |= {(queue_id, offset) for offset in offsets}
     places = {place for place in named if place[1] is not None}
     bounds: Bounds = {"queue_id": queues, "queue_offset": sorted({o for _, o in places})}
@@ -65,10 +68,8 @@ def _first_ms(halves: list[Row], newest: EpochAt | None) -> int:
     return first - max(parameters.orphan_operation_ttl_ms, _CLOCKS_MS)
 
 
-def _naming(
-    lake: Lake, halves: list[Row], ends: list[Row], first: pa.Scalar, newest: EpochAt | None
-) -> list[int]:
-    """Give the op offsets of one queue that name its halves, or one still to come."""
+def _naming(lake: Lake, halves: list[Row], ends: list[Row], first: pa.Scalar) -> list[int]:
+    """Give the op offsets of one queue that name its halves."""
     queue_id = halves[0]["queue_id"]
     ended = {end["queue_offset"] for end in ends}
     is_ended = all(half["queue_offset"] in ended or half["error"] for half in halves)
@@ -80,8 +81,6 @@ def _naming(
     rows = read_pruned(lake, "op", ["queue_offset", "half_offsets"], bounds).combine_chunks()
     offsets = pc.list_flatten(rows["half_offsets"])
     is_named = pc.is_in(offsets, pa.array(half["queue_offset"] for half in halves))
-    if newest is not None and not is_ended:
-        is_named = pc.or_(is_named, pc.greater_equal(offsets, newest.half_end(queue_id)))
     parents = pc.list_parent_indices(rows["half_offsets"]).filter(is_named)
     named: list[int] = rows["queue_offset"].take(pc.unique(parents)).to_pylist()
     return named

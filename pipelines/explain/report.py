@@ -108,7 +108,7 @@ def _status(unit: Unit, messages: Iterable[MessageReport]) -> str:
             return "DELIVERED"
         return _NOT_DELIVERED.get(codes[0], "DELAYED") if codes else PENDING
     if unit.live:
-        is_discarded = any(half["discard_cause"] is not None for half in unit.halves())
+        is_discarded = any(half["discard_cause"] is not None for half in unit.halves)
         return DISCARDED if is_discarded else PENDING
     outcomes = {end["outcome"] for end in unit.ends.values()}
     return COMMITTED if COMMITTED in outcomes else ROLLED_BACK
@@ -186,7 +186,7 @@ def _numbers(unit: Unit, row: Row) -> str:
     if row["outcome"] != DISCARDED or epoch is None or known_at is None:
         return ""
     limits, queue = epoch.parameters, unit.queue_id
-    stored_at = unit.counts_from(unit.messages[0], row["arm"])
+    stored_at = unit.stored_at(row["arm"])
     if row["cause"] == "expired":
         return (
             f"C({queue}) - s = {known_at - stored_at} ms, half_retention_ms = "

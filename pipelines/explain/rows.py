@@ -46,8 +46,9 @@ class EpochAt:
 class Found:
     """What a lake says about some messages, as plain rows; instants in ms.
 
-    `epoch`: the newest committed one. `copies` are rows of TRANS_CHECK_MAX_TIME_TOPIC,
-    `undeliverable` those of TRANS_UNDELIVERABLE_TOPIC.
+    `epoch`: the newest committed one. `pending`: all that was recorded of the halves' state, up to
+    it. `namings`: what waits after it in the halves' queues, as the job holds it. `copies` are
+    rows of TRANS_CHECK_MAX_TIME_TOPIC, `undeliverable` those of TRANS_UNDELIVERABLE_TOPIC.
     """
 
     epoch: int = 0
@@ -63,6 +64,8 @@ class Found:
     copies: Sequence[Row] = ()
     undeliverable: Sequence[Row] = ()
     table_ids: Mapping[str, int] = field(default_factory=dict)
+    pending: Sequence[Row] = ()
+    namings: Sequence[Row] = ()
 
     @property
     def has_early_rows(self) -> bool:

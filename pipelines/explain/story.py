@@ -112,7 +112,7 @@ def effect_of(unit: Unit, op: Row) -> str:
         return "declines"
     if not unit.is_settled(op):
         return "undecided"
-    return "waits" if unit.live else "absorbed"
+    return "waits" if any(other["queue_offset"] == offset for other in unit.waiting) else "absorbed"
 
 
 def _conflicts(unit: Unit) -> Iterator[Part]:

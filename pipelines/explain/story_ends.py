@@ -87,10 +87,7 @@ def checks(unit: Unit) -> Iterator[Part]:
 def deliveries(unit: Unit) -> Iterator[Part]:
     """Give what became of its messages other than straight from a commit."""
     for row in unit.delayed:
-        text = (
-            f"{place(unit, row['queue_offset'])} is delayed until "
-            f"{words.instant(row['deliver_at'])}"
-        )
+        text = f"{place(unit, row['queue_offset'])} {delayed_text(unit, row)}"
         at = _epoch_at(unit, row["epoch"]) or row["deliver_at"]
         yield event(
             unit, row, at, PLACED, "delayed", text, queue_id=row["queue_id"],
@@ -108,6 +105,20 @@ def deliveries(unit: Unit) -> Iterator[Part]:
                 queue_id=row["queue_id"], queue_offset=row["queue_offset"],
                 admin_offset=row["admin_offset"],
             )  # fmt: skip
+
+
+def delayed_text(unit: Unit, row: Row) -> str:
+    """Returns until when a message is delayed, and that it asked for longer than it may wait."""
+    due_at, text = row["deliver_at"], f"is delayed until {words.instant(row['deliver_at'])}"
+    # A DELIVER_AT that is not after T is no delay: nothing was cut short.
+    floor = max(due_at, _epoch_at(unit, row["epoch"]) or due_at)
+    for message in unit.messages:
+        if message["queue_offset"] != row["queue_offset"] or (message["delay_level"] or 0) > 0:
+            continue
+        if (message["deliver_at"] or 0) > floor:
+            asked = words.instant(message["deliver_at"])
+            text += f" (asked for {asked}, capped at deliver_at_max_ms)"
+    return text
 
 
 def _epoch_at(unit: Unit, epoch: int) -> int | None:

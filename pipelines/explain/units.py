@@ -1,7 +1,7 @@
 """What belongs together, and how it stands after the newest committed epoch.
 
 Pure functions from rows to a unit: a half alone, a whole set, or a schedule record. What the job
-holds in memory of a unit (`checker.frames.HALVES`) is made here from the unit's own rows.
+holds in memory of a unit is what every epoch recorded of it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from functools import cached_property
 
 from checker.frames import DISCARDED
 from pipelines.explain.rows import Found, Row, is_in_set
-from pipelines.explain.target import HALF, plain_target
+from pipelines.explain.target import HALF
+from storage.schemas import LEFT
 from txlake.protocol import OFFSETS_PATTERN, UNKNOWN, matches
 
 
@@ -98,27 +99,6 @@ class Unit:
         return [m for m in self.messages if m["queue_offset"] not in self.ends]
 
     @cached_property
-    def rearms(self) -> list[Row]:
-        """Give the commands that re-armed it."""
-        targets = {f"half:{self.queue_id}-{offset}" for offset in self.offsets}
-        return sorted(
-            (
-                row
-                for row in self.found.commands
-                if row["result"] == "rearmed"
-                and plain_target(row["target"]) in targets
-                and self.is_settled(row)
-            ),
-            key=lambda row: row["queue_offset"],
-        )
-
-    @cached_property
-    def arm(self) -> int:
-        """Give how often it was re-armed."""
-        seen = [row["arm"] for row in (*self.outcomes, *self.checks)]
-        return max([len(self.rearms), *map(int, seen)])
-
-    @cached_property
     def operations(self) -> list[Row]:
         """Give the operations that name it, in log order."""
         return sorted(
@@ -162,31 +142,35 @@ class Unit:
         )
 
     @cached_property
-    def waiting(self) -> list[Row]:
-        """Give the landed COMMITs and ROLLBACKs that could still end it."""
-        conflicts = {row["op_queue_offset"] for row in self.conflicts if self.is_settled(row)}
-        if not self.live:
-            return []
+    def recorded(self) -> list[Row]:
+        """Return all that was recorded of its halves' state, the oldest first."""
+        return self.of(self.found.pending) if self.source == HALF else []
+
+    @cached_property
+    def halves(self) -> list[Row]:
+        """Return its halves that can still be ended, as the job holds them.
+
+        Output: rows of `checker.frames.HALVES`.
+        """
+        newest = {row["queue_offset"]: row for row in self.recorded}
+        return [row for _, row in sorted(newest.items()) if row["change"] != LEFT]
+
+    @cached_property
+    def namings(self) -> list[Row]:
+        """Return what waits and names it, as the job holds it: rows of NAMINGS."""
         return [
-            op
-            for op in self.operations
-            if op["error"] is None
-            and op["decision"] != UNKNOWN
-            and op["queue_offset"] not in conflicts
-            and self.is_settled(op)
+            row
+            for row in self.found.namings
+            if row["queue_id"] == self.queue_id
+            and self.source == HALF
+            and row["half_queue_offset"] in self.offsets
         ]
 
     @cached_property
-    def answers(self) -> list[Row]:
-        """Give the landed UNKNOWNs that are valid."""
-        conflicts = {row["op_queue_offset"] for row in self.conflicts}
-        return [
-            op
-            for op in self.operations
-            if op["decision"] == UNKNOWN
-            and op["queue_offset"] not in conflicts
-            and self.is_settled(op)
-        ]
+    def waiting(self) -> list[Row]:
+        """Return the landed COMMITs and ROLLBACKs that wait to end it."""
+        ends = {row["op_queue_offset"] for row in self.namings if row["decision"] != UNKNOWN}
+        return [op for op in self.operations if op["queue_offset"] in ends]
 
     @cached_property
     def missing_seqs(self) -> list[int]:
@@ -196,54 +180,10 @@ class Unit:
             return []
         return sorted(set(range(first["tran_size"])) - {m["tran_seq"] for m in self.messages})
 
-    def halves(self) -> list[Row]:
-        """Give its live halves as the job holds them: rows of `checker.frames.HALVES`."""
-        if not self.live:
-            return []
-        unit_offset = min(m["queue_offset"] for m in self.live)
-        attempts = [
-            row
-            for row in self.checks
-            if row["queue_offset"] == unit_offset
-            and row["arm"] == self.arm
-            and self.is_settled(row)
-        ]
-        return [self._half(m, unit_offset, attempts) for m in self.live]
-
-    def _half(self, message: Row, unit_offset: int, attempts: list[Row]) -> Row:
-        discards = [
-            row
-            for row in self.outcomes
-            if row["queue_offset"] == message["queue_offset"]
-            and row["outcome"] == DISCARDED
-            and self.is_settled(row)
-        ]
-        is_first = message["queue_offset"] == unit_offset
-        return {
-            **message,
-            "unit_offset": unit_offset,
-            "arm": self.arm,
-            "stored_at": self.counts_from(message, self.arm),
-            "check_times": sum(row["acknowledged"] for row in attempts) if is_first else 0,
-            "checked_at": max((row["sent_at"] for row in attempts), default=None)
-            if is_first
-            else None,
-            "last_answer_at": max((op["stored_at"] for op in self.answers), default=None)
-            if is_first
-            else None,
-            "discard_cause": next(
-                (row["cause"] for row in reversed(discards) if row["arm"] == self.arm), None
-            ),
-            "discards": len(discards),
-        }
-
-    def counts_from(self, message: Row, arm: int) -> int:
-        """Give s of an arm: after a re-arm it is T of the re-arm's epoch."""
-        stored_at = int(message["stored_at"])
-        if not 0 < arm <= len(self.rearms) or message["epoch"] >= self.rearms[arm - 1]["epoch"]:
-            return stored_at
-        rearmed = self.found.epochs.get(self.rearms[arm - 1]["epoch"])
-        return stored_at if rearmed is None else rearmed.epoch_at
+    def stored_at(self, arm: int) -> int:
+        """Return s of an arm: after a re-arm it is T of the re-arm's epoch."""
+        of_arm = [row["stored_at"] for row in self.recorded if row["arm"] == arm]
+        return int(of_arm[0] if of_arm else self.messages[0]["stored_at"])
 
 
 def _offsets_of(body: bytes | None) -> set[int]:

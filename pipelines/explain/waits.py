@@ -12,9 +12,10 @@ from typing import Any
 from checker.next_step import CHECK_MAX, EXPIRED, next_step
 from pipelines.explain import words
 from pipelines.explain.rows import EpochAt, Row
+from pipelines.explain.story_ends import delayed_text
 from pipelines.explain.units import Unit
 from pipelines.explain.words import Rule, instant, span
-from txlake.protocol import ROLLBACK
+from txlake.protocol import ROLLBACK, UNKNOWN
 
 _EPOCHS = "`epochs`"
 # An instant that passed longer ago than this, without an epoch since, is worth a hint.
@@ -39,21 +40,23 @@ class Wait:
 def why_pending(unit: Unit, now_ms: int) -> list[Wait]:
     """Say why a unit is not ended: causes first, what comes next last."""
     newest = unit.found.newest
-    halves = unit.halves()
-    if newest is None or not halves:
+    if newest is None or not unit.live:
         return []
-    first = next(half for half in halves if half["queue_offset"] == half["unit_offset"])
     early = sorted({row["epoch"] for row in unit.outcomes if not unit.is_settled(row)})
     if early:
         rule = Rule(f"decided in epoch {early[0]}, not committed yet", _EPOCHS)
         return [Wait("not_committed", rule)]
-    waits = [*_ends(unit, newest), *_not_landed(unit, newest)]
+    if not unit.halves:
+        rule = Rule(f"landed in epoch {unit.messages[0]['epoch']}, not committed yet", _EPOCHS)
+        return [Wait("not_committed", rule)]
+    first = next(half for half in unit.halves if half["queue_offset"] == half["unit_offset"])
+    waits = [*_ends(unit, first), *_not_landed(unit, newest)]
     if first["discard_cause"] is not None:
         return [*waits, _discarded(unit, first, newest)]
     return [*waits, *_asked(unit, first), _next(unit, first, newest, now_ms)]
 
 
-def _ends(unit: Unit, newest: EpochAt) -> list[Wait]:
+def _ends(unit: Unit, first: Row) -> list[Wait]:
     """Say what the operations that name the unit come to."""
     waits = []
     if unit.missing_seqs:
@@ -65,7 +68,7 @@ def _ends(unit: Unit, newest: EpochAt) -> list[Wait]:
         waits.append(Wait("set_incomplete", rule))
     for op in unit.waiting:
         name = f"op {op['queue_id']}-{op['queue_offset']}"
-        behind = _behind(unit, op, newest)
+        behind = _behind(unit, first, op)
         if op["decision"] == ROLLBACK and behind:
             rule = Rule(f"{name} ROLLBACK waits behind {behind}", words.SETS, 6)
             waits.append(Wait("rollback_waits_behind", rule))
@@ -78,7 +81,7 @@ def _ends(unit: Unit, newest: EpochAt) -> list[Wait]:
             reasons = ", ".join(sorted({row["reason"] for row in without_effect}))
             text = f"every COMMIT or ROLLBACK that names it is without effect: {reasons}"
             waits.append(Wait("only_conflicts", Rule(text, words.END_RULES)))
-        elif unit.answers:
+        elif first["last_answer_at"] is not None:
             text = "the producer's last answer was UNKNOWN: it does not know yet"
             waits.append(Wait("answered_unknown", Rule(text, words.END_RULES, 6)))
         else:
@@ -87,30 +90,21 @@ def _ends(unit: Unit, newest: EpochAt) -> list[Wait]:
     return waits
 
 
-def _behind(unit: Unit, rollback: Row, newest: EpochAt) -> str | None:
+def _behind(unit: Unit, first: Row, rollback: Row) -> str | None:
     """Give the operation of smaller offset that waits for its half and could end the set."""
-    first = unit.messages[0]
-    half_end = newest.half_end(unit.queue_id)
-    expired = {
-        (row["op_queue_offset"], row["half_queue_offset"])
-        for row in unit.found.conflicts
-        if row["queue_id"] == unit.queue_id
-    }
-    for op in sorted(unit.found.operations, key=lambda op: op["queue_offset"]):
+    for naming in unit.found.namings:
         if (
-            op["queue_id"] != unit.queue_id
-            or op["queue_offset"] >= rollback["queue_offset"]
-            or op["error"] is not None
-            or op["decision"] == "UNKNOWN"
-            or op["producer_group"] != first["producer_group"]
+            naming["queue_id"] == unit.queue_id
+            and naming["op_queue_offset"] < rollback["queue_offset"]
+            and naming["half_queue_offset"] not in unit.offsets
+            and naming["decision"] != UNKNOWN
+            and naming["producer_group"] == first["producer_group"]
+            and naming["transaction_id"] in (None, first["transaction_id"])
+            and first["unit_offset"] not in (naming["refused_units"] or ())
         ):
-            continue
-        ids = op["transaction_ids"] or [None] * len(op["half_offsets"])
-        for offset, transaction_id in zip(op["half_offsets"], ids, strict=True):
-            is_to_come = offset >= half_end and (op["queue_offset"], offset) not in expired
-            if is_to_come and transaction_id in (None, first["transaction_id"]):
-                place = f"{op['queue_id']}-{op['queue_offset']}"
-                return f"op {place}, which waits for half {op['queue_id']}-{offset}"
+            place = f"{unit.queue_id}-{naming['op_queue_offset']}"
+            half = f"{unit.queue_id}-{naming['half_queue_offset']}"
+            return f"op {place}, which waits for half {half}"
     return None
 
 
@@ -226,7 +220,7 @@ def _last_delivery(unit: Unit, queue_offset: int) -> Row | None:
 
 def _delayed(name: str, row: Row, unit: Unit, now_ms: int) -> Wait:
     newest = unit.found.newest
-    text = f"{name} is delayed until {instant(row['deliver_at'])}"
+    text = f"{name} {delayed_text(unit, row)}"
     if newest is not None and now_ms - row["deliver_at"] > _SILENT_MS:
         text += (
             f", which is {span(now_ms - row['deliver_at'])} ago; the newest epoch, "

@@ -8,41 +8,40 @@ from typing import Any
 import duckdb
 import polars as pl
 import pyarrow as pa
-from deltalake.exceptions import TableNotFoundError
 
-from storage.epochs import read_progress
-from storage.errors import LakeError, NotALakeError
+from storage.errors import LakeError, MissingTableError, NotALakeError
 from storage.lake import Lake
 from storage.schemas import TABLES, TOPIC
+from storage.whole import require_recorded
 
 CONSUMER_OFFSETS = "consumer_offsets"
-# Halves that can be read, each with the first half of its set (PROTOCOL.md "Sets"), and every time
-# that one of them waited: from its landing, or from an operator's re-arm, to the next outcome.
+# Halves that can be read, and every time that one of them waited: from its landing, or from when
+# the recorded state has it armed again, to the next outcome.
 _VIEWS = """
 CREATE VIEW plans AS FROM epochs WHERE state = 'planned';
-CREATE VIEW halves AS
-SELECT *, CASE WHEN tran_size > 1 THEN min(queue_offset) OVER
-    (PARTITION BY queue_id, producer_group, transaction_id, tran_size)
-  ELSE queue_offset END AS unit_offset
-FROM half WHERE error IS NULL;
-CREATE VIEW rearms AS
-SELECT DISTINCT h.queue_id, h.unit_offset, c.epoch
-FROM (SELECT epoch, regexp_extract(target, '^half:([0-9]+)-([0-9]+)$', ['queue_id', 'offset']) AS at
-      FROM admin WHERE result = 'rearmed') c
-JOIN halves h ON h.queue_id = c.at.queue_id::INTEGER AND h.queue_offset = c.at.offset::BIGINT;
+CREATE VIEW halves AS FROM half WHERE error IS NULL;
 CREATE TABLE waits AS
-WITH begun AS (
-  SELECT queue_id, queue_offset, producer_group, transaction_id, real_topic,
-    epoch AS from_epoch, stored_at AS from_at
-  FROM halves
+WITH armed AS (
+  SELECT queue_id, queue_offset, arm, epoch, stored_at AS at FROM pending WHERE change = 'put'
   UNION ALL
-  SELECT h.queue_id, h.queue_offset, h.producer_group, h.transaction_id, h.real_topic,
-    r.epoch, p.epoch_at
-  FROM rearms r JOIN halves h ON r.queue_id = h.queue_id AND r.unit_offset = h.unit_offset
-  JOIN plans p ON r.epoch = p.epoch
+  SELECT queue_id, queue_offset, arm, epoch, decided_at FROM outcomes
+),
+rearmed AS (
+  SELECT a.queue_id, a.queue_offset, min(a.epoch) AS epoch, arg_min(a.at, a.epoch) AS at
+  FROM armed a JOIN halves h ON a.queue_id = h.queue_id AND a.queue_offset = h.queue_offset
+  WHERE a.arm > 0
+  GROUP BY a.queue_id, a.queue_offset, a.arm HAVING min(a.epoch) > any_value(h.epoch)
+),
+begun AS (
+  SELECT queue_id, queue_offset, epoch AS from_epoch, stored_at AS from_at FROM halves
+  UNION ALL
+  FROM rearmed
 )
-SELECT b.*, o.epoch AS to_epoch, o.decided_at AS to_at, o.outcome, o.cause
-FROM begun b LEFT JOIN outcomes o
+SELECT b.queue_id, b.queue_offset, h.producer_group, h.transaction_id, h.real_topic, b.from_epoch,
+  b.from_at, o.epoch AS to_epoch, o.decided_at AS to_at, o.outcome, o.cause
+FROM begun b
+JOIN halves h ON b.queue_id = h.queue_id AND b.queue_offset = h.queue_offset
+LEFT JOIN outcomes o
   ON b.queue_id = o.queue_id AND b.queue_offset = o.queue_offset AND b.from_epoch <= o.epoch
 QUALIFY row_number() OVER
   (PARTITION BY b.queue_id, b.queue_offset, b.from_epoch ORDER BY o.epoch) = 1
@@ -53,13 +52,13 @@ class OpenLake:
     """A lake as it was when it was opened. Open it again to see what came since.
 
     `epoch` is the newest committed one; rows of later epochs are not seen. Beside the lake's tables
-    SQL sees `messages` (all topic tables, with their topic), `plans`, `halves`, `rearms`, `waits`.
+    SQL sees `messages` (all topic tables, with their topic), `plans`, `halves`, `waits`.
     """
 
     def __init__(self, lake: Lake) -> None:
         self.lake = lake
         self.lake_id = lake.lake_id()
-        progress = read_progress(lake)
+        progress = require_recorded(lake)
         if progress.last is None:
             raise LakeError(f"the lake {lake.path} has no committed epoch yet")
         self.last = progress.last
@@ -115,7 +114,7 @@ class OpenLake:
         """Let SQL see the table that consumers make; there is none before the first of them."""
         try:
             self._add(CONSUMER_OFFSETS, self.lake.dataset(CONSUMER_OFFSETS).schema)
-        except TableNotFoundError:
+        except MissingTableError:
             return
 
     def _messages(self) -> str:
@@ -128,9 +127,9 @@ class OpenLake:
 
 
 def open_lake(path: str) -> OpenLake:
-    """Open a lake by its folder or URI.
+    """Open a lake by its folder.
 
-    Errors: NotALakeError, NewerLakeError; LakeError where nothing is committed yet.
+    Errors: LakeError, where something that was committed is not there, or nothing is committed yet.
     """
     try:
         return OpenLake(Lake(path))

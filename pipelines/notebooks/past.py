@@ -22,7 +22,6 @@ from pipelines.restore import restore
 from storage.epochs import PLANNED, read_progress
 from storage.errors import LakeError
 from storage.rows import instant
-from txlake.protocol import HALF_TOPIC
 
 UTC: Final = dt.timezone.utc
 _INSTANT: Final = pl.Datetime("ms", "UTC")
@@ -97,8 +96,7 @@ def pending(lake: OpenLake, when: Moment) -> pl.DataFrame:
     `next` is what time would do next to it, `next_at` the C(q) at which it would.
     """
     plan = _plan(lake, when.epoch)
-    half_topic = plan.topics.get("half", HALF_TOPIC)
-    state = restore(lake.lake, read_progress(lake.lake, when.epoch), half_topic)
+    state = restore(lake.lake, read_progress(lake.lake, when.epoch))
     waiting = state.halves.filter(pc.field("discard_cause").is_null())
     rows = sorted(
         plain(waiting), key=lambda row: (row["stored_at"], row["queue_id"], row["queue_offset"])

@@ -26,10 +26,10 @@ ONE_ROW_IS: Final = {
     "outcomes": "a half's end",
     "conflicts": "a naming, or an unreadable operation, without effect",
     "checks": "an attempt to ask",
-    "delayed": "a message with a time to wait for",
+    "delayed": "a change of what waits for its time",
     "deliveries": "what became of a message other than straight from its commit",
-    "pending": "a half that can still be ended, in the snapshot of that epoch",
-    "waiting": "a naming that waits for its half or for its set",
+    "pending": "a change of a half that can still be ended",
+    "waiting": "a change of a naming that waits for its half or for its set",
     "catalog": "a real topic, or a larger queue count of one",
     "consumer_offsets": "a commit of a consumer group",
 }

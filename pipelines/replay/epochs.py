@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, NoReturn, cast
@@ -19,9 +18,9 @@ from pipelines.gather import Batch
 from pipelines.replay.apply import StreamingApplier
 from pipelines.replay.source import Chunk, Source
 from pipelines.restore import restore
-from storage.epochs import Plan, Progress, planned_row, read_progress
+from storage.epochs import Plan, Progress, read_progress
 from storage.errors import LakeError
-from storage.kafka_rows import HALF, WireLimits
+from storage.kafka_rows import WireLimits
 from storage.lake import Lake
 from storage.messages import Tables
 from storage.staged import StagedLake
@@ -96,8 +95,16 @@ class ReplayedEpochs(Epochs):
 
     def begin(self, lake: Lake, progress: Progress) -> None:
         """Take the state of a lake after its last committed epoch."""
-        self._state = restore(lake, progress, self.limits.topics[HALF])
+        self._state = restore(lake, progress)
+        self._log.take_up(progress)
         self._last = progress.last
+
+    def chain_plan(self, plan: Plan) -> pa.Table:
+        """Return the planned row of the epoch to replay next; the caller writes it."""
+        return self._log.planned(self._planned_again(plan))
+
+    def _planned_again(self, plan: Plan) -> Plan:
+        return replace(plan, next_offsets=self.offsets(), rule_version=RULE_VERSION)
 
     def replay_chunk(self, chunk: Chunk, tell: Callable[[int], None]) -> None:
         """Run some recorded epochs; `tell` is told how many records each has landed."""
@@ -119,12 +126,12 @@ class ReplayedEpochs(Epochs):
         """Run one epoch.
 
         Input: its plan; what it landed, by kind; `is_heavy`: without bodies; `is_planned`: its
-        `planned` row is written.
+        `planned` row is written, or `chain_plan` gave it to the caller.
         """
-        plan = replace(plan, next_offsets=self.offsets(), rule_version=RULE_VERSION)
+        plan = self._planned_again(plan)
         self._takes_snapshot = takes_snapshot
         if not is_planned:
-            self._lake.append("epochs", planned_row(plan, _now()), plan.epoch)
+            self._log.plan(plan)
         batch = Batch(NOTHING, dict(records), NOTHING if is_heavy else None)
         self._finish(plan, batch, Steps(), is_recovery=False)
 
@@ -141,7 +148,3 @@ class ReplayedEpochs(Epochs):
 
     def _is_snapshot_due(self, plan: Plan) -> bool:
         return self._takes_snapshot
-
-
-def _now() -> dt.datetime:
-    return dt.datetime.now(dt.timezone.utc)

@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 import pyarrow as pa
-from deltalake import DeltaTable
 
 from checker.frames import RULE_VERSION, Parameters
 from pipelines.epoch import plan_limits, plan_parameters
@@ -23,13 +22,17 @@ from pipelines.replay.archive import Archive, Cut, Place
 from pipelines.replay.epochs import RecordedAsker, ReplayedEpochs
 from pipelines.replay.progress import Told, told, transactions
 from pipelines.replay.source import Source, read_ahead
-from storage.epochs import Plan, Progress, Range, planned_row, read_progress
+from storage.epochs import NO_PROGRESS, Plan, Progress, Range, read_progress
+from storage.errors import BrokenLakeError
 from storage.kafka_rows import ADMIN, HALF, KINDS, WireLimits
 from storage.lake import Lake
 from storage.lock import LakeLock
+from storage.schemas import FORMAT_VERSION
 from storage.staged import StagedLake
+from storage.whole import require_begun, require_recorded, require_whole
 
 OWNER = "replay"  # of epochs that were not run by a job
+FORMATS = (1, FORMAT_VERSION)  # of lakes that can be rebuilt
 
 
 @dataclass(frozen=True)
@@ -65,7 +68,8 @@ def rebuild(
 
     The recorded epochs are run again, with their T, C(q) and acknowledgements; with `one_batch`
     the records are put into as few epochs as memory allows, from half, op, schedule and admin
-    alone. `identity` stands for what the lake's own epochs would say.
+    alone. `identity` stands for what the lake's own epochs would say. What is landed, and with
+    recorded epochs `checks` and `epochs`, must be there; other tables may be lost.
     Errors: LakeError, StartError.
     """
     source = Lake(lake) if isinstance(lake, str) else lake
@@ -74,13 +78,23 @@ def rebuild(
         raise StartError(f"{source.path} cannot be rebuilt into itself: name another place")
     if one_batch:
         return fill(path, Archive.of_lake(source), identity or identity_of(source), progress)
+    _check_recorded(source)
     return _locked(path, lambda target: _rebuild(Source(source), target, last_epoch, progress))
+
+
+def _check_recorded(source: Lake) -> None:
+    """Check that what recorded epochs are run from is whole; format 1 did not write that down."""
+    _, format_version = source.identity(FORMATS)
+    if format_version == FORMAT_VERSION:
+        require_recorded(source, (*KINDS, "checks", "epochs"))
 
 
 def identity_of(lake: Lake) -> Identity:
     """Read which log a lake is made from. Errors: StartError when it has no epochs."""
-    has_epochs = DeltaTable.is_deltatable(lake.table_path("epochs"), lake.storage_options)
-    newest = read_progress(lake).last if has_epochs else None
+    try:
+        newest = read_progress(lake).last
+    except BrokenLakeError:
+        newest = None
     if newest is None:
         raise StartError(
             f"{lake.path} has no epochs that say which Kafka topics it is from: name the job's "
@@ -127,8 +141,10 @@ def _rebuild(
     epochs = ReplayedEpochs.over(source, target)
     assert newest is not None
     last = min(last_epoch or newest.epoch, newest.epoch)
+    held = read_progress(target) if target.is_table("epochs") else NO_PROGRESS
+    if held.last is not None:
+        require_begun(target, held)
     target.create_tables()
-    held = read_progress(target)
     _check_same_history(source.lake, target, held)
     epochs.begin(target, held)
     first = held.next_epoch
@@ -177,6 +193,7 @@ def _fill(
     started = time.monotonic()
     target.create(_now())
     held = read_progress(target)
+    require_whole(target, held, is_alone=True)
     if held.unfinished is not None and held.unfinished.owner != OWNER:
         raise StartError(
             f"epoch {held.unfinished.epoch} of {target.path} was begun by the job "
@@ -290,18 +307,19 @@ class _Filler:
         The epoch before may still be written meanwhile, unless this one's messages are too large
         to wait.
         """
+        row = None if is_planned else self.epochs.chain_plan(plan)
         if is_heavy:
-            self._write_plan(plan, is_planned)
+            self._write_plan(row)
         self.epochs.replay(plan, records, is_heavy=is_heavy, is_planned=True)
         if not is_heavy:
-            self._write_plan(plan, is_planned)
+            self._write_plan(row)
         self.target.begin_flush()
         self.transactions += records[HALF].num_rows if HALF in records else 0
 
-    def _write_plan(self, plan: Plan, is_planned: bool) -> None:
+    def _write_plan(self, row: pa.Table | None) -> None:
         self.target.wait()  # the epoch before is committed first
-        if not is_planned:
-            self.target.append("epochs", planned_row(plan, _now()))
+        if row is not None:
+            self.target.append("epochs", row)
 
 
 def _now() -> dt.datetime:

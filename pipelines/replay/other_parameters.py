@@ -31,8 +31,9 @@ from pipelines.settings import SettingsError, parse
 from storage.epochs import Plan, read_progress
 from storage.errors import LakeError
 from storage.history import Recorded
-from storage.kafka_rows import HALF, OP
+from storage.kafka_rows import OP
 from storage.lake import Lake
+from storage.whole import require_recorded
 
 TICK_MS = 1_000  # the stream's trigger interval: how often the job looks whether something is due
 
@@ -224,7 +225,8 @@ def imagine(
     """Do what `what_if` does, with the parameters in a mapping."""
     lake = Lake(lake) if isinstance(lake, str) else lake
     changed = _checked(parameters)
-    newest = read_progress(lake).last
+    lake.lake_id()
+    newest = require_recorded(lake).last
     if newest is None:
         raise LakeError(f"the lake {lake.path} has no committed epoch")
     source, last = Source(lake), newest.epoch
@@ -257,9 +259,7 @@ def _compared(
     bounds = (1, last)
     there = {table: source.rows(table, bounds) for table in ("outcomes", "checks")}
     imagined = {table: scratch.read(table) for table in ("outcomes", "checks")}
-    history = restore(
-        source.lake, read_progress(source.lake, until=last), epochs.limits.topics[HALF]
-    )
+    history = restore(source.lake, read_progress(source.lake, until=last))
     counts = [
         run(_COUNTS, **tables, halves=state.halves).to_pylist()[0]
         for tables, state in ((there, history), (imagined, epochs.state))

@@ -8,10 +8,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 from deltalake import DeltaTable
-from deltalake.exceptions import TableNotFoundError
 
 from pipelines.replay.apply import without_heavy
 from pipelines.replay.source import Source
+from storage.errors import MissingTableError
 from storage.kafka_rows import HALF, OP, SCHEDULE
 from storage.staged import StagedLake
 
@@ -55,7 +55,8 @@ class ScratchLake(StagedLake):
         before = pc.field("epoch") < self._first_epoch
         before = before if where is None else before & where
         names = list(columns) if columns else None
-        earlier = self._source.dataset(table).to_table(columns=names, filter=before)
+        with self._source.lake.reading(table):
+            earlier = self._source.dataset(table).to_table(columns=names, filter=before)
         return pa.concat_tables([earlier, super().read(table, columns, where).cast(earlier.schema)])
 
     def append_stream(self, table: str, pieces: Iterable[pa.Table], epoch: int) -> None:
@@ -76,7 +77,7 @@ class ScratchLake(StagedLake):
         """Give a table; one of a topic is made when it is looked for."""
         try:
             return super().handle(table)
-        except TableNotFoundError:
+        except MissingTableError:
             super().create_table(table)
             return super().handle(table)
 

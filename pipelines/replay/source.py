@@ -74,16 +74,18 @@ class Source:
     ) -> pa.Table:
         """Give the rows of some epochs.
 
-        Errors: _TooManyBytesError when they are larger than `bytes_max`.
+        Errors: _TooManyBytesError when they are larger than `bytes_max`; BrokenLakeError.
         """
         names = list(columns or self.lake.schema(table).names)
         where = (pc.field("epoch") >= bounds[0]) & (pc.field("epoch") <= bounds[1])
         found, size = [], 0
-        for batch in self.dataset(table).to_batches(columns=names, filter=where):
-            size += batch.nbytes
-            if bytes_max is not None and size > bytes_max:
-                raise _TooManyBytesError
-            found.append(batch)
+        with self.lake.reading(table):
+            for batch in self.dataset(table).to_batches(columns=names, filter=where):
+                size += batch.nbytes
+                if bytes_max is not None and size > bytes_max:
+                    raise _TooManyBytesError
+                batch.validate(full=True)
+                found.append(batch)
         found.sort(key=_begin)  # a log names its newest file first
         schema = pa.schema([self.lake.schema(table).field(name) for name in names])
         return pa.Table.from_batches(found, found[0].schema if found else schema).cast(schema)

@@ -26,16 +26,16 @@ from pipelines.replay.epochs import ReplayedEpochs
 from pipelines.replay.progress import Told, told, transactions
 from pipelines.replay.scratch import LOOKED_UP, ScratchLake
 from pipelines.replay.source import Chunk, Source
-from pipelines.restore import restore
+from pipelines.restore import FRAMES, restore
 from storage import schemas
-from storage.epochs import Progress, next_offsets_of, read_progress
+from storage.epochs import NO_PROGRESS, next_offsets_of, read_progress
 from storage.history import Recorded
-from storage.kafka_rows import HALF, KINDS
+from storage.kafka_rows import KINDS
 from storage.lake import Lake
 from storage.messages import touched_ranges
 from storage.rows import to_rows
+from storage.whole import require_recorded
 
-NO_PROGRESS = Progress(None, None, {}, (), None)
 NAMED_MAX = 1_000  # differences that are named; all are counted
 _DECIDED = ("admin", "outcomes", "conflicts", "checks", "delayed", "deliveries", "catalog",
             "pending", "waiting")  # fmt: skip
@@ -110,7 +110,8 @@ class Comparison:
         for piece in pieces:
             keys.append(piece.select(["queue_id", "queue_offset"]))
             named = touched_ranges(piece) & (pc.field("epoch") == epoch)
-            near = self._source.dataset(table).to_table(filter=named)
+            with self._source.lake.reading(table):
+                near = self._source.dataset(table).to_table(filter=named)
             self.table(table, _semi(near, piece), piece)
         names = ["queue_id", "queue_offset", "epoch"]
         there = self._source.rows(table, (epoch, epoch), names)
@@ -188,13 +189,13 @@ def verify(
     """Run the recorded epochs of a lake again, in a scratch lake, and compare every row.
 
     Nothing of the lake is changed. Epochs that are not committed are left out.
-    Errors: LakeError.
+    Errors: LakeError, where something that was committed is not there too.
     """
     started = time.monotonic()
     lake = Lake(lake) if isinstance(lake, str) else lake
     lake.lake_id()
+    newest = require_recorded(lake).last
     source = Source(lake)
-    newest = read_progress(lake).last
     last = min(last_epoch or newest.epoch, newest.epoch) if newest else 0
     comparison = Comparison(source, _tables_of_topics(lake.read("catalog")))
     count = 0
@@ -242,14 +243,13 @@ def _compare_state(
     progress = read_progress(source.lake, until=last)
     if progress.snapshot_epoch == last:
         return  # it stands in the tables and was compared
-    topic = epochs.limits.topics[HALF]
-    there = restore(source.lake, progress, topic)
-    for table, name in (("pending", "halves"), ("waiting", "waiting")):
+    there = restore(source.lake, progress)
+    for table, name in FRAMES.items():
         schema = schemas.TABLES[table]
         comparison.table(
             table,
-            to_rows(getattr(there, name), schema, epoch=last),
-            to_rows(getattr(epochs.state, name), schema, epoch=last),
+            to_rows(getattr(there, name), schema, epoch=last, change=schemas.SNAPSHOT),
+            to_rows(getattr(epochs.state, name), schema, epoch=last, change=schemas.SNAPSHOT),
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from storage.verify.delays import same_message
 from storage.verify.invariant import Invariant
 from txlake.protocol import UNDELIVERABLE_TOPIC
 
@@ -61,6 +62,75 @@ LEFT JOIN rearms r ON a.queue_offset = r.admin_offset
 LEFT JOIN units u ON r.queue_id = u.queue_id AND r.unit_offset = u.unit_offset
 """
 
+_HALF_TARGET = "^(half|schedule):([0-9]{1,9})-([0-9]{1,18})$"
+# What a command could have taken at its place in the one order of commands.
+_NOTHING_FOUND = f"""
+WITH named AS (
+  SELECT a.*,
+    regexp_extract(target, '{_HALF_TARGET}', ['source', 'queue_id', 'queue_offset']) AS it,
+    try_cast(regexp_extract(target, '^undeliverable:([0-9]{{1,18}})$', 1) AS BIGINT) AS place,
+    split_part(target, ':', 2) AS topic,
+    try_cast(split_part(target, ':', 3) AS INTEGER) AS asked_count
+  FROM admin a
+  WHERE error IS NULL AND result IN ('not_discarded', 'not_delayed', 'not_undeliverable',
+    'still_undeliverable', 'unchanged', 'bad_target')
+),
+read AS (
+  SELECT * REPLACE (try_cast(it.queue_id AS INTEGER) AS queue_id), queue_offset AS admin_offset,
+    it.source AS source, try_cast(it.queue_offset AS BIGINT) AS named_offset
+  FROM named
+),
+discarded AS (
+  SELECT r.admin_offset FROM read r
+  JOIN halves h ON r.source = 'half' AND r.queue_id = h.queue_id
+    AND r.named_offset = h.queue_offset AND coalesce(h.end_epoch, r.epoch) >= r.epoch
+  JOIN units u ON h.queue_id = u.queue_id AND h.unit_offset = u.unit_offset
+  JOIN outcomes o ON o.queue_id = h.queue_id AND o.queue_offset = h.queue_offset
+    AND o.outcome = 'DISCARDED' AND o.epoch < r.epoch
+  WHERE r.result = 'not_discarded'
+    AND NOT EXISTS (FROM rearms m WHERE m.queue_id = h.queue_id AND m.unit_offset = h.unit_offset
+      AND m.epoch > o.epoch AND m.admin_offset < r.admin_offset)
+),
+delayed_then AS (
+  SELECT r.admin_offset FROM read r
+  JOIN due d ON d.is_later AND r.source = d.source AND r.queue_id = d.queue_id
+    AND r.named_offset = d.queue_offset AND d.epoch < r.epoch
+  WHERE r.result = 'not_delayed'
+    AND NOT EXISTS (FROM deliveries g WHERE {same_message("g", "d")}
+      AND (g.epoch < r.epoch OR g.epoch = r.epoch AND g.admin_offset < r.admin_offset))
+),
+undeliverable AS (
+  SELECT m.queue_offset, m.epoch, m.real_topic, coalesce(m.asked_queue_id, 0) AS asked_queue_id,
+    min(g.epoch) AS gone_epoch
+  FROM messages m
+  LEFT JOIN deliveries g ON g.action = 'DELIVERED' AND g.source = m.source
+    AND g.queue_id = m.half_queue_id AND g.queue_offset = m.half_queue_offset
+  WHERE m.topic = '{UNDELIVERABLE_TOPIC}' GROUP BY ALL
+)
+SELECT r.epoch, r.admin_offset, r.command, r.target, r.result,
+  CASE
+    WHEN r.result = 'not_discarded' AND x.admin_offset IS NOT NULL
+      THEN 'the half was discarded, and not re-armed'
+    WHEN r.result = 'not_delayed' AND w.admin_offset IS NOT NULL THEN 'the message waited'
+    WHEN r.result = 'not_undeliverable' AND coalesce(u.gone_epoch, r.epoch) >= r.epoch
+      AND u.epoch < r.epoch THEN 'the message was there'
+    WHEN r.result = 'still_undeliverable' AND u.epoch IS NULL THEN 'there was no such message'
+    WHEN r.result = 'still_undeliverable' AND q.queue_count > u.asked_queue_id
+      THEN concat('the topic had ', q.queue_count, ' queues')
+    WHEN r.result = 'unchanged' AND coalesce(t.queue_count, 0) < r.asked_count
+      THEN concat('the topic had ', coalesce(t.queue_count, 0), ' queues')
+    WHEN r.result = 'bad_target' AND (r.command = 'RESUME'
+        AND (r.source = 'half' OR r.place IS NOT NULL) OR r.command = 'CANCEL' AND r.source <> '')
+      THEN 'the target can be read'
+  END AS problem
+FROM read r
+LEFT JOIN (SELECT DISTINCT * FROM discarded) x ON r.admin_offset = x.admin_offset
+LEFT JOIN (SELECT DISTINCT * FROM delayed_then) w ON r.admin_offset = w.admin_offset
+LEFT JOIN undeliverable u ON r.place = u.queue_offset AND u.epoch < r.epoch
+ASOF LEFT JOIN queue_counts q ON u.real_topic = q.topic AND r.epoch >= q.epoch
+ASOF LEFT JOIN queue_counts t ON r.topic = t.topic AND r.epoch >= t.epoch
+"""
+
 _UNDELIVERABLE_HAVE_REASON = f"""
 WITH users AS (
   SELECT epoch, count(*) AS topics FROM
@@ -104,6 +174,10 @@ SELECT c.epoch, c.topic, c.table_id, c.queue_count,
     WHEN c.table_id > c.tables OR c.table_id < 1 THEN concat('there are ', c.tables, ' topics')
     WHEN c.queue_count <= c.before_count THEN concat('it had ', c.before_count, ' queues')
     WHEN a.topic IS NULL AND c.before_count IS NOT NULL THEN 'no command asked for more queues'
+    WHEN a.topic IS NULL AND NOT is_own(c.topic) AND NOT p.auto_create_topics
+      THEN 'no command asked for it, and topics were not to be made'
+    WHEN a.topic IS NULL AND NOT is_own(c.topic) AND c.users > p.topics_max
+      THEN concat('no command asked for it, and topics_max was ', p.topics_max)
     WHEN c.queue_count IS DISTINCT FROM coalesce(a.queue_count,
         CASE WHEN is_own(c.topic) THEN 1 ELSE p.default_queue_count END)
       THEN concat('asked for were ', a.queue_count)
@@ -114,7 +188,8 @@ FROM (
     first(topic) OVER (PARTITION BY table_id ORDER BY epoch, topic) AS first_topic,
     lag(queue_count) OVER (PARTITION BY topic, table_id ORDER BY epoch, queue_count)
       AS before_count,
-    (SELECT count(DISTINCT table_id) FROM catalog) AS tables
+    (SELECT count(DISTINCT table_id) FROM catalog) AS tables,
+    count(DISTINCT CASE WHEN NOT is_own(topic) THEN topic END) OVER (ORDER BY epoch) AS users
   FROM catalog
 ) c
 JOIN plans p ON c.epoch = p.epoch
@@ -127,6 +202,11 @@ INVARIANTS = (
         "commands_have_effect",
         "Every command did what its result says, and nothing else.",
         _COMMANDS_HAVE_EFFECT,
+    ),
+    Invariant(
+        "nothing_was_there",
+        "A command that found nothing to do had nothing to find.",
+        _NOTHING_FOUND,
     ),
     Invariant(
         "undeliverable_have_reason",

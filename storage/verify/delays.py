@@ -6,12 +6,14 @@ from storage.verify.invariant import Invariant
 from txlake.protocol import UNDELIVERABLE_TOPIC
 
 
-def _same(a: str, b: str) -> str:
+def same_message(a: str, b: str) -> str:
+    """Return SQL that says that two rows are of one message."""
     columns = ("source", "queue_id", "queue_offset")
     return " AND ".join(f"{a}.{name} = {b}.{name}" for name in columns)
 
 
-# What has to stand in `delayed`. A level beats DELIVER_AT; a time that is not after T is no delay.
+# When messages with a time are due. A level beats DELIVER_AT; a time that is not after T is no
+# delay: such a schedule record is due at once (`is_later` is false).
 _DUE = """
 CREATE TABLE due AS
 WITH waiting AS (
@@ -36,31 +38,12 @@ timed AS (
     END AS due_ms
   FROM waiting
 )
-SELECT source, queue_id, queue_offset, epoch, due_ms, real_topic, real_queue_id FROM timed
+SELECT source, queue_id, queue_offset, epoch, due_ms, real_topic, real_queue_id,
+  due_ms > at_ms AS is_later
+FROM timed
 WHERE source = 'schedule' OR due_ms > at_ms
 """
 FRAMES = (_DUE,)
-
-_DELAYED_ARE_DUE = f"""
-WITH rows AS (
-  SELECT source, queue_id, queue_offset, min(epoch) AS epoch, arg_min(deliver_ms, epoch) AS ms,
-    arg_min(row(real_topic, real_queue_id), epoch) AS target, count(*) AS n
-  FROM delayed GROUP BY ALL
-)
-SELECT coalesce(d.epoch, r.epoch) AS epoch, coalesce(d.source, r.source) AS source,
-  coalesce(d.queue_id, r.queue_id) AS queue_id,
-  coalesce(d.queue_offset, r.queue_offset) AS queue_offset,
-  CASE
-    WHEN r.n IS NULL THEN 'no row in delayed'
-    WHEN d.source IS NULL THEN 'a row in delayed for what has no delay'
-    WHEN r.n > 1 THEN concat(r.n, ' rows')
-    WHEN r.epoch <> d.epoch THEN concat('delayed in epoch ', r.epoch)
-    WHEN r.ms IS DISTINCT FROM d.due_ms THEN concat('due ', r.ms - d.due_ms, ' ms too late')
-    WHEN r.target IS DISTINCT FROM row(d.real_topic, d.real_queue_id)
-      THEN 'another topic or queue than its record asks for'
-  END AS problem
-FROM due d FULL JOIN rows r ON {_same("d", "r")}
-"""
 
 _DELAYED_ARRIVE_ON_TIME = f"""
 WITH instants AS (
@@ -68,10 +51,9 @@ WITH instants AS (
     (SELECT epoch, max(at_ms) OVER (ORDER BY epoch) AS at_ms FROM plans)
   GROUP BY at_ms
 ),
-rows AS (SELECT DISTINCT ON (source, queue_id, queue_offset) * FROM delayed),
 timed AS (
   SELECT r.*, CASE WHEN i.epoch IS NOT NULL THEN greatest(r.epoch, i.epoch) END AS due_epoch
-  FROM rows r ASOF LEFT JOIN instants i ON r.deliver_ms <= i.at_ms
+  FROM due r ASOF LEFT JOIN instants i ON r.due_ms <= i.at_ms
 ),
 gone AS (
   SELECT source, queue_id, queue_offset, count(*) AS n, min(epoch) AS epoch,
@@ -90,7 +72,7 @@ SELECT t.epoch, t.source, t.queue_id, t.queue_offset,
     WHEN g.action <> 'CANCELLED' AND g.epoch > t.due_epoch
       THEN concat('due in epoch ', t.due_epoch, ', delivered in epoch ', g.epoch)
   END AS problem
-FROM timed t LEFT JOIN gone g ON {_same("t", "g")}
+FROM timed t LEFT JOIN gone g ON {same_message("t", "g")}
 """
 
 # A resumed message may be asked for by several commands of an epoch; the first one counts.
@@ -100,7 +82,7 @@ WITH refused AS (
   FROM deliveries WHERE action = 'UNDELIVERABLE' GROUP BY ALL
 ),
 waits AS (
-  SELECT source, queue_id, queue_offset, min(epoch) AS epoch FROM delayed GROUP BY ALL
+  SELECT source, queue_id, queue_offset, min(epoch) AS epoch FROM due GROUP BY ALL
 ),
 times AS (
   SELECT source, queue_id, queue_offset, action, count(*) AS n FROM deliveries
@@ -130,10 +112,10 @@ SELECT d.epoch, d.source, d.queue_id, d.queue_offset, d.action,
       THEN concat('not at offset ', d.real_queue_offset, ' of queue ', d.real_queue_id)
   END AS problem
 FROM deliveries d
-LEFT JOIN refused u ON {_same("d", "u")}
-LEFT JOIN waits w ON {_same("d", "w")}
-LEFT JOIN times t ON {_same("d", "t")} AND d.action = t.action
-LEFT JOIN halves h ON {_same("d", "h")}
+LEFT JOIN refused u ON {same_message("d", "u")}
+LEFT JOIN waits w ON {same_message("d", "w")}
+LEFT JOIN times t ON {same_message("d", "t")} AND d.action = t.action
+LEFT JOIN halves h ON {same_message("d", "h")}
 LEFT JOIN (SELECT DISTINCT ON (queue_offset) * FROM admin) a ON d.admin_offset = a.queue_offset
 LEFT JOIN (SELECT source, half_queue_id, half_queue_offset, topic, queue_id, queue_offset, epoch,
              count(*) AS n FROM messages GROUP BY ALL) m
@@ -143,12 +125,6 @@ LEFT JOIN (SELECT source, half_queue_id, half_queue_offset, topic, queue_id, que
 """
 
 INVARIANTS = (
-    Invariant(
-        "delayed_are_due",
-        "Every readable schedule record, and every committed half whose time is after T, has one "
-        "row in delayed, with its due time.",
-        _DELAYED_ARE_DUE,
-    ),
     Invariant(
         "delayed_arrive_on_time",
         "A delayed message leaves once, in the first epoch whose T has reached its time, or is "

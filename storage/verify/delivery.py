@@ -29,12 +29,12 @@ SELECT p.*,
   CASE
     WHEN p.admin_offset IS NOT NULL THEN [3, u.real_queue_offset, 0, 0, 0]
     WHEN d.queue_id IS NOT NULL
-      THEN [1, d.deliver_ms, CASE p.source WHEN 'half' THEN 0 ELSE 1 END, p.queue_id,
+      THEN [1, d.due_ms, CASE p.source WHEN 'half' THEN 0 ELSE 1 END, p.queue_id,
         p.queue_offset]
     ELSE [2, c.queue_id, c.op_queue_offset, c.position, coalesce(c.tran_seq, 0)]
   END AS place
 FROM places p
-LEFT JOIN (SELECT DISTINCT ON (source, queue_id, queue_offset) * FROM delayed) d
+LEFT JOIN (SELECT DISTINCT ON (source, queue_id, queue_offset) * FROM due) d
   ON p.source = d.source AND p.queue_id = d.queue_id AND p.queue_offset = d.queue_offset
 LEFT JOIN committed c ON p.source = c.source AND p.queue_id = c.queue_id
   AND p.queue_offset = c.queue_offset
@@ -129,7 +129,7 @@ WHERE m.topic <> '{CHECK_MAX_TOPIC}'
 
 _COMMITS_ARRIVE = """
 WITH waits AS (
-  SELECT DISTINCT queue_id, queue_offset, epoch FROM delayed WHERE source = 'half'
+  SELECT DISTINCT queue_id, queue_offset, epoch FROM due WHERE source = 'half'
 ),
 refused AS (
   SELECT DISTINCT queue_id, queue_offset, epoch FROM deliveries

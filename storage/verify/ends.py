@@ -73,6 +73,8 @@ SELECT u.end_epoch AS epoch, u.queue_id, u.unit_offset AS queue_offset, u.outcom
   CASE
     WHEN o.queue_id IS NULL THEN 'no such operation'
     WHEN n.op_queue_offset IS NULL THEN 'the operation does not name it validly'
+    WHEN f.epoch < u.end_epoch
+      THEN concat('the operation was turned down for it in epoch ', f.epoch, ', for ever')
     WHEN (o.decision = 'COMMIT') <> (u.outcome = 'COMMITTED')
       THEN 'the operation says ' || o.decision
     WHEN u.end_epoch < n.resolve_epoch THEN concat('ended before epoch ', n.resolve_epoch)
@@ -94,6 +96,8 @@ LEFT JOIN (SELECT *, {CAUSE} AS cause FROM op_once) o ON u.queue_id = o.queue_id
 LEFT JOIN named n ON u.queue_id = n.queue_id AND u.unit_offset = n.unit_offset
   AND u.op_queue_offset = n.op_queue_offset
 LEFT JOIN late l ON u.queue_id = l.queue_id AND u.unit_offset = l.unit_offset
+LEFT JOIN refusals f ON u.queue_id = f.queue_id AND u.unit_offset = f.unit_offset
+  AND u.op_queue_offset = f.op_queue_offset
 """
 
 # A valid end of smaller op offset may only have been too late: turned down before, or through a
@@ -104,7 +108,7 @@ WITH smaller AS (
   FROM fates f
   JOIN units u ON f.queue_id = u.queue_id AND f.unit_offset = u.unit_offset
   WHERE f.test = 'end' AND f.op_queue_offset < u.op_queue_offset
-    AND NOT coalesce(f.rejected_epoch <= u.end_epoch, false)
+    AND NOT f.is_refused AND NOT coalesce(f.rejected_epoch <= u.end_epoch, false)
     AND NOT coalesce(f.half_epoch > u.end_epoch AND u.complete_epoch <= u.end_epoch, false)
   GROUP BY u.queue_id, u.unit_offset
 )

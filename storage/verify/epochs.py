@@ -180,7 +180,51 @@ FROM {table} t JOIN plans p ON t.epoch = p.epoch"""
     for table, (instant, place) in _INSTANTS.items()
 )
 
+# What Python found out about each row of `epochs`, and about each table (`reading.py`).
+_EPOCHS_CHAINED = """
+SELECT epoch, state, problem FROM chain WHERE epoch <= (SELECT max(epoch) FROM commits)
+"""
+_LAKE_IS_WHOLE = 'SELECT NULL::BIGINT AS epoch, name AS "table", problem FROM table_problems'
+# How many rows each table holds after an epoch that wrote it.
+_ROWS_ARE_COMMITTED = f"""
+WITH written AS (
+  {
+    " UNION ALL ".join(
+        f"SELECT '{t}' AS name, epoch, count(*) AS n FROM all_{t} GROUP BY epoch"
+        for t in TABLES
+        if t != "messages"
+    )
+}
+  UNION ALL
+  SELECT 'topics/' || t.table_id, m.epoch, count(*) FROM all_messages m
+  JOIN (SELECT DISTINCT * FROM topic_tables) t ON m.topic = t.topic GROUP BY ALL
+),
+sums AS (
+  SELECT name, epoch, sum(n) OVER (PARTITION BY name ORDER BY epoch) AS n FROM written
+),
+told AS (
+  SELECT DISTINCT epoch, entry."table" AS name, entry.rows AS n
+  FROM (SELECT epoch, unnest(tables) AS entry FROM commits)
+)
+SELECT coalesce(t.epoch, w.epoch) AS epoch, coalesce(t.name, w.name) AS "table",
+  CASE
+    WHEN t.name IS NULL THEN 'written in this epoch, which does not name it'
+    WHEN t.n <> coalesce(s.n, 0)
+      THEN concat('the epoch says ', t.n, ' rows, there are ', coalesce(s.n, 0))
+  END AS problem
+FROM told t
+ASOF LEFT JOIN sums s ON t.name = s.name AND t.epoch >= s.epoch
+FULL JOIN (FROM written WHERE epoch IN (SELECT epoch FROM commits)) w
+  ON t.name = w.name AND t.epoch = w.epoch
+"""
+
 INVARIANTS = (
+    Invariant(
+        "lake_is_whole",
+        "Every table is there, is this lake's, has reached the version that was committed, holds "
+        "as many rows, and has all its files.",
+        _LAKE_IS_WHOLE,
+    ),
     Invariant(
         "epochs_gapless",
         "Epochs are 1, 2, 3 ... without a gap, each planned once and committed once, with one T; "
@@ -231,5 +275,18 @@ INVARIANTS = (
         "rows_have_their_t",
         "Every decided row carries T of its epoch.",
         _ROWS_HAVE_THEIR_T,
+    ),
+)
+# Of lakes in which every epoch says what it wrote: from format 2 on.
+RECORDED = (
+    Invariant(
+        "epochs_chained",
+        "Every row of epochs holds a digest of itself and of the row before it.",
+        _EPOCHS_CHAINED,
+    ),
+    Invariant(
+        "rows_are_committed",
+        "Every epoch names the tables that it wrote, with how many rows they hold after it.",
+        _ROWS_ARE_COMMITTED,
     ),
 )

@@ -36,7 +36,7 @@ WHERE e.state = 'planned' AND e.epoch <= {last}
 """
 _COMMITS = """
 CREATE VIEW commits AS
-SELECT epoch, at_ms, next_offsets, counts FROM all_epochs
+SELECT epoch, at_ms, next_offsets, counts, tables FROM all_epochs
 WHERE state = 'committed' AND epoch <= {last}
 """
 _RANGES = """

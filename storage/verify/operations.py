@@ -70,22 +70,35 @@ WHERE n.test = 'end' AND c.reason = 'end_after_discard' AND c.epoch >= n.resolve
 GROUP BY n.queue_id, n.op_queue_offset, n.position
 """
 
+# The sets for which an operation was turned down, once and for ever: whatever else of it lands.
+_REFUSALS = """
+CREATE TABLE refusals AS
+SELECT n.queue_id, n.op_queue_offset, n.unit_offset, min(j.epoch) AS epoch
+FROM rejected j JOIN namings n ON j.queue_id = n.queue_id
+  AND j.op_queue_offset = n.op_queue_offset AND j.position = n.position
+GROUP BY n.queue_id, n.op_queue_offset, n.unit_offset
+"""
+
 # What a naming came to, and when. An operation names a unit once, at its first position of those
 # judged together; the same half named again is judged for itself.
 _FATES = """
 CREATE TABLE fates AS
 WITH judged AS (
   SELECT n.*, u.end_epoch, u.outcome, u.complete_epoch, j.epoch AS rejected_epoch,
+    coalesce(s.epoch < n.resolve_epoch, false) AS is_refused,
     u.op_queue_offset = n.op_queue_offset AS is_winner,
     CASE n.test
       WHEN 'orphan_expired' THEN n.expired_epoch
-      WHEN 'end' THEN CASE WHEN j.epoch IS NOT NULL THEN j.epoch
+      WHEN 'end' THEN CASE WHEN s.epoch < n.resolve_epoch THEN n.resolve_epoch
+        WHEN j.epoch IS NOT NULL THEN j.epoch
         WHEN u.end_epoch IS NOT NULL THEN greatest(n.resolve_epoch, u.end_epoch) END
       ELSE n.resolve_epoch END AS judged_epoch
   FROM namings n
   LEFT JOIN units u ON n.queue_id = u.queue_id AND n.unit_offset = u.unit_offset
   LEFT JOIN rejected j ON n.queue_id = j.queue_id AND n.op_queue_offset = j.op_queue_offset
     AND n.position = j.position
+  LEFT JOIN refusals s ON n.queue_id = s.queue_id AND n.op_queue_offset = s.op_queue_offset
+    AND n.unit_offset = s.unit_offset
 ),
 ranked AS (
   SELECT *, true AS is_first, false AS is_again FROM judged WHERE NOT is_of_several
@@ -100,6 +113,7 @@ ranked AS (
 SELECT * EXCLUDE (is_first, is_again),
   CASE
     WHEN test <> 'end' THEN test
+    WHEN is_refused THEN 'absorbed'
     WHEN judged_epoch IS NULL AND complete_epoch IS NULL THEN 'waits_for_set'
     WHEN judged_epoch IS NULL THEN 'none'
     WHEN rejected_epoch IS NULL AND is_winner AND is_again THEN 'duplicate_end'
@@ -124,7 +138,7 @@ UNION ALL
 SELECT queue_id, queue_offset, -1, 'unreadable_operation', epoch, 1
 FROM op_once WHERE error IS NOT NULL
 """
-FRAMES = (_NAMINGS, _REJECTED, _FATES, "DROP TABLE namings", _EXPECTED)
+FRAMES = (_NAMINGS, _REJECTED, _REFUSALS, _FATES, "DROP TABLE namings", _EXPECTED)
 
 _NAMINGS_ACCOUNTED = """
 WITH expected AS (

@@ -6,15 +6,20 @@ come through delta-rs.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import duckdb
 import pyarrow as pa
-from deltalake.exceptions import TableNotFoundError
+import pyarrow.compute as pc
 
-from storage.errors import LakeError, NotALakeError
+from storage.epochs import NO_PROGRESS, in_chain, read_progress
+from storage.errors import BrokenLakeError, MissingTableError
 from storage.lake import Lake
-from storage.schemas import TABLES, TOPIC
+from storage.schemas import FORMAT_VERSION, TABLES, TOPIC
+from storage.whole import Fault, chain_faults, faults, steady
+
+_EPOCHS_AT_ONCE = 500
 
 # What a reader sees of a message; the order of a map's entries is none of it.
 _PRINTS = """hash(body) AS body_print,
@@ -27,7 +32,8 @@ _MESSAGE = f"""queue_id, queue_offset, epoch_ms(stored_at) AS stored_ms, epoch, 
 COLUMNS = {
     "epochs": """epoch, state, epoch_ms(epoch_at) AS at_ms, known_at, halves_known_at,
     epoch_ms(asked_at) AS asked_ms, ranges,
-      next_offsets, hash(parameters) AS parameters_id, parameters, counts, cluster_id, topic_ids""",
+      next_offsets, hash(parameters) AS parameters_id, parameters, counts, cluster_id, topic_ids,
+      tables""",
     "half": _MESSAGE,
     "schedule": _MESSAGE,
     "op": """queue_id, queue_offset, epoch_ms(stored_at) AS stored_ms, epoch, producer_group,
@@ -75,33 +81,95 @@ _CONSUMER_OFFSETS = pa.schema(
 )  # fmt: skip
 
 
-def read_lake(connection: duckdb.DuckDBPyConnection, lake: Lake) -> None:
-    """Fill `all_<table>`, `all_messages`, `parameter_sets` and `topic_tables`.
+# What lakes of format 1 lack: they had snapshots only, and `delayed` had what came in.
+_SINCE_FORMAT_2: dict[str, tuple[str, ...]] = {
+    "epochs": ('NULL::STRUCT("table" VARCHAR, version BIGINT, rows BIGINT)[] AS tables',),
+    "pending": ("'snapshot' AS change", "NULL::BIGINT AS unit_offset"),
+    "waiting": ("'snapshot' AS change", "NULL::BIGINT[] AS refused_units"),
+    "delayed": ("'put' AS change",),
+}
+
+
+def read_lake(connection: duckdb.DuckDBPyConnection, lake: Lake, format_version: int) -> None:
+    """Fill `all_<table>`, `all_messages`, `parameter_sets`, `topic_tables`, `chain` and
+    `table_problems`.
 
     `epochs` and `consumer_offsets` come first: what a running job or consumer writes meanwhile is
-    then more than they speak of, never less.
-    Errors: NotALakeError when a table is missing, LakeError when a file is.
+    then more than they speak of, never less. A table that is missing or cannot be read is empty,
+    and one row of `table_problems` says so.
     """
-    try:
-        _read_all(connection, _Reader(connection, lake))
-    except (duckdb.IOException, OSError) as error:
-        reason = str(error).splitlines()[0]
-        raise LakeError(f"a file of the lake {lake.path} cannot be read: {reason}") from error
-
-
-def _read_all(connection: duckdb.DuckDBPyConnection, reader: _Reader) -> None:
+    reader = _Reader(connection, lake, format_version)
+    connection.execute("CREATE TABLE table_problems (name VARCHAR, problem VARCHAR)")
+    connection.execute("CREATE TABLE chain (epoch BIGINT, state VARCHAR, problem VARCHAR)")
     reader.read("epochs", COLUMNS["epochs"])
     connection.execute(_PARAMETER_SETS)
     connection.execute("ALTER TABLE all_epochs DROP COLUMN parameters")
+    told = _read_logs(connection, lake) if format_version == FORMAT_VERSION else set()
+    reader.look("lake")
     offsets = reader.source("consumer_offsets", _CONSUMER_OFFSETS)
     if offsets is None:
         offsets = _CONSUMER_OFFSETS.empty_table()
+    elif lake.owner("consumer_offsets") not in ("", lake.tables_id()):
+        reader.problems["consumer_offsets"] = "belongs to another lake"
     names = ", ".join(_CONSUMER_OFFSETS.names)
-    reader.fill("CREATE TABLE all_consumer_offsets AS", names, offsets)
+    reader.fill("consumer_offsets", "CREATE TABLE all_consumer_offsets AS", names, offsets)
     for table, columns in COLUMNS.items():
         if table != "epochs":
             reader.read(table, columns)
     _read_topics(connection, reader)
+    for table, problem in sorted(reader.problems.items()):
+        if table not in told:
+            connection.execute("INSERT INTO table_problems VALUES (?, ?)", [table, problem])
+
+
+def _read_logs(connection: duckdb.DuckDBPyConnection, lake: Lake) -> set[str]:
+    """Ask the logs whether the lake is whole, and the rows of `epochs` whether they are a chain.
+
+    Output: the tables with which something is wrong.
+    """
+    progress = NO_PROGRESS
+
+    def look() -> list[Fault]:
+        nonlocal progress
+        progress = read_progress(lake)
+        return faults(lake, progress)
+
+    try:
+        problems = {
+            fault.table: fault.problem
+            for fault in steady(lake, look)
+            if fault.epoch is None and not fault.is_early  # other invariants are about these
+        }
+        tables = {*TABLES, *progress.tables}
+    except BrokenLakeError as error:
+        problems, tables = {"epochs": error.problem}, {"epochs"}
+    for table in sorted(tables | problems.keys()):
+        row = [table, problems.get(table)]
+        connection.execute("INSERT INTO table_problems VALUES (?, ?)", row)
+    for rows, found in _chained_rows(lake):
+        broken = {(fault.epoch, fault.state): fault.problem for fault in found}
+        connection.executemany(
+            "INSERT INTO chain VALUES (?, ?, ?)",
+            [[r["epoch"], r["state"], broken.get((r["epoch"], r["state"]))] for r in rows],
+        )
+    return {table for table, problem in problems.items() if problem is not None}
+
+
+def _chained_rows(lake: Lake) -> Iterator[tuple[list[dict[str, Any]], list[Fault]]]:
+    """Return all rows of `epochs`, some hundred at a time, with what is wrong with digests."""
+    before: str | None = lake.tables_id()
+    try:
+        newest = lake.last("epochs", "epoch") or 0
+    except BrokenLakeError:
+        return
+    for low in range(1, newest + 1, _EPOCHS_AT_ONCE):
+        within = (pc.field("epoch") >= low) & (pc.field("epoch") < low + _EPOCHS_AT_ONCE)
+        try:
+            rows = in_chain(lake.read("epochs", where=within).to_pylist())
+        except BrokenLakeError:
+            return
+        yield rows, chain_faults(rows, before)
+        before = rows[-1]["digest"] if rows else None
 
 
 def _read_topics(connection: duckdb.DuckDBPyConnection, reader: _Reader) -> None:
@@ -109,35 +177,55 @@ def _read_topics(connection: duckdb.DuckDBPyConnection, reader: _Reader) -> None
         "SELECT DISTINCT topic, table_id FROM all_catalog ORDER BY table_id, topic"
     ).fetchall()
     columns = f"$topic::VARCHAR AS topic, {_TOPIC_COLUMNS}"
-    reader.fill("CREATE TABLE all_messages AS", columns, TOPIC.empty_table(), {"topic": None})
+    empty = TOPIC.empty_table()
+    reader.fill("topics", "CREATE TABLE all_messages AS", columns, empty, {"topic": None})
     connection.execute("CREATE TABLE topic_tables (topic VARCHAR, table_id BIGINT)")
     for topic, table_id in found:
-        source = reader.source(f"topics/{table_id}", TOPIC)
+        table = f"topics/{table_id}"
+        source = reader.source(table, TOPIC)
         if source is not None:
-            reader.fill("INSERT INTO all_messages", columns, source, {"topic": topic})
+            reader.fill(table, "INSERT INTO all_messages", columns, source, {"topic": topic})
             connection.execute("INSERT INTO topic_tables VALUES (?, ?)", [topic, table_id])
 
 
 class _Reader:
-    def __init__(self, connection: duckdb.DuckDBPyConnection, lake: Lake) -> None:
+    def __init__(
+        self, connection: duckdb.DuckDBPyConnection, lake: Lake, format_version: int
+    ) -> None:
         self._connection = connection
         self._lake = lake
+        self._format_version = format_version
+        self.problems: dict[str, str] = {}
 
     def read(self, table: str, columns: str) -> None:
         """Put a table's rows into `all_<table>`."""
         source = self.source(table, TABLES[table])
         if source is None:
-            raise NotALakeError(
-                f"{self._lake.path} is not a whole lake: its table {table} is missing"
-            )
-        self.fill(f"CREATE TABLE all_{table} AS", columns, source)
+            self.problems.setdefault(table, "is missing")
+            source = TABLES[table].empty_table()
+        elif self._format_version < FORMAT_VERSION and table in _SINCE_FORMAT_2:
+            columns = columns.removesuffix("tables").rstrip(", \n")
+            columns = ", ".join([columns, *_SINCE_FORMAT_2[table]])
+        begin = f"CREATE TABLE all_{table} AS"
+        if not self.fill(table, begin, columns, source):
+            self.fill(table, begin, columns, TABLES[table].empty_table())
+
+    def look(self, table: str) -> None:
+        """Look whether a table of which no invariant speaks can be read."""
+        try:
+            self._lake.read(table)
+        except BrokenLakeError as error:
+            self.problems[table] = error.problem
 
     def source(self, table: str, schema: pa.Schema) -> Any:
         """Give what DuckDB can read a table's newest version from; None: there is no table."""
         try:
             handle = self._lake.handle(table)
-        except TableNotFoundError:
+        except MissingTableError:
             return None
+        except BrokenLakeError as error:
+            self.problems[table] = error.problem
+            return schema.empty_table()
         files = handle.file_uris()
         if not files:
             return schema.empty_table()
@@ -145,22 +233,31 @@ class _Reader:
         path = self._lake.path
         if "://" in path or not files[0].startswith(path) or set("*?[") & set(path):
             return handle.to_pyarrow_dataset()
-        return self._connection.read_parquet(files)
+        try:
+            return self._connection.read_parquet(files)
+        except (duckdb.Error, OSError) as error:
+            self.problems[table] = _unreadable(error)
+            return schema.empty_table()
 
     def fill(
         self,
+        table: str,
         begin: str,
         columns: str,
         source: Any,
         parameters: dict[str, str | None] | None = None,
-    ) -> None:
-        """Run `begin` with the columns of a source."""
+    ) -> bool:
+        """Run `begin` with the columns of a source; False when a file of it cannot be read."""
         self._connection.register("source", source)
         try:
             self._connection.execute(f"{begin} SELECT {columns} FROM source", parameters)
-        except (duckdb.IOException, OSError) as error:
-            raise LakeError(
-                f"a file of the lake {self._lake.path} cannot be read: {str(error).splitlines()[0]}"
-            ) from error
+        except (duckdb.Error, OSError, pa.ArrowException) as error:
+            self.problems[table] = _unreadable(error)
+            return False
         finally:
             self._connection.unregister("source")
+        return True
+
+
+def _unreadable(error: BaseException) -> str:
+    return f"has a file that cannot be read: {str(error).splitlines()[0]}"

@@ -9,6 +9,7 @@ from typing import Any, Final
 import duckdb
 
 from storage.lake import Lake
+from storage.schemas import FORMAT_VERSION
 from storage.verify import (
     commands,
     delays,
@@ -33,6 +34,9 @@ INVARIANTS: Final[tuple[Invariant, ...]] = (
     *commands.INVARIANTS,
     *state.INVARIANTS,
 )
+# What format 1 did not record cannot be looked at there.
+RECORDED: Final[tuple[Invariant, ...]] = (*epochs.RECORDED, *state.RECORDED)
+FORMATS: Final = (1, FORMAT_VERSION)
 NAMED_MAX = 20  # rows told of each invariant; more of them say nothing new
 MEMORY_LIMIT = "1GB"  # of DuckDB; what does not fit goes into a temporary folder
 EPOCH_MAX = 2**63 - 1
@@ -87,7 +91,8 @@ def verify(lake: Lake, first_epoch: int = 1, last_epoch: int = EPOCH_MAX) -> Rep
     `first_epoch` are known and not checked themselves.
     Errors: NotALakeError, NewerLakeError.
     """
-    lake_id = lake.lake_id()
+    lake_id, format_version = lake.identity(FORMATS)
+    invariants = INVARIANTS if format_version < FORMAT_VERSION else (*INVARIANTS, *RECORDED)
     with tempfile.TemporaryDirectory(prefix="txlake-verify-") as folder:
         connection = duckdb.connect(
             ":memory:",
@@ -100,13 +105,13 @@ def verify(lake: Lake, first_epoch: int = 1, last_epoch: int = EPOCH_MAX) -> Rep
         )
         with connection:
             connection.execute("SET TimeZone = 'UTC'")
-            read_lake(connection, lake)
+            read_lake(connection, lake, format_version)
             committed = _number(
                 connection, "SELECT max(epoch) FROM all_epochs WHERE state = 'committed'"
             )
             last = min(last_epoch, committed)
             make_frames(connection, last)
-            for text in (*time_rules.FRAMES, *delivery.FRAMES, *delays.FRAMES, *state.FRAMES):
+            for text in (*time_rules.FRAMES, *delays.FRAMES, *delivery.FRAMES, *state.FRAMES):
                 connection.execute(text)
             return Report(
                 lake_id=lake_id,
@@ -116,7 +121,7 @@ def verify(lake: Lake, first_epoch: int = 1, last_epoch: int = EPOCH_MAX) -> Rep
                 ignored=_ignored(connection, committed),
                 findings=tuple(
                     _check(connection, invariant, first_epoch, last_epoch)
-                    for invariant in INVARIANTS
+                    for invariant in invariants
                 ),
             )
 

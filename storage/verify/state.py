@@ -1,47 +1,111 @@
-"""Snapshots of what still waits, and how far consumers are."""
+"""The state that the job recorded, and how far consumers are.
+
+What each epoch put into `pending`, `waiting` and `delayed`, and what left, is compared with what
+all other tables say at every epoch in which something had to change, or was said to. A snapshot is
+compared with the changes before it.
+"""
 
 from __future__ import annotations
 
+from storage.verify.delays import same_message
 from storage.verify.invariant import Invariant, differing
 
-# What has to stand in each snapshot: halves that landed and had not ended.
-_ALIVE = """
-CREATE TABLE alive AS
-WITH snapshots AS (
-  SELECT DISTINCT c.epoch, p.at_ms FROM commits c JOIN plans p ON c.epoch = p.epoch
-  WHERE c.counts['snapshot'] = 1
+_NEVER = 9223372036854775807
+_SAME_HALF = "{0}.queue_id = {1}.queue_id AND {0}.queue_offset = {1}.queue_offset"
+_SAME_NAMING = (
+    "{0}.queue_id = {1}.queue_id AND {0}.op_queue_offset = {1}.op_queue_offset"
+    " AND {0}.position = {1}.position"
 )
-SELECT s.epoch AS snapshot, h.*, u.rearm_epochs, u.rearm_ats,
-  arm_at(u.rearm_epochs, s.epoch) AS arm
-FROM snapshots s
-JOIN halves h ON h.epoch <= s.epoch AND coalesce(h.end_epoch, 9223372036854775807) > s.epoch
+
+
+def _half(a: str, b: str) -> str:
+    return _SAME_HALF.format(a, b)
+
+
+def _naming(a: str, b: str) -> str:
+    return _SAME_NAMING.format(a, b)
+
+
+# The epochs at which a half's place in the state is looked at: when it had to change, or did.
+_POINTS = f"""
+CREATE TABLE points AS
+SELECT DISTINCT p.epoch AS point, p.queue_id, p.queue_offset FROM (
+  SELECT epoch, queue_id, queue_offset FROM pending WHERE change <> 'snapshot'
+  UNION ALL
+  SELECT unnest([epoch, end_epoch]), queue_id, queue_offset FROM halves
+  WHERE coalesce(end_epoch, {_NEVER}) > epoch
+  UNION ALL
+  SELECT epoch, queue_id, queue_offset FROM attempts
+  UNION ALL
+  SELECT epoch, queue_id, queue_offset FROM outcomes WHERE outcome = 'DISCARDED'
+  UNION ALL
+  SELECT r.epoch, h.queue_id, h.queue_offset FROM rearms r
+  JOIN halves h ON r.queue_id = h.queue_id AND r.unit_offset = h.unit_offset AND h.epoch < r.epoch
+  UNION ALL
+  SELECT resolve_epoch, queue_id, unit_offset FROM fates WHERE fate = 'heard'
+) p WHERE p.epoch IS NOT NULL
+"""
+# What has to be in the state at a point: halves that landed and had not ended.
+_ALIVE = f"""
+CREATE TABLE alive AS
+SELECT p.point, h.*, u.rearm_epochs, u.rearm_ats, arm_at(u.rearm_epochs, p.point) AS arm
+FROM points p
+JOIN halves h ON {_half("p", "h")} AND h.epoch <= p.point
+  AND coalesce(h.end_epoch, {_NEVER}) > p.point
 JOIN units u ON h.queue_id = u.queue_id AND h.unit_offset = u.unit_offset
 """
-FRAMES = (_ALIVE,)
 
-_HALVES_ARE_PENDING_OR_ENDED = """
-WITH rows AS (SELECT epoch, queue_id, queue_offset, count(*) AS n FROM pending GROUP BY ALL)
-SELECT coalesce(a.snapshot, r.epoch) AS epoch, coalesce(a.queue_id, r.queue_id) AS queue_id,
-  coalesce(a.queue_offset, r.queue_offset) AS queue_offset,
-  CASE
-    WHEN r.n IS NULL THEN 'neither ended nor in the snapshot'
-    WHEN a.snapshot IS NULL THEN 'in the snapshot, and ended or not landed'
-    WHEN r.n > 1 THEN concat(r.n, ' times in the snapshot')
-  END AS problem
-FROM alive a
-FULL JOIN rows r ON a.snapshot = r.epoch AND a.queue_id = r.queue_id
-  AND a.queue_offset = r.queue_offset
+
+def _changes(table: str, key: str) -> str:
+    """Return SQL for one frame's changes, each with the change of its key before it."""
+    return f"""
+CREATE TABLE {table}_changes AS
+SELECT *, lag(change) OVER w AS before_change,
+  lag(COLUMNS(* EXCLUDE (change))) OVER w AS "before_\\0",
+  count(*) OVER (PARTITION BY {key}, epoch) AS times
+FROM {table} WHERE change <> 'snapshot'
+WINDOW w AS (PARTITION BY {key} ORDER BY epoch)
 """
+
+
+FRAMES = (
+    _POINTS,
+    _ALIVE,
+    _changes("pending", "queue_id, queue_offset"),
+    _changes("waiting", "queue_id, op_queue_offset, position"),
+    _changes("delayed", "source, queue_id, queue_offset"),
+)
+
+_PLAIN = (
+    "unit_offset", "producer_group", "transaction_id", "tran_size", "tran_seq", "real_topic",
+    "real_queue_id", "delay_level", "deliver_ms", "immunity_ms",
+)  # fmt: skip
+_OF_HALVES = (
+    *_PLAIN, "arm", "stored_ms", "check_times", "checked_ms", "last_answer_ms", "discard_cause",
+    "discards",
+)  # fmt: skip
+_OF_NAMINGS = (
+    "half_queue_offset", "decision", "producer_group", "transaction_id", "cause", "stored_ms",
+    "landed_ms", "refused_units",
+)  # fmt: skip
+_OF_MESSAGES = ("deliver_ms", "real_topic", "real_queue_id")
+
+
+def _needless(columns: tuple[str, ...]) -> str:
+    """Return SQL that says why a change need not have been recorded; null when it need."""
+    pairs = {name: (f"r.{name}", f"r.before_{name}") for name in columns}
+    return f"""CASE
+    WHEN r.times > 1 THEN concat(r.times, ' rows of this epoch')
+    WHEN r.change NOT IN ('put', 'left') THEN 'no such change'
+    WHEN r.change = 'left' AND r.before_change IS DISTINCT FROM 'put' THEN 'left, and was not there'
+    WHEN r.change = 'put' AND r.before_change = 'put' AND {differing(pairs)} IS NULL
+      THEN 'changes nothing'
+  END"""
+
 
 _PENDING_COLUMNS = differing(
     {
-        **{
-            name: (f"r.{name}", f"a.{name}")
-            for name in (
-                "arm", "producer_group", "transaction_id", "tran_size", "tran_seq", "real_topic",
-                "real_queue_id", "delay_level", "deliver_ms", "immunity_ms",
-            )
-        },
+        **{name: (f"r.{name}", f"a.{name}") for name in ("arm", *_PLAIN)},
         "stored_at": ("r.stored_ms", "a.since_ms"),
         "check_times": ("r.check_times", "coalesce(c.times, 0)"),
         "checked_at": ("r.checked_ms", "c.sent_ms"),
@@ -50,6 +114,18 @@ _PENDING_COLUMNS = differing(
         "discards": ("r.discards", "coalesce(d.times, 0)"),
     }
 )  # fmt: skip
+_HALVES_ARE_PENDING_OR_ENDED = f"""
+SELECT p.point AS epoch, p.queue_id, p.queue_offset,
+  CASE
+    WHEN a.point IS NOT NULL AND r.change IS DISTINCT FROM 'put'
+      THEN 'neither ended nor recorded as pending'
+    WHEN a.point IS NULL AND r.change = 'put' THEN 'recorded as pending, and ended or not landed'
+  END AS problem
+FROM points p
+LEFT JOIN alive a ON p.point = a.point AND {_half("p", "a")}
+ASOF LEFT JOIN (FROM pending WHERE change <> 'snapshot') r
+  ON {_half("p", "r")} AND p.point >= r.epoch
+"""
 _PENDING_IS_STATE = f"""
 WITH timed AS (
   SELECT a.*, CASE WHEN a.arm > 0 AND a.epoch < a.rearm_epochs[a.arm] THEN a.rearm_ats[a.arm]
@@ -57,86 +133,152 @@ WITH timed AS (
   FROM alive a
 ),
 asked AS (
-  SELECT a.snapshot, a.queue_id, a.queue_offset, count(*) FILTER (c.acknowledged) AS times,
+  SELECT a.point, a.queue_id, a.queue_offset, count(*) FILTER (c.acknowledged) AS times,
     max(c.sent_ms) AS sent_ms
-  FROM alive a JOIN attempts c ON a.queue_id = c.queue_id AND a.queue_offset = c.queue_offset
-    AND a.arm = c.arm_then AND c.epoch <= a.snapshot
+  FROM alive a JOIN attempts c ON {_half("a", "c")} AND a.arm = c.arm_then AND c.epoch <= a.point
   GROUP BY ALL
 ),
 given_up AS (
-  SELECT a.snapshot, a.queue_id, a.queue_offset, count(*) AS times,
+  SELECT a.point, a.queue_id, a.queue_offset, count(*) AS times,
     max(o.cause) FILTER (arm_at(a.rearm_epochs, o.epoch) = a.arm) AS cause
-  FROM alive a JOIN outcomes o ON a.queue_id = o.queue_id AND a.queue_offset = o.queue_offset
-    AND o.outcome = 'DISCARDED' AND o.epoch <= a.snapshot
+  FROM alive a JOIN outcomes o ON {_half("a", "o")} AND o.outcome = 'DISCARDED'
+    AND o.epoch <= a.point
   GROUP BY ALL
 ),
 answered AS (
-  SELECT a.snapshot, a.queue_id, a.queue_offset, max(f.stored_ms) AS answered_ms
+  SELECT a.point, a.queue_id, a.queue_offset, max(f.stored_ms) AS answered_ms
   FROM alive a JOIN fates f ON a.queue_id = f.queue_id AND a.unit_offset = f.unit_offset
-    AND f.fate = 'heard' AND f.resolve_epoch <= a.snapshot
+    AND f.fate = 'heard' AND f.resolve_epoch <= a.point
   WHERE a.queue_offset = a.unit_offset
   GROUP BY ALL
 )
-SELECT r.epoch, r.queue_id, r.queue_offset,
+SELECT a.point AS epoch, a.queue_id, a.queue_offset,
   {_PENDING_COLUMNS} || ' is not what the other tables say' AS problem
-FROM (SELECT DISTINCT ON (epoch, queue_id, queue_offset) * FROM pending) r
-JOIN timed a ON r.epoch = a.snapshot AND r.queue_id = a.queue_id AND r.queue_offset = a.queue_offset
-LEFT JOIN asked c ON r.epoch = c.snapshot AND r.queue_id = c.queue_id
-  AND r.queue_offset = c.queue_offset
-LEFT JOIN given_up d ON r.epoch = d.snapshot AND r.queue_id = d.queue_id
-  AND r.queue_offset = d.queue_offset
-LEFT JOIN answered w ON r.epoch = w.snapshot AND r.queue_id = w.queue_id
-  AND r.queue_offset = w.queue_offset
+FROM timed a
+ASOF JOIN (FROM pending WHERE change <> 'snapshot') r ON {_half("a", "r")} AND a.point >= r.epoch
+LEFT JOIN asked c ON a.point = c.point AND {_half("a", "c")}
+LEFT JOIN given_up d ON a.point = d.point AND {_half("a", "d")}
+LEFT JOIN answered w ON a.point = w.point AND {_half("a", "w")}
+WHERE r.change = 'put'
+UNION ALL
+SELECT r.epoch, r.queue_id, r.queue_offset, {_needless(_OF_HALVES)} FROM pending_changes r
 """
 
-_WAITING_COLUMNS = differing(
-    {
-        **{
-            name: (f"r.{name}", f"w.{name}")
-            for name in ("half_queue_offset", "decision", "producer_group", "transaction_id",
-                         "cause")
-        },
-        "stored_at": ("r.stored_ms", "w.stored_ms"),
-        "landed_at": ("r.landed_ms", "w.landed_ms"),
-    }
-)  # fmt: skip
-# Of an operation that waits for its set one position is enough.
+# A naming waits from its operation's epoch until it is judged.
 _WAITING_IS_STATE = f"""
-WITH snapshots AS (SELECT DISTINCT epoch FROM commits WHERE counts['snapshot'] = 1),
+WITH spans AS (
+  SELECT f.*, p.at_ms AS landed_ms, coalesce(f.judged_epoch, {_NEVER}) AS gone_epoch
+  FROM fates f JOIN plans p ON f.op_epoch = p.epoch
+),
+points AS (
+  SELECT DISTINCT * FROM (
+    SELECT queue_id, op_queue_offset, position, epoch AS point FROM waiting
+    WHERE change <> 'snapshot'
+    UNION ALL
+    SELECT queue_id, op_queue_offset, position, unnest([op_epoch, judged_epoch]) FROM spans
+    WHERE gone_epoch > op_epoch
+    UNION ALL
+    SELECT s.queue_id, s.op_queue_offset, s.position, r.epoch FROM spans s
+    JOIN refusals r ON s.queue_id = r.queue_id AND s.op_queue_offset = r.op_queue_offset
+    WHERE r.epoch < s.gone_epoch
+  ) WHERE point IS NOT NULL
+),
 wanted AS (
-  SELECT s.epoch AS snapshot, f.queue_id, f.op_queue_offset, f.position, f.half_queue_offset,
-    f.decision, f.producer_group, f.transaction_id, f.cause, f.stored_ms, p.at_ms AS landed_ms,
-    f.unit_offset, coalesce(f.resolve_epoch, 9223372036854775807) > s.epoch AS is_early
-  FROM snapshots s
-  JOIN fates f ON f.fate <> 'none' AND f.op_epoch <= s.epoch
-    AND coalesce(f.judged_epoch, 9223372036854775807) > s.epoch
-  JOIN plans p ON f.op_epoch = p.epoch
-),
-of_sets AS (
-  SELECT DISTINCT w.snapshot, w.queue_id, w.op_queue_offset, w.unit_offset
-  FROM wanted w JOIN waiting r ON w.snapshot = r.epoch AND w.queue_id = r.queue_id
-    AND w.op_queue_offset = r.op_queue_offset AND w.position = r.position
-  WHERE NOT w.is_early
-),
-rows AS (
-  SELECT *, count(*) OVER (PARTITION BY epoch, queue_id, op_queue_offset, position) AS times
-  FROM waiting
+  SELECT p.point, s.*, (SELECT list(r.unit_offset ORDER BY r.unit_offset) FROM refusals r
+    WHERE r.queue_id = p.queue_id AND r.op_queue_offset = p.op_queue_offset
+      AND r.epoch <= p.point) AS refused_units
+  FROM points p JOIN spans s ON {_naming("p", "s")}
+  WHERE p.point >= s.op_epoch AND p.point < s.gone_epoch
 )
-SELECT coalesce(w.snapshot, r.epoch) AS epoch, coalesce(w.queue_id, r.queue_id) AS queue_id,
-  coalesce(w.op_queue_offset, r.op_queue_offset) AS op_queue_offset,
-  coalesce(w.position, r.position) AS position,
+SELECT p.point AS epoch, p.queue_id, p.op_queue_offset, p.position,
   CASE
-    WHEN w.snapshot IS NULL THEN 'it does not wait'
-    WHEN r.times > 1 THEN concat(r.times, ' rows')
-    WHEN r.epoch IS NULL AND (w.is_early OR o.snapshot IS NULL) THEN 'it waits, and has no row'
-    WHEN r.epoch IS NOT NULL THEN {_WAITING_COLUMNS} || ' is not what the operation says'
+    WHEN w.point IS NULL THEN CASE WHEN r.change = 'put' THEN 'it does not wait' END
+    WHEN r.change IS DISTINCT FROM 'put' THEN 'it waits, and no row says so'
+    ELSE {differing({name: (f"r.{name}", f"w.{name}") for name in _OF_NAMINGS})}
+      || ' is not what the operation says'
   END AS problem
-FROM wanted w
-FULL JOIN rows r ON w.snapshot = r.epoch AND w.queue_id = r.queue_id
-  AND w.op_queue_offset = r.op_queue_offset AND w.position = r.position
-LEFT JOIN of_sets o ON w.snapshot = o.snapshot AND w.queue_id = o.queue_id
-  AND w.op_queue_offset = o.op_queue_offset AND w.unit_offset = o.unit_offset
+FROM points p
+LEFT JOIN wanted w ON p.point = w.point AND {_naming("p", "w")}
+ASOF LEFT JOIN (FROM waiting WHERE change <> 'snapshot') r
+  ON {_naming("p", "r")} AND p.point >= r.epoch
+UNION ALL
+SELECT r.epoch, r.queue_id, r.op_queue_offset, r.position, {_needless(_OF_NAMINGS)}
+FROM waiting_changes r
 """
+
+_DELAYED_IS_STATE = f"""
+WITH spans AS (
+  SELECT d.*, coalesce(g.epoch, {_NEVER}) AS gone_epoch
+  FROM (FROM due WHERE is_later) d
+  LEFT JOIN (SELECT source, queue_id, queue_offset, min(epoch) AS epoch FROM deliveries
+             GROUP BY ALL) g ON {same_message("d", "g")}
+),
+points AS (
+  SELECT DISTINCT * FROM (
+    SELECT source, queue_id, queue_offset, epoch AS point FROM delayed WHERE change <> 'snapshot'
+    UNION ALL
+    SELECT source, queue_id, queue_offset, unnest([epoch, gone_epoch]) FROM spans
+  ) WHERE point < {_NEVER}
+)
+SELECT p.point AS epoch, p.source, p.queue_id, p.queue_offset,
+  CASE
+    WHEN s.source IS NULL THEN CASE WHEN r.change = 'put' THEN 'it does not wait' END
+    WHEN r.change IS DISTINCT FROM 'put' THEN 'it waits, and no row says so'
+    ELSE {
+    differing(
+        {
+            "deliver_at": ("r.deliver_ms", "s.due_ms"),
+            "real_topic": ("r.real_topic", "s.real_topic"),
+            "real_queue_id": ("r.real_queue_id", "s.real_queue_id"),
+        }
+    )
+} || ' is not what its record says'
+  END AS problem
+FROM points p
+LEFT JOIN spans s ON {same_message("p", "s")} AND s.epoch <= p.point AND p.point < s.gone_epoch
+ASOF LEFT JOIN (FROM delayed WHERE change <> 'snapshot') r
+  ON {same_message("p", "r")} AND p.point >= r.epoch
+UNION ALL
+SELECT r.epoch, r.source, r.queue_id, r.queue_offset, {_needless(_OF_MESSAGES)}
+FROM delayed_changes r
+"""
+
+
+def _snapshot(table: str, key: tuple[str, ...], columns: tuple[str, ...]) -> str:
+    """Return SQL that compares every snapshot of a table with the changes up to it."""
+    names = ", ".join(key)
+    same = " AND ".join(f"n.{name} = r.{name}" for name in key)
+    place = ", ".join(f"coalesce(n.{name}, r.{name})::VARCHAR" for name in key)
+    pairs = {name: (f"r.{name}", f"n.{name}") for name in columns}
+    return f"""
+SELECT coalesce(n.snapshot, r.epoch) AS epoch, '{table}' AS "table",
+  concat_ws('-', {place}) AS place,
+  CASE
+    WHEN r.epoch IS NULL THEN 'not in the snapshot'
+    WHEN n.snapshot IS NULL THEN 'in the snapshot, and no change put it there'
+    WHEN r.times > 1 THEN concat(r.times, ' times in the snapshot')
+    ELSE {differing(pairs)} || ' is not what the changes say'
+  END AS problem
+FROM (
+  SELECT * FROM (
+    SELECT s.epoch AS snapshot, c.*, row_number() OVER
+      (PARTITION BY s.epoch, {", ".join(f"c.{name}" for name in key)} ORDER BY c.epoch DESC) AS n
+    FROM (SELECT DISTINCT epoch FROM commits WHERE counts['snapshot'] = 1) s
+    JOIN {table} c ON c.epoch <= s.epoch AND c.change <> 'snapshot')
+  WHERE n = 1 AND change = 'put'
+) n
+FULL JOIN (SELECT *, count(*) OVER (PARTITION BY epoch, {names}) AS times FROM {table}
+           WHERE change = 'snapshot') r
+  ON n.snapshot = r.epoch AND {same}"""
+
+
+_SNAPSHOTS_ARE_CHANGES = " UNION ALL ".join(
+    (
+        _snapshot("pending", ("queue_id", "queue_offset"), _OF_HALVES),
+        _snapshot("waiting", ("queue_id", "op_queue_offset", "position"), _OF_NAMINGS),
+        _snapshot("delayed", ("source", "queue_id", "queue_offset"), _OF_MESSAGES),
+    )
+)
 
 # Consumers may read what an epoch has written before it is committed.
 _CONSUMERS_WITHIN_QUEUES = """
@@ -158,24 +300,39 @@ LEFT JOIN ends e ON c.topic = e.topic AND c.queue_id = e.queue_id
 
 INVARIANTS = (
     Invariant(
+        "consumers_within_queues",
+        "No consumer group is beyond the end of a queue.",
+        _CONSUMERS_WITHIN_QUEUES,
+    ),
+)
+# Of lakes in which every epoch recorded what it changed in the state: from format 2 on.
+RECORDED = (
+    Invariant(
         "halves_are_pending_or_ended",
-        "Halves = pending + ended: each snapshot holds exactly the halves that had landed and not "
-        "ended.",
+        "Halves = pending + ended, at every epoch: recorded as pending are exactly the halves that "
+        "had landed and not ended.",
         _HALVES_ARE_PENDING_OR_ENDED,
     ),
     Invariant(
         "pending_is_state",
-        "What a snapshot says of a half is what the other tables say.",
+        "What is recorded of a pending half is, at every epoch, what the other tables say.",
         _PENDING_IS_STATE,
     ),
     Invariant(
         "waiting_is_state",
-        "A snapshot holds the operations that wait for their half or set, and no others.",
+        "The operations recorded as waiting are, at every epoch, those that wait for their half or "
+        "set, and no others.",
         _WAITING_IS_STATE,
     ),
     Invariant(
-        "consumers_within_queues",
-        "No consumer group is beyond the end of a queue.",
-        _CONSUMERS_WITHIN_QUEUES,
+        "delayed_is_state",
+        "The messages recorded as delayed are, at every epoch, those that wait for their time, and "
+        "no others.",
+        _DELAYED_IS_STATE,
+    ),
+    Invariant(
+        "snapshots_are_changes",
+        "A snapshot holds what the changes up to it come to.",
+        _SNAPSHOTS_ARE_CHANGES,
     ),
 )

@@ -133,6 +133,69 @@ SELECT epoch, queue_id, queue_offset, cause,
 FROM judged
 """
 
+# When each unit, in each arm, had to be given up: the first epoch whose C has gone so far. `reach`
+# is how far that is, seen from s or from the last attempt, the furthest of all epochs before.
+_NOBODY_WAITS_TOO_LONG = """
+WITH arms AS (
+  SELECT queue_id, unit_offset, 0 AS arm, stored_ms AS since_ms, epoch FROM units
+  UNION ALL
+  SELECT queue_id, unit_offset, arm, at_ms, epoch FROM rearms
+),
+spans AS (
+  SELECT a.*, least(coalesce(u.end_epoch, 9223372036854775807),
+      coalesce(d.epoch, 9223372036854775807),
+      coalesce(r.epoch, 9223372036854775807)) AS until_epoch
+  FROM arms a
+  JOIN units u ON a.queue_id = u.queue_id AND a.unit_offset = u.unit_offset
+  LEFT JOIN unit_discards d ON a.queue_id = d.queue_id AND a.unit_offset = d.unit_offset
+    AND a.arm = d.arm
+  LEFT JOIN rearms r ON a.queue_id = r.queue_id AND a.unit_offset = r.unit_offset
+    AND r.arm = a.arm + 1
+),
+margins AS (
+  SELECT k.queue_id, k.epoch, k.known_ms - p.half_retention_ms AS expired_ms,
+    k.known_ms - p.check_interval_ms AS asked_ms, p.check_max
+  FROM known k JOIN plans p ON k.epoch = p.epoch WHERE k.what = 'op'
+),
+expired AS (
+  SELECT queue_id, reach, min(epoch) AS epoch FROM
+    (SELECT *, max(expired_ms) OVER (PARTITION BY queue_id ORDER BY epoch) AS reach FROM margins)
+  GROUP BY queue_id, reach
+),
+paused AS (
+  SELECT queue_id, reach, min(epoch) AS epoch FROM
+    (SELECT *, max(asked_ms) OVER (PARTITION BY queue_id ORDER BY epoch) AS reach FROM margins)
+  GROUP BY queue_id, reach
+),
+asked AS (
+  SELECT s.queue_id, s.unit_offset, s.arm, s.until_epoch, max(a.epoch) AS epoch,
+    max(a.sent_ms) AS sent_ms, count(*) FILTER (a.acknowledged) AS times
+  FROM spans s JOIN attempts a ON s.queue_id = a.queue_id AND s.unit_offset = a.unit_offset
+    AND s.arm = a.arm_then
+  GROUP BY ALL
+),
+too_old AS (
+  SELECT s.*, greatest(s.epoch, e.epoch) AS due_epoch
+  FROM spans s ASOF JOIN expired e ON s.queue_id = e.queue_id AND s.since_ms < e.reach
+),
+asked_out AS (
+  SELECT s.*, greatest(s.epoch + 1, e.epoch) AS due_epoch
+  FROM asked s ASOF JOIN paused e ON s.queue_id = e.queue_id AND s.sent_ms <= e.reach
+)
+SELECT s.epoch, s.queue_id, s.unit_offset AS queue_offset, s.arm,
+  CASE
+    WHEN o.due_epoch < s.until_epoch AND m.expired_ms > s.since_ms
+      THEN concat('had to be given up in epoch ', o.due_epoch, ': expired')
+    WHEN q.due_epoch < s.until_epoch AND n.asked_ms >= q.sent_ms AND q.times >= n.check_max
+      THEN concat('had to be given up in epoch ', q.due_epoch, ': check_max')
+  END AS problem
+FROM spans s
+LEFT JOIN too_old o ON s.queue_id = o.queue_id AND s.unit_offset = o.unit_offset AND s.arm = o.arm
+LEFT JOIN margins m ON o.queue_id = m.queue_id AND o.due_epoch = m.epoch
+LEFT JOIN asked_out q ON s.queue_id = q.queue_id AND s.unit_offset = q.unit_offset AND s.arm = q.arm
+LEFT JOIN margins n ON q.queue_id = n.queue_id AND q.due_epoch = n.epoch
+"""
+
 _DISCARDS_ARE_COPIED = f"""
 WITH first AS (
   SELECT queue_id, queue_offset, min(epoch) AS epoch, arg_min(cause, epoch) AS cause
@@ -183,6 +246,11 @@ INVARIANTS = (
         "A half is discarded as expired when C - s exceeds half_retention_ms; as check_max after "
         "check_max acknowledged checks of that arm, the last with its whole interval.",
         _DISCARDS_HAVE_THEIR_CAUSE,
+    ),
+    Invariant(
+        "nobody_waits_too_long",
+        "No half waits in an epoch in which it had to be given up.",
+        _NOBODY_WAITS_TOO_LONG,
     ),
     Invariant(
         "discards_are_copied",

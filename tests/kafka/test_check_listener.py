@@ -90,7 +90,7 @@ def test_a_producer_makes_its_groups_check_topic(topics: TransactionTopics) -> N
 def test_a_check_about_a_set_is_answered_for_all_its_halves(topics: TransactionTopics) -> None:
     listener = Listener()
     topics.make(topics.check_prefix + GROUP, 1)
-    topics.ask(GROUP, (0, "17,18,25"), "t17", BODY_OMITTED="true")
+    topics.ask(GROUP, (0, "17,18,25"), "t17", body=None, BODY_OMITTED="true")
     with make(topics, listener):
         (op,) = answers(topics, 1)
     assert op.half_offsets == [17, 18, 25]

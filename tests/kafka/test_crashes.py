@@ -65,8 +65,6 @@ IN_ORDER = (
     "append outcomes",
     "append deliveries",
     "append checks",
-    "append waiting",
-    "append pending",
     "append epochs committed",
 )
 

@@ -9,6 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from pipelines.broker import Broker
+from storage.schemas import PUT
 from tests.job import Job, running, settings_for
 from tests.wire import Wire
 from txlake.protocol import (
@@ -234,10 +235,16 @@ def test_delayed_messages_are_delivered_once_and_never_early(
             ("REAL_TOPIC", b"orders"), ("DELAY", b"99")])  # fmt: skip
         wire.send(settings.kafka.schedule_topic, 3, b"now", [("REAL_TOPIC", b"orders")])
         job.wait_for(lambda: len(job.messages("orders")) == 3, "three messages")
-        delayed = {(r["source"], r["queue_id"]): r["deliver_at"] for r in job.rows("delayed")}
-        for row in job.messages("orders"):
-            assert row["stored_at"] >= delayed[(row["source"], row["half_queue_id"])]
         stored = {row["queue_id"]: row["stored_at"] for row in job.rows("schedule")}
+        delayed = {
+            (row["source"], row["queue_id"]): row["deliver_at"]
+            for row in job.rows("delayed")
+            if row["change"] == PUT
+        }
+        assert set(delayed) == {("half", 0), ("schedule", 0)}, "what is due at once never waits"
+        for row in job.messages("orders"):
+            place = row["source"], row["half_queue_id"]
+            assert row["stored_at"] >= delayed.get(place, stored[3])
         assert delayed[("schedule", 0)] == stored[0] + 3_000
         (outcome,) = job.rows("outcomes")
         assert delayed[("half", 0)] == outcome["decided_at"] + 2_000

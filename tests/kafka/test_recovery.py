@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 
 from pipelines import apply, epoch
 from pipelines.broker import Broker
+from storage import epoch_log
 from tests.job import Job, running, settings_for
 from tests.wire import Wire
 from txlake.protocol import COMMIT, ROLLBACK
@@ -44,7 +45,7 @@ def _dies(original: Callable[..., Any], when: str, is_it: Callable[..., bool]) -
 POINTS: dict[str, tuple[Any, str, Callable[..., bool]]] = {
     "planned row": (epoch.Lake, "append", lambda lake, table, *_: table == "epochs"),
     "topic table": (apply.Applier, "_write_messages", lambda *_: True),
-    "committed row": (epoch, "committed_row", lambda *_: True),
+    "committed row": (epoch_log, "committed_row", lambda *_: True),
 }
 
 

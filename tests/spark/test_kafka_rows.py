@@ -224,6 +224,28 @@ def test_a_half_in_columns(decoded: Decode) -> None:
     }  # fmt: skip
 
 
+@pytest.mark.parametrize("topic", ["halves", "later"])
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_header_of_another_kind_of_record_is_no_property_and_is_kept_raw(
+    decoded: Decode, topic: str, is_first: bool
+) -> None:
+    """No name of any header table is a user's property; what was sent is kept."""
+    names = (
+        "TRAN_TYPE", "FROM_CHECK", "CHECK_ID", "REMARK", "ACTOR", "REASON", "COMMAND", "TARGET",
+        "HALF_QUEUE_ID", "HALF_QUEUE_OFFSET", "CHECK_TIMES", "BODY_OMITTED",
+    )  # fmt: skip
+    sent = []
+    for name in names:
+        users: list[Header] = [("colour", b"red"), (name, b"true"), ("size", b"2")]
+        sent.append(users + _half() if is_first else _half() + users)
+    rows = decoded(*((topic, b"body", headers) for headers in sent))
+    for row, headers in zip(rows, sent, strict=True):
+        assert row["error"] is None
+        assert row["properties"] == [("colour", "red"), ("size", "2")]
+        assert _raw(row) == headers
+        assert [row[name] for name in ("actor", "reason", "check_id", "target")] == [None] * 4
+
+
 @pytest.mark.parametrize("is_first", [True, False])
 def test_user_headers_are_found_in_any_order(decoded: Decode, is_first: bool) -> None:
     users: list[Header] = [("a", b"1"), ("b", b"2")]
@@ -253,6 +275,7 @@ def test_user_headers_that_do_not_fit_text_are_kept_raw_and_the_rest_in_properti
         (p.DELAY, "delay_level", b"-1"),
         (p.DELIVER_AT, "deliver_at", b"tomorrow"),
         (p.CHECK_IMMUNITY, "immunity_ms", b" 7"),
+        (p.CHECK_IMMUNITY, "immunity_ms", b"1.5"),
         (p.CHECK_IMMUNITY, "immunity_ms", b"1234567890"),
         (p.BORN_TIMESTAMP, "born_at", b"1e3"),
         (p.KEYS, "keys", b"\xff"),
@@ -328,7 +351,7 @@ VALUES = (
 
 def test_both_decoders_give_the_same_rows_for_random_records(spark: SparkSession) -> None:
     rng = random.Random(7)
-    names = [*p.HALF_HEADERS, *p.OP_HEADERS, *p.ADMIN_HEADERS, "user", "other"]
+    names = [*p.HALF_HEADERS, *p.OP_HEADERS, *p.ADMIN_HEADERS, *p.CHECK_HEADERS, "user", "other"]
     records: list[Record] = []
     for _ in range(3_000):
         headers: list[Header] = [*rng.choice([_half, _op, list])()]

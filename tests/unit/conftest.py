@@ -1,12 +1,14 @@
-"""What the tests of replays share: one lake with all that can happen, and ways to damage it."""
+"""What tests share: lakes with all that can happen, and ways to change and to damage them."""
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from tests.damage import KINDS, make_lake
 from tests.lake_rows import LakeRows
 from tests.sound_lake import sound_rows
 
@@ -34,3 +36,39 @@ def changed(sound: LakeRows, sound_lake: Path, tmp_path: Path) -> Callable[..., 
         return tmp_path / "changed"
 
     return write
+
+
+@pytest.fixture(scope="session")
+def whole_lake(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A lake as a job leaves it, commit by commit: not to be changed."""
+    return Path(make_lake(tmp_path_factory.mktemp("whole") / "lake").path)
+
+
+@pytest.fixture(scope="session")
+def other_lake(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Another lake with the same history."""
+    return Path(make_lake(tmp_path_factory.mktemp("other") / "lake").path)
+
+
+@pytest.fixture
+def lake_copy(whole_lake: Path, tmp_path: Path) -> Path:
+    shutil.copytree(whole_lake, tmp_path / "lake")
+    return tmp_path / "lake"
+
+
+@pytest.fixture
+def damaged(lake_copy: Path, other_lake: Path) -> Callable[[str, str], Path]:
+    """Damage one table of a copy."""
+
+    def make(table: str, kind: str) -> Path:
+        KINDS[kind](lake_copy / table, other_lake / table)
+        return lake_copy
+
+    return make
+
+
+@pytest.fixture
+def one_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let readers refuse at once: nobody writes this lake meanwhile."""
+    monkeypatch.setattr("storage.whole._TRIES", 1)
+    monkeypatch.setattr("txlake._whole._TRIES", 1)

@@ -96,8 +96,8 @@ def test_epoch_times_come_from_the_rows_of_an_epoch(tmp_path: Path) -> None:
         steps = {"gather": 150, "wait": 50, "decide": 300}
         planned = planned_row(plan(epoch), began + dt.timedelta(milliseconds=200))
         lake.append("epochs", planned)
-        ended = began + dt.timedelta(milliseconds=500 * epoch)
-        lake.append("epochs", committed_row(plan(epoch), ended, {}, {"landed_half": 4}, steps))
+        ended, halves = began + dt.timedelta(milliseconds=500 * epoch), {"landed_half": 4}
+        lake.append("epochs", committed_row(plan(epoch), ended, {}, halves, steps, {}))
     lake.append("epochs", planned_row(plan(3), instant(90_000)))  # not committed: left out
 
     times = epoch_times(lake)

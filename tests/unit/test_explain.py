@@ -412,6 +412,46 @@ def test_a_delayed_half_waits_for_its_time_and_is_delivered_later(job: PaperJob)
     assert kinds(report)[-1] == "delivered"
 
 
+@pytest.mark.parametrize(
+    ("columns", "is_capped"),
+    [
+        ({"deliver_at": START_AT + 21_001}, True),  # T of the commit and 20 s are its limit
+        ({"deliver_at": START_AT + 21_000}, False),
+        ({"deliver_at": START_AT + 90_000, "delay_level": 1}, False),  # the level counts
+    ],
+)
+def test_a_delay_that_was_cut_short_says_what_was_asked_for(
+    tmp_path: Path, columns: dict[str, int], is_capped: bool
+) -> None:
+    job = PaperJob(tmp_path / "lake", deliver_at_max_ms=20_000, delay_levels_ms=(20_000,))
+    job.end(COMMIT, job.half(**columns))
+    job.run(1_000)
+    report = told(job)
+    asked = " (asked for 2026-01-01T00:00:21.001Z, capped at deliver_at_max_ms)"
+    expected = "is delayed until 2026-01-01T00:00:21.000Z" + (asked if is_capped else "")
+    assert texts(report, "delayed") == [f"half 0-0 {expected}"]
+    (wait,) = report.messages[0].waits
+    assert wait.rule.sentence == f"half:0-0 {expected}"
+
+
+@pytest.mark.parametrize(
+    ("deliver_at", "is_capped"),
+    [
+        (START_AT + 20_001, True),
+        (START_AT + 20_000, False),
+        (START_AT + 500, False),  # before T: no delay, and due since it was stored
+    ],
+)
+def test_a_schedule_record_that_was_cut_short_says_so(
+    tmp_path: Path, deliver_at: int, is_capped: bool
+) -> None:
+    job = PaperJob(tmp_path / "lake", deliver_at_max_ms=20_000)
+    job.schedule(deliver_at=deliver_at)
+    job.run(1_000)
+    told_of_delay = "".join(texts(told(job, "schedule:0-0"), "delayed"))
+    assert ("capped at deliver_at_max_ms" in told_of_delay) is is_capped
+
+
 def test_a_cancelled_delay_says_who_and_why(job: PaperJob) -> None:
     offset = job.half(deliver_at=START_AT + 60_000)
     job.end(COMMIT, offset)
@@ -596,7 +636,7 @@ def test_a_units_state_is_what_the_job_holds(tmp_path: Path) -> None:
     halves = []
     for transaction_id in (*ids, "tx"):
         for unit in units_of(find(job.lake, parse_target(transaction_id))):
-            halves += [{name: half[name] for name in HALVES.names} for half in unit.halves()]
+            halves += [{name: half[name] for name in HALVES.names} for half in unit.halves]
     state = job.state.halves.to_pylist()
     assert sorted(halves, key=repr) == sorted(state, key=repr)
     assert len(halves) == 5

@@ -14,13 +14,11 @@ import pytest
 from click.testing import CliRunner, Result
 from deltalake import DeltaTable
 
-from pipelines import cli_maintain, maintain, operator_records
+from pipelines import maintain, operator_records
 from pipelines.cli import main
-from pipelines.cli_lake import OperatorError
 from pipelines.jvm_lock import held_without_jvm
 from pipelines.maintain import Maintainer
 from pipelines.operator_records import Record
-from pipelines.settings import load
 from storage.epochs import Plan, read_progress
 from storage.lake import Lake
 from storage.lock import LakeLock
@@ -251,10 +249,3 @@ def test_the_command_is_a_record_without_a_target(
     assert (record.kind, record.partition, cluster_id) == ("admin", 0, "cluster")
     assert text.startswith("written to TXLAKE_ADMIN partition 0 offset 7: COMMAND MAINTAIN; ")
     assert txlake("--conf", conf).exit_code == 2, "it says why, or does not ask"
-
-
-def test_a_shared_store_has_no_lock_and_no_offline_run(tmp_path: Path) -> None:
-    path = tmp_path / "job.toml"
-    path.write_text('[lake]\npath = "s3://b/l"\n[kafka]\nbootstrap_servers = "127.0.0.1:1"\n')
-    with pytest.raises(OperatorError, match="is on a shared store, where no lock says"):
-        cli_maintain._run(load(path), "text")

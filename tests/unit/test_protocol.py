@@ -59,6 +59,24 @@ def test_a_check_has_the_same_id_however_often_it_is_sent() -> None:
     assert protocol.check_topic("shop") == "TRANS_CHECK_shop"
 
 
+def test_a_name_of_any_kind_of_record_is_no_property() -> None:
+    tables = (
+        protocol.HALF_HEADERS, protocol.OP_HEADERS, protocol.ADMIN_HEADERS, protocol.CHECK_HEADERS,
+    )  # fmt: skip
+    for name in {name for table in tables for name in table}:
+        assert not protocol.is_property(name), name
+    assert protocol.is_property("colour")
+    assert protocol.is_property("actor"), "names are told apart by their case"
+
+
+def test_a_batch_has_room_for_a_record_at_the_limit_and_is_never_smaller_than_kafkas_own() -> None:
+    assert protocol.record_bytes(b"body", [("ä", b"value"), ("b", b"")]) == 4 + 2 + 5 + 1
+    assert protocol.record_bytes(None, []) == 0
+    assert protocol.batch_bytes_max(1_048_576) == 1_114_112
+    assert protocol.batch_bytes_max(1_000) == 1_048_588
+    assert protocol.batch_bytes_max(protocol.MESSAGE_BYTES_LARGEST) == 1_000_000_000
+
+
 def test_own_topics_are_no_real_topics() -> None:
     assert protocol.is_own_topic("half", ["half"], "ASK_")
     assert protocol.is_own_topic("ASK_me", [], "ASK_")

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+from storage.errors import BrokenLakeError
 from storage.lake import Lake
 from storage.pruned import Bounds, read_pruned
 from storage.schemas import OP
@@ -77,7 +78,7 @@ def test_files_that_statistics_rule_out_are_not_opened(lake: Lake) -> None:
         if "part" in path and not _holds(path, 55):
             Path(path).unlink()
     assert offsets(lake, {"queue_offset": [55]}) == [55]
-    with pytest.raises(OSError, match=r"parquet"):
+    with pytest.raises(BrokenLakeError, match=r"table op .* cannot be read: .*parquet"):
         offsets(lake, {"queue_offset": [7]})
 
 

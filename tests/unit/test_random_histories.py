@@ -16,7 +16,7 @@ from checker import touched
 from tests.comparison import Checker, attempts_of, first_difference
 from tests.comparison_rows import rows_of_decision
 from tests.cuts import KINDS, merged
-from tests.histories import random_world
+from tests.histories import parameters_at, random_world
 from tests.model import Model
 from tests.shrinking import shrink, told
 
@@ -53,7 +53,7 @@ def test_histories_are_two_thousand_and_hit_every_end_and_every_conflict() -> No
     for seed, queue_count in PACKED:
         world, model = random_world(seed, queue_count), Model()
         for epoch in world["epochs"]:
-            decided = model.decide(epoch, world["parameters"])
+            decided = model.decide(epoch, parameters_at(world, epoch))
             model.record_attempts(attempts_of(epoch, decided["due"]), epoch["at"])
             hits.update(f"{row['outcome']} {row['cause']}" for row in decided["outcomes"])
             hits.update(row["reason"] for row in decided["conflicts"])

@@ -1,0 +1,110 @@
+"""How long a start takes to read its state: many pending halves, many small epochs since.
+
+    python -m bench.restore_speed FOLDER 1000000 1000
+
+Writes a lake whose last snapshot has so many pending halves and after which so many epochs changed
+a few each, looked after as the job does, then times what a start does without a JVM: where the
+epochs stand, whether the lake is whole, the state.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import deque
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from checker.changes import changes
+from checker.frames import HALVES, State
+from pipelines.restore import FRAMES, change_rows, restore
+from storage.epoch_log import EpochLog
+from storage.epochs import NO_PROGRESS, Plan, read_progress
+from storage.lake import Lake
+from storage.maintenance import Maintenance, MaintenanceLimits
+from storage.rows import instant
+from storage.whole import require_whole
+
+_AT = 1_767_225_600_000
+_CHANGED = 20  # halves that come and go in an epoch
+_QUEUES = 4
+_LIMITS = MaintenanceLimits(16, 32 << 20, 32, 600_000, 3_600_000)  # the defaults of the settings
+
+
+def halves(first: int, count: int) -> pa.Table:
+    """Return so many halves that wait. Output: HALVES."""
+    number = np.arange(first, first + count)
+    values = {
+        "queue_id": pa.array(number % _QUEUES, pa.int32()),
+        "queue_offset": pa.array(number // _QUEUES),
+        "unit_offset": pa.array(number // _QUEUES),
+        "producer_group": pa.repeat("orders", count),
+        "transaction_id": pa.array([f"{n:032x}" for n in number]),
+        "real_topic": pa.repeat("orders", count),
+        "stored_at": pa.array(_AT + number),
+        **{name: pa.repeat(pa.scalar(0, pa.int32()), count)
+           for name in ("arm", "check_times", "discards")},
+    }  # fmt: skip
+    return pa.table([values.get(f.name, pa.nulls(count, f.type)) for f in HALVES], schema=HALVES)
+
+
+def write(path: str, pending: int, epochs: int) -> State:
+    """Write the lake. Output: the state after its last epoch."""
+    lake = Lake(path, is_maintained=True)
+    lake.create(instant(_AT))
+    maintenance = Maintenance(lake, _LIMITS)
+    log = EpochLog(lake)
+    log.take_up(NO_PROGRESS)
+    state = State()
+    for epoch in range(1, epochs + 2):
+        first = pending + (epoch - 2) * _CHANGED
+        after = (
+            halves(0, pending)
+            if epoch == 1
+            else pa.concat_tables([state.halves.slice(_CHANGED), halves(first, _CHANGED)])
+        )
+        is_snapshot = epoch == 1
+        near = state.halves.slice(0, _CHANGED), after.slice(after.num_rows - _CHANGED)
+        changed = changes(
+            State() if is_snapshot else State(halves=near[0]),
+            State(halves=after if is_snapshot else near[1]),
+        )
+        state = State(halves=after)
+        plan = Plan(epoch, _AT + epoch * 1_000, {}, {}, (), "cluster", {}, {}, {}, "bench", 2)
+        log.plan(plan)
+        for table, name in FRAMES.items():
+            rows = change_rows(table, changed[name], state if is_snapshot else None, epoch)
+            lake.append(table, rows, epoch)
+        log.commit(plan, {}, {"snapshot": 1} if is_snapshot else {}, {})
+        if epoch % _LIMITS.merge_files == 0:
+            for table in ("pending", "epochs"):
+                deque(maintenance.steps(table), maxlen=0)
+    return state
+
+
+def main(folder: str, pending: str, epochs: str) -> None:
+    """Write the lake, read it three times, and say how long that took."""
+    path = str(Path(folder) / "lake")
+    state = write(path, int(pending), int(epochs))
+    for _ in range(3):
+        began, used = time.perf_counter(), time.process_time()
+        lake = Lake(path)
+        progress = read_progress(lake)
+        stood = time.perf_counter()
+        require_whole(lake, progress, is_alone=True)
+        whole = time.perf_counter()
+        found = restore(lake, progress)
+        ended = time.perf_counter()
+        print(
+            f"{ended - began:.2f} s ({time.process_time() - used:.2f} s of processor): epochs "
+            f"{stood - began:.2f}, whole {whole - stood:.2f}, state {ended - whole:.2f}"
+        )
+    order = [("queue_id", "ascending"), ("queue_offset", "ascending")]
+    same = found.halves.sort_by(order).equals(state.halves.sort_by(order))
+    print(f"{found.halves.num_rows} halves restored, equal to those in memory: {same}")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

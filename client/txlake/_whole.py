@@ -1,0 +1,180 @@
+"""Is all there that was committed? Asked of the logs, before anything of a table is used.
+
+From lake format 2 on every committed row of `epochs` names the tables that its epoch wrote: the
+version each had reached and how many rows it held. Every table says which lake it belongs to.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from txlake._delta_files import STALE_SNAPSHOT, DeltaFiles, TableFile, first_line
+from txlake.errors import LakeError
+
+LAKE_ID_PROPERTY = "txlake.lakeId"
+_SNAPSHOT_EPOCHS_MAX = 500  # the most epochs between two rows that name all tables
+_TRIES = 4
+_PAUSE_S = 0.05
+_COLUMNS = ["epoch", "state", "counts", "tables"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """What the epochs tell: the newest committed one; of each table its version and its rows."""
+
+    committed: int
+    tables: Mapping[str, tuple[int, int]]
+
+
+class WholeTables:
+    """Check tables of one lake. A job may write them meanwhile: they may be ahead, never behind."""
+
+    def __init__(self, path: str, lake_id: str, storage_options: Mapping[str, str]) -> None:
+        self._path = path
+        self._lake_id = lake_id
+        self._storage_options = storage_options
+
+    def require(self, table: str, since_epoch: int = 0) -> None:
+        """Check one table; what looks wrong is looked at again before it is refused.
+
+        Input: the epoch that made it: before that is committed it need not be there.
+        Errors: LakeError, in one sentence that names the table, what is there and what was.
+        """
+        problem = self._problem(table, since_epoch)
+        for _ in range(_TRIES - 1):
+            if problem is None:
+                return
+            time.sleep(_PAUSE_S)
+            problem = self._problem(table, since_epoch)
+        if problem is not None:
+            raise LakeError(
+                f"{self._path}: the lake is not whole: {problem}; put it back from a copy, or "
+                "`txlake verify` says what else is wrong"
+            )
+
+    def _problem(self, table: str, since_epoch: int) -> str | None:
+        """Say what is wrong, if anything is. The epochs are read before the table, and after."""
+        looking_at = "epochs"
+        try:
+            epochs = self._open("epochs")
+            problem = self._epochs_problem(epochs)
+            if problem is not None:
+                return f"the table epochs {problem}"
+            told = _told(epochs)
+            looking_at = table
+            files = self._open(table)
+            if not files.exists and since_epoch > told.committed and table not in told.tables:
+                return None
+            problem, newest = self._table_problem(table, files, told)
+            if problem is None:
+                epochs.refresh()
+                planned = _newest(epochs)
+                if newest <= planned:
+                    return None
+                problem = f"has rows of epoch {newest}, and the newest in epochs is {planned}"
+        except STALE_SNAPSHOT as error:
+            problem = f"cannot be read: {first_line(error)}"
+        return f"the table {looking_at} {problem}"
+
+    def _open(self, table: str) -> DeltaFiles:
+        files = DeltaFiles(f"{self._path}/{table}", self._storage_options, ("epoch",))
+        files.refresh()
+        return files
+
+    def _epochs_problem(self, epochs: DeltaFiles) -> str | None:
+        if not epochs.exists:
+            return "is missing"
+        if not epochs.files and epochs.table.version() > 0:
+            return f"is empty, at version {epochs.table.version()}"
+        return self._owner_problem(epochs) or _file_problem(epochs)
+
+    def _table_problem(self, table: str, files: DeltaFiles, told: _Told) -> tuple[str | None, int]:
+        """Say what is wrong with a table, and which is the newest epoch in it."""
+        version, rows = told.tables.get(table, (0, 0))
+        when = f"when epoch {told.committed} committed"
+        if not files.exists:
+            return f"is missing; its version was {version} {when}", 0
+        is_at = files.table.version()
+        problem = self._owner_problem(files)
+        if problem is None and is_at < version:
+            problem = f"is at version {is_at}, and was at {version} {when}"
+        problem = problem or _file_problem(files)
+        if problem is not None or table == "lake":
+            return problem, 0
+        held, newest = _held(files, told.committed)
+        if held < rows:
+            return f"holds {held} rows, and held {rows} {when}", newest
+        return None, newest
+
+    def _owner_problem(self, files: DeltaFiles) -> str | None:
+        owner = owner_of(files)
+        if owner == self._lake_id:
+            return None
+        return f"belongs to lake {owner or '(unnamed)'}, and the table lake says {self._lake_id}"
+
+
+def owner_of(files: DeltaFiles) -> str:
+    """Give the lake that a table says it belongs to; empty where it says nothing."""
+    return files.table.metadata().configuration.get(LAKE_ID_PROPERTY) or ""
+
+
+def _file_problem(files: DeltaFiles) -> str | None:
+    missing = files.missing_file()
+    return None if missing is None else f"has lost its file {missing}"
+
+
+def _newest(files: DeltaFiles) -> int:
+    return max((file.most["epoch"] or 0 for file in files.files.values()), default=0)
+
+
+def _told(epochs: DeltaFiles) -> _Told:
+    """Read what the newest rows tell, back to one that names all tables."""
+    newest = _newest(epochs)
+    first = newest - _SNAPSHOT_EPOCHS_MAX
+    rows = _commits(epochs, pc.field("epoch") >= first)
+    is_snapshot = pc.is_valid(pc.map_lookup(rows["counts"], "snapshot", "first"))
+    snapshots = rows.filter(is_snapshot)
+    if snapshots.num_rows:
+        rows = rows.filter(pc.greater_equal(rows["epoch"], pc.max(snapshots["epoch"])))
+    elif first > 1:  # a backfill from files has none
+        rows = pa.concat_tables([_commits(epochs, pc.field("epoch") < first), rows])
+    entries = pc.list_flatten(rows["tables"])
+    names, *at = (
+        pc.struct_field(entries, name).to_pylist() for name in ("table", "version", "rows")
+    )
+    tables = dict(zip(names, zip(*at, strict=True), strict=True))
+    return _Told(pc.max(rows["epoch"]).as_py() or 0, tables)
+
+
+def _commits(epochs: DeltaFiles, within: pc.Expression) -> pa.Table:
+    """Read committed rows, the oldest first."""
+    where = within & (pc.field("state") == "committed")
+    return epochs.dataset(epochs.files).to_table(_COLUMNS, filter=where).sort_by("epoch")
+
+
+def _held(files: DeltaFiles, committed: int) -> tuple[int, int]:
+    """Count a table's rows of committed epochs, and give its newest epoch.
+
+    The log knows both, but of files that hold later rows, too, or have no statistics.
+    """
+    held, newest, unsure = 0, _newest(files), []
+    for file in files.files.values():
+        if _is_unsure(file, committed):
+            unsure.append(file.path)
+        elif file.most["epoch"] <= committed:
+            held += file.row_count
+    if unsure:
+        epochs = files.dataset(unsure).to_table(["epoch"])["epoch"]
+        held += pc.sum(pc.less_equal(epochs, committed)).as_py() or 0
+        newest = max(newest, pc.max(epochs).as_py() or 0)
+    return held, newest
+
+
+def _is_unsure(file: TableFile, committed: int) -> bool:
+    least, most = file.least["epoch"], file.most["epoch"]
+    return least is None or most is None or not file.row_count or least <= committed < most

@@ -1,0 +1,69 @@
+"""The two rows of each epoch, written as a chain: who changes or removes one is found.
+
+Every row of `epochs` holds a digest of itself and of the row before it, the first one of the lake's
+id. A committed row names the tables that its epoch wrote, with their Delta version and how many
+rows they hold; with a snapshot it names all tables. So a start can tell, from logs alone, whether
+what was committed is still there (`storage/whole.py`).
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Mapping
+
+import pyarrow as pa
+
+from storage.epochs import (
+    Plan,
+    Progress,
+    TableAt,
+    chained,
+    committed_row,
+    planned_row,
+)
+from storage.lake import Lake
+
+
+class EpochLog:
+    """Write `planned` and `committed` of one epoch after the other."""
+
+    def __init__(self, lake: Lake) -> None:
+        self._lake = lake
+        self._digest = ""
+        self._tables: dict[str, TableAt] = {}
+
+    def take_up(self, progress: Progress) -> None:
+        """Go on behind the newest row. Whatever was not committed is forgotten."""
+        self._digest = progress.digest
+        self._tables = dict(progress.tables)
+        self._lake.take_stock({table: at.rows for table, at in self._tables.items()})
+
+    def planned(self, plan: Plan) -> pa.Table:
+        """Return the row that pins an epoch; the caller writes it before anything else of it."""
+        return self._next(planned_row(plan, _now()))
+
+    def plan(self, plan: Plan) -> None:
+        """Write the row that pins an epoch."""
+        self._lake.append("epochs", self.planned(plan), plan.epoch)
+
+    def commit(
+        self,
+        plan: Plan,
+        next_offsets: Mapping[tuple[str, int], int],
+        counts: Mapping[str, int],
+        step_ms: Mapping[str, int],
+    ) -> None:
+        """Write the commit point of an epoch whose other rows are all written."""
+        written = self._lake.written()
+        self._tables |= written
+        tables = self._tables if "snapshot" in counts else written
+        row = committed_row(plan, _now(), next_offsets, counts, step_ms, tables)
+        self._lake.append("epochs", self._next(row), plan.epoch)
+
+    def _next(self, row: pa.Table) -> pa.Table:
+        chained_row, self._digest = chained(row, self._digest or self._lake.tables_id())
+        return chained_row
+
+
+def _now() -> dt.datetime:
+    return dt.datetime.now(dt.timezone.utc)

@@ -1,0 +1,84 @@
+"""What a SendError says: refused, or not known, and what then becomes of the record."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError
+
+from txlake import Message, Producer, ProducerOptions, SendError
+from txlake._reports import HALF_IS_ASKED_ABOUT, Reports, failure_text, may_be_stored
+
+NOWHERE = "127.0.0.1:1"
+
+
+class Stored:
+    """The record of a delivery report."""
+
+    def __init__(self, offset: int | None) -> None:
+        self._offset = offset
+
+    def offset(self) -> int | None:
+        return self._offset
+
+
+@pytest.mark.parametrize(
+    ("code", "is_open"),
+    [
+        pytest.param(KafkaError._MSG_TIMED_OUT, True, id="nothing was heard in time"),
+        pytest.param(KafkaError._PURGE_INFLIGHT, True, id="closed while Kafka had not answered"),
+        pytest.param(KafkaError.REQUEST_TIMED_OUT, True, id="Kafka could not confirm it"),
+        pytest.param(
+            KafkaError.NOT_ENOUGH_REPLICAS_AFTER_APPEND, True, id="stored by too few replicas"
+        ),
+        pytest.param(KafkaError.MSG_SIZE_TOO_LARGE, False, id="too large"),
+        pytest.param(KafkaError.TOPIC_AUTHORIZATION_FAILED, False, id="not allowed"),
+        pytest.param(KafkaError.UNKNOWN_TOPIC_OR_PART, False, id="no such topic"),
+        pytest.param(KafkaError._UNKNOWN_PARTITION, False, id="no such partition"),
+        pytest.param(KafkaError._PURGE_QUEUE, False, id="closed before it was sent"),
+    ],
+)
+def test_a_report_leaves_open_whether_the_record_is_stored_or_does_not(
+    code: int, is_open: bool
+) -> None:
+    error = KafkaError(code)
+    assert may_be_stored(error) is is_open
+    reports = Reports(2)
+    reports.taker(0)(error, None)  # type: ignore[arg-type]
+    reports.taker(1)(None, Stored(7))  # type: ignore[arg-type]
+    reports.wait(0)
+    assert (reports.is_open, reports.stored()) == (is_open, [7])
+    text = failure_text("the half was not", str(reports.failure), is_open, HALF_IS_ASKED_ABOUT)
+    assert ("may be stored" in text) is is_open
+    assert ("asks the producer group" in text) is is_open
+    assert text.startswith(f"the half was not {'confirmed' if is_open else 'stored'}: KafkaError")
+
+
+def test_a_record_that_was_refused_and_one_that_is_not_known_leave_it_open() -> None:
+    reports = Reports(2)
+    reports.fail(0, "too large")
+    reports.taker(1)(KafkaError(KafkaError._MSG_TIMED_OUT), None)  # type: ignore[arg-type]
+    assert (reports.failure, reports.is_open) == ("too large", True)
+
+
+def test_a_record_without_offset_or_without_report_may_be_stored() -> None:
+    reports = Reports(1)
+    reports.taker(0)(None, Stored(None))  # type: ignore[arg-type]
+    assert (reports.failure, reports.is_open) == ("no offset in the delivery report", True)
+    silent = Reports(3)
+    silent.wait(0)
+    assert (silent.failure, silent.is_open) == ("3 delivery reports are missing", True)
+
+
+def test_a_message_that_timed_out_may_be_delivered_and_the_error_says_so() -> None:
+    client: dict[str, Any] = {"log_level": 0}
+    options = ProducerOptions(send_timeout_ms=300, close_timeout_ms=300)
+    with (
+        Producer(NOWHERE, client=client, options=options) as producer,
+        pytest.raises(SendError) as failure,
+    ):
+        producer.send(Message("orders", b"x"))
+    said = str(failure.value)
+    assert said.startswith("1 messages, not all confirmed: ")
+    assert said.endswith("; it may be stored all the same: then the job delivers it")
