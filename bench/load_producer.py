@@ -143,6 +143,8 @@ def options_for(settings: Settings, linger_ms: int | None = None) -> ProducerOpt
         **linger,
         half_topic=kafka.half_topic, op_topic=kafka.op_topic, schedule_topic=kafka.schedule_topic,
         check_topic_prefix=kafka.check_topic_prefix, delay_levels=settings.delay.levels,
+        message_bytes_max=settings.transaction.message_bytes_max,
+        deliver_at_max_ms=settings.delay.deliver_at_max_ms,
     )  # fmt: skip
 
 

@@ -1,7 +1,7 @@
 """Apply a decision: land what came, write what was decided, deliver messages.
 
-Each (table, epoch) is appended once. In recovery a table that already holds the epoch is skipped;
-what it holds is what would be written, since the decision is a function of the plan. Rows are
+Each (table, epoch) is committed once (`Lake.once`). A table that holds the epoch is skipped: what
+it holds is what would be written, since the decision is a function of the plan. Rows are
 written from the driver. Only where an epoch's messages are too large for it (`DRIVER_BYTES_MAX`)
 Spark writes those with bodies, from the persisted micro-batch, and for older halves from the
 touched ranges of `half` and `schedule`.
@@ -53,19 +53,17 @@ _SAME_RECORD = "r.kind = p.source AND r.queue_id = p.queue_id AND r.queue_offset
 class Applier:
     """Write one epoch.
 
-    `is_recovery`: some tables may hold the epoch already. `due_since`: when the first of the
-    messages that waited before the epoch was due, in ms.
+    `due_since`: when the first of the messages that waited before the epoch was due, in ms.
     """
 
     lake: Lake
     plan: Plan
     batch: Batch
     topics: Mapping[str, str]  # kind -> Kafka topic
-    is_recovery: bool
     due_since: int | None
 
     def _once(self, table: str, write: Callable[[], None]) -> None:
-        if self.is_recovery and self.lake.has_epoch(table, self.plan.epoch):
+        if self.lake.holds(table, self.plan.epoch):
             self.lake.count(table, None)
             return
         write()
@@ -82,7 +80,7 @@ class Applier:
     def _land(self, kind: str, rows: int) -> None:
         if self.batch.records is None:
             landed = to_rows(self.batch.rows(kind), schemas.HALF, epoch=self.plan.epoch)
-            self._append(kind, landed)
+            self.append(kind, landed)
         else:
             self._land_by_spark(kind, self.batch.records, rows)
 
@@ -99,6 +97,8 @@ class Applier:
             rows.write.format("delta")
             .mode("append")
             .option("userMetadata", f"txlake.epoch={self.plan.epoch}")
+            .option("txnAppId", self.lake.app_id())
+            .option("txnVersion", self.plan.epoch)
             .save(self.lake.table_path(table))
         )
         self.lake.count(table, None)
@@ -132,14 +132,11 @@ class Applier:
             rows = to_rows(frame, schema, **{k: v for k, v in values.items() if k in names})
             counts[table] = rows.num_rows
             if rows.num_rows:
-                self.append_once(table, rows)
+                self.append(table, rows)
         return counts
 
-    def append_once(self, table: str, rows: pa.Table) -> None:
+    def append(self, table: str, rows: pa.Table) -> None:
         """Add the epoch's rows to a table, unless it holds them."""
-        self._once(table, lambda: self._append(table, rows))
-
-    def _append(self, table: str, rows: pa.Table) -> None:
         self.lake.append(table, rows, self.plan.epoch)
 
     def create_topics(self, decision: Decision) -> None:
@@ -152,7 +149,7 @@ class Applier:
         )
         if rows.num_rows == 0:
             return
-        self.append_once("catalog", rows)
+        self.append("catalog", rows)
         for table_id in decision.new_topics["table_id"].to_pylist():
             self.lake.create_table(f"topics/{table_id}")
 
@@ -181,7 +178,7 @@ class Applier:
         if messages is None:
             self._write(table, self._by_spark(new, old), placements.num_rows)
         else:
-            self._append(table, messages)
+            self.append(table, messages)
 
     def _is_new(self, placements: pa.Table) -> pa.Array:
         """Say of each message whether it is in this epoch's micro-batch, or was landed before."""

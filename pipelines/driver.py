@@ -34,6 +34,7 @@ from pipelines.session import start_session
 from pipelines.settings import Settings
 from pipelines.stream import Stream
 from storage.epochs import Plan
+from storage.errors import LakeError
 from storage.lake import Lake
 from storage.lock import LakeLock
 from storage.rows import instant
@@ -268,7 +269,7 @@ _AWAY_SIGNS = (
 
 def _told(error: BaseException, epochs: Epochs) -> BaseException:
     """Turn a failed query's error into ours where we know it."""
-    if isinstance(error, JobError):
+    if isinstance(error, (JobError, LakeError)):
         return error
     text = str(error)
     if any(sign in text for sign in _AWAY_SIGNS):

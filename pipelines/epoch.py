@@ -31,7 +31,7 @@ from checker.known import Horizon, known_at, still_ahead
 from checker.timing import is_something_due, record_attempts
 from pipelines.apply import Applier
 from pipelines.ask import Asks
-from pipelines.errors import LostInputError, OwnerError, StartError
+from pipelines.errors import LostInputError, StartError
 from pipelines.gather import Batch, empty_batch, inputs_of, read_again, read_batch
 from pipelines.kafka_topics import KafkaTopics, Place
 from pipelines.restore import FRAMES, change_rows, restore, topics_before
@@ -166,7 +166,7 @@ class Epochs:
         plan = self._check_rule_version(plan)
         batch = self._batch_again(plan)
         try:
-            self._finish(plan, batch, Steps(), is_recovery=True)
+            self._finish(plan, batch, Steps())
         finally:
             batch.close()
         return plan
@@ -186,7 +186,7 @@ class Epochs:
         topics = topics_before(self._lake, plan.epoch + 1)["table_id"].to_pylist()
         tables = [t for t in schemas.TABLES if t not in ("lake", "epochs")]
         tables += [f"topics/{table_id}" for table_id in topics]
-        if any(self._lake.has_epoch(table, plan.epoch) for table in tables):
+        if any(self._lake.holds(table, plan.epoch) for table in tables):
             raise StartError(
                 f"epoch {plan.epoch} was begun with rule version {plan.rule_version} and this "
                 f"txlake has {RULE_VERSION}: finish it with a txlake of rule version "
@@ -196,7 +196,7 @@ class Epochs:
 
     def _batch_again(self, plan: Plan) -> Batch:
         """Read a plan's records again: from tables that hold the epoch, else from Kafka."""
-        held = [kind for kind in LANDED_TABLES if self._lake.has_epoch(kind, plan.epoch)]
+        held = [kind for kind in LANDED_TABLES if self._lake.holds(kind, plan.epoch)]
         options = self._settings.kafka_options
         return read_again(self._spark, self._lake, plan, held, plan_limits(plan), options)
 
@@ -321,7 +321,6 @@ class Epochs:
         if gathered.batch is None and not self._is_something_due(plan):
             return None
         self._log.plan(plan)
-        self._check_owner(plan)
         self._newest, self._asked = plan, None
         steps.done("plan")
         return plan
@@ -331,7 +330,7 @@ class Epochs:
         batch = gathered.batch or empty_batch(self._spark)
         try:
             self._add_pings(batch, plan.ranges)
-            self._finish(plan, batch, gathered.steps, is_recovery=False)
+            self._finish(plan, batch, gathered.steps)
         finally:
             batch.close()
 
@@ -420,21 +419,11 @@ class Epochs:
             return False
         return is_something_due(state.halves, queues, self._settings.parameters)
 
-    def _check_owner(self, plan: Plan) -> None:
-        """Read the owner of the planned row back: another one means another driver."""
-        rows = self._lake.read("epochs", ["owner", "state"], pc.field("epoch") == plan.epoch)
-        owners = {row["owner"] for row in rows.to_pylist()}
-        if owners != {plan.owner}:
-            raise OwnerError(
-                f"epoch {plan.epoch} was planned by {sorted(owners - {plan.owner})} too: another "
-                "driver writes this lake; this one stops"
-            )
-
-    def _finish(self, plan: Plan, batch: Batch, steps: Steps, is_recovery: bool) -> None:
+    def _finish(self, plan: Plan, batch: Batch, steps: Steps) -> None:
         """Run a planned epoch to its commit."""
         parameters = plan_parameters(plan)
         state, limits = self._state, plan_limits(plan)
-        applier = self._applier(plan, batch, limits.topics, is_recovery)
+        applier = self._applier(plan, batch, limits.topics)
         futures = applier.land(self._pool)
         try:
             inputs = inputs_of(batch, self._lake, state, plan, limits)
@@ -446,7 +435,7 @@ class Epochs:
             futures += applier.deliver(decision, self._pool)
             counts = applier.record(decision)
             _raise_first(landed)
-            decision = self._ask(plan, decision, is_recovery, counts)
+            decision = self._ask(plan, decision, counts)
             steps.done("ask")
             after = decision.state
             futures += self._record_state(applier, decision, counts)
@@ -455,16 +444,13 @@ class Epochs:
         _raise_first(futures)
         steps.done("apply")
         counts |= _counts(batch, decision)
-        self._check_owner(plan)
         self._log.commit(plan, _offsets(after.next_offsets), counts, steps.step_ms)
         self._state, self._last, self._newest = after, plan, plan
         self._horizons = still_ahead((*self._horizons, *_horizons(plan)), plan.landed())
         self.epochs_run += 1
 
-    def _applier(
-        self, plan: Plan, batch: Batch, topics: Mapping[str, str], is_recovery: bool
-    ) -> Applier:
-        return Applier(self._lake, plan, batch, topics, is_recovery, self._due_since())
+    def _applier(self, plan: Plan, batch: Batch, topics: Mapping[str, str]) -> Applier:
+        return Applier(self._lake, plan, batch, topics, self._due_since())
 
     def _due_since(self) -> int | None:
         """Give the due time of the first message that waits."""
@@ -475,19 +461,19 @@ class Epochs:
         interval = plan.parameters.get(_SNAPSHOT_EPOCHS)  # a backfill from files has none
         return interval is not None and plan.epoch % interval == 0
 
-    def _ask(
-        self, plan: Plan, decision: Decision, is_recovery: bool, counts: dict[str, int]
-    ) -> Decision:
-        """Ask what is due and record each attempt; a recovery asks again unless it is recorded."""
-        if is_recovery and self._lake.has_epoch("checks", plan.epoch):
-            attempts = self._lake.read("checks", where=pc.field("epoch") == plan.epoch)
-            self._lake.count("checks", None)
-        else:
-            attempts = self._asker.ask(self._lake, decision.due)
+    def _ask(self, plan: Plan, decision: Decision, counts: dict[str, int]) -> Decision:
+        """Ask what is due and record each attempt. What is recorded already is what counts."""
+        lake, due = self._lake, decision.due
+        is_asked = due.num_rows > 0 and lake.holds("checks", plan.epoch)
+        if not is_asked:
+            attempts = self._asker.ask(lake, due)
             rows = to_rows(
                 attempts, schemas.CHECKS, sent_at=instant(plan.epoch_at), epoch=plan.epoch
             )
-            self._lake.append("checks", rows, plan.epoch)
+            is_asked = rows.num_rows > 0 and not lake.append("checks", rows, plan.epoch)
+        if is_asked:
+            attempts = lake.read("checks", where=pc.field("epoch") == plan.epoch)
+            lake.count("checks", None)
         counts["checks"] = attempts.num_rows
         return record_attempts(decision, attempts, plan.epoch_at)
 
@@ -507,7 +493,7 @@ class Epochs:
         if is_snapshot:
             counts["snapshot"] = 1
         return [
-            self._pool.submit(applier.append_once, table, rows)
+            self._pool.submit(applier.append, table, rows)
             for table, rows in tables.items()
             if rows.num_rows
         ]

@@ -4,7 +4,6 @@ JobError
 |-- StartError        something is not as the job needs it; nothing was changed
 |-- LostInputError    Kafka no longer has what was not landed: it says what is lost
 |-- ClockError        T and the broker's clock differ too much
-|-- OwnerError        another driver took the lake over
 |-- StorageError      the lake or the checkpoint cannot be written
 `-- KafkaAwayError    Kafka cannot be reached; the driver tries again
 """
@@ -26,10 +25,6 @@ class LostInputError(JobError):
 
 class ClockError(JobError):
     """This machine's clock and the broker's differ too much."""
-
-
-class OwnerError(JobError):
-    """Another driver writes this lake."""
 
 
 class StorageError(JobError):

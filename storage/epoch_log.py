@@ -12,6 +12,7 @@ import datetime as dt
 from collections.abc import Mapping
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from storage.epochs import (
     Plan,
@@ -21,6 +22,7 @@ from storage.epochs import (
     committed_row,
     planned_row,
 )
+from storage.errors import OwnerError
 from storage.lake import Lake
 
 
@@ -43,8 +45,11 @@ class EpochLog:
         return self._next(planned_row(plan, _now()))
 
     def plan(self, plan: Plan) -> None:
-        """Write the row that pins an epoch."""
-        self._lake.append("epochs", self.planned(plan), plan.epoch)
+        """Write the row that pins an epoch.
+
+        Errors: OwnerError when another driver has planned it: only one such row can exist.
+        """
+        self._append(self.planned(plan), plan)
 
     def commit(
         self,
@@ -53,12 +58,29 @@ class EpochLog:
         counts: Mapping[str, int],
         step_ms: Mapping[str, int],
     ) -> None:
-        """Write the commit point of an epoch whose other rows are all written."""
+        """Write the commit point of an epoch whose other rows are all written.
+
+        Errors: OwnerError when another driver has committed it.
+        """
         written = self._lake.written()
         self._tables |= written
         tables = self._tables if "snapshot" in counts else written
         row = committed_row(plan, _now(), next_offsets, counts, step_ms, tables)
-        self._lake.append("epochs", self._next(row), plan.epoch)
+        self._append(self._next(row), plan)
+
+    def _append(self, row: pa.Table, plan: Plan) -> None:
+        """Write a row. One that stands there may be ours: a store's answer can be lost."""
+        if self._lake.append("epochs", row, plan.epoch):
+            return
+        state = row["state"][0].as_py()
+        ours = (pc.field("epoch") == plan.epoch) & (pc.field("state") == state)
+        there = self._lake.read("epochs", ["owner", "digest"], ours).to_pylist()
+        if {one["digest"] for one in there} != {row["digest"][0].as_py()}:
+            owners = sorted({one["owner"] for one in there} or {"another process"})
+            raise OwnerError(
+                f"epoch {plan.epoch} was {state} by {', '.join(owners)}: another driver writes "
+                "this lake; this one stops"
+            )
 
     def _next(self, row: pa.Table) -> pa.Table:
         chained_row, self._digest = chained(row, self._digest or self._lake.tables_id())

@@ -7,7 +7,8 @@ LakeError
 |-- OlderLakeError      an older version made it, and this one cannot go on with it
 |-- BrokenLakeError     a table, a file or rows of it are missing, damaged or not this lake's
 |   `-- MissingTableError (also deltalake's TableNotFoundError)   a table is not there
-`-- LakeLockedError     another driver writes it
+|-- LakeLockedError     another driver has its lock
+`-- OwnerError          another driver has written an epoch of it
 """
 
 from __future__ import annotations
@@ -59,3 +60,7 @@ class MissingTableError(BrokenLakeError, TableNotFoundError):
 
 class LakeLockedError(LakeError):
     """Another driver is writing the lake."""
+
+
+class OwnerError(LakeError):
+    """Another driver has planned or committed the epoch that this one was about to."""

@@ -2,15 +2,18 @@
 
 delta-rs adds what the driver has at hand: 5 ms a commit instead of 200 (DECISIONS.md 2). Spark
 writes half, schedule and topic tables where an epoch's messages are too large for the driver.
-Every append belongs to one epoch and happens once.
+Every append belongs to one epoch and happens once: its commit carries a Delta transaction
+identifier (`txlake/<lake id>`, the epoch), so that of two drivers that write one epoch only one
+does, whatever the store. Source: Delta's protocol, "Transaction Identifiers".
 """
 
 from __future__ import annotations
 
 import datetime as dt
+import threading
 import uuid
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -22,13 +25,14 @@ from deltalake import (
     CommitProperties,
     DeltaTable,
     PostCommitHookProperties,
+    Transaction,
     WriterProperties,
     write_deltalake,
 )
-from deltalake.exceptions import DeltaError, TableNotFoundError
-from deltalake.fs import DeltaStorageHandler
+from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
-from storage.epochs import TableAt
+from storage.data_files import GROUP_ROWS, STATISTICS, DataFile, LakePlace
+from storage.epochs import COMMITTED, TableAt
 from storage.errors import (
     WAY_BACK,
     BrokenLakeError,
@@ -39,29 +43,22 @@ from storage.errors import (
     OlderLakeError,
     UnfinishedLakeError,
 )
-from storage.file_order import DUE_GROUP_ROWS, in_file_order, kind_of
+from storage.file_order import in_file_order, kind_of
 from storage.kafka_rows import HALF, SCHEDULE
 from storage.opening import checked_path, read_checkpoint
 from storage.recent import RecentMessages
 from storage.row_groups import OpenedFiles
 from storage.schemas import FORMAT_VERSION, TABLES, TOPIC
 
-# Columns with statistics: those that prune. Bodies and properties have none.
-STATISTICS = {
-    "half": "queue_id,queue_offset,epoch,transaction_id",
-    "schedule": "queue_id,queue_offset,epoch",
-    "topics": "queue_id,queue_offset,epoch,stored_at",
-}
-# Messages are read by their coordinates, a few among many: a reader skips groups of rows.
-_GROUP_ROWS = {"half": 4_096, "schedule": DUE_GROUP_ROWS, "topics": 4_096}
 _MESSAGES = {
     kind: WriterProperties(max_row_group_size=rows, compression="SNAPPY")
-    for kind, rows in _GROUP_ROWS.items()
+    for kind, rows in GROUP_ROWS.items()
 }
 _OTHERS = WriterProperties(compression="SNAPPY")
 LAKE_ID_PROPERTY = "txlake.lakeId"  # of every table: which lake it belongs to
 _CHECKPOINT_INTERVAL = "100"  # about 100: each start replays at most this many log files
 # Looking after the log lists its folder, at every commit; maintenance does it between epochs.
+_COMMIT_TRIES = 20  # a commit is refused when another changed the table, as maintenance does
 NO_LOG_UPKEEP = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
 
 
@@ -81,17 +78,20 @@ class Lake:
     ) -> None:
         self.path = checked_path(path)
         self.storage_options = storage_options
+        self.place = LakePlace(self.path, storage_options)
         self._tables_id = ""
         self._stock: dict[str, int] = {}
         self._wrote: set[str] = set()
         self._upkeep = NO_LOG_UPKEEP if is_maintained else None
         self._handles: dict[str, DeltaTable] = {}
+        self._locks: defaultdict[str, threading.RLock] = defaultdict(threading.RLock)
+        self._transactions: dict[str, tuple[int, int]] = {}  # table -> Delta version, transaction
         self.opened = OpenedFiles()
         self.recent = RecentMessages() if is_maintained else None  # of `half`; the job's own alone
 
     def table_path(self, table: str) -> str:
         """Give a table's place; `topics/<table_id>` names a topic's table."""
-        return f"{self.path}/{table}"
+        return self.place.table_path(table)
 
     @staticmethod
     def schema(table: str) -> pa.Schema:
@@ -246,18 +246,19 @@ class Lake:
 
         Errors: MissingTableError; BrokenLakeError when its log cannot be read.
         """
-        found = self._handles.get(table)
-        if found is not None:
-            try:
-                found.update_incremental()
-                return found
-            except DeltaError:  # its log was cleaned up beyond where we stood
-                self._handles.pop(table, None)
-        with self.reading(table):
-            read_checkpoint(self.table_path(table))
-            found = DeltaTable(self.table_path(table), storage_options=self.storage_options)
-        self._handles[table] = found
-        return found
+        with self._locks[table]:  # nobody refreshes a handle that is being written through
+            found = self._handles.get(table)
+            if found is not None:
+                try:
+                    found.update_incremental()
+                    return found
+                except DeltaError:  # its log was cleaned up beyond where we stood
+                    self._handles.pop(table, None)
+            with self.reading(table):
+                read_checkpoint(self.table_path(table))
+                found = DeltaTable(self.table_path(table), storage_options=self.storage_options)
+            self._handles[table] = found
+            return found
 
     @contextmanager
     def reading(self, table: str) -> Iterator[None]:
@@ -291,26 +292,107 @@ class Lake:
         )
 
     def append(self, table: str, rows: pa.Table, epoch: int | None = None) -> int:
-        """Add rows to a table in one Delta commit; no rows, no commit. Output: rows added."""
+        """Add rows to a table in one Delta commit; no rows, no commit.
+
+        Input: the epoch that they belong to, if any; `epochs` takes one commit for each state.
+        Output: rows added; none where the table holds the epoch already.
+        """
         if rows.num_rows == 0:
             return 0
-        properties = None
-        if epoch is not None:
-            properties = CommitProperties(custom_metadata={"txlake.epoch": str(epoch)})
         if table == SCHEDULE:  # all others come as they are read
             rows = in_file_order(table, rows)
-        write_deltalake(
-            self.handle(table),
-            rows,
-            mode="append",
-            commit_properties=properties,
-            writer_properties=self.writer_properties(table),
-            post_commithook_properties=self._upkeep,
-        )
+
+        def write(handle: DeltaTable, properties: CommitProperties | None) -> None:
+            write_deltalake(
+                handle,
+                rows,
+                mode="append",
+                commit_properties=properties,
+                writer_properties=self.writer_properties(table),
+                post_commithook_properties=self._upkeep,
+            )
+
+        if epoch is None:
+            write(self.handle(table), None)
+        elif not self.once(table, epoch, write, _transaction_of(table, epoch, rows)):
+            self.count(table, None)
+            return 0
         self.count(table, rows.num_rows)
         if table == HALF and self.recent is not None:
             self.recent.add(rows)
         return int(rows.num_rows)
+
+    def add_files(self, table: str, files: Sequence[DataFile], epoch: int) -> int:
+        """Add the files of an epoch to a table in one Delta commit; no files, no commit.
+
+        Output: rows added; none where the table holds the epoch already.
+        """
+        if not files:
+            return 0
+
+        def write(handle: DeltaTable, properties: CommitProperties) -> None:
+            handle.create_write_transaction(
+                [file.added() for file in files],
+                "append",
+                handle.schema(),
+                commit_properties=properties,
+                post_commithook_properties=self._upkeep,
+            )
+
+        rows = sum(file.rows for file in files)
+        if not self.once(table, epoch, write):
+            self.count(table, None)
+            return 0
+        self.count(table, rows)
+        return rows
+
+    def once(
+        self,
+        table: str,
+        epoch: int,
+        write: Callable[[DeltaTable, CommitProperties], None],
+        transaction: int | None = None,
+    ) -> bool:
+        """Let `write` commit the rows of an epoch, unless the table holds it.
+
+        Input: `transaction`: the number of the commit where it is not that of the epoch.
+        delta-rs refuses a commit only when its identifier stands in a commit that the handle has
+        not seen; what it has seen is compared here. So the handle is not refreshed in between.
+        Output: whether it was committed here. Errors: CommitFailedError when the table is changed
+        again and again by others.
+        """
+        version = epoch if transaction is None else transaction
+        with self._locks[table]:
+            tries = 0
+            while self._transaction(table, handle := self.handle(table)) < version:
+                properties = CommitProperties(
+                    custom_metadata={"txlake.epoch": str(epoch)},
+                    app_transactions=[Transaction(self.app_id(), version)],
+                )
+                try:
+                    write(handle, properties)
+                except CommitFailedError:
+                    self._drop(table)
+                    tries += 1
+                    if tries == _COMMIT_TRIES:
+                        raise
+                    continue
+                self._transactions[table] = handle.version(), version
+                return True
+        return False
+
+    def app_id(self) -> str:
+        """Return under which name this lake's transactions stand in its tables."""
+        return f"txlake/{self.tables_id()}"
+
+    def _transaction(self, table: str, handle: DeltaTable) -> int:
+        """Return the newest transaction of this lake in the table as a handle sees it; -1: none."""
+        at, version = self._transactions.get(table, (-1, -1))
+        if at != handle.version():
+            seen = handle.transaction_version(self.app_id())
+            version = -1 if seen is None else seen
+            self._transactions[table] = handle.version(), version
+        return version
 
     def take_stock(self, rows: Mapping[str, int]) -> None:
         """Take how many rows each table holds; from here on appends are counted."""
@@ -372,15 +454,9 @@ class Lake:
         return ds.FileSystemDataset(fragments, schema, parquet, filesystem)
 
     def filesystem(self, table: str, files: pa.Table) -> pa_fs.FileSystem:
-        """Give the file system in which a table's files have the paths that its log gives them.
-
-        Input: `files` with path and size_bytes, as `get_add_actions` gives them.
-        """
-        uri = self.table_path(table)
-        if "://" not in uri:  # delta-rs's own file system can abort Python while it ends
-            return pa_fs.SubTreeFileSystem(uri, pa_fs.LocalFileSystem())
-        sizes = dict(zip(files["path"].to_pylist(), files["size_bytes"].to_pylist(), strict=True))
-        return pa_fs.PyFileSystem(DeltaStorageHandler(uri, self.storage_options, sizes))
+        """Return the file system for some files of a table, as its log names them."""
+        paths, sizes = (files[name].to_pylist() for name in ("path", "size_bytes"))
+        return self.place.filesystem(table, dict(zip(paths, sizes, strict=True)))
 
     def read(
         self, table: str, columns: Sequence[str] | None = None, where: pc.Expression | None = None
@@ -393,20 +469,25 @@ class Lake:
             rows.validate(full=True)  # text that is no UTF-8 would be found much later
             return rows
 
-    def has_epoch(self, table: str, epoch: int) -> bool:
-        """Say whether a table holds rows of an epoch; only its own recovery needs to ask."""
+    def holds(self, table: str, epoch: int) -> bool:
+        """Return whether the rows of an epoch, or of a later one, were committed to a table."""
         with self.reading(table):
-            return bool(self.dataset(table).count_rows(filter=pc.field("epoch") == epoch))
+            return self._transaction(table, self.handle(table)) >= epoch
 
     def forget(self, table: str | None = None) -> None:
         """Drop the handle of a table, or all, so that the next use reads the log anew."""
         if table is None:
             self._handles.clear()
+            self._transactions.clear()
             self._stock.clear()
             if self.recent is not None:
                 self.recent.clear()
         else:
-            self._handles.pop(table, None)
+            self._drop(table)
+
+    def _drop(self, table: str) -> None:
+        self._handles.pop(table, None)
+        self._transactions.pop(table, None)
 
     def last(self, table: str, column: str) -> Any:
         """Give the largest value of a column by the statistics of the log, without reading."""
@@ -419,6 +500,13 @@ class Lake:
 def owner_of(handle: DeltaTable) -> str:
     """Return the id of the lake that a table says it belongs to; empty where it says nothing."""
     return handle.metadata().configuration.get(LAKE_ID_PROPERTY) or ""
+
+
+def _transaction_of(table: str, epoch: int, rows: pa.Table) -> int:
+    """Return which transaction of a table the rows of an epoch are; `epochs` has two an epoch."""
+    if table != "epochs":
+        return epoch
+    return 2 * epoch + int(rows["state"][-1].as_py() == COMMITTED)
 
 
 _PRUNING = ("epoch", "queue_id", "queue_offset", "transaction_id")

@@ -11,27 +11,22 @@ version that was read, or not at all: another writer's commit makes it fail, and
 
 from __future__ import annotations
 
-import json
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.dataset as ds
-import pyarrow.parquet as pq
 from deltalake import CommitProperties
 from deltalake.transaction import AddAction, RemoveAction
 
-from storage.file_order import DUE_GROUP_ROWS, in_file_order, kind_of
+from storage.data_files import DataFile, write_file
+from storage.file_order import DUE_GROUP_ROWS, in_file_order
 from storage.kafka_rows import SCHEDULE
-from storage.lake import NO_LOG_UPKEEP, STATISTICS, Lake
+from storage.lake import NO_LOG_UPKEEP, Lake
 from storage.merge_plan import TableFile, merged_name
 
 _GROUP_ROWS = (1_000, 65_536)
 _GROUP_BYTES = 4 * 1024 * 1024  # a consumer's window is a few of these
-_TEXT_MAX = 128  # longer texts have no statistics; transaction ids are at most so long
 
 
 @dataclass(frozen=True)
@@ -71,20 +66,16 @@ def merge(
         return None
     rows = in_file_order(table, rows)
     name = merged_name(taken, is_closed=2 * rows.nbytes > memory_bytes_max)  # two would not fit
-    size = _write(lake, table, name, rows)
-    added = AddAction(name, size, {}, _now_ms(), False, _statistics(table, rows))
-    _commit(lake, table, added, taken)
-    return Merged(len(taken), sum(file.size_bytes for file in taken), size)
+    merged = _write(lake, table, name, rows)
+    _commit(lake, table, merged.added(is_data_change=False), taken)
+    return Merged(len(taken), sum(file.size_bytes for file in taken), merged.size_bytes)
 
 
 def _read(
     lake: Lake, table: str, files: Sequence[TableFile], bytes_max: int
 ) -> tuple[pa.Table, list[TableFile]]:
     schema = lake.schema(table)
-    listed = pa.table(
-        {"path": [f.path for f in files], "size_bytes": [f.size_bytes for f in files]}
-    )
-    filesystem = lake.filesystem(table, listed)
+    filesystem = lake.place.filesystem(table, {f.path: f.size_bytes for f in files})
     parquet = ds.ParquetFileFormat()
     batches: list[pa.RecordBatch] = []
     taken: list[TableFile] = []
@@ -102,26 +93,16 @@ def _read(
     return pa.Table.from_batches(batches, schema=schema), taken
 
 
-def _write(lake: Lake, table: str, name: str, rows: pa.Table) -> int:
-    """Write the rows into one file. Output: its size in bytes."""
-    filesystem = lake.filesystem(table, pa.table({"path": [name], "size_bytes": [0]}))
+def _write(lake: Lake, table: str, name: str, rows: pa.Table) -> DataFile:
+    """Write the rows into one file, in row groups small enough to skip."""
     least, most = _GROUP_ROWS
     if table == SCHEDULE:
         most = DUE_GROUP_ROWS
     group_rows = max(least, min(most, _GROUP_BYTES * rows.num_rows // max(rows.nbytes, 1)))
-    narrow = [field.name for field in rows.schema if _has_order(field.type)]
-    with filesystem.open_output_stream(name) as stream:
-        pq.write_table(
-            rows,
-            stream,
-            row_group_size=group_rows,
-            compression="zstd",
-            compression_level=1,
-            write_statistics=narrow,
-            store_schema=False,
-        )
-        size = stream.tell()
-    return int(size)
+    return write_file(
+        lake.place, table, name, rows,
+        group_rows=group_rows, compression="zstd", compression_level=1,
+    )  # fmt: skip
 
 
 def _commit(lake: Lake, table: str, added: AddAction, files: Sequence[TableFile]) -> None:
@@ -140,44 +121,3 @@ def _commit(lake: Lake, table: str, added: AddAction, files: Sequence[TableFile]
         ),
         post_commithook_properties=NO_LOG_UPKEEP,
     )
-
-
-def _statistics(table: str, rows: pa.Table) -> str:
-    """Give a file's statistics as Delta's log has them."""
-    named = STATISTICS.get(kind_of(table))
-    kept = None if named is None else named.split(",")
-    least: dict[str, Any] = {}
-    most: dict[str, Any] = {}
-    nulls: dict[str, int] = {}
-    for field in rows.schema:
-        is_wanted = kept is None or field.name in kept
-        if not is_wanted or not _has_order(field.type):
-            continue
-        column = rows[field.name]
-        nulls[field.name] = column.null_count
-        bounds = None if pa.types.is_boolean(field.type) else _bounds(column)
-        if bounds is not None:
-            least[field.name], most[field.name] = bounds
-    return json.dumps(
-        {"numRecords": rows.num_rows, "minValues": least, "maxValues": most, "nullCount": nulls}
-    )
-
-
-def _bounds(column: pa.ChunkedArray) -> tuple[Any, Any] | None:
-    if column.null_count == len(column):
-        return None
-    found = pc.min_max(column).as_py()
-    low, high = found["min"], found["max"]
-    if pa.types.is_timestamp(column.type):
-        return tuple(at.strftime("%Y-%m-%dT%H:%M:%S.%fZ") for at in (low, high))
-    if isinstance(high, str) and max(len(low), len(high)) > _TEXT_MAX:
-        return None
-    return low, high
-
-
-def _has_order(kind: pa.DataType) -> bool:
-    return not (pa.types.is_nested(kind) or pa.types.is_binary(kind))
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000

@@ -17,9 +17,10 @@ from contextlib import contextmanager
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
-from deltalake import CommitProperties, write_deltalake
+from deltalake import CommitProperties, DeltaTable, write_deltalake
 
 from storage.epochs import TableAt
+from storage.errors import OwnerError
 from storage.lake import Lake
 
 _WRITERS = 4
@@ -58,14 +59,20 @@ class StagedLake(Lake):
     def append(self, table: str, rows: pa.Table, epoch: int | None = None) -> int:
         """Let the rows of an epoch wait for `flush`, unless the table holds it already."""
         if epoch is None:
-            self._on_disk.pop(table, None)
-            return super().append(table, rows)
+            return self.append_now(table, rows)
         self._count_staged(table, rows.num_rows)
         if rows.num_rows == 0 or (table != "epochs" and epoch <= self._held_epoch(table)):
             return 0
         with self._lock:
             self._staged.setdefault(table, []).append(rows)
         return int(rows.num_rows)
+
+    def append_now(self, table: str, rows: pa.Table) -> int:
+        """Write rows at once, whatever waits."""
+        self._on_disk.pop(table, None)
+        return super().append(
+            table, rows, _newest([rows]) if "epoch" in rows.schema.names else None
+        )
 
     def _count_staged(self, table: str, rows: int) -> None:
         if rows:
@@ -86,8 +93,12 @@ class StagedLake(Lake):
         """Give the newest epoch that the table's files hold."""
         with self._lock:
             if table not in self._held:
-                self._held[table] = self.last(table, "epoch") or 0
+                self._held[table] = self._transaction(table, self.handle(table))
             return self._held[table]
+
+    def holds(self, table: str, epoch: int) -> bool:
+        """Return False: every epoch is decided again, and `append` leaves out what is there."""
+        return False
 
     def dataset(self, table: str) -> ds.Dataset:
         """Give what is written and what waits, as one Arrow dataset."""
@@ -134,14 +145,19 @@ class StagedLake(Lake):
                 yield from piece.cast(schema).to_batches()
 
         reader = pa.RecordBatchReader.from_batches(schema, batches())
-        properties = CommitProperties(custom_metadata={"txlake.epoch": str(epoch)})
-        write_deltalake(
-            self.handle(table),
-            reader,
-            mode="append",
-            commit_properties=properties,
-            writer_properties=self.writer_properties(table),
-        )
+
+        def write(handle: DeltaTable, properties: CommitProperties) -> None:
+            if counts:  # the stream is gone: a second try would write nothing
+                raise OwnerError(f"another process writes the lake {self.path}; this one stops")
+            write_deltalake(
+                handle,
+                reader,
+                mode="append",
+                commit_properties=properties,
+                writer_properties=self.writer_properties(table),
+            )
+
+        self.once(table, epoch, write)
         self._count_staged(table, sum(counts))
         with self._lock:
             self._on_disk.pop(table, None)
@@ -180,7 +196,7 @@ class StagedLake(Lake):
             flushing.result()
 
     def _write(self, table: str, rows: pa.Table) -> None:
-        super().append(table, rows)
+        super().append(table, rows, _newest([rows]))
         self._versions[table] = self.version(table)
 
     def drop_staged(self) -> None:

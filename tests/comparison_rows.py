@@ -19,7 +19,7 @@ COLUMNS = {
     "deliveries": "source queue_id queue_offset action real_topic real_queue_id real_queue_offset"
     " admin_offset",
     "placements": "topic real_queue_id real_queue_offset source queue_id queue_offset real_topic"
-    " asked_queue_id",
+    " asked_queue_id reason",
     "new_topics": "topic queue_count",
     "command_results": "admin_offset result",
 }

@@ -124,7 +124,7 @@ class Messages:
             self._put(message, is_first=False, is_at_once=False)
         for half in discards:
             self._own_topic(DISCARDS)
-            self._place({**half, "source": "half"}, DISCARDS, 0, None)
+            self._place({**half, "source": "half"}, DISCARDS, 0, half["cause"])
         return {
             "delayed": new,
             "placements": self.placements,

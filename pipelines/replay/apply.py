@@ -74,7 +74,7 @@ class NarrowApplier(Applier):
         frame = placements.rename_columns(names).drop_columns("topic")
         at = instant(self.plan.epoch_at)
         rows = to_rows(frame, schemas.TOPIC, stored_at=at, epoch=self.plan.epoch)
-        self._append(table, rows)
+        self.append(table, rows)
 
 
 def without_heavy(rows: pa.Table) -> pa.Table:

@@ -133,18 +133,11 @@ class ReplayedEpochs(Epochs):
         if not is_planned:
             self._log.plan(plan)
         batch = Batch(NOTHING, dict(records), NOTHING if is_heavy else None)
-        self._finish(plan, batch, Steps(), is_recovery=False)
+        self._finish(plan, batch, Steps())
 
-    def _applier(
-        self, plan: Plan, batch: Batch, topics: Mapping[str, str], is_recovery: bool
-    ) -> Applier:
+    def _applier(self, plan: Plan, batch: Batch, topics: Mapping[str, str]) -> Applier:
         lake = cast(StagedLake, self._lake)
-        return StreamingApplier(
-            lake, plan, batch, topics, is_recovery, self._due_since(), self._messages
-        )
-
-    def _check_owner(self, plan: Plan) -> None:
-        """Nobody else plans the epochs of a replay: its lake is locked, or its own."""
+        return StreamingApplier(lake, plan, batch, topics, self._due_since(), self._messages)
 
     def _is_snapshot_due(self, plan: Plan) -> bool:
         return self._takes_snapshot

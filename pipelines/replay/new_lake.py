@@ -319,7 +319,7 @@ class _Filler:
     def _write_plan(self, row: pa.Table | None) -> None:
         self.target.wait()  # the epoch before is committed first
         if row is not None:
-            self.target.append("epochs", row)
+            self.target.append_now("epochs", row)
 
 
 def _now() -> dt.datetime:

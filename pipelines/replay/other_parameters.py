@@ -144,10 +144,8 @@ class _ImaginedEpochs(ReplayedEpochs):
         self._number = 0
         self._before: Recorded | None = None
 
-    def _applier(
-        self, plan: Plan, batch: Batch, topics: Mapping[str, str], is_recovery: bool
-    ) -> Applier:
-        return NarrowApplier(self._lake, plan, batch, topics, is_recovery, None)
+    def _applier(self, plan: Plan, batch: Batch, topics: Mapping[str, str]) -> Applier:
+        return NarrowApplier(self._lake, plan, batch, topics, None)
 
     def replay(self, plan: Plan, records: Mapping[str, pa.Table], *_: Any, **__: Any) -> None:
         """Run an epoch under the other parameters, after whatever would have come before it."""

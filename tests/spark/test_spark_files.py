@@ -35,7 +35,7 @@ def test_schedule_is_in_due_order_and_in_groups_with_statistics(
     ]  # fmt: skip
     full = [{name: row.get(name) for name in SCHEDULE.names} for row in rows]
     frame = spark.createDataFrame(pa.Table.from_pylist(full, schema=SCHEDULE))
-    applier = Applier(lake, NO_PLAN, Batch(spark, {}), {}, False, None)
+    applier = Applier(lake, NO_PLAN, Batch(spark, {}), {}, None)
     applier._write("schedule", frame, len(rows))
     (file,) = files_of(lake, "schedule")
     part = pq.ParquetFile(f"{lake.path}/schedule/{file.path}")

@@ -247,7 +247,7 @@ def test_a_due_message_that_is_not_there_stops_the_epoch(lake: Lake) -> None:
     topics = {"half": "halves", "schedule": "schedules"}
     ranges = (Range("schedules", 4, 10, 10, 10),)
     plan = Plan(2, START_AT, {}, {}, ranges, "cluster", {}, {}, {}, "test", 1)
-    applier = Applier(lake, plan, Batch(NO_SPARK, {}), topics, False, START_AT)
+    applier = Applier(lake, plan, Batch(NO_SPARK, {}), topics, START_AT)
     place = {"topic": "orders", "real_topic": "orders", "real_queue_id": 0, "real_queue_offset": 0,
              "source": "schedule", "queue_id": 4, "asked_queue_id": None,
              "reason": None}  # fmt: skip

@@ -130,7 +130,7 @@ def test_a_full_round_does_what_was_foretold(folder: Path) -> None:
 def test_state_recovery_and_lookups_read_the_same_after_merges(folder: Path) -> None:
     def seen(lake: Lake) -> dict[str, Any]:
         progress = read_progress(lake)
-        held = {(t, e): lake.has_epoch(t, e) for t in READ for e in (1, 7, 12)}
+        held = {(t, e): lake.holds(t, e) for t in READ for e in (1, 7, 12)}
         ids = {"transaction_id": ["commit", "silent"]}
         return {
             "state": plain_state(restore(lake, progress)),

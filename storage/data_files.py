@@ -1,0 +1,141 @@
+"""Write the files of a table: by a Spark task, by the driver or by maintenance, in one way.
+
+A file is nobody's until a commit names it: what a task that failed, or ran twice, has written is
+never seen, and VACUUM deletes it.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.fs as pa_fs
+import pyarrow.parquet as pq
+from deltalake.fs import DeltaStorageHandler
+from deltalake.transaction import AddAction
+
+from storage.file_order import DUE_GROUP_ROWS, kind_of
+
+# Columns with statistics: those that prune. Bodies and properties have none.
+STATISTICS: Final = {
+    "half": "queue_id,queue_offset,epoch,transaction_id",
+    "schedule": "queue_id,queue_offset,epoch",
+    "topics": "queue_id,queue_offset,epoch,stored_at",
+}
+# Messages are read by their coordinates, a few among many: a reader skips groups of rows.
+GROUP_ROWS: Final = {"half": 4_096, "schedule": DUE_GROUP_ROWS, "topics": 4_096}
+_TEXT_MAX = 128  # longer texts have no statistics; transaction ids are at most so long
+
+
+@dataclass(frozen=True)
+class DataFile:
+    """A file of a table, as a commit names it. `path`: below the table; `stats`: Delta's JSON."""
+
+    path: str
+    size_bytes: int
+    rows: int
+    row_bytes: int  # as Arrow counts them
+    stats: str
+
+    def added(self, *, is_data_change: bool = True) -> AddAction:
+        """Return what a commit says of it."""
+        now_ms = time.time_ns() // 1_000_000
+        return AddAction(self.path, self.size_bytes, {}, now_ms, is_data_change, self.stats)
+
+
+@dataclass(frozen=True)
+class LakePlace:
+    """Where a lake is, for whoever writes files there and has no `Lake`; it can be sent away."""
+
+    path: str
+    storage_options: dict[str, str] | None = None
+
+    def table_path(self, table: str) -> str:
+        """Return a table's place; `topics/<table_id>` names a topic's table."""
+        return f"{self.path}/{table}"
+
+    def filesystem(self, table: str, sizes: dict[str, int] | None = None) -> pa_fs.FileSystem:
+        """Return the file system in which a table's files have the paths that its log gives them.
+
+        Input: their sizes, where they are known.
+        """
+        uri = self.table_path(table)
+        if "://" not in uri:  # delta-rs's own file system can abort Python while it ends
+            return pa_fs.SubTreeFileSystem(uri, pa_fs.LocalFileSystem())
+        return pa_fs.PyFileSystem(DeltaStorageHandler(uri, self.storage_options, sizes or {}))
+
+
+def new_name(epoch: int) -> str:
+    """Return a name that no other file has."""
+    return f"epoch-{epoch:09d}-{uuid.uuid4().hex}.parquet"
+
+
+def write_file(
+    place: LakePlace,
+    table: str,
+    name: str,
+    rows: pa.Table,
+    *,
+    group_rows: int = 0,
+    compression: str = "snappy",
+    compression_level: int | None = None,
+) -> DataFile:
+    """Write rows into one new file of a table.
+
+    Input: rows of the table's schema; how many of them a row group has (0: as the table wants it).
+    """
+    narrow = [field.name for field in rows.schema if _has_order(field.type)]
+    with place.filesystem(table).open_output_stream(name) as stream:
+        pq.write_table(
+            rows,
+            stream,
+            row_group_size=group_rows or GROUP_ROWS.get(kind_of(table)) or rows.num_rows or 1,
+            compression=compression,
+            compression_level=compression_level,
+            write_statistics=narrow,
+            store_schema=False,
+        )
+        size = int(stream.tell())
+    return DataFile(name, size, rows.num_rows, rows.nbytes, _statistics(table, rows))
+
+
+def _statistics(table: str, rows: pa.Table) -> str:
+    """Return a file's statistics as Delta's log has them."""
+    named = STATISTICS.get(kind_of(table))
+    kept = None if named is None else named.split(",")
+    least: dict[str, Any] = {}
+    most: dict[str, Any] = {}
+    nulls: dict[str, int] = {}
+    for field in rows.schema:
+        is_wanted = kept is None or field.name in kept
+        if not is_wanted or not _has_order(field.type):
+            continue
+        column = rows[field.name]
+        nulls[field.name] = column.null_count
+        bounds = None if pa.types.is_boolean(field.type) else _bounds(column)
+        if bounds is not None:
+            least[field.name], most[field.name] = bounds
+    return json.dumps(
+        {"numRecords": rows.num_rows, "minValues": least, "maxValues": most, "nullCount": nulls}
+    )
+
+
+def _bounds(column: pa.ChunkedArray) -> tuple[Any, Any] | None:
+    if column.null_count == len(column):
+        return None
+    found = pc.min_max(column).as_py()
+    low, high = found["min"], found["max"]
+    if pa.types.is_timestamp(column.type):
+        return tuple(at.strftime("%Y-%m-%dT%H:%M:%S.%fZ") for at in (low, high))
+    if isinstance(high, str) and max(len(low), len(high)) > _TEXT_MAX:
+        return None
+    return low, high
+
+
+def _has_order(kind: pa.DataType) -> bool:
+    return not (pa.types.is_nested(kind) or pa.types.is_binary(kind))
