@@ -114,6 +114,10 @@ def _compare(
             f"  {figure}: before {medians['before']:.4g}, after {medians['after']:.4g}, "
             f"after / before {ratio:.3f}"
         )
+    for name, found in samples.items():
+        steps = {step: [s["step_ms"].get(step, 0) for s in found] for step in found[0]["step_ms"]}
+        text = ", ".join(f"{step} {statistics.median(ms):.0f}" for step, ms in steps.items())
+        click.echo(f"  steps {name} (ms, medians): {text}")
 
 
 if __name__ == "__main__":

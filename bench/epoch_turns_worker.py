@@ -2,7 +2,7 @@
 
 This file is run with the packages of any checkout, so it uses only what all of them have. A request
 is `<transactions> <body bytes> <unanswered>`; the answer is a JSON object: seconds and processor
-time of the epoch, and how many bytes it added to the lake.
+time of the epoch, how many bytes it added to the lake, and how long each of its steps took.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ def main(bootstrap_servers: str, name: str) -> None:
                 "seconds": rig.seconds[-1],
                 "processor_s": rig.processor_s[-1],
                 "bytes": _bytes(lake) - before,
+                "step_ms": dict(rig.times()[-1].step_ms),
             }
             print(json.dumps(answer), flush=True)
         rig.close()

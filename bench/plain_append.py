@@ -14,14 +14,19 @@ import argparse
 import datetime as dt
 import json
 import os
+from collections.abc import Iterable, Iterator
+from functools import partial
 from pathlib import Path
+
+import pyarrow as pa
 
 from bench.usage import processor_s
 from pipelines.kafka_options import spark_options
 from pipelines.session import start_session
 from pipelines.settings import Settings, load
 from storage import schemas
-from storage.kafka_rows import decode
+from storage.kafka_arrow import KAFKA_COLUMNS, RECORDS, decode_rows
+from storage.kafka_rows import WireLimits
 
 
 def append(settings: Settings, into: Path) -> dict[str, float]:
@@ -40,7 +45,8 @@ def append(settings: Settings, into: Path) -> dict[str, float]:
     columns = [name for name in schemas.HALF.names if name != "epoch"]
     before = processor_s(os.getpgrp())
     query = (
-        decode(records, settings.wire_limits())
+        records.select(*KAFKA_COLUMNS)
+        .mapInArrow(partial(_decoded, limits=settings.wire_limits()), schemas.spark_schema(RECORDS))
         .selectExpr(*columns)
         .writeStream.format("delta")
         .option("checkpointLocation", str(into / "checkpoint"))
@@ -57,6 +63,11 @@ def append(settings: Settings, into: Path) -> dict[str, float]:
         "seconds": max(ends) - _instant(batches[0]["timestamp"]),
         "processor_s": used,
     }
+
+
+def _decoded(batches: Iterable[pa.RecordBatch], limits: WireLimits) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        yield from decode_rows(pa.Table.from_batches([batch]), limits).to_batches()
 
 
 def _instant(text: str) -> float:

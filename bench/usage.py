@@ -1,4 +1,7 @@
-"""What a process group uses of processor and memory, from /proc."""
+"""What a process group and its descendants use of processor and memory, from /proc.
+
+Spark's Python workers have a group of their own: their ancestors say whose they are.
+"""
 
 from __future__ import annotations
 
@@ -11,24 +14,29 @@ from pathlib import Path
 _TICKS = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 # Fields of /proc/<pid>/stat after the name.
-_GROUP, _USER, _SYSTEM, _RESIDENT = 2, 11, 12, 21
+_PARENT, _GROUP, _USER, _SYSTEM, _RESIDENT = 1, 2, 11, 12, 21
 
 
 def _fields(group: int) -> Iterator[list[str]]:
+    processes = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
-            fields = path.read_text().rpartition(")")[2].split()
-            if int(fields[_GROUP]) == group:
-                yield fields
+            processes[int(path.parent.name)] = path.read_text().rpartition(")")[2].split()
+    for fields in processes.values():
+        ancestor: list[str] | None = fields
+        while ancestor is not None and int(ancestor[_GROUP]) != group:
+            ancestor = processes.get(int(ancestor[_PARENT]))
+        if ancestor is not None:
+            yield fields
 
 
 def processor_s(group: int) -> float:
-    """Give the processor time of all living processes of a group. Units: s."""
+    """Give the processor time of all living processes. Units: s."""
     return sum(int(f[_USER]) + int(f[_SYSTEM]) for f in _fields(group)) / _TICKS
 
 
 def resident_bytes(group: int) -> int:
-    """Give the resident memory of a group; pages that two of its processes share count twice."""
+    """Give the resident memory; pages that two of the processes share count twice."""
     return sum(int(f[_RESIDENT]) for f in _fields(group)) * _PAGE
 
 

@@ -187,5 +187,5 @@ def _headers(
 
 def _halves(lake: Lake, due: pa.Table) -> Iterator[dict[str, Any]]:
     """Stream the halves to ask about from `half`, a batch in memory at a time."""
-    for batch in read_messages(lake, "half", due, _BODY_COLUMNS, recent=lake.recent):
+    for batch in read_messages(lake, "half", due, _BODY_COLUMNS, opened=lake.opened):
         yield from batch.to_pylist()

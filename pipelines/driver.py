@@ -27,7 +27,6 @@ from pipelines.clock import EpochClock
 from pipelines.epoch import Epochs, EpochSettings
 from pipelines.errors import ClockError, JobError, KafkaAwayError, StartError, StorageError
 from pipelines.jvm_lock import JvmLock
-from pipelines.kafka_options import spark_options
 from pipelines.kafka_topics import KafkaTopics
 from pipelines.maintain import Maintainer
 from pipelines.session import start_session
@@ -159,13 +158,7 @@ class Driver:
             lake,
             kafka,
             asker,
-            EpochSettings(
-                parameters=settings.parameters(),
-                limits=settings.wire_limits(),
-                snapshot_epochs=settings.lake.pending_snapshot_epochs,
-                kafka_options=spark_options(settings.kafka),
-                owner=self.owner,
-            ),
+            EpochSettings.of(settings, self.owner, spark),
             self._handed_in_now_ms or clock.now_ms,
         )
 

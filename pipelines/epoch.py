@@ -31,15 +31,22 @@ from checker.known import Horizon, known_at, still_ahead
 from checker.timing import is_something_due, record_attempts
 from pipelines.apply import Applier
 from pipelines.ask import Asks
+from pipelines.batch import Batch
+from pipelines.deliver import Deliverer
 from pipelines.errors import LostInputError, StartError
-from pipelines.gather import Batch, empty_batch, inputs_of, read_again, read_batch
+from pipelines.kafka_options import spark_options
 from pipelines.kafka_topics import KafkaTopics, Place
+from pipelines.land import land, read_again
+from pipelines.lookups import inputs_of
 from pipelines.restore import FRAMES, change_rows, restore, topics_before
+from pipelines.settings import Settings
+from pipelines.sizes import Sizes
 from storage import schemas
 from storage.epoch_log import EpochLog
 from storage.epochs import Plan, Progress, Range, read_progress
-from storage.kafka_rows import ADMIN, HALF, KINDS, OP, WireLimits
+from storage.kafka_rows import ADMIN, HALF, KINDS, OP, SCHEDULE, WireLimits
 from storage.lake import Lake
+from storage.land import Landing
 from storage.rows import instant, to_rows
 from storage.whole import require_whole
 from txlake.protocol import PING
@@ -69,22 +76,12 @@ class Gathered:
     """A micro-batch, read before its T is fixed.
 
     `spans`: the offsets that it lands, by place; `batch` is None where they hold no record of
-    interest. Who does not plan it closes it.
+    interest. Its files are written and nobody's yet.
     """
 
     spans: Mapping[Place, range]
     batch: Batch | None
     steps: Steps
-
-    @property
-    def is_in_spark(self) -> bool:
-        """Say whether Spark keeps its records, and so is needed to finish its epoch."""
-        return self.batch is not None and self.batch.records is not None
-
-    def close(self) -> None:
-        """Give back what Spark keeps of it."""
-        if self.batch is not None:
-            self.batch.close()
 
 
 @dataclass(frozen=True)
@@ -96,6 +93,20 @@ class EpochSettings:
     snapshot_epochs: int
     kafka_options: Mapping[str, str]
     owner: str
+    sizes: Sizes
+
+    @classmethod
+    def of(cls, settings: Settings, owner: str, spark: SparkSession) -> EpochSettings:
+        """Take them from a job's settings."""
+        parallelism = spark.sparkContext.defaultParallelism
+        return cls(
+            parameters=settings.parameters(),
+            limits=settings.wire_limits(),
+            snapshot_epochs=settings.lake.pending_snapshot_epochs,
+            kafka_options=spark_options(settings.kafka),
+            owner=owner,
+            sizes=Sizes(parallelism, settings.stream.deliveries),
+        )
 
 
 class Epochs:
@@ -121,6 +132,7 @@ class Epochs:
         self._settings = settings
         self._now_ms = now_ms
         self._pool = ThreadPoolExecutor(_WRITERS, thread_name_prefix="txlake-writer")
+        self._deliverer = Deliverer(spark)
         self._state = State()
         self._last: Plan | None = None
         self._newest: Plan | None = None  # is the last, or planned and not committed yet
@@ -164,11 +176,7 @@ class Epochs:
         if plan is None:
             return None
         plan = self._check_rule_version(plan)
-        batch = self._batch_again(plan)
-        try:
-            self._finish(plan, batch, Steps())
-        finally:
-            batch.close()
+        self._finish(plan, self._batch_again(plan), Steps())
         return plan
 
     def _take_up(self, progress: Progress) -> None:
@@ -197,8 +205,11 @@ class Epochs:
     def _batch_again(self, plan: Plan) -> Batch:
         """Read a plan's records again: from tables that hold the epoch, else from Kafka."""
         held = [kind for kind in LANDED_TABLES if self._lake.holds(kind, plan.epoch)]
+        landing = Landing(self._lake.place, plan.epoch, plan_limits(plan))
+        count = sum(r.to_offset - r.from_offset for r in plan.ranges)
+        tasks = self._settings.sizes.landing_tasks(count)
         options = self._settings.kafka_options
-        return read_again(self._spark, self._lake, plan, held, plan_limits(plan), options)
+        return read_again(self._spark, self._lake, plan, held, landing, tasks, options)
 
     def start_offsets(self) -> dict[Place, int]:
         """Give where landing goes on: the committed ends, else Kafka's first offsets.
@@ -286,11 +297,12 @@ class Epochs:
             place: range(landed.get(place, first.get(place, 0)), to)
             for place, to in sorted(to_offsets.items())
         }
-        batch = (
-            read_batch(records, sum(map(len, spans.values())), self._settings.limits)
-            if self._has_news(spans)
-            else None
-        )
+        batch = None
+        if self._has_news(spans):
+            epoch = 1 if self._newest is None else self._newest.epoch + 1
+            landing = Landing(self._lake.place, epoch, self._settings.limits)
+            tasks = self._settings.sizes.landing_tasks(sum(map(len, spans.values())))
+            batch = land(records, landing, tasks)
         steps.done("gather")
         return Gathered(spans, batch, steps)
 
@@ -299,13 +311,6 @@ class Epochs:
 
         Output: None when there is nothing to do: no record came, and nothing is due.
         """
-        try:
-            return self._planned(gathered)
-        except BaseException:
-            gathered.close()
-            raise
-
-    def _planned(self, gathered: Gathered) -> Plan | None:
         spans, steps = gathered.spans, gathered.steps
         steps.done("wait")
         if gathered.batch is not None:
@@ -327,12 +332,9 @@ class Epochs:
 
     def finish(self, plan: Plan, gathered: Gathered) -> None:
         """Run a planned epoch to its commit; another thread may gather the next meanwhile."""
-        batch = gathered.batch or empty_batch(self._spark)
-        try:
-            self._add_pings(batch, plan.ranges)
-            self._finish(plan, batch, gathered.steps)
-        finally:
-            batch.close()
+        batch = gathered.batch or Batch()
+        self._add_pings(batch, plan.ranges)
+        self._finish(plan, batch, gathered.steps)
 
     def _landed(self) -> dict[Place, int]:
         """Give where landing stands when the epoch that is planned is committed."""
@@ -423,7 +425,7 @@ class Epochs:
         """Run a planned epoch to its commit."""
         parameters = plan_parameters(plan)
         state, limits = self._state, plan_limits(plan)
-        applier = self._applier(plan, batch, limits.topics)
+        applier = self._applier(plan, batch)
         futures = applier.land(self._pool)
         try:
             inputs = inputs_of(batch, self._lake, state, plan, limits)
@@ -432,7 +434,7 @@ class Epochs:
             steps.done("decide")
             applier.create_topics(decision)
             landed = list(futures)
-            futures += applier.deliver(decision, self._pool)
+            futures += applier.deliver(decision, landed, self._pool)
             counts = applier.record(decision)
             _raise_first(landed)
             decision = self._ask(plan, decision, counts)
@@ -444,13 +446,16 @@ class Epochs:
         _raise_first(futures)
         steps.done("apply")
         counts |= _counts(batch, decision)
-        self._log.commit(plan, _offsets(after.next_offsets), counts, steps.step_ms)
+        self._log.commit(plan, _offsets(after.next_offsets), counts, steps.step_ms, applier.work)
+        messages = counts[f"landed_{HALF}"] + counts[f"landed_{SCHEDULE}"]
+        self._settings.sizes.saw(messages, applier.work.get("landed_bytes", 0))
         self._state, self._last, self._newest = after, plan, plan
         self._horizons = still_ahead((*self._horizons, *_horizons(plan)), plan.landed())
         self.epochs_run += 1
 
-    def _applier(self, plan: Plan, batch: Batch, topics: Mapping[str, str]) -> Applier:
-        return Applier(self._lake, plan, batch, topics, self._due_since())
+    def _applier(self, plan: Plan, batch: Batch) -> Applier:
+        sizes = self._settings.sizes
+        return Applier(self._lake, plan, batch, self._deliverer, sizes, self._due_since())
 
     def _due_since(self) -> int | None:
         """Give the due time of the first message that waits."""

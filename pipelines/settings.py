@@ -137,6 +137,7 @@ class StreamSettings:
 
     trigger_interval_ms: int = field(default=1_000, metadata=_whole(1, _DAY_MS))
     max_offsets_per_trigger: int = field(default=200_000, metadata=_whole(1))
+    deliveries: str = field(default="auto", metadata=_one_of("auto", "driver", "executors"))
     checkpoint: str = ""
 
 

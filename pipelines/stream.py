@@ -118,20 +118,14 @@ class Stream:
         self._before_batch()
         self._check_start(batch_id)
         gathered = self._epochs.gather(batch, batch_ends(self._checkpoint, batch_id))
-        try:
-            self._running.result()
-        except BaseException:
-            gathered.close()
-            raise
+        self._running.result()
         with self._planning:
             if self._is_ending:
-                gathered.close()
                 return
             plan = self._epochs.plan(gathered)
             idle_until = time.monotonic() + self._trigger.wait_s()
             self._running = self._finisher.submit(self._finish, plan, gathered, began, idle_until)
-        is_needed = gathered.is_in_spark
-        wait_for([self._running], None if is_needed else self._trigger.wait_s())
+        wait_for([self._running], self._trigger.wait_s())
         if self._running.done():
             self._running.result()
             self._stop.wait(self._trigger.wait_s())

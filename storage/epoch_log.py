@@ -57,6 +57,7 @@ class EpochLog:
         next_offsets: Mapping[tuple[str, int], int],
         counts: Mapping[str, int],
         step_ms: Mapping[str, int],
+        work: Mapping[str, int] | None = None,
     ) -> None:
         """Write the commit point of an epoch whose other rows are all written.
 
@@ -65,7 +66,7 @@ class EpochLog:
         written = self._lake.written()
         self._tables |= written
         tables = self._tables if "snapshot" in counts else written
-        row = committed_row(plan, _now(), next_offsets, counts, step_ms, tables)
+        row = committed_row(plan, _now(), next_offsets, counts, step_ms, tables, work or {})
         self._append(self._next(row), plan)
 
     def _append(self, row: pa.Table, plan: Plan) -> None:

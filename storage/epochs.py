@@ -12,6 +12,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import pyarrow as pa
@@ -134,6 +135,7 @@ def committed_row(
     counts: Mapping[str, int],
     step_ms: Mapping[str, int],
     tables: Mapping[str, TableAt],
+    work: Mapping[str, int] = MappingProxyType({}),
 ) -> pa.Table:
     """Give the commit point; its `next_offsets` are those after the epoch, as `tables` are."""
     return _row(
@@ -143,6 +145,7 @@ def committed_row(
         next_offsets=_offset_rows(next_offsets),
         counts=sorted(counts.items()),
         step_ms=sorted(step_ms.items()),
+        work=sorted(work.items()),
         tables=[{"table": table, **asdict(at)} for table, at in sorted(tables.items())],
     )
 
@@ -175,7 +178,15 @@ def tables_of(row: Mapping[str, Any]) -> dict[str, TableAt]:
 
 
 def plan_of(row: Mapping[str, Any]) -> Plan:
-    """Read a planned row."""
+    """Read a planned row. Errors: BrokenLakeError when it lacks something."""
+    try:
+        return _plan_of(row)
+    except (TypeError, ValueError, KeyError, OverflowError) as error:
+        problem = f"has a planned row of epoch {row['epoch']} that cannot be read ({error})"
+        raise BrokenLakeError(f"the table epochs {problem}; {WAY_BACK}", problem) from error
+
+
+def _plan_of(row: Mapping[str, Any]) -> Plan:
     return Plan(
         epoch=row["epoch"],
         epoch_at=milliseconds(row["epoch_at"]),
@@ -194,7 +205,7 @@ def plan_of(row: Mapping[str, Any]) -> Plan:
 
 def next_offsets_of(row: Mapping[str, Any]) -> dict[tuple[str, int], int]:
     """Read a row's next offsets: before the epoch in a planned row, after it in a committed one."""
-    return {(o["topic"], o["queue_id"]): o["next_offset"] for o in row["next_offsets"]}
+    return {(o["topic"], o["queue_id"]): o["next_offset"] for o in row["next_offsets"] or ()}
 
 
 @dataclass(frozen=True)
@@ -251,7 +262,7 @@ def read_progress(lake: Lake, until: int | None = None) -> Progress:
         )
     last_epoch = max(committed, default=None)
     unfinished = plans[newest] if newest not in committed else None
-    snapshots = [e for e, row in committed.items() if "snapshot" in dict(row["counts"])]
+    snapshots = [e for e, row in committed.items() if "snapshot" in dict(row["counts"] or ())]
     snapshot_epoch = max(snapshots, default=None)
     newest_row = unfinished or committed[newest]
     return Progress(
@@ -269,7 +280,9 @@ def snapshot_before(lake: Lake, epoch: int) -> int | None:
     """Return the newest epoch up to this one that has a snapshot; None where none is near."""
     bounds: Bounds = {"epoch": (epoch - SNAPSHOT_EPOCHS_MAX, epoch), "state": [COMMITTED]}
     rows = read_pruned(lake, "epochs", ["epoch", "counts"], bounds).to_pylist()
-    return max((row["epoch"] for row in rows if "snapshot" in dict(row["counts"])), default=None)
+    return max(
+        (row["epoch"] for row in rows if "snapshot" in dict(row["counts"] or ())), default=None
+    )
 
 
 def _tables(

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from typing import Final
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 _PLACE = ("queue_id", "queue_offset")
 _BY_EPOCH = ("epoch",)
@@ -36,8 +38,15 @@ def order_of(table: str) -> tuple[str, ...]:
 
 
 def in_file_order(table: str, rows: pa.Table) -> pa.Table:
-    """Sort rows as a table's files have them; equal ones stay in the order they came in."""
-    return rows.sort_by([(name, "ascending") for name in order_of(table)])
+    """Sort rows as a table's files have them; equal ones stay in the order they came in.
+
+    Rows that are in order are not copied.
+    """
+    keys = [(name, "ascending") for name in order_of(table)]
+    places = pc.sort_indices(rows.select([name for name, _ in keys]), sort_keys=keys)
+    if pc.all(pc.equal(places, pa.array(np.arange(rows.num_rows, dtype=np.uint64)))).as_py():
+        return rows
+    return rows.take(places)
 
 
 def kind_of(table: str) -> str:

@@ -1,7 +1,8 @@
-"""Decode Kafka records into columns in the driver: what `storage.kafka_rows` says, on Arrow frames.
+"""Decode Kafka records into columns, on Arrow frames, in the task that read them.
 
-A tenth of the processor time of the same in Spark (DECISIONS.md 5). An epoch too large for the
-driver is decoded in Spark; tests hold the two to the same rows.
+Every record becomes exactly one row, whatever it holds: what cannot be read is named in `error`
+(the first reason that applies) and kept raw. A tenth of the processor time of the same in Spark SQL
+(DECISIONS.md 5).
 
 Source: PROTOCOL.md "Wire form" and "What can be read".
 """

@@ -44,9 +44,8 @@ from storage.errors import (
     UnfinishedLakeError,
 )
 from storage.file_order import in_file_order, kind_of
-from storage.kafka_rows import HALF, SCHEDULE
+from storage.kafka_rows import SCHEDULE
 from storage.opening import checked_path, read_checkpoint
-from storage.recent import RecentMessages
 from storage.row_groups import OpenedFiles
 from storage.schemas import FORMAT_VERSION, TABLES, TOPIC
 
@@ -87,7 +86,6 @@ class Lake:
         self._locks: defaultdict[str, threading.RLock] = defaultdict(threading.RLock)
         self._transactions: dict[str, tuple[int, int]] = {}  # table -> Delta version, transaction
         self.opened = OpenedFiles()
-        self.recent = RecentMessages() if is_maintained else None  # of `half`; the job's own alone
 
     def table_path(self, table: str) -> str:
         """Give a table's place; `topics/<table_id>` names a topic's table."""
@@ -318,19 +316,19 @@ class Lake:
             self.count(table, None)
             return 0
         self.count(table, rows.num_rows)
-        if table == HALF and self.recent is not None:
-            self.recent.add(rows)
         return int(rows.num_rows)
 
     def add_files(self, table: str, files: Sequence[DataFile], epoch: int) -> int:
         """Add the files of an epoch to a table in one Delta commit; no files, no commit.
 
         Output: rows added; none where the table holds the epoch already.
+        Errors: LakeError when a file is gone.
         """
         if not files:
             return 0
 
         def write(handle: DeltaTable, properties: CommitProperties) -> None:
+            self._check_there(table, files)
             handle.create_write_transaction(
                 [file.added() for file in files],
                 "append",
@@ -345,6 +343,21 @@ class Lake:
             return 0
         self.count(table, rows)
         return rows
+
+    def _check_there(self, table: str, files: Sequence[DataFile]) -> None:
+        """Check that files are there: what nobody has named yet, VACUUM may have deleted.
+
+        Errors: LakeError; the epoch is landed again by the next start.
+        """
+        sizes = {file.path: file.size_bytes for file in files}
+        found = self.place.filesystem(table, sizes).get_file_info(list(sizes))
+        for info in found:
+            if info.type != pa_fs.FileType.File or info.size != sizes[info.path]:
+                raise LakeError(
+                    f"the file {info.path} of the table {table} of {self.path} was written for an "
+                    "epoch and is not there any more: nothing is lost, start again; a longer "
+                    "maintenance.file_retention_ms keeps it"
+                )
 
     def once(
         self,
@@ -480,8 +493,6 @@ class Lake:
             self._handles.clear()
             self._transactions.clear()
             self._stock.clear()
-            if self.recent is not None:
-                self.recent.clear()
         else:
             self._drop(table)
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
-from storage.recent import RecentMessages, coordinates
+from storage.places import coordinates
 from storage.row_groups import Bounds, Longs, OpenedFiles, Wanted, pruned
 
 # Few rows at a time: a body may have some megabytes.
@@ -50,15 +50,13 @@ def read_messages(
     before_epoch: int | None = None,
     due: Bounds | None = None,
     opened: OpenedFiles | None = None,
-    recent: RecentMessages | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Stream the named rows of `half` or `schedule`; what statistics rule out is not read.
 
     Input: `named` has queue_id and queue_offset; `columns` include both; with `before_epoch` only
     rows of earlier epochs, and `columns` include `epoch`; `opened`: files of the same table that
-    were read before; `recent`: rows of it that are in memory; `due`: when the messages were due, as
-    far as DELIVER_AT says so. Not all are (a time beyond the maximum, a resumed message): who is
-    not found is looked for again. Units: ms.
+    were read before; `due`: when the messages were due, as far as DELIVER_AT says so. Not all are
+    (a time beyond the maximum, a resumed message): who is not found is looked for again. Units: ms.
     """
     places = np.unique(coordinates(named).to_numpy())
     found: list[Longs] = []
@@ -68,12 +66,6 @@ def read_messages(
             found.append(coordinates(batch).to_numpy())
             yield batch
 
-    if recent is not None:
-        yield from noted(recent.read(places, columns, before_epoch))
-        places = np.setdiff1d(places, np.concatenate([places[:0], *found]))
-        if not len(places):
-            return
-        named = named.filter(pc.is_in(coordinates(named), value_set=pa.array(places)))
     dataset, where = lake.dataset(table), touched_ranges(named)
     opened = opened or OpenedFiles()
     for hint in (due, None) if due is not None else (None,):

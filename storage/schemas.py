@@ -129,6 +129,7 @@ EPOCHS: Final = pa.schema(
         ("rule_version", _INT),
         ("counts", pa.map_(_TEXT, _LONG)),
         ("step_ms", pa.map_(_TEXT, _LONG)),
+        ("work", pa.map_(_TEXT, _LONG)),
         ("tables", pa.list_(_TABLE_AT)),
         ("digest", _TEXT),
         ("written_at", _INSTANT),

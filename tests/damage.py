@@ -21,6 +21,7 @@ from pipelines.cli import main
 from pipelines.epoch import Epochs, EpochSettings
 from pipelines.replay.epochs import NOTHING, RecordedAsker
 from pipelines.restore import FRAMES, change_rows
+from pipelines.sizes import Sizes
 from storage.epochs import NO_PROGRESS, Plan
 from storage.kafka_rows import WireLimits
 from storage.lake import Lake
@@ -116,7 +117,7 @@ def start(path: Path) -> Epochs:
     """Do what a job's start does before it asks Kafka for anything."""
     lake = Lake(str(path), is_maintained=True)
     lake.check()
-    settings = EpochSettings(Parameters(), limits(), 100, {}, "start")
+    settings = EpochSettings(Parameters(), limits(), 100, {}, "start", Sizes(1))
     epochs = Epochs(NOTHING, lake, NOTHING, RecordedAsker(), settings, lambda: 0)
     try:
         epochs.take_up()

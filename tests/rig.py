@@ -15,9 +15,9 @@ from pyspark.sql import DataFrame, SparkSession
 
 from pipelines.ask import Asker
 from pipelines.epoch import Epochs, EpochSettings
-from pipelines.gather import kafka_records
 from pipelines.kafka_options import spark_options
 from pipelines.kafka_topics import KafkaTopics, Place
+from pipelines.land import kafka_records
 from pipelines.settings import Settings
 from storage.epochs import Plan, Range
 from storage.lake import Lake
@@ -27,7 +27,7 @@ OWNER = "rig"
 # What differs between two runs of one epoch: who ran it, and how long it took.
 UNLIKE = {
     "lake": {"lake_id", "created_at"},
-    "epochs": {"step_ms", "written_at", "digest"},
+    "epochs": {"step_ms", "work", "written_at", "digest"},
 }
 
 
@@ -52,13 +52,7 @@ class Rig:
             self.lake,
             self._kafka,
             self._asker,
-            EpochSettings(
-                parameters=settings.parameters(),
-                limits=settings.wire_limits(),
-                snapshot_epochs=settings.lake.pending_snapshot_epochs,
-                kafka_options=spark_options(settings.kafka),
-                owner=OWNER,
-            ),
+            EpochSettings.of(settings, OWNER, spark),
             lambda: self.now_ms,
         )
 

@@ -1,44 +1,124 @@
-"""Apply a replayed epoch: as the job does, with streams where the job would need Spark."""
+"""Apply a replayed epoch: the same rows as the job's, without tasks and without files of their own.
+
+A replay reads its records from a lake or an archive, whole while they are few: then their messages
+are in the batch. Else they are streamed from where they stand.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from typing import cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from checker.frames import Decision
 from pipelines.apply import Applier
 from pipelines.replay.source import HEAVY
 from storage import schemas
+from storage.deliver import Places, not_there, topic_rows
+from storage.kafka_rows import HALF, SCHEDULE
 from storage.messages import Tables, read_messages
-from storage.recent import coordinates
+from storage.places import coordinates
 from storage.rows import instant, to_rows
 from storage.staged import StagedLake
 
+BYTES_MAX = 256 * 1024 * 1024  # of older messages that one topic's deliveries bring into memory
 _PLACE_NAMES = {
     "real_queue_id": "queue_id", "real_queue_offset": "queue_offset",
     "queue_id": "half_queue_id", "queue_offset": "half_queue_offset",
 }  # fmt: skip
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class StreamingApplier(Applier):
-    """Write an epoch whose messages are too large for the driver as streams, without Spark.
+    """Write an epoch into a lake whose appends wait.
 
-    `source`: where half and schedule records stand, with all that is heavy.
+    `source`: where half and schedule records stand, with all that is heavy; `is_heavy`: the batch
+    has its messages without it.
     """
 
     source: Tables
-    lake: StagedLake
+    is_heavy: bool = False
 
-    def _land_by_spark(self, kind: str, records: Any, rows: int) -> None:
-        named = self.batch.rows(kind).select(["queue_id", "queue_offset"])
-        pieces = (
-            to_rows(piece, schemas.HALF, epoch=self.plan.epoch) for piece in self._read(kind, named)
-        )
-        self.lake.append_stream(kind, pieces, self.plan.epoch)
+    def land(self, pool: ThreadPoolExecutor) -> list[Future[None]]:
+        """Start landing half and schedule records."""
+        kinds = [kind for kind in (HALF, SCHEDULE) if self.batch.rows(kind).num_rows]
+        return [pool.submit(self._land, kind) for kind in kinds]
+
+    def _land(self, kind: str) -> None:
+        rows, epoch = self.batch.rows(kind), self.plan.epoch
+        if not self.is_heavy:
+            self.append(kind, to_rows(rows, schemas.HALF, epoch=epoch))
+            return
+        named = rows.select(["queue_id", "queue_offset"])
+        pieces = (to_rows(piece, schemas.HALF, epoch=epoch) for piece in self._read(kind, named))
+        self._append_stream(kind, pieces)
+
+    def _append_stream(self, table: str, pieces: Iterator[pa.Table]) -> None:
+        cast(StagedLake, self.lake).append_stream(table, pieces, self.plan.epoch)
+
+    def deliver(
+        self, decision: Decision, landed: list[Future[None]], pool: ThreadPoolExecutor
+    ) -> list[Future[None]]:
+        """Start writing messages, one append a topic."""
+        topics = decision.state.topics
+        numbers = zip(topics["topic"].to_pylist(), topics["table_id"].to_pylist(), strict=True)
+        placements = decision.placements
+        return [
+            pool.submit(
+                self._write_messages, f"topics/{number}",
+                placements.filter(pc.equal(placements["topic"], topic)),
+            )
+            for topic, number in numbers
+            if topic in set(pc.unique(placements["topic"]).to_pylist())
+        ]  # fmt: skip
+
+    def _write_messages(self, table: str, placements: pa.Table) -> None:
+        messages = None if self.is_heavy else self._in_memory(placements)
+        if messages is None:
+            self._append_stream(table, self._streamed(placements))
+        else:
+            self.append(table, messages)
+
+    def _in_memory(self, placements: pa.Table) -> pa.Table | None:
+        """Put messages together in the order of their places; None when they are too large."""
+        parts, size = [], 0
+        for source in pc.unique(placements["source"]).to_pylist():
+            places = placements.filter(pc.equal(placements["source"], source))
+            here = self.batch.rows(source)
+            is_new = pc.is_in(coordinates(places), value_set=coordinates(here))
+            found = [to_rows(here, schemas.HALF)] if pc.any(is_new).as_py() else []
+            for batch in self._older(source, places.filter(pc.invert(is_new))):
+                size += batch.nbytes
+                if size > BYTES_MAX:
+                    return None
+                found.append(to_rows(pa.Table.from_batches([batch]), schemas.HALF))
+            messages = pa.concat_tables([schemas.HALF.empty_table(), *found])
+            at = pc.index_in(coordinates(places), value_set=coordinates(messages))
+            if at.null_count:
+                raise not_there(self.plan.epoch, source, places.num_rows, at.null_count)
+            when = self.plan.epoch, self.plan.epoch_at
+            parts.append(topic_rows(messages.take(at), places, *when))
+        rows = pa.concat_tables(parts)
+        return rows.sort_by([("queue_id", "ascending"), ("queue_offset", "ascending")])
+
+    def _older(self, source: str, named: pa.Table) -> Iterator[pa.RecordBatch]:
+        if named.num_rows:
+            yield from read_messages(
+                self.lake, source, named, schemas.HALF.names, self.plan.epoch,
+                self._due() if source == SCHEDULE else None, self.lake.opened,
+            )  # fmt: skip
+
+    def _streamed(self, placements: pa.Table) -> Iterator[pa.Table]:
+        """Give the messages in their places, piece by piece."""
+        for source in pc.unique(placements["source"]).to_pylist():
+            of_source = placements.filter(pc.equal(placements["source"], source))
+            places = Places(of_source)
+            for piece in self._read(source, of_source.select(["queue_id", "queue_offset"])):
+                yield topic_rows(piece, places.of(piece), self.plan.epoch, self.plan.epoch_at)
 
     def _read(self, kind: str, named: pa.Table) -> Iterator[pa.Table]:
         there = self.source.dataset(kind).schema.names
@@ -53,20 +133,9 @@ class StreamingApplier(Applier):
             rows = pa.Table.from_batches([batch])
             yield rows if len(fresh) == rows.num_rows else rows.take(pa.array(fresh, pa.int64()))
 
-    def _by_spark(self, new: pa.Table, old: pa.Table) -> Any:
-        """Give the messages in their places, piece by piece."""
-        places = pa.concat_tables([new, old])
-        for kind in pc.unique(places["source"]).to_pylist():
-            of_kind = places.filter(pc.equal(places["source"], kind))
-            for piece in self._read(kind, of_kind.select(["queue_id", "queue_offset"])):
-                yield self._placed(piece, of_kind)
 
-    def _write(self, table: str, rows: Any, count: int) -> None:
-        self.lake.append_stream(table, rows, self.plan.epoch)
-
-
-@dataclass(frozen=True)
-class NarrowApplier(Applier):
+@dataclass(frozen=True, kw_only=True)
+class NarrowApplier(StreamingApplier):
     """Write what was decided and where messages go, without the messages."""
 
     def _write_messages(self, table: str, placements: pa.Table) -> None:

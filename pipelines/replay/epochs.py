@@ -13,11 +13,12 @@ from checker.frames import RULE_VERSION, Parameters
 from checker.sql import run
 from pipelines.apply import Applier
 from pipelines.ask import ATTEMPTS
+from pipelines.batch import Batch
 from pipelines.epoch import Epochs, EpochSettings, Steps, plan_limits
-from pipelines.gather import Batch
 from pipelines.replay.apply import StreamingApplier
 from pipelines.replay.source import Chunk, Source
 from pipelines.restore import restore
+from pipelines.sizes import Sizes
 from storage.epochs import Plan, Progress, read_progress
 from storage.errors import LakeError
 from storage.kafka_rows import WireLimits
@@ -66,12 +67,13 @@ class ReplayedEpochs(Epochs):
     def __init__(
         self, lake: StagedLake, limits: WireLimits, messages: Tables, asker: RecordedAsker
     ) -> None:
-        settings = EpochSettings(Parameters(), limits, 1, {}, "replay")
+        settings = EpochSettings(Parameters(), limits, 1, {}, "replay", Sizes(1))
         super().__init__(NOTHING, lake, NOTHING, asker, settings, lambda: 0)
         self.limits = limits
         self._messages = messages
         self._recorded = asker
         self._takes_snapshot = False
+        self._is_heavy = False
 
     @classmethod
     def over(cls, source: Source, lake: StagedLake) -> ReplayedEpochs:
@@ -132,12 +134,14 @@ class ReplayedEpochs(Epochs):
         self._takes_snapshot = takes_snapshot
         if not is_planned:
             self._log.plan(plan)
-        batch = Batch(NOTHING, dict(records), NOTHING if is_heavy else None)
-        self._finish(plan, batch, Steps())
+        self._is_heavy = is_heavy
+        self._finish(plan, Batch(dict(records)), Steps())
 
-    def _applier(self, plan: Plan, batch: Batch, topics: Mapping[str, str]) -> Applier:
-        lake = cast(StagedLake, self._lake)
-        return StreamingApplier(lake, plan, batch, topics, self._due_since(), self._messages)
+    def _applier(self, plan: Plan, batch: Batch) -> Applier:
+        return StreamingApplier(
+            self._lake, plan, batch, self._deliverer, self._settings.sizes,
+            self._due_since(), source=self._messages, is_heavy=self._is_heavy,
+        )  # fmt: skip
 
     def _is_snapshot_due(self, plan: Plan) -> bool:
         return self._takes_snapshot

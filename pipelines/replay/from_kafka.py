@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING
 from pipelines.clock import EpochClock
 from pipelines.epoch import Epochs, EpochSettings
 from pipelines.errors import StartError
-from pipelines.gather import kafka_records
 from pipelines.jvm_lock import JvmLock
 from pipelines.kafka_options import spark_options
 from pipelines.kafka_topics import KafkaTopics, Place
+from pipelines.land import kafka_records
 from pipelines.replay.archive import EPOCH_RECORDS
 from pipelines.replay.epochs import RecordedAsker
 from pipelines.replay.new_lake import Identity, Rebuilt, added
@@ -107,13 +107,7 @@ def land(
         lake,
         kafka,
         RecordedAsker(),
-        EpochSettings(
-            parameters=settings.parameters(),
-            limits=settings.wire_limits(),
-            snapshot_epochs=settings.lake.pending_snapshot_epochs,
-            kafka_options=spark_options(settings.kafka),
-            owner=owner,
-        ),
+        EpochSettings.of(settings, owner, spark),
         clock.now_ms,
     )
     try:

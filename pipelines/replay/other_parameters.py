@@ -19,8 +19,8 @@ from checker.frames import Parameters
 from checker.sql import run
 from pipelines.apply import Applier
 from pipelines.ask import ATTEMPTS
+from pipelines.batch import Batch
 from pipelines.epoch import plan_limits, plan_parameters
-from pipelines.gather import Batch
 from pipelines.replay.apply import NarrowApplier
 from pipelines.replay.epochs import RecordedAsker, ReplayedEpochs
 from pipelines.replay.progress import Told, told
@@ -144,8 +144,10 @@ class _ImaginedEpochs(ReplayedEpochs):
         self._number = 0
         self._before: Recorded | None = None
 
-    def _applier(self, plan: Plan, batch: Batch, topics: Mapping[str, str]) -> Applier:
-        return NarrowApplier(self._lake, plan, batch, topics, None)
+    def _applier(self, plan: Plan, batch: Batch) -> Applier:
+        return NarrowApplier(
+            self._lake, plan, batch, self._deliverer, self._settings.sizes, None, source=self._lake
+        )
 
     def replay(self, plan: Plan, records: Mapping[str, pa.Table], *_: Any, **__: Any) -> None:
         """Run an epoch under the other parameters, after whatever would have come before it."""

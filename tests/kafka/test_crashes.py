@@ -5,17 +5,15 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
+import pyarrow.compute as pc
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql import SparkSession
 
-from pipelines import apply, gather
-from pipelines.apply import Applier
 from pipelines.ask import Asker
 from pipelines.broker import Broker
 from pipelines.settings import Settings
@@ -69,6 +67,10 @@ IN_ORDER = (
 )
 
 
+def committed(epoch: int) -> pc.Expression:
+    return (pc.field("epoch") == epoch) & (pc.field("state") == "committed")
+
+
 class Crash(BaseException):
     """What a test raises in place of a crash."""
 
@@ -97,7 +99,7 @@ class Watch:
     @contextmanager
     def watching(self, patch: pytest.MonkeyPatch) -> Iterator[Watch]:
         """Wrap all that writes."""
-        append, create, write, ask = Lake.append, Lake.create_table, Applier._write, Asker.ask
+        append, create, add, ask = Lake.append, Lake.create_table, Lake.add_files, Asker.ask
 
         def watched_append(lake: Lake, table: str, rows: Any, epoch: int | None = None) -> Any:
             if rows.num_rows == 0:
@@ -105,8 +107,8 @@ class Watch:
             state = f" {rows['state'][0].as_py()}" if table == "epochs" else ""
             return self.around(f"append {table}{state}", lambda: append(lake, table, rows, epoch))
 
-        def watched_write(applier: Applier, table: str, rows: Any, count: int) -> Any:
-            return self.around(f"write {table}", lambda: write(applier, table, rows, count))
+        def watched_add(lake: Lake, table: str, files: Any, epoch: int) -> Any:
+            return self.around(f"append {table}", lambda: add(lake, table, files, epoch))
 
         with patch.context() as patched:
             patched.setattr(Lake, "append", watched_append)
@@ -115,7 +117,7 @@ class Watch:
                 "create_table",
                 lambda lake, table: self.around(f"create {table}", lambda: create(lake, table)),
             )
-            patched.setattr(Applier, "_write", watched_write)
+            patched.setattr(Lake, "add_files", watched_add)
             patched.setattr(
                 Asker,
                 "ask",
@@ -141,8 +143,6 @@ class Story:
         return Rig(self.spark, self.of(folder))
 
     def of(self, folder: Path) -> Settings:
-        from dataclasses import replace
-
         return replace(self.settings, lake=replace(self.settings.lake, path=str(folder)))
 
     def begin(self, wire: Wire, base_ms: int) -> None:
@@ -286,37 +286,26 @@ def test_a_crash_at_a_write_changes_no_row(
         assert rebuilt.state() == state
 
 
-@pytest.mark.parametrize(
-    ("too_small", "at"),
-    [
-        ((gather, apply), ""),
-        ((gather, apply), "write half"),
-        ((gather, apply), "write topics/2"),
-        ((apply,), ""),
-    ],
-)
-def test_messages_too_large_for_the_driver_are_written_by_spark_to_the_same_rows(
-    story: Story,
-    reference: Reference,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    too_small: tuple[ModuleType, ...],
-    at: str,
+@pytest.mark.parametrize("at", ["", "append half", "append topics/2", "append topics/4"])
+def test_deliveries_by_tasks_of_spark_give_the_same_rows(
+    story: Story, reference: Reference, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: str
 ) -> None:
-    """With the epoch's records in Spark, or only with older halves that do not fit."""
     folder = tmp_path / "lake"
     shutil.copytree(story.folder / "before", folder)
-    for module in too_small:
-        monkeypatch.setattr(module, "DRIVER_BYTES_MAX", 0)
-    watch = Watch(at, "crash after")
-    with story.rig(folder) as rig:
+    settings = story.of(folder)
+    by_tasks = replace(settings, stream=replace(settings.stream, deliveries="executors"))
+    with Rig(story.spark, by_tasks) as rig:
         rig.start()
-        with watch.watching(monkeypatch), pytest.raises(Crash) if at else nullcontext():
+        with (
+            Watch(at, "crash after").watching(monkeypatch),
+            pytest.raises(Crash) if at else nullcontext(),
+        ):
             rig.run(story.at(3))
-    assert "write topics/2" in watch.seen or at == "write half"
-    with story.rig(folder) as rig:
+    with Rig(story.spark, by_tasks) as rig:
         rig.start()
         assert rows_of(folder) == reference.rows
+        (row,) = Lake(str(folder)).read("epochs", where=committed(3)).to_pylist()
+        assert at or dict(row["work"])["delivered_tasks"] >= 1
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -44,7 +44,7 @@ def _dies(original: Callable[..., Any], when: str, is_it: Callable[..., bool]) -
 
 POINTS: dict[str, tuple[Any, str, Callable[..., bool]]] = {
     "planned row": (epoch.Lake, "append", lambda lake, table, *_: table == "epochs"),
-    "topic table": (apply.Applier, "_write_messages", lambda *_: True),
+    "topic table": (apply.Applier, "_deliver", lambda *_: True),
     "committed row": (epoch_log, "committed_row", lambda *_: True),
 }
 

@@ -13,13 +13,13 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql import SparkSession
 
-from pipelines import apply, gather
 from pipelines.broker import Broker
 from pipelines.errors import StartError
 from pipelines.kafka_topics import KafkaTopics
 from pipelines.replay import rebuild, verify
 from pipelines.replay.from_kafka import identity_from_kafka, land
 from pipelines.settings import Settings
+from pipelines.sizes import Sizes
 from storage.lake import Lake
 from storage.verify.run import verify as verify_invariants
 from tests.job import settings_for
@@ -63,7 +63,7 @@ class History:
     def die(self, epoch: int, patch: pytest.MonkeyPatch) -> None:
         """Run an epoch that dies at one of its writes, then the start that finishes it."""
         wanted, when = CRASHES[epoch]
-        append = Lake.append
+        append, add_files = Lake.append, Lake.add_files
 
         def crashing(lake: Lake, table: str, rows: Any, epoch: int | None = None) -> int:
             is_it = table == wanted and rows.num_rows > 0
@@ -74,9 +74,15 @@ class History:
                 raise Crash(table)
             return count
 
+        def crashing_files(lake: Lake, table: str, files: Any, epoch: int) -> int:
+            if table == wanted:
+                raise Crash(table)
+            return add_files(lake, table, files, epoch)
+
         with Rig(self.spark, self.settings) as rig, patch.context() as patched:
             rig.start()
             patched.setattr(Lake, "append", crashing)
+            patched.setattr(Lake, "add_files", crashing_files)
             with pytest.raises(Crash, match=wanted):
                 rig.run(self.at(epoch))
         with Rig(self.spark, self.settings) as rig:
@@ -118,9 +124,8 @@ def _tell(history: History, wire: Wire, patch: pytest.MonkeyPatch) -> None:
         wire.end(COMMIT, wire.half("odd", 1, topic="odd", REAL_QID="77"), queue=1)
         wire.end(COMMIT, wire.half("plain", 1, bytes(range(256)), colour="red"), queue=1)
         wire.send(kafka.half_topic, 0, b"raw", [("x", b"\xff")], key=b"k")
-        with patch.context() as patched:  # this epoch's messages are written by Spark
-            for module in (gather, apply):
-                patched.setattr(module, "DRIVER_BYTES_MAX", 0)
+        with patch.context() as patched:  # this epoch's messages are delivered by tasks of Spark
+            patched.setattr(Sizes, "delivery_tasks", lambda *_: 2)
             rig.run(history.at(1))
     wire.end(ROLLBACK, wire.half("back", 1), queue=1)
     wire.end(COMMIT, wire.half("delayed", 1, b"later", DELAY="3"), queue=1)

@@ -1,6 +1,6 @@
 """Decoding: every record is one row; what cannot be read has its reason and is kept raw.
 
-In the driver, and in Spark for an epoch that is too large for it: both give the same rows.
+By itself, and in the tasks of Spark that land records: the rows that come back, and the files.
 """
 
 from __future__ import annotations
@@ -8,12 +8,12 @@ from __future__ import annotations
 import datetime as dt
 import random
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 from chispa import assert_df_equality
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -25,9 +25,12 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from pipelines.gather import read_batch
-from storage.kafka_arrow import RECORDS, decode_rows
-from storage.kafka_rows import ADMIN, HALF, OP, SCHEDULE, WireLimits, decode
+from pipelines.land import land
+from storage.kafka_arrow import decode_rows
+from storage.kafka_rows import ADMIN, HALF, KINDS, OP, SCHEDULE, WireLimits
+from storage.lake import Lake
+from storage.land import HEAVY, Landing
+from tests.plain_decoder import plain_row
 from txlake import protocol as p
 
 Header = tuple[str, bytes | None]
@@ -74,24 +77,40 @@ def _records(spark: SparkSession, records: list[Record]):  # type: ignore[no-unt
     return spark.createDataFrame(rows, RECORD_FIELDS)
 
 
-@pytest.fixture(params=["in Spark", "in the driver"])
-def decoded(request: pytest.FixtureRequest, spark: SparkSession) -> Decode:
-    """Give one of the two decoders. Output: RECORDS as plain rows; maps as lists of pairs."""
+@pytest.fixture(params=["by tasks", "by itself"])
+def decoded(request: pytest.FixtureRequest, spark: SparkSession, tmp_path: Path) -> Decode:
+    """Give one of the two ways. Output: RECORDS as plain rows; maps as lists of pairs."""
 
     def run(*records: Record) -> list[dict[str, Any]]:
-        return _rows(spark, list(records), in_spark=request.param == "in Spark")
+        frame = _records(spark, list(records))
+        if request.param == "by tasks":
+            return _landed(frame, tmp_path / "lake")
+        rows: list[dict[str, Any]] = decode_rows(frame.toArrow(), LIMITS).to_pylist()
+        return rows
 
     return run
 
 
-def _rows(spark: SparkSession, records: list[Record], in_spark: bool) -> list[dict[str, Any]]:
-    frame = _records(spark, records)
-    if in_spark:
-        rows = decode(frame, LIMITS).orderBy("queue_offset").toArrow()
-        rows = pa.table([rows[f.name].cast(f.type) for f in RECORDS], schema=RECORDS)
-    else:
-        rows = decode_rows(frame.toArrow(), LIMITS)
-    return rows.to_pylist()
+def _landed(frame: DataFrame, path: Path, tasks: int = 2) -> list[dict[str, Any]]:
+    """Land records and put together again what came back and what was written."""
+    lake = Lake(str(path))
+    for kind in (HALF, SCHEDULE):
+        lake.create_table(kind)
+    batch = land(frame, Landing(lake.place, 1, LIMITS), tasks)
+    rows = []
+    for kind in KINDS:
+        lake.add_files(kind, batch.files.get(kind, []), 1)
+        heavy = lake.read(kind).sort_by("queue_offset") if kind in (HALF, SCHEDULE) else None
+        for place, row in enumerate(batch.rows(kind).to_pylist()):
+            rows.append(row)
+            if heavy is not None:
+                assert not any(row[name] for name in HEAVY), "no body comes to the driver"
+                (written,) = heavy.slice(place, 1).to_pylist()
+                assert written.pop("epoch") == 1
+                named = {name: row[name] for name in written if name not in HEAVY}
+                assert {name: written[name] for name in named} == named
+                row |= written
+    return sorted(rows, key=lambda row: int(row["queue_offset"]))
 
 
 def _half(changes: dict[str, bytes | None] | None = None) -> list[Header]:
@@ -324,22 +343,24 @@ def test_a_long_operation_is_read(decoded: Decode) -> None:
     assert row["half_offsets"] == list(offsets)
 
 
-def test_what_the_driver_decodes_is_what_spark_decodes(spark: SparkSession) -> None:
-    frame = _records(spark, [record[:3] for record in VERDICTS])
-    wanted = decode(frame, LIMITS).select(RECORDS.names)
-    found = spark.createDataFrame(decode_rows(frame.toArrow(), LIMITS), wanted.schema)
-    assert_df_equality(found, wanted, ignore_nullable=True)
-
-
-def test_ticks_are_no_records(spark: SparkSession) -> None:
+def test_ticks_are_no_records(spark: SparkSession, tmp_path: Path) -> None:
     ticks = spark.createDataFrame([(None,) * len(RECORD_FIELDS)], RECORD_FIELDS)
-    assert decode(ticks, LIMITS).count() == 0
-    assert read_batch(ticks, 0, LIMITS).by_kind == {}
+    batch = land(ticks, Landing(Lake(str(tmp_path)).place, 1, LIMITS), 1)
+    assert (batch.by_kind, batch.files, list(tmp_path.iterdir())) == ({}, {}, [])
 
 
-def test_spark_gives_every_column(spark: SparkSession) -> None:
-    columns = decode(_records(spark, []), LIMITS).columns
-    assert set(RECORDS.names) <= set(columns)
+def test_landed_rows_are_the_same_in_any_number_of_tasks_and_files(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    def landed(tasks: int) -> DataFrame:
+        return spark.createDataFrame(
+            Lake(str(tmp_path / str(tasks))).read("half").sort_by("queue_offset")
+        )
+
+    records = [record[:3] for record in VERDICTS] * 50
+    for tasks in (1, 4):
+        _landed(_records(spark, records).repartition(tasks), tmp_path / str(tasks), tasks)
+    assert_df_equality(landed(1), landed(4), ignore_nullable=True)
 
 
 VALUES = (
@@ -349,7 +370,7 @@ VALUES = (
 )  # fmt: skip
 
 
-def test_both_decoders_give_the_same_rows_for_random_records(spark: SparkSession) -> None:
+def test_random_records_are_decoded_as_plain_python_reads_the_protocol(spark: SparkSession) -> None:
     rng = random.Random(7)
     names = [*p.HALF_HEADERS, *p.OP_HEADERS, *p.ADMIN_HEADERS, *p.CHECK_HEADERS, "user", "other"]
     records: list[Record] = []
@@ -360,7 +381,11 @@ def test_both_decoders_give_the_same_rows_for_random_records(spark: SparkSession
             headers.insert(rng.randrange(len(headers) + 1), header)
         topic = rng.choice(list(LIMITS.topics.values()))
         records.append((topic, rng.choice(VALUES), headers if rng.random() > 0.02 else None))
-    in_spark, in_driver = (_rows(spark, records, in_spark) for in_spark in (True, False))
-    for record, wanted, found in zip(records, in_spark, in_driver, strict=True):
-        assert found == wanted, record
-    assert len({row["error"] for row in in_driver}) == len({verdict[3] for verdict in VERDICTS})
+    decoded = decode_rows(_records(spark, records).toArrow(), LIMITS).to_pylist()
+    for offset, (record, found) in enumerate(zip(records, decoded, strict=True)):
+        place = {
+            "queue_id": 3, "queue_offset": offset, "raw_key": b"key",
+            "stored_at": STORED_AT.replace(tzinfo=dt.timezone.utc),
+        }  # fmt: skip
+        assert found == plain_row(*record, LIMITS) | place, record
+    assert len({row["error"] for row in decoded}) == len({verdict[3] for verdict in VERDICTS})

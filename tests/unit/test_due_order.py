@@ -18,15 +18,18 @@ from checker import touched
 from checker.delay import admit_schedules
 from checker.frames import DELAYED, NEW_SCHEDULES, PLACEMENTS, Parameters
 from pipelines.apply import Applier
-from pipelines.gather import Batch
+from pipelines.batch import Batch
+from pipelines.deliver import Deliverer
+from pipelines.sizes import Sizes
 from storage import row_groups
+from storage.deliver import Delivery
 from storage.epochs import Plan, Range
 from storage.errors import LakeError
 from storage.file_order import DUE_GROUP_ROWS
 from storage.lake import Lake
 from storage.merge import files_of, merge
 from storage.messages import read_messages, touched_ranges
-from storage.recent import coordinates
+from storage.places import coordinates
 from storage.row_groups import Wanted, pruned
 from storage.rows import to_rows
 from storage.schemas import SCHEDULE
@@ -244,10 +247,9 @@ def test_a_due_message_that_is_not_there_stops_the_epoch(lake: Lake) -> None:
     lake.create_table("topics/1")
     rows = spread(random.Random(7), 10)
     land(lake, [row for row in rows if row["queue_offset"] != 8], 1)
-    topics = {"half": "halves", "schedule": "schedules"}
     ranges = (Range("schedules", 4, 10, 10, 10),)
     plan = Plan(2, START_AT, {}, {}, ranges, "cluster", {}, {}, {}, "test", 1)
-    applier = Applier(lake, plan, Batch(NO_SPARK, {}), topics, START_AT)
+    applier = Applier(lake, plan, Batch(), Deliverer(None), Sizes(1), START_AT)
     place = {"topic": "orders", "real_topic": "orders", "real_queue_id": 0, "real_queue_offset": 0,
              "source": "schedule", "queue_id": 4, "asked_queue_id": None,
              "reason": None}  # fmt: skip
@@ -255,9 +257,14 @@ def test_a_due_message_that_is_not_there_stops_the_epoch(lake: Lake) -> None:
         pa.Table.from_pylist([{**place, "queue_offset": offset}], schema=PLACEMENTS)
         for offset in (9, 8)
     )
+
+    def delivery(placements: pa.Table) -> Delivery:
+        tables = {"orders": "topics/1"}
+        return Delivery(lake.place, 2, START_AT, placements, tables, (START_AT, START_AT))
+
     with pytest.raises(LakeError, match="1 of them are not there"):
-        applier._write_messages("topics/1", gone)
-    applier._write_messages("topics/1", there)
+        applier._deliver(delivery(gone), [])
+    applier._deliver(delivery(there), [])
     assert lake.read("topics/1", ["body"])["body"].to_pylist() == [b"4:9"]
 
 

@@ -11,10 +11,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from pipelines import apply
 from pipelines.epoch import plan_limits, plan_parameters
 from pipelines.errors import StartError
-from pipelines.replay import archive, rebuild, source, verify
+from pipelines.replay import apply, archive, rebuild, source, verify
 from pipelines.replay.archive import Archive
 from pipelines.replay.new_lake import Identity, fill
 from storage.epochs import read_progress
@@ -151,7 +150,7 @@ class TestFiles:
     ) -> None:
         if is_streamed:
             monkeypatch.setattr(archive, "CHUNK_BYTES", 1)
-            monkeypatch.setattr(apply, "DRIVER_BYTES_MAX", 0)
+            monkeypatch.setattr(apply, "BYTES_MAX", 0)
         new, files = tmp_path / "new", tmp_path / "files"
         done = fill(str(new), self._archive(sound_lake, files, (1, 2), (2, LAST)), identity)
         landed = Lake(str(new)).read("half", ["queue_id", "queue_offset", "body"])

@@ -1,0 +1,76 @@
+"""The records of an epoch, as the driver has them: what decides is here, what is heavy is not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from checker.columns import places
+from storage.data_files import DataFile
+from storage.kafka_arrow import RECORDS
+
+_OFFSET_ORDER = [("queue_id", "ascending"), ("queue_offset", "ascending")]
+
+
+@dataclass
+class Batch:
+    """An epoch's records, by kind.
+
+    `files`: what was written of them and is to be committed, by table; the messages among the
+    records then lack what is heavy (`storage.land.HEAVY`). `tasks`: how many have landed them.
+    """
+
+    by_kind: dict[str, pa.Table] = field(default_factory=dict)
+    files: Mapping[str, list[DataFile]] = field(default_factory=dict)
+    tasks: int = 0
+
+    @classmethod
+    def of(
+        cls, parts: Iterable[pa.Table], files: Mapping[str, list[DataFile]], tasks: int
+    ) -> Batch:
+        """Put together what tasks handed back. Input: RECORDS."""
+        return cls(_by_kind(parts), files, tasks)
+
+    @property
+    def landed_bytes(self) -> int:
+        """Return how large the messages are that were landed, as Arrow counts it."""
+        return sum(file.row_bytes for files in self.files.values() for file in files)
+
+    def add(self, kind: str, rows: list[dict[str, Any]]) -> None:
+        """Add rows that the micro-batch did not bring."""
+        if rows:
+            self.add_table(
+                pa.Table.from_pylist([{**row, "kind": kind} for row in rows], schema=RECORDS), kind
+            )
+
+    def add_table(self, rows: pa.Table, kind: str) -> None:
+        """Add rows of one kind. Input: RECORDS."""
+        self.by_kind[kind] = pa.concat_tables([self.rows(kind), rows]).sort_by(_OFFSET_ORDER)
+
+    def rows(self, kind: str) -> pa.Table:
+        """Give the rows of one kind, in offset order. Output: RECORDS."""
+        return self.by_kind.get(kind, RECORDS.empty_table())
+
+
+def _by_kind(parts: Iterable[pa.Table]) -> dict[str, pa.Table]:
+    """Give rows by kind, in offset order. Most parts are pieces of one partition, in order."""
+    found: dict[str, list[pa.Table]] = {}
+    for part in parts:
+        kinds = pc.unique(part["kind"]).to_pylist()
+        for kind in kinds:
+            rows = part if len(kinds) == 1 else part.filter(pc.equal(part["kind"], kind))
+            found.setdefault(kind, []).append(rows)
+    return {kind: _in_offset_order(pieces) for kind, pieces in found.items()}
+
+
+def _in_offset_order(pieces: list[pa.Table]) -> pa.Table:
+    rows = pa.concat_tables(sorted(pieces, key=lambda piece: int(places(piece)[0])))
+    rows = rows.combine_chunks()
+    if (np.diff(places(rows)) > 0).all():
+        return rows
+    return rows.take(pa.array(np.argsort(places(rows), kind="stable")))

@@ -1,0 +1,60 @@
+"""Deliver an epoch's messages: few by the driver itself, many by the tasks of a Spark job."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from checker.columns import places
+from pipelines.land import described
+from storage.deliver import Delivery, Files, LandedFiles, deliver, together
+from storage.lake import Lake
+from storage.messages import touched_ranges
+from storage.tasks import deliver_task
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@dataclass(frozen=True)
+class Deliverer:
+    """Where deliveries run. `spark` is None where there is none."""
+
+    spark: SparkSession | None
+
+    def deliver(self, lake: Lake, delivery: Delivery, tasks: int) -> Files:
+        """Write messages into files of their topics' tables; who commits them is the caller.
+
+        Input: in how many tasks; 0: in the driver. The rows are the same.
+        Errors: LakeError when a message is not there.
+        """
+        if self.spark is None or tasks == 0:
+            return deliver(delivery, lake, lake.opened)
+        landed = LandedFiles(lake.place, _files(lake, delivery.placements))
+        slices = [(part, landed) for part in _sliced(delivery, tasks)]
+        with described(self.spark, f"epoch {delivery.epoch}: deliver, {len(slices)} tasks"):
+            context = self.spark.sparkContext
+            return together(context.parallelize(slices, len(slices)).map(deliver_task).collect())
+
+
+def _files(lake: Lake, placements: pa.Table) -> Mapping[str, list[str]]:
+    """Name the files in which messages may stand, by the statistics of the log."""
+    found = {}
+    for source in pc.unique(placements["source"]).to_pylist():
+        named = placements.filter(pc.equal(placements["source"], source))
+        fragments = lake.dataset(source).get_fragments(touched_ranges(named))
+        found[source] = [fragment.path for fragment in fragments]
+    return found
+
+
+def _sliced(delivery: Delivery, tasks: int) -> list[Delivery]:
+    """Cut a delivery where its messages were landed, so that a file is read by one or two tasks."""
+    placements = delivery.placements
+    order = np.lexsort((places(placements), np.array(placements["source"].to_pylist())))
+    parts = np.array_split(order, tasks)
+    return [replace(delivery, placements=placements.take(pa.array(p))) for p in parts if len(p)]
