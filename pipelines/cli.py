@@ -79,6 +79,7 @@ def run_job(conf: str) -> None:
 for command in (
     *cli_setup.COMMANDS,
     cli_submit.spark_submit,
+    cli_submit.environment,
     *cli_tx.COMMANDS,
     *cli_admin.COMMANDS,
     cli_maintain.maintain,

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING
 
 from pipelines.ask import Asker
 from pipelines.clock import EpochClock
+from pipelines.cluster import require_seen
 from pipelines.epoch import Epochs, EpochSettings
 from pipelines.errors import ClockError, JobError, KafkaAwayError, StartError, StorageError
 from pipelines.jvm_lock import JvmLock
@@ -104,6 +105,7 @@ class Driver:
             jvm_lock = JvmLock(spark, lake.path)
             try:
                 lake.create(dt.datetime.now(dt.timezone.utc))
+                require_seen(spark, lake.place)
                 self._run(spark, lake)
             finally:
                 jvm_lock.release()

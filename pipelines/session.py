@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipelines.class_archive import archive_options
+from pipelines.cluster import cluster_conf
 from pipelines.java import java_home
 from storage.jars import spark_jars
 
@@ -33,8 +34,8 @@ def start_session(
 
     Input: `settings` win over conf/spark-defaults.conf; `lock_fds` are inherited by the JVM, so
     that a lock on them is free only when both processes are dead.
-    Errors: JavaError, JarError. `spark.jars` and driver options count only for the first session
-    of a process.
+    Errors: JavaError, JarError; StartError for a master that is not known here. `spark.jars` and
+    driver options count only for the first session of a process.
     """
     from pyspark import SparkConf, SparkContext
     from pyspark.java_gateway import launch_gateway
@@ -51,10 +52,12 @@ def start_session(
         class_path = ":".join(str(path) for path in spark_jars())
         # On the class path from the start: `spark.jars` would copy each jar for the session.
         conf.set("spark.driver.extraClassPath", class_path)
-        conf.set("spark.executor.extraClassPath", class_path)
         conf.set("spark.driver.extraJavaOptions", java_options())
         conf.setIfMissing("spark.master", "local[2]")
         for key, value in defaults().items():
+            conf.set(key, value)
+        master = (settings or {}).get("spark.master", "local[2]")
+        for key, value in cluster_conf(master).items():
             conf.set(key, value)
     for key, value in (settings or {}).items():
         conf.set(key, value)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import json
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -11,6 +13,7 @@ from pyspark.sql import SparkSession
 
 from pipelines.broker import Broker
 from pipelines.session import java_options, start_session
+from tests.cluster import CLUSTER_VARIABLE
 
 _NUMBERS = itertools.count(1)
 _REAL = Path(__file__).parent / "kafka", Path(__file__).parent / "spark"
@@ -47,6 +50,7 @@ def spark() -> Iterator[SparkSession]:
     # With it alone the JVM keeps room for 48 MB of code, which a whole run fills.
     few_compilers = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
     quick = {"spark.driver.extraJavaOptions": f"{java_options()} {few_compilers}"}
+    quick |= json.loads(os.environ.get(CLUSTER_VARIABLE, "{}"))
     session = start_session("tests", quick)
     yield session
     session.stop()

@@ -1,0 +1,125 @@
+"""Run on a cluster: what executors need, where the driver is found, and whether they see the lake.
+
+On a local master nothing of this is needed: executors are the driver's own JVM.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import socket
+import tarfile
+import uuid
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import pyarrow.fs as pa_fs
+
+from pipelines.errors import StartError
+from storage.data_files import LakePlace
+from storage.jars import spark_jars
+from storage.probe import answer_probe
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+# What our tasks import; our own packages go by --py-files.
+_DISTRIBUTIONS: Final = ("pyarrow", "numpy", "deltalake", "arro3-core", "confluent-kafka")
+_PROBES = 8  # tasks an executor, so that each of them gets some
+_ENVIRONMENT = "environment"  # the folder of the archive on a node
+
+
+def is_local(master: str) -> bool:
+    """Return whether executors run in the driver's JVM; not so in a `local-cluster`."""
+    return master == "local" or master.startswith("local[")
+
+
+def cluster_conf(master: str, driver_host: str | None = None) -> dict[str, str]:
+    """Return Spark's settings that a cluster master needs; nothing for a local one.
+
+    Input: where executors reach the driver; None: the address from which it reaches the master.
+    Errors: StartError when the master's host is not known here; JarError.
+    """
+    if is_local(master):
+        return {}
+    return {
+        "spark.driver.host": driver_host or _address_towards(master),
+        "spark.driver.bindAddress": "0.0.0.0",  # noqa: S104
+        "spark.jars": ",".join(map(str, spark_jars())),
+    }
+
+
+def environment_conf(archive: str) -> dict[str, str]:
+    """Return Spark's settings for executors that take their packages from an archive."""
+    return {
+        "spark.archives": f"{archive}#{_ENVIRONMENT}",
+        "spark.executorEnv.PYTHONPATH": _ENVIRONMENT,
+    }
+
+
+def _address_towards(master: str) -> str:
+    if not master.startswith("spark://"):
+        return socket.getfqdn()
+    host, _, port = master.removeprefix("spark://").split(",")[0].rpartition(":")
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            probe.connect((host, int(port)))  # sends nothing
+            return str(probe.getsockname()[0])
+    except (OSError, ValueError) as error:
+        raise StartError(
+            f"the master {master}: {error}; write spark://HOST:PORT, and --driver-host where "
+            "executors reach this machine"
+        ) from error
+
+
+def write_environment(path: Path) -> Path:
+    """Write the native packages that executors need into an archive for `spark.archives`.
+
+    It is for nodes with the same platform and the same minor version of Python as here.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(path, "w:gz", compresslevel=1) as archive:
+        for file, name in sorted(_files()):
+            archive.add(file, name, recursive=False)
+    return path
+
+
+def _files() -> Iterator[tuple[str, str]]:
+    for distribution in _DISTRIBUTIONS:
+        for file in importlib.metadata.distribution(distribution).files or ():
+            is_code = ".." not in file.parts and "__pycache__" not in file.parts
+            if is_code and not {"tests", "include"} & set(file.parts):
+                yield str(file.locate()), str(file)
+
+
+def require_seen(spark: SparkSession, place: LakePlace) -> None:
+    """Check that executors and the driver see one lake: each finds what the other has written.
+
+    Errors: StartError naming the executor's host.
+    """
+    context = spark.sparkContext
+    if is_local(str(context.master)):
+        return
+    filesystem: pa_fs.FileSystem = place.filesystem("")
+    word = uuid.uuid4().hex
+    folder = f"_probe-{word}"
+    filesystem.create_dir(folder)
+    try:
+        with filesystem.open_output_stream(f"{folder}/driver") as stream:
+            stream.write(word.encode())
+        tasks = max(2, context.defaultParallelism) * _PROBES
+        asked = [(place, folder, word)] * tasks
+        for answer in context.parallelize(asked, tasks).map(answer_probe).collect():
+            _check(place, filesystem, answer)
+    finally:
+        filesystem.delete_dir(folder)
+
+
+def _check(place: LakePlace, filesystem: pa_fs.FileSystem, answer: Mapping[str, str]) -> None:
+    is_there = filesystem.get_file_info(answer["path"]).type == pa_fs.FileType.File
+    if answer["problem"] or not is_there:
+        what = answer["problem"] or "what it writes there the driver does not find"
+        raise StartError(
+            f"the lake {place.path} is not the same place for the executor on {answer['host']}: "
+            f"{what}; name a lake that all nodes see"
+        )

@@ -1,0 +1,175 @@
+"""The job on a real standalone cluster, whose executors have nothing but an archive."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from pipelines.broker import Broker
+from pipelines.cluster import cluster_conf, environment_conf, write_environment
+from storage.lake import Lake
+from storage.verify.run import verify
+from tests.cluster import BARE_PYTHON, CLUSTER_VARIABLE, Cluster
+from tests.job import Job, settings_for, wait_until
+from tests.kafka.test_cli import ROOT, TXLAKE, lock_is_free, process, write_conf
+from tests.wire import Wire
+from txlake.protocol import COMMIT, ROLLBACK
+
+Unique = Callable[[str], str]
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with Cluster(tmp_path_factory.mktemp("cluster")) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_environment(tmp_path_factory.mktemp("environment") / "environment.tar.gz")
+
+
+def submitted(cluster: Cluster, environment: Path, conf: Path) -> list[str]:
+    return [
+        *TXLAKE, "spark-submit", "--conf", str(conf), "--master", cluster.master,
+        "--environment", str(environment), "--python", BARE_PYTHON,
+        "--submit-options", "--executor-memory 600m",
+        "--spark", "spark.task.maxFailures=8",
+    ]  # fmt: skip
+
+
+class Traffic:
+    """Transactions, every fifth rolled back, over three topics; bodies of some KB."""
+
+    def __init__(self, wire: Wire) -> None:
+        self.wire = wire
+        self.committed: list[bytes] = []
+        self._numbers = itertools.count()
+
+    def send(self, count: int) -> None:
+        for number in itertools.islice(self._numbers, count):
+            body = b"%d:" % number + os.urandom(2_000)
+            offset = self.wire.half(f"tx{number}", number % 2, body, topic=f"t{number % 3}")
+            is_back = number % 5 == 4
+            self.wire.end(ROLLBACK if is_back else COMMIT, offset, queue=number % 2)
+            if not is_back:
+                self.committed.append(body)
+
+
+def bodies(job: Job) -> list[bytes]:
+    return [row["body"] for n in range(3) for row in job.messages(f"t{n}")]
+
+
+def kill_one(processes: list[psutil.Process]) -> bool:
+    for chosen in processes[:1]:
+        chosen.send_signal(signal.SIGKILL)
+    return bool(processes)
+
+
+def test_traffic_and_kills_on_a_cluster_lose_nothing_and_double_nothing(
+    broker: Broker, tmp_path: Path, unique: Unique, cluster: Cluster, environment: Path
+) -> None:
+    name = unique("cluster")
+    conf = write_conf(broker, tmp_path, name)
+    conf.write_text(conf.read_text() + 'deliveries = "executors"\n')
+    job = Job(settings_for(broker, tmp_path / "lake", name))
+    job.prepare_topics()
+    traffic = Traffic(Wire(job.settings))
+    log = tmp_path / "job.log"
+    command = submitted(cluster, environment, conf)
+
+    def all_there() -> bool:
+        return len(bodies(job)) >= len(traffic.committed)
+
+    def run_until_delivered(running: subprocess.Popen[bytes], what: str) -> None:
+        def is_met() -> bool:
+            assert running.poll() is None, log.read_text()
+            return all_there()
+
+        wait_until(is_met, what, 120, seen=log.read_text)
+
+    traffic.send(40)
+    with process(command, log) as running:
+        run_until_delivered(running, "the first transactions")
+        victims: list[tuple[str, Callable[[], list[psutil.Process]]]] = [
+            ("a Python worker", cluster.python_workers),
+            ("a worker daemon", cluster.daemons),
+            ("an executor", cluster.executors),
+        ]
+        for what, found in victims:
+            traffic.send(30)
+            wait_until(lambda found=found: kill_one(found()), what, 60, seen=log.read_text)
+            traffic.send(30)
+            run_until_delivered(running, f"all, after {what} was killed")
+        traffic.send(30)
+        for child in psutil.Process(running.pid).children(recursive=True):
+            child.kill()
+        running.kill()
+    wait_until(lambda: lock_is_free(job.lake.path), "the end of the driver", 60)
+    traffic.send(30)
+    with process(command, log) as running:
+        run_until_delivered(running, "all, after the driver was killed")
+        running.send_signal(signal.SIGTERM)
+        running.wait(60)
+    wait_until(lambda: lock_is_free(job.lake.path), "the end of all its processes", 30)
+    assert sorted(bodies(job)) == sorted(traffic.committed)
+    report = verify(Lake(job.lake.path))
+    assert {f.invariant.name: f.rows for f in report.findings if f.violations} == {}
+    work = [dict(row["work"]) for row in job.rows("epochs") if row["state"] == "committed"]
+    assert sum(one["landed_tasks"] for one in work) >= 5
+    assert sum(one["delivered_tasks"] for one in work) >= 5
+
+
+def test_a_lake_that_executors_do_not_see_is_refused_in_one_sentence(
+    broker: Broker, tmp_path: Path, unique: Unique, cluster: Cluster, environment: Path
+) -> None:
+    conf = write_conf(broker, tmp_path, unique("unseen"))
+    here = tmp_path / "here"
+    here.mkdir()
+    # To each process this is a folder in the folder where it runs.
+    conf.write_text(conf.read_text().replace(str(tmp_path / "lake"), "/proc/self/cwd/lake"))
+    log = tmp_path / "job.log"
+    with log.open("wb") as output:
+        done = subprocess.run(
+            submitted(cluster, environment, conf), cwd=here, timeout=180,
+            stdout=output, stderr=subprocess.STDOUT, env={**os.environ, "PYTHONPATH": str(ROOT)},
+        )  # fmt: skip
+    said = log.read_text()
+    assert done.returncode != 0
+    assert "the lake /proc/self/cwd/lake is not the same place for the executor on " in said, said
+    assert "name a lake that all nodes see" in said
+    assert "Traceback (most recent call last)" not in said, said
+    assert not list((here / "lake").glob("_probe-*"))
+
+
+def test_the_vectors_hold_on_a_cluster(cluster: Cluster, environment: Path, tmp_path: Path) -> None:
+    packages = tmp_path / "txlake.zip"
+    from pipelines.cli_submit import write_zip
+
+    write_zip(packages)
+    spark: dict[str, Any] = {
+        "spark.master": cluster.master, **cluster_conf(cluster.master),
+        **environment_conf(str(environment)), "spark.submit.pyFiles": str(packages),
+        "spark.executor.memory": "600m",
+    }  # fmt: skip
+    ours = {key: value for key, value in os.environ.items() if "XDIST" not in key}
+    variables = {**ours, CLUSTER_VARIABLE: json.dumps(spark), "PYSPARK_PYTHON": BARE_PYTHON}
+    began = time.time()
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider",
+         "tests/kafka/test_scenarios_real.py", "--basetemp", str(tmp_path / "vectors")],
+        cwd=ROOT, env=variables, capture_output=True, text=True, timeout=400,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-5_000:] + done.stderr[-3_000:]
+    assert any(path.stat().st_mtime >= began for path in cluster.folder.glob("worker-*/apps/app-*"))
