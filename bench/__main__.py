@@ -33,7 +33,7 @@ _ROOT = Path(__file__).parent.parent
 # In this order: whole systems first; then epochs in this process, whose Spark stays.
 FIGURES = (
     "drain", "exactness", "size_on_disk", "sustained", "latency", "checks", "lateness", "memory",
-    "start_idle", "growth", "mass_check", "backlog", "many_topics", "due_cost",
+    "start_idle", "growth", "mass_check", "backlog", "many_topics", "body_sizes", "due_cost",
 )  # fmt: skip
 
 

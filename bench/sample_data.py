@@ -87,6 +87,7 @@ class Writer:
                 "linger.ms": 20,
                 "batch.size": 1_000_000,
                 "queue.buffering.max.messages": 1_000_000,
+                "message.max.bytes": 2 << 20,
                 "queue.buffering.max.kbytes": 1 << 20,
                 "log_level": 0,
             }
