@@ -37,7 +37,7 @@ class Deliverer:
             return deliver(delivery, lake, lake.opened)
         landed = LandedFiles(lake.place, _files(lake, delivery.placements))
         slices = [(part, landed) for part in _sliced(delivery, tasks)]
-        with described(self.spark, f"epoch {delivery.epoch}: deliver, {len(slices)} tasks"):
+        with described(self.spark, delivery.epoch, "deliver", len(slices)):
             context = self.spark.sparkContext
             return together(context.parallelize(slices, len(slices)).map(deliver_task).collect())
 

@@ -38,7 +38,7 @@ def land(records: DataFrame, landing: Landing, tasks: int) -> Batch:
     landed = kafka.mapInArrow(LandTask(landing), LANDED_IN_SPARK)
     parts: list[pa.Table] = []
     files: defaultdict[str, list[DataFile]] = defaultdict(list)
-    with described(records.sparkSession, f"epoch {landing.epoch}: land, {_count(tasks)}"):
+    with described(records.sparkSession, landing.epoch, "land", tasks):
         for batch in arrow_batches(landed):
             for narrow, written in read_landed(batch):
                 parts.append(narrow)
@@ -48,17 +48,14 @@ def land(records: DataFrame, landing: Landing, tasks: int) -> Batch:
 
 
 @contextmanager
-def described(spark: SparkSession, text: str) -> Iterator[None]:
-    """Let Spark's pages show what the jobs of a block are for."""
-    spark.sparkContext.setJobDescription(text)
+def described(spark: SparkSession, epoch: int, step: str, tasks: int) -> Iterator[None]:
+    """Let Spark's pages show what the job of a block is for."""
+    count = "1 task" if tasks == 1 else f"{tasks} tasks"
+    spark.sparkContext.setJobDescription(f"epoch {epoch}: {step}, {count}")
     try:
         yield
     finally:
         spark.sparkContext.setLocalProperty("spark.job.description", None)  # type: ignore[arg-type]
-
-
-def _count(tasks: int) -> str:
-    return "1 task" if tasks == 1 else f"{tasks} tasks"
 
 
 def read_again(

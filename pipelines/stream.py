@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("txlake.driver")
 
+QUERY_NAME = "txlake"
 _POLL_S = 0.1
 
 
@@ -75,7 +76,8 @@ class Stream:
         """Run the query. Output: why it ended, if nobody stopped it; no epoch runs any more."""
         source = _source(self._spark, self._settings, self._starts)
         query = (
-            source.writeStream.foreachBatch(self._on_batch)
+            source.writeStream.queryName(QUERY_NAME)
+            .foreachBatch(self._on_batch)
             .option("checkpointLocation", str(self._checkpoint))
             .trigger(processingTime=f"{self._settings.stream.trigger_interval_ms} milliseconds")
             .start()

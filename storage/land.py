@@ -32,6 +32,7 @@ _PORTION_BYTES = 16 * 1024 * 1024
 FILE_BYTES: Final = 64 * 1024 * 1024
 # What a task yields: a row a portion. `narrow`: an Arrow stream of RECORDS; `files`: JSON.
 LANDED: Final = pa.schema([("narrow", pa.binary()), ("files", pa.string())])
+_COMPRESSED = pa.ipc.IpcWriteOptions(compression="lz4")  # most columns of a row are null
 LANDED_IN_SPARK: Final = "narrow binary, files string"
 
 
@@ -114,7 +115,7 @@ def _narrow(rows: pa.Table) -> pa.Table:
 
 def _landed(narrow: pa.Table, files: dict[str, DataFile]) -> pa.RecordBatch:
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, RECORDS) as stream:
+    with pa.ipc.new_stream(sink, RECORDS, options=_COMPRESSED) as stream:
         stream.write_table(narrow)
     told = json.dumps({table: asdict(file) for table, file in files.items()})
     return pa.RecordBatch.from_arrays(

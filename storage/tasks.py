@@ -23,12 +23,15 @@ class LandTask:
         """Land records. Input: KAFKA_COLUMNS. Output: LANDED."""
         _settle()
         yield from self.landing(batches)
+        pa.default_memory_pool().release_unused()  # the worker may be idle for a while
 
 
 def deliver_task(part: tuple[Delivery, LandedFiles]) -> Files:
     """Deliver one slice."""
     _settle()
-    return deliver(*part)
+    files = deliver(*part)
+    pa.default_memory_pool().release_unused()
+    return files
 
 
 @functools.cache

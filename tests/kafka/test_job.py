@@ -9,6 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from pipelines.broker import Broker
+from pipelines.stream import QUERY_NAME
 from storage.schemas import PUT
 from tests.job import Job, running, settings_for
 from tests.wire import Wire
@@ -250,6 +251,46 @@ def test_delayed_messages_are_delivered_once_and_never_early(
         assert delayed[("half", 0)] == outcome["decided_at"] + 2_000
         assert outcome["real_queue_offset"] is None
         assert sorted(row["action"] for row in job.rows("deliveries")) == ["DELIVERED"] * 3
+
+
+def test_what_spark_shows_agrees_with_the_lake(
+    broker: Broker, tmp_path: Path, unique: Unique, spark: SparkSession
+) -> None:
+    settings = settings_for(
+        broker, tmp_path / "lake", unique("shown"), stream={"deliveries": "executors"}
+    )
+    with running(settings) as job:
+        wire = Wire(settings)
+        for n in range(7):
+            wire.end(COMMIT, wire.half(f"tx{n}", n % 2), queue=n % 2)
+        job.wait_for(lambda: len(job.messages("orders")) == 7, "seven messages")
+        (query,) = spark.streams.active
+        assert query.name == QUERY_NAME
+
+        def read() -> int:
+            return sum(
+                source["numInputRows"]
+                for progress in query.recentProgress
+                for source in progress["sources"]
+                if "Kafka" in source["description"]
+            )
+
+        def landed() -> int:
+            return sum(len(job.rows(table)) for table in ("half", "op", "schedule", "admin"))
+
+        job.wait_for(lambda: read() == landed() >= 14, "Spark's own count")
+        epochs = {row["epoch"]: dict(row["work"] or ()) for row in job.rows("epochs")
+                  if row["state"] == "committed"}  # fmt: skip
+    store = spark.sparkContext._jsc.sc().statusStore()  # type: ignore[union-attr]
+    jobs = store.jobsList(None)
+    described = [jobs.apply(n).description() for n in range(jobs.size())]
+    texts = {found.get() for found in described if found.isDefined()}
+    for epoch, work in epochs.items():
+        if work["landed_tasks"]:
+            assert f"epoch {epoch}: land, {work['landed_tasks']} tasks" in texts
+        if work["delivered_tasks"]:
+            assert f"epoch {epoch}: deliver, 1 task" in texts
+    assert any(work["landed_tasks"] and work["landed_bytes"] for work in epochs.values())
 
 
 def test_all_messages_of_one_transaction_are_delivered_in_one_epoch(
