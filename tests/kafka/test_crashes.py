@@ -17,6 +17,7 @@ from pyspark.sql import SparkSession
 from pipelines.ask import Asker
 from pipelines.broker import Broker
 from pipelines.settings import Settings
+from storage.errors import OwnerError
 from storage.lake import Lake
 from storage.schemas import TABLES
 from storage.verify.run import verify
@@ -86,10 +87,15 @@ class Watch:
     at: str = ""
     mode: str = ""
     seen: list[str] = field(default_factory=list)
+    take_over: Callable[[], None] | None = None
 
     def around(self, name: str, write: Callable[[], Any]) -> Any:
         self.seen.append(name)
         if name != self.at:
+            return write()
+        if self.take_over is not None:
+            self.at = ""
+            self.take_over()
             return write()
         if self.mode == "crash before":
             raise Crash(name)
@@ -284,6 +290,33 @@ def test_a_crash_at_a_write_changes_no_row(
     with story.rig(folder) as rebuilt:
         assert rebuilt.start() is None
         assert rebuilt.state() == state
+
+
+@pytest.mark.parametrize("write", WRITES)
+def test_a_driver_that_another_has_overtaken_writes_nothing_and_stops(
+    story: Story, reference: Reference, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write: str
+) -> None:
+    """Suspended at a write, while another driver, without a lock, finishes the epoch."""
+    folder = tmp_path / "lake"
+    shutil.copytree(story.folder / "before", folder)
+
+    def take_over() -> None:
+        with story.rig(folder) as other:
+            other.start()
+            story.go_on(other, 3)
+
+    with story.rig(folder) as asleep:
+        asleep.start()
+        watch = Watch(write, take_over=take_over)
+        with watch.watching(monkeypatch), pytest.raises(OwnerError, match=r"^epoch 3 was "):
+            asleep.run(story.at(3))
+    found = rows_of(folder)
+    for table, rows in reference.rows.items():
+        assert found[table] == rows, table
+    with story.rig(folder) as rig:
+        assert rig.start() is None
+        story.go_on(rig, 4)
+    assert rows_of(folder) == reference.later_rows
 
 
 @pytest.mark.parametrize("at", ["", "append half", "append topics/2", "append topics/4"])
