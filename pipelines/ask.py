@@ -13,11 +13,15 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from pipelines.kafka_topics import producer_config
+from storage import schemas
+from storage.epochs import Plan
 from storage.lake import Lake
 from storage.messages import read_messages
+from storage.rows import instant, to_rows
 from txlake import protocol as p
 
 ATTEMPTS = pa.schema(
@@ -52,6 +56,23 @@ class Asks(Protocol):
 
     def ask(self, lake: Lake, due: pa.Table) -> pa.Table:
         """Ask what is due. Input: DUE. Output: ATTEMPTS, one row an attempt."""
+
+
+def ask_once(lake: Lake, asker: Asks, plan: Plan, due: pa.Table) -> pa.Table:
+    """Ask what is due and record each attempt. What is recorded already is what counts.
+
+    Input: DUE. Output: ATTEMPTS.
+    """
+    is_asked = due.num_rows > 0 and lake.holds("checks", plan.epoch)
+    if not is_asked:
+        attempts = asker.ask(lake, due)
+        at = instant(plan.epoch_at)
+        rows = to_rows(attempts, schemas.CHECKS, sent_at=at, epoch=plan.epoch)
+        is_asked = rows.num_rows > 0 and not lake.append("checks", rows, plan.epoch)
+    if is_asked:
+        attempts = lake.read("checks", where=pc.field("epoch") == plan.epoch)
+        lake.count("checks", None)
+    return attempts
 
 
 class Asker:

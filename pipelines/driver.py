@@ -25,7 +25,8 @@ from typing import TYPE_CHECKING
 from pipelines.ask import Asker
 from pipelines.clock import EpochClock
 from pipelines.cluster import require_seen
-from pipelines.epoch import Epochs, EpochSettings
+from pipelines.epoch import Epochs
+from pipelines.epoch_settings import EpochSettings
 from pipelines.errors import ClockError, JobError, KafkaAwayError, StartError, StorageError
 from pipelines.jvm_lock import JvmLock
 from pipelines.kafka_topics import KafkaTopics

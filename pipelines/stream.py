@@ -154,7 +154,7 @@ class Stream:
         for (topic, partition), offset in begins.items():
             wanted = landed.get((topic, partition), offset)
             is_admin = topic == self._settings.kafka.admin_topic
-            if is_admin and epochs.are_own_pings(range(wanted, offset)):
+            if is_admin and epochs.own_pings.are(range(wanted, offset)):
                 continue
             if wanted != offset:
                 raise StartError(

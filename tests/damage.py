@@ -18,7 +18,8 @@ from deltalake import DeltaTable, write_deltalake
 
 from checker.frames import Parameters
 from pipelines.cli import main
-from pipelines.epoch import Epochs, EpochSettings
+from pipelines.epoch import Epochs
+from pipelines.epoch_settings import EpochSettings
 from pipelines.replay.epochs import NOTHING, RecordedAsker
 from pipelines.restore import FRAMES, change_rows
 from pipelines.sizes import Sizes

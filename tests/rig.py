@@ -14,7 +14,8 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from pipelines.ask import Asker
-from pipelines.epoch import Epochs, EpochSettings
+from pipelines.epoch import Epochs
+from pipelines.epoch_settings import EpochSettings
 from pipelines.kafka_options import spark_options
 from pipelines.kafka_topics import KafkaTopics, Place
 from pipelines.land import kafka_records

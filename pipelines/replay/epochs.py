@@ -14,7 +14,8 @@ from checker.sql import run
 from pipelines.apply import Applier
 from pipelines.ask import ATTEMPTS
 from pipelines.batch import Batch
-from pipelines.epoch import Epochs, EpochSettings, Steps, plan_limits
+from pipelines.epoch import Epochs, Steps
+from pipelines.epoch_settings import EpochSettings, plan_limits
 from pipelines.replay.apply import StreamingApplier
 from pipelines.replay.source import Chunk, Source
 from pipelines.restore import restore

@@ -14,7 +14,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from pipelines.clock import EpochClock
-from pipelines.epoch import Epochs, EpochSettings
+from pipelines.epoch import Epochs
+from pipelines.epoch_settings import EpochSettings
 from pipelines.errors import StartError
 from pipelines.jvm_lock import JvmLock
 from pipelines.kafka_options import spark_options

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 import pyarrow as pa
 
 from checker.frames import RULE_VERSION, Parameters
-from pipelines.epoch import plan_limits, plan_parameters
+from pipelines.epoch_settings import plan_limits, plan_parameters
 from pipelines.errors import StartError
 from pipelines.replay.archive import Archive, Cut, Place
 from pipelines.replay.epochs import RecordedAsker, ReplayedEpochs

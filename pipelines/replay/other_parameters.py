@@ -20,7 +20,7 @@ from checker.sql import run
 from pipelines.apply import Applier
 from pipelines.ask import ATTEMPTS
 from pipelines.batch import Batch
-from pipelines.epoch import plan_limits, plan_parameters
+from pipelines.epoch_settings import plan_limits, plan_parameters
 from pipelines.replay.apply import NarrowApplier
 from pipelines.replay.epochs import RecordedAsker, ReplayedEpochs
 from pipelines.replay.progress import Told, told

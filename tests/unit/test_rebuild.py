@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from pipelines.epoch import plan_limits, plan_parameters
+from pipelines.epoch_settings import plan_limits, plan_parameters
 from pipelines.errors import StartError
 from pipelines.replay import apply, archive, rebuild, source, verify
 from pipelines.replay.archive import Archive

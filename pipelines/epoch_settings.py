@@ -1,0 +1,73 @@
+"""What an epoch depends on beside its records: of the settings, and as its plan has it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from checker.frames import Parameters
+from pipelines.kafka_options import spark_options
+from pipelines.settings import Settings
+from pipelines.sizes import Sizes
+from storage.epochs import Plan
+from storage.kafka_rows import WireLimits
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+# Keys of a plan's parameters that are no parameter of the rules: decoding's limits, and how many
+# epochs lie between two snapshots. An epoch that is run again takes one if the first run did.
+_WIRE, _SNAPSHOT_EPOCHS = "wire", "snapshot_epochs"
+
+
+@dataclass(frozen=True)
+class EpochSettings:
+    """What an epoch needs of the settings."""
+
+    parameters: Parameters
+    limits: WireLimits
+    snapshot_epochs: int
+    kafka_options: Mapping[str, str]
+    owner: str
+    sizes: Sizes
+
+    @classmethod
+    def of(cls, settings: Settings, owner: str, spark: SparkSession) -> EpochSettings:
+        """Take them from a job's settings."""
+        parallelism = spark.sparkContext.defaultParallelism
+        return cls(
+            parameters=settings.parameters(),
+            limits=settings.wire_limits(),
+            snapshot_epochs=settings.lake.pending_snapshot_epochs,
+            kafka_options=spark_options(settings.kafka),
+            owner=owner,
+            sizes=Sizes(parallelism, settings.stream.deliveries),
+        )
+
+    def planned(self) -> dict[str, Any]:
+        """Return what of it a plan pins."""
+        return {
+            **asdict(self.parameters),
+            _WIRE: asdict(self.limits),
+            _SNAPSHOT_EPOCHS: self.snapshot_epochs,
+        }
+
+
+def plan_parameters(plan: Plan) -> Parameters:
+    """Return the rules' parameters in force at an epoch."""
+    others = (_WIRE, _SNAPSHOT_EPOCHS)
+    values: dict[str, Any] = {k: v for k, v in plan.parameters.items() if k not in others}
+    values = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
+    return Parameters(**values)
+
+
+def plan_limits(plan: Plan) -> WireLimits:
+    """Return what decoding depended on at an epoch."""
+    return WireLimits(**plan.parameters[_WIRE])
+
+
+def is_snapshot_due(plan: Plan) -> bool:
+    """Return whether an epoch takes a snapshot of the state."""
+    interval = plan.parameters.get(_SNAPSHOT_EPOCHS)  # a backfill from files has none
+    return interval is not None and plan.epoch % interval == 0
