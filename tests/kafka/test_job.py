@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 
 from pipelines.broker import Broker
+from pipelines.epoch import Epochs
 from pipelines.stream import QUERY_NAME
 from storage.schemas import PUT
 from tests.job import Job, running, settings_for
@@ -118,8 +121,15 @@ def test_a_record_that_cannot_be_read_is_a_row_with_its_reason_and_raw_bytes(
 
 
 def test_a_backlog_is_read_ahead_and_its_epochs_stay_one_after_another(
-    broker: Broker, tmp_path: Path, unique: Unique
+    broker: Broker, tmp_path: Path, unique: Unique, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    finish = Epochs.finish
+
+    def slowly(*epoch: Any) -> None:
+        time.sleep(0.3)  # longer than Spark needs from one micro-batch to the next
+        finish(*epoch)
+
+    monkeypatch.setattr(Epochs, "finish", slowly)
     settings = settings_for(
         broker, tmp_path / "lake", unique("ahead"),
         stream={"trigger_interval_ms": 1, "max_offsets_per_trigger": 40},
