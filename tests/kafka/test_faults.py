@@ -178,16 +178,25 @@ class JobProcess:
     def stop_in_an_epoch(self) -> None:
         """Suspend Python and its JVM between `planned` and `committed`.
 
-        Where an epoch was over too soon, an operation without effect makes another.
+        Where an epoch was over too soon, to be stopped or even seen, an operation without effect
+        makes another.
         """
         for number in range(_TRIES):
-            wait_until(self._open_epochs, "a planned epoch")
-            self.process.signal(signal.SIGSTOP)
-            if self._open_epochs():
-                return
-            self.process.signal(signal.SIGCONT)
+            if self._sees_an_open_epoch():
+                self.process.signal(signal.SIGSTOP)
+                if self._open_epochs():
+                    return
+                self.process.signal(signal.SIGCONT)
             Wire(self.settings).end(COMMIT, 1_000_000 + number)  # names a half to come
         raise AssertionError("every epoch was over too soon")
+
+    def _sees_an_open_epoch(self, seconds: float = 5.0) -> bool:
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            if self._open_epochs():
+                return True
+            time.sleep(0.005)
+        return False
 
     def _open_epochs(self) -> set[int]:
         states = Counter(row["epoch"] for row in self.job.rows("epochs", ["epoch", "state"]))
