@@ -1,10 +1,10 @@
 """The lake: its folders, its tables, and the one way in which rows are added to them.
 
-delta-rs adds what the driver has at hand: 5 ms a commit instead of 200 (DECISIONS.md 2). Spark
-writes half, schedule and topic tables where an epoch's messages are too large for the driver.
-Every append belongs to one epoch and happens once: its commit carries a Delta transaction
-identifier (`txlake/<lake id>`, the epoch), so that of two drivers that write one epoch only one
-does, whatever the store. Source: Delta's protocol, "Transaction Identifiers".
+delta-rs commits: rows that the driver has at hand (`append`), and files that tasks or the driver
+have written (`add_files`); 5 ms a commit, where Spark takes 200 (DECISIONS.md 2). Every append
+belongs to one epoch and happens once: its commit carries a Delta transaction identifier
+(`txlake/<lake id>`, the epoch), so that of two drivers that write one epoch only one does, whatever
+the store. Source: Delta's protocol, "Transaction Identifiers".
 """
 
 from __future__ import annotations
