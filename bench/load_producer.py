@@ -17,6 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from bench.bodies import JSON, KINDS, body
 from bench.counter_file import CounterFile
 from bench.sample_data import GROUP, TOPIC, Mix, user_properties
 from pipelines.settings import Settings, load
@@ -71,7 +72,7 @@ class Sender:
         else:
             self.committed += 1
         message = Message(
-            TOPIC, self._random.randbytes(mix.body_bytes), tags=tags,
+            TOPIC, body(mix.body, mix.body_bytes, self._random), tags=tags,
             properties=user_properties(self.sent),
         )  # fmt: skip
         self.sent += 1
@@ -105,14 +106,14 @@ def send_what_is_consumed(
 
 
 def send_delayed(
-    producer: Producer, rate: float, sent: CounterFile, has_ended: Callable[[], bool]
+    producer: Producer, rate: float, mix: Mix, sent: CounterFile, has_ended: Callable[[], bool]
 ) -> None:
     """Send so many delayed messages a second: half by level, half by time."""
     rng = random.Random(1)
     began, count = time.monotonic(), 0
     while not has_ended():
         due = int((time.monotonic() - began) * rate) - count
-        messages = [_delayed(rng, count + number) for number in range(due)]
+        messages = [_delayed(rng, mix, count + number) for number in range(due)]
         if messages:
             producer.send_all(messages)
         count += due
@@ -120,13 +121,13 @@ def send_delayed(
         time.sleep(_DELAYED_TICK_S)
 
 
-def _delayed(rng: random.Random, number: int) -> Message:
-    body, properties = rng.randbytes(Mix().body_bytes), user_properties(number)
+def _delayed(rng: random.Random, mix: Mix, number: int) -> Message:
+    content, properties = body(mix.body, mix.body_bytes, rng), user_properties(number)
     if number % 2:
         level = rng.choice(_DELAY_LEVELS)
-        return Message(TOPIC, body, properties=properties, delay_level=level)
+        return Message(TOPIC, content, properties=properties, delay_level=level)
     after_ms = rng.randrange(1, _DELIVER_AFTER_MS_MAX)
-    return Message(TOPIC, body, properties=properties, deliver_after_ms=after_ms)
+    return Message(TOPIC, content, properties=properties, deliver_after_ms=after_ms)
 
 
 def options_for(settings: Settings, linger_ms: int | None = None) -> ProducerOptions:
@@ -157,6 +158,8 @@ def main() -> None:
     parser.add_argument("--rate", type=float, default=0.0)
     parser.add_argument("--in-flight", type=int, default=150_000)
     parser.add_argument("--unanswered", type=float, default=0.01)
+    parser.add_argument("--body", choices=KINDS, default=JSON)
+    parser.add_argument("--body-bytes", type=int, default=256)
     parser.add_argument("--linger-ms", type=int, help="collect records for so long")
     parser.add_argument("--delayed", action="store_true", help="delayed messages, at the rate")
     options = parser.parse_args()
@@ -165,15 +168,16 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: ended.set())
     settings = load(options.conf)
     servers = settings.kafka.bootstrap_servers
+    mix = Mix(options.body_bytes, options.body, unanswered=options.unanswered)
     sent, consumed = CounterFile(options.sent, 2), CounterFile(options.consumed, 1)
     if options.delayed:
         with Producer(servers, GROUP, options=options_for(settings)) as producer:
-            send_delayed(producer, options.rate, sent, ended.is_set)
+            send_delayed(producer, options.rate, mix, sent, ended.is_set)
         return
     with TransactionProducer(
         servers, GROUP, Listener(), options=options_for(settings, options.linger_ms)
     ) as transactions:
-        sender = Sender(transactions, Mix(unanswered=options.unanswered))
+        sender = Sender(transactions, mix)
         if options.rate:
             send_at_rate(sender, options.rate, sent, ended.is_set)
         else:

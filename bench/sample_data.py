@@ -14,6 +14,7 @@ from typing import Any
 
 from confluent_kafka import Consumer, Producer, TopicPartition
 
+from bench.bodies import JSON, body
 from storage.kafka_rows import HALF, OP, SCHEDULE
 from txlake import Message, protocol
 from txlake._half import group_headers, message_headers
@@ -32,11 +33,12 @@ _AFTER_REAL_TOPIC = protocol.HALF_HEADERS.index(protocol.REAL_TOPIC) + 1
 class Mix:
     """What the transactions are like.
 
-    Bodies are random bytes, so that no compression makes them cheap. Ends of one queue and one
-    decision share an operation record, as those of the SDK do.
+    Bodies are of a kind of `bench.bodies`. Ends of one queue and one decision share an operation
+    record, as those of the SDK do.
     """
 
     body_bytes: int = 256
+    body: str = JSON
     topics: tuple[str, ...] = (TOPIC,)
     rolled_back: float = 0.02
     unanswered: float = 0.01
@@ -118,7 +120,7 @@ class Writer:
             message = self._template(number, mix)
             headers = message_headers(message, self._group, self._ids.next(now_ms), now_ms)
             headers.insert(_AFTER_REAL_TOPIC, (protocol.DELIVER_AT, b"%d" % at))
-            self._produce(topic, partition, self._random.randbytes(mix.body_bytes), headers)
+            self._produce(topic, partition, self._body(mix), headers)
         self._check()
         return Written(scheduled=len(deliver_at))
 
@@ -132,7 +134,7 @@ class Writer:
                 self._template(number, mix), self._group, transaction_id, now_ms
             )
             queue = number // _STICKY_RUN % self._queues
-            offset = self._produce(topic, queue, self._random.randbytes(mix.body_bytes), headers)
+            offset = self._produce(topic, queue, self._body(mix), headers)
             places.append((queue, offset, transaction_id))
         self._sent += count
         return places
@@ -161,6 +163,9 @@ class Writer:
         headers = protocol.operation_headers(GROUP, decision, ids)
         headers.append((protocol.TXV, protocol.WIRE_VERSION.encode()))
         self._produce(self._topics[OP], queue, protocol.operation_body(offsets), headers)
+
+    def _body(self, mix: Mix) -> bytes:
+        return body(mix.body, mix.body_bytes, self._random)
 
     def _template(self, number: int, mix: Mix) -> Message:
         """Give a message with everything but its body; a thousand different ones come in turn."""
