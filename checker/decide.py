@@ -18,13 +18,11 @@ from checker.columns import Numbers, find, frame, places, take, truth
 from checker.frames import (
     COMMAND_RESULTS,
     COMMITTED,
-    CONFLICTS,
     DELAYED,
     DELIVERIES,
     DISCARDED,
     DUE,
     HALVES,
-    NAMINGS,
     OUTCOMES,
     PLACEMENTS,
     ROLLED_BACK,
@@ -129,24 +127,16 @@ def _decide(state: State, inputs: Inputs, instants: Instants, parameters: Parame
     units = sets.set_units(members)
     halves = sets.admit(state.halves, inputs.halves, members, units)
 
-    new_namings = operations.namings(inputs.operations, epoch_at)
-    verdicts = operations.verdicts(
-        pa.concat_tables([state.waiting, new_namings]),
-        halves,
-        inputs.halves,
-        inputs.ended,
-        members,
-        units,
-        instants.queues,
-        parameters.orphan_operation_ttl_ms,
-    )
-    judged = operations.judge(verdicts, units, parameters.late_end_policy == "apply")
-    wins = judged.filter(pc.equal(judged["verdict"], "wins"))
+    matched = operations.match(state.waiting, inputs, halves, members, units, instants, parameters)
+    wins = matched.wins
     rules = timing.apply_time(halves, wins, instants.queues, parameters)
+    due = timing.due_checks(rules, halves, parameters.check_rate_max).cast(DUE)
     winner = find(places(halves, "unit_offset"), places(wins, "unit_offset"))
     ends = pa.concat_tables(
         [_ended(halves, wins, winner), _other_ends(halves, wins, rules, inputs, members, units)]
     )
+    remaining = _remaining(halves.filter(pa.array(winner < 0)), ends, matched.answers)
+    del halves, wins  # with millions of records each is some hundred megabytes
     committed = _committed(ends, epoch_at, parameters)
     waiting_long = pa.concat_tables(
         [
@@ -156,13 +146,13 @@ def _decide(state: State, inputs: Inputs, instants: Instants, parameters: Parame
         ]
     )
     delivered = _deliver(ends, committed, waiting_long, commanded, instants, parameters)
-    remaining = _remaining(halves.filter(pa.array(winner < 0)), ends, operations.answers(verdicts))
+    del committed
     topics = pa.concat_tables([state.topics, delivered["new_topics"]])
     placements = delivered["placements"]
     return Decision(
         outcomes=_outcomes(ends, placements),
-        conflicts=operations.conflicts(inputs.operations, verdicts, judged).cast(CONFLICTS),
-        due=timing.due_checks(rules, halves, parameters.check_rate_max).cast(DUE),
+        conflicts=matched.conflicts,
+        due=due,
         delayed=waiting_long.slice(state.delayed.num_rows),
         deliveries=delivered["deliveries"],
         placements=placements,
@@ -170,7 +160,7 @@ def _decide(state: State, inputs: Inputs, instants: Instants, parameters: Parame
         command_results=_results(commanded, delivered["still_undeliverable"]),
         state=State(
             halves=remaining,
-            waiting=operations.still_waiting(verdicts, judged).cast(NAMINGS),
+            waiting=matched.waiting,
             delayed=_at(">", waiting_long, epoch_at),
             topics=topics,
             next_offsets=delivery.advance_offsets(state.next_offsets, placements),
@@ -217,10 +207,11 @@ def _committed(ends: pa.Table, epoch_at: int, parameters: Parameters) -> pa.Tabl
     committed = ends.filter(pc.equal(ends["outcome"], COMMITTED))
     is_later = truth(committed["delay_level"].is_valid())
     is_later |= truth(committed["deliver_at"].is_valid())
-    at_once = committed.filter(pa.array(~is_later))
-    at_once = at_once.append_column("due_at", pa.nulls(at_once.num_rows, pa.int64()))
+    nothing = pa.field("due_at", pa.int64())
     if not is_later.any():
-        return at_once
+        return committed.append_column(nothing, pa.nulls(committed.num_rows, nothing.type))
+    at_once = committed.filter(pa.array(~is_later))
+    at_once = at_once.append_column(nothing, pa.nulls(at_once.num_rows, nothing.type))
     later = committed.filter(pa.array(is_later))
     later = run(_DUE_AT, delay.delay_parameters(epoch_at, parameters), committed=later)
     return pa.concat_tables([at_once, later.cast(at_once.schema)])

@@ -11,6 +11,7 @@ differences).
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from checker.columns import Mask, choose, find, frame, longs, places, same, take, truth
-from checker.frames import COMMITTED, CONFLICTS, NAMINGS, UNREADABLE
+from checker.frames import (
+    COMMITTED,
+    CONFLICTS,
+    NAMINGS,
+    UNREADABLE,
+    Inputs,
+    Instants,
+    Parameters,
+)
 from checker.sql import run
 
 _NAMINGS = """
@@ -115,6 +124,48 @@ _KNOWN_ROWS = pa.schema(
 _ANSWER_ROWS = pa.schema(
     [("queue_id", pa.int32()), ("unit_offset", pa.int64()), ("answered_at", pa.int64())]
 )
+
+
+@dataclass(frozen=True)
+class Matched:
+    """What an epoch's operations do.
+
+    `wins`: the units that are ended, by which operation; `conflicts` (CONFLICTS); `waiting`: the
+    namings that go on waiting (NAMINGS); `answers`: as the function of that name gives them.
+    """
+
+    wins: pa.Table
+    conflicts: pa.Table
+    waiting: pa.Table
+    answers: pa.Table
+
+
+def match(
+    waiting: pa.Table,
+    inputs: Inputs,
+    halves: pa.Table,
+    members: pa.Table,
+    units: pa.Table,
+    instants: Instants,
+    parameters: Parameters,
+) -> Matched:
+    """Find what the operations do to the halves: those that waited, and those of the epoch.
+
+    Input: NAMINGS, HALVES (new ones included), the frames of `set_members` and `set_units`.
+    """
+    named = pa.concat_tables([waiting, namings(inputs.operations, instants.epoch_at)])
+    found = verdicts(
+        named, halves, inputs.halves, inputs.ended, members, units, instants.queues,
+        parameters.orphan_operation_ttl_ms,
+    )  # fmt: skip
+    del named  # with millions of records it is some hundred megabytes
+    judged = judge(found, units, parameters.late_end_policy == "apply")
+    return Matched(
+        wins=judged.filter(pc.equal(judged["verdict"], "wins")),
+        conflicts=conflicts(inputs.operations, found, judged).cast(CONFLICTS),
+        waiting=still_waiting(found, judged).cast(NAMINGS),
+        answers=answers(found),
+    )
 
 
 def namings(operations: pa.Table, landed_at: int) -> pa.Table:

@@ -30,11 +30,9 @@ class Batch:
     tasks: int = 0
 
     @classmethod
-    def of(
-        cls, parts: Iterable[pa.Table], files: Mapping[str, list[DataFile]], tasks: int
-    ) -> Batch:
+    def of(cls, parts: Iterable[pa.Table], files: Mapping[str, list[DataFile]]) -> Batch:
         """Put together what tasks handed back. Input: RECORDS."""
-        return cls(_by_kind(parts), files, tasks)
+        return cls(_by_kind(parts), files)
 
     @property
     def landed_bytes(self) -> int:
@@ -52,6 +50,11 @@ class Batch:
         """Add rows of one kind. Input: RECORDS."""
         self.by_kind[kind] = pa.concat_tables([self.rows(kind), rows]).sort_by(_OFFSET_ORDER)
 
+    def drop(self, *kinds: str) -> None:
+        """Forget the rows of some kinds: their memory is needed."""
+        for kind in kinds:
+            self.by_kind.pop(kind, None)
+
     def rows(self, kind: str) -> pa.Table:
         """Give the rows of one kind, in offset order. Output: RECORDS."""
         return self.by_kind.get(kind, RECORDS.empty_table())
@@ -65,7 +68,7 @@ def _by_kind(parts: Iterable[pa.Table]) -> dict[str, pa.Table]:
         for kind in kinds:
             rows = part if len(kinds) == 1 else part.filter(pc.equal(part["kind"], kind))
             found.setdefault(kind, []).append(rows)
-    return {kind: _in_offset_order(pieces) for kind, pieces in found.items()}
+    return {kind: _in_offset_order(found.pop(kind)) for kind in list(found)}
 
 
 def _in_offset_order(pieces: list[pa.Table]) -> pa.Table:

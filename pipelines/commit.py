@@ -21,14 +21,15 @@ def state_rows(plan: Plan, decision: Decision, is_snapshot: bool) -> dict[str, p
     }
 
 
-def counts_of(batch: Batch, decision: Decision) -> dict[str, int]:
-    """Count what the epoch landed and decided; `verify` adds them up again."""
+def landed_counts(batch: Batch) -> dict[str, int]:
+    """Count what the epoch landed; `verify` adds it up again."""
     counts = {f"landed_{kind}": batch.rows(kind).num_rows for kind in KINDS}
     halves = batch.rows(HALF)
-    counts["unreadable_half"] = halves.num_rows - halves["error"].null_count
-    for outcome in pc.unique(decision.outcomes["outcome"]).to_pylist():
-        rows = decision.outcomes.filter(pc.equal(decision.outcomes["outcome"], outcome))
-        counts[outcome.lower()] = rows.num_rows
-    counts["placed"] = decision.placements.num_rows
-    counts["due"] = decision.due.num_rows
-    return counts
+    return counts | {"unreadable_half": halves.num_rows - halves["error"].null_count}
+
+
+def decided_counts(decision: Decision) -> dict[str, int]:
+    """Count what the epoch decided; `verify` adds it up again."""
+    outcomes = pc.value_counts(decision.outcomes["outcome"]).to_pylist()
+    counts = {row["values"].lower(): row["counts"] for row in outcomes}
+    return counts | {"placed": decision.placements.num_rows, "due": decision.due.num_rows}

@@ -11,11 +11,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from checker.columns import places
+from checker.frames import PLACEMENTS
+from pipelines.arrow_batches import arrow_batches
 from pipelines.land import described
+from storage.arrow_bytes import as_bytes
 from storage.deliver import Delivery, Files, LandedFiles, deliver, together
 from storage.lake import Lake
 from storage.messages import touched_ranges
-from storage.tasks import deliver_task
+from storage.tasks import FILES_IN_SPARK, DeliverTask, read_files
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -35,11 +38,13 @@ class Deliverer:
         """
         if self.spark is None or tasks == 0:
             return deliver(delivery, lake, lake.opened)
-        landed = LandedFiles(lake.place, _files(lake, delivery.placements))
-        slices = [(part, landed) for part in _sliced(delivery, tasks)]
+        files = LandedFiles(lake.place, _files(lake, delivery.placements))
+        slices = _sliced(delivery.placements, tasks)
+        wanted = pa.table({"placements": pa.chunked_array([[as_bytes(part)] for part in slices])})
+        frame = self.spark.createDataFrame(wanted)  # a partition a chunk
+        task = DeliverTask(replace(delivery, placements=PLACEMENTS.empty_table()), files)
         with described(self.spark, delivery.epoch, "deliver", len(slices)):
-            context = self.spark.sparkContext
-            return together(context.parallelize(slices, len(slices)).map(deliver_task).collect())
+            return together(map(read_files, arrow_batches(frame.mapInArrow(task, FILES_IN_SPARK))))
 
 
 def _files(lake: Lake, placements: pa.Table) -> Mapping[str, list[str]]:
@@ -52,9 +57,8 @@ def _files(lake: Lake, placements: pa.Table) -> Mapping[str, list[str]]:
     return found
 
 
-def _sliced(delivery: Delivery, tasks: int) -> list[Delivery]:
-    """Cut a delivery where its messages were landed, so that a file is read by one or two tasks."""
-    placements = delivery.placements
+def _sliced(placements: pa.Table, tasks: int) -> list[pa.Table]:
+    """Cut placements where the messages were landed: a file is read by one or two tasks."""
     order = np.lexsort((places(placements), np.array(placements["source"].to_pylist())))
     parts = np.array_split(order, tasks)
-    return [replace(delivery, placements=placements.take(pa.array(p))) for p in parts if len(p)]
+    return [placements.take(pa.array(part)) for part in parts if len(part)]

@@ -22,6 +22,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from checker.decide import decide
@@ -30,7 +31,7 @@ from checker.timing import record_attempts
 from pipelines.apply import Applier
 from pipelines.ask import Asks, ask_once
 from pipelines.batch import Batch
-from pipelines.commit import counts_of, state_rows
+from pipelines.commit import decided_counts, landed_counts, state_rows
 from pipelines.deliver import Deliverer
 from pipelines.epoch_settings import (
     EpochSettings,
@@ -55,7 +56,6 @@ from storage.land import Landing
 from storage.whole import require_whole
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
 _WRITERS = 4
@@ -260,15 +260,17 @@ class Epochs:
 
     def _finish(self, plan: Plan, batch: Batch, steps: Steps) -> None:
         """Run a planned epoch to its commit."""
-        applier = self._applier(plan, batch)
+        applier, counts = self._applier(plan, batch), landed_counts(batch)
         futures = applier.land(self._pool)
         try:
             decision = self._decide(plan, batch)
+            batch.drop(HALF, SCHEDULE)  # they are in their tables, or in files
+            pa.default_memory_pool().release_unused()
             steps.done("decide")
             applier.create_topics(decision)
             landed = list(futures)
             futures += applier.deliver(decision, landed, self._pool)
-            counts = applier.record(decision)
+            counts |= decided_counts(decision) | applier.record(decision)
             _raise_first(landed)
             attempts = ask_once(self._lake, self._asker, plan, decision.due)
             counts["checks"] = attempts.num_rows
@@ -279,7 +281,6 @@ class Epochs:
             wait(futures)
         _raise_first(futures)
         steps.done("apply")
-        counts |= counts_of(batch, decision)
         self._commit(plan, decision.state, counts, steps, applier)
 
     def _applier(self, plan: Plan, batch: Batch) -> Applier:

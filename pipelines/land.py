@@ -36,17 +36,23 @@ def land(records: DataFrame, landing: Landing, tasks: int) -> Batch:
     """
     kafka = records.where("topic IS NOT NULL").select(*KAFKA_COLUMNS).coalesce(tasks)
     landed = kafka.mapInArrow(LandTask(landing), LANDED_IN_SPARK)
-    parts: list[pa.Table] = []
     ended = 0
     files: defaultdict[str, list[DataFile]] = defaultdict(list)
-    with described(records.sparkSession, landing.epoch, "land", tasks):
+
+    def parts() -> Iterator[pa.Table]:
+        nonlocal ended
         for batch in arrow_batches(landed):
             for narrow, written in read_landed(batch):
                 ended += narrow.num_rows == 0  # the last that a task hands back
-                parts.append(narrow)
+                yield narrow
                 for table, file in written.items():
                     files[table].append(file)
-    return Batch.of(parts, files, ended)
+
+    with described(records.sparkSession, landing.epoch, "land", tasks):
+        batch = Batch.of(parts(), files)
+    batch.tasks = ended
+    pa.default_memory_pool().release_unused()  # while it was put together there were two of it
+    return batch
 
 
 @contextmanager

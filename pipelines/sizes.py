@@ -10,6 +10,8 @@ from typing import Final
 # What one task is for. Below, another one costs more than it gains.
 TASK_ROWS: Final = 25_000
 TASK_BYTES: Final = 16 * 1024 * 1024
+# A task that delivers has all its placements in memory, some hundred bytes a message.
+DELIVERY_ROWS_MAX: Final = 50_000
 # Up to this the driver delivers by itself.
 DRIVER_BYTES: Final = 16 * 1024 * 1024
 _FIRST_BYTES = 1_024.0  # of a message, while nothing is known
@@ -42,7 +44,7 @@ class Sizes:
             return 0
         if self._deliveries == "auto" and messages * self._mean_bytes <= DRIVER_BYTES:
             return 0
-        return max(1, self._tasks(messages))
+        return max(self._tasks(messages), -(-messages // DELIVERY_ROWS_MAX))
 
     def _tasks(self, rows: int) -> int:
         wanted = max(rows // TASK_ROWS, int(rows * self._mean_bytes) // TASK_BYTES) + 1

@@ -29,7 +29,7 @@ from storage.row_groups import Bounds, OpenedFiles
 from storage.rows import instant, to_rows
 
 # Bytes of Arrow that become files, one of each table.
-FILE_BYTES = 64 * 1024 * 1024
+FILE_BYTES = 32 * 1024 * 1024
 Files: TypeAlias = dict[str, list[DataFile]]  # by table
 
 

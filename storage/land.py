@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from storage import schemas
+from storage.arrow_bytes import as_bytes, from_bytes
 from storage.data_files import DataFile, LakePlace, new_name, write_file
 from storage.file_order import in_file_order
 from storage.kafka_arrow import RECORDS, decode_rows
@@ -32,7 +33,6 @@ _PORTION_BYTES = 16 * 1024 * 1024
 FILE_BYTES: Final = 64 * 1024 * 1024
 # What a task yields: a row a portion. `narrow`: an Arrow stream of RECORDS; `files`: JSON.
 LANDED: Final = pa.schema([("narrow", pa.binary()), ("files", pa.string())])
-_COMPRESSED = pa.ipc.IpcWriteOptions(compression="lz4")  # most columns of a row are null
 LANDED_IN_SPARK: Final = "narrow binary, files string"
 
 
@@ -114,18 +114,14 @@ def _narrow(rows: pa.Table) -> pa.Table:
 
 
 def _landed(narrow: pa.Table, files: dict[str, DataFile]) -> pa.RecordBatch:
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, RECORDS, options=_COMPRESSED) as stream:
-        stream.write_table(narrow)
     told = json.dumps({table: asdict(file) for table, file in files.items()})
     return pa.RecordBatch.from_arrays(
-        [pa.array([sink.getvalue().to_pybytes()], pa.binary()), pa.array([told])], schema=LANDED
+        [pa.array([as_bytes(narrow)], pa.binary()), pa.array([told])], schema=LANDED
     )
 
 
 def read_landed(row: pa.RecordBatch) -> Iterator[tuple[pa.Table, dict[str, DataFile]]]:
     """Read what tasks yielded. Output: narrow rows (RECORDS), files by table."""
     for narrow, told in zip(row.column("narrow"), row.column("files").to_pylist(), strict=True):
-        with pa.ipc.open_stream(narrow.as_buffer()) as stream:
-            rows = stream.read_all()
-        yield rows, {table: DataFile(**file) for table, file in json.loads(told).items()}
+        files = {table: DataFile(**file) for table, file in json.loads(told).items()}
+        yield from_bytes(narrow), files

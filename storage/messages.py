@@ -69,11 +69,11 @@ def read_messages(
     dataset, where = lake.dataset(table), touched_ranges(named)
     opened = opened or OpenedFiles()
     for hint in (due, None) if due is not None else (None,):
+        if not len(places):
+            return
         near = pruned(dataset, where, Wanted(places, hint), opened)
         yield from noted(_read(near, places, columns, before_epoch))
         places = np.setdiff1d(places, np.concatenate([places[:0], *found]))
-        if not len(places):
-            return
 
 
 def _read(
@@ -83,7 +83,6 @@ def _read(
 
     A filter would be compared with all statistics once more, so there is none.
     """
-    wanted = pa.array(places)
     batches = dataset.to_batches(
         columns=list(columns),
         batch_size=_ROWS_AT_ONCE,
@@ -91,9 +90,15 @@ def _read(
         fragment_readahead=1,
     )
     for batch in batches:
-        is_wanted = pc.is_in(coordinates(batch), value_set=wanted)
+        is_wanted = _are_among(coordinates(batch).to_numpy(), places)
         if before_epoch is not None:
             is_wanted = pc.and_(is_wanted, pc.less(batch["epoch"], before_epoch))
         found = batch.filter(is_wanted)
         if found.num_rows:
             yield found
+
+
+def _are_among(numbers: Longs, places: Longs) -> pa.BooleanArray:
+    """Say which numbers are among sorted places; `pc.is_in` would hash all places each time."""
+    at = np.minimum(np.searchsorted(places, numbers), len(places) - 1)
+    return pa.array(places[at] == numbers)

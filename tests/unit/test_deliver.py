@@ -11,13 +11,15 @@ import pytest
 
 from checker.frames import PLACEMENTS
 from pipelines.deliver import Deliverer, _files, _sliced
-from pipelines.sizes import DRIVER_BYTES, TASK_BYTES, TASK_ROWS, Sizes
+from pipelines.sizes import DELIVERY_ROWS_MAX, DRIVER_BYTES, TASK_BYTES, TASK_ROWS, Sizes
 from storage import deliver as delivering
-from storage.deliver import Delivery, Files, LandedFiles, deliver, together
+from storage.arrow_bytes import as_bytes
+from storage.deliver import Delivery, Files, LandedFiles, together
 from storage.errors import LakeError
 from storage.lake import Lake
 from storage.rows import instant
 from storage.schemas import HALF
+from storage.tasks import DeliverTask, read_files
 
 START_AT = 1_767_225_600_000  # 2026-01-01
 TOPICS = ("orders", "parts", "odd")
@@ -98,6 +100,18 @@ def test_every_message_is_where_its_placement_says(lake: Lake) -> None:
     assert seen == len(wanted)
 
 
+def by_tasks(lake: Lake, whole: Delivery, parts: list[pa.Table]) -> Files:
+    """Deliver as tasks do: each gets its own copy of the task, and a slice as bytes."""
+    landed = LandedFiles(lake.place, _files(lake, whole.placements))
+    sent = pickle.dumps(DeliverTask(whole, landed))
+    slices = (pa.RecordBatch.from_pydict({"placements": [as_bytes(part)]}) for part in parts)
+    return together(
+        read_files(batch)
+        for part in slices
+        for batch in pickle.loads(sent)([part])  # noqa: S301
+    )
+
+
 @pytest.mark.parametrize("tasks", [1, 2, 7])
 @pytest.mark.parametrize("file_bytes", [1, 1 << 30])
 def test_tasks_write_the_same_rows_as_the_driver(
@@ -108,11 +122,9 @@ def test_tasks_write_the_same_rows_as_the_driver(
     for table in TABLES.values():
         lake.handle(table).delete()
     monkeypatch.setattr(delivering, "FILE_BYTES", file_bytes)
-    landed = LandedFiles(lake.place, _files(lake, whole.placements))
-    slices = _sliced(whole, tasks)
-    assert len(slices) == tasks
-    sent = (pickle.loads(pickle.dumps((part, landed))) for part in slices)  # noqa: S301
-    written = together(deliver(*part) for part in sent)
+    parts = _sliced(whole.placements, tasks)
+    assert len(parts) == tasks
+    written = by_tasks(lake, whole, parts)
     files = [file for table in written.values() for file in table]
     assert (len(files) > len(TABLES) * tasks) == (file_bytes == 1)
     for table, names in written.items():
@@ -139,8 +151,7 @@ def test_message_that_is_not_there_is_one_sentence(lake: Lake, tasks: int) -> No
     asked = delivery(lake, pa.concat_tables([rows, pa.Table.from_pylist([gone], PLACEMENTS)]))
     with pytest.raises(LakeError, match=r"but 1 of them are not there: run `txlake verify`"):
         if tasks:
-            landed = LandedFiles(lake.place, _files(lake, asked.placements))
-            together(deliver(part, landed) for part in _sliced(asked, tasks))
+            by_tasks(lake, asked, _sliced(asked.placements, tasks))
         else:
             Deliverer(None).deliver(lake, asked, 0)
 
@@ -149,13 +160,13 @@ def test_message_that_is_not_there_is_one_sentence(lake: Lake, tasks: int) -> No
 SIZES = [
     (2, 256, 1_000, 2, 0),
     (2, 256, TASK_ROWS, 2, 0),
-    (2, 256, 200_000, 2, 2),
+    (2, 256, 200_000, 2, 4),
     (8, 256, 200_000, 8, 8),
     (64, 256, 200_000, 200_000 // TASK_ROWS + 1, 200_000 // TASK_ROWS + 1),
     (64, 1 << 20, 100, 100 * (1 << 20) // TASK_BYTES + 1, 100 * (1 << 20) // TASK_BYTES + 1),
     (2, 2_048, DRIVER_BYTES // 2_048, 2, 0),
     (2, 2_048, DRIVER_BYTES // 2_048 + 1, 2, 2),
-    (1, 2_048, 1_000_000, 1, 1),
+    (1, 2_048, 1_000_000, 1, 1_000_000 // DELIVERY_ROWS_MAX),
 ]
 
 
@@ -169,7 +180,7 @@ def test_tasks_follow_the_size_of_recent_messages(
     assert (sizes.landing_tasks(count), sizes.delivery_tasks(count)) == (land, deliver)
 
 
-@pytest.mark.parametrize(("where", "few", "many"), [("driver", 0, 0), ("executors", 1, 2)])
+@pytest.mark.parametrize(("where", "few", "many"), [("driver", 0, 0), ("executors", 1, 20)])
 def test_where_deliveries_run_can_be_said(where: str, few: int, many: int) -> None:
     sizes = Sizes(2, where)
     assert (sizes.delivery_tasks(1), sizes.delivery_tasks(1_000_000)) == (few, many)
