@@ -24,7 +24,8 @@ PIP := $(PY) -m pip install --quiet --no-input
 LOCK_OPTIONS := --quiet --universal --python-version 3.10 --generate-hashes --no-emit-index-url \
 	--no-annotate --custom-compile-command "make lock"
 
-.PHONY: FORCE help venv java jars setup test demo bench notebooks broker lint types lock jars-lock clean
+.PHONY: FORCE help venv java jars setup test demo bench bench-peer notebooks broker lint types lock \
+	jars-lock clean
 
 help: ## Show what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -47,6 +48,10 @@ test: lint ## Run all checks and tests (does the set-up first)
 # BENCH takes its options, as in: make bench BENCH="--size small --figures drain,backlog"
 bench: setup ## Measure everything and write docs/benchmarks (does the set-up first)
 	@$(PY) -m bench $(BENCH)
+
+# PEER takes its options, as in: make bench-peer PEER="--rounds 5 --sizes 256"
+bench-peer: setup ## Compare with RocketMQ, which is fetched, and write docs/benchmarks/peer
+	@$(PY) -m bench.peer $(PEER)
 
 lint: setup ## Check style and the direction of imports
 	@$(PY) -m ruff check .

@@ -3,6 +3,8 @@
 `lock` resolves what `jars.toml` wants, with all that depends on it. `fetch` asks for the exact
 jars of the lock that the cache lacks, without reading any pom. Both work in a temporary folder
 inside the cache and leave nothing else behind. No host is named: Ivy knows its central repository.
+`resolve`, `fetch_jars` and `write_lock` do the same for a lock of somebody else: the benchmark has
+one of its own.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ import os
 import re
 import subprocess
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
@@ -57,11 +59,19 @@ def fetch(java: Path) -> int:
     count = 0
     # A run for each set: both have Kafka's client, in two versions, and Ivy would pick one.
     for name in JAR_SETS:
-        missing = lacking(locked(name))
-        if missing:
-            _fetch(java, name, missing)
-            count += len(missing)
+        count += fetch_jars(java, name, locked(name))
     return count
+
+
+def fetch_jars(java: Path, name: str, jars: Iterable[Jar]) -> int:
+    """Bring those of these jars that the cache lacks into it; return how many were fetched.
+
+    Errors: JarError, as `fetch`.
+    """
+    missing = lacking(jars)
+    if missing:
+        _fetch(java, name, missing)
+    return len(missing)
 
 
 def lock(java: Path) -> dict[str, list[Jar]]:
@@ -73,16 +83,27 @@ def lock(java: Path) -> dict[str, list[Jar]]:
     resolved: dict[str, list[Jar]] = {}
     for name in JAR_SETS:
         shipped = _shipped_by_pyspark() if name == "spark" else frozenset()
-        alone = set(wanted[name]["alone"])
-        ours = wanted_coordinates(name)
-        lines = [_dependency(c, transitive=c.rpartition(":")[0] not in alone) for c in ours]
-        lines += [_exclusion(text) for text in wanted[name]["excluded"]]
-        lines += [_override(coordinates) for coordinates in ours]
-        with _work_folder() as work:
-            _run_ivy(java, work, name, lines, poms=True)
-            resolved[name] = list(_retrieved_jars(work / "lib", shipped))
-    _write_lock(resolved)
+        section = {**wanted[name], "wanted": wanted_coordinates(name)}
+        resolved[name] = resolve(java, name, section, shipped)
+    write_lock(Path(__file__).with_name(LOCK_NAME), resolved, "make jars-lock")
     return resolved
+
+
+def resolve(
+    java: Path, name: str, section: Mapping[str, list[str]], shipped: Iterable[str] = ()
+) -> list[Jar]:
+    """Resolve what a section of a `jars.toml` wants, and fill the cache with it.
+
+    Input: `shipped`: artifacts to leave out, because something else brings them.
+    Errors: JarError when something cannot be resolved.
+    """
+    ours, alone = section["wanted"], set(section["alone"])
+    lines = [_dependency(c, transitive=c.rpartition(":")[0] not in alone) for c in ours]
+    lines += [_exclusion(text) for text in section["excluded"]]
+    lines += [_override(coordinates) for coordinates in ours]
+    with _work_folder() as work:
+        _run_ivy(java, work, name, lines, poms=True)
+        return list(_retrieved_jars(work / "lib", shipped))
 
 
 def wanted_coordinates(jar_set: str) -> list[str]:
@@ -131,7 +152,7 @@ def _why(log: str) -> str:
     reason = "; ".join(line.strip(" :\t") for line in telling[:3]) or log.strip()[-300:]
     return (
         f"the jars cannot be fetched: {reason}; check the network (https_proxy, SSL_CERT_FILE), "
-        "then run `txlake jars fetch` again"
+        "then try again"
     )
 
 
@@ -177,12 +198,12 @@ def _retrieved_jars(lib: Path, shipped: Iterable[str]) -> Iterator[Jar]:
 def accept(jar: Jar, found: Path) -> None:
     """Move a fetched jar to its place in the cache, if it is the one of the lock."""
     if not found.is_file():
-        raise JarError(f"jar {jar.coordinates} was not found: run `txlake jars fetch` again")
+        raise JarError(f"jar {jar.coordinates} was not found: try again")
     sha256 = sha256_of(found)
     if sha256 != jar.sha256:
         raise JarError(
             f"jar {jar.coordinates} came with SHA-256 {sha256}, but the lock says {jar.sha256}: "
-            "do not use this network for it, or run `make jars-lock` if you mean to change it"
+            "do not use this network for it, or make the lock anew if you mean to change it"
         )
     jar.path.parent.mkdir(parents=True, exist_ok=True)
     os.replace(found, jar.path)
@@ -205,13 +226,13 @@ def _pyspark_jars() -> Path:
     return Path(spec.origin).parent / "jars"
 
 
-def _write_lock(resolved: dict[str, list[Jar]]) -> None:
-    text = "# Made by `make jars-lock` from jars.toml: change that file, not this one.\n"
+def write_lock(path: Path, resolved: Mapping[str, list[Jar]], command: str) -> None:
+    """Write a lock, as `storage.jars` reads it. Input: `command`: what makes it."""
+    text = f"# Made by `{command}` from jars.toml: change that file, not this one.\n"
     for name, jars in resolved.items():
         for jar in jars:
             text += f'\n[[{name}]]\njar = "{jar.coordinates}"\n'
             text += f'sha256 = "{jar.sha256}"\nsize_bytes = {jar.size_bytes}\n'
-    path = Path(__file__).with_name(LOCK_NAME)
     fresh = path.with_suffix(".new")
     fresh.write_text(text, "utf-8")
     os.replace(fresh, path)

@@ -1,0 +1,138 @@
+"""Measure what ours and RocketMQ sustain on the same two cores, in turns, and write a report.
+
+    python -m bench.peer --rounds 3 --seconds 60 --sizes 256,2048
+
+RocketMQ's jars are fetched at the first run. Nothing else should run on the machine meanwhile.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import datetime as dt
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from bench import machine, report
+from bench.bodies import RANDOM
+from bench.figure import Figure
+from bench.peer import java_program, sides, turns
+from bench.peer.rocketmq import BROKER_JAVA, CLIENT_JAVA
+from bench.sample_data import Mix
+from bench.sizes import SMALL, Size
+from storage.jars import JarError
+
+_ROOT = Path(__file__).parents[2]
+_CORES = 2
+
+
+def run(bench: sides.Bench, sizes: Sequence[int], rounds: int) -> report.Report:
+    """Take turns; a turn that fails is named, the others go on.
+
+    Stopped by Ctrl-C or SIGTERM, it reports the rounds until then.
+    """
+    date = dt.datetime.now(dt.timezone.utc).isoformat(timespec="seconds")
+    place, done = machine.machine(), list[turns.Turn]()
+    failed, seconds, load = dict[str, str](), dict[str, float](), dict[str, float]()
+    order = [(body_bytes, number, side) for body_bytes in sizes
+             for number in range(1, rounds + 1) for side in (turns.OURS, turns.PEER)]  # fmt: skip
+    for body_bytes, number, side in order:
+        name, began = f"{body_bytes} B, round {number}, {side}", time.monotonic()
+        bench.say(name)
+        try:
+            done.append(sides.measure(bench, side, body_bytes, number))
+        except Exception as error:
+            failed[name] = f"{type(error).__name__}: {error}"
+            traceback.print_exc()
+        except (KeyboardInterrupt, SystemExit):
+            failed[name] = "the benchmark was stopped"
+            break
+        else:
+            turn = done[-1]
+            bench.say(f"  {turn.rate:,.0f} tx/s, {turn.processor_us:.0f} us of processor each")
+        seconds[name] = round(time.monotonic() - began, 1)
+        load[name] = round(os.getloadavg()[0], 1)
+    found: list[Figure] = []
+    for body_bytes in sizes:
+        found += turns.figures(done, body_bytes, _parameters(bench.size, rounds))
+    versions = {"rocketmq": java_program.rocketmq_version(), **machine.versions()}
+    return report.Report(
+        "peer: ours beside RocketMQ", date, machine.commit(), place, versions,
+        _parameters(bench.size, rounds), seconds, load, found, failed,
+    )  # fmt: skip
+
+
+def _parameters(size: Size, rounds: int) -> dict[str, Any]:
+    mix = Mix()
+    return {
+        "rounds": rounds, "seconds": size.sustained_s, "warm_up_s": size.warm_up_s,
+        "in_flight": size.in_flight, "body": RANDOM, "rolled_back": mix.rolled_back,
+        "unanswered": mix.unanswered, "rocketmq_threads": sides.THREADS,
+        "rocketmq_broker_java": " ".join(BROKER_JAVA),
+        "rocketmq_client_java": " ".join(CLIENT_JAVA), "rocketmq_flush": "ASYNC_FLUSH",
+    }  # fmt: skip
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.peer", description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=60.0, help="that a turn is measured")
+    parser.add_argument("--warm-up", type=float, default=float(SMALL.warm_up_s), help="s, before")
+    parser.add_argument("--sizes", default="256,2048", help="of bodies, bytes, comma separated")
+    parser.add_argument("--report", type=Path, help="a folder for the report")
+    parser.add_argument("--folder", type=Path, help="for all data. Default: a temporary one")
+    parser.add_argument("--lock", action="store_true", help="resolve the jars anew, and end")
+    return parser
+
+
+def main() -> None:
+    """Read the command line, take turns, write the report."""
+    parser = _parser()
+    options = parser.parse_args()
+    try:
+        sizes = [int(text) for text in options.sizes.split(",")]
+    except ValueError:
+        parser.error(f"--sizes {options.sizes!r}: whole numbers, comma separated")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # everything is ended on the way out
+    began = time.monotonic()
+
+    def say(text: str) -> None:
+        print(f"{time.monotonic() - began:7.1f} s  {text}", flush=True)
+
+    try:
+        if options.lock:
+            say(f"{java_program.make_lock()} jars are in {java_program.LOCK}")
+            return
+        say(f"{java_program.fetch()} jars fetched")
+    except JarError as error:
+        sys.exit(str(error))
+    # Java and Spark see as many processors as they may use.
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:_CORES])
+    size = dataclasses.replace(
+        SMALL, name="peer", sustained_s=options.seconds, warm_up_s=options.warm_up
+    )
+    folder = Path(tempfile.mkdtemp(prefix="txlake-peer-", dir=options.folder))
+    try:
+        class_path = java_program.compile_program(folder / "classes")
+        written = run(sides.Bench(size, folder, class_path, say), sizes, options.rounds)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    into = options.report or _ROOT / "docs" / "benchmarks" / "peer"
+    report.write(written, into)
+    say(f"the report is in {into}")
+    sys.exit(1 if written.failed else 0)
+
+
+if __name__ == "__main__":
+    main()
