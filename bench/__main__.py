@@ -1,6 +1,7 @@
 """Measure how fast the whole is, on this machine, and write a report.
 
     python -m bench --size small --figures drain,backlog
+    python -m bench --before 716026d --figures before_drain,before_latency
 
 A real broker, the real job, the SDK's producers and consumers, each a process of its own. Sizes:
 full (more than an hour), small (twenty minutes), tiny (shows that the programs work; its
@@ -24,6 +25,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bench import machine, report
+from bench.checkout import checked_out
 from bench.figure import Figure
 from bench.sizes import SIZES, Size
 from bench.workbench import Workbench
@@ -33,8 +35,11 @@ _ROOT = Path(__file__).parent.parent
 # In this order: whole systems first; then epochs in this process, whose Spark stays.
 FIGURES = (
     "drain", "exactness", "size_on_disk", "sustained", "latency", "checks", "lateness", "memory",
-    "start_idle", "growth", "mass_check", "backlog", "many_topics", "body_sizes", "due_cost",
+    "start_idle", "growth", "body_sizes", "before_drain", "before_latency", "mass_check", "backlog",
+    "many_topics", "due_cost", "executors",
 )  # fmt: skip
+# They compare with an earlier commit, and are left out where none is named.
+OF_BEFORE = ("before_drain", "before_latency")
 
 
 def measure(bench: Workbench, names: Sequence[str]) -> report.Report:
@@ -74,20 +79,26 @@ def measure(bench: Workbench, names: Sequence[str]) -> report.Report:
     )  # fmt: skip
 
 
-def _chosen(text: str | None, parser: argparse.ArgumentParser) -> list[str]:
+def _chosen(text: str | None, before: str | None, parser: argparse.ArgumentParser) -> list[str]:
     if text is None:
-        return list(FIGURES)
+        return [name for name in FIGURES if before or name not in OF_BEFORE]
     names = [name.strip() for name in text.split(",")]
     for name in names:
         if name not in FIGURES:
             parser.error(f"no figure {name!r}; there are: {', '.join(FIGURES)}")
+        if name in OF_BEFORE and before is None:
+            parser.error(f"{name} compares with a commit: name it by --before")
     return [name for name in FIGURES if name in names]
 
 
 def _sized(options: argparse.Namespace) -> Size:
     size = SIZES[options.size]
     if options.transactions:
-        size = dataclasses.replace(size, drain_transactions=options.transactions)
+        size = dataclasses.replace(
+            size,
+            drain_transactions=options.transactions,
+            body_transactions=options.transactions,
+        )
     if options.seconds:
         size = dataclasses.replace(
             size, sustained_s=options.seconds, latency_s=options.seconds, idle_s=options.seconds
@@ -104,7 +115,8 @@ def main() -> None:
     parser.add_argument("--size", choices=list(SIZES), default="full")
     parser.add_argument("--figures", help="names, comma separated; all without it")
     parser.add_argument("--list", action="store_true", help="print the figures' names")
-    parser.add_argument("--transactions", type=int, help="of the drain, instead of the size's")
+    parser.add_argument("--before", metavar="COMMIT", help="measure its job, too, in turns")
+    parser.add_argument("--transactions", type=int, help="of the drains, instead of the size's")
     parser.add_argument("--seconds", type=float, help="of the figures that last, instead of its")
     parser.add_argument("--report", type=Path, help="a folder for the report")
     parser.add_argument("--profile", type=Path, help="profile the jobs, into this folder")
@@ -113,7 +125,7 @@ def main() -> None:
     if options.list:
         print("\n".join(FIGURES))
         return
-    names = _chosen(options.figures, parser)
+    names = _chosen(options.figures, options.before, parser)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # everything is ended on the way out
     folder = options.folder or Path(tempfile.mkdtemp(prefix="txlake-bench-"))
     began = time.monotonic()
@@ -122,8 +134,11 @@ def main() -> None:
         print(f"{time.monotonic() - began:7.1f} s  {text}", flush=True)
 
     try:
+        before = None
+        if options.before is not None:
+            before = checked_out(options.before, folder / "before")
         with Broker(folder / "kafka") as broker:
-            bench = Workbench(_sized(options), folder, broker, say, options.profile)
+            bench = Workbench(_sized(options), folder, broker, say, options.profile, before)
             try:
                 written = measure(bench, names)
             finally:

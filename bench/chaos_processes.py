@@ -20,11 +20,14 @@ _JAVA_OPTIONS = "-XX:-UsePerfData -Djava.io.tmpdir="
 
 
 class Process:
-    """`python -m module`, the leader of its own group, with its own log."""
+    """`python -m module`, the leader of its own group, with its own log.
+
+    Input: `checkout`: whose packages it runs; without it this one's.
+    """
 
     def __init__(
         self, module: str, arguments: Sequence[str], log: Path, temp: Path, *,
-        is_short_lived: bool = True,
+        is_short_lived: bool = True, checkout: Path | None = None,
     ) -> None:  # fmt: skip
         self.log = log
         quick = _QUICK_JAVA if is_short_lived else ""
@@ -36,11 +39,14 @@ class Process:
             "JAVA_TOOL_OPTIONS": java_options.strip(),
             "PYTHONUNBUFFERED": "1",
         }
+        if checkout is not None:  # before what the virtual environment has of ours
+            paths = (str(checkout), str(checkout / "client"))
+            environment |= {"PYTHONPATH": os.pathsep.join(paths), "PYTHONSAFEPATH": "1"}
         command = [sys.executable, "-m", module, *arguments]
         with log.open("ab") as output:
             self._process = subprocess.Popen(
                 guarded(command, with_group=True),
-                cwd=ROOT,
+                cwd=checkout or ROOT,
                 env=environment,
                 stdin=subprocess.PIPE,
                 stdout=output,

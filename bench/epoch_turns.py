@@ -5,17 +5,21 @@
 
 Both run in processes of their own, on lakes and topics of their own, over one broker; only one of
 them works at a time, so that the noise of the machine hits both alike. It prints the medians of
-each and, for the ratios, the median over the rounds.
+each and, for the ratios, the median over the rounds. Bodies are random bytes: an earlier commit's
+sample data has no others. Drains and latency are compared by `python -m bench --before COMMIT`.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import signal
 import statistics
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,18 +28,24 @@ import click
 from pipelines.broker import Broker
 
 _WORKER = Path(__file__).parent / "epoch_turns_worker.py"
-_HERE = Path(__file__).resolve().parents[1]
+HERE = Path(__file__).resolve().parents[1]
 _WARM_UP = 3
+_END_TIMEOUT_S = 60
 
 
 class Worker:
-    """One checkout's epochs, in a process of its own."""
+    """One checkout's epochs, in a process of its own.
 
-    def __init__(self, checkout: Path, servers: str, name: str) -> None:
+    Input: its lake's name; settings of its Spark session, over the defaults.
+    """
+
+    def __init__(
+        self, checkout: Path, servers: str, name: str, spark: Mapping[str, str] | None = None
+    ) -> None:
         paths = os.pathsep.join([str(checkout), str(checkout / "client")])
         environment = {**os.environ, "PYTHONPATH": paths, "PYTHONSAFEPATH": "1"}
         self._process = subprocess.Popen(
-            [sys.executable, str(_WORKER), servers, name],
+            [sys.executable, str(_WORKER), servers, name, json.dumps(dict(spark or {}))],
             env=environment, cwd=checkout, text=True, start_new_session=True,
             stdin=subprocess.PIPE, stdout=subprocess.PIPE,
         )  # fmt: skip
@@ -49,7 +59,7 @@ class Worker:
         return line
 
     def run(self, transactions: int, body_bytes: int, unanswered: float) -> dict[str, Any]:
-        """Run one epoch. Output: seconds, processor_s, bytes."""
+        """Run one epoch. Output: seconds, processor_s, bytes, step_ms."""
         assert self._process.stdin is not None
         self._process.stdin.write(f"{transactions} {body_bytes} {unanswered}\n")
         self._process.stdin.flush()
@@ -57,10 +67,17 @@ class Worker:
         return answer
 
     def close(self) -> None:
-        """End the process."""
+        """End the process, and what it has started."""
         assert self._process.stdin is not None
+        assert self._process.stdout is not None
         self._process.stdin.close()
-        self._process.wait(60)
+        try:
+            self._process.wait(_END_TIMEOUT_S)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+            self._process.stdout.close()
 
 
 @click.command()
@@ -84,7 +101,7 @@ def main(
             servers = broker.bootstrap_servers
             workers = {
                 "before": Worker(Path(before).resolve(), servers, "before"),
-                "after": Worker(_HERE, servers, "after"),
+                "after": Worker(HERE, servers, "after"),
             }
             for count in transactions:
                 for size in body_bytes:

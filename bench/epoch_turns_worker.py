@@ -1,4 +1,4 @@
-"""Run single epochs on request, for `bench.epoch_turns`: one line in, one line out.
+"""Run single epochs on request, for `bench.epoch_turns` and others: one line in, one line out.
 
 This file is run with the packages of any checkout, so it uses only what all of them have. A request
 is `<transactions> <body bytes> <unanswered>`; the answer is a JSON object: seconds and processor
@@ -18,19 +18,24 @@ from bench.epoch_rig import timed_rig
 from bench.sample_data import Mix
 from bench.sizes import TINY
 from bench.workbench import Workbench
+from pipelines.session import start_session
+
+# Once there were only random bodies.
+_RANDOM: Any = {"body": "random"} if "body" in Mix.__dataclass_fields__ else {}
 
 
-def main(bootstrap_servers: str, name: str) -> None:
-    """Serve requests until the input ends."""
+def main(bootstrap_servers: str, name: str, spark: str) -> None:
+    """Serve requests until the input ends. Input: `spark`: settings of the session, as JSON."""
     with tempfile.TemporaryDirectory(prefix="txlake-turns-") as folder:
         broker: Any = SimpleNamespace(bootstrap_servers=bootstrap_servers)
         bench = Workbench(TINY, Path(folder), broker, lambda text: print(text, file=sys.stderr))
+        bench.own_spark = start_session("bench", json.loads(spark))
         rig = timed_rig(bench, name)
         lake = Path(rig.settings.lake.path)
         print("ready", flush=True)
         for line in sys.stdin:
             transactions, body_bytes, unanswered = line.split()
-            mix = Mix(body_bytes=int(body_bytes), unanswered=float(unanswered))
+            mix = Mix(body_bytes=int(body_bytes), unanswered=float(unanswered), **_RANDOM)
             before = _bytes(lake)
             rig.writer.transactions(int(transactions), mix)
             rig.run()

@@ -35,16 +35,19 @@ def toml(sections: Mapping[str, Mapping[str, Any]]) -> str:
 class JobProcess:
     """A running job, in a block; at its end it is stopped in good order.
 
-    Input: `module` is what runs in place of `pipelines` (the profiler's).
+    Input: `module` is what runs in place of `pipelines` (the profiler's); `checkout`: whose job it
+    is; without it this one's.
     """
 
     def __init__(
         self, settings: Settings, conf: Path, temp: Path, *,
         module: str = "pipelines", arguments: tuple[str, ...] = ("run",),
+        checkout: Path | None = None,
     ) -> None:  # fmt: skip
         self.settings = settings
         self.lake = Lake(settings.lake.path)
         self.conf, self._temp, self._module, self._arguments = conf, temp, module, arguments
+        self.checkout = checkout
         self._process: Process | None = None
         self._read = 0
         self._landed = 0
@@ -53,7 +56,7 @@ class JobProcess:
 
     @property
     def group(self) -> int:
-        """Give its process group: Python and its JVM."""
+        """Give its process group, Python and its JVM; the driver's Python is its leader."""
         return self.process.pid
 
     @property
@@ -71,7 +74,10 @@ class JobProcess:
         arguments = [*self._arguments, "--conf", str(self.conf)]
         log = self.conf.with_suffix(".log")
         log.unlink(missing_ok=True)
-        self._process = Process(self._module, arguments, log, self._temp, is_short_lived=False)
+        self._process = Process(
+            self._module, arguments, log, self._temp,
+            is_short_lived=False, checkout=self.checkout,
+        )  # fmt: skip
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -47,18 +47,19 @@ class LoadRun:
 
 
 def run_load(
-    bench: Workbench, name: str, seconds: float, arguments: list[str],
-    **sections: dict[str, Any],
+    bench: Workbench, name: str, seconds: float, arguments: list[str], *,
+    checkout: Path | None = None, **sections: dict[str, Any],
 ) -> LoadRun:  # fmt: skip
     """Let a producer send for a warm-up and some seconds more; wait until all is consumed.
 
-    Input: `arguments` of the producer.
+    Input: `arguments` of the producer; `checkout`: whose job and consumer, without it this one's.
+    The producer is always this one's.
     """
     name = bench.new_name(name)
     sections = {"maintenance": _KEEP_LOGS, **sections}
     folder = bench.folder / f"load-{name}"
     folder.mkdir()
-    job = bench.job(name, **sections)
+    job = bench.job(name, checkout=checkout, **sections)
     run = LoadRun(job)
     with job:
         job.wait_until_streaming()
@@ -129,14 +130,16 @@ def _producer(bench: Workbench, job: JobProcess, folder: Path, arguments: list[s
 
 def _consumer(bench: Workbench, job: JobProcess, folder: Path) -> Process:
     of_files = ["--consumed", str(folder / "consumed"), "--samples", str(folder / "samples.json")]
-    return _start(bench, "bench.load_consumer", job, folder, of_files)
+    return _start(bench, "bench.load_consumer", job, folder, of_files, job.checkout)
 
 
 def _start(
-    bench: Workbench, module: str, job: JobProcess, folder: Path, arguments: list[str]
-) -> Process:
+    bench: Workbench, module: str, job: JobProcess, folder: Path, arguments: list[str],
+    checkout: Path | None = None,
+) -> Process:  # fmt: skip
     log = folder / f"{module.rpartition('.')[2]}.log"
-    return Process(module, ["--conf", str(job.conf), *arguments], log, bench.folder / "temp")
+    arguments = ["--conf", str(job.conf), *arguments]
+    return Process(module, arguments, log, bench.folder / "temp", checkout=checkout)
 
 
 def _end(process: Process) -> None:

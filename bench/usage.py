@@ -35,9 +35,23 @@ def processor_s(group: int) -> float:
     return sum(int(f[_USER]) + int(f[_SYSTEM]) for f in _fields(group)) / _TICKS
 
 
+def own_processor_s(pid: int) -> float:
+    """Return the processor time of one process: of all its threads, and of none of its children.
+
+    Units: s.
+    """
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[_USER]) + int(fields[_SYSTEM])) / _TICKS
+
+
 def resident_bytes(group: int) -> int:
     """Give the resident memory; pages that two of the processes share count twice."""
     return sum(int(f[_RESIDENT]) for f in _fields(group)) * _PAGE
+
+
+def own_resident_bytes() -> int:
+    """Return the resident memory of this process."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * _PAGE
 
 
 class Watch:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bench.checkout import Checkout
 from bench.job_process import JobProcess, toml
 from bench.sample_data import GROUP, Mix, Writer, Written
 from bench.sizes import Size
@@ -30,13 +31,18 @@ QUEUES = 4
 
 @dataclasses.dataclass
 class Workbench:
-    """One benchmark run. Input: `profile_folder`: jobs run under the profiler and write there."""
+    """One benchmark run.
+
+    Input: `profile_folder`: jobs run under the profiler and write there; `before`: the files of an
+    earlier commit, for figures that compare with it.
+    """
 
     size: Size
     folder: Path
     broker: Broker
     say: Callable[[str], None]
     profile_folder: Path | None = None
+    before: Checkout | None = None
     measured: dict[Any, Any] = dataclasses.field(default_factory=dict)  # what figures share
     _writers: dict[str, Writer] = dataclasses.field(default_factory=dict)
     _waiting: dict[tuple[int, Mix], tuple[str, Written]] = dataclasses.field(default_factory=dict)
@@ -68,16 +74,26 @@ class Workbench:
             values[section] = {**values.get(section, {}), **extra}
         return values
 
-    def job(self, lake: str, topics: str | None = None, **sections: dict[str, Any]) -> JobProcess:
-        """Give the job as a process, not started yet; under the profiler where that was asked."""
+    def job(
+        self,
+        lake: str,
+        topics: str | None = None,
+        *,
+        checkout: Path | None = None,
+        **sections: dict[str, Any],
+    ) -> JobProcess:
+        """Give the job as a process, not started yet; under the profiler where that was asked.
+
+        Input: `checkout`: whose job; without it this one's. Another's is not profiled.
+        """
         values = self._sections(lake, topics or lake, sections)
         folder, temp = self.folder / "jobs", self.folder / "temp"
         folder.mkdir(exist_ok=True)
         temp.mkdir(exist_ok=True)
         conf = folder / f"{lake}.toml"
-        if self.profile_folder is None:
+        if self.profile_folder is None or checkout is not None:
             conf.write_text(toml(values), "utf-8")
-            return JobProcess(parse(values, "bench"), conf, temp)
+            return JobProcess(parse(values, "bench"), conf, temp, checkout=checkout)
         into = self.profile_folder / lake
         events = into / "spark-events"
         events.mkdir(parents=True, exist_ok=True)

@@ -29,10 +29,11 @@ BARE_PYTHON = os.path.realpath(sys.executable)
 
 
 class Cluster:
-    """Started by `with`; ended, with all executors, at its end."""
+    """Started by `with`; ended, with all executors, at its end. Input: `cores` of each worker."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, cores: int = 1) -> None:
         self.folder = folder
+        self._cores = cores
         self._processes: list[subprocess.Popen[bytes]] = []
         held = Reservation(HOST, 0)
         self.port = held.ports[0]
@@ -49,8 +50,9 @@ class Cluster:
         for number in range(WORKERS):
             name = f"worker-{number}"
             self._start(
-                name, "worker.Worker", self.master, "--host", HOST, "--cores", "1",
-                "--memory", "1g", "--work-dir", str(self.folder / name / "apps"), *ui,
+                name, "worker.Worker", self.master, "--host", HOST,
+                "--cores", str(self._cores), "--memory", f"{self._cores}g",
+                "--work-dir", str(self.folder / name / "apps"), *ui,
             )  # fmt: skip
         log = self.folder / "master" / "log"
         self._wait("the workers", lambda: log.read_text().count("Registering worker") >= WORKERS)

@@ -7,6 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from bench.bodies import RANDOM
 from bench.figure import Figure
 from bench.figures.drain import drained
 from bench.sample_data import Mix
@@ -18,20 +19,21 @@ from tests.rig import tables_of
 
 def measure(bench: Workbench) -> list[Figure]:
     """Compact a drained lake, and count the bytes of its live files."""
-    topics, written = bench.waiting(bench.size.drain_transactions)
-    lake = Lake(str(bench.folder / "lakes" / "drain"))
-    if not lake.exists():
-        drained(bench, "drain", topics, written)
+    mix = Mix(body=RANDOM)
+    topics, written = bench.waiting(bench.size.body_transactions, mix)
+    drained(bench, "disk", topics, written)
+    lake = Lake(str(bench.folder / "lakes" / "disk"))
     tables = tables_of(Path(lake.path))
     before = {table: _live_bytes(lake, table) for table in tables}
     bench.say("merging files, as `txlake maintain` does")
-    maintenance = Maintenance(lake, bench.settings("drain", topics).maintenance_limits())
+    maintenance = Maintenance(lake, bench.settings("disk", topics).maintenance_limits())
     for table in maintenance.tables():
         for _ in maintenance.steps(table, is_full=True):
             pass
     after = {table: _live_bytes(lake, table) for table in tables}
     logs = sum(p.stat().st_size for p in Path(lake.path).glob("**/_delta_log/*"))
-    body = written.halves * Mix().body_bytes
+    body = written.halves * mix.body_bytes
+    bench.forget(lake)
     return [Figure(
         name="bytes",
         value=sum(after.values()) / body,
@@ -46,7 +48,7 @@ def measure(bench: Workbench) -> list[Figure]:
             "by_table": {t: round(b / body, 3) for t, b in after.items() if b / body > 0.001},
             "delta_logs": round(logs / body, 3),
         },
-        parameters={"transactions": written.halves, "body_bytes": Mix().body_bytes},
+        parameters={"transactions": written.halves, "body_bytes": mix.body_bytes, "body": mix.body},
     )]  # fmt: skip
 
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Final
+
+from bench.bodies import JSON
 from bench.epoch_times import epoch_times, median_steps_ms
 from bench.figure import Figure, Plot, summary
 from bench.load import LoadRun, run_load
@@ -9,29 +13,48 @@ from bench.workbench import Workbench
 
 # A producer that sends all it can collects records for longer than the SDK does by itself.
 UNDER_LOAD = ("--linger-ms", "20")
+SMALL: Final = ("sustained", 256)
+MIDDLE: Final = ("sustained", 2_048)  # bytes of a body
+# Name, must and aim.
+_WANTED = {SMALL: ("sustained", 16_000, 24_000), MIDDLE: ("sustained, 2 KiB", None, None)}
+
+
+@dataclass(frozen=True)
+class Sustained:
+    """What other figures take from this one: transactions a second, and what was seen meanwhile."""
+
+    rate: float
+    run: LoadRun
 
 
 def measure(bench: Workbench) -> list[Figure]:
-    """Let the producer send as much as is consumed."""
-    size = bench.size
+    """Let the producer send as much as is consumed: bodies of 256 B, then of 2 KiB."""
+    return [measure_one(bench, kind) for kind in (SMALL, MIDDLE)]
+
+
+def measure_one(bench: Workbench, kind: tuple[str, int]) -> Figure:
+    """Measure one size of bodies, and keep what was found for other figures."""
+    size, body_bytes = bench.size, kind[1]
     bench.say(f"all processes together for {size.warm_up_s + size.sustained_s:.0f} s")
-    arguments = ["--in-flight", str(size.in_flight), *UNDER_LOAD]
+    of_bodies = ["--body", JSON, "--body-bytes", str(body_bytes)]
+    arguments = ["--in-flight", str(size.in_flight), *UNDER_LOAD, *of_bodies]
     run = run_load(bench, "sustained", size.sustained_s, arguments)
     value, halves = sustained_rate(run)
-    bench.measured |= {"sustained": value, "sustained resident_bytes": run.resident_bytes}
+    bench.measured[kind] = Sustained(value, run)
+    name, must, aim = _WANTED[kind]
     middle = (run.began_at + run.ended_at) / 2
     in_time = [t for t in epoch_times(run.job.lake) if run.began_at <= t.ended_at <= run.ended_at]
     bench.forget(run.job.lake)
     began = run.counts[0][0]
-    return [Figure(
-        name="sustained",
+    return Figure(
+        name=name,
         value=value,
         unit="tx/s",
         how="transactions landed, between the first and the last commit of the time measured / "
         "that time; the SDK's producer sends while not more than a number of messages are not "
         "consumed yet, so the backlog cannot grow",
-        must=16_000,
-        aim=24_000,
+        must=must,
+        aim=aim,
         samples=[round(t.halves / t.seconds) for t in in_time],
         details={
             "first_half_tx_s": round(_rate(run, run.began_at, middle)),
@@ -45,11 +68,11 @@ def measure(bench: Workbench) -> list[Figure]:
             "median_step_ms": median_steps_ms(in_time),
         },
         parameters={"seconds": size.sustained_s, "warm_up_s": size.warm_up_s,
-                    "in_flight": size.in_flight, "body_bytes": 256, "rolled_back": 0.02,
-                    "unanswered": 0.01},
-        plots=[Plot("sustained: messages that are not consumed yet", "s", "messages", {
+                    "in_flight": size.in_flight, "body_bytes": body_bytes, "body": JSON,
+                    "rolled_back": 0.02, "unanswered": 0.01},
+        plots=[Plot(f"{name}: messages that are not consumed yet", "s", "messages", {
             "in flight": [(at - began, sent - seen) for at, sent, seen in run.counts]})],
-    )]  # fmt: skip
+    )  # fmt: skip
 
 
 def sustained_rate(run: LoadRun) -> tuple[float, int]:

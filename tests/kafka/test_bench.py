@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 
 from pyspark.sql import SparkSession
 
 from bench.__main__ import measure
+from bench.bodies import RANDOM
+from bench.checkout import Checkout
+from bench.figures import before_latency, executors
+from bench.figures.drain import drained
 from bench.report import JSON_NAME, MARKDOWN_NAME, write
+from bench.sample_data import Mix
 from bench.sizes import TINY
 from bench.workbench import Workbench
 from pipelines.broker import Broker
 from storage.lake import Lake
+
+ROOT = Path(__file__).parents[2]
 
 
 def test_a_figure_is_measured_and_reported_with_all_that_explains_it(
@@ -55,3 +63,38 @@ def test_a_figure_is_measured_and_reported_with_all_that_explains_it(
     assert "| many topics | " in markdown
     assert (tmp_path / "report" / "many-topics-1.png").read_bytes()[:4] == b"\x89PNG"
     assert "![many topics: epochs in turn](many-topics-1.png)" in markdown
+
+
+def test_a_job_drains_in_one_epoch_and_says_what_it_used(broker: Broker, tmp_path: Path) -> None:
+    bench = Workbench(TINY, tmp_path, broker, lambda text: None)
+    topics, written = bench.waiting(300, Mix(2_048, RANDOM))
+    stream = {"max_offsets_per_trigger": 2 * written.records}
+
+    found = drained(bench, "drained", topics, written, stream=stream)
+
+    assert [time.halves for time in found.times] == [300]
+    assert 0 < found.driver_s < found.processor_s
+    assert found.resident_bytes > 200_000_000
+    bodies = Lake(str(tmp_path / "lakes" / "drained")).read("half", ["body"])["body"].to_pylist()
+    assert {len(body) for body in bodies} == {2_048}
+
+
+def test_another_checkouts_job_is_measured_under_the_same_load(
+    broker: Broker, tmp_path: Path
+) -> None:
+    quick = dataclasses.replace(TINY, warm_up_s=0.0, latency_s=2.0, rate=200)
+    here = Checkout("this one", ROOT)
+    bench = Workbench(quick, tmp_path, broker, lambda text: None, before=here)
+    median, high = before_latency.measure(bench)
+    assert median.value is not None
+    assert 0.05 < median.value < 20
+    assert (median.must, median.aim, high.must, high.aim) == (1.0, 0.6, 1.0, 0.6)
+
+
+def test_an_epoch_is_measured_on_one_executor_and_on_two(broker: Broker, tmp_path: Path) -> None:
+    bench = Workbench(TINY, tmp_path, broker, lambda text: None)
+    processor, wall = executors.measure(bench)
+    assert processor.value is not None
+    assert 0.1 < processor.value < 10
+    assert (processor.must, processor.aim) == (1.15, 1.05)
+    assert wall.details["one"]["of_it_the_driver_s"] < wall.details["one"]["median_processor_s"]

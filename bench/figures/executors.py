@@ -1,0 +1,112 @@
+"""What it costs to spread an epoch: two executors of one core each, over one, on a real cluster."""
+
+from __future__ import annotations
+
+import os
+import statistics
+from contextlib import ExitStack
+from typing import Any
+
+from bench.epoch_turns import HERE, Worker
+from bench.figure import Figure, Plot
+from bench.usage import processor_s
+from bench.workbench import Workbench
+from pipelines.cluster import cluster_conf
+from tests.cluster import Cluster
+
+_BODY_BYTES, _UNANSWERED = 256, 0.01
+_WARM_UP_ROUNDS = 5  # each executor's JVM compiles for itself
+# Two executors, the driver, the broker: with fewer, wall time says only that they share.
+_CORES_WANTED = 4
+_Samples = dict[str, list[dict[str, Any]]]
+
+
+def measure(bench: Workbench) -> list[Figure]:
+    """Take turns between a driver with one executor and one with two; the input is the same."""
+    size, samples = bench.size, _Samples()
+    with ExitStack() as running:
+        bench.say("starting a cluster, a driver with one of its executors, and one with two")
+        cluster = running.enter_context(Cluster(bench.folder / "cluster", cores=2))
+        workers: dict[str, Worker] = {}
+        for name, count in (("one", 1), ("two", 2)):
+            spark, lake = _spark(cluster, count), f"executors-{name}"
+            workers[name] = Worker(HERE, bench.broker.bootstrap_servers, lake, spark)
+            running.callback(workers[name].close)
+            samples[name] = []
+        warm_up = min(_WARM_UP_ROUNDS, size.epoch_rounds)
+        for number in range(warm_up + size.epoch_rounds):
+            for name, worker in workers.items():
+                sample = _epoch(worker, cluster, size.executors_transactions)
+                if number >= warm_up:
+                    samples[name].append(sample)
+    cores = len(os.sched_getaffinity(0))
+    is_free = cores >= _CORES_WANTED
+    parameters = {"transactions": size.executors_transactions, "body_bytes": _BODY_BYTES,
+                  "rounds": size.epoch_rounds, "cores": cores}  # fmt: skip
+    return [
+        _figure("two executors, processor", "processor time of driver and executors", samples,
+                "processor_s", (1.15, 1.05), parameters),
+        _figure("two executors, time",
+                f"wall time; {cores} cores" + ("" if is_free else ", which are not free: "
+                f"not judged below {_CORES_WANTED}"),
+                samples, "seconds", (1.15, 1.05) if is_free else (None, None), parameters),
+    ]  # fmt: skip
+
+
+def _epoch(worker: Worker, cluster: Cluster, transactions: int) -> dict[str, Any]:
+    """Run an epoch. Output: as the worker's; the executors' processor time is added."""
+    before = _executors_s(cluster)
+    sample = worker.run(transactions, _BODY_BYTES, _UNANSWERED)
+    driver_s = sample["processor_s"]
+    used = driver_s + _executors_s(cluster) - before
+    return {**sample, "driver_s": driver_s, "processor_s": used}
+
+
+def _executors_s(cluster: Cluster) -> float:
+    """Give the processor time of all executors; those of one driver work at a time."""
+    # An executor is in the group of Spark's worker; the Python workers are its descendants.
+    groups = {os.getpgid(executor.pid) for executor in cluster.executors()}
+    return sum(processor_s(group) for group in groups)
+
+
+def _spark(cluster: Cluster, executors: int) -> dict[str, str]:
+    return {
+        "spark.master": cluster.master,
+        **cluster_conf(cluster.master),
+        "spark.executor.cores": "1",
+        "spark.cores.max": str(executors),
+        "spark.executor.memory": "800m",
+    }
+
+
+def _figure(
+    name: str, what: str, samples: _Samples, key: str,
+    wanted: tuple[float | None, float | None], parameters: dict[str, Any],
+) -> Figure:  # fmt: skip
+    found = {side: [sample[key] for sample in of_side] for side, of_side in samples.items()}
+    ratios = [two / one for one, two in zip(found["one"], found["two"], strict=True)]
+    return Figure(
+        name=name,
+        value=statistics.median(ratios),
+        unit="ratio",
+        how=f"{what}; an epoch on two executors of one core / on one, on a standalone cluster of "
+        "this machine; in turn, the median of the rounds",
+        better="less",
+        must=wanted[0],
+        aim=wanted[1],
+        samples=[round(ratio, 3) for ratio in ratios],
+        details={
+            side: {
+                "median_s": round(statistics.median(s["seconds"] for s in of_side), 3),
+                "median_processor_s": round(
+                    statistics.median(s["processor_s"] for s in of_side), 3),
+                "of_it_the_driver_s": round(statistics.median(s["driver_s"] for s in of_side), 3),
+                "step_ms": of_side[-1]["step_ms"],
+            }
+            for side, of_side in samples.items()
+        },
+        parameters=parameters,
+        plots=[Plot(f"{name}: epochs in turn", "round", "s",
+                    {side: list(enumerate(values)) for side, values in found.items()},
+                    kind="dots")],
+    )  # fmt: skip
