@@ -118,7 +118,7 @@ def run_epoch(narrow_rows: Path, folder: Path, transactions: int, meter: Meter) 
     with meter.step("decide"):
         instants = Instants(plan.epoch_at, queues_of(plan, p.HALF_TOPIC))
         decision = decide(State(), inputs.pop(), instants, plan_parameters(plan))
-        batch.drop(HALF)  # as the job does: its memory is needed
+        del batch.by_kind[HALF]  # as the job does: its memory is needed
         pa.default_memory_pool().release_unused()
     sizes = Sizes(_PARALLELISM, "executors")
     applier = Applier(lake, plan, batch, PackingDeliverer(None), sizes, None)
