@@ -30,7 +30,8 @@ from storage.whole import require_whole
 _AT = 1_767_225_600_000
 _CHANGED = 20  # halves that come and go in an epoch
 _QUEUES = 4
-_LIMITS = MaintenanceLimits(16, 32 << 20, 32, 600_000, 3_600_000)  # the defaults of the settings
+# The defaults of the settings.
+_LIMITS = MaintenanceLimits(16, 32 << 20, 32, 600_000, 3_600_000, 604_800_000)
 
 
 def halves(first: int, count: int) -> pa.Table:

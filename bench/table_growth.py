@@ -170,10 +170,13 @@ def _numbered(rows: pa.Table, epoch: int) -> pa.Table:
 def limits() -> MaintenanceLimits:
     """Give the default limits, with retentions for epochs that follow so much faster."""
     m = MaintenanceSettings()
-    usual = MaintenanceLimits(m.merge_files, m.file_bytes_max, m.checkpoint_commits,
-                              m.log_retention_ms, m.file_retention_ms)  # fmt: skip
+    usual = MaintenanceLimits(
+        m.merge_files, m.file_bytes_max, m.checkpoint_commits, m.log_retention_ms,
+        m.file_retention_ms, m.stream_retention_ms,
+    )  # fmt: skip
     return replace(usual, log_retention_ms=usual.log_retention_ms // SPEED,
-                   file_retention_ms=usual.file_retention_ms // SPEED)  # fmt: skip
+                   file_retention_ms=usual.file_retention_ms // SPEED,
+                   stream_retention_ms=usual.stream_retention_ms // SPEED)  # fmt: skip
 
 
 def main() -> None:

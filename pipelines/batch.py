@@ -50,9 +50,9 @@ class Batch:
         """Add rows of one kind. Input: RECORDS."""
         self.by_kind[kind] = pa.concat_tables([self.rows(kind), rows]).sort_by(_OFFSET_ORDER)
 
-    def drop(self, *kinds: str) -> None:
-        """Forget the rows of some kinds: their memory is needed."""
-        for kind in kinds:
+    def drop_written(self) -> None:
+        """Forget the messages that stand in files: decided, they take memory only."""
+        for kind in self.files:
             self.by_kind.pop(kind, None)
 
     def rows(self, kind: str) -> pa.Table:

@@ -264,7 +264,7 @@ class Epochs:
         futures = applier.land(self._pool)
         try:
             decision = self._decide(plan, batch)
-            batch.drop(HALF, SCHEDULE)  # they are in their tables, or in files
+            batch.drop_written()
             pa.default_memory_pool().release_unused()
             steps.done("decide")
             applier.create_topics(decision)

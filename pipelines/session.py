@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,12 +29,17 @@ def defaults() -> dict[str, str]:
 
 
 def start_session(
-    app_name: str, settings: dict[str, str] | None = None, lock_fds: tuple[int, ...] = ()
+    app_name: str,
+    settings: dict[str, str] | None = None,
+    lock_fds: tuple[int, ...] = (),
+    *,
+    is_quiet: bool = False,
 ) -> SparkSession:
     """Start the process's one Spark session, or give the running one.
 
     Input: `settings` win over conf/spark-defaults.conf; `lock_fds` are inherited by the JVM, so
-    that a lock on them is free only when both processes are dead.
+    that a lock on them is free only when both processes are dead; `is_quiet`: what the JVM has to
+    say goes nowhere.
     Errors: JavaError, JarError; StartError for a master that is not known here. `spark.jars` and
     driver options count only for the first session of a process.
     """
@@ -62,8 +68,9 @@ def start_session(
     for key, value in (settings or {}).items():
         conf.set(key, value)
     conf.setAppName(app_name)
+    stderr = subprocess.DEVNULL if is_quiet else None
     gateway = launch_gateway(  # type: ignore[no-untyped-call]
-        conf, popen_kwargs={"pass_fds": lock_fds}
+        conf, popen_kwargs={"pass_fds": lock_fds, "stderr": stderr}
     )
     context = SparkContext(conf=conf, gateway=gateway)
     context.setLogLevel("WARN")

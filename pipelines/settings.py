@@ -151,6 +151,7 @@ class MaintenanceSettings:
     checkpoint_commits: int = field(default=32, metadata=_whole(1, 10_000))
     log_retention_ms: int = field(default=600_000, metadata=_whole(60_000))
     file_retention_ms: int = field(default=3_600_000, metadata=_whole(60_000))
+    stream_retention_ms: int = field(default=604_800_000, metadata=_whole(0))
 
 
 @dataclass(frozen=True)
@@ -204,6 +205,7 @@ class Settings:
             m.checkpoint_commits,
             m.log_retention_ms,
             m.file_retention_ms,
+            m.stream_retention_ms,
         )
 
 

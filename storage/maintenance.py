@@ -7,10 +7,16 @@ taken far apart from each other:
 2. Merges: small files into larger ones (`merge_plan`, `merge`).
 3. The log: a checkpoint, then entries older than that and than their retention go. The handle is
    opened anew: delta-rs reads all commits since the checkpoint that a handle began with.
-4. VACUUM: files that were replaced longer ago than their retention, and what crashes left.
+4. Files that were replaced longer ago than their retention, and what crashes left.
 
 Between two steps the lake is sound: each is at most one Delta commit, and changes no row. Nobody
 may append to the table while a step runs; readers need not care.
+
+A Spark stream from a topic table goes through the log entry by entry, and reads the file that each
+added, merged or not. So topic tables keep both for `stream_retention_ms`, from when they were
+written. Two things would grow with it, and do not: tombstones of replaced files, which each
+checkpoint repeats, are dropped after `file_retention_ms`; and of old checkpoints one in
+`_CHECKPOINT_DISTANCE` versions is kept, for a stream that begins at a version.
 """
 
 from __future__ import annotations
@@ -19,14 +25,19 @@ import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 
-from storage.lake import NO_LOG_UPKEEP, Lake
+import pyarrow.fs as pa_fs
+
+from storage.file_order import kind_of
+from storage.lake import Lake
 from storage.merge import files_of, merge
 from storage.merge_plan import MergeLimits, all_merges, next_merge
 from storage.schemas import TABLES
 
 _MEMORY = 2  # rows of a merge in memory, as a multiple of the largest file
-# VACUUM looks this often in the time that replaced files are kept.
+# It is looked this often for replaced files in the time that they are kept.
 _VACUUMS = 4
+# Versions between two old checkpoints: a stream that begins between them reads so many entries.
+_CHECKPOINT_DISTANCE = 1_000
 
 
 @dataclass(frozen=True)
@@ -38,16 +49,27 @@ class MaintenanceLimits:
     checkpoint_commits: int
     log_retention_ms: int
     file_retention_ms: int
+    stream_retention_ms: int
 
     @property
     def merging(self) -> MergeLimits:
         """Give what merging needs of it."""
         return MergeLimits(self.merge_files, self.file_bytes_max)
 
-    def properties(self) -> dict[str, str]:
-        """Give the retentions as Delta's table properties."""
+    def log_kept_ms(self, table: str) -> int:
+        """Return how long the entries of a table's log are kept."""
+        least = self.stream_retention_ms if kind_of(table) == "topics" else 0
+        return max(self.log_retention_ms, least)
+
+    def files_kept_ms(self, table: str) -> int:
+        """Return how long a table's files are kept, from when they were written."""
+        least = self.stream_retention_ms if kind_of(table) == "topics" else 0
+        return max(self.file_retention_ms, least)
+
+    def properties(self, table: str) -> dict[str, str]:
+        """Return the retentions of a table as Delta's properties: of its log, and of tombstones."""
         return {
-            "delta.logRetentionDuration": f"interval {self.log_retention_ms // 1000} seconds",
+            "delta.logRetentionDuration": f"interval {self.log_kept_ms(table) // 1000} seconds",
             "delta.deletedFileRetentionDuration":
                 f"interval {self.file_retention_ms // 1000} seconds",
         }  # fmt: skip
@@ -108,7 +130,7 @@ class Maintenance:
     def foretell(self, table: str) -> tuple[int, Work]:
         """Say how many files a table has, and what a full round would do. Changes nothing."""
         files = files_of(self.lake, table)
-        work = Work(files_deleted=len(self._vacuumable(table)))
+        work = Work(files_deleted=len(self._stale(table)))
         for chosen in all_merges(files, self.limits.merging):
             work += Work(1, len(chosen), sum(file.size_bytes for file in chosen))
         return len(files), work
@@ -117,7 +139,7 @@ class Maintenance:
         if table in self._configured:
             return
         handle = self.lake.handle(table)
-        wanted = self.limits.properties()
+        wanted = self.limits.properties(table)
         if not wanted.items() <= handle.metadata().configuration.items():
             handle.alter.set_table_properties(wanted, raise_if_not_exists=False)
         self._configured.add(table)
@@ -148,35 +170,66 @@ class Maintenance:
             return False
         handle.create_checkpoint()
         handle.cleanup_metadata()
+        span = handle.version() // _CHECKPOINT_DISTANCE
+        if self._checkpointed.get(table, -1) // _CHECKPOINT_DISTANCE != span:
+            self._thin_checkpoints(table)
         self._checkpointed[table] = handle.version()
         self.lake.forget(table)
         self.lake.handle(table)
         return True
+
+    def _thin_checkpoints(self, table: str) -> None:
+        """Delete checkpoints that nobody opens the table at any more, but for one now and then."""
+        folder = self.lake.place.filesystem(f"{table}/_delta_log")
+        kept_ms = self.limits.log_retention_ms
+        found = sorted(
+            (info for info in folder.get_file_info(pa_fs.FileSelector(""))
+             if info.path.endswith(".checkpoint.parquet")),
+            key=lambda info: info.path,
+        )  # fmt: skip
+        spans = [int(info.base_name.split(".")[0]) // _CHECKPOINT_DISTANCE for info in found]
+        needless = [
+            info.path for info, span, before in zip(found[1:-1], spans[1:], spans, strict=False)
+            if span == before and _age_ms(info) > kept_ms
+        ]  # fmt: skip
+        delete_files(folder, needless)
 
     def _vacuum(self, table: str, is_full: bool) -> int:
         """Delete files that are in no kept version. Output: how many."""
         now = time.monotonic()
         if not is_full and not self._may_need_vacuum(table, now):
             return 0
-        deleted = 0
-        if self._vacuumable(table):
-            gone = self.lake.handle(table).vacuum(
-                dry_run=False, full=True, post_commithook_properties=NO_LOG_UPKEEP
-            )
-            deleted = len(gone)
+        stale = self._stale(table)
+        delete_files(self.lake.place.filesystem(table), stale)
         self._vacuumed_at[table] = now
-        return deleted
+        return len(stale)
 
     def _may_need_vacuum(self, table: str, now: float) -> bool:
-        """Say whether something may have passed its retention since the last VACUUM."""
+        """Say whether something may have passed its retention since the last look."""
         last = self._vacuumed_at.get(table)
         if last is None:
             return True
-        retention_s = self.limits.file_retention_ms / 1000
+        retention_s = self.limits.files_kept_ms(table) / 1000
         is_dirty = self._merged_at.get(table, -retention_s) + retention_s > last
         return is_dirty and now - last >= retention_s / _VACUUMS
 
-    def _vacuumable(self, table: str) -> list[str]:
-        """Name the files that VACUUM would delete now."""
+    def _stale(self, table: str) -> list[str]:
+        """Name the files that no kept version has, and no stream."""
         # In whole hours where it is not the table's own property, so the property is the one.
-        return self.lake.handle(table).vacuum(dry_run=True, full=True)
+        paths = self.lake.handle(table).vacuum(dry_run=True, full=True)
+        kept_ms = self.limits.files_kept_ms(table)
+        found = self.lake.place.filesystem(table).get_file_info(paths)
+        return [
+            info.path for info in found
+            if info.type == pa_fs.FileType.File and _age_ms(info) >= kept_ms
+        ]  # fmt: skip
+
+
+def delete_files(folder: pa_fs.FileSystem, paths: list[str]) -> None:
+    """Delete files one after another; after a crash in between the next round deletes the rest."""
+    for path in paths:
+        folder.delete_file(path)
+
+
+def _age_ms(info: pa_fs.FileInfo) -> float:
+    return (time.time() - float(info.mtime.timestamp())) * 1_000

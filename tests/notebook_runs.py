@@ -46,6 +46,7 @@ def read(path: Path) -> Any:
 
 def use_places() -> None:
     """Let what notebooks need be written into the clone's cache folder."""
+    (ROOT / ".cache").mkdir(exist_ok=True)
     for name, folder in PLACES.items():
         os.environ.setdefault(name, str(ROOT / ".cache" / folder))
 
@@ -89,5 +90,6 @@ def _shown(number: int, output: Any) -> Shown:
         lines = re.findall(r"<tr[^>]*>(.*?)</tr>", table, re.S)
         cells = [re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", line, re.S) for line in lines]
         rows = tuple(tuple(html.unescape(cell).strip('"') for cell in line) for line in cells)
-        return Shown(number, "table", table, rows=(rows[0], *rows[2:]))  # the second has the types
+        has_types = "class=\"dataframe\"" in table  # the second line of polars, not of Spark
+        return Shown(number, "table", table, rows=(rows[0], *rows[1 + has_types :]))
     return Shown(number, "text", table or data["text/plain"])

@@ -105,6 +105,8 @@ class DeltaFiles:
         if is_afresh:
             self._table, self._version_seen = None, -1
         if self._table is not None:
+            if self._is_newest(self._table.version()):
+                return False
             try:
                 self._table.update_incremental()
             except DeltaError:
@@ -123,6 +125,18 @@ class DeltaFiles:
         self._schema = pa.schema(self._table.schema().to_arrow())
         self._version_seen = version
         return True
+
+    def _is_newest(self, version: int) -> bool:
+        """Say whether the log has nothing newer, if that can be said without listing it.
+
+        Listing takes 0.6 us an entry on a local disk, and a topic's log has those of a week. Where
+        a clean-up has deleted the entry we stand at, the next one may be gone, too.
+        """
+        if version != self._version_seen or not self._is_local():
+            return False
+        log = Path(self.uri) / "_delta_log"
+        here, after = (log / f"{n:0{_VERSION_DIGITS}}.json" for n in (version, version + 1))
+        return here.exists() and not after.exists()
 
     def _open(self) -> DeltaTable:
         """Open the table.

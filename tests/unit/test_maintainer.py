@@ -29,7 +29,7 @@ from tests.paper_job import PaperJob
 from txlake.protocol import ADMIN_TOPIC, COMMIT, MAINTAIN
 
 EVERY = 3
-LIMITS = MaintenanceLimits(EVERY, 1 << 25, EVERY, 3_600_000, 3_600_000)
+LIMITS = MaintenanceLimits(EVERY, 1 << 25, EVERY, 3_600_000, 3_600_000, 0)
 
 
 def run_epochs(job: PaperJob, count: int) -> Iterator[Plan]:

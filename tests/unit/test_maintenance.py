@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import time
 from collections.abc import Callable, Collection
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +18,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError
 
 from pipelines.restore import restore
+from storage import maintenance as maintaining
 from storage import merge as merging
 from storage.epochs import read_progress
 from storage.lake import Lake
@@ -29,7 +32,9 @@ from tests.lake_rows import NOW
 from tests.sound_lake import sound_rows
 from txlake import Consumer
 
-NOW_GONE = MaintenanceLimits(3, 1 << 25, 4, log_retention_ms=0, file_retention_ms=0)
+NOW_GONE = MaintenanceLimits(
+    3, 1 << 25, 4, log_retention_ms=0, file_retention_ms=0, stream_retention_ms=0
+)
 CRASHED = ("half", "epochs")
 READ = ("half", "op", "schedule", "admin", "outcomes", "conflicts", "checks", "epochs", "pending",
         "waiting", "delayed", "deliveries", "catalog", "topics/1")  # fmt: skip
@@ -175,8 +180,6 @@ def _half_written(lake: Lake, table: str, name: str, rows: pa.Table) -> int:
 
 def _dies(original: Callable[..., Any], when: str) -> Callable[..., Any]:
     def wrapped(*args: Any, **kwargs: Any) -> Any:
-        if kwargs.get("dry_run"):
-            return original(*args, **kwargs)
         if when == "after":
             original(*args, **kwargs)
         raise Crash
@@ -190,7 +193,7 @@ STEPS = {
     "merge": "create_write_transaction",
     "checkpoint": "create_checkpoint",
     "log": "cleanup_metadata",
-    "vacuum": "vacuum",
+    "vacuum": "delete_files",
 }
 
 
@@ -204,7 +207,8 @@ def test_a_crash_in_any_step_leaves_a_sound_lake_and_the_next_round_does_the_res
             dying = _half_written if when == "before" else _dies(merging._write, when)
             patch.setattr(merging, "_write", dying)
         else:
-            owner: Any = Maintenance if step == "properties" else DeltaTable
+            owners: dict[str, Any] = {"properties": Maintenance, "vacuum": maintaining}
+            owner = owners.get(step, DeltaTable)
             name = STEPS[step]
             patch.setattr(owner, name, _dies(getattr(owner, name), when))
         with pytest.raises(Crash):
@@ -251,6 +255,56 @@ def test_replaced_files_stay_for_their_retention_and_running_readers_read_on(
     gone = run_round(folder, NOW_GONE, tables=CRASHED)
     assert gone.files_deleted == done.files_merged
     assert parquet_files(folder) == live_files(folder)
+
+
+def age(path: Path, days: float) -> None:
+    at = time.time() - days * 86_400
+    os.utime(path, (at, at))
+
+
+def test_files_and_log_of_a_topic_are_kept_for_streams_and_those_of_other_tables_not(
+    folder: Path,
+) -> None:
+    kept = replace(NOW_GONE, stream_retention_ms=7 * 86_400_000)
+    logs = {t: sorted((folder / t / "_delta_log").glob("*.json")) for t in ("half", "topics/1")}
+    files = parquet_files(folder, ["topics"])
+    for _ in range(3):
+        run_round(folder, kept)
+    assert all(path.exists() for path in logs["topics/1"])
+    assert not any(path.exists() for path in logs["half"][:-1])
+    assert files < parquet_files(folder, ["topics"])
+    assert parquet_files(folder, CRASHED) == live_files(folder, CRASHED)
+    for path in (folder / "topics/1" / "_delta_log").iterdir():
+        age(path, 7.1)
+    young = sorted(files)[0]
+    for name in files - {young}:
+        age(folder / name, 7.1)
+    age(folder / young, 6.9)
+    Lake(str(folder)).append("topics/1", Lake(str(folder)).read("topics/1").slice(0, 1))
+    run_round(folder, kept)
+    gone = files - parquet_files(folder, ["topics"])
+    assert gone == files - live_files(folder) - {young}
+    assert not logs["topics/1"][0].exists()
+
+
+def test_of_old_checkpoints_one_in_a_thousand_versions_stays(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(maintaining, "_CHECKPOINT_DISTANCE", 10)
+    kept = replace(NOW_GONE, checkpoint_commits=1, stream_retention_ms=7 * 86_400_000)
+    lake = Lake(str(folder), is_maintained=True)
+    maintenance = Maintenance(lake, kept)
+    rows = lake.read("topics/1").slice(0, 1)
+    for _ in range(40):
+        lake.append("topics/1", rows)
+        list(maintenance.steps("topics/1"))
+    log = folder / "topics/1" / "_delta_log"
+    found = sorted(int(path.name[:20]) for path in log.glob("*.checkpoint.parquet"))
+    newest = lake.handle("topics/1").version()
+    old = [version for version in found if version // 10 < newest // 10]
+    assert len({version // 10 for version in old}) == len(old) >= 3
+    assert len(list(log.glob("*.json"))) == newest + 1
+    assert Lake(str(folder)).read("topics/1").num_rows == lake.read("topics/1").num_rows
 
 
 def test_a_handle_that_slept_through_a_clean_up_of_the_log_goes_on(folder: Path) -> None:

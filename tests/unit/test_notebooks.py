@@ -87,7 +87,7 @@ def test_the_shops_lake_is_one_that_verify_finds_sound(lake: Lake) -> None:
 
 
 def test_there_are_notebooks() -> None:
-    assert [path.stem[:2] for path in PATHS] == ["1_", "2_", "3_", "4_"]
+    assert [path.stem[:2] for path in PATHS] == ["1_", "2_", "3_", "4_", "5_"]
 
 
 @pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
@@ -240,3 +240,25 @@ def test_notebook_4_runs_history_again_and_asks_what_if(
     otherwise = table_with(outputs, "what_if_outcome")
     assert len(otherwise) > 0
     assert sum(one.kind == "picture" for one in outputs) == 1
+
+
+def test_notebook_5_reads_with_spark_what_the_tables_have(
+    shown: dict[str, list[Shown]], rows: LakeRows
+) -> None:
+    outputs = shown["5_spark"]
+    assert int(outputs[0].text) == max(row["epoch"] for row in rows.tables["epochs"])
+    counted = Counter(row["outcome"] for row in rows.tables["outcomes"])
+    by_sql: Counter[str] = Counter()
+    for row in table_with(outputs, "outcome", "waited_s"):
+        by_sql[row["outcome"]] += int(row["halves"])
+    assert by_sql == counted
+    queues = table_with(outputs, "messages", "next_offset")
+    assert sum(int(row["messages"]) for row in queues) == sum(map(len, rows.messages.values()))
+    orders = {
+        row["queue_id"]: int(row["messages"]) for row in queues if row["topic"] == "orders"
+    }
+    copied = table_with(outputs, "count(1)")
+    assert {row["queue_id"]: int(row["count(1)"]) for row in copied} == orders
+    again = table_with(outputs, "min(queue_offset)")
+    first = {row["queue_id"]: int(row["min(queue_offset)"]) for row in again}
+    assert first == {queue: 10 * (queue == "0") for queue in orders}

@@ -1,0 +1,146 @@
+"""Read a lake with Spark: its tables as views, one topic as a frame or as a stream.
+
+    from pipelines.spark_tables import create_views, open_spark
+
+    spark = open_spark()
+    create_views(spark, "/data/lake")
+    spark.sql("SELECT outcome, cause, count(*) FROM outcomes GROUP BY ALL").show()
+
+All is read through delta-spark, nothing is written. A session of the caller's own will do, if it
+has Delta's jars, extension and catalog.
+
+A row of a topic table is final when it is there: of an epoch that is not committed yet it is early,
+never wrong (PROTOCOL.md, Tables).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from pipelines.session import start_session
+from storage.errors import LakeError
+from storage.lake import Lake
+from storage.schemas import TABLES, TOPIC, spark_schema
+from storage.whole import require_recorded
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_CONSUMER_OFFSETS = "consumer_offsets"
+_MESSAGES = "messages"
+
+
+def open_spark(app_name: str = "txlake reader") -> SparkSession:
+    """Return a Spark session in this process for reading lakes, with the locked jars.
+
+    A notebook shows its frames as tables. Errors: JavaError, JarError.
+    """
+    shown = {"enabled": "true", "truncate": "60"}
+    settings = {f"spark.sql.repl.eagerEval.{key}": value for key, value in shown.items()}
+    return start_session(app_name, settings, is_quiet=True)
+
+
+def create_views(spark: SparkSession, path: str, prefix: str = "") -> int:
+    """Make a temporary view of each table of a lake, as of its newest committed epoch.
+
+    Beside the tables of PROTOCOL.md there is `messages`: all topic tables in one, each row with its
+    `topic`. Call it again to see what came since.
+
+    Input: `prefix` stands before each name. Output: the epoch.
+    Errors: LakeError in one sentence, where there is no lake, or none that can be read.
+    """
+    lake = _lake(path)
+    progress = require_recorded(lake)
+    if progress.last is None:
+        raise LakeError(f"the lake {lake.path} has no committed epoch yet")
+    epoch = progress.last.epoch
+    for table, schema in TABLES.items():
+        rows = _rows(spark, lake, table)
+        known = rows.where(f"epoch <= {epoch}") if "epoch" in schema.names else rows
+        known.createOrReplaceTempView(f"{prefix}{table}")
+    if lake.is_table(_CONSUMER_OFFSETS):
+        _rows(spark, lake, _CONSUMER_OFFSETS).createOrReplaceTempView(prefix + _CONSUMER_OFFSETS)
+    messages = [
+        f"SELECT {_literal(topic)} AS topic, * FROM {_source(lake, table)} WHERE epoch <= {epoch}"
+        for topic, table in _topics(lake).items()
+    ]
+    empty = spark.createDataFrame([], spark_schema(TOPIC)).selectExpr("'' AS topic", "*")
+    found = spark.sql(" UNION ALL ".join(messages)) if messages else empty
+    found.createOrReplaceTempView(prefix + _MESSAGES)
+    return epoch
+
+
+def read_topic(spark: SparkSession, path: str, topic: str) -> DataFrame:
+    """Return the messages of a real topic that are there now.
+
+    Output: TOPIC of PROTOCOL.md ("Tables"); sort by `queue_id`, `queue_offset` for their order.
+    Errors: LakeError for a lake that cannot be read, or a topic that it does not have.
+    """
+    lake = _lake(path)
+    return _rows(spark, lake, _topic_table(lake, topic))
+
+
+def read_topic_stream(
+    spark: SparkSession,
+    path: str,
+    topic: str,
+    starting_offsets: Mapping[int, int] | None = None,
+    **options: str | int,
+) -> DataFrame:
+    """Return a stream of the messages of a real topic: all that are there, then each new one, once.
+
+    Merges of the table's files and their clean-up are not seen. A micro-batch has whole epochs, but
+    that of the start, and no order of its own.
+
+    A stream that is stopped goes on from its own checkpoint. It may be away for
+    `maintenance.stream_retention_ms`; after that it fails (DELTA_MISSING_FILES_UNEXPECTED_VERSION,
+    or a file that is not there). Then give it a new checkpoint, and say where it stood by
+    `starting_offsets`, from what its sink has.
+
+    Input: `starting_offsets`: of each queue the next offset that is wanted, as Kafka's
+    startingOffsets; a queue without one begins at its first message. `options`: those of
+    delta-spark's stream, such as maxFilesPerTrigger.
+    Output: as `read_topic`.
+    Errors: LakeError as `read_topic`; ValueError for an offset below 0.
+    """
+    lake = _lake(path)
+    table = lake.table_path(_topic_table(lake, topic))
+    rows = spark.readStream.format("delta").options(**options).load(table)
+    for queue_id, offset in (starting_offsets or {}).items():
+        if queue_id < 0 or offset < 0:
+            raise ValueError(f"queue {queue_id}, offset {offset}: neither can be below 0")
+        rows = rows.where(f"queue_id <> {queue_id} OR queue_offset >= {offset}")
+    return rows
+
+
+def _lake(path: str) -> Lake:
+    lake = Lake(path)
+    lake.lake_id()
+    return lake
+
+
+def _topics(lake: Lake) -> dict[str, str]:
+    """Return the table of each real topic, by name."""
+    rows = lake.read("catalog", ["topic", "table_id"]).to_pylist()
+    return {row["topic"]: f"topics/{row['table_id']}" for row in rows}
+
+
+def _topic_table(lake: Lake, topic: str) -> str:
+    topics = _topics(lake)
+    if topic not in topics:
+        there = ", ".join(sorted(topics)) or "none"
+        raise LakeError(f"the lake {lake.path} has no topic {topic!r}; there is: {there}")
+    return topics[topic]
+
+
+def _rows(spark: SparkSession, lake: Lake, table: str) -> DataFrame:
+    return spark.read.format("delta").load(lake.table_path(table))
+
+
+def _source(lake: Lake, table: str) -> str:
+    return f"delta.`{lake.table_path(table).replace('`', '``')}`"
+
+
+def _literal(text: str) -> str:
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
