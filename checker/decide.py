@@ -70,6 +70,11 @@ _END_ROWS = pa.schema(
                                        "real_topic", "real_queue_id", "delay_level",
                                        "deliver_at", "discards"))]
 )  # fmt: skip
+# What delivering needs of an end.
+_COMMITTED_COLUMNS = [
+    "queue_id", "queue_offset", "op_queue_offset", "position", "tran_seq", "real_topic",
+    "real_queue_id", "delay_level", "deliver_at",
+]  # fmt: skip
 
 _DUE_AT = f"""
 SELECT * EXCLUDE (counted_from), {delay.DELIVER_AT_SQL} AS due_at
@@ -145,8 +150,12 @@ def _decide(state: State, inputs: Inputs, instants: Instants, parameters: Parame
             _newly_delayed(committed, epoch_at),
         ]
     )
-    delivered = _deliver(ends, committed, waiting_long, commanded, instants, parameters)
+    ordered = delivery.in_order(
+        _at("<=", waiting_long, epoch_at), _due_now(committed, epoch_at), commanded.resumed
+    )
     del committed
+    delivered = _deliver(ends, ordered, commanded, parameters)
+    del ordered
     topics = pa.concat_tables([state.topics, delivered["new_topics"]])
     placements = delivered["placements"]
     return Decision(
@@ -170,12 +179,13 @@ def _decide(state: State, inputs: Inputs, instants: Instants, parameters: Parame
 
 def _ended(halves: pa.Table, wins: pa.Table, winner: Numbers) -> pa.Table:
     """Give the halves that an operation of this epoch ends; `winner`: its row, or -1."""
-    ended = halves.filter(pa.array(winner >= 0))
-    won = wins.take(pa.array(winner[winner >= 0]))
-    is_commit = pc.equal(won["decision"], "COMMIT")
-    by_operation = {name: won[name] for name in ("cause", "op_queue_offset", "position")}
-    outcome = pc.if_else(is_commit, COMMITTED, ROLLED_BACK)
-    return frame(_END_ROWS, ended, outcome=outcome, **by_operation)
+    by_operation = ["cause", "op_queue_offset", "position"]
+    of_half = [name for name in _END_ROWS.names if name not in ("outcome", *by_operation)]
+    ended = halves.select(of_half).filter(pa.array(winner >= 0))
+    won = wins.select(["decision", *by_operation]).take(pa.array(winner[winner >= 0]))
+    outcome = pc.if_else(pc.equal(won["decision"], "COMMIT"), COMMITTED, ROLLED_BACK)
+    values = {name: won[name] for name in by_operation}
+    return frame(_END_ROWS, ended, outcome=outcome, **values)
 
 
 def _other_ends(
@@ -203,8 +213,8 @@ def _other_ends(
 
 
 def _committed(ends: pa.Table, epoch_at: int, parameters: Parameters) -> pa.Table:
-    """Give the committed among the ends, with when they are due; null: at once."""
-    committed = ends.filter(pc.equal(ends["outcome"], COMMITTED))
+    """Give where the committed among the ends go, and when they are due; null: at once."""
+    committed = ends.select(_COMMITTED_COLUMNS).filter(pc.equal(ends["outcome"], COMMITTED))
     is_later = truth(committed["delay_level"].is_valid())
     is_later |= truth(committed["deliver_at"].is_valid())
     nothing = pa.field("due_at", pa.int64())
@@ -226,14 +236,18 @@ def _remaining(halves: pa.Table, ends: pa.Table, answers: pa.Table) -> pa.Table:
 
 
 def _outcomes(ends: pa.Table, placements: pa.Table) -> pa.Table:
-    """Give the ends in offset order, with where a committed half's message went at once."""
-    ends = ends.take(pa.array(np.argsort(places(ends), kind="stable")))
+    """Return the ends in offset order, with where a committed half's message went at once."""
+    ends = ends.select([name for name in OUTCOMES.names if name in ends.column_names])
+    order = np.argsort(places(ends), kind="stable")
+    if (np.diff(order) != 1).any():
+        ends = ends.take(pa.array(order))
     is_message = truth(pc.equal(placements["source"], "half"))
     is_message &= truth(placements["reason"].is_null())
-    messages = placements.filter(pa.array(is_message))
+    of_message = ["queue_id", "queue_offset", "real_queue_id", "real_queue_offset"]
+    messages = placements.select(of_message).filter(pa.array(is_message))
     at = find(places(ends), places(messages))
     at[~truth(pc.equal(ends["outcome"], COMMITTED))] = -1
-    placed = take(messages.select(["real_queue_id", "real_queue_offset"]), at)
+    placed = take(messages.select(of_message[2:]), at)
     return frame(OUTCOMES, ends, **{name: placed[name] for name in placed.column_names})
 
 
@@ -275,20 +289,18 @@ def _cancelled(cancelled: pa.Table) -> pa.Table:
     )
 
 
+def _due_now(committed: pa.Table, epoch_at: int) -> pa.Table:
+    """Return the committed that are delivered in this epoch."""
+    due_at = committed["due_at"]
+    if due_at.null_count == committed.num_rows:
+        return committed
+    return committed.filter(pc.less_equal(pc.fill_null(due_at, 0), epoch_at))
+
+
 def _deliver(
-    ends: pa.Table,
-    committed: pa.Table,
-    delayed: pa.Table,
-    commanded: commands.Commanded,
-    instants: Instants,
-    parameters: Parameters,
+    ends: pa.Table, ordered: pa.Table, commanded: commands.Commanded, parameters: Parameters
 ) -> dict[str, pa.Table]:
     """Place what is delivered now, what cannot be, and the copies of first discards."""
-    ordered = delivery.in_order(
-        _at("<=", delayed, instants.epoch_at),
-        committed.filter(pc.less_equal(pc.fill_null(committed["due_at"], 0), instants.epoch_at)),
-        commanded.resumed,
-    )
     first = pc.and_(pc.equal(ends["outcome"], DISCARDED), pc.equal(ends["discards"], 0))
     discarded = ends.filter(first)
     state = commanded.state

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from checker.columns import Mask, choose, find, frame, longs, places, same, take, truth
+from checker.columns import Mask, Numbers, choose, find, frame, longs, places, same, take, truth
 from checker.frames import (
     COMMITTED,
     CONFLICTS,
@@ -29,15 +29,6 @@ from checker.frames import (
     Parameters,
 )
 from checker.sql import run
-
-_NAMINGS = """
-SELECT queue_id, op_queue_offset, (position - 1)::INTEGER AS position,
-  half_offsets[position] AS half_queue_offset, decision, producer_group,
-  transaction_ids[position] AS transaction_id, cause, stored_at, $landed_at::BIGINT AS landed_at,
-  NULL::BIGINT[] AS refused_units
-FROM (SELECT *, unnest(generate_series(1, len(half_offsets))) AS position
-      FROM operations WHERE error IS NULL)
-"""
 
 # What stands for a set: a duplicate, and a member of a set that ended before.
 _OF_SETS = """
@@ -174,32 +165,42 @@ def namings(operations: pa.Table, landed_at: int) -> pa.Table:
     Input: OPERATIONS; `landed_at`: T of the epoch that lands them.
     Output: NAMINGS.
     """
-    if operations.num_rows == 0:
-        return NAMINGS.empty_table()
-    if _name_one_each(operations):
-        return _single_namings(operations, landed_at)
-    return run(_NAMINGS, {"landed_at": landed_at}, operations=operations).cast(NAMINGS)
-
-
-def _name_one_each(operations: pa.Table) -> bool:
-    """Say whether every operation can be read and names one half, as most do."""
-    lengths = [pc.list_value_length(operations[name])
-               for name in ("half_offsets", "transaction_ids")]  # fmt: skip
-    if lengths[0].null_count or operations["error"].null_count < operations.num_rows:
-        return False
-    return all(set(pc.unique(length).to_pylist()) <= {1, None} for length in lengths)
-
-
-def _single_namings(operations: pa.Table, landed_at: int) -> pa.Table:
+    can_be_read = pc.is_null(operations["error"])
+    if not pc.all(can_be_read).as_py():
+        operations = operations.filter(can_be_read)
+    halves, ids = operations["half_offsets"], operations["transaction_ids"]
+    operation, position = _positions(halves)
+    named = operations.select(["queue_id", "op_queue_offset", "stored_at", "producer_group",
+                               "decision", "cause"])  # fmt: skip
+    if len(operation) != operations.num_rows or position.any():
+        named = named.take(pa.array(operation))
     return frame(
         NAMINGS,
-        operations,
-        position=0,
-        half_queue_offset=pc.list_element(operations["half_offsets"], 0),
-        transaction_id=pc.list_element(operations["transaction_ids"], 0),
+        named,
+        position=pa.array(position.astype(np.int32)),
+        half_queue_offset=pc.list_flatten(halves),
+        transaction_id=_at_positions(ids, operation, position),
         landed_at=landed_at,
         refused_units=None,
     )
+
+
+def _positions(lists: pa.ChunkedArray) -> tuple[Numbers, Numbers]:
+    """Return of each element of a column of lists its row, and its position in the row's list."""
+    counts = longs(pc.list_value_length(lists), null=0)
+    starts = np.cumsum(counts) - counts
+    row = np.repeat(np.arange(len(counts)), counts)
+    return row, np.arange(len(row)) - starts[row]
+
+
+def _at_positions(lists: pa.ChunkedArray, row: Numbers, position: Numbers) -> pa.ChunkedArray:
+    """Return the element at a position of a row's list; null where the list is not so long."""
+    counts = longs(pc.list_value_length(lists), null=0)
+    starts, elements = np.cumsum(counts) - counts, pc.list_flatten(lists)
+    at = np.where(position < counts[row], starts[row] + position, -1)
+    if len(at) == len(elements) and (np.diff(at, prepend=-1) == 1).all():
+        return elements
+    return elements.take(pa.array(at, mask=at < 0))
 
 
 def verdicts(

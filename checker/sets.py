@@ -128,7 +128,8 @@ def admit(halves: pa.Table, new_halves: pa.Table, members: pa.Table, units: pa.T
 
 def _alone(new_halves: pa.Table) -> pa.Table:
     """Give readable new halves of which none is in a set. Output: HALVES."""
-    rows = new_halves.filter(pc.is_null(new_halves["error"]))
+    can_be_read = pc.is_null(new_halves["error"])
+    rows = new_halves if pc.all(can_be_read).as_py() else new_halves.filter(can_be_read)
     absent = dict.fromkeys(set(HALVES.names) - set(rows.column_names))
     absent |= {"unit_offset": rows["queue_offset"], "arm": 0, "check_times": 0, "discards": 0}
     return frame(HALVES, rows, **absent)

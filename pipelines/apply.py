@@ -126,11 +126,12 @@ class Applier:
             self.lake.count(tables[topic], None)
         if not wanted:
             return []
-        is_wanted = pc.is_in(decision.placements["topic"], value_set=pa.array(wanted))
+        placements = decision.placements
+        if len(wanted) < len(used):
+            placements = placements.filter(pc.is_in(placements["topic"], pa.array(wanted)))
         delivery = Delivery(
-            self.lake.place, self.plan.epoch, self.plan.epoch_at,
-            decision.placements.filter(is_wanted), tables, self._due(),
-        )  # fmt: skip
+            self.lake.place, self.plan.epoch, self.plan.epoch_at, placements, tables, self._due()
+        )
         return [pool.submit(self._deliver, delivery, landed)]
 
     def _deliver(self, delivery: Delivery, landed: list[Future[None]]) -> None:

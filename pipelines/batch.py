@@ -11,10 +11,21 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from checker.columns import places
+from storage import schemas
 from storage.data_files import DataFile
 from storage.kafka_arrow import RECORDS
+from storage.kafka_rows import HALF, KINDS, SCHEDULE
+from storage.land import HEAVY
 
 _OFFSET_ORDER = [("queue_id", "ascending"), ("queue_offset", "ascending")]
+# What is kept of a landed record. A column that its kind does not have takes memory, too.
+_COLUMNS = {
+    kind: [
+        name for name in schemas.TABLES[kind].names
+        if name in RECORDS.names and not (kind in (HALF, SCHEDULE) and name in HEAVY)
+    ]
+    for kind in KINDS
+}  # fmt: skip
 
 
 @dataclass
@@ -39,6 +50,11 @@ class Batch:
         """Return how large the messages are that were landed, as Arrow counts it."""
         return sum(file.row_bytes for files in self.files.values() for file in files)
 
+    @property
+    def landed_messages(self) -> int:
+        """Return how many messages were written."""
+        return sum(file.rows for files in self.files.values() for file in files)
+
     def add(self, kind: str, rows: list[dict[str, Any]]) -> None:
         """Add rows that the micro-batch did not bring."""
         if rows:
@@ -47,8 +63,11 @@ class Batch:
             )
 
     def add_table(self, rows: pa.Table, kind: str) -> None:
-        """Add rows of one kind. Input: RECORDS."""
-        self.by_kind[kind] = pa.concat_tables([self.rows(kind), rows]).sort_by(_OFFSET_ORDER)
+        """Add rows of one kind. Input: its columns of RECORDS; where it has rows, those of them."""
+        if kind in self.by_kind:
+            there = self.by_kind[kind]
+            rows = pa.concat_tables([there, rows.select(there.column_names)])
+        self.by_kind[kind] = rows.sort_by(_OFFSET_ORDER)
 
     def drop_written(self) -> None:
         """Forget the messages that stand in files: decided, they take memory only."""
@@ -56,7 +75,7 @@ class Batch:
             self.by_kind.pop(kind, None)
 
     def rows(self, kind: str) -> pa.Table:
-        """Give the rows of one kind, in offset order. Output: RECORDS."""
+        """Return the rows of one kind, in offset order. Output: its columns of RECORDS."""
         return self.by_kind.get(kind, RECORDS.empty_table())
 
 
@@ -67,7 +86,7 @@ def _by_kind(parts: Iterable[pa.Table]) -> dict[str, pa.Table]:
         kinds = pc.unique(part["kind"]).to_pylist()
         for kind in kinds:
             rows = part if len(kinds) == 1 else part.filter(pc.equal(part["kind"], kind))
-            found.setdefault(kind, []).append(rows)
+            found.setdefault(kind, []).append(rows.select(_COLUMNS[kind]))
     return {kind: _in_offset_order(found.pop(kind)) for kind in list(found)}
 
 

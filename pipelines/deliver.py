@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -39,8 +39,8 @@ class Deliverer:
         if self.spark is None or tasks == 0:
             return deliver(delivery, lake, lake.opened)
         files = LandedFiles(lake.place, _files(lake, delivery.placements))
-        slices = _sliced(delivery.placements, tasks)
-        wanted = pa.table({"placements": pa.chunked_array([[as_bytes(part)] for part in slices])})
+        slices = [[as_bytes(part)] for part in _sliced(delivery.placements, tasks)]
+        wanted = pa.table({"placements": pa.chunked_array(slices)})
         frame = self.spark.createDataFrame(wanted)  # a partition a chunk
         task = DeliverTask(replace(delivery, placements=PLACEMENTS.empty_table()), files)
         with described(self.spark, delivery.epoch, "deliver", len(slices)):
@@ -57,8 +57,10 @@ def _files(lake: Lake, placements: pa.Table) -> Mapping[str, list[str]]:
     return found
 
 
-def _sliced(placements: pa.Table, tasks: int) -> list[pa.Table]:
+def _sliced(placements: pa.Table, tasks: int) -> Iterator[pa.Table]:
     """Cut placements where the messages were landed: a file is read by one or two tasks."""
-    order = np.lexsort((places(placements), np.array(placements["source"].to_pylist())))
-    parts = np.array_split(order, tasks)
-    return [placements.take(pa.array(part)) for part in parts if len(part)]
+    sources = placements["source"].combine_chunks().dictionary_encode().indices.to_numpy()
+    order = np.lexsort((places(placements), sources))
+    for part in np.array_split(order, tasks):
+        if len(part):
+            yield placements.take(pa.array(part))

@@ -26,7 +26,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from checker.decide import decide
-from checker.frames import RULE_VERSION, Decision, Instants, State
+from checker.frames import OUTCOMES, RULE_VERSION, Decision, Instants, State
 from checker.timing import record_attempts
 from pipelines.apply import Applier
 from pipelines.ask import Asks, ask_once
@@ -50,7 +50,7 @@ from pipelines.restore import restore, topics_before
 from storage import schemas
 from storage.epoch_log import EpochLog
 from storage.epochs import Plan, Progress, read_progress
-from storage.kafka_rows import ADMIN, HALF, KINDS, SCHEDULE
+from storage.kafka_rows import ADMIN, HALF, KINDS
 from storage.lake import Lake
 from storage.land import Landing
 from storage.whole import require_whole
@@ -177,7 +177,9 @@ class Epochs:
         count = sum(r.to_offset - r.from_offset for r in plan.ranges)
         tasks = self._settings.sizes.landing_tasks(count)
         options = self._settings.kafka_options
-        return read_again(self._spark, self._lake, plan, held, landing, tasks, options)
+        batch = read_again(self._spark, self._lake, plan, held, landing, tasks, options)
+        self._settings.sizes.saw(batch.landed_messages, batch.landed_bytes)
+        return batch
 
     def start_offsets(self) -> dict[Place, int]:
         """Give where landing goes on: the committed ends, else Kafka's first offsets.
@@ -222,6 +224,7 @@ class Epochs:
             landing = Landing(self._lake.place, epoch, self._settings.limits)
             tasks = self._settings.sizes.landing_tasks(sum(map(len, spans.values())))
             batch = land(records, landing, tasks)
+            self._settings.sizes.saw(batch.landed_messages, batch.landed_bytes)
         steps.done("gather")
         return Gathered(spans, batch, steps)
 
@@ -271,6 +274,7 @@ class Epochs:
             landed = list(futures)
             futures += applier.deliver(decision, landed, self._pool)
             counts |= decided_counts(decision) | applier.record(decision)
+            decision = replace(decision, outcomes=OUTCOMES.empty_table())  # they are recorded
             _raise_first(landed)
             attempts = ask_once(self._lake, self._asker, plan, decision.due)
             counts["checks"] = attempts.num_rows
@@ -322,8 +326,6 @@ class Epochs:
         """Write the commit point; only now the state in memory changes."""
         work = applier.work
         self._log.commit(plan, _offsets(after.next_offsets), counts, steps.step_ms, work)
-        messages = counts[f"landed_{HALF}"] + counts[f"landed_{SCHEDULE}"]
-        self._settings.sizes.saw(messages, work.get("landed_bytes", 0))
         self._state, self._last, self._newest = after, plan, plan
         self._planner.committed(plan)
         self.epochs_run += 1

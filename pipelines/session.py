@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 CONF_FOLDER = Path(__file__).parent.parent / "conf"
 # `query.stop()` while Python runs can overflow the stream thread's stack.
-_JAVA_OPTIONS = "-Xss16m -Xmn256m -XX:+UseParallelGC -Djava.net.preferIPv4Stack=true"
+_JAVA_OPTIONS = "-Xss16m -Xmn192m -XX:+UseParallelGC -Djava.net.preferIPv4Stack=true"
 
 
 def defaults() -> dict[str, str]:

@@ -30,7 +30,7 @@ class Sizes:
         self._mean_bytes = _FIRST_BYTES
 
     def saw(self, messages: int, size: int) -> None:
-        """Learn from an epoch that has landed so many messages of so many bytes."""
+        """Learn from an epoch, when it has landed so many messages of so many bytes."""
         if messages:
             self._mean_bytes += _WEIGHT * (size / messages - self._mean_bytes)
 

@@ -29,6 +29,11 @@ STATISTICS: Final = {
 }
 # Messages are read by their coordinates, a few among many: a reader skips groups of rows.
 GROUP_ROWS: Final = {"half": 4_096, "schedule": DUE_GROUP_ROWS, "topics": 4_096}
+# Columns in which a value hardly comes twice: a dictionary of them takes memory and time.
+_UNIQUE = {"queue_offset", "half_queue_offset", "transaction_id", "keys", "born_at", "body"}
+_NESTED = ["properties.key_value.key", "properties.key_value.value"]
+# A reader has a few groups in memory at a time.
+GROUP_BYTES: Final = 4 * 1024 * 1024
 _TEXT_MAX = 128  # longer texts have no statistics; transaction ids are at most so long
 
 
@@ -90,11 +95,14 @@ def write_file(
     Input: rows of the table's schema; how many of them a row group has (0: as the table wants it).
     """
     narrow = [field.name for field in rows.schema if _has_order(field.type)]
+    most = GROUP_ROWS.get(kind_of(table)) or rows.num_rows
+    in_bytes = GROUP_BYTES * rows.num_rows // max(rows.nbytes, 1)
     with place.filesystem(table).open_output_stream(name) as stream:
         pq.write_table(
             rows,
             stream,
-            row_group_size=group_rows or GROUP_ROWS.get(kind_of(table)) or rows.num_rows or 1,
+            row_group_size=group_rows or max(1, min(most, in_bytes)),
+            use_dictionary=[n for n in rows.schema.names if n not in _UNIQUE] + _NESTED,
             compression=compression,
             compression_level=compression_level,
             write_statistics=narrow,

@@ -59,7 +59,7 @@ class LandedFiles:
     def dataset(self, table: str) -> ds.Dataset:
         """Return a table as an Arrow dataset."""
         filesystem = self.place.filesystem(table)
-        parquet = ds.ParquetFileFormat()
+        parquet = ds.ParquetFileFormat(pre_buffer=False)  # else it holds whole files
         fragments = [parquet.make_fragment(path, filesystem) for path in self.paths[table]]
         return ds.FileSystemDataset(fragments, schemas.HALF, parquet, filesystem)
 

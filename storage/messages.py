@@ -13,8 +13,8 @@ import pyarrow.dataset as ds
 from storage.places import coordinates
 from storage.row_groups import Bounds, Longs, OpenedFiles, Wanted, pruned
 
-# Few rows at a time: a body may have some megabytes.
-_ROWS_AT_ONCE = 4_096
+_ROWS_AT_ONCE = 4_096  # at most: a body may have some megabytes
+_BYTES_AT_ONCE = 4 * 1024 * 1024
 
 
 class Tables(Protocol):
@@ -85,7 +85,7 @@ def _read(
     """
     batches = dataset.to_batches(
         columns=list(columns),
-        batch_size=_ROWS_AT_ONCE,
+        batch_size=_rows_at_once(dataset),
         batch_readahead=2,
         fragment_readahead=1,
     )
@@ -96,6 +96,16 @@ def _read(
         found = batch.filter(is_wanted)
         if found.num_rows:
             yield found
+
+
+def _rows_at_once(dataset: ds.Dataset) -> int:
+    """Return how many rows of a dataset have a few megabytes; Arrow reads ahead by rows."""
+    if not isinstance(dataset, ds.FileSystemDataset):
+        return _ROWS_AT_ONCE
+    groups = [group for fragment in dataset.get_fragments() for group in fragment.row_groups]
+    rows = sum(int(group.num_rows) for group in groups)
+    size = sum(int(group.total_byte_size) for group in groups)
+    return max(1, min(_ROWS_AT_ONCE, _BYTES_AT_ONCE * rows // max(size, 1)))
 
 
 def _are_among(numbers: Longs, places: Longs) -> pa.BooleanArray:

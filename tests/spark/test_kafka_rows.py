@@ -26,7 +26,8 @@ from pyspark.sql.types import (
 )
 
 from pipelines.land import land
-from storage.kafka_arrow import decode_rows
+from storage import schemas
+from storage.kafka_arrow import RECORDS, decode_rows
 from storage.kafka_rows import ADMIN, HALF, KINDS, OP, SCHEDULE, WireLimits
 from storage.lake import Lake
 from storage.land import HEAVY, Landing
@@ -101,7 +102,9 @@ def _landed(frame: DataFrame, path: Path, tasks: int = 2) -> list[dict[str, Any]
     for kind in KINDS:
         lake.add_files(kind, batch.files.get(kind, []), 1)
         heavy = lake.read(kind).sort_by("queue_offset") if kind in (HALF, SCHEDULE) else None
-        for place, row in enumerate(batch.rows(kind).to_pylist()):
+        for place, kept in enumerate(batch.rows(kind).to_pylist()):
+            assert not {name for name in kept if name not in schemas.TABLES[kind].names}
+            row = dict.fromkeys(RECORDS.names) | {"kind": kind} | kept
             rows.append(row)
             if heavy is not None:
                 assert not any(row[name] for name in HEAVY), "no body comes to the driver"

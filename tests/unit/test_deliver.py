@@ -122,7 +122,7 @@ def test_tasks_write_the_same_rows_as_the_driver(
     for table in TABLES.values():
         lake.handle(table).delete()
     monkeypatch.setattr(delivering, "FILE_BYTES", file_bytes)
-    parts = _sliced(whole.placements, tasks)
+    parts = list(_sliced(whole.placements, tasks))
     assert len(parts) == tasks
     written = by_tasks(lake, whole, parts)
     files = [file for table in written.values() for file in table]
@@ -151,7 +151,7 @@ def test_message_that_is_not_there_is_one_sentence(lake: Lake, tasks: int) -> No
     asked = delivery(lake, pa.concat_tables([rows, pa.Table.from_pylist([gone], PLACEMENTS)]))
     with pytest.raises(LakeError, match=r"but 1 of them are not there: run `txlake verify`"):
         if tasks:
-            by_tasks(lake, asked, _sliced(asked.placements, tasks))
+            by_tasks(lake, asked, list(_sliced(asked.placements, tasks)))
         else:
             Deliverer(None).deliver(lake, asked, 0)
 
