@@ -24,24 +24,27 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 from bench.chaos_kills import Kill, schedule
 from bench.chaos_report import differences, facts_of, report
 from bench.chaos_run import Chaos
+from tests.cluster import Cluster
 
 
 def run(
     lake: Path, folder: Path, kills: Sequence[Kill], seed: int,
     say: Callable[[str], None] = lambda text: None, seconds_max: float = float("inf"),
+    cluster: Cluster | None = None,
 ) -> tuple[Chaos, Mapping[str, Any]]:  # fmt: skip
     """Carries out kills and compares. Output: the ended run and its report.
 
     After `seconds_max` no more are killed; the report counts those that were.
     """
     started = time.monotonic()
-    chaos = Chaos(lake, folder, seed)
+    chaos = Chaos(lake, folder, seed, cluster)
     with chaos:
         for number, kill in enumerate(kills, 1):
             if time.monotonic() - started > seconds_max:
@@ -68,10 +71,14 @@ def main() -> None:
     parser.add_argument("--pause-max", type=float, default=8.0, help="seconds before a kill")
     parser.add_argument("--minutes-max", type=float, default=60.0, help="kill no longer than this")
     parser.add_argument("--kill-broker", action="store_true", help="the broker is killed too")
+    parser.add_argument("--cluster", action="store_true",
+                        help="on a standalone Spark cluster, whose executors are killed, too")
     parser.add_argument("--lake", type=Path, help="a new folder; other files go beside it")
     parser.add_argument("--report", type=Path, help="write the report there as JSON")
     options = parser.parse_args()
-    kills = schedule(options.kills, options.seed, options.pause_max, options.kill_broker)
+    kills = schedule(
+        options.kills, options.seed, options.pause_max, options.kill_broker, options.cluster
+    )
     temp = None if options.lake else Path(tempfile.mkdtemp(prefix="txlake-chaos-"))
     lake = options.lake or (temp or Path()) / "lake"
     if lake.exists() and any(lake.iterdir()):
@@ -80,10 +87,11 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # everything is ended on the way out
     try:
         folder = lake.with_name(f"{lake.name}-files")
-        _, figures = run(
-            lake, folder, kills, options.seed, lambda text: print(text, flush=True),
-            60 * options.minutes_max,
-        )  # fmt: skip
+        with Cluster(folder / "cluster") if options.cluster else nullcontext() as cluster:
+            _, figures = run(
+                lake, folder, kills, options.seed, lambda text: print(text, flush=True),
+                60 * options.minutes_max, cluster,
+            )  # fmt: skip
         text = json.dumps(figures, indent=1, default=str)
         print(text)
         if options.report:

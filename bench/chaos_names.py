@@ -10,6 +10,7 @@ CONSUMER: Final = "consumer"
 BROKER: Final = "broker"
 PRODUCERS: Final = ("producer-a", "producer-b")  # the SDK's
 RAW: Final = "raw-producer"  # writes Kafka records by hand
+EXECUTORS: Final = "executors"  # of the job, where it runs on a cluster
 
 STOP_FILE: Final = "stop-sending"  # beside the journals: producers begin nothing new
 KAFKA_QUEUES: Final = 3  # of half and op topic

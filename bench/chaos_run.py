@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
+
+import psutil
 
 from bench import chaos_consumer, chaos_producer, chaos_raw
 from bench.chaos_journal import Journal, Seen
@@ -16,6 +19,7 @@ from bench.chaos_names import (
     BROKER,
     CONSUMED,
     CONSUMER,
+    EXECUTORS,
     JOB,
     PRODUCERS,
     RAW,
@@ -24,11 +28,12 @@ from bench.chaos_names import (
 )
 from bench.chaos_processes import Process
 from bench.chaos_raw_journal import RawJournal
-from bench.chaos_settings import dealt, settings_text
+from bench.chaos_settings import dealt, of_cluster, settings_text
 from bench.chaos_settled import has_met_a_late_end, is_seen, is_settled
 from pipelines.broker import Broker
 from pipelines.operator_records import command, write
 from pipelines.settings import load
+from tests.cluster import Cluster
 from txlake.protocol import CREATE_TOPIC
 
 START_TIMEOUT_S = 120.0
@@ -58,7 +63,10 @@ class Counts:
 class Chaos:
     """The processes of one run, in a folder; on leaving all of them are ended."""
 
-    def __init__(self, lake: Path, folder: Path, seed: int) -> None:
+    def __init__(
+        self, lake: Path, folder: Path, seed: int, cluster: Cluster | None = None
+    ) -> None:
+        self._cluster = cluster
         self.lake, self.folder, self.seed = lake.absolute(), folder.absolute(), seed
         for name in ("logs", "temp"):
             (self.folder / name).mkdir(parents=True, exist_ok=True)
@@ -111,6 +119,9 @@ class Chaos:
             self.broker.kill()
             self.broker.start()
             return
+        if kill.target == EXECUTORS:
+            self._kill_executor(kill.whom)
+            return
         process = self._running.pop(kill.target)
         self._note_start(process)
         process.kill(kill.whom)
@@ -118,6 +129,21 @@ class Chaos:
             self.counts.unexpected.append(f"the job outlived its JVM by {END_TIMEOUT_S:.0f} s")
         self._retire(process, is_ended=kill.whom != "python")
         self._start(kill.target)
+
+    def _kill_executor(self, part: str) -> None:
+        """Kills by SIGKILL one of the processes that carry the bytes; Spark starts another."""
+        assert self._cluster is not None
+        found = {
+            "an executor": self._cluster.executors, "a daemon": self._cluster.daemons,
+            "a worker": self._cluster.python_workers,
+        }[part]  # fmt: skip
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while not (there := found()) and time.monotonic() < deadline:
+            self.look()
+            time.sleep(_POLL_S)
+        for chosen in there[:1]:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                chosen.kill()
 
     def look(self) -> None:
         """Starts again what ended by itself; notes when it should not have."""
@@ -219,7 +245,9 @@ class Chaos:
             if not is_again:
                 self._settings_dealt += 1
                 values = dealt(self.seed, self._settings_dealt, is_last)
-                self._settings.write_text(settings_text(values, self.lake, servers), "utf-8")
+                spark = {} if self._cluster is None else of_cluster(self._cluster.master)
+                text = settings_text(values, self.lake, servers, spark)
+                self._settings.write_text(text, "utf-8")
             module, arguments = "pipelines", ["run", "--conf", str(self._settings)]
         elif name == CONSUMER:
             module = chaos_consumer.__spec__.name

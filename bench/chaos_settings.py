@@ -8,12 +8,14 @@ late ends take turns: an end that one start turned down meets the other policy a
 from __future__ import annotations
 
 import json
+import os
 import random
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from bench.chaos_names import KAFKA_QUEUES, TOPIC_QUEUES, TOPICS_MAX
+from bench.chaos_processes import ROOT
 
 CHECK_MAX: Final = 8  # the largest that is dealt
 MESSAGE_BYTES_MAX: Final = 16_384
@@ -64,7 +66,20 @@ def dealt(seed: int, start: int, is_last: bool = False) -> dict[str, Any]:
     return {**values, **_LAST} if is_last else values
 
 
-def settings_text(dealt_values: Mapping[str, Any], lake: Path, bootstrap_servers: str) -> str:
+def of_cluster(master: str) -> dict[str, str]:
+    """Returns Spark's settings for a job on a standalone cluster of this machine."""
+    return {
+        "spark.master": master,
+        "spark.executor.memory": "600m",
+        "spark.executorEnv.PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "client")]),
+        "spark.task.maxFailures": "8",  # as many kills may hit one task
+    }
+
+
+def settings_text(
+    dealt_values: Mapping[str, Any], lake: Path, bootstrap_servers: str,
+    spark: Mapping[str, str] | None = None,
+) -> str:  # fmt: skip
     """Returns the settings file of one start of the job, with the values dealt to it."""
     values = {
         "lake.path": str(lake),
@@ -77,6 +92,9 @@ def settings_text(dealt_values: Mapping[str, Any], lake: Path, bootstrap_servers
         section, name = key.split(".")
         # A JSON text, number, true or false is one of TOML.
         sections.setdefault(section, []).append(f"{name} = {json.dumps(value)}")
+    if spark:
+        sections["stream"].append('deliveries = "executors"')
+        sections["spark"] = [f"{json.dumps(key)} = {json.dumps(at)}" for key, at in spark.items()]
     return "\n".join(
         f"[{section}]\n" + "\n".join(lines) + "\n" for section, lines in sections.items()
     )

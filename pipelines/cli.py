@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import os
 import signal
 import sys
+import threading
 from typing import Any
 
 import click
@@ -43,7 +45,11 @@ def main() -> None:
 )
 @click.option("--quiet", is_flag=True, help="Print warnings only.")
 def run(conf: str, quiet: bool) -> None:
-    """Run the reconcile job until Ctrl-C or SIGTERM."""
+    """Run the reconcile job until Ctrl-C or SIGTERM.
+
+    It ends after the running epoch, and at the latest 10 s later: the next start finishes an epoch
+    that takes longer.
+    """
     logging.basicConfig(
         level=logging.WARNING if quiet else logging.INFO,
         format="%(asctime)s %(levelname)s %(message)s",
@@ -51,6 +57,10 @@ def run(conf: str, quiet: bool) -> None:
     )
     logging.getLogger("py4j").setLevel(logging.ERROR)
     run_job(conf)
+
+
+# How long a stop waits for the running epoch.
+STOP_S = 10.0
 
 
 def run_job(conf: str) -> None:
@@ -66,8 +76,21 @@ def run_job(conf: str) -> None:
 
     driver = Driver(load(conf), on_epoch=tell)
 
+    def give_up() -> None:
+        log.warning(
+            "not stopped within %.0f s: what is running is given up, and nothing is lost; the next "
+            "start finishes it", STOP_S,
+        )  # fmt: skip
+        logging.shutdown()
+        os._exit(0)  # as kill -9, which an epoch must survive anyway
+
+    patience = threading.Timer(STOP_S, give_up)
+    patience.daemon = True
+
     def stop(*_: object) -> None:
-        log.info("stopping after the running epoch")
+        if not patience.is_alive():
+            log.info("stopping after the running epoch")
+            patience.start()
         driver.stop()
 
     signal.signal(signal.SIGTERM, stop)

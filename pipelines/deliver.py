@@ -23,6 +23,8 @@ from storage.tasks import FILES_IN_SPARK, DeliverTask, read_files
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+_FILE_ROWS = 500  # to write a file takes as long as to read so many messages
+
 
 @dataclass(frozen=True)
 class Deliverer:
@@ -58,9 +60,18 @@ def _files(lake: Lake, placements: pa.Table) -> Mapping[str, list[str]]:
 
 
 def _sliced(placements: pa.Table, tasks: int) -> Iterator[pa.Table]:
-    """Cut placements where the messages were landed: a file is read by one or two tasks."""
-    sources = placements["source"].combine_chunks().dictionary_encode().indices.to_numpy()
-    order = np.lexsort((places(placements), sources))
+    """Cut placements where the messages were landed: a file is read by one or two tasks.
+
+    Where each task would write a small file for each of many topics, they are cut by topic instead:
+    to read a message in vain takes some us, to write a file 1 ms.
+    """
+    topics, sources = (
+        placements[name].combine_chunks().dictionary_encode() for name in ("topic", "source")
+    )
+    keys = [places(placements), sources.indices.to_numpy()]
+    if placements.num_rows < _FILE_ROWS * len(topics.dictionary) * tasks:
+        keys.append(topics.indices.to_numpy())
+    order = np.lexsort(keys)
     for part in np.array_split(order, tasks):
         if len(part):
             yield placements.take(pa.array(part))

@@ -7,11 +7,12 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import duckdb
 import polars as pl
+import psutil
 import pytest
 from deltalake import DeltaTable
 
@@ -106,6 +107,45 @@ def test_the_job_runs_from_the_command_line_until_sigterm(
     rows = table.to_pyarrow_dataset()
     found = duckdb.sql("SELECT body FROM rows ORDER BY queue_id, queue_offset").fetchall()
     assert rows is not None and {row[0] for row in found} == bodies
+
+
+def test_a_stop_is_obeyed_where_spark_does_not_answer_any_more(
+    broker: Broker, tmp_path: Path, unique: Unique
+) -> None:
+    name = unique("cli")
+    conf = write_conf(broker, tmp_path, name)
+    settings = settings_for(broker, tmp_path / "lake", name)
+    job, wire = Job(settings), Wire(settings)
+    job.prepare_topics()
+    wire.end(COMMIT, wire.half("first", body=b"first"))
+    log, again = tmp_path / "job.log", tmp_path / "again.log"
+    command = [*TXLAKE, "run", "--conf", str(conf)]
+    with process(command, log) as running, ExitStack() as left:
+        wait_until(lambda: job.messages("orders"), "the first message", 120, seen=log.read_text)
+        for child in psutil.Process(running.pid).children(recursive=True):
+            if child.name() == "java":
+                child.suspend()
+                left.callback(kill_if_there, child)
+        wire.end(COMMIT, wire.half("second", body=b"second"))
+        running.send_signal(signal.SIGTERM)
+        assert running.wait(60) == 0, log.read_text()
+    said = log.read_text()
+    assert "what is running is given up, and nothing is lost" in said
+    assert "Traceback" not in said
+    wait_until(lambda: lock_is_free(job.lake.path), "the end of all its processes", 30)
+    with process(command, again) as running:
+        wait_until(
+            lambda: len(job.messages("orders")) == 2, "both messages", 120, seen=again.read_text
+        )
+        running.send_signal(signal.SIGTERM)
+        assert running.wait(60) == 0, again.read_text()
+    assert "given up" not in again.read_text()
+    assert sorted(row["body"] for row in job.messages("orders")) == [b"first", b"second"]
+
+
+def kill_if_there(chosen: psutil.Process) -> None:
+    with suppress(psutil.NoSuchProcess):
+        chosen.kill()
 
 
 def test_spark_reads_the_lake(broker: Broker, tmp_path: Path, unique: Unique, spark) -> None:  # type: ignore[no-untyped-def]

@@ -184,3 +184,25 @@ def test_tasks_follow_the_size_of_recent_messages(
 def test_where_deliveries_run_can_be_said(where: str, few: int, many: int) -> None:
     sizes = Sizes(2, where)
     assert (sizes.delivery_tasks(1), sizes.delivery_tasks(1_000_000)) == (few, many)
+
+
+def test_of_many_topics_each_is_written_by_one_task_and_of_few_rows_of_one_by_all() -> None:
+    def rows(topics: int, of_each: int) -> pa.Table:
+        named = [
+            {"topic": f"t{number % topics}", "source": "half", "queue_id": 0,
+             "queue_offset": number, "real_queue_id": 0, "real_queue_offset": number // topics}
+            for number in range(topics * of_each)
+        ]  # fmt: skip
+        return pa.Table.from_pylist(named, schema=PLACEMENTS)
+
+    def topics_of(parts: list[pa.Table]) -> list[int]:
+        return [len(part["topic"].unique()) for part in parts]
+
+    many = list(_sliced(rows(40, 25), 4))
+    assert topics_of(many) == [10, 10, 10, 10]
+    few = list(_sliced(rows(2, 2_500), 4))
+    assert topics_of(few) == [2, 2, 2, 2]
+    for parts in (many, few):
+        offsets = sorted(offset for part in parts for offset in part["queue_offset"].to_pylist())
+        assert offsets == list(range(len(offsets)))
+    assert [part["queue_offset"][0].as_py() for part in few] == [0, 1_250, 2_500, 3_750]
