@@ -122,7 +122,7 @@ def run_epoch(narrow_rows: Path, folder: Path, transactions: int, meter: Meter) 
         pa.default_memory_pool().release_unused()
     sizes = Sizes(_PARALLELISM, "executors")
     applier = Applier(lake, plan, batch, PackingDeliverer(None), sizes, None)
-    with meter.step("pack placements"), ThreadPoolExecutor(1) as pool:
+    with meter.step("pack placements"), ThreadPoolExecutor(2) as pool:
         applier.create_topics(decision)
         for future in applier.deliver(decision, [], pool):
             future.result()

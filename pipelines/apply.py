@@ -28,8 +28,6 @@ from storage.lake import Lake
 from storage.row_groups import Bounds
 from storage.rows import instant, to_rows
 
-_COMMITTERS = 4
-
 
 @dataclass(frozen=True)
 class Applier:
@@ -132,21 +130,20 @@ class Applier:
         delivery = Delivery(
             self.lake.place, self.plan.epoch, self.plan.epoch_at, placements, tables, self._due()
         )
-        return [pool.submit(self._deliver, delivery, landed)]
+        return [pool.submit(self._deliver, delivery, landed, pool)]
 
-    def _deliver(self, delivery: Delivery, landed: list[Future[None]]) -> None:
+    def _deliver(
+        self, delivery: Delivery, landed: list[Future[None]], pool: ThreadPoolExecutor
+    ) -> None:
         for future in landed:
             future.result()
         tasks = self.sizes.delivery_tasks(delivery.placements.num_rows)
         files = self.deliverer.deliver(self.lake, delivery, tasks)
         size = sum(file.row_bytes for written in files.values() for file in written)
         self.work.update(delivered_tasks=tasks, delivered_bytes=size)
-        if len(files) == 1:
-            for table, written in files.items():
-                self._add_files(table, written)
-            return
-        with ThreadPoolExecutor(_COMMITTERS, thread_name_prefix="txlake-committer") as pool:
-            list(pool.map(self._add_files, files, files.values()))
+        committing = [pool.submit(self._add_files, *written) for written in files.items()]
+        for future in committing:
+            future.result()
 
     def _due(self) -> Bounds | None:
         """Say when what waited and is delivered now was due, all of it but resumed messages."""

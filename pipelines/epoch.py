@@ -16,41 +16,24 @@ next start runs the epoch again from step 3; tables that hold it are skipped.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import pyarrow as pa
-import pyarrow.compute as pc
-
-from checker.decide import decide
-from checker.frames import OUTCOMES, RULE_VERSION, Decision, Instants, State
-from checker.timing import record_attempts
-from pipelines.apply import Applier
-from pipelines.ask import Asks, ask_once
+from checker.frames import State
+from pipelines.ask import Asks
 from pipelines.batch import Batch
-from pipelines.commit import decided_counts, landed_counts, state_rows
 from pipelines.deliver import Deliverer
-from pipelines.epoch_settings import (
-    EpochSettings,
-    is_snapshot_due,
-    plan_limits,
-    plan_parameters,
-)
-from pipelines.errors import StartError
+from pipelines.epoch_settings import EpochSettings
 from pipelines.kafka_log import KafkaLog
 from pipelines.kafka_topics import KafkaTopics, Place
-from pipelines.land import land, read_again
-from pipelines.lookups import inputs_of
+from pipelines.land import land
 from pipelines.pings import OwnPings
-from pipelines.plan import Planner, queues_of
-from pipelines.restore import restore, topics_before
-from storage import schemas
-from storage.epoch_log import EpochLog
+from pipelines.plan import Planner
+from pipelines.planned import PlannedEpochs, Steps, offsets_of
+from pipelines.recover import batch_again, with_our_rules
 from storage.epochs import Plan, Progress, read_progress
-from storage.kafka_rows import ADMIN, HALF, KINDS
+from storage.kafka_rows import ADMIN
 from storage.lake import Lake
 from storage.land import Landing
 from storage.whole import require_whole
@@ -59,19 +42,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _WRITERS = 4
-
-
-class Steps:
-    """Measure how long each step of an epoch takes, in ms."""
-
-    def __init__(self) -> None:
-        self.step_ms: dict[str, int] = {}
-        self._since = time.monotonic()
-
-    def done(self, step: str) -> None:
-        now = time.monotonic()
-        self.step_ms[step] = round((now - self._since) * 1000)
-        self._since = now
 
 
 @dataclass(frozen=True)
@@ -105,28 +75,22 @@ class Epochs:
     ) -> None:
         self._spark = spark
         self._lake = lake
-        self._asker = asker
         self._settings = settings
         self._kafka = KafkaLog(kafka)
         self._planner = Planner(self._kafka, settings, now_ms)
-        self._pool = ThreadPoolExecutor(_WRITERS, thread_name_prefix="txlake-writer")
-        self._deliverer = Deliverer(spark)
-        self._log = EpochLog(lake)
-        self._state = State()
-        self._last: Plan | None = None
-        self._newest: Plan | None = None  # is the last, or planned and not committed yet
+        self._planned = PlannedEpochs(lake, asker, settings.sizes, Deliverer(spark))
+        self._newest: Plan | None = None
         self.own_pings = OwnPings()
-        self.epochs_run = 0
 
     @property
     def state(self) -> State:
         """Give the state after the last committed epoch."""
-        return self._state
+        return self._planned.state
 
     @property
     def last(self) -> Plan | None:
         """Give the last committed plan."""
-        return self._last
+        return self._planned.last
 
     @property
     def newest(self) -> Plan | None:
@@ -141,9 +105,8 @@ class Epochs:
         self._lake.forget()
         progress = read_progress(self._lake)
         require_whole(self._lake, progress, is_alone=True)
-        self._state = restore(self._lake, progress)
-        self._log.take_up(progress)
-        self._last = self._newest = progress.last
+        self._planned.take_up(progress)
+        self._newest = progress.last
         self._planner.take_up(progress)
         return progress
 
@@ -151,42 +114,17 @@ class Epochs:
         """Finish a planned epoch. Output: its plan, if there was one."""
         if progress.unfinished is None:
             return None
-        plan = self._check_rule_version(progress.unfinished)
-        self._finish(plan, self._batch_again(plan), Steps())
+        plan = with_our_rules(self._lake, progress.unfinished)
+        self._finish(plan, batch_again(self._spark, self._lake, plan, self._settings), Steps())
+        self._newest = plan
         return plan
-
-    def _check_rule_version(self, plan: Plan) -> Plan:
-        """Let a plan of other rules pass only while nothing was written by those rules."""
-        if plan.rule_version == RULE_VERSION:
-            return plan
-        topics = topics_before(self._lake, plan.epoch + 1)["table_id"].to_pylist()
-        tables = [t for t in schemas.TABLES if t not in ("lake", "epochs")]
-        tables += [f"topics/{table_id}" for table_id in topics]
-        if any(self._lake.holds(table, plan.epoch) for table in tables):
-            raise StartError(
-                f"epoch {plan.epoch} was begun with rule version {plan.rule_version} and this "
-                f"txlake has {RULE_VERSION}: finish it with a txlake of rule version "
-                f"{plan.rule_version} first"
-            )
-        return replace(plan, rule_version=RULE_VERSION)
-
-    def _batch_again(self, plan: Plan) -> Batch:
-        """Read a plan's records again: from tables that hold the epoch, else from Kafka."""
-        held = [kind for kind in KINDS if self._lake.holds(kind, plan.epoch)]
-        landing = Landing(self._lake.place, plan.epoch, plan_limits(plan))
-        count = sum(r.to_offset - r.from_offset for r in plan.ranges)
-        tasks = self._settings.sizes.landing_tasks(count)
-        options = self._settings.kafka_options
-        batch = read_again(self._spark, self._lake, plan, held, landing, tasks, options)
-        self._settings.sizes.saw(batch.landed_messages, batch.landed_bytes)
-        return batch
 
     def start_offsets(self) -> dict[Place, int]:
         """Give where landing goes on: the committed ends, else Kafka's first offsets.
 
         Errors: LostInputError when Kafka no longer has what comes next.
         """
-        return self._kafka.start_offsets({} if self._last is None else self._last.landed())
+        return self._kafka.start_offsets({} if self.last is None else self.last.landed())
 
     def check_identity(self, plan: Plan | None) -> None:
         """Compare the Kafka cluster and topics with those of a plan. Errors: LostInputError."""
@@ -197,7 +135,7 @@ class Epochs:
 
         An epoch that is not committed yet may bring some. Errors: KafkaAwayError.
         """
-        may_ask = self._newest is not self._last or self._state.halves.num_rows > 0
+        may_ask = self._newest is not self.last or self.state.halves.num_rows > 0
         if self._newest is not None and may_ask:
             self._planner.look_ahead(self._newest.landed())
 
@@ -243,11 +181,11 @@ class Epochs:
         """
         gathered.steps.done("wait")
         if gathered.batch is not None:
-            self._kafka.check(self._last)  # landing and waiting may have taken a while
-        plan = self._planner.plan(gathered.spans, self._last, _offsets(self._state.next_offsets))
-        if gathered.batch is None and not self._planner.is_due(plan, self._state):
+            self._kafka.check(self.last)  # landing and waiting may have taken a while
+        plan = self._planner.plan(gathered.spans, self.last, offsets_of(self.state))
+        if gathered.batch is None and not self._planner.is_due(plan, self.state):
             return None
-        self._log.plan(plan)
+        self._planned.log.plan(plan)
         self._newest = plan
         self._planner.used()
         gathered.steps.done("plan")
@@ -262,83 +200,9 @@ class Epochs:
         self._finish(plan, batch, gathered.steps)
 
     def _finish(self, plan: Plan, batch: Batch, steps: Steps) -> None:
-        """Run a planned epoch to its commit."""
-        applier, counts = self._applier(plan, batch), landed_counts(batch)
-        futures = applier.land(self._pool)
-        try:
-            decision = self._decide(plan, batch)
-            batch.drop_written()
-            pa.default_memory_pool().release_unused()
-            steps.done("decide")
-            applier.create_topics(decision)
-            landed = list(futures)
-            futures += applier.deliver(decision, landed, self._pool)
-            counts |= decided_counts(decision) | applier.record(decision)
-            decision = replace(decision, outcomes=OUTCOMES.empty_table())  # they are recorded
-            _raise_first(landed)
-            attempts = ask_once(self._lake, self._asker, plan, decision.due)
-            counts["checks"] = attempts.num_rows
-            decision = record_attempts(decision, attempts, plan.epoch_at)
-            steps.done("ask")
-            futures += self._record_state(applier, decision, counts)
-        finally:
-            wait(futures)
-        _raise_first(futures)
-        steps.done("apply")
-        self._commit(plan, decision.state, counts, steps, applier)
-
-    def _applier(self, plan: Plan, batch: Batch) -> Applier:
-        sizes = self._settings.sizes
-        return Applier(self._lake, plan, batch, self._deliverer, sizes, self._due_since())
-
-    def _due_since(self) -> int | None:
-        """Give the due time of the first message that waits."""
-        earliest: int | None = pc.min(self._state.delayed["deliver_at"]).as_py()
-        return earliest
-
-    def _decide(self, plan: Plan, batch: Batch) -> Decision:
-        limits = plan_limits(plan)
-        inputs = inputs_of(batch, self._lake, self._state, plan, limits)
-        instants = Instants(plan.epoch_at, queues_of(plan, limits.topics[HALF]))
-        return decide(self._state, inputs, instants, plan_parameters(plan))
-
-    def _record_state(
-        self, applier: Applier, decision: Decision, counts: dict[str, int]
-    ) -> list[Future[None]]:
-        """Start writing what the epoch changed in the state, and now and then all of it."""
-        is_snapshot = self._is_snapshot_due(applier.plan)
-        tables = state_rows(applier.plan, decision, is_snapshot)
-        counts |= {table: rows.num_rows for table, rows in tables.items()}
-        if is_snapshot:
-            counts["snapshot"] = 1
-        return [
-            self._pool.submit(applier.append, table, rows)
-            for table, rows in tables.items()
-            if rows.num_rows
-        ]
-
-    def _is_snapshot_due(self, plan: Plan) -> bool:
-        return is_snapshot_due(plan)
-
-    def _commit(
-        self, plan: Plan, after: State, counts: Mapping[str, int], steps: Steps, applier: Applier
-    ) -> None:
-        """Write the commit point; only now the state in memory changes."""
-        work = applier.work
-        self._log.commit(plan, _offsets(after.next_offsets), counts, steps.step_ms, work)
-        self._state, self._last, self._newest = after, plan, plan
+        self._planned.finish(plan, batch, steps)
         self._planner.committed(plan)
-        self.epochs_run += 1
 
     def close(self) -> None:
         """Wait for what is being written and give the threads back."""
-        self._pool.shutdown(wait=True)
-
-
-def _raise_first(futures: list[Future[None]]) -> None:
-    for future in futures:
-        future.result()
-
-
-def _offsets(frame: pa.Table) -> dict[tuple[str, int], int]:
-    return {(r["topic"], r["queue_id"]): r["next_offset"] for r in frame.to_pylist()}
+        self._planned.close()

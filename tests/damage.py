@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -20,7 +20,7 @@ from checker.frames import Parameters
 from pipelines.cli import main
 from pipelines.epoch import Epochs
 from pipelines.epoch_settings import EpochSettings
-from pipelines.replay.epochs import NOTHING, RecordedAsker
+from pipelines.replay.epochs import RecordedAsker
 from pipelines.restore import FRAMES, change_rows
 from pipelines.sizes import Sizes
 from storage.epochs import NO_PROGRESS, Plan
@@ -83,6 +83,16 @@ class WholeJob(PaperJob):
         for table, name in FRAMES.items():
             rows = change_rows(table, self._checker.decision.changes[name], state, self.epoch)
             self.lake.append(table, rows, self.epoch)
+
+
+class _Nothing:
+    """What a start has in place of Spark and Kafka, before it asks them for anything."""
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise AssertionError(f"a start asks neither Spark nor Kafka yet, but wanted {name}")
+
+
+NOTHING = cast(Any, _Nothing())
 
 
 def make_lake(path: Path) -> Lake:

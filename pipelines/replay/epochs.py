@@ -4,23 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, NoReturn, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from checker.frames import RULE_VERSION, Parameters
+from checker.frames import RULE_VERSION
 from checker.sql import run
 from pipelines.apply import Applier
 from pipelines.ask import ATTEMPTS
 from pipelines.batch import Batch
-from pipelines.epoch import Epochs, Steps
-from pipelines.epoch_settings import EpochSettings, plan_limits
+from pipelines.deliver import Deliverer
+from pipelines.epoch_settings import plan_limits
+from pipelines.planned import PlannedEpochs, Steps, offsets_of
 from pipelines.replay.apply import StreamingApplier
 from pipelines.replay.source import Chunk, Source
-from pipelines.restore import restore
 from pipelines.sizes import Sizes
-from storage.epochs import Plan, Progress, read_progress
+from storage.epochs import Plan, read_progress
 from storage.errors import LakeError
 from storage.kafka_rows import WireLimits
 from storage.lake import Lake
@@ -36,16 +35,6 @@ GROUP BY ALL
 """
 
 
-class _Nothing:
-    """What a replay has in place of Spark and Kafka."""
-
-    def __getattr__(self, name: str) -> NoReturn:
-        raise AssertionError(f"a replay has no Spark and no Kafka, but was asked for {name}")
-
-
-NOTHING = cast(Any, _Nothing())
-
-
 class RecordedAsker:
     """Answer with the attempts that were recorded: what was sent, and what Kafka acknowledged."""
 
@@ -59,7 +48,7 @@ class RecordedAsker:
         return run(_ATTEMPTS_AMONG_DUE, checks=self.checks, due=due).cast(ATTEMPTS)
 
 
-class ReplayedEpochs(Epochs):
+class ReplayedEpochs(PlannedEpochs):
     """Run epochs whose plans are given. Nothing is asked of Kafka, Spark or the clock.
 
     Input: where it writes; where half and schedule records stand; who answers for the checks.
@@ -68,8 +57,7 @@ class ReplayedEpochs(Epochs):
     def __init__(
         self, lake: StagedLake, limits: WireLimits, messages: Tables, asker: RecordedAsker
     ) -> None:
-        settings = EpochSettings(Parameters(), limits, 1, {}, "replay", Sizes(1))
-        super().__init__(NOTHING, lake, NOTHING, asker, settings, lambda: 0)
+        super().__init__(lake, asker, Sizes(1), Deliverer(None))
         self.limits = limits
         self._messages = messages
         self._recorded = asker
@@ -84,30 +72,17 @@ class ReplayedEpochs(Epochs):
             raise LakeError(f"the lake {source.lake.path} has no committed epoch")
         return cls(lake, plan_limits(newest), source, RecordedAsker())
 
-    def offsets(self) -> dict[tuple[str, int], int]:
-        """Give the next offset of every real queue."""
-        return {
-            (row["topic"], row["queue_id"]): row["next_offset"]
-            for row in self._state.next_offsets.to_pylist()
-        }
-
     def undeliverable_tables(self) -> list[str]:
         """Name the table of TRANS_UNDELIVERABLE_TOPIC, if there is one: commands look into it."""
-        rows = self._state.topics.filter(pc.field("topic") == UNDELIVERABLE_TOPIC)
+        rows = self.state.topics.filter(pc.field("topic") == UNDELIVERABLE_TOPIC)
         return [f"topics/{table_id}" for table_id in rows["table_id"].to_pylist()]
-
-    def begin(self, lake: Lake, progress: Progress) -> None:
-        """Take the state of a lake after its last committed epoch."""
-        self._state = restore(lake, progress)
-        self._log.take_up(progress)
-        self._last = progress.last
 
     def chain_plan(self, plan: Plan) -> pa.Table:
         """Return the planned row of the epoch to replay next; the caller writes it."""
-        return self._log.planned(self._planned_again(plan))
+        return self.log.planned(self._planned_again(plan))
 
     def _planned_again(self, plan: Plan) -> Plan:
-        return replace(plan, next_offsets=self.offsets(), rule_version=RULE_VERSION)
+        return replace(plan, next_offsets=offsets_of(self.state), rule_version=RULE_VERSION)
 
     def replay_chunk(self, chunk: Chunk, tell: Callable[[int], None]) -> None:
         """Run some recorded epochs; `tell` is told how many records each has landed."""
@@ -134,13 +109,13 @@ class ReplayedEpochs(Epochs):
         plan = self._planned_again(plan)
         self._takes_snapshot = takes_snapshot
         if not is_planned:
-            self._log.plan(plan)
+            self.log.plan(plan)
         self._is_heavy = is_heavy
-        self._finish(plan, Batch(dict(records)), Steps())
+        self.finish(plan, Batch(dict(records)), Steps())
 
     def _applier(self, plan: Plan, batch: Batch) -> Applier:
         return StreamingApplier(
-            self._lake, plan, batch, self._deliverer, self._settings.sizes,
+            self._lake, plan, batch, self._deliverer, self._sizes,
             self._due_since(), source=self._messages, is_heavy=self._is_heavy,
         )  # fmt: skip
 

@@ -18,6 +18,7 @@ import pyarrow as pa
 from checker.frames import RULE_VERSION, Parameters
 from pipelines.epoch_settings import plan_limits, plan_parameters
 from pipelines.errors import StartError
+from pipelines.planned import offsets_of
 from pipelines.replay.archive import Archive, Cut, Place
 from pipelines.replay.epochs import RecordedAsker, ReplayedEpochs
 from pipelines.replay.progress import Told, told, transactions
@@ -146,7 +147,7 @@ def _rebuild(
         require_begun(target, held)
     target.create_tables()
     _check_same_history(source.lake, target, held)
-    epochs.begin(target, held)
+    epochs.take_up(held)
     first = held.next_epoch
     count = 0
     if first <= last:
@@ -200,7 +201,7 @@ def _fill(
             f"({held.unfinished.owner}): let the job finish it first"
         )
     epochs = ReplayedEpochs(target, identity.limits, archive, RecordedAsker())
-    epochs.begin(target, held)
+    epochs.take_up(held)
     filler = _Filler(target, archive, identity, epochs)
     first = held.next_epoch
     if held.unfinished is not None:
@@ -293,7 +294,7 @@ class _Filler:
             ranges=piece.ranges,
             cluster_id=self.identity.cluster_id,
             topic_ids=self.identity.topic_ids,
-            next_offsets=self.epochs.offsets(),
+            next_offsets=offsets_of(self.epochs.state),
             parameters={**asdict(self.identity.parameters), "wire": asdict(self.identity.limits)},
             owner=OWNER,
             rule_version=RULE_VERSION,

@@ -146,7 +146,7 @@ class _ImaginedEpochs(ReplayedEpochs):
 
     def _applier(self, plan: Plan, batch: Batch) -> Applier:
         return NarrowApplier(
-            self._lake, plan, batch, self._deliverer, self._settings.sizes, None, source=self._lake
+            self._lake, plan, batch, self._deliverer, self._sizes, None, source=self._lake
         )
 
     def replay(self, plan: Plan, records: Mapping[str, pa.Table], *_: Any, **__: Any) -> None:
@@ -159,7 +159,7 @@ class _ImaginedEpochs(ReplayedEpochs):
 
     def _run(self, plan: Plan, records: Mapping[str, pa.Table]) -> None:
         self._number += 1
-        known = {} if self._last is None else self._last.known_at
+        known = {} if self.last is None else self.last.known_at
         known_at = {q: max(at, known.get(q, at)) for q, at in plan.known_at.items()}
         plan = replace(
             plan,
@@ -171,7 +171,7 @@ class _ImaginedEpochs(ReplayedEpochs):
 
     def _ticks(self, plan: Plan) -> Iterator[Plan]:
         """Give the epochs that the idle time before an epoch would have had."""
-        last, tick_ms = self._last, self._tick_ms
+        last, tick_ms = self.last, self._tick_ms
         if last is None or not tick_ms or last.owner != plan.owner:
             return
         if any(r.end_offset > r.to_offset for r in last.ranges):
@@ -195,7 +195,7 @@ class _ImaginedEpochs(ReplayedEpochs):
     def _next_due(self, plan: Plan) -> int | None:
         values = asdict(plan_parameters(plan)) | dict(self._changed)
         names = ("half_retention_ms", "transaction_timeout_ms", "check_interval_ms")
-        found = run(_NEXT_DUE, {name: values[name] for name in names}, halves=self._state.halves)
+        found = run(_NEXT_DUE, {name: values[name] for name in names}, halves=self.state.halves)
         due_at: int | None = found["due_at"][0].as_py()
         return due_at
 

@@ -218,7 +218,7 @@ def _replay(
     scratch = ScratchLake(folder, source, first, comparison.stream)
     before = NO_PROGRESS if first == 1 else read_progress(source.lake, until=first - 1)
     epochs = ReplayedEpochs.over(source, scratch)
-    epochs.begin(source.lake, before)
+    epochs.take_up(before, source.lake)
     count = 0
     with ThreadPoolExecutor(1, thread_name_prefix="txlake-comparer") as comparer:
         comparing = None
