@@ -72,7 +72,6 @@ def of_cluster(master: str) -> dict[str, str]:
         "spark.master": master,
         "spark.executor.memory": "600m",
         "spark.executorEnv.PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "client")]),
-        "spark.task.maxFailures": "8",  # as many kills may hit one task
     }
 
 

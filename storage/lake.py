@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import datetime as dt
 import threading
+import time
 import uuid
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -58,6 +59,9 @@ _OTHERS = WriterProperties(compression="SNAPPY")
 LAKE_ID_PROPERTY = "txlake.lakeId"  # of every table: which lake it belongs to
 _CHECKPOINT_INTERVAL = "100"  # about 100: each start replays at most this many log files
 # Looking after the log lists its folder, at every commit; maintenance does it between epochs.
+# How long a file that a task wrote may take to be seen here, as over NFS.
+VISIBLE_S = 10.0
+_LOOK_S = 0.1
 _COMMIT_TRIES = 20  # a commit is refused when another changed the table, as maintenance does
 NO_LOG_UPKEEP = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
 
@@ -362,17 +366,26 @@ class Lake:
     def _check_there(self, table: str, files: Sequence[DataFile]) -> None:
         """Check that files are there: what nobody has named yet, VACUUM may have deleted.
 
+        What an executor wrote may be seen here a little later: some file systems have caches.
         Errors: LakeError; the epoch is landed again by the next start.
         """
-        sizes = {file.path: file.size_bytes for file in files}
-        found = self.place.filesystem(table, sizes).get_file_info(list(sizes))
-        for info in found:
-            if info.type != pa_fs.FileType.File or info.size != sizes[info.path]:
+        filesystem = self.place.filesystem(table, {file.path: file.size_bytes for file in files})
+        missing, patience = list(files), time.monotonic() + VISIBLE_S
+        while missing:
+            found = filesystem.get_file_info([file.path for file in missing])
+            missing = [
+                file for file, info in zip(missing, found, strict=True)
+                if info.type != pa_fs.FileType.File or info.size != file.size_bytes
+            ]  # fmt: skip
+            if missing and time.monotonic() > patience:
                 raise LakeError(
-                    f"the file {info.path} of the table {table} of {self.path} was written for an "
-                    "epoch and is not there any more: nothing is lost, start again; a longer "
+                    f"the file {missing[0].path} of the table {table} of {self.path} was written "
+                    f"for an epoch and is not there after {VISIBLE_S:.0f} s: nothing is lost, "
+                    "start again; if maintenance has deleted it, a longer "
                     "maintenance.file_retention_ms keeps it"
                 )
+            if missing:
+                time.sleep(_LOOK_S)
 
     def once(
         self,
