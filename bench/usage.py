@@ -8,31 +8,33 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 # Fields of /proc/<pid>/stat after the name.
-_PARENT, _GROUP, _USER, _SYSTEM, _RESIDENT = 1, 2, 11, 12, 21
+_PARENT, _GROUP, _USER, _SYSTEM = 1, 2, 11, 12
 
 
-def _fields(group: int) -> Iterator[list[str]]:
+def _members(group: int) -> dict[int, list[str]]:
+    """Return the processes of a group and their descendants, by id: the fields of their `stat`."""
     processes = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
             processes[int(path.parent.name)] = path.read_text().rpartition(")")[2].split()
-    for fields in processes.values():
+    found = {}
+    for pid, fields in processes.items():
         ancestor: list[str] | None = fields
         while ancestor is not None and int(ancestor[_GROUP]) != group:
             ancestor = processes.get(int(ancestor[_PARENT]))
         if ancestor is not None:
-            yield fields
+            found[pid] = fields
+    return found
 
 
 def processor_s(group: int) -> float:
     """Give the processor time of all living processes. Units: s."""
-    return sum(int(f[_USER]) + int(f[_SYSTEM]) for f in _fields(group)) / _TICKS
+    return sum(int(f[_USER]) + int(f[_SYSTEM]) for f in _members(group).values()) / _TICKS
 
 
 def own_processor_s(pid: int) -> float:
@@ -45,8 +47,16 @@ def own_processor_s(pid: int) -> float:
 
 
 def resident_bytes(group: int) -> int:
-    """Give the resident memory; pages that two of the processes share count twice."""
-    return sum(int(f[_RESIDENT]) for f in _fields(group)) * _PAGE
+    """Return the resident memory; a page that processes share counts once ("Pss")."""
+    return sum(map(_proportional_bytes, _members(group)))
+
+
+def _proportional_bytes(pid: int) -> int:
+    with contextlib.suppress(OSError):  # it has ended
+        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+            if line.startswith("Pss:"):
+                return int(line.split()[1]) * 1024
+    return 0
 
 
 def own_resident_bytes() -> int:
