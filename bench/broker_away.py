@@ -31,7 +31,7 @@ DEADLINE_S = 180.0
 
 
 def messages(lake_path: Path) -> list[bytes]:
-    """Give the bodies in the first topic's table."""
+    """Return the bodies in the first topic's table."""
     lake = Lake(str(lake_path))
     if not lake.exists() or lake.read("catalog").num_rows == 0:
         return []
@@ -49,7 +49,7 @@ def wait_for(lake_path: Path, count: int) -> float:
 
 
 def _processor_s(process: Process) -> float:
-    """Give the processor time of a process group so far, in seconds."""
+    """Return the processor time of a process group so far, in seconds."""
     ticks = 0
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:

@@ -67,12 +67,12 @@ class TimedRig:
         self.epochs.clear()
 
     def times(self) -> list[EpochTime]:
-        """Give the steps of the epochs that count."""
+        """Return the steps of the epochs that count."""
         return [t for t in epoch_times(self.rig.lake) if t.epoch in self.epochs]
 
 
 def timed_rig(bench: Workbench, lake: str, **sections: dict[str, Any]) -> TimedRig:
-    """Give the epochs of a new lake with topics of the same name."""
+    """Return the epochs of a new lake with topics of the same name."""
     writer = bench.writer(lake)
     settings = bench.settings(lake, **sections)
     rig = Rig(bench.spark(), settings)
@@ -110,7 +110,7 @@ def ratio_figure(
     rigs: dict[str, TimedRig], *, name: str, how: str, must: float, aim: float | None,
     parameters: dict[str, object],
 ) -> Figure:  # fmt: skip
-    """Give the figure of a comparison: the median epoch of the last lake over the first one's."""
+    """Return the figure of a comparison: the median epoch of the last lake over the first one's."""
     first, last = (rigs[key].seconds for key in (next(iter(rigs)), next(reversed(rigs))))
     return Figure(
         name=name,

@@ -32,7 +32,7 @@ class EpochTime:
 
     @property
     def seconds(self) -> float:
-        """Give how long it took."""
+        """Return how long it took."""
         return self.ended_at - self.began_at
 
 
@@ -56,7 +56,7 @@ def epoch_times(lake: Lake) -> list[EpochTime]:
 
 
 def cadence_s(times: Sequence[EpochTime]) -> list[float]:
-    """Give the time from each commit to the next: all that an epoch costs in a running stream."""
+    """Return the time from each commit to the next: all that an epoch costs in a running stream."""
     return [b.ended_at - a.ended_at for a, b in pairwise(times)]
 
 
@@ -72,11 +72,11 @@ def steps_s(times: Sequence[EpochTime]) -> dict[str, float]:
 
 
 def median_steps_ms(times: Sequence[EpochTime]) -> dict[str, float]:
-    """Give the median of each step."""
+    """Return the median of each step."""
     names = dict.fromkeys(step for time in times for step in time.step_ms)
     return {n: statistics.median(t.step_ms.get(n, 0) for t in times) for n in names}
 
 
 def now() -> float:
-    """Give the wall clock, as `written_at` has it."""
+    """Return the wall clock, as `written_at` has it."""
     return dt.datetime.now(dt.timezone.utc).timestamp()

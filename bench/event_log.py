@@ -24,7 +24,7 @@ class _Cost:
 
 
 def summarize(logs: Iterable[Path]) -> str:
-    """Give a table, the dearest first. Input: event logs, uncompressed."""
+    """Return a table, the dearest first. Input: event logs, uncompressed."""
     costs: dict[str, _Cost] = defaultdict(_Cost)
     for log in logs:
         _add(log, costs)

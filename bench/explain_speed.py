@@ -22,7 +22,7 @@ RUNS = 3
 
 
 def commands(transactions: int) -> dict[str, list[str]]:
-    """Give the commands to measure, by what they do."""
+    """Return the commands to measure, by what they do."""
     middle = transactions // 2 + 11
     queue_id, queue_offset = half_place(middle)
     silent_queue, silent_offset = half_place(7)
@@ -38,7 +38,7 @@ def commands(transactions: int) -> dict[str, list[str]]:
 
 
 def processor_s() -> float:
-    """Give the processor time of all processes that ended."""
+    """Return the processor time of all processes that ended."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 

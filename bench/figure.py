@@ -59,7 +59,7 @@ class Figure:
 
 
 def percentile(samples: Sequence[float], per_cent: float) -> float:
-    """Give the smallest sample that so many of all do not exceed (nearest rank).
+    """Return the smallest sample that so many of all do not exceed (nearest rank).
 
     Errors: ValueError without samples.
     """

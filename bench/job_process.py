@@ -56,12 +56,12 @@ class JobProcess:
 
     @property
     def group(self) -> int:
-        """Give its process group, Python and its JVM; the driver's Python is its leader."""
+        """Return its process group, Python and its JVM; the driver's Python is its leader."""
         return self.process.pid
 
     @property
     def process(self) -> Process:
-        """Give the process.
+        """Return the process.
 
         Errors: BenchError when it was not started.
         """
@@ -88,7 +88,7 @@ class JobProcess:
             self.process.end()
 
     def landed(self) -> int:
-        """Give how many records its epochs have landed, by what it says."""
+        """Return how many records its epochs have landed, by what it says."""
         with self.process.log.open("rb") as log:
             log.seek(self._read)
             text = log.read()

@@ -42,7 +42,7 @@ class LoadRun:
     sent: int = 0  # all of it, the warm-up too
 
     def ages_ms(self) -> list[float]:
-        """Give how old messages were when the consumer had them."""
+        """Return how old messages were when the consumer had them."""
         return [ms for at, ms in self.consumer_ms if self.began_at <= at <= self.ended_at]
 
 

@@ -44,7 +44,7 @@ class Listener(TransactionListener):
     """End each transaction as it was told to."""
 
     def execute_local_transaction(self, _message: HalfMessage, arg: Any) -> LocalTransactionState:
-        """Give what was handed over."""
+        """Return what was handed over."""
         return arg  # type: ignore[no-any-return]
 
     def check_local_transaction(self, _message: CheckedMessage) -> LocalTransactionState:
@@ -131,7 +131,7 @@ def _delayed(rng: random.Random, mix: Mix, number: int) -> Message:
 
 
 def options_for(settings: Settings, linger_ms: int | None = None) -> ProducerOptions:
-    """Give what the SDK's producers need to know of a job.
+    """Return what the SDK's producers need to know of a job.
 
     Input: `linger_ms`: how long to collect records, so that Kafka gets fewer and larger batches;
     without it as the SDK does, which is for latency.

@@ -24,7 +24,7 @@ def machine() -> dict[str, str | int | float]:
 
 
 def versions() -> dict[str, str]:
-    """Give the versions of what does the work; Kafka's and Java's too."""
+    """Return the versions of what does the work; Kafka's and Java's too."""
     from pipelines.java import java_binary
     from storage.jars import broker_jars
 
@@ -39,7 +39,7 @@ def versions() -> dict[str, str]:
 
 
 def commit() -> str:
-    """Give the git commit, marked where the working tree differs from it."""
+    """Return the git commit, marked where the working tree differs from it."""
     found = subprocess.run(
         ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude", "*"],  # noqa: S607
         cwd=_ROOT, capture_output=True, text=True,

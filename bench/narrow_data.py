@@ -52,7 +52,7 @@ def _halves(queue: int, offsets: np.ndarray) -> pa.Table:
 
 
 def _operations(queue: int, first: int, ended: np.ndarray, each: int) -> pa.Table:
-    """Give operation records that end some halves, so many each."""
+    """Return operation records that end some halves, so many each."""
     starts = np.append(np.arange(0, len(ended), each), len(ended)).astype(np.int32)
     numbers = first + np.arange(len(starts) - 1)
     names = pa.ListArray.from_arrays(starts, pa.array(ended).cast(pa.string()))
@@ -82,7 +82,7 @@ def _records(kind: str, queue: int, offsets: np.ndarray, **columns: pa.Array) ->
 
 
 def _transaction_ids(queue: int, offsets: np.ndarray) -> pa.Array:
-    """Give ids of 32 hexadecimal digits, as the SDK's: half of them equal in neighbours."""
+    """Return ids of 32 hexadecimal digits, as the SDK's: half of them equal in neighbours."""
     high = np.full(len(offsets), AT_MS << 16 | queue, np.uint64)
     low = offsets.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
     shifts = np.arange(60, -4, -4, dtype=np.uint64)

@@ -11,7 +11,7 @@ from storage.lake import Lake
 
 
 def readable_at(table: Path) -> dict[int, float]:
-    """Give when each epoch's messages became readable: when their commit's file was written.
+    """Return when each epoch's messages became readable: when their commit's file was written.
 
     Units: s since 1970. A later rewrite of files (OPTIMIZE) does not count.
     """
@@ -35,7 +35,7 @@ def topic_table(lake: Lake, topic: str) -> str:
 def latencies_s(
     lake: Lake, topic: str, began_at: float, ended_at: float
 ) -> list[tuple[float, float]]:
-    """Give (when it was sent, how long until it was readable) of messages sent in a span.
+    """Return (when it was sent, how long until it was readable) of messages sent in a span.
 
     Those that only a check ended (they have a tag) are left out. Units: s.
     """

@@ -51,7 +51,7 @@ def write(report: Report, folder: Path) -> None:
 
 
 def _file_name(figure: str) -> str:
-    """Give a figure's name without what has a meaning in a path."""
+    """Return a figure's name without what has a meaning in a path."""
     return re.sub("[^A-Za-z0-9]+", "-", figure).strip("-")
 
 

@@ -58,7 +58,7 @@ class Written:
 
     @property
     def records(self) -> int:
-        """Give all of them."""
+        """Return all of them."""
         return self.halves + self.operations + self.scheduled
 
 
@@ -168,7 +168,7 @@ class Writer:
         return body(mix.body, mix.body_bytes, self._random)
 
     def _template(self, number: int, mix: Mix) -> Message:
-        """Give a message with everything but its body; a thousand different ones come in turn."""
+        """Return a message with everything but its body; a thousand different ones come in turn."""
         if mix not in self._templates:
             self._templates[mix] = [self._message(n, mix) for n in range(_TEMPLATES)]
         return self._templates[mix][number % _TEMPLATES]
@@ -211,7 +211,7 @@ class Writer:
 
 
 def user_properties(number: int) -> dict[str, str]:
-    """Give four properties as applications send them: two of few values, two of many."""
+    """Return four properties as applications send them: two of few values, two of many."""
     return {
         "region": ("eu-north", "eu-west", "us-east")[number % 3],
         "source": "checkout",

@@ -59,7 +59,7 @@ class Sampler:
             time.sleep(self._pause_s)
 
     def _top(self) -> str:
-        """Give the functions that were most often on a stack, in s, and at its top."""
+        """Return the functions that were most often on a stack, in s, and at its top."""
         on_stack: Counter[str] = Counter()
         at_top: Counter[str] = Counter()
         for stack, count in self._stacks.items():
@@ -79,7 +79,7 @@ class Sampler:
 
 
 def _stack(frame: FrameType | None) -> list[str]:
-    """Give a thread's frames, the outermost first: file, function and line."""
+    """Return a thread's frames, the outermost first: file, function and line."""
     frames: list[str] = []
     while frame is not None and len(frames) < _DEPTH_MAX:
         code = frame.f_code

@@ -39,13 +39,13 @@ _BODIES = np.random.default_rng(1).bytes(1 << 20)
 
 
 def transaction_id(number: int) -> str:
-    """Give the id of a transaction, as two producers of our SDK would have made it."""
+    """Return the id of a transaction, as two producers of our SDK would have made it."""
     at = START_MS + number * EPOCH_MS // EPOCH_ROWS
     return f"{at:012x}{('a1' if number % 2 else '5e') * 6}{number // 2:08x}"
 
 
 def half_place(number: int) -> tuple[int, int]:
-    """Give the half coordinate of a transaction."""
+    """Return the half coordinate of a transaction."""
     return number % QUEUES, number // QUEUES
 
 
@@ -54,7 +54,7 @@ def _is(numbers: np.ndarray, every: int, place: int) -> np.ndarray:
 
 
 def _ends(numbers: np.ndarray, lag: int) -> np.ndarray:
-    """Give the transactions that are ended so many epochs after their own."""
+    """Return the transactions that are ended so many epochs after their own."""
     silent, late, checked = _is(numbers, 1000, 7), _is(numbers, 20, 3), _is(numbers, 50, 11)
     kinds = [~silent & ~late & ~checked, late & ~checked, checked]
     return numbers[kinds[lag] & ~silent]
@@ -90,7 +90,7 @@ class _Rows:
         self._parts["epochs"].append(chained_row)
 
     def written(self) -> dict[str, TableAt]:
-        """Give the tables written since this was last asked, and how many rows they have."""
+        """Return the tables written since this was last asked, and how many rows they have."""
         touched, self._touched = self._touched, set()
         return {table: TableAt(0, self._totals[table]) for table in touched}
 

@@ -51,7 +51,7 @@ _TEMPLATES: dict[str, dict[str, Any]] = {
 
 
 def plan_of(epoch: int) -> Plan:
-    """Give the plan of an epoch, as large as a real one."""
+    """Return the plan of an epoch, as large as a real one."""
     at = START_MS + epoch * 1_000
     known = dict.fromkeys(range(QUEUES), at)
     ranges = tuple(
@@ -65,12 +65,12 @@ def plan_of(epoch: int) -> Plan:
 
 
 def planned(plan: Plan) -> pa.Table:
-    """Give the epoch's first row."""
+    """Return the epoch's first row."""
     return planned_row(plan, instant(plan.epoch_at))
 
 
 def committed(plan: Plan) -> pa.Table:
-    """Give the epoch's second row."""
+    """Return the epoch's second row."""
     return committed_row(plan, instant(plan.epoch_at), plan.next_offsets, {}, {}, {})
 
 
@@ -134,7 +134,7 @@ class GrowingLake:
         assert self.lake.read("epochs", ["owner"], pc.field("epoch") == epoch).num_rows == 1
 
     def figures(self) -> dict[str, Any]:
-        """Give what was measured."""
+        """Return what was measured."""
         last = self._next - 1
         return {
             "epochs": f"{last - len(self.epoch_ms) + 1}-{last}",
@@ -168,7 +168,7 @@ def _numbered(rows: pa.Table, epoch: int) -> pa.Table:
 
 
 def limits() -> MaintenanceLimits:
-    """Give the default limits, with retentions for epochs that follow so much faster."""
+    """Return the default limits, with retentions for epochs that follow so much faster."""
     m = MaintenanceSettings()
     usual = MaintenanceLimits(
         m.merge_files, m.file_bytes_max, m.checkpoint_commits, m.log_retention_ms,

@@ -33,7 +33,7 @@ def _members(group: int) -> dict[int, list[str]]:
 
 
 def processor_s(group: int) -> float:
-    """Give the processor time of all living processes. Units: s."""
+    """Return the processor time of all living processes. Units: s."""
     return sum(int(f[_USER]) + int(f[_SYSTEM]) for f in _members(group).values()) / _TICKS
 
 

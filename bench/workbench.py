@@ -52,7 +52,7 @@ class Workbench:
     def settings(
         self, lake: str, topics: str | None = None, **sections: dict[str, Any]
     ) -> Settings:
-        """Give the default settings on a lake and Kafka topics of these names."""
+        """Return the default settings on a lake and Kafka topics of these names."""
         return parse(self._sections(lake, topics or lake, sections), "bench")
 
     def _sections(
@@ -82,7 +82,7 @@ class Workbench:
         checkout: Path | None = None,
         **sections: dict[str, Any],
     ) -> JobProcess:
-        """Give the job as a process, not started yet; under the profiler where that was asked.
+        """Return the job as a process, not started yet; under the profiler where that was asked.
 
         Input: `checkout`: whose job; without it this one's. Another's is not profiled.
         """
@@ -108,7 +108,7 @@ class Workbench:
         )  # fmt: skip
 
     def writer(self, topics: str) -> Writer:
-        """Give the one writer into topics of this name; they are made."""
+        """Return the one writer into topics of this name; they are made."""
         if topics not in self._writers:
             settings = self.settings(topics)
             names = settings.kafka.topics()
@@ -118,7 +118,7 @@ class Workbench:
         return self._writers[topics]
 
     def waiting(self, count: int, mix: Mix | None = None) -> tuple[str, Written]:
-        """Give topics in which so many transactions wait; written once, read by many jobs."""
+        """Return topics in which so many transactions wait; written once, read by many jobs."""
         mix = mix or Mix()
         known = self._waiting.get((count, mix))
         if known is None:
@@ -129,7 +129,7 @@ class Workbench:
         return known
 
     def spark(self) -> SparkSession:
-        """Give this process's own Spark session, for epochs that run without a stream."""
+        """Return this process's own Spark session, for epochs that run without a stream."""
         if self.own_spark is None:
             from pipelines.session import start_session
 
@@ -138,7 +138,7 @@ class Workbench:
         return self.own_spark
 
     def new_name(self, name: str) -> str:
-        """Give a name for a lake and topics that nothing has yet."""
+        """Return a name for a lake and topics that nothing has yet."""
         return f"{name}-{next(self._numbers)}"
 
     def forget(self, lake: str | Lake) -> None:

@@ -20,19 +20,19 @@ Numbers = Any  # numpy array of int64
 
 
 def truth(values: pa.Array | pa.ChunkedArray) -> Mask:
-    """Give a boolean column as a numpy array, null as false."""
+    """Return a boolean column as a numpy array, null as false."""
     if isinstance(values, pa.ChunkedArray):
         return pc.fill_null(values, False).to_numpy()
     return pc.fill_null(values, False).to_numpy(zero_copy_only=False)
 
 
 def longs(values: pa.ChunkedArray, null: int = -1) -> Numbers:
-    """Give a column of integers as a numpy array, with `null` in the place of nulls."""
+    """Return a column of integers as a numpy array, with `null` in the place of nulls."""
     return pc.fill_null(values, null).to_numpy().astype(np.int64, copy=False)
 
 
 def places(rows: pa.Table, offset: str = "queue_offset") -> Numbers:
-    """Give one number for queue and offset of each row; -1, which is no place, where it has none.
+    """Return one number for queue and offset of each row; -1, which is no place, where it has none.
 
     Kafka's offsets stay far below 2^44 and partitions below 2^19. What an operation names may be
     any number: one that is larger is no place either.
@@ -44,18 +44,18 @@ def places(rows: pa.Table, offset: str = "queue_offset") -> Numbers:
 
 
 def find(wanted: Numbers, among: Numbers) -> Numbers:
-    """Give for each wanted number where it stands first among the others, -1 where nowhere."""
+    """Return for each wanted number where it stands first among the others, -1 where nowhere."""
     found = pc.index_in(pa.array(wanted), value_set=pa.array(among))
     return pc.fill_null(found, -1).to_numpy(zero_copy_only=False).astype(np.int64)
 
 
 def take(rows: pa.Table, at: Numbers) -> pa.Table:
-    """Give the rows at these positions; a row of nulls for -1."""
+    """Return the rows at these positions; a row of nulls for -1."""
     return rows.combine_chunks().take(pa.array(at, mask=at < 0))
 
 
 def frame(schema: pa.Schema, rows: pa.Table, **values: Any) -> pa.Table:
-    """Give a frame of a schema: its columns as `rows` has them, but those that are named.
+    """Return a frame of a schema: its columns as `rows` has them, but those that are named.
 
     A value that is no column stands in every row.
     """
@@ -70,7 +70,7 @@ def frame(schema: pa.Schema, rows: pa.Table, **values: Any) -> pa.Table:
 
 
 def choose(cases: Sequence[tuple[Mask, str | None]], otherwise: str | None = None) -> pa.Array:
-    """Give for each row the text of the first case that holds."""
+    """Return for each row the text of the first case that holds."""
     texts = pa.array([*(text for _, text in cases), otherwise], pa.string())
     codes = np.select([mask for mask, _ in cases], list(range(len(cases))), len(cases))
     return texts.take(pa.array(codes))

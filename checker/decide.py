@@ -178,7 +178,7 @@ def _decide(state: State, inputs: Inputs, instants: Instants, parameters: Parame
 
 
 def _ended(halves: pa.Table, wins: pa.Table, winner: Numbers) -> pa.Table:
-    """Give the halves that an operation of this epoch ends; `winner`: its row, or -1."""
+    """Return the halves that an operation of this epoch ends; `winner`: its row, or -1."""
     by_operation = ["cause", "op_queue_offset", "position"]
     of_half = [name for name in _END_ROWS.names if name not in ("outcome", *by_operation)]
     ended = halves.select(of_half).filter(pa.array(winner >= 0))
@@ -213,7 +213,7 @@ def _other_ends(
 
 
 def _committed(ends: pa.Table, epoch_at: int, parameters: Parameters) -> pa.Table:
-    """Give where the committed among the ends go, and when they are due; null: at once."""
+    """Return where the committed among the ends go, and when they are due; null: at once."""
     committed = ends.select(_COMMITTED_COLUMNS).filter(pc.equal(ends["outcome"], COMMITTED))
     is_later = truth(committed["delay_level"].is_valid())
     is_later |= truth(committed["deliver_at"].is_valid())
@@ -228,7 +228,7 @@ def _committed(ends: pa.Table, epoch_at: int, parameters: Parameters) -> pa.Tabl
 
 
 def _remaining(halves: pa.Table, ends: pa.Table, answers: pa.Table) -> pa.Table:
-    """Give the halves that no operation ends, as they are after this epoch. Output: HALVES."""
+    """Return the halves that no operation ends, as they are after this epoch. Output: HALVES."""
     is_discarded = truth(pc.equal(ends["outcome"], DISCARDED)).any()
     if not (is_discarded or answers.num_rows):
         return halves
@@ -273,7 +273,7 @@ def _newly_delayed(committed: pa.Table, epoch_at: int) -> pa.Table:
 
 
 def _results(commanded: commands.Commanded, corrected: pa.Table) -> pa.Table:
-    """Give the commands' results, corrected where only delivery could tell."""
+    """Return the commands' results, corrected where only delivery could tell."""
     said = {row["admin_offset"]: row["result"] for row in corrected.to_pylist()}
     rows = commanded.results.to_pylist()
     for row in rows:

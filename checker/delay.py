@@ -23,7 +23,7 @@ DELIVER_AT_SQL = """
 
 
 def delay_parameters(epoch_at: int, parameters: Parameters) -> dict[str, object]:
-    """Give the values that DELIVER_AT_SQL takes."""
+    """Return the values that DELIVER_AT_SQL takes."""
     return {
         "epoch_at": epoch_at,
         "levels": list(parameters.delay_levels_ms),
@@ -32,7 +32,7 @@ def delay_parameters(epoch_at: int, parameters: Parameters) -> dict[str, object]
 
 
 def admit_schedules(schedules: pa.Table, epoch_at: int, parameters: Parameters) -> pa.Table:
-    """Give each readable schedule record of this epoch its due time.
+    """Return the readable schedule records of this epoch, each with its due time.
 
     Input: NEW_SCHEDULES. Output: DELAYED; without a delay it is due since it was stored, or since
     T where the broker's clock is ahead.

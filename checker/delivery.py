@@ -46,7 +46,7 @@ def in_order(due_delayed: pa.Table, committed: pa.Table, resumed: pa.Table) -> p
 
 
 def _phase(phase: int, rows: pa.Table, *keys: Numbers) -> pa.Table:
-    """Give the messages of a phase, sorted by these keys. A committed half is from `half`."""
+    """Return the messages of a phase, sorted by these keys. A committed half is from `half`."""
     order = np.lexsort(keys[::-1])
     if (np.diff(order) != 1).any():
         rows = rows.take(pa.array(order))
@@ -65,7 +65,7 @@ def new_topics(
     asked_for: dict[str, int],
     parameters: Parameters,
 ) -> pa.Table:
-    """Give the topics to be made now, ids in name order. Output: TOPICS.
+    """Return the topics to be made now, ids in name order. Output: TOPICS.
 
     `asked_for`: queue counts of the topics that an operator makes in this epoch. `topics_max`
     counts the topics that users named; TRANS_CHECK_MAX_TIME_TOPIC and TRANS_UNDELIVERABLE_TOPIC
@@ -119,7 +119,7 @@ def route(ordered: pa.Table, topics: pa.Table, parameters: Parameters) -> pa.Tab
 
 
 def place(routed: pa.Table, discarded: pa.Table, next_offsets: pa.Table) -> pa.Table:
-    """Give every message its queue offset. Output: PLACEMENTS, by topic, queue and offset.
+    """Return every message with its queue offset. Output: PLACEMENTS, by topic, queue and offset.
 
     A resumed message that still cannot be delivered stays where it is: no row.
     """
@@ -141,7 +141,7 @@ def place(routed: pa.Table, discarded: pa.Table, next_offsets: pa.Table) -> pa.T
 
 
 def _wanted(rows: pa.Table, topic: Any, queue_id: Any, source: Any, reason: Any) -> pa.Table:
-    """Give messages with the queue they go to, without their offsets there."""
+    """Return messages with the queue they go to, without their offsets there."""
     return frame(
         _WANTED_ROWS,
         rows,
@@ -175,7 +175,7 @@ def _numbered_in_queues(wanted: pa.Table, next_offsets: pa.Table) -> pa.Table:
 
 
 def advance_offsets(next_offsets: pa.Table, placements: pa.Table) -> pa.Table:
-    """Give the next offset of each real queue after the placements. Output: NEXT_OFFSETS."""
+    """Return the next offset of each real queue after the placements. Output: NEXT_OFFSETS."""
     if placements.num_rows == 0:
         return next_offsets
     return run(

@@ -28,7 +28,7 @@ def known_at(
     before: Mapping[int, int],
     topic: str,
 ) -> dict[int, int]:
-    """Give C by queue of `topic`; a queue of which nothing is known yet is not in it.
+    """Return C by queue of `topic`; a queue of which nothing is known yet is not in it.
 
     Input: what Kafka was asked, for this epoch and before; `landed`: the next offset to land of
     each partition, after this epoch; `before`: C as recorded in the last epoch.

@@ -20,7 +20,7 @@ _BY_PLACE = [("queue_id", "ascending"), ("queue_offset", "ascending")]
 
 
 def halves_to_look_up(state: State, inputs: Inputs, half_ends: pa.Table) -> pa.Table:
-    """Give half coordinates that operations name and that are neither state nor new.
+    """Return half coordinates that operations name and that are neither state nor new.
 
     Input: half_ends: queue_id, half_end (where landing stood before this epoch).
     Output: queue_id, queue_offset.
@@ -44,7 +44,7 @@ def _places(named: pa.Table) -> pa.Table:
 
 
 def sets_to_look_up(state: State, inputs: Inputs, found: pa.Table) -> list[str]:
-    """Give transaction ids of sets in sight that are not state: they may have ended before.
+    """Return transaction ids of sets in sight that are not state: they may have ended before.
 
     Input: found: the halves that `halves_to_look_up` asked for (ENDED).
     """

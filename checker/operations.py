@@ -258,7 +258,7 @@ def _is_refused(refused_units: pa.ChunkedArray, unit_offset: pa.ChunkedArray) ->
 def _known(
     halves: pa.Table, new_halves: pa.Table, ended: pa.Table, members: pa.Table, units: pa.Table
 ) -> pa.Table:
-    """Give what stands at each half coordinate that can be named; no two stand at one."""
+    """Return what stands at each half coordinate that can be named; no two stand at one."""
     unreadable = new_halves.filter(new_halves["error"].is_valid())
     alone = truth(pc.less_equal(ended["tran_size"], 1)) | truth(ended["tran_size"].is_null())
     ended = ended.filter(pa.array(alone | truth(pc.equal(ended["status"], UNREADABLE))))
@@ -273,7 +273,7 @@ def _known(
 
 
 def _standing(rows: pa.Table, status: Any, winner_offset: Any) -> pa.Table:
-    """Give halves that are no state, each its own unit. Output: _KNOWN_ROWS."""
+    """Return halves that are no state, each its own unit. Output: _KNOWN_ROWS."""
     return frame(
         _KNOWN_ROWS,
         rows,
@@ -339,7 +339,7 @@ def _judge_alone(ends: pa.Table, applies_late_ends: bool) -> pa.Table:
 
 
 def answers(verdicts: pa.Table) -> pa.Table:
-    """Give the producer's last answer (UNKNOWN) of each unit that can still be ended.
+    """Return the producer's last answer (UNKNOWN) of each unit that can still be ended.
 
     Output: queue_id, unit_offset, answered_at (when the broker stored it).
     """
@@ -357,7 +357,7 @@ def answers(verdicts: pa.Table) -> pa.Table:
 
 
 def conflicts(operations: pa.Table, verdicts: pa.Table, judged: pa.Table) -> pa.Table:
-    """Give each operation without effect, with its reason. Output: CONFLICTS."""
+    """Return each operation without effect, with its reason. Output: CONFLICTS."""
     if operations.num_rows == 0 and verdicts.num_rows == 0:
         return CONFLICTS.empty_table()
     return run(
@@ -380,7 +380,7 @@ def conflicts(operations: pa.Table, verdicts: pa.Table, judged: pa.Table) -> pa.
 
 
 def still_waiting(verdicts: pa.Table, judged: pa.Table) -> pa.Table:
-    """Give the namings that wait for their half or, all of an operation's, for their set.
+    """Return the namings that wait for their half or, all of an operation's, for their set.
 
     An operation that is refused for a discarded set (`end_after_discard`) stays so for its
     positions that still wait, whatever lands there: `refused_units` says it.

@@ -67,12 +67,12 @@ _UNIT_ROWS = pa.schema(
 
 
 def has_sets(frame: pa.Table) -> bool:
-    """Say whether any row belongs to a set."""
+    """Return whether any row belongs to a set."""
     return (pc.max(frame["tran_size"]).as_py() or 0) > 1
 
 
 def set_members(halves: pa.Table, new_halves: pa.Table, ended: pa.Table) -> pa.Table:
-    """Give every half of every set in sight, with its unit.
+    """Return every half of every set in sight, with its unit.
 
     Input: HALVES, NEW_HALVES, ENDED; of a set that ended before, `ended` holds all members.
     Output: one row a half: the ENDED columns, discard_cause, is_new, unit_offset, is_duplicate.
@@ -83,7 +83,7 @@ def set_members(halves: pa.Table, new_halves: pa.Table, ended: pa.Table) -> pa.T
 
 
 def set_units(members: pa.Table) -> pa.Table:
-    """Give one row a set: is it complete, and how did it end, when it did.
+    """Return one row a set: is it complete, and how did it end, when it did.
 
     Input: the frame of `set_members`.
     Output: queue_id, unit_offset, is_complete, status, cause, op_queue_offset, arm,
@@ -127,7 +127,7 @@ def admit(halves: pa.Table, new_halves: pa.Table, members: pa.Table, units: pa.T
 
 
 def _alone(new_halves: pa.Table) -> pa.Table:
-    """Give readable new halves of which none is in a set. Output: HALVES."""
+    """Return readable new halves of which none is in a set. Output: HALVES."""
     can_be_read = pc.is_null(new_halves["error"])
     rows = new_halves if pc.all(can_be_read).as_py() else new_halves.filter(can_be_read)
     absent = dict.fromkeys(set(HALVES.names) - set(rows.column_names))

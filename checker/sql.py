@@ -16,7 +16,7 @@ _FEW_ROWS = 250_000
 
 
 def _connection(has_few_rows: bool) -> duckdb.DuckDBPyConnection:
-    """Give this thread's own in-memory engine; it keeps no data between steps."""
+    """Return this thread's own in-memory engine; it keeps no data between steps."""
     name = "small" if has_few_rows else "large"
     if not hasattr(_local, name):
         connection = duckdb.connect(

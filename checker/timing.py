@@ -72,7 +72,7 @@ _RULE_ROWS = pa.schema(
 def apply_time(
     halves: pa.Table, wins: pa.Table, queues: pa.Table, parameters: Parameters
 ) -> pa.Table:
-    """Give each unit that time acts upon, with its rule: `expired`, `check_max` or `due`.
+    """Return each unit that time acts upon, with its rule: `expired`, `check_max` or `due`.
 
     Input: HALVES (new ones included), the units that an operation ends now, QUEUES.
     Output: the unit's first half and `rule`. Equality: immunity is over when C - s exceeds it; a
@@ -96,7 +96,7 @@ def apply_time(
 
 
 def is_something_due(halves: pa.Table, queues: pa.Table, parameters: Parameters) -> bool:
-    """Say whether time acts upon any half. Input: HALVES, QUEUES."""
+    """Return whether time acts upon any half. Input: HALVES, QUEUES."""
     return bool(apply_time(halves, _NO_WINS, queues, parameters).num_rows)
 
 
@@ -104,7 +104,7 @@ _NO_WINS = pa.schema([("queue_id", pa.int32()), ("unit_offset", pa.int64())]).em
 
 
 def due_checks(rules: pa.Table, halves: pa.Table, check_rate_max: int) -> pa.Table:
-    """Give the questions to ask now, oldest first, the rate shared by producer groups.
+    """Return the questions to ask now, oldest first, the rate shared by producer groups.
 
     Output: DUE. Due checks beyond the rate are not in it and stay due.
     """

@@ -26,7 +26,7 @@ _UNKNOWN = -(1 << 62)  # an instant before all others; differences with it still
 def split_state(
     state: State, inputs: Inputs, queues: pa.Table, epoch_at: int, parameters: Parameters
 ) -> tuple[State, State]:
-    """Give what an epoch may touch of a state, and what it leaves alone.
+    """Return what an epoch may touch of a state, and what it leaves alone.
 
     Input: QUEUES; T. Output: the second has halves and delayed only.
     """
@@ -55,7 +55,7 @@ _TARGET = re.compile(r"[a-z]+:([0-9]{1,9})-([0-9]{1,18})")
 
 
 def _commanded(commands: pa.Table) -> pa.Table:
-    """Give the places that an operator's commands name. Output: queue_id, queue_offset."""
+    """Return the places that an operator's commands name. Output: queue_id, queue_offset."""
     found = (_TARGET.fullmatch(target or "") for target in commands["target"].to_pylist())
     rows = [dict(zip(_PLACE.names, map(int, match.groups()), strict=True))
             for match in found if match]  # fmt: skip
@@ -63,7 +63,7 @@ def _commanded(commands: pa.Table) -> pa.Table:
 
 
 def _named(operations: pa.Table) -> pa.Table:
-    """Give the halves that operations name. Output: queue_id, queue_offset."""
+    """Return the halves that operations name. Output: queue_id, queue_offset."""
     lists = operations["half_offsets"].combine_chunks()
     owners = pc.list_parent_indices(lists)
     return pa.table([operations["queue_id"].take(owners), pc.list_flatten(lists)], schema=_PLACE)

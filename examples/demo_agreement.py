@@ -44,7 +44,7 @@ class Seen:
     killed: str = ""
 
     def is_quiet(self, orders: int) -> bool:
-        """Say whether all `orders` have ended and have arrived everywhere: nothing is open."""
+        """Return whether all `orders` have ended and have arrived everywhere: nothing is open."""
         return (
             len(self.committed) + len(self.refused) >= orders
             and len(self.halves) >= orders
@@ -58,7 +58,7 @@ class Seen:
 
 
 def disagreements(seen: Seen, check_max: int = CHECK_MAX) -> list[str]:
-    """Give every claim that does not hold, one sentence each; none is what we want."""
+    """Return every claim that does not hold, one sentence each; none is what we want."""
     return [
         *_nothing_happened(seen),
         *_differ("order in SQLite", seen.committed, "message in topic orders", seen.delivered),

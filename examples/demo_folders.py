@@ -104,7 +104,7 @@ class Folders:
         self.conf.write_text(text, "utf-8")
 
     def next_steps(self, port: int, told_of: Sequence[str]) -> list[tuple[str, list[str]]]:
-        """Give what to try next: what for, and commands for the folder of the clone.
+        """Return what to try next: what for, and commands for the folder of the clone.
 
         Input: `told_of`, the ids of transactions that are worth a closer look.
         """

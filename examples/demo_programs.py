@@ -53,11 +53,11 @@ class Program:
 
     @property
     def code(self) -> int | None:
-        """Give the exit code, -9 after kill -9; None while it runs."""
+        """Return the exit code, -9 after kill -9; None while it runs."""
         return self._process.poll()
 
     def was_killed(self) -> bool:
-        """Say whether it died as the demo wanted. Errors: DemoError when it ended otherwise."""
+        """Return whether it died as the demo wanted. Errors: DemoError when it ended otherwise."""
         if self.code is not None and self.code != -signal.SIGKILL:
             self.fail()
         return self.code is not None

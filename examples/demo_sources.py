@@ -80,7 +80,7 @@ class Sources:
         )
 
     def newest_order(self) -> str:
-        """Give the transaction id of the order that was committed last."""
+        """Return the transaction id of the order that was committed last."""
         return _ids(self._orders, "SELECT transaction_id FROM orders ORDER BY rowid")[-1]
 
     def _topic(self, table_ids: dict[str, int], topic: str) -> Rows:

@@ -68,7 +68,7 @@ CREATE TABLE IF NOT EXISTS transaction_ends (
 
 @dataclass(frozen=True)
 class Order:
-    """Be an order, as it is stored and published."""
+    """An order, as it is stored and published."""
 
     order_id: str
     customer: str
@@ -108,7 +108,7 @@ class OrderDatabase:
             )
 
     def end_of(self, transaction_id: str, reason_if_none: str) -> str:
-        """Give how a transaction ended; one that has not ended is refused, for ever.
+        """Return how a transaction ended; one that has not ended is refused, for ever.
 
         Output: COMMITTED or REFUSED, whichever row was first.
         """
@@ -185,7 +185,7 @@ def _state(end: str) -> LocalTransactionState:
 
 
 def new_orders(count: int) -> Iterator[Order]:
-    """Give orders: every customer in turn, every item in turn."""
+    """Return orders: every customer in turn, every item in turn."""
     items = itertools.cycle(PRICES)
     for customer in itertools.islice(itertools.cycle(CUSTOMERS), count):
         item = next(items)
@@ -193,7 +193,7 @@ def new_orders(count: int) -> Iterator[Order]:
 
 
 def messages_of(order: Order) -> list[Message]:
-    """Give the messages that are to be published if, and only if, the order is stored."""
+    """Return the messages that are to be published if, and only if, the order is stored."""
     body = json.dumps(asdict(order)).encode()
     messages = [Message(TOPIC, body, keys=order.order_id, tags=order.item)]
     if order.item == REMINDED_ITEM:

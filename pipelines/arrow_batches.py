@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def arrow_batches(frame: DataFrame) -> Iterator[pa.RecordBatch]:
-    """Give all rows of a frame, a batch for each partition as soon as it is ready.
+    """Return all rows of a frame, a batch for each partition as soon as it is ready.
 
     Errors: Spark's own, as `toArrow` raises them.
     """

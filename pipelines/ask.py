@@ -140,7 +140,7 @@ class Asker:
         return p.check_topic(row["producer_group"], self._prefix)
 
     def _topics(self) -> set[str] | None:
-        """Give the topics there are, so that a missing one holds nobody up; None: not known."""
+        """Return the topics there are, so that a missing one holds nobody up; None: not known."""
         try:
             timeout_s = min(_METADATA_TIMEOUT_S, self._timeout_s)
             return set(self._producer.list_topics(timeout=timeout_s).topics)

@@ -80,7 +80,7 @@ class Batch:
 
 
 def _by_kind(parts: Iterable[pa.Table]) -> dict[str, pa.Table]:
-    """Give rows by kind, in offset order. Most parts are pieces of one partition, in order."""
+    """Return rows by kind, in offset order. Most parts are pieces of one partition, in order."""
     found: dict[str, list[pa.Table]] = {}
     for part in parts:
         kinds = pc.unique(part["kind"]).to_pylist()

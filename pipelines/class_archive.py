@@ -37,7 +37,7 @@ def archive_path() -> Path:
 
 
 def archive_options() -> str:
-    """Give the JVM's options that use the archive; none where there is none.
+    """Return the JVM's options that use the archive; none where there is none.
 
     Errors: JavaError, JarError.
     """
@@ -46,7 +46,7 @@ def archive_options() -> str:
 
 
 def _seen() -> Iterator[str]:
-    """Give all that the archive depends on: where Java and each jar is, and which."""
+    """Return all that the archive depends on: where Java and each jar is, and which."""
     home = java_home()
     release = home / "release"
     yield str(home)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 
 class EpochClock:
-    """Give T. A step of the wall clock while the job runs does not move it.
+    """Return T. A step of the wall clock while the job runs does not move it.
 
     Units: ms. `wall` and `monotonic` give seconds; tests hand in their own.
     """
@@ -24,7 +24,7 @@ class EpochClock:
         self._last_ms = not_before_ms
 
     def now_ms(self) -> int:
-        """Give T: not before the last one given, nor before the lake's last epoch."""
+        """Return T: not before the last one given, nor before the lake's last epoch."""
         passed = self._monotonic() - self._started
         self._last_ms = max(self._last_ms, int((self._started_at + passed) * 1000))
         return self._last_ms
@@ -34,5 +34,5 @@ class EpochClock:
         self._last_ms = max(self._last_ms, instant_ms)
 
     def raw_ms(self) -> int:
-        """Give the clock itself, for comparing it with the broker's."""
+        """Return the clock itself, for comparing it with the broker's."""
         return int((self._started_at + self._monotonic() - self._started) * 1000)

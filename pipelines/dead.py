@@ -65,7 +65,7 @@ ORDER BY m.queue_offset
 
 
 def dead_halves(outcomes: pa.Table, copies: pa.Table, rearmed: pa.Table) -> pa.Table:
-    """Give the discarded halves that are neither ended nor pending again, oldest first.
+    """Return the discarded halves that are neither ended nor pending again, oldest first.
 
     Input: outcomes of halves that were discarded once; copies: half_queue_id, half_queue_offset,
     keys; rearmed: queue_id, queue_offset, epoch of every re-arm of a half.
@@ -75,7 +75,7 @@ def dead_halves(outcomes: pa.Table, copies: pa.Table, rearmed: pa.Table) -> pa.T
 
 
 def dead_messages(messages: pa.Table, delivered: pa.Table) -> pa.Table:
-    """Give the undeliverable messages that were not delivered since, oldest first.
+    """Return the undeliverable messages that were not delivered since, oldest first.
 
     Output: COLUMNS.
     """
@@ -101,7 +101,7 @@ def read_dead(lake: Lake) -> list[Row]:
 
 
 def _tables(lake: Lake, epoch: int) -> Mapping[str, str]:
-    """Give the tables of topics; of an epoch that is not committed they may not be made yet."""
+    """Return the tables of topics; of an epoch that is not committed they may not be made yet."""
     until: Bounds = {"epoch": (None, epoch)}
     rows = read_pruned(lake, "catalog", ["topic", "table_id"], until).to_pylist()
     return {row["topic"]: f"topics/{row['table_id']}" for row in rows}
@@ -127,7 +127,7 @@ def _read_halves(lake: Lake, copies_table: str, epoch: int) -> pa.Table:
 
 
 def _rearmed(lake: Lake, until: Bounds) -> pa.Table:
-    """Give every half that was re-armed: the one that was named, and its whole set."""
+    """Return every half that was re-armed: the one that was named, and its whole set."""
     where = pc.field("result") == "rearmed"
     commands = read_pruned(lake, "admin", ["target", "epoch"], until, where).to_pylist()
     named = []

@@ -85,7 +85,7 @@ def read_waiting(
 
 
 def _messages(lake: Lake, source: str, delayed: pa.Table) -> pa.Table:
-    """Give what the records of the waiting messages say of themselves."""
+    """Return what the records of the waiting messages say of themselves."""
     rows = delayed.filter(pc.equal(delayed["source"], source))
     bounds: Bounds = {"queue_offset": []}
     if rows.num_rows:

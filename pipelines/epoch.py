@@ -84,17 +84,17 @@ class Epochs:
 
     @property
     def state(self) -> State:
-        """Give the state after the last committed epoch."""
+        """Return the state after the last committed epoch."""
         return self._planned.state
 
     @property
     def last(self) -> Plan | None:
-        """Give the last committed plan."""
+        """Return the last committed plan."""
         return self._planned.last
 
     @property
     def newest(self) -> Plan | None:
-        """Give the newest plan: the last committed one, or the one that is being finished."""
+        """Return the newest plan: the last committed one, or the one that is being finished."""
         return self._newest
 
     def take_up(self) -> Progress:
@@ -120,7 +120,7 @@ class Epochs:
         return plan
 
     def start_offsets(self) -> dict[Place, int]:
-        """Give where landing goes on: the committed ends, else Kafka's first offsets.
+        """Return where landing goes on: the committed ends, else Kafka's first offsets.
 
         Errors: LostInputError when Kafka no longer has what comes next.
         """
@@ -167,7 +167,7 @@ class Epochs:
         return Gathered(spans, batch, steps)
 
     def _has_news(self, spans: Mapping[Place, range]) -> bool:
-        """Say whether there is a record to land, our own PINGs aside."""
+        """Return whether there is a record to land, our own PINGs aside."""
         admin = self._settings.limits.topics[ADMIN]
         return any(
             not self.own_pings.are(span) if topic == admin else len(span) > 0

@@ -17,7 +17,7 @@ exec "$@" 3<&-"""
 
 
 def guarded(command: Sequence[str], *, with_group: bool = False) -> list[str]:
-    """Give the command that runs another one so; start it with a pipe as its standard input.
+    """Return the command that runs another one so; start it with a pipe as its standard input.
 
     Input: `with_group`: it leads a process group, which is killed with it.
     """

@@ -41,7 +41,7 @@ class JavaError(Exception):
 
 @functools.cache
 def java_home() -> Path:
-    """Give a folder to use as JAVA_HOME: its `bin/java` runs Spark and the broker.
+    """Return a folder to use as JAVA_HOME: its `bin/java` runs Spark and the broker.
 
     Errors: JavaError.
     """
@@ -58,7 +58,7 @@ def java_home() -> Path:
 
 
 def java_binary() -> Path:
-    """Give the `java` to run.
+    """Return the `java` to run.
 
     Errors: JavaError.
     """

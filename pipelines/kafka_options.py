@@ -53,7 +53,7 @@ def _quoted(text: str) -> str:
 
 
 def spark_options(kafka: KafkaSettings) -> dict[str, str]:
-    """Give the options of Spark's Kafka source.
+    """Return the options of Spark's Kafka source.
 
     A short fetch.max.wait.ms: Spark asks for a partition's end behind its own outstanding fetch,
     and would wait half a second for each. Short time limits, a few retries: the query survives a

@@ -35,7 +35,7 @@ log = logging.getLogger("txlake.kafka")
 
 
 def client_config(bootstrap_servers: str, client: Mapping[str, str]) -> dict[str, Any]:
-    """Give the settings of a confluent-kafka client; its own log lines are not printed."""
+    """Return the settings of a confluent-kafka client; its own log lines are not printed."""
     return {
         **client,
         "bootstrap.servers": bootstrap_servers,
@@ -84,7 +84,7 @@ class KafkaTopics:
             ) from error
 
     def cluster_id(self) -> str:
-        """Give the id of the Kafka cluster."""
+        """Return the id of the Kafka cluster."""
         (described,) = self._wait(
             [self._admin.describe_cluster(request_timeout=_REQUEST_TIMEOUT_S)], "its cluster id"
         )
@@ -137,7 +137,7 @@ class KafkaTopics:
             time.sleep(0.05)
 
     def _are_ready(self) -> bool:
-        """Say whether all topics are there and each partition has found its leader."""
+        """Return whether all topics are there and each partition has found its leader."""
         if not set(self.names.values()) <= set(self._existing()):
             return False
         try:
@@ -198,7 +198,7 @@ class KafkaTopics:
             )  # fmt: skip
 
     def topic_ids(self) -> dict[str, str]:
-        """Give the id of each topic that there is: a topic made again is another log."""
+        """Return the id of each topic that there is: a topic made again is another log."""
         names = list(self.names.values())
         futures = self._admin.describe_topics(
             TopicCollection(names), request_timeout=_REQUEST_TIMEOUT_S
@@ -216,7 +216,7 @@ class KafkaTopics:
         return found
 
     def places(self) -> list[Place]:
-        """Give all partitions of our topics."""
+        """Return all partitions of our topics."""
         existing = self._existing()
         return [
             (name, partition)
@@ -226,15 +226,15 @@ class KafkaTopics:
         ]
 
     def end_offsets(self, places: Iterable[Place]) -> dict[Place, int]:
-        """Give the offset after the last record of each partition, open Kafka transactions too."""
+        """Return where each partition ends, behind open Kafka transactions, too."""
         return self._offsets(places, OffsetSpec.latest())  # type: ignore[no-untyped-call]
 
     def first_offsets(self, places: Iterable[Place]) -> dict[Place, int]:
-        """Give the first offset that Kafka still has of each partition."""
+        """Return the first offset that Kafka still has of each partition."""
         return self._offsets(places, OffsetSpec.earliest())  # type: ignore[no-untyped-call]
 
     def offsets_at(self, places: Iterable[Place], at_ms: int) -> dict[Place, int]:
-        """Give the first offset stored at that instant or later; where there is none, the end."""
+        """Return the first offset stored at that instant or later; where there is none, the end."""
         places = list(places)
         ends = self.end_offsets(places)
         spec = OffsetSpec.for_timestamp(at_ms)

@@ -65,7 +65,7 @@ def inputs_of(batch: Batch, lake: Lake, state: State, plan: Plan, limits: WireLi
 
 
 def _operations(rows: pa.Table) -> pa.Table:
-    """Give op records as the decision takes them; `cause` as CAUSE_SQL says. Output: OPERATIONS."""
+    """Return op records as the decision takes them. Output: OPERATIONS."""
     is_answer = pc.fill_null(rows["from_check"], False)
     cause = pc.if_else(
         rows["actor"].is_valid(), "operator", pc.if_else(is_answer, "check_answer", "operation")

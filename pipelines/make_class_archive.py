@@ -148,7 +148,7 @@ def _wait(job: subprocess.Popen[bytes] | None, is_met: Callable[[], bool], what:
 
 
 def _is_free(lake: Lake) -> bool:
-    """Say whether Python and JVM, which share the lake's lock, have both ended."""
+    """Return whether Python and JVM, which share the lake's lock, have both ended."""
     try:
         LakeLock(lake.path, "class archive").release()
     except LakeLockedError:

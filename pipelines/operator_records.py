@@ -35,7 +35,7 @@ class Record:
     headers: p.Headers
 
     def texts(self) -> dict[str, str]:
-        """Give the headers as text."""
+        """Return the headers as text."""
         return {name: value.decode() for name, value in self.headers}
 
 
@@ -115,7 +115,7 @@ def _wait(look: Callable[[], Seen | None], wait_s: float) -> Seen | None:
 
 
 def _committed(lake: Lake, table: str, columns: list[str], bounds: Bounds) -> list[Row]:
-    """Give rows of committed epochs."""
+    """Return rows of committed epochs."""
     rows = plain(read_pruned(lake, table, columns, bounds))
     if not rows:
         return []

@@ -102,7 +102,7 @@ class PlannedEpochs:
         return Applier(self._lake, plan, batch, self._deliverer, self._sizes, self._due_since())
 
     def _due_since(self) -> int | None:
-        """Give the due time of the first message that waits."""
+        """Return the due time of the first message that waits."""
         earliest: int | None = pc.min(self.state.delayed["deliver_at"]).as_py()
         return earliest
 

@@ -129,7 +129,7 @@ def change_rows(table: str, change: Change, state: State | None, epoch: int) -> 
 
 
 def topics_before(lake: Lake, epoch: int) -> pa.Table:
-    """Give the catalog as it was before an epoch: each topic once, with its largest count."""
+    """Return the catalog as it was before an epoch: each topic once, with its largest count."""
     return run(
         """
         SELECT topic, min(table_id) AS table_id, max(queue_count) AS queue_count

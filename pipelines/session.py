@@ -78,7 +78,7 @@ def start_session(
 
 
 def java_options() -> str:
-    """Give the options that the driver's JVM needs, and the class archive if there is one.
+    """Return the options that the driver's JVM needs, and the class archive if there is one.
 
     Errors: JavaError, JarError.
     """

@@ -77,7 +77,7 @@ class KafkaSettings:
     client: dict[str, str] = field(default_factory=dict, repr=False)
 
     def topics(self) -> dict[str, str]:
-        """Give the topics the job reads, by kind of record."""
+        """Return the topics the job reads, by kind of record."""
         return {
             HALF: self.half_topic,
             OP: self.op_topic,
@@ -168,7 +168,7 @@ class Settings:
     spark: dict[str, str] = field(default_factory=dict)
 
     def parameters(self) -> Parameters:
-        """Give what the decision depends on; recorded in every epoch's plan."""
+        """Return what the decision depends on; recorded in every epoch's plan."""
         t = self.transaction
         return Parameters(
             transaction_timeout_ms=t.transaction_timeout_ms,
@@ -188,7 +188,7 @@ class Settings:
         )
 
     def wire_limits(self) -> WireLimits:
-        """Give what decoding depends on."""
+        """Return what decoding depends on."""
         return WireLimits(
             topics=self.kafka.topics(),
             check_topic_prefix=self.kafka.check_topic_prefix,
@@ -197,7 +197,7 @@ class Settings:
         )
 
     def maintenance_limits(self) -> MaintenanceLimits:
-        """Give what decides when a table needs what."""
+        """Return what decides when a table needs what."""
         m = self.maintenance
         return MaintenanceLimits(
             m.merge_files,

@@ -164,7 +164,7 @@ class Stream:
 
 
 def _source(spark: SparkSession, settings: Settings, starts: Mapping[Place, int]) -> DataFrame:
-    """Give the stream of all our topics, with a tick: a query without data runs no batch."""
+    """Return the stream of all our topics, with a tick: a query without data runs no batch."""
     by_topic: dict[str, dict[str, int]] = {}
     for (topic, partition), offset in starts.items():
         by_topic.setdefault(topic, {})[str(partition)] = offset

@@ -32,6 +32,6 @@ class Trigger:
         self._ended_at = self._wall()
 
     def wait_s(self) -> float:
-        """Give how long to wait until shortly before the next batch is cut; 0 where it is late."""
+        """Return how long to wait until shortly before the next batch is cut; 0 if late."""
         wait_s = self._next_at - _AHEAD_S - self._wall()
         return min(max(wait_s, 0.0), self._interval_s)

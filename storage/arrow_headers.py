@@ -17,12 +17,12 @@ Mask = Any  # numpy array of bool; numpy's generics say more than they help
 
 
 def truth(values: pa.Array | pa.ChunkedArray) -> Mask:
-    """Give a boolean column as a numpy array, null as false."""
+    """Return a boolean column as a numpy array, null as false."""
     return pc.fill_null(values, False).to_numpy(zero_copy_only=False)
 
 
 def as_text(values: pa.Array) -> pa.Array:
-    """Give bytes as text, null where they are not UTF-8."""
+    """Return bytes as text, null where they are not UTF-8."""
     try:
         return values.cast(pa.string())
     except pa.ArrowInvalid:
@@ -82,7 +82,7 @@ class Headers:
         return repeated
 
     def _has_repeated(self, names: Any) -> bool:
-        """Say whether any record may have a name twice; a bit a name, while there are bits."""
+        """Return whether any record may have a name twice; a bit a name, while there are bits."""
         if int(names.max()) > 52:
             return True
         bits = np.int64(1) << names.astype(np.int64)
@@ -91,14 +91,14 @@ class Headers:
         return bool((np.add.reduceat(bits, starts) != either).any())
 
     def _first(self) -> Any:
-        """Give for each name that can be looked up where each record has its first header of it."""
+        """Return where each record has its first header of each name that can be looked up."""
         places = np.full((len(self._code_of), self.count), -1, np.int32)
         found = np.flatnonzero((self._codes >= 0) & ~self._is_repeated)
         places[self._codes[found], self._record[found]] = found
         return places
 
     def _places(self, name: str) -> pa.Array:
-        """Give for each record where its first header of that name is, or null."""
+        """Return for each record where its first header of that name is, or null."""
         places = self._first_places[self._code_of[name]]
         return pa.array(places, mask=places < 0)
 
@@ -107,11 +107,11 @@ class Headers:
         return self._first_places[self._code_of[name]] >= 0
 
     def raw(self, name: str) -> pa.Array:
-        """Give the bytes of the first header of that name, or null."""
+        """Return the bytes of the first header of that name, or null."""
         return self._values.take(self._places(name))
 
     def text(self, name: str) -> pa.Array:
-        """Give the first header of that name as text, null where it is not UTF-8."""
+        """Return the first header of that name as text, null where it is not UTF-8."""
         return self._texts.take(self._places(name))
 
     def fit(self) -> Mask:
@@ -121,14 +121,14 @@ class Headers:
         return fits
 
     def sizes(self) -> Any:
-        """Give the bytes of each record's headers, names and values."""
+        """Return the bytes of each record's headers, names and values."""
         lengths = [pc.fill_null(pc.binary_length(part), 0).to_numpy(zero_copy_only=False)
                    for part in (self._names, self._values)]  # fmt: skip
         total = np.concatenate([[0], np.cumsum(lengths[0].astype(np.int64) + lengths[1])])
         return total[self._starts[1:]] - total[self._starts[:-1]]
 
     def user_properties(self, wanted: Mask) -> pa.Array:
-        """Give the user's headers, where it is text, as maps; null where it is not wanted."""
+        """Return the user's headers, where it is text, as maps; null where it is not wanted."""
         kept = self._is_user & self._is_text & ~self._is_repeated & wanted[self._record]
         places = pa.array(np.flatnonzero(kept))
         starts = np.zeros(self.count + 1, np.int32)
@@ -141,7 +141,7 @@ class Headers:
         )
 
     def whole(self, wanted: Mask) -> pa.Array:
-        """Give all headers as they came; null where they are not wanted."""
+        """Return all headers as they came; null where they are not wanted."""
         if not wanted.any():
             return pa.nulls(self.count, HEADERS)
         flat = pa.StructArray.from_arrays([self._names, self._values], ["key", "value"])

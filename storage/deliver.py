@@ -140,7 +140,7 @@ class Places:
 
 
 def by_topic(rows: pa.Table, topics: pa.ChunkedArray) -> Iterator[tuple[str, pa.Table]]:
-    """Give rows topic by topic; those of a topic stay in their order."""
+    """Return rows topic by topic; those of a topic stay in their order."""
     codes = topics.combine_chunks().dictionary_encode()
     names = codes.dictionary.to_pylist()
     if len(names) == 1:

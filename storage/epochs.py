@@ -48,7 +48,7 @@ class Range:
 
     @property
     def place(self) -> Place:
-        """Give the Kafka partition."""
+        """Return the Kafka partition."""
         return self.topic, self.partition
 
 
@@ -81,11 +81,11 @@ class Plan:
     asked_at: int | None = None
 
     def landed(self) -> dict[Place, int]:
-        """Give where landing stands after this epoch."""
+        """Return where landing stands after this epoch."""
         return {r.place: r.to_offset for r in self.ranges}
 
     def queue_ends(self, topic: str) -> dict[int, int]:
-        """Give where landing of one topic stands after this epoch, by queue."""
+        """Return where landing of one topic stands after this epoch, by queue."""
         return {r.partition: r.to_offset for r in self.ranges if r.topic == topic}
 
 
@@ -110,7 +110,7 @@ def _offset_rows(next_offsets: Mapping[tuple[str, int], int]) -> list[dict[str, 
 
 
 def planned_row(plan: Plan, now: dt.datetime) -> pa.Table:
-    """Give the row that pins an epoch; its `next_offsets` are those before the epoch."""
+    """Return the row that pins an epoch; its `next_offsets` are those before the epoch."""
     return _row(
         plan,
         PLANNED,
@@ -137,7 +137,7 @@ def committed_row(
     tables: Mapping[str, TableAt],
     work: Mapping[str, int] = MappingProxyType({}),
 ) -> pa.Table:
-    """Give the commit point; its `next_offsets` are those after the epoch, as `tables` are."""
+    """Return the commit point; its `next_offsets` are those after the epoch, as `tables` are."""
     return _row(
         plan,
         COMMITTED,
@@ -226,7 +226,7 @@ class Progress:
 
     @property
     def next_epoch(self) -> int:
-        """Give the number of the epoch to plan next."""
+        """Return the number of the epoch to plan next."""
         return 1 if self.last is None else self.last.epoch + 1
 
     @property

@@ -50,5 +50,5 @@ def in_file_order(table: str, rows: pa.Table) -> pa.Table:
 
 
 def kind_of(table: str) -> str:
-    """Give what kind of table it is: `topics` for that of any real topic."""
+    """Return what kind of table it is: `topics` for that of any real topic."""
     return table.split("/")[0]

@@ -24,17 +24,17 @@ class Recorded:
 
     @property
     def has_snapshot(self) -> bool:
-        """Say whether the state after this epoch stands in `pending` and `waiting`."""
+        """Return whether the state after this epoch stands in `pending` and `waiting`."""
         return "snapshot" in self.counts
 
     @property
     def record_count(self) -> int:
-        """Give how many offsets it landed."""
+        """Return how many offsets it landed."""
         return sum(r.to_offset - r.from_offset for r in self.plan.ranges)
 
 
 def recorded_epochs(lake: Lake, first: int, last: int) -> Iterator[Recorded]:
-    """Give the committed epochs from `first` to `last`, in order, some hundred in memory at a time.
+    """Return the committed epochs from `first` to `last` in order, some hundred in memory.
 
     Errors: LakeError when one is missing.
     """

@@ -74,7 +74,7 @@ def locked(jar_set: str) -> list[Jar]:
 
 
 def spark_jars() -> list[Path]:
-    """Give the paths of Spark's jars.
+    """Return the paths of Spark's jars.
 
     Errors: JarError for the first jar that is missing or has another size.
     """
@@ -82,7 +82,7 @@ def spark_jars() -> list[Path]:
 
 
 def broker_jars() -> list[Path]:
-    """Give the class path of the Kafka broker.
+    """Return the class path of the Kafka broker.
 
     Errors: JarError for the first jar that is missing or has another size.
     """

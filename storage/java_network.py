@@ -17,7 +17,7 @@ TRUST_STORE_PASSWORD = "public"  # noqa: S105
 
 
 def network_options(folder: Path) -> list[str]:
-    """Give the options for a Java program; what they name is written into the folder."""
+    """Return the options for a Java program; what they name is written into the folder."""
     options = _proxy_options()
     trusted = folder / "trusted.p12"
     if write_trust_store(trusted):

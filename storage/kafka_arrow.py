@@ -112,7 +112,7 @@ class _Decoder:
         return lists.cast(pa.list_(pa.int64()))
 
     def _errors(self) -> pa.Array:
-        """Give the first reason, in the protocol's order, why a record cannot be read."""
+        """Return the first reason, in the protocol's order, why a record cannot be read."""
         has, limits, is_ = self._headers.has, self._limits, self._is
         is_later = is_[SCHEDULE]
         sizes = pc.list_value_length(self._ids), pc.list_value_length(self._half_offsets)
@@ -151,7 +151,7 @@ class _Decoder:
         return texts.take(pa.array(codes, mask=codes < 0))
 
     def _raw_headers(self) -> pa.Array:
-        """Give the headers as they came where the columns do not say all of them."""
+        """Return the headers as they came where the columns do not say all of them."""
         left_out = ~self._is_read | ~self._headers.fit()
         for name in _OPTIONAL:
             left_out |= self._headers.has(name) & ~self._is_well_formed(name)
@@ -163,7 +163,7 @@ class _Decoder:
         return _where(wanted, self._headers.text(name))
 
     def rows(self) -> pa.Table:
-        """Give the decoded records. Output: RECORDS."""
+        """Return the decoded records. Output: RECORDS."""
         text, message, is_ = self._headers.text, self._is_message, self._is
         is_op, is_in_set = is_[OP], is_[HALF] & self._is_read & ~self._is_alone
         is_told = is_op | is_[ADMIN]
@@ -223,7 +223,7 @@ _OF_FEW_TEXTS = (p.PGROUP, p.REAL_TOPIC)  # the same few come again and again
 
 
 def _one(column: pa.Array | pa.ChunkedArray) -> pa.Array:
-    """Give a column in one piece."""
+    """Return a column in one piece."""
     if isinstance(column, pa.Array):
         return column
     return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)

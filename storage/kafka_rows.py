@@ -23,5 +23,5 @@ class WireLimits:
     messages_max: int
 
     def own_topics(self) -> list[str]:
-        """Give the names a real topic may not have."""
+        """Return the names a real topic may not have."""
         return [*self.topics.values(), *p.SYSTEM_REAL_TOPICS]

@@ -93,16 +93,16 @@ class Lake:
         self.opened = OpenedFiles()
 
     def table_path(self, table: str) -> str:
-        """Give a table's place; `topics/<table_id>` names a topic's table."""
+        """Return a table's place; `topics/<table_id>` names a topic's table."""
         return self.place.table_path(table)
 
     @staticmethod
     def schema(table: str) -> pa.Schema:
-        """Give a table's Arrow schema."""
+        """Return a table's Arrow schema."""
         return TOPIC if table.startswith("topics/") else TABLES[table]
 
     def exists(self) -> bool:
-        """Say whether there is a lake at this path; one that is half made is none yet."""
+        """Return whether there is a lake at this path; one that is half made is none yet."""
         return self.is_table("lake") and bool(self.read("lake").num_rows)
 
     def create(self, now: dt.datetime) -> str:
@@ -209,7 +209,7 @@ class Lake:
         )
 
     def lake_id(self, formats: Sequence[int] = (FORMAT_VERSION,)) -> str:
-        """Give the lake's id after checking that this version can use it.
+        """Return the lake's id after checking that this version can use it.
 
         Input: the formats that the caller can work with.
         Errors: NotALakeError, UnfinishedLakeError, NewerLakeError, OlderLakeError.
@@ -245,7 +245,7 @@ class Lake:
             return self.tables_id(), FORMAT_VERSION if "digest" in columns else 1
 
     def handle(self, table: str) -> DeltaTable:
-        """Give the table at its newest version.
+        """Return the table at its newest version.
 
         Errors: MissingTableError; BrokenLakeError when its log cannot be read.
         """
@@ -266,7 +266,7 @@ class Lake:
             return found
 
     def _is_newest(self, table: str, handle: DeltaTable) -> bool:
-        """Say whether a table's log has nothing newer, if that can be said without listing it.
+        """Return whether a table's log has nothing newer, if that can be said without listing it.
 
         delta-rs lists the folder, which takes 0.6 us an entry on a local disk. Where a clean-up has
         deleted the entry we stand at, the next one may be gone, too.
@@ -478,7 +478,7 @@ class Lake:
         return _MESSAGES.get(kind_of(table), _OTHERS)
 
     def dataset(self, table: str) -> ds.Dataset:
-        """Give the table's newest version as an Arrow dataset.
+        """Return the table's newest version as an Arrow dataset.
 
         `DeltaTable.to_pyarrow_dataset` writes every statistic of every file down as an expression,
         half a ms a file; here only those of the columns that prune are.
@@ -529,7 +529,7 @@ class Lake:
         self._transactions.pop(table, None)
 
     def last(self, table: str, column: str) -> Any:
-        """Give the largest value of a column by the statistics of the log, without reading."""
+        """Return the largest value of a column by the statistics of the log, without reading."""
         files = self.files(table)
         if files.num_rows == 0 or f"max.{column}" not in files.column_names:
             return None
@@ -552,7 +552,7 @@ _PRUNING = ("epoch", "queue_id", "queue_offset", "transaction_id")
 
 
 def _bounds(files: pa.Table) -> list[pc.Expression | None]:
-    """Give for each file what holds for all its rows; a column with nulls says nothing."""
+    """Return for each file what holds for all its rows; a column with nulls says nothing."""
     bounds: list[pc.Expression | None] = [None] * files.num_rows
     for name in _PRUNING:
         wanted = [f"{what}.{name}" for what in ("min", "max", "null_count")]

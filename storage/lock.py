@@ -49,7 +49,7 @@ class LakeLock:
 
     @property
     def fds(self) -> tuple[int, ...]:
-        """Give the descriptors that the JVM must inherit."""
+        """Return the descriptors that the JVM must inherit."""
         return () if self.fd is None else (self.fd,)
 
     def release(self) -> None:

@@ -53,7 +53,7 @@ class MaintenanceLimits:
 
     @property
     def merging(self) -> MergeLimits:
-        """Give what merging needs of it."""
+        """Return what merging needs of it."""
         return MergeLimits(self.merge_files, self.file_bytes_max)
 
     def log_kept_ms(self, table: str) -> int:
@@ -128,7 +128,7 @@ class Maintenance:
             yield Work(files_deleted=deleted)
 
     def foretell(self, table: str) -> tuple[int, Work]:
-        """Say how many files a table has, and what a full round would do. Changes nothing."""
+        """Return how many files a table has, and what a full round would do. Changes nothing."""
         files = files_of(self.lake, table)
         work = Work(files_deleted=len(self._stale(table)))
         for chosen in all_merges(files, self.limits.merging):
@@ -205,7 +205,7 @@ class Maintenance:
         return len(stale)
 
     def _may_need_vacuum(self, table: str, now: float) -> bool:
-        """Say whether something may have passed its retention since the last look."""
+        """Return whether something may have passed its retention since the last look."""
         last = self._vacuumed_at.get(table)
         if last is None:
             return True

@@ -39,7 +39,7 @@ class Merged:
 
 
 def files_of(lake: Lake, table: str) -> list[TableFile]:
-    """Give the files of a table's newest version."""
+    """Return the files of a table's newest version."""
     actions = pa.table(lake.handle(table).get_add_actions(flatten=True))
     if actions.num_rows == 0:
         return []

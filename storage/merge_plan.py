@@ -26,7 +26,7 @@ _LARGE_ENOUGH_WHILE_BUSY = 16
 
 @dataclass(frozen=True)
 class TableFile:
-    """Be one file of a table: how large, and of which epochs."""
+    """One file of a table: how large, and of which epochs."""
 
     path: str
     size_bytes: int
@@ -48,14 +48,14 @@ class MergeLimits:
     file_bytes_max: int
 
     def is_open(self, file: TableFile, *, is_busy: bool = False) -> bool:
-        """Say whether a file may still be merged into a larger one."""
+        """Return whether a file may still be merged into a larger one."""
         part = _LARGE_ENOUGH_WHILE_BUSY if is_busy else _LARGE_ENOUGH
         is_small = file.size_bytes * part < self.file_bytes_max
         return is_small and not file.path.rpartition("/")[2].startswith(_CLOSED)
 
 
 def merged_name(files: Sequence[TableFile], is_closed: bool) -> str:
-    """Give a new file the name that tells its level; a closed one is never merged again."""
+    """Return a name for a new file that tells its level; a closed one is never merged again."""
     level = 1 + max(file.level for file in files)
     return f"{_CLOSED if is_closed else ''}merged-{level}-{uuid.uuid4().hex}.parquet"
 

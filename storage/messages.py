@@ -21,11 +21,11 @@ class Tables(Protocol):
     """Where tables are: a lake, or what stands for one."""
 
     def dataset(self, table: str) -> ds.Dataset:
-        """Give a table as an Arrow dataset."""
+        """Return a table as an Arrow dataset."""
 
 
 def touched_ranges(named: pa.Table) -> pc.Expression:
-    """Give a filter that holds at least the named coordinates: each queue's range of offsets.
+    """Return a filter that holds at least the named coordinates: each queue's range of offsets.
 
     Input: queue_id, queue_offset.
     """

@@ -27,7 +27,7 @@ _KEPT_MAX = 64  # footers, of some hundred kB each; as many files of a table are
 
 @dataclass(frozen=True)
 class Wanted:
-    """Be what is looked for.
+    """What is looked for.
 
     `places`: coordinates, sorted; `due`: groups in which all have a DELIVER_AT and none is within
     these instants are left out, too. Units: ms.
@@ -39,7 +39,7 @@ class Wanted:
 
 @dataclass(frozen=True)
 class _File:
-    """Be a file whose footer was read: where and when the messages of each row group are."""
+    """A file whose footer was read: where and when the messages of each row group are."""
 
     fragment: ds.ParquetFileFragment
     places: Longs  # two columns: the first and the last a row can have
@@ -77,7 +77,7 @@ class OpenedFiles:
         self._lock = threading.Lock()
 
     def file(self, fragment: ds.ParquetFileFragment) -> _File:
-        """Give a file by its path, which names one file for ever."""
+        """Return a file by its path, which names one file for ever."""
         with self._lock:
             found = self._files.pop(fragment.path, None)
         found = found or _File.of(fragment)
@@ -91,7 +91,7 @@ class OpenedFiles:
 def pruned(
     dataset: ds.Dataset, where: pc.Expression, wanted: Wanted, opened: OpenedFiles
 ) -> ds.Dataset:
-    """Give the part of a dataset that may hold what is wanted; rows in memory stay as they are.
+    """Return the part of a dataset that may hold what is wanted; rows in memory stay as they are.
 
     Input: `where`: rules out whole files by what is known of them without opening any.
     """
@@ -110,7 +110,7 @@ def pruned(
 
 
 def _places(queue_statistics: Any, offset_statistics: Any) -> Bounds:
-    """Give the first and the last place that a row of a group can have."""
+    """Return the first and the last place that a row of a group can have."""
     queues, offsets = _bounds(queue_statistics), _bounds(offset_statistics)
     if queues is None or offsets is None:
         return _ALL
@@ -119,7 +119,7 @@ def _places(queue_statistics: Any, offset_statistics: Any) -> Bounds:
 
 
 def _due(statistics: Any) -> Bounds:
-    """Give the first and the last DELIVER_AT of a group; a row without one may be due any time."""
+    """Return the first and the last DELIVER_AT of a group; a row without one is due any time."""
     bounds = _bounds(statistics)
     if bounds is None or not statistics.has_null_count or statistics.null_count:
         return _ALL
@@ -127,7 +127,7 @@ def _due(statistics: Any) -> Bounds:
 
 
 def _bounds(statistics: Any) -> Bounds | None:
-    """Give the least and the largest value; None where the file does not say."""
+    """Return the least and the largest value; None where the file does not say."""
     if statistics is None or not statistics.has_min_max:
         return None
     low, high = statistics.min_raw, statistics.max_raw

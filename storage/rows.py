@@ -11,19 +11,19 @@ _MS = pa.timestamp("ms", tz="UTC")
 
 
 def instant(ms: int) -> dt.datetime:
-    """Give an instant in ms as a UTC datetime."""
+    """Return an instant in ms as a UTC datetime."""
     return dt.datetime.fromtimestamp(ms // 1000, dt.timezone.utc) + dt.timedelta(
         milliseconds=ms % 1000
     )
 
 
 def milliseconds(at: dt.datetime) -> int:
-    """Give a UTC datetime in ms."""
+    """Return a UTC datetime in ms."""
     return (at - dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)) // dt.timedelta(milliseconds=1)
 
 
 def to_rows(frame: pa.Table, schema: pa.Schema, **values: Any) -> pa.Table:
-    """Give a frame as rows of `schema`; `values` fill columns that are equal in all rows.
+    """Return a frame as rows of `schema`; `values` fill columns that are equal in all rows.
 
     Units: an int64 in a timestamp's place is ms. A column that neither has is null.
     """
@@ -43,7 +43,7 @@ def to_rows(frame: pa.Table, schema: pa.Schema, **values: Any) -> pa.Table:
 
 
 def to_frame(rows: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Give table rows as a frame of `schema`: its columns only, instants in ms."""
+    """Return table rows as a frame of `schema`: its columns only, instants in ms."""
     columns = []
     for wanted in schema:
         column = rows[wanted.name]

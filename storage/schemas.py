@@ -270,7 +270,7 @@ TABLES: Final = {
 
 
 def spark_schema(schema: pa.Schema) -> StructType:
-    """Give a table's schema in Spark's terms.
+    """Return a table's schema in Spark's terms.
 
     Errors: TypeError from pyspark for an Arrow type that Spark has no name for.
     """

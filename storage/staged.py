@@ -90,7 +90,7 @@ class StagedLake(Lake):
             return {t: TableAt(self._versions.get(t, 0), self._stock[t]) for t in sorted(tables)}
 
     def _held_epoch(self, table: str) -> int:
-        """Give the newest epoch that the table's files hold."""
+        """Return the newest epoch that the table's files hold."""
         with self._lock:
             if table not in self._held:
                 self._held[table] = self._transaction(table, self.handle(table))
@@ -101,7 +101,7 @@ class StagedLake(Lake):
         return False
 
     def dataset(self, table: str) -> ds.Dataset:
-        """Give what is written and what waits, as one Arrow dataset."""
+        """Return what is written and what waits, as one Arrow dataset."""
         with self._lock:
             written = self._written(table)
             waiting = [*self._writing.get(table, ()), *self._staged.get(table, ())]
@@ -111,13 +111,13 @@ class StagedLake(Lake):
         return ds.dataset([written, rows])
 
     def _written(self, table: str) -> ds.Dataset:
-        """Give the table's files; nobody else writes them, so the log is read once a flush."""
+        """Return the table's files; nobody else writes them, so the log is read once a flush."""
         if table not in self._on_disk:
             self._on_disk[table] = super().dataset(table)
         return self._on_disk[table]
 
     def staged(self) -> dict[str, pa.Table]:
-        """Give the rows that wait, by table."""
+        """Return the rows that wait, by table."""
         with self._lock:
             return {table: pa.concat_tables(parts) for table, parts in self._staged.items()}
 

@@ -90,16 +90,16 @@ class Cluster:
             time.sleep(0.1)
 
     def executors(self) -> list[psutil.Process]:
-        """Give the executors' JVMs."""
+        """Return the executors' JVMs."""
         return self._children("CoarseGrainedExecutorBackend")
 
     def daemons(self) -> list[psutil.Process]:
-        """Give the executors' daemons of Python workers."""
+        """Return the executors' daemons of Python workers."""
         found = self._children("pyspark.daemon")
         return [process for process in found if process.ppid() not in {p.pid for p in found}]
 
     def python_workers(self) -> list[psutil.Process]:
-        """Give the Python workers, which the daemons have forked."""
+        """Return the Python workers, which the daemons have forked."""
         found = self._children("pyspark.daemon")
         return [process for process in found if process.ppid() in {p.pid for p in found}]
 

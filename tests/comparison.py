@@ -139,7 +139,7 @@ def attempts_of(epoch: Row, due: list[Row]) -> list[Row]:
 
 
 def first_difference(world: Row) -> Row | None:
-    """Give the first epoch and frame in which decision and model differ, or None."""
+    """Return the first epoch and frame in which decision and model differ, or None."""
     checker, model = Checker(), Model()
     for number, epoch in enumerate(world["epochs"]):
         parameters = parameters_at(world, epoch)

@@ -96,7 +96,7 @@ def state_of_model(model: Model, queues: list[Row]) -> Rows:
 
 
 def _waiting(namings: list[Row], queues: list[Row]) -> list[Any]:
-    """Give what is early by position, and what waits for its set by operation.
+    """Return what is early by position, and what waits for its set by operation.
 
     Which positions of an operation are kept while its set is incomplete is nobody's business: the
     conflicts show it in the end.

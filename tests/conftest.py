@@ -39,7 +39,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
 
 @pytest.fixture
 def unique() -> Callable[[str], str]:
-    """Give names for topics and groups: tests that share a broker must not meet."""
+    """Return names for topics and groups: tests that share a broker must not meet."""
     return lambda name: f"{name}-{next(_NUMBERS)}"
 
 

@@ -11,7 +11,7 @@ KINDS = ("halves", "operations", "schedules", "commands")
 
 
 def merged(world: Row, count: int) -> Row:
-    """Give the same log in `count` epochs; each has the T and the queues of its last one."""
+    """Return the same log in `count` epochs; each has the T and the queues of its last one."""
     epochs = world["epochs"]
     ends = [round(len(epochs) * number / count) for number in range(count + 1)]
     parts = [epochs[start:end] for start, end in itertools.pairwise(ends)]

@@ -120,7 +120,7 @@ def run_job(path: Path) -> WholeJob:
 
 
 def limits() -> WireLimits:
-    """Give decoding's limits as the paper job has them."""
+    """Return decoding's limits as the paper job has them."""
     return WireLimits(dict(TOPICS), "TRANS_CHECK_", 1 << 20, 1_000)
 
 
@@ -138,7 +138,7 @@ def start(path: Path) -> Epochs:
 
 
 def prints(path: Path) -> dict[str, str]:
-    """Give a digest of every file of a lake."""
+    """Return a digest of every file of a lake."""
     return {
         str(file.relative_to(path)): hashlib.sha256(file.read_bytes()).hexdigest()
         for file in sorted(path.rglob("*"))
@@ -147,12 +147,12 @@ def prints(path: Path) -> dict[str, str]:
 
 
 def log_entries(table: Path) -> list[Path]:
-    """Give the entries of a table's log, the oldest first."""
+    """Return the entries of a table's log, the oldest first."""
     return sorted((table / "_delta_log").glob("*.json"))
 
 
 def live_file(table: Path) -> Path:
-    """Give the data file that was added last."""
+    """Return the data file that was added last."""
     lines = [line for entry in log_entries(table) for line in entry.read_text().splitlines()]
     added = [json.loads(line)["add"]["path"] for line in lines if '"add"' in line[:6]]
     return table / str(added[-1])
@@ -245,7 +245,7 @@ def refusal(*words: str) -> str:
 
 
 def consume(path: Path, group: str = "points") -> int:
-    """Give how many messages a group reads and commits."""
+    """Return how many messages a group reads and commits."""
     with Consumer(str(path), group, ["orders"]) as consumer:
         count = len(consumer.poll(0.0))
         consumer.commit()
@@ -253,5 +253,5 @@ def consume(path: Path, group: str = "points") -> int:
 
 
 def is_named(table: str, said: str) -> bool:
-    """Say whether one sentence names a table."""
+    """Return whether one sentence names a table."""
     return f"the table {table} " in said and "\n" not in said.strip()

@@ -72,7 +72,7 @@ def _parameters(chance: random.Random, queue_count: int) -> Row:
 
 
 def parameters_at(world: Row, epoch: Row) -> Row:
-    """Give the parameters in force at an epoch: the world's, but what a restart has changed."""
+    """Return the parameters in force at an epoch: the world's, but what a restart has changed."""
     return {**world["parameters"], **epoch.get("parameters", {})}
 
 

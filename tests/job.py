@@ -34,7 +34,7 @@ QUICK = {"transaction_timeout_ms": 1_000, "check_interval_ms": 1_000, "ask_timeo
 def settings_for(
     broker: Broker, lake_path: Path, name: str, **sections: dict[str, Any]
 ) -> Settings:
-    """Give settings of a job with topics of its own on a shared broker."""
+    """Return settings of a job with topics of its own on a shared broker."""
     kafka = {
         "bootstrap_servers": broker.bootstrap_servers,
         "half_topic": f"{name}-half",
@@ -115,7 +115,7 @@ class Job:
             raise AssertionError("the job still runs:\n" + "".join(traceback.format_stack(frame)))
 
     def is_running(self) -> bool:
-        """Say whether the driver still runs."""
+        """Return whether the driver still runs."""
         return self._thread.is_alive()
 
     def rows(self, table: str, columns: Sequence[str] | None = None) -> list[dict[str, Any]]:
@@ -192,7 +192,7 @@ class Job:
 
 
 def plain_state(state: State) -> dict[str, list[Any]]:
-    """Give a state as sorted plain rows."""
+    """Return a state as sorted plain rows."""
     return {
         name: sorted(getattr(state, name).to_pylist(), key=repr)
         for name in ("halves", "waiting", "delayed", "topics", "next_offsets")

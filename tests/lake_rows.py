@@ -50,7 +50,7 @@ class LakeRows:
     lake_id: str = ""
 
     def find(self, table: str, **values: Any) -> Row:
-        """Give the one row that has these values."""
+        """Return the one row that has these values."""
         rows = self.messages[table[7:]] if table.startswith("topics/") else self.tables[table]
         found = [row for row in rows if all(row[k] == v for k, v in values.items())]
         assert len(found) == 1, f"{len(found)} rows of {table} have {values}"
@@ -91,7 +91,7 @@ class LakeRows:
         self.chain(lake_id)
 
     def chain(self, lake_id: str = "") -> None:
-        """Give every row of epochs the digest that follows from the row before."""
+        """Return every row of epochs the digest that follows from the row before."""
         self.lake_id = before = lake_id or self.lake_id
         for row in in_chain(self.tables["epochs"]):
             at_rest = pa.Table.from_pylist([row], schema=EPOCHS)
@@ -177,7 +177,7 @@ class LakeRows:
 
 
 def table_of(rows: list[Row], schema: pa.Schema) -> pa.Table:
-    """Give plain rows as a table; a column that a row lacks is null."""
+    """Return plain rows as a table; a column that a row lacks is null."""
     plain = pa.schema(
         [f if not pa.types.is_timestamp(f.type) else pa.field(f.name, pa.int64()) for f in schema]
     )

@@ -15,7 +15,7 @@ class Operations:
         self.waiting: list[Row] = []
 
     def decide(self, epoch: Row, parameters: Row) -> list[tuple[Row, Unit]]:
-        """Give each unit that is ended now, with the naming that ends it, in order of delivery."""
+        """Return each unit that is ended now, and the naming that ends it, in order of delivery."""
         self.at, self.parameters = epoch["at"], parameters
         self.queues = {row["queue_id"]: row for row in epoch["queues"]}
         self.conflicts: list[Row] = []

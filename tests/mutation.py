@@ -43,7 +43,7 @@ def violates(invariant: str, **named: Any) -> Callable[[Callable[[LakeRows], Non
 
 
 def all_mutations() -> list[Mutation]:
-    """Give the mutations of all modules."""
+    """Return the mutations of all modules."""
     for part in ("epochs", "ends", "time", "delivery"):
         importlib.import_module(f"tests.mutations_of_{part}")
     return list(_MUTATIONS)

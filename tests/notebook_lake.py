@@ -47,7 +47,7 @@ class Shop(History):
         self._given_up: list[tuple[int, int]] = []
 
     def run(self) -> Row:
-        """Give the world."""
+        """Return the world."""
         self.at_ms = START_AT - STEP_MS
         for number in range(self._count):
             self.epoch(STEP_MS // 1_000)
@@ -130,7 +130,7 @@ class Shop(History):
         epoch["commands"].append(row)
 
     def _land(self, number: int) -> None:
-        """Give the operations of an epoch their offsets, in the order in which they came."""
+        """Return the operations of an epoch their offsets, in the order in which they came."""
         if number >= self._count:
             return
         epoch = self.epochs[number]
@@ -144,7 +144,7 @@ class Shop(History):
 
 
 def shop_rows(epochs: int = EPOCHS, transactions: tuple[int, int] = (8, 20)) -> LakeRows:
-    """Give the rows of the shop's history. Input: how many transactions an epoch has."""
+    """Return the rows of the shop's history. Input: how many transactions an epoch has."""
     return decided_rows(Shop(8, epochs, transactions).run(), snapshot_epochs=10)
 
 

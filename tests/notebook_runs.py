@@ -38,7 +38,7 @@ class Shown:
 
 
 def read(path: Path) -> Any:
-    """Give a notebook, after checking that it has the form of one."""
+    """Return a notebook, after checking that it has the form of one."""
     notebook = nbformat.read(path, 4)
     nbformat.validate(notebook)
     return notebook
@@ -69,7 +69,7 @@ def run(notebook: Any, **environment: str) -> list[Shown]:
 
 
 def together(paths: list[Path]) -> Any:
-    """Give all cells of several notebooks as one, for one kernel to run."""
+    """Return all cells of several notebooks as one, for one kernel to run."""
     first, *others = map(read, paths)
     first.cells += [cell for other in others for cell in other.cells]
     for number, cell in enumerate(first.cells):

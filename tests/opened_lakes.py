@@ -13,7 +13,7 @@ from tests.sound_lake import sound_rows
 
 @functools.cache
 def sound() -> LakeRows:
-    """Give the rows of the lake in which everything happens that can: not to be changed."""
+    """Return the rows of the lake in which everything happens that can: not to be changed."""
     return sound_rows()
 
 

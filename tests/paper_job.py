@@ -67,7 +67,7 @@ class PaperJob:
 
     @property
     def state(self) -> State:
-        """Give what the job would hold in memory."""
+        """Return what the job would hold in memory."""
         return self._checker.state
 
     def _add(self, kind: str, queue_id: int, row: Row) -> int:

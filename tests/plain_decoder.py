@@ -130,7 +130,7 @@ class PlainRecord:
 
 
 def plain_row(topic: str, value: bytes | None, headers: Headers | None, limits: WireLimits) -> Row:
-    """Give a record's row but its place in Kafka; columns that it does not have are null."""
+    """Return a record's row but its place in Kafka; columns that it does not have are null."""
     r = PlainRecord(topic, value, headers or [], limits)
     error = r.error()
     is_message = r.is_wide and error is None

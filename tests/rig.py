@@ -84,7 +84,7 @@ class Rig:
         return self.epochs.run(*self.waiting(held_back))
 
     def waiting(self, held_back: Collection[str] = ()) -> tuple[DataFrame, dict[Place, int]]:
-        """Give the records of the next epoch, and where they end."""
+        """Return the records of the next epoch, and where they end."""
         places = self._kafka.places()
         starts = self.epochs.start_offsets()
         ends = {
@@ -101,7 +101,7 @@ class Rig:
         return kafka_records(self._spark, whole, options), ends
 
     def state(self) -> dict[str, list[Any]]:
-        """Give the state in memory as sorted rows."""
+        """Return the state in memory as sorted rows."""
         return plain_state(self.epochs.state)
 
 
@@ -112,7 +112,7 @@ def tables_of(path: Path) -> list[str]:
 
 
 def rows_of(path: Path) -> dict[str, list[str]]:
-    """Give all rows of all tables of a lake, sorted; without what may differ between two runs."""
+    """Return all rows of all tables of a lake, sorted; without what may differ between two runs."""
     lake = Lake(str(path))
     found = {}
     for table in tables_of(path):
@@ -126,6 +126,6 @@ def rows_of(path: Path) -> dict[str, list[str]]:
 
 
 def decided_rows_of(path: Path) -> dict[str, list[str]]:
-    """Give all rows of a lake but those of its epochs and of consumers."""
+    """Return all rows of a lake but those of its epochs and of consumers."""
     kept = ("epochs", "lake", "consumer_offsets")
     return {table: rows for table, rows in rows_of(path).items() if table not in kept}

@@ -64,7 +64,7 @@ def told(world: Row, found: Row) -> str:
 
 
 def _places(world: Row) -> list[tuple[int, int, str, int]]:
-    """Give each row's place, one queue's rows beside each other."""
+    """Return each row's place, one queue's rows beside each other."""
     return sorted(
         (row.get("queue_id", -1), number, kind, index)
         for number, epoch in enumerate(world["epochs"])

@@ -38,7 +38,7 @@ class History:
         )  # fmt: skip
 
     def world(self) -> Row:
-        """Give the history; every epoch knows of each half queue where landing stands."""
+        """Return the history; every epoch knows of each half queue where landing stands."""
         half_ends = {0: 0, 1: 0}
         for epoch in self.epochs:
             for row in epoch["halves"]:
@@ -178,7 +178,7 @@ HISTORY = _history()
 
 
 def sound_rows() -> LakeRows:
-    """Give the rows of the history, snapshots every third epoch."""
+    """Return the rows of the history, snapshots every third epoch."""
     rows = decided_rows(HISTORY)
     rows.tables["consumer_offsets"] = [
         {"consumer_group": "points", "topic": "orders", "queue_id": 0, "queue_offset": offset,

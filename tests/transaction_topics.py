@@ -16,7 +16,7 @@ from txlake import ProducerOptions, protocol
 
 @dataclass(frozen=True)
 class Record:
-    """Be one Kafka record."""
+    """One Kafka record."""
 
     partition: int
     offset: int

@@ -61,7 +61,7 @@ def half_row(half: dict[str, Any]) -> dict[str, Any]:
 
 
 def is_old(half: dict[str, Any]) -> bool:
-    """Say whether the half has a history, so that an earlier epoch landed it."""
+    """Return whether the half has a history, so that an earlier epoch landed it."""
     return (
         half["check_times"] > 0
         or half["since_attempt_ms"] is not None

@@ -15,7 +15,7 @@ Header = tuple[str, bytes | None]
 def half_headers(
     transaction_id: str, topic: str = "orders", group: str = "g", **extra: str
 ) -> list[Header]:
-    """Give a half's headers: the protocol's, then `extra` (protocol names or a user's)."""
+    """Return a half's headers: the protocol's, then `extra` (protocol names or a user's)."""
     headers: list[Header] = [
         (p.TRAN_MSG, b"true"),
         (p.PGROUP, group.encode()),

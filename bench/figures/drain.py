@@ -31,16 +31,16 @@ class Drained:
 
     @property
     def seconds(self) -> float:
-        """Give the time from the first epoch's beginning to the last one's commit."""
+        """Return the time from the first epoch's beginning to the last one's commit."""
         return self.times[-1].ended_at - self.times[0].began_at
 
     @property
     def halves(self) -> int:
-        """Give how many transactions it landed."""
+        """Return how many transactions it landed."""
         return sum(time.halves for time in self.times)
 
     def a_transaction_us(self, seconds: float) -> float:
-        """Give what a part of the processor time is for each transaction."""
+        """Return what a part of the processor time is for each transaction."""
         return round(seconds / self.halves * 1e6, 2)
 
 
@@ -126,6 +126,6 @@ def measure(bench: Workbench) -> list[Figure]:
 
 
 def _warm_s(times: list[EpochTime], warm: list[EpochTime]) -> float:
-    """Give the time of the warm epochs, the pauses before them counted."""
+    """Return the time of the warm epochs, the pauses before them counted."""
     before = times[: len(times) - len(warm)]
     return warm[-1].ended_at - (before[-1].ended_at if before else warm[0].began_at)

@@ -58,7 +58,7 @@ def _compare(bench: Workbench, name: str, is_scattered: bool) -> Figure:
 
 
 def _instants(waiting: int, due: int, rounds: int, base_ms: int, is_scattered: bool) -> list[int]:
-    """Give due times, of which so many are due in each round, and the others long after."""
+    """Return due times, of which so many are due in each round, and the others long after."""
     instants = [base_ms + number * _STEP_MS for number in range(1, rounds + 1) for _ in range(due)]
     instants += [base_ms + _FAR_MS] * waiting
     if is_scattered:

@@ -63,7 +63,7 @@ def _epoch(worker: Worker, cluster: Cluster, transactions: int) -> dict[str, Any
 
 
 def _executors_s(cluster: Cluster) -> float:
-    """Give the processor time of all executors; those of one driver work at a time."""
+    """Return the processor time of all executors; those of one driver work at a time."""
     # An executor is in the group of Spark's worker; the Python workers are its descendants.
     groups = {os.getpgid(executor.pid) for executor in cluster.executors()}
     return sum(processor_s(group) for group in groups)

@@ -36,7 +36,7 @@ class Latencies:
     run: LoadRun
 
     def seconds(self) -> list[float]:
-        """Give how long each message took."""
+        """Return how long each message took."""
         return [latency for _, latency in self.sent]
 
 

@@ -93,7 +93,7 @@ def _commits(lake: Path) -> set[Path]:
 
 
 def _only_rewrites(log: Path) -> bool:
-    """Say whether a commit leaves a table's rows as they were."""
+    """Return whether a commit leaves a table's rows as they were."""
     actions = [json.loads(line) for line in log.read_text("utf-8").splitlines()]
     files = [a[kind] for a in actions for kind in ("add", "remove") if kind in a]
     return not any(file["dataChange"] for file in files)

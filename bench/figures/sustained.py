@@ -76,7 +76,7 @@ def measure_one(bench: Workbench, kind: tuple[str, int]) -> Figure:
 
 
 def sustained_rate(run: LoadRun) -> tuple[float, int]:
-    """Give halves a second between commits, and how many these were."""
+    """Return halves a second between commits, and how many these were."""
     times = [t for t in epoch_times(run.job.lake) if run.began_at <= t.ended_at <= run.ended_at]
     if len(times) < 2:
         raise RuntimeError(f"{len(times)} epochs in the time measured: measure for longer")
@@ -85,7 +85,7 @@ def sustained_rate(run: LoadRun) -> tuple[float, int]:
 
 
 def _rate(run: LoadRun, begin: float, end: float) -> float:
-    """Give committed messages sent a second in a part of the time."""
+    """Return committed messages sent a second in a part of the time."""
     seen = [(at, committed) for at, committed, _ in run.counts if begin <= at <= end]
     return (seen[-1][1] - seen[0][1]) / max(seen[-1][0] - seen[0][0], 1e-9)
 

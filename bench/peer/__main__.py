@@ -92,6 +92,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--sizes", default="256,2048", help="of bodies, bytes, comma separated")
     parser.add_argument("--report", type=Path, help="a folder for the report")
     parser.add_argument("--folder", type=Path, help="for all data. Default: a temporary one")
+    parser.add_argument("--fetch", action="store_true", help="fetch RocketMQ's jars, no more")
     parser.add_argument("--lock", action="store_true", help="resolve the jars anew, and end")
     return parser
 
@@ -115,6 +116,8 @@ def main() -> None:
             say(f"{java_program.make_lock()} jars are in {java_program.LOCK}")
             return
         say(f"{java_program.fetch()} jars fetched")
+        if options.fetch:
+            return
     except JarError as error:
         sys.exit(str(error))
     # Java and Spark see as many processors as they may use.

@@ -14,7 +14,7 @@ from txlake.listener import CheckedMessage
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """Be a check and the producer group it asks."""
+    """A check and the producer group it asks."""
 
     producer_group: str
     message: CheckedMessage

@@ -45,7 +45,7 @@ Key = tuple[str, str, int]
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """Be one row: where a group stands in a queue. `queue_offset` None: nothing read yet."""
+    """One row: where a group stands in a queue. `queue_offset` None: nothing read yet."""
 
     consumer_group: str
     topic: str
@@ -57,11 +57,11 @@ class Commit:
 
     @property
     def key(self) -> Key:
-        """Give what a row speaks about."""
+        """Return what a row speaks about."""
         return self.consumer_group, self.topic, self.queue_id
 
     def is_newer_than(self, other: Commit | None) -> bool:
-        """Say whether this row replaces the other."""
+        """Return whether this row replaces the other."""
         if other is None:
             return True
         return (self.generation, self.committed_at) > (other.generation, other.committed_at)

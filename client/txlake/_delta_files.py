@@ -43,7 +43,7 @@ def told(uri: str) -> Iterator[None]:
 
 
 def split(uri: str) -> tuple[str, str]:
-    """Give the lake that a table is in, and the table's name there."""
+    """Return the lake that a table is in, and the table's name there."""
     folder, _, name = uri.rpartition("/")
     if folder.endswith("/topics"):
         return folder.removesuffix("/topics"), f"topics/{name}"
@@ -51,13 +51,13 @@ def split(uri: str) -> tuple[str, str]:
 
 
 def first_line(error: BaseException) -> str:
-    """Give what an error says first: others' errors have many lines."""
+    """Return what an error says first: others' errors have many lines."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
 
 
 @dataclass(frozen=True, slots=True)
 class TableFile:
-    """Be one file of a table: how large, and between which values its columns lie."""
+    """One file of a table: how large, and between which values its columns lie."""
 
     path: str
     size_bytes: int
@@ -82,19 +82,19 @@ class DeltaFiles:
 
     @property
     def table(self) -> DeltaTable:
-        """Give the handle of the snapshot. Errors: LakeError before the table exists."""
+        """Return the handle of the snapshot. Errors: LakeError before the table exists."""
         if self._table is None:
             raise LakeError(f"{self.uri}: no table is there")
         return self._table
 
     @property
     def exists(self) -> bool:
-        """Say whether the table was there at the last refresh."""
+        """Return whether the table was there at the last refresh."""
         return self._table is not None
 
     @property
     def files(self) -> dict[str, TableFile]:
-        """Give the snapshot's files by path."""
+        """Return the snapshot's files by path."""
         return self._files
 
     def refresh(self, is_afresh: bool = False) -> bool:
@@ -127,7 +127,7 @@ class DeltaFiles:
         return True
 
     def _is_newest(self, version: int) -> bool:
-        """Say whether the log has nothing newer, if that can be said without listing it.
+        """Return whether the log has nothing newer, if that can be said without listing it.
 
         Listing takes 0.6 us an entry on a local disk, and a topic's log has those of a week. Where
         a clean-up has deleted the entry we stand at, the next one may be gone, too.

@@ -18,7 +18,7 @@ _TRIES = 5
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """Be a real topic: its table, how many queues it has, and the epoch that made it."""
+    """A real topic: its table, how many queues it has, and the epoch that made it."""
 
     table_id: int
     queue_count: int
@@ -52,7 +52,7 @@ class Lake:
         return f"{self.path}/{table}"
 
     def topics(self) -> dict[str, Topic]:
-        """Give the real topics there are now; read again only when the catalog has changed."""
+        """Return the real topics there are now; read again only when the catalog has changed."""
         with told(self._catalog.uri):
             is_changed = self._catalog.refresh()
         if is_changed:
@@ -78,7 +78,7 @@ class Lake:
             self._whole.require(f"topics/{found.table_id}", found.epoch)
 
     def _identity(self) -> tuple[str, int]:
-        """Give the lake's id and format."""
+        """Return the lake's id and format."""
         table = DeltaFiles(self.uri("lake"), self.storage_options)
         with told(table.uri):
             table.refresh()

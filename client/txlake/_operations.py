@@ -24,7 +24,7 @@ OnSent = Callable[[bool], None]
 
 
 class _Operation:
-    """Be one operation record that still takes ends."""
+    """One operation record that still takes ends."""
 
     __slots__ = ("decision", "due_at", "half_offsets", "on_sent", "transaction_ids")
 

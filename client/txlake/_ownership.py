@@ -34,7 +34,7 @@ class Ownership:
         self._beat_at = 0.0
 
     def owns(self, topic: str, queue_id: int) -> bool:
-        """Say whether the queue was taken."""
+        """Return whether the queue was taken."""
         return (topic, queue_id) in self._generations
 
     def take(self, queues: Iterable[Queue], deadline: float) -> dict[Queue, int | None]:
@@ -119,7 +119,7 @@ class Ownership:
         return {queue: row.queue_offset if row else None for queue, row in rows.items()}
 
     def _held(self, newest: Mapping[Key, Commit]) -> dict[Queue, Commit]:
-        """Give the newest rows of our queues, or say that one is no longer ours."""
+        """Return the newest rows of our queues, or say that one is no longer ours."""
         held = {}
         for (topic, queue_id), generation in self._generations.items():
             row = newest.get((self._group, topic, queue_id))

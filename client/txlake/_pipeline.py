@@ -24,7 +24,7 @@ RunLocal = Callable[["PipelinedHalf"], None]
 
 
 class PipelinedHalf(HalfMessage):
-    """Be one transaction in flight."""
+    """One transaction in flight."""
 
     __slots__ = ("arg", "local_state", "on_done", "pipeline", "remark")
 
@@ -186,7 +186,7 @@ class Pipeline:
 
 
 class _Lane:
-    """Be one working thread and what waits for it."""
+    """One working thread and what waits for it."""
 
     def __init__(self, work: Callable[[_Lane], None], number: int) -> None:
         self.items: deque[tuple[Any, Any]] = deque()

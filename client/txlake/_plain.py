@@ -11,7 +11,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
 def plain_columns(rows: pa.Table) -> list[list[Any]]:
-    """Give the values of each column; a map becomes a dict (a key that comes twice: its last)."""
+    """Return the values of each column; a map becomes a dict (a key that comes twice: its last)."""
     return [_plain(column) for column in rows.columns]
 
 

@@ -34,7 +34,7 @@ class QueueBuffers:
         self._buffers[topic, queue_id] = _Buffer(position)
 
     def end(self, topic: str, table_id: int, queue_id: int) -> int:
-        """Give the end of a queue, which need not be among those that are read."""
+        """Return the end of a queue, which need not be among those that are read."""
         reader = self._reader(topic, table_id)
         self._refresh(topic, reader)
         return reader.ends([queue_id])[queue_id]
@@ -50,11 +50,11 @@ class QueueBuffers:
         self._buffers[topic, queue_id] = _Buffer(position)
 
     def positions(self) -> dict[Queue, int]:
-        """Give the next offset of each queue."""
+        """Return the next offset of each queue."""
         return {queue: buffer.position for queue, buffer in self._buffers.items()}
 
     def ends(self) -> dict[Queue, int]:
-        """Give the end of each queue as the tables are now."""
+        """Return the end of each queue as the tables are now."""
         ends: dict[Queue, int] = {}
         for topic, reader in self._readers.items():
             self._refresh(topic, reader)
@@ -64,7 +64,7 @@ class QueueBuffers:
         return ends
 
     def has_rows(self) -> bool:
-        """Say whether anything was read ahead."""
+        """Return whether anything was read ahead."""
         return any(buffer.rows is not None for buffer in self._buffers.values())
 
     def fill(self) -> None:

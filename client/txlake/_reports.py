@@ -42,7 +42,7 @@ class Reports:
         self.is_open = False  # whether Kafka can have one of the records that failed
 
     def taker(self, position: int) -> DeliveryReport:
-        """Give the callback for one record."""
+        """Return the callback for one record."""
 
         def take(error: KafkaError | None, record: Message) -> None:
             offset = None if error is not None else record.offset()
@@ -71,7 +71,7 @@ class Reports:
                 self.is_open = True
 
     def stored(self) -> list[int]:
-        """Give the offsets of the records that were stored."""
+        """Return the offsets of the records that were stored."""
         with self._changed:
             return [offset for offset in self._offsets if offset is not None]
 

@@ -162,7 +162,7 @@ class TopicReader:
     def _span(
         self, file: TableFile, queue_id: int, from_offset: int, to_offset: int | None
     ) -> list[Span]:
-        """Give the offsets of a queue in a file, if any; open it only if statistics leave it open.
+        """Return the offsets of a queue in a file, if any; it is opened if statistics do not say.
 
         `from_offset` and `to_offset` (exclusive) say what matters: a file that statistics place
         outside is not opened.

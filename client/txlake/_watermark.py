@@ -28,12 +28,12 @@ class Watermarks:
             self._open.get(partition, set()).discard(offset)
 
     def has_open(self) -> bool:
-        """Say whether any record is not done."""
+        """Return whether any record is not done."""
         with self._lock:
             return any(self._open.values())
 
     def take_advanced(self) -> dict[int, int]:
-        """Give the next offset of each partition that has moved since the last call."""
+        """Return the next offset of each partition that has moved since the last call."""
         with self._lock:
             marks = {
                 partition: min(offsets, default=self._next[partition])

@@ -119,7 +119,7 @@ class WholeTables:
 
 
 def owner_of(files: DeltaFiles) -> str:
-    """Give the lake that a table says it belongs to; empty where it says nothing."""
+    """Return the lake that a table says it belongs to; empty where it says nothing."""
     return files.table.metadata().configuration.get(LAKE_ID_PROPERTY) or ""
 
 

@@ -119,12 +119,12 @@ class Consumer:
         self.close()
 
     def __iter__(self) -> Iterator[ConsumedMessage]:
-        """Give messages one by one, for ever; a commit covers what was polled with them."""
+        """Return messages one by one, for ever; a commit covers what was polled with them."""
         while True:
             yield from self.poll(1.0)
 
     def poll(self, timeout_s: float = 1.0, max_records: int | None = None) -> list[ConsumedMessage]:
-        """Give the next messages, of each queue in its order; wait for some until the timeout.
+        """Return the next messages, of each queue in its order; wait for some until the timeout.
 
         Keeps the group's hold on its queues alive: call it more often than every
         `session_timeout_ms`.

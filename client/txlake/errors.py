@@ -19,7 +19,7 @@ from __future__ import annotations
 
 
 class TxlakeError(Exception):
-    """Be the root of all errors of the SDK."""
+    """The root of all errors of the SDK."""
 
 
 class MessageError(TxlakeError, ValueError):
@@ -56,7 +56,7 @@ class LakeError(TxlakeError):
 
 
 class ConsumerError(TxlakeError):
-    """Be the root of the errors of a consumer."""
+    """The root of the errors of a consumer."""
 
 
 class GroupBusyError(ConsumerError):

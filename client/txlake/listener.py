@@ -25,7 +25,7 @@ class LocalTransactionState(Enum):
 
 
 class HalfMessage:
-    """Be a half message that Kafka has stored: what a local transaction is run for.
+    """A half message that Kafka has stored: what a local transaction is run for.
 
     `transaction_id` is the fresh id of this transaction, (`queue_id`, `queue_offset`) its place
     in the half topic. Of several messages in one transaction this is the first; `messages` has
@@ -48,28 +48,28 @@ class HalfMessage:
 
     @property
     def body(self) -> bytes | None:
-        """Give the body as it was sent."""
+        """Return the body as it was sent."""
         return self.message.body
 
     @property
     def keys(self) -> str | None:
-        """Give the business keys."""
+        """Return the business keys."""
         return self.message.keys
 
     @property
     def tags(self) -> str | None:
-        """Give the tags."""
+        """Return the tags."""
         return self.message.tags
 
     @property
     def properties(self) -> Mapping[str, str]:
-        """Give the user's properties."""
+        """Return the user's properties."""
         return self.message.properties
 
 
 @dataclass(frozen=True, slots=True)
 class CheckedMessage:
-    """Be the question how a transaction ended.
+    """The question how a transaction ended.
 
     `body` is None when the message has none, or when `is_body_omitted` (it did not fit into the
     check topic). `queue_offsets` has more than one entry for a transaction of several messages.
@@ -90,7 +90,7 @@ class CheckedMessage:
 
     @property
     def queue_offset(self) -> int:
-        """Give the half offset of the transaction's first message."""
+        """Return the half offset of the transaction's first message."""
         return self.queue_offsets[0]
 
 

@@ -87,7 +87,7 @@ class Message:
 
 
 def asks(message: Message) -> bool:
-    """Say whether it has more than topic, body and properties; most messages do not."""
+    """Return whether it has more than topic, body and properties; most messages do not."""
     return not (
         message.keys is None and message.tags is None and message.delay_level is None
         and message.deliver_at is None and message.deliver_after_ms is None
@@ -96,7 +96,7 @@ def asks(message: Message) -> bool:
 
 
 def asked_headers(message: Message) -> dict[str, str]:
-    """Give its protocol headers from REAL_QID to DELIVER_AT, as far as it knows them."""
+    """Return its protocol headers from REAL_QID to DELIVER_AT, as far as it knows them."""
     headers = {}
     if message.queue_id is not None:
         headers[protocol.REAL_QID] = f"{message.queue_id:d}"

@@ -113,12 +113,12 @@ _UNITS_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 def matches(pattern: str, text: str) -> bool:
-    """Say whether the whole text matches one of this module's patterns."""
+    """Return whether the whole text matches one of this module's patterns."""
     return re.fullmatch(pattern, text, flags=re.ASCII) is not None
 
 
 def is_own_topic(name: str, own_topics: Iterable[str], check_topic_prefix: str) -> bool:
-    """Say whether a real topic's name collides with one of the project's own topics."""
+    """Return whether a real topic's name collides with one of the project's own topics."""
     return name in set(own_topics) or name.startswith(check_topic_prefix)
 
 

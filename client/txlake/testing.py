@@ -59,17 +59,17 @@ class FakeTransactionProducer:
 
     @property
     def committed(self) -> list[Message]:
-        """Give the messages that would be delivered, in the order of sending."""
+        """Return the messages that would be delivered, in the order of sending."""
         return self._messages(COMMIT)
 
     @property
     def rolled_back(self) -> list[Message]:
-        """Give the messages that will never be delivered."""
+        """Return the messages that will never be delivered."""
         return self._messages(ROLLBACK)
 
     @property
     def pending(self) -> list[Message]:
-        """Give the messages whose transaction has no end yet."""
+        """Return the messages whose transaction has no end yet."""
         return self._messages(LocalTransactionState.UNKNOWN)
 
     def send_message_in_transaction(

@@ -10,7 +10,7 @@ from pipelines.explain.waits import Wait
 
 
 def to_json(report: Report) -> dict[str, Any]:
-    """Give a report as plain JSON values."""
+    """Return a report as plain JSON values."""
     first = report.unit.messages[0]
     return {
         "source": report.unit.source,

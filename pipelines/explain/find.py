@@ -82,7 +82,7 @@ def find_nothing(lake: Lake) -> Found:
 
 
 def find_keys(lake: Lake, keys: str) -> list[Row]:
-    """Give the messages whose KEYS are this text, or have it as one of their words."""
+    """Return the messages whose KEYS are this text, or have it as one of their words."""
     found = []
     for source in (HALF, SCHEDULE):
         where = pc.match_substring(pc.field("keys"), keys)
@@ -93,7 +93,7 @@ def find_keys(lake: Lake, keys: str) -> list[Row]:
 
 
 def _messages(lake: Lake, target: Target) -> list[Row]:
-    """Give the target's halves and schedule records, whole sets."""
+    """Return the target's halves and schedule records, whole sets."""
     if target.transaction_id is None:
         bounds: Bounds = {"queue_id": [target.queue_id], "queue_offset": [target.queue_offset]}
         rows = _of_source(lake, target.source, bounds)
@@ -184,14 +184,14 @@ class _About:
         )
 
     def _pending(self, at_place: Bounds) -> list[Row]:
-        """Give all that was recorded of the halves' state, the oldest first."""
+        """Return all that was recorded of the halves' state, the oldest first."""
         rows = plain(recorded_rows(self._lake, "pending", self._epoch, bounds=at_place))
         places = {(queue, offset) for _, queue, offset in self._places}
         found = [row for row in rows if (row["queue_id"], row["queue_offset"]) in places]
         return sorted(found, key=lambda row: (row["epoch"], row["queue_id"], row["queue_offset"]))
 
     def _namings(self) -> list[Row]:
-        """Give the namings that wait in the halves' queues."""
+        """Return the namings that wait in the halves' queues."""
         snapshot = snapshot_before(self._lake, self._epoch)
         bounds: Bounds = {"queue_id": self._queues}
         return plain(rows_of_state(self._lake, "waiting", self._epoch, snapshot, bounds))
@@ -205,7 +205,7 @@ class _About:
         ]
 
     def _conflicts(self) -> list[Row]:
-        """Give conflicts of the halves, and of records that cannot be read and may name them."""
+        """Return conflicts of the halves, and of records that cannot be read and may name them."""
         columns = self._lake.schema("conflicts").names
         bounds: Bounds = {"queue_id": self._queues, "half_queue_offset": self._offsets}
         rows = plain(read_pruned(self._lake, "conflicts", columns, bounds))

@@ -31,7 +31,7 @@ def find_operations(
     namings: list[Row],
     newest: EpochAt | None,
 ) -> list[Row]:
-    """Give the operations that name the halves, or a half of their queues still to come.
+    """Return the operations that name the halves, or a half of their queues still to come.
 
     Input: `outcomes`, `conflicts` of the halves; `conflicts` also of records that cannot be read;
     `namings`: what waits in the halves' queues.
@@ -56,7 +56,7 @@ def find_operations(
 
 
 def _first_ms(halves: list[Row], newest: EpochAt | None) -> int:
-    """Give the time of the first operation that could name a half and still count.
+    """Return the time of the first operation that could name a half and still count.
 
     One that came long before its half waited for it; it left an outcome or a conflict, unless it
     waits for a set since.
@@ -69,7 +69,7 @@ def _first_ms(halves: list[Row], newest: EpochAt | None) -> int:
 
 
 def _naming(lake: Lake, halves: list[Row], ends: list[Row], first: pa.Scalar) -> list[int]:
-    """Give the op offsets of one queue that name its halves."""
+    """Return the op offsets of one queue that name its halves."""
     queue_id = halves[0]["queue_id"]
     ended = {end["queue_offset"] for end in ends}
     is_ended = all(half["queue_offset"] in ended or half["error"] for half in halves)

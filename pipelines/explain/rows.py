@@ -38,7 +38,7 @@ class EpochAt:
     cluster_id: str = ""
 
     def half_end(self, queue_id: int) -> int:
-        """Give the landed end of a half queue."""
+        """Return the landed end of a half queue."""
         return self.landed.get((self.topics.get("half", p.HALF_TOPIC), queue_id), 0)
 
 
@@ -69,7 +69,7 @@ class Found:
 
     @property
     def has_early_rows(self) -> bool:
-        """Say whether some rows are of an epoch that was not committed when they were read."""
+        """Return whether some rows are of an epoch that was not committed when they were read."""
         tables = (
             self.messages, self.operations, self.outcomes, self.conflicts, self.checks,
             self.delayed, self.deliveries,
@@ -78,12 +78,12 @@ class Found:
 
     @property
     def newest(self) -> EpochAt | None:
-        """Give the newest committed epoch."""
+        """Return the newest committed epoch."""
         return self.epochs.get(self.epoch)
 
 
 def plain(rows: pa.Table) -> list[Row]:
-    """Give rows as dicts, instants in ms."""
+    """Return rows as dicts, instants in ms."""
     for place, column in enumerate(rows.schema):
         if pa.types.is_timestamp(column.type):
             ms = rows[column.name].cast(pa.timestamp("ms", tz="UTC"), safe=False).cast(pa.int64())
@@ -93,7 +93,7 @@ def plain(rows: pa.Table) -> list[Row]:
 
 
 def newest_epochs(lake: Lake) -> tuple[int, dict[int, EpochAt]]:
-    """Give the newest committed epoch, 0 when there is none, and the plans from there on."""
+    """Return the newest committed epoch, 0 when there is none, and the plans from there on."""
     newest = lake.last("epochs", "epoch")
     if newest is None:
         return 0, {}
@@ -104,7 +104,7 @@ def newest_epochs(lake: Lake) -> tuple[int, dict[int, EpochAt]]:
 
 
 def epoch_rows(lake: Lake, epochs: Iterable[int]) -> list[Row]:
-    """Give the rows of some epochs, what they landed and what was known."""
+    """Return the rows of some epochs, what they landed and what was known."""
     return plain(read_pruned(lake, "epochs", _EPOCH_COLUMNS, {"epoch": sorted(set(epochs))}))
 
 
@@ -129,5 +129,5 @@ def plan_of(row: Row) -> EpochAt:
 
 
 def is_in_set(half: Row) -> bool:
-    """Say whether a half is one of several (PROTOCOL.md "Sets", line 1)."""
+    """Return whether a half is one of several (PROTOCOL.md "Sets", line 1)."""
     return half["error"] is None and (half["tran_size"] or 1) > 1

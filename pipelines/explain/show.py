@@ -21,7 +21,7 @@ def show(report: Report) -> None:
 
 
 def lines(report: Report) -> Iterator[str]:
-    """Give a report's head, line by line."""
+    """Return a report's head, line by line."""
     unit, first = report.unit, report.unit.messages[0]
     name = f"{unit.source} {unit.queue_id}-{first['queue_offset']}"
     if first["transaction_id"] is not None:

@@ -19,7 +19,7 @@ from txlake import protocol as p
 
 
 def events(unit: Unit) -> list[Event]:
-    """Give a unit's timeline."""
+    """Return a unit's timeline."""
     parts = [_landed(unit), _commands(unit), outcomes(unit), checks(unit), deliveries(unit)]
     if unit.source == HALF:
         parts += [_operations(unit), _conflicts(unit)]

@@ -13,7 +13,7 @@ from txlake import protocol as p
 
 
 def outcomes(unit: Unit) -> Iterator[Part]:
-    """Give the ends of its halves, and the copies of discarded ones."""
+    """Return the ends of its halves, and the copies of discarded ones."""
     discarded: set[int] = set()
     for row in unit.outcomes:
         offset = row["queue_offset"]
@@ -63,7 +63,7 @@ def _placed(unit: Unit, row: Row, kind: str, topic: str, at: int) -> Part:
 
 
 def checks(unit: Unit) -> Iterator[Part]:
-    """Give the attempts to ask, with their answers."""
+    """Return the attempts to ask, with their answers."""
     newest = unit.found.newest
     check_max = None if newest is None else newest.parameters.check_max
     prefix = p.CHECK_TOPIC_PREFIX if newest is None else newest.parameters.check_topic_prefix
@@ -85,7 +85,7 @@ def checks(unit: Unit) -> Iterator[Part]:
 
 
 def deliveries(unit: Unit) -> Iterator[Part]:
-    """Give what became of its messages other than straight from a commit."""
+    """Return what became of its messages other than straight from a commit."""
     for row in unit.delayed:
         text = f"{place(unit, row['queue_offset'])} {delayed_text(unit, row)}"
         at = _epoch_at(unit, row["epoch"]) or row["deliver_at"]
@@ -122,6 +122,6 @@ def delayed_text(unit: Unit, row: Row) -> str:
 
 
 def _epoch_at(unit: Unit, epoch: int) -> int | None:
-    """Give T of an epoch, where it was fetched."""
+    """Return T of an epoch, where it was fetched."""
     found: EpochAt | None = unit.found.epochs.get(epoch)
     return None if found is None else found.epoch_at

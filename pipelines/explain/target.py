@@ -46,7 +46,7 @@ def parse_target(text: str) -> Target:
 
 
 def plain_target(target: str | None) -> str:
-    """Give a target of RESUME or CANCEL without leading zeros; nothing for any other text."""
+    """Return a target of RESUME or CANCEL without leading zeros; nothing for any other text."""
     found = re.fullmatch(r"([a-z]+:)([0-9]+)(?:-([0-9]+))?", target or "", re.ASCII)
     if found is None:
         return ""

@@ -26,17 +26,17 @@ class Unit:
 
     @property
     def source(self) -> str:
-        """Give `half` or `schedule`."""
+        """Return `half` or `schedule`."""
         return str(self.messages[0]["source"])
 
     @property
     def queue_id(self) -> int:
-        """Give the half queue."""
+        """Return the half queue."""
         return int(self.messages[0]["queue_id"])
 
     @cached_property
     def offsets(self) -> frozenset[int]:
-        """Give the offsets of all its messages, duplicates too."""
+        """Return the offsets of all its messages, duplicates too."""
         return frozenset(m["queue_offset"] for m in self.messages)
 
     @property
@@ -46,7 +46,7 @@ class Unit:
         return error
 
     def of(self, rows: Iterable[Row]) -> list[Row]:
-        """Give the rows about this unit's messages, oldest epoch first."""
+        """Return the rows about this unit's messages, oldest epoch first."""
         return sorted(
             (
                 row
@@ -59,32 +59,32 @@ class Unit:
         )
 
     def is_settled(self, row: Row) -> bool:
-        """Say whether a row's epoch is committed."""
+        """Return whether a row's epoch is committed."""
         return bool(row["epoch"] <= self.found.epoch)
 
     @cached_property
     def outcomes(self) -> list[Row]:
-        """Give its outcomes, those of an epoch that is not committed too."""
+        """Return its outcomes, those of an epoch that is not committed too."""
         return self.of(self.found.outcomes) if self.source == HALF else []
 
     @cached_property
     def checks(self) -> list[Row]:
-        """Give the attempts to ask about it."""
+        """Return the attempts to ask about it."""
         return self.of(self.found.checks) if self.source == HALF else []
 
     @cached_property
     def delayed(self) -> list[Row]:
-        """Give its messages that had a time to wait for."""
+        """Return its messages that had a time to wait for."""
         return self.of(self.found.delayed)
 
     @cached_property
     def deliveries(self) -> list[Row]:
-        """Give what became of its messages other than straight from a commit."""
+        """Return what became of its messages other than straight from a commit."""
         return self.of(self.found.deliveries)
 
     @cached_property
     def ends(self) -> dict[int, Row]:
-        """Give the committed or rolled back ones by offset, of committed epochs."""
+        """Return the committed or rolled back ones by offset, of committed epochs."""
         return {
             row["queue_offset"]: row
             for row in self.outcomes
@@ -93,14 +93,14 @@ class Unit:
 
     @cached_property
     def live(self) -> list[Row]:
-        """Give the halves that can still be ended, discarded ones too."""
+        """Return the halves that can still be ended, discarded ones too."""
         if self.source != HALF or self.error is not None:
             return []
         return [m for m in self.messages if m["queue_offset"] not in self.ends]
 
     @cached_property
     def operations(self) -> list[Row]:
-        """Give the operations that name it, in log order."""
+        """Return the operations that name it, in log order."""
         return sorted(
             (
                 op
@@ -114,7 +114,7 @@ class Unit:
 
     @cached_property
     def unreadable_operations(self) -> list[Row]:
-        """Give the operations that cannot be read and whose body names it."""
+        """Return the operations that cannot be read and whose body names it."""
         return sorted(
             (
                 op
@@ -129,7 +129,7 @@ class Unit:
 
     @cached_property
     def conflicts(self) -> list[Row]:
-        """Give the namings of it without effect."""
+        """Return the namings of it without effect."""
         return sorted(
             (
                 row
@@ -174,7 +174,7 @@ class Unit:
 
     @cached_property
     def missing_seqs(self) -> list[int]:
-        """Give the TRAN_SEQs of its set that have not landed."""
+        """Return the TRAN_SEQs of its set that have not landed."""
         first = self.messages[0]
         if self.source != HALF or not is_in_set(first):
             return []

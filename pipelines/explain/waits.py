@@ -91,7 +91,7 @@ def _ends(unit: Unit, first: Row) -> list[Wait]:
 
 
 def _behind(unit: Unit, first: Row, rollback: Row) -> str | None:
-    """Give the operation of smaller offset that waits for its half and could end the set."""
+    """Return the operation of smaller offset that waits for its half and could end the set."""
     for naming in unit.found.namings:
         if (
             naming["queue_id"] == unit.queue_id
@@ -109,7 +109,7 @@ def _behind(unit: Unit, first: Row, rollback: Row) -> str | None:
 
 
 def _not_landed(unit: Unit, newest: EpochAt) -> list[Wait]:
-    """Say how many operations of the queue the job has still to read."""
+    """Return how many operations of the queue the job has still to read."""
     place = (newest.topics.get("op", ""), unit.queue_id)
     landed, end = newest.landed.get(place, 0), newest.ends.get(place, 0)
     if end <= landed:

@@ -25,7 +25,7 @@ class Rule:
 
     @property
     def source(self) -> str:
-        """Give the place in PROTOCOL.md."""
+        """Return the place in PROTOCOL.md."""
         line = "" if self.line is None else f", line {self.line}"
         return f'PROTOCOL.md "{self.section}"{line}'
 

@@ -95,5 +95,5 @@ def stacked_bars(
 
 
 def column(frame: pl.DataFrame, name: str) -> list[Any]:
-    """Give a column's values."""
+    """Return a column's values."""
     return frame[name].to_list()

@@ -58,7 +58,7 @@ def pending_over_time(lake: OpenLake) -> pl.DataFrame:
 
 
 def waits_by_end(lake: OpenLake) -> pl.DataFrame:
-    """Give how long each half waited for its end, and what that was."""
+    """Return how long each half waited for its end, and what that was."""
     return lake.sql(
         """
         SELECT producer_group, outcome, cause,

@@ -81,7 +81,7 @@ class OpenLake:
         return found
 
     def path_of(self, table: str) -> str:
-        """Give the place of a table, for other readers."""
+        """Return the place of a table, for other readers."""
         return self.lake.table_path(table)
 
     def topic_tables(self) -> list[str]:
@@ -96,7 +96,7 @@ class OpenLake:
         )
 
     def last_at(self) -> Any:
-        """Give T of the newest committed epoch."""
+        """Return T of the newest committed epoch."""
         ((at,),) = self._rows(f"SELECT max(epoch_at) FROM plans WHERE epoch = {self.epoch}")
         return at
 

@@ -113,7 +113,7 @@ class StreamingApplier(Applier):
             )  # fmt: skip
 
     def _streamed(self, placements: pa.Table) -> Iterator[pa.Table]:
-        """Give the messages in their places, piece by piece."""
+        """Return the messages in their places, piece by piece."""
         for source in pc.unique(placements["source"]).to_pylist():
             of_source = placements.filter(pc.equal(placements["source"], source))
             places = Places(of_source)
@@ -147,7 +147,7 @@ class NarrowApplier(StreamingApplier):
 
 
 def without_heavy(rows: pa.Table) -> pa.Table:
-    """Give rows with nulls in the place of bodies and whatever else is heavy."""
+    """Return rows with nulls in the place of bodies and whatever else is heavy."""
     for name in HEAVY:
         if name in rows.column_names:
             place, kind = rows.schema.get_field_index(name), rows.schema.field(name)

@@ -89,11 +89,11 @@ class Archive:
         return cls({kind: _open(kind, path) for kind, path in paths.items()})
 
     def dataset(self, table: str) -> ds.Dataset:
-        """Give the records of a kind."""
+        """Return the records of a kind."""
         return self._datasets[table]
 
     def first_offsets(self) -> dict[Place, int]:
-        """Give the first offset of each queue that has records."""
+        """Return the first offset of each queue that has records."""
         found = {}
         with self._engine() as engine:
             rows = engine.execute(
@@ -116,7 +116,7 @@ class Archive:
                 yield Cut(dict(ends), at)
 
     def _engine(self) -> duckdb.DuckDBPyConnection:
-        """Give an engine that has the places and times of all records, as `records`."""
+        """Return an engine that has the places and times of all records, as `records`."""
         engine = duckdb.connect(":memory:", config={"threads": 2, "memory_limit": _MEMORY})
         parts = []
         for rank, kind in enumerate((ADMIN, HALF, SCHEDULE, OP)):
@@ -177,7 +177,7 @@ def _open(kind: str, path: str) -> ds.Dataset:
 
 
 def _once(kind: str, rows: pa.Table) -> pa.Table:
-    """Give rows in offset order; one that stands there twice, as archives may overlap, once."""
+    """Return rows in offset order; one that stands there twice, as archives may overlap, once."""
     rows = in_order(rows, ("queue_id", "queue_offset"))
     is_again = equal_to_the_one_before(rows, ("queue_id", "queue_offset"))
     if not pc.any(is_again).as_py():

@@ -149,7 +149,7 @@ def _short(row: Mapping[str, Any]) -> str:
 
 
 def _texts(old: Any, new: Any) -> tuple[str | None, str | None]:
-    """Give two values as text; of bytes what stands around the first that differs."""
+    """Return two values as text; of bytes what stands around the first that differs."""
     if isinstance(old, bytes) and isinstance(new, bytes):
         pairs = enumerate(zip(old, new, strict=False))
         first = next((i for i, (a, b) in pairs if a != b), min(len(old), len(new)))
@@ -163,7 +163,7 @@ def _bytes(value: bytes, first: int) -> str:
 
 
 def text_of(value: Any) -> str | None:
-    """Give a value as text."""
+    """Return a value as text."""
     if value is None:
         return None
     if isinstance(value, dt.datetime):

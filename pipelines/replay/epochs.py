@@ -42,7 +42,7 @@ class RecordedAsker:
         self.checks = ATTEMPTS.empty_table()
 
     def ask(self, lake: Lake, due: pa.Table) -> pa.Table:
-        """Give the recorded attempts among the due checks. Input: DUE. Output: ATTEMPTS."""
+        """Return the recorded attempts among the due checks. Input: DUE. Output: ATTEMPTS."""
         if due.num_rows == 0 or self.checks.num_rows == 0:
             return ATTEMPTS.empty_table()
         return run(_ATTEMPTS_AMONG_DUE, checks=self.checks, due=due).cast(ATTEMPTS)

@@ -43,7 +43,7 @@ class BoundedKafka(KafkaTopics):
         self._starts = dict(starts)
 
     def first_offsets(self, places: Iterable[Place]) -> dict[Place, int]:
-        """Give where each partition begins for us.
+        """Return where each partition begins for us.
 
         Errors: StartError where Kafka no longer has it.
         """

@@ -170,7 +170,7 @@ class _ImaginedEpochs(ReplayedEpochs):
         super().replay(plan, records)
 
     def _ticks(self, plan: Plan) -> Iterator[Plan]:
-        """Give the epochs that the idle time before an epoch would have had."""
+        """Return the epochs that the idle time before an epoch would have had."""
         last, tick_ms = self.last, self._tick_ms
         if last is None or not tick_ms or last.owner != plan.owner:
             return

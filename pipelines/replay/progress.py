@@ -15,7 +15,7 @@ Told = Callable[[int, int], None]  # records done, records in all
 
 
 def told(lake: Lake, first: int, last: int, progress: Told | None) -> Callable[[int], None]:
-    """Give a function that is told what each epoch landed, and tells `progress` how far it is."""
+    """Return a function that is told what each epoch landed, and tells `progress` how far it is."""
     if progress is None:
         return lambda _: None
     total, done = record_count(lake, first, last), 0

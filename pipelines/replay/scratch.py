@@ -40,7 +40,7 @@ class ScratchLake(StagedLake):
         return 0 if table in _INPUT else super().append(table, rows, epoch)
 
     def dataset(self, table: str) -> ds.Dataset:
-        """Give a table as a dataset: of what was landed the source's."""
+        """Return a table as a dataset: of what was landed the source's."""
         return self._source.dataset(table) if table in _INPUT else super().dataset(table)
 
     def read(
@@ -74,7 +74,7 @@ class ScratchLake(StagedLake):
         self.append(table, pa.concat_tables([self.schema(table).empty_table(), *kept]), epoch)
 
     def handle(self, table: str) -> DeltaTable:
-        """Give a table; one of a topic is made when it is looked for."""
+        """Return a table; one of a topic is made when it is looked for."""
         try:
             return super().handle(table)
         except MissingTableError:

@@ -44,11 +44,11 @@ class Chunk:
 
     @property
     def bounds(self) -> tuple[int, int]:
-        """Give its first and its last epoch."""
+        """Return its first and its last epoch."""
         return self.epochs[0].plan.epoch, self.epochs[-1].plan.epoch
 
     def records(self, epoch: int) -> dict[str, pa.Table]:
-        """Give what an epoch landed, by kind."""
+        """Return what an epoch landed, by kind."""
         return {kind: rows[epoch] for kind, rows in self.landed.items() if epoch in rows}
 
 
@@ -60,7 +60,7 @@ class Source:
         self._datasets: dict[str, ds.Dataset] = {}
 
     def dataset(self, table: str) -> ds.Dataset:
-        """Give a table as it was when it was first asked for."""
+        """Return a table as it was when it was first asked for."""
         if table not in self._datasets:
             self._datasets[table] = self.lake.dataset(table)
         return self._datasets[table]
@@ -72,7 +72,7 @@ class Source:
         columns: Sequence[str] | None = None,
         bytes_max: int | None = None,
     ) -> pa.Table:
-        """Give the rows of some epochs.
+        """Return the rows of some epochs.
 
         Errors: _TooManyBytesError when they are larger than `bytes_max`; BrokenLakeError.
         """
@@ -91,7 +91,7 @@ class Source:
         return pa.Table.from_batches(found, found[0].schema if found else schema).cast(schema)
 
     def chunks(self, first: int, last: int, *, narrow: bool = False) -> Iterator[Chunk]:
-        """Give the epochs from `first` to `last`; the next chunk is read while one is worked on.
+        """Return the epochs from `first` to `last`; the next chunk is read while one is worked on.
 
         `narrow`: without bodies and whatever else is heavy and decides nothing.
         """
@@ -140,7 +140,7 @@ _Piece = TypeVar("_Piece")
 
 
 def read_ahead(pieces: Iterator[_Piece]) -> Iterator[_Piece]:
-    """Give pieces; the next one is read, in a thread, while one is worked on."""
+    """Return pieces; the next one is read, in a thread, while one is worked on."""
     with ThreadPoolExecutor(1, thread_name_prefix="txlake-reader") as pool:
         reading = pool.submit(next, pieces, None)
         while (piece := reading.result()) is not None:
@@ -149,7 +149,7 @@ def read_ahead(pieces: Iterator[_Piece]) -> Iterator[_Piece]:
 
 
 def _begin(batch: pa.RecordBatch) -> tuple[Any, ...]:
-    """Give where a batch begins; rows without these columns have no order."""
+    """Return where a batch begins; rows without these columns have no order."""
     names = [name for name in _ORDER if name in batch.schema.names]
     return tuple(batch.column(name)[0].as_py() for name in names) if batch.num_rows else ()
 
@@ -168,7 +168,7 @@ def _grouped(epochs: Iterator[Recorded]) -> Iterator[list[Recorded]]:
 
 
 def _by_epoch(rows: pa.Table) -> tuple[dict[int, pa.Table], pa.Table | None]:
-    """Give rows by epoch, in offset order, each coordinate once; and those that were too many."""
+    """Return rows by epoch, in offset order, each coordinate once; and those that were too many."""
     if rows.num_rows == 0:
         return {}, None
     rows = in_order(rows, _ORDER)

@@ -54,7 +54,7 @@ class Verified:
 
     @property
     def is_equal(self) -> bool:
-        """Say whether every replayed row is there, bit for bit, and no other."""
+        """Return whether every replayed row is there, bit for bit, and no other."""
         return not pc.sum(self.compared["differences"]).as_py()
 
 
@@ -165,7 +165,7 @@ class Comparison:
                 )  # fmt: skip
 
     def result(self) -> tuple[pa.Table, pa.Table]:
-        """Give the tables `compared` and `differences`."""
+        """Return the tables `compared` and `differences`."""
         tables = [name for name in {**self.rows, **self.counts}
                   if self.rows[name] or self.counts[name]]  # fmt: skip
         labels = [f"{t} ({self._topics[t]})" if t in self._topics else t for t in tables]

@@ -20,7 +20,7 @@ class Invariant:
 
 
 def differing(pairs: dict[str, tuple[str, str]]) -> str:
-    """Give SQL that names the columns in which two sides differ; null when they are equal."""
+    """Return SQL that names the columns in which two sides differ; null when they are equal."""
     cases = (
         f"CASE WHEN {left} IS DISTINCT FROM {right} THEN '{name}' END"
         for name, (left, right) in pairs.items()

@@ -218,7 +218,7 @@ class _Reader:
             self.problems[table] = error.problem
 
     def source(self, table: str, schema: pa.Schema) -> Any:
-        """Give what DuckDB can read a table's newest version from; None: there is no table."""
+        """Return what DuckDB can read a table's newest version from; None: there is no table."""
         try:
             handle = self._lake.handle(table)
         except MissingTableError:

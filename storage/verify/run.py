@@ -80,7 +80,7 @@ class Report:
 
     @property
     def is_sound(self) -> bool:
-        """Say whether no invariant is violated."""
+        """Return whether no invariant is violated."""
         return not any(finding.violations for finding in self.findings)
 
 

@@ -15,7 +15,7 @@ _JARS = [jar for name in java_program.JAR_SETS for jar in java_program.locked(na
 
 
 def left_over(folder: Path) -> list[str]:
-    """Give the command lines of the processes that name a folder."""
+    """Return the command lines of the processes that name a folder."""
     lines = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:

@@ -142,7 +142,7 @@ class Story:
     base_ms: int = 0
 
     def at(self, epoch: int) -> int:
-        """Give the T of an epoch."""
+        """Return the T of an epoch."""
         return self.base_ms + 600_000 * epoch  # ahead of when the broker stores, however slow
 
     def rig(self, folder: Path) -> Rig:

@@ -52,7 +52,7 @@ def demo(lake: Path, temp: Path) -> Iterator[subprocess.Popen[str]]:
 
 
 def processes_that_name(folder: Path) -> list[str]:
-    """Give the command lines of live processes that speak of a folder."""
+    """Return the command lines of live processes that speak of a folder."""
     found = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:

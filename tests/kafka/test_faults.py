@@ -424,7 +424,7 @@ class WallClock:
 
 @pytest.fixture
 def wall(monkeypatch: pytest.MonkeyPatch) -> WallClock:
-    """Give the driver a wall clock that can be set."""
+    """Return the driver a wall clock that can be set."""
     clock = WallClock()
     monkeypatch.setattr(driver, "EpochClock", partial(EpochClock, wall=clock))
     return clock

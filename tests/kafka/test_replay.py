@@ -164,7 +164,7 @@ def _sound(path: Path) -> None:
 
 
 def _ended(path: Path) -> dict[tuple[int, int], str]:
-    """Give how halves ended by operations."""
+    """Return how halves ended by operations."""
     return {
         (row["queue_id"], row["queue_offset"]): row["outcome"]
         for row in Lake(str(path)).read("outcomes").to_pylist()

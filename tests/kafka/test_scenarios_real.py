@@ -45,7 +45,7 @@ def _groups() -> list[list[str]]:
 
 
 def _attempts(half: Row) -> list[int]:
-    """Give the instants at which the half was asked about before its epoch."""
+    """Return the instants at which the half was asked about before its epoch."""
     last = T_MS - half["since_attempt_ms"]
     return [last - INTERVAL_MS * n for n in range(max(1, half["check_times"]))][::-1]
 

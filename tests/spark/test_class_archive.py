@@ -39,7 +39,7 @@ def say_version(spark: SparkSession, options: list[str]) -> subprocess.Completed
 
 
 def accepts_archives() -> bool:
-    """Say whether this run's Java does."""
+    """Return whether this run's Java does."""
     return java_version(java_home()) == JAVA_VERSION
 
 

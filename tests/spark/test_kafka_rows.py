@@ -80,7 +80,7 @@ def _records(spark: SparkSession, records: list[Record]):  # type: ignore[no-unt
 
 @pytest.fixture(params=["by tasks", "by itself"])
 def decoded(request: pytest.FixtureRequest, spark: SparkSession, tmp_path: Path) -> Decode:
-    """Give one of the two ways. Output: RECORDS as plain rows; maps as lists of pairs."""
+    """Return one of the two ways. Output: RECORDS as plain rows; maps as lists of pairs."""
 
     def run(*records: Record) -> list[dict[str, Any]]:
         frame = _records(spark, list(records))
@@ -117,7 +117,7 @@ def _landed(frame: DataFrame, path: Path, tasks: int = 2) -> list[dict[str, Any]
 
 
 def _half(changes: dict[str, bytes | None] | None = None) -> list[Header]:
-    """Give a half's headers; None takes one away."""
+    """Return a half's headers; None takes one away."""
     headers = {**HALF_HEADERS, **(changes or {})}
     return [(name, value) for name, value in headers.items() if value is not None]
 

@@ -45,7 +45,7 @@ def views(spark: SparkSession, sound: Lake) -> Iterator[int]:
 
 
 def in_spark(spark: SparkSession, rows: pa.Table) -> DataFrame:
-    """Give rows that delta-rs and Arrow have read as a frame of Spark."""
+    """Return rows that delta-rs and Arrow have read as a frame of Spark."""
     return spark.createDataFrame(rows)
 
 

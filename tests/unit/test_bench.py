@@ -140,7 +140,7 @@ def test_narrow_rows_are_decided_as_the_job_decides(
 
 
 def a_drain(halves: int, seconds: float, processor_s: float) -> Drained:
-    """Give a drain of one epoch; a tenth of the processor time is the driver's Python."""
+    """Return a drain of one epoch; a tenth of the processor time is the driver's Python."""
     epoch = EpochTime(1, 100.0, 100.1, 100.0 + seconds, halves, halves, {"gather": 10}, {})
     return Drained([epoch], processor_s, processor_s / 10, 10**9)
 
@@ -216,7 +216,7 @@ def test_a_counter_file_gives_what_was_written_last(tmp_path: Path) -> None:
 
 
 def plan(epoch: int) -> Plan:
-    """Give a plan that lands five records."""
+    """Return a plan that lands five records."""
     landed = Range("half", 0, 5 * epoch, 5 * epoch + 5, 100)
     return Plan(epoch, 1_000 * epoch, {}, {}, (landed,), "c", {}, {}, {}, "bench", 1)
 

@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def turn(side: str, number: int, rate: float, *, cores: float = 2.0, size: int = 256) -> Turn:
-    """Give a turn of ten seconds, in which the consumer came 50 messages nearer."""
+    """Return a turn of ten seconds, in which the consumer came 50 messages nearer."""
     counts = [(100.0, 1_000, 900), (110.0, 1_000 + int(rate * 10), 950 + int(rate * 10))]
     of_processes = {"producer": cores / 4, "broker": cores * 3 / 4}
     return Turn(side, size, number, rate, of_processes, counts, {"p50": 5.0})

@@ -28,7 +28,7 @@ TABLES = {topic: f"topics/{number}" for number, topic in enumerate(TOPICS, 1)}
 
 @pytest.fixture
 def lake(tmp_path: Path) -> Lake:
-    """Give a lake with halves of three epochs and schedule records, in two queues."""
+    """Return a lake with halves of three epochs and schedule records, in two queues."""
     lake = Lake(str(tmp_path / "lake"))
     for table in ("half", "schedule", *TABLES.values()):
         lake.create_table(table)

@@ -109,7 +109,7 @@ def test_each_claim_that_does_not_hold_is_one_sentence(
 
 
 def ended(seen: Seen, tmp_path: Path) -> tuple[int, str]:
-    """Give the demo's exit code and what it prints at its end."""
+    """Return the demo's exit code and what it prints at its end."""
     output = io.StringIO()
     screen = Screen(Console(file=output, width=80))
     code = demo.show_end(seen, screen, Folders(tmp_path / "lake"), 9092)

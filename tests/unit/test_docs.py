@@ -84,7 +84,7 @@ REASON_FILES = [
 
 
 def section(title: str, text: str = PROTOCOL) -> str:
-    """Give the text under a heading, up to the next heading of its rank or above."""
+    """Return the text under a heading, up to the next heading of its rank or above."""
     found = re.search(rf"^(#+) {re.escape(title)}\n", text, re.MULTILINE)
     assert found, f"PROTOCOL.md has no section {title!r}"
     rest = text[found.end() :]
@@ -93,7 +93,7 @@ def section(title: str, text: str = PROTOCOL) -> str:
 
 
 def table_rows(text: str) -> Iterator[list[str]]:
-    """Give the cells of each row of the tables in a text, headings and rules left out."""
+    """Return the cells of each row of the tables in a text, headings and rules left out."""
     lines = text.splitlines()
     for number, line in enumerate(lines):
         is_heading = number + 1 < len(lines) and lines[number + 1].startswith("|---")

@@ -49,7 +49,7 @@ Row = dict[str, Any]
 
 @pytest.fixture
 def lake(tmp_path: Path) -> Lake:
-    """Give a place for the table `schedule`, without rows."""
+    """Return a place for the table `schedule`, without rows."""
     lake = Lake(str(tmp_path / "lake"))
     lake.create_table("schedule")
     return lake
@@ -67,7 +67,7 @@ def land(lake: Lake, rows: list[Row], epoch: int) -> None:
 
 
 def spread(chance: random.Random, count: int, first: int = 0, queue_id: int = 4) -> list[Row]:
-    """Give records for all minutes of a day, in no order."""
+    """Return records for all minutes of a day, in no order."""
     minutes = [chance.randrange(1_440) for _ in range(count)]
     return [
         {"queue_id": queue_id, "queue_offset": first + n, "stored_at": START_AT,
@@ -158,7 +158,7 @@ def test_messages_of_a_level_are_read_at_once_from_a_group_that_has_others_too(l
 
 
 def mixed(chance: random.Random, at: int, places: dict[int, int]) -> Row:
-    """Give a record as any producer may send it, in whatever partition."""
+    """Return a record as any producer may send it, in whatever partition."""
     queue_id = chance.randrange(3)
     places[queue_id] = places.get(queue_id, -1) + chance.choice((1, 1, 2))
     level = chance.choice((None, None, 0, 1, 2, 3, 4, 99))

@@ -93,7 +93,7 @@ def _commands(*commands: tuple[str, str]) -> list[Row]:
 
 
 def _told(by: str, epochs: list[Row], **parameters: Any) -> list[dict[str, list[Any]]]:
-    """Give what the decision, or the model, makes of each epoch, with the state after it."""
+    """Return what the decision, or the model, makes of each epoch, with the state after it."""
     checker, model = Checker(), Model()
     in_force = PARAMETERS | parameters
     told = []

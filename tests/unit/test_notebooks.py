@@ -35,7 +35,7 @@ def lake(rows: LakeRows, tmp_path_factory: pytest.TempPathFactory) -> Lake:
 
 @pytest.fixture(scope="module")
 def few_rows() -> LakeRows:
-    """Give a shorter history, for what runs it again."""
+    """Return a shorter history, for what runs it again."""
     return shop_rows(epochs=9, transactions=(3, 6))
 
 
@@ -56,7 +56,7 @@ def tables(outputs: list[Shown]) -> list[tuple[tuple[str, ...], ...]]:
 
 
 def table_with(outputs: list[Shown], *names: str) -> list[dict[str, str]]:
-    """Give the rows of the first table that has these columns."""
+    """Return the rows of the first table that has these columns."""
     found = next(table for table in tables(outputs) if set(names) <= set(table[0]))
     return [dict(zip(found[0], row, strict=True)) for row in found[1:]]
 

@@ -49,7 +49,7 @@ def make_lake(folder: Path) -> PaperJob:
 
 
 def run(words: str) -> str:
-    """Give what a command prints, in lines as short as the page's."""
+    """Return what a command prints, in lines as short as the page's."""
     result = CliRunner().invoke(main, shlex.split(words)[1:], prog_name="txlake")
     lines: list[str] = []
     for line in result.output.rstrip("\n").splitlines():

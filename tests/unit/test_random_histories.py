@@ -124,7 +124,7 @@ def _cuttable(world: Row) -> Row:
 
 
 def _run(world: Row) -> dict[str, list[Any]]:
-    """Give what a log came to, delays included, without the epochs in which it did."""
+    """Return what a log came to, delays included, without the epochs in which it did."""
     checker = Checker()
     outcomes: list[Any] = []
     conflicts: list[Any] = []

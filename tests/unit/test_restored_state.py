@@ -39,7 +39,7 @@ Key = tuple[str, ...]
 
 
 def plain(state: State) -> dict[str, pa.Table]:
-    """Give each frame of a state in one order and one chunk, so that equal ones are equal."""
+    """Return each frame of a state in one order and one chunk, so that equal ones are equal."""
     keys: dict[str, Key] = {
         **STATE_KEYS, "topics": ("table_id",), "next_offsets": ("topic", "queue_id")
     }  # fmt: skip
@@ -80,7 +80,7 @@ def test_the_state_after_every_epoch_is_restored_from_any_snapshot(
 
 @pytest.fixture(scope="module")
 def recorded() -> LakeRows:
-    """Give the rows of a world in which every column of the state tables is filled."""
+    """Return the rows of a world in which every column of the state tables is filled."""
     rows = decided_rows(random_world(310_000, 25), snapshot_epochs=NO_SNAPSHOT)
     for table in STATE_TABLES:
         for column in TABLES[table].names:
