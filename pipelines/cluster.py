@@ -25,14 +25,7 @@ if TYPE_CHECKING:
 
 # What our tasks import; our own packages go by --py-files.
 _DISTRIBUTIONS: Final = ("pyarrow", "numpy", "deltalake", "arro3-core", "confluent-kafka")
-# A task that failed is tried on another executor: one with a full disk stops nobody. Nothing is
-# held against a node, which may have many executors.
-_ELSEWHERE: Final = {
-    "spark.excludeOnFailure.taskAndStage.enabled": "true",
-    "spark.excludeOnFailure.task.maxTaskAttemptsPerNode": "100",
-    "spark.excludeOnFailure.stage.maxFailedExecutorsPerNode": "100",
-    "spark.task.maxFailures": "8",
-}
+_TASK_FAILURES = "8"  # as many kills may hit one task; Spark's own 4 end the job sooner
 _PROBES = 8  # tasks an executor, so that each of them gets some
 _ENVIRONMENT = "environment"  # the folder of the archive on a node
 
@@ -54,7 +47,7 @@ def cluster_conf(master: str, driver_host: str | None = None) -> dict[str, str]:
         "spark.driver.host": driver_host or _address_towards(master),
         "spark.driver.bindAddress": "0.0.0.0",  # noqa: S104
         "spark.jars": ",".join(map(str, spark_jars())),
-        **_ELSEWHERE,
+        "spark.task.maxFailures": _TASK_FAILURES,
     }
 
 
