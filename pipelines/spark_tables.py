@@ -90,8 +90,8 @@ def read_topic_stream(
 ) -> DataFrame:
     """Return a stream of the messages of a real topic: all that are there, then each new one, once.
 
-    Merges of the table's files and their clean-up are not seen. A micro-batch has whole epochs, but
-    that of the start, and no order of its own.
+    Merges of the table's files and their clean-up are not seen. A micro-batch has no order of its
+    own, and may have a part of an epoch.
 
     A stream that is stopped goes on from its own checkpoint. It may be away for
     `maintenance.stream_retention_ms`; after that it fails (DELTA_MISSING_FILES_UNEXPECTED_VERSION,
