@@ -42,7 +42,7 @@ notebooks: $(VENV)/.jupyter ## Open the notebooks: on the lake TXLAKE_LAKE, else
 		--LanguageServerManager.autodetect=False \
 		--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate $(JUPYTER_OPTIONS)
 
-test: lint ## Run all checks and tests (does the set-up first)
+test: lint types ## Run all checks and tests (does the set-up first)
 	@$(PY) -m pytest -n 2 --dist loadgroup
 
 # BENCH takes its options, as in: make bench BENCH="--size small --figures drain,backlog"
@@ -88,27 +88,21 @@ $(VENV)/.packages: $(VENV)/.python requirements.lock requirements-build.lock pyp
 	@$(PIP) --no-deps --no-build-isolation -e client -e .
 	@touch $@
 
-$(VENV)/.java: $(VENV)/.packages requirements-java.lock pipelines/java.py
-	@$(PY) -m pipelines.java >/dev/null 2>&1 || { \
+$(VENV)/.java: $(VENV)/.packages requirements-java.lock pipelines/jvm/java.py
+	@$(PY) -m pipelines.jvm.java >/dev/null 2>&1 || { \
 		echo "set-up: a Java runtime (no Java 17 or 21 found)"; \
 		$(PIP) --require-hashes --no-deps -r requirements-java.lock; }
-	@$(PY) -m pipelines.java >/dev/null
+	@$(PY) -m pipelines.jvm.java >/dev/null
 	@touch $@
 
 # A cache that was deleted, or another one, is filled again.
-$(VENV)/.jars: $(VENV)/.java storage/jars.lock.toml $(if $(wildcard $(TXLAKE_CACHE)/jars),,FORCE)
-	@$(PY) -m pipelines.cli_setup jars fetch
+$(VENV)/.jars: $(VENV)/.java pipelines/jvm/jars.lock.toml $(if $(wildcard $(TXLAKE_CACHE)/jars),,FORCE)
+	@$(PY) -m pipelines.cli.setup jars fetch
 	@touch $@
 
 FORCE:
 
-# Nothing depends on it but how long a job needs to start.
-$(VENV)/.archive: $(VENV)/.jars
-	@echo "set-up: the class archive, for which a job runs once (half a minute)"
-	@$(PY) -m pipelines.cli_setup jars archive || echo "set-up: without it a job starts more slowly"
-	@touch $@
-
-$(VENV)/.ready: $(VENV)/.archive
+$(VENV)/.ready: $(VENV)/.jars
 	@touch $@
 
 $(VENV)/.jupyter: $(VENV)/.ready requirements-jupyter.lock
@@ -126,8 +120,8 @@ lock: ## Resolve the Python packages anew and write the lock files
 		compile --group pyproject.toml:$$group --constraint requirements.lock $(LOCK_OPTIONS) \
 		--upgrade --output-file requirements-$$group.lock || exit 1; done
 
-jars-lock: $(VENV)/.java ## Resolve the jars anew and write storage/jars.lock.toml
-	@$(PY) -m pipelines.cli_setup jars lock
+jars-lock: $(VENV)/.java ## Resolve the jars anew and write pipelines/jvm/jars.lock.toml
+	@$(PY) -m pipelines.cli.setup jars lock
 
 clean: ## Delete what was made in the clone (the cache folder stays)
 	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis demo-lake* \

@@ -17,14 +17,14 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-from bench.chaos_processes import Process
-from pipelines.broker import Broker
+from pipelines.local_broker.broker import Broker
 from pipelines.settings import Settings, parse
-from storage.lake import Lake
+from storage.lake.lake import Lake
 from storage.verify.run import verify
-from tests.wire import Wire
+from tests.support.processes import Process
+from tests.support.wire import Wire
 from txlake.protocol import COMMIT
 
 DEADLINE_S = 180.0
@@ -65,7 +65,7 @@ def run(minutes: float, folder: Path) -> dict[str, Any]:
     """Take the broker away once. Output: what happened."""
     with Broker(folder / "broker") as broker:
         conf = folder / "job.toml"
-        values = {
+        values: dict[str, dict[str, Any]] = {
             "lake": {"path": str(folder / "lake")},
             "kafka": {"bootstrap_servers": broker.bootstrap_servers, "queues": 2},
         }
@@ -73,7 +73,7 @@ def run(minutes: float, folder: Path) -> dict[str, Any]:
         for section, keys in values.items():
             lines += [f"[{section}]", *(f"{k} = {json.dumps(v)}" for k, v in keys.items())]
         conf.write_text("\n".join(lines))
-        settings: Settings = parse(cast(dict[str, dict[str, Any]], values), "away")
+        settings: Settings = parse(values, "away")
         job = Process("pipelines", ["run", "--conf", str(conf)], folder / "job.log", folder)
         try:
             return _away(minutes, folder, broker, job, Wire(settings))

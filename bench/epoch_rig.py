@@ -1,7 +1,7 @@
 """Run single epochs over real Kafka and a real lake, and compare two kinds of them.
 
-The epochs of `tests/rig.py`, in this process and without a stream: what is compared differs in one
-thing, and the two take turns (A B A B), so that the machine's noise hits both.
+Epochs of a rig, in this process and without a stream. What is compared differs in one thing, and
+the two take turns (A B A B), so that the machine's noise hits both.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from bench.sample_data import Mix, Writer
 from bench.usage import processor_s
 from bench.workbench import Workbench
 from pipelines.settings import Settings
-from storage.epochs import Plan
-from tests.rig import Rig
+from storage.lake.epochs import Plan
+from tests.support.rig import Rig
 
 _WARM_UP_ROUNDS = 2
 
@@ -57,7 +57,7 @@ class TimedRig:
         return plan
 
     def close(self) -> None:
-        """Give threads and clients back."""
+        """Ends threads and clients."""
         self.rig.__exit__(None, None, None)
 
     def forget(self) -> None:
@@ -74,7 +74,7 @@ class TimedRig:
 def timed_rig(bench: Workbench, lake: str, **sections: dict[str, Any]) -> TimedRig:
     """Return the epochs of a new lake with topics of the same name."""
     writer = bench.writer(lake)
-    settings = bench.settings(lake, **sections)
+    settings = bench.settings(lake, None, **sections)
     rig = Rig(bench.spark(), settings)
     rig.start()
     return TimedRig(rig, writer, settings)

@@ -7,9 +7,10 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
-from storage.epochs import COMMITTED, PLANNED
-from storage.lake import Lake
+from storage.lake.epochs import COMMITTED, PLANNED
+from storage.lake.lake import Lake
 
 # From one commit to the next gathering, where that comes later: Spark's own part of a batch, and
 # the time that nothing is to be done.
@@ -38,7 +39,7 @@ class EpochTime:
 
 def epoch_times(lake: Lake) -> list[EpochTime]:
     """Read all committed epochs, in order."""
-    rows: dict[str, dict[int, dict]] = {PLANNED: {}, COMMITTED: {}}
+    rows: dict[str, dict[int, dict[str, Any]]] = {PLANNED: {}, COMMITTED: {}}
     for row in Lake(lake.path).read("epochs", _COLUMNS).to_pylist():
         rows[row["state"]][row["epoch"]] = row
     found = []

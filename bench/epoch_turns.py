@@ -25,7 +25,7 @@ from typing import Any
 
 import click
 
-from pipelines.broker import Broker
+from pipelines.local_broker.broker import Broker
 
 _WORKER = Path(__file__).parent / "epoch_turns_worker.py"
 HERE = Path(__file__).resolve().parents[1]

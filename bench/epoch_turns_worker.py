@@ -18,7 +18,7 @@ from bench.epoch_rig import timed_rig
 from bench.sample_data import Mix
 from bench.sizes import TINY
 from bench.workbench import Workbench
-from pipelines.session import start_session
+from pipelines.jvm.session import start_session
 
 # Once there were only random bodies.
 _RANDOM: Any = {"body": "random"} if "body" in Mix.__dataclass_fields__ else {}

@@ -1,6 +1,6 @@
 """Measure the operator's commands on large lakes: each a process of its own, imports included.
 
-Run: python bench/explain_speed.py FOLDER [TRANSACTIONS]
+Run: python -m bench.explain_speed FOLDER [TRANSACTIONS]
 
 Makes two lakes in FOLDER where they are missing: one compacted into 100 files a table, one as the
 job leaves it, a file an epoch. Prints the shortest and the median of some runs, and the processor
@@ -16,7 +16,7 @@ import sys
 import time
 from pathlib import Path
 
-from synthetic_lake import EPOCH_ROWS, half_place, make, transaction_id
+from bench.synthetic_lake import EPOCH_ROWS, half_place, make, transaction_id
 
 RUNS = 3
 

@@ -44,7 +44,7 @@ class Figure:
 
     @property
     def verdict(self) -> str:
-        """Say what the value is worth."""
+        """Returns the verdict on the value."""
         if self.value is None:
             return MISSED if self.must is not None else NOT_JUDGED
         if self.aim is not None and self._is_at_least_as_good_as(self.aim):

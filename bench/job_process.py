@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from bench.chaos_processes import Process
 from pipelines.settings import Settings
-from storage.lake import Lake
+from storage.lake.lake import Lake
+from tests.support.processes import Process
 
 STREAMING = "running; owner"
 _LANDED = re.compile(rb"epoch \d+: (\d+) records landed")

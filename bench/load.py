@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bench.chaos_processes import Process
 from bench.counter_file import CounterFile
 from bench.job_process import BenchError, JobProcess
 from bench.usage import Watch, processor_s
 from bench.workbench import Workbench
+from tests.support.processes import Process
 
 _END_TIMEOUT_S = 60.0
 _SETTLE_S = 120.0
@@ -59,7 +59,7 @@ def run_load(
     sections = {"maintenance": _KEEP_LOGS, **sections}
     folder = bench.folder / f"load-{name}"
     folder.mkdir()
-    job = bench.job(name, checkout=checkout, **sections)
+    job = bench.job(name, None, checkout=checkout, **sections)
     run = LoadRun(job)
     with job:
         job.wait_until_streaming()

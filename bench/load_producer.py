@@ -48,7 +48,7 @@ class Listener(TransactionListener):
         return arg  # type: ignore[no-any-return]
 
     def check_local_transaction(self, _message: CheckedMessage) -> LocalTransactionState:
-        """Say that it committed."""
+        """Answers that the transaction committed."""
         return LocalTransactionState.COMMIT_MESSAGE
 
 

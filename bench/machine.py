@@ -25,8 +25,8 @@ def machine() -> dict[str, str | int | float]:
 
 def versions() -> dict[str, str]:
     """Return the versions of what does the work; Kafka's and Java's too."""
-    from pipelines.java import java_binary
-    from storage.jars import broker_jars
+    from pipelines.jvm.jars import broker_jars
+    from pipelines.jvm.java import java_binary
 
     java = subprocess.run([str(java_binary()), "-version"], capture_output=True, text=True)
     kafka = next((p.stem for p in broker_jars() if p.name.startswith("kafka-clients")), "unknown")

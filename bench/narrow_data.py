@@ -8,10 +8,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from storage.arrow_bytes import as_bytes
-from storage.kafka_arrow import RECORDS
-from storage.kafka_rows import HALF, OP
-from storage.land import LANDED
+from storage.tasks.arrow_bytes import as_bytes
+from storage.tasks.land import LANDED
+from storage.wire.decode import RECORDS
+from storage.wire.kinds import HALF, OP
 from txlake import protocol as p
 
 QUEUES = 4

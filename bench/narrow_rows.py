@@ -27,22 +27,22 @@ from bench.narrow_data import AT_MS, QUEUES, write_narrow_rows
 from bench.usage import own_resident_bytes
 from checker.decide import decide
 from checker.frames import RULE_VERSION, Decision, Instants, Parameters, State
-from pipelines.apply import Applier
-from pipelines.batch import Batch
-from pipelines.commit import decided_counts, landed_counts, state_rows
-from pipelines.deliver import Deliverer, _sliced
-from pipelines.epoch_settings import plan_parameters
-from pipelines.lookups import inputs_of
-from pipelines.plan import queues_of
-from pipelines.sizes import Sizes
-from storage.arrow_bytes import as_bytes
-from storage.deliver import Delivery, Files
-from storage.epoch_log import EpochLog
-from storage.epochs import Plan, Range, read_progress
-from storage.kafka_rows import HALF, WireLimits
-from storage.lake import Lake
-from storage.land import read_landed
+from pipelines.epoch.apply import Applier
+from pipelines.epoch.batch import Batch
+from pipelines.epoch.commit import decided_counts, landed_counts, state_rows
+from pipelines.epoch.deliver import Deliverer, _sliced
+from pipelines.epoch.lookups import inputs_of
+from pipelines.epoch.parameters import plan_parameters
+from pipelines.epoch.plan import queues_of
+from pipelines.epoch.sizes import Sizes
+from storage.lake.epoch_log import EpochLog
+from storage.lake.epochs import Plan, Range, read_progress
+from storage.lake.lake import Lake
 from storage.rows import instant
+from storage.tasks.arrow_bytes import as_bytes
+from storage.tasks.deliver import Delivery, Files
+from storage.tasks.land import read_landed
+from storage.wire.kinds import HALF, WireLimits
 from txlake import protocol as p
 
 _PARALLELISM = 16  # tasks at once, on a cluster

@@ -21,16 +21,18 @@ from pathlib import Path
 import pyarrow as pa
 
 from bench.usage import processor_s
-from pipelines.kafka_options import spark_options
-from pipelines.session import start_session
+from pipelines.jvm.session import start_session
+from pipelines.kafka_log.options import spark_options
 from pipelines.settings import Settings, load
 from storage import schemas
-from storage.kafka_arrow import KAFKA_COLUMNS, RECORDS, decode_rows
-from storage.kafka_rows import WireLimits
+from storage.wire.decode import KAFKA_COLUMNS, RECORDS, decode_rows
+from storage.wire.kinds import WireLimits
 
 
 def append(settings: Settings, into: Path) -> dict[str, float]:
     """Append all that waits. Output: records, seconds, processor_s."""
+    from pyspark.sql.pandas.types import from_arrow_schema
+
     progress = {"spark.sql.streaming.numRecentProgressUpdates": "100000"}
     spark = start_session("plain", {**settings.spark, **progress})
     records = (
@@ -46,7 +48,7 @@ def append(settings: Settings, into: Path) -> dict[str, float]:
     before = processor_s(os.getpgrp())
     query = (
         records.select(*KAFKA_COLUMNS)
-        .mapInArrow(partial(_decoded, limits=settings.wire_limits()), schemas.spark_schema(RECORDS))
+        .mapInArrow(partial(_decoded, limits=settings.wire_limits()), from_arrow_schema(RECORDS))
         .selectExpr(*columns)
         .writeStream.format("delta")
         .option("checkpointLocation", str(into / "checkpoint"))

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from bench.event_log import summarize
 from bench.sampler import Sampler
-from pipelines.cli import run_job
+from pipelines.cli.main import run_job
 
 
 def main() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pyarrow.compute as pc
 
-from storage.lake import Lake
+from storage.lake.lake import Lake
 
 
 def readable_at(table: Path) -> dict[int, float]:

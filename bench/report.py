@@ -1,4 +1,4 @@
-"""The report of a run: JSON with everything, Markdown for people, plots as PNG."""
+"""The report of a run: Markdown and plots (PNG) for people, JSON with every sample for programs."""
 
 from __future__ import annotations
 
@@ -31,12 +31,17 @@ class Report:
     failed: Mapping[str, str]
 
 
-def write(report: Report, folder: Path) -> None:
-    """Write the report into a folder, over an older one."""
+def write(report: Report, folder: Path, json_folder: Path | None = None) -> None:
+    """Write the report into a folder, over an older one.
+
+    Input: `json_folder`: where the JSON goes; without it, beside the report.
+    """
+    json_folder = json_folder or folder
     folder.mkdir(parents=True, exist_ok=True)
+    json_folder.mkdir(parents=True, exist_ok=True)
     for old in folder.glob("*.png"):
         old.unlink()
-    pictures = {}
+    pictures: dict[str, list[tuple[str, str]]] = {}
     for figure in report.figures:
         for number, plot in enumerate(figure.plots, 1):
             name = f"{_file_name(figure.name)}-{number}.png"
@@ -46,7 +51,7 @@ def write(report: Report, folder: Path) -> None:
     for value, figure in zip(values["figures"], report.figures, strict=True):
         value["verdict"] = figure.verdict
     text = json.dumps(values, indent=1, default=str)
-    (folder / JSON_NAME).write_text(text + "\n", "utf-8")
+    (json_folder / JSON_NAME).write_text(text + "\n", "utf-8")
     (folder / MARKDOWN_NAME).write_text(_markdown(report, pictures), "utf-8")
 
 

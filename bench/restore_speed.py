@@ -17,15 +17,15 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from checker.changes import changes
 from checker.frames import HALVES, State
-from pipelines.restore import FRAMES, change_rows, restore
-from storage.epoch_log import EpochLog
-from storage.epochs import NO_PROGRESS, Plan, read_progress
-from storage.lake import Lake
-from storage.maintenance import Maintenance, MaintenanceLimits
+from checker.match.changes import changes
+from pipelines.epoch.restore import FRAMES, change_rows, restore
+from storage.lake.epoch_log import EpochLog
+from storage.lake.epochs import NO_PROGRESS, Plan, read_progress
+from storage.lake.lake import Lake
+from storage.lake.whole import require_whole
 from storage.rows import instant
-from storage.whole import require_whole
+from storage.upkeep.maintenance import Maintenance, MaintenanceLimits
 
 _AT = 1_767_225_600_000
 _CHANGED = 20  # halves that come and go in an epoch

@@ -15,7 +15,7 @@ from typing import Any
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from bench.bodies import JSON, body
-from storage.kafka_rows import HALF, OP, SCHEDULE
+from storage.wire.kinds import HALF, OP, SCHEDULE
 from txlake import Message, protocol
 from txlake._half import group_headers, message_headers
 from txlake._identifiers import TransactionIds

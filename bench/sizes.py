@@ -10,7 +10,7 @@ class Size:
     """The amounts of one benchmark run. Units: `_s` seconds, all else counts."""
 
     name: str
-    drain_transactions: int
+    drain_transactions: int  # of 256 B; a start is a small part of so many
     body_transactions: int  # of 256 B and of 2 KiB; of larger bodies as many bytes as of 2 KiB
     body_rounds: int
     exactness_rounds: int
@@ -49,7 +49,7 @@ FULL = Size(
     waiting_many=1_000_000, due=1_000,
 )  # fmt: skip
 SMALL = Size(
-    name="small", drain_transactions=200_000, body_transactions=100_000, body_rounds=2,
+    name="small", drain_transactions=2_000_000, body_transactions=100_000, body_rounds=2,
     exactness_rounds=1, start_rounds=2, sustained_s=40, in_flight=150_000, latency_s=30,
     warm_up_s=45, rate=1_000, delayed_rate=1_000, mass_halves=100_000, backlog_pending=1_000_000,
     one_epoch_transactions=2_000_000, large_messages=500, epoch_transactions=20_000,

@@ -1,6 +1,6 @@
 """Make a lake of any size without Kafka and Spark: rows as the job would have written them.
 
-Run: python bench/synthetic_lake.py FOLDER TRANSACTIONS FILES
+Run: python -m bench.synthetic_lake FOLDER TRANSACTIONS FILES
 
 An epoch holds 1,000 transactions with ids as the SDK makes them (time first); FILES says how many
 files each table has: as many as epochs is a lake that was never compacted, fewer is one that was.
@@ -19,8 +19,9 @@ import numpy as np
 import pyarrow as pa
 
 from checker.frames import RULE_VERSION, Parameters
-from storage.epochs import Plan, Range, TableAt, chained, committed_row, planned_row
-from storage.lake import Lake
+from storage.lake.chain import chained
+from storage.lake.epochs import Plan, Range, TableAt, committed_row, planned_row
+from storage.lake.lake import Lake
 from storage.rows import instant
 from storage.schemas import LEFT, PUT
 from txlake import protocol as p
@@ -49,11 +50,11 @@ def half_place(number: int) -> tuple[int, int]:
     return number % QUEUES, number // QUEUES
 
 
-def _is(numbers: np.ndarray, every: int, place: int) -> np.ndarray:
+def _is(numbers: Any, every: int, place: int) -> Any:
     return numbers % every == place
 
 
-def _ends(numbers: np.ndarray, lag: int) -> np.ndarray:
+def _ends(numbers: Any, lag: int) -> Any:
     """Return the transactions that are ended so many epochs after their own."""
     silent, late, checked = _is(numbers, 1000, 7), _is(numbers, 20, 3), _is(numbers, 50, 11)
     kinds = [~silent & ~late & ~checked, late & ~checked, checked]
@@ -205,7 +206,7 @@ def _land_operations(
         body=[b"%d," % (n // QUEUES) for n, _, _ in records],
     )  # fmt: skip
     ends = [(n, d, a, o) for (n, d, a), o in zip(records, offsets, strict=True) if d != "UNKNOWN"]
-    delivered = []
+    delivered: list[tuple[int | None, int | None]] = []
     for number, decision, _, _ in ends:
         if decision == "COMMIT" and number % 40 != 17:
             queue = int(number // QUEUES % QUEUES)

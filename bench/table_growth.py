@@ -20,22 +20,22 @@ import time
 import uuid
 from collections.abc import Callable
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake.transaction import AddAction
 
 from checker.frames import RULE_VERSION, Parameters
-from pipelines.maintain import Maintainer
-from pipelines.restore import topics_before
+from pipelines.epoch.restore import topics_before
+from pipelines.job.upkeep import Maintainer
 from pipelines.settings import MaintenanceSettings
-from storage import merge
-from storage.epochs import Plan, Range, committed_row, planned_row
-from storage.lake import Lake
-from storage.maintenance import MaintenanceLimits
+from storage.lake.epochs import Plan, Range, committed_row, planned_row
+from storage.lake.lake import Lake
 from storage.rows import instant
+from storage.upkeep import merge
+from storage.upkeep.maintenance import MaintenanceLimits
 from txlake import protocol as p
 
 QUEUES = 4
@@ -95,7 +95,7 @@ class GrowingLake:
         self._maintainer = Maintainer(self.lake, limits, slice_ms, p.ADMIN_TOPIC, lambda: False)
         self._fill("epochs", epochs, 2, _epoch_rows)
         for table, rows in self._rows.items():
-            self._fill(table, epochs, 1, lambda epoch, rows=rows: _numbered(rows, epoch))
+            self._fill(table, epochs, 1, partial(_numbered, rows))
 
     def _fill(
         self, table: str, epochs: int, files: int, rows_of: Callable[[int], pa.Table]
@@ -107,10 +107,8 @@ class GrowingLake:
             while first + count - 1 <= epochs:
                 rows = pa.concat_tables(rows_of(e) for e in range(first, first + count))
                 name = f"merged-{level}-{uuid.uuid4().hex}.parquet"
-                size = merge._write(self.lake, table, name, rows)
-                statistics_text = merge._statistics(table, rows)
-                added = AddAction(name, size, {}, 0, True, statistics_text)
-                merge._commit(self.lake, table, added, ())
+                file = merge._write(self.lake, table, name, rows)
+                merge._commit(self.lake, table, file.added(), ())
                 first += count
 
     def run_epoch(self) -> None:

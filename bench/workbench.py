@@ -17,10 +17,10 @@ from bench.checkout import Checkout
 from bench.job_process import JobProcess, toml
 from bench.sample_data import GROUP, Mix, Writer, Written
 from bench.sizes import Size
-from pipelines.broker import Broker
-from pipelines.kafka_topics import KafkaTopics
+from pipelines.kafka_log.topics import KafkaTopics
+from pipelines.local_broker.broker import Broker
 from pipelines.settings import Settings, parse
-from storage.lake import Lake
+from storage.lake.lake import Lake
 from txlake import protocol
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ class Workbench:
     def spark(self) -> SparkSession:
         """Return this process's own Spark session, for epochs that run without a stream."""
         if self.own_spark is None:
-            from pipelines.session import start_session
+            from pipelines.jvm.session import start_session
 
             self.say("starting Spark in this process")
             self.own_spark = start_session("bench")

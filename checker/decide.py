@@ -6,15 +6,13 @@ half; what time does to the rest; what is delivered where; what is true afterwar
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from checker import commands, delay, delivery, operations, sets, timing, touched
-from checker.changes import changes
-from checker.columns import Numbers, find, frame, places, take, truth
 from checker.frames import (
     COMMAND_RESULTS,
     COMMITTED,
@@ -24,18 +22,21 @@ from checker.frames import (
     DUE,
     HALVES,
     OUTCOMES,
-    PLACEMENTS,
     ROLLED_BACK,
-    TOPICS,
     Decision,
     Inputs,
     Instants,
     Parameters,
     State,
 )
-from checker.sql import run
+from checker.match import touched
+from checker.match.changes import changes
+from checker.match.columns import Numbers, find, frame, longs, take, truth, where
+from checker.match.sql import run
+from checker.rules import commands, delay, delivery, operations, sets, timing
+from storage.schemas import places
 
-# Ends that no operation of this epoch makes, one row a half.
+# Ends that do not come from an operation of this epoch, one row a half.
 _OTHER_ENDS = """
 SELECT h.queue_id, h.queue_offset, h.arm, 'DISCARDED' AS outcome, r.rule AS cause,
   NULL AS op_queue_offset, NULL AS position, h.producer_group, h.transaction_id, h.tran_seq,
@@ -70,7 +71,7 @@ _END_ROWS = pa.schema(
                                        "real_topic", "real_queue_id", "delay_level",
                                        "deliver_at", "discards"))]
 )  # fmt: skip
-# What delivering needs of an end.
+# The columns of an end that its delivery needs.
 _COMMITTED_COLUMNS = [
     "queue_id", "queue_offset", "op_queue_offset", "position", "tran_seq", "real_topic",
     "real_queue_id", "delay_level", "deliver_at",
@@ -79,17 +80,6 @@ _COMMITTED_COLUMNS = [
 _DUE_AT = f"""
 SELECT * EXCLUDE (counted_from), {delay.DELIVER_AT_SQL} AS due_at
 FROM (SELECT *, $epoch_at::BIGINT AS counted_from FROM committed)
-"""
-
-# Rows for what is delivered, or found undeliverable, other than straight from a commit.
-_DELIVERIES = """
-SELECT o.source, o.queue_id, o.queue_offset,
-  CASE WHEN o.reason IS NULL THEN 'DELIVERED' ELSE 'UNDELIVERABLE' END AS action,
-  o.real_topic, p.real_queue_id, p.real_queue_offset, o.admin_offset, o.rank
-FROM told o JOIN placements p
-  ON o.source = p.source AND o.queue_id = p.queue_id AND o.queue_offset = p.queue_offset
-  AND p.reason IS NOT DISTINCT FROM o.reason
-ORDER BY rank
 """
 
 _REMAINING = """
@@ -106,14 +96,18 @@ LEFT JOIN answers a ON h.queue_id = a.queue_id AND h.unit_offset = a.unit_offset
 
 
 def decide(state: State, inputs: Inputs, instants: Instants, parameters: Parameters) -> Decision:
-    """Decide one epoch.
+    """Returns the decision of one epoch.
 
-    Input: the state before it, what it lands (and what `lookups` asked for), T and C(q).
-    Output: Decision; attempts to ask are counted into it by `timing.record_attempts`.
+    Input: the state before it; what it lands, with the rows that `lookups` asked for; `epoch_at`
+    and `known_at`.
+    Output: Decision; `timing.record_attempts` adds the attempts to ask.
     Replay: the same input gives the same rows; nothing else is read.
     Source: PROTOCOL.md.
     """
-    near, left = touched.split_state(state, inputs, instants.queues, instants.epoch_at, parameters)
+    is_near = sets.is_member(state.halves)
+    is_near |= timing.acts_upon(state.halves, instants.queues, parameters)
+    is_due = delay.is_due(state.delayed["deliver_at"], instants.epoch_at)
+    near, left = touched.split_state(state, inputs, is_near, is_due)
     decision = _decide(near, inputs, instants, parameters)
     after = replace(
         decision.state,
@@ -124,7 +118,7 @@ def decide(state: State, inputs: Inputs, instants: Instants, parameters: Paramet
 
 
 def _decide(state: State, inputs: Inputs, instants: Instants, parameters: Parameters) -> Decision:
-    """Decide over what the epoch may touch, as over all."""
+    """Returns the decision for a part of the state: the rows that the epoch can touch."""
     epoch_at = instants.epoch_at
     commanded = commands.apply_commands(inputs, state, epoch_at, parameters)
     state = commanded.state
@@ -140,8 +134,10 @@ def _decide(state: State, inputs: Inputs, instants: Instants, parameters: Parame
     ends = pa.concat_tables(
         [_ended(halves, wins, winner), _other_ends(halves, wins, rules, inputs, members, units)]
     )
-    remaining = _remaining(halves.filter(pa.array(winner < 0)), ends, matched.answers)
-    del halves, wins  # with millions of records each is some hundred megabytes
+    remaining = _remaining(where(halves, winner < 0), ends, matched.answers)
+    # With millions of records each frame takes some hundred megabytes.
+    del halves, wins
+    pa.default_memory_pool().release_unused()
     committed = _committed(ends, epoch_at, parameters)
     waiting_long = pa.concat_tables(
         [
@@ -150,38 +146,44 @@ def _decide(state: State, inputs: Inputs, instants: Instants, parameters: Parame
             _newly_delayed(committed, epoch_at),
         ]
     )
-    ordered = delivery.in_order(
-        _at("<=", waiting_long, epoch_at), _due_now(committed, epoch_at), commanded.resumed
+    is_due = delay.is_due(waiting_long["deliver_at"], epoch_at)
+    at_once = where(committed, delay.is_due(committed["due_at"], epoch_at))
+    ordered = delivery.in_order(where(waiting_long, is_due), at_once, commanded.resumed)
+    del committed, at_once
+    is_first = truth(pc.equal(ends["outcome"], DISCARDED)) & (longs(ends["discards"]) == 0)
+    delivered = delivery.deliver(
+        ordered, where(ends, is_first), state, commanded.topics, parameters
     )
-    del committed
-    delivered = _deliver(ends, ordered, commanded, parameters)
     del ordered
-    topics = pa.concat_tables([state.topics, delivered["new_topics"]])
-    placements = delivered["placements"]
+    pa.default_memory_pool().release_unused()
+    placements = delivered.placements
     return Decision(
         outcomes=_outcomes(ends, placements),
         conflicts=matched.conflicts,
         due=due,
         delayed=waiting_long.slice(state.delayed.num_rows),
-        deliveries=delivered["deliveries"],
+        deliveries=pa.concat_tables([_cancelled(commanded.cancelled), delivered.deliveries]),
         placements=placements,
-        new_topics=pa.concat_tables([commanded.grown, delivered["new_topics"]]),
-        command_results=_results(commanded, delivered["still_undeliverable"]),
+        new_topics=pa.concat_tables([commanded.grown, delivered.new_topics]),
+        command_results=_results(commanded, delivered.stuck),
         state=State(
             halves=remaining,
             waiting=matched.waiting,
-            delayed=_at(">", waiting_long, epoch_at),
-            topics=topics,
+            delayed=where(waiting_long, ~is_due),
+            topics=pa.concat_tables([state.topics, delivered.new_topics]),
             next_offsets=delivery.advance_offsets(state.next_offsets, placements),
         ),
     )
 
 
 def _ended(halves: pa.Table, wins: pa.Table, winner: Numbers) -> pa.Table:
-    """Return the halves that an operation of this epoch ends; `winner`: its row, or -1."""
+    """Returns the halves that an operation of this epoch ends.
+
+    Input: `winner`: the row of each half's operation in `wins`, or -1.
+    """
     by_operation = ["cause", "op_queue_offset", "position"]
     of_half = [name for name in _END_ROWS.names if name not in ("outcome", *by_operation)]
-    ended = halves.select(of_half).filter(pa.array(winner >= 0))
+    ended = where(halves.select(of_half), winner >= 0)
     won = wins.select(["decision", *by_operation]).take(pa.array(winner[winner >= 0]))
     outcome = pc.if_else(pc.equal(won["decision"], "COMMIT"), COMMITTED, ROLLED_BACK)
     values = {name: won[name] for name in by_operation}
@@ -213,22 +215,26 @@ def _other_ends(
 
 
 def _committed(ends: pa.Table, epoch_at: int, parameters: Parameters) -> pa.Table:
-    """Return where the committed among the ends go, and when they are due; null: at once."""
-    committed = ends.select(_COMMITTED_COLUMNS).filter(pc.equal(ends["outcome"], COMMITTED))
+    """Returns where the committed halves go and when they are due; null: at once."""
+    is_committed = truth(pc.equal(ends["outcome"], COMMITTED))
+    committed = where(ends.select(_COMMITTED_COLUMNS), is_committed)
     is_later = truth(committed["delay_level"].is_valid())
     is_later |= truth(committed["deliver_at"].is_valid())
     nothing = pa.field("due_at", pa.int64())
     if not is_later.any():
         return committed.append_column(nothing, pa.nulls(committed.num_rows, nothing.type))
-    at_once = committed.filter(pa.array(~is_later))
+    at_once = where(committed, ~is_later)
     at_once = at_once.append_column(nothing, pa.nulls(at_once.num_rows, nothing.type))
-    later = committed.filter(pa.array(is_later))
+    later = where(committed, is_later)
     later = run(_DUE_AT, delay.delay_parameters(epoch_at, parameters), committed=later)
     return pa.concat_tables([at_once, later.cast(at_once.schema)])
 
 
 def _remaining(halves: pa.Table, ends: pa.Table, answers: pa.Table) -> pa.Table:
-    """Return the halves that no operation ends, as they are after this epoch. Output: HALVES."""
+    """Returns the halves without an operation that ends them, as they are after this epoch.
+
+    Output: HALVES.
+    """
     is_discarded = truth(pc.equal(ends["outcome"], DISCARDED)).any()
     if not (is_discarded or answers.num_rows):
         return halves
@@ -236,7 +242,7 @@ def _remaining(halves: pa.Table, ends: pa.Table, answers: pa.Table) -> pa.Table:
 
 
 def _outcomes(ends: pa.Table, placements: pa.Table) -> pa.Table:
-    """Return the ends in offset order, with where a committed half's message went at once."""
+    """Returns the ends in offset order, and where messages that are delivered at once stand."""
     ends = ends.select([name for name in OUTCOMES.names if name in ends.column_names])
     order = np.argsort(places(ends), kind="stable")
     if (np.diff(order) != 1).any():
@@ -244,18 +250,11 @@ def _outcomes(ends: pa.Table, placements: pa.Table) -> pa.Table:
     is_message = truth(pc.equal(placements["source"], "half"))
     is_message &= truth(placements["reason"].is_null())
     of_message = ["queue_id", "queue_offset", "real_queue_id", "real_queue_offset"]
-    messages = placements.select(of_message).filter(pa.array(is_message))
+    messages = where(placements.select(of_message), is_message)
     at = find(places(ends), places(messages))
     at[~truth(pc.equal(ends["outcome"], COMMITTED))] = -1
     placed = take(messages.select(of_message[2:]), at)
     return frame(OUTCOMES, ends, **{name: placed[name] for name in placed.column_names})
-
-
-def _at(comparison: str, delayed: pa.Table, epoch_at: int) -> pa.Table:
-    if delayed.num_rows == 0:
-        return delayed
-    text = f"SELECT * FROM delayed WHERE deliver_at {comparison} $epoch_at"
-    return run(text, {"epoch_at": epoch_at}, delayed=delayed).cast(DELAYED)
 
 
 def _newly_delayed(committed: pa.Table, epoch_at: int) -> pa.Table:
@@ -272,13 +271,13 @@ def _newly_delayed(committed: pa.Table, epoch_at: int) -> pa.Table:
     ).cast(DELAYED)
 
 
-def _results(commanded: commands.Commanded, corrected: pa.Table) -> pa.Table:
-    """Return the commands' results, corrected where only delivery could tell."""
-    said = {row["admin_offset"]: row["result"] for row in corrected.to_pylist()}
+def _results(commanded: commands.Commanded, stuck: Sequence[int]) -> pa.Table:
+    """Returns the commands' results; the delivery says which messages are still undeliverable."""
     rows = commanded.results.to_pylist()
     for row in rows:
         offset = row["admin_offset"]
-        row["result"] = said.get(commanded.repeated.get(offset, offset), row["result"])
+        if commanded.repeated.get(offset, offset) in stuck:
+            row["result"] = "still_undeliverable"
     return pa.Table.from_pylist(rows, schema=COMMAND_RESULTS)
 
 
@@ -287,49 +286,3 @@ def _cancelled(cancelled: pa.Table) -> pa.Table:
         [{**row, "action": "CANCELLED", "real_queue_id": None} for row in cancelled.to_pylist()],
         schema=DELIVERIES,
     )
-
-
-def _due_now(committed: pa.Table, epoch_at: int) -> pa.Table:
-    """Return the committed that are delivered in this epoch."""
-    due_at = committed["due_at"]
-    if due_at.null_count == committed.num_rows:
-        return committed
-    return committed.filter(pc.less_equal(pc.fill_null(due_at, 0), epoch_at))
-
-
-def _deliver(
-    ends: pa.Table, ordered: pa.Table, commanded: commands.Commanded, parameters: Parameters
-) -> dict[str, pa.Table]:
-    """Place what is delivered now, what cannot be, and the copies of first discards."""
-    first = pc.and_(pc.equal(ends["outcome"], DISCARDED), pc.equal(ends["discards"], 0))
-    discarded = ends.filter(first)
-    state = commanded.state
-    if not (ordered.num_rows or discarded.num_rows or commanded.topics):
-        return {
-            "new_topics": TOPICS.empty_table(),
-            "placements": PLACEMENTS.empty_table(),
-            "deliveries": _cancelled(commanded.cancelled),
-            "still_undeliverable": COMMAND_RESULTS.empty_table(),
-        }
-    new_topics = delivery.new_topics(ordered, discarded, state.topics, commanded.topics, parameters)
-    topics = pa.concat_tables([state.topics, new_topics])
-    routed = delivery.route(ordered, topics, parameters)
-    placements = delivery.place(routed, discarded, state.next_offsets)
-    is_told = truth(pc.not_equal(routed["phase"], 2)) | truth(routed["reason"].is_valid())
-    told = routed.filter(pa.array(is_told))
-    deliveries = _cancelled(commanded.cancelled)
-    if told.num_rows:
-        found = run(_DELIVERIES, told=told, placements=placements).drop_columns("rank")
-        deliveries = pa.concat_tables([deliveries, found.cast(DELIVERIES)])
-    stuck = told.filter(pc.and_(pc.equal(told["phase"], 3), told["reason"].is_valid()))[
-        "admin_offset"
-    ].to_pylist()
-    return {
-        "new_topics": new_topics,
-        "still_undeliverable": pa.Table.from_pylist(
-            [{"admin_offset": offset, "result": "still_undeliverable"} for offset in stuck],
-            schema=COMMAND_RESULTS,
-        ),
-        "placements": placements,
-        "deliveries": deliveries,
-    }

@@ -1,7 +1,7 @@
 """The frames and values that the decision takes and gives.
 
-Instants are milliseconds since the epoch (int64) everywhere in `checker`; `storage` turns them
-into timestamps at rest.
+Instants are milliseconds since 1970 (int64) everywhere in `checker`; `storage` turns them into
+timestamps at rest.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from txlake.protocol import CHECK_TOPIC_PREFIX
 
 _INT, _LONG, _TEXT, _BOOL = pa.int32(), pa.int64(), pa.string(), pa.bool_()
 
-RULE_VERSION: Final = 2  # raised whenever the same input would be decided differently
+RULE_VERSION: Final = 2  # raised whenever a change of the rules decides the same input differently
 
 COMMITTED: Final = "COMMITTED"
 ROLLED_BACK: Final = "ROLLED_BACK"
@@ -44,7 +44,7 @@ NEW_HALVES: Final = pa.schema(
         ("error", _TEXT),
     ]
 )
-# A half that can still be ended. `unit_offset`: the first landed half of its set, or itself.
+# A half that can still be ended. `unit_offset`: of the first landed half of its set, or its own.
 HALVES: Final = pa.schema(
     [
         *_MEMBER,
@@ -63,7 +63,7 @@ HALVES: Final = pa.schema(
         ("discards", _INT),
     ]
 )
-# A half of an earlier epoch that was ended or cannot be read, and that this epoch's input names.
+# A half of an earlier epoch that this epoch's input names, and that was ended or cannot be read.
 ENDED: Final = pa.schema(
     [*_MEMBER, ("status", _TEXT), ("cause", _TEXT), ("op_queue_offset", _LONG), ("arm", _INT)]
 )
@@ -98,7 +98,7 @@ NAMINGS: Final = pa.schema(
         ("refused_units", pa.list_(_LONG)),
     ]
 )
-# What is known of a queue: C(q) of its operations and of its halves, and where landing stands.
+# A queue: `known_at` of its operations, of its halves, and where landing stands.
 QUEUES: Final = pa.schema(
     [
         ("queue_id", _INT),
@@ -130,7 +130,7 @@ DELAYED: Final = pa.schema(
         ("real_queue_id", _INT),
     ]
 )
-# A message in TRANS_UNDELIVERABLE_TOPIC; `source` and its offsets say where its body is.
+# A message in TRANS_UNDELIVERABLE_TOPIC; `source` and the place say where its body is.
 UNDELIVERABLE: Final = pa.schema(
     [
         ("undeliverable_offset", _LONG),
@@ -142,12 +142,7 @@ UNDELIVERABLE: Final = pa.schema(
     ]
 )
 COMMANDS: Final = pa.schema(
-    [
-        ("admin_offset", _LONG),
-        ("command", _TEXT),
-        ("target", _TEXT),
-        ("error", _TEXT),
-    ]
+    [("admin_offset", _LONG), ("command", _TEXT), ("target", _TEXT), ("error", _TEXT)]
 )
 TOPICS: Final = pa.schema([("topic", _TEXT), ("table_id", _LONG), ("queue_count", _INT)])
 NEXT_OFFSETS: Final = pa.schema([("topic", _TEXT), ("queue_id", _INT), ("next_offset", _LONG)])
@@ -168,14 +163,10 @@ OUTCOMES: Final = pa.schema(
     ]
 )
 CONFLICTS: Final = pa.schema(
-    [
-        ("queue_id", _INT),
-        ("op_queue_offset", _LONG),
-        ("half_queue_offset", _LONG),
-        ("reason", _TEXT),
-    ]
-)
-# A question to ask: one for a set. `half_offsets`: all halves it asks for, the first one first.
+    [("queue_id", _INT), ("op_queue_offset", _LONG), ("half_queue_offset", _LONG),
+     ("reason", _TEXT)]
+)  # fmt: skip
+# A question to ask: one for a set. `half_offsets`: all halves it asks about, the first one first.
 DUE: Final = pa.schema(
     [
         ("queue_id", _INT),
@@ -188,7 +179,7 @@ DUE: Final = pa.schema(
         ("half_offsets", pa.list_(_LONG)),
     ]
 )
-# A row for a topic table; `source`, `queue_id`, `queue_offset` say where its body is.
+# A row for a topic table; `source` and the place say where its body is.
 PLACEMENTS: Final = pa.schema(
     [
         ("topic", _TEXT),
@@ -219,7 +210,7 @@ COMMAND_RESULTS: Final = pa.schema([("admin_offset", _LONG), ("result", _TEXT)])
 
 @dataclass(frozen=True)
 class Parameters:
-    """The parameters of the rules in force at an epoch; recorded in its plan. Units: ms."""
+    """The parameters of the rules in force at an epoch; its plan records them. Units: ms."""
 
     transaction_timeout_ms: int = 6_000
     check_interval_ms: int = 30_000
@@ -269,7 +260,7 @@ class Change:
 
 @dataclass(frozen=True)
 class Inputs:
-    """What an epoch lands, and what it had to look up of earlier epochs."""
+    """What an epoch lands, and the rows of earlier epochs that it looked up."""
 
     halves: pa.Table = field(default_factory=NEW_HALVES.empty_table)
     operations: pa.Table = field(default_factory=OPERATIONS.empty_table)
@@ -281,7 +272,7 @@ class Inputs:
 
 @dataclass(frozen=True)
 class Instants:
-    """T of the epoch, and what is known of each queue (frame QUEUES)."""
+    """`epoch_at`, and how far each queue is known (frame QUEUES)."""
 
     epoch_at: int
     queues: pa.Table = field(default_factory=QUEUES.empty_table)
@@ -291,7 +282,7 @@ class Instants:
 class Decision:
     """All that an epoch decides, as frames.
 
-    `state` is what holds after it and `changes` what it changed, by the frame's name in State;
+    `state`: what holds after it; `changes`: what it changed, by the frame's name in State.
     `timing.record_attempts` adds the attempts to ask to both.
     """
 

@@ -31,9 +31,9 @@ from examples.demo_news import changes
 from examples.demo_programs import ROOT, DemoError, Program, Programs, Stop, StopError
 from examples.demo_screen import Screen
 from examples.demo_sources import FORGETFUL_GROUP, ORDER_GROUP, Sources
-from pipelines.broker import Broker, BrokerError
-from pipelines.java import JavaError
-from storage.jars import JarError
+from pipelines.jvm.jars import JarError
+from pipelines.jvm.java import JavaError
+from pipelines.local_broker.broker import Broker, BrokerError
 from txlake import protocol
 
 _INTRODUCTION = """\

@@ -11,7 +11,7 @@ from shlex import quote
 
 from examples.demo_programs import ROOT, DemoError
 from storage.errors import LakeLockedError
-from storage.lock import LakeLock
+from storage.lake.lock import LakeLock
 
 _MARK = ".made-by-txlake-demo"
 # Short times, so that 15 checks take seconds and not minutes.

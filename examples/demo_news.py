@@ -6,7 +6,7 @@ from examples.demo_agreement import CHECK_MAX, REMINDER_MS, Seen
 
 
 def counted(count: int, singular: str) -> str:
-    """Say how many, in the right number."""
+    """Returns the count with its noun, singular or plural."""
     return f"{count} {singular}" if count == 1 else f"{count} {singular}s"
 
 
@@ -35,7 +35,7 @@ def milestones(before: Seen, now: Seen) -> list[str]:
 
 
 def changes(before: Seen, now: Seen) -> str:
-    """Say in one line which counts are others than at the look before; empty when none is."""
+    """Returns in one line the counts that changed since the last look; empty if none did."""
     return ", ".join(
         new for old, new in zip(_counts(before), _counts(now), strict=True) if new != old
     )

@@ -14,7 +14,7 @@ from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 
 from examples.demo_agreement import Seen
 from examples.order_service import REMINDED_ITEM, REMINDERS_TOPIC, TOPIC
-from storage.lake import Lake
+from storage.lake.lake import Lake
 
 ORDER_GROUP, FORGETFUL_GROUP = "order-service", "forgetful-service"
 GIVEN_UP_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"

@@ -1,1 +1,1 @@
-"""Wire the jobs and the command line: nothing here decides, nothing here stores."""
+"""The jobs and the command line. Here parts are wired; `checker` decides, `storage` stores."""

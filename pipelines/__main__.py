@@ -1,5 +1,5 @@
 """`python -m pipelines` is `txlake`."""
 
-from pipelines.cli import main
+from pipelines.cli.main import main
 
 main(prog_name="txlake")

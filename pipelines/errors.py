@@ -1,11 +1,13 @@
-"""Why the job stops, or does not start. Each is one sentence with both values and what to do.
+"""Why the job stops or does not start: one sentence each, with both values and what to do.
 
 JobError
 |-- StartError        something is not as the job needs it; nothing was changed
-|-- LostInputError    Kafka no longer has what was not landed: it says what is lost
-|-- ClockError        T and the broker's clock differ too much
+|-- LostInputError    Kafka no longer has records that were not landed; the text names them
+|-- ClockError        this machine's clock and the broker's differ too much
 |-- StorageError      the lake or the checkpoint cannot be written
 `-- KafkaAwayError    Kafka cannot be reached; the driver tries again
+
+OperatorError         what an operator asked for is missing, or is refused
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ class StartError(JobError):
 
 
 class LostInputError(JobError):
-    """Records that were not landed are gone, or the log is not the one that was read."""
+    """Records are gone before they were landed, or the log is another than the lake's."""
 
 
 class ClockError(JobError):
@@ -33,3 +35,7 @@ class StorageError(JobError):
 
 class KafkaAwayError(JobError):
     """Kafka does not answer."""
+
+
+class OperatorError(Exception):
+    """What an operator asked for is missing, or is refused."""

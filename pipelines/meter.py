@@ -1,4 +1,4 @@
-"""Show how far something is: a bar with its end on a terminal, a line every 10 s elsewhere."""
+"""How far a command is: a bar with its end on a terminal, a line every 10 s elsewhere."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _LINE_EVERY_S = 10.0
 
 
 class Meter:
-    """Tell people how many of how many are done; call it with both.
+    """A count of how many of how many are done; call it with both.
 
-    Input: what is done, and what of; `stream`: where it is shown, by default stderr.
+    Input: what is done, and its unit; `stream`: where it is shown, by default stderr.
     """
 
     def __init__(self, what: str, unit: str, stream: TextIO | None = None) -> None:
@@ -59,7 +59,7 @@ class Meter:
             self._progress.stop()
 
     def __call__(self, done: int, total: int) -> None:
-        """Tell that so many of so many are done."""
+        """Shows that so many of so many are done."""
         if self._progress is not None:
             self._progress.update(self._task, completed=done, total=total)
             return

@@ -1,4 +1,4 @@
-"""Print rows for people: a table on a terminal, plain aligned text everywhere else."""
+"""Rows printed for people: a table on a terminal, plain aligned text everywhere else."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import click
 
 
 def print_rows(headings: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-    """Print rows under their headings; None is left empty."""
+    """Prints rows under their headings; None as an empty cell."""
     texts = [["" if cell is None else str(cell) for cell in row] for row in rows]
     if sys.stdout.isatty():
         from rich import box
@@ -32,5 +32,5 @@ def print_rows(headings: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
 
 
 def print_json(value: Any) -> None:
-    """Print plain values as JSON."""
+    """Prints plain values as JSON."""
     click.echo(json.dumps(value, indent=2, ensure_ascii=False))

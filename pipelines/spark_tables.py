@@ -1,4 +1,4 @@
-"""Read a lake with Spark: its tables as views, one topic as a frame or as a stream.
+"""A lake read with Spark: its tables as views, one topic as a frame or as a stream.
 
     from pipelines.spark_tables import create_views, open_spark
 
@@ -6,11 +6,11 @@
     create_views(spark, "/data/lake")
     spark.sql("SELECT outcome, cause, count(*) FROM outcomes GROUP BY ALL").show()
 
-All is read through delta-spark, nothing is written. A session of the caller's own will do, if it
+delta-spark reads everything, and nothing is written. The caller can bring another session, if it
 has Delta's jars, extension and catalog.
 
-A row of a topic table is final when it is there: of an epoch that is not committed yet it is early,
-never wrong (PROTOCOL.md, Tables).
+A row of a topic table is final. A row of an epoch that is not committed yet is right, only early
+(PROTOCOL.md "Tables").
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from pipelines.session import start_session
+from pipelines.jvm.session import start_session
 from storage.errors import LakeError
-from storage.lake import Lake
-from storage.schemas import TABLES, TOPIC, spark_schema
-from storage.whole import require_recorded
+from storage.lake.lake import Lake
+from storage.lake.whole import require_recorded
+from storage.schemas import TABLES, TOPIC
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -32,7 +32,7 @@ _MESSAGES = "messages"
 
 
 def open_spark(app_name: str = "txlake reader") -> SparkSession:
-    """Return a Spark session in this process for reading lakes, with the locked jars.
+    """Returns a Spark session in this process for reading lakes, with the locked jars.
 
     A notebook shows its frames as tables. Errors: JavaError, JarError.
     """
@@ -42,14 +42,17 @@ def open_spark(app_name: str = "txlake reader") -> SparkSession:
 
 
 def create_views(spark: SparkSession, path: str, prefix: str = "") -> int:
-    """Make a temporary view of each table of a lake, as of its newest committed epoch.
+    """Makes a temporary view of each table of a lake, as of its newest committed epoch.
 
     Beside the tables of PROTOCOL.md there is `messages`: all topic tables in one, each row with its
-    `topic`. Call it again to see what came since.
+    `topic`. A second call shows what came since.
 
-    Input: `prefix` stands before each name. Output: the epoch.
-    Errors: LakeError in one sentence, where there is no lake, or none that can be read.
+    Input: `prefix` stands before each name.
+    Output: the epoch.
+    Errors: LakeError in one sentence, if there is no lake that can be read.
     """
+    from pyspark.sql.pandas.types import from_arrow_schema
+
     lake = _lake(path)
     progress = require_recorded(lake)
     if progress.last is None:
@@ -65,17 +68,17 @@ def create_views(spark: SparkSession, path: str, prefix: str = "") -> int:
         f"SELECT {_literal(topic)} AS topic, * FROM {_source(lake, table)} WHERE epoch <= {epoch}"
         for topic, table in _topics(lake).items()
     ]
-    empty = spark.createDataFrame([], spark_schema(TOPIC)).selectExpr("'' AS topic", "*")
+    empty = spark.createDataFrame([], from_arrow_schema(TOPIC)).selectExpr("'' AS topic", "*")
     found = spark.sql(" UNION ALL ".join(messages)) if messages else empty
     found.createOrReplaceTempView(prefix + _MESSAGES)
     return epoch
 
 
 def read_topic(spark: SparkSession, path: str, topic: str) -> DataFrame:
-    """Return the messages of a real topic that are there now.
+    """Returns the messages of a real topic that are there now.
 
-    Output: TOPIC of PROTOCOL.md ("Tables"); sort by `queue_id`, `queue_offset` for their order.
-    Errors: LakeError for a lake that cannot be read, or a topic that it does not have.
+    Output: TOPIC of PROTOCOL.md "Tables"; sort by `queue_id`, `queue_offset` for their order.
+    Errors: LakeError if the lake cannot be read, or lacks the topic.
     """
     lake = _lake(path)
     return _rows(spark, lake, _topic_table(lake, topic))
@@ -88,15 +91,15 @@ def read_topic_stream(
     starting_offsets: Mapping[int, int] | None = None,
     **options: str | int,
 ) -> DataFrame:
-    """Return a stream of the messages of a real topic: all that are there, then each new one, once.
+    """Returns a stream of a real topic's messages: those that are there, then each new one, once.
 
-    Merges of the table's files and their clean-up are not seen. A micro-batch has no order of its
-    own, and may have a part of an epoch.
+    Merges of the table's files and their clean-up stay hidden. A micro-batch has no order of its
+    own, and can have a part of an epoch.
 
-    A stream that is stopped goes on from its own checkpoint. It may be away for
+    A stream that was stopped goes on from its own checkpoint. It can be away for
     `maintenance.stream_retention_ms`; after that it fails (DELTA_MISSING_FILES_UNEXPECTED_VERSION,
-    or a file that is not there). Then give it a new checkpoint, and say where it stood by
-    `starting_offsets`, from what its sink has.
+    or a missing file). Then give it a new checkpoint, and `starting_offsets` from what its sink
+    has.
 
     Input: `starting_offsets`: of each queue the next offset that is wanted, as Kafka's
     startingOffsets; a queue without one begins at its first message. `options`: those of
@@ -121,7 +124,7 @@ def _lake(path: str) -> Lake:
 
 
 def _topics(lake: Lake) -> dict[str, str]:
-    """Return the table of each real topic, by name."""
+    """Returns the table of each real topic, by name."""
     rows = lake.read("catalog", ["topic", "table_id"]).to_pylist()
     return {row["topic"]: f"topics/{row['table_id']}" for row in rows}
 

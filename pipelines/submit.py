@@ -1,4 +1,4 @@
-"""What spark-submit runs.
+"""The program that spark-submit runs.
 
 `spark-submit ... pipelines/submit.py --conf FILE` is `txlake run --conf FILE`; with `replay` or
 `backfill` first it is that command.
@@ -6,7 +6,7 @@
 
 import sys
 
-from pipelines.cli import main
+from pipelines.cli.main import main
 
 if __name__ == "__main__":
     arguments = sys.argv[1:]

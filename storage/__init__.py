@@ -1,1 +1,1 @@
-"""Store: tables, the epoch protocol, reads by bounds, and the lock of the jars."""
+"""Store: what the tables are, how Kafka records become rows, and how rows become commits."""

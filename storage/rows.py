@@ -11,21 +11,21 @@ _MS = pa.timestamp("ms", tz="UTC")
 
 
 def instant(ms: int) -> dt.datetime:
-    """Return an instant in ms as a UTC datetime."""
+    """Returns an instant in ms as a UTC datetime."""
     return dt.datetime.fromtimestamp(ms // 1000, dt.timezone.utc) + dt.timedelta(
         milliseconds=ms % 1000
     )
 
 
 def milliseconds(at: dt.datetime) -> int:
-    """Return a UTC datetime in ms."""
+    """Returns a UTC datetime in ms."""
     return (at - dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)) // dt.timedelta(milliseconds=1)
 
 
 def to_rows(frame: pa.Table, schema: pa.Schema, **values: Any) -> pa.Table:
-    """Return a frame as rows of `schema`; `values` fill columns that are equal in all rows.
+    """Returns a frame as rows of `schema`; `values` fill columns that are equal in all rows.
 
-    Units: an int64 in a timestamp's place is ms. A column that neither has is null.
+    Units: an int64 in a timestamp's place is ms. A column that is in neither is null.
     """
     columns = []
     for wanted in schema:
@@ -43,7 +43,7 @@ def to_rows(frame: pa.Table, schema: pa.Schema, **values: Any) -> pa.Table:
 
 
 def to_frame(rows: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Return table rows as a frame of `schema`: its columns only, instants in ms."""
+    """Returns table rows as a frame of `schema`: its columns only, instants in ms."""
     columns = []
     for wanted in schema:
         column = rows[wanted.name]

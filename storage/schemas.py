@@ -1,20 +1,19 @@
-"""Every table's schema, in Arrow terms, and what its rows mean.
+"""Every table's schema, in Arrow terms, and the place of a row as one number.
 
 Names and types are an interface: notebooks and other readers use them. Instants are UTC
-microseconds at rest and end in `_at`; spans say their unit. Spark reads the same schemas through
-`spark_schema`.
+microseconds at rest and end in `_at`; spans say their unit.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
-
-if TYPE_CHECKING:
-    from pyspark.sql.types import StructType
+import pyarrow.compute as pc
 
 FORMAT_VERSION: Final = 2
+_OFFSET_BITS = 44  # of a place as one number: the queue stands above them
 
 _INT, _LONG, _TEXT, _BYTES, _BOOL = pa.int32(), pa.int64(), pa.string(), pa.binary(), pa.bool_()
 _INSTANT = pa.timestamp("us", tz="UTC")
@@ -269,11 +268,21 @@ TABLES: Final = {
 }
 
 
-def spark_schema(schema: pa.Schema) -> StructType:
-    """Return a table's schema in Spark's terms.
+def places(rows: pa.Table | pa.RecordBatch, offset: str = "queue_offset") -> Any:
+    """Returns the place of each row as one number; -1 if it has no offset.
 
-    Errors: TypeError from pyspark for an Arrow type that Spark has no name for.
+    Kafka's offsets stay far below 2^44 and partitions below 2^19. An operation can name any number
+    as an offset: one beyond 2^44 gives -1, too.
     """
-    from pyspark.sql.pandas.types import from_arrow_schema
+    queues, offsets = (
+        pc.fill_null(rows[name], -1).to_numpy().astype(np.int64, copy=False)
+        for name in ("queue_id", offset)
+    )
+    numbers = place(queues, offsets)
+    numbers[(offsets >> _OFFSET_BITS) != 0] = -1
+    return numbers
 
-    return from_arrow_schema(schema)
+
+def place(queue_id: Any, queue_offset: Any) -> Any:
+    """Returns a queue and an offset in it as one number; of arrays of both, an array."""
+    return (queue_id << _OFFSET_BITS) | queue_offset

@@ -6,7 +6,7 @@ from bench.check_records import check_records
 from bench.figure import Figure, percentile, summary
 from bench.load import run_load
 from bench.workbench import Workbench
-from storage.lake import Lake
+from storage.lake.lake import Lake
 
 _UNANSWERED = 0.05
 

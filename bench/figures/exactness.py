@@ -6,11 +6,11 @@ import json
 import shutil
 import statistics
 
-from bench.chaos_processes import Process
 from bench.figure import Figure
 from bench.figures.drain import Drained, drained
 from bench.job_process import BenchError
 from bench.workbench import Workbench
+from tests.support.processes import Process
 
 _TIMEOUT_S = 1_800.0
 

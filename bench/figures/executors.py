@@ -11,8 +11,8 @@ from bench.epoch_turns import HERE, Worker
 from bench.figure import Figure, Plot
 from bench.usage import processor_s
 from bench.workbench import Workbench
-from pipelines.cluster import cluster_conf
-from tests.cluster import Cluster
+from pipelines.jvm.cluster import cluster_conf
+from tests.support.cluster import Cluster
 
 _BODY_BYTES, _UNANSWERED = 256, 0.01
 _WARM_UP_ROUNDS = 5  # each executor's JVM compiles for itself

@@ -11,8 +11,8 @@ from bench.load import run_load
 from bench.readable import readable_at, topic_table
 from bench.sample_data import TOPIC
 from bench.workbench import Workbench
-from checker.sql import run
-from storage.lake import Lake
+from checker.match.sql import run
+from storage.lake.lake import Lake
 from storage.schemas import PUT
 
 _OVER_THE_TRIGGER_S = 3.0

@@ -12,9 +12,9 @@ from bench.figure import Figure
 from bench.figures.drain import drained
 from bench.sample_data import Mix
 from bench.workbench import Workbench
-from storage.lake import Lake
-from storage.maintenance import Maintenance
-from tests.rig import tables_of
+from storage.lake.lake import Lake
+from storage.upkeep.maintenance import Maintenance
+from tests.support.rig import tables_of
 
 
 def measure(bench: Workbench) -> list[Figure]:

@@ -28,7 +28,7 @@ from bench.peer import java_program, sides, turns
 from bench.peer.rocketmq import BROKER_JAVA, CLIENT_JAVA
 from bench.sample_data import Mix
 from bench.sizes import SMALL, Size
-from storage.jars import JarError
+from pipelines.jvm.jars import JarError
 
 _ROOT = Path(__file__).parents[2]
 _CORES = 2
@@ -132,7 +132,7 @@ def main() -> None:
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     into = options.report or _ROOT / "docs" / "benchmarks" / "peer"
-    report.write(written, into)
+    report.write(written, into, options.report or _ROOT / "build" / "benchmarks" / "peer")
     say(f"the report is in {into}")
     sys.exit(1 if written.failed else 0)
 

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from bench.job_process import BenchError
-from pipelines.java import java_binary
-from storage import ivy
-from storage.jars import Jar
+from pipelines.jvm import ivy
+from pipelines.jvm.jars import Jar
+from pipelines.jvm.java import java_binary
 
 if sys.version_info >= (3, 11):
     import tomllib

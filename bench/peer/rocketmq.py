@@ -10,10 +10,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from bench.chaos_processes import Process
 from bench.job_process import BenchError
-from pipelines import ports
-from pipelines.broker import HOST
+from pipelines.local_broker import ports
+from pipelines.local_broker.broker import HOST
+from tests.support.processes import Process
 
 CLUSTER, BROKER = "bench-peer", "broker-a"
 BROKER_JAVA = ("-Xms1g", "-Xmx1g", "-XX:+UseG1GC")  # the collector of RocketMQ's own script

@@ -1,11 +1,11 @@
-"""Become a Java program: `python -m bench.peer.run_java ARGUMENTS`, for bench.chaos_processes."""
+"""Become a Java program: `python -m bench.peer.run_java ARGUMENTS`, for tests.support.processes."""
 
 from __future__ import annotations
 
 import os
 import sys
 
-from pipelines.java import java_binary
+from pipelines.jvm.java import java_binary
 
 
 def main() -> None:

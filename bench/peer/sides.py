@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.bodies import RANDOM
-from bench.chaos_processes import Process
 from bench.counter_file import CounterFile
 from bench.figure import summary
 from bench.figures.sustained import UNDER_LOAD, sustained_rate
@@ -22,7 +21,8 @@ from bench.sample_data import Mix
 from bench.sizes import Size
 from bench.usage import processor_s
 from bench.workbench import QUEUES, Workbench
-from pipelines.broker import Broker
+from pipelines.local_broker.broker import Broker
+from tests.support.processes import Process
 
 THREADS = 32
 TOPIC = "orders"

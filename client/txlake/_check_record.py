@@ -1,4 +1,4 @@
-"""Read a record of a check topic."""
+"""The records of a check topic."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from txlake.listener import CheckedMessage
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A check and the producer group it asks."""
+    """A check, and the producer group that it asks."""
 
     producer_group: str
     message: CheckedMessage
 
 
 def read_check(record: Message) -> Check | None:
-    """Returns a check, or None for a record that is none.
+    """Returns a record's check; None if the record cannot be read as one.
 
-    Source: PROTOCOL.md, the check topic.
+    Source: PROTOCOL.md "The check".
     """
     values = _texts(record)
     offsets = values.get(protocol.HALF_QUEUE_OFFSET, "")
@@ -59,7 +59,7 @@ def read_check(record: Message) -> Check | None:
 def _texts(record: Message) -> dict[str, str]:
     """Returns the headers that are text; of a name that stands twice the first header counts."""
     first: dict[str, bytes | None] = {}
-    headers: Any = record.headers() or []  # a list, which the client's annotation leaves open
+    headers: Any = record.headers() or []  # a list; the client's annotation leaves that open
     for name, value in headers:
         first.setdefault(name, value)
     texts = {}

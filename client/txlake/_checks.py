@@ -1,8 +1,8 @@
-"""Answer the checks of a producer group: how did this local transaction end?
+"""The answers to a producer group's checks: how did this local transaction end?
 
-One thread reads the group's check topic, a bounded number of threads ask the listener. Offsets
-are committed only when the answer is in Kafka (or could not be sent and will be asked again), so
-a check that a dying producer took is asked of the next one.
+One thread reads the group's check topic. A bounded number of threads ask the listener. A check's
+offset is committed when its answer is in Kafka, or could not be sent: then the job asks again. So
+when a producer dies, the next one gets the checks that it had taken and not answered.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ RUNNING_REMARK = "the local transaction still runs"
 
 
 class CheckAnswerer:
-    """Read checks, ask the listener, send the answers as operations."""
+    """A reader of checks: it asks the listener, and sends the answers as operations."""
 
     def __init__(
         self,
@@ -55,12 +55,12 @@ class CheckAnswerer:
         self._batch_bytes_max = protocol.batch_bytes_max(options.message_bytes_max)
         self._done = Watermarks()
         self._is_closing = threading.Event()
-        # Bounds what is taken and not answered: a listener that hangs stops the reading.
+        # Bounds what was taken and not answered: when a listener hangs, reading stops.
         self._slots = threading.BoundedSemaphore(options.check_threads)
         self._questions: queue.SimpleQueue[tuple[Message, CheckedMessage] | None] = (
             queue.SimpleQueue()
         )
-        # Not a ThreadPoolExecutor: it waits for its threads at exit, a hanging listener too.
+        # A ThreadPoolExecutor would wait at exit for its threads, and so for a listener that hangs.
         self._workers = [
             threading.Thread(target=self._answer, name=f"txlake-check-{number}", daemon=True)
             for number in range(options.check_threads)
@@ -70,9 +70,9 @@ class CheckAnswerer:
             thread.start()
 
     def close(self, deadline: float) -> None:
-        """Stop reading, let running answers end until the deadline (monotonic s).
+        """Stops reading, and waits for running answers until the deadline (monotonic s).
 
-        What was not answered is left to the group's other producers.
+        The group's other producers get the checks that were not answered.
         """
         self._is_closing.set()
         for _ in self._workers:
@@ -113,7 +113,7 @@ class CheckAnswerer:
             consumer.close()
 
     def _has_topic(self) -> bool:
-        """Make the check topic when it is missing; say whether it is there."""
+        """Returns whether the check topic is there; asks Kafka to make it if not."""
         admin = AdminClient(self._settings, logger=log)
         try:
             if self._topic in admin.list_topics(timeout=_RETRY_S * 5).topics:
@@ -127,7 +127,7 @@ class CheckAnswerer:
                 },
             )
             admin.create_topics([new])[self._topic].result(timeout=_RETRY_S * 5)
-        except Exception as error:  # two producers may make it at once; a broker may be away
+        except Exception as error:  # two producers can make it at once; a broker can be away
             log.info("%s is not there yet: %s", self._topic, error)
         return False
 
@@ -194,7 +194,7 @@ class CheckAnswerer:
             else:
                 consumer.commit(offsets=offsets, asynchronous=True)
         except KafkaException as error:
-            log.info("%s: offsets were not committed, checks may come again: %s",
+            log.info("%s: offsets were not committed, checks can come again: %s",
                      self._topic, error)  # fmt: skip
 
     def _revoked(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:

@@ -1,8 +1,9 @@
 """How far each consumer group is, and who may say so.
 
-Every write is a compare-and-set: it appends to the very version that was read, or fails and is
-decided again. A queue's newest row holds: the largest generation, then the latest commit. Only
-the SDK (delta-rs) writes this table; whoever finds too many files writes it anew in one file.
+Every write is a compare-and-set: it appends to the very version that was read, or it fails and is
+decided again. Of a queue's rows the newest holds: the one of the largest generation, and of these
+the latest commit. Only the SDK (delta-rs) writes this table. A consumer that finds too many files
+writes the newest rows into one.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ SCHEMA = pa.schema([
     ("queue_offset", pa.int64()), ("generation", pa.int64()), ("owner", pa.string()),
     ("committed_at", pa.timestamp("us", tz="UTC")),
 ])  # fmt: skip
-# Its log is cleaned at each checkpoint, so that a consumer of many months stays as fast.
+# The log is cleaned at each checkpoint: a consumer that runs for months stays as fast.
 _CONFIGURATION: dict[str, str | None] = {
     "delta.checkpointInterval": "50",
     "delta.logRetentionDuration": "interval 10 minutes",
@@ -45,7 +46,7 @@ Key = tuple[str, str, int]
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """One row: where a group stands in a queue. `queue_offset` None: nothing read yet."""
+    """One row: where a group is in a queue. `queue_offset` None: it has read nothing yet."""
 
     consumer_group: str
     topic: str
@@ -57,22 +58,22 @@ class Commit:
 
     @property
     def key(self) -> Key:
-        """Return what a row speaks about."""
+        """Returns the group and queue that the row is about."""
         return self.consumer_group, self.topic, self.queue_id
 
     def is_newer_than(self, other: Commit | None) -> bool:
-        """Return whether this row replaces the other."""
+        """Returns whether this row replaces the other."""
         if other is None:
             return True
         return (self.generation, self.committed_at) > (other.generation, other.committed_at)
 
 
-# Looks at the newest rows and gives the rows to append; raises what forbids them.
+# Returns the rows to append, given the newest rows and the time; raises the error that forbids it.
 Decide = Callable[[Mapping[Key, Commit], datetime], Iterable[Commit]]
 
 
 class ConsumerOffsets:
-    """Read and write the table `consumer_offsets` of a lake."""
+    """The table `consumer_offsets` of a lake."""
 
     def __init__(
         self, uri: str, storage_options: Mapping[str, str] | None = None, lake_id: str = ""
@@ -84,7 +85,7 @@ class ConsumerOffsets:
         self._newest: dict[Key, Commit] = {}
 
     def newest(self) -> Mapping[Key, Commit]:
-        """Read the newest row of every key. Errors: LakeError."""
+        """Returns the newest row of every key. Errors: LakeError."""
         with told(self._files.uri):
             for attempt in range(_LOOKS_MAX - 1):
                 try:
@@ -96,7 +97,7 @@ class ConsumerOffsets:
             return self._newest
 
     def write(self, decide: Decide) -> list[Commit]:
-        """Append what `decide` gives for the newest rows; decide again when another was faster.
+        """Appends what `decide` returns for the newest rows; decides again when another was faster.
 
         Errors: those of `decide`; ConsumerError when others were faster every time.
         """
@@ -113,7 +114,7 @@ class ConsumerOffsets:
                 continue
             self._compact()
             return rows
-        raise ConsumerError(f"{self._files.uri}: {_TRIES_MAX} commits lost to other consumers")
+        raise ConsumerError(f"{self._files.uri}: other consumers were faster {_TRIES_MAX} times")
 
     def _refresh(self, is_afresh: bool) -> None:
         self._files.refresh(is_afresh)
@@ -130,7 +131,7 @@ class ConsumerOffsets:
         self._read = set(self._files.files)
 
     def _check_owner(self) -> None:
-        """Check that the table is of this lake; one that does not say may have been copied here."""
+        """Checks that the table is this lake's; one that names no lake was perhaps copied here."""
         owner = owner_of(self._files)
         if self._lake_id and owner not in ("", self._lake_id):
             lake, table = split(self._files.uri)
@@ -159,7 +160,7 @@ class ConsumerOffsets:
         )  # fmt: skip
 
     def _compact(self) -> None:
-        """Write the newest rows as one file, if nobody writes meanwhile."""
+        """Writes the newest rows as one file, if nobody writes meanwhile."""
         if len(self._files.files) < _FILES_MAX:
             return
         newest = self.newest()
@@ -174,7 +175,7 @@ class ConsumerOffsets:
 
 
 def _later(row: Commit, before: Commit | None) -> Commit:
-    """Keep commits of one generation in order although the clock may stand or step back."""
+    """Returns a row that is later than the one before, though the clock stands or steps back."""
     if before is None or row.committed_at > before.committed_at:
         return row
     return replace(row, committed_at=before.committed_at + timedelta(microseconds=1))

@@ -1,8 +1,8 @@
-"""A Delta table as a list of Parquet files: what a reader needs that reads little and often.
+"""A Delta table as a list of Parquet files, for readers that read little and often.
 
-A handle is kept and brought up to date (about 1 ms when nothing is new); the log's statistics
-say which files are worth opening. Only plain tables are read: no deletion vectors, no column
-mapping; the lake has none.
+The handle is kept and brought up to date, which takes about 1 ms when nothing is new. The log's
+statistics say which files are worth opening. Only plain tables are read: the lake's tables have
+neither deletion vectors nor column mapping.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from deltalake.fs import DeltaStorageHandler
 
 from txlake.errors import LakeError
 
-# A file that VACUUM or OPTIMIZE took away while it was read, or a log cut short by its clean-up.
+# What is raised when VACUUM takes a file away while it is read, or a clean-up cuts the log short.
 STALE_SNAPSHOT = (DeltaError, OSError, pa.ArrowException, UnicodeDecodeError)
 _VERSION_DIGITS = 20  # of a log file's name
 
 
 @contextmanager
 def told(uri: str) -> Iterator[None]:
-    """Turn what is wrong with a table, and stays so, into one sentence. Errors: LakeError."""
+    """Turns what is wrong with a table, and stays so, into one sentence. Errors: LakeError."""
     try:
         yield
     except STALE_SNAPSHOT as error:
@@ -43,7 +43,7 @@ def told(uri: str) -> Iterator[None]:
 
 
 def split(uri: str) -> tuple[str, str]:
-    """Return the lake that a table is in, and the table's name there."""
+    """Returns the lake that a table is in, and the table's name there."""
     folder, _, name = uri.rpartition("/")
     if folder.endswith("/topics"):
         return folder.removesuffix("/topics"), f"topics/{name}"
@@ -51,13 +51,13 @@ def split(uri: str) -> tuple[str, str]:
 
 
 def first_line(error: BaseException) -> str:
-    """Return what an error says first: others' errors have many lines."""
+    """Returns the first line of an error: errors of other libraries have many."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
 
 
 @dataclass(frozen=True, slots=True)
 class TableFile:
-    """One file of a table: how large, and between which values its columns lie."""
+    """One file of a table: its size, and the least and greatest values of its columns."""
 
     path: str
     size_bytes: int
@@ -67,7 +67,7 @@ class TableFile:
 
 
 class DeltaFiles:
-    """Keep one table's newest snapshot."""
+    """One table's newest snapshot."""
 
     def __init__(
         self, uri: str, storage_options: Mapping[str, str] | None, statistics: Sequence[str] = ()
@@ -82,25 +82,26 @@ class DeltaFiles:
 
     @property
     def table(self) -> DeltaTable:
-        """Return the handle of the snapshot. Errors: LakeError before the table exists."""
+        """Returns the handle of the snapshot. Errors: LakeError before the table exists."""
         if self._table is None:
-            raise LakeError(f"{self.uri}: no table is there")
+            raise LakeError(f"{self.uri}: there is no table")
         return self._table
 
     @property
     def exists(self) -> bool:
-        """Return whether the table was there at the last refresh."""
+        """Returns whether the table was there at the last refresh."""
         return self._table is not None
 
     @property
     def files(self) -> dict[str, TableFile]:
-        """Return the snapshot's files by path."""
+        """Returns the snapshot's files by path."""
         return self._files
 
     def refresh(self, is_afresh: bool = False) -> bool:
-        """Take the newest snapshot; say whether it is another. A missing table has no files.
+        """Takes the newest snapshot. Output: whether it is another. A missing table has no files.
 
-        `is_afresh` reads the log from its last checkpoint instead of from where we stand.
+        `is_afresh`: the log is read from its last checkpoint, and not from the version that was
+        read before.
         """
         if is_afresh:
             self._table, self._version_seen = None, -1
@@ -127,10 +128,10 @@ class DeltaFiles:
         return True
 
     def _is_newest(self, version: int) -> bool:
-        """Return whether the log has nothing newer, if that can be said without listing it.
+        """Returns whether the log surely has nothing newer; False when only listing it would tell.
 
-        Listing takes 0.6 us an entry on a local disk, and a topic's log has those of a week. Where
-        a clean-up has deleted the entry we stand at, the next one may be gone, too.
+        Listing takes 0.6 us an entry on a local disk, and a topic's log has those of a week. When
+        a clean-up has deleted the entry of this version, the next one can be gone, too.
         """
         if version != self._version_seen or not self._is_local():
             return False
@@ -139,10 +140,10 @@ class DeltaFiles:
         return here.exists() and not after.exists()
 
     def _open(self) -> DeltaTable:
-        """Open the table.
+        """Returns the table, opened.
 
-        delta-rs panics over some damaged checkpoints, and prints that; Arrow finds the same damage
-        and prints nothing, so it looks first.
+        delta-rs panics over some damaged checkpoints, and prints that. Arrow finds the same damage
+        and prints nothing, so Arrow looks first.
         """
         if self._is_local():
             found = sorted((Path(self.uri) / "_delta_log").glob("*.checkpoint*.parquet"))
@@ -157,7 +158,7 @@ class DeltaFiles:
             raise DeltaError(f"its log cannot be read: {first_line(error)}") from None
 
     def missing_file(self) -> str | None:
-        """Name a file of the snapshot that is not there, or has another size. Local files only."""
+        """Returns a local file of the snapshot that is gone or has another size, or None."""
         if not self._is_local():
             return None
         found = self._filesystem().get_file_info(list(self._files))
@@ -167,9 +168,9 @@ class DeltaFiles:
         return None
 
     def dataset(self, paths: Iterable[str]) -> ds.Dataset:
-        """Make a dataset of some of the snapshot's files.
+        """Returns a dataset of some of the snapshot's files.
 
-        Errors: those in STALE_SNAPSHOT when a file is gone: refresh afresh and try again.
+        Errors: those in STALE_SNAPSHOT when a file is gone: refresh with `is_afresh`, try again.
         """
         filesystem = self._filesystem()
         parquet = ds.ParquetFileFormat()

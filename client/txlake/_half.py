@@ -15,14 +15,14 @@ from txlake.protocol import Headers
 
 _WIRE = (protocol.TXV, protocol.WIRE_VERSION.encode())
 
-# So many half messages in a row go to one half queue: their ends fit one operation record.
+# So many halves in a row go to one half queue: their ends fit into one operation.
 _STICKY_RUN = 16
-# Asking the sender, which remembers for longer, takes two looks at the clock.
+# The sender remembers the number for longer, but asking it reads the clock twice.
 _KNOWN_FOR_S = 1.0
 
 
 def group_headers(producer_group: str) -> Headers:
-    """Write the headers that every half of a group begins with."""
+    """Returns the headers with which every half of a group begins."""
     return [(protocol.TRAN_MSG, b"true"), (protocol.PGROUP, producer_group.encode())]
 
 
@@ -33,9 +33,9 @@ def message_headers(
     now_ms: int,
     place: tuple[int, int] | None = None,
 ) -> Headers:
-    """Write a half's headers in the order of `protocol.HALF_HEADERS`, then the user's.
+    """Returns a half's headers in the order of `protocol.HALF_HEADERS`, then the user's.
 
-    `place` is (TRAN_SIZE, TRAN_SEQ) of one of several messages.
+    `place`: TRAN_SIZE and TRAN_SEQ; None for a half alone.
     Units: `now_ms` epoch ms, written as BORN_TIMESTAMP.
     """
     members: Headers = []
@@ -69,7 +69,7 @@ def checked_headers(
         _check_deliver_at(message, now_ms, options.deliver_at_max_ms)
     headers = message_headers(message, group, transaction_id, now_ms, place)
     body_bytes, bytes_max = len(message.body or b""), options.message_bytes_max
-    # A message's headers are counted only near the limit: together they are at most so large.
+    # A message's headers have at most PROPERTIES_BYTES_MAX: they are counted only near the limit.
     if body_bytes + protocol.PROPERTIES_BYTES_MAX > bytes_max:
         size = protocol.record_bytes(message.body, headers)
         if size > bytes_max:
@@ -81,7 +81,7 @@ def checked_headers(
 
 
 def _check_deliver_at(message: Message, now_ms: int, ahead_max_ms: int) -> None:
-    """Raises MessageError for a time that the job would cut short: it delivers at its limit."""
+    """Raises MessageError for a time beyond the job's limit: the job would deliver earlier."""
     said, ahead_ms = f"deliver_after_ms {message.deliver_after_ms}", message.deliver_after_ms
     if ahead_ms is None:
         ahead_ms = (message.deliver_at or 0) - now_ms
@@ -100,15 +100,15 @@ def _asked_headers(message: Message, now_ms: int) -> Headers:
 
 
 def asked_half_queue(topic: str, queue_id: int, half_queues: int) -> int:
-    """Choose the half queue of messages that ask for one real queue: always the same.
+    """Returns the half queue of the messages that ask for a real queue: always the same.
 
-    Source: PROTOCOL.md "Wire form": order holds within one half queue.
+    Source: PROTOCOL.md "Delivery": order holds within one half queue.
     """
     return zlib.crc32(f"{topic}/{queue_id}".encode()) % half_queues
 
 
 class HalfQueues:
-    """Choose the half queue of each transaction.
+    """The choice of a half queue for each transaction.
 
     Errors: UnknownTopicError, SendError, as `KafkaSender.partition_count`.
     """
@@ -118,10 +118,10 @@ class HalfQueues:
         self._half_topic = half_topic
         self._op_topic = op_topic
         self._sends = itertools.count()
-        self._known = (0, 0.0)  # how many, and until when (monotonic s) nobody is asked
+        self._known = (0, 0.0)  # the number of half queues, and until when it holds (monotonic s)
 
     def choose(self, message: Message) -> int:
-        """Keep messages for one real queue together, spread the others."""
+        """Returns a message's half queue: one for each real queue, and the others in turn."""
         half_queues, known_until = self._known
         if time.monotonic() >= known_until:
             half_queues = self._count()

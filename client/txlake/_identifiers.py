@@ -8,10 +8,10 @@ import secrets
 
 
 class TransactionIds:
-    """Make ids of 32 hex digits: 12 of time, 12 of this maker, 8 of a counter.
+    """A maker of ids of 32 hex digits: 12 of time, 12 of this maker, 8 of a counter.
 
-    Time comes first so that the statistics of table files prune by id. Unique across processes
-    and forks: a maker that finds itself in a forked child becomes another maker.
+    Time comes first so that the statistics of table files prune by id. Ids are unique across
+    processes and forks: in a forked child the maker becomes another maker.
     """
 
     def __init__(self) -> None:
@@ -24,7 +24,7 @@ class TransactionIds:
         self._process_id = os.getpid()
 
     def next(self, now_ms: int) -> str:
-        """Make the next id. Units: `now_ms` epoch ms."""
+        """Returns the next id. Units: `now_ms` epoch ms."""
         if os.getpid() != self._process_id:
             self._renew()
         made_at, prefix = self._prefix

@@ -1,4 +1,4 @@
-"""A Kafka producer with its own polling thread, as both kinds of producers use it."""
+"""A Kafka producer with a polling thread of its own; both kinds of producers use it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _POLL_S = 0.1
 
 
 def client_settings(bootstrap_servers: str, client: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Join the user's Kafka settings with the server list.
+    """Returns the user's Kafka settings with the server list.
 
     Errors: ValueError naming a setting that the SDK must own.
     """
@@ -36,19 +36,19 @@ def client_settings(bootstrap_servers: str, client: Mapping[str, Any] | None) ->
 
 
 class KafkaSender:
-    """Send records; call delivery reports, then `after_poll`, on a thread of its own."""
+    """A sender of records. A thread of its own calls delivery reports, then `after_poll`."""
 
     def __init__(
         self, settings: Mapping[str, Any], linger_ms: int, timeout_ms: int, message_bytes_max: int
     ) -> None:
         self._timeout_s = timeout_ms / 1000
-        # Any: the client's annotations do not take a list of (str, bytes), the client does.
+        # Any: the client takes a list of (str, bytes), its annotations do not.
         self._producer: Any = Producer(
             {
                 "linger.ms": linger_ms,
                 "delivery.timeout.ms": timeout_ms,
-                # For a batch that is full before its linger is over. Bytes: Kafka takes batches of
-                # 1 MiB by default. A record that is larger goes out alone.
+                # In bytes: by default Kafka takes batches of up to 1 MiB. A larger record goes out
+                # alone.
                 "batch.size": 1_000_000,
                 "message.max.bytes": batch_bytes_max(message_bytes_max),
                 "queue.buffering.max.messages": 500_000,
@@ -79,9 +79,9 @@ class KafkaSender:
         headers: Headers,
         report: DeliveryReport,
     ) -> None:
-        """Hand one record to Kafka's client; wait while its buffer is full.
+        """Hands one record to Kafka's client; waits while its buffer is full.
 
-        Errors: SendError when it cannot be taken, ClosedError after `close()`.
+        Errors: SendError when the client cannot take it, ClosedError after `close()`.
         """
         if self._is_closed:
             raise ClosedError("the producer is closed")
@@ -103,15 +103,15 @@ class KafkaSender:
                 raise SendError(f"{topic}: {error.args[0]}") from error
 
     def partition_count(self, topic: str) -> int:
-        """Tell how many partitions a topic has, at most a minute ago.
+        """Returns how many partitions a topic had, at most a minute ago.
 
-        Errors: UnknownTopicError; SendError when no broker answers and none ever did.
+        Errors: UnknownTopicError; SendError when no broker answers, and none did before.
         """
         count, read_at = self._partitions.get(topic, (0, 0.0))
         if count and time.monotonic() - read_at < _METADATA_AGE_MAX_S:
             return count
         try:
-            # Asked without a name: asking for a name may create the topic.
+            # All topics are asked for: a question about one name can create the topic.
             topics = self._producer.list_topics(timeout=_METADATA_TIMEOUT_S).topics
         except KafkaException as error:
             if count:
@@ -125,11 +125,11 @@ class KafkaSender:
         return count
 
     def flush(self, timeout_s: float) -> int:
-        """Wait until all records are reported; tell how many are not."""
+        """Waits until all records are reported. Output: how many are not."""
         return int(self._producer.flush(max(timeout_s, 0.0)))
 
     def close(self, timeout_s: float) -> None:
-        """Send what is buffered, give up on what does not go out in time, stop the thread."""
+        """Sends what is buffered, gives up what does not go out in time, and stops the thread."""
         if self._is_closed:
             return
         if self.flush(timeout_s):

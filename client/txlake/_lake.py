@@ -1,4 +1,4 @@
-"""Find one's way in a lake: its format, its topics and their tables."""
+"""A lake's own tables: its format, its topics and their tables."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from txlake._whole import WholeTables
 from txlake.errors import LakeError
 
 FORMAT_VERSION_MAX = 2  # the newest lake format this SDK reads
-_TELLING_FORMAT = 2  # from here on the epochs tell what each table holds
+_TELLING_FORMAT = 2  # from this one on the epochs tell what each table holds
 _TRIES = 5
 
 
@@ -26,10 +26,10 @@ class Topic:
 
 
 class Lake:
-    """Read a lake's own tables.
+    """A lake, as its own tables describe it.
 
-    Errors: LakeError, in one sentence, for a path without a lake, with a newer one, or with one
-    that is not whole.
+    Errors: LakeError, in one sentence, when the path has no lake, or one that is newer or not
+    whole.
     """
 
     def __init__(self, path: str, storage_options: Mapping[str, str] | None = None) -> None:
@@ -48,16 +48,16 @@ class Lake:
         self._topics: dict[str, Topic] = {}
 
     def uri(self, table: str) -> str:
-        """Name the place of one of the lake's tables."""
+        """Returns the path of one of the lake's tables."""
         return f"{self.path}/{table}"
 
     def topics(self) -> dict[str, Topic]:
-        """Return the real topics there are now; read again only when the catalog has changed."""
+        """Returns the real topics by name; they are read again when the catalog has changed."""
         with told(self._catalog.uri):
             is_changed = self._catalog.refresh()
         if is_changed:
             rows = read_all(self._catalog, ["topic", "table_id", "queue_count", "epoch"])
-            # Queue counts only grow: of a topic's rows the one with the most queues holds.
+            # Queue counts only grow, so of a topic's rows the one with the most queues holds.
             rows.sort(key=lambda row: row["queue_count"])
             made: dict[str, int] = {}
             for row in rows:
@@ -69,7 +69,7 @@ class Lake:
         return self._topics
 
     def require_whole(self, topic: str) -> None:
-        """Check that a topic's table holds what was committed; in format 1 nothing tells.
+        """Checks that a topic's table holds what was committed, from format 2 on.
 
         Errors: LakeError.
         """
@@ -78,7 +78,7 @@ class Lake:
             self._whole.require(f"topics/{found.table_id}", found.epoch)
 
     def _identity(self) -> tuple[str, int]:
-        """Return the lake's id and format."""
+        """Returns the lake's id and format."""
         table = DeltaFiles(self.uri("lake"), self.storage_options)
         with told(table.uri):
             table.refresh()
@@ -106,7 +106,7 @@ class Lake:
 
 
 def read_all(table: DeltaFiles, columns: list[str]) -> list[dict[str, Any]]:
-    """Read some columns of a small table whole. Errors: LakeError."""
+    """Returns all rows of a small table, with some columns. Errors: LakeError."""
     for _ in range(_TRIES - 1):
         try:
             return _read_all(table, columns)

@@ -1,4 +1,4 @@
-"""Call an application's code and make one of three answers of whatever it does."""
+"""An application's code, called so that whatever it does is one of three answers."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _REMARK_CHARACTERS_MAX = 300  # enough for an exception's first line
 
 
 def run_guarded(call: Callable[..., Any], *args: Any) -> tuple[LocalTransactionState, str]:
-    """Run it; give its state and, where it gave none, the remark that says why.
+    """Returns the state that a call gives, and a remark that says why it counts as UNKNOWN.
 
-    Errors: none; an exception is UNKNOWN. What is no Exception (KeyboardInterrupt) passes.
+    Errors: an Exception counts as UNKNOWN; others (KeyboardInterrupt) are raised.
     """
     try:
         state = call(*args)

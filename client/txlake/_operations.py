@@ -1,7 +1,7 @@
-"""Collect the ends of transactions into operation records.
+"""The ends of transactions, collected into operation records.
 
 Ends of one half queue go to the op queue of the same number, in the order in which they were
-added: a record of one decision is closed before one of another decision begins.
+added: a record of one decision is sent before one of another decision begins.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from txlake.errors import TxlakeError
 
 log = logging.getLogger("txlake.operations")
 
-# Told, on the sender's thread, whether Kafka has the operation.
+# Called on the sender's thread with whether Kafka has the operation.
 OnSent = Callable[[bool], None]
 
 
@@ -36,7 +36,7 @@ class _Operation:
         self.on_sent: list[OnSent] = []
 
     def report(self, error: KafkaError | None, _record: Message | None) -> None:
-        """Pass Kafka's delivery report on to everyone whose end is in this record."""
+        """Passes Kafka's delivery report on to everyone whose end is in this record."""
         if error is not None:
             log.warning(
                 "an operation for %d halves was not stored, a check will end them: %s",
@@ -50,7 +50,7 @@ class _Operation:
 
 
 class OperationBatcher:
-    """Write operations: few records, each for up to `ends_max` halves."""
+    """A writer of operations: few records, each for up to `ends_max` halves."""
 
     def __init__(
         self, sender: KafkaSender, op_topic: str, producer_group: str, linger_ms: int, ends_max: int
@@ -76,10 +76,10 @@ class OperationBatcher:
         on_sent: OnSent | None = None,
         extra: Sequence[tuple[str, str]] = (),
     ) -> None:
-        """End the halves of one transaction, all in one record.
+        """Ends the halves of one transaction, all in one record.
 
-        `extra` headers (REMARK, FROM_CHECK, CHECK_ID) speak of one transaction: with them the
-        record has no other.
+        `extra` headers (REMARK, FROM_CHECK, CHECK_ID) are about one transaction, so a record that
+        has them ends this transaction alone.
         """
         with self._lock:
             operation = self._open.get(queue_id)
@@ -103,12 +103,12 @@ class OperationBatcher:
                 self._has_open.set()
 
     def flush(self) -> None:
-        """Send every record that still takes ends."""
+        """Sends every record that still takes ends."""
         with self._lock:
             self._send_due(float("inf"))
 
     def close(self) -> None:
-        """Send what is collected and stop."""
+        """Sends what is collected, and stops."""
         self._is_closed = True
         self.flush()
         self._has_open.set()
@@ -132,7 +132,7 @@ class OperationBatcher:
                 on_sent(False)
 
     def _send_due(self, now: float) -> float:
-        """Send what is due and tell when the next is."""
+        """Sends what is due. Output: when the next one is."""
         next_at = float("inf")
         for queue_id, operation in list(self._open.items()):
             if operation.due_at <= now:

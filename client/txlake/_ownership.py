@@ -1,4 +1,4 @@
-"""Own queues for a consumer group: take, hold, commit, give back."""
+"""The queues that a consumer owns in its group: taken, held, committed, given back."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Queue = tuple[str, int]
 
 
 class Ownership:
-    """Hold a consumer's queues, each with the generation under which it was taken."""
+    """A consumer's queues, each with the generation under which it was taken."""
 
     def __init__(
         self,
@@ -34,14 +34,14 @@ class Ownership:
         self._beat_at = 0.0
 
     def owns(self, topic: str, queue_id: int) -> bool:
-        """Return whether the queue was taken."""
+        """Returns whether the queue was taken."""
         return (topic, queue_id) in self._generations
 
     def take(self, queues: Iterable[Queue], deadline: float) -> dict[Queue, int | None]:
-        """Become the owner of all these queues, or of none; give the committed offsets.
+        """Takes all these queues, or none of them. Output: the committed offsets.
 
         A queue is free when nobody ever had it, its owner has closed, or its owner has not
-        committed for the session timeout; the new owner's generation is one more.
+        committed for the session timeout. The new owner's generation is one more.
         Errors: GroupBusyError after the deadline (monotonic s).
         """
         wanted = list(queues)
@@ -74,7 +74,7 @@ class Ownership:
         return {(row.topic, row.queue_id): row.queue_offset for row in rows}
 
     def commit(self, positions: Mapping[Queue, int]) -> None:
-        """Store positions. Errors: StaleGenerationError."""
+        """Stores positions. Errors: StaleGenerationError."""
 
         def decide(newest: Mapping[Key, Commit], now: datetime) -> list[Commit]:
             return [
@@ -89,7 +89,7 @@ class Ownership:
         self._beaten()
 
     def beat_when_due(self) -> None:
-        """Say that the owner lives, three times in a session. Errors: StaleGenerationError."""
+        """Writes that the owner lives, three times a session. Errors: StaleGenerationError."""
         if self._generations and time.monotonic() >= self._beat_at:
             self._offsets.write(lambda newest, now: [
                 self._row(topic, queue_id, row.queue_offset, row.generation, row.owner, now)
@@ -98,7 +98,7 @@ class Ownership:
             self._beaten()
 
     def release(self) -> None:
-        """Give back what is still ours."""
+        """Gives back the queues that are still this consumer's."""
 
         def decide(newest: Mapping[Key, Commit], now: datetime) -> list[Commit]:
             rows = []
@@ -113,13 +113,13 @@ class Ownership:
             self._generations.clear()
 
     def committed(self, queues: Iterable[Queue]) -> dict[Queue, int | None]:
-        """Read the group's committed offsets."""
+        """Returns the group's committed offsets."""
         newest = self._offsets.newest()
         rows = {queue: newest.get((self._group, *queue)) for queue in queues}
         return {queue: row.queue_offset if row else None for queue, row in rows.items()}
 
     def _held(self, newest: Mapping[Key, Commit]) -> dict[Queue, Commit]:
-        """Return the newest rows of our queues, or say that one is no longer ours."""
+        """Returns the newest rows of this consumer's queues. Errors: StaleGenerationError."""
         held = {}
         for (topic, queue_id), generation in self._generations.items():
             row = newest.get((self._group, topic, queue_id))

@@ -1,4 +1,4 @@
-"""Many transactions in flight: local transactions run as their halves are stored."""
+"""Many transactions in flight: each local transaction runs once its half is stored."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from txlake.message import Message
 
 log = logging.getLogger("txlake.pipeline")
 
-# Gives the transaction to the operation batcher; the callback hears whether Kafka took it.
+# Runs the local transaction, and gives its end to the operation batcher.
 RunLocal = Callable[["PipelinedHalf"], None]
 
 
@@ -44,7 +44,7 @@ class PipelinedHalf(HalfMessage):
         self.remark = ""
 
     def stored(self, error: KafkaError | None, record: Record) -> None:
-        """Take Kafka's report about the half (on the sender's thread)."""
+        """Takes Kafka's report about the half, on the sender's thread."""
         offset = None if error is not None else record.offset()
         if offset is None or offset < 0:
             why = str(error or "no offset in the delivery report")
@@ -56,14 +56,14 @@ class PipelinedHalf(HalfMessage):
         self.pipeline.take(self)
 
     def operation_reported(self, is_sent: bool) -> None:
-        """Take Kafka's report about the operation (on the sender's thread)."""
+        """Takes Kafka's report about the operation, on the sender's thread."""
         self.pipeline.ended(self, is_sent)
 
 
 class Pipeline:
-    """Bound what is in flight, and run local transactions and callbacks on threads of its own.
+    """The transactions in flight, bounded; threads of its own run local transactions and callbacks.
 
-    One half queue belongs to one thread, so ends of one half queue keep their order.
+    One half queue belongs to one thread, so the ends of a half queue keep their order.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class Pipeline:
         self._forget = forget
         self._in_flight_max = in_flight_max
         self._in_flight = 0
-        # Taken for each transaction: quicker than by way of the condition.
+        # Taken for each transaction: this is quicker than through the condition.
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._waiting = 0
@@ -89,35 +89,35 @@ class Pipeline:
         self._lanes = [_Lane(self._work, number) for number in range(threads)]
 
     def begin(self, timeout_s: float) -> None:
-        """Wait until one more transaction may be in flight. Errors: SendError after the wait."""
+        """Waits until one more transaction may be in flight. Errors: SendError after the wait."""
         with self._lock:
             if self._in_flight >= self._in_flight_max:
                 self._wait_for_room(timeout_s)
             self._in_flight += 1
 
     def _wait_for_room(self, timeout_s: float) -> None:
-        """Wait, unless it is a thread of this pipeline, which must not wait for itself."""
+        """Waits; a thread of this pipeline does not, since it would wait for itself."""
         if any(threading.current_thread() is lane.thread for lane in self._lanes):
             return
         self._waiting += 1
         has_room = self._changed.wait_for(lambda: self._in_flight < self._in_flight_max, timeout_s)
         self._waiting -= 1
         if not has_room:
-            raise SendError(f"{self._in_flight} transactions are in flight, none ends")
+            raise SendError(f"{self._in_flight} transactions are in flight, and none has ended")
 
     def leave(self) -> None:
-        """Count one transaction as no longer in flight."""
+        """Counts one transaction as no longer in flight."""
         with self._lock:
             self._in_flight -= 1
             if self._waiting:
                 self._changed.notify_all()
 
     def take(self, half: PipelinedHalf) -> None:
-        """Queue a stored half for its local transaction; `wake` starts the work."""
+        """Queues a stored half for its local transaction; `wake` starts the work."""
         self._lanes[half.queue_id % len(self._lanes)].items.append((half, None))
 
     def ended(self, half: PipelinedHalf, is_sent: bool) -> None:
-        """Finish a transaction whose operation was reported."""
+        """Finishes a transaction whose operation was reported."""
         if half.on_done is None:
             self.leave()
         else:
@@ -128,7 +128,7 @@ class Pipeline:
                 lane.has_items.set()
 
     def failed(self, half: PipelinedHalf, error: SendError) -> None:
-        """Finish a transaction whose half was not stored."""
+        """Finishes a transaction whose half was not stored."""
         self._forget(half)
         if half.on_done is None:
             self._unheard_count += 1
@@ -138,15 +138,15 @@ class Pipeline:
             self._lanes[0].items.append((half, error))
 
     def wake(self) -> None:
-        """Start the work on what was taken: once for each round of delivery reports."""
+        """Starts the work on what was taken, once for each round of delivery reports."""
         for lane in self._lanes:
             if lane.items and not lane.has_items.is_set():
                 lane.has_items.set()
 
     def drain(self, timeout_s: float) -> int:
-        """Wait until nothing is in flight; tell how much still is.
+        """Waits until nothing is in flight. Output: how many transactions still are.
 
-        Errors: SendError when halves failed whose sender passed no callback.
+        Errors: SendError when a half without a callback was not stored.
         """
         with self._changed:
             self._waiting += 1
@@ -160,7 +160,7 @@ class Pipeline:
         return rest
 
     def close(self) -> None:
-        """Stop the threads; one that hangs in a local transaction is left behind."""
+        """Stops the threads; one that hangs in a local transaction is left behind."""
         self._is_closed = True
         for lane in self._lanes:
             lane.has_items.set()
@@ -186,7 +186,7 @@ class Pipeline:
 
 
 class _Lane:
-    """One working thread and what waits for it."""
+    """A working thread, and what waits for it."""
 
     def __init__(self, work: Callable[[_Lane], None], number: int) -> None:
         self.items: deque[tuple[Any, Any]] = deque()

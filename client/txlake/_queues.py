@@ -1,4 +1,4 @@
-"""The queues of a consumer: what was read ahead, and the position of each."""
+"""A consumer's queues: the position of each, and what was read ahead."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class _Buffer:
 
 
 class QueueBuffers:
-    """Keep, for each owned queue, its position and rows that follow it without a gap."""
+    """For each owned queue its position, and rows that follow it without a gap."""
 
     def __init__(self, lake: Lake) -> None:
         self._lake = lake
@@ -29,12 +29,12 @@ class QueueBuffers:
         self._turn = 0
 
     def add(self, topic: str, table_id: int, queue_id: int, position: int) -> None:
-        """Begin to read a queue."""
+        """Begins to read a queue."""
         self._reader(topic, table_id)
         self._buffers[topic, queue_id] = _Buffer(position)
 
     def end(self, topic: str, table_id: int, queue_id: int) -> int:
-        """Return the end of a queue, which need not be among those that are read."""
+        """Returns the end of any queue, whether it is read here or not."""
         reader = self._reader(topic, table_id)
         self._refresh(topic, reader)
         return reader.ends([queue_id])[queue_id]
@@ -46,15 +46,15 @@ class QueueBuffers:
         return self._readers[topic]
 
     def seek(self, topic: str, queue_id: int, position: int) -> None:
-        """Drop what was read ahead and go on elsewhere."""
+        """Drops what was read ahead, and goes on at another position."""
         self._buffers[topic, queue_id] = _Buffer(position)
 
     def positions(self) -> dict[Queue, int]:
-        """Return the next offset of each queue."""
+        """Returns the next offset of each queue."""
         return {queue: buffer.position for queue, buffer in self._buffers.items()}
 
     def ends(self) -> dict[Queue, int]:
-        """Return the end of each queue as the tables are now."""
+        """Returns the end of each queue as the tables are now."""
         ends: dict[Queue, int] = {}
         for topic, reader in self._readers.items():
             self._refresh(topic, reader)
@@ -64,11 +64,11 @@ class QueueBuffers:
         return ends
 
     def has_rows(self) -> bool:
-        """Return whether anything was read ahead."""
+        """Returns whether anything was read ahead."""
         return any(buffer.rows is not None for buffer in self._buffers.values())
 
     def fill(self) -> None:
-        """Read ahead, where nothing is and something may be."""
+        """Reads ahead for queues that have nothing read and might have more."""
         for topic, reader in self._readers.items():
             self._refresh(topic, reader)
             positions = {
@@ -85,9 +85,9 @@ class QueueBuffers:
                 buffer.may_have_more = buffer.rows is not None
 
     def take(self, most: int) -> list[tuple[str, pa.Table]]:
-        """Take rows, each queue's in order, beginning with another queue each time.
+        """Takes rows, each queue's in order; each call begins with another queue.
 
-        Output: the topic of some rows, and these.
+        Output: topics with rows of theirs.
         """
         queues = list(self._buffers)
         self._turn += 1

@@ -1,4 +1,4 @@
-"""Wait for Kafka's delivery reports."""
+"""Kafka's delivery reports, and what they say of a record."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from confluent_kafka import KafkaError, Message
 
 from txlake._kafka import DeliveryReport
 
-# Reports that leave open whether Kafka has the record: it did not answer, or not in time. After
-# all others it has none.
+# Reports that leave open whether Kafka has the record: Kafka did not answer, or not in time. After
+# any other error Kafka does not have it.
 _OPEN = frozenset((
     KafkaError._MSG_TIMED_OUT, KafkaError._TIMED_OUT, KafkaError._TIMED_OUT_QUEUE,
     KafkaError._TRANSPORT, KafkaError._PURGE_INFLIGHT, KafkaError._FATAL, KafkaError._FAIL,
@@ -32,7 +32,7 @@ def failure_text(what: str, failure: str, is_open: bool, then: str) -> str:
 
 
 class Reports:
-    """Collect the reports of several records, in the order in which they were sent."""
+    """The reports of several records, in the order in which they were sent."""
 
     def __init__(self, count: int) -> None:
         self._offsets: list[int | None] = [None] * count
@@ -42,7 +42,7 @@ class Reports:
         self.is_open = False  # whether Kafka can have one of the records that failed
 
     def taker(self, position: int) -> DeliveryReport:
-        """Return the callback for one record."""
+        """Returns the callback for one record."""
 
         def take(error: KafkaError | None, record: Message) -> None:
             offset = None if error is not None else record.offset()
@@ -60,18 +60,18 @@ class Reports:
         self._take(position, None, failure)
 
     def sent(self, is_sent: bool) -> None:
-        """Note, where only one record is waited for, whether Kafka has it."""
+        """Notes, when only one record is waited for, whether Kafka has it."""
         self._take(0, None, None if is_sent else "not sent")
 
     def wait(self, timeout_s: float) -> None:
-        """Wait for all reports; what is missing then has failed."""
+        """Waits for all reports; those that are missing at the end count as failed."""
         with self._changed:
             if not self._changed.wait_for(lambda: self._missing == 0, timeout_s):
                 self.failure = f"{self._missing} delivery reports are missing"
                 self.is_open = True
 
     def stored(self) -> list[int]:
-        """Return the offsets of the records that were stored."""
+        """Returns the offsets of the records that were stored."""
         with self._changed:
             return [offset for offset in self._offsets if offset is not None]
 

@@ -1,7 +1,7 @@
-"""Read a real topic's table in queue order, from any position, and ahead of the caller.
+"""A real topic's table, read in queue order, from any position, ahead of the caller.
 
-Files are chosen by the log's statistics; where those only say "may be" (a file holds several
-queues), two narrow columns of the file are read once and remembered. One read takes a window of
+Files are chosen by the log's statistics. Where these leave it open, since a file holds several
+queues, two narrow columns of the file are read once and remembered. One read takes a window of
 offsets for every queue from one snapshot, so a missing offset is a real gap and an error.
 """
 
@@ -25,7 +25,7 @@ COLUMNS = [
     "body", "half_queue_id", "half_queue_offset", "raw_headers", "epoch",
 ]  # fmt: skip
 _TRIES_MAX = 5
-# Windows are sized by file bytes: a large file from OPTIMIZE is decoded once for each of them.
+# Windows are sized by file bytes: a large file from OPTIMIZE is decoded once for each window.
 _READ_AHEAD_BYTES = 32 << 20
 _WINDOW_ROWS_MIN = 1_000
 _WINDOW_ROWS_MAX = 100_000
@@ -35,7 +35,7 @@ Span = tuple[int, int]  # first and last queue offset of one queue in one file
 
 
 class TopicReader:
-    """Read one topic's table."""
+    """The reader of one topic's table."""
 
     def __init__(self, topic: str, uri: str, storage_options: Mapping[str, str] | None) -> None:
         self._topic = topic
@@ -43,7 +43,7 @@ class TopicReader:
         self._spans: dict[str, dict[int, Span]] = {}
 
     def refresh(self) -> bool:
-        """Look for new rows; say whether there may be any."""
+        """Takes the newest snapshot. Output: whether there might be new rows."""
         with told(self._files.uri):
             is_new = self._files.refresh()
         if not is_new:
@@ -54,7 +54,7 @@ class TopicReader:
         return True
 
     def read(self, positions: Mapping[int, int]) -> dict[int, pa.Table]:
-        """Read ahead from each queue's position.
+        """Reads ahead from each queue's position.
 
         Output: for each queue with new rows, rows of contiguous offsets from its position.
         Errors: OffsetGapError, OffsetOutOfRangeError, naming the offsets; LakeError.
@@ -62,11 +62,11 @@ class TopicReader:
         return self._patiently(lambda: self._read(positions))
 
     def ends(self, queue_ids: range | list[int]) -> dict[int, int]:
-        """Tell each queue's end: the offset of the message that comes next."""
+        """Returns each queue's end: the offset of the message that comes next."""
         return self._patiently(lambda: {q: self._last(q) + 1 for q in queue_ids})
 
     def _patiently(self, look: Callable[[], _Seen]) -> _Seen:
-        """Read, from a fresh snapshot when files of this one are gone. Errors: LakeError."""
+        """Reads, from a fresh snapshot when files of this one are gone. Errors: LakeError."""
         with told(self._files.uri):
             for _ in range(_TRIES_MAX - 1):
                 try:
@@ -148,7 +148,7 @@ class TopicReader:
         )
 
     def _holding(self, positions: Mapping[int, int]) -> list[TableFile]:
-        """Choose the files that hold the next row of any queue, or a later one."""
+        """Returns the files that hold the next row of any queue, or a later one."""
         return [
             file
             for file in self._files.files.values()
@@ -162,10 +162,10 @@ class TopicReader:
     def _span(
         self, file: TableFile, queue_id: int, from_offset: int, to_offset: int | None
     ) -> list[Span]:
-        """Return the offsets of a queue in a file, if any; it is opened if statistics do not say.
+        """Returns the offsets of a queue in a file, if any; opens it if statistics do not say.
 
-        `from_offset` and `to_offset` (exclusive) say what matters: a file that statistics place
-        outside is not opened.
+        Only offsets from `from_offset` to below `to_offset` matter: a file that statistics place
+        outside of them is not opened.
         """
         least, most = file.least, file.most
         if most["queue_offset"] is not None and most["queue_offset"] < from_offset:

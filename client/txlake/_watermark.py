@@ -1,4 +1,4 @@
-"""How far each partition is done when its records are done in any order."""
+"""How far each partition is done, when its records are done in any order."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 
 class Watermarks:
-    """Keep, for each partition, the offset below which everything is done."""
+    """For each partition the offset below which every record is done."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -16,24 +16,24 @@ class Watermarks:
         self._taken: dict[int, int] = {}
 
     def open(self, partition: int, offset: int) -> None:
-        """Note that a record was taken; offsets of a partition come in order."""
+        """Notes that a record was taken; offsets of a partition come in order."""
         with self._lock:
             self._open.setdefault(partition, set()).add(offset)
             self._taken.setdefault(partition, offset)
             self._next[partition] = offset + 1
 
     def close(self, partition: int, offset: int) -> None:
-        """Note that a record is done; of a forgotten partition this changes nothing."""
+        """Notes that a record is done; for a forgotten partition nothing changes."""
         with self._lock:
             self._open.get(partition, set()).discard(offset)
 
     def has_open(self) -> bool:
-        """Return whether any record is not done."""
+        """Returns whether some record is not done."""
         with self._lock:
             return any(self._open.values())
 
     def take_advanced(self) -> dict[int, int]:
-        """Return the next offset of each partition that has moved since the last call."""
+        """Returns the next offset of each partition that has moved since the last call."""
         with self._lock:
             marks = {
                 partition: min(offsets, default=self._next[partition])
@@ -48,7 +48,7 @@ class Watermarks:
             return advanced
 
     def forget(self, partitions: Iterable[int]) -> None:
-        """Drop partitions that now belong to another consumer."""
+        """Drops partitions that belong to another consumer now."""
         with self._lock:
             for partition in partitions:
                 self._open.pop(partition, None)

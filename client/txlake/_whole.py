@@ -1,7 +1,7 @@
-"""Is all there that was committed? Asked of the logs, before anything of a table is used.
+"""Is all there that was committed? The logs tell, before anything of a table is used.
 
-From lake format 2 on every committed row of `epochs` names the tables that its epoch wrote: the
-version each had reached and how many rows it held. Every table says which lake it belongs to.
+From lake format 2 on every committed row of `epochs` names the tables that its epoch wrote, each
+with the version that it had reached and the rows that it held. Every table names its lake.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ _COLUMNS = ["epoch", "state", "counts", "tables"]
 
 @dataclass(frozen=True, slots=True)
 class _Told:
-    """What the epochs tell: the newest committed one; of each table its version and its rows."""
+    """What the epochs tell: the newest committed one, and each table's version and rows."""
 
     committed: int
     tables: Mapping[str, tuple[int, int]]
 
 
 class WholeTables:
-    """Check tables of one lake. A job may write them meanwhile: they may be ahead, never behind."""
+    """The tables of one lake, checked. While a job writes they can be ahead, never behind."""
 
     def __init__(self, path: str, lake_id: str, storage_options: Mapping[str, str]) -> None:
         self._path = path
@@ -40,9 +40,9 @@ class WholeTables:
         self._storage_options = storage_options
 
     def require(self, table: str, since_epoch: int = 0) -> None:
-        """Check one table; what looks wrong is looked at again before it is refused.
+        """Checks one table; if something looks wrong, it looks again before it refuses.
 
-        Input: the epoch that made it: before that is committed it need not be there.
+        Input: `since_epoch` made the table; until it is committed the table can be missing.
         Errors: LakeError, in one sentence that names the table, what is there and what was.
         """
         problem = self._problem(table, since_epoch)
@@ -58,7 +58,7 @@ class WholeTables:
             )
 
     def _problem(self, table: str, since_epoch: int) -> str | None:
-        """Say what is wrong, if anything is. The epochs are read before the table, and after."""
+        """Returns what is wrong, if anything is; reads the epochs before the table, and after."""
         looking_at = "epochs"
         try:
             epochs = self._open("epochs")
@@ -94,7 +94,7 @@ class WholeTables:
         return self._owner_problem(epochs) or _file_problem(epochs)
 
     def _table_problem(self, table: str, files: DeltaFiles, told: _Told) -> tuple[str | None, int]:
-        """Say what is wrong with a table, and which is the newest epoch in it."""
+        """Returns what is wrong with a table, if anything is, and the newest epoch in it."""
         version, rows = told.tables.get(table, (0, 0))
         when = f"when epoch {told.committed} committed"
         if not files.exists:
@@ -119,7 +119,7 @@ class WholeTables:
 
 
 def owner_of(files: DeltaFiles) -> str:
-    """Return the lake that a table says it belongs to; empty where it says nothing."""
+    """Returns the lake that a table names as its own; empty if it names none."""
     return files.table.metadata().configuration.get(LAKE_ID_PROPERTY) or ""
 
 
@@ -133,7 +133,7 @@ def _newest(files: DeltaFiles) -> int:
 
 
 def _told(epochs: DeltaFiles) -> _Told:
-    """Read what the newest rows tell, back to one that names all tables."""
+    """Returns what the newest rows tell, back to one that names all tables."""
     newest = _newest(epochs)
     first = newest - _SNAPSHOT_EPOCHS_MAX
     rows = _commits(epochs, pc.field("epoch") >= first)
@@ -141,7 +141,7 @@ def _told(epochs: DeltaFiles) -> _Told:
     snapshots = rows.filter(is_snapshot)
     if snapshots.num_rows:
         rows = rows.filter(pc.greater_equal(rows["epoch"], pc.max(snapshots["epoch"])))
-    elif first > 1:  # a backfill from files has none
+    elif first > 1:  # a backfill from files has no snapshot
         rows = pa.concat_tables([_commits(epochs, pc.field("epoch") < first), rows])
     entries = pc.list_flatten(rows["tables"])
     names, *at = (
@@ -152,15 +152,15 @@ def _told(epochs: DeltaFiles) -> _Told:
 
 
 def _commits(epochs: DeltaFiles, within: pc.Expression) -> pa.Table:
-    """Read committed rows, the oldest first."""
+    """Returns committed rows, the oldest first."""
     where = within & (pc.field("state") == "committed")
     return epochs.dataset(epochs.files).to_table(_COLUMNS, filter=where).sort_by("epoch")
 
 
 def _held(files: DeltaFiles, committed: int) -> tuple[int, int]:
-    """Count a table's rows of committed epochs, and give its newest epoch.
+    """Returns how many rows of committed epochs a table has, and its newest epoch.
 
-    The log knows both, but of files that hold later rows, too, or have no statistics.
+    The log tells both. Only files that hold later rows too, or lack statistics, are opened.
     """
     held, newest, unsure = 0, _newest(files), []
     for file in files.files.values():

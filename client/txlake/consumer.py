@@ -1,4 +1,4 @@
-"""Read committed messages from a lake, as a consumer group, without Spark and without Java."""
+"""A consumer of a lake's messages, one of its group, without Spark and without Java."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from txlake._plain import plain_columns
 from txlake._queues import QueueBuffers
 from txlake.errors import ClosedError, OffsetOutOfRangeError, UnknownTopicError
 
-# How often the lake is looked at while poll() waits: an epoch takes about a second.
+# How often poll() looks at the lake while it waits: an epoch takes about a second.
 _LOOK_S = 0.05
 
 
 class ConsumedMessage(NamedTuple):
     """A delivered message. (`topic`, `queue_id`, `queue_offset`) identifies it for ever.
 
-    `raw_headers` holds all headers when some are not in the other fields as they came (not UTF-8,
-    null, repeated, or with a name of the protocol's). `reason`, `real_topic`, `asked_queue_id`
-    speak in the two topics of messages that could not be delivered.
+    `raw_headers` holds all headers when some are not in the other fields as they came: not UTF-8,
+    null, repeated, or with a name of the protocol's. `reason`, `real_topic` and `asked_queue_id`
+    are filled in the two topics of messages that could not be delivered.
     """
 
     topic: str
@@ -53,19 +53,19 @@ class ConsumedMessage(NamedTuple):
 
 
 class Consumer:
-    """Poll messages of real topics in queue order; commit how far the group is.
+    """A consumer of real topics: poll() gives messages in queue order, commit() stores how far.
 
-    Each queue has one owner in a group. `queues` ({"orders": [0, 1]}) takes some queues, so that
-    several consumers share; without it the consumer takes all there are, and new ones as they
-    come. A topic that does not exist yet is waited for. `wait_for_owner_ms` waits for an owner
-    that died instead of failing at once.
+    Each queue has one owner in a group. `queues` ({"orders": [0, 1]}) names the queues to take, so
+    that several consumers share a topic. Without it the consumer takes all queues, and new ones
+    as they come. It waits for a topic that does not exist yet. With `wait_for_owner_ms` it waits
+    so long for the queues of an owner that died; else it fails at once.
 
-    What poll() returned and commit() did not cover comes again after a crash: at least once.
-    Not to be used by two threads at once.
-    Units: milliseconds. Instants of owners are compared between machines: their clocks must
-    agree to well within `session_timeout_ms`.
     Before it takes queues of a topic it checks that the topic's table, and the lake's own, hold
-    what was committed.
+    what was committed. Messages that poll() returned and commit() did not cover come again after
+    a crash: each is consumed at least once. Only one thread at a time may use a consumer.
+
+    Units: milliseconds. Machines compare the instants of each other's commits, so their clocks
+    must agree to well within `session_timeout_ms`.
     Errors: LakeError, GroupBusyError, OffsetOutOfRangeError, ValueError.
     """
 
@@ -119,15 +119,14 @@ class Consumer:
         self.close()
 
     def __iter__(self) -> Iterator[ConsumedMessage]:
-        """Return messages one by one, for ever; a commit covers what was polled with them."""
+        """Returns messages one by one, for ever; a commit covers all that were polled together."""
         while True:
             yield from self.poll(1.0)
 
     def poll(self, timeout_s: float = 1.0, max_records: int | None = None) -> list[ConsumedMessage]:
-        """Return the next messages, of each queue in its order; wait for some until the timeout.
+        """Returns the next messages, each queue's in order; waits for some until the timeout.
 
-        Keeps the group's hold on its queues alive: call it more often than every
-        `session_timeout_ms`.
+        It also renews the hold on the queues: call it more often than every `session_timeout_ms`.
         Errors: LakeError, OffsetGapError, OffsetOutOfRangeError, GroupBusyError,
         StaleGenerationError.
         """
@@ -146,7 +145,7 @@ class Consumer:
             time.sleep(min(_LOOK_S, max(deadline - time.monotonic(), 0.0)))
 
     def commit(self) -> None:
-        """Store that the group is past all that poll() has returned.
+        """Stores that the group is past all that poll() has returned.
 
         Errors: StaleGenerationError when another consumer has taken the queues over.
         """
@@ -154,9 +153,9 @@ class Consumer:
         self._ownership.commit(self._buffers.positions())
 
     def seek(self, topic: str, queue_id: int, offset: int) -> None:
-        """Go on at another offset of a queue; commit() stores it.
+        """Goes on at another offset of a queue; commit() stores it.
 
-        Errors: UnknownTopicError for a queue this consumer does not have; OffsetOutOfRangeError.
+        Errors: UnknownTopicError for a queue that is not this consumer's; OffsetOutOfRangeError.
         """
         self._check_open()
         self._check_owned(topic, queue_id)
@@ -168,32 +167,32 @@ class Consumer:
         self._buffers.seek(topic, queue_id, offset)
 
     def position(self, topic: str, queue_id: int) -> int:
-        """Tell the offset of the next message that poll() gives."""
+        """Returns the offset of the next message that poll() gives."""
         self._check_owned(topic, queue_id)
         return self._buffers.positions()[topic, queue_id]
 
     def assignment(self) -> list[tuple[str, int]]:
-        """Tell which queues this consumer has."""
+        """Returns the queues that this consumer has."""
         return sorted(self._buffers.positions())
 
     def committed(self) -> dict[tuple[str, int], int | None]:
-        """Read how far the group is, for each (topic, queue) of this consumer."""
+        """Returns how far the group is, for each (topic, queue) of this consumer."""
         return self._ownership.committed(self._buffers.positions())
 
     def lag(self) -> dict[tuple[str, int], int]:
-        """Tell how many messages each (topic, queue) holds after the position."""
+        """Returns how many messages each (topic, queue) holds after the position."""
         self._check_open()
         ends = self._buffers.ends()
         return {key: ends[key] - at for key, at in self._buffers.positions().items()}
 
     def close(self) -> None:
-        """Give the queues back, so that another consumer may take them at once; commit nothing."""
+        """Gives the queues back: another consumer can take them at once. It commits nothing."""
         if not self._is_closed:
             self._is_closed = True
             self._ownership.release()
 
     def _take_queues(self, deadline: float) -> None:
-        """Become the owner of the queues there are now and that were asked for."""
+        """Takes the queues that exist now and were asked for."""
         topics = self._lake.topics()
         new = []
         for name in self._topics:
@@ -215,13 +214,13 @@ class Consumer:
                 self._buffers.seek(name, queue_id, self._buffers.ends()[name, queue_id])
 
     def _check_topics(self, names: set[str]) -> None:
-        """Check that topics hold what was committed, before anything is written about them."""
+        """Checks that topics hold what was committed, before anything is written about them."""
         for name in sorted(names):
             self._lake.require_whole(name)
         self._checked |= names
 
     def _check_within(self, queues: Sequence[tuple[str, int]], topics: Mapping[str, Topic]) -> None:
-        """Check that the group is nowhere beyond a queue's end: it would leave messages out."""
+        """Checks that the group is beyond no queue's end: it would leave messages out."""
         committed = self._ownership.committed(queues)
         for (name, queue_id), offset in committed.items():
             if offset:
@@ -246,7 +245,7 @@ _COLUMNS = list(ConsumedMessage._fields[1:])
 
 
 def _messages(topic: str, rows: pa.Table) -> Iterator[ConsumedMessage]:
-    """Make messages, column by column: one by one takes twice the time."""
+    """Returns rows as messages, made column by column: one by one takes twice the time."""
     columns = dict(zip(_COLUMNS, plain_columns(rows.select(_COLUMNS)), strict=True))
     columns["properties"] = [properties or {} for properties in columns["properties"]]
     if rows["raw_headers"].null_count < rows.num_rows:

@@ -1,4 +1,4 @@
-"""What can go wrong, as one tree.
+"""The errors of the SDK, as one tree.
 
 TxlakeError
 ├── MessageError (also ValueError)    a message that may not be sent; nothing was sent
@@ -23,15 +23,15 @@ class TxlakeError(Exception):
 
 
 class MessageError(TxlakeError, ValueError):
-    """Say which part of a message may not be sent, and what is allowed."""
+    """A message that may not be sent. The text names the part, its value and what is allowed."""
 
 
 class SendError(TxlakeError):
     """A message that Kafka did not store, or did not confirm: its local transaction did not run.
 
-    After a time-out Kafka can have the record all the same, and the text says so. Nobody will end
-    such a half: the job asks the producer group about it, and its listener answers as it does for
-    any id it never committed. A message without a transaction is delivered then.
+    After a time-out Kafka can have the record all the same, and the text says so. The producer
+    does not end such a half: the job asks the producer group about it, and the listener answers
+    as for any id that it never committed. A message without a transaction is delivered then.
     """
 
     def __init__(self, text: str, transaction_id: str = "") -> None:
@@ -40,19 +40,19 @@ class SendError(TxlakeError):
 
 
 class ClosedError(TxlakeError):
-    """Say that a producer or consumer was used after `close()`."""
+    """A producer or consumer that is used after `close()`, or in a forked child."""
 
 
 class NoListenerError(TxlakeError):
-    """Say that a transaction was begun without a listener and without `execute`."""
+    """A transaction that is begun without a listener and without `execute`."""
 
 
 class UnknownTopicError(TxlakeError):
-    """Name a topic or queue that does not exist."""
+    """A topic or queue that does not exist; the text names it."""
 
 
 class LakeError(TxlakeError):
-    """Say why a lake cannot be read, in one sentence: which table, what is there, what was."""
+    """A lake that cannot be read. One sentence says which table, what is there and what was."""
 
 
 class ConsumerError(TxlakeError):
@@ -60,16 +60,16 @@ class ConsumerError(TxlakeError):
 
 
 class GroupBusyError(ConsumerError):
-    """Name the consumer that owns the queues, and when its hold on them lapses."""
+    """A queue of another consumer. The text names the consumer, and when its hold ends."""
 
 
 class StaleGenerationError(ConsumerError):
-    """Say that another consumer took the queues over: what was read is not committed."""
+    """A consumer whose queues another one took over: what it read is not committed."""
 
 
 class OffsetOutOfRangeError(ConsumerError):
-    """Name a position that the queue does not have."""
+    """A position that the queue does not have; the text names both."""
 
 
 class OffsetGapError(ConsumerError):
-    """Name the offset that was expected and the one that was found."""
+    """A gap in a queue. The text names the offset that was expected, and the one that was found."""

@@ -1,4 +1,4 @@
-"""What an application implements: run the local transaction, and tell later how it ended."""
+"""What an application implements: it runs local transactions, and tells later how they ended."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from txlake.message import Message
 
 
 class LocalTransactionState(Enum):
-    """Say how a local transaction ended.
+    """How a local transaction ended.
 
     ROLLBACK_MESSAGE is for ever: answer it only when the local transaction can never commit any
-    more. Who does not know, or not yet, answers UNKNOWN and is asked again.
+    more. A listener that does not know answers UNKNOWN, and is asked again.
     """
 
     COMMIT_MESSAGE = protocol.COMMIT
@@ -25,11 +25,11 @@ class LocalTransactionState(Enum):
 
 
 class HalfMessage:
-    """A half message that Kafka has stored: what a local transaction is run for.
+    """A half message that Kafka has stored, and for which a local transaction runs. Read only.
 
     `transaction_id` is the fresh id of this transaction, (`queue_id`, `queue_offset`) its place
     in the half topic. Of several messages in one transaction this is the first; `messages` has
-    them all. To be read only.
+    all of them.
     """
 
     __slots__ = ("message", "messages", "queue_id", "queue_offset", "transaction_id")
@@ -43,27 +43,27 @@ class HalfMessage:
 
     @property
     def topic(self) -> str:
-        """Name the real topic."""
+        """Returns the real topic."""
         return self.message.topic
 
     @property
     def body(self) -> bytes | None:
-        """Return the body as it was sent."""
+        """Returns the body as it was sent."""
         return self.message.body
 
     @property
     def keys(self) -> str | None:
-        """Return the business keys."""
+        """Returns the business keys."""
         return self.message.keys
 
     @property
     def tags(self) -> str | None:
-        """Return the tags."""
+        """Returns the tags."""
         return self.message.tags
 
     @property
     def properties(self) -> Mapping[str, str]:
-        """Return the user's properties."""
+        """Returns the user's properties."""
         return self.message.properties
 
 
@@ -71,9 +71,9 @@ class HalfMessage:
 class CheckedMessage:
     """The question how a transaction ended.
 
-    `body` is None when the message has none, or when `is_body_omitted` (it did not fit into the
-    check topic). `queue_offsets` has more than one entry for a transaction of several messages.
-    The same `check_id` may be asked more than once.
+    `body` is None when the message has no body, or when `is_body_omitted`: it did not fit into
+    the check topic. `queue_offsets` has more than one entry for a transaction of several messages.
+    The same `check_id` can come more than once.
     """
 
     transaction_id: str
@@ -90,23 +90,22 @@ class CheckedMessage:
 
     @property
     def queue_offset(self) -> int:
-        """Return the half offset of the transaction's first message."""
+        """Returns the offset of the transaction's first half."""
         return self.queue_offsets[0]
 
 
 class TransactionListener(ABC):
-    """Run local transactions and answer for them.
+    """An application's code that runs local transactions, and answers for them.
 
-    Errors: an exception, None, or anything that is no LocalTransactionState counts as UNKNOWN.
-    Replay: both methods may be called from several threads at once, and
-    `check_local_transaction` more than once for one transaction, also by another process of the
-    producer group.
+    Errors: an exception counts as UNKNOWN; so does any value but a LocalTransactionState.
+    Replay: several threads can call both methods at once. `check_local_transaction` can be called
+    more than once for one transaction, and in another process of the producer group.
     """
 
     @abstractmethod
     def execute_local_transaction(self, message: HalfMessage, arg: Any) -> LocalTransactionState:
-        """Run the local transaction of a half message that is stored."""
+        """Runs the local transaction of a half message that is stored."""
 
     @abstractmethod
     def check_local_transaction(self, message: CheckedMessage) -> LocalTransactionState:
-        """Say how the local transaction of this message ended."""
+        """Returns how the local transaction of this message ended."""

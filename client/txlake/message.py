@@ -1,4 +1,4 @@
-"""The messages that applications hand over, checked when they are made."""
+"""The messages that applications hand over; they are checked when they are made."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ OWN_TOPICS = frozenset((
     protocol.HALF_TOPIC, protocol.OP_TOPIC, protocol.SCHEDULE_TOPIC, protocol.ADMIN_TOPIC,
     *protocol.SYSTEM_REAL_TOPICS,
 ))  # fmt: skip
-# Room that stays for the headers the SDK adds: names 130, group and topic 127 each, id, numbers.
+# Room for the headers that the SDK adds: names 130, group and topic 127 each, id, numbers.
 PROTOCOL_HEADERS_BYTES_MAX = 768
 _PROPERTIES_BYTES_MAX = protocol.PROPERTIES_BYTES_MAX - PROTOCOL_HEADERS_BYTES_MAX
 _REAL_TOPIC_BYTES = len(protocol.REAL_TOPIC) + 2  # as `_bytes` counts
@@ -23,17 +23,17 @@ _INSTANT_MAX = 10**18 - 1  # protocol.NUMBER_PATTERN
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """Describe one message for a real topic.
+    """One message for a real topic.
 
     `properties` are the user's own headers. `queue_id` asks for one real queue; without it the
-    reconciler spreads. `delay_level` (1 is the first of the configured levels, 0 is no delay),
-    `deliver_at` and `deliver_after_ms` exclude each other. `check_immunity_time_s` is how long
-    nobody asks how the transaction ended.
+    job spreads messages over all queues. Of `delay_level`, `deliver_at` and `deliver_after_ms`
+    only one is allowed; `delay_level` 1 is the first of the configured levels, 0 is no delay.
+    For `check_immunity_time_s` nobody is asked how the transaction ended.
 
     Units: `deliver_at` epoch ms, `deliver_after_ms` ms from sending, `check_immunity_time_s` s.
     Errors: MessageError, naming the field, its value and what is allowed. The producer raises it
     for what its options limit: the size of the record, and how far ahead it is delivered.
-    Source: PROTOCOL.md, the half message.
+    Source: PROTOCOL.md "The half message".
     """
 
     topic: str
@@ -87,7 +87,7 @@ class Message:
 
 
 def asks(message: Message) -> bool:
-    """Return whether it has more than topic, body and properties; most messages do not."""
+    """Returns whether it has more than topic, body and properties; most messages do not."""
     return not (
         message.keys is None and message.tags is None and message.delay_level is None
         and message.deliver_at is None and message.deliver_after_ms is None
@@ -96,7 +96,7 @@ def asks(message: Message) -> bool:
 
 
 def asked_headers(message: Message) -> dict[str, str]:
-    """Return its protocol headers from REAL_QID to DELIVER_AT, as far as it knows them."""
+    """Returns those of the headers REAL_QID, KEYS, TAGS, DELAY, DELIVER_AT that it asks for."""
     headers = {}
     if message.queue_id is not None:
         headers[protocol.REAL_QID] = f"{message.queue_id:d}"
@@ -113,7 +113,7 @@ def asked_headers(message: Message) -> dict[str, str]:
 
 @lru_cache(maxsize=1024)
 def _check_topic(topic: str) -> None:
-    """Check a real topic's name; an application has few of them."""
+    """Checks a real topic's name; an application has few of them."""
     if not protocol.matches(protocol.TOPIC_PATTERN, topic):
         raise MessageError(f"topic {topic!r}: {protocol.TOPIC_PATTERN} is allowed")
     if topic in (".", ".."):
@@ -123,16 +123,16 @@ def _check_topic(topic: str) -> None:
 
 
 def _bytes(headers: Mapping[str, str]) -> int:
-    """Count as RocketMQ's properties string: a separator after each name and each value.
+    """Returns the length of RocketMQ's properties string: a separator after each name and value.
 
-    Errors: TypeError for what is no text, UnicodeEncodeError for what is none in UTF-8.
+    Errors: TypeError for a value that is not text, UnicodeEncodeError for text that is not UTF-8.
     """
     names, values = "".join(headers), "".join(headers.values())
     return len(names.encode()) + len(values.encode()) + 2 * len(headers)
 
 
 def _checked_bytes(properties: Mapping[str, str]) -> int:
-    """Check all at once, and one by one only to say what is wrong."""
+    """Returns their bytes; checks all at once, and one by one only to say what is wrong."""
     try:
         size = _bytes(properties)
     except (TypeError, UnicodeEncodeError):
@@ -148,7 +148,7 @@ def _what_is_wrong(properties: Mapping[str, str]) -> MessageError:
         return MessageError(f"properties: {sorted(reserved)} are names of the protocol")
     for name, value in properties.items():
         if not isinstance(name, str) or not name:
-            return MessageError(f"properties: name {name!r}: a text that is not empty")
+            return MessageError(f"properties: name {name!r}: text that is not empty is allowed")
         _check_text("properties: name", name)
         _check_text(f"properties[{name!r}]", value)
     return MessageError(f"properties {properties!r}: names and values are text")

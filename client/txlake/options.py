@@ -1,4 +1,4 @@
-"""A producer's options, checked when they are made."""
+"""A producer's options; they are checked when they are made."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from txlake import protocol
 
 @dataclass(frozen=True, slots=True)
 class ProducerOptions:
-    """Hold the names and limits of a producer.
+    """The names and limits of a producer.
 
-    Names and limits must equal those of the job's settings: `messages_max` and
-    `message_bytes_max` of `[transaction]`, `delay_levels` and `deliver_at_max_ms` of `[delay]`,
-    topics of `[kafka]`.
+    These must equal the job's settings: `messages_max` and `message_bytes_max` those of
+    `[transaction]`, `delay_levels` and `deliver_at_max_ms` those of `[delay]`, the topics those
+    of `[kafka]`.
     Units: `_ms` milliseconds; `_bytes_max` bytes; other `_max` and `_threads` counts.
     Errors: ValueError naming the option, its value and what is allowed.
     """
@@ -28,14 +28,14 @@ class ProducerOptions:
     messages_max: int = protocol.MESSAGES_MAX
     send_timeout_ms: int = 30_000
     half_linger_ms: int = 2
-    # A few ms of waiting make one operation record of many ends: far fewer records to read.
+    # In a few ms of waiting many ends come together in one operation: far fewer records to read.
     operation_linger_ms: int = 5
     operation_ends_max: int = 50
     in_flight_max: int = 20_000
     local_transaction_threads: int = 1
     check_threads: int = 4
     check_topic_partitions: int = 1
-    # Kafka lets nobody go below its group.min.session.timeout.ms, 6000 by default.
+    # Kafka refuses less than its group.min.session.timeout.ms, 6000 by default.
     check_session_timeout_ms: int = 10_000
     close_timeout_ms: int = 10_000
 
@@ -46,7 +46,7 @@ class ProducerOptions:
             if type(value) is not kind:
                 raise ValueError(f"{option.name} = {value!r}: {kind.__name__} is allowed")
             if kind is str and not value:
-                raise ValueError(f"{option.name} = {value!r}: a text that is not empty")
+                raise ValueError(f"{option.name} = {value!r}: text that is not empty is allowed")
             least = 0 if option.name.endswith("linger_ms") else 1
             if isinstance(value, int) and value < least:
                 raise ValueError(f"{option.name} = {value}: {least} or more is allowed")

@@ -1,4 +1,4 @@
-"""Send messages whose fate a local transaction decides, and plain ones."""
+"""A producer of messages that are delivered if a local transaction commits."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 
 from txlake import protocol
 from txlake._checks import CheckAnswerer
-from txlake._half import HalfQueues, checked_headers, group_headers
+from txlake._halves import REPORT_S, HalfSender
 from txlake._identifiers import TransactionIds
 from txlake._kafka import KafkaSender, client_settings
 from txlake._local import run_guarded
 from txlake._operations import OperationBatcher
 from txlake._pipeline import Pipeline, PipelinedHalf
-from txlake._reports import HALF_IS_ASKED_ABOUT, Reports, failure_text
+from txlake._reports import Reports
 from txlake.errors import ClosedError, MessageError, NoListenerError, SendError
 from txlake.listener import HalfMessage, LocalTransactionState, TransactionListener
 from txlake.message import Message
@@ -27,16 +27,16 @@ OnDone = Callable[["TransactionSendResult | SendError"], None]
 
 
 class TransactionProducer:
-    """Send messages that are delivered if, and only if, a local transaction commits.
+    """A producer of messages that are delivered if, and only if, a local transaction commits.
 
-    One transaction: 1. send the half and wait until Kafka has it; 2. run the local transaction;
-    3. send its end as an operation. When 1 fails, 2 does not run. When 3 fails, or the process
-    dies before it, the group is asked how the transaction ended. A live producer with a listener
-    answers these checks in the background, for transactions of any producer of its group.
+    A transaction has three steps. 1: send the half and wait until Kafka has it. 2: run the local
+    transaction. 3: send its end as an operation. When 1 fails, 2 does not run. When 3 fails, or
+    the process dies before it, the job asks the group how the transaction ended. A live producer
+    with a listener answers these checks in the background, for any producer of its group.
 
-    `client` holds further settings of the Kafka clients (security, SASL).
-    Errors: ValueError for a group's name or a setting that is not allowed. No broker is needed
-    to make a producer.
+    `client` holds further settings of the Kafka clients (security, SASL). A producer can be made
+    without a broker.
+    Errors: ValueError for a group's name or a setting that is not allowed.
     """
 
     def __init__(
@@ -53,7 +53,6 @@ class TransactionProducer:
         self._options = options = options or ProducerOptions()
         settings = client_settings(bootstrap_servers, client)
         self._listener = listener
-        self._group_headers = group_headers(producer_group)
         self._ids = TransactionIds()
         self._process_id = os.getpid()
         self._running: set[str] = set()
@@ -62,11 +61,11 @@ class TransactionProducer:
         self._sender = KafkaSender(
             settings, options.half_linger_ms, options.send_timeout_ms, options.message_bytes_max
         )
-        self._half_queues = HalfQueues(self._sender, options.half_topic, options.op_topic)
         self._operations = OperationBatcher(
             self._sender, options.op_topic, producer_group,
             options.operation_linger_ms, options.operation_ends_max,
         )  # fmt: skip
+        self._halves = HalfSender(self._sender, self._operations, producer_group, options)
         self._pipeline = Pipeline(
             self._run_pipelined, _result_of, self._forget,
             options.in_flight_max, options.local_transaction_threads,
@@ -86,23 +85,23 @@ class TransactionProducer:
     def send_message_in_transaction(
         self, message: Message, arg: Any = None, *, execute: Execute | None = None
     ) -> TransactionSendResult:
-        """Send one message in a transaction; run the local transaction on this thread.
+        """Sends one message in a transaction; runs the local transaction on this thread.
 
         `arg` is passed to the listener. `execute` runs instead of the listener's method; a
-        producer without listener needs it (and answers no checks).
-        Errors: SendError, UnknownTopicError (the local transaction did not run), NoListenerError,
-        ClosedError; MessageError for a message beyond the options' limits, before anything is
-        sent. Not when the operation fails: the result's `operation_sent` says so.
+        producer without a listener needs it, and does not answer checks.
+        Errors: SendError, UnknownTopicError, NoListenerError, ClosedError: the local transaction
+        did not run. MessageError for a message beyond the options' limits, before anything is
+        sent. When the operation fails nothing is raised: the result's `operation_sent` is False.
         """
         return self.send_messages_in_transaction((message,), arg, execute=execute)
 
     def send_messages_in_transaction(
         self, messages: Sequence[Message], arg: Any = None, *, execute: Execute | None = None
     ) -> TransactionSendResult:
-        """Send several messages in one transaction: all are delivered, or none.
+        """Sends several messages in one transaction: all are delivered, or none.
 
-        All go to the half queue of the first; the local transaction runs once, for the first,
-        whose `messages` has all. When some could not be stored, those stored are rolled back.
+        All go to the half queue of the first. The local transaction runs once, for the first half,
+        whose `messages` has all. When some halves could not be stored, the others are rolled back.
         Errors: as `send_message_in_transaction`; MessageError for none or more than messages_max.
         """
         if not 1 <= len(messages) <= self._options.messages_max:
@@ -114,7 +113,7 @@ class TransactionProducer:
         half = HalfMessage(messages[0], tuple(messages), self._ids.next(now_ms))
         self._running.add(half.transaction_id)
         try:
-            half_offsets = self._store(half, now_ms)
+            half_offsets = self._halves.store(half, now_ms)
             state, remark = run_guarded(run, half, arg)
             is_sent = self._end(half, half_offsets, state, remark)
         finally:
@@ -127,13 +126,14 @@ class TransactionProducer:
     def send_pipelined(
         self, message: Message, arg: Any = None, on_done: OnDone | None = None
     ) -> str:
-        """Send one message in a transaction without waiting; give its transaction id.
+        """Sends one message in a transaction without waiting. Output: its transaction id.
 
         The local transaction runs on a thread of the producer (`local_transaction_threads`), in
         the order of sending for each half queue. `on_done` is called there with the result, or
-        with the SendError of a half that was not stored; without it `flush()` raises. Waits while
-        `in_flight_max` transactions are in flight.
-        Errors: MessageError, SendError, UnknownTopicError, NoListenerError, ClosedError: not begun.
+        with the SendError of a half that was not stored; without `on_done`, `flush()` raises that.
+        While `in_flight_max` transactions are in flight, the call waits.
+        Errors: MessageError, SendError, UnknownTopicError, NoListenerError, ClosedError: the
+        transaction was not begun.
         """
         self._executor(None)
         self._pipeline.begin(self._timeout_s)
@@ -141,15 +141,11 @@ class TransactionProducer:
             now_ms = time.time_ns() // 1_000_000
             half = PipelinedHalf(message, self._ids.next(now_ms), arg, on_done, self._pipeline)
             transaction_id = half.transaction_id
-            headers = checked_headers(
-                message, self._group_headers, transaction_id, now_ms, self._options
-            )
-            queue_id = self._half_queues.choose(message)
+            headers = self._halves.headers(message, transaction_id, now_ms)
+            queue_id = self._halves.choose_queue(message)
             self._running.add(transaction_id)
             try:
-                self._sender.send(
-                    self._options.half_topic, queue_id, message.body, headers, half.stored
-                )  # fmt: skip
+                self._halves.send(queue_id, message, headers, half.stored)
             except BaseException:
                 self._running.discard(transaction_id)
                 raise
@@ -159,16 +155,16 @@ class TransactionProducer:
         return transaction_id
 
     def flush(self, timeout_s: float | None = None) -> int:
-        """Wait until every pipelined transaction has ended; tell how many have not.
+        """Waits until every pipelined transaction has ended. Output: how many have not.
 
         Errors: SendError when halves without `on_done` were not stored.
         """
         return self._pipeline.drain(self._timeout_s if timeout_s is None else timeout_s)
 
     def close(self) -> None:
-        """Finish what is in flight, stop answering checks, and stop; once, by the deadline.
+        """Finishes what is in flight, and stops; a second call does nothing.
 
-        What has not ended by `close_timeout_ms` is left to the check-back.
+        The job asks the group about transactions that have not ended within `close_timeout_ms`.
         """
         if self._is_closed:
             return
@@ -194,41 +190,6 @@ class TransactionProducer:
             raise NoListenerError("a transaction needs a listener, or `execute`")
         return self._listener.execute_local_transaction
 
-    def _store(self, half: HalfMessage, now_ms: int) -> list[int]:
-        """Send all halves of a transaction, wait for Kafka, give their offsets."""
-        messages = half.messages
-        size = len(messages)
-        all_headers = [
-            checked_headers(
-                message, self._group_headers, half.transaction_id, now_ms, self._options,
-                None if size == 1 else (size, seq),
-            )
-            for seq, message in enumerate(messages)
-        ]  # fmt: skip
-        half.queue_id = self._half_queues.choose(half.message)
-        reports = Reports(size)
-        for seq, (message, headers) in enumerate(zip(messages, all_headers, strict=True)):
-            try:
-                self._sender.send(
-                    self._options.half_topic, half.queue_id, message.body, headers,
-                    reports.taker(seq),
-                )  # fmt: skip
-            except SendError as error:
-                reports.fail(seq, str(error))
-        # librdkafka reports each record by delivery.timeout.ms; the rest is for the report itself.
-        reports.wait(self._timeout_s + 5.0)
-        if reports.failure is not None:
-            stored = reports.stored()
-            if stored:
-                rollback = protocol.ROLLBACK
-                self._operations.add(half.queue_id, stored, half.transaction_id, rollback)
-            then = "it is rolled back with the others" if stored else HALF_IS_ASKED_ABOUT
-            text = failure_text("the half was not", reports.failure, reports.is_open, then)
-            raise SendError(text, half.transaction_id)
-        offsets = reports.stored()
-        half.queue_offset = offsets[0]
-        return offsets
-
     def _end(
         self, half: HalfMessage, offsets: list[int], state: LocalTransactionState, remark: str
     ) -> bool:
@@ -237,14 +198,14 @@ class TransactionProducer:
             half.queue_id, offsets, half.transaction_id, state.value, report.sent,
             [(protocol.REMARK, remark)] if remark else (),
         )  # fmt: skip
-        report.wait(self._timeout_s + 5.0)
+        report.wait(self._timeout_s + REPORT_S)
         return report.failure is None
 
     def _run_pipelined(self, half: PipelinedHalf) -> None:
-        assert self._listener is not None  # send_pipelined has looked
+        assert self._listener is not None  # send_pipelined has checked that
         state, remark = run_guarded(self._listener.execute_local_transaction, half, half.arg)
         half.local_state, half.remark = state, remark
-        # `value` is a Python call before 3.12, this is none.
+        # Before Python 3.12 `value` is a function call; `_value_` is an attribute.
         self._operations.add(
             half.queue_id, (half.queue_offset,), half.transaction_id, state._value_,
             half.operation_reported, [(protocol.REMARK, remark)] if remark else (),

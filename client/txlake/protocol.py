@@ -1,20 +1,21 @@
 """The wire form: names, numbers and patterns that producers, consumers and the job share.
 
 Source: RocketMQ's `MessageConst`, `MessageSysFlag` and `TopicValidator` (4.6.0 / 5.1.2) for the
-names and numbers; PROTOCOL.md for what each header means. This module imports nothing but the
-standard library and no other module of the project.
+names and numbers; PROTOCOL.md for what each header means. This module imports only the standard
+library.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from typing import Final
+from dataclasses import dataclass
+from typing import ClassVar, Final, TypeAlias
 
 WIRE_VERSION: Final = "1"
 Headers = list[tuple[str, bytes]]
 
-# Kafka topics (defaults; each can be renamed in conf).
+# Kafka topics: the default names, which the settings can change.
 HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
 OP_TOPIC: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
@@ -55,8 +56,8 @@ COMMAND: Final = "COMMAND"
 TARGET: Final = "TARGET"
 OP_TAG: Final = "d"  # RocketMQ's TransactionalMessageUtil.REMOVETAG
 
-# A half carries its protocol headers first and in this order; a user's headers follow. The
-# decoder reads by position where the order holds and searches where it does not.
+# The SDK writes a half's protocol headers first and in this order; the user's headers follow. The
+# decoder reads headers by position where this order holds, and else searches them by name.
 HALF_HEADERS: Final = (
     TRAN_MSG, PGROUP, UNIQ_KEY, REAL_TOPIC, REAL_QID, KEYS, TAGS, DELAY, DELIVER_AT,
     CHECK_IMMUNITY, BORN_TIMESTAMP, TRAN_SIZE, TRAN_SEQ, TXV,
@@ -69,9 +70,9 @@ CHECK_HEADERS: Final = (
     PGROUP, UNIQ_KEY, REAL_TOPIC, KEYS, TAGS, HALF_QUEUE_ID, HALF_QUEUE_OFFSET, CHECK_TIMES,
     CHECK_ID, BODY_OMITTED,
 )  # fmt: skip
-# The protocol's own names: a header with one of them is a property of the user's on no record.
+# The protocol's own names: a header with one of these is never a property of the user's.
 RESERVED_HEADERS: Final = frozenset((*HALF_HEADERS, *OP_HEADERS, *ADMIN_HEADERS, *CHECK_HEADERS))
-# Those of them that no column of a message holds: a message that has one keeps its headers raw.
+# Of these, the names that no column of a message holds: a message with one keeps its headers raw.
 FOREIGN_HEADERS: Final = RESERVED_HEADERS.difference(HALF_HEADERS)
 
 # Decisions, with RocketMQ's MessageSysFlag numbers.
@@ -89,7 +90,7 @@ MAINTAIN: Final = "MAINTAIN"
 PING: Final = "PING"
 COMMANDS: Final = (RESUME, CANCEL, CREATE_TOPIC, MAINTAIN, PING)
 
-# What can be read. The patterns are ASCII and are also used inside Spark SQL (Java regex).
+# What can be read. The patterns are ASCII; Spark SQL uses them too, as Java regex.
 GROUP_PATTERN: Final = "[A-Za-z0-9._-]{1,127}"
 TRANSACTION_ID_PATTERN: Final = "[A-Za-z0-9_-]{1,128}"
 TOPIC_PATTERN: Final = "[A-Za-z0-9._-]{1,127}"
@@ -100,12 +101,12 @@ SMALL_NUMBER_PATTERN: Final = "[0-9]{1,9}"
 DELAY_LEVELS: Final = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 DELIVER_AT_MAX_MS: Final = 2_592_000_000
 MESSAGE_BYTES_MAX: Final = 1_048_576
-# What Kafka adds to a record: its key, the lengths of its headers, the batch around it. The SDK's
-# headers need a third of it at most.
+# What Kafka adds to a record: its key, the lengths of its headers, the batch around it. For the
+# SDK's headers it adds a third of this at most.
 FRAMING_BYTES_MAX: Final = 65_536
 _CLIENT_BYTES_MAX = 1_000_000_000  # librdkafka's largest message.max.bytes
 _TOPIC_BYTES_MAX = 1_048_588  # Kafka's default of max.message.bytes: no topic of ours takes less
-MESSAGE_BYTES_LARGEST: Final = _CLIENT_BYTES_MAX - FRAMING_BYTES_MAX  # what the limit may be
+MESSAGE_BYTES_LARGEST: Final = _CLIENT_BYTES_MAX - FRAMING_BYTES_MAX  # the largest limit allowed
 MESSAGES_MAX: Final = 1000
 PROPERTIES_BYTES_MAX: Final = 32_767  # RocketMQ stores the length of the properties in 16 bits
 
@@ -113,12 +114,80 @@ _UNITS_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 def matches(pattern: str, text: str) -> bool:
-    """Return whether the whole text matches one of this module's patterns."""
+    """Returns whether the whole text matches one of this module's patterns."""
     return re.fullmatch(pattern, text, flags=re.ASCII) is not None
 
 
+@dataclass(frozen=True)
+class RecordTarget:
+    """A half or a schedule record: `half:<queue>-<offset>`, `schedule:<queue>-<offset>`."""
+
+    kind: str
+    queue_id: int
+    queue_offset: int
+
+    def __str__(self) -> str:
+        return f"{self.kind}:{self.queue_id}-{self.queue_offset}"
+
+
+@dataclass(frozen=True)
+class UndeliverableTarget:
+    """A message of TRANS_UNDELIVERABLE_TOPIC: `undeliverable:<offset>`."""
+
+    queue_offset: int
+    kind: ClassVar[str] = "undeliverable"
+
+    def __str__(self) -> str:
+        return f"undeliverable:{self.queue_offset}"
+
+
+@dataclass(frozen=True)
+class TopicTarget:
+    """A topic, and how many queues it is to have: `topic:<name>:<queue count>`."""
+
+    topic: str
+    queue_count: int
+    kind: ClassVar[str] = "topic"
+
+    def __str__(self) -> str:
+        return f"topic:{self.topic}:{self.queue_count}"
+
+
+Target: TypeAlias = RecordTarget | UndeliverableTarget | TopicTarget
+# The targets that each command can have; the other commands have no target.
+TARGET_FORMS: Final = {
+    RESUME: ("half:<queue>-<offset>", "undeliverable:<offset>"),
+    CANCEL: ("half:<queue>-<offset>", "schedule:<queue>-<offset>"),
+    CREATE_TOPIC: ("topic:<name>:<queue count>",),
+}
+_TARGET = re.compile(
+    rf"(half|schedule):({SMALL_NUMBER_PATTERN})-({NUMBER_PATTERN})"
+    rf"|undeliverable:({NUMBER_PATTERN})|topic:({TOPIC_PATTERN}):([0-9]{{1,5}})"
+)
+
+
+def read_target(text: str | None) -> Target | None:
+    """Returns what a TARGET names, whatever the command; None if it cannot be read."""
+    found = _TARGET.fullmatch(text or "")
+    if found is None:
+        return None
+    kind, queue_id, queue_offset, undeliverable_offset, topic, queue_count = found.groups()
+    if kind is not None:
+        return RecordTarget(kind, int(queue_id), int(queue_offset))
+    if undeliverable_offset is not None:
+        return UndeliverableTarget(int(undeliverable_offset))
+    return TopicTarget(topic, int(queue_count))
+
+
+def command_target(command: str, text: str | None) -> Target | None:
+    """Returns what a command is about; None if it cannot be about that."""
+    target = read_target(text)
+    kinds = {form.partition(":")[0] for form in TARGET_FORMS.get(command, ())}
+    return target if target is not None and target.kind in kinds else None
+
+
 def is_own_topic(name: str, own_topics: Iterable[str], check_topic_prefix: str) -> bool:
-    """Return whether a real topic's name collides with one of the project's own topics."""
+    """Returns whether a real topic's name is that of one of the project's own topics."""
     return name in set(own_topics) or name.startswith(check_topic_prefix)
 
 
@@ -133,7 +202,7 @@ def record_bytes(body: bytes | None, headers: Iterable[tuple[str, bytes]]) -> in
 
 
 def batch_bytes_max(message_bytes_max: int) -> int:
-    """Returns how large a batch of Kafka's must be allowed to be: for topics and clients.
+    """Returns the largest batch that topics and clients have to allow.
 
     A record at the limit goes out in a batch of its own, with Kafka's framing around it.
     """
@@ -141,17 +210,17 @@ def batch_bytes_max(message_bytes_max: int) -> int:
 
 
 def check_topic(producer_group: str, prefix: str = CHECK_TOPIC_PREFIX) -> str:
-    """Name the topic on which a producer group is asked; its consumer group has the same name."""
+    """Returns a producer group's check topic; its Kafka consumer group has the same name."""
     return prefix + producer_group
 
 
 def check_id(queue_id: int, queue_offset: int, arm: int, check_times: int) -> str:
-    """Name one check: the same attempt has the same id however often it is sent."""
+    """Returns the id of a check: the same for the same question, however often it is sent."""
     return f"{queue_id}-{queue_offset}-{arm}-{check_times}"
 
 
 def operation_body(half_offsets: Iterable[int]) -> bytes:
-    """Write the offsets an operation names, each followed by a comma (RocketMQ's RIP-50)."""
+    """Returns the offsets that an operation names, each with a comma after it (RIP-50)."""
     return "".join(f"{offset}," for offset in half_offsets).encode()
 
 
@@ -161,7 +230,7 @@ def operation_headers(
     transaction_ids: Sequence[str],
     extra: Iterable[tuple[str, str]] = (),
 ) -> Headers:
-    """Write an operation's headers in protocol order; `extra` follows UNIQ_KEY.
+    """Returns an operation's headers in protocol order; `extra` follows UNIQ_KEY.
 
     Errors: KeyError for a decision other than COMMIT, ROLLBACK, UNKNOWN.
     """
@@ -175,7 +244,7 @@ def operation_headers(
 
 
 def delay_levels_ms(levels: str = DELAY_LEVELS) -> tuple[int, ...]:
-    """Read delay levels (`1s 5s 1m 2h 1d`), in ms, level 1 first.
+    """Returns delay levels (`1s 5s 1m 2h 1d`) in ms, level 1 first.
 
     Errors: ValueError naming the level that cannot be read.
     """

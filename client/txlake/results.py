@@ -1,4 +1,4 @@
-"""What sending gives back."""
+"""What sending returns."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from txlake.listener import LocalTransactionState
 
 @dataclass(frozen=True, slots=True)
 class TransactionSendResult:
-    """Say what became of a transaction.
+    """What became of a transaction.
 
-    (`queue_id`, `queue_offset`) is its first message in the half topic. `operation_sent` False:
-    Kafka did not take the end in time; the group will be asked. `remark` says why a listener's
+    (`queue_id`, `queue_offset`) is the place of its first half. `operation_sent` False: Kafka did
+    not take the end in time, and the job will ask the group. `remark` says why a listener's
     answer counts as UNKNOWN.
     """
 
@@ -27,7 +27,7 @@ class TransactionSendResult:
 
 @dataclass(frozen=True, slots=True)
 class SendResult:
-    """Say where a message without transaction stands in the schedule topic."""
+    """Where a message without a transaction stands in the schedule topic."""
 
     message_id: str
     queue_id: int

@@ -1,4 +1,4 @@
-"""Send messages without a transaction: delayed ones, and plain ones."""
+"""A producer of messages without a transaction, delayed or not."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from txlake.results import SendResult
 
 
 class Producer:
-    """Send messages to the schedule topic; the reconciler delivers each when it is due.
+    """A producer of messages without a transaction; the job delivers each when it is due.
 
     Errors: ValueError for a group's name or a setting that is not allowed.
     """
@@ -51,17 +51,17 @@ class Producer:
         self.close()
 
     def send(self, message: Message) -> SendResult:
-        """Send one message and wait until Kafka has it.
+        """Sends one message, and waits until Kafka has it.
 
         Errors: SendError, ClosedError; MessageError for a message beyond the options' limits.
         """
         return self.send_all([message])[0]
 
     def send_all(self, messages: Sequence[Message]) -> list[SendResult]:
-        """Send messages and wait until Kafka has all of them; not one by one.
+        """Sends messages together, and waits until Kafka has all of them.
 
-        Errors: as `send`; SendError when any was not stored, others may have been; MessageError
-        for any message, before one is sent.
+        Errors: as `send`; SendError when some message was not stored, though others can be;
+        MessageError for any of them, before one is sent.
         """
         now_ms = time.time_ns() // 1_000_000
         reports = Reports(len(messages))
@@ -88,11 +88,11 @@ class Producer:
         return [SendResult(*result) for result in zip(ids, queues, reports.stored(), strict=True)]
 
     def close(self) -> None:
-        """Send what is buffered and stop."""
+        """Sends what is buffered, and stops."""
         self._sender.close(self._options.close_timeout_ms / 1000)
 
     def _queue(self, message: Message) -> int:
-        """Choose the partition: level - 1; the one after the last level for all else."""
+        """Returns the partition: level - 1; without a level the one after the last level's."""
         if message.delay_level:
             return min(message.delay_level, self._level_count) - 1
         return self._level_count

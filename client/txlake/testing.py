@@ -27,10 +27,10 @@ _GROUP = group_headers("fake")
 
 
 class FakeTransactionProducer:
-    """Run the listener as the real producer does, and remember instead of sending.
+    """A producer that runs the listener as the real one does, and remembers instead of sending.
 
     `fail_next_send` makes the next half fail: the local transaction does not run.
-    `lose_next_operation` drops the next end, as a crash would: `check()` then asks the listener.
+    `lose_next_operation` drops the next end, as a crash would: then `check()` asks the listener.
     """
 
     def __init__(
@@ -59,29 +59,29 @@ class FakeTransactionProducer:
 
     @property
     def committed(self) -> list[Message]:
-        """Return the messages that would be delivered, in the order of sending."""
+        """Returns the messages that would be delivered, in the order of sending."""
         return self._messages(COMMIT)
 
     @property
     def rolled_back(self) -> list[Message]:
-        """Return the messages that will never be delivered."""
+        """Returns the messages that will never be delivered."""
         return self._messages(ROLLBACK)
 
     @property
     def pending(self) -> list[Message]:
-        """Return the messages whose transaction has no end yet."""
+        """Returns the messages whose transaction has no end yet."""
         return self._messages(LocalTransactionState.UNKNOWN)
 
     def send_message_in_transaction(
         self, message: Message, arg: Any = None, *, execute: Execute | None = None
     ) -> TransactionSendResult:
-        """Do as the real producer does, without Kafka."""
+        """Does as the real producer does, without Kafka."""
         return self.send_messages_in_transaction((message,), arg, execute=execute)
 
     def send_messages_in_transaction(
         self, messages: Sequence[Message], arg: Any = None, *, execute: Execute | None = None
     ) -> TransactionSendResult:
-        """Do as the real producer does, without Kafka."""
+        """Does as the real producer does, without Kafka."""
         if self._is_closed:
             raise ClosedError("the producer is closed")
         if not 1 <= len(messages) <= self._options.messages_max:
@@ -120,7 +120,7 @@ class FakeTransactionProducer:
     def send_pipelined(
         self, message: Message, arg: Any = None, on_done: OnDone | None = None
     ) -> str:
-        """Do as the real producer does, at once and on this thread."""
+        """Does as the real producer does, at once and on this thread."""
         try:
             result: TransactionSendResult | SendError = self.send_message_in_transaction(
                 message, arg
@@ -134,16 +134,17 @@ class FakeTransactionProducer:
         return result.transaction_id
 
     def flush(self, timeout_s: float | None = None) -> int:
-        """Wait for nothing: all has ended."""
+        """Returns 0: every transaction has ended."""
         return 0
 
     def check(self, transaction_id: str | None = None) -> list[LocalTransactionState]:
-        """Ask the listener about one transaction, or all that have no end; take its answers.
+        """Asks the listener about one transaction, or about all without an end.
 
-        As in RocketMQ, a COMMIT or ROLLBACK holds for ever; a later answer changes nothing.
+        Output: its answers. As in RocketMQ, a COMMIT or ROLLBACK holds for ever: a later answer
+        changes nothing.
         """
         if self._listener is None:
-            raise NoListenerError("nobody to ask: this producer has no listener")
+            raise NoListenerError("this producer has no listener to ask")
         answers = []
         for half in self.halves:
             known = self.states[half.transaction_id]
@@ -164,7 +165,7 @@ class FakeTransactionProducer:
         return answers
 
     def close(self) -> None:
-        """Refuse what comes after."""
+        """Closes the producer: it refuses messages from now on."""
         self._is_closed = True
 
     def _messages(self, state: LocalTransactionState) -> list[Message]:
@@ -177,7 +178,7 @@ class FakeTransactionProducer:
 
 
 def checked_message(half: HalfMessage, check_times: int = 1) -> CheckedMessage:
-    """Make the question that the reconciler would ask about a half."""
+    """Returns the question that the job would ask about a half."""
     return CheckedMessage(
         transaction_id=half.transaction_id,
         topic=half.topic,

@@ -1,5 +1,5 @@
-"""What became of a transaction, and why: read a lake, tell the story. No Spark, no JVM.
+"""What became of a transaction, and why: read from a lake, without Spark or Java.
 
-`target` reads what the operator asks about, `rows` fetches it, `units`, `waits` and `story` are
-pure functions from rows to a story, `words` has the sentences, `show` prints.
+`target` reads what the operator asks about, `find` fetches its rows. `units`, `waits`, `story` and
+`report` are pure functions from rows to a report; `words` has the sentences, `show` prints them.
 """

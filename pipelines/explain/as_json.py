@@ -10,7 +10,7 @@ from pipelines.explain.waits import Wait
 
 
 def to_json(report: Report) -> dict[str, Any]:
-    """Return a report as plain JSON values."""
+    """Returns a report as plain JSON values."""
     first = report.unit.messages[0]
     return {
         "source": report.unit.source,

@@ -8,7 +8,7 @@ from typing import Any
 from pipelines.explain.rows import Row
 from pipelines.explain.units import Unit
 
-# Within an epoch: what came, what an operator commanded, what was decided, in this order.
+# The phases of an epoch: what came, what an operator commanded, what was decided.
 LANDED, COMMANDED, CONFLICT, ENDED, PLACED, ASKED = range(6)
 
 
@@ -16,7 +16,7 @@ LANDED, COMMANDED, CONFLICT, ENDED, PLACED, ASKED = range(6)
 class Event:
     """One line of a timeline. Units: `at` ms.
 
-    `is_committed`: its epoch is; else the row is early. `detail` has the row's own values.
+    `is_committed`: whether its epoch is. `detail` has the row's own values.
     """
 
     at: int
@@ -31,7 +31,7 @@ Part = tuple[Event, int]  # with its phase within the epoch
 
 
 def event(unit: Unit, row: Row, at: int, phase: int, kind: str, text: str, **detail: Any) -> Part:
-    """Make a line from a row, marked when its epoch is not committed."""
+    """Returns a row's line and its phase; the text says so if the epoch is not committed yet."""
     is_committed = unit.is_settled(row)
     if not is_committed:
         text += f" (epoch {row['epoch']}, not committed yet)"
@@ -39,5 +39,5 @@ def event(unit: Unit, row: Row, at: int, phase: int, kind: str, text: str, **det
 
 
 def place(unit: Unit, queue_offset: int) -> str:
-    """Name one of the unit's messages."""
+    """Returns the name of one of the unit's messages."""
     return f"{unit.source} {unit.queue_id}-{queue_offset}"

@@ -1,35 +1,37 @@
-"""Fetch from a lake what it says about some messages: few files, few columns, never a body.
+"""All that a lake says about some messages: few files, few columns, never a body.
 
-One state is read: up to the newest committed epoch. Rows of the epoch after it, which may be
-planned and half written, are fetched too and are marked by their epoch.
+It is read as it stands at the newest committed epoch. Rows of the next epoch, which can be planned
+and half written, are read too: their epoch tells them apart.
 """
 
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from checker.frames import DISCARDED
+from pipelines.epoch.restore import recorded_rows, rows_of_state, state_from
 from pipelines.explain.operations import find_operations
 from pipelines.explain.rows import (
     EpochAt,
     Found,
     Row,
     epoch_rows,
-    is_in_set,
     newest_epochs,
     plain,
     plan_of,
+    set_of,
 )
-from pipelines.explain.target import HALF, SCHEDULE, Target, plain_target
-from pipelines.restore import recorded_rows, rows_of_state
-from storage.epochs import PLANNED, snapshot_before
+from pipelines.explain.target import Transaction
 from storage.errors import MissingTableError
-from storage.lake import Lake
-from storage.pruned import Bounds, read_pruned
+from storage.lake.epochs import PLANNED, snapshot_before
+from storage.lake.lake import Lake
+from storage.lake.pruned import Bounds, read_pruned
+from storage.lake.whole import require_readable
 from storage.schemas import PUT
-from storage.whole import require_readable
+from storage.wire.kinds import HALF, SCHEDULE
 from txlake import protocol as p
 
 MESSAGE_COLUMNS = [
@@ -47,11 +49,11 @@ _READERS = 4
 _TRIES = 3
 
 
-def find(lake: Lake, target: Target) -> Found:
-    """Fetch all that a lake says about a target; `messages` is empty when there is no such.
+def find(lake: Lake, target: p.RecordTarget | Transaction) -> Found:
+    """Returns all that a lake says about a target; no messages if it is not there.
 
-    An epoch that was committed while its rows were read may have been read in part: again, then.
-    Errors: BrokenLakeError, also where the table of a topic that it is told about is not whole.
+    An epoch that is committed while its rows are read might be read in part: it is read again.
+    Errors: BrokenLakeError, also when the table of a topic that the messages name is not whole.
     """
     with ThreadPoolExecutor(_READERS) as pool:
         found = _find(lake, pool, target)
@@ -65,7 +67,7 @@ def find(lake: Lake, target: Target) -> Found:
     return found
 
 
-def _find(lake: Lake, pool: ThreadPoolExecutor, target: Target) -> Found:
+def _find(lake: Lake, pool: ThreadPoolExecutor, target: p.RecordTarget | Transaction) -> Found:
     catalog = pool.submit(read_pruned, lake, "catalog", ["topic", "table_id"], {})
     epoch, epochs = newest_epochs(lake)
     messages = _messages(lake, target)
@@ -76,13 +78,13 @@ def _find(lake: Lake, pool: ThreadPoolExecutor, target: Target) -> Found:
 
 
 def find_nothing(lake: Lake) -> Found:
-    """Fetch only where the lake stands."""
+    """Returns only the newest epochs of a lake."""
     epoch, epochs = newest_epochs(lake)
     return Found(epoch=epoch, epochs=epochs)
 
 
 def find_keys(lake: Lake, keys: str) -> list[Row]:
-    """Return the messages whose KEYS are this text, or have it as one of their words."""
+    """Returns the messages whose KEYS are this text, or have it as one of their words."""
     found = []
     for source in (HALF, SCHEDULE):
         where = pc.match_substring(pc.field("keys"), keys)
@@ -92,15 +94,18 @@ def find_keys(lake: Lake, keys: str) -> list[Row]:
     return sorted(found, key=lambda row: (row["stored_at"], row["queue_id"], row["queue_offset"]))
 
 
-def _messages(lake: Lake, target: Target) -> list[Row]:
-    """Return the target's halves and schedule records, whole sets."""
-    if target.transaction_id is None:
-        bounds: Bounds = {"queue_id": [target.queue_id], "queue_offset": [target.queue_offset]}
-        rows = _of_source(lake, target.source, bounds)
-        sets = [r for r in rows if r["source"] == HALF and is_in_set(r)]
-        return _of_set(lake, sets[0]) if sets else rows
-    bounds = {"transaction_id": [target.transaction_id]}
-    return _of_source(lake, HALF, bounds) or _of_source(lake, SCHEDULE, bounds)
+def _messages(lake: Lake, target: p.RecordTarget | Transaction) -> list[Row]:
+    """Returns the target's halves and schedule records, whole sets."""
+    if isinstance(target, Transaction):
+        bounds: Bounds = {"transaction_id": [target.transaction_id]}
+        return _of_source(lake, HALF, bounds) or _of_source(lake, SCHEDULE, bounds)
+    bounds = {"queue_id": [target.queue_id], "queue_offset": [target.queue_offset]}
+    rows = _of_source(lake, target.kind, bounds)
+    if target.kind != HALF or not rows or not set_of(rows[0]):
+        return rows
+    (half,) = rows
+    members = _of_source(lake, HALF, {"transaction_id": [half["transaction_id"]]})
+    return [member for member in members if set_of(member) == set_of(half)]
 
 
 def _of_source(lake: Lake, source: str, bounds: Bounds) -> list[Row]:
@@ -109,14 +114,12 @@ def _of_source(lake: Lake, source: str, bounds: Bounds) -> list[Row]:
     return [{**row, "source": source} for row in rows]
 
 
-def _of_set(lake: Lake, half: Row) -> list[Row]:
-    same = ("queue_id", "producer_group", "transaction_id", "tran_size")
-    rows = _of_source(lake, HALF, {"transaction_id": [half["transaction_id"]]})
-    return [row for row in rows if is_in_set(row) and all(row[c] == half[c] for c in same)]
+def _place_of(row: Row) -> tuple[str, int, int]:
+    return row.get("source", HALF), row["queue_id"], row["queue_offset"]
 
 
 class _About:
-    """Fetch what other tables say about some messages."""
+    """What other tables say about some messages."""
 
     def __init__(
         self,
@@ -130,23 +133,25 @@ class _About:
         self._lake, self._pool = lake, pool
         self._messages = messages
         self._epoch, self._epochs, self._table_ids = epoch, epochs, table_ids
-        self._places = {(m["source"], m["queue_id"], m["queue_offset"]) for m in messages}
+        self._places = {_place_of(message) for message in messages}
         self._queues = sorted({m["queue_id"] for m in messages})
         self._offsets = sorted({m["queue_offset"] for m in messages})
 
     def found(self) -> Found:
-        """Fetch it, tables side by side."""
+        """Returns what they say; reads the tables side by side."""
         at_place: Bounds = {"queue_id": self._queues, "queue_offset": self._offsets}
         reads = {
             table: self._pool.submit(self._of_places, table, at_place)
-            for table in ("outcomes", "checks", "delayed", "deliveries")
+            for table in ("outcomes", "checks", "deliveries")
         }
-        reads["pending"] = self._pool.submit(self._pending, at_place)
         reads["namings"] = self._pool.submit(self._namings)
         reads["conflicts"] = self._pool.submit(self._conflicts)
         reads["commands"] = self._pool.submit(self._commands)
+        recorded = self._pool.submit(self._recorded, at_place)
+        waiting = self._pool.submit(self._delayed, at_place)
         rows = {table: read.result() for table, read in reads.items()}
-        rows["delayed"] = [row for row in rows["delayed"] if row["change"] == PUT]
+        pending, halves = recorded.result()
+        rows["delayed"], still_delayed = waiting.result()
         operations = self._pool.submit(
             find_operations,
             self._lake,
@@ -158,8 +163,8 @@ class _About:
         )
         copies = self._pool.submit(self._copies, rows["outcomes"])
         undeliverable = self._pool.submit(self._undeliverable, rows["deliveries"])
-        targets = {f"{source}:{queue}-{offset}" for source, queue, offset in self._places}
-        rearms = [row for row in rows["commands"] if plain_target(row["target"]) in targets]
+        targets = {p.RecordTarget(*place) for place in self._places}
+        rearms = [row for row in rows["commands"] if p.read_target(row["target"]) in targets]
         cited = [*rows["outcomes"], *rows["deliveries"], *rows["delayed"], *rearms]
         missing = {row["epoch"] for row in cited} - set(self._epochs)
         for row in epoch_rows(self._lake, missing):
@@ -170,42 +175,43 @@ class _About:
             epochs=self._epochs,
             messages=self._messages,
             operations=operations.result(),
-            outcomes=rows["outcomes"],
-            conflicts=rows["conflicts"],
-            checks=rows["checks"],
-            delayed=rows["delayed"],
-            deliveries=rows["deliveries"],
-            commands=rows["commands"],
             copies=copies.result(),
             undeliverable=undeliverable.result(),
             table_ids=self._table_ids,
-            pending=rows["pending"],
-            namings=rows["namings"],
+            pending=pending,
+            halves=halves,
+            still_delayed=still_delayed,
+            **rows,
         )
 
-    def _pending(self, at_place: Bounds) -> list[Row]:
-        """Return all that was recorded of the halves' state, the oldest first."""
-        rows = plain(recorded_rows(self._lake, "pending", self._epoch, bounds=at_place))
-        places = {(queue, offset) for _, queue, offset in self._places}
-        found = [row for row in rows if (row["queue_id"], row["queue_offset"]) in places]
-        return sorted(found, key=lambda row: (row["epoch"], row["queue_id"], row["queue_offset"]))
+    def _recorded(self, at_place: Bounds) -> tuple[list[Row], list[Row]]:
+        """Returns all that was recorded of the halves, the oldest first, and their state."""
+        rows = recorded_rows(self._lake, "pending", self._epoch, bounds=at_place)
+        recorded = sorted(plain(rows), key=lambda r: (r["epoch"], r["queue_id"], r["queue_offset"]))
+        return recorded, plain(state_from("pending", rows))
+
+    def _delayed(self, at_place: Bounds) -> tuple[list[Row], list[Row]]:
+        """Returns the messages that had a time to wait for, and those that still wait."""
+        rows = read_pruned(self._lake, "delayed", self._lake.schema("delayed").names, at_place)
+        state = state_from("delayed", rows.filter(pc.field("epoch") <= self._epoch))
+        return self._at_places(rows.filter(pc.field("change") == PUT)), self._at_places(state)
 
     def _namings(self) -> list[Row]:
-        """Return the namings that wait in the halves' queues."""
+        """Returns the namings that wait in the halves' queues."""
         snapshot = snapshot_before(self._lake, self._epoch)
         bounds: Bounds = {"queue_id": self._queues}
         return plain(rows_of_state(self._lake, "waiting", self._epoch, snapshot, bounds))
 
     def _of_places(self, table: str, bounds: Bounds) -> list[Row]:
-        rows = plain(read_pruned(self._lake, table, self._lake.schema(table).names, bounds))
-        return [
-            row
-            for row in rows
-            if (row.get("source", HALF), row["queue_id"], row["queue_offset"]) in self._places
-        ]
+        return self._at_places(
+            read_pruned(self._lake, table, self._lake.schema(table).names, bounds)
+        )
+
+    def _at_places(self, rows: pa.Table) -> list[Row]:
+        return [row for row in plain(rows) if _place_of(row) in self._places]
 
     def _conflicts(self) -> list[Row]:
-        """Return conflicts of the halves, and of records that cannot be read and may name them."""
+        """Returns conflicts of the halves, and of unreadable records that might name them."""
         columns = self._lake.schema("conflicts").names
         bounds: Bounds = {"queue_id": self._queues, "half_queue_offset": self._offsets}
         rows = plain(read_pruned(self._lake, "conflicts", columns, bounds))
@@ -235,7 +241,7 @@ class _About:
         table = f"topics/{self._table_ids[topic]}"
         try:
             rows = plain(read_pruned(self._lake, table, _COPY_COLUMNS, bounds))
-        except MissingTableError:  # not made yet, or lost: `find` looks
+        except MissingTableError:  # not made yet, or lost: `find` tells which
             return []
         return [
             row

@@ -1,5 +1,6 @@
-"""Fetch the operations that name some halves. The log says of no operation which halves it names,
-so the offsets of those that came in the halves' own time are looked through.
+"""The operations that name some halves.
+
+No index says which operations name a half, so all that came in the halves' own time are searched.
 """
 
 from __future__ import annotations
@@ -8,9 +9,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from checker.frames import DISCARDED, Parameters
-from pipelines.explain.rows import EpochAt, Row, is_in_set, plain
-from storage.lake import Lake
-from storage.pruned import Bounds, read_pruned
+from pipelines.explain.rows import EpochAt, Row, plain, set_of
+from storage.lake.lake import Lake
+from storage.lake.pruned import Bounds, read_pruned
 
 _OP_COLUMNS = [
     "queue_id", "queue_offset", "stored_at", "epoch", "producer_group", "decision",
@@ -19,7 +20,7 @@ _OP_COLUMNS = [
 ]  # fmt: skip
 # Operations that come later than this after an end are shown only when they left a conflict.
 _AFTER_END_MS = 600_000
-# The brokers' clocks: an operation follows its half, give or take so much.
+# How much earlier than its half an operation can be stored: brokers' clocks differ.
 _CLOCKS_MS = 60_000
 
 
@@ -31,7 +32,7 @@ def find_operations(
     namings: list[Row],
     newest: EpochAt | None,
 ) -> list[Row]:
-    """Return the operations that name the halves, or a half of their queues still to come.
+    """Returns the operations that name the halves, or a half of their queues still to come.
 
     Input: `outcomes`, `conflicts` of the halves; `conflicts` also of records that cannot be read;
     `namings`: what waits in the halves' queues.
@@ -49,27 +50,27 @@ def find_operations(
         named |= {(queue_id, offset) for offset in offsets}
     places = {place for place in named if place[1] is not None}
     bounds: Bounds = {"queue_id": queues, "queue_offset": sorted({o for _, o in places})}
-    # Records that cannot be read are of the whole queue: those of the halves' own time will do.
+    # Conflicts name the whole queue's unreadable records; those of the halves' time are enough.
     where = pc.field("error").is_null() | (pc.field("stored_at") >= first)
     rows = plain(read_pruned(lake, "op", _OP_COLUMNS, bounds, where))
     return [row for row in rows if (row["queue_id"], row["queue_offset"]) in places]
 
 
 def _first_ms(halves: list[Row], newest: EpochAt | None) -> int:
-    """Return the time of the first operation that could name a half and still count.
+    """Returns the time of the first operation that could name a half and still count.
 
     One that came long before its half waited for it; it left an outcome or a conflict, unless it
     waits for a set since.
     """
     first = int(min(half["stored_at"] for half in halves))
-    if not any(map(is_in_set, halves)):
+    if not any(map(set_of, halves)):
         return first - _CLOCKS_MS
     parameters = Parameters() if newest is None else newest.parameters
     return first - max(parameters.orphan_operation_ttl_ms, _CLOCKS_MS)
 
 
 def _naming(lake: Lake, halves: list[Row], ends: list[Row], first: pa.Scalar) -> list[int]:
-    """Return the op offsets of one queue that name its halves."""
+    """Returns the op offsets of one queue that name its halves."""
     queue_id = halves[0]["queue_id"]
     ended = {end["queue_offset"] for end in ends}
     is_ended = all(half["queue_offset"] in ended or half["error"] for half in halves)

@@ -13,10 +13,12 @@ from pipelines.explain import words
 from pipelines.explain.event import Event
 from pipelines.explain.rows import Found, Row
 from pipelines.explain.story import events
-from pipelines.explain.target import HALF, Target
+from pipelines.explain.target import Transaction
 from pipelines.explain.units import Unit, units_of
 from pipelines.explain.waits import Wait, why_not_delivered, why_pending
 from pipelines.explain.words import Rule
+from storage.wire.kinds import HALF
+from txlake.protocol import RecordTarget
 
 PENDING = "PENDING"
 _NOT_DELIVERED = {"undeliverable": "UNDELIVERABLE", "cancelled": "CANCELLED"}
@@ -24,7 +26,7 @@ _NOT_DELIVERED = {"undeliverable": "UNDELIVERABLE", "cancelled": "CANCELLED"}
 
 @dataclass(frozen=True)
 class Place:
-    """Where a message landed."""
+    """Where a message was delivered."""
 
     topic: str
     table: str
@@ -35,7 +37,7 @@ class Place:
 
 @dataclass(frozen=True)
 class MessageReport:
-    """One message: its end, where it is, why it is not (yet) delivered."""
+    """One message: its end, where it is, why it is not delivered yet."""
 
     row: Row
     end: Row | None
@@ -71,7 +73,7 @@ class Report:
 
 
 def reports(found: Found, now_ms: int) -> list[Report]:
-    """Tell the story of everything that was found."""
+    """Returns the report of every unit that was found."""
     return [_report(unit, now_ms) for unit in units_of(found)]
 
 
@@ -180,36 +182,39 @@ def _rule(unit: Unit, row: Row) -> Rule:
 
 
 def _numbers(unit: Unit, row: Row) -> str:
-    """Write what the rule of a discard compared, where all of it was fetched."""
+    """Returns in words what the rule of a discard compared; empty if a part was not fetched."""
     epoch = unit.found.epochs.get(row["epoch"])
     known_at = None if epoch is None else epoch.known_at.get(unit.queue_id)
     if row["outcome"] != DISCARDED or epoch is None or known_at is None:
         return ""
-    limits, queue = epoch.parameters, unit.queue_id
+    limits = epoch.parameters
     stored_at = unit.stored_at(row["arm"])
     if row["cause"] == "expired":
         return (
-            f"C({queue}) - s = {known_at - stored_at} ms, half_retention_ms = "
+            f"known_at - stored_at = {known_at - stored_at} ms, half_retention_ms = "
             f"{limits.half_retention_ms}"
         )
     attempts = [check for check in unit.checks if check["arm"] == row["arm"]]
     count = sum(check["acknowledged"] for check in attempts)
-    text = f"n = {count}, check_max = {limits.check_max}, "
+    text = f"check_times = {count}, check_max = {limits.check_max}, "
     if not attempts:
-        return f"{text}C({queue}) - s = {known_at - stored_at} ms"
+        return f"{text}known_at - stored_at = {known_at - stored_at} ms"
     waited_ms = known_at - max(check["sent_at"] for check in attempts)
-    return f"{text}C({queue}) - c = {waited_ms} ms, check_interval_ms = {limits.check_interval_ms}"
+    return (
+        f"{text}known_at - checked_at = {waited_ms} ms, check_interval_ms = "
+        f"{limits.check_interval_ms}"
+    )
 
 
-def nothing_found(found: Found, target: Target, lake_path: str) -> str:
-    """Say in one sentence that a target is not in the lake, and how far the lake is."""
+def nothing_found(found: Found, target: RecordTarget | Transaction, lake_path: str) -> str:
+    """Returns the sentence that a target is not in the lake, and how far the lake is."""
     where = f"in the lake {lake_path}, which stands at epoch {found.epoch}"
-    if target.transaction_id is not None:
+    if isinstance(target, Transaction):
         return f"no half and no schedule record has transaction id {target.transaction_id} {where}"
-    name = f"{target.source} {target.queue_id}-{target.queue_offset}"
+    name = f"{target.kind} {target.queue_id}-{target.queue_offset}"
     newest = found.newest
     landed = {} if newest is None else newest.landed
-    topic = "" if newest is None else newest.topics.get(target.source, "")
+    topic = "" if newest is None else newest.topics.get(target.kind, "")
     end = landed.get((topic, target.queue_id))
     if end is None:
         return f"there is no {name} {where}: it has landed nothing of that queue"

@@ -1,4 +1,4 @@
-"""Plain rows of a lake, as a story is told from them: instants in ms, epochs with their plans."""
+"""Plain rows of a lake, from which a story is told: instants in ms, epochs with their plans."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any
 import pyarrow as pa
 
 from checker.frames import Parameters
-from storage.epochs import COMMITTED, PLANNED
-from storage.lake import Lake
-from storage.pruned import read_pruned
+from storage.lake.epochs import COMMITTED, PLANNED
+from storage.lake.lake import Lake
+from storage.lake.pruned import read_pruned
 from storage.rows import milliseconds
 from txlake import protocol as p
 
@@ -38,7 +38,7 @@ class EpochAt:
     cluster_id: str = ""
 
     def half_end(self, queue_id: int) -> int:
-        """Return the landed end of a half queue."""
+        """Returns the landed end of a half queue."""
         return self.landed.get((self.topics.get("half", p.HALF_TOPIC), queue_id), 0)
 
 
@@ -47,8 +47,9 @@ class Found:
     """What a lake says about some messages, as plain rows; instants in ms.
 
     `epoch`: the newest committed one. `pending`: all that was recorded of the halves' state, up to
-    it. `namings`: what waits after it in the halves' queues, as the job holds it. `copies` are
-    rows of TRANS_CHECK_MAX_TIME_TOPIC, `undeliverable` those of TRANS_UNDELIVERABLE_TOPIC.
+    it. As the job holds them after it: `halves`, `still_delayed`, and `namings`, what waits in the
+    halves' queues.
+    `copies`: rows of TRANS_CHECK_MAX_TIME_TOPIC; `undeliverable`: of TRANS_UNDELIVERABLE_TOPIC.
     """
 
     epoch: int = 0
@@ -65,11 +66,13 @@ class Found:
     undeliverable: Sequence[Row] = ()
     table_ids: Mapping[str, int] = field(default_factory=dict)
     pending: Sequence[Row] = ()
+    halves: Sequence[Row] = ()
+    still_delayed: Sequence[Row] = ()
     namings: Sequence[Row] = ()
 
     @property
     def has_early_rows(self) -> bool:
-        """Return whether some rows are of an epoch that was not committed when they were read."""
+        """Returns whether some rows are of an epoch that was not committed when they were read."""
         tables = (
             self.messages, self.operations, self.outcomes, self.conflicts, self.checks,
             self.delayed, self.deliveries,
@@ -78,12 +81,12 @@ class Found:
 
     @property
     def newest(self) -> EpochAt | None:
-        """Return the newest committed epoch."""
+        """Returns the newest committed epoch."""
         return self.epochs.get(self.epoch)
 
 
 def plain(rows: pa.Table) -> list[Row]:
-    """Return rows as dicts, instants in ms."""
+    """Returns rows as dicts, instants in ms."""
     for place, column in enumerate(rows.schema):
         if pa.types.is_timestamp(column.type):
             ms = rows[column.name].cast(pa.timestamp("ms", tz="UTC"), safe=False).cast(pa.int64())
@@ -93,7 +96,7 @@ def plain(rows: pa.Table) -> list[Row]:
 
 
 def newest_epochs(lake: Lake) -> tuple[int, dict[int, EpochAt]]:
-    """Return the newest committed epoch, 0 when there is none, and the plans from there on."""
+    """Returns the newest committed epoch, 0 when there is none, and the plans from there on."""
     newest = lake.last("epochs", "epoch")
     if newest is None:
         return 0, {}
@@ -104,12 +107,12 @@ def newest_epochs(lake: Lake) -> tuple[int, dict[int, EpochAt]]:
 
 
 def epoch_rows(lake: Lake, epochs: Iterable[int]) -> list[Row]:
-    """Return the rows of some epochs, what they landed and what was known."""
+    """Returns the rows of some epochs, what they landed and what was known."""
     return plain(read_pruned(lake, "epochs", _EPOCH_COLUMNS, {"epoch": sorted(set(epochs))}))
 
 
 def plan_of(row: Row) -> EpochAt:
-    """Read a planned row."""
+    """Returns what a planned row says."""
     values = {key: json.loads(value) for key, value in row["parameters"]}
     names = {item.name for item in fields(Parameters)}
     known: dict[str, Any] = {
@@ -128,6 +131,8 @@ def plan_of(row: Row) -> EpochAt:
     )
 
 
-def is_in_set(half: Row) -> bool:
-    """Return whether a half is one of several (PROTOCOL.md "Sets", line 1)."""
-    return half["error"] is None and (half["tran_size"] or 1) > 1
+def set_of(half: Row) -> tuple[object, ...]:
+    """Returns what names a half's set, empty for a half alone (PROTOCOL.md "Sets", line 1)."""
+    if half["error"] is not None or (half["tran_size"] or 1) == 1:
+        return ()
+    return tuple(half[c] for c in ("queue_id", "producer_group", "transaction_id", "tran_size"))

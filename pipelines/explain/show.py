@@ -1,4 +1,4 @@
-"""Print a report for people."""
+"""A report as people read it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pipelines.screen import print_rows
 
 
 def show(report: Report) -> None:
-    """Print how a unit stands, why, and its timeline."""
+    """Prints how a unit stands, why, and its timeline."""
     for line in lines(report):
         click.echo(line)
     click.echo()
@@ -21,7 +21,7 @@ def show(report: Report) -> None:
 
 
 def lines(report: Report) -> Iterator[str]:
-    """Return a report's head, line by line."""
+    """Returns a report's head, line by line."""
     unit, first = report.unit, report.unit.messages[0]
     name = f"{unit.source} {unit.queue_id}-{first['queue_offset']}"
     if first["transaction_id"] is not None:
@@ -67,6 +67,6 @@ def _decision(report: Report, decision: Decision) -> Iterator[str]:
     state = "" if decision.is_committed else ", not committed yet"
     numbers = f"; {decision.numbers}" if decision.numbers else ""
     yield (
-        f"    epoch {decision.epoch}{state}: T {instant(decision.epoch_at)}, C({queue}) "
-        f"{known}{numbers}"
+        f"    epoch {decision.epoch}{state}: epoch_at {instant(decision.epoch_at)}, known_at of "
+        f"queue {queue} {known}{numbers}"
     )

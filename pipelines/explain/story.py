@@ -1,7 +1,7 @@
 """One timeline of a unit: what landed, what was asked, what was decided, where it is.
 
 Pure functions from a unit's rows to events. Within an epoch records come first, then commands, then
-what was decided: the order in which one caused the other, whatever the clocks say.
+what was decided: causes before effects, whatever the clocks say.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from pipelines.explain import words
 from pipelines.explain.event import COMMANDED, CONFLICT, LANDED, Event, Part, event, place
 from pipelines.explain.rows import Row
 from pipelines.explain.story_ends import checks, deliveries, outcomes
-from pipelines.explain.target import HALF, plain_target
 from pipelines.explain.units import Unit
+from storage.wire.kinds import HALF
 from txlake import protocol as p
 
 
 def events(unit: Unit) -> list[Event]:
-    """Return a unit's timeline."""
+    """Returns a unit's timeline."""
     parts = [_landed(unit), _commands(unit), outcomes(unit), checks(unit), deliveries(unit)]
     if unit.source == HALF:
         parts += [_operations(unit), _conflicts(unit)]
@@ -102,7 +102,7 @@ _EFFECTS = {
 
 
 def effect_of(unit: Unit, op: Row) -> str:
-    """Say what an operation came to."""
+    """Returns what became of an operation, a key of _EFFECTS."""
     offset = op["queue_offset"]
     if any(o["op_queue_offset"] == offset and o["outcome"] != DISCARDED for o in unit.outcomes):
         return "ends"
@@ -131,17 +131,16 @@ def _conflicts(unit: Unit) -> Iterator[Part]:
 
 
 def _commands(unit: Unit) -> Iterator[Part]:
-    targets = {f"{unit.source}:{unit.queue_id}-{offset}" for offset in unit.offsets}
-    own = unit.deliveries
+    targets: set[p.Target | None] = {unit.target(offset) for offset in unit.offsets}
     targets |= {
-        f"undeliverable:{row['real_queue_offset']}"
-        for row in own
+        p.UndeliverableTarget(row["real_queue_offset"])
+        for row in unit.deliveries
         if row["action"] == "UNDELIVERABLE"
     }
-    admin_offsets = {row["admin_offset"] for row in own}
+    admin_offsets = {row["admin_offset"] for row in unit.deliveries}
     for row in unit.found.commands:
-        is_about = row["queue_offset"] in admin_offsets or plain_target(row["target"]) in targets
-        if not is_about:
+        is_asked_by = row["queue_offset"] in admin_offsets
+        if not (is_asked_by or p.read_target(row["target"]) in targets):
             continue
         result = row["result"]
         text = f"{row['command']} {row['target']}{words.by_whom(row['actor'], row['reason'])}"

@@ -13,7 +13,7 @@ from txlake import protocol as p
 
 
 def outcomes(unit: Unit) -> Iterator[Part]:
-    """Return the ends of its halves, and the copies of discarded ones."""
+    """Returns the ends of its halves, and the copies of discarded ones."""
     discarded: set[int] = set()
     for row in unit.outcomes:
         offset = row["queue_offset"]
@@ -63,7 +63,7 @@ def _placed(unit: Unit, row: Row, kind: str, topic: str, at: int) -> Part:
 
 
 def checks(unit: Unit) -> Iterator[Part]:
-    """Return the attempts to ask, with their answers."""
+    """Returns the attempts to ask, with their answers."""
     newest = unit.found.newest
     check_max = None if newest is None else newest.parameters.check_max
     prefix = p.CHECK_TOPIC_PREFIX if newest is None else newest.parameters.check_topic_prefix
@@ -85,7 +85,7 @@ def checks(unit: Unit) -> Iterator[Part]:
 
 
 def deliveries(unit: Unit) -> Iterator[Part]:
-    """Return what became of its messages other than straight from a commit."""
+    """Returns what became of its messages other than straight from a commit."""
     for row in unit.delayed:
         text = f"{place(unit, row['queue_offset'])} {delayed_text(unit, row)}"
         at = _epoch_at(unit, row["epoch"]) or row["deliver_at"]
@@ -108,9 +108,9 @@ def deliveries(unit: Unit) -> Iterator[Part]:
 
 
 def delayed_text(unit: Unit, row: Row) -> str:
-    """Returns until when a message is delayed, and that it asked for longer than it may wait."""
+    """Returns until when a message is delayed, and whether it asked for longer than the limit."""
     due_at, text = row["deliver_at"], f"is delayed until {words.instant(row['deliver_at'])}"
-    # A DELIVER_AT that is not after T is no delay: nothing was cut short.
+    # A DELIVER_AT at or before `epoch_at` is no delay: nothing was cut short.
     floor = max(due_at, _epoch_at(unit, row["epoch"]) or due_at)
     for message in unit.messages:
         if message["queue_offset"] != row["queue_offset"] or (message["delay_level"] or 0) > 0:
@@ -122,6 +122,6 @@ def delayed_text(unit: Unit, row: Row) -> str:
 
 
 def _epoch_at(unit: Unit, epoch: int) -> int | None:
-    """Return T of an epoch, where it was fetched."""
+    """Returns `epoch_at` of an epoch; None if the epoch was not fetched."""
     found: EpochAt | None = unit.found.epochs.get(epoch)
     return None if found is None else found.epoch_at

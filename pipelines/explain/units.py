@@ -1,52 +1,51 @@
-"""What belongs together, and how it stands after the newest committed epoch.
+"""Units: a half alone, a whole set, or a schedule record, after the newest committed epoch.
 
-Pure functions from rows to a unit: a half alone, a whole set, or a schedule record. What the job
-holds in memory of a unit is what every epoch recorded of it.
+Pure functions from rows to units.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
+from operator import itemgetter
 
 from checker.frames import DISCARDED
-from pipelines.explain.rows import Found, Row, is_in_set
-from pipelines.explain.target import HALF
-from storage.schemas import LEFT
-from txlake.protocol import OFFSETS_PATTERN, UNKNOWN, matches
+from pipelines.explain.rows import Found, Row, set_of
+from storage.wire.kinds import HALF
+from txlake.protocol import OFFSETS_PATTERN, UNKNOWN, RecordTarget, matches
 
 
 @dataclass(frozen=True)
 class Unit:
-    """What is decided at once, with its rows. `messages` are in offset order, at least one."""
+    """Messages that are decided together: at least one, in offset order."""
 
     messages: tuple[Row, ...]
     found: Found
 
     @property
     def source(self) -> str:
-        """Return `half` or `schedule`."""
+        """Returns `half` or `schedule`."""
         return str(self.messages[0]["source"])
 
     @property
     def queue_id(self) -> int:
-        """Return the half queue."""
+        """Returns the half queue."""
         return int(self.messages[0]["queue_id"])
 
     @cached_property
     def offsets(self) -> frozenset[int]:
-        """Return the offsets of all its messages, duplicates too."""
+        """Returns the offsets of all its messages, duplicates too."""
         return frozenset(m["queue_offset"] for m in self.messages)
 
     @property
     def error(self) -> str | None:
-        """Say why its message cannot be read."""
+        """Returns why its message cannot be read; None if it can."""
         error: str | None = self.messages[0]["error"]
         return error
 
     def of(self, rows: Iterable[Row]) -> list[Row]:
-        """Return the rows about this unit's messages, oldest epoch first."""
+        """Returns the rows about this unit's messages, oldest epoch first."""
         return sorted(
             (
                 row
@@ -58,33 +57,51 @@ class Unit:
             key=lambda row: (row["epoch"], row["queue_offset"]),
         )
 
+    def _of_halves(self, rows: Iterable[Row], column: str) -> list[Row]:
+        """Returns the rows of its queue in which a column names one of its halves."""
+        if self.source != HALF:
+            return []
+        return [r for r in rows if r["queue_id"] == self.queue_id and r[column] in self.offsets]
+
+    def _operations(self, named: Callable[[Row], set[int]]) -> list[Row]:
+        """Returns the operations of its queue that name one of its halves, in log order."""
+        if self.source != HALF:
+            return []
+        of_queue = (op for op in self.found.operations if op["queue_id"] == self.queue_id)
+        found = (op for op in of_queue if self.offsets & named(op))
+        return sorted(found, key=itemgetter("queue_offset"))
+
+    def target(self, queue_offset: int) -> RecordTarget:
+        """Returns one of its messages as commands name it."""
+        return RecordTarget(self.source, self.queue_id, queue_offset)
+
     def is_settled(self, row: Row) -> bool:
-        """Return whether a row's epoch is committed."""
+        """Returns whether a row's epoch is committed."""
         return bool(row["epoch"] <= self.found.epoch)
 
     @cached_property
     def outcomes(self) -> list[Row]:
-        """Return its outcomes, those of an epoch that is not committed too."""
+        """Returns its outcomes, those of an epoch that is not committed too."""
         return self.of(self.found.outcomes) if self.source == HALF else []
 
     @cached_property
     def checks(self) -> list[Row]:
-        """Return the attempts to ask about it."""
+        """Returns the attempts to ask about it."""
         return self.of(self.found.checks) if self.source == HALF else []
 
     @cached_property
     def delayed(self) -> list[Row]:
-        """Return its messages that had a time to wait for."""
+        """Returns its messages that had a time to wait for."""
         return self.of(self.found.delayed)
 
     @cached_property
     def deliveries(self) -> list[Row]:
-        """Return what became of its messages other than straight from a commit."""
+        """Returns what became of its messages other than straight from a commit."""
         return self.of(self.found.deliveries)
 
     @cached_property
     def ends(self) -> dict[int, Row]:
-        """Return the committed or rolled back ones by offset, of committed epochs."""
+        """Returns the committed or rolled back ones by offset, of committed epochs."""
         return {
             row["queue_offset"]: row
             for row in self.outcomes
@@ -93,95 +110,63 @@ class Unit:
 
     @cached_property
     def live(self) -> list[Row]:
-        """Return the halves that can still be ended, discarded ones too."""
+        """Returns the halves that can still be ended, discarded ones too."""
         if self.source != HALF or self.error is not None:
             return []
         return [m for m in self.messages if m["queue_offset"] not in self.ends]
 
     @cached_property
     def operations(self) -> list[Row]:
-        """Return the operations that name it, in log order."""
-        return sorted(
-            (
-                op
-                for op in self.found.operations
-                if op["queue_id"] == self.queue_id
-                and self.source == HALF
-                and self.offsets & set(op["half_offsets"] or ())
-            ),
-            key=lambda op: op["queue_offset"],
-        )
+        """Returns the operations that name it, in log order."""
+        return self._operations(lambda op: set(op["half_offsets"] or ()))
 
     @cached_property
     def unreadable_operations(self) -> list[Row]:
-        """Return the operations that cannot be read and whose body names it."""
-        return sorted(
-            (
-                op
-                for op in self.found.operations
-                if op["queue_id"] == self.queue_id
-                and self.source == HALF
-                and op["error"] is not None
-                and self.offsets & _offsets_of(op["body"])
-            ),
-            key=lambda op: op["queue_offset"],
-        )
+        """Returns the operations that cannot be read and whose body names it."""
+        return self._operations(lambda op: _offsets_of(op["body"]) if op["error"] else set())
 
     @cached_property
     def conflicts(self) -> list[Row]:
-        """Return the namings of it without effect."""
+        """Returns the namings of it without effect."""
         return sorted(
-            (
-                row
-                for row in self.found.conflicts
-                if row["queue_id"] == self.queue_id
-                and self.source == HALF
-                and row["half_queue_offset"] in self.offsets
-            ),
+            self._of_halves(self.found.conflicts, "half_queue_offset"),
             key=lambda row: (row["epoch"], row["op_queue_offset"], row["half_queue_offset"]),
         )
 
     @cached_property
     def recorded(self) -> list[Row]:
-        """Return all that was recorded of its halves' state, the oldest first."""
+        """Returns all that was recorded of its halves' state, the oldest first."""
         return self.of(self.found.pending) if self.source == HALF else []
 
     @cached_property
     def halves(self) -> list[Row]:
-        """Return its halves that can still be ended, as the job holds them.
+        """Returns its halves that can still be ended, as the job holds them.
 
         Output: rows of `checker.frames.HALVES`.
         """
-        newest = {row["queue_offset"]: row for row in self.recorded}
-        return [row for _, row in sorted(newest.items()) if row["change"] != LEFT]
+        return self._of_halves(self.found.halves, "queue_offset")
 
     @cached_property
     def namings(self) -> list[Row]:
-        """Return what waits and names it, as the job holds it: rows of NAMINGS."""
-        return [
-            row
-            for row in self.found.namings
-            if row["queue_id"] == self.queue_id
-            and self.source == HALF
-            and row["half_queue_offset"] in self.offsets
-        ]
+        """Returns what waits and names it, as the job holds it: rows of NAMINGS."""
+        return self._of_halves(self.found.namings, "half_queue_offset")
 
     @cached_property
     def waiting(self) -> list[Row]:
-        """Return the landed COMMITs and ROLLBACKs that wait to end it."""
+        """Returns the landed COMMITs and ROLLBACKs that wait to end it."""
         ends = {row["op_queue_offset"] for row in self.namings if row["decision"] != UNKNOWN}
         return [op for op in self.operations if op["queue_offset"] in ends]
 
     @cached_property
     def missing_seqs(self) -> list[int]:
-        """Return the TRAN_SEQs of its set that have not landed."""
+        """Returns the TRAN_SEQs of its set that have not landed."""
         first = self.messages[0]
-        if self.source != HALF or not is_in_set(first):
+        if self.source != HALF or not set_of(first):
             return []
         return sorted(set(range(first["tran_size"])) - {m["tran_seq"] for m in self.messages})
 
     def stored_at(self, arm: int) -> int:
-        """Return s of an arm: after a re-arm it is T of the re-arm's epoch."""
+        """Returns `stored_at` of an arm: after a re-arm it is `epoch_at` of the re-arm's epoch."""
         of_arm = [row["stored_at"] for row in self.recorded if row["arm"] == arm]
         return int(of_arm[0] if of_arm else self.messages[0]["stored_at"])
 
@@ -194,13 +179,12 @@ def _offsets_of(body: bytes | None) -> set[int]:
 
 
 def units_of(found: Found) -> list[Unit]:
-    """Put the found messages together: whole sets, and all others alone."""
+    """Returns the found messages as units: whole sets, and all others alone."""
     units: dict[tuple[object, ...], list[Row]] = {}
     for row in found.messages:
         key: tuple[object, ...] = (row["source"], row["queue_id"], row["queue_offset"])
-        if row["source"] == HALF and is_in_set(row):
-            key = ("set", row["queue_id"], row["producer_group"], row["transaction_id"],
-                   row["tran_size"])  # fmt: skip
+        if row["source"] == HALF:
+            key = set_of(row) or key
         units.setdefault(key, []).append(row)
     return [
         Unit(tuple(sorted(rows, key=lambda row: row["queue_offset"])), found)

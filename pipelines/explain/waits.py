@@ -9,16 +9,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from checker.next_step import CHECK_MAX, EXPIRED, next_step
+from checker.rules.timing import CHECK_MAX, EXPIRED, next_step
 from pipelines.explain import words
 from pipelines.explain.rows import EpochAt, Row
 from pipelines.explain.story_ends import delayed_text
 from pipelines.explain.units import Unit
 from pipelines.explain.words import Rule, instant, span
-from txlake.protocol import ROLLBACK, UNKNOWN
+from txlake.protocol import ROLLBACK, UNKNOWN, UndeliverableTarget
 
 _EPOCHS = "`epochs`"
-# An instant that passed longer ago than this, without an epoch since, is worth a hint.
+# An instant that passed longer ago than this, without an epoch since: the job might not run.
 _SILENT_MS = 60_000
 
 
@@ -38,7 +38,7 @@ class Wait:
 
 
 def why_pending(unit: Unit, now_ms: int) -> list[Wait]:
-    """Say why a unit is not ended: causes first, what comes next last."""
+    """Returns why a unit is not ended: causes first, what comes next last."""
     newest = unit.found.newest
     if newest is None or not unit.live:
         return []
@@ -57,7 +57,7 @@ def why_pending(unit: Unit, now_ms: int) -> list[Wait]:
 
 
 def _ends(unit: Unit, first: Row) -> list[Wait]:
-    """Say what the operations that name the unit come to."""
+    """Returns why the operations that name the unit do not end it."""
     waits = []
     if unit.missing_seqs:
         names = ", ".join(map(str, unit.missing_seqs))
@@ -91,7 +91,7 @@ def _ends(unit: Unit, first: Row) -> list[Wait]:
 
 
 def _behind(unit: Unit, first: Row, rollback: Row) -> str | None:
-    """Return the operation of smaller offset that waits for its half and could end the set."""
+    """Returns the operation of smaller offset that waits for its half and could end the set."""
     for naming in unit.found.namings:
         if (
             naming["queue_id"] == unit.queue_id
@@ -109,20 +109,20 @@ def _behind(unit: Unit, first: Row, rollback: Row) -> str | None:
 
 
 def _not_landed(unit: Unit, newest: EpochAt) -> list[Wait]:
-    """Return how many operations of the queue the job has still to read."""
+    """Returns how many operations of the queue the job has still to read."""
     place = (newest.topics.get("op", ""), unit.queue_id)
     landed, end = newest.landed.get(place, 0), newest.ends.get(place, 0)
     if end <= landed:
         return []
     text = (
-        f"op queue {unit.queue_id} is landed up to offset {landed} and Kafka had {end} at T of "
-        f"epoch {newest.epoch}: {end - landed} operations are still to come"
+        f"op queue {unit.queue_id} is landed up to offset {landed} and Kafka had {end} at epoch_at "
+        f"of epoch {newest.epoch}: {end - landed} operations are still to come"
     )
     return [Wait("ops_not_landed", Rule(text, "Words"))]
 
 
 def _discarded(unit: Unit, first: Row, newest: EpochAt) -> Wait:
-    target = f"half:{unit.queue_id}-{first['queue_offset']}"
+    target = unit.target(first["queue_offset"])
     if newest.parameters.late_end_policy == "apply":
         text = f"given up ({first['discard_cause']}): a late end still ends it, or "
     else:
@@ -132,7 +132,7 @@ def _discarded(unit: Unit, first: Row, newest: EpochAt) -> Wait:
 
 
 def _asked(unit: Unit, first: Row) -> list[Wait]:
-    """Say that the last attempt to ask did not reach Kafka."""
+    """Returns a wait if the last attempt to ask did not reach Kafka."""
     attempts = [row for row in unit.checks if row["arm"] == first["arm"] and unit.is_settled(row)]
     if not attempts or attempts[-1]["acknowledged"]:
         return []
@@ -144,7 +144,7 @@ def _asked(unit: Unit, first: Row) -> list[Wait]:
 
 
 def _next(unit: Unit, first: Row, newest: EpochAt, now_ms: int) -> Wait:
-    """Say what time does next: a check, or the discard."""
+    """Returns what time does next: a check, or the discard."""
     parameters = newest.parameters
     step = next_step(
         first["stored_at"],
@@ -153,18 +153,18 @@ def _next(unit: Unit, first: Row, newest: EpochAt, now_ms: int) -> Wait:
         first["checked_at"],
         parameters,
     )
-    queue, known_at = unit.queue_id, newest.known_at.get(unit.queue_id)
+    known_at, known_name = newest.known_at.get(unit.queue_id), f"known_at of queue {unit.queue_id}"
     number = f"check {first['check_times'] + 1} of {parameters.check_max}"
     at = instant(step.reached_at)
     if known_at is None:
-        text = f"C of queue {queue} is not known yet: nothing is asked or discarded until it is"
+        text = f"{known_name} is not known yet: nothing is asked or discarded until it is"
         return Wait("not_known", Rule(text, words.EPOCH_RULES))
     if step.rule == EXPIRED:
-        code, what = "expires", f"it is discarded (expired) when C({queue}) reaches {at}"
+        code, what = "expires", f"it is discarded (expired) when {known_name} reaches {at}"
     elif step.rule == CHECK_MAX:
         asked = f"asked {first['check_times']} of {parameters.check_max} times; "
         code = "last_check" if first["checked_at"] is not None else "immune"
-        what = f"{asked}it is discarded (check_max) when C({queue}) reaches {at}"
+        what = f"{asked}it is discarded (check_max) when {known_name} reaches {at}"
     elif step.line == 5:
         immune_until = instant(step.reached_at - 1)
         code, what = "immune", f"immune until {immune_until}; then {number} is due"
@@ -172,11 +172,11 @@ def _next(unit: Unit, first: Row, newest: EpochAt, now_ms: int) -> Wait:
         code, what = "check_due", f"{number} due at {at}"
     if known_at >= step.reached_at:
         what += (
-            f"; C({queue}) has passed that: the job does it in its next epoch, at most "
+            f"; {known_name} has passed that: the job does it in its next epoch, at most "
             f"check_rate_max = {parameters.check_rate_max} checks in one"
         )
     else:
-        what += f"; C({queue}) stands at {instant(known_at)}"
+        what += f"; {known_name} stands at {instant(known_at)}"
     if now_ms - max(step.reached_at, newest.epoch_at) > _SILENT_MS:
         ago = span(now_ms - newest.epoch_at)
         what += f"; the newest epoch, {newest.epoch}, was {ago} ago: does `txlake run` run?"
@@ -184,16 +184,15 @@ def _next(unit: Unit, first: Row, newest: EpochAt, now_ms: int) -> Wait:
 
 
 def why_not_delivered(unit: Unit, message: Row, now_ms: int) -> list[Wait]:
-    """Say why a message that is to be delivered is not, or not yet; nothing when it is."""
-    source, queue, offset = unit.source, unit.queue_id, message["queue_offset"]
-    name = f"{source}:{queue}-{offset}"
+    """Returns why a message that is to be delivered is not there yet; empty if it is."""
+    offset = message["queue_offset"]
     last = _last_delivery(unit, offset)
     if last is not None and not unit.is_settled(last):
         text = f"{last['action']} in epoch {last['epoch']}, not committed yet"
         return [Wait("not_committed", Rule(text, _EPOCHS))]
     if last is None:
         delayed = [row for row in unit.delayed if row["queue_offset"] == offset]
-        return [_delayed(name, delayed[-1], unit, now_ms)] if delayed else []
+        return [_delayed(delayed[-1], unit, now_ms)] if delayed else []
     if last["action"] == "CANCELLED":
         command = _command(unit, last["admin_offset"])
         text = f"its delay was cancelled{words.by_whom(command['actor'], command['reason'])}"
@@ -207,7 +206,7 @@ def why_not_delivered(unit: Unit, message: Row, now_ms: int) -> list[Wait]:
         text = (
             f"undeliverable ({reason}): {rule.sentence}; it stands in TRANS_UNDELIVERABLE_TOPIC "
             f"at offset {place}: when topic {message['real_topic']} can take it, `txlake dead "
-            f"resume undeliverable:{place}` delivers it"
+            f"resume {UndeliverableTarget(place)}` delivers it"
         )
         return [Wait("undeliverable", Rule(text, rule.section))]
     return []
@@ -218,13 +217,13 @@ def _last_delivery(unit: Unit, queue_offset: int) -> Row | None:
     return rows[-1] if rows else None
 
 
-def _delayed(name: str, row: Row, unit: Unit, now_ms: int) -> Wait:
+def _delayed(row: Row, unit: Unit, now_ms: int) -> Wait:
     newest = unit.found.newest
-    text = f"{name} {delayed_text(unit, row)}"
+    text = f"{unit.target(row['queue_offset'])} {delayed_text(unit, row)}"
     if newest is not None and now_ms - row["deliver_at"] > _SILENT_MS:
         text += (
             f", which is {span(now_ms - row['deliver_at'])} ago; the newest epoch, "
-            f"{newest.epoch}, has T {instant(newest.epoch_at)}: does `txlake run` run?"
+            f"{newest.epoch}, has epoch_at {instant(newest.epoch_at)}: does `txlake run` run?"
         )
     return Wait("delayed", Rule(text, words.DELAY), row["deliver_at"])
 

@@ -1,4 +1,4 @@
-"""The sentences of a story, each with the line of PROTOCOL.md it rests on."""
+"""The sentences of a story, each with the line of PROTOCOL.md that says so."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Rule:
 
     @property
     def source(self) -> str:
-        """Return the place in PROTOCOL.md."""
+        """Returns the place in PROTOCOL.md."""
         line = "" if self.line is None else f", line {self.line}"
         return f'PROTOCOL.md "{self.section}"{line}'
 
@@ -33,15 +33,18 @@ class Rule:
         return f"{self.sentence} ({self.source})"
 
 
+# Outcome, the decision that makes it, its line in the table of EPOCH_RULES.
+_ENDS = (("COMMITTED", "COMMIT", 1), ("ROLLED_BACK", "ROLLBACK", 2))
 # By (outcome, cause).
 OUTCOMES: Final = {
     **{
-        ("COMMITTED", cause): Rule(
-            f"its winner is a COMMIT, {what}: the valid COMMIT or ROLLBACK with the smallest op "
-            "offset",
+        (outcome, cause): Rule(
+            f"its winner is a {decision}, {what}: the valid COMMIT or ROLLBACK with the smallest "
+            "op offset",
             EPOCH_RULES,
-            1,
+            line,
         )
+        for outcome, decision, line in _ENDS
         for cause, what in (
             ("operation", "the producer's own operation"),
             ("check_answer", "the answer to a check"),
@@ -49,24 +52,12 @@ OUTCOMES: Final = {
         )
     },
     **{
-        ("ROLLED_BACK", cause): Rule(
-            f"its winner is a ROLLBACK, {what}: the valid COMMIT or ROLLBACK with the smallest op "
-            "offset",
-            EPOCH_RULES,
-            2,
+        (outcome, "late_end"): Rule(
+            f"it was given up before, and a valid {decision} after the discard still ends it",
+            END_RULES,
         )
-        for cause, what in (
-            ("operation", "the producer's own operation"),
-            ("check_answer", "the answer to a check"),
-            ("operator", "written by an operator"),
-        )
+        for outcome, decision, _ in _ENDS
     },
-    ("COMMITTED", "late_end"): Rule(
-        "it was given up before, and a valid COMMIT after the discard still ends it", END_RULES
-    ),
-    ("ROLLED_BACK", "late_end"): Rule(
-        "it was given up before, and a valid ROLLBACK after the discard still ends it", END_RULES
-    ),
     ("ROLLED_BACK", "duplicate_in_set"): Rule(
         "another half of smaller offset has this TRAN_SEQ", SETS, 2
     ),
@@ -103,9 +94,10 @@ RESULTS: Final = {
     "created": "the topic is made",
     "grown": "the topic has more queues from that epoch on",
     "unchanged": "the topic has as many queues, or more",
+    "accepted": "the job does it step by step, between epochs",
     "bad_target": "the target cannot be read, or such a topic may not be made",
 }
-# Results after which nothing is as the operator wanted it.
+# Results that say: nothing was changed as the operator wanted.
 REFUSALS: Final = frozenset(
     {"not_discarded", "still_undeliverable", "not_undeliverable", "not_delayed", "bad_target",
      "unknown_command", "newer_version"}
@@ -118,13 +110,13 @@ UNDELIVERABLE: Final = {
 
 
 def instant(ms: int) -> str:
-    """Write an instant, UTC, to the ms."""
+    """Returns an instant as text, UTC, to the ms."""
     at = dt.datetime.fromtimestamp(ms // 1000, dt.timezone.utc)
     return f"{at:%Y-%m-%dT%H:%M:%S}.{ms % 1000:03d}Z"
 
 
 def span(ms: int) -> str:
-    """Write a span in the largest unit that it fills, to a tenth."""
+    """Returns a span as text, in the largest unit that it fills, to a tenth."""
     for unit, size in (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1_000)):
         if ms >= size:
             return f"{ms / size:.1f}".removesuffix(".0") + f" {unit}"
@@ -132,6 +124,6 @@ def span(ms: int) -> str:
 
 
 def by_whom(actor: str | None, reason: str | None) -> str:
-    """Write who wanted something and why, where it is known."""
+    """Returns who wanted something and why, as far as it is known."""
     who = "" if actor is None else f" by {actor}"
     return who if reason is None else f"{who}, because: {reason}"

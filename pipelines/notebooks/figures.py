@@ -1,6 +1,6 @@
-"""What all figures share: form, colours, time on an axis, and saying that there is nothing.
+"""The common parts of all figures: form, colours, time on an axis, a sentence for an empty figure.
 
-Figures are drawn without pyplot: nothing global changes, and a notebook shows what it is given.
+Figures are drawn without pyplot: nothing global changes, and a notebook shows the value of a cell.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Picture(Figure):
 def picture(
     title: str, height_in: float = 3.4, rows: int = 1, *, is_one_axis: bool = True
 ) -> tuple[Picture, list[Axes]]:
-    """Make a figure with its title and so many plots, one above the other, with one x axis."""
+    """Returns a figure with its title and so many plots, one above the other, with one x axis."""
     figure = Picture(figsize=(_WIDTH_IN, height_in), dpi=_DPI, layout="constrained")
     figure.suptitle(title, fontsize=12, x=0.01, ha="left")
     axes = figure.subplots(rows, 1, sharex=is_one_axis, squeeze=False)[:, 0].tolist()
@@ -52,7 +52,7 @@ def picture(
 
 
 def nothing(title: str, sentence: str) -> Picture:
-    """Make a figure that says why there is nothing to draw."""
+    """Returns a figure that says why there is nothing to draw."""
     figure, (axes,) = picture(title, 1.2)
     axes.axis("off")
     axes.text(0.0, 0.5, sentence, fontsize=11, transform=axes.transAxes, va="center")
@@ -60,7 +60,7 @@ def nothing(title: str, sentence: str) -> Picture:
 
 
 def time_axis(axes: Axes, label: str = "time, UTC") -> None:
-    """Let an axis show instants briefly."""
+    """Makes an axis show instants briefly."""
     locator = AutoDateLocator()
     axes.xaxis.set_major_locator(locator)
     axes.xaxis.set_major_formatter(ConciseDateFormatter(locator))
@@ -68,7 +68,7 @@ def time_axis(axes: Axes, label: str = "time, UTC") -> None:
 
 
 def whole_numbers(axes: Axes, which: str = "y") -> None:
-    """Let an axis count: no half things, and from zero."""
+    """Makes an axis count in whole numbers, from zero."""
     axis = axes.yaxis if which == "y" else axes.xaxis
     axis.set_major_locator(MaxNLocator(integer=True))
     if which == "y":
@@ -80,7 +80,7 @@ def whole_numbers(axes: Axes, which: str = "y") -> None:
 def stacked_bars(
     axes: Axes, names: Sequence[str], parts: Mapping[str, Sequence[int]], colours: Mapping[str, str]
 ) -> None:
-    """Draw a bar for each name, put together from parts, with the number in each part."""
+    """Draws a bar for each name, put together from parts, with the number in each part."""
     left = [0] * len(names)
     most = max(map(sum, zip(*parts.values(), strict=True)), default=0)
     for part, counts in parts.items():
@@ -95,5 +95,5 @@ def stacked_bars(
 
 
 def column(frame: pl.DataFrame, name: str) -> list[Any]:
-    """Return a column's values."""
+    """Returns a column's values."""
     return frame[name].to_list()

@@ -1,4 +1,4 @@
-"""Notebook 2's figures. Input: the frames of `health` and `past`."""
+"""The figures of notebook 2. Input: the frames of `health` and `past`."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from pipelines.notebooks.health import ANSWERS, HARMLESS
 
 _AGES = ((1, "under 1 s"), (10, "1 to 10 s"), (60, "10 to 60 s"), (600, "1 to 10 min"),
          (3600, "10 to 60 min"), (86_400, "1 to 24 h"), (float("inf"), "over a day"))  # fmt: skip
-_BAR_IN = 0.45  # of a figure's height, for each bar
+_BAR_IN = 0.45  # height of a bar
 
 
 def pending_over_time(epochs: pl.DataFrame) -> Picture:
-    """Draw how many halves waited after each epoch, and how long the oldest had."""
+    """Returns a figure of how many halves waited after each epoch, and how long the oldest had."""
     figure, (count, oldest) = picture("Halves that waited for their end", 4.6, rows=2)
     at = column(epochs, "epoch_at")
     count.step(at, column(epochs, "pending"), where="post", color=CYCLE[0])
@@ -36,12 +36,12 @@ def pending_over_time(epochs: pl.DataFrame) -> Picture:
     oldest.plot(at, column(epochs, "oldest_s"), ".-", color=CYCLE[5])
     oldest.set_ylabel("age of the oldest, s")
     oldest.set_ylim(bottom=0)
-    time_axis(oldest, "T of the epoch, UTC")
+    time_axis(oldest, "instant of the epoch, UTC")
     return figure
 
 
 def pending_ages(pending: pl.DataFrame, when: object) -> Picture:
-    """Draw how long the halves that are pending have waited, by producer group."""
+    """Returns a figure of how long the pending halves have waited, by producer group."""
     title = f"How long pending halves have waited\n{when}"
     if pending.is_empty():
         return nothing(title, "Nothing was pending.")
@@ -65,7 +65,7 @@ def pending_ages(pending: pl.DataFrame, when: object) -> Picture:
 
 
 def waits_by_end(waits: pl.DataFrame) -> Picture:
-    """Draw which share of the halves had ended after how long, for each way to end."""
+    """Returns a figure of the share of halves that had ended, over time, for each kind of end."""
     title = "How long halves waited for their end"
     if waits.is_empty():
         return nothing(title, "No half has ended yet.")
@@ -87,7 +87,7 @@ def waits_by_end(waits: pl.DataFrame) -> Picture:
 
 
 def answers_by_group(answers: pl.DataFrame) -> Picture:
-    """Draw what each producer group answered when it was asked."""
+    """Returns a figure of what each producer group answered to its checks."""
     title = "What producer groups answered when they were asked"
     if answers.is_empty():
         return nothing(title, "No group was asked: every transaction ended in time.")
@@ -99,7 +99,7 @@ def answers_by_group(answers: pl.DataFrame) -> Picture:
 
 
 def conflicts_by_group(conflicts: pl.DataFrame) -> Picture:
-    """Draw how many operations were without effect, by the group that sent them and by reason."""
+    """Returns a figure of the operations without effect, by the group that sent them and reason."""
     title = "Operations without effect, by the group that sent them"
     if conflicts.is_empty():
         return nothing(title, "There is no conflict: every operation had its effect.")

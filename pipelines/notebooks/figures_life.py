@@ -1,4 +1,4 @@
-"""The figures of notebooks 1 and 3: one transaction's life, and many around an instant."""
+"""The figures of notebooks 1 and 3: the life of one transaction, and of many around an instant."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ from pipelines.notebooks.figures import (
 )
 from pipelines.notebooks.past import Moment
 
-# Lanes from top to bottom; an event of a kind that is not here has a lane of its own below.
+# Lanes from top to bottom; an event of another kind has a lane of its own below.
 _LANES: Final = {
     "half": ("half stored", CYCLE[0]), "check": ("group asked", PINK),
     "operation": ("operation stored", CYCLE[1]), "conflict": ("without effect", GREY),
     "outcome": ("decided", GREEN), "copied": ("discard copied", RED),
     "delivered": ("delivered", BLACK),
 }  # fmt: skip
-_MOST_BARS = 40  # more cannot be read
+_MOST_BARS = 40  # more bars are too thin to read
 
 
 def life(events: pl.DataFrame, title: str) -> Picture:
-    """Draw the events of one transaction, a lane for each kind. Input: `tables.life`."""
+    """Returns a figure of one transaction's events, a lane for each kind. Input: `tables.life`."""
     kinds = dict.fromkeys(column(events, "kind"))
     order = [kind for kind in _LANES if kind in kinds]
     order += [kind for kind in kinds if kind not in _LANES]
@@ -58,9 +58,10 @@ def life(events: pl.DataFrame, title: str) -> Picture:
 
 
 def fates(fates: pl.DataFrame, when: Moment, last_at: dt.datetime) -> Picture:
-    """Draw the halves that were pending at a moment: since when, until when, how they ended.
+    """Returns a figure of the halves that were pending at a moment: their waits, and their ends.
 
-    Input: `past.fates`; `last_at`: T of the newest epoch, where what is still pending ends here.
+    Input: `past.fates`; `last_at`: `epoch_at` of the newest epoch: bars of pending halves end
+    there.
     """
     shown = fates.head(_MOST_BARS)
     title = f"Pending at {when}"

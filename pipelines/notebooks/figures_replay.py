@@ -1,4 +1,4 @@
-"""Notebook 4's figure. Input: the frames of `replays`."""
+"""The figure of notebook 4. Input: the frames of `replays`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _BARS = (("history", -0.2, GREY, ""), ("what if", 0.2, CYCLE[0], "what_if_"))
 
 
 def groups(compared: pl.DataFrame, question: Mapping[str, object]) -> Picture:
-    """Draw each group's checks and discards, as they were and as they would have been."""
+    """Returns a figure of each group's checks and discards, in history and under a question."""
     title = f"What if {', '.join(f'{name} = {value}' for name, value in question.items())}?"
     if compared.is_empty():
         return nothing(title, "No group was asked, and none would have been.")

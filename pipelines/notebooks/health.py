@@ -1,4 +1,4 @@
-"""Notebook 2: how a lake is: what waits and for how long, what was answered, what conflicted."""
+"""Notebook 2, the health of a lake: what waits and how long, what was answered, what conflicted."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pipelines.notebooks.opened import OpenLake
 NO_ANSWER, NOT_SENT = "no answer", "not acknowledged"
 ANSWERS = ("COMMIT", "ROLLBACK", "UNKNOWN", NO_ANSWER, NOT_SENT)
 UNREADABLE = "(cannot be read)"
-# A second end with the same decision changes nothing and is nobody's mistake.
+# A second end with the same decision: a repetition, without effect.
 HARMLESS = "duplicate_end"
 
 
@@ -38,13 +38,13 @@ _SUMMARY = {
 
 
 def summary(lake: OpenLake) -> pl.DataFrame:
-    """Count what a lake has, as of its newest committed epoch."""
+    """Returns the numbers of a lake, as of its newest committed epoch."""
     numbers = [(what, lake.sql(text).item()) for what, text in _SUMMARY.items()]
     return pl.DataFrame(numbers, schema={"what": pl.String, "number": pl.Int64}, orient="row")
 
 
 def pending_over_time(lake: OpenLake) -> pl.DataFrame:
-    """Give, for each epoch, how many halves waited after it and how long the oldest had."""
+    """Returns for each epoch how many halves waited after it and how long the oldest had."""
     return lake.sql(
         """
         SELECT p.epoch, p.epoch_at, count(w.queue_id) AS pending,
@@ -58,7 +58,7 @@ def pending_over_time(lake: OpenLake) -> pl.DataFrame:
 
 
 def waits_by_end(lake: OpenLake) -> pl.DataFrame:
-    """Return how long each half waited for its end, and what that was."""
+    """Returns how long each half waited for its end, and which end that was."""
     return lake.sql(
         """
         SELECT producer_group, outcome, cause,
@@ -69,7 +69,7 @@ def waits_by_end(lake: OpenLake) -> pl.DataFrame:
 
 
 def wait_figures(lake: OpenLake) -> pl.DataFrame:
-    """Sum up how long halves waited: median, 99 of 100, longest, in seconds."""
+    """Returns how long halves waited: median, 99 of 100, longest, in seconds."""
     ends = waits_by_end(lake).group_by("outcome", "cause")
     waited = pl.col("waited_s")
     return ends.agg(
@@ -81,7 +81,7 @@ def wait_figures(lake: OpenLake) -> pl.DataFrame:
 
 
 def checks_and_answers(lake: OpenLake) -> pl.DataFrame:
-    """List every attempt to ask with the first answer that names it.
+    """Returns every attempt to ask with the first answer that names it.
 
     `answer`: COMMIT, ROLLBACK, UNKNOWN, `no answer`, or `not acknowledged` by Kafka.
     """
@@ -102,7 +102,7 @@ def checks_and_answers(lake: OpenLake) -> pl.DataFrame:
 
 
 def answers_by_group(lake: OpenLake) -> pl.DataFrame:
-    """Count the answers of each producer group; the groups that answer least come first."""
+    """Returns the answers of each producer group; the groups that answer least come first."""
     answers = checks_and_answers(lake)
     is_answered = pl.col("answered_after_s").is_not_null()
     return answers.group_by("producer_group").agg(
@@ -114,7 +114,7 @@ def answers_by_group(lake: OpenLake) -> pl.DataFrame:
 
 
 def conflicts_by_group(lake: OpenLake) -> pl.DataFrame:
-    """Count the operations without effect by the group that sent them, and by reason."""
+    """Returns the operations without effect by the group that sent them, and by reason."""
     return lake.sql(
         f"""
         SELECT coalesce(o.producer_group, '{UNREADABLE}') AS producer_group, c.reason,

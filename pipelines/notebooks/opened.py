@@ -10,13 +10,13 @@ import polars as pl
 import pyarrow as pa
 
 from storage.errors import LakeError, MissingTableError, NotALakeError
-from storage.lake import Lake
+from storage.lake.lake import Lake
+from storage.lake.whole import require_recorded
 from storage.schemas import TABLES, TOPIC
-from storage.whole import require_recorded
 
 CONSUMER_OFFSETS = "consumer_offsets"
-# Halves that can be read, and every time that one of them waited: from its landing, or from when
-# the recorded state has it armed again, to the next outcome.
+# Halves that can be read, and their waits. A wait lasts from the half's landing, or from its re-arm
+# in the recorded state, to the next outcome.
 _VIEWS = """
 CREATE VIEW plans AS FROM epochs WHERE state = 'planned';
 CREATE VIEW halves AS FROM half WHERE error IS NULL;
@@ -49,9 +49,9 @@ QUALIFY row_number() OVER
 
 
 class OpenLake:
-    """A lake as it was when it was opened. Open it again to see what came since.
+    """A lake as it was when it was opened; open it again to see what came since.
 
-    `epoch` is the newest committed one; rows of later epochs are not seen. Beside the lake's tables
+    `epoch` is the newest committed one; rows of later epochs are hidden. Beside the lake's tables
     SQL sees `messages` (all topic tables, with their topic), `plans`, `halves`, `waits`.
     """
 
@@ -75,17 +75,17 @@ class OpenLake:
         self._connection.execute(f"CREATE VIEW messages AS {self._messages()}; {_VIEWS}")
 
     def sql(self, text: str, /, **values: Any) -> pl.DataFrame:
-        """Run a query over the tables; `$name` in it is a value of that name."""
+        """Returns the rows of a query over the tables; `$name` in it is a value of that name."""
         found = pl.from_arrow(self._connection.execute(text, values or None).fetch_arrow_table())
         assert isinstance(found, pl.DataFrame)
         return found
 
     def path_of(self, table: str) -> str:
-        """Return the place of a table, for other readers."""
+        """Returns the path of a table, for other readers."""
         return self.lake.table_path(table)
 
     def topic_tables(self) -> list[str]:
-        """Name the tables of the real topics."""
+        """Returns the names of the real topics' tables."""
         return [f"topics/{table_id}" for table_id in self.topics.values()]
 
     def _repr_html_(self) -> str:
@@ -96,7 +96,7 @@ class OpenLake:
         )
 
     def last_at(self) -> Any:
-        """Return T of the newest committed epoch."""
+        """Returns `epoch_at` of the newest committed epoch."""
         ((at,),) = self._rows(f"SELECT max(epoch_at) FROM plans WHERE epoch = {self.epoch}")
         return at
 
@@ -104,14 +104,14 @@ class OpenLake:
         return self._connection.execute(text).fetchall()
 
     def _add(self, table: str, schema: pa.Schema) -> None:
-        """Let SQL see a table, without the rows of epochs that are not committed."""
+        """Makes a table visible to SQL, up to the newest committed epoch."""
         name = "all_" + table.replace("/", "_")
         self._connection.register(name, self.lake.dataset(table))
         before = f" WHERE epoch <= {self.epoch}" if "epoch" in schema.names else ""
         self._connection.execute(f'CREATE VIEW "{table}" AS FROM {name}{before}')
 
     def _add_consumer_offsets(self) -> None:
-        """Let SQL see the table that consumers make; there is none before the first of them."""
+        """Makes the consumers' table visible to SQL, once the first consumer has made it."""
         try:
             self._add(CONSUMER_OFFSETS, self.lake.dataset(CONSUMER_OFFSETS).schema)
         except MissingTableError:
@@ -127,9 +127,9 @@ class OpenLake:
 
 
 def open_lake(path: str) -> OpenLake:
-    """Open a lake by its folder.
+    """Returns an opened lake. Input: its folder.
 
-    Errors: LakeError, where something that was committed is not there, or nothing is committed yet.
+    Errors: LakeError if something that was committed is missing, or nothing is committed yet.
     """
     try:
         return OpenLake(Lake(path))
@@ -140,6 +140,6 @@ def open_lake(path: str) -> OpenLake:
 
 
 def show_whole_tables() -> None:
-    """Let a notebook show frames whole, up to 50 rows."""
+    """Makes a notebook show frames whole, up to 50 rows."""
     pl.Config(tbl_rows=50, tbl_cols=20, fmt_str_lengths=120, tbl_hide_dataframe_shape=True,
               tbl_width_chars=160)  # fmt: skip

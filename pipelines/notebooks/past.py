@@ -1,7 +1,7 @@
-"""Notebook 3: what was pending at an instant, and what became of it.
+"""Notebook 3: the halves that were pending at an instant, and what became of them.
 
-The lake keeps each epoch's T and every row's epoch: the state after any epoch can be rebuilt, as
-the job itself does at its start.
+The lake keeps `epoch_at` of each epoch, and each row's epoch. So the state after any epoch can be
+rebuilt, as the job does at its start.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
-from checker.next_step import CHECK_MAX, EXPIRED, NextStep, next_step
+from checker.rules.timing import CHECK_MAX, EXPIRED, NextStep, next_step
+from pipelines.epoch.restore import restore
 from pipelines.explain.rows import EpochAt, Row, epoch_rows, plain, plan_of
 from pipelines.notebooks.opened import OpenLake
-from pipelines.restore import restore
-from storage.epochs import PLANNED, read_progress
 from storage.errors import LakeError
+from storage.lake.epochs import PLANNED, read_progress
 from storage.rows import instant
 
 UTC: Final = dt.timezone.utc
@@ -38,7 +38,7 @@ _VERSIONS: Final[dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class Moment:
-    """An instant that was asked about, and the newest epoch that was not after it."""
+    """An instant, and the newest epoch at or before it."""
 
     at: dt.datetime
     epoch: int
@@ -46,16 +46,17 @@ class Moment:
 
     def __str__(self) -> str:
         return (
-            f"{self.at:%Y-%m-%d %H:%M:%S} UTC: epoch {self.epoch}, whose T is "
+            f"{self.at:%Y-%m-%d %H:%M:%S} UTC: epoch {self.epoch}, epoch_at "
             f"{self.epoch_at:%H:%M:%S.%f}"[:-3]
         )
 
 
 def moment(lake: OpenLake, at: str | None = None) -> Moment:
-    """Find the epoch of an instant: `14:05`, `14:05:30`, `2026-01-31 14:05` or any ISO instant.
+    """Returns the epoch of an instant: `14:05`, `14:05:30`, `2026-01-31 14:05` or any ISO instant.
 
-    A time of day is the last one before the lake's newest epoch. Without an instant: the epoch at
-    which the most halves were pending, the last of them. Units: UTC unless the text says otherwise.
+    A time of day is the last one before the lake's newest epoch. Without an instant: the last of
+    the epochs at which the most halves were pending.
+    Units: UTC unless the text says otherwise.
     Errors: ValueError for another text; LakeError for an instant before the first epoch.
     """
     when = _busiest(lake) if at is None else _parse(at, lake.last_at())
@@ -73,7 +74,7 @@ def _parse(text: str, newest: dt.datetime) -> dt.datetime:
     try:
         time = dt.time.fromisoformat(text)
     except ValueError:
-        at = dt.datetime.fromisoformat(text.replace("Z", "+00:00"))  # Python 3.10 knows no Z
+        at = dt.datetime.fromisoformat(text.replace("Z", "+00:00"))  # Python 3.10 cannot read the Z
         return at if at.tzinfo else at.replace(tzinfo=UTC)
     at = dt.datetime.combine(newest.date(), time, time.tzinfo or UTC)
     return at if at <= newest else at - dt.timedelta(days=1)
@@ -91,9 +92,10 @@ def _busiest(lake: OpenLake) -> dt.datetime:
 
 
 def pending(lake: OpenLake, when: Moment) -> pl.DataFrame:
-    """List what waited for its end after the moment's epoch, oldest first, discarded ones not.
+    """Returns the halves that waited for their end after the moment's epoch, oldest first.
 
-    `next` is what time would do next to it, `next_at` the C(q) at which it would.
+    Discarded halves are left out. `next`: what time does to it next; `next_at`: the `known_at` of
+    its queue at which it does.
     """
     plan = _plan(lake, when.epoch)
     state = restore(lake.lake, read_progress(lake.lake, when.epoch))
@@ -128,7 +130,7 @@ def _next(row: Row, step: NextStep, plan: EpochAt) -> str:
 
 
 def fates(lake: OpenLake, when: Moment) -> pl.DataFrame:
-    """List the same halves a second way, with what became of them.
+    """Returns the same halves, found in another way, with what became of them.
 
     They were landed by the moment's epoch, and `outcomes` has no end of their wait up to it.
     """
@@ -144,11 +146,11 @@ def fates(lake: OpenLake, when: Moment) -> pl.DataFrame:
 
 
 def versions(lake: OpenLake, when: Moment, *tables: str) -> pl.DataFrame:
-    """Compare tables by Delta's own time travel with their rows of epochs up to the moment's.
+    """Compares the rows of tables by Delta's own time travel with those up to the moment's epoch.
 
-    `version`: the newest whose commit was of such an epoch; null where Delta has none any more that
-    can be read, because its log was cleaned or its files are deleted, or where commits do not name
-    their epoch. Maintenance changes files and no rows: the rows of both ways are equal.
+    `version`: the newest whose commit was of such an epoch. It is null if Delta cannot read it any
+    more, because its log was cleaned or its files are deleted, or if commits do not name their
+    epoch. Maintenance changes files and no rows: both ways give the same rows.
     """
     found = []
     for table in tables:
@@ -170,5 +172,5 @@ def _version_at(table: DeltaTable, epoch: int) -> int | None:
 
 
 def _rows_of(lake: OpenLake, table: str, version: int) -> int:
-    old = DeltaTable(lake.path_of(table), version, storage_options=lake.lake.storage_options)
+    old = DeltaTable(lake.path_of(table), version)
     return int(old.to_pyarrow_dataset().count_rows())

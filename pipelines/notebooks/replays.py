@@ -1,4 +1,4 @@
-"""Notebook 4: is history what the rules make of it, and what would other parameters have made?"""
+"""Notebook 4: whether history is what the rules make of it, and what other parameters make."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import pyarrow.compute as pc
 from pipelines.notebooks.opened import OpenLake
 from pipelines.replay import Verified, WhatIf
 
-# What `what_if` can be asked about: how often, how long, how many.
+# Parameters for `what_if`: how often, how long, how many.
 _ASKED_ABOUT = ("transaction_timeout_ms", "check_interval_ms", "check_max", "half_retention_ms",
                 "check_rate_max", "late_end_policy")  # fmt: skip
 
 
 def verdict(verified: Verified) -> str:
-    """Say in one sentence what a verification found."""
+    """Returns one sentence that says what a verification found."""
     if verified.is_equal:
         found = "every row is there, bit for bit, and no other"
     else:
@@ -29,35 +29,35 @@ def verdict(verified: Verified) -> str:
 
 
 def compared(verified: Verified) -> pl.DataFrame:
-    """List the tables that were compared, with their rows."""
+    """Returns the tables that were compared, with their rows."""
     return _frame(verified.compared)
 
 
 def differences(verified: Verified) -> pl.DataFrame:
-    """List the rows that differ, are missing, or stand there too often."""
+    """Returns the rows that differ, are missing, or stand there too often."""
     return _frame(verified.differences)
 
 
 def parameters(lake: OpenLake) -> pl.DataFrame:
-    """List the parameters in force at the newest epoch that a question may change."""
+    """Returns the parameters in force at the newest epoch that a question can change."""
     rows = [(name, json.dumps(lake.last.parameters[name])) for name in _ASKED_ABOUT]
     return pl.DataFrame(rows, schema=["parameter", "in force"], orient="row")
 
 
 def numbers(answer: WhatIf) -> pl.DataFrame:
-    """Compare the counts of history with those that other parameters would have given."""
+    """Returns the counts of history beside those that other parameters would have given."""
     return _frame(answer.numbers).with_columns(
         difference=pl.col("what_if").cast(pl.Int64) - pl.col("history").cast(pl.Int64)
     )
 
 
 def groups(answer: WhatIf) -> pl.DataFrame:
-    """Compare checks and discards of each producer group."""
+    """Returns checks and discards of each producer group, in history and otherwise."""
     return _frame(answer.groups)
 
 
 def otherwise(answer: WhatIf) -> pl.DataFrame:
-    """List the halves that would have ended otherwise."""
+    """Returns the halves that would have ended otherwise."""
     return _frame(answer.outcomes)
 
 

@@ -40,7 +40,7 @@ _MESSAGE = "a delivered message of the topic "
 
 
 def tables(lake: OpenLake) -> pl.DataFrame:
-    """List the tables: what a row is, how many there are, in how many files, of which version."""
+    """Returns the tables: what a row is, how many rows, in how many files, of which version."""
     meanings = {name: text for name, text in ONE_ROW_IS.items() if name in TABLES}
     if _has_consumer_offsets(lake):
         meanings[CONSUMER_OFFSETS] = ONE_ROW_IS[CONSUMER_OFFSETS]
@@ -62,7 +62,7 @@ def _has_consumer_offsets(lake: OpenLake) -> bool:
 
 
 def endings(lake: OpenLake) -> pl.DataFrame:
-    """Count the ways in which halves ended, with the first transaction of each.
+    """Returns how often halves ended in which way, with the first transaction of each.
 
     A half that was discarded and ended later counts once for each.
     """
@@ -76,7 +76,7 @@ def endings(lake: OpenLake) -> pl.DataFrame:
 
 
 def where_committed_went(lake: OpenLake) -> pl.DataFrame:
-    """Say where the committed halves are: their sum is the number of COMMITTED outcomes."""
+    """Returns where the committed halves are; their sum is the number of COMMITTED outcomes."""
     return lake.sql(
         """
         SELECT CASE WHEN o.real_queue_offset IS NOT NULL THEN 'delivered in its own epoch'
@@ -93,9 +93,9 @@ def where_committed_went(lake: OpenLake) -> pl.DataFrame:
 
 
 def most_telling(lake: OpenLake) -> str:
-    """Name a transaction worth telling: one that a check ended, if any; of those the most asked.
+    """Returns a transaction worth telling: one that a check ended, if any; of those the most asked.
 
-    Errors: LakeError where there is no transaction yet.
+    Errors: LakeError if there is no transaction yet.
     """
     found = lake.sql(
         """
@@ -114,7 +114,7 @@ def most_telling(lake: OpenLake) -> str:
 
 
 def life(lake: OpenLake, target: str) -> pl.DataFrame:
-    """Tell what happened to a transaction id, or to half <queue>-<offset>, event by event."""
+    """Returns what happened to a transaction id, or to half <queue>-<offset>, event by event."""
     events = [
         (instant(event.at), event.epoch, event.kind, event.text)
         for report in reports(find(lake.lake, parse_target(target)), _last_ms(lake))
@@ -124,7 +124,7 @@ def life(lake: OpenLake, target: str) -> pl.DataFrame:
 
 
 def verdict(lake: OpenLake, target: str) -> str:
-    """Say how a transaction stands and by which rule, as `txlake tx explain` does."""
+    """Returns how a transaction stands and by which rule, as `txlake tx explain` says it."""
     told = reports(find(lake.lake, parse_target(target)), _last_ms(lake))
     return "\n".join(line for report in told for line in lines(report))
 

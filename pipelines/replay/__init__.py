@@ -1,4 +1,4 @@
-"""Run history again: prove it, rebuild it, or ask what other parameters would have done."""
+"""History run again: proved, rebuilt, or decided under other parameters."""
 
 from pipelines.replay.new_lake import Rebuilt, rebuild
 from pipelines.replay.other_parameters import WhatIf, what_if

@@ -1,7 +1,7 @@
-"""Apply a replayed epoch: the same rows as the job's, without tasks and without files of their own.
+"""A replayed epoch applied: the same rows as the job's, without tasks and files of their own.
 
-A replay reads its records from a lake or an archive, whole while they are few: then their messages
-are in the batch. Else they are streamed from where they stand.
+A replay reads its records from a lake or an archive. Few records are read whole, with their
+messages; the messages of many are streamed from their tables.
 """
 
 from __future__ import annotations
@@ -15,17 +15,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from checker.frames import Decision
-from pipelines.apply import Applier
+from checker.match.columns import find
+from pipelines.epoch.apply import Applier
 from pipelines.replay.source import HEAVY
 from storage import schemas
-from storage.deliver import Places, not_there, topic_rows
-from storage.kafka_rows import HALF, SCHEDULE
-from storage.messages import Tables, read_messages
-from storage.places import coordinates
+from storage.files.messages import Tables, read_messages
+from storage.lake.staged import StagedLake
 from storage.rows import instant, to_rows
-from storage.staged import StagedLake
+from storage.schemas import places
+from storage.tasks.deliver import Places, not_there, topic_rows
+from storage.wire.kinds import HALF, SCHEDULE
 
-BYTES_MAX = 256 * 1024 * 1024  # of older messages that one topic's deliveries bring into memory
+BYTES_MAX = 256 * 1024 * 1024  # memory for older messages that are delivered to one topic
 _PLACE_NAMES = {
     "real_queue_id": "queue_id", "real_queue_offset": "queue_offset",
     "queue_id": "half_queue_id", "queue_offset": "half_queue_offset",
@@ -34,17 +35,17 @@ _PLACE_NAMES = {
 
 @dataclass(frozen=True, kw_only=True)
 class StreamingApplier(Applier):
-    """Write an epoch into a lake whose appends wait.
+    """The writer of an epoch into a lake whose appends wait.
 
-    `source`: where half and schedule records stand, with all that is heavy; `is_heavy`: the batch
-    has its messages without it.
+    `source`: the half and schedule records with all heavy columns; `is_heavy`: the batch has its
+    messages without heavy columns.
     """
 
     source: Tables
     is_heavy: bool = False
 
     def land(self, pool: ThreadPoolExecutor) -> list[Future[None]]:
-        """Start landing half and schedule records."""
+        """Starts writing half and schedule records."""
         kinds = [kind for kind in (HALF, SCHEDULE) if self.batch.rows(kind).num_rows]
         return [pool.submit(self._land, kind) for kind in kinds]
 
@@ -63,7 +64,7 @@ class StreamingApplier(Applier):
     def deliver(
         self, decision: Decision, landed: list[Future[None]], pool: ThreadPoolExecutor
     ) -> list[Future[None]]:
-        """Start writing messages, one append a topic."""
+        """Starts writing messages, one append a topic."""
         topics = decision.state.topics
         numbers = zip(topics["topic"].to_pylist(), topics["table_id"].to_pylist(), strict=True)
         placements = decision.placements
@@ -84,24 +85,25 @@ class StreamingApplier(Applier):
             self.append(table, messages)
 
     def _in_memory(self, placements: pa.Table) -> pa.Table | None:
-        """Put messages together in the order of their places; None when they are too large."""
+        """Returns messages in the order of their real queues; None if they are too large."""
         parts, size = [], 0
         for source in pc.unique(placements["source"]).to_pylist():
-            places = placements.filter(pc.equal(placements["source"], source))
+            of_source = placements.filter(pc.equal(placements["source"], source))
             here = self.batch.rows(source)
-            is_new = pc.is_in(coordinates(places), value_set=coordinates(here))
-            found = [to_rows(here, schemas.HALF)] if pc.any(is_new).as_py() else []
-            for batch in self._older(source, places.filter(pc.invert(is_new))):
+            is_new = find(places(of_source), places(here)) >= 0
+            found = [to_rows(here, schemas.HALF)] if is_new.any() else []
+            for batch in self._older(source, of_source.filter(pa.array(~is_new))):
                 size += batch.nbytes
                 if size > BYTES_MAX:
                     return None
                 found.append(to_rows(pa.Table.from_batches([batch]), schemas.HALF))
             messages = pa.concat_tables([schemas.HALF.empty_table(), *found])
-            at = pc.index_in(coordinates(places), value_set=coordinates(messages))
-            if at.null_count:
-                raise not_there(self.plan.epoch, source, places.num_rows, at.null_count)
+            at = find(places(of_source), places(messages))
+            lacking = int((at < 0).sum())
+            if lacking:
+                raise not_there(self.plan.epoch, source, of_source.num_rows, lacking)
             when = self.plan.epoch, self.plan.epoch_at
-            parts.append(topic_rows(messages.take(at), places, *when))
+            parts.append(topic_rows(messages.take(pa.array(at)), of_source, *when))
         rows = pa.concat_tables(parts)
         return rows.sort_by([("queue_id", "ascending"), ("queue_offset", "ascending")])
 
@@ -113,20 +115,20 @@ class StreamingApplier(Applier):
             )  # fmt: skip
 
     def _streamed(self, placements: pa.Table) -> Iterator[pa.Table]:
-        """Return the messages in their places, piece by piece."""
+        """Returns messages with their real queues and offsets, piece by piece."""
         for source in pc.unique(placements["source"]).to_pylist():
             of_source = placements.filter(pc.equal(placements["source"], source))
-            places = Places(of_source)
+            goes_to = Places(of_source)
             for piece in self._read(source, of_source.select(["queue_id", "queue_offset"])):
-                yield topic_rows(piece, places.of(piece), self.plan.epoch, self.plan.epoch_at)
+                yield topic_rows(piece, goes_to.of(piece), self.plan.epoch, self.plan.epoch_at)
 
     def _read(self, kind: str, named: pa.Table) -> Iterator[pa.Table]:
         there = self.source.dataset(kind).schema.names
         columns = [name for name in schemas.HALF.names if name in there]
-        seen: set[int] = set()  # archives may overlap
+        seen: set[int] = set()  # archives can overlap
         for batch in read_messages(self.source, kind, named, columns):
             fresh = []
-            for place, key in enumerate(coordinates(batch).to_pylist()):
+            for place, key in enumerate(places(batch).tolist()):
                 if key not in seen:
                     seen.add(key)
                     fresh.append(place)
@@ -136,7 +138,7 @@ class StreamingApplier(Applier):
 
 @dataclass(frozen=True, kw_only=True)
 class NarrowApplier(StreamingApplier):
-    """Write what was decided and where messages go, without the messages."""
+    """The writer of decisions and of where messages go, without the messages."""
 
     def _write_messages(self, table: str, placements: pa.Table) -> None:
         names = [_PLACE_NAMES.get(name, name) for name in placements.column_names]
@@ -147,7 +149,7 @@ class NarrowApplier(StreamingApplier):
 
 
 def without_heavy(rows: pa.Table) -> pa.Table:
-    """Return rows with nulls in the place of bodies and whatever else is heavy."""
+    """Returns rows with nulls in the heavy columns: bodies, properties, raw headers and keys."""
     for name in HEAVY:
         if name in rows.column_names:
             place, kind = rows.schema.get_field_index(name), rows.schema.field(name)

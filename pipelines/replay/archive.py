@@ -1,6 +1,6 @@
 """Landed records without their epochs: the tables of a lake, or files of archived records.
 
-They are cut into epochs anew, by the time at which the broker stored them, so many records each.
+They are cut into epochs anew, so many records each, by the time at which the broker stored them.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from pipelines.replay.source import (
     equal_to_the_one_before,
     in_order,
 )
-from storage.epochs import Range
 from storage.errors import NotALakeError
-from storage.kafka_rows import ADMIN, HALF, KINDS, OP, SCHEDULE
-from storage.lake import Lake
+from storage.lake.epochs import Range
+from storage.lake.lake import Lake
 from storage.rows import to_rows
+from storage.wire.kinds import ADMIN, HALF, KINDS, OP, SCHEDULE
 
 EPOCH_RECORDS = 200_000
 _MEMORY = "1GB"
@@ -51,14 +51,14 @@ FROM numbered GROUP BY part, kind, queue_id ORDER BY part
 
 @dataclass(frozen=True)
 class Cut:
-    """Where an epoch ends, and its T: when the broker stored its last record. Units: ms."""
+    """The end of an epoch; `epoch_at`: when the broker stored its last record. Units: ms."""
 
     ends: Mapping[Place, int]
     epoch_at: int
 
 
 class Archive:
-    """Records by kind, each a dataset with the columns of its table; `epoch` is not read."""
+    """Records by kind, each a dataset with the columns of its table; `epoch` is ignored."""
 
     def __init__(self, datasets: Mapping[str, ds.Dataset]) -> None:
         self._datasets = dict(datasets)
@@ -73,11 +73,10 @@ class Archive:
 
     @classmethod
     def of_lake(cls, lake: Lake) -> Archive:
-        """Take the tables of a lake; `half` and `op` are enough."""
+        """Returns an archive of a lake's tables; `half` and `op` are enough."""
         found = {}
         for kind in KINDS:
-            path = lake.table_path(kind)
-            if DeltaTable.is_deltatable(path, lake.storage_options):
+            if lake.is_table(kind):
                 found[kind] = lake.dataset(kind)
             elif kind in (HALF, OP):
                 raise NotALakeError(f"{lake.path} has no table {kind}: nothing can be rebuilt")
@@ -85,15 +84,15 @@ class Archive:
 
     @classmethod
     def of_files(cls, paths: Mapping[str, str]) -> Archive:
-        """Take Delta tables, Parquet files or folders of them, by kind."""
+        """Returns an archive of Delta tables, Parquet files or folders of them, by kind."""
         return cls({kind: _open(kind, path) for kind, path in paths.items()})
 
     def dataset(self, table: str) -> ds.Dataset:
-        """Return the records of a kind."""
+        """Returns the records of a kind."""
         return self._datasets[table]
 
     def first_offsets(self) -> dict[Place, int]:
-        """Return the first offset of each queue that has records."""
+        """Returns the first offset of each queue that has records."""
         found = {}
         with self._engine() as engine:
             rows = engine.execute(
@@ -104,7 +103,7 @@ class Archive:
         return found
 
     def cuts(self, records: int = EPOCH_RECORDS) -> Iterator[Cut]:
-        """Cut the records into epochs of so many; the same records give the same cuts."""
+        """Returns the ends of epochs of so many records; the same records give the same cuts."""
         with self._engine() as engine:
             rows = engine.execute(_CUTS, {"size": records}).fetchall()
         ends = self.first_offsets()
@@ -116,7 +115,7 @@ class Archive:
                 yield Cut(dict(ends), at)
 
     def _engine(self) -> duckdb.DuckDBPyConnection:
-        """Return an engine that has the places and times of all records, as `records`."""
+        """Returns an engine with a view `records`: the places and times of all records."""
         engine = duckdb.connect(":memory:", config={"threads": 2, "memory_limit": _MEMORY})
         parts = []
         for rank, kind in enumerate((ADMIN, HALF, SCHEDULE, OP)):
@@ -130,9 +129,9 @@ class Archive:
         return engine
 
     def read(self, kind: str, ranges: list[Range]) -> tuple[pa.Table, bool]:
-        """Read the records of some ranges, and say whether they are too large to be read whole.
+        """Returns the records of some ranges, and whether they are too large to be read whole.
 
-        Those lack their bodies. Errors: StartError where a record stands twice and differs.
+        Too large ones lack their bodies. Errors: StartError if a record stands twice and differs.
         """
         schema = SCHEMAS[kind]
         names = [name for name in schema.names if name in self._datasets[kind].schema.names]
@@ -177,7 +176,7 @@ def _open(kind: str, path: str) -> ds.Dataset:
 
 
 def _once(kind: str, rows: pa.Table) -> pa.Table:
-    """Return rows in offset order; one that stands there twice, as archives may overlap, once."""
+    """Returns rows in offset order, each once: archives can overlap."""
     rows = in_order(rows, ("queue_id", "queue_offset"))
     is_again = equal_to_the_one_before(rows, ("queue_id", "queue_offset"))
     if not pc.any(is_again).as_py():

@@ -1,7 +1,7 @@
-"""Compare replayed rows with those that are there, bit for bit, and name every difference.
+"""Replayed rows compared with those of the lake, bit for bit; every difference is named.
 
-Equal tables are compared as columns, which is quick. Only where a column differs are rows paired
-by their keys and looked at one by one.
+Equal tables are compared as columns, which is quick. Only if a column differs, rows are paired by
+their keys and looked at one by one.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from checker.sql import run
+from checker.match.sql import run
 
 CHANGED, MISSING, EXTRA, TWICE = "changed", "missing", "extra", "twice"
 DIFFERENCES = pa.schema(
@@ -66,7 +66,7 @@ class Difference:
 def differences(
     table: str, topic: str | None, there: pa.Table, replayed: pa.Table
 ) -> Iterator[Difference]:
-    """Compare the rows of one table; both have the table's schema."""
+    """Returns the differences between the rows of one table; both sides have the table's schema."""
     key = TOPIC_KEY if table.startswith("topics/") else KEYS[table]
     there, replayed = _ordered(there, key), _ordered(replayed, key)
     if there.num_rows == replayed.num_rows and all(
@@ -88,7 +88,7 @@ def differences(
 
 
 def _ordered(rows: pa.Table, key: tuple[str, ...]) -> pa.Table:
-    """Order rows by their key, and by whatever else orders them where keys are equal."""
+    """Returns rows ordered by their key, then by other columns that tell rows of one key apart."""
     others = [name for name in ("arm", "reason", "outcome", "action") if name in rows.column_names]
     names = [*key, *(name for name in others if name not in key)]
     order = pc.sort_indices(rows.select(names), [(name, "ascending") for name in names])
@@ -142,14 +142,14 @@ def _named(key: tuple[str, ...], row: Mapping[str, Any]) -> str:
 
 
 def _short(row: Mapping[str, Any]) -> str:
-    """Say what a row holds, save what names it."""
+    """Returns the values of a row as text, without its key."""
     texts = [f"{name}={text_of(value)}" for name, value in row.items()
              if value is not None and name not in _HALF_KEY]  # fmt: skip
     return " ".join(texts)[:_TEXT_MAX]
 
 
 def _texts(old: Any, new: Any) -> tuple[str | None, str | None]:
-    """Return two values as text; of bytes what stands around the first that differs."""
+    """Returns two values as text; of bytes those around the first difference."""
     if isinstance(old, bytes) and isinstance(new, bytes):
         pairs = enumerate(zip(old, new, strict=False))
         first = next((i for i, (a, b) in pairs if a != b), min(len(old), len(new)))
@@ -163,7 +163,7 @@ def _bytes(value: bytes, first: int) -> str:
 
 
 def text_of(value: Any) -> str | None:
-    """Return a value as text."""
+    """Returns a value as text."""
     if value is None:
         return None
     if isinstance(value, dt.datetime):

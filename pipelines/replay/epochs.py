@@ -1,4 +1,4 @@
-"""Run recorded epochs: the job's own steps, with records, T, C and acknowledgements as recorded."""
+"""Recorded epochs run by the job's own steps: records, `epoch_at`, `known_at`, acknowledgements."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from checker.frames import RULE_VERSION
-from checker.sql import run
-from pipelines.apply import Applier
-from pipelines.ask import ATTEMPTS
-from pipelines.batch import Batch
-from pipelines.deliver import Deliverer
-from pipelines.epoch_settings import plan_limits
-from pipelines.planned import PlannedEpochs, Steps, offsets_of
+from checker.match.sql import run
+from pipelines.epoch.apply import Applier
+from pipelines.epoch.ask import ATTEMPTS
+from pipelines.epoch.batch import Batch
+from pipelines.epoch.deliver import Deliverer
+from pipelines.epoch.parameters import plan_limits
+from pipelines.epoch.planned import PlannedEpochs, Steps, offsets_of
+from pipelines.epoch.sizes import Sizes
 from pipelines.replay.apply import StreamingApplier
 from pipelines.replay.source import Chunk, Source
-from pipelines.sizes import Sizes
-from storage.epochs import Plan, read_progress
 from storage.errors import LakeError
-from storage.kafka_rows import WireLimits
-from storage.lake import Lake
-from storage.messages import Tables
-from storage.staged import StagedLake
+from storage.files.messages import Tables
+from storage.lake.epochs import Plan, read_progress
+from storage.lake.lake import Lake
+from storage.lake.staged import StagedLake
+from storage.wire.kinds import WireLimits
 from txlake.protocol import UNDELIVERABLE_TOPIC
 
 _ATTEMPTS_AMONG_DUE = """
@@ -36,22 +36,22 @@ GROUP BY ALL
 
 
 class RecordedAsker:
-    """Answer with the attempts that were recorded: what was sent, and what Kafka acknowledged."""
+    """An asker with recorded answers: the checks that were sent, and what Kafka acknowledged."""
 
     def __init__(self) -> None:
         self.checks = ATTEMPTS.empty_table()
 
     def ask(self, lake: Lake, due: pa.Table) -> pa.Table:
-        """Return the recorded attempts among the due checks. Input: DUE. Output: ATTEMPTS."""
+        """Returns the recorded attempts among the due checks. Input: DUE. Output: ATTEMPTS."""
         if due.num_rows == 0 or self.checks.num_rows == 0:
             return ATTEMPTS.empty_table()
         return run(_ATTEMPTS_AMONG_DUE, checks=self.checks, due=due).cast(ATTEMPTS)
 
 
 class ReplayedEpochs(PlannedEpochs):
-    """Run epochs whose plans are given. Nothing is asked of Kafka, Spark or the clock.
+    """The runner of epochs whose plans are given, without Kafka, Spark and the clock.
 
-    Input: where it writes; where half and schedule records stand; who answers for the checks.
+    Input: the lake to write; the tables of half and schedule records; the asker for the checks.
     """
 
     def __init__(
@@ -66,26 +66,26 @@ class ReplayedEpochs(PlannedEpochs):
 
     @classmethod
     def over(cls, source: Source, lake: StagedLake) -> ReplayedEpochs:
-        """Replay what a lake recorded. Errors: LakeError when it has no epoch."""
+        """Returns a runner of what a lake recorded. Errors: LakeError if it has no epoch."""
         newest = read_progress(source.lake).last
         if newest is None:
             raise LakeError(f"the lake {source.lake.path} has no committed epoch")
         return cls(lake, plan_limits(newest), source, RecordedAsker())
 
     def undeliverable_tables(self) -> list[str]:
-        """Name the table of TRANS_UNDELIVERABLE_TOPIC, if there is one: commands look into it."""
+        """Returns the table of TRANS_UNDELIVERABLE_TOPIC, if there is one: commands read it."""
         rows = self.state.topics.filter(pc.field("topic") == UNDELIVERABLE_TOPIC)
         return [f"topics/{table_id}" for table_id in rows["table_id"].to_pylist()]
 
     def chain_plan(self, plan: Plan) -> pa.Table:
-        """Return the planned row of the epoch to replay next; the caller writes it."""
+        """Returns the planned row of the epoch to replay next; the caller writes it."""
         return self.log.planned(self._planned_again(plan))
 
     def _planned_again(self, plan: Plan) -> Plan:
         return replace(plan, next_offsets=offsets_of(self.state), rule_version=RULE_VERSION)
 
     def replay_chunk(self, chunk: Chunk, tell: Callable[[int], None]) -> None:
-        """Run some recorded epochs; `tell` is told how many records each has landed."""
+        """Runs some recorded epochs; calls `tell` with the number of records of each."""
         for recorded in chunk.epochs:
             epoch = recorded.plan.epoch
             self._recorded.checks = chunk.checks.filter(pc.field("epoch") == epoch)
@@ -101,10 +101,10 @@ class ReplayedEpochs(PlannedEpochs):
         is_heavy: bool = False,
         is_planned: bool = False,
     ) -> None:
-        """Run one epoch.
+        """Runs one epoch.
 
-        Input: its plan; what it landed, by kind; `is_heavy`: without bodies; `is_planned`: its
-        `planned` row is written, or `chain_plan` gave it to the caller.
+        Input: its plan; the records that it landed, by kind; `is_heavy`: they lack their bodies;
+        `is_planned`: its `planned` row is written, or `chain_plan` gave it to the caller.
         """
         plan = self._planned_again(plan)
         self._takes_snapshot = takes_snapshot

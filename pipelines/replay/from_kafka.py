@@ -1,7 +1,8 @@
-"""Fill a lake from Kafka: the job's own epochs over a range that ends, as fast as they go.
+"""A lake filled from Kafka: the job's own epochs over a range that ends, as fast as they go.
 
-No check is sent: those that are due at the end stay due, and the job sends them. Interrupted, it
-goes on where the lake stands; a range that the lake has landed adds no rows.
+Checks are not sent: those that are due at the end stay due, and the job sends them. After an
+interruption the next run goes on where the lake stands; a range that the lake has landed adds no
+rows.
 """
 
 from __future__ import annotations
@@ -13,23 +14,24 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from pipelines.clock import EpochClock
-from pipelines.epoch import Epochs
-from pipelines.epoch_settings import EpochSettings
+from pipelines.epoch.clock import EpochClock
+from pipelines.epoch.land import kafka_records
+from pipelines.epoch.parameters import EpochSettings
+from pipelines.epoch.run import Epochs
 from pipelines.errors import StartError
-from pipelines.jvm_lock import JvmLock
-from pipelines.kafka_options import spark_options
-from pipelines.kafka_topics import KafkaTopics, Place
-from pipelines.land import kafka_records
+from pipelines.jvm.lock import JvmLock
+from pipelines.jvm.session import start_session
+from pipelines.kafka_log.options import spark_options
+from pipelines.kafka_log.topics import KafkaTopics, Place
 from pipelines.replay.archive import EPOCH_RECORDS
 from pipelines.replay.epochs import RecordedAsker
-from pipelines.replay.new_lake import Identity, Rebuilt, added
+from pipelines.replay.filler import Identity
+from pipelines.replay.new_lake import Rebuilt, added
 from pipelines.replay.progress import Told
-from pipelines.session import start_session
 from pipelines.settings import Settings
-from storage.epochs import Range
-from storage.lake import Lake
-from storage.lock import LakeLock
+from storage.lake.epochs import Range
+from storage.lake.lake import Lake
+from storage.lake.lock import LakeLock
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -43,9 +45,9 @@ class BoundedKafka(KafkaTopics):
         self._starts = dict(starts)
 
     def first_offsets(self, places: Iterable[Place]) -> dict[Place, int]:
-        """Return where each partition begins for us.
+        """Returns the offset at which each partition begins for us.
 
-        Errors: StartError where Kafka no longer has it.
+        Errors: StartError if Kafka no longer has it.
         """
         found = super().first_offsets(places)
         for place, start in self._starts.items():
@@ -58,7 +60,7 @@ class BoundedKafka(KafkaTopics):
 
 
 def identity_from_kafka(settings: Settings) -> Identity:
-    """Ask Kafka which log the settings name. Errors: KafkaAwayError."""
+    """Returns the log that the settings name, as Kafka knows it. Errors: KafkaAwayError."""
     kafka = KafkaTopics(settings, settings.kafka.topics())
     return Identity(
         kafka.cluster_id(), kafka.topic_ids(), settings.parameters(), settings.wire_limits()
@@ -71,9 +73,10 @@ def backfill(
     ends: Mapping[Place, int] | None = None,
     progress: Told | None = None,
 ) -> Rebuilt:
-    """Land and decide what Kafka has between two offsets of each partition.
+    """Lands and decides the records of Kafka between two offsets of each partition.
 
-    Input: by (topic, partition); without one: from the first record, to the last one there is now.
+    Input: offsets by (topic, partition); by default the first record, and the last one there is
+    now.
     Errors: JobError, LakeError.
     """
     owner = f"{socket.gethostname()}:{os.getpid()}:backfill"
@@ -97,7 +100,7 @@ def land(
     ends: Mapping[Place, int],
     progress: Told | None = None,
 ) -> Rebuilt:
-    """Do what `backfill` does, in a session that is there, on a lake that nobody else writes."""
+    """Does what `backfill` does, in a running session, on a lake that is locked already."""
     started = time.monotonic()
     lake = Lake(settings.lake.path)
     kafka = BoundedKafka(settings, starts)
@@ -157,7 +160,7 @@ def _ends(
 
 
 def _steps(begins: Mapping[Place, int], ends: Mapping[Place, int]) -> Iterator[tuple[Range, ...]]:
-    """Cut the ranges into epochs: of each partition the same share."""
+    """Returns the ranges of each epoch: of each partition the same share."""
     parts = -(-_count(begins, ends) // EPOCH_RECORDS)
     at = dict(begins)
     for part in range(1, parts + 1):

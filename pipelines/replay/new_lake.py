@@ -1,7 +1,7 @@
-"""Rebuild a lake from what another one landed, or fill one from archived records.
+"""A lake rebuilt from what another one landed, or filled from archived records.
 
-No check is sent. What an interrupted run has written is kept: the next one goes on behind the last
-committed epoch, and a table takes no row of an epoch that it holds already.
+Checks are not sent. The rows of an interrupted run stay: the next run goes on behind the last
+committed epoch, and a table takes each epoch once.
 """
 
 from __future__ import annotations
@@ -10,45 +10,32 @@ import datetime as dt
 import os
 import socket
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
+from dataclasses import dataclass
 
-import pyarrow as pa
-
-from checker.frames import RULE_VERSION, Parameters
-from pipelines.epoch_settings import plan_limits, plan_parameters
+from pipelines.epoch.parameters import plan_limits, plan_parameters
 from pipelines.errors import StartError
-from pipelines.planned import offsets_of
-from pipelines.replay.archive import Archive, Cut, Place
+from pipelines.replay.archive import Archive
 from pipelines.replay.epochs import RecordedAsker, ReplayedEpochs
+from pipelines.replay.filler import OWNER, Filler, Identity
 from pipelines.replay.progress import Told, told, transactions
 from pipelines.replay.source import Source, read_ahead
-from storage.epochs import NO_PROGRESS, Plan, Progress, Range, read_progress
 from storage.errors import BrokenLakeError
-from storage.kafka_rows import ADMIN, HALF, KINDS, WireLimits
-from storage.lake import Lake
-from storage.lock import LakeLock
+from storage.lake.epochs import NO_PROGRESS, Plan, Progress, read_progress
+from storage.lake.identity import likely_identity
+from storage.lake.lake import Lake
+from storage.lake.lock import LakeLock
+from storage.lake.staged import StagedLake
+from storage.lake.whole import require_begun, require_recorded, require_whole
 from storage.schemas import FORMAT_VERSION
-from storage.staged import StagedLake
-from storage.whole import require_begun, require_recorded, require_whole
+from storage.wire.kinds import KINDS
 
-OWNER = "replay"  # of epochs that were not run by a job
 FORMATS = (1, FORMAT_VERSION)  # of lakes that can be rebuilt
 
 
 @dataclass(frozen=True)
-class Identity:
-    """Which log a lake is made from, and the parameters of its epochs."""
-
-    cluster_id: str
-    topic_ids: Mapping[str, str]
-    parameters: Parameters
-    limits: WireLimits
-
-
-@dataclass(frozen=True)
 class Rebuilt:
-    """What a run added to the new lake; first and last epoch are 0 when there was nothing to do."""
+    """The epochs that a run added to the new lake; first and last are 0 if it added nothing."""
 
     first_epoch: int
     last_epoch: int
@@ -65,12 +52,13 @@ def rebuild(
     identity: Identity | None = None,
     progress: Told | None = None,
 ) -> Rebuilt:
-    """Make a lake anew from what another one landed.
+    """Makes a lake anew from what another one landed.
 
-    The recorded epochs are run again, with their T, C(q) and acknowledgements; with `one_batch`
-    the records are put into as few epochs as memory allows, from half, op, schedule and admin
-    alone. `identity` stands for what the lake's own epochs would say. What is landed, and with
-    recorded epochs `checks` and `epochs`, must be there; other tables may be lost.
+    The recorded epochs are run again, with their `epoch_at`, `known_at` and acknowledgements. With
+    `one_batch` the records are put into as few epochs as memory allows, from half, op, schedule and
+    admin alone. `identity` replaces the identity that the lake's own epochs give. The tables of
+    landed records must be there, and for recorded epochs `checks` and `epochs`; the others can be
+    lost.
     Errors: LakeError, StartError.
     """
     source = Lake(lake) if isinstance(lake, str) else lake
@@ -84,14 +72,14 @@ def rebuild(
 
 
 def _check_recorded(source: Lake) -> None:
-    """Check that what recorded epochs are run from is whole; format 1 did not write that down."""
-    _, format_version = source.identity(FORMATS)
+    """Checks the tables from which recorded epochs are run; format 1 cannot be checked."""
+    _, format_version = likely_identity(source, FORMATS)
     if format_version == FORMAT_VERSION:
         require_recorded(source, (*KINDS, "checks", "epochs"))
 
 
 def identity_of(lake: Lake) -> Identity:
-    """Read which log a lake is made from. Errors: StartError when it has no epochs."""
+    """Returns the log that a lake is made from. Errors: StartError if the lake has no epochs."""
     try:
         newest = read_progress(lake).last
     except BrokenLakeError:
@@ -112,12 +100,12 @@ def fill(
     identity: Identity,
     progress: Told | None = None,
 ) -> Rebuilt:
-    """Land and decide archived records in a lake, in new epochs.
+    """Lands and decides archived records in a lake, in new epochs.
 
-    T of an epoch is when the broker stored its last record. How far the operations were known is
-    not recorded, so time does nothing: no check, no discard. Records that the lake has landed
-    already add no rows.
-    Errors: StartError where records are missing between the lake's end and the archive's begin.
+    `epoch_at` of an epoch is when the broker stored its last record. An archive has no `known_at`,
+    so time ends nothing: halves are neither asked about nor discarded. Records that the lake has
+    landed already are left out.
+    Errors: StartError if records are missing between the lake's end and the archive's begin.
     """
     return _locked(path, lambda target: _fill(target, archive, identity, progress))
 
@@ -163,7 +151,7 @@ def _rebuild(
 
 
 def added(first: int, last: int, count: int, started: float) -> Rebuilt:
-    """Say what a run added that began at `started` (monotonic)."""
+    """Returns the result of a run that began at `started` (monotonic)."""
     seconds = time.monotonic() - started
     if first > last:
         return Rebuilt(0, 0, 0, 0, seconds)
@@ -171,7 +159,7 @@ def added(first: int, last: int, count: int, started: float) -> Rebuilt:
 
 
 def _check_same_history(source: Lake, target: Lake, held: Progress) -> None:
-    """Let a run go on only with what was begun from the same epochs."""
+    """Checks that the epochs of a lake to go on with are those of the source."""
     if held.last is None and held.unfinished is None:
         return
     epoch = (held.unfinished or held.last).epoch  # type: ignore[union-attr]
@@ -202,7 +190,7 @@ def _fill(
         )
     epochs = ReplayedEpochs(target, identity.limits, archive, RecordedAsker())
     epochs.take_up(held)
-    filler = _Filler(target, archive, identity, epochs)
+    filler = Filler(target, archive, identity, epochs)
     first = held.next_epoch
     if held.unfinished is not None:
         ranges = held.unfinished.ranges
@@ -219,108 +207,6 @@ def _fill(
     epochs.close()
     last = first - 1 if epochs.last is None else epochs.last.epoch
     return added(first, last, filler.transactions, started)
-
-
-@dataclass(frozen=True)
-class _Piece:
-    """A cut, the ranges of it that the lake has not, and their records; no ranges: none are new."""
-
-    cut: Cut
-    ranges: tuple[Range, ...]
-    records: Mapping[str, pa.Table]
-    is_heavy: bool
-
-
-@dataclass
-class _Filler:
-    target: StagedLake
-    archive: Archive
-    identity: Identity
-    epochs: ReplayedEpochs
-    transactions: int = 0
-
-    def pieces(self, cuts: Sequence[Cut], starts: Mapping[Place, int]) -> Iterator[_Piece]:
-        """Read what each cut has and the lake has not."""
-        last = self.epochs.last
-        landed = {} if last is None else last.landed()
-        for cut in cuts:
-            ranges = self._ranges(cut, starts, landed)
-            if all(r.from_offset == r.to_offset for r in ranges):
-                yield _Piece(cut, (), {}, False)
-                continue
-            yield _Piece(cut, ranges, *self.read(ranges))
-            landed = {r.place: r.to_offset for r in ranges}
-
-    def _ranges(
-        self, cut: Cut, starts: Mapping[Place, int], landed: Mapping[Place, int]
-    ) -> tuple[Range, ...]:
-        topics = self.identity.limits.topics
-        ends = {(topics[kind], queue): end for (kind, queue), end in cut.ends.items()}
-        begins = {(topics[kind], queue): offset for (kind, queue), offset in starts.items()}
-        ranges = []
-        for topic, queue in sorted({*landed, *ends}):
-            place = topic, queue
-            start = landed.get(place, begins.get(place, 0))
-            end = max(start, ends.get(place, 0))
-            if place in landed and begins.get(place, 0) > start:
-                raise StartError(
-                    f"{self.target.path} has landed {topic} partition {queue} up to offset "
-                    f"{start}, and the records begin at {begins[place]}: what is between is missing"
-                )
-            ranges.append(Range(topic, queue, start, end, end))
-        return tuple(ranges)
-
-    def read(self, planned: Sequence[Range]) -> tuple[dict[str, pa.Table], bool]:
-        """Read the records of some ranges, and say whether they are too large to be read whole."""
-        records: dict[str, pa.Table] = {}
-        is_heavy = False
-        for kind in KINDS:
-            topic = self.identity.limits.topics[kind]
-            ranges = [r for r in planned if r.topic == topic and r.to_offset > r.from_offset]
-            if ranges:
-                rows, is_large = self.archive.read(kind, ranges)
-                is_heavy = is_heavy or is_large
-                records[kind] = rows.drop_columns("result") if kind == ADMIN else rows
-        return records, is_heavy
-
-    def plan(self, piece: _Piece) -> Plan:
-        """Plan the epoch that lands a piece."""
-        last = self.epochs.last
-        return Plan(
-            epoch=1 if last is None else last.epoch + 1,
-            epoch_at=max(piece.cut.epoch_at, 0 if last is None else last.epoch_at),
-            known_at={} if last is None else last.known_at,
-            halves_known_at={} if last is None else last.halves_known_at,
-            ranges=piece.ranges,
-            cluster_id=self.identity.cluster_id,
-            topic_ids=self.identity.topic_ids,
-            next_offsets=offsets_of(self.epochs.state),
-            parameters={**asdict(self.identity.parameters), "wire": asdict(self.identity.limits)},
-            owner=OWNER,
-            rule_version=RULE_VERSION,
-        )
-
-    def run(
-        self, plan: Plan, records: Mapping[str, pa.Table], is_heavy: bool, *, is_planned: bool
-    ) -> None:
-        """Run an epoch and begin to write it; its plan is written before any other row of it.
-
-        The epoch before may still be written meanwhile, unless this one's messages are too large
-        to wait.
-        """
-        row = None if is_planned else self.epochs.chain_plan(plan)
-        if is_heavy:
-            self._write_plan(row)
-        self.epochs.replay(plan, records, is_heavy=is_heavy, is_planned=True)
-        if not is_heavy:
-            self._write_plan(row)
-        self.target.begin_flush()
-        self.transactions += records[HALF].num_rows if HALF in records else 0
-
-    def _write_plan(self, row: pa.Table | None) -> None:
-        self.target.wait()  # the epoch before is committed first
-        if row is not None:
-            self.target.append_now("epochs", row)
 
 
 def _now() -> dt.datetime:

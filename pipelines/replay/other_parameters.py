@@ -1,9 +1,9 @@
-"""What other parameters would have made of a lake's history: checks, discards, outcomes.
+"""A lake's history under other parameters: checks, discards, outcomes.
 
-The records, their order and T are as recorded. Two things nobody can know are assumed: a check
-that history did not send would have been acknowledged as the group's last one was, and producers
-would have sent the operations that they sent, when they sent them. Where history was idle there
-are no epochs; epochs are put there when something would have been due.
+The records, their order and `epoch_at` are as recorded. Two things that history cannot tell are
+assumed. A check that was never sent would have been acknowledged as the group's last one was.
+Producers would have sent the same operations at the same time. Where history was idle there are no
+epochs; epochs are put there when something would have been due.
 """
 
 from __future__ import annotations
@@ -16,26 +16,26 @@ from typing import Any
 import pyarrow as pa
 
 from checker.frames import Parameters
-from checker.sql import run
-from pipelines.apply import Applier
-from pipelines.ask import ATTEMPTS
-from pipelines.batch import Batch
-from pipelines.epoch_settings import plan_limits, plan_parameters
+from checker.match.sql import run
+from pipelines.epoch.apply import Applier
+from pipelines.epoch.ask import ATTEMPTS
+from pipelines.epoch.batch import Batch
+from pipelines.epoch.parameters import plan_limits, plan_parameters
+from pipelines.epoch.restore import restore
 from pipelines.replay.apply import NarrowApplier
 from pipelines.replay.epochs import RecordedAsker, ReplayedEpochs
 from pipelines.replay.progress import Told, told
 from pipelines.replay.scratch import LOOKED_UP, ScratchLake
 from pipelines.replay.source import Source
-from pipelines.restore import restore
 from pipelines.settings import SettingsError, parse
-from storage.epochs import Plan, read_progress
 from storage.errors import LakeError
-from storage.history import Recorded
-from storage.kafka_rows import OP
-from storage.lake import Lake
-from storage.whole import require_recorded
+from storage.lake.epochs import Plan, read_progress
+from storage.lake.history import Recorded
+from storage.lake.lake import Lake
+from storage.lake.whole import require_recorded
+from storage.wire.kinds import OP
 
-TICK_MS = 1_000  # the stream's trigger interval: how often the job looks whether something is due
+TICK_MS = 1_000  # the stream's trigger interval: so often the job looks for what is due
 
 _NEXT_DUE = """
 SELECT min(least(
@@ -106,7 +106,7 @@ _KEPT = (*LOOKED_UP, "checks")
 
 @dataclass(frozen=True)
 class WhatIf:
-    """What would have differed. `outcomes` has the halves that would have ended otherwise."""
+    """The differences. `outcomes` has the halves that would have ended otherwise."""
 
     parameters: Mapping[str, Any]
     numbers: pa.Table
@@ -115,7 +115,7 @@ class WhatIf:
 
 
 class _ImaginedAsker(RecordedAsker):
-    """Send what is due; history says what Kafka acknowledged, or what it last did for the group."""
+    """An asker whose checks Kafka acknowledges as it did then, or as the last one of the group."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -136,10 +136,10 @@ class _ImaginedAsker(RecordedAsker):
 
 
 class _ImaginedEpochs(ReplayedEpochs):
-    """Replay epochs under other parameters, and epochs that history did not have."""
+    """The runner of epochs under other parameters, and of epochs that history did not have."""
 
     def imagine(self, parameters: Mapping[str, Any], tick_ms: int) -> None:
-        """Say what differs."""
+        """Sets the other parameters, and how often the job looks for what is due."""
         self._changed, self._tick_ms = parameters, tick_ms
         self._number = 0
         self._before: Recorded | None = None
@@ -150,7 +150,7 @@ class _ImaginedEpochs(ReplayedEpochs):
         )
 
     def replay(self, plan: Plan, records: Mapping[str, pa.Table], *_: Any, **__: Any) -> None:
-        """Run an epoch under the other parameters, after whatever would have come before it."""
+        """Runs an epoch under the other parameters, after those that would have come before it."""
         for tick in self._ticks(plan):
             checks, self._recorded.checks = self._recorded.checks, ATTEMPTS.empty_table()
             self._run(tick, {})
@@ -170,12 +170,12 @@ class _ImaginedEpochs(ReplayedEpochs):
         super().replay(plan, records)
 
     def _ticks(self, plan: Plan) -> Iterator[Plan]:
-        """Return the epochs that the idle time before an epoch would have had."""
+        """Returns the epochs that would have run in the idle time before an epoch."""
         last, tick_ms = self.last, self._tick_ms
         if last is None or not tick_ms or last.owner != plan.owner:
             return
         if any(r.end_offset > r.to_offset for r in last.ranges):
-            return  # it was not idle
+            return  # records were waiting: not idle
         topics = self.limits.topics
         queues = [r.partition for r in last.ranges if r.topic == topics[OP]]
         ranges = tuple(replace(r, from_offset=r.to_offset) for r in last.ranges)
@@ -186,7 +186,7 @@ class _ImaginedEpochs(ReplayedEpochs):
                 return
             steps = max(1, -(-(due_at - tick) // tick_ms))
             tick += steps * tick_ms
-            # What is due within the last two looks is what made the recorded epoch.
+            # A check or discard that is due within the last two looks made the recorded epoch.
             if tick + 2 * tick_ms > plan.epoch_at:
                 return
             known = dict.fromkeys(queues, tick)
@@ -207,10 +207,10 @@ def what_if(
     progress: Told | None = None,
     **parameters: Any,
 ) -> WhatIf:
-    """Decide a lake's history again under other parameters of [transaction].
+    """Returns what a lake's history would be under other parameters of [transaction].
 
-    Nothing is written into the lake. `tick_ms`: how often the job looked whether something was
-    due; 0: only in the recorded epochs.
+    The lake is only read. `tick_ms`: how often the job looked whether something was due; 0: only in
+    the recorded epochs.
     Errors: LakeError; SettingsError for a parameter that is not allowed.
     """
     return imagine(lake, parameters, tick_ms, progress)
@@ -222,7 +222,7 @@ def imagine(
     tick_ms: int = TICK_MS,
     progress: Told | None = None,
 ) -> WhatIf:
-    """Do what `what_if` does, with the parameters in a mapping."""
+    """Returns the same as `what_if`, with the parameters in a mapping."""
     lake = Lake(lake) if isinstance(lake, str) else lake
     changed = _checked(parameters)
     lake.lake_id()
@@ -243,7 +243,7 @@ def imagine(
 
 
 def _checked(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """Check the parameters as the settings are checked."""
+    """Returns the parameters, checked as the settings are checked."""
     values = {"lake": {"path": "-"}, "kafka": {"bootstrap_servers": "-"},
               "transaction": dict(parameters)}  # fmt: skip
     settings = parse(values, "what-if")

@@ -7,15 +7,15 @@ from collections.abc import Callable
 import pyarrow.compute as pc
 
 from pipelines.replay.source import Chunk
-from storage.epochs import PLANNED, Place, plan_of
-from storage.kafka_rows import HALF
-from storage.lake import Lake
+from storage.lake.epochs import PLANNED, Place, plan_of
+from storage.lake.lake import Lake
+from storage.wire.kinds import HALF
 
 Told = Callable[[int, int], None]  # records done, records in all
 
 
 def told(lake: Lake, first: int, last: int, progress: Told | None) -> Callable[[int], None]:
-    """Return a function that is told what each epoch landed, and tells `progress` how far it is."""
+    """Returns a function that adds up the records of each epoch and reports to `progress`."""
     if progress is None:
         return lambda _: None
     total, done = record_count(lake, first, last), 0
@@ -29,7 +29,7 @@ def told(lake: Lake, first: int, last: int, progress: Told | None) -> Callable[[
 
 
 def record_count(lake: Lake, first: int, last: int) -> int:
-    """Count the records that some epochs landed, from the plans of the first and the last."""
+    """Returns the number of records that some epochs landed, from the first plan and the last."""
     ends = pc.field("epoch").isin([first, last]) & (pc.field("state") == PLANNED)
     plans = {row["epoch"]: plan_of(row) for row in lake.read("epochs", where=ends).to_pylist()}
     begins: dict[Place, int] = {r.place: r.from_offset for r in plans[first].ranges}
@@ -38,5 +38,5 @@ def record_count(lake: Lake, first: int, last: int) -> int:
 
 
 def transactions(chunk: Chunk) -> int:
-    """Count the halves of a chunk."""
+    """Returns the number of halves of a chunk."""
     return sum(rows.num_rows for rows in chunk.landed[HALF].values())

@@ -1,4 +1,4 @@
-"""The scratch lake of a replay: reads what was landed from the lake itself, writes beside it."""
+"""The scratch lake of a replay: it reads landed records from the lake and writes beside it."""
 
 from __future__ import annotations
 
@@ -7,24 +7,23 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
-from deltalake import DeltaTable
 
 from pipelines.replay.apply import without_heavy
 from pipelines.replay.source import Source
-from storage.errors import MissingTableError
-from storage.kafka_rows import HALF, OP, SCHEDULE
-from storage.staged import StagedLake
+from storage.lake.staged import StagedLake
+from storage.lake.table import LakeTable
+from storage.wire.kinds import HALF, OP, SCHEDULE
 
 _INPUT = (HALF, SCHEDULE, OP)
-# What later epochs look up of all that an epoch decides, beside TRANS_UNDELIVERABLE_TOPIC.
+# The decided tables that later epochs look into, beside TRANS_UNDELIVERABLE_TOPIC.
 LOOKED_UP = ("outcomes", "deliveries", "catalog")
 OnStream = Callable[[str, Iterator[pa.Table], int], None]
 
 
 class ScratchLake(StagedLake):
-    """A lake of decisions only: what was landed is read from `source`.
+    """A lake of decisions only: landed records are read from `source`.
 
-    Of epochs before `first_epoch` the decisions are those of `source` too.
+    Decisions of epochs before `first_epoch` are read from `source`, too.
     """
 
     def __init__(
@@ -36,11 +35,11 @@ class ScratchLake(StagedLake):
         self._first_epoch = first_epoch
 
     def append(self, table: str, rows: pa.Table, epoch: int | None = None) -> int:
-        """Take what was decided; what was landed is there."""
+        """Adds decided rows; landed rows are in the source, and are dropped here."""
         return 0 if table in _INPUT else super().append(table, rows, epoch)
 
     def dataset(self, table: str) -> ds.Dataset:
-        """Return a table as a dataset: of what was landed the source's."""
+        """Returns a table as a dataset; tables of landed records are the source's."""
         return self._source.dataset(table) if table in _INPUT else super().dataset(table)
 
     def read(
@@ -49,7 +48,7 @@ class ScratchLake(StagedLake):
         columns: Sequence[str] | None = None,
         where: pc.Expression | None = None,
     ) -> pa.Table:
-        """Read what the replay decided, and what was decided before it began."""
+        """Returns the rows that the replay decided, and those decided before it began."""
         if table in _INPUT or self._first_epoch == 1:
             return super().read(table, columns, where)
         before = pc.field("epoch") < self._first_epoch
@@ -60,7 +59,7 @@ class ScratchLake(StagedLake):
         return pa.concat_tables([earlier, super().read(table, columns, where).cast(earlier.schema)])
 
     def append_stream(self, table: str, pieces: Iterable[pa.Table], epoch: int) -> None:
-        """Hand large messages to `on_stream`, and keep them without their bodies."""
+        """Hands large messages to `on_stream`, and keeps them without their bodies."""
         if table in _INPUT:
             return
         kept = []
@@ -73,22 +72,19 @@ class ScratchLake(StagedLake):
         self.on_stream(table, seen(), epoch)
         self.append(table, pa.concat_tables([self.schema(table).empty_table(), *kept]), epoch)
 
-    def handle(self, table: str) -> DeltaTable:
-        """Return a table; one of a topic is made when it is looked for."""
-        try:
-            return super().handle(table)
-        except MissingTableError:
-            super().create_table(table)
-            return super().handle(table)
+    def _open(self, table: str) -> LakeTable:
+        found = super()._open(table)
+        found.create(self.schema(table))
+        return found
 
     def create_table(self, table: str) -> None:
-        """Make no table before it is needed."""
+        """Does nothing: `_open` makes a table, and most are never opened."""
 
     def _held_epoch(self, table: str) -> int:
         return 0
 
     def keep(self, tables: Collection[str]) -> None:
-        """Write what later epochs look up, without bodies, and drop the rest."""
+        """Writes the tables that later epochs look into, without bodies, and drops the rest."""
         for table, rows in self.staged().items():
             if table in tables:
                 self._write(table, without_heavy(rows))

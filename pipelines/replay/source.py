@@ -1,4 +1,4 @@
-"""Read what a lake has recorded, some epochs at a time: a bounded part in memory."""
+"""The records of a lake, read some epochs at a time: a bounded part in memory."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
 from storage import schemas
-from storage.history import Recorded, recorded_epochs
-from storage.kafka_rows import ADMIN, HALF, KINDS, OP, SCHEDULE
-from storage.lake import Lake
+from storage.lake.history import Recorded, recorded_epochs
+from storage.lake.lake import Lake
+from storage.wire.kinds import ADMIN, HALF, KINDS, OP, SCHEDULE
 
-# How much is decided, and then written or compared, at once.
+# The size of a chunk, which is decided, and then written or compared, at once.
 CHUNK_RECORDS = 200_000
 CHUNK_BYTES = 96 * 1024 * 1024
 _ORDER = ("epoch", "queue_id", "queue_offset")
@@ -25,15 +25,15 @@ HEAVY = ("body", "properties", "raw_headers", "raw_key")
 
 
 class _TooManyBytesError(Exception):
-    """The rows do not fit into what they may take."""
+    """The rows exceed `bytes_max`."""
 
 
 @dataclass(frozen=True)
 class Chunk:
-    """Some epochs with what they landed and which checks they sent.
+    """Some epochs with the records that they landed and the checks that they sent.
 
-    `is_heavy`: a single epoch whose messages are too large: they lack their heavy columns.
-    `twice`: landed rows that stand there once more than once.
+    `is_heavy`: a single epoch whose messages are too large: they lack their heavy columns. `twice`:
+    surplus rows, whose place stands in the table already.
     """
 
     epochs: Sequence[Recorded]
@@ -44,23 +44,23 @@ class Chunk:
 
     @property
     def bounds(self) -> tuple[int, int]:
-        """Return its first and its last epoch."""
+        """Returns the first and the last epoch."""
         return self.epochs[0].plan.epoch, self.epochs[-1].plan.epoch
 
     def records(self, epoch: int) -> dict[str, pa.Table]:
-        """Return what an epoch landed, by kind."""
+        """Returns the records that an epoch landed, by kind."""
         return {kind: rows[epoch] for kind, rows in self.landed.items() if epoch in rows}
 
 
 class Source:
-    """A lake that is read and never written; what comes in after the start is not seen."""
+    """A lake that is only read; rows that come after the start stay unseen."""
 
     def __init__(self, lake: Lake) -> None:
         self.lake = lake
         self._datasets: dict[str, ds.Dataset] = {}
 
     def dataset(self, table: str) -> ds.Dataset:
-        """Return a table as it was when it was first asked for."""
+        """Returns a table as it was when it was first asked for."""
         if table not in self._datasets:
             self._datasets[table] = self.lake.dataset(table)
         return self._datasets[table]
@@ -72,9 +72,9 @@ class Source:
         columns: Sequence[str] | None = None,
         bytes_max: int | None = None,
     ) -> pa.Table:
-        """Return the rows of some epochs.
+        """Returns the rows of some epochs.
 
-        Errors: _TooManyBytesError when they are larger than `bytes_max`; BrokenLakeError.
+        Errors: _TooManyBytesError if they are larger than `bytes_max`; BrokenLakeError.
         """
         names = list(columns or self.lake.schema(table).names)
         where = (pc.field("epoch") >= bounds[0]) & (pc.field("epoch") <= bounds[1])
@@ -86,14 +86,14 @@ class Source:
                     raise _TooManyBytesError
                 batch.validate(full=True)
                 found.append(batch)
-        found.sort(key=_begin)  # a log names its newest file first
+        found.sort(key=_begin)  # the log names the newest file first
         schema = pa.schema([self.lake.schema(table).field(name) for name in names])
         return pa.Table.from_batches(found, found[0].schema if found else schema).cast(schema)
 
     def chunks(self, first: int, last: int, *, narrow: bool = False) -> Iterator[Chunk]:
-        """Return the epochs from `first` to `last`; the next chunk is read while one is worked on.
+        """Returns the epochs from `first` to `last` in chunks, and reads one chunk ahead.
 
-        `narrow`: without bodies and whatever else is heavy and decides nothing.
+        `narrow`: without bodies and the other heavy columns, which decide nothing.
         """
         pieces = (
             chunk
@@ -103,7 +103,7 @@ class Source:
         return read_ahead(pieces)
 
     def _pieces(self, group: list[Recorded], narrow: bool) -> Iterator[Chunk]:
-        """Read a group whole, or, where its messages are too large for that, in parts."""
+        """Returns a group whole or, if its messages are too large for that, in parts."""
         try:
             chunk = self._chunk(group, narrow, CHUNK_BYTES)
         except _TooManyBytesError:
@@ -140,7 +140,7 @@ _Piece = TypeVar("_Piece")
 
 
 def read_ahead(pieces: Iterator[_Piece]) -> Iterator[_Piece]:
-    """Return pieces; the next one is read, in a thread, while one is worked on."""
+    """Returns pieces; a thread reads the next one while the caller works on one."""
     with ThreadPoolExecutor(1, thread_name_prefix="txlake-reader") as pool:
         reading = pool.submit(next, pieces, None)
         while (piece := reading.result()) is not None:
@@ -149,7 +149,7 @@ def read_ahead(pieces: Iterator[_Piece]) -> Iterator[_Piece]:
 
 
 def _begin(batch: pa.RecordBatch) -> tuple[Any, ...]:
-    """Return where a batch begins; rows without these columns have no order."""
+    """Returns where a batch begins; rows without these columns have no order."""
     names = [name for name in _ORDER if name in batch.schema.names]
     return tuple(batch.column(name)[0].as_py() for name in names) if batch.num_rows else ()
 
@@ -168,7 +168,7 @@ def _grouped(epochs: Iterator[Recorded]) -> Iterator[list[Recorded]]:
 
 
 def _by_epoch(rows: pa.Table) -> tuple[dict[int, pa.Table], pa.Table | None]:
-    """Return rows by epoch, in offset order, each coordinate once; and those that were too many."""
+    """Returns rows by epoch, in offset order, each place once; and the surplus rows."""
     if rows.num_rows == 0:
         return {}, None
     rows = in_order(rows, _ORDER)
@@ -186,10 +186,9 @@ def _by_epoch(rows: pa.Table) -> tuple[dict[int, pa.Table], pa.Table | None]:
 
 
 def in_order(rows: pa.Table, names: Sequence[str]) -> pa.Table:
-    """Sort rows by these columns. Output: a table of one chunk.
+    """Returns rows sorted by these columns, in a table of one chunk.
 
-    Rows in order stay where they are, as files have them that this code wrote: no body is copied
-    twice.
+    Rows that are in order already, as files of our own have them, are not copied again.
     """
     rows = rows.combine_chunks()
     if rows.num_rows == 0 or _is_in_order(rows, names):
@@ -210,7 +209,7 @@ def _is_in_order(rows: pa.Table, names: Sequence[str]) -> bool:
 
 
 def equal_to_the_one_before(rows: pa.Table, names: Sequence[str]) -> pa.Array:
-    """Say of each row whether it equals the one before it in these columns.
+    """Returns for each row whether it equals the one before it in these columns.
 
     Input: a table of one chunk.
     """

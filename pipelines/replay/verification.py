@@ -1,4 +1,4 @@
-"""Run recorded epochs again and compare what they give with what is there.
+"""Recorded epochs run again, and their rows compared with those of the lake.
 
 State, outcomes and offsets come from the replay alone: one wrong row is one difference, whatever
 followed from it in the lake.
@@ -19,22 +19,22 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake.exceptions import TableNotFoundError
 
-from checker.sql import run
+from checker.match.sql import run
+from pipelines.epoch.restore import FRAMES, restore
 from pipelines.replay import compare
 from pipelines.replay.compare import DIFFERENCES, Difference
 from pipelines.replay.epochs import ReplayedEpochs
 from pipelines.replay.progress import Told, told, transactions
 from pipelines.replay.scratch import LOOKED_UP, ScratchLake
 from pipelines.replay.source import Chunk, Source
-from pipelines.restore import FRAMES, restore
 from storage import schemas
-from storage.epochs import NO_PROGRESS, next_offsets_of, read_progress
-from storage.history import Recorded
-from storage.kafka_rows import KINDS
-from storage.lake import Lake
-from storage.messages import touched_ranges
+from storage.files.messages import touched_ranges
+from storage.lake.epochs import NO_PROGRESS, next_offsets_of, read_progress
+from storage.lake.history import Recorded
+from storage.lake.lake import Lake
+from storage.lake.whole import require_recorded
 from storage.rows import to_rows
-from storage.whole import require_recorded
+from storage.wire.kinds import KINDS
 
 NAMED_MAX = 1_000  # differences that are named; all are counted
 _DECIDED = ("admin", "outcomes", "conflicts", "checks", "delayed", "deliveries", "catalog",
@@ -43,7 +43,7 @@ _DECIDED = ("admin", "outcomes", "conflicts", "checks", "delayed", "deliveries",
 
 @dataclass(frozen=True)
 class Verified:
-    """What a verification found."""
+    """The result of a verification."""
 
     first_epoch: int
     last_epoch: int
@@ -54,12 +54,12 @@ class Verified:
 
     @property
     def is_equal(self) -> bool:
-        """Return whether every replayed row is there, bit for bit, and no other."""
+        """Returns whether every replayed row is there, bit for bit, and no other."""
         return not pc.sum(self.compared["differences"]).as_py()
 
 
 class Comparison:
-    """Compare chunk by chunk, in a thread of its own, and keep what was found."""
+    """The comparison, chunk by chunk, in a thread of its own, with the differences found so far."""
 
     def __init__(self, source: Source, topics: Mapping[str, str]) -> None:
         self.rows: Counter[str] = Counter()
@@ -71,7 +71,7 @@ class Comparison:
         self._lock = threading.Lock()
 
     def add(self, difference: Difference) -> None:
-        """Count a difference, and name it while there are not too many."""
+        """Counts a difference, and names it up to a maximum."""
         with self._lock:
             self.counts[difference.table] += 1
             if len(self.found) < NAMED_MAX:
@@ -82,13 +82,13 @@ class Comparison:
             self.rows[table] += rows
 
     def table(self, table: str, there: pa.Table, replayed: pa.Table) -> None:
-        """Compare rows of one table."""
+        """Compares rows of one table."""
         self._count(table, replayed.num_rows)
         for difference in compare.differences(table, self._topics.get(table), there, replayed):
             self.add(difference)
 
     def chunk(self, chunk: Chunk, replayed: Mapping[str, pa.Table]) -> None:
-        """Compare all that some epochs decided."""
+        """Compares all rows that some epochs decided."""
         for kind, rows in chunk.twice.items():
             for row in rows.select(["epoch", "queue_id", "queue_offset"]).to_pylist():
                 name = f"queue_id={row['queue_id']} queue_offset={row['queue_offset']}"
@@ -104,7 +104,7 @@ class Comparison:
         self._epochs(chunk.epochs, replayed["epochs"])
 
     def stream(self, table: str, pieces: Iterator[pa.Table], epoch: int) -> None:
-        """Compare the messages of a large epoch piece by piece."""
+        """Compares the messages of a large epoch, piece by piece."""
         self._streamed.add((table, epoch))
         keys = []
         for piece in pieces:
@@ -131,7 +131,7 @@ class Comparison:
         return self._not_streamed(table, Lake.schema(table).empty_table() if rows is None else rows)
 
     def _not_streamed(self, table: str, rows: pa.Table) -> pa.Table:
-        """Leave out what was compared as a stream."""
+        """Returns the rows without those compared as a stream."""
         for streamed, epoch in set(self._streamed):
             if streamed == table:
                 rows = rows.filter(pc.field("epoch") != epoch)
@@ -165,7 +165,7 @@ class Comparison:
                 )  # fmt: skip
 
     def result(self) -> tuple[pa.Table, pa.Table]:
-        """Return the tables `compared` and `differences`."""
+        """Returns the tables `compared` and `differences`."""
         tables = [name for name in {**self.rows, **self.counts}
                   if self.rows[name] or self.counts[name]]  # fmt: skip
         labels = [f"{t} ({self._topics[t]})" if t in self._topics else t for t in tables]
@@ -186,10 +186,10 @@ def verify(
     last_epoch: int | None = None,
     progress: Told | None = None,
 ) -> Verified:
-    """Run the recorded epochs of a lake again, in a scratch lake, and compare every row.
+    """Runs the recorded epochs of a lake again, in a scratch lake, and compares every row.
 
-    Nothing of the lake is changed. Epochs that are not committed are left out.
-    Errors: LakeError, where something that was committed is not there too.
+    The lake is only read. Epochs that are not committed are left out.
+    Errors: LakeError, also if something that was committed is missing.
     """
     started = time.monotonic()
     lake = Lake(lake) if isinstance(lake, str) else lake
@@ -239,10 +239,10 @@ def _replay(
 def _compare_state(
     source: Source, comparison: Comparison, epochs: ReplayedEpochs, last: int
 ) -> None:
-    """Compare what the job would hold in memory with what a start would read from the lake."""
+    """Compares the state in the job's memory with the one that a start would read from the lake."""
     progress = read_progress(source.lake, until=last)
     if progress.snapshot_epoch == last:
-        return  # it stands in the tables and was compared
+        return  # the snapshot's rows were compared with the tables
     there = restore(source.lake, progress)
     for table, name in FRAMES.items():
         schema = schemas.TABLES[table]

@@ -63,7 +63,7 @@ LEFT JOIN units u ON r.queue_id = u.queue_id AND r.unit_offset = u.unit_offset
 """
 
 _HALF_TARGET = "^(half|schedule):([0-9]{1,9})-([0-9]{1,18})$"
-# What a command could have taken at its place in the one order of commands.
+# What a command could have found when its turn came in the order of commands.
 _NOTHING_FOUND = f"""
 WITH named AS (
   SELECT a.*,
@@ -160,7 +160,7 @@ SELECT j.epoch, j.queue_offset, j.real_topic, j.asked_queue_id, j.reason,
 FROM judged j ASOF LEFT JOIN sums s ON j.epoch >= s.epoch
 """
 
-# A topic's queues: what commands of that epoch ask for; without one, as on first use.
+# A topic has the queues that commands of that epoch ask for; without a command those of first use.
 _CATALOG_GROWS = """
 WITH asked AS (
   SELECT epoch, split_part(target, ':', 2) AS topic,

@@ -1,4 +1,4 @@
-"""Delayed messages, and all that was delivered other than straight from a commit."""
+"""Delayed messages, and all others that were not delivered straight from a commit."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from txlake.protocol import UNDELIVERABLE_TOPIC
 
 
 def same_message(a: str, b: str) -> str:
-    """Return SQL that says that two rows are of one message."""
+    """Returns SQL that is true of two rows of the same message."""
     columns = ("source", "queue_id", "queue_offset")
     return " AND ".join(f"{a}.{name} = {b}.{name}" for name in columns)
 
 
-# When messages with a time are due. A level beats DELIVER_AT; a time that is not after T is no
+# When messages with a time are due. A level beats DELIVER_AT. A time at or before `epoch_at` is no
 # delay: such a schedule record is due at once (`is_later` is false).
 _DUE = """
 CREATE TABLE due AS
@@ -75,7 +75,7 @@ SELECT t.epoch, t.source, t.queue_id, t.queue_offset,
 FROM timed t LEFT JOIN gone g ON {same_message("t", "g")}
 """
 
-# A resumed message may be asked for by several commands of an epoch; the first one counts.
+# Several commands of an epoch can resume the same message; the first one counts.
 _DELIVERIES_HAVE_THEIR_REASON = f"""
 WITH refused AS (
   SELECT source, queue_id, queue_offset, min(epoch) AS epoch, min(real_queue_offset) AS place
@@ -127,8 +127,8 @@ LEFT JOIN (SELECT source, half_queue_id, half_queue_offset, topic, queue_id, que
 INVARIANTS = (
     Invariant(
         "delayed_arrive_on_time",
-        "A delayed message leaves once, in the first epoch whose T has reached its time, or is "
-        "cancelled before and never delivered.",
+        "A delayed message leaves once, in the first epoch whose epoch_at has reached its time, or "
+        "is cancelled before and never delivered.",
         _DELAYED_ARRIVE_ON_TIME,
     ),
     Invariant(

@@ -1,17 +1,17 @@
-"""Where messages are: queue offsets, bodies, and that what was committed has arrived once."""
+"""Where messages are, with what content, and whether what was committed has arrived once."""
 
 from __future__ import annotations
 
 from storage.verify.invariant import Invariant, differing
 from txlake.protocol import CHECK_MAX_TOPIC, UNDELIVERABLE_TOPIC
 
-# How many queues each topic has since an epoch.
+# How many queues each topic has from an epoch on.
 _QUEUE_COUNTS = """
 CREATE TABLE queue_counts AS
 SELECT topic, epoch, max(max(queue_count)) OVER (PARTITION BY topic ORDER BY epoch) AS queue_count
 FROM catalog GROUP BY topic, epoch
 """
-# The place of a message in the one order of its epoch.
+# Messages with their rank in the one order of their epoch.
 _ORDERED = f"""
 CREATE TABLE ordered AS
 WITH winners AS (
@@ -225,12 +225,12 @@ INVARIANTS = (
     Invariant(
         "messages_have_their_commit",
         "Every delivered or undeliverable message is a scheduled one or of a COMMITTED half, is "
-        "there once, and its outcome or delivery names its place.",
+        "there once, and its outcome or delivery says where it is.",
         _MESSAGES_HAVE_THEIR_COMMIT,
     ),
     Invariant(
         "commits_arrive",
-        "Every COMMITTED half is in its topic, in delayed or undeliverable, and in one of them.",
+        "Every COMMITTED half is in exactly one of these: its topic, delayed, undeliverable.",
         _COMMITS_ARRIVE,
     ),
     Invariant(
@@ -247,8 +247,8 @@ INVARIANTS = (
     ),
     Invariant(
         "queues_in_order",
-        "What one epoch delivers stands in order: due delayed ones, commits by operation, resumed "
-        "ones; discards by half.",
+        "What one epoch delivers stands in order: delayed messages that are due, then commits by "
+        "operation, then resumed messages; discards stand in the order of their halves.",
         _QUEUES_IN_ORDER,
     ),
 )

@@ -57,7 +57,8 @@ JOIN halves h ON t.queue_id = h.queue_id AND t.queue_offset = h.queue_offset
 JOIN units u ON h.queue_id = u.queue_id AND h.unit_offset = u.unit_offset
 """
 
-# A unit's end, by its first ended half. That of a COMMIT comes when operation and set are there.
+# A unit's end is that of its first half that ended. A COMMIT takes effect once the operation and
+# the whole set have landed.
 _ENDS_HAVE_THEIR_OPERATION = f"""
 WITH named AS (
   SELECT queue_id, unit_offset, op_queue_offset, min(resolve_epoch) AS resolve_epoch
@@ -100,8 +101,8 @@ LEFT JOIN refusals f ON u.queue_id = f.queue_id AND u.unit_offset = f.unit_offse
   AND u.op_queue_offset = f.op_queue_offset
 """
 
-# A valid end of smaller op offset may only have been too late: turned down before, or through a
-# half that came when the set was complete and ended.
+# A valid end of smaller op offset can lose in two cases, both too late: it was turned down before,
+# or the half that it names landed when the set was complete and had ended.
 _FIRST_VALID_END_WINS = """
 WITH smaller AS (
   SELECT u.queue_id, u.unit_offset, min(f.op_queue_offset) AS op_queue_offset
@@ -171,8 +172,8 @@ INVARIANTS = (
     ),
     Invariant(
         "sets_end_together",
-        "All members of a set end by one operation, committed ones in one epoch and complete; "
-        "duplicates are rolled back when they land.",
+        "All members of a set end by one operation; a committed set is complete and ends in one "
+        "epoch; duplicates are rolled back when they land.",
         _SETS_END_TOGETHER,
     ),
 )

@@ -17,7 +17,7 @@ SELECT n.epoch,
     WHEN coalesce(s.planned, 0) <> 1 THEN concat('planned ', coalesce(s.planned, 0), ' times')
     WHEN s.committed > 1 THEN concat('committed ', s.committed, ' times')
     WHEN s.committed = 0 AND n.epoch < (SELECT max(epoch) FROM states) THEN 'never committed'
-    WHEN s.instants > 1 THEN 'planned and committed with another T'
+    WHEN s.instants > 1 THEN 'planned and committed with another epoch_at'
   END AS problem
 FROM (SELECT unnest(generate_series(1, (SELECT max(epoch) FROM states))) AS epoch) n
 LEFT JOIN states s ON n.epoch = s.epoch
@@ -25,9 +25,10 @@ LEFT JOIN states s ON n.epoch = s.epoch
 
 _TIME_MONOTONIC = """
 WITH times AS (
-  SELECT epoch, 'T' AS what, NULL::INTEGER AS queue_id, at_ms AS ms FROM plans
+  SELECT epoch, 'epoch_at' AS what, NULL::INTEGER AS queue_id, at_ms AS ms FROM plans
   UNION ALL
-  SELECT epoch, CASE what WHEN 'op' THEN 'C' ELSE 'C of halves' END, queue_id, known_ms FROM known
+  SELECT epoch, CASE what WHEN 'op' THEN 'known_at' ELSE 'halves_known_at' END, queue_id, known_ms
+  FROM known
 ),
 paired AS (
   SELECT *, lag(ms) OVER w AS before_ms, lag(epoch) OVER w AS before_epoch
@@ -42,7 +43,7 @@ FROM paired
 """
 
 # The newest instant at which Kafka reported an end of a queue that was landed; it never decreases.
-# One of a later epoch says no more than T: what Kafka reported then was landed, too.
+# A report of a later epoch counts as one at this epoch's `epoch_at`: the end was landed by then.
 _C_IS_KNOWN = """
 WITH ends AS (
   SELECT kind, queue_id, end_offset, max(ms) AS ms FROM (
@@ -133,7 +134,7 @@ _COUNTED = " UNION ALL ".join(
         "SELECT epoch, 'placed', count(*) FROM messages GROUP BY epoch",
     ]
 )  # fmt: skip
-# `due` is what was to be asked, `checks` what was; `snapshot` says that there is one.
+# `due` counts the checks that were due, `checks` the attempts; `snapshot` says that there is one.
 _COUNTS_ADD_UP = f"""
 WITH told AS (
   SELECT epoch, entry.key AS name, entry.value AS n
@@ -175,12 +176,12 @@ _ROWS_HAVE_THEIR_T = " UNION ALL ".join(
 SELECT t.epoch, '{table}' AS "table", {place.split(", ")[0]} AS queue_id,
   {place.split(", ")[1]} AS "offset",
   CASE WHEN t.{instant} IS DISTINCT FROM p.at_ms
-    THEN concat(t.{instant} - p.at_ms, ' ms beside T') END AS problem
+    THEN concat(t.{instant} - p.at_ms, ' ms beside epoch_at') END AS problem
 FROM {table} t JOIN plans p ON t.epoch = p.epoch"""
     for table, (instant, place) in _INSTANTS.items()
 )
 
-# What Python found out about each row of `epochs`, and about each table (`reading.py`).
+# What `reading.py` found out about each row of `epochs`, and about each table.
 _EPOCHS_CHAINED = """
 SELECT epoch, state, problem FROM chain WHERE epoch <= (SELECT max(epoch) FROM commits)
 """
@@ -222,23 +223,24 @@ INVARIANTS = (
     Invariant(
         "lake_is_whole",
         "Every table is there, is this lake's, has reached the version that was committed, holds "
-        "as many rows, and has all its files.",
+        "as many rows as were committed, and has all its files.",
         _LAKE_IS_WHOLE,
     ),
     Invariant(
         "epochs_gapless",
-        "Epochs are 1, 2, 3 ... without a gap, each planned once and committed once, with one T; "
-        "only the newest may be planned and not committed.",
+        "Epochs are 1, 2, 3 ... without a gap, each planned once and committed once, with one "
+        "epoch_at; only the newest can be planned and not committed.",
         _EPOCHS_GAPLESS,
     ),
     Invariant(
         "time_monotonic",
-        "T, C(q) of every queue and the half queues' own C never decrease.",
+        "epoch_at, and known_at and halves_known_at of every queue, never decrease.",
         _TIME_MONOTONIC,
     ),
     Invariant(
         "c_is_known",
-        "C is never ahead: not after the newest instant when Kafka named an end that is landed.",
+        "known_at and halves_known_at are never after the newest instant at which Kafka named an "
+        "end that is landed.",
         _C_IS_KNOWN,
     ),
     Invariant(
@@ -273,7 +275,7 @@ INVARIANTS = (
     ),
     Invariant(
         "rows_have_their_t",
-        "Every decided row carries T of its epoch.",
+        "Every decided row carries epoch_at of its epoch.",
         _ROWS_HAVE_THEIR_T,
     ),
 )

@@ -2,18 +2,19 @@
 
 Views with the tables' own names hold rows up to the last committed epoch. Made of them, in order:
 
-plans           an epoch's T and parameters
+plans           an epoch's `epoch_at` and parameters
 ranges          what an epoch landed of a Kafka partition (`kind`: the table)
-known           C(q) and the half queues' own C
-half_once       landed halves, each coordinate once; `op_once`, `schedule_once` likewise
+known           `known_at` and `halves_known_at` of each queue
+half_once       landed halves, each place once; `op_once`, `schedule_once` likewise
 rearms          re-arms by unit, counted
-landed, halves  all of them, and those that can be read: their unit, their end
+landed          every landed half, with its unit and its end
+halves          those of them that can be read
 units           what ends at once: its first half, when it was complete, how it ended
 unit_discards   when a unit was given up, once for each arm
-records         halves and schedule records alike
+records         halves and schedule records
 places          where a committed or scheduled message is said to be
 
-`operations.py` adds what each naming came to, the other modules what they need themselves.
+`operations.py` adds what became of each naming, the other modules the frames that they need.
 """
 
 from __future__ import annotations
@@ -63,13 +64,13 @@ SELECT * FROM (
     SELECT epoch, 'half', unnest(map_entries(halves_known_at)) FROM all_epochs
     WHERE state = 'planned' AND epoch <= {last}))
 """
-# Each coordinate once: a table only where one stands twice.
+# Each place once: a table if some place stands twice, else a view.
 _ONCE = "CREATE {kind} {table}_once AS SELECT {distinct} * FROM {table}"
 _TWICE = """
 SELECT count(*) FROM (
   SELECT 1 FROM {table} GROUP BY queue_id, queue_offset HAVING count(*) > 1 LIMIT 1)
 """
-# A set is halves that share queue, group, transaction id and a TRAN_SIZE above 1.
+# A set is the halves that share queue, group, transaction id and a TRAN_SIZE above 1.
 _MEMBERS = """
 CREATE TABLE members AS
 SELECT queue_id, queue_offset,
@@ -79,7 +80,7 @@ SELECT queue_id, queue_offset,
                      ORDER BY queue_offset) > 1 AS is_duplicate
 FROM half_once WHERE error IS NULL AND tran_size > 1
 """
-# Every landed half with its unit and its end; what cannot be read has neither.
+# Every landed half with its unit and its end; an unreadable one has neither.
 _LANDED = """
 CREATE TABLE landed AS
 SELECT h.* EXCLUDE (body_print, header_print),
@@ -110,7 +111,7 @@ JOIN halves h ON try_cast(a.named.queue_id AS INTEGER) = h.queue_id
   AND try_cast(a.named.queue_offset AS BIGINT) = h.queue_offset
 JOIN plans p ON a.epoch = p.epoch
 """
-# `rearm_epochs`: the arm at an epoch is how many of them are not after it.
+# `rearm_epochs`: the arm at an epoch is how many of these are at or before it.
 _UNITS = """
 CREATE TABLE units AS
 WITH together AS (
@@ -135,7 +136,7 @@ LEFT JOIN (SELECT queue_id, unit_offset, list(epoch ORDER BY arm) AS epochs,
              list(at_ms ORDER BY arm) AS ats FROM rearms GROUP BY queue_id, unit_offset) r
   ON t.queue_id = r.queue_id AND t.unit_offset = r.unit_offset
 """
-# The arm of a unit at an epoch, and since when that arm waits.
+# The arm of a unit at an epoch.
 _ARM = """
 CREATE MACRO arm_at(rearm_epochs, at_epoch) AS
   len(list_filter(rearm_epochs, lambda e: e <= at_epoch))::INTEGER
@@ -179,7 +180,7 @@ FRAMES = (
 
 
 def make_frames(connection: DuckDBPyConnection, last: int) -> None:
-    """Make all frames, of rows up to the last committed epoch."""
+    """Makes all frames, of rows up to the last committed epoch."""
     for table in TABLES:
         connection.execute(
             f"CREATE VIEW {table} AS SELECT * FROM all_{table} WHERE epoch <= {last}"

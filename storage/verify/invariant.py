@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Invariant:
-    """State one thing that is true of every row it looks at.
+    """A statement that has to hold for every row it looks at.
 
-    `rows`: SQL over the frames of `frames.py`. It gives every row that is looked at (their number
-    is the proof number) with `epoch`, `problem` (null: the row is as it must be), and the columns
-    that name the row.
+    `rows`: SQL over the frames of `frames.py`. It returns every row that is looked at, with
+    `epoch`, `problem` (null if the statement holds) and the columns that name the row. Their
+    number is told as "rows checked".
     """
 
     name: str
@@ -20,7 +20,7 @@ class Invariant:
 
 
 def differing(pairs: dict[str, tuple[str, str]]) -> str:
-    """Return SQL that names the columns in which two sides differ; null when they are equal."""
+    """Returns SQL that names the columns in which two sides differ; null if they are equal."""
     cases = (
         f"CASE WHEN {left} IS DISTINCT FROM {right} THEN '{name}' END"
         for name, (left, right) in pairs.items()

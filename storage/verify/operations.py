@@ -1,7 +1,7 @@
-"""Operations once more: what every naming has to come to, and the invariants about it.
+"""What has to become of every naming, and the invariants about it.
 
-A naming is put to PROTOCOL.md's tests 1 to 5 by what stands in `half`, and to test 6 by what its
-unit came to. `fates` says of each naming which row it has to have in `conflicts`, if any.
+Of PROTOCOL.md's tests, 1 to 5 are made with what stands in `half`, and 6 with the end of the unit.
+`fates` says of each naming which row it has to have in `conflicts`, if any.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from storage.verify.invariant import Invariant
 
 CAUSE = """CASE WHEN actor IS NOT NULL THEN 'operator' WHEN from_check THEN 'check_answer'
   ELSE 'operation' END"""
-# Every half that a readable operation names. `resolve_epoch`: from when on the naming can be
-# judged, since operation and half, or the half's empty place, have landed.
+# Every half that a readable operation names. From `resolve_epoch` on the naming can be judged: the
+# operation has landed, and so has the half's place, with a half or without one.
 _NAMINGS = f"""
 CREATE TABLE namings AS
 WITH named AS (
@@ -58,7 +58,7 @@ LEFT JOIN expired x ON r.queue_id = x.queue_id AND r.op_queue_offset = x.op_queu
   AND r.half_queue_offset = x.half_queue_offset
 """
 
-# Ends that a row of `conflicts` turned down because their unit was discarded, and the epoch.
+# Namings that `conflicts` turned down because their unit was discarded, each with the epoch.
 _REJECTED = """
 CREATE TABLE rejected AS
 SELECT n.queue_id, n.op_queue_offset, n.position, min(c.epoch) AS epoch
@@ -70,7 +70,7 @@ WHERE n.test = 'end' AND c.reason = 'end_after_discard' AND c.epoch >= n.resolve
 GROUP BY n.queue_id, n.op_queue_offset, n.position
 """
 
-# The sets for which an operation was turned down, once and for ever: whatever else of it lands.
+# The sets for which an operation was turned down. This holds for ever, whatever lands later.
 _REFUSALS = """
 CREATE TABLE refusals AS
 SELECT n.queue_id, n.op_queue_offset, n.unit_offset, min(j.epoch) AS epoch
@@ -79,8 +79,8 @@ FROM rejected j JOIN namings n ON j.queue_id = n.queue_id
 GROUP BY n.queue_id, n.op_queue_offset, n.unit_offset
 """
 
-# What a naming came to, and when. An operation names a unit once, at its first position of those
-# judged together; the same half named again is judged for itself.
+# What became of a naming, and when. An operation names a unit once, at its first position among
+# those that are judged together. Another naming of the same half is judged for itself.
 _FATES = """
 CREATE TABLE fates AS
 WITH judged AS (

@@ -1,7 +1,7 @@
-"""Bring a lake's tables into DuckDB, narrow: each file is read once, bodies only to be hashed.
+"""A lake's tables in DuckDB, narrow: each file is read once, and bodies are only hashed.
 
-`all_<table>` has every row. Local files are read by DuckDB itself; of a lake elsewhere the files
-come through delta-rs.
+`all_<table>` has every row. DuckDB reads the files itself. If it would take their path for a
+pattern, delta-rs reads them.
 """
 
 from __future__ import annotations
@@ -13,15 +13,16 @@ import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from storage.epochs import NO_PROGRESS, in_chain, read_progress
 from storage.errors import BrokenLakeError, MissingTableError
-from storage.lake import Lake
+from storage.lake.chain import in_chain
+from storage.lake.epochs import NO_PROGRESS, read_progress
+from storage.lake.lake import Lake
+from storage.lake.whole import Fault, chain_faults, faults, steady
 from storage.schemas import FORMAT_VERSION, TABLES, TOPIC
-from storage.whole import Fault, chain_faults, faults, steady
 
 _EPOCHS_AT_ONCE = 500
 
-# What a reader sees of a message; the order of a map's entries is none of it.
+# Hashes of what a reader sees of a message; the order of a map's entries does not count.
 _PRINTS = """hash(body) AS body_print,
   hash(keys, tags, epoch_ms(born_at), list_sort(map_entries(properties)), raw_headers,
     producer_group, transaction_id) AS header_print"""
@@ -54,7 +55,7 @@ COLUMNS = {
 _TOPIC_COLUMNS = f"""queue_id, queue_offset, epoch_ms(stored_at) AS stored_ms, source, real_topic,
   asked_queue_id, reason, half_queue_id, half_queue_offset, epoch, {_PRINTS}"""
 
-# Each set of parameters once: all epochs of a run have the same.
+# Each set of parameters once: all epochs of a run have the same ones.
 _PARAMETER_SETS = """
 CREATE TABLE parameter_sets AS
 SELECT id,
@@ -81,7 +82,8 @@ _CONSUMER_OFFSETS = pa.schema(
 )  # fmt: skip
 
 
-# What lakes of format 1 lack: they had snapshots only, and `delayed` had what came in.
+# Columns that format 1 lacks: its `pending` and `waiting` had snapshots only, its `delayed` the
+# messages that came in.
 _SINCE_FORMAT_2: dict[str, tuple[str, ...]] = {
     "epochs": ('NULL::STRUCT("table" VARCHAR, version BIGINT, rows BIGINT)[] AS tables',),
     "pending": ("'snapshot' AS change", "NULL::BIGINT AS unit_offset"),
@@ -91,12 +93,12 @@ _SINCE_FORMAT_2: dict[str, tuple[str, ...]] = {
 
 
 def read_lake(connection: duckdb.DuckDBPyConnection, lake: Lake, format_version: int) -> None:
-    """Fill `all_<table>`, `all_messages`, `parameter_sets`, `topic_tables`, `chain` and
+    """Fills `all_<table>`, `all_messages`, `parameter_sets`, `topic_tables`, `chain` and
     `table_problems`.
 
-    `epochs` and `consumer_offsets` come first: what a running job or consumer writes meanwhile is
-    then more than they speak of, never less. A table that is missing or cannot be read is empty,
-    and one row of `table_problems` says so.
+    `epochs` and `consumer_offsets` are read first, so the other tables hold at least the rows that
+    these two refer to, even while a job or a consumer runs. A table that is missing or cannot be
+    read is empty, and one row of `table_problems` says so.
     """
     reader = _Reader(connection, lake, format_version)
     connection.execute("CREATE TABLE table_problems (name VARCHAR, problem VARCHAR)")
@@ -109,7 +111,7 @@ def read_lake(connection: duckdb.DuckDBPyConnection, lake: Lake, format_version:
     offsets = reader.source("consumer_offsets", _CONSUMER_OFFSETS)
     if offsets is None:
         offsets = _CONSUMER_OFFSETS.empty_table()
-    elif lake.owner("consumer_offsets") not in ("", lake.tables_id()):
+    elif lake.table("consumer_offsets").owner() not in ("", lake.tables_id()):
         reader.problems["consumer_offsets"] = "belongs to another lake"
     names = ", ".join(_CONSUMER_OFFSETS.names)
     reader.fill("consumer_offsets", "CREATE TABLE all_consumer_offsets AS", names, offsets)
@@ -123,7 +125,7 @@ def read_lake(connection: duckdb.DuckDBPyConnection, lake: Lake, format_version:
 
 
 def _read_logs(connection: duckdb.DuckDBPyConnection, lake: Lake) -> set[str]:
-    """Ask the logs whether the lake is whole, and the rows of `epochs` whether they are a chain.
+    """Asks the logs whether the lake is whole, and the rows of `epochs` whether they are a chain.
 
     Output: the tables with which something is wrong.
     """
@@ -138,7 +140,7 @@ def _read_logs(connection: duckdb.DuckDBPyConnection, lake: Lake) -> set[str]:
         problems = {
             fault.table: fault.problem
             for fault in steady(lake, look)
-            if fault.epoch is None and not fault.is_early  # other invariants are about these
+            if fault.epoch is None and not fault.is_early  # other invariants look at these
         }
         tables = {*TABLES, *progress.tables}
     except BrokenLakeError as error:
@@ -156,7 +158,7 @@ def _read_logs(connection: duckdb.DuckDBPyConnection, lake: Lake) -> set[str]:
 
 
 def _chained_rows(lake: Lake) -> Iterator[tuple[list[dict[str, Any]], list[Fault]]]:
-    """Return all rows of `epochs`, some hundred at a time, with what is wrong with digests."""
+    """Returns all rows of `epochs`, some hundred at a time, with the faults of their digests."""
     before: str | None = lake.tables_id()
     try:
         newest = lake.last("epochs", "epoch") or 0
@@ -198,7 +200,7 @@ class _Reader:
         self.problems: dict[str, str] = {}
 
     def read(self, table: str, columns: str) -> None:
-        """Put a table's rows into `all_<table>`."""
+        """Puts a table's rows into `all_<table>`."""
         source = self.source(table, TABLES[table])
         if source is None:
             self.problems.setdefault(table, "is missing")
@@ -211,14 +213,14 @@ class _Reader:
             self.fill(table, begin, columns, TABLES[table].empty_table())
 
     def look(self, table: str) -> None:
-        """Look whether a table of which no invariant speaks can be read."""
+        """Checks that a table without invariants can be read."""
         try:
             self._lake.read(table)
         except BrokenLakeError as error:
             self.problems[table] = error.problem
 
     def source(self, table: str, schema: pa.Schema) -> Any:
-        """Return what DuckDB can read a table's newest version from; None: there is no table."""
+        """Returns what DuckDB can read a table's newest version from; None without a table."""
         try:
             handle = self._lake.handle(table)
         except MissingTableError:
@@ -229,9 +231,9 @@ class _Reader:
         files = handle.file_uris()
         if not files:
             return schema.empty_table()
-        # DuckDB reads local paths, and as patterns; delta-rs gives them with %20 and the like.
+        # DuckDB takes *, ? and [ in a path for a pattern; delta-rs writes some characters as %20.
         path = self._lake.path
-        if "://" in path or not files[0].startswith(path) or set("*?[") & set(path):
+        if not files[0].startswith(path) or set("*?[") & set(path):
             return handle.to_pyarrow_dataset()
         try:
             return self._connection.read_parquet(files)
@@ -247,7 +249,7 @@ class _Reader:
         source: Any,
         parameters: dict[str, str | None] | None = None,
     ) -> bool:
-        """Run `begin` with the columns of a source; False when a file of it cannot be read."""
+        """Runs `begin` with the columns of a source. Output: whether its files can be read."""
         self._connection.register("source", source)
         try:
             self._connection.execute(f"{begin} SELECT {columns} FROM source", parameters)

@@ -1,4 +1,4 @@
-"""Look at a lake: read it, check every invariant, give numbers and the rows that violate."""
+"""The check of a lake by every invariant: numbers, and the rows that violate one."""
 
 from __future__ import annotations
 
@@ -8,15 +8,18 @@ from typing import Any, Final
 
 import duckdb
 
-from storage.lake import Lake
+from storage.lake.identity import likely_identity
+from storage.lake.lake import Lake
 from storage.schemas import FORMAT_VERSION
 from storage.verify import (
     commands,
+    consumers,
     delays,
     delivery,
     ends,
     epochs,
     operations,
+    snapshots,
     state,
     time_rules,
 )
@@ -32,16 +35,20 @@ INVARIANTS: Final[tuple[Invariant, ...]] = (
     *delivery.INVARIANTS,
     *delays.INVARIANTS,
     *commands.INVARIANTS,
-    *state.INVARIANTS,
+    *consumers.INVARIANTS,
 )
-# What format 1 did not record cannot be looked at there.
-RECORDED: Final[tuple[Invariant, ...]] = (*epochs.RECORDED, *state.RECORDED)
+# These look at what a lake of format 1 does not record.
+RECORDED: Final[tuple[Invariant, ...]] = (
+    *epochs.RECORDED,
+    *state.RECORDED,
+    *snapshots.RECORDED,
+)
 FORMATS: Final = (1, FORMAT_VERSION)
-NAMED_MAX = 20  # rows told of each invariant; more of them say nothing new
+NAMED_MAX = 20  # rows that are named for each invariant
 MEMORY_LIMIT = "1GB"  # of DuckDB; what does not fit goes into a temporary folder
 EPOCH_MAX = 2**63 - 1
 
-# What the lake holds, told beside the invariants.
+# Counts of what the lake holds.
 _NUMBERS = """
 SELECT (SELECT count(*) FROM plans) AS epochs,
   (SELECT count(*) FROM half) AS halves,
@@ -59,7 +66,7 @@ SELECT (SELECT count(*) FROM plans) AS epochs,
 
 @dataclass(frozen=True)
 class Finding:
-    """What came of one invariant; `rows`: the first that violate it, `problem` says how."""
+    """The result of one invariant. `rows`: the first that violate it; `problem` says how."""
 
     invariant: Invariant
     checked: int
@@ -69,7 +76,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Report:
-    """What came of a lake. `ignored`: rows by table of an epoch that is not committed."""
+    """The result for a lake. `ignored`: by table, how many rows are of an uncommitted epoch."""
 
     lake_id: str
     first_epoch: int
@@ -80,18 +87,18 @@ class Report:
 
     @property
     def is_sound(self) -> bool:
-        """Return whether no invariant is violated."""
+        """Returns whether no invariant is violated."""
         return not any(finding.violations for finding in self.findings)
 
 
 def verify(lake: Lake, first_epoch: int = 1, last_epoch: int = EPOCH_MAX) -> Report:
-    """Check every invariant of a lake.
+    """Checks every invariant of a lake.
 
     Input: rows of epochs after `last_epoch` count as not there; rows of epochs before
-    `first_epoch` are known and not checked themselves.
+    `first_epoch` are read, and not checked themselves.
     Errors: NotALakeError, NewerLakeError.
     """
-    lake_id, format_version = lake.identity(FORMATS)
+    lake_id, format_version = likely_identity(lake, FORMATS)
     invariants = INVARIANTS if format_version < FORMAT_VERSION else (*INVARIANTS, *RECORDED)
     with tempfile.TemporaryDirectory(prefix="txlake-verify-") as folder:
         connection = duckdb.connect(

@@ -1,8 +1,7 @@
-"""The state that the job recorded, and how far consumers are.
+"""The state that the job recorded: `pending`, `waiting` and `delayed`.
 
-What each epoch put into `pending`, `waiting` and `delayed`, and what left, is compared with what
-all other tables say at every epoch in which something had to change, or was said to. A snapshot is
-compared with the changes before it.
+It is compared with what all other tables say, at every epoch in which something had to change or
+was recorded as changed.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ def _naming(a: str, b: str) -> str:
     return _SAME_NAMING.format(a, b)
 
 
-# The epochs at which a half's place in the state is looked at: when it had to change, or did.
+# The epochs at which the state of a half is looked at: when it had to change, or did.
 _POINTS = f"""
 CREATE TABLE points AS
 SELECT DISTINCT p.epoch AS point, p.queue_id, p.queue_offset FROM (
@@ -45,7 +44,7 @@ SELECT DISTINCT p.epoch AS point, p.queue_id, p.queue_offset FROM (
   SELECT resolve_epoch, queue_id, unit_offset FROM fates WHERE fate = 'heard'
 ) p WHERE p.epoch IS NOT NULL
 """
-# What has to be in the state at a point: halves that landed and had not ended.
+# What has to be in the state at a point: the halves that had landed and not ended.
 _ALIVE = f"""
 CREATE TABLE alive AS
 SELECT p.point, h.*, u.rearm_epochs, u.rearm_ats, arm_at(u.rearm_epochs, p.point) AS arm
@@ -57,7 +56,7 @@ JOIN units u ON h.queue_id = u.queue_id AND h.unit_offset = u.unit_offset
 
 
 def _changes(table: str, key: str) -> str:
-    """Return SQL for one frame's changes, each with the change of its key before it."""
+    """Returns SQL for one frame's changes, each with the change of its key before it."""
     return f"""
 CREATE TABLE {table}_changes AS
 SELECT *, lag(change) OVER w AS before_change,
@@ -80,19 +79,19 @@ _PLAIN = (
     "unit_offset", "producer_group", "transaction_id", "tran_size", "tran_seq", "real_topic",
     "real_queue_id", "delay_level", "deliver_ms", "immunity_ms",
 )  # fmt: skip
-_OF_HALVES = (
+OF_HALVES = (
     *_PLAIN, "arm", "stored_ms", "check_times", "checked_ms", "last_answer_ms", "discard_cause",
     "discards",
 )  # fmt: skip
-_OF_NAMINGS = (
+OF_NAMINGS = (
     "half_queue_offset", "decision", "producer_group", "transaction_id", "cause", "stored_ms",
     "landed_ms", "refused_units",
 )  # fmt: skip
-_OF_MESSAGES = ("deliver_ms", "real_topic", "real_queue_id")
+OF_MESSAGES = ("deliver_ms", "real_topic", "real_queue_id")
 
 
 def _needless(columns: tuple[str, ...]) -> str:
-    """Return SQL that says why a change need not have been recorded; null when it need."""
+    """Returns SQL that says why a change was recorded without need; null if it was needed."""
     pairs = {name: (f"r.{name}", f"r.before_{name}") for name in columns}
     return f"""CASE
     WHEN r.times > 1 THEN concat(r.times, ' rows of this epoch')
@@ -161,7 +160,7 @@ LEFT JOIN given_up d ON a.point = d.point AND {_half("a", "d")}
 LEFT JOIN answered w ON a.point = w.point AND {_half("a", "w")}
 WHERE r.change = 'put'
 UNION ALL
-SELECT r.epoch, r.queue_id, r.queue_offset, {_needless(_OF_HALVES)} FROM pending_changes r
+SELECT r.epoch, r.queue_id, r.queue_offset, {_needless(OF_HALVES)} FROM pending_changes r
 """
 
 # A naming waits from its operation's epoch until it is judged.
@@ -194,7 +193,7 @@ SELECT p.point AS epoch, p.queue_id, p.op_queue_offset, p.position,
   CASE
     WHEN w.point IS NULL THEN CASE WHEN r.change = 'put' THEN 'it does not wait' END
     WHEN r.change IS DISTINCT FROM 'put' THEN 'it waits, and no row says so'
-    ELSE {differing({name: (f"r.{name}", f"w.{name}") for name in _OF_NAMINGS})}
+    ELSE {differing({name: (f"r.{name}", f"w.{name}") for name in OF_NAMINGS})}
       || ' is not what the operation says'
   END AS problem
 FROM points p
@@ -202,7 +201,7 @@ LEFT JOIN wanted w ON p.point = w.point AND {_naming("p", "w")}
 ASOF LEFT JOIN (FROM waiting WHERE change <> 'snapshot') r
   ON {_naming("p", "r")} AND p.point >= r.epoch
 UNION ALL
-SELECT r.epoch, r.queue_id, r.op_queue_offset, r.position, {_needless(_OF_NAMINGS)}
+SELECT r.epoch, r.queue_id, r.op_queue_offset, r.position, {_needless(OF_NAMINGS)}
 FROM waiting_changes r
 """
 
@@ -239,78 +238,17 @@ LEFT JOIN spans s ON {same_message("p", "s")} AND s.epoch <= p.point AND p.point
 ASOF LEFT JOIN (FROM delayed WHERE change <> 'snapshot') r
   ON {same_message("p", "r")} AND p.point >= r.epoch
 UNION ALL
-SELECT r.epoch, r.source, r.queue_id, r.queue_offset, {_needless(_OF_MESSAGES)}
+SELECT r.epoch, r.source, r.queue_id, r.queue_offset, {_needless(OF_MESSAGES)}
 FROM delayed_changes r
 """
 
 
-def _snapshot(table: str, key: tuple[str, ...], columns: tuple[str, ...]) -> str:
-    """Return SQL that compares every snapshot of a table with the changes up to it."""
-    names = ", ".join(key)
-    same = " AND ".join(f"n.{name} = r.{name}" for name in key)
-    place = ", ".join(f"coalesce(n.{name}, r.{name})::VARCHAR" for name in key)
-    pairs = {name: (f"r.{name}", f"n.{name}") for name in columns}
-    return f"""
-SELECT coalesce(n.snapshot, r.epoch) AS epoch, '{table}' AS "table",
-  concat_ws('-', {place}) AS place,
-  CASE
-    WHEN r.epoch IS NULL THEN 'not in the snapshot'
-    WHEN n.snapshot IS NULL THEN 'in the snapshot, and no change put it there'
-    WHEN r.times > 1 THEN concat(r.times, ' times in the snapshot')
-    ELSE {differing(pairs)} || ' is not what the changes say'
-  END AS problem
-FROM (
-  SELECT * FROM (
-    SELECT s.epoch AS snapshot, c.*, row_number() OVER
-      (PARTITION BY s.epoch, {", ".join(f"c.{name}" for name in key)} ORDER BY c.epoch DESC) AS n
-    FROM (SELECT DISTINCT epoch FROM commits WHERE counts['snapshot'] = 1) s
-    JOIN {table} c ON c.epoch <= s.epoch AND c.change <> 'snapshot')
-  WHERE n = 1 AND change = 'put'
-) n
-FULL JOIN (SELECT *, count(*) OVER (PARTITION BY epoch, {names}) AS times FROM {table}
-           WHERE change = 'snapshot') r
-  ON n.snapshot = r.epoch AND {same}"""
-
-
-_SNAPSHOTS_ARE_CHANGES = " UNION ALL ".join(
-    (
-        _snapshot("pending", ("queue_id", "queue_offset"), _OF_HALVES),
-        _snapshot("waiting", ("queue_id", "op_queue_offset", "position"), _OF_NAMINGS),
-        _snapshot("delayed", ("source", "queue_id", "queue_offset"), _OF_MESSAGES),
-    )
-)
-
-# Consumers may read what an epoch has written before it is committed.
-_CONSUMERS_WITHIN_QUEUES = """
-WITH ends AS (
-  SELECT topic, queue_id, max(queue_offset) + 1 AS end_offset FROM all_messages GROUP BY ALL
-),
-counts AS (SELECT topic, max(queue_count) AS queue_count FROM all_catalog GROUP BY topic)
-SELECT NULL::BIGINT AS epoch, c.consumer_group, c.topic, c.queue_id, c.queue_offset, c.generation,
-  CASE
-    WHEN n.queue_count IS NULL THEN 'there is no such topic'
-    WHEN c.queue_id NOT BETWEEN 0 AND n.queue_count - 1 THEN 'there is no such queue'
-    WHEN c.queue_offset NOT BETWEEN 0 AND coalesce(e.end_offset, 0)
-      THEN concat('the queue ends at ', coalesce(e.end_offset, 0))
-  END AS problem
-FROM all_consumer_offsets c
-LEFT JOIN counts n ON c.topic = n.topic
-LEFT JOIN ends e ON c.topic = e.topic AND c.queue_id = e.queue_id
-"""
-
-INVARIANTS = (
-    Invariant(
-        "consumers_within_queues",
-        "No consumer group is beyond the end of a queue.",
-        _CONSUMERS_WITHIN_QUEUES,
-    ),
-)
 # Of lakes in which every epoch recorded what it changed in the state: from format 2 on.
 RECORDED = (
     Invariant(
         "halves_are_pending_or_ended",
-        "Halves = pending + ended, at every epoch: recorded as pending are exactly the halves that "
-        "had landed and not ended.",
+        "Halves = pending + ended, at every epoch: the halves that are recorded as pending are "
+        "exactly those that had landed and not ended.",
         _HALVES_ARE_PENDING_OR_ENDED,
     ),
     Invariant(
@@ -329,10 +267,5 @@ RECORDED = (
         "The messages recorded as delayed are, at every epoch, those that wait for their time, and "
         "no others.",
         _DELAYED_IS_STATE,
-    ),
-    Invariant(
-        "snapshots_are_changes",
-        "A snapshot holds what the changes up to it come to.",
-        _SNAPSHOTS_ARE_CHANGES,
     ),
 )

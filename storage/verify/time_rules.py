@@ -1,11 +1,11 @@
-"""What time does: who was asked and when, and who was given up."""
+"""What time does: which halves are asked about, and which are given up, and when."""
 
 from __future__ import annotations
 
 from storage.verify.invariant import Invariant
 from txlake.protocol import CHECK_MAX_TOPIC
 
-# Attempts in their order, by unit and arm. `since_ms`: s, or T of the re-arm.
+# Attempts in their order, by unit and arm. `since_ms`: `stored_at`, or `epoch_at` of the re-arm.
 _ATTEMPTS = """
 CREATE TABLE attempts AS
 SELECT c.*, u.unit_offset, u.end_epoch, u.epoch AS landed_epoch, k.known_ms,
@@ -45,11 +45,13 @@ FROM attempts
 _CHECKS_SPACED = """
 SELECT epoch, queue_id, queue_offset, arm, check_times,
   CASE
-    WHEN known_ms IS NULL THEN 'C was not known'
+    WHEN known_ms IS NULL THEN 'known_at was not known'
     WHEN before_epoch IS NULL AND NOT coalesce(known_ms - since_ms > unit_immunity_ms, false)
-      THEN concat('C - s was ', known_ms - since_ms, ' ms, the immunity ', unit_immunity_ms)
+      THEN concat('known_at - stored_at was ', known_ms - since_ms, ' ms, the immunity ',
+        unit_immunity_ms)
     WHEN before_epoch < epoch AND NOT coalesce(known_ms - before_ms >= check_interval_ms, false)
-      THEN concat('C - c was ', known_ms - before_ms, ' ms, the interval ', check_interval_ms)
+      THEN concat('known_at - checked_at was ', known_ms - before_ms, ' ms, the interval ',
+        check_interval_ms)
     WHEN known_ms - since_ms > half_retention_ms THEN 'the half had expired'
   END AS problem
 FROM attempts
@@ -80,7 +82,7 @@ SELECT epoch, count(*) AS checks,
 FROM attempts GROUP BY epoch
 """
 
-# A half that lands after its set was given up joins it in that epoch.
+# A half that lands after its set was given up is given up with it, in the epoch that lands it.
 _DISCARDS_HAVE_THEIR_CAUSE = """
 WITH given_up AS (
   SELECT o.epoch, o.queue_id, o.queue_offset, o.cause, h.epoch AS landed_epoch, u.unit_offset,
@@ -117,15 +119,16 @@ SELECT epoch, queue_id, queue_offset, cause,
     WHEN unit_epoch < epoch AND landed_epoch = epoch AND unit_cause = cause THEN NULL
     WHEN unit_epoch IS DISTINCT FROM epoch OR unit_cause IS DISTINCT FROM cause
       THEN concat('its set was discarded in epoch ', unit_epoch, ' as ', unit_cause)
-    WHEN known_ms IS NULL THEN 'C was not known'
+    WHEN known_ms IS NULL THEN 'known_at was not known'
     WHEN cause = 'expired' AND NOT coalesce(age_ms > half_retention_ms, false)
-      THEN concat('C - s was ', age_ms, ' ms, half_retention_ms ', half_retention_ms)
+      THEN concat('known_at - stored_at was ', age_ms, ' ms, half_retention_ms ',
+        half_retention_ms)
     WHEN cause = 'check_max' AND age_ms > half_retention_ms THEN 'it had expired'
     WHEN cause = 'check_max' AND times < check_max
       THEN concat('asked ', times, ' times, check_max was ', check_max)
     WHEN cause = 'check_max' AND asked_ms IS NULL
       AND NOT coalesce(age_ms > coalesce(immunity_ms, transaction_timeout_ms), false)
-      THEN concat('its immunity was not over, C - s was ', age_ms, ' ms')
+      THEN concat('its immunity was not over, known_at - stored_at was ', age_ms, ' ms')
     WHEN cause = 'check_max' AND pause_ms < check_interval_ms
       THEN concat('the last check had ', pause_ms, ' ms, not ', check_interval_ms)
     WHEN cause NOT IN ('expired', 'check_max') THEN 'no cause of a discard'
@@ -133,8 +136,8 @@ SELECT epoch, queue_id, queue_offset, cause,
 FROM judged
 """
 
-# When each unit, in each arm, had to be given up: the first epoch whose C has gone so far. `reach`
-# is how far that is, seen from s or from the last attempt, the furthest of all epochs before.
+# When each unit, in each arm, had to be given up: the first epoch whose `known_at` has gone so far.
+# A half that was stored, or last asked about, before `reach` has waited long enough by that epoch.
 _NOBODY_WAITS_TOO_LONG = """
 WITH arms AS (
   SELECT queue_id, unit_offset, 0 AS arm, stored_ms AS since_ms, epoch FROM units
@@ -221,14 +224,14 @@ FROM first f FULL JOIN copies c ON f.queue_id = c.queue_id AND f.queue_offset = 
 INVARIANTS = (
     Invariant(
         "checks_in_sequence",
-        "The checks of a half are 1 to n in each arm, n at most check_max; one that was not "
-        "acknowledged does not count.",
+        "The check_times of a half's checks are 1, 2, 3 ... in each arm, at most check_max; one "
+        "that was not acknowledged does not count.",
         _CHECKS_IN_SEQUENCE,
     ),
     Invariant(
         "checks_spaced",
-        "No check during immunity, none before check_interval_ms since the last attempt, both by "
-        "C(q).",
+        "No check comes during immunity, or sooner than check_interval_ms after the last attempt; "
+        "the queue's known_at tells both.",
         _CHECKS_SPACED,
     ),
     Invariant(
@@ -243,8 +246,9 @@ INVARIANTS = (
     ),
     Invariant(
         "discards_have_their_cause",
-        "A half is discarded as expired when C - s exceeds half_retention_ms; as check_max after "
-        "check_max acknowledged checks of that arm, the last with its whole interval.",
+        "A half is discarded as expired when known_at - stored_at exceeds half_retention_ms; as "
+        "check_max after check_max acknowledged checks of that arm, the last with its whole "
+        "interval.",
         _DISCARDS_HAVE_THEIR_CAUSE,
     ),
     Invariant(

@@ -14,8 +14,8 @@ import pytest
 from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, Consumer, KafkaError, Message, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from pipelines.broker import HOST, Broker, BrokerError
-from pipelines.ports import listens
+from pipelines.local_broker.broker import HOST, Broker, BrokerError
+from pipelines.local_broker.ports import listens
 
 DEADLINE_S = 30.0
 
@@ -133,7 +133,7 @@ def test_broker_that_ends_at_once_shows_the_end_of_its_log(tmp_path: Path) -> No
 
 def test_broker_dies_with_the_process_that_started_it(tmp_path: Path) -> None:
     program = (
-        "import sys, time\nfrom pipelines.broker import Broker\n"
+        "import sys, time\nfrom pipelines.local_broker.broker import Broker\n"
         "broker = Broker(sys.argv[1]).start()\nprint(broker.pid, flush=True)\ntime.sleep(600)\n"
     )
     command = [sys.executable, "-c", program, str(tmp_path)]

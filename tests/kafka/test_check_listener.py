@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from pipelines.broker import Broker
-from tests.transaction_topics import Record, TransactionTopics, wait_until
+from pipelines.local_broker.broker import Broker
+from tests.support.transaction_topics import Record, TransactionTopics, wait_until
 from txlake import (
     CheckedMessage,
     HalfMessage,

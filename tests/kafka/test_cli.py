@@ -16,11 +16,11 @@ import psutil
 import pytest
 from deltalake import DeltaTable
 
-from pipelines.broker import Broker
+from pipelines.local_broker.broker import Broker
 from storage.errors import LakeLockedError
-from storage.lock import LakeLock
-from tests.job import Job, settings_for, wait_until
-from tests.wire import Wire
+from storage.lake.lock import LakeLock
+from tests.support.job import Job, settings_for, wait_until
+from tests.support.wire import Wire
 from txlake.protocol import COMMIT
 
 Unique = Callable[[str], str]
@@ -149,7 +149,7 @@ def kill_if_there(chosen: psutil.Process) -> None:
 
 
 def test_spark_reads_the_lake(broker: Broker, tmp_path: Path, unique: Unique, spark) -> None:  # type: ignore[no-untyped-def]
-    from tests.job import running
+    from tests.support.job import running
 
     settings = settings_for(broker, tmp_path / "lake", unique("read"))
     with running(settings) as job:

@@ -16,14 +16,14 @@ from typing import Any
 import psutil
 import pytest
 
-from pipelines.broker import Broker
-from pipelines.cluster import cluster_conf, environment_conf, write_environment
-from storage.lake import Lake
+from pipelines.jvm.cluster import cluster_conf, environment_conf, write_environment
+from pipelines.local_broker.broker import Broker
+from storage.lake.lake import Lake
 from storage.verify.run import verify
-from tests.cluster import BARE_PYTHON, CLUSTER_VARIABLE, Cluster
-from tests.job import Job, settings_for, wait_until
 from tests.kafka.test_cli import ROOT, TXLAKE, lock_is_free, process, write_conf
-from tests.wire import Wire
+from tests.support.cluster import BARE_PYTHON, CLUSTER_VARIABLE, Cluster
+from tests.support.job import Job, settings_for, wait_until
+from tests.support.wire import Wire
 from txlake.protocol import COMMIT, ROLLBACK
 
 Unique = Callable[[str], str]
@@ -154,7 +154,7 @@ def test_a_lake_that_executors_do_not_see_is_refused_in_one_sentence(
 
 def test_the_vectors_hold_on_a_cluster(cluster: Cluster, environment: Path, tmp_path: Path) -> None:
     packages = tmp_path / "txlake.zip"
-    from pipelines.cli_submit import write_zip
+    from pipelines.cli.spark_submit import write_zip
 
     write_zip(packages)
     spark: dict[str, Any] = {

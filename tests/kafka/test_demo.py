@@ -22,7 +22,7 @@ from examples.demo_agreement import disagreements
 from examples.demo_folders import Folders
 from examples.demo_sources import Sources
 from examples.order_service import FEW_LAMPS
-from tests.notebook_runs import PATHS, run, together
+from tests.support.notebook_runs import PATHS, run, together
 
 ROOT = Path(__file__).parent.parent.parent
 ORDERS = 60
@@ -79,28 +79,62 @@ def disagreements_now(lake: Path) -> list[str]:
     return disagreements(replace(seen, killed=killed))
 
 
-def test_demo_agrees_with_itself_and_what_it_says_to_try_next_works(tmp_path: Path) -> None:
-    lake, temp = tmp_path / "lake", tmp_path / "temp"
-    with demo(lake, temp) as process:
-        output, _ = process.communicate(timeout=DEADLINE_S + 120)
-    assert process.returncode == 0, output
-    agreed = re.search(
-        r"Agreed: (\d+) orders in SQLite = (\d+) messages in the topic table = (\d+) points rows, "
-        r"each transaction once; (\d+) refused = (\d+) rolled back; killed: 1 delivered; "
-        r"(\d+) reminders, none before 5 s; always UNKNOWN: 1 given up after 15 checks\.",
-        output,
-    )
+AGREED = (
+    r"Agreed: (\d+) orders in SQLite = (\d+) messages in the topic table = (\d+) points rows, "
+    r"each transaction once; (\d+) refused = (\d+) rolled back; killed: 1 delivered; "
+    r"(\d+) reminders, none before 5 s; always UNKNOWN: 1 given up after 15 checks\."
+)
+
+
+def agreed_numbers(output: str) -> tuple[int, int, int]:
+    """Return how many orders were committed, how many refused, and how many reminders came."""
+    agreed = re.search(AGREED, output)
     assert agreed is not None, output
     committed, delivered, pointed, refused, rolled_back, reminders = map(int, agreed.groups())
     assert committed == delivered == pointed
     assert refused == rolled_back > 0
     assert reminders == FEW_LAMPS
     assert committed + refused == ORDERS
+    return committed, refused, reminders
+
+
+def check_notebooks(lake: Path, delivered: int) -> None:
+    """Run the notebooks on the demo's lake: they show the same numbers."""
+    shown = run(together(PATHS), TXLAKE_LAKE=str(lake))
+    assert [one.text for one in shown if one.kind == "error"] == []
+    (ends,) = [one.rows for one in shown if one.rows and one.rows[0][-1] == "the first one"]
+    assert ("COMMITTED", "check_answer", "1") in [row[:3] for row in ends]
+    (numbers,) = [dict(one.rows) for one in shown if one.rows and one.rows[0] == ("what", "number")]
+    assert int(numbers["messages delivered"]) == delivered
+
+
+def try_what_it_says(output: str) -> str:
+    """Run the commands that the demo says to try, but those that start all of it again."""
+    commands = [line.strip() for line in output.splitlines() if line.startswith("  .venv/bin/")]
+    assert len(commands) == 11
+    told = ""
+    for command in commands[:-4]:
+        program, *arguments = shlex.split(command)
+        here = Path(sys.executable).with_name(Path(program).name)
+        done = subprocess.run(
+            [str(here), *arguments], cwd=ROOT, capture_output=True, text=True, timeout=120,
+            check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, f"{command}\n{done.stderr}"
+        told += done.stdout
+    return told
+
+
+def test_demo_agrees_with_itself_and_what_it_says_to_try_next_works(tmp_path: Path) -> None:
+    lake, temp = tmp_path / "lake", tmp_path / "temp"
+    with demo(lake, temp) as process:
+        output, _ = process.communicate(timeout=DEADLINE_S + 120)
+    assert process.returncode == 0, output
+    committed, refused, reminders = agreed_numbers(output)
     assert "order service killed with kill -9 after" in output
     assert "points service killed between its database and its offsets" in output
     assert "check-back: the restarted order service was asked" in output
     assert f"{reminders} after " in output
-
     assert ends_of(lake, "orders") == {
         ("COMMITTED", "check_answer"): 1,
         ("COMMITTED", "operation"): committed - 1,
@@ -111,28 +145,10 @@ def test_demo_agrees_with_itself_and_what_it_says_to_try_next_works(tmp_path: Pa
         ("COMMITTED", "operation"): reminders,
         ("ROLLED_BACK", "operation"): refused,  # only lamps run out, and each has a reminder
     }
-
-    shown = run(together(PATHS), TXLAKE_LAKE=str(lake))
-    assert [one.text for one in shown if one.kind == "error"] == []
-    (ends,) = [one.rows for one in shown if one.rows and one.rows[0][-1] == "the first one"]
-    assert ("COMMITTED", "check_answer", "1") in [row[:3] for row in ends]
-    (numbers,) = [dict(one.rows) for one in shown if one.rows and one.rows[0] == ("what", "number")]
-    assert int(numbers["messages delivered"]) == committed + reminders
-
+    check_notebooks(lake, committed + reminders)
     assert list(temp.iterdir()) == []
     assert processes_that_name(tmp_path) == []
-    commands = [line.strip() for line in output.splitlines() if line.startswith("  .venv/bin/")]
-    assert len(commands) == 11
-    told = ""
-    for command in commands[:-4]:  # the others start the broker, the job and the services again
-        program, *arguments = shlex.split(command)
-        here = Path(sys.executable).with_name(Path(program).name)
-        done = subprocess.run(
-            [str(here), *arguments], cwd=ROOT, capture_output=True, text=True, timeout=120,
-            check=False,
-        )  # fmt: skip
-        assert done.returncode == 0, f"{command}\n{done.stderr}"
-        told += done.stdout
+    told = try_what_it_says(output)
     assert f"{committed} messages, {committed} of them new" in told
     assert "COMMITTED, cause check_answer" in told
     assert "DISCARDED, cause check_max" in told

@@ -12,10 +12,10 @@ from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 
 from checker.frames import COMMITTED, ROLLED_BACK
-from pipelines.broker import Broker
+from pipelines.local_broker.broker import Broker
 from pipelines.settings import Settings
-from tests.job import Job, running, settings_for
-from tests.wire import half_headers
+from tests.support.job import Job, running, settings_for
+from tests.support.wire import half_headers
 from txlake import protocol as p
 
 Unique = Callable[[str], str]

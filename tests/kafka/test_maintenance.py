@@ -8,11 +8,11 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from pipelines.broker import Broker
-from storage.lake import Lake
-from storage.merge import files_of
-from tests.job import Job, running, settings_for
-from tests.wire import Wire
+from pipelines.local_broker.broker import Broker
+from storage.lake.lake import Lake
+from storage.upkeep.merge import files_of
+from tests.support.job import Job, running, settings_for
+from tests.support.wire import Wire
 from txlake import ConsumedMessage, Consumer
 from txlake.protocol import COMMIT, MAINTAIN
 

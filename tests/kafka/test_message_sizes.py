@@ -19,10 +19,10 @@ from confluent_kafka.admin import (
 )
 from pyspark.sql import SparkSession
 
-from pipelines.broker import Broker
-from pipelines.kafka_topics import KafkaTopics, producer_config
+from pipelines.kafka_log.topics import KafkaTopics, producer_config
+from pipelines.local_broker.broker import Broker
 from pipelines.settings import Settings
-from tests.job import running, settings_for, wait_until
+from tests.support.job import running, settings_for, wait_until
 from txlake import (
     CheckedMessage,
     HalfMessage,

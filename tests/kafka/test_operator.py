@@ -10,13 +10,13 @@ import pytest
 from click.testing import CliRunner
 from pyspark.sql import SparkSession
 
-from pipelines import operator_records
-from pipelines.broker import Broker
-from pipelines.cli import main
+from pipelines.cli.main import main
 from pipelines.errors import LostInputError, StartError
-from pipelines.kafka_topics import KafkaTopics
-from tests.job import Job, running, settings_for
-from tests.wire import Wire
+from pipelines.kafka_log.topics import KafkaTopics
+from pipelines.local_broker.broker import Broker
+from pipelines.operate import records as operator_records
+from tests.support.job import Job, running, settings_for
+from tests.support.wire import Wire
 from txlake.protocol import CHECK_MAX_TOPIC, COMMIT, PING, UNDELIVERABLE_TOPIC
 
 NAME = "operator"

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from pipelines.broker import Broker
-from tests.job import Job, running, settings_for
+from pipelines.local_broker.broker import Broker
+from tests.support.job import Job, running, settings_for
 from txlake import protocol as p
 
 README = (Path(__file__).parents[2] / "README.md").read_text("utf-8")

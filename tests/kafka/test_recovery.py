@@ -12,11 +12,12 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from pipelines import apply, epoch
-from pipelines.broker import Broker
-from storage import epoch_log
-from tests.job import Job, running, settings_for
-from tests.wire import Wire
+from pipelines.epoch import apply
+from pipelines.epoch import run as epoch
+from pipelines.local_broker.broker import Broker
+from storage.lake import epoch_log
+from tests.support.job import Job, running, settings_for
+from tests.support.wire import Wire
 from txlake.protocol import COMMIT, ROLLBACK
 
 Unique = Callable[[str], str]
@@ -44,7 +45,7 @@ def _dies(original: Callable[..., Any], when: str, is_it: Callable[..., bool]) -
 
 POINTS: dict[str, tuple[Any, str, Callable[..., bool]]] = {
     "planned row": (epoch.Lake, "append", lambda lake, table, *_: table == "epochs"),
-    "topic table": (apply.Applier, "_deliver", lambda *_: True),
+    "topic table": (apply.Applier, "deliver", lambda *_: True),
     "committed row": (epoch_log, "committed_row", lambda *_: True),
 }
 

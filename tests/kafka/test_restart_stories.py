@@ -1,7 +1,7 @@
 """Two histories that a restart once decided otherwise, told over real Kafka and real Delta tables.
 
 Each epoch of a story may be followed by a restart: a new `Rig` knows what the lake says, no more,
-as a job does that was killed by kill -9 (tests/kafka/test_kills.py kills real processes).
+as a job does that was killed by kill -9 (bench/tests/kafka/test_kills.py kills real processes).
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql import SparkSession
 
-from pipelines.broker import Broker
+from pipelines.local_broker.broker import Broker
 from pipelines.settings import Settings
-from storage.lake import Lake
+from storage.lake.lake import Lake
 from storage.verify.run import verify
-from tests.job import settings_for
-from tests.rig import Rig
-from tests.wire import Wire
+from tests.support.job import settings_for
+from tests.support.rig import Rig
+from tests.support.wire import Wire
 from txlake.protocol import COMMIT, RESUME
 
 Unique = Callable[[str], str]

@@ -1,11 +1,12 @@
-"""The vectors of `scenarios.json` through real Kafka, real Spark and a real lake.
+"""The cases named D.. of the rules' tables, through real Kafka, real Spark and a real lake.
 
-Records carry times of their own (CreateTime topics) and epochs begin at instants handed in; what a
-half went through before its epoch is made by earlier epochs. Each vector has a half queue.
+Records carry times of their own (CreateTime topics) and epochs begin at instants handed in. Each
+case has a half queue; cases of one timeline and of the same parameters share a lake.
 """
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
@@ -16,66 +17,72 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql import SparkSession
 
-from checker.frames import COMMITTED
-from pipelines.broker import Broker
+from pipelines.local_broker.broker import Broker
 from pipelines.settings import Settings
 from storage.verify.run import verify
-from tests.job import settings_for
-from tests.rig import Rig
-from tests.vectors import SCENARIOS, T_MS, VECTORS, is_old
-from tests.wire import Wire, half_headers
+from tests.support.cases import Case, Told
+from tests.support.history import SILENT, Row
+from tests.support.job import settings_for
+from tests.support.rig import Rig
+from tests.support.steps import world_of
+from tests.support.wire import Wire, half_headers
+from tests.unit.checker import (
+    test_operations,
+    test_operations_late,
+    test_sets,
+    test_sets_ended,
+    test_timing,
+    test_timing_rate,
+)
 from txlake import protocol as p
 
 Unique = Callable[[str], str]
-Row = dict[str, Any]
-INTERVAL_MS: int = VECTORS["defaults"]["check_interval_ms"]
+TABLES = (
+    test_timing, test_timing_rate, test_operations, test_operations_late, test_sets,
+    test_sets_ended,
+)  # fmt: skip
 PRODUCER_CLOCKS = ["0", "4102444800000"]  # 1970 and 2100: the producer's clock plays no part
-SILENT = "silent"  # a group without a check topic: an attempt that does not count
-# Scenarios whose earlier epochs would disturb each other have a lake each.
-WITH_HISTORY = [["D07", "D08", "D09", "D30"], ["D20"], ["D25"], ["D26"]]
+SETTINGS = (
+    "transaction_timeout_ms", "check_interval_ms", "check_max", "half_retention_ms",
+    "check_rate_max", "late_end_policy", "orphan_operation_ttl_ms",
+)  # fmt: skip
 
 
-def _groups() -> list[list[str]]:
-    old = {name for group in WITH_HISTORY for name in group}
-    by_config: dict[str, list[str]] = defaultdict(list)
-    for name, scenario in SCENARIOS.items():
-        if name not in old:
-            by_config[repr(scenario["config"])].append(name)
-    return [*by_config.values(), *WITH_HISTORY]
-
-
-def _attempts(half: Row) -> list[int]:
-    """Return the instants at which the half was asked about before its epoch."""
-    last = T_MS - half["since_attempt_ms"]
-    return [last - INTERVAL_MS * n for n in range(max(1, half["check_times"]))][::-1]
+def _groups() -> list[list[Case]]:
+    groups: dict[str, list[Case]] = defaultdict(list)
+    for case in (case for table in TABLES for case in table.CASES):
+        if re.match(r"D\d\d\b", case.id):
+            world = world_of(case.values[0])
+            timeline = [(epoch["at"], epoch["behind_ms"]) for epoch in world["epochs"]]
+            groups[repr((world["parameters"], timeline))].append(case)
+    return list(groups.values())
 
 
 class Play:
-    """Some vectors on one lake, queue by queue."""
+    """Some stories on one lake, each with a half queue of its own."""
 
-    def __init__(self, names: list[str], settings: Settings) -> None:
-        self.names = names
+    def __init__(self, stories: list[Told], settings: Settings) -> None:
+        self.stories = stories
         self._settings = settings
         self._producer = Producer(
             {"bootstrap.servers": settings.kafka.bootstrap_servers, "log_level": 0}
         )
-        self.offsets: dict[tuple[str, int], int] = {}  # a vector's half -> its Kafka offset
 
     def make_topics(self) -> None:
         kafka = self._settings.kafka
         admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
         config = {"message.timestamp.type": "CreateTime", "retention.ms": "-1"}
-        wide = [NewTopic(t, len(self.names), config=config)
+        wide = [NewTopic(t, len(self.stories), config=config)
                 for t in (kafka.half_topic, kafka.op_topic)]  # fmt: skip
-        groups = {self.group(n, h) for n in self.names for h in SCENARIOS[n]["halves"]} - {SILENT}
-        checks = [NewTopic(f"{kafka.check_topic_prefix}{group}", 1) for group in groups]
+        groups = {
+            half["producer_group"]
+            for story in self.stories
+            for epoch in story.world["epochs"]
+            for half in epoch["halves"]
+        }
+        checks = [NewTopic(f"{kafka.check_topic_prefix}{group}", 1) for group in groups - {SILENT}]
         for future in admin.create_topics([*wide, *checks]).values():
             future.result(10)
-
-    @staticmethod
-    def group(name: str, half: Row) -> str:
-        is_silent = half["check_times"] == 0 and half["since_attempt_ms"] is not None
-        return SILENT if is_silent else str(half["producer_group"])
 
     def _send(self, topic: str, queue: int, value: bytes, headers: Any, at_ms: int) -> int:
         stored: list[int] = []
@@ -86,143 +93,116 @@ class Play:
         assert self._producer.flush(10) == 0
         return stored[0]
 
-    def send_half(self, name: str, half: Row) -> None:
+    def _send_half(self, queue: int, half: Row) -> None:
         extra = {p.BORN_TIMESTAMP: PRODUCER_CLOCKS[half["queue_offset"] % 2]}
-        if half["immunity"] is not None:
+        if half["immunity_ms"] is not None:
+            extra[p.CHECK_IMMUNITY] = str(half["immunity_ms"] // 1_000)
+        if "immunity" in half:
             extra[p.CHECK_IMMUNITY] = half["immunity"]
         if half["delay_level"] is not None:
             extra[p.DELAY] = str(half["delay_level"])
-        if half.get("set"):
-            extra[p.TRAN_SIZE], extra[p.TRAN_SEQ] = map(str, half["set"])
-        topic = ".." if half.get("error") else "orders"
-        headers = half_headers(half["transaction_id"], topic, self.group(name, half), **extra)
-        queue = self.names.index(name)
-        at_ms = T_MS - half["age_ms"]
-        key = name, half["queue_offset"]
-        self.offsets[key] = self._send(
-            self._settings.kafka.half_topic, queue, b"body", headers, at_ms
-        )
+        if half["tran_size"] is not None:
+            extra |= {p.TRAN_SIZE: str(half["tran_size"]), p.TRAN_SEQ: str(half["tran_seq"])}
+        topic = ".." if half["error"] else half["real_topic"]
+        headers = half_headers(half["transaction_id"], topic, half["producer_group"], **extra)
+        half_topic = self._settings.kafka.half_topic
+        at = self._send(half_topic, queue, b"body", headers, half["stored_at"])
+        assert at == half["queue_offset"]
 
-    def send_operation(self, name: str, operation: Row) -> None:
-        named = operation.get("half_offsets")
-        body = operation.get("body")
-        if body is None:
-            body = ",".join(str(self.offsets.get((name, offset), offset)) for offset in named)
-        ids = operation.get("transaction_ids")
-        if ids is None and operation.get("transaction_id") is not None:
-            ids = [operation["transaction_id"]] * len(named)
-        code = p.DECISION_CODES.get(operation["decision"], operation["decision"])
-        headers = [(p.TAGS, "d"), (p.PGROUP, operation["producer_group"]), (p.TRAN_TYPE, code)]
-        if ids:
-            headers.append((p.UNIQ_KEY, ",".join(ids)))
-        at = self._send(
-            self._settings.kafka.op_topic, self.names.index(name), body.encode(), headers, T_MS
-        )
-        assert at == operation["queue_offset"]
-
-    def run(self, rig: Rig) -> int:
-        """Make the history, then run the vectors' epoch. Output: its number."""
+    def _send_operation(self, queue: int, operation: Row) -> None:
+        headers = [(p.TAGS, "d"), (p.PGROUP, operation["producer_group"])]
+        if operation["error"]:
+            body = operation["body"].encode()
+            headers.append((p.TRAN_TYPE, operation["tran_type"]))
+        else:
+            body = p.operation_body(operation["half_offsets"])
+            headers.append((p.TRAN_TYPE, p.DECISION_CODES[operation["decision"]]))
+        if operation["transaction_ids"]:
+            headers.append((p.UNIQ_KEY, ",".join(operation["transaction_ids"])))
         op_topic = self._settings.kafka.op_topic
-        olds = [(n, h) for n in self.names for h in SCENARIOS[n]["halves"] if is_old(h)]
-        instants = {at for _, half in olds for at in _attempts(half)}
-        discarded = [half for _, half in olds if half.get("outcome") == "DISCARDED"]
-        instants |= {_attempts(half)[-1] + INTERVAL_MS for half in discarded}
-        for at in sorted(instants):
-            for name, half in olds:
-                if _attempts(half)[0] == at:
-                    self.send_half(name, half)
-            rig.run(at)
-        behind_ms = SCENARIOS[self.names[0]]["config"].get("c_behind_ms")
-        if behind_ms is not None:
-            self._know_until(rig, T_MS - behind_ms)
-        for name in self.names:
-            for half in SCENARIOS[name]["halves"]:
-                if not is_old(half):
-                    self.send_half(name, half)
-            for operation in SCENARIOS[name]["operations"]:
-                self.send_operation(name, operation)
-        plan = rig.run(T_MS, held_back=() if behind_ms is None else (op_topic,))
-        assert plan is None or plan.epoch_at == T_MS
-        last = rig.epochs.last
-        assert last is not None
-        return last.epoch
+        at = self._send(op_topic, queue, body, headers, operation["stored_at"])
+        assert at == operation["op_queue_offset"]
+
+    def run(self, rig: Rig) -> None:
+        """Send and run one epoch of all stories after the other."""
+        for epochs in zip(*(story.world["epochs"] for story in self.stories), strict=True):
+            at, behind_ms = epochs[0]["at"], epochs[0]["behind_ms"]
+            if behind_ms:
+                self._know_until(rig, at - behind_ms)
+            for queue, epoch in enumerate(epochs):
+                for half in epoch["halves"]:
+                    self._send_half(queue, half)
+                for operation in epoch["operations"]:
+                    self._send_operation(queue, operation)
+            rig.run(at, held_back=(self._settings.kafka.op_topic,) if behind_ms else ())
 
     def _know_until(self, rig: Rig, at_ms: int) -> None:
         """Leave C at an instant: an epoch lands all there is, then operations that none lands."""
         Wire(self._settings).command(p.PING, "")
-        plan = rig.run(at_ms)
-        assert plan is not None
-        for queue in range(len(self.names)):
+        assert rig.run(at_ms) is not None
+        for queue in range(len(self.stories)):
             headers = list(p.operation_headers("g", p.UNKNOWN, ["later"]))
             self._send(self._settings.kafka.op_topic, queue, b"9", headers, at_ms)
 
-    def actions(self, rig: Rig, epoch: int, name: str) -> dict[str, str]:
-        """Say what the lake tells of each half, in the words of the vectors' `expect`."""
-        queue, lake = self.names.index(name), rig.lake
-        scenario = SCENARIOS[name]
-        places = {offset: n for (of, n), offset in self.offsets.items() if of == name}
 
-        def rows(table: str) -> list[Row]:
-            found = lake.read(table).to_pylist()
-            return [r for r in found if r["queue_id"] == queue and r["epoch"] == epoch]
+def in_the_lake(rig: Rig, queue: int) -> dict[str, list[Any]]:
+    """Return what the lake says of a half queue."""
 
-        actions = {h["queue_offset"]: h.get("outcome") or "WAIT" for h in scenario["halves"]}
-        for row in lake.read("half", ["queue_id", "queue_offset", "error"]).to_pylist():
-            if row["queue_id"] == queue and row["error"] is not None:
-                actions[places[row["queue_offset"]]] = "UNREADABLE"
-        for row in rows("checks"):
-            actions[places[row["queue_offset"]]] = f"CHECK {row['check_times']}"
-        for row in rig.epochs.state.waiting.to_pylist():
-            if row["queue_id"] == queue and row["half_queue_offset"] not in places:
-                actions[row["half_queue_offset"]] = "OPERATION WAITS"
-        levels = {half["queue_offset"]: half["delay_level"] for half in scenario["halves"]}
-        delayed = {places[row["queue_offset"]] for row in rows("delayed")}
-        for row in rows("outcomes"):
-            half = places[row["queue_offset"]]
-            text = row["outcome"]
-            if row["outcome"] == "DISCARDED" or row["cause"] in ("late_end", "duplicate_in_set"):
-                text += f" {row['cause']}"
-            if row["outcome"] == COMMITTED and half in delayed:
-                text += f" scheduled level {levels[half]}"
-            actions[half] = text
-        return {str(half): action for half, action in sorted(actions.items())}
+    def rows(table: str, *columns: str) -> list[Any]:
+        found = [row for row in rig.lake.read(table).to_pylist() if row["queue_id"] == queue]
+        return sorted((tuple(row[name] for name in columns) for row in found), key=repr)
 
-    def conflicts(self, rig: Rig, name: str) -> list[list[Any]]:
-        places = {offset: n for (of, n), offset in self.offsets.items() if of == name}
-        return sorted(
-            [r["op_queue_offset"], places.get(r["half_queue_offset"]), r["reason"]]
-            for r in rig.lake.read("conflicts").to_pylist()
-            if r["queue_id"] == self.names.index(name)
-        )
+    waiting = rig.epochs.state.waiting.to_pylist()
+    delayed = rig.epochs.state.delayed.to_pylist()
+    return {
+        "outcomes": rows("outcomes", "queue_offset", "outcome", "cause", "op_queue_offset"),
+        "conflicts": rows("conflicts", "op_queue_offset", "half_queue_offset", "reason"),
+        "checks": rows("checks", "queue_offset", "check_times", "acknowledged"),
+        "waiting": sorted({r["op_queue_offset"] for r in waiting if r["queue_id"] == queue}),
+        "delayed": sorted(row["queue_offset"] for row in delayed if row["queue_id"] == queue),
+        "unreadable": [offset for offset, error in rows("half", "queue_offset", "error") if error],
+    }
 
 
-@pytest.mark.parametrize("names", _groups(), ids=lambda names: "-".join(names)[:30])
+def in_the_story(told: Told) -> dict[str, list[Any]]:
+    """Return what the rules' table says of the same."""
+
+    def rows(frame: str, *columns: str) -> list[Any]:
+        return sorted((tuple(r[name] for name in columns) for r in told.rows(frame)), key=repr)
+
+    ends = told.ends()
+    due = rows("due", "queue_offset", "check_times", "producer_group")
+    return {
+        "outcomes": rows("outcomes", "queue_offset", "outcome", "cause", "op_queue_offset"),
+        "conflicts": rows("conflicts", "op_queue_offset", "half_queue_offset", "reason"),
+        "checks": [(offset, number, group != SILENT) for offset, number, group in due],
+        "waiting": ends.get("waiting", []),
+        "delayed": [half for half, became in ends.items() if str(became).endswith(", delayed")],
+        "unreadable": [half for half, became in ends.items() if became == "UNREADABLE"],
+    }
+
+
+@pytest.mark.parametrize(
+    "cases", _groups(), ids=lambda cases: "-".join(sorted({case.id[:3] for case in cases}))[:30]
+)
 def test_the_lake_says_what_the_vector_expects(
-    broker: Broker, spark: SparkSession, tmp_path: Path, unique: Unique, names: list[str]
+    broker: Broker, spark: SparkSession, tmp_path: Path, unique: Unique, cases: list[Case]
 ) -> None:
-    config = {**VECTORS["defaults"], **SCENARIOS[names[0]]["config"]}
-    config.pop("c_behind_ms", None)  # not a setting: how far the epoch's input is behind
+    stories = [Told(case.values[0]) for case in cases]
+    values = {name: stories[0].world["parameters"][name] for name in SETTINGS}
     settings = settings_for(
         broker,
         tmp_path / "lake",
         unique("vectors"),
-        transaction={**config, "ask_timeout_ms": 10_000},
+        transaction={**values, "ask_timeout_ms": 10_000},
     )
-    play = Play(names, settings)
+    play = Play(stories, settings)
     play.make_topics()
     with Rig(spark, settings) as rig:
         rig.start()
-        epoch = play.run(rig)
-        for name in names:
-            expected = {
-                half: "WAIT" if action.startswith("WITH ") else action  # one check asks for all
-                for half, action in SCENARIOS[name]["expect"].items()
-            }
-            assert play.actions(rig, epoch, name) == expected, name
-            assert play.conflicts(rig, name) == sorted(SCENARIOS[name]["conflicts"]), name
+        play.run(rig)
+        for queue, (case, told) in enumerate(zip(cases, stories, strict=True)):
+            assert told.ends() == case.values[1], case.id
+            assert in_the_lake(rig, queue) == in_the_story(told), case.id
         report = verify(rig.lake)
         assert {f.invariant.name: f.rows for f in report.findings if f.violations} == {}
-
-
-def test_every_vector_is_made_real() -> None:
-    assert {name for group in _groups() for name in group} == set(SCENARIOS)

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from pipelines.broker import Broker
-from tests.transaction_topics import TransactionTopics
+from pipelines.local_broker.broker import Broker
+from tests.support.transaction_topics import TransactionTopics
 from txlake import (
     LocalTransactionState,
     Message,

@@ -19,14 +19,14 @@ from confluent_kafka.admin import (
 )
 from pyspark.sql import SparkSession
 
-from pipelines.broker import Broker
 from pipelines.errors import LostInputError, StartError
+from pipelines.local_broker.broker import Broker
 from pipelines.settings import Settings
 from storage.errors import LakeLockedError, NewerLakeError
-from storage.lake import Lake
+from storage.lake.lake import Lake
 from storage.schemas import TABLES
-from tests.job import Job, running, settings_for, wait_until
-from tests.wire import Wire
+from tests.support.job import Job, running, settings_for, wait_until
+from tests.support.wire import Wire
 from txlake.protocol import COMMIT
 
 Unique = Callable[[str], str]

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from pipelines.broker import Broker
-from tests.scripted_producer import ScriptedListener, make_producer
-from tests.transaction_topics import TransactionTopics
+from pipelines.local_broker.broker import Broker
+from tests.support.scripted_producer import ScriptedListener, make_producer
+from tests.support.transaction_topics import TransactionTopics
 from txlake import (
     HalfMessage,
     LocalTransactionState,

@@ -14,12 +14,12 @@ from pyspark.sql import DataFrame, SparkSession
 
 from pipelines.spark_tables import create_views, read_topic, read_topic_stream
 from storage.errors import LakeError
-from storage.lake import Lake
-from storage.maintenance import Maintenance, MaintenanceLimits, Work
+from storage.lake.lake import Lake
 from storage.rows import instant
 from storage.schemas import TABLES, TOPIC
-from tests.lake_rows import NOW
-from tests.sound_lake import sound_rows
+from storage.upkeep.maintenance import Maintenance, MaintenanceLimits, Work
+from tests.support.lake_rows import NOW
+from tests.support.sound_lake import sound_rows
 
 WEEK_MS = 7 * 86_400_000
 # Everything goes at once that may go; what streams need is kept for a week.
@@ -68,9 +68,7 @@ def test_each_table_is_a_view_with_the_rows_of_committed_epochs(
 def test_messages_are_those_of_all_topics(spark: SparkSession, sound: Lake, views: int) -> None:
     catalog = {row["topic"]: row["table_id"] for row in sound.read("catalog").to_pylist()}
     found = spark.sql("SELECT topic, count(*) AS n FROM sound_messages GROUP BY topic").collect()
-    expected = {
-        topic: sound.read(f"topics/{number}").num_rows for topic, number in catalog.items()
-    }
+    expected = {topic: sound.read(f"topics/{number}").num_rows for topic, number in catalog.items()}
     assert {row["topic"]: row["n"] for row in found} == {k: n for k, n in expected.items() if n}
     assert len(expected) > 2
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.damage import KINDS, make_lake
-from tests.lake_rows import LakeRows
-from tests.sound_lake import sound_rows
+from tests.support.damage import KINDS, make_lake
+from tests.support.lake_rows import LakeRows
+from tests.support.sound_lake import sound_rows
 
 
 @pytest.fixture(scope="session")
@@ -70,5 +70,5 @@ def damaged(lake_copy: Path, other_lake: Path) -> Callable[[str, str], Path]:
 @pytest.fixture
 def one_look(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let readers refuse at once: nobody writes this lake meanwhile."""
-    monkeypatch.setattr("storage.whole._TRIES", 1)
+    monkeypatch.setattr("storage.lake.whole._TRIES", 1)
     monkeypatch.setattr("txlake._whole._TRIES", 1)

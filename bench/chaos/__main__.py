@@ -1,0 +1,114 @@
+"""Kills the job, its producers and its consumer again and again: nothing is lost or comes twice.
+
+    python -m bench.chaos --kills 100 --seed 1 --report build/chaos.json
+
+A real broker, the job, two producers of the SDK, one that writes Kafka records of every kind by
+hand, and a consumer, each a process of its own. A seed fixes who is killed how, and after how
+long, and with which settings the job starts; what the killed one was just doing it cannot fix. At
+the end the job is restarted in good order once, nothing new is sent, and everything is decided.
+The producers' journals, the lake's tables and what the consumer saw are compared
+(`bench/chaos/compare.py`, `bench/chaos/raw_compare.py`), `txlake verify` looks at the lake, and
+its epochs are run again and have to give the same rows.
+
+Exit code: 0 when all agree; 1 with every difference named. Without --lake all files are in a
+temporary folder, which stays only when something differs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+from bench.chaos.kills import Kill, schedule
+from bench.chaos.report import differences, facts_of, report
+from bench.chaos.run import Chaos
+from tests.support.cluster import Cluster
+
+
+def run(
+    lake: Path, folder: Path, kills: Sequence[Kill], seed: int,
+    say: Callable[[str], None] = lambda text: None, seconds_max: float = float("inf"),
+    cluster: Cluster | None = None,
+) -> tuple[Chaos, Mapping[str, Any]]:  # fmt: skip
+    """Carries out kills and compares. Output: the ended run and its report.
+
+    After `seconds_max` no more are killed; the report counts those that were.
+    """
+    started = time.monotonic()
+    chaos = Chaos(lake, folder, seed, cluster)
+    with chaos:
+        for number, kill in enumerate(kills, 1):
+            if time.monotonic() - started > seconds_max:
+                break
+            chaos.carry_out(kill)
+            say(
+                f"{time.monotonic() - started:6.1f} s, kill {number} of {len(kills)}:"
+                f" {kill.name} + {kill.pause_s:.1f} s"
+            )
+        chaos.restart_in_good_order()
+        say(f"{time.monotonic() - started:6.1f} s: restarted in good order")
+        chaos.settle(120.0 + 0.5 * len(kills))
+        say(f"{time.monotonic() - started:6.1f} s: all ended; comparing")
+    facts = facts_of(chaos)
+    found = differences(chaos, facts)
+    return chaos, report(chaos, facts, time.monotonic() - started, found)
+
+
+def main() -> None:
+    """Reads the command line, runs, prints the report."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--kills", type=int, default=20)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--pause-max", type=float, default=8.0, help="seconds before a kill")
+    parser.add_argument("--minutes-max", type=float, default=60.0, help="kill no longer than this")
+    parser.add_argument("--kill-broker", action="store_true", help="the broker is killed too")
+    parser.add_argument(
+        "--cluster",
+        action="store_true",
+        help="on a standalone Spark cluster, whose executors are killed, too",
+    )
+    parser.add_argument("--lake", type=Path, help="a new folder; other files go beside it")
+    parser.add_argument("--report", type=Path, help="write the report there as JSON")
+    options = parser.parse_args()
+    kills = schedule(
+        options.kills, options.seed, options.pause_max, options.kill_broker, options.cluster
+    )
+    temp = None if options.lake else Path(tempfile.mkdtemp(prefix="txlake-chaos-"))
+    lake = options.lake or (temp or Path()) / "lake"
+    if lake.exists() and any(lake.iterdir()):
+        parser.error(f"{lake} is not empty: name a new folder")
+    is_agreed = False
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # everything is ended on the way out
+    try:
+        folder = lake.with_name(f"{lake.name}-files")
+        with Cluster(folder / "cluster") if options.cluster else nullcontext() as cluster:
+            _, figures = run(
+                lake, folder, kills, options.seed, lambda text: print(text, flush=True),
+                60 * options.minutes_max, cluster,
+            )  # fmt: skip
+        text = json.dumps(figures, indent=1, default=str)
+        print(text)
+        if options.report:
+            options.report.parent.mkdir(parents=True, exist_ok=True)
+            options.report.write_text(text + "\n", "utf-8")
+        is_agreed = not figures["differences"]
+    finally:
+        if temp is not None:
+            if is_agreed:
+                shutil.rmtree(temp, ignore_errors=True)
+            else:
+                print(f"what is left of the run is in {temp}", file=sys.stderr)
+    sys.exit(0 if is_agreed else 1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,62 @@
+"""Who is killed in a chaos run, how, and when: a list that the seed draws."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+from bench.chaos.names import BROKER, CONSUMER, EXECUTORS, JOB, PRODUCERS, RAW
+
+PAUSE_S_MIN = 0.2
+# When a job can be killed, and what it has said then.
+STARTING, STREAMING, WORKING = "while it starts", "while it streams", "after its first epoch"
+EXECUTOR_PARTS = ("an executor", "a daemon", "a worker")
+SAYS = {STREAMING: "running; owner", WORKING: "records landed"}
+
+
+@dataclass(frozen=True)
+class Kill:
+    """One kill: whom, and how. `pause_s` is counted from the last kill, or from when it says so.
+
+    `whom`: of the job's processes: python, jvm, all; of its executors': one's JVM, its daemon of
+    Python workers, or a Python worker. `when`: what to wait for first; STARTING is
+    nothing, for a job that is just starting or recovering.
+    """
+
+    target: str
+    whom: str
+    when: str
+    pause_s: float
+
+    @property
+    def name(self) -> str:
+        """The name of the one it kills; of a job also how and when."""
+        if self.target == EXECUTORS:
+            return f"{self.target} ({self.whom})"
+        return f"{self.target} ({self.whom}) {self.when}" if self.target == JOB else self.target
+
+
+def schedule(
+    kills: int, seed: int, pause_s_max: float, has_broker: bool = False, has_cluster: bool = False
+) -> list[Kill]:
+    """Returns the kills of a seed."""
+    rng = random.Random(seed)
+    targets = {JOB: 10, PRODUCERS[0]: 2, PRODUCERS[1]: 2, RAW: 3, CONSUMER: 3}
+    if has_broker:
+        targets[BROKER] = 2
+    if has_cluster:
+        targets[EXECUTORS] = 10
+    found = []
+    for _ in range(kills):
+        target = rng.choices(list(targets), list(targets.values()))[0]
+        whom = rng.choices(("all", "python", "jvm"), (5, 3, 2))[0] if target == JOB else "all"
+        if target == EXECUTORS:
+            found.append(
+                Kill(target, rng.choice(EXECUTOR_PARTS), WORKING, rng.uniform(0, pause_s_max))
+            )
+            continue
+        weights = (0 if whom == "jvm" else 6, 4, 10)  # before there is a JVM none can be killed
+        when = rng.choices((STARTING, STREAMING, WORKING), weights)[0]
+        pause_s = rng.uniform(PAUSE_S_MIN, pause_s_max)
+        found.append(Kill(target, whom, when if target == JOB else STARTING, pause_s))
+    return found

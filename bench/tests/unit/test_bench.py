@@ -1,0 +1,299 @@
+"""The benchmark's own arithmetic: verdicts, percentiles, epoch times, what its processes say."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+
+from bench import narrow_rows
+from bench.__main__ import FIGURES, OF_BEFORE
+from bench.bodies import JSON, KINDS, RANDOM, body
+from bench.checkout import checked_out
+from bench.counter_file import CounterFile
+from bench.epoch_times import BETWEEN, EpochTime, cadence_s, epoch_times, steps_s
+from bench.event_log import summarize
+from bench.figure import MET, MISSED, NOT_JUDGED, REACHED, Figure, percentile
+from bench.figures import before_drain, body_sizes
+from bench.figures.drain import Drained
+from bench.job_process import toml
+from bench.narrow_data import write_narrow_rows
+from bench.readable import readable_at
+from bench.report import JSON_NAME, MARKDOWN_NAME, Report, write
+from bench.sampler import Sampler
+from bench.usage import own_processor_s, own_resident_bytes
+from pipelines.settings import load, parse
+from storage import schemas
+from storage.lake.epochs import Plan, Range, committed_row, planned_row
+from storage.lake.lake import Lake
+from storage.rows import instant
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.mark.parametrize(
+    ("better", "value", "verdict"),
+    [("less", 1.1, REACHED), ("less", 1.11, MET), ("less", 1.3, MET), ("less", 1.31, MISSED),
+     ("more", 0.9, MISSED), ("less", None, MISSED)],
+)  # fmt: skip
+def test_a_verdict_compares_with_must_and_aim(better: str, value: float, verdict: str) -> None:
+    must, aim = (1.3, 1.1) if better == "less" else (1.0, 2.0)
+    assert Figure("f", value, "s", "how", better, must, aim).verdict == verdict  # type: ignore[arg-type]
+
+
+def test_a_figure_of_which_nothing_is_asked_is_not_judged() -> None:
+    assert Figure("f", 1.0, "s", "how").verdict == NOT_JUDGED
+    assert Figure("f", None, "s", "how").verdict == NOT_JUDGED
+
+
+@pytest.mark.parametrize(("per_cent", "found"), [(0, 1), (50, 2), (51, 3), (99, 4), (100, 4)])
+def test_a_percentile_is_the_smallest_sample_that_so_many_do_not_exceed(
+    per_cent: float, found: float
+) -> None:
+    assert percentile([4.0, 1.0, 3.0, 2.0], per_cent) == found
+
+
+def test_no_samples_have_no_percentile() -> None:
+    with pytest.raises(ValueError, match="nothing was measured"):
+        percentile([], 50)
+
+
+def test_every_figure_has_its_module_and_is_in_the_guide() -> None:
+    modules = {path.stem for path in (ROOT / "bench" / "figures").glob("*.py")}
+    assert modules == set(FIGURES)
+    guide = (ROOT / "docs" / "PERFORMANCE.md").read_text("utf-8")
+    assert [name for name in FIGURES if f"| `{name}` |" not in guide] == []
+
+
+def test_figures_that_compare_with_an_earlier_commit_are_known() -> None:
+    assert set(OF_BEFORE) <= set(FIGURES)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("size", [11, 74, 75, 76, 256, 2_048, 65_536])
+def test_a_body_has_the_size_that_was_asked_for(kind: str, size: int) -> None:
+    rng = random.Random(1)
+    one, other = body(kind, size, rng), body(kind, size, rng)
+    assert len(one) == len(other) == size
+    if kind == JSON:
+        assert isinstance(json.loads(one), dict)
+    if size >= 75:  # a shorter JSON body has no room for a value
+        assert one != other
+
+
+@pytest.mark.parametrize(("kind", "size"), [("xml", 256), (JSON, 10)])
+def test_a_body_that_cannot_be_made_is_refused(kind: str, size: int) -> None:
+    with pytest.raises(ValueError, match="bod"):
+        body(kind, size, random.Random(1))
+
+
+@pytest.mark.parametrize("size", [256, 2_048, 65_536])
+@pytest.mark.parametrize(
+    ("kind", "compression", "least", "most"),
+    [(JSON, "snappy", 0.4, 0.7), (JSON, "zstd", 0.2, 0.5), (RANDOM, "zstd", 0.99, 1.2)],
+)
+def test_about_half_of_a_json_body_compresses_away(
+    tmp_path: Path, kind: str, compression: str, least: float, most: float, size: int
+) -> None:
+    rng = random.Random(1)
+    bodies = [body(kind, size, rng) for _ in range(2_000_000 // size)]
+    pq.write_table(pa.table({"body": bodies}), tmp_path / "f.parquet", compression=compression)
+    assert least < (tmp_path / "f.parquet").stat().st_size / sum(map(len, bodies)) < most
+
+
+@pytest.mark.parametrize(("transactions", "each"), [(400, 1), (4_000, 20)])
+def test_narrow_rows_are_decided_as_the_job_decides(
+    tmp_path: Path, transactions: int, each: int
+) -> None:
+    path, meter = tmp_path / "rows", narrow_rows.Meter()
+    rows = write_narrow_rows(path, transactions, each)
+    operations = rows - transactions
+    assert transactions * 0.98 / each <= operations <= transactions / each
+
+    decision = narrow_rows.run_epoch(path, tmp_path / "lake", transactions, meter)
+
+    lake = Lake(str(tmp_path / "lake"))
+    assert lake.read("op").num_rows == operations
+    outcomes = lake.read("outcomes", ["outcome"])["outcome"]
+    assert len(outcomes) == transactions * 0.99
+    committed = pc.sum(pc.equal(outcomes, "COMMITTED")).as_py()
+    assert 0 < len(outcomes) - committed < 0.1 * transactions
+    assert decision.placements.num_rows == committed
+    assert decision.conflicts.num_rows == 0
+    assert lake.read("pending").num_rows == transactions - len(outcomes)
+    assert [step.name for step in meter.steps] == [
+        "hand over", "plan", "look up", "decide", "pack placements", "record",
+        "changes of the state", "commit",
+    ]  # fmt: skip
+    assert all(step.resident_bytes > 0 and step.seconds > 0 for step in meter.steps)
+
+
+def a_drain(halves: int, seconds: float, processor_s: float) -> Drained:
+    """Return a drain of one epoch; a tenth of the processor time is the driver's Python."""
+    epoch = EpochTime(1, 100.0, 100.1, 100.0 + seconds, halves, halves, {"gather": 10}, {})
+    return Drained([epoch], processor_s, processor_s / 10, 10**9)
+
+
+def test_larger_bodies_are_compared_round_by_round() -> None:
+    seconds = {("256 B", JSON): (1, 2), ("2 KiB", JSON): (2, 2), ("64 KiB", JSON): (1, 1),
+               ("1 MiB", JSON): (1, 1), ("256 B", RANDOM): (1, 1), ("2 KiB", RANDOM): (4, 2),
+    }  # fmt: skip
+    counts = {"256 B": 1_000, "2 KiB": 1_000, "64 KiB": 31, "1 MiB": 2}
+    figures = body_sizes.figures_of(
+        {kind: [a_drain(counts[kind[0]], s, 1.0) for s in spans] for kind, spans in seconds.items()}
+    )
+    assert [(f.name, f.samples, f.must, f.aim) for f in figures] == [
+        ("drain, 2 KiB, json", [0.5, 1.0], 0.45, 0.65),
+        ("drain, 2 KiB, random", [0.25, 0.5], 0.45, 0.65),
+        ("drain, 64 KiB", [1.984, 1.984], 1.0, 2.0),
+        ("drain, 1 MiB", [1.953, 1.953], 1.0, 2.0),
+    ]
+    assert figures[1].value == 0.375
+    assert figures[0].details["256 B json"]["drivers_python_us_a_transaction"] == 100.0
+
+
+def test_two_commits_are_compared_round_by_round() -> None:
+    before = [a_drain(1_000, 2.0, 1.0), a_drain(1_000, 3.0, 1.0)]
+    after = [a_drain(1_000, 1.0, 0.5), a_drain(1_000, 1.0, 0.7)]
+    drains = {"before": before, "after": after}
+    figures = before_drain.figures_of({"256 B": drains, "2 KiB": drains}, "abc")
+    assert [(f.name, f.better, f.samples, f.must, f.aim) for f in figures] == [
+        ("drain, 256 B, after / before", "more", [2.0, 3.0], 1.0, 1.5),
+        ("processor, 256 B, after / before", "less", [0.5, 0.7], 1.1, 0.9),
+        ("drain, 2 KiB, after / before", "more", [2.0, 3.0], None, None),
+        ("processor, 2 KiB, after / before", "less", [0.5, 0.7], 1.0, 0.6),
+    ]
+
+
+def test_a_process_is_measured_without_its_children() -> None:
+    subprocess.run([sys.executable, "-c", "sum(range(20_000_000))"], check=True)
+    while time.process_time() < 0.3:
+        sum(range(1_000))
+    # The system counts in hundredths of a second; its count of one process has all threads.
+    assert own_processor_s(os.getpid()) == pytest.approx(time.process_time(), abs=0.1)
+    assert own_processor_s(os.getpid()) > 0.25
+    assert own_resident_bytes() > 10_000_000
+
+
+@pytest.mark.skipif(
+    shutil.which("git") is None or not (ROOT / ".git").exists(), reason="there is no git here"
+)
+def test_an_earlier_commit_is_written_into_a_folder(tmp_path: Path) -> None:
+    found = checked_out("HEAD", tmp_path / "before")
+    assert (found.folder / "pipelines" / "__init__.py").is_file()
+    assert not (tmp_path / "before.tar").exists()
+
+
+def test_settings_are_written_as_the_job_reads_them(tmp_path: Path) -> None:
+    sections: dict[str, dict[str, Any]] = {
+        "lake": {"path": str(tmp_path / 'a "lake"')},
+        "kafka": {"bootstrap_servers": "127.0.0.1:1"},
+        "topics": {"auto_create_topics": False},
+        "spark": {"spark.eventLog.enabled": "true"},
+    }
+    conf = tmp_path / "job.toml"
+    conf.write_text(toml(sections), "utf-8")
+    assert load(conf) == parse(sections, "here")
+
+
+def test_a_counter_file_gives_what_was_written_last(tmp_path: Path) -> None:
+    writer, reader = CounterFile(tmp_path / "c", 2), CounterFile(tmp_path / "c", 2)
+    assert reader.read() == (0, 0)
+    writer.write(123, 45_678_901)
+    writer.write(124, 9)
+    assert reader.read() == (124, 9)
+
+
+def plan(epoch: int) -> Plan:
+    """Return a plan that lands five records."""
+    landed = Range("half", 0, 5 * epoch, 5 * epoch + 5, 100)
+    return Plan(epoch, 1_000 * epoch, {}, {}, (landed,), "c", {}, {}, {}, "bench", 1)
+
+
+def test_epoch_times_come_from_the_rows_of_an_epoch(tmp_path: Path) -> None:
+    lake = Lake(str(tmp_path))
+    lake.create(instant(0))
+    for epoch in (1, 2):
+        began = instant(10_000 * epoch)
+        steps = {"gather": 150, "wait": 50, "decide": 300}
+        planned = planned_row(plan(epoch), began + dt.timedelta(milliseconds=200))
+        lake.append("epochs", planned)
+        ended, halves = began + dt.timedelta(milliseconds=500 * epoch), {"landed_half": 4}
+        lake.append("epochs", committed_row(plan(epoch), ended, {}, halves, steps, {}))
+    lake.append("epochs", planned_row(plan(3), instant(90_000)))  # not committed: left out
+
+    times = epoch_times(lake)
+
+    assert [(t.epoch, t.records, t.halves) for t in times] == [(1, 5, 4), (2, 5, 4)]
+    assert [t.began_at for t in times] == [10.0, 20.0]
+    assert [t.seconds for t in times] == [0.5, 1.0]
+    assert cadence_s(times) == [10.5]
+    assert steps_s(times) == {"gather": 0.3, "wait": 0.1, "decide": 0.6, BETWEEN: 9.5}
+
+
+def test_a_message_is_readable_when_its_commit_is_there(tmp_path: Path) -> None:
+    lake = Lake(str(tmp_path))
+    lake.create_table("topics/1")
+    for epoch in (4, 5):
+        row = {"queue_id": 0, "queue_offset": epoch, "epoch": epoch}
+        lake.append("topics/1", pa.Table.from_pylist([row], schema=schemas.TOPIC), epoch)
+    logs = sorted((tmp_path / "topics" / "1" / "_delta_log").glob("*.json"))
+    before = readable_at(tmp_path / "topics" / "1")
+    lake.handle("topics/1").optimize.compact()  # rewrites files, and changes nothing
+    assert readable_at(tmp_path / "topics" / "1") == before
+    assert before == {4: logs[-2].stat().st_mtime, 5: logs[-1].stat().st_mtime}
+
+
+def test_sparks_jobs_are_added_up_by_what_they_were_for(tmp_path: Path) -> None:
+    task = {
+        "Executor Run Time": 70, "Executor CPU Time": 50_000_000, "JVM GC Time": 5,
+        "Input Metrics": {"Records Read": 9},
+    }  # fmt: skip
+    events = [
+        {"Event": "SparkListenerJobStart", "Job ID": 0, "Submission Time": 100,
+         "Stage Infos": [{"Stage ID": 0, "Stage Name": "toArrow at gather.py"}]},
+        {"Event": "SparkListenerTaskEnd", "Stage ID": 0, "Task Metrics": task},
+        {"Event": "SparkListenerJobEnd", "Job ID": 0, "Completion Time": 180},
+    ]  # fmt: skip
+    log = tmp_path / "app"
+    log.write_text("\n".join(map(json.dumps, events)), "utf-8")
+    *_, line = summarize([log]).splitlines()
+    assert line.split() == ["1", "80", "1", "70", "50", "5", "9", "toArrow", "at", "gather.py"]
+
+
+def spin(seconds: float) -> None:
+    """Keep a processor busy."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        sum(range(1_000))
+
+
+def test_the_sampler_sees_what_is_busy(tmp_path: Path) -> None:
+    with Sampler(tmp_path):
+        spin(0.3)
+    assert "test_bench.py:spin:" in (tmp_path / "top.txt").read_text("utf-8")
+    stacks = (tmp_path / "stacks.txt").read_text("utf-8").splitlines()
+    assert all(line.rpartition(" ")[2].isdigit() for line in stacks)
+
+
+def test_a_report_names_what_was_not_measured_and_its_json_can_stand_elsewhere(
+    tmp_path: Path,
+) -> None:
+    machine = {"cores": 2, "processor": "p", "memory_gib": 1, "system": "s", "load_before": 0}
+    report = Report("tiny", "today", "abc", machine, {}, {}, {}, {}, [], {"drain": "no broker"})
+    write(report, tmp_path / "docs", tmp_path / "build")
+    text = (tmp_path / "docs" / MARKDOWN_NAME).read_text("utf-8")
+    assert "| drain | - | | | | not measured: no broker |" in text
+    assert [path.name for path in (tmp_path / "build").iterdir()] == [JSON_NAME]

@@ -1,0 +1,1 @@
+"""How frames are matched and compared: columns, no rule."""

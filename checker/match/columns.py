@@ -1,0 +1,73 @@
+"""Rows of frames matched by their places, and values chosen, column by column.
+
+A look-up here is one pass in C over a column. A join in SQL carries all columns of both sides
+along, and is planned anew each time: for 100,000 transactions that is most of the processor time of
+a decision (DECISIONS.md 15).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+Mask = Any  # numpy array of bool; numpy's generic types make signatures long
+Numbers = Any  # numpy array of int64
+
+
+def truth(values: pa.Array | pa.ChunkedArray) -> Mask:
+    """Returns a boolean column as a numpy array, null as false."""
+    if isinstance(values, pa.ChunkedArray):
+        return pc.fill_null(values, False).to_numpy()
+    return pc.fill_null(values, False).to_numpy(zero_copy_only=False)
+
+
+def longs(values: pa.ChunkedArray, null: int = -1) -> Numbers:
+    """Returns a column of integers as a numpy array, with the number `null` for nulls."""
+    return pc.fill_null(values, null).to_numpy().astype(np.int64, copy=False)
+
+
+def find(wanted: Numbers, among: Numbers) -> Numbers:
+    """Returns for each wanted number the index at which it stands first among the others, or -1."""
+    found = pc.index_in(pa.array(wanted), value_set=pa.array(among))
+    return pc.fill_null(found, -1).to_numpy(zero_copy_only=False).astype(np.int64)
+
+
+def where(rows: pa.Table, is_wanted: Mask) -> pa.Table:
+    """Returns the wanted rows; if all are wanted, the frame itself, without a copy."""
+    return rows if is_wanted.all() else rows.filter(pa.array(is_wanted))
+
+
+def take(rows: pa.Table, at: Numbers) -> pa.Table:
+    """Returns the rows at these indices; a row of nulls for -1."""
+    return rows.combine_chunks().take(pa.array(at, mask=at < 0))
+
+
+def frame(schema: pa.Schema, rows: pa.Table, **values: Any) -> pa.Table:
+    """Returns a frame of a schema: columns of `rows`, and `values` for the columns that they name.
+
+    A value that is not a column stands in every row.
+    """
+    columns = []
+    for field in schema:
+        value = values[field.name] if field.name in values else rows[field.name]
+        is_column = isinstance(value, (pa.Array, pa.ChunkedArray))
+        columns.append(
+            value if is_column else pa.repeat(pa.scalar(value, field.type), rows.num_rows)
+        )
+    return pa.table(columns, schema=schema)
+
+
+def choose(cases: Sequence[tuple[Mask, str | None]], otherwise: str | None = None) -> pa.Array:
+    """Returns for each row the text of the first case that holds."""
+    texts = pa.array([*(text for _, text in cases), otherwise], pa.string())
+    codes = np.select([mask for mask, _ in cases], list(range(len(cases))), len(cases))
+    return texts.take(pa.array(codes))
+
+
+def same(left: pa.ChunkedArray, right: pa.ChunkedArray) -> Mask:
+    """Returns for each row whether two columns are equal; a null equals everything."""
+    return truth(pc.fill_null(pc.equal(left, right), True))

@@ -1,0 +1,61 @@
+"""SQL steps over Arrow frames."""
+
+from __future__ import annotations
+
+import builtins
+import threading
+from types import FunctionType
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+
+_local = threading.local()
+# Up to so many rows optimizing and a second thread take longer than they save; our SQL is already
+# in the right join order (DECISIONS.md 12).
+_FEW_ROWS = 250_000
+
+
+def _connection(has_few_rows: bool) -> duckdb.DuckDBPyConnection:
+    """Returns this thread's own in-memory engine; it keeps no data between steps."""
+    name = "small" if has_few_rows else "large"
+    if not hasattr(_local, name):
+        connection = duckdb.connect(
+            ":memory:",
+            config={
+                "threads": 1 if has_few_rows else 2,
+                # A step reads the frames that are handed in, no files and no network.
+                "autoinstall_known_extensions": False,
+                "autoload_known_extensions": False,
+            },
+        )
+        connection.execute("SET disabled_filesystems = 'LocalFileSystem'")
+        # Results are fetched whole. With a full buffer threads wait for the fetch, and some did
+        # not wake up again (duckdb#22215).
+        connection.execute("SET streaming_buffer_size = '4GB'")
+        if has_few_rows:
+            connection.execute("PRAGMA disable_optimizer")
+        setattr(_local, name, connection)
+    found: duckdb.DuckDBPyConnection = getattr(_local, name)
+    return found
+
+
+def run(text: str, parameters: dict[str, Any] | None = None, /, **frames: pa.Table) -> pa.Table:
+    """Returns the rows that a SQL text selects from the named frames.
+
+    Input: frames by the names that the text uses; `$name` parameters.
+    Output: rows in the order that the text asks for; in any order without ORDER BY.
+    Errors: duckdb.Error for a text or a frame that does not fit, with the text in it.
+    """
+    connection = _connection(sum(frame.num_rows for frame in frames.values()) <= _FEW_ROWS)
+    # DuckDB takes a name it does not know for a variable of its caller. To register each frame as
+    # a view costs as much as to plan the statement.
+    names = {"connection_": connection, "text_": text, "parameters_": parameters or None}
+    variables = {"__builtins__": builtins, **frames, **names}
+    found: pa.Table = FunctionType(_execute.__code__, variables)()
+    return found
+
+
+def _execute() -> pa.Table:
+    """Runs as `run`'s own function, with its frames as global names."""
+    return connection_.execute(text_, parameters_).fetch_arrow_table()  # type: ignore[name-defined]  # noqa: F821

@@ -1,0 +1,1 @@
+"""The rules of PROTOCOL.md, a file a rule: functions from frames to frames."""

@@ -1,0 +1,183 @@
+"""What an operator's commands do: re-arm, resume, cancel, make a topic.
+
+Commands take effect in offset order, before the operations of the epoch that lands them. A command
+that fits nothing changes nothing, and its result says so.
+
+Source: PROTOCOL.md "Operator commands"; `txlake.protocol` reads the targets.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from checker.frames import COMMAND_RESULTS, DELAYED, UNDELIVERABLE, Inputs, Parameters, State
+from checker.match.sql import run
+from txlake.protocol import (
+    CANCEL,
+    MAINTAIN,
+    PING,
+    SYSTEM_REAL_TOPICS,
+    RecordTarget,
+    TopicTarget,
+    UndeliverableTarget,
+    command_target,
+    is_own_topic,
+)
+
+QUEUE_COUNT_MAX = 10_000
+
+
+@dataclass(frozen=True)
+class Commanded:
+    """The state after the commands of an epoch, and what they ask for.
+
+    `cancelled` and `resumed` carry `admin_offset`. `repeated`: from a command that resumes a
+    message again to the command that resumed it first, by `admin_offset`. `topics`: the queue
+    counts of topics to make.
+    """
+
+    state: State
+    cancelled: pa.Table
+    resumed: pa.Table
+    repeated: dict[int, int]
+    topics: dict[str, int]
+    grown: pa.Table
+    results: pa.Table
+
+
+def apply_commands(
+    inputs: Inputs, state: State, epoch_at: int, parameters: Parameters
+) -> Commanded:
+    """Returns what the epoch's commands do to the state before it, in offset order.
+
+    Input: COMMANDS and the messages that they name (UNDELIVERABLE); State.
+    Replay: the same input gives the same result.
+    """
+    commands = _Commands(inputs.undeliverable, state, epoch_at, parameters)
+    results = [
+        {"admin_offset": row["admin_offset"], "result": row["error"] or commands.apply(row)}
+        for row in sorted(inputs.commands.to_pylist(), key=lambda row: row["admin_offset"])
+    ]
+    topics = commands.state.topics
+    is_grown = pc.not_equal(topics["queue_count"], state.topics["queue_count"])
+    return Commanded(
+        state=commands.state,
+        cancelled=pa.concat_tables(commands.cancelled),
+        resumed=pa.concat_tables(commands.resumed),
+        repeated=commands.repeated,
+        topics=commands.topics,
+        grown=topics.filter(is_grown),
+        results=pa.Table.from_pylist(results, schema=COMMAND_RESULTS),
+    )
+
+
+def _with_offset(rows: pa.Table, admin_offset: int) -> pa.Table:
+    offsets = pa.array([admin_offset] * rows.num_rows, pa.int64())
+    return rows.append_column("admin_offset", offsets)
+
+
+class _Commands:
+    """The state as the commands so far leave it, and what they ask for."""
+
+    def __init__(
+        self, undeliverable: pa.Table, state: State, epoch_at: int, parameters: Parameters
+    ) -> None:
+        self.state = state
+        self.cancelled = [_with_offset(DELAYED.empty_table(), 0)]
+        self.resumed = [_with_offset(UNDELIVERABLE.empty_table(), 0)]
+        self.repeated: dict[int, int] = {}
+        self.topics: dict[str, int] = {}
+        self._resumed_by: dict[int, int] = {}
+        self._undeliverable, self._epoch_at, self._parameters = undeliverable, epoch_at, parameters
+
+    def apply(self, row: dict[str, Any]) -> str:
+        """Applies a readable command and returns its result."""
+        target = command_target(row["command"], row["target"])
+        if row["command"] in (MAINTAIN, PING):
+            return "accepted"
+        if target is None:
+            return "bad_target"
+        if isinstance(target, TopicTarget):
+            return self._create_topic(target)
+        if isinstance(target, UndeliverableTarget):
+            return self._resume(target, row["admin_offset"])
+        if row["command"] == CANCEL:
+            return self._cancel(target, row["admin_offset"])
+        return self._rearm(target)
+
+    def _cancel(self, target: RecordTarget, admin_offset: int) -> str:
+        is_named = (
+            (pc.field("source") == target.kind)
+            & (pc.field("queue_id") == target.queue_id)
+            & (pc.field("queue_offset") == target.queue_offset)
+        )
+        rows = self.state.delayed.filter(is_named)
+        if rows.num_rows:
+            self.state = replace(self.state, delayed=self.state.delayed.filter(~is_named))
+        self.cancelled.append(_with_offset(rows, admin_offset))
+        return "cancelled" if rows.num_rows else "not_delayed"
+
+    def _resume(self, target: UndeliverableTarget, admin_offset: int) -> str:
+        is_named = pc.field("undeliverable_offset") == target.queue_offset
+        rows = self._undeliverable.filter(is_named)
+        first = self._resumed_by.setdefault(target.queue_offset, admin_offset)
+        if first == admin_offset:
+            self.resumed.append(_with_offset(rows, admin_offset))
+        else:
+            self.repeated[admin_offset] = first
+        return "resumed" if rows.num_rows else "not_undeliverable"
+
+    def _create_topic(self, target: TopicTarget) -> str:
+        topic, count, parameters = target.topic, target.queue_count, self._parameters
+        is_own = is_own_topic(topic, parameters.own_topics, parameters.check_topic_prefix)
+        if is_own or topic in (*SYSTEM_REAL_TOPICS, ".", ".."):
+            return "bad_target"
+        if not 1 <= count <= QUEUE_COUNT_MAX:
+            return "bad_target"
+        topics = self.state.topics
+        names, counts = topics["topic"].to_pylist(), topics["queue_count"].to_pylist()
+        if topic not in names:
+            self.topics[topic] = max(count, self.topics.get(topic, 0))
+            return "created"
+        at = names.index(topic)
+        if count <= counts[at]:
+            return "unchanged"
+        counts[at] = count
+        place = topics.schema.get_field_index("queue_count")
+        grown = topics.set_column(place, "queue_count", pa.array(counts, pa.int32()))
+        self.state = replace(self.state, topics=grown)
+        return "grown"
+
+    def _rearm(self, target: RecordTarget) -> str:
+        halves = self.state.halves
+        named = halves.filter(
+            (pc.field("queue_id") == target.queue_id)
+            & (pc.field("queue_offset") == target.queue_offset)
+            & pc.field("discard_cause").is_valid()
+        )
+        if named.num_rows == 0:
+            return "not_discarded"
+        values = {
+            "queue_id": target.queue_id,
+            "unit": named["unit_offset"][0].as_py(),
+            "epoch_at": self._epoch_at,
+        }
+        rearmed = run(_REARMED, values, halves=halves).cast(halves.schema)
+        self.state = replace(self.state, halves=rearmed)
+        return "rearmed"
+
+
+# All halves; those of one unit are pending again as if they were stored at `epoch_at`.
+_REARMED = """
+SELECT * EXCLUDE (named) REPLACE (
+  CASE WHEN named THEN arm + 1 ELSE arm END::INTEGER AS arm,
+  CASE WHEN named THEN $epoch_at ELSE stored_at END::BIGINT AS stored_at,
+  CASE WHEN named THEN 0 ELSE check_times END::INTEGER AS check_times,
+  CASE WHEN NOT named THEN checked_at END AS checked_at,
+  CASE WHEN NOT named THEN discard_cause END AS discard_cause)
+FROM (SELECT *, queue_id = $queue_id AND unit_offset = $unit AS named FROM halves)
+"""

@@ -1,0 +1,59 @@
+"""When a delayed message is due.
+
+Source: RocketMQ's ScheduleMessageService (18 levels); PROTOCOL.md "Delay".
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from checker.frames import DELAYED, Parameters
+from checker.match.columns import Mask, truth
+from checker.match.sql import run
+
+# The due time; null: the message is due at once. A level above the last counts as the last, a time
+# beyond the maximum as the maximum. `counted_from`: `stored_at` of a schedule record, `epoch_at`
+# for a committed half.
+DELIVER_AT_SQL = """
+  CASE
+    WHEN delay_level > 0 THEN counted_from + ($levels)[least(delay_level, len($levels))]
+    WHEN least(deliver_at, counted_from + $deliver_at_max_ms) > $epoch_at
+      AND deliver_at IS NOT NULL THEN least(deliver_at, counted_from + $deliver_at_max_ms)
+  END
+"""
+
+
+def is_due(deliver_at: pa.ChunkedArray, epoch_at: int) -> Mask:
+    """Returns for each message whether it is delivered now. A null `deliver_at` is due."""
+    return ~truth(pc.greater(deliver_at, epoch_at))
+
+
+def delay_parameters(epoch_at: int, parameters: Parameters) -> dict[str, object]:
+    """Returns the values that DELIVER_AT_SQL takes."""
+    return {
+        "epoch_at": epoch_at,
+        "levels": list(parameters.delay_levels_ms),
+        "deliver_at_max_ms": parameters.deliver_at_max_ms,
+    }
+
+
+def admit_schedules(schedules: pa.Table, epoch_at: int, parameters: Parameters) -> pa.Table:
+    """Returns the readable schedule records of this epoch, each with its due time.
+
+    Input: NEW_SCHEDULES.
+    Output: DELAYED; without a delay the due time is `stored_at`, at most `epoch_at`.
+    """
+    if schedules.num_rows == 0:
+        return DELAYED.empty_table()
+    return run(
+        f"""
+        SELECT 'schedule' AS source, queue_id, queue_offset,
+          coalesce({DELIVER_AT_SQL}, least(counted_from, $epoch_at))::BIGINT AS deliver_at,
+          real_topic, real_queue_id
+        FROM (SELECT *, stored_at AS counted_from FROM schedules WHERE error IS NULL)
+        ORDER BY queue_id, queue_offset
+        """,
+        delay_parameters(epoch_at, parameters),
+        schedules=schedules,
+    ).cast(DELAYED)

@@ -1,0 +1,262 @@
+"""What is delivered where: the real topic, its queue and its queue offset.
+
+Order within an epoch: due delayed messages by (deliver_at, source, queue, offset), then committed
+halves by (op queue, op offset, position, TRAN_SEQ), then resumed messages by their offset in
+TRANS_UNDELIVERABLE_TOPIC. Discards have their own topic, in the order of their places. Queue
+offsets are contiguous from 0.
+
+Source: CommitLog's queue offsets (one counter a queue); PROTOCOL.md "Delivery".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from checker.frames import (
+    DELAYED,
+    DELIVERIES,
+    NEXT_OFFSETS,
+    PLACEMENTS,
+    TOPICS,
+    Parameters,
+    State,
+)
+from checker.match.columns import Numbers, choose, frame, longs, truth, where
+from checker.match.sql import run
+from storage.schemas import places
+from txlake.protocol import CHECK_MAX_TOPIC, SYSTEM_REAL_TOPICS, UNDELIVERABLE_TOPIC
+
+_WANTED_ROWS = pa.schema([field for field in PLACEMENTS if field.name != "real_queue_offset"])
+_ORDERED_ROWS = pa.schema(
+    [("phase", pa.int32()),
+     *(DELAYED.field(name) for name in ("source", "queue_id", "queue_offset", "real_topic",
+                                        "real_queue_id")),
+     ("admin_offset", pa.int64())]
+)  # fmt: skip
+
+
+# Rows for delivered and undeliverable messages, but for those delivered straight from a commit.
+_DELIVERIES = """
+SELECT o.source, o.queue_id, o.queue_offset,
+  CASE WHEN o.reason IS NULL THEN 'DELIVERED' ELSE 'UNDELIVERABLE' END AS action,
+  o.real_topic, p.real_queue_id, p.real_queue_offset, o.admin_offset, o.rank
+FROM told o JOIN placements p
+  ON o.source = p.source AND o.queue_id = p.queue_id AND o.queue_offset = p.queue_offset
+  AND p.reason IS NOT DISTINCT FROM o.reason
+ORDER BY rank
+"""
+
+
+def in_order(due_delayed: pa.Table, committed: pa.Table, resumed: pa.Table) -> pa.Table:
+    """Returns all messages to deliver, in the order of the epoch.
+
+    Output: phase, source, queue_id, queue_offset, real_topic, real_queue_id, admin_offset, rank.
+    """
+    is_schedule = ~truth(pc.equal(due_delayed["source"], "half"))
+    parts = [
+        _phase(1, due_delayed, longs(due_delayed["deliver_at"]), is_schedule, places(due_delayed)),
+        _phase(2, committed, places(committed, "op_queue_offset"), longs(committed["position"]),
+               longs(committed["tran_seq"], null=0)),
+        _phase(3, resumed, longs(resumed["undeliverable_offset"])),
+    ]  # fmt: skip
+    ordered = pa.concat_tables(parts)
+    return ordered.append_column("rank", pa.array(np.arange(1, ordered.num_rows + 1)))
+
+
+def _phase(phase: int, rows: pa.Table, *keys: Numbers) -> pa.Table:
+    """Returns the messages of a phase, sorted by these keys. The source of phase 2 is `half`."""
+    order = np.lexsort(keys[::-1])
+    if (np.diff(order) != 1).any():
+        rows = rows.take(pa.array(order))
+    values: dict[str, Any] = {"phase": phase}
+    if phase == 2:
+        values["source"] = "half"
+    if phase != 3:
+        values["admin_offset"] = None
+    return frame(_ORDERED_ROWS, rows, **values)
+
+
+@dataclass(frozen=True)
+class Delivered:
+    """The messages that an epoch delivers, and those that it cannot deliver.
+
+    `placements`: PLACEMENTS; `new_topics`: TOPICS. `deliveries` (DELIVERIES): messages delivered or
+    found undeliverable, but for those delivered straight from a commit. `stuck`: the `admin_offset`
+    of commands that resume a message which is still undeliverable.
+    """
+
+    placements: pa.Table = field(default_factory=PLACEMENTS.empty_table)
+    new_topics: pa.Table = field(default_factory=TOPICS.empty_table)
+    deliveries: pa.Table = field(default_factory=DELIVERIES.empty_table)
+    stuck: Sequence[int] = ()
+
+
+def deliver(
+    ordered: pa.Table,
+    discarded: pa.Table,
+    state: State,
+    asked_for: dict[str, int],
+    parameters: Parameters,
+) -> Delivered:
+    """Returns where messages go: those to deliver now and the copies of first discards.
+
+    Input: the frame of `in_order`; discarded halves with their `cause`; `asked_for`: queue counts
+    of the topics that an operator makes in this epoch.
+    """
+    if not (ordered.num_rows or discarded.num_rows or asked_for):
+        return Delivered()
+    known = dict(
+        zip(state.topics["topic"].to_pylist(), state.topics["queue_count"].to_pylist(), strict=True)
+    )
+    made = _users_topics(ordered, known, asked_for, parameters)
+    routed = route(ordered, known | made, parameters)
+    is_stuck = truth(routed["reason"].is_valid())
+    if discarded.num_rows and CHECK_MAX_TOPIC not in known:
+        made[CHECK_MAX_TOPIC] = 1
+    if is_stuck.any() and UNDELIVERABLE_TOPIC not in known:
+        made[UNDELIVERABLE_TOPIC] = 1
+    placements = place(routed, discarded, state.next_offsets)
+    phase = longs(routed["phase"])
+    told = where(routed, (phase != 2) | is_stuck)
+    return Delivered(
+        placements,
+        _numbered(state.topics, made),
+        _deliveries(told, placements),
+        where(routed.select(["admin_offset"]), (phase == 3) & is_stuck)["admin_offset"].to_pylist(),
+    )
+
+
+def _deliveries(told: pa.Table, placements: pa.Table) -> pa.Table:
+    if told.num_rows == 0:
+        return DELIVERIES.empty_table()
+    return run(_DELIVERIES, told=told, placements=placements).drop_columns("rank").cast(DELIVERIES)
+
+
+def _users_topics(
+    ordered: pa.Table, known: Mapping[str, int], asked_for: dict[str, int], parameters: Parameters
+) -> dict[str, int]:
+    """Returns the topics that users make, by name, with their queue counts.
+
+    `topics_max` counts these; TRANS_CHECK_MAX_TIME_TOPIC and TRANS_UNDELIVERABLE_TOPIC are made
+    whenever they are needed.
+    """
+    if not parameters.auto_create_topics:
+        return dict(asked_for)
+    there = {*known, *asked_for}
+    room = parameters.topics_max - len(there - set(SYSTEM_REAL_TOPICS))
+    fits = longs(ordered["real_queue_id"]) < parameters.default_queue_count
+    wanted = pc.unique(ordered["real_topic"].filter(pa.array(fits))).to_pylist()
+    names = sorted(set(wanted) - there)[: max(0, room)]
+    return asked_for | dict.fromkeys(names, parameters.default_queue_count)
+
+
+def _numbered(topics: pa.Table, queue_counts: dict[str, int]) -> pa.Table:
+    """Returns the topics to make; their ids follow the order of names. Output: TOPICS."""
+    first = 1 + max(topics["table_id"].to_pylist(), default=0)
+    return pa.Table.from_pylist(
+        [
+            {"topic": name, "table_id": first + place, "queue_count": queue_counts[name]}
+            for place, name in enumerate(sorted(queue_counts))
+        ],
+        schema=TOPICS,
+    )
+
+
+def route(ordered: pa.Table, queue_counts: Mapping[str, int], parameters: Parameters) -> pa.Table:
+    """Returns each message with its queue, and the `reason` why its topic cannot take it, or null.
+
+    Input: `queue_counts`: of all topics that exist.
+    """
+    names = ordered["real_topic"].combine_chunks().dictionary_encode()
+    default = parameters.default_queue_count
+    queues = [queue_counts.get(name, default) for name in names.dictionary.to_pylist()]
+    exists = [name in queue_counts for name in names.dictionary.to_pylist()]
+    topic = names.indices.to_numpy()
+    queue_count = np.array(queues, np.int64)[topic]
+    is_known = np.array(exists, bool)[topic]
+    asked = longs(ordered["real_queue_id"])
+    is_beyond = (np.maximum(asked, 0) >= queue_count) & (is_known | parameters.auto_create_topics)
+    reason = choose([(is_beyond, "queue_out_of_range"), (~is_known, "topic_not_allowed")])
+    target = np.where(asked >= 0, asked, longs(ordered["queue_offset"]) % queue_count)
+    return ordered.append_column("reason", reason).append_column(
+        "target_queue_id", pa.array(target.astype(np.int32))
+    )
+
+
+def place(routed: pa.Table, discarded: pa.Table, next_offsets: pa.Table) -> pa.Table:
+    """Returns every message with its queue offset.
+
+    Output: PLACEMENTS, by topic, queue and offset. A resumed message that is still undeliverable
+    stays where it is and has no row.
+    """
+    is_fine = truth(routed["reason"].is_null())
+    is_placed = is_fine | (longs(routed["phase"]) < 3)
+    routed, is_fine = where(routed, is_placed), is_fine[is_placed]
+    fine = pa.array(is_fine)
+    discarded = discarded.take(pa.array(np.argsort(places(discarded))))
+    wanted = pa.concat_tables(
+        [
+            _wanted(routed, pc.if_else(fine, routed["real_topic"], UNDELIVERABLE_TOPIC),
+                    pc.if_else(fine, routed["target_queue_id"], 0), routed["source"],
+                    routed["reason"]),
+            _wanted(discarded, CHECK_MAX_TOPIC, 0, "half", discarded["cause"]),
+        ]
+    )  # fmt: skip
+    return _numbered_in_queues(wanted, next_offsets)
+
+
+def _wanted(rows: pa.Table, topic: Any, queue_id: Any, source: Any, reason: Any) -> pa.Table:
+    """Returns messages with their real queue, still without queue offsets."""
+    return frame(
+        _WANTED_ROWS,
+        rows,
+        topic=topic,
+        real_queue_id=queue_id,
+        source=source,
+        asked_queue_id=rows["real_queue_id"],
+        reason=reason,
+    )
+
+
+def _numbered_in_queues(wanted: pa.Table, next_offsets: pa.Table) -> pa.Table:
+    """Returns the messages with their queue offsets, counted on in each real queue in row order."""
+    names = wanted["topic"].combine_chunks().dictionary_encode()
+    by_name = names.dictionary.to_pylist()
+    in_name_order = np.argsort(np.argsort(by_name)) if by_name else np.array([], np.int64)
+    topic = names.indices.to_numpy()
+    queue = (in_name_order[topic] << 32) | longs(wanted["real_queue_id"])
+    order = np.argsort(queue, kind="stable")
+    wanted, queue = wanted.take(pa.array(order)), queue[order]
+    starts = np.flatnonzero(np.diff(queue, prepend=-1))
+    counts = np.diff(starts, append=len(queue))
+    reached = {
+        (row["topic"], row["queue_id"]): row["next_offset"] for row in next_offsets.to_pylist()
+    }
+    heads = wanted.select(["topic", "real_queue_id"]).take(pa.array(starts)).to_pylist()
+    first = [reached.get((row["topic"], row["real_queue_id"]), 0) for row in heads]
+    offsets = np.arange(len(queue)) + np.repeat(np.array(first, np.int64) - starts, counts)
+    place = PLACEMENTS.get_field_index("real_queue_offset")
+    return wanted.add_column(place, PLACEMENTS.field(place), pa.array(offsets)).cast(PLACEMENTS)
+
+
+def advance_offsets(next_offsets: pa.Table, placements: pa.Table) -> pa.Table:
+    """Returns the next offset of each real queue after the placements. Output: NEXT_OFFSETS."""
+    if placements.num_rows == 0:
+        return next_offsets
+    return run(
+        """
+        SELECT topic, queue_id, max(next_offset) AS next_offset FROM (
+          SELECT * FROM next_offsets
+          UNION ALL
+          SELECT topic, real_queue_id, real_queue_offset + 1 FROM placements)
+        GROUP BY topic, queue_id ORDER BY topic, queue_id
+        """,
+        next_offsets=next_offsets,
+        placements=placements,
+    ).cast(NEXT_OFFSETS)

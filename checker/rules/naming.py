@@ -1,0 +1,194 @@
+"""Which half each operation names, and whether it can end it: tests 1 to 5 of an operation.
+
+An operation names one half or several; each naming is a row.
+
+Source: PROTOCOL.md "Which operation ends a half"; RocketMQ's
+EndTransactionProcessor.checkPrepareMessage.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from checker.frames import NAMINGS, UNREADABLE
+from checker.match.columns import (
+    Mask,
+    Numbers,
+    choose,
+    find,
+    frame,
+    longs,
+    same,
+    take,
+    truth,
+    where,
+)
+from checker.match.sql import run
+from checker.rules.sets import is_member
+from storage.schemas import places
+
+VALID: Final = "valid"
+WAITS: Final = "waits"
+ABSORBED: Final = "absorbed"  # its operation was decided for this unit before: no row
+
+# The halves that have their set's status: duplicates, and members of sets that ended before.
+_OF_SETS = """
+SELECT m.queue_id, m.queue_offset, m.producer_group, m.transaction_id, m.unit_offset,
+  coalesce(u.status, 'PENDING') AS status, u.op_queue_offset AS winner_offset, u.discard_cause
+FROM members m JOIN units u ON m.queue_id = u.queue_id AND m.unit_offset = u.unit_offset
+WHERE m.is_duplicate OR u.status IS NOT NULL
+"""
+
+_NAMED_COLUMNS = ["unit_offset", "status", "winner_offset", "discard_cause"]  # of a half
+VERDICT_ROWS: Final = pa.schema(
+    [*NAMINGS, ("unit_offset", pa.int64()), ("status", pa.string()),
+     ("winner_offset", pa.int64()), ("discard_cause", pa.string()), ("verdict", pa.string())]
+)  # fmt: skip
+_KNOWN_ROWS = pa.schema(
+    [NAMINGS.field("queue_id"), ("queue_offset", pa.int64()),
+     *(NAMINGS.field(name) for name in ("producer_group", "transaction_id")),
+     *(VERDICT_ROWS.field(name) for name in _NAMED_COLUMNS)]
+)  # fmt: skip
+
+
+def namings(operations: pa.Table, landed_at: int) -> pa.Table:
+    """Returns one row for each half that each readable operation names.
+
+    Input: OPERATIONS; `landed_at`: `epoch_at` of the epoch that lands them.
+    Output: NAMINGS.
+    """
+    operations = where(operations, truth(pc.is_null(operations["error"])))
+    halves, ids = operations["half_offsets"], operations["transaction_ids"]
+    operation, position = _positions(halves)
+    named = operations.select(["queue_id", "op_queue_offset", "stored_at", "producer_group",
+                               "decision", "cause"])  # fmt: skip
+    if len(operation) != operations.num_rows or position.any():
+        named = named.take(pa.array(operation))
+    return frame(
+        NAMINGS,
+        named,
+        position=pa.array(position.astype(np.int32)),
+        half_queue_offset=pc.list_flatten(halves),
+        transaction_id=_at_positions(ids, operation, position),
+        landed_at=landed_at,
+        refused_units=None,
+    )
+
+
+def _positions(lists: pa.ChunkedArray) -> tuple[Numbers, Numbers]:
+    """Returns for each element of a column of lists its row, and its position in the row's list."""
+    counts = longs(pc.list_value_length(lists), null=0)
+    starts = np.cumsum(counts) - counts
+    row = np.repeat(np.arange(len(counts)), counts)
+    return row, np.arange(len(row)) - starts[row]
+
+
+def _at_positions(lists: pa.ChunkedArray, row: Numbers, position: Numbers) -> pa.ChunkedArray:
+    """Returns the element at a position of a row's list; null where the list is shorter."""
+    counts = longs(pc.list_value_length(lists), null=0)
+    starts, elements = np.cumsum(counts) - counts, pc.list_flatten(lists)
+    at = np.where(position < counts[row], starts[row] + position, -1)
+    if len(at) == len(elements) and (np.diff(at, prepend=-1) == 1).all():
+        return elements
+    return elements.take(pa.array(at, mask=at < 0))
+
+
+def verdicts(
+    namings: pa.Table,
+    halves: pa.Table,
+    new_halves: pa.Table,
+    ended: pa.Table,
+    members: pa.Table,
+    units: pa.Table,
+    queues: pa.Table,
+    orphan_ttl_ms: int,
+) -> pa.Table:
+    """Returns the verdict of tests 2 to 5 on every naming.
+
+    Output: NAMINGS, the unit it names, its status, and `verdict`: `valid`, `waits` (its half has
+    not landed yet), `absorbed` (its operation was refused for this set before) or the reason of a
+    conflict.
+    """
+    if namings.num_rows == 0:
+        return VERDICT_ROWS.empty_table()
+    known = _known(halves, new_halves, ended, members, units)
+    at = find(places(namings, "half_queue_offset"), places(known))
+    found = take(known.select(_NAMED_COLUMNS), at)
+    is_ahead, is_orphan = _still_to_come(namings, queues, orphan_ttl_ms)
+    is_missing = at < 0
+    verdict = choose(
+        [
+            (is_missing & is_orphan, "orphan_expired"),
+            (is_missing & is_ahead, WAITS),
+            (is_missing, "unknown_half"),
+            (truth(pc.equal(found["status"], UNREADABLE)), "unreadable_half"),
+            (~_agree("producer_group", namings, known, at), "wrong_producer_group"),
+            (~_agree("transaction_id", namings, known, at), "wrong_transaction_id"),
+            (_is_refused(namings["refused_units"], found["unit_offset"]), ABSORBED),
+        ],
+        VALID,
+    )
+    return pa.table([*namings.columns, *found.columns, verdict], schema=VERDICT_ROWS)
+
+
+def has_orphan(waiting: pa.Table, queues: pa.Table, orphan_ttl_ms: int) -> bool:
+    """Returns whether any naming has waited for its half too long. Input: NAMINGS, QUEUES."""
+    return bool(_still_to_come(waiting, queues, orphan_ttl_ms)[1].any())
+
+
+def _still_to_come(namings: pa.Table, queues: pa.Table, orphan_ttl_ms: int) -> tuple[Mask, Mask]:
+    """Returns for each naming whether its half can still land, and whether it has waited too long.
+
+    Source: PROTOCOL.md "Which operation ends a half", test 2.
+    """
+    queue = take(queues, find(longs(namings["queue_id"]), longs(queues["queue_id"])))
+    is_ahead = longs(namings["half_queue_offset"]) >= longs(queue["half_end"], null=0)
+    waits_ms = pc.subtract(queue["halves_known_at"], namings["landed_at"])
+    return is_ahead, is_ahead & truth(pc.greater(waits_ms, orphan_ttl_ms))
+
+
+def _agree(name: str, namings: pa.Table, known: pa.Table, at: Numbers) -> Mask:
+    """Returns for each naming whether its half, at that row of `known`, has the same value."""
+    return same(namings[name], take(known.select([name]), at)[name])
+
+
+def _is_refused(refused_units: pa.ChunkedArray, unit_offset: pa.ChunkedArray) -> Mask:
+    """Returns for each naming whether its operation is a conflict for this unit already."""
+    refused = np.zeros(len(refused_units), bool)
+    if refused_units.null_count < len(refused_units):
+        pairs = zip(refused_units.to_pylist(), unit_offset.to_pylist(), strict=True)
+        refused[:] = [unit in (units or ()) for units, unit in pairs]
+    return refused
+
+
+def _known(
+    halves: pa.Table, new_halves: pa.Table, ended: pa.Table, members: pa.Table, units: pa.Table
+) -> pa.Table:
+    """Returns the half at each place that can be named; no two stand at one place."""
+    unreadable = where(new_halves, truth(new_halves["error"].is_valid()))
+    alone = ~is_member(ended)
+    ended = where(ended, alone | truth(pc.equal(ended["status"], UNREADABLE)))
+    parts = [
+        frame(_KNOWN_ROWS, halves, status="PENDING", winner_offset=None),
+        _standing(unreadable, UNREADABLE, None),
+        _standing(ended, ended["status"], ended["op_queue_offset"]),
+    ]
+    if members.num_rows:
+        parts.append(run(_OF_SETS, members=members, units=units).cast(_KNOWN_ROWS))
+    return pa.concat_tables(part for part in parts if part.num_rows or part is parts[0])
+
+
+def _standing(rows: pa.Table, status: Any, winner_offset: Any) -> pa.Table:
+    """Returns halves outside the state, each as its own unit. Output: _KNOWN_ROWS."""
+    return frame(
+        _KNOWN_ROWS,
+        rows,
+        unit_offset=rows["queue_offset"],
+        status=status,
+        winner_offset=winner_offset,
+        discard_cause=None,
+    )

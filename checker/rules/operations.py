@@ -1,0 +1,145 @@
+"""What an epoch's operations do: which halves they end, what waits, what is a conflict.
+
+An operation that is not valid for a half leaves the half as it is, and is a conflict with the first
+reason that applies.
+
+Source: PROTOCOL.md "Which operation ends a half"; RocketMQ's TransactionalMessageServiceImpl
+(fillOpRemoveMap), without its order effects (PROTOCOL.md lists the differences).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from checker.frames import CONFLICTS, NAMINGS, Inputs, Instants, Parameters
+from checker.match.columns import truth, where
+from checker.match.sql import run
+from checker.rules.naming import namings, verdicts
+from checker.rules.winner import WINS, judge
+
+_ANSWER_ROWS = pa.schema(
+    [("queue_id", pa.int32()), ("unit_offset", pa.int64()), ("answered_at", pa.int64())]
+)
+
+
+@dataclass(frozen=True)
+class Matched:
+    """What an epoch's operations do.
+
+    `wins`: the units that end, with the operation of each; `conflicts` (CONFLICTS); `waiting`: the
+    namings that go on waiting (NAMINGS); `answers`: as the function of that name returns them.
+    """
+
+    wins: pa.Table
+    conflicts: pa.Table
+    waiting: pa.Table
+    answers: pa.Table
+
+
+def match(
+    waiting: pa.Table,
+    inputs: Inputs,
+    halves: pa.Table,
+    members: pa.Table,
+    units: pa.Table,
+    instants: Instants,
+    parameters: Parameters,
+) -> Matched:
+    """Returns what the waiting operations, and those of the epoch, do to the halves.
+
+    Input: NAMINGS, HALVES (new ones included), the frames of `set_members` and `set_units`.
+    """
+    named = pa.concat_tables([waiting, namings(inputs.operations, instants.epoch_at)])
+    found = verdicts(
+        named, halves, inputs.halves, inputs.ended, members, units, instants.queues,
+        parameters.orphan_operation_ttl_ms,
+    )  # fmt: skip
+    del named  # with millions of records it takes some hundred megabytes
+    pa.default_memory_pool().release_unused()
+    judged = judge(found, units, parameters.late_end_policy == "apply")
+    return Matched(
+        wins=where(judged, truth(pc.equal(judged["verdict"], WINS))),
+        conflicts=conflicts(inputs.operations, found, judged).cast(CONFLICTS),
+        waiting=still_waiting(found, judged).cast(NAMINGS),
+        answers=answers(found),
+    )
+
+
+def answers(verdicts: pa.Table) -> pa.Table:
+    """Returns the producer's last answer (UNKNOWN) for each unit that can still be ended.
+
+    Output: queue_id, unit_offset, answered_at (when the broker stored it).
+    """
+    if "UNKNOWN" not in pc.unique(verdicts["decision"]).to_pylist():
+        return _ANSWER_ROWS.empty_table()
+    return run(
+        """
+        SELECT queue_id, unit_offset, max(stored_at) AS answered_at
+        FROM verdicts
+        WHERE verdict = 'valid' AND decision = 'UNKNOWN' AND status = 'PENDING'
+        GROUP BY queue_id, unit_offset
+        """,
+        verdicts=verdicts,
+    )
+
+
+def conflicts(operations: pa.Table, verdicts: pa.Table, judged: pa.Table) -> pa.Table:
+    """Returns each naming, or unreadable operation, without effect, with its reason.
+
+    Output: CONFLICTS.
+    """
+    if operations.num_rows == 0 and verdicts.num_rows == 0:
+        return CONFLICTS.empty_table()
+    return run(
+        """
+        SELECT queue_id, op_queue_offset, NULL::BIGINT AS half_queue_offset,
+          'unreadable_operation' AS reason
+        FROM operations WHERE error IS NOT NULL
+        UNION ALL
+        SELECT queue_id, op_queue_offset, half_queue_offset, verdict
+        FROM verdicts WHERE verdict NOT IN ('valid', 'waits', 'absorbed')
+        UNION ALL
+        SELECT queue_id, op_queue_offset, half_queue_offset, verdict
+        FROM judged WHERE verdict NOT IN ('wins', 'waits')
+        ORDER BY queue_id, op_queue_offset, half_queue_offset, reason
+        """,
+        operations=operations,
+        verdicts=verdicts,
+        judged=judged,
+    )
+
+
+def still_waiting(verdicts: pa.Table, judged: pa.Table) -> pa.Table:
+    """Returns the namings that wait for their half or for their set.
+
+    While an operation waits for a set, all its namings of that set wait. An operation that was
+    refused for a discarded set (`end_after_discard`) stays refused at its positions that still
+    wait: `refused_units` records it.
+    Output: NAMINGS.
+    """
+    if verdicts.num_rows == 0:
+        return NAMINGS.empty_table()
+    return run(
+        """
+        SELECT v.queue_id, v.op_queue_offset, v.position, v.half_queue_offset, v.decision,
+          v.producer_group, v.transaction_id, v.cause, v.stored_at, v.landed_at,
+          CASE WHEN r.units IS NULL THEN v.refused_units
+            ELSE list_sort(list_distinct(list_concat(coalesce(v.refused_units, []), r.units)))
+          END AS refused_units
+        FROM verdicts v
+        LEFT JOIN (SELECT DISTINCT queue_id, op_queue_offset, unit_offset FROM judged
+                   WHERE verdict = 'waits') j
+          ON v.queue_id = j.queue_id AND v.op_queue_offset = j.op_queue_offset
+          AND v.unit_offset = j.unit_offset AND v.verdict = 'valid'
+        LEFT JOIN (SELECT queue_id, op_queue_offset, list(unit_offset) AS units FROM judged
+                   WHERE verdict = 'end_after_discard' GROUP BY queue_id, op_queue_offset) r
+          ON v.queue_id = r.queue_id AND v.op_queue_offset = r.op_queue_offset
+        WHERE v.verdict = 'waits' OR j.queue_id IS NOT NULL
+        ORDER BY v.queue_id, v.op_queue_offset, v.position
+        """,
+        verdicts=verdicts,
+        judged=judged,
+    )

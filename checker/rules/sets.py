@@ -1,0 +1,144 @@
+"""Which halves belong to one transaction.
+
+A set is the halves that share half queue, producer group, transaction id and a TRAN_SIZE above 1.
+Its unit is named by its first landed half; a half alone is its own unit. Of one TRAN_SEQ the
+smallest offset counts; later halves are duplicates.
+
+Source: PROTOCOL.md "Sets". A transaction of RocketMQ has one message.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import pyarrow as pa
+
+from checker.frames import ENDED, HALVES
+from checker.match.columns import Mask, frame, longs, truth, where
+from checker.match.sql import run
+
+# The columns in which the halves of a set are equal.
+SET_KEY: Final = "queue_id, producer_group, transaction_id, tran_size"
+
+_MEMBERS = f"""
+WITH members AS (
+  SELECT queue_id, queue_offset, producer_group, transaction_id, tran_size, tran_seq,
+         'PENDING' AS status, NULL::VARCHAR AS cause, NULL::BIGINT AS op_queue_offset,
+         arm, discard_cause, false AS is_new
+  FROM halves
+  UNION ALL
+  SELECT queue_id, queue_offset, producer_group, transaction_id, tran_size, tran_seq,
+         'PENDING', NULL, NULL, NULL, NULL, true
+  FROM new_halves WHERE error IS NULL
+  UNION ALL
+  SELECT queue_id, queue_offset, producer_group, transaction_id, tran_size, tran_seq,
+         status, cause, op_queue_offset, arm, NULL, false
+  FROM ended WHERE status <> 'UNREADABLE'
+)
+SELECT *,
+  min(queue_offset) OVER members_of AS unit_offset,
+  row_number() OVER (PARTITION BY {SET_KEY}, tran_seq ORDER BY queue_offset) > 1 AS is_duplicate
+FROM members
+WINDOW members_of AS (PARTITION BY {SET_KEY})
+"""
+
+_UNITS = """
+SELECT queue_id, unit_offset,
+  count(*) FILTER (NOT is_duplicate) = max(tran_size) AS is_complete,
+  -- The outcome the whole set has already; NULL while it can still be ended.
+  max(status) FILTER (NOT is_duplicate AND status <> 'PENDING') AS status,
+  max(cause) FILTER (NOT is_duplicate AND status <> 'PENDING') AS cause,
+  max(op_queue_offset) FILTER (NOT is_duplicate AND status <> 'PENDING') AS op_queue_offset,
+  max(arm) AS arm,
+  max(discard_cause) AS discard_cause,
+  any_value(producer_group) AS producer_group,
+  any_value(transaction_id) AS transaction_id
+FROM members GROUP BY queue_id, unit_offset
+"""
+
+
+_MEMBER_ROWS = pa.schema(
+    [*ENDED, HALVES.field("discard_cause"), ("is_new", pa.bool_()), ("unit_offset", pa.int64()),
+     ("is_duplicate", pa.bool_())]
+)  # fmt: skip
+_UNIT_ROWS = pa.schema(
+    [("queue_id", pa.int32()), ("unit_offset", pa.int64()), ("is_complete", pa.bool_()),
+     ("status", pa.string()), ("cause", pa.string()), ("op_queue_offset", pa.int64()),
+     ("arm", pa.int32()), ("discard_cause", pa.string()), ("producer_group", pa.string()),
+     ("transaction_id", pa.string())]
+)  # fmt: skip
+
+
+def is_member(halves: pa.Table) -> Mask:
+    """Returns for each half whether it belongs to a set. Input: `tran_size`."""
+    return longs(halves["tran_size"], null=1) > 1
+
+
+def of_sets(halves: pa.Table) -> pa.Table:
+    """Returns the halves that belong to sets."""
+    return where(halves, is_member(halves))
+
+
+def set_members(halves: pa.Table, new_halves: pa.Table, ended: pa.Table) -> pa.Table:
+    """Returns the halves of all sets that this epoch can touch, with their units.
+
+    Input: HALVES, NEW_HALVES, ENDED; of a set that ended before, `ended` holds all members.
+    Output: one row a half: the ENDED columns, discard_cause, is_new, unit_offset, is_duplicate.
+    """
+    halves, new_halves, ended = map(of_sets, (halves, new_halves, ended))
+    if not (halves.num_rows or new_halves.num_rows or ended.num_rows):
+        return _MEMBER_ROWS.empty_table()
+    return run(_MEMBERS, halves=halves, new_halves=new_halves, ended=ended)
+
+
+def set_units(members: pa.Table) -> pa.Table:
+    """Returns one row a set: whether it is complete, and how it ended, if it did.
+
+    Input: the frame of `set_members`.
+    Output: queue_id, unit_offset, is_complete, status, cause, op_queue_offset, arm, discard_cause,
+    producer_group, transaction_id.
+    """
+    if members.num_rows == 0:
+        return _UNIT_ROWS.empty_table()
+    return run(_UNITS, members=members)
+
+
+def admit(halves: pa.Table, new_halves: pa.Table, members: pa.Table, units: pa.Table) -> pa.Table:
+    """Returns the halves that can still be ended, with the readable new ones.
+
+    A new member takes over the arm and the discard of its set. Duplicates and members of ended sets
+    are left out.
+    Input: HALVES, NEW_HALVES and the frames of this module.
+    Output: HALVES.
+    """
+    if new_halves.num_rows == 0:
+        return halves
+    if members.num_rows == 0:
+        return pa.concat_tables([halves, _alone(new_halves)])
+    admitted = run(
+        """
+        SELECT n.queue_id, n.queue_offset, n.producer_group, n.transaction_id, n.tran_size,
+          n.tran_seq, coalesce(m.unit_offset, n.queue_offset) AS unit_offset,
+          coalesce(u.arm, 0)::INTEGER AS arm, n.stored_at, n.real_topic, n.real_queue_id,
+          n.delay_level, n.deliver_at, n.immunity_ms, 0::INTEGER AS check_times,
+          NULL::BIGINT AS checked_at, NULL::BIGINT AS last_answer_at, u.discard_cause,
+          0::INTEGER AS discards
+        FROM new_halves n
+        LEFT JOIN members m ON n.queue_id = m.queue_id AND n.queue_offset = m.queue_offset
+        LEFT JOIN units u ON n.queue_id = u.queue_id AND m.unit_offset = u.unit_offset
+        WHERE n.error IS NULL AND NOT coalesce(m.is_duplicate, false) AND u.status IS NULL
+        ORDER BY n.queue_id, n.queue_offset
+        """,
+        new_halves=new_halves,
+        members=members,
+        units=units,
+    )
+    return pa.concat_tables([halves, admitted.cast(halves.schema)])
+
+
+def _alone(new_halves: pa.Table) -> pa.Table:
+    """Returns the readable new halves, if none of them is in a set. Output: HALVES."""
+    rows = where(new_halves, truth(new_halves["error"].is_null()))
+    absent = dict.fromkeys(set(HALVES.names) - set(rows.column_names))
+    absent |= {"unit_offset": rows["queue_offset"], "arm": 0, "check_times": 0, "discards": 0}
+    return frame(HALVES, rows, **absent)

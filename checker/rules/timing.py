@@ -1,0 +1,198 @@
+"""What time does to a half: when a check is due, when it is discarded, and what comes next.
+
+All rules here read `known_at` of the half's queue, never `epoch_at`: a job that lags neither asks
+about nor discards a half that was ended long ago in Kafka. While `known_at` is not known nothing
+happens.
+
+Source: TransactionalMessageServiceImpl.check (needDiscard, needSkip, isNeedCheck); PROTOCOL.md
+"What happens to a half at an epoch", lines 3 to 7.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from checker.frames import DUE, HALVES, Change, Decision, Parameters
+from checker.match.columns import Mask, Numbers, choose, find, longs, truth, where
+from checker.match.sql import run
+from checker.match.touched import is_named, join, split
+from checker.rules.sets import of_sets
+from storage.schemas import places
+
+EXPIRED: Final = "expired"
+CHECK_MAX: Final = "check_max"
+CHECK: Final = "due"
+# Before all instants; differences with it still fit into 64 bits.
+_UNKNOWN = -(1 << 62)
+
+# Producer groups share the rate: the first check of each group, then the second of each, and so on.
+_DUE = """
+WITH ranked AS (
+  SELECT *, row_number() OVER (PARTITION BY producer_group
+                               ORDER BY stored_at, queue_id, queue_offset) AS rank_in_group
+  FROM rules WHERE rule = 'due'
+),
+taken AS (
+  SELECT * FROM ranked ORDER BY rank_in_group, stored_at, queue_id, queue_offset
+  LIMIT $check_rate_max
+)
+SELECT t.queue_id, t.queue_offset, t.arm, t.check_times + 1 AS check_times, t.producer_group,
+  t.transaction_id, t.real_topic,
+  coalesce(s.half_offsets, [t.queue_offset]) AS half_offsets
+FROM taken t
+LEFT JOIN (
+  SELECT queue_id, unit_offset, list(queue_offset ORDER BY queue_offset) AS half_offsets
+  FROM members GROUP BY queue_id, unit_offset
+) s ON t.queue_id = s.queue_id AND t.unit_offset = s.unit_offset
+ORDER BY t.rank_in_group, t.stored_at, t.queue_id, t.queue_offset
+"""
+
+_RULE_COLUMNS = ["queue_id", "queue_offset", "unit_offset", "arm", "producer_group",
+                 "transaction_id", "real_topic", "stored_at", "check_times"]  # fmt: skip
+
+
+def _from_when(halves: pa.Table, parameters: Parameters) -> tuple[Numbers, Numbers]:
+    """Returns the first `known_at` at which each half has expired, and at which its turn comes.
+
+    Its turn is to be checked or, after `check_max` checks, to be discarded. Immunity is over when
+    `known_at` - `stored_at` exceeds it; a further check is due when `known_at` - `checked_at` has
+    reached the interval.
+    """
+    stored_at = longs(halves["stored_at"])
+    was_asked = truth(halves["checked_at"].is_valid())
+    first_at = stored_at + longs(halves["immunity_ms"], null=parameters.transaction_timeout_ms) + 1
+    again_at = longs(halves["checked_at"]) + parameters.check_interval_ms
+    turn_at = np.where(was_asked, again_at, first_at)
+    return stored_at + parameters.half_retention_ms + 1, turn_at
+
+
+def _rules(halves: pa.Table, known_at: Numbers, parameters: Parameters) -> pa.Array:
+    """Returns the rule that holds for each half at this `known_at` of its queue, or null.
+
+    Source: PROTOCOL.md "What happens to a half at an epoch": line 3 before 4 before 5 and 6.
+    """
+    expired_at, turn_at = _from_when(halves, parameters)
+    is_asked_up = longs(halves["check_times"]) >= parameters.check_max
+    cases = [
+        (known_at >= expired_at, EXPIRED),
+        (known_at < turn_at, None),
+        (is_asked_up, CHECK_MAX),
+    ]
+    return choose(cases, CHECK)
+
+
+def apply_time(
+    halves: pa.Table, wins: pa.Table, queues: pa.Table, parameters: Parameters
+) -> pa.Table:
+    """Returns each unit that time acts upon, with its rule: `expired`, `check_max` or `due`.
+
+    Input: HALVES (new ones included), the units that an operation ends now, QUEUES.
+    Output: columns of the unit's first half and `rule`.
+    """
+    rule, is_acted_upon = _acted_upon(halves, queues, parameters)
+    is_acted_upon &= find(places(halves, "unit_offset"), places(wins, "unit_offset")) < 0
+    found = where(halves.select(_RULE_COLUMNS), is_acted_upon)
+    return found.append_column("rule", rule.filter(pa.array(is_acted_upon)))
+
+
+def acts_upon(halves: pa.Table, queues: pa.Table, parameters: Parameters) -> Mask:
+    """Returns for each half whether time acts upon it, as the first half of its unit."""
+    return _acted_upon(halves, queues, parameters)[1]
+
+
+def _acted_upon(
+    halves: pa.Table, queues: pa.Table, parameters: Parameters
+) -> tuple[pa.Array, Mask]:
+    rule = _rules(halves, _known_at(halves, queues), parameters)
+    is_first = longs(halves["queue_offset"]) == longs(halves["unit_offset"])
+    is_waiting = truth(halves["discard_cause"].is_null())
+    return rule, truth(rule.is_valid()) & is_first & is_waiting
+
+
+def _known_at(halves: pa.Table, queues: pa.Table) -> Numbers:
+    """Returns `known_at` of each half's queue; an instant before all others while it is unknown."""
+    at = find(longs(halves["queue_id"]), longs(queues["queue_id"]))
+    return np.append(longs(queues["known_at"], null=_UNKNOWN), _UNKNOWN)[at]
+
+
+@dataclass(frozen=True)
+class NextStep:
+    """The rule that will hold first: `line` of PROTOCOL.md's table, and its `rule`.
+
+    `reached_at`: the first `known_at`, in ms, at which it holds.
+    """
+
+    line: int
+    rule: str
+    reached_at: int
+
+
+def next_step(
+    stored_at: int,
+    immunity_ms: int | None,
+    check_times: int,
+    checked_at: int | None,
+    parameters: Parameters,
+) -> NextStep:
+    """Returns what happens next to a pending half if no operation ends it.
+
+    Input: columns of its unit's first half.
+    Units: ms.
+    """
+    first = {"stored_at": stored_at, "immunity_ms": immunity_ms, "check_times": check_times,
+             "checked_at": checked_at}  # fmt: skip
+    half = pa.Table.from_pylist([first], schema=pa.schema([HALVES.field(name) for name in first]))
+    reached_at = np.minimum(*_from_when(half, parameters))
+    (rule,) = _rules(half, reached_at, parameters).to_pylist()
+    line = {EXPIRED: 3, CHECK_MAX: 4, CHECK: 5 if checked_at is None else 6}[rule]
+    return NextStep(line, rule, int(reached_at[0]))
+
+
+def due_checks(rules: pa.Table, halves: pa.Table, check_rate_max: int) -> pa.Table:
+    """Returns the checks to send now, oldest first; producer groups share the rate.
+
+    Output: DUE. Due checks beyond the rate are left out and stay due.
+    """
+    if rules.num_rows == 0:
+        return DUE.empty_table()
+    return run(_DUE, {"check_rate_max": check_rate_max}, rules=rules, members=of_sets(halves))
+
+
+def record_attempts(decision: Decision, attempts: pa.Table, sent_at: int) -> Decision:
+    """Returns the decision with attempts to ask in its state and its changes.
+
+    `checked_at` becomes the instant of the attempt. `check_times` grows only if Kafka acknowledged
+    it.
+
+    Input: attempts: queue_id, queue_offset, acknowledged. A check that could not be handed to Kafka
+    is no attempt and is left out.
+    """
+    if attempts.num_rows == 0:
+        return decision
+    state, changes = decision.state, dict(decision.changes)
+    asked, left = split(state.halves, is_named(state.halves, attempts))
+    counted = _counted(asked, attempts, sent_at)
+    put, gone = changes["halves"].put, changes["halves"].left
+    others = where(put, ~is_named(put, attempts))
+    changes["halves"] = Change(pa.concat_tables([others, counted]), gone)
+    return replace(decision, state=replace(state, halves=join(left, counted)), changes=changes)
+
+
+def _counted(halves: pa.Table, attempts: pa.Table, sent_at: int) -> pa.Table:
+    """Returns the halves that were asked about, with the attempt counted. Output: HALVES."""
+    return run(
+        """
+        SELECT h.* REPLACE (
+          (h.check_times + CASE WHEN a.acknowledged THEN 1 ELSE 0 END)::INTEGER AS check_times,
+          $sent_at::BIGINT AS checked_at)
+        FROM halves h
+        JOIN attempts a ON h.queue_id = a.queue_id AND h.queue_offset = a.queue_offset
+        """,
+        {"sent_at": sent_at},
+        halves=halves,
+        attempts=attempts,
+    ).cast(halves.schema)

@@ -1,0 +1,140 @@
+"""Which of the valid operations ends a half: test 6, and what becomes of all others.
+
+Of the valid COMMITs and ROLLBACKs that name a unit the one with the smallest op offset wins, for
+ever. An operation that comes too late is a conflict; one whose set is incomplete waits.
+
+Source: PROTOCOL.md "Which operation ends a half", test 6; RocketMQ's
+TransactionalMessageServiceImpl (fillOpRemoveMap), without its order effects.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from checker.frames import COMMITTED
+from checker.match.columns import Mask, choose, find, frame, longs, same, truth, where
+from checker.match.sql import run
+from checker.rules.naming import VALID, VERDICT_ROWS, WAITS
+from storage.schemas import places
+
+WINS: Final = "wins"
+
+# One candidate for each operation and unit, at its first position. A half that is named again
+# stays, to become a duplicate_end. The operation that ended a set before is left out.
+_CANDIDATES = """
+SELECT v.*, coalesce(u.is_complete, true) AS is_complete, u.transaction_id AS set_transaction_id,
+  u.producer_group AS set_producer_group
+FROM (
+  SELECT *,
+    row_number() OVER (PARTITION BY queue_id, op_queue_offset, unit_offset
+                       ORDER BY position) AS naming_of_unit,
+    row_number() OVER (PARTITION BY queue_id, op_queue_offset, half_queue_offset
+                       ORDER BY position) AS naming_of_half
+  FROM ends
+) v
+LEFT JOIN units u ON v.queue_id = u.queue_id AND v.unit_offset = u.unit_offset
+WHERE (v.naming_of_unit = 1 OR v.naming_of_half > 1)
+  AND (v.winner_offset IS NULL OR v.winner_offset <> v.op_queue_offset OR v.naming_of_half > 1)
+"""
+
+_RANKED = """
+WITH ranked AS (
+  SELECT *, row_number() OVER (PARTITION BY queue_id, unit_offset
+                               ORDER BY op_queue_offset, position) AS rank
+  FROM candidates
+),
+first AS (
+  SELECT queue_id, unit_offset, decision AS first_decision,
+    is_complete
+    OR decision = 'ROLLBACK' AND NOT EXISTS (
+      -- An operation of smaller offset that names a half still to come could end this set.
+      FROM verdicts w
+      WHERE w.verdict = 'waits' AND w.decision <> 'UNKNOWN' AND w.queue_id = ranked.queue_id
+        AND w.op_queue_offset < ranked.op_queue_offset
+        AND w.producer_group = ranked.set_producer_group
+        AND (w.transaction_id IS NULL OR w.transaction_id = ranked.set_transaction_id)
+        AND NOT list_contains(coalesce(w.refused_units, []), ranked.unit_offset)
+    ) AS takes_effect
+  FROM ranked WHERE rank = 1
+)
+SELECT r.*, f.first_decision, f.takes_effect
+FROM ranked r JOIN first f ON r.queue_id = f.queue_id AND r.unit_offset = f.unit_offset
+"""
+
+_RANKED_ROWS = pa.schema(
+    [*VERDICT_ROWS, ("rank", pa.int64()), ("first_decision", pa.string()),
+     ("takes_effect", pa.bool_())]
+)  # fmt: skip
+_JUDGED_ROWS = pa.schema(
+    [VERDICT_ROWS.field(name) for name in ("queue_id", "op_queue_offset", "position",
+                                           "half_queue_offset", "unit_offset", "decision",
+                                           "cause", "verdict")]
+)  # fmt: skip
+
+
+def judge(verdicts: pa.Table, units: pa.Table, applies_late_ends: bool) -> pa.Table:
+    """Returns the verdict of test 6 on valid COMMITs and ROLLBACKs.
+
+    Input: the frames of `verdicts` and `set_units`.
+    Output: queue_id, op_queue_offset, position, half_queue_offset, unit_offset, decision, cause and
+    `verdict`: `wins`, `waits`, or the reason of a conflict.
+    """
+    is_end = truth(pc.equal(verdicts["verdict"], VALID))
+    is_end &= ~truth(pc.equal(verdicts["decision"], "UNKNOWN"))
+    ends = where(verdicts, is_end)
+    is_contested = _contested(ends, units)
+    judged = _judged(_alone(where(ends, ~is_contested)), applies_late_ends)
+    if not is_contested.any():
+        return judged
+    candidates = run(_CANDIDATES, ends=where(ends, is_contested), units=units)
+    ranked = run(_RANKED, candidates=candidates, verdicts=verdicts)
+    return pa.concat_tables(
+        [judged, _judged(ranked.select(_RANKED_ROWS.names).cast(_RANKED_ROWS), applies_late_ends)]
+    )
+
+
+def _contested(ends: pa.Table, units: pa.Table) -> Mask:
+    """Returns for each naming whether it must be ranked: its unit is a set, or has others."""
+    named = places(ends, "unit_offset")
+    unit, place, counts = np.unique(named, return_inverse=True, return_counts=True)
+    is_set = find(unit, places(units, "unit_offset")) >= 0
+    return ((counts > 1) | is_set)[place]
+
+
+def _alone(ends: pa.Table) -> pa.Table:
+    """Returns the only naming of each unit as its first candidate.
+
+    The operation that ended its half before is left out.
+    Output: _RANKED_ROWS.
+    """
+    is_again = truth(pc.equal(ends["winner_offset"], ends["op_queue_offset"]))
+    ends = where(ends, ~is_again)
+    return frame(_RANKED_ROWS, ends, rank=1, first_decision=ends["decision"], takes_effect=True)
+
+
+def _judged(candidates: pa.Table, applies_late_ends: bool) -> pa.Table:
+    """Returns the verdict on each candidate. Input: _RANKED_ROWS."""
+    is_pending = truth(pc.equal(candidates["status"], "PENDING"))
+    is_discarded = truth(candidates["discard_cause"].is_valid())
+    is_commit = truth(pc.equal(candidates["decision"], "COMMIT"))
+    agrees = truth(pc.equal(candidates["status"], COMMITTED)) == is_commit
+    verdict = choose(
+        [
+            (~is_pending & agrees, "duplicate_end"),
+            (~is_pending, "conflicting_end"),
+            (is_discarded & (not applies_late_ends), "end_after_discard"),
+            (~truth(candidates["takes_effect"]), WAITS),
+            (longs(candidates["rank"]) == 1, WINS),
+            (same(candidates["decision"], candidates["first_decision"]), "duplicate_end"),
+        ],
+        "conflicting_end",
+    )
+    is_late = is_pending & is_discarded & applies_late_ends
+    cause = candidates["cause"]
+    if is_late.any():
+        cause = pc.if_else(pa.array(is_late), "late_end", cause)
+    return frame(_JUDGED_ROWS, candidates, verdict=verdict, cause=cause)

@@ -1,0 +1,1 @@
+"""The command line, `txlake`: one file a noun. It reads arguments, calls another room, prints."""

@@ -1,0 +1,97 @@
+"""`txlake backfill`: a lake filled from the past."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+
+import click
+
+from pipelines.cli.options import conf_option, output_option
+from pipelines.cli.replay import print_rebuilt, show_spark_that_we_run
+
+
+def _instant(_: click.Context, parameter: click.Parameter, text: str | None) -> int | None:
+    if text is None:
+        return None
+    try:
+        at = dt.datetime.fromisoformat(text.replace("Z", "+00:00"))
+    except ValueError as error:
+        raise click.BadParameter(
+            f"{text!r}: an instant as 2026-01-31T12:00:00Z is allowed", param=parameter
+        ) from error
+    if at.tzinfo is None:
+        raise click.BadParameter(f"{text!r}: say its time zone, as in ...Z", param=parameter)
+    return int(at.timestamp() * 1000)
+
+
+def _offsets(
+    _: click.Context, parameter: click.Parameter, text: str | None
+) -> dict[tuple[str, int], int] | None:
+    if text is None:
+        return None
+    try:
+        topics = json.loads(text)
+        return {(t, int(n)): int(offset) for t, found in topics.items()
+                for n, offset in found.items()}  # fmt: skip
+    except (ValueError, AttributeError, TypeError) as error:
+        raise click.BadParameter(
+            f'{text!r}: offsets as {{"TOPIC": {{"0": 17}}}} are allowed', param=parameter
+        ) from error
+
+
+@click.command()
+@conf_option
+@click.option("--from-time", callback=_instant, metavar="INSTANT", help="As 2026-01-31T12:00:00Z.")
+@click.option("--to-time", callback=_instant, metavar="INSTANT")
+@click.option("--from-offsets", callback=_offsets, metavar="JSON", help='{"TOPIC": {"0": 17}}')
+@click.option("--to-offsets", callback=_offsets, metavar="JSON", help="Exclusive.")
+@click.option("--half", help="Archived halves: a Delta table or Parquet, as the table half.")
+@click.option("--op", help="Archived operations.")
+@click.option("--schedule", help="Archived schedule records.")
+@click.option("--admin", help="Archived operators' commands.")
+@output_option
+def backfill(
+    conf: str,
+    from_time: int | None,
+    to_time: int | None,
+    from_offsets: dict[tuple[str, int], int] | None,
+    to_offsets: dict[tuple[str, int], int] | None,
+    half: str | None,
+    op: str | None,
+    schedule: str | None,
+    admin: str | None,
+    output: str,
+) -> None:
+    """Fill the lake of the settings from the past: from Kafka, or from files of landed records."""
+    paths = {"half": half, "op": op, "schedule": schedule, "admin": admin}
+    files = {kind: path for kind, path in paths.items() if path is not None}
+    bounds = (from_time, to_time, from_offsets, to_offsets)
+    if files and any(bound is not None for bound in bounds):
+        raise click.UsageError("files are taken whole: no --from or --to beside them")
+    if files and (half is None or op is None):
+        raise click.UsageError("files: --half and --op are both needed")
+    for time, offsets, name in ((from_time, from_offsets, "from"), (to_time, to_offsets, "to")):
+        if time is not None and offsets is not None:
+            raise click.UsageError(f"name one: --{name}-time or --{name}-offsets")
+    from pipelines.kafka_log.topics import KafkaTopics
+    from pipelines.meter import Meter
+    from pipelines.replay import from_kafka
+    from pipelines.replay.archive import Archive
+    from pipelines.replay.new_lake import fill
+    from pipelines.settings import load
+
+    settings = load(conf)
+    with Meter("backfill", "records") as meter:
+        if files:
+            show_spark_that_we_run()
+            identity = from_kafka.identity_from_kafka(settings)
+            done = fill(settings.lake.path, Archive.of_files(files), identity, meter)
+        else:
+            kafka = KafkaTopics(settings, settings.kafka.topics())
+            if from_time is not None:
+                from_offsets = kafka.offsets_at(kafka.places(), from_time)
+            if to_time is not None:
+                to_offsets = kafka.offsets_at(kafka.places(), to_time)
+            done = from_kafka.backfill(settings, from_offsets, to_offsets, meter)
+    print_rebuilt(done, settings.lake.path, output)

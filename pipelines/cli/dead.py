@@ -1,0 +1,45 @@
+"""`txlake dead`: discarded halves and undeliverable messages."""
+
+from __future__ import annotations
+
+import click
+
+from pipelines.cli.lists import list_options, print_list
+from pipelines.cli.options import open_lake
+from pipelines.cli.writing import Writing, writes
+from txlake.protocol import RESUME
+
+
+@click.group()
+def dead() -> None:
+    """Look at discarded halves and undeliverable messages, and resume them."""
+
+
+@dead.command("list")
+@list_options
+def list_dead(
+    topic: str | None,
+    group: str | None,
+    limit: int,
+    lake_path: str | None,
+    conf: str | None,
+    output: str,
+) -> None:
+    """List what was given up or cannot be delivered, and was not ended or delivered since."""
+    from pipelines.operate.dead import COLUMNS, read_dead
+
+    rows = [
+        row
+        for row in read_dead(open_lake(lake_path, conf))
+        if topic in (None, row["real_topic"]) and group in (None, row["producer_group"])
+    ]
+    print_list(COLUMNS, rows[:limit], len(rows), output, "nothing is dead")
+
+
+@dead.command()
+@click.argument("target")
+@writes
+def resume(target: str, writing: Writing) -> None:
+    """Make a discarded half pending again (half:<queue>-<offset>), or deliver a message that could
+    not be delivered (undeliverable:<offset>)."""
+    writing.command(RESUME, target)

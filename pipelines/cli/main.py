@@ -1,0 +1,126 @@
+"""The command line: `txlake <command>`."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+import threading
+from typing import Any
+
+import click
+
+from pipelines.cli import setup, spark_submit
+from pipelines.cli.backfill import backfill
+from pipelines.cli.dead import dead
+from pipelines.cli.maintain import maintain
+from pipelines.cli.replay import replay
+from pipelines.cli.schedule import schedule
+from pipelines.cli.topic import topic
+from pipelines.cli.tx import tx
+from pipelines.cli.verify import verify
+from pipelines.errors import JobError, OperatorError
+from pipelines.jvm.jars import JarError
+from pipelines.jvm.java import JavaError
+from pipelines.settings import SettingsError, load
+from storage.errors import LakeError
+
+# Each of these says in one sentence what is wrong and what to do.
+KNOWN_ERRORS = (JobError, LakeError, SettingsError, JavaError, JarError, OperatorError)
+
+
+class _OneSentence(click.Group):
+    """Print known errors as one sentence and exit with 1; a bug keeps its traceback."""
+
+    def invoke(self, context: click.Context) -> Any:
+        try:
+            return super().invoke(context)
+        except KNOWN_ERRORS as error:
+            raise click.ClickException(str(error)) from error
+
+
+@click.group(cls=_OneSentence, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="txlake-pipelines", prog_name="txlake")
+def main() -> None:
+    """Transactional messages on a lakehouse."""
+
+
+@main.command()
+@click.option(
+    "--conf", required=True, type=click.Path(dir_okay=False), help="Settings, as conf/local.toml."
+)
+@click.option("--quiet", is_flag=True, help="Print warnings only.")
+def run(conf: str, quiet: bool) -> None:
+    """Run the reconcile job until Ctrl-C or SIGTERM.
+
+    It ends after the running epoch, and at the latest 10 s later: the next start finishes an epoch
+    that takes longer.
+    """
+    logging.basicConfig(
+        level=logging.WARNING if quiet else logging.INFO,
+        format="%(asctime)s %(levelname)s %(message)s",
+        stream=sys.stderr,
+    )
+    logging.getLogger("py4j").setLevel(logging.ERROR)
+    run_job(conf)
+
+
+# How long a stop waits for the running epoch.
+STOP_S = 10.0
+
+
+def run_job(conf: str) -> None:
+    """Run the job with the settings of a file; also what spark-submit runs."""
+    from pipelines.job.driver import Driver
+    from storage.lake.epochs import Plan
+
+    log = logging.getLogger("txlake")
+
+    def tell(plan: Plan, seconds: float) -> None:
+        landed = sum(r.to_offset - r.from_offset for r in plan.ranges)
+        log.info("epoch %d: %d records landed, %.2f s", plan.epoch, landed, seconds)
+
+    driver = Driver(load(conf), on_epoch=tell)
+
+    def give_up() -> None:
+        log.warning(
+            "not stopped within %.0f s: what is running is given up, and nothing is lost; the next "
+            "start finishes it", STOP_S,
+        )  # fmt: skip
+        logging.shutdown()
+        os._exit(0)  # as kill -9, which an epoch must survive anyway
+
+    patience = threading.Timer(STOP_S, give_up)
+    patience.daemon = True
+
+    def stop(*_: object) -> None:
+        if not patience.is_alive():
+            log.info("stopping after the running epoch")
+            patience.start()
+        driver.stop()
+
+    signal.signal(signal.SIGTERM, stop)
+    signal.signal(signal.SIGINT, stop)
+    driver.run()
+    log.info("stopped")
+
+
+for command in (
+    *setup.COMMANDS,
+    spark_submit.spark_submit,
+    spark_submit.environment,
+    tx,
+    dead,
+    schedule,
+    topic,
+    maintain,
+    verify,
+    replay,
+    backfill,
+):
+    main.add_command(command)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,114 @@
+"""`txlake maintain`: ask the running job for maintenance, or do it where no job runs."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from typing import TYPE_CHECKING
+
+import click
+
+from pipelines.cli.options import conf_option, output_option
+from pipelines.cli.writing import Writing
+from pipelines.screen import print_json, print_rows
+
+if TYPE_CHECKING:
+    from pipelines.settings import Settings
+    from storage.lake.lake import Lake
+    from storage.upkeep.maintenance import Work
+
+_COLUMNS = ("table", "files", "to merge", "into", "MB", "to delete")
+
+
+@click.command()
+@click.option("--reason", default="", help="Why: it is stored with the record.")
+@click.option("--actor", help="Who: the login user when it is not given.")
+@click.option("--dry-run", is_flag=True, help="Change nothing; say what would be done.")
+@click.option(
+    "--wait-s", type=click.FloatRange(0), default=0.0, show_default=True,
+    help="How long to wait until the job has taken it; the work itself comes after.",
+)  # fmt: skip
+@click.option("--offline", is_flag=True, help="Do it here and now; no job may run.")
+@conf_option
+@output_option
+def maintain(
+    reason: str,
+    actor: str | None,
+    dry_run: bool,
+    wait_s: float,
+    offline: bool,
+    conf: str,
+    output: str,
+) -> None:
+    """Merge small files, shorten the tables' logs, delete files that nothing needs any more."""
+    writing = Writing(conf, actor, reason, dry_run, wait_s, output)
+    if dry_run:
+        _foretell(writing.settings, writing.lake, output)
+    elif offline:
+        _run(writing.settings, writing.lake.path, output)
+    else:
+        _ask(writing)
+
+
+def _foretell(settings: Settings, lake: Lake, output: str) -> None:
+    """Print what a full round would do, table by table."""
+    from storage.lake.whole import require_recorded
+    from storage.upkeep.maintenance import Maintenance
+
+    require_recorded(lake)
+    maintenance = Maintenance(lake, settings.maintenance_limits())
+    rows = []
+    for table in maintenance.tables():
+        files, work = maintenance.foretell(table)
+        mb = round(work.bytes_before / 1e6, 2)
+        rows.append([table, files, work.files_merged, work.merges, mb, work.files_deleted])
+    if output == "json":
+        print_json([dict(zip(_COLUMNS, row, strict=True)) for row in rows])
+        return
+    worth = [row for row in rows if row[2] or row[5]]
+    if worth:
+        print_rows(_COLUMNS, worth)
+    click.echo(f"{len(rows)} tables, {len(worth)} with something to do; nothing was changed")
+
+
+def _run(settings: Settings, path: str, output: str) -> None:
+    """Take every step of a full round, alone at the lake."""
+    from pipelines.job.upkeep import told
+    from pipelines.jvm.lock import held_without_jvm
+    from storage.lake.epochs import read_progress
+    from storage.lake.lake import Lake
+    from storage.lake.lock import LakeLock
+    from storage.lake.whole import require_whole
+    from storage.upkeep.maintenance import Maintenance, Work
+
+    lock = LakeLock(path, f"{socket.gethostname()}:{os.getpid()}:txlake maintain")
+    began = time.monotonic()
+    done = Work()
+    try:
+        with held_without_jvm(path):
+            lake = Lake(path, is_maintained=True)
+            require_whole(lake, read_progress(lake), is_alone=True)
+            maintenance = Maintenance(lake, settings.maintenance_limits())
+            for table in maintenance.tables():
+                done = sum(maintenance.steps(table, is_full=True), done)
+    finally:
+        lock.release()
+    _print_done(done, told(done), time.monotonic() - began, output)
+
+
+def _print_done(done: Work, text: str, seconds: float, output: str) -> None:
+    from dataclasses import asdict
+
+    if output == "json":
+        print_json({**asdict(done), "seconds": round(seconds, 3)})
+    else:
+        click.echo(f"{text}, {seconds:.1f} s")
+
+
+def _ask(writing: Writing) -> None:
+    """Write a MAINTAIN command."""
+    from pipelines.operate.trial import try_command
+    from txlake.protocol import MAINTAIN
+
+    writing.write(try_command(writing.lake, MAINTAIN, None, *writing.by))

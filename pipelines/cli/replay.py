@@ -1,0 +1,177 @@
+"""`txlake replay`: history run again."""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from pipelines.cli.options import output_option
+from pipelines.cli.verify import VIOLATED, epochs_option
+from pipelines.screen import print_json, print_rows
+from storage.verify.run import EPOCH_MAX
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from pipelines.replay import Rebuilt, Verified, WhatIf
+
+_SHOWN = 20
+
+
+@click.command()
+@click.option("--lake", "path", required=True, help="The lake's folder.")
+@click.option("--verify", "is_verify", is_flag=True, help="Compare every row; 3 on a difference.")
+@click.option("--into", metavar="NEW_LAKE", help="Rebuild the lake there.")
+@click.option("--what-if", "changes", metavar="KEY=VALUE", multiple=True,
+              help="Decide under another [transaction] parameter; may be repeated.")  # fmt: skip
+@epochs_option
+@click.option(
+    "--one-batch", is_flag=True, help="With --into: from half, op, schedule, admin alone."
+)
+@click.option(
+    "--conf", type=click.Path(dir_okay=False), help="The job's settings, for a lake without epochs."
+)
+@output_option
+def replay(
+    path: str,
+    is_verify: bool,
+    into: str | None,
+    changes: tuple[str, ...],
+    epochs: tuple[int, int],
+    one_batch: bool,
+    conf: str | None,
+    output: str,
+) -> None:
+    """Run a lake's history again: --verify it, rebuild it --into another, or ask --what-if."""
+    if (is_verify, into is not None, bool(changes)).count(True) != 1:
+        raise click.UsageError("name one: --verify, --into NEW_LAKE, or --what-if KEY=VALUE")
+    if not is_verify and epochs[0] != 1:
+        raise click.UsageError("only --verify can begin later than with epoch 1")
+    if one_batch and (into is None or epochs != (1, EPOCH_MAX)):
+        raise click.UsageError("--one-batch goes with --into, and takes all that was landed")
+    if changes and epochs != (1, EPOCH_MAX):
+        raise click.UsageError("--what-if is about the whole history: no --epochs")
+    show_spark_that_we_run()
+    from pipelines.meter import Meter
+    from pipelines.replay import rebuild, verify
+    from pipelines.replay.other_parameters import imagine
+
+    with Meter("replay", "records") as meter:
+        if is_verify:
+            verified = verify(path, *epochs, progress=meter)
+        elif into is not None:
+            identity = None
+            if conf is not None:
+                from pipelines.replay.from_kafka import identity_from_kafka
+                from pipelines.settings import load
+
+                identity = identity_from_kafka(load(conf))
+            rebuilt = rebuild(path, into, one_batch, epochs[1], identity, meter)
+        else:
+            answer = imagine(path, dict(map(_change, changes)), progress=meter)
+    if is_verify:
+        _print_verified(verified, output)
+    elif into is not None:
+        print_rebuilt(rebuilt, into, output)
+    else:
+        _print_what_if(answer, output)
+
+
+def _change(text: str) -> tuple[str, Any]:
+    key, _, value = text.partition("=")
+    if not (key and value):
+        raise click.BadParameter(f"{text!r}: KEY=VALUE is allowed, as in check_max=5")
+    return key, int(value) if value.lstrip("-").isdecimal() else value
+
+
+def show_spark_that_we_run() -> None:
+    """Start a Spark session under spark-submit: a cluster gives up a driver that starts none."""
+    if "PYSPARK_GATEWAY_PORT" in os.environ:
+        from pipelines.jvm.session import start_session
+
+        start_session("txlake replay")
+
+
+def _print_verified(verified: Verified, output: str) -> None:
+    if output == "json":
+        print_json(
+            {
+                "epochs": [verified.first_epoch, verified.last_epoch],
+                "transactions": verified.transactions,
+                "seconds": round(verified.seconds, 3),
+                "is_equal": verified.is_equal,
+                "compared": verified.compared.to_pylist(),
+                "differences": verified.differences.to_pylist(),
+            }
+        )
+    else:
+        click.echo(
+            f"epochs {verified.first_epoch} to {verified.last_epoch}: {verified.transactions:,} "
+            f"transactions in {verified.seconds:.1f} s"
+        )
+        _print_table(verified.compared)
+        for row in verified.differences.slice(0, _SHOWN).to_pylist():
+            click.echo(_told(row))
+        count = sum(verified.compared["differences"].to_pylist())
+        if count > _SHOWN:
+            click.echo(f"and {count - _SHOWN} more; all that are named: -o json")
+        click.echo("all rows are equal" if verified.is_equal else f"{count} differences")
+    if not verified.is_equal:
+        raise click.exceptions.Exit(VIOLATED)
+
+
+def _told(row: dict[str, Any]) -> str:
+    topic = f" ({row['topic']})" if row["topic"] else ""
+    epoch = "" if row["epoch"] is None else f", epoch {row['epoch']}"
+    place = f"{row['table']}{topic} {row['row']}{epoch}"
+    if row["kind"] == "changed":
+        return f"{place}: {row['column']} is {row['there']}, replayed {row['replayed']}"
+    if row["kind"] == "missing":
+        return f"{place}: missing, replayed {row['replayed']}"
+    kinds = {"extra": "is there, and the replay has none", "twice": "is there once too often"}
+    return f"{place}: {kinds[row['kind']]}"
+
+
+def print_rebuilt(rebuilt: Rebuilt, into: str, output: str) -> None:
+    """Print what was added to a new lake."""
+    if output == "json":
+        print_json({"lake": into, **rebuilt.__dict__})
+    elif rebuilt.epochs == 0:
+        click.echo(f"{into} had all of it already: nothing was added")
+    else:
+        click.echo(
+            f"{into}: epochs {rebuilt.first_epoch} to {rebuilt.last_epoch} added, "
+            f"{rebuilt.transactions:,} transactions in {rebuilt.seconds:.1f} s"
+        )
+
+
+def _print_what_if(answer: WhatIf, output: str) -> None:
+    if output == "json":
+        print_json(
+            {
+                "parameters": dict(answer.parameters),
+                "numbers": answer.numbers.to_pylist(),
+                "groups": answer.groups.to_pylist(),
+                "outcomes": _plain(answer.outcomes),
+            }
+        )
+        return
+    _print_table(answer.numbers)
+    _print_table(answer.groups)
+    click.echo(f"{answer.outcomes.num_rows} halves would have ended otherwise")
+    if answer.outcomes.num_rows:
+        _print_table(answer.outcomes.slice(0, _SHOWN))
+
+
+def _plain(rows: pa.Table) -> list[dict[str, Any]]:
+    return [
+        {k: v.isoformat() if isinstance(v, dt.datetime) else v for k, v in row.items()}
+        for row in rows.to_pylist()
+    ]
+
+
+def _print_table(rows: pa.Table) -> None:
+    print_rows(rows.column_names, [list(row.values()) for row in _plain(rows)])

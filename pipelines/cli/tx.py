@@ -1,0 +1,118 @@
+"""`txlake tx`: what became of a transaction, and ending one by hand."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import click
+
+from pipelines.cli.options import lake_options, open_lake, output_option
+from pipelines.cli.writing import Writing, writes
+from pipelines.errors import OperatorError
+from pipelines.screen import print_json, print_rows
+from storage.wire.kinds import HALF
+from txlake.protocol import COMMIT, ROLLBACK, RecordTarget
+
+if TYPE_CHECKING:
+    from pipelines.explain.target import Transaction
+    from storage.lake.lake import Lake
+
+
+@click.group()
+def tx() -> None:
+    """Look at one transaction, or end it by hand."""
+
+
+@tx.command()
+@click.argument("target", required=False)
+@click.option("--keys", help="List the messages with these KEYS instead (an order number, say).")
+@lake_options
+@output_option
+def explain(
+    target: str | None, keys: str | None, lake_path: str | None, conf: str | None, output: str
+) -> None:
+    """Tell all that happened to TARGET, and why.
+
+    TARGET is a transaction id, <queue>-<offset> of a half, or schedule:<queue>-<offset>.
+    """
+    if (target is None) == (keys is None):
+        raise click.UsageError("name one: a transaction id, <queue>-<offset>, or --keys KEY")
+    if keys is not None:
+        _list_keys(open_lake(lake_path, conf), keys, output)
+        return
+    from pipelines.explain.as_json import to_json
+    from pipelines.explain.find import find
+    from pipelines.explain.report import nothing_found, reports
+    from pipelines.explain.show import show
+
+    wanted = _target(str(target))
+    lake = open_lake(lake_path, conf)
+    found = find(lake, wanted)
+    told = reports(found, time.time_ns() // 1_000_000)
+    if not told:
+        raise OperatorError(nothing_found(found, wanted, lake.path))
+    if output == "json":
+        newest = {"lake": lake.path, "target": str(target), "epoch": found.epoch}
+        print_json({**newest, "transactions": [to_json(report) for report in told]})
+        return
+    for number, report in enumerate(told):
+        if number:
+            click.echo()
+        show(report)
+
+
+def _list_keys(lake: Lake, keys: str, output: str) -> None:
+    from pipelines.explain.find import find_keys
+    from pipelines.explain.words import instant
+
+    rows = find_keys(lake, keys)
+    if not rows:
+        raise OperatorError(f"no message in the lake {lake.path} has the keys {keys!r}")
+    names = ("transaction_id", "producer_group", "real_topic", "keys")
+    told = [
+        {
+            "target": str(RecordTarget(row["source"], row["queue_id"], row["queue_offset"])),
+            "stored_at": instant(row["stored_at"]),
+            **{name: row[name] for name in names},
+        }
+        for row in rows
+    ]
+    if output == "json":
+        print_json(told)
+        return
+    print_rows(list(told[0]), [list(row.values()) for row in told])
+
+
+@tx.command()
+@click.argument("half")
+@writes
+def commit(half: str, writing: Writing) -> None:
+    """Commit the transaction of HALF, a <queue>-<offset> of the half topic."""
+    _end(COMMIT, half, writing)
+
+
+@tx.command()
+@click.argument("half")
+@writes
+def rollback(half: str, writing: Writing) -> None:
+    """Roll back the transaction of HALF, a <queue>-<offset> of the half topic."""
+    _end(ROLLBACK, half, writing)
+
+
+def _end(decision: str, half: str, writing: Writing) -> None:
+    from pipelines.operate.trial import try_end
+
+    target = _target(half)
+    if not isinstance(target, RecordTarget) or target.kind != HALF:
+        raise click.UsageError(f"{half!r} is no half: name it as <queue>-<offset>")
+    writing.write(try_end(writing.lake, target, decision, *writing.by))
+
+
+def _target(text: str) -> RecordTarget | Transaction:
+    from pipelines.explain.target import parse_target
+
+    try:
+        return parse_target(text)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error

@@ -1,0 +1,113 @@
+"""`txlake verify`: check a lake's invariants, and name the rows that violate one."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from pipelines.cli.options import Command
+from storage.lake.lake import Lake
+from storage.verify.run import EPOCH_MAX, NAMED_MAX, Finding, Report
+from storage.verify.run import verify as verify_lake
+
+VIOLATED = 3  # the exit code
+
+
+def _epochs(_: click.Context, parameter: click.Parameter, text: str | None) -> tuple[int, int]:
+    """Returns the two epochs of a text such as 5-70."""
+    if text is None:
+        return 1, EPOCH_MAX
+    first, _dash, last = text.partition("-")
+    if not (first.isdecimal() and last.isdecimal() and 1 <= int(first) <= int(last) <= EPOCH_MAX):
+        raise click.BadParameter(f"{text!r}: two epochs as in 5-70 are allowed", param=parameter)
+    return int(first), int(last)
+
+
+def epochs_option(command: Command) -> Command:
+    """Let a command name the first and the last epoch that it is about."""
+    return click.option(
+        "--epochs", metavar="FROM-TO", callback=_epochs, help="Only these, as if no later ones."
+    )(command)
+
+
+@click.command()
+@click.option("--lake", "path", required=True, help="The lake's folder.")
+@epochs_option
+@click.option(
+    "-o", "output", type=click.Choice(["text", "json"]), default="text", show_default=True
+)
+def verify(path: str, epochs: tuple[int, int], output: str) -> None:
+    """Check the invariants of a lake; exits with 3 when one is violated."""
+    report = verify_lake(Lake(path), *epochs)
+    if output == "json":
+        click.echo(json.dumps(as_json(report), indent=1, default=str))
+    else:
+        _print(report)
+    if not report.is_sound:
+        raise click.exceptions.Exit(VIOLATED)
+
+
+def as_json(report: Report) -> dict[str, Any]:
+    """Returns a report as plain values."""
+    return {
+        "lake_id": report.lake_id,
+        "epochs": [report.first_epoch, report.last_epoch],
+        "is_sound": report.is_sound,
+        "numbers": report.numbers,
+        "ignored": report.ignored,
+        "invariants": [
+            {
+                "name": finding.invariant.name,
+                "says": finding.invariant.says,
+                "rows_checked": finding.checked,
+                "violations": finding.violations,
+                "rows": finding.rows,
+            }
+            for finding in report.findings
+        ],
+    }
+
+
+def _print(report: Report) -> None:
+    console = Console()
+    n = report.numbers
+    console.print(f"lake {report.lake_id}, epochs {report.first_epoch} to {report.last_epoch}")
+    console.print(
+        f"{n['halves']} halves = {n['committed']} committed + {n['rolled_back']} rolled back"
+        f" + {n['pending']} pending + {n['unreadable']} unreadable;"
+        f" {n['discarded']} were discarded; {n['operations']} operations, {n['schedules']}"
+        f" schedule records, {n['messages']} messages"
+    )
+    if report.ignored:
+        rows = ", ".join(f"{count} of {table}" for table, count in report.ignored.items())
+        console.print(f"not looked at, since their epoch is not committed: {rows}")
+    table = Table("invariant")
+    table.add_column("rows checked", justify="right")
+    table.add_column("violations", justify="right")
+    for finding in report.findings:
+        mark = f"[red]{finding.violations}[/]" if finding.violations else "0"
+        table.add_row(finding.invariant.name, str(finding.checked), mark)
+    console.print(table)
+    violated = [finding for finding in report.findings if finding.violations]
+    for finding in violated:
+        _print_rows(console, finding)
+    names = ", ".join(finding.invariant.name for finding in violated)
+    console.print(f"[red]violated: {names}[/]" if violated else "all invariants hold")
+
+
+def _print_rows(console: Console, finding: Finding) -> None:
+    console.print(f"\n[red]{finding.invariant.name}[/]: {escape(finding.invariant.says)}")
+    for row in finding.rows:
+        place = " ".join(
+            f"{name}={value}"
+            for name, value in row.items()
+            if name != "problem" and value is not None
+        )
+        console.print(f"  {escape(place)}: {escape(row['problem'])}", soft_wrap=True)
+    if finding.violations > NAMED_MAX:
+        console.print(f"  and {finding.violations - NAMED_MAX} more")

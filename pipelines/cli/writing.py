@@ -1,0 +1,140 @@
+"""Commands that write a record: their options, and what they print.
+
+`operate.trial` finds what a record is about and says what the rules would make of it;
+`operate.records` writes it and waits for its result.
+"""
+
+from __future__ import annotations
+
+import getpass
+from dataclasses import dataclass, fields
+from functools import cached_property, wraps
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from pipelines.cli.options import Command, conf_option, output_option, whole_lake
+from pipelines.errors import OperatorError
+from pipelines.screen import print_json
+from txlake.protocol import TARGET_FORMS, command_target
+
+if TYPE_CHECKING:
+    from pipelines.operate.trial import Trial
+    from pipelines.settings import Settings
+    from storage.lake.lake import Lake
+
+
+@dataclass(frozen=True)
+class Writing:
+    """The options of a command that writes: where, by whom and why, or not at all. Units: s."""
+
+    conf: str
+    actor: str | None
+    reason: str
+    dry_run: bool
+    wait_s: float
+    output: str
+
+    @cached_property
+    def settings(self) -> Settings:
+        """Returns the job's settings."""
+        from pipelines.settings import load
+
+        return load(self.conf)
+
+    @cached_property
+    def lake(self) -> Lake:
+        """Returns the lake that the settings name."""
+        return whole_lake(self.settings.lake.path)
+
+    @cached_property
+    def by(self) -> tuple[str, str]:
+        """Returns actor and reason as they are stored; an empty one is wrong usage."""
+        actor = _login() if self.actor is None else self.actor.strip()
+        if not actor:
+            raise click.UsageError("--actor is empty: say who")
+        if not self.reason.strip():
+            raise click.UsageError("--reason is empty: say why")
+        return actor, self.reason.strip()
+
+    def command(self, name: str, text: str) -> None:
+        """Try a command about a target, and write it."""
+        from pipelines.operate.trial import try_command
+
+        target = command_target(name, text)
+        if target is None:
+            allowed = " or ".join(TARGET_FORMS[name])
+            raise click.UsageError(f"{text!r} is no target of {name}: {allowed}")
+        self.write(try_command(self.lake, name, target, *self.by))
+
+    def write(self, trial: Trial) -> None:
+        """Write a record and wait for its result, or print what it would be.
+
+        Errors: OperatorError when a result was waited for and is a refusal, or did not come.
+        """
+        from pipelines.explain.words import CONFLICTS, REFUSALS
+        from pipelines.operate import records
+
+        offset = result = None
+        if not self.dry_run:
+            offset = records.write(self.settings.kafka, trial.record, trial.cluster_id)
+            result = records.wait_for_result(self.lake, trial.record, offset, self.wait_s)
+        self._print(trial, offset, result)
+        if self.dry_run or self.wait_s <= 0:
+            return
+        if result is None:
+            raise OperatorError(
+                f"no result within {self.wait_s:g} s: the record is written; is the job running?"
+            )
+        if result in REFUSALS or result in CONFLICTS:
+            raise OperatorError(f"it changed nothing: {result}")
+
+    def _print(self, trial: Trial, offset: int | None, result: str | None) -> None:
+        record = trial.record
+        topic, headers = self.settings.kafka.topics()[record.kind], record.texts()
+        body = None if record.value is None else record.value.decode()
+        if self.output == "json":
+            print_json({
+                "topic": topic, "partition": record.partition, "offset": offset, "body": body,
+                "headers": headers, "expected": trial.expected, "epoch": trial.epoch,
+                "result": result,
+            })  # fmt: skip
+            return
+        written = f"would write to {topic} partition {record.partition}"
+        if offset is not None:
+            written = f"written to {topic} partition {record.partition} offset {offset}"
+        shown = [] if body is None else [f"body {body}"]
+        shown += [f"{name} {value}" for name, value in headers.items()]
+        click.echo(f"{written}: {'; '.join(shown)}")
+        click.echo(f"as the lake stands at epoch {trial.epoch}: {trial.expected}")
+        if result is not None:
+            click.echo(f"the job says: {result}")
+
+
+def writes(command: Command) -> Command:
+    """Let a command write: its options come as one Writing."""
+
+    @wraps(command)
+    def run(**options: Any) -> None:
+        writing = Writing(**{field.name: options.pop(field.name) for field in fields(Writing)})
+        command(writing=writing, **options)
+
+    decorated: Command = output_option(run)
+    for option in (
+        click.option("--reason", required=True, help="Why: it is stored with the record."),
+        click.option("--actor", help="Who: the login user when it is not given."),
+        click.option("--dry-run", is_flag=True, help="Write nothing; say what would be written."),
+        click.option(
+            "--wait-s", type=click.FloatRange(0), default=0.0, show_default=True,
+            help="How long to wait for what the running job makes of it.",
+        ),
+    ):  # fmt: skip
+        decorated = option(decorated)
+    return conf_option(decorated)
+
+
+def _login() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError) as error:
+        raise click.UsageError("the login user is not known: say who with --actor") from error

@@ -1,0 +1,215 @@
+"""Checks: questions to producer groups about how their transactions ended.
+
+One confluent-kafka producer in the driver gets a delivery report for each check. An attempt counts
+only if Kafka acknowledged it in time. A check whose group has no topic, or that Kafka refused, is
+an attempt that does not count. A check that could not be handed over in time is no attempt.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from confluent_kafka import KafkaError, KafkaException, Producer
+
+from pipelines.kafka_log.topics import producer_config
+from storage import schemas
+from storage.files.messages import read_messages
+from storage.lake.epochs import Plan
+from storage.lake.lake import Lake
+from storage.rows import instant, to_rows
+from txlake import protocol as p
+
+ATTEMPTS = pa.schema(
+    [
+        ("queue_id", pa.int32()),
+        ("queue_offset", pa.int64()),
+        ("arm", pa.int32()),
+        ("check_times", pa.int32()),
+        ("check_id", pa.string()),
+        ("producer_group", pa.string()),
+        ("acknowledged", pa.bool_()),
+    ]
+)
+_BODY_COLUMNS = ["queue_id", "queue_offset", "keys", "tags", "properties", "raw_headers", "body"]
+_METADATA_TIMEOUT_S = 2.0
+
+
+@dataclass
+class _Attempt:
+    row: dict[str, Any]
+    half: Mapping[str, Any]
+    acknowledged: bool = False
+    is_too_large: bool = False
+
+    def report(self, error: KafkaError | None, _message: object) -> None:
+        self.acknowledged = error is None
+        self.is_too_large = error is not None and error.code() == KafkaError.MSG_SIZE_TOO_LARGE
+
+
+class Asks(Protocol):
+    """The one that an epoch hands its due checks to."""
+
+    def ask(self, lake: Lake, due: pa.Table) -> pa.Table:
+        """Sends due checks and returns the attempts, one row an attempt.
+
+        Input: DUE. Output: ATTEMPTS.
+        """
+
+
+def ask_once(lake: Lake, asker: Asks, plan: Plan, due: pa.Table) -> pa.Table:
+    """Sends due checks and records each attempt, once; returns the recorded attempts.
+
+    Input: DUE. Output: ATTEMPTS.
+    """
+    is_asked = due.num_rows > 0 and lake.holds("checks", plan.epoch)
+    if not is_asked:
+        attempts = asker.ask(lake, due)
+        at = instant(plan.epoch_at)
+        rows = to_rows(attempts, schemas.CHECKS, sent_at=at, epoch=plan.epoch)
+        is_asked = rows.num_rows > 0 and not lake.append("checks", rows, plan.epoch)
+    if is_asked:
+        attempts = lake.read("checks", where=pc.field("epoch") == plan.epoch)
+        lake.stock.recount("checks")
+    return attempts
+
+
+class Asker:
+    """The sender of due checks; one for a job."""
+
+    def __init__(
+        self,
+        bootstrap_servers: str,
+        client: Mapping[str, str],
+        prefix: str,
+        ask_timeout_ms: int,
+        message_bytes_max: int,
+    ) -> None:
+        self._prefix = prefix
+        self._timeout_s = ask_timeout_ms / 1000
+        self._producer = Producer(
+            {
+                **producer_config(bootstrap_servers, client, message_bytes_max),
+                "linger.ms": 5,
+                "message.timeout.ms": ask_timeout_ms,
+                "queue.buffering.max.messages": 200_000,
+                "allow.auto.create.topics": "false",
+                "compression.type": "lz4",
+            }
+        )
+
+    def ask(self, lake: Lake, due: pa.Table) -> pa.Table:
+        """Sends due checks and waits for Kafka, at most ask_timeout_ms in all.
+
+        Input: DUE; the halves' bodies are read from `half`, as a stream.
+        Output: one row an attempt: the columns of CHECKS but sent_at and epoch.
+        """
+        if due.num_rows == 0:
+            return ATTEMPTS.empty_table()
+        deadline = time.monotonic() + self._timeout_s
+        questions = {(row["queue_id"], row["queue_offset"]): row for row in due.to_pylist()}
+        topics = self._topics()
+        attempts: list[_Attempt] = []
+        for half in _halves(lake, due):
+            row = questions.pop((half["queue_id"], half["queue_offset"]), None)
+            if row is None:
+                continue
+            attempt = _Attempt(row, half)
+            has_topic = topics is None or self._topic(row) in topics
+            if has_topic and not self._hand_over(attempt, half["body"], deadline):
+                break
+            attempts.append(attempt)
+        self._producer.flush(max(0.0, deadline - time.monotonic()))
+        too_large = [attempt for attempt in attempts if attempt.is_too_large]
+        for attempt in too_large:  # the check topic is too small for the message: without body
+            self._hand_over(attempt, None, deadline)
+        if too_large:
+            self._producer.flush(max(0.0, deadline - time.monotonic()))
+        return pa.Table.from_pylist(
+            [_attempt_row(a.row) | {"acknowledged": a.acknowledged} for a in attempts],
+            schema=ATTEMPTS,
+        )
+
+    def close(self) -> None:
+        """Drops the checks that Kafka has not taken; they are recorded as not acknowledged."""
+        self._producer.purge()
+        self._producer.flush(1.0)
+
+    def _topic(self, row: Mapping[str, Any]) -> str:
+        return p.check_topic(row["producer_group"], self._prefix)
+
+    def _topics(self) -> set[str] | None:
+        """Returns the existing topics: a check without one takes no time. None: unknown."""
+        try:
+            timeout_s = min(_METADATA_TIMEOUT_S, self._timeout_s)
+            return set(self._producer.list_topics(timeout=timeout_s).topics)
+        except KafkaException:
+            return None
+
+    def _hand_over(self, attempt: _Attempt, body: bytes | None, deadline: float) -> bool:
+        row = attempt.row
+        is_omitted = body is None and attempt.half["body"] is not None
+        headers = _headers(row, attempt.half, is_omitted)
+        while time.monotonic() < deadline:
+            try:
+                self._producer.produce(
+                    self._topic(row), value=body, headers=headers, on_delivery=attempt.report
+                )
+                self._producer.poll(0)
+                return True
+            except BufferError:
+                self._producer.poll(0.05)
+            except KafkaException as error:  # refused by Kafka: it does not count
+                attempt.report(error.args[0], None)
+                return True
+        return False
+
+
+def _attempt_row(row: Mapping[str, Any]) -> dict[str, Any]:
+    identity = (row["queue_id"], row["queue_offset"], row["arm"], row["check_times"])
+    return {
+        "queue_id": row["queue_id"],
+        "queue_offset": row["queue_offset"],
+        "arm": row["arm"],
+        "check_times": row["check_times"],
+        "check_id": p.check_id(*identity),
+        "producer_group": row["producer_group"],
+    }
+
+
+def _headers(
+    row: Mapping[str, Any], half: Mapping[str, Any], is_body_omitted: bool
+) -> list[tuple[str, str | bytes | None]]:
+    """Returns the check's own headers, in protocol order, and after them the user's."""
+    attempt = _attempt_row(row)
+    offsets = ",".join(map(str, row["half_offsets"]))
+    headers: list[tuple[str, str | bytes | None]] = [
+        (p.PGROUP, row["producer_group"].encode()),
+        (p.UNIQ_KEY, row["transaction_id"].encode()),
+        (p.REAL_TOPIC, row["real_topic"].encode()),
+        *(
+            (name, half[column].encode())
+            for name, column in ((p.KEYS, "keys"), (p.TAGS, "tags"))
+            if half[column] is not None
+        ),
+        (p.HALF_QUEUE_ID, str(row["queue_id"]).encode()),
+        (p.HALF_QUEUE_OFFSET, offsets.encode()),
+        (p.CHECK_TIMES, str(row["check_times"]).encode()),
+        (p.CHECK_ID, attempt["check_id"].encode()),
+        *([(p.BODY_OMITTED, b"true")] if is_body_omitted else ()),
+    ]
+    if half["raw_headers"] is not None:  # some do not fit text: all as they came
+        users = [(header["key"], header["value"]) for header in half["raw_headers"]]
+    else:
+        users = [(key, value.encode()) for key, value in half["properties"] or ()]
+    return headers + [(key, value) for key, value in users if p.is_property(key)]
+
+
+def _halves(lake: Lake, due: pa.Table) -> Iterator[dict[str, Any]]:
+    """Returns the halves to ask about, from `half`, one batch in memory at a time."""
+    for batch in read_messages(lake, "half", due, _BODY_COLUMNS, opened=lake.opened):
+        yield from batch.to_pylist()

@@ -1,0 +1,98 @@
+"""The records of an epoch in the driver: narrow columns, without bodies once they are in files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from storage import schemas
+from storage.files.data_files import DataFile
+from storage.schemas import places
+from storage.tasks.land import HEAVY
+from storage.wire.decode import RECORDS
+from storage.wire.kinds import HALF, KINDS, SCHEDULE
+
+_OFFSET_ORDER = [("queue_id", "ascending"), ("queue_offset", "ascending")]
+# The kept columns of a landed record. A column that its kind does not have would take memory.
+_COLUMNS = {
+    kind: [
+        name for name in schemas.TABLES[kind].names
+        if name in RECORDS.names and not (kind in (HALF, SCHEDULE) and name in HEAVY)
+    ]
+    for kind in KINDS
+}  # fmt: skip
+
+
+@dataclass
+class Batch:
+    """An epoch's records, by kind.
+
+    `files`: the files with messages, still to be committed, by table; the records of these messages
+    lack the heavy columns (`HEAVY`). `tasks`: how many have landed them.
+    """
+
+    by_kind: dict[str, pa.Table] = field(default_factory=dict)
+    files: Mapping[str, list[DataFile]] = field(default_factory=dict)
+    tasks: int = 0
+
+    @classmethod
+    def of(cls, parts: Iterable[pa.Table], files: Mapping[str, list[DataFile]]) -> Batch:
+        """Returns a batch of the rows that tasks handed back. Input: RECORDS."""
+        return cls(_by_kind(parts), files)
+
+    @property
+    def landed_bytes(self) -> int:
+        """Returns the size of the landed messages in bytes, as Arrow counts them."""
+        return sum(file.row_bytes for files in self.files.values() for file in files)
+
+    @property
+    def landed_messages(self) -> int:
+        """Returns the number of messages in files."""
+        return sum(file.rows for files in self.files.values() for file in files)
+
+    def add(self, kind: str, rows: list[dict[str, Any]]) -> None:
+        """Adds rows from elsewhere than the micro-batch."""
+        if rows:
+            self.add_table(
+                pa.Table.from_pylist([{**row, "kind": kind} for row in rows], schema=RECORDS), kind
+            )
+
+    def add_table(self, rows: pa.Table, kind: str) -> None:
+        """Adds rows of one kind. Input: the columns of RECORDS that its rows here have, or more."""
+        if kind in self.by_kind:
+            there = self.by_kind[kind]
+            rows = pa.concat_tables([there, rows.select(there.column_names)])
+        self.by_kind[kind] = rows.sort_by(_OFFSET_ORDER)
+
+    def drop_written(self) -> None:
+        """Drops the messages that stand in files: after the decision they only take memory."""
+        for kind in self.files:
+            self.by_kind.pop(kind, None)
+
+    def rows(self, kind: str) -> pa.Table:
+        """Returns the rows of one kind, in offset order. Output: its columns of RECORDS."""
+        return self.by_kind.get(kind, RECORDS.empty_table())
+
+
+def _by_kind(parts: Iterable[pa.Table]) -> dict[str, pa.Table]:
+    """Returns rows by kind, in offset order. Most parts are pieces of one partition, in order."""
+    found: dict[str, list[pa.Table]] = {}
+    for part in parts:
+        kinds = pc.unique(part["kind"]).to_pylist()
+        for kind in kinds:
+            rows = part if len(kinds) == 1 else part.filter(pc.equal(part["kind"], kind))
+            found.setdefault(kind, []).append(rows.select(_COLUMNS[kind]))
+    return {kind: _in_offset_order(found.pop(kind)) for kind in list(found)}
+
+
+def _in_offset_order(pieces: list[pa.Table]) -> pa.Table:
+    rows = pa.concat_tables(sorted(pieces, key=lambda piece: int(places(piece)[0])))
+    rows = rows.combine_chunks()
+    if (np.diff(places(rows)) > 0).all():
+        return rows
+    return rows.take(pa.array(np.argsort(places(rows), kind="stable")))

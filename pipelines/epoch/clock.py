@@ -1,0 +1,38 @@
+"""`epoch_at`: wall time at the start, plus the monotonic clock since. It never goes back."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+
+class EpochClock:
+    """The clock that gives `epoch_at`. It does not follow a step of the wall clock.
+
+    Units: ms. `wall` and `monotonic` return seconds; tests hand in their own.
+    """
+
+    def __init__(
+        self,
+        not_before_ms: int = 0,
+        wall: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._monotonic = monotonic
+        self._started_at = wall()
+        self._started = monotonic()
+        self._last_ms = not_before_ms
+
+    def now_ms(self) -> int:
+        """Returns `epoch_at`: never before an earlier one, nor before the lake's last epoch."""
+        passed = self._monotonic() - self._started
+        self._last_ms = max(self._last_ms, int((self._started_at + passed) * 1000))
+        return self._last_ms
+
+    def not_before(self, instant_ms: int) -> None:
+        """Sets the earliest `epoch_at` to come."""
+        self._last_ms = max(self._last_ms, instant_ms)
+
+    def raw_ms(self) -> int:
+        """Returns the clock itself, for the comparison with the broker's."""
+        return int((self._started_at + self._monotonic() - self._started) * 1000)

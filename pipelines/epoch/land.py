@@ -1,0 +1,156 @@
+"""An epoch's records landed by one Spark job: tasks decode and write, the driver gets narrow rows.
+
+Source: PROTOCOL.md "What can be read"; ARCHITECTURE.md "One epoch", 1.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pipelines.epoch.arrow_batches import arrow_batches
+from pipelines.epoch.batch import Batch
+from storage.files.data_files import DataFile
+from storage.lake.epochs import Plan, Range
+from storage.lake.lake import Lake
+from storage.rows import to_rows
+from storage.tasks.in_spark import LandTask
+from storage.tasks.land import HEAVY, LANDED_IN_SPARK, Landing, read_landed
+from storage.wire.decode import KAFKA_COLUMNS, RECORDS
+from storage.wire.kinds import HALF, SCHEDULE
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+_LARGE_RECORDS = 1_000_000  # five times what an epoch has by default
+_KAFKA_TYPES = [
+    f"CAST(NULL AS {kind}) AS {name}"
+    for name, kind in zip(
+        KAFKA_COLUMNS,
+        ("string", "int", "long", "timestamp", "binary", "binary",
+         "array<struct<key: string, value: binary>>"),
+        strict=True,
+    )
+]  # fmt: skip
+
+
+def land(records: DataFrame, landing: Landing, tasks: int) -> Batch:
+    """Lands Kafka records by one Spark job of so many tasks, at most one a Kafka partition.
+
+    Input: rows of Spark's Kafka source.
+    Output: their narrow rows, and the files to commit.
+    """
+    kafka = records.where("topic IS NOT NULL").select(*KAFKA_COLUMNS).coalesce(tasks)
+    landed = kafka.mapInArrow(LandTask(landing), LANDED_IN_SPARK)
+    ended = 0
+    files: defaultdict[str, list[DataFile]] = defaultdict(list)
+
+    def parts() -> Iterator[pa.Table]:
+        nonlocal ended
+        for batch in arrow_batches(landed):
+            for narrow, written in read_landed(batch):
+                ended += narrow.num_rows == 0  # each task hands back an empty one last
+                yield narrow
+                for table, file in written.items():
+                    files[table].append(file)
+
+    with described(records.sparkSession, landing.epoch, "land", tasks):
+        batch = Batch.of(parts(), files)
+    batch.tasks = ended
+    pa.default_memory_pool().release_unused()  # the parts took as much memory again
+    if sum(rows.num_rows for rows in batch.by_kind.values()) > _LARGE_RECORDS:
+        _collect_garbage(records.sparkSession)
+    return batch
+
+
+def _collect_garbage(spark: SparkSession) -> None:
+    """Lets the JVM give back what tasks handed over: 0.2 GB after two million records."""
+    jvm: Any = spark._jvm
+    jvm.System.gc()
+
+
+def warm_up(spark: SparkSession, landing: Landing, tasks: int) -> None:
+    """Lands an empty frame: Python workers start, and the JVM loads the classes of a landing.
+
+    Without it the first epoch takes about 1.5 s longer. Errors are ignored: the first landing meets
+    them, too.
+    """
+    nothing = spark.range(0, tasks, 1, tasks).where("id < 0").selectExpr(*_KAFKA_TYPES)
+    with suppress(Exception):
+        land(nothing, landing, tasks)
+
+
+@contextmanager
+def described(spark: SparkSession, epoch: int, step: str, tasks: int) -> Iterator[None]:
+    """Shows in Spark's pages what the jobs of a block are for."""
+    count = "1 task" if tasks == 1 else f"{tasks} tasks"
+    spark.sparkContext.setJobDescription(f"epoch {epoch}: {step}, {count}")
+    try:
+        yield
+    finally:
+        spark.sparkContext.setLocalProperty("spark.job.description", None)  # type: ignore[arg-type]
+
+
+def read_again(
+    spark: SparkSession,
+    lake: Lake,
+    plan: Plan,
+    held: Sequence[str],
+    landing: Landing,
+    tasks: int,
+    kafka_options: Mapping[str, str],
+) -> Batch:
+    """Returns a plan's records, read again.
+
+    Input: the kinds whose table holds the epoch already; they come from there, all others are
+    landed from Kafka.
+    """
+    missing = {kind: topic for kind, topic in landing.limits.topics.items() if kind not in held}
+    ranges = tuple(
+        r for r in plan.ranges if r.topic in missing.values() and r.to_offset > r.from_offset
+    )
+    batch = Batch()
+    if ranges:
+        batch = land(kafka_records(spark, ranges, kafka_options), landing, tasks)
+    for kind in held:
+        batch.add_table(_landed(lake, kind, plan.epoch), kind)
+    return batch
+
+
+def _landed(lake: Lake, kind: str, epoch: int) -> pa.Table:
+    """Returns the narrow rows of an epoch that a table holds. Output: RECORDS."""
+    heavy = HEAVY if kind in (HALF, SCHEDULE) else ()
+    columns = [name for name in lake.schema(kind).names if name not in heavy]
+    rows = lake.read(kind, columns, pc.field("epoch") == epoch)
+    return to_rows(rows, RECORDS, kind=kind)
+
+
+def kafka_records(
+    spark: SparkSession, ranges: tuple[Range, ...], options: Mapping[str, str]
+) -> DataFrame:
+    """Returns recorded ranges, read again from Kafka as one batch.
+
+    Partitions that were made since are left out.
+    """
+    starts: dict[str, dict[str, int]] = {}
+    ends: dict[str, dict[str, int]] = {}
+    for r in ranges:
+        starts.setdefault(r.topic, {})[str(r.partition)] = r.from_offset
+        ends.setdefault(r.topic, {})[str(r.partition)] = r.to_offset
+    partitions = {topic: [int(n) for n in offsets] for topic, offsets in starts.items()}
+    return (
+        spark.read.format("kafka")
+        .options(**options)
+        .option("includeHeaders", "true")
+        .option("assign", json.dumps(partitions))
+        .option("startingOffsets", json.dumps(starts))
+        .option("endingOffsets", json.dumps(ends))
+        .load()
+    )

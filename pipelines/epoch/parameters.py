@@ -1,0 +1,73 @@
+"""The values that an epoch depends on beside its records: from the settings, and from its plan."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from checker.frames import Parameters
+from pipelines.epoch.sizes import Sizes
+from pipelines.kafka_log.options import spark_options
+from pipelines.settings import Settings
+from storage.lake.epochs import Plan
+from storage.wire.kinds import WireLimits
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+# Keys of a plan's parameters outside the rules: the limits of decoding, and the number of epochs
+# between two snapshots. An epoch that is run again takes a snapshot if its first run did.
+_WIRE, _SNAPSHOT_EPOCHS = "wire", "snapshot_epochs"
+
+
+@dataclass(frozen=True)
+class EpochSettings:
+    """The part of the settings that an epoch needs."""
+
+    parameters: Parameters
+    limits: WireLimits
+    snapshot_epochs: int
+    kafka_options: Mapping[str, str]
+    owner: str
+    sizes: Sizes
+
+    @classmethod
+    def of(cls, settings: Settings, owner: str, spark: SparkSession) -> EpochSettings:
+        """Returns the part of a job's settings."""
+        parallelism = spark.sparkContext.defaultParallelism
+        return cls(
+            parameters=settings.parameters(),
+            limits=settings.wire_limits(),
+            snapshot_epochs=settings.lake.pending_snapshot_epochs,
+            kafka_options=spark_options(settings.kafka),
+            owner=owner,
+            sizes=Sizes(parallelism, settings.stream.deliveries),
+        )
+
+    def planned(self) -> dict[str, Any]:
+        """Returns the values that a plan records."""
+        return {
+            **asdict(self.parameters),
+            _WIRE: asdict(self.limits),
+            _SNAPSHOT_EPOCHS: self.snapshot_epochs,
+        }
+
+
+def plan_parameters(plan: Plan) -> Parameters:
+    """Returns the rules' parameters in force at an epoch."""
+    others = (_WIRE, _SNAPSHOT_EPOCHS)
+    values: dict[str, Any] = {k: v for k, v in plan.parameters.items() if k not in others}
+    values = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
+    return Parameters(**values)
+
+
+def plan_limits(plan: Plan) -> WireLimits:
+    """Returns the limits of decoding in force at an epoch."""
+    return WireLimits(**plan.parameters[_WIRE])
+
+
+def is_snapshot_due(plan: Plan) -> bool:
+    """Returns whether an epoch takes a snapshot of the state."""
+    interval = plan.parameters.get(_SNAPSHOT_EPOCHS)  # None in a backfill from files
+    return interval is not None and plan.epoch % interval == 0

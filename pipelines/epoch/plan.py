@@ -1,0 +1,132 @@
+"""The plan of an epoch: `epoch_at`, `known_at` of each queue, and whether there is work to do."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping
+
+import pyarrow as pa
+
+from checker.due import is_something_due
+from checker.frames import QUEUES, RULE_VERSION, Instants, State
+from checker.rules.known import Horizon, known_at, still_ahead
+from pipelines.epoch.parameters import EpochSettings
+from pipelines.kafka_log.log import KafkaLog
+from pipelines.kafka_log.topics import Place
+from storage.lake.epochs import Plan, Progress, Range
+from storage.wire.kinds import HALF, OP
+
+
+class Planner:
+    """The maker of plans, one epoch after the other; it keeps what Kafka has told of its ends."""
+
+    def __init__(self, kafka: KafkaLog, settings: EpochSettings, now_ms: Callable[[], int]) -> None:
+        self._kafka = kafka
+        self._settings = settings
+        self._now_ms = now_ms
+        self._horizons: tuple[Horizon, ...] = ()
+        self._asked: Horizon | None = None
+
+    def take_up(self, progress: Progress) -> None:
+        """Goes on behind the newest committed epoch."""
+        landed = {} if progress.last is None else progress.last.landed()
+        self._horizons = still_ahead(itertools.chain(*map(_horizons, progress.recent)), landed)
+        self._asked = None
+
+    def committed(self, plan: Plan) -> None:
+        """Takes a committed epoch as the last one."""
+        self._horizons = still_ahead((*self._horizons, *_horizons(plan)), plan.landed())
+
+    def look_ahead(self, places: Mapping[Place, object]) -> None:
+        """Asks where Kafka ends before the next micro-batch is cut, which then lands all of it.
+
+        So under load `known_at` of the next epoch is this instant, not `epoch_at` of the epoch
+        before.
+        Errors: KafkaAwayError.
+        """
+        asked_at = self._now_ms()
+        self._asked = Horizon(asked_at, self._kafka.end_offsets(places))
+
+    def used(self) -> None:
+        """Drops what `look_ahead` asked: a plan has it."""
+        self._asked = None
+
+    def plan(
+        self,
+        spans: Mapping[Place, range],
+        last: Plan | None,
+        next_offsets: Mapping[tuple[str, int], int],
+    ) -> Plan:
+        """Returns a plan: fixes `epoch_at`, then asks where Kafka ends.
+
+        Input: the offsets that the epoch lands; the plan before it.
+        """
+        epoch_at = self._now_ms()
+        ends = self._kafka.end_offsets(spans)
+        asked = {} if self._asked is None else self._asked.end_offsets
+        ranges = tuple(
+            Range(*place, span.start, span.stop, ends[place], asked.get(place))
+            for place, span in spans.items()
+        )
+        asked_at = None if self._asked is None else self._asked.asked_at
+        topics = self._settings.limits.topics
+        horizons = (*self._horizons, *_asked(epoch_at, asked_at, ranges))
+        landed = {r.place: r.to_offset for r in ranges}
+        halves_known = known_at(
+            horizons, landed, {} if last is None else last.halves_known_at, topics[HALF]
+        )
+        half_queues = {r.partition for r in ranges if r.topic == topics[HALF]}
+        ops = {r.partition for r in ranges if r.topic == topics[OP]}
+        # An op queue without a half queue of its number has no halves to wait for.
+        halves_known |= dict.fromkeys(ops - half_queues, epoch_at)
+        return Plan(
+            epoch=1 if last is None else last.epoch + 1,
+            epoch_at=epoch_at,
+            known_at=known_at(horizons, landed, {} if last is None else last.known_at, topics[OP]),
+            halves_known_at=halves_known,
+            ranges=ranges,
+            cluster_id=self._kafka.cluster_id,
+            topic_ids=self._kafka.topic_ids,
+            next_offsets=next_offsets,
+            parameters=self._settings.planned(),
+            owner=self._settings.owner,
+            rule_version=RULE_VERSION,
+            asked_at=asked_at,
+        )
+
+    def is_due(self, plan: Plan, state: State) -> bool:
+        """Returns whether time alone asks for an epoch: a check, discard, delivery or orphan."""
+        queues = queues_of(plan, self._settings.limits.topics[HALF])
+        instants = Instants(plan.epoch_at, queues)
+        return is_something_due(state, instants, self._settings.parameters)
+
+
+def _horizons(plan: Plan) -> tuple[Horizon, ...]:
+    return _asked(plan.epoch_at, plan.asked_at, plan.ranges)
+
+
+def _asked(epoch_at: int, asked_at: int | None, ranges: tuple[Range, ...]) -> tuple[Horizon, ...]:
+    """Returns what Kafka was asked for an epoch: at `epoch_at`, and before the batch was cut."""
+    at_t = Horizon(epoch_at, {r.place: r.end_offset for r in ranges})
+    if asked_at is None:
+        return (at_t,)
+    before = {r.place: r.asked_end_offset for r in ranges if r.asked_end_offset is not None}
+    return Horizon(asked_at, before), at_t
+
+
+def queues_of(plan: Plan, half_topic: str) -> pa.Table:
+    """Returns how far each queue is known, and where its landing stands. Output: QUEUES."""
+    half_ends = plan.queue_ends(half_topic)
+    ids = sorted({*half_ends, *plan.known_at, *plan.halves_known_at})
+    return pa.Table.from_pylist(
+        [
+            {
+                "queue_id": queue,
+                "known_at": plan.known_at.get(queue),
+                "halves_known_at": plan.halves_known_at.get(queue),
+                "half_end": half_ends.get(queue, 0),
+            }
+            for queue in ids
+        ],
+        schema=QUEUES,
+    )

@@ -1,0 +1,159 @@
+"""A planned epoch, run to its commit: decide, apply, ask, commit (ARCHITECTURE.md, steps 3 to 6).
+
+If a step fails, the epoch stays planned, and the next start runs it again from here; tables that
+hold it are skipped. The epochs of the job end here, and those of a replay.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import replace
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from checker.decide import decide
+from checker.frames import OUTCOMES, Decision, Instants, State
+from checker.rules.timing import record_attempts
+from pipelines.epoch.apply import Applier
+from pipelines.epoch.ask import Asks, ask_once
+from pipelines.epoch.batch import Batch
+from pipelines.epoch.commit import decided_counts, landed_counts, state_rows
+from pipelines.epoch.deliver import Deliverer
+from pipelines.epoch.lookups import inputs_of
+from pipelines.epoch.parameters import is_snapshot_due, plan_limits, plan_parameters
+from pipelines.epoch.plan import queues_of
+from pipelines.epoch.restore import restore
+from pipelines.epoch.sizes import Sizes
+from storage.lake.epoch_log import EpochLog
+from storage.lake.epochs import Plan, Progress
+from storage.lake.lake import Lake
+from storage.wire.kinds import HALF
+
+_WRITERS: Final = 4
+
+
+class Steps:
+    """A stopwatch for the steps of an epoch, in ms."""
+
+    def __init__(self) -> None:
+        self.step_ms: dict[str, int] = {}
+        self._since = time.monotonic()
+
+    def done(self, step: str) -> None:
+        now = time.monotonic()
+        self.step_ms[step] = round((now - self._since) * 1000)
+        self._since = now
+
+
+class PlannedEpochs:
+    """The runner of planned epochs on one lake; it keeps the state between them, and the writers.
+
+    `state`: what holds after the last committed epoch; `last`: that epoch's plan.
+    """
+
+    def __init__(self, lake: Lake, asker: Asks, sizes: Sizes, deliverer: Deliverer) -> None:
+        self.state = State()
+        self.last: Plan | None = None
+        self.log = EpochLog(lake)
+        self._lake = lake
+        self._asker = asker
+        self._sizes = sizes
+        self._deliverer = deliverer
+        self._pool = ThreadPoolExecutor(_WRITERS, thread_name_prefix="txlake-writer")
+
+    def take_up(self, progress: Progress, lake: Lake | None = None) -> None:
+        """Takes the state after the last committed epoch. Input: the lake, if it is another one."""
+        self.state = restore(lake or self._lake, progress)
+        self.log.take_up(progress)
+        self.last = progress.last
+
+    def finish(self, plan: Plan, batch: Batch, steps: Steps) -> None:
+        """Runs a planned epoch to its commit. Input: its records."""
+        applier, counts = self._applier(plan, batch), landed_counts(batch)
+        futures = applier.land(self._pool)
+        try:
+            decision = self._decide(plan, batch)
+            batch.drop_written()
+            pa.default_memory_pool().release_unused()
+            steps.done("decide")
+            applier.create_topics(decision)
+            landed = list(futures)
+            counts |= decided_counts(decision)
+            is_large = self._sizes.delivery_tasks(decision.placements.num_rows) > 0
+            if not is_large:  # few messages are committed beside all that is recorded
+                futures += applier.deliver(decision, landed, self._pool)
+            counts |= applier.record(decision)
+            decision = replace(decision, outcomes=OUTCOMES.empty_table())  # recorded already
+            _raise_first(landed)
+            attempts = ask_once(self._lake, self._asker, plan, decision.due)
+            counts["checks"] = attempts.num_rows
+            decision = record_attempts(decision, attempts, plan.epoch_at)
+            steps.done("ask")
+            futures += self._record_state(applier, decision, counts)
+            if is_large:  # many are delivered last: tasks need the memory
+                pa.default_memory_pool().release_unused()
+                futures += applier.deliver(decision, landed, self._pool)
+        finally:
+            wait(futures)
+        _raise_first(futures)
+        steps.done("apply")
+        self._commit(plan, decision.state, counts, steps, applier)
+
+    def _applier(self, plan: Plan, batch: Batch) -> Applier:
+        return Applier(self._lake, plan, batch, self._deliverer, self._sizes, self._due_since())
+
+    def _due_since(self) -> int | None:
+        """Returns the due time of the first message that waits."""
+        earliest: int | None = pc.min(self.state.delayed["deliver_at"]).as_py()
+        return earliest
+
+    def _decide(self, plan: Plan, batch: Batch) -> Decision:
+        limits = plan_limits(plan)
+        inputs = inputs_of(batch, self._lake, self.state, plan, limits)
+        instants = Instants(plan.epoch_at, queues_of(plan, limits.topics[HALF]))
+        return decide(self.state, inputs, instants, plan_parameters(plan))
+
+    def _record_state(
+        self, applier: Applier, decision: Decision, counts: dict[str, int]
+    ) -> list[Future[None]]:
+        """Starts writing the changes of the state, in some epochs with a snapshot of it."""
+        is_snapshot = self._is_snapshot_due(applier.plan)
+        tables = state_rows(applier.plan, decision, is_snapshot)
+        counts |= {table: rows.num_rows for table, rows in tables.items()}
+        if is_snapshot:
+            counts["snapshot"] = 1
+        return [
+            self._pool.submit(applier.append, table, rows)
+            for table, rows in tables.items()
+            if rows.num_rows
+        ]
+
+    def _is_snapshot_due(self, plan: Plan) -> bool:
+        return is_snapshot_due(plan)
+
+    def _commit(
+        self, plan: Plan, after: State, counts: Mapping[str, int], steps: Steps, applier: Applier
+    ) -> None:
+        """Writes the commit point. Only now the state in memory changes."""
+        work = applier.work
+        self.log.commit(plan, offsets_of(after), counts, steps.step_ms, work)
+        self.state, self.last = after, plan
+
+    def close(self) -> None:
+        """Waits for running writes and gives the threads back."""
+        self._pool.shutdown(wait=True)
+
+
+def offsets_of(state: State) -> dict[tuple[str, int], int]:
+    """Returns the next offset of every real queue."""
+    rows = state.next_offsets.to_pylist()
+    return {(row["topic"], row["queue_id"]): row["next_offset"] for row in rows}
+
+
+def _raise_first(futures: list[Future[None]]) -> None:
+    for future in futures:
+        future.result()

@@ -1,0 +1,211 @@
+"""One epoch: gather, plan, decide, apply, ask, commit. The only writer of the lake.
+
+1. Gather: exact Kafka ranges; tasks of Spark decode the records and write those with bodies into
+   files that no commit names yet (`land`). The epoch before can still be at 3 to 6.
+2. Plan: `epoch_at`, Kafka's end offsets and hence `known_at`, in the `planned` row. From here on
+   the epoch can be run again and gives the same rows.
+3. Decide: `checker`, narrow columns only.
+4. Apply: commit half and schedule; op, admin, outcomes, conflicts, deliveries; topic tables.
+5. Ask: due checks, one row an attempt. Many messages go to their topic tables after it.
+6. Commit: the changes of the state, in some epochs with a snapshot of it; then the `committed` row.
+
+If a step fails, the epoch stays planned and the state in memory is thrown away. The next start runs
+the epoch again from step 3; tables that hold it are skipped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from threading import Thread
+from typing import TYPE_CHECKING
+
+from checker.frames import State
+from pipelines.epoch.ask import Asks
+from pipelines.epoch.batch import Batch
+from pipelines.epoch.deliver import Deliverer
+from pipelines.epoch.land import land, warm_up
+from pipelines.epoch.parameters import EpochSettings
+from pipelines.epoch.pings import OwnPings
+from pipelines.epoch.plan import Planner
+from pipelines.epoch.planned import PlannedEpochs, Steps, offsets_of
+from pipelines.epoch.recover import batch_again, with_our_rules
+from pipelines.kafka_log.log import KafkaLog
+from pipelines.kafka_log.topics import KafkaTopics, Place
+from storage.lake.epochs import Plan, Progress, read_progress
+from storage.lake.lake import Lake
+from storage.lake.whole import require_whole
+from storage.tasks.land import Landing
+from storage.wire.kinds import ADMIN
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+@dataclass(frozen=True)
+class Gathered:
+    """A micro-batch, landed before its `epoch_at` is fixed.
+
+    `spans`: the offsets that it lands, by partition. `batch`: None if they hold no record but our
+    own PINGs. Its files are written, and no commit names them yet.
+    """
+
+    spans: Mapping[Place, range]
+    batch: Batch | None
+    steps: Steps
+
+
+class Epochs:
+    """The runner of epochs on one lake; it keeps the state between them.
+
+    Errors: LostInputError, OwnerError, StartError. Any other leaves the lake with a planned epoch:
+    call `recover` before the next `run`.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        lake: Lake,
+        kafka: KafkaTopics,
+        asker: Asks,
+        settings: EpochSettings,
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._spark = spark
+        self._lake = lake
+        self._settings = settings
+        self._kafka = KafkaLog(kafka)
+        self._planner = Planner(self._kafka, settings, now_ms)
+        self._planned = PlannedEpochs(lake, asker, settings.sizes, Deliverer(spark))
+        self._newest: Plan | None = None
+        self.own_pings = OwnPings()
+
+    @property
+    def state(self) -> State:
+        """Returns the state after the last committed epoch."""
+        return self._planned.state
+
+    @property
+    def last(self) -> Plan | None:
+        """Returns the last committed plan."""
+        return self._planned.last
+
+    @property
+    def newest(self) -> Plan | None:
+        """Returns the newest plan: the last committed one, or the one that is being finished."""
+        return self._newest
+
+    def take_up(self) -> Progress:
+        """Reads the state from the lake, if that is whole. Output: where its epochs stand.
+
+        Errors: BrokenLakeError if something that was committed is missing.
+        """
+        self._lake.forget()
+        progress = read_progress(self._lake)
+        require_whole(self._lake, progress, is_alone=True)
+        self._planned.take_up(progress)
+        self._newest = progress.last
+        self._planner.take_up(progress)
+        return progress
+
+    def recover(self, progress: Progress) -> Plan | None:
+        """Finishes a planned epoch. Output: its plan, if there was one."""
+        if progress.unfinished is None:
+            return None
+        plan = with_our_rules(self._lake, progress.unfinished)
+        self._finish(plan, batch_again(self._spark, self._lake, plan, self._settings), Steps())
+        self._newest = plan
+        return plan
+
+    def warm_up(self) -> None:
+        """Prepares Spark for a landing, in a thread beside the other steps of a start."""
+        tasks = self._settings.sizes.landing_tasks(0)
+        landing = Landing(self._lake.place, 0, self._settings.limits)
+        arguments = (self._spark, landing, tasks)
+        Thread(target=warm_up, args=arguments, name="txlake-warm-up", daemon=True).start()
+
+    def start_offsets(self) -> dict[Place, int]:
+        """Returns where landing goes on: the committed ends, else Kafka's first offsets.
+
+        Errors: LostInputError if Kafka no longer has the records that come next.
+        """
+        return self._kafka.start_offsets({} if self.last is None else self.last.landed())
+
+    def check_identity(self, plan: Plan | None) -> None:
+        """Compares the Kafka cluster and topics with those of a plan. Errors: LostInputError."""
+        self._kafka.check(plan)
+
+    def look_ahead(self) -> None:
+        """Asks where Kafka ends before the next micro-batch is cut, if any half waits.
+
+        A running epoch can bring a half, so it counts as one. Errors: KafkaAwayError.
+        """
+        may_ask = self._newest is not self.last or self.state.halves.num_rows > 0
+        if self._newest is not None and may_ask:
+            self._planner.look_ahead(self._newest.landed())
+
+    def run(self, records: DataFrame, to_offsets: Mapping[Place, int]) -> Plan | None:
+        """Runs one epoch over a micro-batch of Spark's Kafka source.
+
+        Input: a micro-batch that begins where the last epoch ended; its end, by partition.
+        Output: the epoch's plan; None if there was nothing to do.
+        """
+        gathered = self.gather(records, to_offsets)
+        plan = self.plan(gathered)
+        if plan is not None:
+            self.finish(plan, gathered)
+        return plan
+
+    def gather(self, records: DataFrame, to_offsets: Mapping[Place, int]) -> Gathered:
+        """Lands a micro-batch. The epoch before is planned; it can still be running."""
+        steps, newest = Steps(), self._newest
+        spans = self._kafka.spans(to_offsets, {} if newest is None else newest.landed())
+        batch = None
+        if self._has_news(spans):
+            epoch = 1 if newest is None else newest.epoch + 1
+            landing = Landing(self._lake.place, epoch, self._settings.limits)
+            tasks = self._settings.sizes.landing_tasks(sum(map(len, spans.values())))
+            batch = land(records, landing, tasks)
+            self._settings.sizes.saw(batch.landed_messages, batch.landed_bytes)
+        steps.done("gather")
+        return Gathered(spans, batch, steps)
+
+    def _has_news(self, spans: Mapping[Place, range]) -> bool:
+        """Returns whether there is a record to land, our own PINGs aside."""
+        admin = self._settings.limits.topics[ADMIN]
+        return any(
+            not self.own_pings.are(span) if topic == admin else len(span) > 0
+            for (topic, _), span in spans.items()
+        )
+
+    def plan(self, gathered: Gathered) -> Plan | None:
+        """Fixes `epoch_at` and writes the `planned` row. The epoch before is committed.
+
+        Output: None if there is nothing to do: no record came, and nothing is due.
+        """
+        gathered.steps.done("wait")
+        self._kafka.check(self.last)  # records of another Kafka are in no commit yet
+        plan = self._planner.plan(gathered.spans, self.last, offsets_of(self.state))
+        if gathered.batch is None and not self._planner.is_due(plan, self.state):
+            return None
+        self._planned.log.plan(plan)
+        self._newest = plan
+        self._planner.used()
+        gathered.steps.done("plan")
+        return plan
+
+    def finish(self, plan: Plan, gathered: Gathered) -> None:
+        """Runs a planned epoch to its commit; another thread can gather the next one meanwhile."""
+        batch, admin = gathered.batch or Batch(), self._settings.limits.topics[ADMIN]
+        landed = set(batch.rows(ADMIN)["queue_offset"].to_pylist())
+        pings = self.own_pings.rows(plan.ranges, admin, self._settings.owner)
+        batch.add(ADMIN, [ping for ping in pings if ping["queue_offset"] not in landed])
+        self._finish(plan, batch, gathered.steps)
+
+    def _finish(self, plan: Plan, batch: Batch, steps: Steps) -> None:
+        self._planned.finish(plan, batch, steps)
+        self._planner.committed(plan)
+
+    def close(self) -> None:
+        """Waits for running writes and gives the threads back."""
+        self._planned.close()

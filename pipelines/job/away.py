@@ -1,0 +1,60 @@
+"""Kafka away: how that shows, and how long the driver waits before it tries again."""
+
+from __future__ import annotations
+
+import logging
+import time
+
+from pipelines.epoch.run import Epochs
+from pipelines.errors import JobError, KafkaAwayError
+from storage.errors import LakeError
+
+log = logging.getLogger("txlake.driver")
+
+_RETRY_S = (1.0, 2.0, 5.0, 10.0)
+# The words of Spark and of the Kafka clients when the broker does not answer.
+_AWAY_SIGNS = (
+    "TimeoutException", "Timed out", "timed out", "Connection refused", "DisconnectException",
+    "No resolvable bootstrap", "Failed to construct kafka", "BROKER_NOT_AVAILABLE",
+    "Timeout of", "Cannot fetch offset",
+)  # fmt: skip
+
+
+def told(error: BaseException, epochs: Epochs) -> BaseException:
+    """Returns the error of a failed query as one of ours, if it is known."""
+    if isinstance(error, (JobError, LakeError)):
+        return error
+    text = str(error)
+    if any(sign in text for sign in _AWAY_SIGNS):
+        return KafkaAwayError(f"the stream lost Kafka: {text.strip().splitlines()[0][:300]}")
+    if "Could not read records in offset" in text or "some data may have been lost" in text.lower():
+        epochs.start_offsets()  # raises what is lost, if Kafka can still tell
+    return error
+
+
+class Away:
+    """How long Kafka has been away, told in the log."""
+
+    def __init__(self, bootstrap_servers: str) -> None:
+        self._servers = bootstrap_servers
+        self._since: float | None = None
+        self._tries = 0
+
+    def wait_s(self, error: KafkaAwayError) -> float:
+        """Logs that Kafka is away and returns how long to wait before the next try."""
+        self._since = self._since or time.monotonic()
+        pause = _RETRY_S[min(self._tries, len(_RETRY_S) - 1)]
+        self._tries += 1
+        log.warning(
+            "Kafka at %s is away, for %.0f s so far; trying again in %.0f s (%s)",
+            self._servers, time.monotonic() - self._since, pause, error,
+        )  # fmt: skip
+        return pause
+
+    def is_over(self) -> None:
+        """Logs how long Kafka was away, if it was."""
+        if self._since is not None:
+            log.warning(
+                "Kafka at %s is back after %.0f s", self._servers, time.monotonic() - self._since
+            )
+        self._since, self._tries = None, 0

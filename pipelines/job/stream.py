@@ -1,0 +1,201 @@
+"""The stream: each micro-batch of Spark becomes an epoch, finished while the next one is read.
+
+Spark hands over a micro-batch when the function that got the one before has returned. Here that
+function returns when the next micro-batch can be cut, even if the epoch is not committed yet: the
+decision and the writes run in a thread of their own, and the next micro-batch is read meanwhile. It
+is planned only when the epoch before is committed, so epochs stay one after another. What was read
+ahead is lost with the process, and read again.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import wait as wait_for
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pipelines.epoch.run import Epochs, Gathered
+from pipelines.errors import StartError
+from pipelines.job.trigger import Trigger
+from pipelines.job.upkeep import Maintainer
+from pipelines.kafka_log.options import spark_options
+from pipelines.kafka_log.topics import Place
+from pipelines.settings import Settings
+from storage.lake.epochs import Plan
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+log = logging.getLogger("txlake.driver")
+
+QUERY_NAME = "txlake"
+_POLL_S = 0.1
+
+
+class Stream:
+    """One query: it runs from where the lake ends until `stop` is set, or something fails.
+
+    Input: `before_batch` is called before each micro-batch is read, `on_epoch` with each committed
+    plan and how long its epoch took (s).
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        settings: Settings,
+        epochs: Epochs,
+        maintainer: Maintainer,
+        checkpoint: Path,
+        stop: threading.Event,
+        before_batch: Callable[[], None],
+        on_epoch: Callable[[Plan, float], None] | None,
+    ) -> None:
+        self._spark = spark
+        self._settings = settings
+        self._epochs = epochs
+        self._maintainer = maintainer
+        self._checkpoint = checkpoint
+        self._stop = stop
+        self._before_batch = before_batch
+        self._on_epoch = on_epoch
+        self._interval_s = settings.stream.trigger_interval_ms / 1000
+        self._starts = epochs.start_offsets()
+        self._trigger = Trigger(self._interval_s)
+        self._failure: BaseException | None = None
+        self._planning = threading.Lock()
+        self._finisher = ThreadPoolExecutor(1, thread_name_prefix="txlake-epoch")
+        self._running: Future[None] = Future()
+        self._running.set_result(None)
+
+    def run(self) -> BaseException | None:
+        """Runs the query and its last epoch to the end.
+
+        Output: the error that ended it; None if `stop` did.
+        """
+        source = _source(self._spark, self._settings, self._starts)
+        query = (
+            source.writeStream.queryName(QUERY_NAME)
+            .foreachBatch(self._on_batch)
+            .option("checkpointLocation", str(self._checkpoint))
+            .trigger(processingTime=f"{self._settings.stream.trigger_interval_ms} milliseconds")
+            .start()
+        )
+        try:
+            while query.isActive and not self._stop.is_set():
+                self._stop.wait(_POLL_S)
+            with self._planning:  # a planned epoch goes on to its end; no other begins
+                wait_for([self._running])
+            if self._stop.is_set():
+                return None
+            ended = StartError("the stream ended by itself")
+            return self._failure or query.exception() or ended
+        finally:
+            try:
+                query.stop()
+            except Exception as error:
+                log.debug("stopping the stream: %s", error)
+            self._finisher.shutdown(wait=True)
+
+    def _on_batch(self, batch: DataFrame, batch_id: int) -> None:
+        self._trigger.began()
+        try:
+            if not self._is_ending:
+                self._run_epoch(batch, batch_id)
+            if not self._is_ending:
+                self._epochs.look_ahead()
+        except BaseException as error:
+            self._failure = self._failure or error
+            raise
+        self._trigger.ended()
+
+    @property
+    def _is_ending(self) -> bool:
+        return self._stop.is_set() or self._failure is not None
+
+    def _run_epoch(self, batch: DataFrame, batch_id: int) -> None:
+        """Reads a micro-batch and begins its epoch; waits for it until the next is to be cut."""
+        began = time.monotonic()
+        self._before_batch()
+        self._check_start(batch_id)
+        gathered = self._epochs.gather(batch, batch_ends(self._checkpoint, batch_id))
+        self._running.result()
+        with self._planning:
+            if self._is_ending:
+                return
+            plan = self._epochs.plan(gathered)
+            idle_until = time.monotonic() + self._trigger.wait_s()
+            self._running = self._finisher.submit(self._finish, plan, gathered, began, idle_until)
+        wait_for([self._running], self._trigger.wait_s())
+        if self._running.done():
+            self._running.result()
+            self._stop.wait(self._trigger.wait_s())
+
+    def _finish(
+        self, plan: Plan | None, gathered: Gathered, began: float, idle_until: float
+    ) -> None:
+        """Finishes an epoch, and maintains the lake until the stream has something to do."""
+        try:
+            if plan is not None:
+                self._epochs.finish(plan, gathered)
+                if self._on_epoch is not None:
+                    self._on_epoch(plan, time.monotonic() - began)
+            self._maintainer.after_batch(plan, idle_until - time.monotonic())
+        except BaseException as error:
+            self._failure = self._failure or error
+            raise
+
+    def _check_start(self, batch_id: int) -> None:
+        """Checks that a micro-batch begins where the lake ends: no gap, no overlap."""
+        epochs = self._epochs
+        begins = self._starts if batch_id == 0 else batch_ends(self._checkpoint, batch_id - 1)
+        landed = {} if epochs.newest is None else epochs.newest.landed()
+        for (topic, partition), offset in begins.items():
+            wanted = landed.get((topic, partition), offset)
+            is_admin = topic == self._settings.kafka.admin_topic
+            if is_admin and epochs.own_pings.are(range(wanted, offset)):
+                continue
+            if wanted != offset:
+                raise StartError(
+                    f"batch {batch_id} begins at offset {offset} of {topic} partition {partition}, "
+                    f"but the lake has landed it up to {wanted}: the stream and the lake disagree"
+                )
+
+
+def _source(spark: SparkSession, settings: Settings, starts: Mapping[Place, int]) -> DataFrame:
+    """Returns the stream of all our topics, with a tick: without data a query runs no batch."""
+    by_topic: dict[str, dict[str, int]] = {}
+    for (topic, partition), offset in starts.items():
+        by_topic.setdefault(topic, {})[str(partition)] = offset
+    records = (
+        spark.readStream.format("kafka")
+        .options(**spark_options(settings.kafka))
+        .option("includeHeaders", "true")
+        .option("subscribe", ",".join(settings.kafka.topics().values()))
+        .option("startingOffsets", json.dumps(by_topic))
+        .option("maxOffsetsPerTrigger", settings.stream.max_offsets_per_trigger)
+        .option("failOnDataLoss", "true")
+        .load()
+    )
+    tick = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).load()
+    empty = {field.name: f"cast(NULL AS {field.dataType.simpleString()}) AS {field.name}"
+             for field in records.schema}  # fmt: skip
+    return records.unionByName(tick.selectExpr(*empty.values()))
+
+
+def batch_ends(checkpoint: Path, batch_id: int) -> dict[Place, int]:
+    """Returns where a micro-batch ends, from the stream's offset log, written before it runs."""
+    lines = (checkpoint / "offsets" / str(batch_id)).read_text(encoding="utf-8").splitlines()
+    for line in lines[2:]:
+        value: Any = json.loads(line) if line.startswith("{") else None
+        if value and all(isinstance(partitions, dict) for partitions in value.values()):
+            return {
+                (topic, int(partition)): int(offset)
+                for topic, partitions in value.items()
+                for partition, offset in partitions.items()
+            }
+    raise StartError(f"batch {batch_id} has no Kafka offsets in {checkpoint}")

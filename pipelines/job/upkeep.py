@@ -1,0 +1,148 @@
+"""Maintenance beside the stream: small steps between two epochs, in the job's own driver.
+
+Every `merge_files` epochs, and whenever an operator asks (MAINTAIN), a round begins: each table
+gets the steps that it needs. Steps are taken when an epoch has ended, until the next one; under
+constant load for `slice_ms`, so that a round goes on over several epochs. Under load only small
+files are merged, and another round merges the rest as soon as there is time. Nothing appends
+meanwhile: local commits of Spark and of delta-rs never meet.
+
+An error here stops no epoch: it is logged, and the next round tries again. A round is kept in
+memory only: a crash ends it, one that an operator asked for, too.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+
+import pyarrow.compute as pc
+
+from storage.lake.epochs import Plan
+from storage.lake.lake import Lake
+from storage.lake.pruned import read_pruned
+from storage.upkeep.maintenance import Maintenance, MaintenanceLimits, Work
+from txlake.protocol import MAINTAIN
+
+log = logging.getLogger("txlake.maintain")
+
+
+class Maintainer:
+    """The keeper of one lake's files and logs between epochs.
+
+    Input: `admin_topic`: where operators ask; `is_stopping`: no further step is begun then.
+    """
+
+    def __init__(
+        self,
+        lake: Lake,
+        limits: MaintenanceLimits,
+        slice_ms: int,
+        admin_topic: str,
+        is_stopping: Callable[[], bool],
+    ) -> None:
+        self._maintenance = Maintenance(lake, limits)
+        self._lake = lake
+        self._slice_s = slice_ms / 1000
+        self._round_epochs = limits.merge_files
+        self._admin_topic = admin_topic
+        self._is_stopping = is_stopping
+        self._waiting: deque[str] = deque()
+        self._is_full = False
+        self._owes = False  # another round, because the stream was busy in this one
+        self._table = ""
+        self._steps: Iterator[Work] = iter(())
+        self._done = Work()
+        self._seconds = 0.0
+
+    def after_batch(self, plan: Plan | None, idle_s: float) -> None:
+        """Goes on with maintenance after a micro-batch.
+
+        Input: the plan of its epoch, if there was one; how long the stream would be idle.
+        """
+        is_busy = idle_s < self._slice_s
+        if plan is not None:
+            is_time = plan.epoch % self._round_epochs == 0  # in a job that often starts anew, too
+            if self._is_asked_for(plan):
+                self._begin(is_full=True)
+            elif is_time and not self._is_running:
+                self._begin(is_full=False)
+        if self._owes and not is_busy and not self._is_running:
+            self._owes = False
+            self._begin(is_full=False)
+        if self._is_running:
+            self._owes |= is_busy
+            self._maintenance.is_busy = is_busy
+            self._go_on(max(idle_s, self._slice_s))
+
+    @property
+    def _is_running(self) -> bool:
+        return bool(self._waiting or self._table)
+
+    def _is_asked_for(self, plan: Plan) -> bool:
+        if not any(r.topic == self._admin_topic and r.to_offset > r.from_offset
+                   for r in plan.ranges):  # fmt: skip
+            return False
+        is_request = (pc.field("command") == MAINTAIN) & (pc.field("result") == "accepted")
+        bounds = {"epoch": [plan.epoch]}
+        asked = read_pruned(self._lake, "admin", ["actor", "reason"], bounds, is_request)
+        for row in asked.to_pylist():
+            log.info("maintenance asked for by %s: %s", row["actor"], row["reason"])
+        return bool(asked.num_rows)
+
+    def _begin(self, is_full: bool) -> None:
+        self._is_full = is_full
+        self._table, self._steps = "", iter(())
+        try:
+            self._waiting = deque(self._maintenance.tables())
+        except Exception as error:
+            self._failed("the catalog", error)
+
+    def _go_on(self, budget_s: float) -> None:
+        began = time.monotonic()
+        while self._is_running and not self._is_stopping():
+            self._step()
+            if time.monotonic() - began >= budget_s:
+                break
+        self._seconds += time.monotonic() - began
+        if not self._is_running:
+            self._end()
+
+    def _step(self) -> None:
+        if not self._table:
+            self._table = self._waiting.popleft()
+            self._steps = self._maintenance.steps(self._table, is_full=self._is_full)
+        try:
+            work = next(self._steps, None)
+        except Exception as error:
+            self._failed(self._table, error)
+            work = None
+        if work is None:
+            self._table, self._steps = "", iter(())
+        else:
+            self._done += work
+
+    def _failed(self, table: str, error: Exception) -> None:
+        self._lake.forget()
+        log.warning(
+            "maintenance of %s did not end, nothing is lost; it is tried again: %s", table, error
+        )
+
+    def _end(self) -> None:
+        if self._done != Work() or self._is_full:
+            log.info("maintenance: %s, %.2f s in all", told(self._done), self._seconds)
+        self._done, self._seconds, self._is_full = Work(), 0.0, False
+
+
+def told(work: Work) -> str:
+    """Returns in words what was done."""
+    return (
+        f"{work.files_merged} files of {_size(work.bytes_before)} became {work.merges} of "
+        f"{_size(work.bytes_after)}, {work.checkpoints} logs cut, {work.files_deleted} files "
+        "deleted"
+    )
+
+
+def _size(count: int) -> str:
+    return f"{count / 1e6:.1f} MB"

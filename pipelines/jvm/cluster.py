@@ -1,0 +1,127 @@
+"""A cluster: what executors need, where they reach the driver, and whether they see the lake.
+
+On a local master executors are the driver's own JVM, and all this is left out.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import socket
+import tarfile
+import uuid
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import pyarrow.fs as pa_fs
+
+from pipelines.errors import StartError
+from pipelines.jvm.jars import spark_jars
+from storage.files.data_files import LakePlace
+from storage.tasks.probe import answer_probe
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+# The packages that our tasks import; our own go by --py-files.
+_DISTRIBUTIONS: Final = ("pyarrow", "numpy", "deltalake", "arro3-core", "confluent-kafka")
+_TASK_FAILURES = "8"  # kills can hit one task several times; Spark's own 4 end the job sooner
+_PROBES = 8  # tasks an executor, so that each executor gets some
+_ENVIRONMENT = "environment"  # the folder of the archive on a node
+
+
+def is_local(master: str) -> bool:
+    """Returns whether executors run in the driver's JVM; false for a `local-cluster`."""
+    return master == "local" or master.startswith("local[")
+
+
+def cluster_conf(master: str, driver_host: str | None = None) -> dict[str, str]:
+    """Returns Spark's settings that a cluster master needs; none for a local one.
+
+    Input: the address at which executors reach the driver; None: the one that reaches the master.
+    Errors: StartError if the master's host is not known here; JarError.
+    """
+    if is_local(master):
+        return {}
+    return {
+        "spark.driver.host": driver_host or _address_towards(master),
+        "spark.driver.bindAddress": "0.0.0.0",  # noqa: S104
+        "spark.jars": ",".join(map(str, spark_jars())),
+        "spark.task.maxFailures": _TASK_FAILURES,
+    }
+
+
+def environment_conf(archive: str) -> dict[str, str]:
+    """Returns Spark's settings for executors that take their packages from an archive."""
+    return {
+        "spark.archives": f"{archive}#{_ENVIRONMENT}",
+        "spark.executorEnv.PYTHONPATH": _ENVIRONMENT,
+    }
+
+
+def _address_towards(master: str) -> str:
+    if not master.startswith("spark://"):
+        return socket.getfqdn()
+    host, _, port = master.removeprefix("spark://").split(",")[0].rpartition(":")
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            probe.connect((host, int(port)))  # sends nothing
+            return str(probe.getsockname()[0])
+    except (OSError, ValueError) as error:
+        raise StartError(
+            f"the master {master}: {error}; write spark://HOST:PORT, and --driver-host where "
+            "executors reach this machine"
+        ) from error
+
+
+def write_environment(path: Path) -> Path:
+    """Writes the native packages that executors need into an archive for `spark.archives`.
+
+    Its nodes need the same platform and the same minor version of Python as this machine.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(path, "w:gz", compresslevel=1) as archive:
+        for file, name in sorted(_files()):
+            archive.add(file, name, recursive=False)
+    return path
+
+
+def _files() -> Iterator[tuple[str, str]]:
+    for distribution in _DISTRIBUTIONS:
+        for file in importlib.metadata.distribution(distribution).files or ():
+            is_code = ".." not in file.parts and "__pycache__" not in file.parts
+            if is_code and not {"tests", "include"} & set(file.parts):
+                yield str(file.locate()), str(file)
+
+
+def require_seen(spark: SparkSession, place: LakePlace) -> None:
+    """Checks that executors and the driver see one lake: each finds what the other has written.
+
+    Errors: StartError with the executor's host.
+    """
+    context = spark.sparkContext
+    if is_local(str(context.master)):
+        return
+    filesystem: pa_fs.FileSystem = place.filesystem("")
+    word = uuid.uuid4().hex
+    folder = f"_probe-{word}"
+    filesystem.create_dir(folder)
+    try:
+        with filesystem.open_output_stream(f"{folder}/driver") as stream:
+            stream.write(word.encode())
+        tasks = max(2, context.defaultParallelism) * _PROBES
+        asked = [(place, folder, word)] * tasks
+        for answer in context.parallelize(asked, tasks).map(answer_probe).collect():
+            _check(place, filesystem, answer)
+    finally:
+        filesystem.delete_dir(folder)
+
+
+def _check(place: LakePlace, filesystem: pa_fs.FileSystem, answer: Mapping[str, str]) -> None:
+    is_there = filesystem.get_file_info(answer["path"]).type == pa_fs.FileType.File
+    if answer["problem"] or not is_there:
+        what = answer["problem"] or "the driver does not find what it writes there"
+        raise StartError(
+            f"the lake {place.path} is not the same place for the executor on {answer['host']}: "
+            f"{what}; name a lake that all nodes see"
+        )

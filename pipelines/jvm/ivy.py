@@ -1,0 +1,239 @@
+"""Jars fetched with the Ivy that pyspark ships: to make the lock, and to fill the cache.
+
+`lock` resolves what `jars.toml` wants, with all that depends on it. `fetch` asks for the exact jars
+of the lock that the cache lacks, without reading any pom. Both work in a temporary folder inside
+the cache and leave only jars behind. Ivy itself knows the host, its central repository. `resolve`,
+`fetch_jars` and `write_lock` do the same for another lock: the benchmark has one.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import subprocess
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from importlib.metadata import version
+from pathlib import Path
+from xml.sax.saxutils import quoteattr
+
+from pipelines.jvm.jars import (
+    JAR_SETS,
+    LOCK_NAME,
+    Jar,
+    JarError,
+    cache_folder,
+    lacking,
+    locked,
+    packaged_toml,
+    sha256_of,
+)
+from pipelines.jvm.network import network_options
+
+_RETRIEVED = "[organisation]/[artifact]/[revision].[ext]"
+_SETTINGS = """<ivysettings>
+  <settings defaultResolver="central"/>
+  <property name="ivy.checksums" value="{checksums}"/>
+  <resolvers><ibiblio name="central" m2compatible="true" usepoms="{poms}"/></resolvers>
+</ivysettings>
+"""
+_MODULE = """<ivy-module version="2.0">
+  <info organisation="txlake" module="{name}"/>
+  <configurations><conf name="default"/></configurations>
+  <dependencies>
+{dependencies}
+  </dependencies>
+</ivy-module>
+"""
+
+
+def fetch(java: Path) -> int:
+    """Fetches the jars of the lock that the cache lacks, and returns how many.
+
+    Errors: JarError if a jar cannot be had, or is not the one of the lock.
+    Replay: a jar that is whole in the cache is not fetched again.
+    """
+    count = 0
+    # A run for each set: both have Kafka's client, in two versions; in one run Ivy would pick one.
+    for name in JAR_SETS:
+        count += fetch_jars(java, name, locked(name))
+    return count
+
+
+def fetch_jars(java: Path, name: str, jars: Iterable[Jar]) -> int:
+    """Fetches those of these jars that the cache lacks, and returns how many.
+
+    Errors: JarError, as `fetch`.
+    """
+    missing = lacking(jars)
+    if missing:
+        _fetch(java, name, missing)
+    return len(missing)
+
+
+def lock(java: Path) -> dict[str, list[Jar]]:
+    """Resolves what `jars.toml` wants, fills the cache with it, and writes the lock beside it.
+
+    Output: the jars by set.
+    Errors: JarError if something cannot be resolved.
+    """
+    wanted = packaged_toml("jars.toml")
+    resolved: dict[str, list[Jar]] = {}
+    for name in JAR_SETS:
+        shipped = _shipped_by_pyspark() if name == "spark" else frozenset()
+        section = {**wanted[name], "wanted": wanted_coordinates(name)}
+        resolved[name] = resolve(java, name, section, shipped)
+    write_lock(Path(__file__).with_name(LOCK_NAME), resolved, "make jars-lock")
+    return resolved
+
+
+def resolve(
+    java: Path, name: str, section: Mapping[str, list[str]], shipped: Iterable[str] = ()
+) -> list[Jar]:
+    """Resolves what a section of a `jars.toml` wants, and fills the cache with it.
+
+    Input: `shipped`: artifacts to leave out, because others bring them.
+    Output: the jars.
+    Errors: JarError if something cannot be resolved.
+    """
+    ours, alone = section["wanted"], set(section["alone"])
+    lines = [_dependency(c, transitive=c.rpartition(":")[0] not in alone) for c in ours]
+    lines += [_exclusion(text) for text in section["excluded"]]
+    lines += [_override(coordinates) for coordinates in ours]
+    with _work_folder() as work:
+        _run_ivy(java, work, name, lines, poms=True)
+        return list(_retrieved_jars(work / "lib", shipped))
+
+
+def wanted_coordinates(jar_set: str) -> list[str]:
+    """Returns the jars that `jars.toml` wants, in the versions of the installed Python packages."""
+    versions = {name: version(name) for name in ("pyspark", "delta-spark")}
+    return [text.format(**versions) for text in packaged_toml("jars.toml")[jar_set]["wanted"]]
+
+
+def _fetch(java: Path, name: str, missing: list[Jar]) -> None:
+    with _work_folder() as work:
+        # The lock knows all jars and their SHA-256, so Ivy needs no poms and no SHA-1.
+        lines = [_dependency(jar.coordinates, transitive=False) for jar in missing]
+        _run_ivy(java, work, name, lines, poms=False)
+        for jar in missing:
+            accept(jar, work / "lib" / _retrieved_path(jar.coordinates))
+
+
+@contextmanager
+def _work_folder() -> Iterator[Path]:
+    cache_folder().mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="ivy-", dir=cache_folder()) as name:
+        yield Path(name)
+
+
+def _run_ivy(java: Path, work: Path, name: str, lines: list[str], *, poms: bool) -> None:
+    settings, module = work / "settings.xml", work / "ivy.xml"
+    settings.write_text(
+        _SETTINGS.format(poms=str(poms).lower(), checksums="sha1" if poms else ""), "utf-8"
+    )
+    module.write_text(_MODULE.format(name=name, dependencies="\n".join(lines)), "utf-8")
+    # Ivy would make a folder in the user's home.
+    options = [f"-Duser.home={work}", *network_options(work)]
+    command = [str(java), *options, "-jar", str(_ivy_jar()), "-settings", str(settings)]
+    command += ["-cache", str(work / "cache"), "-ivy", str(module), "-types", "jar", "bundle"]
+    command += ["-retrieve", str(work / "lib" / _RETRIEVED)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise JarError(_why(done.stdout + done.stderr))
+
+
+def _why(log: str) -> str:
+    """Returns one sentence from Ivy's log, with the first lines that tell the reason."""
+    telling = re.findall(
+        r"(?:::\s*\S+#\S+: .*|.*(?:SSLHandshake|UnknownHost|ConnectException|Server access).*)", log
+    )
+    reason = "; ".join(line.strip(" :\t") for line in telling[:3]) or log.strip()[-300:]
+    return (
+        f"the jars cannot be fetched: {reason}; check the network (https_proxy, SSL_CERT_FILE), "
+        "then try again"
+    )
+
+
+def _dependency(coordinates: str, *, transitive: bool) -> str:
+    organisation, artifact, revision = coordinates.split(":")
+    return (
+        f"    <dependency org={quoteattr(organisation)} name={quoteattr(artifact)}"
+        f' rev={quoteattr(revision)} transitive="{str(transitive).lower()}"'
+        ' conf="default->default"/>'
+    )
+
+
+def _exclusion(text: str) -> str:
+    organisation, module = text.split(":")
+    return f"    <exclude org={quoteattr(organisation)} module={quoteattr(module)}/>"
+
+
+def _override(coordinates: str) -> str:
+    """Returns the line that holds a jar we name at our version, whatever others ask for."""
+    organisation, module, revision = coordinates.split(":")
+    return (
+        f"    <override org={quoteattr(organisation)} module={quoteattr(module)}"
+        f" rev={quoteattr(revision)}/>"
+    )
+
+
+def _retrieved_path(coordinates: str) -> Path:
+    organisation, artifact, revision = coordinates.split(":")
+    return Path(organisation, artifact, f"{revision}.jar")
+
+
+def _retrieved_jars(lib: Path, shipped: Iterable[str]) -> Iterator[Jar]:
+    for path in sorted(lib.glob("*/*/*.jar")):
+        organisation, artifact = path.parts[-3:-1]
+        if artifact in shipped:
+            continue
+        coordinates = f"{organisation}:{artifact}:{path.stem}"
+        jar = Jar(coordinates, sha256_of(path), path.stat().st_size)
+        accept(jar, path)
+        yield jar
+
+
+def accept(jar: Jar, found: Path) -> None:
+    """Moves a fetched jar into the cache, if it is the one of the lock."""
+    if not found.is_file():
+        raise JarError(f"jar {jar.coordinates} was not found: try again")
+    sha256 = sha256_of(found)
+    if sha256 != jar.sha256:
+        raise JarError(
+            f"jar {jar.coordinates} came with SHA-256 {sha256}, but the lock says {jar.sha256}: "
+            "do not use this network for it, or make the lock anew if you mean to change it"
+        )
+    jar.path.parent.mkdir(parents=True, exist_ok=True)
+    os.replace(found, jar.path)
+
+
+def _shipped_by_pyspark() -> frozenset[str]:
+    names = (re.match(r"(.+?)-\d", path.name) for path in _pyspark_jars().glob("*.jar"))
+    return frozenset(name.group(1) for name in names if name)
+
+
+def _ivy_jar() -> Path:
+    return next(_pyspark_jars().glob("ivy-*.jar"))
+
+
+def _pyspark_jars() -> Path:
+    # An import of pyspark would do more than a path needs.
+    spec = importlib.util.find_spec("pyspark")
+    if spec is None or spec.origin is None:
+        raise JarError("pyspark, whose Ivy fetches the jars, is not installed: run `make setup`")
+    return Path(spec.origin).parent / "jars"
+
+
+def write_lock(path: Path, resolved: Mapping[str, list[Jar]], command: str) -> None:
+    """Writes a lock, as `pipelines.jvm.jars` reads it. Input: `command`: what makes it."""
+    text = f"# Made by `{command}` from jars.toml: change that file, not this one.\n"
+    for name, jars in resolved.items():
+        for jar in jars:
+            text += f'\n[[{name}]]\njar = "{jar.coordinates}"\n'
+            text += f'sha256 = "{jar.sha256}"\nsize_bytes = {jar.size_bytes}\n'
+    fresh = path.with_suffix(".new")
+    fresh.write_text(text, "utf-8")
+    os.replace(fresh, path)

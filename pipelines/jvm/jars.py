@@ -1,0 +1,149 @@
+"""The jars for the JVM, found in the cache; the lock tells if one is missing or broken.
+
+The lock, `jars.lock.toml`, names every jar with its size and SHA-256. The cache is addressed by
+content, `<cache>/jars/<sha256>/<artifact>-<version>.jar`, and shared by all clones of a user. A
+start looks at names and sizes only and needs no network; `pipelines.jvm.ivy` fetches.
+
+    JarError    a jar is missing, broken, or cannot be had; the text says what to run
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+JAR_SETS = ("spark", "broker")
+LOCK_NAME = "jars.lock.toml"
+
+
+class JarError(Exception):
+    """A jar is missing, broken, or cannot be had."""
+
+
+@dataclass(frozen=True)
+class Jar:
+    """One jar of the lock: its Maven coordinates, its SHA-256 and its size."""
+
+    coordinates: str
+    sha256: str
+    size_bytes: int
+
+    @property
+    def file_name(self) -> str:
+        """Returns the name of the file, as Maven makes it."""
+        _, artifact, version = self.coordinates.split(":")
+        return f"{artifact}-{version}.jar"
+
+    @property
+    def path(self) -> Path:
+        """Returns the path of the jar in the cache."""
+        return cache_folder() / "jars" / self.sha256 / self.file_name
+
+
+def cache_folder() -> Path:
+    """Returns the one folder outside the clone that is written: `TXLAKE_CACHE`, or its default."""
+    named = os.environ.get("TXLAKE_CACHE")
+    if named:
+        return Path(named).expanduser().absolute()
+    above = os.environ.get("XDG_CACHE_HOME")
+    return (Path(above) if above else Path.home() / ".cache") / "txlake"
+
+
+def packaged_toml(name: str) -> dict[str, Any]:
+    """Returns the content of a TOML file that stands beside this module."""
+    with files(__package__).joinpath(name).open("rb") as file:
+        content: dict[str, Any] = tomllib.load(file)
+    return content
+
+
+def locked(jar_set: str) -> list[Jar]:
+    """Returns the jars of one set, in the order of the lock."""
+    rows = packaged_toml(LOCK_NAME)[jar_set]
+    return [Jar(row["jar"], row["sha256"], row["size_bytes"]) for row in rows]
+
+
+def spark_jars() -> list[Path]:
+    """Returns the paths of Spark's jars.
+
+    Errors: JarError for the first jar that is missing or has another size.
+    """
+    return _checked_paths("spark")
+
+
+def broker_jars() -> list[Path]:
+    """Returns the class path of the Kafka broker.
+
+    Errors: JarError for the first jar that is missing or has another size.
+    """
+    return _checked_paths("broker")
+
+
+def verify() -> int:
+    """Compares the SHA-256 of every jar of the lock; returns how many there are.
+
+    Errors: JarError for the first jar that is missing or broken.
+    """
+    jars = {jar.sha256: jar for name in JAR_SETS for jar in locked(name)}
+    for jar in jars.values():
+        check(jar)
+        found = sha256_of(jar.path)
+        if found != jar.sha256:
+            raise JarError(
+                f"jar {jar.path} is broken: SHA-256 {found}, expected {jar.sha256}; "
+                "run `txlake jars fetch`"
+            )
+    return len(jars)
+
+
+def check(jar: Jar) -> None:
+    """Checks that a jar exists with its size: quick enough for every start.
+
+    Errors: JarError.
+    """
+    try:
+        size_bytes = jar.path.stat().st_size
+    except FileNotFoundError:
+        raise JarError(
+            f"jar {jar.file_name} is missing from {cache_folder()}: run `txlake jars fetch`"
+        ) from None
+    if size_bytes != jar.size_bytes:
+        raise JarError(
+            f"jar {jar.path} is broken: {size_bytes} bytes, expected {jar.size_bytes}; "
+            "run `txlake jars fetch`"
+        )
+
+
+def lacking(jars: Iterable[Jar]) -> list[Jar]:
+    """Returns the jars whose file is missing, or differs from the lock, each once."""
+    return [
+        jar
+        for jar in {jar.sha256: jar for jar in jars}.values()
+        if not jar.path.is_file() or sha256_of(jar.path) != jar.sha256
+    ]
+
+
+def sha256_of(path: Path) -> str:
+    """Returns the SHA-256 of a file, as hexadecimal text."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def _checked_paths(jar_set: str) -> list[Path]:
+    jars = locked(jar_set)
+    for jar in jars:
+        check(jar)
+    return [jar.path for jar in jars]

@@ -1,0 +1,63 @@
+"""The JVM's own lock on a lake, for spark-submit, which starts the JVM before us.
+
+There the JVM cannot inherit our `flock`. It takes a file lock of its own on a second file, which is
+free only when that JVM is dead. Every driver takes it, so that each kind sees the other.
+"""
+
+from __future__ import annotations
+
+import fcntl
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from storage.errors import LakeLockedError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+_NAME = "_driver.jvm.lock"
+
+
+def _locked(lake_path: str) -> LakeLockedError:
+    return LakeLockedError(
+        f"the lake {lake_path} is written by the JVM of another driver, whose Python can "
+        "be dead already: one driver at a time; stop it first"
+    )
+
+
+@contextmanager
+def held_without_jvm(lake_path: str) -> Iterator[None]:
+    """Holds the same lock from Python, for a process that writes a lake without a JVM.
+
+    Errors: LakeLockedError if a JVM has it.
+    """
+    with open(f"{lake_path}/{_NAME}", "a") as file:
+        try:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # java.nio takes locks of this kind
+        except OSError as error:
+            raise _locked(lake_path) from error
+        yield
+
+
+class JvmLock:
+    """A java.nio lock on `<lake>/_driver.jvm.lock`, held by the session's JVM.
+
+    Errors: LakeLockedError if another JVM has it.
+    """
+
+    def __init__(self, spark: SparkSession, lake_path: str) -> None:
+        self._file: Any = None
+        jvm: Any = spark._jvm
+        file = jvm.java.io.RandomAccessFile(f"{lake_path}/{_NAME}", "rw")
+        if file.getChannel().tryLock() is None:
+            file.close()
+            raise _locked(lake_path)
+        self._file = file
+
+    def release(self) -> None:
+        """Gives the lock back."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None

@@ -1,0 +1,84 @@
+"""The Spark session of a job: its jars, its settings, and its JVM, which shares the lake's lock."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pipelines.jvm.cluster import cluster_conf
+from pipelines.jvm.jars import spark_jars
+from pipelines.jvm.java import java_home
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+CONF_FOLDER = Path(__file__).parents[2] / "conf"
+# `query.stop()` while Python runs can overflow the stream thread's stack.
+_JAVA_OPTIONS = (
+    "-Xss16m -Xmn192m -XX:+UseParallelGC -XX:MinHeapFreeRatio=10 -XX:MaxHeapFreeRatio=30 "
+    "-Djava.net.preferIPv4Stack=true"
+)
+
+
+def defaults() -> dict[str, str]:
+    """Returns the settings of conf/spark-defaults.conf."""
+    lines = (CONF_FOLDER / "spark-defaults.conf").read_text(encoding="utf-8").splitlines()
+    pairs = (line.split(maxsplit=1) for line in lines if line.strip() and line[0] != "#")
+    return {key: value.strip() for key, value in pairs}
+
+
+def start_session(
+    app_name: str,
+    settings: dict[str, str] | None = None,
+    lock_fds: tuple[int, ...] = (),
+    *,
+    is_quiet: bool = False,
+) -> SparkSession:
+    """Returns the process's one Spark session; starts it if there is none.
+
+    Input: `settings` win over conf/spark-defaults.conf; `lock_fds` are inherited by the JVM, so
+    that a lock on them is free only when both processes are dead; `is_quiet`: the JVM's stderr is
+    dropped.
+    Errors: JavaError, JarError; StartError if the master's host is not known here. `spark.jars` and
+    driver options count only for the first session of a process.
+    """
+    from pyspark import SparkConf, SparkContext
+    from pyspark.java_gateway import launch_gateway
+    from pyspark.sql import SparkSession
+
+    active = SparkContext._active_spark_context
+    if active is not None:
+        return SparkSession.builder.getOrCreate()
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    conf = SparkConf()
+    if "PYSPARK_GATEWAY_PORT" not in os.environ:  # else spark-submit has made the JVM, with its own
+        os.environ["JAVA_HOME"] = str(java_home())
+        os.environ.pop("SPARK_HOME", None)
+        class_path = ":".join(str(path) for path in spark_jars())
+        # The class path serves from the start; `spark.jars` would copy each jar for the session.
+        conf.set("spark.driver.extraClassPath", class_path)
+        conf.set("spark.driver.extraJavaOptions", java_options())
+        conf.setIfMissing("spark.master", "local[2]")
+        for key, value in defaults().items():
+            conf.set(key, value)
+        master = (settings or {}).get("spark.master", "local[2]")
+        for key, value in cluster_conf(master).items():
+            conf.set(key, value)
+    for key, value in (settings or {}).items():
+        conf.set(key, value)
+    conf.setAppName(app_name)
+    stderr = subprocess.DEVNULL if is_quiet else None
+    gateway = launch_gateway(  # type: ignore[no-untyped-call]
+        conf, popen_kwargs={"pass_fds": lock_fds, "stderr": stderr}
+    )
+    context = SparkContext(conf=conf, gateway=gateway)
+    context.setLogLevel("WARN")
+    return SparkSession(context)
+
+
+def java_options() -> str:
+    """Returns the options that the driver's JVM needs."""
+    return f"{_JAVA_OPTIONS} -Dlog4j2.configurationFile={CONF_FOLDER / 'log4j2.properties'}"

@@ -1,0 +1,255 @@
+"""The job's view of Kafka: its topics, their ids, their ends."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from confluent_kafka import (
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    TopicCollection,
+    TopicPartition,
+)
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._config import ConfigResource
+from confluent_kafka.admin._listoffsets import OffsetSpec
+from confluent_kafka.admin._resource import ResourceType
+from confluent_kafka.cimpl import NewTopic
+
+from pipelines.errors import KafkaAwayError, StartError
+from pipelines.settings import Settings
+from storage.wire.kinds import ADMIN, HALF, OP, SCHEDULE
+from txlake import protocol as p
+
+Place = tuple[str, int]  # Kafka topic, partition
+REQUEST_TIMEOUT_S = 10.0
+_TIMESTAMP_TYPE = "message.timestamp.type"
+_BATCH_BYTES_MAX = "max.message.bytes"
+
+log = logging.getLogger("txlake.kafka")
+
+
+def client_config(bootstrap_servers: str, client: Mapping[str, str]) -> dict[str, Any]:
+    """Returns the settings of a confluent-kafka client; the client's own log lines are hidden."""
+    return {
+        **client,
+        "bootstrap.servers": bootstrap_servers,
+        "log_level": 0,
+        "error_cb": lambda error: None,
+    }
+
+
+def producer_config(
+    bootstrap_servers: str, client: Mapping[str, str], message_bytes_max: int
+) -> dict[str, Any]:
+    """Returns the settings of a job's producer that sends a record at the limit whole."""
+    return {
+        **client_config(bootstrap_servers, client),
+        "acks": "all",
+        "message.max.bytes": p.batch_bytes_max(message_bytes_max),
+    }
+
+
+def _is(code: int, error: BaseException | None) -> bool:
+    return isinstance(error, KafkaException) and error.args[0].code() == code
+
+
+class KafkaTopics:
+    """The job's topics on one cluster.
+
+    Errors: KafkaAwayError if Kafka does not answer in time.
+    """
+
+    def __init__(self, settings: Settings, own_names: Mapping[str, str]) -> None:
+        kafka = settings.kafka
+        self.names = dict(own_names)
+        self._settings = settings
+        self._message_bytes_max = settings.transaction.message_bytes_max
+        self._batch_bytes_max = p.batch_bytes_max(self._message_bytes_max)
+        self._config = client_config(kafka.bootstrap_servers, kafka.client)
+        self._admin = AdminClient(self._config)
+
+    def _wait(self, futures: Iterable[Any], what: str) -> list[Any]:
+        try:
+            return [future.result(timeout=REQUEST_TIMEOUT_S) for future in futures]
+        except (KafkaException, TimeoutError) as error:
+            raise KafkaAwayError(
+                f"Kafka at {self._config['bootstrap.servers']} did not answer ({what}): {error}"
+            ) from error
+
+    def cluster_id(self) -> str:
+        """Returns the id of the Kafka cluster."""
+        (described,) = self._wait(
+            [self._admin.describe_cluster(request_timeout=REQUEST_TIMEOUT_S)], "its cluster id"
+        )
+        return str(described.cluster_id)
+
+    def _existing(self) -> dict[str, Any]:
+        try:
+            topics = self._admin.list_topics(timeout=REQUEST_TIMEOUT_S).topics
+        except KafkaException as error:
+            raise KafkaAwayError(
+                f"Kafka at {self._config['bootstrap.servers']} did not answer: {error}"
+            ) from error
+        return dict(topics)
+
+    def create_missing(self) -> None:
+        """Makes the topics of ours that are missing.
+
+        Their records have the broker's time, and can be as large as message_bytes_max.
+        """
+        existing = self._existing()
+        levels = len(p.delay_levels_ms(self._settings.delay.levels))
+        partitions = {
+            HALF: self._settings.kafka.queues,
+            OP: self._settings.kafka.queues,
+            SCHEDULE: levels + 1,
+            ADMIN: 1,
+        }
+        config = {
+            _TIMESTAMP_TYPE: "LogAppendTime",
+            _BATCH_BYTES_MAX: str(self._batch_bytes_max),
+        }
+        missing = [
+            NewTopic(name, partitions[kind], config=config)
+            for kind, name in self.names.items()
+            if name not in existing
+        ]
+        if not missing:
+            return
+        made = self._admin.create_topics(missing, request_timeout=REQUEST_TIMEOUT_S)
+        for future in made.values():
+            try:
+                self._wait([future], "making topics")
+            except KafkaAwayError as error:
+                if not _is(KafkaError.TOPIC_ALREADY_EXISTS, error.__cause__):
+                    raise
+        deadline = time.monotonic() + REQUEST_TIMEOUT_S
+        while not self._are_ready():
+            if time.monotonic() > deadline:
+                raise KafkaAwayError(f"new topics did not appear: {[t.topic for t in missing]}")
+            time.sleep(0.05)
+
+    def _are_ready(self) -> bool:
+        """Returns whether all topics are there and each partition has found its leader."""
+        if not set(self.names.values()) <= set(self._existing()):
+            return False
+        try:
+            return bool(self.end_offsets(self.places()))
+        except KafkaAwayError:
+            return False
+
+    def check(self, needs_append_time: bool = True) -> None:
+        """Checks the topics: LogAppendTime, and as many op partitions as half partitions.
+
+        Warns of topics that refuse a record at message_bytes_max: Kafka tells its producer, and
+        nothing is lost.
+        Errors: StartError with the topic and both values.
+        """
+        existing = self._existing()
+        missing = sorted(set(self.names.values()) - set(existing))
+        if missing:
+            raise StartError(
+                f"topic {missing[0]} is not in Kafka, but this lake was made from it: its "
+                "records that were not landed are lost"
+            )
+        halves = len(existing[self.names[HALF]].partitions)
+        ops = len(existing[self.names[OP]].partitions)
+        if ops < halves:
+            raise StartError(
+                f"{self.names[OP]} has {ops} partitions and {self.names[HALF]} has {halves}: an "
+                "operation goes to the partition of its half; add partitions to the op topic"
+            )
+        admins = len(existing[self.names[ADMIN]].partitions)
+        if admins != 1:
+            raise StartError(
+                f"{self.names[ADMIN]} has {admins} partitions: commands take effect in the order "
+                "of one partition; make the topic again with 1"
+            )
+        self._check_configs(needs_append_time)
+
+    def _check_configs(self, needs_append_time: bool) -> None:
+        resources = [ConfigResource(ResourceType.TOPIC, name) for name in self.names.values()]
+        futures = self._admin.describe_configs(resources, request_timeout=REQUEST_TIMEOUT_S)
+        small = []
+        for resource, config in zip(
+            futures, self._wait(futures.values(), "topic settings"), strict=True
+        ):
+            found = config[_TIMESTAMP_TYPE].value
+            if needs_append_time and found != "LogAppendTime":
+                raise StartError(
+                    f"topic {resource.name} has {_TIMESTAMP_TYPE}={found}: broker time decides "
+                    "here; set it to LogAppendTime"
+                )
+            batch_bytes_max = int(config[_BATCH_BYTES_MAX].value)
+            if batch_bytes_max < self._batch_bytes_max:
+                small.append(f"{resource.name} has {batch_bytes_max}")
+        if small:
+            log.warning(
+                "Kafka may refuse records of message_bytes_max = %d bytes, which need a topic's "
+                "%s=%d: %s; raise it, or lower message_bytes_max",
+                self._message_bytes_max, _BATCH_BYTES_MAX, self._batch_bytes_max, ", ".join(small),
+            )  # fmt: skip
+
+    def topic_ids(self) -> dict[str, str]:
+        """Returns the id of each existing topic. A topic that was made again is another log."""
+        names = list(self.names.values())
+        futures = self._admin.describe_topics(
+            TopicCollection(names), request_timeout=REQUEST_TIMEOUT_S
+        )
+        found = {}
+        for name, future in futures.items():
+            try:
+                found[name] = str(future.result(timeout=REQUEST_TIMEOUT_S).topic_id)
+            except (KafkaException, TimeoutError) as error:
+                if not _is(KafkaError.UNKNOWN_TOPIC_OR_PART, error):
+                    raise KafkaAwayError(
+                        f"Kafka at {self._config['bootstrap.servers']} did not answer (topic ids): "
+                        f"{error}"
+                    ) from error
+        return found
+
+    def places(self) -> list[Place]:
+        """Returns all partitions of our topics."""
+        existing = self._existing()
+        return [
+            (name, partition)
+            for name in self.names.values()
+            if name in existing
+            for partition in sorted(existing[name].partitions)
+        ]
+
+    def end_offsets(self, places: Iterable[Place]) -> dict[Place, int]:
+        """Returns where each partition ends, behind open Kafka transactions, too."""
+        return self._offsets(places, OffsetSpec.latest())  # type: ignore[no-untyped-call]
+
+    def first_offsets(self, places: Iterable[Place]) -> dict[Place, int]:
+        """Returns the first offset that Kafka still has of each partition."""
+        return self._offsets(places, OffsetSpec.earliest())  # type: ignore[no-untyped-call]
+
+    def offsets_at(self, places: Iterable[Place], at_ms: int) -> dict[Place, int]:
+        """Returns each partition's first offset stored at that instant or later, else its end."""
+        places = list(places)
+        ends = self.end_offsets(places)
+        spec = OffsetSpec.for_timestamp(at_ms)
+        found = self._offsets(places, spec)
+        return {place: found[place] if found[place] >= 0 else end for place, end in ends.items()}
+
+    def _offsets(self, places: Iterable[Place], spec: Any) -> dict[Place, int]:
+        wanted = {TopicPartition(topic, partition): spec for topic, partition in places}
+        if not wanted:
+            return {}
+        futures = self._admin.list_offsets(
+            wanted,
+            isolation_level=IsolationLevel.READ_UNCOMMITTED,
+            request_timeout=REQUEST_TIMEOUT_S,
+        )
+        found = self._wait(futures.values(), "offsets")
+        return {
+            (place.topic, place.partition): int(result.offset)
+            for place, result in zip(futures, found, strict=True)
+        }

@@ -1,0 +1,1 @@
+"""A real Kafka broker on loopback, for trying and testing."""

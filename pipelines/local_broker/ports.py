@@ -1,0 +1,40 @@
+"""TCP ports reserved for a process that we start."""
+
+from __future__ import annotations
+
+import socket
+
+
+class Reservation:
+    """Ports that are held; port 0 asks for a free one.
+
+    A held port is a bound socket that does not listen. With SO_REUSEADDR on both sides our process
+    can listen there; the system gives the port to no other process.
+
+    Errors: OSError if a port is taken.
+    """
+
+    def __init__(self, host: str, *ports: int) -> None:
+        self._sockets: list[socket.socket] = []
+        for port in ports:
+            held = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+            self._sockets.append(held)
+            held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                held.bind((host, port))
+            except OSError:
+                self.release()
+                raise
+        self.ports: list[int] = [held.getsockname()[1] for held in self._sockets]
+
+    def release(self) -> None:
+        """Gives the ports back."""
+        while self._sockets:
+            self._sockets.pop().close()
+
+
+def listens(host: str, port: int) -> bool:
+    """Returns whether a process accepts connections there."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.settimeout(1.0)
+        return probe.connect_ex((host, port)) == 0

@@ -1,0 +1,32 @@
+"""The figure of notebook 5: how many messages each queue of each topic has."""
+
+from __future__ import annotations
+
+import itertools
+
+import polars as pl
+
+from pipelines.notebooks.figures import CYCLE, Picture, column, nothing, picture, stacked_bars
+
+_MOST_QUEUES = len(CYCLE)  # one for each colour
+
+
+def by_queue(queues: pl.DataFrame) -> Picture:
+    """Returns a figure of each topic's messages, by queue.
+
+    Input: columns `topic`, `queue_id`, `messages`.
+    """
+    title = "Delivered messages, by topic and queue"
+    if queues.is_empty():
+        return nothing(title, "Nothing was delivered yet.")
+    numbers = sorted(set(column(queues, "queue_id")))
+    if len(numbers) > _MOST_QUEUES:
+        return nothing(title, f"{len(numbers)} queues: too many for a picture.")
+    topics = list(dict.fromkeys(column(queues, "topic")))
+    counts = dict(zip(queues.select("topic", "queue_id").rows(), column(queues, "messages"),
+                      strict=True))  # fmt: skip
+    parts = {f"queue {n}": [counts.get((topic, n), 0) for topic in topics] for n in numbers}
+    figure, (axes,) = picture(title, 1.6 + 0.45 * len(topics))
+    stacked_bars(axes, topics, parts, dict(zip(parts, itertools.cycle(CYCLE), strict=False)))
+    axes.set(xlabel="messages", ylabel="topic")
+    return figure

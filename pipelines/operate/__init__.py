@@ -1,0 +1,1 @@
+"""What operators look for and what they may do; each record is tried before it is written."""

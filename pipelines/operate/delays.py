@@ -1,0 +1,99 @@
+"""The delayed messages that wait for their time, the next first, at the newest committed epoch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from checker.frames import Parameters
+from checker.match.sql import run
+from pipelines.epoch.restore import rows_of_state
+from pipelines.explain.rows import Row, newest_epochs, plain
+from storage.lake.epochs import snapshot_before
+from storage.lake.lake import Lake
+from storage.lake.pruned import Bounds, read_pruned
+from storage.wire.kinds import HALF, SCHEDULE
+from txlake.protocol import RecordTarget
+
+COLUMNS: Final = (
+    "target", "deliver_at", "level", "real_topic", "producer_group", "transaction_id", "keys",
+)  # fmt: skip
+_MESSAGE = [
+    "queue_id", "queue_offset", "delay_level", "producer_group", "transaction_id", "keys",
+]  # fmt: skip
+
+# A level above the last counts as the last; 0 is no level (PROTOCOL.md "Delay").
+_WAITING = """
+SELECT d.source, d.queue_id, d.queue_offset, d.deliver_at,
+  CASE WHEN m.delay_level > 0 THEN least(m.delay_level, $levels) END AS level,
+  d.real_topic, m.producer_group, m.transaction_id, m.keys
+FROM delayed d
+LEFT JOIN messages m
+  ON d.source = m.source AND d.queue_id = m.queue_id AND d.queue_offset = m.queue_offset
+WHERE ($topic IS NULL OR d.real_topic = $topic)
+  AND ($group IS NULL OR m.producer_group = $group)
+  AND ($level IS NULL
+    OR coalesce(CASE WHEN m.delay_level > 0 THEN least(m.delay_level, $levels) END, 0) = $level)
+ORDER BY d.deliver_at, d.source, d.queue_id, d.queue_offset
+"""
+
+_LEVELS = """
+SELECT level, count(*) AS waiting, min(deliver_at) AS next_at
+FROM waiting GROUP BY level ORDER BY level NULLS LAST
+"""
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """Delayed messages (COLUMNS, the next first), and how many wait at each level. Units: ms.
+
+    A message without a level waits for its DELIVER_AT.
+    """
+
+    messages: list[Row]
+    levels: list[Row]
+    level_spans_ms: tuple[int, ...]
+    count: int
+
+
+def read_waiting(
+    lake: Lake,
+    topic: str | None = None,
+    group: str | None = None,
+    level: int | None = None,
+    limit: int | None = None,
+) -> Waiting:
+    """Returns the messages that wait for their time; `level` 0: those without a level."""
+    epoch, epochs = newest_epochs(lake)
+    newest = epochs.get(epoch)
+    parameters = Parameters() if newest is None else newest.parameters
+    delayed = rows_of_state(lake, "delayed", epoch, snapshot_before(lake, epoch))
+    values = {
+        "levels": len(parameters.delay_levels_ms),
+        "topic": topic,
+        "group": group,
+        "level": level,
+    }
+    said = pa.concat_tables([_messages(lake, source, delayed) for source in (HALF, SCHEDULE)])
+    waiting = run(_WAITING, values, delayed=delayed, messages=said)
+    levels = run(_LEVELS, waiting=waiting)
+    shown = [
+        {**row, "target": str(RecordTarget(row["source"], row["queue_id"], row["queue_offset"]))}
+        for row in plain(waiting.slice(0, limit))
+    ]
+    messages = [{name: row[name] for name in COLUMNS} for row in shown]
+    return Waiting(messages, plain(levels), parameters.delay_levels_ms, waiting.num_rows)
+
+
+def _messages(lake: Lake, source: str, delayed: pa.Table) -> pa.Table:
+    """Returns what the records of the waiting messages say of themselves."""
+    rows = delayed.filter(pc.equal(delayed["source"], source))
+    bounds: Bounds = {"queue_offset": []}
+    if rows.num_rows:
+        ends = pc.min_max(rows["queue_offset"]).as_py()
+        bounds = {"queue_offset": (ends["min"], ends["max"])}
+    found = read_pruned(lake, source, _MESSAGE, bounds)
+    return found.append_column("source", pa.array([source] * found.num_rows, pa.string()))

@@ -1,0 +1,151 @@
+"""Write an operator's operation or command to Kafka, and wait for what the job makes of it."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from confluent_kafka import KafkaException, Producer
+from confluent_kafka.admin import AdminClient
+
+from pipelines.errors import KafkaAwayError, LostInputError, StartError
+from pipelines.explain.rows import Row, newest_epochs, plain
+from pipelines.kafka_log.topics import producer_config
+from pipelines.settings import KafkaSettings
+from storage.lake.lake import Lake
+from storage.lake.pruned import Bounds, read_pruned
+from storage.wire.kinds import ADMIN, OP
+from txlake import protocol as p
+
+_TIMEOUT_S = 10.0
+_POLL_S = 0.1
+_VERSION = (p.TXV, p.WIRE_VERSION.encode())
+
+
+@dataclass(frozen=True)
+class Record:
+    """A record to write: the kind of its topic, its partition and headers.
+
+    `half_offset`: the half that an operation ends; None in a command.
+    """
+
+    kind: str
+    partition: int
+    headers: p.Headers
+    half_offset: int | None = None
+
+    @property
+    def value(self) -> bytes | None:
+        """Returns the record's body."""
+        return None if self.half_offset is None else p.operation_body([self.half_offset])
+
+    def texts(self) -> dict[str, str]:
+        """Returns the headers as text."""
+        return {name: value.decode() for name, value in self.headers}
+
+
+def operation(half: Row, decision: str, actor: str, reason: str) -> Record:
+    """Returns the operation that ends a stored half: its own group, its own transaction id."""
+    extra = ((p.ACTOR, actor), (p.REASON, reason))
+    headers = p.operation_headers(half["producer_group"], decision, [half["transaction_id"]], extra)
+    return Record(OP, half["queue_id"], [*headers, _VERSION], half["queue_offset"])
+
+
+def command(name: str, target: str | None, actor: str, reason: str) -> Record:
+    """Returns a command for the admin topic; some have no target."""
+    about = () if target is None else ((p.TARGET, target),)
+    values = ((p.COMMAND, name), *about, (p.ACTOR, actor), (p.REASON, reason))
+    return Record(ADMIN, 0, [*((key, text.encode()) for key, text in values), _VERSION])
+
+
+def write(kafka: KafkaSettings, record: Record, cluster_id: str) -> int:
+    """Write a record to the cluster that the lake is made from. Returns its offset.
+
+    Input: `cluster_id` as the lake's newest plan has it; empty when there is none.
+    Errors: KafkaAwayError, LostInputError, StartError: one sentence each, nothing was written.
+    """
+    topic = kafka.topics()[record.kind]
+    config = producer_config(kafka.bootstrap_servers, kafka.client, p.MESSAGE_BYTES_MAX)
+    try:
+        # Asked without a name: asking for a name may create the topic.
+        cluster = AdminClient(config).list_topics(timeout=_TIMEOUT_S)
+    except KafkaException as error:
+        raise KafkaAwayError(
+            f"Kafka at {kafka.bootstrap_servers} did not answer: {error.args[0]}"
+        ) from error
+    if cluster_id and cluster.cluster_id != cluster_id:
+        raise LostInputError(
+            f"this is Kafka cluster {cluster.cluster_id}, and the lake was made from {cluster_id}: "
+            "nothing was written; check bootstrap_servers"
+        )
+    found = cluster.topics.get(topic)
+    if found is None or record.partition not in found.partitions:
+        raise StartError(
+            f"Kafka has no partition {record.partition} of topic {topic}: nothing was written"
+        )
+    return _produce(config, topic, record)
+
+
+def _produce(config: dict[str, object], topic: str, record: Record) -> int:
+    producer = Producer({**config, "linger.ms": 0})
+    reports: list[tuple[object, object]] = []
+    try:
+        producer.produce(
+            topic,
+            value=record.value,
+            partition=record.partition,
+            headers=list(record.headers),
+            on_delivery=lambda error, message: reports.append((error, message)),
+        )
+    except KafkaException as error:
+        raise KafkaAwayError(f"{topic}: the record was not taken: {error.args[0]}") from error
+    producer.flush(_TIMEOUT_S)
+    if not reports or reports[0][0] is not None:
+        why = reports[0][0] if reports else f"no answer within {_TIMEOUT_S:.0f} s"
+        raise KafkaAwayError(
+            f"{topic}: Kafka did not say that it has the record ({why}); it may have it"
+        )
+    offset: int = reports[0][1].offset()  # type: ignore[attr-defined]
+    return offset
+
+
+def wait_for_result(lake: Lake, record: Record, offset: int, wait_s: float) -> str | None:
+    """Returns what the job made of a written record; None when time is up.
+
+    A command has a result; an operation an outcome, the reason of its conflict, or `waits`.
+    """
+    look = _command_result if record.half_offset is None else _operation_result
+    deadline = time.monotonic() + wait_s
+    result = None
+    while wait_s > 0:
+        result = look(lake, record, offset)
+        if result is not None or time.monotonic() >= deadline:
+            break
+        time.sleep(_POLL_S)
+    return result
+
+
+def _command_result(lake: Lake, _: Record, offset: int) -> str | None:
+    rows = _committed(lake, "admin", ["queue_offset", "result"], {"queue_offset": [offset]})
+    return str(rows[0]["result"]) if rows else None
+
+
+def _operation_result(lake: Lake, record: Record, offset: int) -> str | None:
+    of_op: Bounds = {"queue_id": [record.partition], "queue_offset": [offset]}
+    of_half: Bounds = {"queue_id": [record.partition], "queue_offset": [record.half_offset]}
+    conflicting: Bounds = {"queue_id": [record.partition], "op_queue_offset": [offset]}
+    if not _committed(lake, "op", ["queue_offset"], of_op):
+        return None
+    for row in _committed(lake, "outcomes", ["outcome", "cause", "op_queue_offset"], of_half):
+        if row["op_queue_offset"] == offset:
+            return f"{row['outcome']}, cause {row['cause']}"
+    for row in _committed(lake, "conflicts", ["reason"], conflicting):
+        return str(row["reason"])
+    return "waits"
+
+
+def _committed(lake: Lake, table: str, columns: list[str], bounds: Bounds) -> list[Row]:
+    """Returns rows of committed epochs."""
+    rows = plain(read_pruned(lake, table, [*columns, "epoch"], bounds))
+    newest = newest_epochs(lake)[0] if rows else 0
+    return [row for row in rows if row["epoch"] <= newest]

@@ -1,0 +1,132 @@
+"""Archived records put into new epochs of a lake."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+
+import pyarrow as pa
+
+from checker.frames import RULE_VERSION, Parameters
+from pipelines.epoch.planned import offsets_of
+from pipelines.errors import StartError
+from pipelines.replay.archive import Archive, Cut, Place
+from pipelines.replay.epochs import ReplayedEpochs
+from storage.lake.epochs import Plan, Range
+from storage.lake.staged import StagedLake
+from storage.wire.kinds import ADMIN, HALF, KINDS, WireLimits
+
+OWNER = "replay"  # of epochs that a replay runs
+
+
+@dataclass(frozen=True)
+class Identity:
+    """The log that a lake is made from, and the parameters of its epochs."""
+
+    cluster_id: str
+    topic_ids: Mapping[str, str]
+    parameters: Parameters
+    limits: WireLimits
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A cut, the ranges of it that are new to the lake, and their records."""
+
+    cut: Cut
+    ranges: tuple[Range, ...]
+    records: Mapping[str, pa.Table]
+    is_heavy: bool
+
+
+@dataclass
+class Filler:
+    """The runner of an archive's records in new epochs of a lake, one after the other."""
+
+    target: StagedLake
+    archive: Archive
+    identity: Identity
+    epochs: ReplayedEpochs
+    transactions: int = 0
+
+    def pieces(self, cuts: Sequence[Cut], starts: Mapping[Place, int]) -> Iterator[Piece]:
+        """Returns the ranges that are new to the lake, cut by cut, with their records."""
+        last = self.epochs.last
+        landed = {} if last is None else last.landed()
+        for cut in cuts:
+            ranges = self._ranges(cut, starts, landed)
+            if all(r.from_offset == r.to_offset for r in ranges):
+                yield Piece(cut, (), {}, False)
+                continue
+            yield Piece(cut, ranges, *self.read(ranges))
+            landed = {r.place: r.to_offset for r in ranges}
+
+    def _ranges(
+        self, cut: Cut, starts: Mapping[Place, int], landed: Mapping[Place, int]
+    ) -> tuple[Range, ...]:
+        topics = self.identity.limits.topics
+        ends = {(topics[kind], queue): end for (kind, queue), end in cut.ends.items()}
+        begins = {(topics[kind], queue): offset for (kind, queue), offset in starts.items()}
+        ranges = []
+        for topic, queue in sorted({*landed, *ends}):
+            place = topic, queue
+            start = landed.get(place, begins.get(place, 0))
+            end = max(start, ends.get(place, 0))
+            if place in landed and begins.get(place, 0) > start:
+                raise StartError(
+                    f"{self.target.path} has landed {topic} partition {queue} up to offset "
+                    f"{start}, and the records begin at {begins[place]}: what is between is missing"
+                )
+            ranges.append(Range(topic, queue, start, end, end))
+        return tuple(ranges)
+
+    def read(self, planned: Sequence[Range]) -> tuple[dict[str, pa.Table], bool]:
+        """Returns the records of some ranges, and whether they are too large to be read whole."""
+        records: dict[str, pa.Table] = {}
+        is_heavy = False
+        for kind in KINDS:
+            topic = self.identity.limits.topics[kind]
+            ranges = [r for r in planned if r.topic == topic and r.to_offset > r.from_offset]
+            if ranges:
+                rows, is_large = self.archive.read(kind, ranges)
+                is_heavy = is_heavy or is_large
+                records[kind] = rows.drop_columns("result") if kind == ADMIN else rows
+        return records, is_heavy
+
+    def plan(self, piece: Piece) -> Plan:
+        """Returns the plan of the epoch that lands a piece."""
+        last = self.epochs.last
+        return Plan(
+            epoch=1 if last is None else last.epoch + 1,
+            epoch_at=max(piece.cut.epoch_at, 0 if last is None else last.epoch_at),
+            known_at={} if last is None else last.known_at,
+            halves_known_at={} if last is None else last.halves_known_at,
+            ranges=piece.ranges,
+            cluster_id=self.identity.cluster_id,
+            topic_ids=self.identity.topic_ids,
+            next_offsets=offsets_of(self.epochs.state),
+            parameters={**asdict(self.identity.parameters), "wire": asdict(self.identity.limits)},
+            owner=OWNER,
+            rule_version=RULE_VERSION,
+        )
+
+    def run(
+        self, plan: Plan, records: Mapping[str, pa.Table], is_heavy: bool, *, is_planned: bool
+    ) -> None:
+        """Runs an epoch and begins to write it; its plan is written before any other row of it.
+
+        The epoch before can still be in writing, unless this one's messages are too large to wait.
+        """
+        row = None if is_planned else self.epochs.chain_plan(plan)
+        if is_heavy:
+            self._write_plan(row)
+        self.epochs.replay(plan, records, is_heavy=is_heavy, is_planned=True)
+        if not is_heavy:
+            self._write_plan(row)
+        self.target.begin_flush()
+        self.transactions += records[HALF].num_rows if HALF in records else 0
+
+    def _write_plan(self, row: pa.Table | None) -> None:
+        self.target.wait()  # the epoch before is committed first
+        if row is not None:
+            self.target.append_now("epochs", row)

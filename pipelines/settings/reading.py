@@ -1,0 +1,164 @@
+"""Reading settings: TOML in, frozen values out, every mistake named.
+
+    SettingsError    file, key, value and what is allowed, in one sentence
+
+Secrets come by `<key>_env` or `<key>_file` in [kafka.client] and are masked in every print.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import MISSING, Field, fields, is_dataclass, replace
+from pathlib import Path
+from typing import Any, Final, get_type_hints
+
+from pipelines.settings.values import Settings
+from txlake.protocol import SYSTEM_REAL_TOPICS
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+_SECTIONS: Final[dict[str, Any]] = {
+    name: kind for name, kind in get_type_hints(Settings).items() if is_dataclass(kind)
+}
+
+
+class SettingsError(Exception):
+    """A setting that cannot be used."""
+
+
+def load(path: str | Path) -> Settings:
+    """Returns the settings of a file.
+
+    Errors: SettingsError with file, key, value and what is allowed.
+    """
+    try:
+        values = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise SettingsError(f"{path}: cannot be read ({error.strerror})") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise SettingsError(f"{path}: not TOML: {error}") from error
+    return parse(values, str(path))
+
+
+def parse(values: dict[str, Any], source: str) -> Settings:
+    """Returns the settings that TOML's values say; `source` names them in errors."""
+    known = sorted(item.name for item in fields(Settings))
+    for name, section in values.items():
+        if name not in known:
+            raise SettingsError(
+                f"{source}: [{name}] is unknown; the sections are {', '.join(known)}"
+            )
+        if not isinstance(section, dict):
+            raise SettingsError(f"{source}: {name} = {section!r}: [{name}] is a section")
+    kafka = dict(values.get("kafka", {}))
+    client = _client(kafka.pop("client", {}), source)
+    given = {**values, "kafka": kafka}
+    sections = {
+        name: _section(make, name, given.get(name, {}), source) for name, make in _SECTIONS.items()
+    }
+    sections["kafka"] = replace(sections["kafka"], client=client)
+    settings = Settings(**sections, spark=_spark(values.get("spark", {}), source))
+    _check_together(settings, source)
+    return settings
+
+
+def _section(make: Callable[..., Any], name: str, values: dict[str, Any], source: str) -> Any:
+    items = {item.name: item for item in fields(make) if item.name != "client"}  # type: ignore[arg-type]
+    for key, value in values.items():
+        if key not in items:
+            allowed = ", ".join(sorted(items))
+            raise SettingsError(f"{source}: [{name}] {key} is unknown; the keys are {allowed}")
+        _check(items[key], value, f"{source}: [{name}] {key} = {value!r}")
+    for key, item in items.items():
+        if item.default is MISSING and key not in values:
+            raise SettingsError(
+                f"{source}: [{name}] {key} is missing; {item.metadata['allowed']} is needed"
+            )
+    return make(**values)
+
+
+def _check(item: Field[Any], value: Any, place: str) -> None:
+    kinds = {"str": (str, "text"), "int": (int, "a whole number"), "bool": (bool, "true or false")}
+    kind, words = kinds[str(item.type)]
+    is_of_kind = isinstance(value, kind) and not (kind is int and isinstance(value, bool))
+    if not (is_of_kind and item.metadata.get("is_allowed", lambda _: True)(value)):
+        raise SettingsError(f"{place}: {item.metadata.get('allowed', words)} is allowed")
+
+
+def _check_together(settings: Settings, source: str) -> None:
+    lake, t, m = settings.lake, settings.transaction, settings.maintenance
+    for key, value, other, least, why in (
+        ("[transaction] half_retention_ms", t.half_retention_ms,
+         "transaction_timeout_ms", t.transaction_timeout_ms,
+         "a half would be given up before it may be checked"),
+        ("[lake] retention_ms", lake.retention_ms,
+         "[transaction] half_retention_ms", t.half_retention_ms,
+         "a half would be deleted before it ends"),
+        ("[maintenance] file_retention_ms", m.file_retention_ms,
+         "log_retention_ms", m.log_retention_ms,
+         "versions that the log still has would lack files"),
+    ):  # fmt: skip
+        if value < least:
+            raise SettingsError(
+                f"{source}: {key} = {value} is below {other} = {least}: {why}; at least that is "
+                "allowed"
+            )
+    names = [*settings.kafka.topics().values(), *SYSTEM_REAL_TOPICS]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise SettingsError(
+            f"{source}: [kafka] {twice[0]!r} names two topics; each needs a name of its own"
+        )
+
+
+def _client(values: dict[str, Any], source: str) -> dict[str, str]:
+    """Returns Kafka client settings; `<key>_env` and `<key>_file` say where a secret is."""
+    client: dict[str, str] = {}
+    for key, value in values.items():
+        place = f"{source}: [kafka.client] {key}"
+        if not isinstance(value, str | int | float | bool):
+            raise SettingsError(f"{place}: text, a number, true or false is allowed")
+        text = str(value).lower() if isinstance(value, bool) else str(value)
+        if key.endswith("_env"):
+            if text not in os.environ:
+                raise SettingsError(f"{place} = {text!r}: no such environment variable is set")
+            client[key[:-4]] = os.environ[text]
+        elif key.endswith("_file"):
+            try:
+                client[key[:-5]] = Path(text).read_text(encoding="utf-8").rstrip("\n")
+            except OSError as error:
+                raise SettingsError(f"{place} = {text!r}: {error.strerror}") from error
+        elif key.endswith((".password", ".secret")) or key == "sasl.jaas.config":
+            raise SettingsError(
+                f"{place}: a secret does not stand in a settings file; use {key}_env (a variable) "
+                f"or {key}_file (a file)"
+            )
+        elif key in ("bootstrap.servers", "enable.idempotence", "acks"):
+            raise SettingsError(f"{place} is set by txlake; connection settings are allowed")
+        else:
+            client[key] = text
+    return client
+
+
+def _spark(values: dict[str, Any], source: str) -> dict[str, str]:
+    spark: dict[str, str] = {}
+
+    def flatten(prefix: str, value: Any) -> None:
+        if isinstance(value, dict):
+            for key, inner in value.items():
+                flatten(f"{prefix}.{key}" if prefix else key, inner)
+        else:
+            spark[prefix] = str(value).lower() if isinstance(value, bool) else str(value)
+
+    flatten("", values)
+    for key in spark:
+        if not key.startswith("spark."):
+            raise SettingsError(
+                f"{source}: [spark] {key}: settings that begin with spark. are allowed"
+            )
+    return spark

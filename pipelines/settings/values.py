@@ -1,0 +1,191 @@
+"""The settings of a job: a class for each section, each value with its default and what is allowed.
+
+The sections and keys are an interface.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from checker.frames import Parameters
+from storage.upkeep.maintenance import MaintenanceLimits
+from storage.wire.kinds import ADMIN, HALF, OP, SCHEDULE, WireLimits
+from txlake import protocol as p
+
+_LONG_MAX = 2**63 - 1
+_DAY_MS = 86_400_000
+
+
+def _whole(low: int, high: int = _LONG_MAX) -> dict[str, Any]:
+    limit = f"{low} .. {high}" if high < _LONG_MAX else f">= {low}"
+    return {"is_allowed": lambda v: low <= v <= high, "allowed": f"a whole number {limit}"}
+
+
+def _name(pattern: str) -> dict[str, Any]:
+    return {"is_allowed": lambda v: p.matches(pattern, v), "allowed": f"text like {pattern}"}
+
+
+def _one_of(*values: str) -> dict[str, Any]:
+    return {"is_allowed": lambda v: v in values, "allowed": " or ".join(map(repr, values))}
+
+
+def _not_empty() -> dict[str, Any]:
+    return {"is_allowed": bool, "allowed": "text that is not empty"}
+
+
+@dataclass(frozen=True)
+class LakeSettings:
+    """Where the lake is, and how long it keeps what has ended."""
+
+    path: str = field(metadata=_not_empty())
+    retention_ms: int = field(default=604_800_000, metadata=_whole(1))
+    pending_snapshot_epochs: int = field(default=100, metadata=_whole(1, 500))
+
+
+@dataclass(frozen=True)
+class KafkaSettings:
+    """Where Kafka is, and the names of our topics there."""
+
+    bootstrap_servers: str = field(metadata=_not_empty())
+    half_topic: str = field(default=p.HALF_TOPIC, metadata=_name(p.TOPIC_PATTERN))
+    op_topic: str = field(default=p.OP_TOPIC, metadata=_name(p.TOPIC_PATTERN))
+    schedule_topic: str = field(default=p.SCHEDULE_TOPIC, metadata=_name(p.TOPIC_PATTERN))
+    check_topic_prefix: str = field(
+        default=p.CHECK_TOPIC_PREFIX, metadata=_name("[A-Za-z0-9._-]{1,100}")
+    )
+    admin_topic: str = field(default=p.ADMIN_TOPIC, metadata=_name(p.TOPIC_PATTERN))
+    queues: int = field(default=4, metadata=_whole(1, 10_000))
+    client: dict[str, str] = field(default_factory=dict, repr=False)
+
+    def topics(self) -> dict[str, str]:
+        """Returns the topics that the job reads, by kind of record."""
+        return {
+            HALF: self.half_topic,
+            OP: self.op_topic,
+            SCHEDULE: self.schedule_topic,
+            ADMIN: self.admin_topic,
+        }
+
+
+@dataclass(frozen=True)
+class TransactionSettings:
+    """The rules' parameters (RocketMQ's transactionTimeOut, -CheckInterval, -CheckMax ...)."""
+
+    transaction_timeout_ms: int = field(default=6_000, metadata=_whole(1, _DAY_MS))
+    check_interval_ms: int = field(default=30_000, metadata=_whole(1, _DAY_MS))
+    check_max: int = field(default=15, metadata=_whole(0, 1_000))
+    half_retention_ms: int = field(default=259_200_000, metadata=_whole(1))
+    check_rate_max: int = field(default=50_000, metadata=_whole(1))
+    ask_timeout_ms: int = field(default=5_000, metadata=_whole(1, _DAY_MS))
+    message_bytes_max: int = field(
+        default=p.MESSAGE_BYTES_MAX, metadata=_whole(1, p.MESSAGE_BYTES_LARGEST)
+    )
+    messages_max: int = field(default=p.MESSAGES_MAX, metadata=_whole(1, 1_000_000))
+    late_end_policy: str = field(default="apply", metadata=_one_of("apply", "reject"))
+    orphan_operation_ttl_ms: int = field(default=3_600_000, metadata=_whole(1_000))
+
+
+@dataclass(frozen=True)
+class TopicSettings:
+    """How real topics are made."""
+
+    auto_create_topics: bool = True
+    default_queue_count: int = field(default=4, metadata=_whole(1, 10_000))
+    topics_max: int = field(default=1_000, metadata=_whole(1, 1_000_000))
+
+
+def _are_levels(text: str) -> bool:
+    try:
+        return 1 <= len(p.delay_levels_ms(text)) <= 1_000
+    except ValueError:
+        return False
+
+
+@dataclass(frozen=True)
+class DelaySettings:
+    """Delay levels, and the longest delay."""
+
+    levels: str = field(
+        default=p.DELAY_LEVELS,
+        metadata={"is_allowed": _are_levels, "allowed": "spans like '1s 5m 2h 1d', level 1 first"},
+    )
+    deliver_at_max_ms: int = field(default=p.DELIVER_AT_MAX_MS, metadata=_whole(1, 10**15))
+
+
+@dataclass(frozen=True)
+class StreamSettings:
+    """The pace of the stream."""
+
+    trigger_interval_ms: int = field(default=1_000, metadata=_whole(1, _DAY_MS))
+    max_offsets_per_trigger: int = field(default=200_000, metadata=_whole(1))
+    deliveries: str = field(default="auto", metadata=_one_of("auto", "driver", "executors"))
+    checkpoint: str = ""
+
+
+@dataclass(frozen=True)
+class MaintenanceSettings:
+    """How the lake's tables are kept in shape while the stream runs."""
+
+    merge_files: int = field(default=16, metadata=_whole(2, 1_000))
+    file_bytes_max: int = field(default=33_554_432, metadata=_whole(1_048_576, 2**30))
+    slice_ms: int = field(default=250, metadata=_whole(0, _DAY_MS))
+    checkpoint_commits: int = field(default=32, metadata=_whole(1, 10_000))
+    log_retention_ms: int = field(default=600_000, metadata=_whole(60_000))
+    file_retention_ms: int = field(default=3_600_000, metadata=_whole(60_000))
+    stream_retention_ms: int = field(default=604_800_000, metadata=_whole(0))
+
+
+@dataclass(frozen=True)
+class Settings:
+    """All settings of one job."""
+
+    lake: LakeSettings
+    kafka: KafkaSettings
+    transaction: TransactionSettings = field(default_factory=TransactionSettings)
+    topics: TopicSettings = field(default_factory=TopicSettings)
+    delay: DelaySettings = field(default_factory=DelaySettings)
+    stream: StreamSettings = field(default_factory=StreamSettings)
+    maintenance: MaintenanceSettings = field(default_factory=MaintenanceSettings)
+    spark: dict[str, str] = field(default_factory=dict)
+
+    def parameters(self) -> Parameters:
+        """Returns what the decision depends on; recorded in every epoch's plan."""
+        t = self.transaction
+        return Parameters(
+            transaction_timeout_ms=t.transaction_timeout_ms,
+            check_interval_ms=t.check_interval_ms,
+            check_max=t.check_max,
+            half_retention_ms=t.half_retention_ms,
+            check_rate_max=t.check_rate_max,
+            late_end_policy=t.late_end_policy,
+            orphan_operation_ttl_ms=t.orphan_operation_ttl_ms,
+            auto_create_topics=self.topics.auto_create_topics,
+            default_queue_count=self.topics.default_queue_count,
+            topics_max=self.topics.topics_max,
+            delay_levels_ms=p.delay_levels_ms(self.delay.levels),
+            deliver_at_max_ms=self.delay.deliver_at_max_ms,
+            own_topics=tuple(sorted(self.wire_limits().own_topics())),
+            check_topic_prefix=self.kafka.check_topic_prefix,
+        )
+
+    def wire_limits(self) -> WireLimits:
+        """Returns what decoding depends on."""
+        return WireLimits(
+            topics=self.kafka.topics(),
+            check_topic_prefix=self.kafka.check_topic_prefix,
+            message_bytes_max=self.transaction.message_bytes_max,
+            messages_max=self.transaction.messages_max,
+        )
+
+    def maintenance_limits(self) -> MaintenanceLimits:
+        """Returns when a table needs a step of maintenance."""
+        m = self.maintenance
+        return MaintenanceLimits(
+            m.merge_files,
+            m.file_bytes_max,
+            m.checkpoint_commits,
+            m.log_retention_ms,
+            m.file_retention_ms,
+            m.stream_retention_ms,
+        )

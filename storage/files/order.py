@@ -1,0 +1,54 @@
+"""The order of rows in a table's files: rows that are read together stand together.
+
+Readers skip the files and row groups that cannot hold what they look for. They read files of any
+order right: other versions and others can write them.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+_PLACE = ("queue_id", "queue_offset")
+_BY_EPOCH = ("epoch",)
+# `schedule`: by when messages are due. Those of one delay level have no `deliver_at`; they are due
+# in the order of their offsets.
+_ORDERS: Final[dict[str, tuple[str, ...]]] = {
+    **dict.fromkeys(("half", "op", "admin", "outcomes", "checks", "topics"), _PLACE),
+    "schedule": ("deliver_at", *_PLACE),
+    "conflicts": ("queue_id", "op_queue_offset"),
+    "delayed": ("epoch", "source", *_PLACE),
+    "deliveries": ("source", *_PLACE),
+    "pending": ("epoch", *_PLACE),
+    "waiting": ("epoch", "queue_id", "op_queue_offset"),
+    "epochs": _BY_EPOCH,
+    "catalog": _BY_EPOCH,
+}
+# Of `schedule`: the few of a file that are due together are in one or two groups, and each group
+# is decoded whole (DECISIONS.md 13).
+DUE_GROUP_ROWS: Final = 1_024
+
+
+def order_of(table: str) -> tuple[str, ...]:
+    """Names the columns by which a table's files are sorted."""
+    return _ORDERS[kind_of(table)]
+
+
+def in_file_order(table: str, rows: pa.Table) -> pa.Table:
+    """Sorts rows as a table's files have them; equal ones stay in the order they came in.
+
+    Rows in order are returned without a copy.
+    """
+    keys = [(name, "ascending") for name in order_of(table)]
+    places = pc.sort_indices(rows.select([name for name, _ in keys]), sort_keys=keys)
+    if pc.all(pc.equal(places, pa.array(np.arange(rows.num_rows, dtype=np.uint64)))).as_py():
+        return rows
+    return rows.take(places)
+
+
+def kind_of(table: str) -> str:
+    """Returns the kind of a table: `topics` for that of any real topic."""
+    return table.split("/")[0]

@@ -1,0 +1,50 @@
+"""Files of a table as an Arrow dataset, and what is known of their rows without opening them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+
+from storage.files.data_files import LakePlace
+
+_PRUNING = ("epoch", "queue_id", "queue_offset", "transaction_id")
+
+
+def dataset_of(
+    place: LakePlace,
+    table: str,
+    files: pa.Table,
+    schema: pa.Schema,
+    bounds: Sequence[pc.Expression | None] | None = None,
+) -> ds.Dataset:
+    """Returns files of a table as a dataset.
+
+    Input: the files as the table's log names them; `bounds`: what holds for all rows of each.
+    """
+    filesystem, parquet = place.filesystem(table), ds.ParquetFileFormat()
+    paths = files["path"].to_pylist()
+    fragments = [
+        parquet.make_fragment(path, filesystem=filesystem, partition_expression=within)
+        for path, within in zip(paths, bounds or [None] * len(paths), strict=True)
+    ]
+    return ds.FileSystemDataset(fragments, schema, parquet, filesystem)
+
+
+def bounds_of(files: pa.Table) -> list[pc.Expression | None]:
+    """Returns for each file what holds for all its rows; a column with nulls says nothing."""
+    bounds: list[pc.Expression | None] = [None] * files.num_rows
+    for name in _PRUNING:
+        wanted = [f"{what}.{name}" for what in ("min", "max", "null_count")]
+        if not set(wanted) <= set(files.column_names):
+            continue
+        field = pc.field(name)
+        rows = zip(*(files[column].to_pylist() for column in wanted), strict=True)
+        for number, (least, most, nulls) in enumerate(rows):
+            if nulls == 0 and least is not None and most is not None:
+                within = (field >= least) & (field <= most)
+                before = bounds[number]
+                bounds[number] = within if before is None else before & within
+    return bounds

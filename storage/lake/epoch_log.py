@@ -1,0 +1,92 @@
+"""The two rows of each epoch, written as a chain that shows whether one was changed or removed.
+
+Every row of `epochs` holds a digest of itself and of the row before it, the first one of the lake's
+id. A committed row names the tables that its epoch wrote, with their Delta version and how many
+rows they hold; with a snapshot it names all tables. So a start can tell, from logs alone, whether
+what was committed is still there (`storage/lake/whole.py`).
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Mapping
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from storage.errors import OwnerError
+from storage.lake.chain import chained
+from storage.lake.epochs import (
+    Plan,
+    Progress,
+    TableAt,
+    committed_row,
+    planned_row,
+)
+from storage.lake.lake import Lake
+
+
+class EpochLog:
+    """Writes `planned` and `committed` of one epoch after the other."""
+
+    def __init__(self, lake: Lake) -> None:
+        self._lake = lake
+        self._digest = ""
+        self._tables: dict[str, TableAt] = {}
+
+    def take_up(self, progress: Progress) -> None:
+        """Goes on behind the newest row, from what was committed."""
+        self._digest = progress.digest
+        self._tables = dict(progress.tables)
+        self._lake.stock.take({table: at.rows for table, at in self._tables.items()})
+
+    def planned(self, plan: Plan) -> pa.Table:
+        """Returns the row that pins an epoch; the caller writes it before anything else of it."""
+        return self._next(planned_row(plan, _now()))
+
+    def plan(self, plan: Plan) -> None:
+        """Writes the row that pins an epoch.
+
+        Errors: OwnerError when another driver has planned it: only one such row can exist.
+        """
+        self._append(self.planned(plan), plan)
+
+    def commit(
+        self,
+        plan: Plan,
+        next_offsets: Mapping[tuple[str, int], int],
+        counts: Mapping[str, int],
+        step_ms: Mapping[str, int],
+        work: Mapping[str, int] | None = None,
+    ) -> None:
+        """Writes the commit point of an epoch whose other rows are all written.
+
+        Errors: OwnerError when another driver has committed it.
+        """
+        written = self._lake.stock.written()
+        self._tables |= written
+        tables = self._tables if "snapshot" in counts else written
+        row = committed_row(plan, _now(), next_offsets, counts, step_ms, tables, work or {})
+        self._append(self._next(row), plan)
+
+    def _append(self, row: pa.Table, plan: Plan) -> None:
+        """Writes a row, or finds it written: the answer to our commit can have been lost."""
+        if self._lake.append("epochs", row, plan.epoch):
+            return
+        state = row["state"][0].as_py()
+        ours = (pc.field("epoch") == plan.epoch) & (pc.field("state") == state)
+        there = self._lake.read("epochs", ["owner", "digest"], ours).to_pylist()
+        if {one["digest"] for one in there} != {row["digest"][0].as_py()}:
+            owners = sorted({one["owner"] for one in there} or {"another process"})
+            raise OwnerError(
+                f"epoch {plan.epoch} was {state} by {', '.join(owners)}: another driver writes "
+                "this lake; this one stops"
+            )
+
+    def _next(self, row: pa.Table) -> pa.Table:
+        chained_row, self._digest = chained(row, self._digest or self._lake.tables_id())
+        return chained_row
+
+
+def _now() -> dt.datetime:
+    return dt.datetime.now(dt.timezone.utc)

@@ -1,0 +1,274 @@
+"""The epoch protocol: an epoch is `planned`, then `committed`; each is one row, once.
+
+`planned` pins all that the epoch depends on: its Kafka ranges, T, C(q), parameters, and where the
+real queues stood. From there on it can be run again and gives the same rows. `committed` is the
+one commit point. An epoch that is planned and not committed is finished before anything else.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from storage.errors import WAY_BACK, BrokenLakeError
+from storage.lake.pruned import Bounds, read_pruned
+from storage.rows import instant, milliseconds
+from storage.schemas import EPOCHS
+
+if TYPE_CHECKING:
+    from storage.lake.lake import Lake
+
+PLANNED, COMMITTED = "planned", "committed"
+Place = tuple[str, int]
+
+
+@dataclass(frozen=True)
+class Range:
+    """What an epoch lands of one Kafka partition; `to_offset` is exclusive.
+
+    Kafka reported `end_offset` after T, and `asked_end_offset` after the plan's `asked_at`.
+    """
+
+    topic: str
+    partition: int
+    from_offset: int
+    to_offset: int
+    end_offset: int
+    asked_end_offset: int | None = None
+
+    @property
+    def place(self) -> Place:
+        """Returns the Kafka partition."""
+        return self.topic, self.partition
+
+
+@dataclass(frozen=True)
+class TableAt:
+    """A table after an epoch: at least this Delta version, exactly so many rows."""
+
+    version: int
+    rows: int
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All that an epoch depends on. Units: ms. `next_offsets`: (topic, queue) -> offset.
+
+    `asked_at`: when Kafka was asked for its ends before the micro-batch was cut, if it was.
+    """
+
+    epoch: int
+    epoch_at: int
+    known_at: Mapping[int, int]
+    halves_known_at: Mapping[int, int]
+    ranges: tuple[Range, ...]
+    cluster_id: str
+    topic_ids: Mapping[str, str]
+    next_offsets: Mapping[tuple[str, int], int]
+    parameters: Mapping[str, Any]
+    owner: str
+    rule_version: int
+    asked_at: int | None = None
+
+    def landed(self) -> dict[Place, int]:
+        """Returns where landing stands after this epoch."""
+        return {r.place: r.to_offset for r in self.ranges}
+
+    def queue_ends(self, topic: str) -> dict[int, int]:
+        """Returns where landing of one topic stands after this epoch, by queue."""
+        return {r.partition: r.to_offset for r in self.ranges if r.topic == topic}
+
+
+def _row(plan: Plan, state: str, now: dt.datetime, **values: Any) -> pa.Table:
+    row = {
+        "epoch": plan.epoch,
+        "state": state,
+        "epoch_at": instant(plan.epoch_at),
+        "owner": plan.owner,
+        "rule_version": plan.rule_version,
+        "written_at": now,
+        **values,
+    }
+    return pa.Table.from_pylist([row], schema=EPOCHS)
+
+
+def _offset_rows(next_offsets: Mapping[tuple[str, int], int]) -> list[dict[str, Any]]:
+    return [
+        {"topic": topic, "queue_id": queue_id, "next_offset": offset}
+        for (topic, queue_id), offset in sorted(next_offsets.items())
+    ]
+
+
+def planned_row(plan: Plan, now: dt.datetime) -> pa.Table:
+    """Returns the row that pins an epoch; its `next_offsets` are those before the epoch."""
+    return _row(
+        plan,
+        PLANNED,
+        now,
+        known_at=[(queue, instant(at)) for queue, at in sorted(plan.known_at.items())],
+        halves_known_at=[
+            (queue, instant(at)) for queue, at in sorted(plan.halves_known_at.items())
+        ],
+        asked_at=None if plan.asked_at is None else instant(plan.asked_at),
+        ranges=[asdict(r) for r in plan.ranges],
+        cluster_id=plan.cluster_id,
+        topic_ids=sorted(plan.topic_ids.items()),
+        next_offsets=_offset_rows(plan.next_offsets),
+        parameters=[(key, json.dumps(value)) for key, value in sorted(plan.parameters.items())],
+    )
+
+
+def committed_row(
+    plan: Plan,
+    now: dt.datetime,
+    next_offsets: Mapping[tuple[str, int], int],
+    counts: Mapping[str, int],
+    step_ms: Mapping[str, int],
+    tables: Mapping[str, TableAt],
+    work: Mapping[str, int] = MappingProxyType({}),
+) -> pa.Table:
+    """Returns the commit point; its `next_offsets` are those after the epoch, as `tables` are."""
+    return _row(
+        plan,
+        COMMITTED,
+        now,
+        next_offsets=_offset_rows(next_offsets),
+        counts=sorted(counts.items()),
+        step_ms=sorted(step_ms.items()),
+        work=sorted(work.items()),
+        tables=[{"table": table, **asdict(at)} for table, at in sorted(tables.items())],
+    )
+
+
+def plan_of(row: Mapping[str, Any]) -> Plan:
+    """Returns the plan in a planned row. Errors: BrokenLakeError when it lacks something."""
+    try:
+        return _plan_of(row)
+    except (TypeError, ValueError, KeyError, OverflowError) as error:
+        problem = f"has a planned row of epoch {row['epoch']} that cannot be read ({error})"
+        raise BrokenLakeError(f"the table epochs {problem}; {WAY_BACK}", problem) from error
+
+
+def _plan_of(row: Mapping[str, Any]) -> Plan:
+    return Plan(
+        epoch=row["epoch"],
+        epoch_at=milliseconds(row["epoch_at"]),
+        known_at={queue: milliseconds(at) for queue, at in row["known_at"]},
+        halves_known_at={queue: milliseconds(at) for queue, at in row["halves_known_at"]},
+        ranges=tuple(Range(**{f.name: r[f.name] for f in fields(Range)}) for r in row["ranges"]),
+        cluster_id=row["cluster_id"],
+        topic_ids=dict(row["topic_ids"]),
+        next_offsets=next_offsets_of(row),
+        parameters={key: json.loads(value) for key, value in row["parameters"]},
+        owner=row["owner"],
+        rule_version=row["rule_version"],
+        asked_at=None if row["asked_at"] is None else milliseconds(row["asked_at"]),
+    )
+
+
+def next_offsets_of(row: Mapping[str, Any]) -> dict[tuple[str, int], int]:
+    """Returns the next offsets of a row: in a planned row those before the epoch, else after it."""
+    return {(o["topic"], o["queue_id"]): o["next_offset"] for o in row["next_offsets"] or ()}
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where the epochs stand.
+
+    `last`: the newest committed plan. `unfinished`: the plan to finish first. `next_offsets` and
+    `tables`: after `last`. `recent`: the newest plans, for C(q). `digest`: of the newest row.
+    """
+
+    last: Plan | None
+    unfinished: Plan | None
+    next_offsets: Mapping[tuple[str, int], int]
+    recent: tuple[Plan, ...]
+    snapshot_epoch: int | None
+    tables: Mapping[str, TableAt] = field(default_factory=dict)
+    digest: str = ""
+
+    @property
+    def next_epoch(self) -> int:
+        """Returns the number of the epoch to plan next."""
+        return 1 if self.last is None else self.last.epoch + 1
+
+    @property
+    def newest_epoch(self) -> int:
+        """Returns the number of the newest planned epoch; 0 before the first."""
+        return self.next_epoch if self.unfinished is not None else self.next_epoch - 1
+
+
+SNAPSHOT_EPOCHS_MAX: Final = 500  # the most epochs that settings allow between two snapshots
+_RECENT_EPOCHS = 1000  # a job needs older plans only if it lags by more epochs
+NO_PROGRESS: Final = Progress(None, None, {}, (), None)
+
+
+def read_progress(lake: Lake, until: int | None = None) -> Progress:
+    """Returns where the epochs stand, from the newest rows.
+
+    Input: `until`: the epoch that counts as the newest.
+    Errors: BrokenLakeError when a planned row is missing.
+    """
+    newest = lake.last("epochs", "epoch")
+    if newest is None:
+        return NO_PROGRESS
+    newest = newest if until is None else min(newest, until)
+    recent = (pc.field("epoch") > newest - _RECENT_EPOCHS) & (pc.field("epoch") <= newest)
+    rows = lake.read("epochs", where=recent).to_pylist()
+    committed = {row["epoch"]: row for row in rows if row["state"] == COMMITTED}
+    plans = {row["epoch"]: row for row in rows if row["state"] == PLANNED}
+    lacking = sorted((committed.keys() | {newest}) - plans.keys())
+    if lacking:
+        raise BrokenLakeError(
+            f"the table epochs of the lake {lake.path} has no planned row of epoch {lacking[0]}: "
+            f"{WAY_BACK}"
+        )
+    last_epoch = max(committed, default=None)
+    unfinished = plans[newest] if newest not in committed else None
+    snapshots = [e for e, row in committed.items() if "snapshot" in dict(row["counts"] or ())]
+    snapshot_epoch = max(snapshots, default=None)
+    newest_row = unfinished or committed[newest]
+    return Progress(
+        last=None if last_epoch is None else plan_of(plans[last_epoch]),
+        unfinished=None if unfinished is None else plan_of(unfinished),
+        next_offsets={} if last_epoch is None else next_offsets_of(committed[last_epoch]),
+        recent=tuple(plan_of(plans[epoch]) for epoch in sorted(committed)),
+        snapshot_epoch=snapshot_epoch,
+        tables=_tables(lake, committed, snapshot_epoch, min(plans)),
+        digest=newest_row.get("digest") or "",
+    )
+
+
+def snapshot_before(lake: Lake, epoch: int) -> int | None:
+    """Returns the newest epoch up to this one that has a snapshot; None if it is too far back."""
+    bounds: Bounds = {"epoch": (epoch - SNAPSHOT_EPOCHS_MAX, epoch), "state": [COMMITTED]}
+    rows = read_pruned(lake, "epochs", ["epoch", "counts"], bounds).to_pylist()
+    return max(
+        (row["epoch"] for row in rows if "snapshot" in dict(row["counts"] or ())), default=None
+    )
+
+
+def _tables(
+    lake: Lake, committed: Mapping[int, Mapping[str, Any]], snapshot_epoch: int | None, first: int
+) -> dict[str, TableAt]:
+    """Returns what the newest committed row that names a table says of it.
+
+    A snapshot's row names all of them. Input: the rows from epoch `first` on.
+    """
+    earlier: list[Mapping[str, Any]] = []
+    if snapshot_epoch is None and first > 1 and "tables" in lake.dataset("epochs").schema.names:
+        before = (pc.field("epoch") < first) & (pc.field("state") == COMMITTED)
+        earlier = lake.read("epochs", ["epoch", "tables"], before).to_pylist()
+    wanted = [row for epoch, row in committed.items() if epoch >= (snapshot_epoch or 0)]
+    tables: dict[str, TableAt] = {}
+    for row in sorted([*earlier, *wanted], key=lambda row: int(row["epoch"])):
+        for at in row.get("tables") or ():  # format 1 has none
+            tables[at["table"]] = TableAt(at["version"], at["rows"])
+    return tables

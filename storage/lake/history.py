@@ -1,0 +1,53 @@
+"""What an epoch was run with, and what it landed: read again from the lake that recorded it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import pyarrow.compute as pc
+
+from storage.errors import LakeError
+from storage.lake.epochs import COMMITTED, PLANNED, Plan, next_offsets_of, plan_of
+from storage.lake.lake import Lake
+
+_EPOCHS_AT_ONCE = 500
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """A committed epoch: its plan, the next offsets after it, and what it counted."""
+
+    plan: Plan
+    next_offsets: Mapping[tuple[str, int], int]
+    counts: Mapping[str, int]
+
+    @property
+    def has_snapshot(self) -> bool:
+        """Returns whether the state after this epoch stands in `pending` and `waiting`."""
+        return "snapshot" in self.counts
+
+    @property
+    def record_count(self) -> int:
+        """Returns how many offsets it landed."""
+        return sum(r.to_offset - r.from_offset for r in self.plan.ranges)
+
+
+def recorded_epochs(lake: Lake, first: int, last: int) -> Iterator[Recorded]:
+    """Returns the committed epochs from `first` to `last` in order, some hundred in memory.
+
+    Errors: LakeError when one is missing.
+    """
+    for low in range(first, last + 1, _EPOCHS_AT_ONCE):
+        high = min(last, low + _EPOCHS_AT_ONCE - 1)
+        within = (pc.field("epoch") >= low) & (pc.field("epoch") <= high)
+        rows = {(row["epoch"], row["state"]): row
+                for row in lake.read("epochs", where=within).to_pylist()}  # fmt: skip
+        for epoch in range(low, high + 1):
+            planned, committed = rows.get((epoch, PLANNED)), rows.get((epoch, COMMITTED))
+            if planned is None or committed is None:
+                state = PLANNED if planned is None else COMMITTED
+                raise LakeError(f"the lake {lake.path} has no {state} row of epoch {epoch}")
+            yield Recorded(
+                plan_of(planned), next_offsets_of(committed), dict(committed["counts"] or ())
+            )

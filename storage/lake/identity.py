@@ -1,0 +1,103 @@
+"""Which lake it is, of which format, and whether it is one yet.
+
+The table `lake` has one row, which makes the tables a lake. If that row is lost, the other
+tables still say whose they are.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import uuid
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from storage.errors import (
+    BrokenLakeError,
+    MissingTableError,
+    NewerLakeError,
+    NotALakeError,
+    OlderLakeError,
+    UnfinishedLakeError,
+)
+from storage.lake.opening import missing
+from storage.schemas import FORMAT_VERSION, LAKE, TABLES
+
+if TYPE_CHECKING:
+    from storage.lake.lake import Lake
+
+
+def lake_row(lake_id: str, now: dt.datetime) -> pa.Table:
+    """Returns the row that makes the tables a lake."""
+    row = {"lake_id": lake_id, "format_version": FORMAT_VERSION, "created_at": now}
+    return pa.Table.from_pylist([row], schema=LAKE)
+
+
+def owner_of_most(lake: Lake) -> str:
+    """Returns the id of the lake that most tables belong to; a new one if no table says."""
+    there = filter(lake.is_table, TABLES)
+    found = Counter(filter(None, (lake.table(table).owner() for table in there)))
+    return max(found, key=found.__getitem__, default="") or uuid.uuid4().hex
+
+
+def require_not_begun(lake: Lake) -> None:
+    """Checks that nothing was written: a rebuild writes the `lake` row when it has ended.
+
+    Errors: UnfinishedLakeError if the row is missing; MissingTableError if the table is: a rebuild
+    makes that before any row.
+    """
+    if not lake.is_table("topics/1") and not any(_has_epochs(lake, table) for table in TABLES):
+        return
+    if not lake.is_table("lake"):
+        raise missing(lake.path, "lake")
+    raise UnfinishedLakeError(
+        f"the table lake of {lake.path} has no row, and other tables have: either it is "
+        "being rebuilt, or a rebuild was interrupted (run that `txlake replay --into` "
+        "again), or the row was lost: name another place, or put the table back from a copy"
+    )
+
+
+def _has_epochs(lake: Lake, table: str) -> bool:
+    try:
+        return table != "lake" and lake.last(table, "epoch") is not None
+    except MissingTableError:
+        return False
+
+
+def identity(lake: Lake, formats: Sequence[int] = (FORMAT_VERSION,)) -> tuple[str, int]:
+    """Returns the lake's id and format, after checking that the caller can use it.
+
+    Input: the formats that the caller can work with.
+    Errors: NotALakeError, UnfinishedLakeError, NewerLakeError, OlderLakeError, BrokenLakeError.
+    """
+    rows = lake.read("lake").to_pylist() if lake.is_table("lake") else []
+    if not rows:
+        require_not_begun(lake)
+        raise NotALakeError(f"{lake.path} is not a lake: `txlake run` makes one there")
+    version = rows[0]["format_version"]
+    if version > FORMAT_VERSION:
+        raise NewerLakeError(
+            f"the lake {lake.path} has format {version}; this txlake knows formats up to "
+            f"{FORMAT_VERSION}: install the newer txlake that made it"
+        )
+    if version not in formats:
+        raise OlderLakeError(
+            f"the lake {lake.path} has format {version}, this txlake writes format "
+            f"{FORMAT_VERSION}: `txlake replay --into NEW --lake {lake.path}` makes a lake of "
+            "this format from it"
+        )
+    return str(rows[0]["lake_id"]), int(version)
+
+
+def likely_identity(lake: Lake, formats: Sequence[int]) -> tuple[str, int]:
+    """Returns the lake's id and format; if its row is lost, as the other tables say.
+
+    Input, Errors: as `identity`.
+    """
+    try:
+        return identity(lake, formats)
+    except (BrokenLakeError, UnfinishedLakeError):
+        columns = {field.name for field in lake.handle("epochs").schema().fields}
+        return lake.tables_id(), FORMAT_VERSION if "digest" in columns else 1

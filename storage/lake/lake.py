@@ -1,0 +1,260 @@
+"""The lake: its folder, its tables, and the one way in which rows are added to them.
+
+delta-rs commits: rows that the driver has at hand (`append`), and files that tasks or the driver
+have written (`add_files`); 5 ms a commit, where Spark takes 200 (DECISIONS.md 2). Every append
+belongs to one epoch and happens once (`LakeTable.once`).
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+from deltalake import (
+    CommitProperties,
+    DeltaTable,
+    PostCommitHookProperties,
+    WriterProperties,
+    write_deltalake,
+)
+from deltalake.exceptions import DeltaError
+
+from storage.errors import LakeError
+from storage.files.data_files import GROUP_ROWS, DataFile, LakePlace, require_there
+from storage.files.order import in_file_order, kind_of
+from storage.files.row_groups import OpenedFiles
+from storage.lake.epochs import COMMITTED
+from storage.lake.identity import identity, lake_row, owner_of_most, require_not_begun
+from storage.lake.opening import checked_path
+from storage.lake.stock import Stock
+from storage.lake.table import LakeTable
+from storage.schemas import TABLES, TOPIC
+from storage.wire.kinds import SCHEDULE
+
+_MESSAGES = {
+    kind: WriterProperties(max_row_group_size=rows, compression="SNAPPY")
+    for kind, rows in GROUP_ROWS.items()
+}
+_OTHERS = WriterProperties(compression="SNAPPY")
+# Upkeep of a log lists its folder at every commit; maintenance does it between epochs.
+NO_LOG_UPKEEP: Final = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
+
+
+class Lake:
+    """One lake. Not shared between threads for writing to the same table.
+
+    Input: path: a folder; `is_maintained`: maintenance makes the checkpoints of the logs, not
+    each append.
+    """
+
+    def __init__(self, path: str, *, is_maintained: bool = False) -> None:
+        self.path = checked_path(path)
+        self.place = LakePlace(self.path)
+        self.opened = OpenedFiles()
+        self.stock = Stock(
+            lambda table: self.table(table).version(), lambda table: self.table(table).rows()
+        )
+        self._upkeep = NO_LOG_UPKEEP if is_maintained else None
+        self._tables: dict[str, LakeTable] = {}
+        self._tables_id = ""
+
+    def table_path(self, table: str) -> str:
+        """Returns a table's folder; `topics/<table_id>` names a topic's table."""
+        return self.place.table_path(table)
+
+    @staticmethod
+    def schema(table: str) -> pa.Schema:
+        """Returns a table's Arrow schema."""
+        return TOPIC if table.startswith("topics/") else TABLES[table]
+
+    def is_table(self, table: str) -> bool:
+        """Returns whether there is such a table."""
+        return bool(DeltaTable.is_deltatable(self.table_path(table)))
+
+    def table(self, table: str) -> LakeTable:
+        """Returns a table, the same object every time."""
+        return self._tables.get(table) or self._tables.setdefault(table, self._open(table))
+
+    def _open(self, table: str) -> LakeTable:
+        return LakeTable(self.place, table, self.tables_id)
+
+    def exists(self) -> bool:
+        """Returns whether there is a lake at this path: one has its row in the table `lake`."""
+        return self.is_table("lake") and bool(self.read("lake").num_rows)
+
+    def create(self, now: dt.datetime) -> str:
+        """Makes the lake, or finishes one half made. Output: its id.
+
+        An existing lake stays as it is: what is missing there was lost.
+        Replay: makes what is missing; the `lake` row is written last and once.
+        Errors: as `lake_id`; UnfinishedLakeError for what a rebuild has begun; LakeError if
+        the folder cannot be made.
+        """
+        if not self.exists():
+            require_not_begun(self)
+            self.create_tables()
+            self.append("lake", lake_row(self.tables_id(), now))
+        return self.lake_id()
+
+    def check(self) -> None:
+        """Checks that this version can use the lake, or make one here.
+
+        Errors: as `lake_id`, but NotALakeError.
+        """
+        if self.exists():
+            self.lake_id()
+        else:
+            require_not_begun(self)
+
+    def lake_id(self) -> str:
+        """Returns the lake's id after checking that this version can use it.
+
+        Errors: NotALakeError, UnfinishedLakeError, NewerLakeError, OlderLakeError.
+        """
+        return identity(self)[0]
+
+    def tables_id(self) -> str:
+        """Returns the id of the lake that most tables belong to; a new one if no table says."""
+        self._tables_id = self._tables_id or owner_of_most(self)
+        return self._tables_id
+
+    def create_tables(self) -> None:
+        """Makes the tables that are missing, `lake` as the last.
+
+        Errors: LakeError if the folder cannot be made.
+        """
+        for table in sorted(TABLES, key="lake".__eq__):
+            try:
+                self.create_table(table)
+            except (OSError, DeltaError) as error:
+                said = str(error).strip().splitlines()[0]
+                raise LakeError(f"the lake {self.path} cannot be made: {said}") from error
+
+    def create_table(self, table: str) -> None:
+        """Makes one table if it is missing."""
+        self.table(table).create(self.schema(table))
+
+    def handle(self, table: str) -> DeltaTable:
+        """Returns the table at its newest version. Errors: MissingTableError, BrokenLakeError."""
+        return self.table(table).handle()
+
+    def reading(self, table: str) -> AbstractContextManager[None]:
+        """Returns a block in which what goes wrong is one sentence that names the table.
+
+        Errors: BrokenLakeError; MissingTableError for a table that is not there.
+        """
+        return self.table(table).reading()
+
+    def dataset(self, table: str) -> ds.Dataset:
+        """Returns the table's newest version as an Arrow dataset."""
+        return self.table(table).dataset()
+
+    def read(
+        self, table: str, columns: Sequence[str] | None = None, where: pc.Expression | None = None
+    ) -> pa.Table:
+        """Reads a table's newest version; files that statistics rule out are not opened."""
+        with self.reading(table):
+            rows = self.dataset(table).to_table(
+                columns=list(columns) if columns else None, filter=where
+            )
+            rows.validate(full=True)  # else text that is not UTF-8 would be found much later
+            return rows
+
+    def last(self, table: str, column: str) -> Any:
+        """Returns the largest value of a column by the statistics of the log, without reading."""
+        return self.table(table).last(column)
+
+    def holds(self, table: str, epoch: int) -> bool:
+        """Returns whether the rows of an epoch, or of a later one, were committed to a table."""
+        return self.table(table).transaction() >= epoch
+
+    def append(self, table: str, rows: pa.Table, epoch: int | None = None) -> int:
+        """Adds rows to a table in one Delta commit; without rows it does nothing.
+
+        Input: the epoch that they belong to, if any; `epochs` takes one commit for each state.
+        Output: rows added; 0 if the table holds the epoch already.
+        """
+        if rows.num_rows == 0:
+            return 0
+        return self._counted(table, rows.num_rows, self._commit(table, rows, epoch))
+
+    def add_files(self, table: str, files: Sequence[DataFile], epoch: int) -> int:
+        """Adds the files of an epoch to a table in one Delta commit; without files it does nothing.
+
+        Output: rows added; 0 if the table holds the epoch already.
+        Errors: LakeError when a file is gone.
+        """
+        if not files:
+            return 0
+
+        def write(handle: DeltaTable, properties: CommitProperties) -> None:
+            require_there(self.place, table, files)
+            handle.create_write_transaction(
+                [file.added() for file in files],
+                "append",
+                handle.schema(),
+                commit_properties=properties,
+                post_commithook_properties=self._upkeep,
+            )
+
+        rows = sum(file.rows for file in files)
+        return self._counted(table, rows, self.table(table).once(epoch, write))
+
+    def _counted(self, table: str, rows: int, is_committed: bool) -> int:
+        if not is_committed:
+            self.stock.recount(table)
+            return 0
+        self.stock.add(table, rows)
+        return rows
+
+    def _commit(self, table: str, rows: pa.Table, epoch: int | None) -> bool:
+        """Commits rows, those of an epoch once. Output: whether they were committed here."""
+        if table == SCHEDULE:  # rows of other tables come in order
+            rows = in_file_order(table, rows)
+
+        def write(handle: DeltaTable, properties: CommitProperties | None) -> None:
+            insert(handle, table, rows, properties, self._upkeep)
+
+        if epoch is None:
+            write(self.handle(table), None)
+            return True
+        return self.table(table).once(epoch, write, _transaction_of(table, epoch, rows))
+
+    def forget(self, table: str | None = None) -> None:
+        """Drops the handle of a table, or of all, so that the next use reads the log anew."""
+        if table is not None:
+            self.table(table).forget()
+            return
+        for one in tuple(self._tables.values()):
+            one.forget()
+        self.stock.forget()
+
+
+def insert(
+    handle: DeltaTable,
+    table: str,
+    rows: pa.Table | pa.RecordBatchReader,
+    properties: CommitProperties | None,
+    upkeep: PostCommitHookProperties | None = None,
+) -> None:
+    """Commits rows of a table through a handle of it."""
+    write_deltalake(
+        handle,
+        rows,
+        mode="append",
+        commit_properties=properties,
+        writer_properties=_MESSAGES.get(kind_of(table), _OTHERS),
+        post_commithook_properties=upkeep,
+    )
+
+
+def _transaction_of(table: str, epoch: int, rows: pa.Table) -> int:
+    """Returns which transaction of a table the rows of an epoch are; `epochs` has two an epoch."""
+    if table != "epochs":
+        return epoch
+    return 2 * epoch + int(rows["state"][-1].as_py() == COMMITTED)

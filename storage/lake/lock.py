@@ -1,0 +1,59 @@
+"""One driver writes a lake.
+
+A lake has a lock file beside its tables. The lock is a `flock` on a descriptor that the
+driver's JVM inherits: it is free only when both processes are dead (after kill -9 of Python its
+JVM lives on for half a second, or for as long as it is suspended, and can still commit). Where
+machines share the folder and the lock does not reach across them, Delta's transaction identifiers
+decide (`LakeTable.once`).
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from pathlib import Path
+
+from storage.errors import LakeError, LakeLockedError
+
+
+class LakeLock:
+    """The lock of one lake; taken when made.
+
+    Errors: LakeLockedError naming the process that has it; LakeError if the folder or the file
+    cannot be made.
+    """
+
+    def __init__(self, lake_path: str, owner: str) -> None:
+        self.fd: int | None = None
+        folder = Path(lake_path)
+        path = folder / "_driver.lock"
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise LakeError(
+                f"the lake {lake_path} cannot be made or written: {error.strerror}; name a folder "
+                "that the job may write into"
+            ) from error
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            holder = os.pread(fd, 200, 0).decode(errors="replace").strip() or "another process"
+            os.close(fd)
+            raise LakeLockedError(
+                f"the lake {lake_path} is written by {holder}: one driver at a time; stop it first"
+            ) from error
+        os.ftruncate(fd, 0)
+        os.pwrite(fd, owner.encode(), 0)
+        self.fd = fd
+
+    @property
+    def fds(self) -> tuple[int, ...]:
+        """Returns the descriptors that the JVM must inherit."""
+        return () if self.fd is None else (self.fd,)
+
+    def release(self) -> None:
+        """Gives the lock back; a JVM that inherited it keeps it until it ends."""
+        if self.fd is not None:
+            os.close(self.fd)
+            self.fd = None

@@ -1,0 +1,1 @@
+"""What the tasks of Spark do: land records, deliver messages."""

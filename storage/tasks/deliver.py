@@ -1,0 +1,181 @@
+"""Deliver messages: read them where they were landed, write them where they go.
+
+    deliver(a slice of placements) -> files of topic tables, each with what a commit says of it
+
+The same function runs in a Spark task and in the driver. It streams: memory holds the bodies that
+are being read and those that wait to become files.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+
+from storage import schemas
+from storage.errors import LakeError
+from storage.files.data_files import DataFile, LakePlace, new_name, write_file
+from storage.files.messages import Tables, read_messages
+from storage.files.order import in_file_order
+from storage.files.row_groups import Bounds, OpenedFiles
+from storage.rows import instant, to_rows
+from storage.wire.kinds import SCHEDULE
+
+# Bytes of Arrow that become files, one of each table.
+FILE_BYTES = 32 * 1024 * 1024
+Files: TypeAlias = dict[str, list[DataFile]]  # by table
+
+
+@dataclass(frozen=True)
+class Delivery:
+    """What delivering a slice needs; Spark sends it to where the task runs.
+
+    `placements`: PLACEMENTS of the decision; `tables`: of each topic; `due`: when the first and the
+    last of the delayed messages were due. Units: ms.
+    """
+
+    place: LakePlace
+    epoch: int
+    epoch_at: int
+    placements: pa.Table
+    tables: Mapping[str, str]
+    due: Bounds | None = None
+
+
+@dataclass(frozen=True)
+class LandedFiles:
+    """Tables of which only some files are read: those that can hold a wanted message."""
+
+    place: LakePlace
+    paths: Mapping[str, list[str]] = field(default_factory=dict)
+
+    def dataset(self, table: str) -> ds.Dataset:
+        """Returns a table as an Arrow dataset."""
+        filesystem = self.place.filesystem(table)
+        parquet = ds.ParquetFileFormat(pre_buffer=False)  # else it holds whole files
+        fragments = [parquet.make_fragment(path, filesystem) for path in self.paths[table]]
+        return ds.FileSystemDataset(fragments, schemas.HALF, parquet, filesystem)
+
+
+def deliver(delivery: Delivery, landed: Tables, opened: OpenedFiles | None = None) -> Files:
+    """Writes messages into new files of their topics' tables.
+
+    Input: `landed`: the tables to read from. Replay: writes other files with the same rows.
+    Errors: LakeError when a message is not there.
+    """
+    waiting = _Waiting(delivery)
+    for source in pc.unique(delivery.placements["source"]).to_pylist():
+        placements = delivery.placements.filter(pc.equal(delivery.placements["source"], source))
+        places, found = Places(placements), 0
+        for batch in read_messages(
+            landed, source, placements.select(["queue_id", "queue_offset"]), schemas.HALF.names,
+            due=delivery.due if source == SCHEDULE else None, opened=opened,
+        ):  # fmt: skip
+            found += batch.num_rows
+            messages = pa.Table.from_batches([batch])
+            waiting.add(messages, places.of(messages))
+        if found < placements.num_rows:
+            lacking = placements.num_rows - found
+            raise not_there(delivery.epoch, source, placements.num_rows, lacking)
+    waiting.write()
+    return dict(waiting.written)
+
+
+def not_there(epoch: int, source: str, wanted: int, lacking: int) -> LakeError:
+    """Returns the error of an epoch that delivers messages that were not landed."""
+    return LakeError(
+        f"epoch {epoch} delivers {wanted} messages that `{source}` has, but {lacking} of them are "
+        "not there: run `txlake verify`"
+    )
+
+
+class _Waiting:
+    """Delivered messages that wait until they are enough for a file."""
+
+    def __init__(self, delivery: Delivery) -> None:
+        self._delivery = delivery
+        self._rows: dict[str, list[pa.Table]] = defaultdict(list)
+        self._bytes = 0
+        self.written: Files = defaultdict(list)
+
+    def add(self, messages: pa.Table, places: pa.Table) -> None:
+        """Takes messages, each with its placement; writes all once they are many."""
+        at = self._delivery.epoch, self._delivery.epoch_at
+        for topic, rows in by_topic(topic_rows(messages, places, *at), places["topic"]):
+            self._rows[self._delivery.tables[topic]].append(rows)
+        self._bytes += messages.nbytes
+        if self._bytes >= FILE_BYTES:
+            self.write()
+
+    def write(self) -> None:
+        """Writes the waiting messages, a file a table, in the order of its queues."""
+        for table, parts in self._rows.items():
+            rows = in_file_order(table, pa.concat_tables(parts))
+            name = new_name(self._delivery.epoch)
+            self.written[table].append(write_file(self._delivery.place, table, name, rows))
+        self._rows.clear()
+        self._bytes = 0
+
+
+class Places:
+    """The placements of one source's messages, found by where these were landed."""
+
+    def __init__(self, placements: pa.Table) -> None:
+        numbers = schemas.places(placements)
+        order = np.argsort(numbers, kind="stable")
+        self._numbers = numbers[order]
+        self._placements = placements.take(pa.array(order)).combine_chunks()
+
+    def of(self, messages: pa.Table) -> pa.Table:
+        """Returns the placement of each message, in the same order. Each has one."""
+        at = np.searchsorted(self._numbers, schemas.places(messages))
+        return self._placements.take(pa.array(at))
+
+
+def by_topic(rows: pa.Table, topics: pa.ChunkedArray) -> Iterator[tuple[str, pa.Table]]:
+    """Returns rows topic by topic; those of a topic stay in their order."""
+    codes = topics.combine_chunks().dictionary_encode()
+    names = codes.dictionary.to_pylist()
+    if len(names) == 1:
+        yield names[0], rows
+        return
+    numbers = codes.indices.to_numpy(zero_copy_only=False)
+    rows = rows.take(pa.array(np.argsort(numbers, kind="stable")))
+    start = 0
+    for name, count in zip(names, np.bincount(numbers, minlength=len(names)), strict=True):
+        yield name, rows.slice(start, int(count))
+        start += int(count)
+
+
+def topic_rows(messages: pa.Table, places: pa.Table, epoch: int, epoch_at: int) -> pa.Table:
+    """Returns messages as rows of their topics' tables.
+
+    Input: columns of HALF; the placement of each message. Output: TOPIC.
+    """
+    renamed = {
+        "queue_id": places["real_queue_id"],
+        "queue_offset": places["real_queue_offset"],
+        "source": places["source"],
+        "asked_queue_id": places["asked_queue_id"],
+        "reason": places["reason"],
+        "half_queue_id": places["queue_id"],
+        "half_queue_offset": places["queue_offset"],
+    }
+    kept = [name for name in schemas.TOPIC.names if name in messages.column_names]
+    frame = pa.table({**{name: messages[name] for name in kept}, **renamed})
+    return to_rows(frame, schemas.TOPIC, stored_at=instant(epoch_at), epoch=epoch)
+
+
+def together(parts: Iterable[Files]) -> Files:
+    """Returns the files of all slices, by table."""
+    files: Files = defaultdict(list)
+    for part in parts:
+        for table, written in part.items():
+            files[table] += written
+    return dict(files)

@@ -1,0 +1,119 @@
+"""Which files of a table to put together next. Pure: from files and limits to files.
+
+Every append makes a file, so a table's files are small and many. They are merged in levels, as a
+log-structured tree does: so many files of one level become one of the next, and a row is written
+once a level. A file that is large enough stays as it is. Files are merged in the
+order of their epochs, so that a merged file covers a narrow range of epochs and offsets.
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+
+_NAME = re.compile(r"(?:.*/)?merged-(?P<level>[0-9]+)-")
+_CLOSED = "closed-"
+# A lake that was never merged has thousands of files: many at a time make few commits. Opening a
+# file takes about a ms.
+_FILES_AT_ONCE = 256
+# A file of at least this part of the largest size stays as it is. While the stream is busy, so does
+# one of at least the second part, until there is time.
+_LARGE_ENOUGH = 4
+_LARGE_ENOUGH_WHILE_BUSY = 16
+
+
+@dataclass(frozen=True)
+class TableFile:
+    """One file of a table: how large, and of which epochs."""
+
+    path: str
+    size_bytes: int
+    row_count: int
+    first_epoch: int
+
+    @property
+    def level(self) -> int:
+        """Returns how often the rows in it were merged."""
+        found = _NAME.match(self.path)
+        return int(found["level"]) if found else 0
+
+
+@dataclass(frozen=True)
+class MergeLimits:
+    """When to merge: so many files of a level; a merged file is at most so large."""
+
+    merge_files: int
+    file_bytes_max: int
+
+    def is_open(self, file: TableFile, *, is_busy: bool = False) -> bool:
+        """Returns whether a file can be merged into a larger one."""
+        part = _LARGE_ENOUGH_WHILE_BUSY if is_busy else _LARGE_ENOUGH
+        is_small = file.size_bytes * part < self.file_bytes_max
+        return is_small and not file.path.rpartition("/")[2].startswith(_CLOSED)
+
+
+def merged_name(files: Sequence[TableFile], is_closed: bool) -> str:
+    """Returns a name for a new file that tells its level; a closed one is never merged again."""
+    level = 1 + max(file.level for file in files)
+    return f"{_CLOSED if is_closed else ''}merged-{level}-{uuid.uuid4().hex}.parquet"
+
+
+def next_merge(
+    files: Sequence[TableFile],
+    limits: MergeLimits,
+    *,
+    is_full: bool = False,
+    is_busy: bool = False,
+    left_alone: Collection[str] = (),
+) -> tuple[TableFile, ...]:
+    """Returns the files to merge next, if any.
+
+    Input: `is_full`: all small files count as one level, and two are enough; `is_busy`: only very
+    small ones are chosen.
+    """
+    small = sorted(
+        (
+            file
+            for file in files
+            if limits.is_open(file, is_busy=is_busy) and file.path not in left_alone
+        ),
+        key=lambda file: (file.first_epoch, file.path),
+    )
+    levels = [small] if is_full else list(_by_level(small))
+    for level in levels:
+        chosen = _within(level, limits.file_bytes_max)
+        is_enough = 2 if is_full or len(chosen) < len(level) else limits.merge_files
+        if len(chosen) >= is_enough:
+            return tuple(chosen)
+    return ()
+
+
+def all_merges(files: Sequence[TableFile], limits: MergeLimits) -> Iterator[Sequence[TableFile]]:
+    """Returns the files of every merge of a full round."""
+    left = list(files)
+    while chosen := next_merge(left, limits, is_full=True):
+        yield chosen
+        size = sum(file.size_bytes for file in chosen)
+        rows = sum(file.row_count for file in chosen)
+        whole = TableFile(merged_name(chosen, False), size, rows, chosen[0].first_epoch)
+        left = [file for file in left if file not in chosen]
+        left.append(whole)
+
+
+def _by_level(files: Sequence[TableFile]) -> Iterator[list[TableFile]]:
+    for level in sorted({file.level for file in files}):
+        yield [file for file in files if file.level == level]
+
+
+def _within(files: Sequence[TableFile], bytes_max: int) -> list[TableFile]:
+    """Returns the oldest files that fit together."""
+    chosen: list[TableFile] = []
+    size = 0
+    for file in files[:_FILES_AT_ONCE]:
+        size += file.size_bytes
+        if size > bytes_max:
+            break
+        chosen.append(file)
+    return chosen

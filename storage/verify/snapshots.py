@@ -1,0 +1,52 @@
+"""Snapshots of the state: each holds the result of all changes up to it."""
+
+from __future__ import annotations
+
+from storage.verify.invariant import Invariant, differing
+from storage.verify.state import OF_HALVES, OF_MESSAGES, OF_NAMINGS
+
+
+def _snapshot(table: str, key: tuple[str, ...], columns: tuple[str, ...]) -> str:
+    """Returns SQL that compares every snapshot of a table with the changes up to it."""
+    names = ", ".join(key)
+    same = " AND ".join(f"n.{name} = r.{name}" for name in key)
+    place = ", ".join(f"coalesce(n.{name}, r.{name})::VARCHAR" for name in key)
+    pairs = {name: (f"r.{name}", f"n.{name}") for name in columns}
+    return f"""
+SELECT coalesce(n.snapshot, r.epoch) AS epoch, '{table}' AS "table",
+  concat_ws('-', {place}) AS place,
+  CASE
+    WHEN r.epoch IS NULL THEN 'not in the snapshot'
+    WHEN n.snapshot IS NULL THEN 'in the snapshot, and no change put it there'
+    WHEN r.times > 1 THEN concat(r.times, ' times in the snapshot')
+    ELSE {differing(pairs)} || ' is not what the changes say'
+  END AS problem
+FROM (
+  SELECT * FROM (
+    SELECT s.epoch AS snapshot, c.*, row_number() OVER
+      (PARTITION BY s.epoch, {", ".join(f"c.{name}" for name in key)} ORDER BY c.epoch DESC) AS n
+    FROM (SELECT DISTINCT epoch FROM commits WHERE counts['snapshot'] = 1) s
+    JOIN {table} c ON c.epoch <= s.epoch AND c.change <> 'snapshot')
+  WHERE n = 1 AND change = 'put'
+) n
+FULL JOIN (SELECT *, count(*) OVER (PARTITION BY epoch, {names}) AS times FROM {table}
+           WHERE change = 'snapshot') r
+  ON n.snapshot = r.epoch AND {same}"""
+
+
+_SNAPSHOTS_ARE_CHANGES = " UNION ALL ".join(
+    (
+        _snapshot("pending", ("queue_id", "queue_offset"), OF_HALVES),
+        _snapshot("waiting", ("queue_id", "op_queue_offset", "position"), OF_NAMINGS),
+        _snapshot("delayed", ("source", "queue_id", "queue_offset"), OF_MESSAGES),
+    )
+)
+
+# Of lakes in which every epoch recorded what it changed in the state: from format 2 on.
+RECORDED = (
+    Invariant(
+        "snapshots_are_changes",
+        "A snapshot holds the result of all changes up to it.",
+        _SNAPSHOTS_ARE_CHANGES,
+    ),
+)

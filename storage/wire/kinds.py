@@ -1,0 +1,27 @@
+"""The kinds of Kafka records, and what decoding them depends on (`storage/wire/decode.py`)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from txlake import protocol as p
+
+HALF, OP, SCHEDULE, ADMIN = "half", "op", "schedule", "admin"
+KINDS = (HALF, OP, SCHEDULE, ADMIN)
+
+# The largest instant that is carried, in ms: 9999-12-31. A later one is beyond every maximum.
+INSTANT_MS_MAX = 253_402_300_799_999
+
+
+@dataclass(frozen=True)
+class WireLimits:
+    """What decoding depends on: the topics' names and the configured limits."""
+
+    topics: dict[str, str]  # kind -> Kafka topic
+    check_topic_prefix: str
+    message_bytes_max: int
+    messages_max: int
+
+    def own_topics(self) -> list[str]:
+        """Returns the names that a real topic must not have."""
+        return [*self.topics.values(), *p.SYSTEM_REAL_TOPICS]

@@ -1,0 +1,95 @@
+"""The clock: T never goes back, and a clock far from the broker's is refused."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from pipelines.epoch.clock import EpochClock
+from pipelines.errors import ClockError
+from pipelines.job import driver
+from pipelines.local_broker.broker import Broker
+from tests.support.committed import commit, wait_for_bodies, wait_for_the_end
+from tests.support.job import Job, running, settings_for
+from tests.support.wire import Wire
+
+Unique = Callable[[str], str]
+TWO_HOURS_S = 7_200.0
+pytestmark = pytest.mark.usefixtures("spark")  # the job uses the run's one session
+
+
+class WallClock:
+    """A wall clock that can be set."""
+
+    def __init__(self) -> None:
+        self.shift_s = 0.0
+
+    def __call__(self) -> float:
+        return time.time() + self.shift_s
+
+
+@pytest.fixture
+def wall(monkeypatch: pytest.MonkeyPatch) -> WallClock:
+    """Return the driver a wall clock that can be set."""
+    clock = WallClock()
+    monkeypatch.setattr(driver, "EpochClock", partial(EpochClock, wall=clock))
+    return clock
+
+
+def test_t_never_goes_back_when_the_wall_clock_steps(
+    broker: Broker, tmp_path: Path, unique: Unique, wall: WallClock
+) -> None:
+    settings = settings_for(broker, tmp_path / "lake", unique("clock"))
+    wire = Wire(settings)
+    names = []
+
+    def send(job: Job) -> None:
+        names.append(f"message {len(names)}")
+        commit(wire, names[-1])
+        wait_for_bodies(job, *names)
+
+    with running(settings) as job:
+        for shift_s in (0.0, TWO_HOURS_S, -TWO_HOURS_S):
+            wall.shift_s = shift_s
+            send(job)
+        steps_ms = [plan.epoch_at for plan in job.plans]
+        assert max(steps_ms) - min(steps_ms) < TWO_HOURS_S * 1000 / 2, "a step does not move T"
+    # Whoever switches the comparison with the broker's clock off is still safe from going back.
+    for shift_s in (TWO_HOURS_S, -TWO_HOURS_S):
+        wall.shift_s = shift_s
+        with running(settings, tolerate=frozenset({"clock"})) as job:
+            send(job)
+    rows = [row for row in job.rows("epochs") if row["state"] == "planned"]
+    instants = [row["epoch_at"] for row in sorted(rows, key=lambda row: row["epoch"])]
+    assert instants == sorted(instants)
+    assert instants[-1] - instants[0] > TWO_HOURS_S * 1000 / 2
+
+
+@pytest.mark.parametrize("shift_s", [-TWO_HOURS_S, -61.0, 61.0, TWO_HOURS_S])
+def test_a_clock_that_is_more_than_60_s_off_the_brokers_is_refused(
+    broker: Broker, tmp_path: Path, unique: Unique, wall: WallClock, shift_s: float
+) -> None:
+    # The broker's own half of a second: 61 s less that is still more than 60 s.
+    settings = settings_for(broker, tmp_path / "lake", unique("off"))
+    wall.shift_s = shift_s + (-5.0 if shift_s < 0 else 5.0)
+    job = Job(settings)
+    job.begin()
+    error = wait_for_the_end(job)
+    assert isinstance(error, ClockError)
+    assert "more than 60 s apart" in str(error)
+    assert "\n" not in str(error)
+
+
+@pytest.mark.parametrize("shift_s", [-50.0, 50.0])
+def test_a_clock_that_is_less_than_60_s_off_the_brokers_is_accepted(
+    broker: Broker, tmp_path: Path, unique: Unique, wall: WallClock, shift_s: float
+) -> None:
+    settings = settings_for(broker, tmp_path / "lake", unique("near"))
+    wall.shift_s = shift_s
+    with running(settings) as job:
+        commit(Wire(settings), "a")
+        wait_for_bodies(job, "a")

@@ -1,0 +1,122 @@
+"""A Spark standalone cluster of this machine's: a real master, two real workers.
+
+The workers run in folders of their own, with an empty environment: no checkout on their path, and
+executors in a Python that has none of our packages.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pyspark
+
+from pipelines.jvm.java import java_home
+from pipelines.local_broker.ports import Reservation, listens
+
+CLUSTER_VARIABLE = "TXLAKE_TESTS_SPARK"  # settings of the tests' Spark session, as JSON
+HOST = "127.0.0.1"
+WORKERS = 2
+_HOME = Path(pyspark.__file__).parent
+_DEADLINE_S = 60
+# Without the packages of this environment.
+BARE_PYTHON = os.path.realpath(sys.executable)
+
+
+class Cluster:
+    """Started by `with`; ended, with all executors, at its end. Input: `cores` of each worker."""
+
+    def __init__(self, folder: Path, cores: int = 1) -> None:
+        self.folder = folder
+        self._cores = cores
+        self._processes: list[subprocess.Popen[bytes]] = []
+        held = Reservation(HOST, 0)
+        self.port = held.ports[0]
+        held.release()
+
+    @property
+    def master(self) -> str:
+        return f"spark://{HOST}:{self.port}"
+
+    def __enter__(self) -> Cluster:
+        ui = ("--webui-port", "0")
+        self._start("master", "master.Master", "--host", HOST, "--port", str(self.port), *ui)
+        self._wait("the master", lambda: listens(HOST, self.port))
+        for number in range(WORKERS):
+            name = f"worker-{number}"
+            self._start(
+                name, "worker.Worker", self.master, "--host", HOST,
+                "--cores", str(self._cores), "--memory", f"{self._cores}g",
+                "--work-dir", str(self.folder / name / "apps"), *ui,
+            )  # fmt: skip
+        log = self.folder / "master" / "log"
+        self._wait("the workers", lambda: log.read_text().count("Registering worker") >= WORKERS)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process in self._processes:
+            for child in [*psutil.Process(process.pid).children(recursive=True)]:
+                _kill(child.pid)
+            process.kill()
+            process.wait(30)
+
+    def _start(self, name: str, kind: str, *arguments: str) -> None:
+        folder = self.folder / name
+        folder.mkdir(parents=True)
+        environment = {
+            "PATH": "/usr/bin:/bin", "HOME": str(folder), "JAVA_HOME": str(java_home()),
+            "SPARK_HOME": str(_HOME), "SPARK_LOCAL_DIRS": str(folder / "local"),
+            "SPARK_DAEMON_MEMORY": "256m", "SPARK_LOCAL_IP": HOST,
+        }  # fmt: skip
+        command = [str(_HOME / "bin" / "spark-class"), f"org.apache.spark.deploy.{kind}"]
+        with (folder / "log").open("wb") as log:
+            self._processes.append(
+                subprocess.Popen(
+                    [*command, *arguments], cwd=folder, env=environment, stdout=log,
+                    stderr=subprocess.STDOUT, start_new_session=True,
+                )
+            )  # fmt: skip
+
+    def _wait(self, what: str, is_met: object) -> None:
+        deadline = time.monotonic() + _DEADLINE_S
+        while not is_met():  # type: ignore[operator]
+            logs = "\n".join(path.read_text() for path in self.folder.glob("*/log"))
+            assert time.monotonic() < deadline, f"{what} did not start:\n{logs}"
+            time.sleep(0.1)
+
+    def executors(self) -> list[psutil.Process]:
+        """Return the executors' JVMs."""
+        return self._children("CoarseGrainedExecutorBackend")
+
+    def daemons(self) -> list[psutil.Process]:
+        """Return the executors' daemons of Python workers."""
+        found = self._children("pyspark.daemon")
+        return [process for process in found if process.ppid() not in {p.pid for p in found}]
+
+    def python_workers(self) -> list[psutil.Process]:
+        """Return the Python workers, which the daemons have forked."""
+        found = self._children("pyspark.daemon")
+        return [process for process in found if process.ppid() in {p.pid for p in found}]
+
+    def _children(self, word: str) -> list[psutil.Process]:
+        found = []
+        for process in self._processes[1:]:
+            for child in psutil.Process(process.pid).children(recursive=True):
+                try:
+                    if word in " ".join(child.cmdline()):
+                        found.append(child)
+                except psutil.Error:
+                    continue
+        return found
+
+
+def _kill(pid: int) -> None:
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return

@@ -1,0 +1,250 @@
+"""Lakes that somebody damaged: one sound lake, and what can happen to one table of it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any, NoReturn, cast
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from click.testing import CliRunner
+from deltalake import DeltaTable, write_deltalake
+
+from checker.frames import Parameters
+from pipelines.cli.main import main
+from pipelines.epoch.parameters import EpochSettings
+from pipelines.epoch.run import Epochs
+from pipelines.epoch.sizes import Sizes
+from pipelines.replay.epochs import RecordedAsker
+from storage.lake.epochs import NO_PROGRESS, Plan
+from storage.lake.lake import Lake
+from storage.schemas import TABLES
+from storage.wire.kinds import WireLimits
+from tests.support.paper_job import TOPICS, PaperJob
+from txlake import Consumer
+from txlake.protocol import COMMIT, RESUME
+
+SNAPSHOT_EPOCH = 3
+LAST_EPOCH = 5
+TRANSACTION = "paid"  # COMMITTED, in ORDERS
+GIVEN_UP = "silent"  # DISCARDED once, and pending again
+ORDERS = "topics/1"
+
+
+class WholeJob(PaperJob):
+    """A paper job that writes down all that the job does: counts, next offsets, a snapshot."""
+
+    def __init__(self, path: Path, **parameters: Any) -> None:
+        super().__init__(path, **parameters)
+        log = self._log
+        log.take_up(NO_PROGRESS)
+
+        def commit(plan: Plan, *_: object) -> None:
+            type(log).commit(log, plan, self._offsets(), self._counts(), {})
+
+        log.commit = commit  # type: ignore[assignment, method-assign]
+
+    def _plan(self, known: bool, ops_ahead: int) -> Plan:
+        plan = super()._plan(known, ops_ahead)
+        parameters = {**plan.parameters, "wire": asdict(limits())}
+        return replace(plan, next_offsets=self._offsets(), parameters=parameters)
+
+    def _offsets(self) -> dict[tuple[str, int], int]:
+        rows = self.state.next_offsets.to_pylist()
+        return {(row["topic"], row["queue_id"]): row["next_offset"] for row in rows}
+
+    def _counts(self) -> dict[str, int]:
+        of_epoch = pc.field("epoch") == self.epoch
+        tables = (*TABLES, *(f"topics/{table_id}" for table_id in self._table_ids.values()))
+        rows = {
+            table: self.lake.read(table, where=of_epoch).num_rows
+            for table in tables
+            if table not in ("lake", "epochs", "catalog")
+        }
+        outcomes = self.lake.read("outcomes", where=of_epoch)["outcome"].to_pylist()
+        counts = Counter(outcome.lower() for outcome in outcomes)
+        counts["placed"] = sum(rows.pop(table) for table in tables if table.startswith("topics/"))
+        counts.update({f"landed_{kind}": rows[kind] for kind in TOPICS})
+        counts.update({table: n for table, n in rows.items() if table not in ("half", "schedule")})
+        return {**counts, **({"snapshot": 1} if self._is_snapshot() else {})}
+
+    def _is_snapshot(self) -> bool:
+        return self.epoch == SNAPSHOT_EPOCH
+
+
+class _Nothing:
+    """What a start has in place of Spark and Kafka, before it asks them for anything."""
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise AssertionError(f"a start asks neither Spark nor Kafka yet, but wanted {name}")
+
+
+NOTHING = cast(Any, _Nothing())
+
+
+def make_lake(path: Path) -> Lake:
+    """Make a lake in which every table has rows, before the snapshot and after it."""
+    return run_job(path).lake
+
+
+def run_job(path: Path) -> WholeJob:
+    """Run the history of `make_lake`, and give its job."""
+    job = WholeJob(path, check_max=1)
+    for number in range(2):  # all of it before the snapshot, and once more behind it
+        paid = job.half(TRANSACTION if not number else "paid later")
+        silent = job.half(GIVEN_UP if not number else "silent later")
+        job.half(f"delayed {number}", delay_level=5)
+        job.schedule(delay_level=3)
+        job.end(COMMIT, paid, silent + 1)
+        job.end(COMMIT, paid)
+        job.end(COMMIT, 50 + number)  # waits for its half
+        job.command(RESUME, "half:0-1")
+        job.run(60_000)
+        job.run(60_000)
+        if not number:
+            job.run(60_000)
+    return job
+
+
+def limits() -> WireLimits:
+    """Return decoding's limits as the paper job has them."""
+    return WireLimits(dict(TOPICS), "TRANS_CHECK_", 1 << 20, 1_000)
+
+
+def start(path: Path) -> Epochs:
+    """Do what a job's start does before it asks Kafka for anything."""
+    lake = Lake(str(path), is_maintained=True)
+    lake.check()
+    settings = EpochSettings(Parameters(), limits(), 100, {}, "start", Sizes(1))
+    epochs = Epochs(NOTHING, lake, NOTHING, RecordedAsker(), settings, lambda: 0)
+    try:
+        epochs.take_up()
+    finally:
+        epochs.close()
+    return epochs
+
+
+def prints(path: Path) -> dict[str, str]:
+    """Return a digest of every file of a lake."""
+    return {
+        str(file.relative_to(path)): hashlib.sha256(file.read_bytes()).hexdigest()
+        for file in sorted(path.rglob("*"))
+        if file.is_file()
+    }
+
+
+def log_entries(table: Path) -> list[Path]:
+    """Return the entries of a table's log, the oldest first."""
+    return sorted((table / "_delta_log").glob("*.json"))
+
+
+def live_file(table: Path) -> Path:
+    """Return the data file that was added last."""
+    lines = [line for entry in log_entries(table) for line in entry.read_text().splitlines()]
+    added = [json.loads(line)["add"]["path"] for line in lines if '"add"' in line[:6]]
+    return table / str(added[-1])
+
+
+def _removed(table: Path, _: Path) -> None:
+    shutil.rmtree(table)
+
+
+def _emptied(table: Path, _: Path) -> None:
+    DeltaTable(str(table)).delete()
+
+
+def _folder_emptied(table: Path, _: Path) -> None:
+    shutil.rmtree(table)
+    table.mkdir()
+
+
+def _one_version_back(table: Path, _: Path) -> None:
+    log_entries(table)[-1].unlink()
+
+
+def _without_a_file(table: Path, _: Path) -> None:
+    live_file(table).unlink()
+
+
+def _of_another_lake(table: Path, other: Path) -> None:
+    shutil.rmtree(table)
+    shutil.copytree(other, table)
+
+
+# Each is given a table's folder, and the same table's in another lake with the same history.
+KINDS: Mapping[str, Callable[[Path, Path], None]] = {
+    "removed": _removed,
+    "emptied": _emptied,
+    "folder emptied": _folder_emptied,
+    "one version back": _one_version_back,
+    "without a file": _without_a_file,
+    "of another lake": _of_another_lake,
+}
+
+
+def as_format_1(path: Path) -> None:
+    """Make of a lake what a version of txlake before format 2 would have left."""
+    lake = Lake(str(path))
+    keep = {"pending": "snapshot", "waiting": "snapshot", "delayed": "put"}
+    kept: Counter[tuple[int, str]] = Counter()
+    for table in (*keep, "lake", "epochs"):
+        rows = lake.read(table)
+        if table in keep:
+            rows = rows.filter(pc.equal(rows["change"], keep[table]))
+            kept.update((epoch, table) for epoch in rows["epoch"].to_pylist())
+        if table == "epochs":
+            rows = _recounted(rows, kept)
+        later = ("tables", "digest", "change", "unit_offset", "refused_units")
+        rows = rows.drop_columns([name for name in later if name in rows.column_names])
+        if table == "lake":
+            rows = rows.set_column(1, "format_version", pa.array([1], pa.int32()))
+        shutil.rmtree(path / table)
+        write_deltalake(str(path / table), rows)
+
+
+def _recounted(epochs: pa.Table, kept: Mapping[tuple[int, str], int]) -> pa.Table:
+    """Let the epochs count what is kept of the tables of the state."""
+
+    def counts(row: dict[str, Any]) -> list[tuple[str, int]] | None:
+        if row["counts"] is None:
+            return None
+        is_state = {"pending", "waiting", "delayed"}
+        return [(t, kept[row["epoch"], t] if t in is_state else n) for t, n in row["counts"]]
+
+    place = epochs.schema.get_field_index("counts")
+    field = epochs.schema.field(place)
+    values = pa.array([counts(row) for row in epochs.to_pylist()], field.type)
+    return epochs.set_column(place, field, values)
+
+
+def txlake(*words: str) -> tuple[int, str]:
+    """Run a command. Output: its exit code and what it printed."""
+    done = CliRunner().invoke(main, list(words))
+    assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
+    return done.exit_code, done.output
+
+
+def refusal(*words: str) -> str:
+    """Run a command that refuses, and give what it says."""
+    code, said = txlake(*words)
+    assert code == 1, said
+    return said
+
+
+def consume(path: Path, group: str = "points") -> int:
+    """Return how many messages a group reads and commits."""
+    with Consumer(str(path), group, ["orders"]) as consumer:
+        count = len(consumer.poll(0.0))
+        consumer.commit()
+        return count
+
+
+def is_named(table: str, said: str) -> bool:
+    """Return whether one sentence names a table."""
+    return f"the table {table} " in said and "\n" not in said.strip()

@@ -1,0 +1,107 @@
+"""Kafka records made by hand, as rows of a Spark frame; and what landing them gives."""
+
+from __future__ import annotations
+
+import datetime as dt
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from pipelines.epoch.land import land
+from storage import schemas
+from storage.lake.lake import Lake
+from storage.tasks.land import HEAVY, Landing
+from storage.wire.decode import RECORDS
+from storage.wire.kinds import ADMIN, HALF, KINDS, OP, SCHEDULE, WireLimits
+from txlake import protocol as p
+
+Header = tuple[str, bytes | None]
+Record = tuple[str, bytes | None, list[Header] | None]  # topic, value, headers
+STORED_AT = dt.datetime(2026, 1, 2, 3, 4, 5)
+LIMITS = WireLimits(
+    topics={HALF: "halves", OP: "ops", SCHEDULE: "later", ADMIN: "commands"},
+    check_topic_prefix="TRANS_CHECK_",
+    message_bytes_max=1_000,
+    messages_max=10,
+)
+RECORD_FIELDS = StructType(
+    [
+        StructField("key", BinaryType()),
+        StructField("value", BinaryType()),
+        StructField("topic", StringType()),
+        StructField("partition", IntegerType()),
+        StructField("offset", LongType()),
+        StructField("timestamp", TimestampType()),
+        StructField(
+            "headers",
+            ArrayType(
+                StructType([StructField("key", StringType()), StructField("value", BinaryType())])
+            ),
+        ),
+    ]
+)
+HALF_HEADERS: dict[str, bytes] = {
+    p.TRAN_MSG: b"true",
+    p.PGROUP: b"shop",
+    p.UNIQ_KEY: b"tx-1",
+    p.REAL_TOPIC: b"orders",
+}
+OP_HEADERS: dict[str, bytes] = {p.TAGS: b"d", p.PGROUP: b"shop", p.TRAN_TYPE: b"8"}
+
+
+def in_spark(spark: SparkSession, records: list[Record]):  # type: ignore[no-untyped-def]
+    rows = [
+        (b"key", value, topic, 3, offset, STORED_AT, headers)
+        for offset, (topic, value, headers) in enumerate(records)
+    ]
+    return spark.createDataFrame(rows, RECORD_FIELDS)
+
+
+def landed(frame: DataFrame, path: Path, tasks: int = 2) -> list[dict[str, Any]]:
+    """Land records and put together again what came back and what was written."""
+    lake = Lake(str(path))
+    for kind in (HALF, SCHEDULE):
+        lake.create_table(kind)
+    batch = land(frame, Landing(lake.place, 1, LIMITS), tasks)
+    rows = []
+    for kind in KINDS:
+        lake.add_files(kind, batch.files.get(kind, []), 1)
+        heavy = lake.read(kind).sort_by("queue_offset") if kind in (HALF, SCHEDULE) else None
+        for place, kept in enumerate(batch.rows(kind).to_pylist()):
+            assert not {name for name in kept if name not in schemas.TABLES[kind].names}
+            row = dict.fromkeys(RECORDS.names) | {"kind": kind} | kept
+            rows.append(row)
+            if heavy is not None:
+                assert not any(row[name] for name in HEAVY), "no body comes to the driver"
+                (written,) = heavy.slice(place, 1).to_pylist()
+                assert written.pop("epoch") == 1
+                named = {name: row[name] for name in written if name not in HEAVY}
+                assert {name: written[name] for name in named} == named
+                row |= written
+    return sorted(rows, key=lambda row: int(row["queue_offset"]))
+
+
+def half(changes: dict[str, bytes | None] | None = None) -> list[Header]:
+    """Return a half's headers; None takes one away."""
+    headers = {**HALF_HEADERS, **(changes or {})}
+    return [(name, value) for name, value in headers.items() if value is not None]
+
+
+def operation(changes: dict[str, bytes | None] | None = None) -> list[Header]:
+    headers = {**OP_HEADERS, **(changes or {})}
+    return [(name, value) for name, value in headers.items() if value is not None]
+
+
+def raw_headers(row: dict[str, Any]) -> list[Header]:
+    return [(header["key"], header["value"]) for header in row["raw_headers"]]

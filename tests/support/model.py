@@ -1,0 +1,195 @@
+"""The decision rules once more, in plain Python: naive on purpose, written from the rules' text.
+
+Not so independent is the vocabulary of command results, which the rules' text does not give. It
+shares no code with `checker` and keeps everything it ever saw: every half, every set, every
+message. Rows come in as dicts with the columns of `checker.frames`. `model_delivery` is the
+second half: commands about messages, delays, topics, queue offsets; which operation ends which
+half stands in `model_operations`.
+
+Where the rules' text is silent this is what was chosen:
+
+1. A set is keyed by (queue, group, transaction id, TRAN_SIZE).
+2. An operation that names a duplicate member (cause `duplicate_in_set`) names its set.
+3. An operation names a set once, at its first position among the positions resolved in that epoch;
+   other positions that name other members are absorbed. The same half offset again is judged
+   again: a duplicate_end where the operation won. The operation that won a set absorbs its later
+   positions.
+4. orphan_expired: what is known of the half queue minus the T that landed the operation exceeds
+   the ttl.
+5. A new member of a discarded set is discarded with the set's cause, unless an operation ends the
+   set in that epoch. It takes the set's arm, and it is copied, because it was not before.
+6. A ROLLBACK of an incomplete set waits behind an early operation of its group that carries no
+   transaction id or the set's. A complete set waits for nothing.
+7. A waiting COMMIT of a set that was discarded meanwhile is rejected at once where the policy says.
+8. Last answer, n, c and s of a set live on its first landed half.
+9. An operation that is `end_after_discard` for a set at one position is absorbed at positions
+   whose half lands in that set later, also after a re-arm, and no ROLLBACK waits behind it.
+10. The rate ranks the due checks of a group by (s, queue, offset).
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from typing import Any
+
+from tests.support.model_delivery import Messages
+from tests.support.model_operations import Operations
+from tests.support.model_units import OUTCOME_OF, Row, Unit, coordinate
+
+
+class Model:
+    """All that was landed and decided, epoch after epoch."""
+
+    def __init__(self) -> None:
+        self.halves: dict[tuple[int, int], Row] = {}
+        self.units: dict[tuple[Any, ...], Unit] = {}
+        self.unit_of: dict[tuple[int, int], Unit] = {}
+        self.operations = Operations(self.halves, self.unit_of)
+        self.copied: set[tuple[int, int]] = set()
+        self.messages = Messages()
+
+    def decide(self, epoch: Row, parameters: Row) -> dict[str, list[Row]]:
+        """Decide one epoch: `at`, `queues`, and the rows that it lands."""
+        self.at, self.parameters = epoch["at"], parameters
+        self.queues = {row["queue_id"]: row for row in epoch["queues"]}
+        self.outcomes: list[Row] = []
+        self.messages.begin(epoch["at"], parameters)
+        results = [self._command(row) for row in sorted(epoch["commands"], key=_admin_offset)]
+        late_members = self._land(epoch["halves"])
+        committed = self._end(self.operations.decide(epoch, parameters))
+        for half, unit in late_members:
+            if unit.end is None:
+                self._outcome(half, unit, "DISCARDED", unit.discard_cause)
+        due = self._time()
+        discards = [row for row in self.outcomes if row["outcome"] == "DISCARDED"]
+        discards.sort(key=coordinate)
+        fresh = [row for row in discards if coordinate(row) not in self.copied]
+        self.copied |= {coordinate(row) for row in fresh}
+        delivered = self.messages.deliver(committed, epoch["schedules"], fresh)
+        return {
+            "outcomes": self.outcomes,
+            "conflicts": self.operations.conflicts,
+            "due": due,
+            "command_results": [self.messages.told(row) for row in results],
+            **delivered,
+        }
+
+    def record_attempts(self, attempts: list[Row], at: int) -> None:
+        for row in attempts:
+            unit = self.unit_of[coordinate(row)]
+            unit.check_times += int(row["acknowledged"])
+            unit.checked_at = at
+
+    def pending(self) -> list[Unit]:
+        return [unit for unit in self.units.values() if unit.end is None]
+
+    def _command(self, row: Row) -> Row:
+        half = re.fullmatch(r"half:(\d+)-(\d+)", row["target"] or "")
+        if row["error"] is None and row["command"] == "RESUME" and half:
+            place = int(half[1]), int(half[2])
+            result = self._rearm(self.unit_of.get(place), place[1])
+        else:
+            result = self.messages.command(row)
+        return {"admin_offset": row["admin_offset"], "result": result}
+
+    def _rearm(self, unit: Unit | None, offset: int) -> str:
+        is_member = unit is not None and any(h["queue_offset"] == offset for h in unit.halves)
+        if unit is None or not is_member or unit.discard_cause is None or unit.end is not None:
+            return "not_discarded"
+        unit.discard_cause, unit.arm = None, unit.arm + 1
+        unit.stored_at, unit.check_times, unit.checked_at = self.at, 0, None
+        return "rearmed"
+
+    def _land(self, halves: list[Row]) -> list[tuple[Row, Unit]]:
+        """Land the halves; give the ones that join a set that stands discarded."""
+        joined = []
+        for half in sorted(halves, key=coordinate):
+            self.halves[coordinate(half)] = half
+            if half["error"] is not None:
+                continue
+            size, seq, key = 1, 0, coordinate(half)
+            if (half["tran_size"] or 1) > 1:
+                size, seq = half["tran_size"], half["tran_seq"]
+                names = ("queue_id", "producer_group", "transaction_id", "tran_size")
+                key = tuple(half[name] for name in names)
+            if key not in self.units:
+                self.units[key] = Unit(half["queue_id"], half, size, half["stored_at"])
+            unit = self.unit_of[coordinate(half)] = self.units[key]
+            if seq in unit.members:
+                self._outcome(half, unit, "ROLLED_BACK", "duplicate_in_set")
+                continue
+            unit.members[seq] = half
+            if unit.end is not None:
+                end = unit.end
+                outcome = OUTCOME_OF[end["decision"]]
+                self._outcome(half, unit, outcome, end["cause"], end["op_queue_offset"])
+            elif unit.discard_cause is not None:
+                joined.append((half, unit))
+        return joined
+
+    def _outcome(
+        self, half: Row, unit: Unit, outcome: str, cause: str | None, op: int | None = None
+    ) -> None:
+        row = {"arm": unit.arm, "outcome": outcome, "cause": cause, "op_queue_offset": op}
+        self.outcomes.append({**half, **row})
+
+    def _end(self, won: list[tuple[Row, Unit]]) -> list[Row]:
+        """Write the outcomes; give the committed halves in order of delivery."""
+        committed = []
+        for winner, unit in won:
+            outcome = OUTCOME_OF[winner["decision"]]
+            cause = unit.end["cause"] if unit.end else None
+            for _, half in sorted(unit.members.items()):
+                self._outcome(half, unit, outcome, cause, winner["op_queue_offset"])
+                committed += [half] if outcome == "COMMITTED" else []
+        return committed
+
+    def _time(self) -> list[Row]:
+        """Lines 3 to 7 of each unit that nothing has ended; give the checks to ask now."""
+        due: dict[str, list[Unit]] = defaultdict(list)
+        for unit in self.pending():
+            known_at = self.queues[unit.queue_id]["known_at"]
+            if unit.discard_cause is not None or known_at is None:
+                continue
+            rule = self._rule(unit, known_at)
+            if rule == "due":
+                due[unit.first["producer_group"]].append(unit)
+            elif rule is not None:
+                unit.discard_cause = rule
+                for half in unit.halves:
+                    self._outcome(half, unit, "DISCARDED", rule)
+        ranked = []
+        for units in due.values():
+            units.sort(key=lambda unit: (unit.stored_at, *coordinate(unit.first)))
+            ranked += list(enumerate(units))
+        ranked.sort(key=lambda pair: (pair[0], pair[1].stored_at, *coordinate(pair[1].first)))
+        return [
+            {
+                **unit.first,
+                "arm": unit.arm,
+                "check_times": unit.check_times + 1,
+                "half_offsets": [half["queue_offset"] for half in unit.halves],
+            }
+            for _, unit in ranked[: self.parameters["check_rate_max"]]
+        ]
+
+    def _rule(self, unit: Unit, known_at: int) -> str | None:
+        limits = self.parameters
+        immunity_ms = unit.first["immunity_ms"]
+        if immunity_ms is None:
+            immunity_ms = limits["transaction_timeout_ms"]
+        age_ms = known_at - unit.stored_at
+        if age_ms > limits["half_retention_ms"]:
+            return "expired"
+        if unit.checked_at is None:
+            is_asked_now = age_ms > immunity_ms
+        else:
+            is_asked_now = known_at - unit.checked_at >= limits["check_interval_ms"]
+        if not is_asked_now:
+            return None
+        return "check_max" if unit.check_times >= limits["check_max"] else "due"
+
+
+def _admin_offset(row: Row) -> int:
+    return int(row["admin_offset"])

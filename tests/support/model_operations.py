@@ -1,0 +1,148 @@
+"""Which operation ends which half: tests 1 to 6 of the rules, one operation after the other."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.support.model_units import Row, Unit
+
+
+class Operations:
+    """Every naming of a half that still waits, and the conflicts of one epoch."""
+
+    def __init__(self, halves: dict[tuple[int, int], Row], unit_of: dict[Any, Unit]) -> None:
+        self.halves, self.unit_of = halves, unit_of
+        self.waiting: list[Row] = []
+
+    def decide(self, epoch: Row, parameters: Row) -> list[tuple[Row, Unit]]:
+        """Return each unit that is ended now, and the naming that ends it, in order of delivery."""
+        self.at, self.parameters = epoch["at"], parameters
+        self.queues = {row["queue_id"]: row for row in epoch["queues"]}
+        self.conflicts: list[Row] = []
+        return self._judge(self._resolve(self._namings(epoch["operations"])))
+
+    def _namings(self, operations: list[Row]) -> list[Row]:
+        new = []
+        for operation in operations:
+            if operation["error"] is not None:
+                self._conflict({**operation, "half_queue_offset": None}, "unreadable_operation")
+                continue
+            ids = operation["transaction_ids"]
+            for position, offset in enumerate(operation["half_offsets"]):
+                new.append(
+                    {
+                        **operation,
+                        "position": position,
+                        "half_queue_offset": offset,
+                        "transaction_id": None if ids is None else ids[position],
+                        "landed_at": self.at,
+                    }
+                )
+        return sorted(self.waiting + new, key=_place)
+
+    def _conflict(self, naming: Row, reason: str) -> None:
+        self.conflicts.append({**naming, "reason": reason})
+
+    def _resolve(self, namings: list[Row]) -> list[Row]:
+        """Test 1 to 5 of each naming; give those that are valid, keep those that are early."""
+        valid = []
+        self.waiting = []
+        for naming in namings:
+            half = self.halves.get((naming["queue_id"], naming["half_queue_offset"]))
+            queue = self.queues[naming["queue_id"]]
+            known_at, ttl = queue["halves_known_at"], self.parameters["orphan_operation_ttl_ms"]
+            if naming["half_queue_offset"] >= queue["half_end"]:
+                if known_at is not None and known_at - naming["landed_at"] > ttl:
+                    self._conflict(naming, "orphan_expired")
+                else:
+                    self.waiting.append(naming)
+            elif half is None:
+                self._conflict(naming, "unknown_half")
+            elif half["error"] is not None:
+                self._conflict(naming, "unreadable_half")
+            elif naming["producer_group"] != half["producer_group"]:
+                self._conflict(naming, "wrong_producer_group")
+            elif naming["transaction_id"] not in (None, half["transaction_id"]):
+                self._conflict(naming, "wrong_transaction_id")
+            else:
+                valid.append(naming)
+        return valid
+
+    def _judge(self, valid: list[Row]) -> list[tuple[Row, Unit]]:
+        """Test 6, one unit after the other."""
+        early = [naming for naming in self.waiting if naming["decision"] != "UNKNOWN"]
+        by_unit: dict[int, tuple[Unit, list[Row]]] = {}
+        for naming in valid:
+            unit = self.unit_of[naming["queue_id"], naming["half_queue_offset"]]
+            if id(unit) in naming.get("refused", ()):
+                continue
+            if naming["decision"] == "UNKNOWN":
+                answer = (naming["op_queue_offset"], naming["stored_at"])
+                unit.answer = answer if unit.answer is None else max(unit.answer, answer)
+            else:
+                by_unit.setdefault(id(unit), (unit, []))[1].append(naming)
+        won = []
+        for unit, namings in by_unit.values():
+            winner = self._judge_unit(unit, _once_an_operation(namings), early)
+            won += [] if winner is None else [(winner, unit)]
+        return sorted(won, key=lambda pair: _place(pair[0]))
+
+    def _judge_unit(self, unit: Unit, namings: list[Row], early: list[Row]) -> Row | None:
+        is_rejected = self.parameters["late_end_policy"] == "reject"
+        if unit.end is None and unit.discard_cause and is_rejected:
+            for naming in namings:
+                self._conflict(naming, "end_after_discard")
+                self._refuse(unit, naming)
+            return None
+        winner = None
+        if unit.end is None:
+            if self._must_wait(unit, namings[0], early):
+                self.waiting += namings
+                return None
+            winner, *namings = namings
+            unit.end = {**winner, "cause": "late_end" if unit.discard_cause else winner["cause"]}
+        for naming in namings:
+            if naming["op_queue_offset"] == unit.end["op_queue_offset"] and not naming["is_again"]:
+                continue
+            same = naming["decision"] == unit.end["decision"]
+            self._conflict(naming, "duplicate_end" if same else "conflicting_end")
+        return winner
+
+    def _refuse(self, unit: Unit, naming: Row) -> None:
+        """An operation is decided once: what it still waits to name is nothing to this set."""
+        for other in self.waiting:
+            if all(other[name] == naming[name] for name in ("queue_id", "op_queue_offset")):
+                other["refused"] = {*other.get("refused", ()), id(unit)}
+
+    def _must_wait(self, unit: Unit, naming: Row, early: list[Row]) -> bool:
+        if naming["decision"] == "COMMIT":
+            return not unit.is_complete
+        # A complete set waits for nothing: what is early could only name a duplicate of it.
+        return not unit.is_complete and any(
+            other["queue_id"] == unit.queue_id
+            and other["op_queue_offset"] < naming["op_queue_offset"]
+            and other["producer_group"] == unit.first["producer_group"]
+            and other["transaction_id"] in (None, unit.first["transaction_id"])
+            and id(unit) not in other.get("refused", ())
+            for other in early
+        )
+
+
+def _once_an_operation(namings: list[Row]) -> list[Row]:
+    """Keep each operation's first position, and a half that it names again."""
+    kept: list[Row] = []
+    named = set()
+    operations = set()
+    for naming in sorted(namings, key=_place):
+        operation = naming["op_queue_offset"]
+        is_again = (operation, naming["half_queue_offset"]) in named
+        is_again = is_again or naming.get("is_again", False)
+        if is_again or operation not in operations:
+            kept.append({**naming, "is_again": is_again})
+        named.add((operation, naming["half_queue_offset"]))
+        operations.add(operation)
+    return kept
+
+
+def _place(naming: Row) -> tuple[int, int, int]:
+    return naming["queue_id"], naming["op_queue_offset"], naming["position"]

@@ -1,0 +1,121 @@
+"""The processes of chaos and benchmark runs: started, killed in several ways, none left behind."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from pipelines.local_broker.guarded import guarded
+
+ROOT = Path(__file__).parents[2]
+# A job lives for some seconds: the slow compiler would take more time than its code gives back.
+_QUICK_JAVA = "-XX:TieredStopAtLevel=1 "
+_JAVA_OPTIONS = "-XX:-UsePerfData -Djava.io.tmpdir="
+
+
+class Process:
+    """`python -m module`, the leader of its own group, with its own log.
+
+    Input: `checkout`: whose packages it runs; without it this one's.
+    """
+
+    def __init__(
+        self, module: str, arguments: Sequence[str], log: Path, temp: Path, *,
+        is_short_lived: bool = True, checkout: Path | None = None,
+    ) -> None:  # fmt: skip
+        self.log = log
+        quick = _QUICK_JAVA if is_short_lived else ""
+        java_options = f"{os.environ.get('JAVA_TOOL_OPTIONS', '')} {quick}{_JAVA_OPTIONS}{temp}"
+        environment = {
+            **{key: value for key, value in os.environ.items() if key != "PYTHONPATH"},
+            "TMPDIR": str(temp),
+            "SPARK_LOCAL_DIRS": str(temp),
+            "JAVA_TOOL_OPTIONS": java_options.strip(),
+            "PYTHONUNBUFFERED": "1",
+        }
+        if checkout is not None:  # before what the virtual environment has of ours
+            paths = (str(checkout), str(checkout / "client"))
+            environment |= {"PYTHONPATH": os.pathsep.join(paths), "PYTHONSAFEPATH": "1"}
+        command = [sys.executable, "-m", module, *arguments]
+        with log.open("ab") as output:
+            self._process = subprocess.Popen(
+                guarded(command, with_group=True),
+                cwd=checkout or ROOT,
+                env=environment,
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        self.started_at = time.monotonic()
+
+    @property
+    def pid(self) -> int:
+        """The process id, which is its group's too."""
+        return self._process.pid
+
+    @property
+    def code(self) -> int | None:
+        """The exit code, -9 after kill -9; None while it runs."""
+        return self._process.poll()
+
+    def has_said(self, text: str) -> bool:
+        """Returns whether a text stands in its log."""
+        return text in self.log.read_text("utf-8", "replace")
+
+    def last_line(self) -> str:
+        """Returns the last line of its log."""
+        lines = self.log.read_text("utf-8", "replace").strip().splitlines()
+        return lines[-1] if lines else ""
+
+    def kill(self, whom: str = "all") -> None:
+        """Kills by SIGKILL the `python` process alone, its `jvm` alone, or `all` of the group."""
+        if whom == "all":
+            self._signal_group(signal.SIGKILL)
+        elif whom == "python":
+            self._process.kill()
+        else:
+            for pid in self._jvms():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+
+    def signal(self, number: int) -> None:
+        """Sends a signal to all of the group."""
+        self._signal_group(number)
+
+    def wait(self, timeout_s: float) -> int | None:
+        """Waits for its end. Output: its exit code; None when it still runs."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return self._process.wait(timeout_s)
+        return None
+
+    def terminate(self) -> None:
+        """Asks it to end."""
+        if self.code is None:
+            self._process.terminate()
+
+    def end(self) -> None:
+        """Kills what is left of the group."""
+        self._signal_group(signal.SIGKILL)
+        self._process.wait()
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.close()
+
+    def _signal_group(self, number: int) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, number)
+
+    def _jvms(self) -> Iterator[int]:
+        """Returns the Java processes of the group."""
+        for path in Path("/proc").glob("[0-9]*/stat"):
+            with contextlib.suppress(OSError):
+                name, _, rest = path.read_text().rpartition(")")
+                if name.endswith("(java") and int(rest.split()[2]) == self._process.pid:
+                    yield int(path.parent.name)

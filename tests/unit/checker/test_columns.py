@@ -1,0 +1,77 @@
+"""Places as numbers: what an operation names by mistake matches nothing."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from checker.decide import decide
+from checker.frames import NEW_HALVES, OPERATIONS, QUEUES, Inputs, Instants, Parameters, State
+from checker.match.columns import choose, find, longs, same, take
+from storage.schemas import places
+
+
+def table(**columns: list[object]) -> pa.Table:
+    """Make a frame of queue_id and queue_offset."""
+    kinds = {"queue_id": pa.int32(), "queue_offset": pa.int64()}
+    return pa.table({name: pa.array(values, kinds[name]) for name, values in columns.items()})
+
+
+def test_a_place_is_found_by_queue_and_offset() -> None:
+    wanted = table(queue_id=[0, 1, 1, 2], queue_offset=[5, 5, 6, 0])
+    among = table(queue_id=[1, 0, 2], queue_offset=[6, 5, 1])
+    assert find(places(wanted), places(among)).tolist() == [1, -1, 0, -1]
+
+
+@pytest.mark.parametrize("offset", [(1 << 44) + 5, 10**18 - 1, None])
+def test_an_offset_that_no_partition_has_is_no_place(offset: int | None) -> None:
+    wanted = table(queue_id=[0], queue_offset=[offset])
+    among = table(queue_id=[1, 0], queue_offset=[5, 5])
+    assert find(places(wanted), places(among)).tolist() == [-1]
+
+
+def test_rows_of_nothing_are_null() -> None:
+    rows = take(table(queue_id=[7], queue_offset=[8]), find(longs(pa.chunked_array([[0, 1]])), [1]))
+    assert rows.to_pylist() == [
+        {"queue_id": None, "queue_offset": None},
+        {"queue_id": 7, "queue_offset": 8},
+    ]
+
+
+def test_the_first_case_that_holds_is_chosen() -> None:
+    first, second = (pa.array(mask).to_numpy(False) for mask in ([True, False], [True, True]))
+    assert choose([(first, "a"), (second, None)], "b").to_pylist() == ["a", None]
+    assert choose([(first, "a")], "b").to_pylist() == ["a", "b"]
+
+
+def test_an_unknown_value_differs_from_nothing() -> None:
+    left, right = pa.chunked_array([["a", "a", None]]), pa.chunked_array([["a", "b", "b"]])
+    assert same(left, right).tolist() == [True, False, True]
+
+
+def test_an_operation_that_names_a_huge_offset_ends_no_half_of_another_queue() -> None:
+    """2^44 + 5 in queue 0 is written like 5 in queue 1 where places are one number."""
+    half = {
+        "queue_id": 1, "queue_offset": 5, "producer_group": "g", "transaction_id": "t",
+        "stored_at": 1, "real_topic": "orders",
+    }  # fmt: skip
+    operation = {
+        "queue_id": 0, "op_queue_offset": 0, "stored_at": 2, "producer_group": "g",
+        "decision": "COMMIT", "half_offsets": [(1 << 44) + 5], "transaction_ids": None,
+        "cause": "operation",
+    }  # fmt: skip
+    queues = [
+        {"queue_id": queue, "known_at": 3, "halves_known_at": 3, "half_end": 6} for queue in (0, 1)
+    ]
+    decision = decide(
+        State(),
+        Inputs(
+            halves=pa.Table.from_pylist([half], schema=NEW_HALVES),
+            operations=pa.Table.from_pylist([operation], schema=OPERATIONS),
+        ),
+        Instants(3, pa.Table.from_pylist(queues, schema=QUEUES)),
+        Parameters(),
+    )
+    assert decision.outcomes.num_rows == 0
+    assert decision.state.halves.num_rows == 1
+    assert decision.state.waiting["half_queue_offset"].to_pylist() == [(1 << 44) + 5]

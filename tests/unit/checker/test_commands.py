@@ -1,0 +1,241 @@
+"""What an operator's commands do: PROTOCOL.md "Operator commands", every result by its name."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from tests.support.cases import Told, case, table
+from tests.support.steps import (
+    T_MS,
+    Step,
+    cancel,
+    command,
+    commit,
+    create_topic,
+    half,
+    later,
+    member,
+    parameters,
+    resume,
+    schedule,
+)
+
+GIVEN_UP = [parameters(check_max=0), half(age_ms=6_001), later()]
+UNDELIVERABLE = [half(real_queue_id=9), commit(0), later()]
+DELAYED = [half(delay_level=1), commit(0), later(500)]
+
+RESUME_HALF = [
+    case(
+        given=[*GIVEN_UP, resume("half:0-0")],
+        expected=["rearmed"],
+        why="the half is pending again",
+    ),
+    case(
+        given=[half(), later(), resume("half:0-0")],
+        expected=["not_discarded"],
+        why="a half that waits is not discarded",
+    ),
+    case(
+        given=[half(), commit(0), later(), resume("half:0-0")],
+        expected=["not_discarded"],
+        why="a half that was committed is not discarded",
+    ),
+    case(
+        given=[*GIVEN_UP, commit(0), later(), resume("half:0-0")],
+        expected=["not_discarded"],
+        why="a discarded half that was ended late is discarded no more",
+    ),
+    case(
+        given=[*GIVEN_UP, resume("half:0-1"), resume("half:1-0")],
+        expected=["not_discarded", "not_discarded"],
+        why="no half stands there, nor in the other queue",
+    ),
+    case(
+        given=[parameters(check_max=0), half(age_ms=6_001), resume("half:0-0")],
+        expected=["not_discarded"],
+        why="commands come before time: the half is discarded in this epoch, after the command",
+    ),
+]
+
+RESUME_MESSAGE = [
+    case(
+        given=[*UNDELIVERABLE, create_topic("orders:10"), resume("undeliverable:0")],
+        expected=["created", "resumed"],
+        why="its topic takes it from this epoch on",
+    ),
+    case(
+        given=[*UNDELIVERABLE, resume("undeliverable:0")],
+        expected=["still_undeliverable"],
+        why="its topic still cannot take it",
+    ),
+    case(
+        given=[*UNDELIVERABLE, resume("undeliverable:0"), later(), create_topic("orders:10"),
+               resume("undeliverable:0")],
+        expected=["still_undeliverable", "created", "resumed"],
+        why="it may be resumed again",
+    ),
+    case(
+        given=[*UNDELIVERABLE, resume("undeliverable:1")],
+        expected=["not_undeliverable"],
+        why="no message waits there",
+    ),
+    case(
+        given=[*UNDELIVERABLE, create_topic("orders:10"), resume("undeliverable:0"), later(),
+               resume("undeliverable:0")],
+        expected=["created", "resumed", "not_undeliverable"],
+        why="it was delivered already",
+    ),
+]  # fmt: skip
+
+CANCELS = [
+    case(
+        given=[*DELAYED, cancel("half:0-0")],
+        expected=["cancelled"],
+        why="a half that waits for its time",
+    ),
+    case(
+        given=[schedule(deliver_at=T_MS + 9_000), later(), cancel("schedule:0-0")],
+        expected=["cancelled"],
+        why="a schedule record that waits for its time",
+    ),
+    case(
+        given=[*DELAYED, cancel("schedule:0-0")],
+        expected=["not_delayed"],
+        why="nothing waits under this name: the other source",
+    ),
+    case(
+        given=[*DELAYED, later(500), later(), cancel("half:0-0")],
+        expected=["not_delayed"],
+        why="it was delivered in an earlier epoch",
+    ),
+    case(
+        given=[half(delay_level=1), commit(0), cancel("half:0-0")],
+        expected=["not_delayed"],
+        why="before this epoch: what begins to wait in it cannot be cancelled in it",
+    ),
+]
+
+CREATES = [
+    case(given=[create_topic("new:3")], expected=["created"], why="the topic is made"),
+    case(
+        given=[create_topic("old:3"), later(), create_topic("old:4")],
+        expected=["created", "grown"],
+        why="the topic has more queues",
+    ),
+    case(
+        given=[create_topic("old:3"), later(), create_topic("old:3"), create_topic("old:2")],
+        expected=["created", "unchanged", "unchanged"],
+        why="it has as many, or more: never fewer",
+    ),
+    case(
+        given=[create_topic("a:0"), create_topic("a:1"), create_topic("b:10000"),
+               create_topic("c:10001")],
+        expected=["bad_target", "created", "created", "bad_target"],
+        why="1 to 10000 queues",
+    ),
+    case(
+        given=[parameters(auto_create_topics=False, topics_max=0), create_topic("a:1")],
+        expected=["created"],
+        why="an operator's topic needs no permission",
+    ),
+    case(
+        given=[create_topic("TRANS_CHECK_MAX_TIME_TOPIC:2"),
+               create_topic("TRANS_UNDELIVERABLE_TOPIC:2"), create_topic("TRANS_CHECK_g:2"),
+               create_topic(".:1"), create_topic("..:1"), create_topic("a/b:1")],
+        expected=["bad_target"] * 6,
+        why="such a topic may not be made: our own, a check topic, no name of a topic",
+    ),
+]  # fmt: skip
+
+OTHERS = [
+    case(
+        given=[command("MAINTAIN"), command("PING"), command("PING", "whatever")],
+        expected=["accepted"] * 3,
+        why="MAINTAIN and PING are noted, whatever their target",
+    ),
+    case(
+        given=[command(name, target)
+               for name in ("RESUME", "CANCEL", "CREATE_TOPIC")
+               for target in (None, "", "half", "half:0", "half:0-x", "half:0-0-0", "topic:a")],
+        expected=["bad_target"] * 21,
+        why="a target that cannot be read",
+    ),
+    case(
+        given=[cancel("undeliverable:0"), resume("schedule:0-0"), resume("topic:a:1")],
+        expected=["bad_target"] * 3,
+        why="a target of another command",
+    ),
+    case(
+        given=[command("NOTHING", "half:0-0", error="unknown_command"),
+               command("PING", None, error="newer_version")],
+        expected=["unknown_command", "newer_version"],
+        why="a record that cannot be read has its error as its result",
+    ),
+]  # fmt: skip
+
+
+@table([*RESUME_HALF, *RESUME_MESSAGE, *CANCELS, *CREATES, *OTHERS])
+def test_a_command_and_its_result(given: Sequence[Step], expected: list[str]) -> None:
+    assert Told(given).results() == expected
+
+
+def test_a_command_that_fits_nothing_changes_nothing() -> None:
+    told = Told([
+        half(), half(), commit(1), later(0), resume("half:0-0"), cancel("half:0-1"),
+        resume("undeliverable:3"), create_topic("orders:2"),
+    ])  # fmt: skip
+    assert told.results() == ["not_discarded", "not_delayed", "not_undeliverable", "unchanged"]
+    assert told.ends() == {0: "WAITS", 1: "COMMITTED"}
+    assert told.topics() == {"orders": 4}
+    assert told.rows("deliveries") == []
+
+
+def test_a_half_is_rearmed_with_its_whole_set() -> None:
+    told = Told([
+        parameters(check_max=0), member(0, 3, age_ms=6_001), member(1, 3), later(),
+        resume("half:0-1"), later(0),
+    ])  # fmt: skip
+    assert told.halves() == {0: "WAITS", 1: "WAITS"}
+    (unit,) = told.state["units"]
+    assert unit[2:5] == (T_MS + 1_000, 0, None), "as if stored at epoch_at, without attempts"
+    assert {member[3] for member in told.state["members"]} == {1}, "arm + 1"
+
+
+def test_a_cancelled_halfs_outcome_stays_committed() -> None:
+    told = Told([*DELAYED, cancel("half:0-0"), later()])
+    assert told.ends() == {0: "COMMITTED"}
+    assert [row["action"] for row in told.rows("deliveries")] == ["CANCELLED"]
+
+
+def test_second_command_about_one_thing_in_an_epoch_finds_what_the_first_one_left() -> None:
+    told = Told([
+        parameters(check_max=0), half(age_ms=6_001), schedule(deliver_at=T_MS + 9_000), later(),
+        create_topic("old:2"), later(), resume("half:0-0"), resume("half:0-0"),
+        cancel("schedule:0-0"), cancel("schedule:0-0"), create_topic("new:3"),
+        create_topic("new:2"), create_topic("old:5"), create_topic("old:4"),
+    ])  # fmt: skip
+    assert told.results()[1:] == [
+        "rearmed", "not_discarded", "cancelled", "not_delayed", "created", "created", "grown",
+        "unchanged",
+    ]  # fmt: skip
+    assert told.topics() == {"TRANS_CHECK_MAX_TIME_TOPIC": 1, "new": 3, "old": 5}
+    assert [row["action"] for row in told.rows("deliveries")] == ["CANCELLED"]
+
+
+@pytest.mark.parametrize("may_be_made", [True, False])
+def test_message_resumed_twice_in_an_epoch_is_delivered_once_and_both_say_the_same(
+    may_be_made: bool,
+) -> None:
+    told = Told([
+        parameters(auto_create_topics=False), schedule(), later(),
+        *([create_topic("orders:1")] if may_be_made else []),
+        resume("undeliverable:0"), resume("undeliverable:0"),
+    ])  # fmt: skip
+    result = "resumed" if may_be_made else "still_undeliverable"
+    assert told.results()[-2:] == [result] * 2
+    delivered = {"orders 0": ["schedule 0-0"]} if may_be_made else {}
+    assert told.queues() == {
+        "TRANS_UNDELIVERABLE_TOPIC 0": ["schedule 0-0: topic_not_allowed"], **delivered,
+    }  # fmt: skip

@@ -1,0 +1,167 @@
+"""A restart knows what the job knew: the recorded changes give the state in memory, bit for bit.
+
+TXLAKE_RESTORED_WORLDS says how many worlds of random histories are compared, TXLAKE_HISTORIES_SEED
+moves the seeds.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import write_deltalake
+
+from checker.frames import STATE_KEYS, State
+from checker.match import touched
+from pipelines.epoch.restore import FRAMES, restore
+from storage.lake.epochs import read_progress
+from storage.lake.lake import Lake
+from storage.schemas import LEFT, PUT, STATE_TABLES, TABLES
+from storage.verify.run import verify
+from tests.support.decided_rows import decided_rows
+from tests.support.histories import random_world
+from tests.support.lake_rows import LakeRows
+
+FIRST_SEED = int(os.environ.get("TXLAKE_HISTORIES_SEED", "0"))
+WORLDS = int(os.environ.get("TXLAKE_RESTORED_WORLDS", "6"))
+QUEUES = 60  # each half queue of a world has a history of its own
+NO_SNAPSHOT = 10_000
+INTERVALS = (1, 2, 7, NO_SNAPSHOT)
+STATE_INVARIANTS = {
+    "halves_are_pending_or_ended", "pending_is_state", "waiting_is_state", "delayed_is_state",
+}  # fmt: skip
+Key = tuple[str, ...]
+
+
+def plain(state: State) -> dict[str, pa.Table]:
+    """Return each frame of a state in one order and one chunk, so that equal ones are equal."""
+    keys: dict[str, Key] = {
+        **STATE_KEYS, "topics": ("table_id",), "next_offsets": ("topic", "queue_id")
+    }  # fmt: skip
+    return {
+        name: getattr(state, name).sort_by([(c, "ascending") for c in key]).combine_chunks()
+        for name, key in keys.items()
+    }
+
+
+def differences(lake: Lake, states: dict[int, State]) -> Iterator[str]:
+    """Restore the state after every epoch from every kind of snapshot, and compare."""
+    for epoch, state in states.items():
+        wanted = plain(state)
+        progress = read_progress(lake, until=epoch)
+        snapshots = {epoch // interval * interval or None for interval in INTERVALS}
+        for snapshot in snapshots:
+            found = plain(restore(lake, replace(progress, snapshot_epoch=snapshot)))
+            for name, frame in wanted.items():
+                if not frame.equals(found[name]):
+                    yield f"{name} after epoch {epoch}, from snapshot {snapshot}"
+
+
+@pytest.mark.parametrize("world_number", range(WORLDS))
+def test_the_state_after_every_epoch_is_restored_from_any_snapshot(
+    world_number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if world_number % 2:  # the decision sees only what it may touch
+        monkeypatch.setattr(touched, "FEW_ROWS", 0)
+        monkeypatch.setattr(touched, "_CHUNK_ROWS", 8)
+    seed = FIRST_SEED + 300_000 + world_number
+    world = random_world(seed, QUEUES)
+    rows = decided_rows(world, snapshot_epochs=1)
+    lake = rows.write(tmp_path / "lake")
+    assert list(differences(lake, rows.states)) == [], f"seed {seed}"
+    report = verify(lake)
+    assert {f.invariant.name: f.rows for f in report.findings if f.violations} == {}, f"seed {seed}"
+
+
+@pytest.fixture(scope="module")
+def recorded() -> LakeRows:
+    """Return the rows of a world in which every column of the state tables is filled."""
+    rows = decided_rows(random_world(310_000, 25), snapshot_epochs=NO_SNAPSHOT)
+    for table in STATE_TABLES:
+        for column in TABLES[table].names:
+            assert any(row.get(column) is not None for row in rows.tables[table]), (table, column)
+    return rows
+
+
+@pytest.fixture(scope="module")
+def base(recorded: LakeRows) -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="txlake-recorded-") as folder:
+        yield Path(recorded.copy().write(Path(folder) / "lake").path)
+
+
+def _without_column(column: str) -> Callable[[list[Any]], list[Any]]:
+    return lambda rows: [{**row, column: None} for row in rows]
+
+
+def _lost(rows: list[Any], change: str) -> list[Any]:
+    """Lose the newest change of that kind."""
+    place = max(place for place, row in enumerate(rows) if row["change"] == change)
+    return rows[:place] + rows[place + 1 :]
+
+
+PLANTED = [
+    *((table, f"{column} dropped", _without_column(column))
+      for table in STATE_TABLES for column in TABLES[table].names
+      if column not in ("epoch", "change")),
+    *((table, f"one {change} lost", lambda rows, change=change: _lost(rows, change))
+      for table in STATE_TABLES for change in (PUT, LEFT)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("table", "change"), [case[::2] for case in PLANTED], ids=[" ".join(c[:2]) for c in PLANTED]
+)
+def test_what_is_lost_of_the_recorded_state_is_seen(
+    recorded: LakeRows, base: Path, tmp_path: Path, table: str, change: Callable[[Any], Any]
+) -> None:
+    planted = recorded.copy()
+    planted.tables[table] = change(planted.tables[table])
+    planted.keep_books()
+    lake = planted.write_changed(tmp_path / "lake", base, recorded)
+    assert next(differences(lake, recorded.states), None) is not None
+    names = {f.invariant.name for f in verify(lake).findings if f.violations}
+    assert names & STATE_INVARIANTS, names
+
+
+@pytest.mark.parametrize("table", STATE_TABLES)
+@pytest.mark.parametrize("change", [PUT, LEFT])
+def test_a_change_that_is_recorded_twice_is_seen(
+    recorded: LakeRows, base: Path, tmp_path: Path, table: str, change: str
+) -> None:
+    """Twice in its epoch, or once more in a later one: there is no second way to read the first."""
+    planted = recorded.copy()
+    rows = planted.tables[table]
+    again = next(row for row in rows if row["change"] == change)
+    rows.append(dict(again))
+    planted.keep_books()
+    lake = planted.write_changed(tmp_path / "lake", base, recorded)
+    names = {f.invariant.name for f in verify(lake).findings if f.violations}
+    assert names & STATE_INVARIANTS, names
+    again_later = recorded.copy()
+    last = max(recorded.states)
+    again_later.tables[table].append({**again, "epoch": last})
+    again_later.keep_books()
+    later = again_later.write_changed(tmp_path / "later", base, recorded)
+    names = {f.invariant.name for f in verify(later).findings if f.violations}
+    assert names & STATE_INVARIANTS, names
+
+
+def test_each_frame_of_the_state_has_its_table() -> None:
+    assert set(FRAMES.values()) == set(STATE_KEYS)
+    assert set(FRAMES) == set(STATE_TABLES)
+
+
+def test_a_later_change_of_a_merged_file_counts(tmp_path: Path) -> None:
+    """Rows of several epochs in one file, in any order: the epoch decides, not the place."""
+    rows = decided_rows(random_world(FIRST_SEED + 300_000, 10), snapshot_epochs=1)
+    lake = rows.write(tmp_path / "lake")
+    for table in STATE_TABLES:
+        whole = lake.read(table).sort_by([("epoch", "descending")])
+        write_deltalake(lake.table_path(table), whole, mode="overwrite")
+    assert list(differences(Lake(lake.path), rows.states)) == []

@@ -1,0 +1,252 @@
+"""The consumer reads committed messages in queue order, from real Delta tables."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+
+from tests.support.lake_factory import LakeFactory, places, poll_all
+from txlake import (
+    ClosedError,
+    ConsumedMessage,
+    Consumer,
+    LakeError,
+    OffsetGapError,
+    OffsetOutOfRangeError,
+    UnknownTopicError,
+)
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> LakeFactory:
+    return LakeFactory(tmp_path / "lake")
+
+
+@pytest.fixture
+def orders(lake: LakeFactory) -> LakeFactory:
+    lake.make_topic("orders", 2)
+    return lake
+
+
+def test_messages_come_in_queue_order_with_their_columns(orders: LakeFactory) -> None:
+    for _ in range(3):
+        orders.deliver("orders", {0: 2, 1: 1})
+    with Consumer(orders.path, "points", ["orders"]) as consumer:
+        messages = poll_all(consumer, 9, most=2)
+    assert places(messages, 0) == [0, 1, 2, 3, 4, 5]
+    assert places(messages, 1) == [0, 1, 2]
+    first = next(message for message in messages if message.queue_id == 0)
+    assert (first.topic, first.body, first.keys) == ("orders", b"0:0", "k")
+    assert first.properties == {"colour": "red"}
+    assert first.transaction_id == "t-0-0"
+    assert first.raw_headers is None
+
+
+def test_null_bodies_and_raw_headers_come_as_they_are(orders: LakeFactory) -> None:
+    headers = [{"key": "a", "value": b"\xff"}, {"key": "a", "value": None}]
+    orders.deliver("orders", {0: 1}, body=None, raw_headers=headers, properties=None)
+    with Consumer(orders.path, "points", ["orders"]) as consumer:
+        message = poll_all(consumer, 1)[0]
+    assert message.body is None
+    assert message.properties == {}
+    assert message.raw_headers == [("a", b"\xff"), ("a", None)]
+
+
+def test_a_new_consumer_goes_on_where_the_group_has_committed(orders: LakeFactory) -> None:
+    orders.deliver("orders", {0: 5})
+    with Consumer(orders.path, "points", ["orders"]) as consumer:
+        poll_all(consumer, 3, most=3)
+        consumer.commit()
+        consumer.poll(0, 1)  # returned, not committed: comes again
+        assert consumer.committed() == {("orders", 0): 3, ("orders", 1): 0}
+    with Consumer(orders.path, "points", ["orders"]) as consumer:
+        assert places(poll_all(consumer, 2), 0) == [3, 4]
+    with Consumer(orders.path, "other", ["orders"]) as consumer:
+        assert places(poll_all(consumer, 5), 0) == [0, 1, 2, 3, 4]
+
+
+def test_a_group_without_commits_may_begin_at_the_end(orders: LakeFactory) -> None:
+    orders.deliver("orders", {0: 5})
+    with Consumer(orders.path, "points", ["orders"], auto_offset_reset="latest") as consumer:
+        assert consumer.poll(0) == []
+        assert consumer.position("orders", 0) == 5
+        orders.deliver("orders", {0: 1})
+        assert places(poll_all(consumer, 1), 0) == [5]
+
+
+def test_lag_and_seek_speak_in_queue_offsets(orders: LakeFactory) -> None:
+    orders.deliver("orders", {0: 4, 1: 1})
+    with Consumer(orders.path, "points", ["orders"]) as consumer:
+        assert consumer.lag() == {("orders", 0): 4, ("orders", 1): 1}
+        poll_all(consumer, 5)
+        assert consumer.lag() == {("orders", 0): 0, ("orders", 1): 0}
+        consumer.seek("orders", 0, 2)
+        assert consumer.lag()["orders", 0] == 2
+        assert places(poll_all(consumer, 2), 0) == [2, 3]
+        consumer.seek("orders", 0, 4)  # the end is a position
+        with pytest.raises(OffsetOutOfRangeError, match="offset 5; 0 to 4"):
+            consumer.seek("orders", 0, 5)
+        with pytest.raises(UnknownTopicError, match="queue 7"):
+            consumer.seek("orders", 7, 0)
+
+
+def test_topics_and_queues_are_taken_up_as_they_come(lake: LakeFactory) -> None:
+    with Consumer(lake.path, "points", ["orders"]) as consumer:
+        assert consumer.poll(0) == []
+        lake.catalog_row("orders", 1)  # catalogued, its table not made yet
+        assert consumer.poll(0) == []
+        lake.deliver("orders", {0: 1})
+        assert places(poll_all(consumer, 1), 0) == [0]
+        lake.catalog_row("orders", 2)
+        lake.deliver("orders", {1: 2})
+        assert places(poll_all(consumer, 2), 1) == [0, 1]
+        assert consumer.assignment() == [("orders", 0), ("orders", 1)]
+
+
+def test_a_silent_queue_does_not_hide_or_repeat_the_others(orders: LakeFactory) -> None:
+    orders.deliver("orders", {1: 1})
+    with Consumer(orders.path, "points", ["orders"]) as consumer:
+        poll_all(consumer, 1)
+        for number in range(5):
+            orders.deliver("orders", {0: 3})
+            assert places(poll_all(consumer, 3), 0) == list(range(number * 3, number * 3 + 3))
+        orders.deliver("orders", {0: 1, 1: 1})
+        messages = poll_all(consumer, 2)
+        assert (places(messages, 0), places(messages, 1)) == ([15], [1])
+
+
+def test_a_missing_offset_is_an_error_that_names_both(orders: LakeFactory) -> None:
+    orders.write_rows("orders", [orders.row(0, offset) for offset in (0, 1, 3)])
+    with (
+        Consumer(orders.path, "points", ["orders"]) as consumer,
+        pytest.raises(OffsetGapError, match="queue 0: offset 2 was expected, 3 was found"),
+    ):
+        poll_all(consumer, 4)
+
+
+def test_an_offset_that_stands_twice_is_an_error(orders: LakeFactory) -> None:
+    orders.write_rows("orders", [orders.row(0, offset) for offset in (0, 1, 1)])
+    with (
+        Consumer(orders.path, "points", ["orders"]) as consumer,
+        pytest.raises(OffsetGapError, match="offset 2 was expected, 1 was found"),
+    ):
+        poll_all(consumer, 3)
+
+
+def test_a_gap_between_files_is_found(orders: LakeFactory) -> None:
+    orders.deliver("orders", {0: 2})
+    with Consumer(orders.path, "points", ["orders"]) as consumer:
+        poll_all(consumer, 2)
+        orders.write_rows("orders", [orders.row(0, 9)])
+        with pytest.raises(OffsetGapError, match="offset 2 was expected, 9 was found"):
+            poll_all(consumer, 1)
+
+
+def test_a_queue_whose_beginning_was_deleted_says_where_it_begins(orders: LakeFactory) -> None:
+    orders.write_rows("orders", [orders.row(0, 7), orders.row(0, 8)])
+    with Consumer(orders.path, "points", ["orders"]) as consumer:
+        with pytest.raises(OffsetOutOfRangeError, match="begins at 7; seek to it"):
+            consumer.poll(0)
+        consumer.seek("orders", 0, 7)
+        assert places(poll_all(consumer, 2), 0) == [7, 8]
+
+
+def test_optimize_and_vacuum_under_a_reader_change_nothing(orders: LakeFactory) -> None:
+    for _ in range(6):
+        orders.deliver("orders", {0: 3, 1: 2})
+    with Consumer(orders.path, "points", ["orders"]) as consumer:
+        messages = poll_all(consumer, 5, most=5)
+        table = DeltaTable(str(orders.table("orders")))
+        table.optimize.compact()
+        table.vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False)
+        orders.deliver("orders", {0: 1})
+        messages += poll_all(consumer, 26)
+    assert places(messages, 0) == list(range(19))
+    assert places(messages, 1) == list(range(12))
+
+
+def test_a_snapshot_whose_files_were_vacuumed_is_taken_anew(orders: LakeFactory) -> None:
+    for _ in range(3):
+        orders.deliver("orders", {0: 3})
+    with Consumer(orders.path, "points", ["orders"]) as consumer:
+        reader = consumer._buffers._readers["orders"]
+        reader.refresh()  # the old snapshot is in hand
+        table = DeltaTable(str(orders.table("orders")))
+        table.optimize.compact()
+        table.vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False)
+        assert reader.read({0: 4})[0].column("queue_offset").to_pylist() == [4, 5, 6, 7, 8]
+
+
+def test_a_window_smaller_than_what_waits_loses_nothing(
+    orders: LakeFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("txlake._topic_reader._WINDOW_ROWS_MAX", 4)
+    monkeypatch.setattr("txlake._topic_reader._WINDOW_ROWS_MIN", 1)
+    for _ in range(5):
+        orders.deliver("orders", {0: 3, 1: 1})
+    DeltaTable(str(orders.table("orders"))).optimize.compact()
+    with Consumer(orders.path, "points", ["orders"]) as consumer:
+        messages = poll_all(consumer, 20)
+    assert places(messages, 0) == list(range(15))
+    assert places(messages, 1) == list(range(5))
+
+
+def test_a_closed_consumer_refuses(orders: LakeFactory) -> None:
+    consumer = Consumer(orders.path, "points", ["orders"])
+    consumer.close()
+    consumer.close()
+    with pytest.raises(ClosedError):
+        consumer.poll(0)
+
+
+def test_iterating_gives_messages_one_by_one(orders: LakeFactory) -> None:
+    orders.deliver("orders", {0: 2})
+    with Consumer(orders.path, "points", ["orders"]) as consumer:
+        messages: Iterator[ConsumedMessage] = iter(consumer)
+        assert [next(messages).queue_offset, next(messages).queue_offset] == [0, 1]
+
+
+def test_no_lake_and_a_newer_lake_are_one_sentence_each(tmp_path: Path) -> None:
+    with pytest.raises(LakeError, match="there is no lake here; start the reconciler first"):
+        Consumer(tmp_path, "points", ["orders"])
+    LakeFactory(tmp_path, format_version=3)
+    with pytest.raises(LakeError, match="the lake has format 3, this SDK reads up to 2"):
+        Consumer(tmp_path, "points", ["orders"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"group": "a b"}, "group 'a b'"),
+        ({"topics": []}, "at least one name"),
+        ({"topics": "orders"}, "a list"),
+        ({"queues": {"other": [0]}}, "not in topics"),
+        ({"auto_offset_reset": "middle"}, "earliest or latest"),
+        ({"session_timeout_ms": 0}, "session_timeout_ms 0"),
+        ({"max_poll_records": 0}, "max_poll_records 0"),
+    ],
+)
+def test_a_wrong_argument_is_named(
+    orders: LakeFactory, arguments: dict[str, object], said: str
+) -> None:
+    everything = {"group": "points", "topics": ["orders"], **arguments}
+    with pytest.raises(ValueError, match=said):
+        Consumer(orders.path, **everything)  # type: ignore[arg-type]
+
+
+def test_a_poll_with_nothing_new_is_cheap(orders: LakeFactory) -> None:
+    for _ in range(30):
+        orders.deliver("orders", {0: 10, 1: 10})
+    with Consumer(orders.path, "points", ["orders"]) as consumer:
+        poll_all(consumer, 600)
+        consumer.poll(0)
+        started = time.process_time()
+        for _ in range(50):
+            consumer._look_at = 0.0
+            assert consumer.poll(0) == []
+        each_ms = (time.process_time() - started) / 50 * 1000
+    assert each_ms < 20, f"{each_ms:.1f} ms of processor time a poll"

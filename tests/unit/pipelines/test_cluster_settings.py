@@ -1,0 +1,77 @@
+"""What a cluster master needs of Spark's settings, and what is sent to its nodes."""
+
+from __future__ import annotations
+
+import tarfile
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from pipelines.cli.main import main
+from pipelines.errors import StartError
+from pipelines.jvm.cluster import cluster_conf, environment_conf, is_local, write_environment
+
+MASTERS = [
+    ("local", True), ("local[2]", True), ("local[*]", True), ("local-cluster[2,1,1024]", False),
+    ("spark://h:7077", False), ("yarn", False), ("k8s://https://h:6443", False),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("master", "expected"), MASTERS)
+def test_local_masters_have_their_executors_in_the_driver(master: str, expected: bool) -> None:
+    assert is_local(master) == expected
+    assert (cluster_conf(master, "here") == {}) == expected
+
+
+def test_driver_is_found_where_it_reaches_the_master() -> None:
+    assert cluster_conf("spark://127.0.0.1:7077")["spark.driver.host"] == "127.0.0.1"
+    assert cluster_conf("spark://127.0.0.1:7077,other:7077")["spark.driver.host"] == "127.0.0.1"
+    assert cluster_conf("spark://127.0.0.1:7077", "me")["spark.driver.host"] == "me"
+    assert cluster_conf("spark://nobody.invalid:7077", "me")["spark.driver.host"] == "me"
+
+
+@pytest.mark.parametrize("master", ["spark://nobody.invalid:7077", "spark://127.0.0.1", "spark://"])
+def test_master_that_is_not_known_is_one_sentence(master: str) -> None:
+    with pytest.raises(StartError, match=r"write spark://HOST:PORT, and --driver-host"):
+        cluster_conf(master)
+
+
+def test_archive_has_what_tasks_import_and_nothing_of_ours(tmp_path: Path) -> None:
+    archive = write_environment(tmp_path / "folder" / "environment.tar.gz")
+    with tarfile.open(archive) as packed:
+        names = packed.getnames()
+    roots = {name.split("/")[0] for name in names}
+    assert {"pyarrow", "numpy", "deltalake", "confluent_kafka"} <= roots
+    assert roots.isdisjoint({"txlake", "storage", "pipelines", "checker", "pyspark", "duckdb"})
+    assert not any("__pycache__" in name or name.startswith(("/", "..")) for name in names)
+
+
+def submit_line(*options: str) -> str:
+    words = ["spark-submit", "--print", "--conf", "conf/local.toml", *options]
+    done = CliRunner().invoke(main, words)
+    assert done.exit_code == 0, done.output
+    return done.stdout
+
+
+def test_options_go_to_spark_submit(tmp_path: Path) -> None:
+    archive = tmp_path / "e.tar.gz"
+    archive.write_bytes(b"")
+    line = submit_line(
+        "--master", "spark://127.0.0.1:7077", "--environment", str(archive), "--python", "py",
+        "--driver-host", "me", "--spark", "spark.a=b=c", "--submit-options", "--executor-memory 2g",
+    )  # fmt: skip
+    for part in (
+        "--master spark://127.0.0.1:7077", "--conf spark.driver.host=me", "--conf spark.a=b=c",
+        "--executor-memory 2g", "--conf spark.pyspark.python=py", "PYSPARK_PYTHON=py",
+        f"spark.archives={archive}#environment", "--conf spark.jars=",
+    ):  # fmt: skip
+        assert part in line, part
+    assert environment_conf("x")["spark.executorEnv.PYTHONPATH"] == "environment"
+    assert "spark.driver.host" not in submit_line()
+    assert "spark.jars" not in submit_line()
+
+
+def test_setting_that_is_none_of_spark_is_refused() -> None:
+    done = CliRunner().invoke(main, ["spark-submit", "--conf", "conf/local.toml", "--spark", "x=y"])
+    assert (done.exit_code, "'x': write spark.NAME=VALUE" in done.stderr) == (2, True)

@@ -1,0 +1,83 @@
+"""`txlake dead list` and `txlake dead resume`: what is dead, until it is ended or delivered."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from pipelines.operate.dead import read_dead
+from tests.support.operator import expected, said
+from tests.support.paper_job import PaperJob
+from txlake.protocol import COMMIT, CREATE_TOPIC, RESUME
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> PaperJob:
+    return PaperJob(tmp_path / "lake", check_max=0, auto_create_topics=False)
+
+
+def dead(job: PaperJob) -> list[tuple[str, str]]:
+    return [(row["target"], row["reason"]) for row in read_dead(job.lake)]
+
+
+def test_what_is_dead_is_listed_until_it_is_ended_or_delivered(job: PaperJob, conf: str) -> None:
+    assert said("dead", "list", "--conf", conf) == "nothing is dead\n"
+    for transaction_id in ("late", "again", "stays"):
+        job.half(transaction_id, keys=f"order-{transaction_id}", producer_group=transaction_id)
+    for seq in range(2):
+        job.half("set", queue=1, tran_size=2, tran_seq=seq)
+    job.end(COMMIT, job.half("stuck", real_topic="closed"))
+    job.run(6_001)
+    everything = [("half:0-0", "check_max"), ("half:0-1", "check_max"), ("half:0-2", "check_max"),
+                  ("half:1-0", "check_max"), ("half:1-1", "check_max"),
+                  ("undeliverable:0", "topic_not_allowed")]  # fmt: skip
+    assert dead(job) == everything
+    assert expected(conf, "dead", "resume", "half:0-0") == "rearmed: the half is pending again"
+    assert expected(conf, "dead", "resume", "undeliverable:0").startswith("still_undeliverable")
+
+    job.end(COMMIT, 0, group="late")
+    job.command(RESUME, "half:0-01")
+    job.command(RESUME, "half:1-1")
+    job.command(CREATE_TOPIC, "topic:closed:1")
+    job.run()
+    assert dead(job) == [("half:0-2", "check_max"), ("undeliverable:0", "topic_not_allowed"),
+                         ("undeliverable:1", "topic_not_allowed")]  # fmt: skip
+    assert expected(conf, "dead", "resume", "undeliverable:0") == (
+        "resumed: the message takes part in that epoch's delivery; delivered to topic closed, "
+        "queue 0"
+    )
+    assert expected(conf, "dead", "resume", "half:0-0").startswith("not_discarded")
+
+    job.command(RESUME, "undeliverable:0")
+    job.run(6_001)
+    assert dead(job) == [("half:0-2", "check_max"), ("half:0-1", "check_max"),
+                         ("half:1-0", "check_max"), ("half:1-1", "check_max"),
+                         ("undeliverable:1", "topic_not_allowed")]  # fmt: skip
+    assert expected(conf, "dead", "resume", "undeliverable:0").startswith("not_undeliverable")
+
+    job.end(COMMIT, 1, group="again")
+    job.run(commit=False)
+    assert ("half:0-1", "check_max") in dead(job)  # that epoch is not committed yet
+
+
+def test_the_dead_list_is_filtered_and_cut(job: PaperJob) -> None:
+    for number in range(4):
+        job.half(f"t{number}", producer_group=f"g{number % 2}", real_topic=f"r{number // 2}",
+                 keys=f"order-{number}")  # fmt: skip
+    job.run(6_001)
+    lake = ("--lake", job.lake.path)
+
+    def targets(*words: str) -> list[str]:
+        output = said("dead", "list", *words, *lake, "-o", "json")
+        return [row["target"] for row in json.loads(output)]
+
+    assert targets() == ["half:0-0", "half:0-1", "half:0-2", "half:0-3"]
+    assert targets("--group", "g1") == ["half:0-1", "half:0-3"]
+    assert targets("--topic", "r1", "--group", "g1") == ["half:0-3"]
+    text = said("dead", "list", "--limit", "1", *lake)
+    assert text.splitlines()[1].split() == [
+        "half:0-0", "r0", "g0", "t0", "order-0", "check_max", "2026-01-01T00:00:06.001Z",
+    ]  # fmt: skip
+    assert text.splitlines()[2].startswith("3 more: ")

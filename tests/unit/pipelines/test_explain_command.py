@@ -1,0 +1,67 @@
+"""`txlake tx explain` on the command line: text, JSON, sentences; and tables on a terminal."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from pipelines.screen import print_rows
+from tests.support.operator import said
+from tests.support.paper_job import PaperJob
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> PaperJob:
+    job = PaperJob(tmp_path / "lake")
+    job.half("tx-1", keys="order-1")
+    job.run()
+    return job
+
+
+def test_explain_prints_aligned_text(job: PaperJob, conf: str) -> None:
+    text = said("tx", "explain", "tx-1", "--conf", conf)
+    assert text.startswith("transaction tx-1, half 0-0, group g: PENDING\n")
+    assert "when                      epoch  what\n" in text
+
+
+def test_explain_prints_json(job: PaperJob) -> None:
+    told = json.loads(said("tx", "explain", "0-0", "--lake", job.lake.path, "-o", "json"))
+    assert (told["epoch"], told["target"]) == (1, "0-0")
+    (story,) = told["transactions"]
+    assert (story["transaction_id"], story["status"]) == ("tx-1", "PENDING")
+    assert [event["event"] for event in story["events"]] == ["half"]
+    assert [wait["code"] for wait in story["waits"]] == ["no_end", "immune"]
+    assert story["waits"][1]["until"] == "2026-01-01T00:00:06.001Z"
+
+
+def test_explain_finds_by_keys(job: PaperJob) -> None:
+    lake = ("--lake", job.lake.path)
+    assert "half:0-0" in said("tx", "explain", "--keys", "order-1", *lake)
+    (row,) = json.loads(said("tx", "explain", "--keys", "order-1", *lake, "-o", "json"))
+    assert (row["target"], row["transaction_id"]) == ("half:0-0", "tx-1")
+    assert said("tx", "explain", "--keys", "no", *lake, code=1) == (
+        f"Error: no message in the lake {job.lake.path} has the keys 'no'\n"
+    )
+
+
+def test_what_is_not_there_is_one_sentence_and_exit_code_1(job: PaperJob, tmp_path: Path) -> None:
+    assert said("tx", "explain", "nobody", "--lake", job.lake.path, code=1) == (
+        f"Error: no half and no schedule record has transaction id nobody in the lake "
+        f"{job.lake.path}, which stands at epoch 1\n"
+    )
+    nowhere = str(tmp_path / "nowhere")
+    assert said("tx", "explain", "x", "--lake", nowhere, code=1) == (
+        f"Error: {nowhere} is not a lake: `txlake run` makes one there\n"
+    )
+
+
+def test_a_terminal_gets_a_table(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    print_rows(("target", "keys"), [("half:0-1", "[red]"), ("half:0-2", None)])
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split() for line in lines if "half" in line] == [["half:0-1", "[red]"],
+                                                                  ["half:0-2"]]  # fmt: skip

@@ -1,0 +1,154 @@
+"""`tx explain` of messages that are delayed, cancelled, undeliverable, or of the schedule topic."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.explained import kinds, texts, told
+from tests.support.paper_job import START_AT, PaperJob
+from txlake.protocol import CANCEL, COMMIT, RESUME
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> PaperJob:
+    return PaperJob(tmp_path / "lake", check_max=2)
+
+
+def test_a_delayed_half_waits_for_its_time_and_is_delivered_later(job: PaperJob) -> None:
+    offset = job.half(deliver_at=START_AT + 60_000)
+    job.end(COMMIT, offset)
+    job.run()
+    report = told(job)
+    (message,) = report.messages
+    assert [(wait.code, wait.until) for wait in message.waits] == [("delayed", START_AT + 60_000)]
+    assert "half 0-0 is delayed until 2026-01-01T00:01:00.000Z" in texts(report, "delayed")[0]
+    assert "does `txlake run` run?" in str(
+        told(job, now_ms=START_AT + 300_000).messages[0].waits[0]
+    )
+    job.run(60_000)
+    report = told(job)
+    assert report.messages[0].place is not None
+    assert kinds(report)[-1] == "delivered"
+
+
+@pytest.mark.parametrize(
+    ("columns", "is_capped"),
+    [
+        ({"deliver_at": START_AT + 21_001}, True),  # 20 s after epoch_at of the commit is its limit
+        ({"deliver_at": START_AT + 21_000}, False),
+        ({"deliver_at": START_AT + 90_000, "delay_level": 1}, False),  # the level counts
+    ],
+)
+def test_a_delay_that_was_cut_short_says_what_was_asked_for(
+    tmp_path: Path, columns: dict[str, int], is_capped: bool
+) -> None:
+    job = PaperJob(tmp_path / "lake", deliver_at_max_ms=20_000, delay_levels_ms=(20_000,))
+    job.end(COMMIT, job.half(**columns))
+    job.run(1_000)
+    report = told(job)
+    asked = " (asked for 2026-01-01T00:00:21.001Z, capped at deliver_at_max_ms)"
+    expected = "is delayed until 2026-01-01T00:00:21.000Z" + (asked if is_capped else "")
+    assert texts(report, "delayed") == [f"half 0-0 {expected}"]
+    (wait,) = report.messages[0].waits
+    assert wait.rule.sentence == f"half:0-0 {expected}"
+
+
+@pytest.mark.parametrize(
+    ("deliver_at", "is_capped"),
+    [
+        (START_AT + 20_001, True),
+        (START_AT + 20_000, False),
+        (START_AT + 500, False),  # before epoch_at: no delay, and due since it was stored
+    ],
+)
+def test_a_schedule_record_that_was_cut_short_says_so(
+    tmp_path: Path, deliver_at: int, is_capped: bool
+) -> None:
+    job = PaperJob(tmp_path / "lake", deliver_at_max_ms=20_000)
+    job.schedule(deliver_at=deliver_at)
+    job.run(1_000)
+    told_of_delay = "".join(texts(told(job, "schedule:0-0"), "delayed"))
+    assert ("capped at deliver_at_max_ms" in told_of_delay) is is_capped
+
+
+def test_a_cancelled_delay_says_who_and_why(job: PaperJob) -> None:
+    offset = job.half(deliver_at=START_AT + 60_000)
+    job.end(COMMIT, offset)
+    job.run()
+    job.command(CANCEL, f"half:0-{offset}")
+    job.run()
+    report = told(job)
+    assert report.status == "COMMITTED"
+    (wait,) = report.messages[0].waits
+    assert wait.code == "cancelled"
+    assert "cancelled by ada, because: she said so" in str(wait)
+    assert kinds(report)[-2:] == ["command", "cancelled"]
+
+
+@pytest.mark.parametrize(
+    ("parameters", "columns", "reason"),
+    [
+        ({"auto_create_topics": False}, {}, "topic_not_allowed"),
+        ({}, {"real_queue_id": 9}, "queue_out_of_range"),
+    ],
+)
+def test_an_undeliverable_message_says_why_and_what_to_do(
+    tmp_path: Path, parameters: dict[str, Any], columns: dict[str, Any], reason: str
+) -> None:
+    job = PaperJob(tmp_path / "lake", **parameters)
+    job.end(COMMIT, job.half(**columns))
+    job.run()
+    (wait,) = told(job).messages[0].waits
+    assert wait.code == "undeliverable"
+    assert f"undeliverable ({reason})" in str(wait)
+    assert "`txlake dead resume undeliverable:0`" in str(wait)
+
+
+def test_a_resumed_message_shows_the_command_that_delivered_it(tmp_path: Path) -> None:
+    job = PaperJob(tmp_path / "lake", auto_create_topics=False)
+    job.end(COMMIT, job.half())
+    job.run()
+    job.command(RESUME, "undeliverable:0")
+    job.run()
+    assert texts(told(job), "command")[0].endswith("still_undeliverable: its topic still cannot "
+                                                   "take it")  # fmt: skip
+    job.command("CREATE_TOPIC", "topic:orders:2")
+    job.command(RESUME, "undeliverable:0")
+    job.run()
+    report = told(job)
+    assert report.messages[0].place is not None
+    assert len(texts(report, "command")) == 2
+    assert kinds(report)[-1] == "delivered"
+
+
+def test_a_schedule_record_is_followed_to_its_delivery(job: PaperJob) -> None:
+    job.schedule(queue=2, delay_level=1, keys="later")
+    job.run(100)
+    report = told(job, "schedule:2-0")
+    assert (report.status, kinds(report)) == ("DELAYED", ["schedule", "delayed"])
+    assert report.messages[0].waits[0].until == START_AT + 1_000
+    job.run(1_000)
+    report = told(job, "schedule:2-0")
+    assert report.status == "DELIVERED"
+    assert report.messages[0].place is not None
+
+
+def test_schedule_records_are_cancelled_undeliverable_or_unreadable(tmp_path: Path) -> None:
+    job = PaperJob(tmp_path / "lake", auto_create_topics=False)
+    job.schedule(queue=0, deliver_at=START_AT + 60_000)
+    job.schedule(queue=1)
+    job.schedule(queue=2, error="bad_real_topic", real_topic=None)
+    job.run()
+    job.command(CANCEL, "schedule:0-0")
+    job.run()
+    statuses = [told(job, f"schedule:{queue}-0").status for queue in range(3)]
+    assert statuses == ["CANCELLED", "UNDELIVERABLE", "UNREADABLE"]
+
+
+def test_a_transaction_id_finds_a_schedule_record_too(job: PaperJob) -> None:
+    job.schedule(transaction_id="alone", producer_group="g")
+    job.run()
+    assert told(job, "alone").unit.source == "schedule"

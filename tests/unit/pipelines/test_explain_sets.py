@@ -1,0 +1,96 @@
+"""`tx explain` of sets: one story, what is missing, what waits, members that land late."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pipelines.explain import words
+from pipelines.explain.find import find
+from pipelines.explain.report import reports
+from pipelines.explain.target import parse_target
+from tests.support.explained import codes, texts, told
+from tests.support.paper_job import PaperJob
+from txlake.protocol import COMMIT, ROLLBACK
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> PaperJob:
+    return PaperJob(tmp_path / "lake", check_max=2)
+
+
+def in_set(job: PaperJob, seq: int) -> int:
+    """Land one of three halves."""
+    return job.half("tx", tran_size=3, tran_seq=seq, keys=f"part-{seq}")
+
+
+def test_a_whole_set_is_one_story_with_its_duplicate(job: PaperJob) -> None:
+    for seq in (0, 1, 1, 2):
+        in_set(job, seq)
+    job.end(COMMIT, 3)
+    job.run()
+    report = told(job, "0-1")
+    assert report.status == "COMMITTED"
+    assert [m.end and m.end["cause"] for m in report.messages] == [
+        "operation", "operation", "duplicate_in_set", "operation",
+    ]  # fmt: skip
+    assert [m.place is not None for m in report.messages] == [True, True, False, True]
+    assert "half 0-3 for topic orders, 3 of 3 messages" in texts(report, "half")
+    assert {decision.rule.source for decision in report.decisions} == {
+        'PROTOCOL.md "What happens to a half at an epoch", line 1', 'PROTOCOL.md "Sets", line 2',
+    }  # fmt: skip
+
+
+def test_an_incomplete_set_names_what_is_missing_and_what_waits(job: PaperJob) -> None:
+    in_set(job, 0)
+    in_set(job, 2)
+    job.end(COMMIT, 0)
+    job.run()
+    report = told(job)
+    assert codes(report) == ["set_incomplete", "end_waits_for_set", "immune"]
+    assert "of TRAN_SIZE 3, TRAN_SEQ 1 missing" in str(report.waits[0])
+    assert str(report.waits[1]).startswith("op 0-0 COMMIT waits until the set is complete")
+    assert texts(report, "operation")[0].endswith("names 0-0; waits")
+
+
+def test_a_rollback_waits_behind_an_operation_whose_half_is_still_to_come(job: PaperJob) -> None:
+    in_set(job, 0)
+    job.end(COMMIT, 5)
+    job.end(ROLLBACK, 0)
+    job.run()
+    report = told(job)
+    assert codes(report) == ["set_incomplete", "rollback_waits_behind", "immune"]
+    assert "op 0-1 ROLLBACK waits behind op 0-0, which waits for half 0-5" in str(report.waits[1])
+
+
+def test_members_that_land_late_share_the_end_of_their_set(job: PaperJob) -> None:
+    in_set(job, 0)
+    job.end(ROLLBACK, 0)
+    job.run()
+    in_set(job, 1)
+    job.run()
+    report = told(job)
+    assert [d.rule for d in report.decisions][1] == words.AFTER_ROLLBACK
+
+
+def test_a_member_that_lands_after_the_discard_is_discarded_too(tmp_path: Path) -> None:
+    job = PaperJob(tmp_path / "lake", check_max=0)
+    in_set(job, 0)
+    job.run(7_000)
+    in_set(job, 1)
+    job.run()
+    report = told(job)
+    assert report.status == "DISCARDED"
+    assert [d.rule for d in report.decisions][1] == words.AFTER_DISCARD
+    assert len(texts(report, "copied")) == 2
+
+
+def test_two_transactions_with_one_id_are_two_stories(job: PaperJob) -> None:
+    job.half("same", queue=0)
+    job.half("same", queue=1, producer_group="other")
+    job.run()
+    found = find(job.lake, parse_target("same"))
+    assert [(r.unit.queue_id, r.status) for r in reports(found, job.at)] == [
+        (0, "PENDING"), (1, "PENDING"),
+    ]  # fmt: skip

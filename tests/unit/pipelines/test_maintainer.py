@@ -1,0 +1,244 @@
+"""Maintenance between epochs: when a round begins, how long it goes on; it stops nothing."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from deltalake import DeltaTable
+
+from pipelines.cli.main import main
+from pipelines.job.upkeep import Maintainer
+from pipelines.jvm.lock import held_without_jvm
+from pipelines.operate import records as operator_records
+from pipelines.operate.records import Record
+from storage.lake.epochs import Plan, read_progress
+from storage.lake.lake import Lake
+from storage.lake.lock import LakeLock
+from storage.upkeep.maintenance import MaintenanceLimits
+from storage.upkeep.merge import files_of
+from storage.verify.run import verify
+from tests.support.paper_job import PaperJob
+from txlake.protocol import ADMIN_TOPIC, COMMIT, MAINTAIN
+
+EVERY = 3
+LIMITS = MaintenanceLimits(EVERY, 1 << 25, EVERY, 3_600_000, 3_600_000, 0)
+
+
+def run_epochs(job: PaperJob, count: int) -> Iterator[Plan]:
+    """Run epochs of one transaction each."""
+    for _ in range(count):
+        job.end(COMMIT, job.half())
+        yield run_epoch(job)
+
+
+def run_epoch(job: PaperJob) -> Plan:
+    job.run()
+    plan = read_progress(Lake(job.lake.path)).last
+    assert plan is not None
+    return plan
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> PaperJob:
+    return PaperJob(tmp_path / "lake")
+
+
+def maintainer_of(job: PaperJob, slice_ms: int = 60_000, stops: bool = False) -> Maintainer:
+    lake = Lake(job.lake.path, is_maintained=True)
+    return Maintainer(lake, LIMITS, slice_ms, ADMIN_TOPIC, lambda: stops)
+
+
+def count_files(job: PaperJob) -> int:
+    return len(files_of(Lake(job.lake.path), "half"))
+
+
+def test_a_round_begins_every_so_many_epochs(
+    job: PaperJob, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "txlake.maintain")
+    maintainer = maintainer_of(job)
+    files = []
+    for plan in run_epochs(job, 2 * EVERY):
+        maintainer.after_batch(plan, 0.0)
+        maintainer.after_batch(None, 1.0)
+        files.append(count_files(job))
+    assert files == [1, 2, 1, 2, 3, 2]
+    told = [record.getMessage() for record in caplog.records]
+    assert len(told) == 2
+    assert told[0].startswith("maintenance: 18 files of 0.1 MB became 5 of 0.0 MB, ")
+
+
+def test_a_job_that_often_starts_anew_has_its_rounds_too(job: PaperJob) -> None:
+    for plan in run_epochs(job, EVERY):
+        maintainer_of(job).after_batch(plan, 0.0)
+    assert count_files(job) == 1
+
+
+def test_without_epochs_nothing_is_done(job: PaperJob) -> None:
+    maintainer = maintainer_of(job)
+    for plan in run_epochs(job, EVERY):
+        maintainer.after_batch(plan, 0.0)
+    versions = [DeltaTable(job.lake.table_path(t)).version() for t in ("half", "epochs", "op")]
+    for _ in range(20):
+        maintainer.after_batch(None, 1.0)
+    assert versions == [
+        DeltaTable(job.lake.table_path(t)).version() for t in ("half", "epochs", "op")
+    ]
+
+
+def files_by_table(job: PaperJob) -> dict[str, int]:
+    lake = Lake(job.lake.path)
+    return {table: len(files_of(lake, table)) for table in ("half", "op", "epochs", "outcomes")}
+
+
+def test_under_constant_load_a_round_is_cut_into_slices(job: PaperJob) -> None:
+    """Into a slice of 1 ms fits no more than one merge."""
+    maintainer = maintainer_of(job, slice_ms=1)
+    merged = []
+    for plan in run_epochs(job, 2 * EVERY):
+        before = files_by_table(job)
+        maintainer.after_batch(plan, -1.0)
+        after = files_by_table(job)
+        merged.append([table for table in before if after[table] < before[table]])
+    assert merged[: EVERY - 1] == [[]] * (EVERY - 1)
+    assert max(map(len, merged)) == 1
+    before = files_by_table(job)
+    maintainer.after_batch(None, 100.0)  # at a quiet moment the round goes on
+    after = files_by_table(job)
+    assert len([table for table in before if after[table] < before[table]]) > 1
+
+
+def test_what_waits_while_the_stream_is_busy_is_merged_when_it_is_not(job: PaperJob) -> None:
+    plans = list(run_epochs(job, EVERY))
+    size = max(file.size_bytes for file in files_of(Lake(job.lake.path), "half"))
+    limits = dataclasses.replace(LIMITS, file_bytes_max=8 * size)
+    lake = Lake(job.lake.path, is_maintained=True)
+    maintainer = Maintainer(lake, limits, 1_000, ADMIN_TOPIC, lambda: False)
+    for plan in [*plans, *[None] * 20]:
+        maintainer.after_batch(plan, 0.9)
+    assert count_files(job) == EVERY
+    maintainer.after_batch(None, 60.0)
+    assert count_files(job) == 1
+
+
+def test_what_goes_wrong_stops_no_epoch_and_is_tried_again(
+    job: PaperJob, caplog: pytest.LogCaptureFixture
+) -> None:
+    maintainer = maintainer_of(job)
+    plans = list(run_epochs(job, EVERY))
+    name = files_of(Lake(job.lake.path), "half")[0].path
+    file = Path(job.lake.table_path("half"), name)
+    away = file.rename(file.with_suffix(".away"))  # the merge cannot read it
+    for plan in plans:
+        maintainer.after_batch(plan, 0.0)
+    assert count_files(job) == EVERY
+    assert "maintenance of half did not end, nothing is lost" in caplog.text
+    assert len(files_of(Lake(job.lake.path), "outcomes")) == 1, "the other tables had their round"
+    away.rename(file)
+    for plan in run_epochs(job, EVERY):
+        maintainer.after_batch(plan, 0.0)
+    assert count_files(job) == 1
+
+
+def test_no_step_is_begun_when_the_job_stops(job: PaperJob) -> None:
+    maintainer = maintainer_of(job, stops=True)
+    for plan in run_epochs(job, EVERY):
+        maintainer.after_batch(plan, 0.0)
+    assert count_files(job) == EVERY
+
+
+def test_an_operators_command_starts_a_full_round_after_its_epoch(
+    job: PaperJob, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "txlake.maintain")
+    maintainer = maintainer_of(job)
+    for plan in run_epochs(job, 2):
+        maintainer.after_batch(plan, 0.0)
+    job.command("PING", "")
+    maintainer.after_batch(run_epoch(job), 0.0)
+    assert count_files(job) == 2
+    job.command(MAINTAIN, "", actor="ada", reason="before the audit")
+    maintainer.after_batch(run_epoch(job), 0.0)
+    assert count_files(job) == 1
+    assert "maintenance asked for by ada: before the audit" in caplog.text
+    assert verify_rows(job) == (4, 2)
+
+
+def verify_rows(job: PaperJob) -> tuple[int, int]:
+    report = verify(Lake(job.lake.path))
+    return report.last_epoch, report.numbers["halves"]
+
+
+# The command.
+
+
+@pytest.fixture
+def conf(tmp_path: Path) -> str:
+    path = tmp_path / "job.toml"
+    path.write_text(
+        f'[lake]\npath = "{tmp_path / "lake"}"\n[kafka]\nbootstrap_servers = "127.0.0.1:1"\n'
+    )
+    return str(path)
+
+
+def txlake(*words: str) -> Result:
+    return CliRunner().invoke(main, ["maintain", *words], prog_name="txlake")
+
+
+def said(*words: str, code: int = 0) -> str:
+    result = txlake(*words)
+    assert result.exit_code == code, (result.output, result.exception)
+    return result.output
+
+
+def test_a_dry_run_says_what_would_be_done_and_offline_does_it(job: PaperJob, conf: str) -> None:
+    for _ in run_epochs(job, 3):
+        pass
+    text = said("--conf", conf, "--dry-run")
+    assert "table     files  to merge  into  MB    to delete\n" in text
+    assert "epochs    6      6         1" in text
+    assert text.endswith("14 tables, 5 with something to do; nothing was changed\n")
+    rows = json.loads(said("--conf", conf, "--dry-run", "-o", "json"))
+    assert rows[0] == {
+        "table": "half", "files": 3, "to merge": 3, "into": 1, "MB": 0.02, "to delete": 0,
+    }  # fmt: skip
+    assert count_files(job) == 3
+    done = json.loads(said("--conf", conf, "--offline", "-o", "json"))
+    assert (done["files_merged"], done["merges"]) == (18, 5)
+    assert count_files(job) == 1
+    assert "0 files of 0.0 MB became 0" in said("--conf", conf, "--offline")
+
+
+def test_offline_is_refused_while_a_driver_holds_the_lake(job: PaperJob, conf: str) -> None:
+    lock = LakeLock(job.lake.path, "host:1:driver")
+    text = said("--conf", conf, "--offline", code=1)
+    lock.release()
+    assert "is written by host:1:driver: one driver at a time" in text
+    with held_without_jvm(job.lake.path):  # of this process, so it can be taken again
+        said("--conf", conf, "--offline")
+
+
+def test_the_command_is_a_record_without_a_target(
+    job: PaperJob, conf: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[tuple[Record, str]] = []
+
+    def write(_: Any, record: Record, cluster_id: str) -> int:
+        written.append((record, cluster_id))
+        return 7
+
+    monkeypatch.setattr(operator_records, "write", write)
+    run_epoch(job)
+    text = said("--conf", conf, "--reason", "why", "--actor", "ada")
+    ((record, cluster_id),) = written
+    assert record.texts() == {"COMMAND": "MAINTAIN", "ACTOR": "ada", "REASON": "why", "TXV": "1"}
+    assert (record.kind, record.partition, cluster_id) == ("admin", 0, "cluster")
+    assert text.startswith("written to TXLAKE_ADMIN partition 0 offset 7: COMMAND MAINTAIN; ")
+    assert txlake("--conf", conf).exit_code == 2, "it says why, or does not ask"

@@ -1,0 +1,137 @@
+"""What notebook 3 calls: the state of any epoch, found in two ways; instants as people say them."""
+
+from __future__ import annotations
+
+import datetime as dt
+from pathlib import Path
+
+import pytest
+
+from pipelines.notebooks import health, past
+from pipelines.notebooks.opened import OpenLake
+from storage.errors import LakeError
+from storage.rows import instant
+from tests.support.opened_lakes import opened, sound
+from tests.support.paper_job import START_AT, PaperJob
+from txlake.protocol import COMMIT
+
+MIDNIGHT = dt.datetime(2026, 1, 1, tzinfo=dt.timezone.utc)
+pytestmark = pytest.mark.xdist_group("notebooks")
+
+
+@pytest.fixture(scope="module")
+def lake(tmp_path_factory: pytest.TempPathFactory) -> OpenLake:
+    return OpenLake(sound().write(tmp_path_factory.mktemp("sound") / "lake"))
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> PaperJob:
+    return PaperJob(tmp_path / "lake", check_max=2)
+
+
+def test_pending_is_the_same_both_ways_after_every_epoch(lake: OpenLake) -> None:
+    counts = []
+    for epoch in range(1, lake.epoch + 1):
+        at = lake.sql("SELECT epoch_at FROM plans WHERE epoch = $epoch", epoch=epoch).item()
+        when = past.moment(lake, at.isoformat())
+        rebuilt, queried = past.pending(lake, when), past.fates(lake, when)
+        assert when.epoch == epoch
+        assert sorted(rebuilt["half"]) == sorted(queried["half"]), epoch
+        counts.append(len(rebuilt))
+    assert counts == health.pending_over_time(lake)["pending"].to_list()
+    assert len(set(counts)) > 3  # it is no lake in which nothing changes
+
+
+def test_pending_says_what_time_would_do_next(job: PaperJob) -> None:
+    job.half("young", immunity_ms=60_000)
+    job.half("asked")
+    job.half("given up on")
+    job.run()
+    job.run(7_000)
+    lake = opened(job)
+    found = past.pending(lake, past.moment(lake))
+    named = found.select("transaction_id", "checks", "next", "next_at", "waits_s").rows()
+    assert named == [
+        ("young", 0, "check 1 of 2", instant(START_AT + 60_001), 8.0),
+        ("asked", 1, "check 2 of 2", instant(START_AT + 38_000), 8.0),
+        ("given up on", 1, "check 2 of 2", instant(START_AT + 38_000), 8.0),
+    ]
+    job.run(30_000)
+    lake = opened(job)
+    assert past.pending(lake, past.moment(lake))["next"].to_list() == [
+        "check 1 of 2", "discard (check_max)", "discard (check_max)",
+    ]  # fmt: skip
+
+
+def test_what_became_of_a_pending_half_is_its_next_outcome(job: PaperJob) -> None:
+    job.half("late")
+    job.run(1_000)
+    for after_ms in (7_000, 30_000, 30_000):
+        job.run(after_ms)
+    job.end(COMMIT, 0)
+    job.run()
+    lake = opened(job)
+    before = past.moment(lake, instant(START_AT + 2_000).isoformat())
+    assert past.fates(lake, before).select("fate", "cause", "epoch").rows() == [
+        ("DISCARDED", "check_max", 4)
+    ]
+    assert past.fates(lake, past.moment(lake, lake.last_at().isoformat())).is_empty()
+
+
+def test_an_instant_is_that_of_the_newest_epoch_before(job: PaperJob) -> None:
+    job.run(1_000)
+    job.run(2_000)
+    lake = opened(job)
+    epochs = {
+        text: past.moment(lake, text).epoch
+        for text in ("00:00:01", "00:00:02.999", "00:00:03", "2026-01-01 00:00:05",
+                     "2026-01-01T01:00:02+01:00", "2026-01-01T00:00:03Z", "2026-02-01")
+    }  # fmt: skip
+    assert list(epochs.values()) == [1, 1, 2, 2, 1, 2, 2]
+
+
+def test_a_time_of_day_is_the_last_one_that_the_lake_has_reached(job: PaperJob) -> None:
+    job.run(1_000)
+    job.run(23 * 3_600_000)  # 23:00:01
+    job.run(2 * 3_600_000)  # 01:00:01 of the next day
+    lake = opened(job)
+    assert past.moment(lake, "00:30").at == MIDNIGHT + dt.timedelta(days=1, minutes=30)
+    assert past.moment(lake, "23:30").epoch == 2
+    with pytest.raises(LakeError, match="had no epoch yet"):
+        past.moment(lake, "2025-12-31")
+    with pytest.raises(ValueError, match="five past two"):
+        past.moment(lake, "five past two")
+
+
+def test_without_an_instant_it_is_the_one_with_the_most_pending(job: PaperJob) -> None:
+    job.half("one")
+    job.run()
+    job.half("two")
+    busiest = job.run()
+    job.end(COMMIT, 0, 1)
+    job.run()
+    assert past.moment(opened(job)).epoch == busiest
+
+
+def test_a_version_of_delta_has_the_rows_up_to_its_epoch(job: PaperJob) -> None:
+    for number in range(3):
+        job.end(COMMIT, job.half(f"tx{number}"))
+        job.run()
+    lake = opened(job)
+    when = past.moment(lake, "00:00:02")
+    found = past.versions(lake, when, "outcomes", "checks", "topics/1")
+    # Version 0 made the table.
+    assert found.rows() == [("outcomes", 2, 2, 2), ("checks", None, None, 0),
+                            ("topics/1", 2, 2, 2)]  # fmt: skip
+
+
+def test_a_version_whose_files_are_deleted_is_none_any_more(job: PaperJob) -> None:
+    for number in range(3):
+        job.end(COMMIT, job.half(f"tx{number}"))
+        job.run()
+    table = job.lake.handle("outcomes")
+    table.optimize.compact()
+    table.vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False)
+    lake = opened(job)
+    found = past.versions(lake, past.moment(lake, "00:00:02"), "outcomes")
+    assert found.rows() == [("outcomes", None, None, 2)]

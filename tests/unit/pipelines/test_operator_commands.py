@@ -1,0 +1,230 @@
+"""Commands that write: what they would write, what the rules make of it, exit codes, sentences."""
+
+from __future__ import annotations
+
+import getpass
+from pathlib import Path
+
+import pytest
+
+from pipelines.operate.records import Record
+from tests.support.operator import dry, expected, said, txlake, write_conf
+from tests.support.paper_job import START_AT, PaperJob
+from txlake.protocol import COMMIT, CREATE_TOPIC, DECISIONS, ROLLBACK
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> PaperJob:
+    return PaperJob(tmp_path / "lake", check_max=0, auto_create_topics=False)
+
+
+WHY = ("--reason", "why", "--conf", "CONF")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        pytest.param(("tx", "explain", "x"), id="no lake"),
+        pytest.param(("tx", "explain", "--lake", "LAKE"), id="no target"),
+        pytest.param(("tx", "explain", "x", "--keys", "y", "--lake", "LAKE"), id="two targets"),
+        pytest.param(("tx", "explain", "half:x", "--lake", "LAKE"), id="no such target"),
+        pytest.param(("tx", "commit", "0-0", "--conf", "CONF"), id="no reason"),
+        pytest.param(("tx", "commit", "0-0", "--reason", " ", "--conf", "CONF"), id="empty reason"),
+        pytest.param(("tx", "commit", "0-0", "--actor", "", *WHY), id="empty actor"),
+        pytest.param(("tx", "rollback", "some-id", *WHY), id="an id is no half"),
+        pytest.param(("tx", "rollback", "schedule:0-0", *WHY), id="a schedule record is no half"),
+        pytest.param(("dead", "list"), id="a list of no lake"),
+        pytest.param(("dead", "resume", "0-0", *WHY), id="resume says of what kind"),
+        pytest.param(("dead", "resume", "undeliverable:x", *WHY), id="an offset is a number"),
+        pytest.param(("dead", "list", "--limit", "0", "--lake", "LAKE"), id="a list of nothing"),
+        pytest.param(("schedule", "cancel", "undeliverable:0", *WHY), id="that is not delayed"),
+        pytest.param(("topic", "create", "a b", "--queues", "1", *WHY), id="no topic's name"),
+        pytest.param(("topic", "create", "a", "--queues", "0", *WHY), id="a topic has a queue"),
+    ],
+)
+def test_wrong_usage_is_exit_code_2(job: PaperJob, conf: str, words: tuple[str, ...]) -> None:
+    named = {"LAKE": job.lake.path, "CONF": conf}
+    result = txlake(*(named.get(word, word) for word in words))
+    assert result.exit_code == 2
+    assert "Error: " in result.output
+
+
+# tx commit, tx rollback: the dry run is the job's own decision.
+
+
+def test_a_dry_run_says_what_would_be_written(job: PaperJob, conf: str) -> None:
+    job.command(CREATE_TOPIC, "topic:orders:2")
+    job.half("other")
+    job.half("tx-1", queue=1, producer_group="shop")
+    job.run()
+    told = dry(conf, "tx", "commit", "1-0")
+    assert (told["topic"], told["partition"], told["body"]) == (
+        "RMQ_SYS_TRANS_OP_HALF_TOPIC", 1, "0,",
+    )  # fmt: skip
+    assert told["headers"] == {
+        "TAGS": "d", "PGROUP": "shop", "TRAN_TYPE": "8", "UNIQ_KEY": "tx-1", "ACTOR": "ada",
+        "REASON": "why", "TXV": "1",
+    }  # fmt: skip
+    assert told["expected"] == "COMMITTED, cause operator; delivered to topic orders, queue 0"
+    assert told["epoch"] == 1
+    assert expected(conf, "tx", "rollback", "half:1-0") == "ROLLED_BACK, cause operator"
+    text = said("tx", "rollback", "1-0", "--reason", "why", "--dry-run", "--conf", conf)
+    assert text.startswith("would write to RMQ_SYS_TRANS_OP_HALF_TOPIC partition 1: body 0,; ")
+
+
+@pytest.fixture(scope="module")
+def fates(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Settings of a lake with a half of each fate, in two queues."""
+    folder = tmp_path_factory.mktemp("fates")
+    job = PaperJob(folder / "lake", check_max=0)
+    job.end(COMMIT, job.half("ended"))
+    job.half("delayed", deliver_at=START_AT * 2)
+    job.half("undeliverable", real_queue_id=99)
+    job.half("given-up", immunity_ms=0)
+    job.half("first-of-three", tran_size=3, tran_seq=1)
+    job.half("unreadable", error="bad_set")
+    job.half("waited-for", queue=1, tran_size=2, tran_seq=0)
+    job.end(COMMIT, 0, queue=1)
+    for seq in (0, 1, 1):
+        job.half("rolled-back", queue=1, tran_size=2, tran_seq=seq)
+    job.end(ROLLBACK, 1, queue=1)
+    job.run()
+    return write_conf(folder)
+
+
+@pytest.mark.parametrize(
+    ("words", "begins", "ends"),
+    [
+        pytest.param("commit 0-0", "duplicate_end: ended before", "", id="ended alike"),
+        pytest.param("rollback 0-0", "conflicting_end: ended before", "", id="ended otherwise"),
+        pytest.param("commit 0-1", "COMMITTED, cause operator; delayed until 20", "", id="delayed"),
+        pytest.param("commit 0-2", "COMMITTED", "; undeliverable (queue_out_of_range)",
+                     id="no such queue"),
+        pytest.param("commit 0-3", "COMMITTED, cause late_end", "", id="given up before"),
+        pytest.param("commit 0-4", "waits: its set is incomplete, TRAN_SEQ 0, 2 missing", "",
+                     id="a COMMIT waits for the whole set"),
+        pytest.param("rollback 0-4", "ROLLED_BACK, cause operator", "",
+                     id="a ROLLBACK waits for nothing"),
+        pytest.param("commit 1-0", "waits", "", id="a waiting COMMIT comes first"),
+        pytest.param("rollback 1-0", "waits", "", id="a waiting COMMIT comes before a ROLLBACK"),
+        pytest.param("commit 1-1", "conflicting_end", "", id="a set is ended, its first half"),
+        pytest.param("commit 1-2", "conflicting_end", "", id="a set is ended, its last half"),
+        pytest.param("commit 1-3", "conflicting_end", "", id="a set is ended, its duplicate"),
+    ],
+)  # fmt: skip
+def test_a_dry_run_says_what_the_rules_make_of_it(
+    fates: str, words: str, begins: str, ends: str
+) -> None:
+    told = expected(fates, "tx", *words.split())
+    assert told.startswith(begins)
+    assert told.endswith(ends)
+
+
+def test_an_unreadable_half_is_refused(fates: str) -> None:
+    assert said("tx", "commit", "0-5", "--reason", "why", "--conf", fates, code=1) == (
+        "Error: half:0-5 cannot be read (bad_set): no operation can end it, nothing was written\n"
+    )
+
+
+def test_a_half_that_is_not_there_is_refused(job: PaperJob, conf: str) -> None:
+    job.half()
+    job.run()
+    words = ("--reason", "why", "--conf", conf)
+    assert said("tx", "commit", "0-1", *words, code=1) == (
+        f"Error: there is no half 0-1 in the lake {job.lake.path}, which stands at epoch 1: that "
+        "queue is landed up to offset 1\n"
+    )
+    for group, command in (("dead", "resume"), ("schedule", "cancel")):
+        assert "there is no half 0-1" in said(group, command, "half:0-1", *words, code=1)
+    assert said("dead", "resume", "undeliverable:0", *words, code=1) == (
+        "Error: there is no offset 0 in TRANS_UNDELIVERABLE_TOPIC of the lake "
+        f"{job.lake.path}: nothing was written\n"
+    )
+
+
+def test_a_kafka_that_does_not_answer_is_one_sentence(
+    job: PaperJob, conf: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pipelines.operate.records._TIMEOUT_S", 0.5)
+    job.half()
+    job.run()
+    output = said("tx", "commit", "0-0", "--reason", "why", "--conf", conf, code=1)
+    assert output.startswith("Error: Kafka at 127.0.0.1:1 did not answer: ")
+    assert len(output.splitlines()) == 1
+
+
+# Waiting for what the job makes of a record: here the paper job lands it.
+
+
+@pytest.fixture
+def landing(job: PaperJob, monkeypatch: pytest.MonkeyPatch) -> list[Record]:
+    """Land what a command writes at once; keep what was written."""
+    written: list[Record] = []
+
+    def write(_kafka: object, record: Record, _cluster_id: str) -> int:
+        written.append(record)
+        headers = record.texts()
+        if record.half_offset is None:
+            offset = job.command(headers["COMMAND"], headers["TARGET"], headers["ACTOR"])
+        else:
+            offset = job.end(
+                DECISIONS[headers["TRAN_TYPE"]], record.half_offset,
+                queue=record.partition, group=headers["PGROUP"], actor=headers["ACTOR"],
+            )  # fmt: skip
+        job.run()
+        return offset
+
+    monkeypatch.setattr("pipelines.operate.records.write", write)
+    return written
+
+
+def wrote(conf: str, *words: str, code: int = 0) -> str:
+    return said(*words, "--reason", "why", "--conf", conf, "--wait-s", "5", code=code)
+
+
+def test_the_result_is_waited_for_and_printed(
+    job: PaperJob, conf: str, landing: list[Record]
+) -> None:
+    job.half("tx-1")
+    job.half("one-of-two", tran_size=2, tran_seq=0)
+    job.run()
+    assert "the job says: COMMITTED, cause operator\n" in wrote(conf, "tx", "commit", "0-0")
+    assert wrote(conf, "tx", "rollback", "0-0", code=1).endswith(
+        "the job says: conflicting_end\nError: it changed nothing: conflicting_end\n"
+    )
+    assert "the job says: waits\n" in wrote(conf, "tx", "commit", "0-1")
+    assert "the job says: created\n" in wrote(conf, "topic", "create", "orders", "--queues", "2")
+    assert "the job says: unchanged\n" in wrote(conf, "topic", "create", "orders", "--queues", "1")
+    assert wrote(conf, "dead", "resume", "half:0-1", code=1).endswith(
+        "Error: it changed nothing: not_discarded\n"
+    )
+    assert {record.texts()["ACTOR"] for record in landing} == {getpass.getuser()}
+    assert [record.partition for record in landing] == [0] * 6
+
+
+def test_a_result_that_does_not_come_is_one_sentence(
+    job: PaperJob, conf: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job.half("tx-1")
+    job.run()
+    monkeypatch.setattr("pipelines.operate.records.write", lambda *_: 77)
+    words = ("--reason", "why", "--conf", conf)
+    late = "Error: no result within 0.1 s: the record is written; is the job running?\n"
+    for command in (("tx", "commit", "0-0"), ("topic", "create", "a", "--queues", "1")):
+        output = said(*command, *words, "--wait-s", "0.1", code=1)
+        assert output.endswith(late)
+        assert "offset 77" in output
+        assert "the job says" not in said(*command, *words)  # does not wait: exit code 0
+
+
+def test_a_user_without_a_name_must_say_who(
+    job: PaperJob, conf: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def nobody() -> str:
+        raise KeyError(4711)
+
+    monkeypatch.setattr("getpass.getuser", nobody)
+    output = said(
+        "topic", "create", "a", "--queues", "1", "--reason", "why", "--conf", conf, code=2
+    )
+    assert "the login user is not known: say who with --actor" in output

@@ -1,0 +1,197 @@
+"""Lakes made anew: from recorded epochs, from half and op alone, from files."""
+
+from __future__ import annotations
+
+import datetime as dt
+import shutil
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+
+from pipelines.epoch.parameters import plan_limits, plan_parameters
+from pipelines.errors import StartError
+from pipelines.replay import apply, archive, rebuild, source, verify
+from pipelines.replay.archive import Archive
+from pipelines.replay.filler import Identity
+from pipelines.replay.new_lake import fill
+from storage.errors import UnfinishedLakeError
+from storage.lake.epochs import read_progress
+from storage.lake.lake import Lake
+from storage.lake.staged import StagedLake
+from storage.verify.run import verify as verify_invariants
+from tests.support.lake_rows import LakeRows
+from tests.support.mutation import LAST
+from tests.support.rig import decided_rows_of
+
+NOW = dt.datetime(2026, 1, 1, tzinfo=dt.timezone.utc)
+
+
+def test_recorded_epochs_are_rebuilt_row_for_row(sound_lake: Path, tmp_path: Path) -> None:
+    new = tmp_path / "new"
+    first = rebuild(str(sound_lake), str(new), last_epoch=7)
+    assert (first.first_epoch, first.last_epoch) == (1, 7)
+    then = rebuild(str(sound_lake), str(new))
+    assert (then.first_epoch, then.last_epoch) == (8, LAST)
+    again = rebuild(str(sound_lake), str(new))
+    assert (again.epochs, again.transactions) == (0, 0)
+    assert decided_rows_of(new) == decided_rows_of(sound_lake)
+    assert verify(str(new)).is_equal
+    report = verify_invariants(Lake(str(new)))
+    assert {f.invariant.name: f.rows for f in report.findings if f.violations} == {}
+
+
+class Killed(BaseException):
+    """What a test raises in place of a crash."""
+
+
+@pytest.mark.parametrize("one_batch", [False, True])
+def test_a_rebuild_killed_at_every_write_goes_on_to_the_same_rows(
+    sound_lake: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, one_batch: bool
+) -> None:
+    """Each run is killed after one more of its tables was written; the next one goes on."""
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    monkeypatch.setattr(source, "CHUNK_RECORDS", 40)
+    monkeypatch.setattr(archive, "EPOCH_RECORDS", 60)
+    monkeypatch.setattr("storage.lake.staged._WRITERS", 1)
+    rebuild(str(sound_lake), str(whole), one_batch, 4)
+    write = StagedLake._write
+    kills = 0
+    while True:
+        left = 4
+
+        def counted(lake: StagedLake, table: str, rows: pa.Table) -> None:
+            nonlocal left
+            if left == 0:
+                raise Killed
+            left -= 1
+            write(lake, table, rows)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(StagedLake, "_write", counted)
+            try:
+                rebuild(str(sound_lake), str(killed), one_batch, 4)
+                break
+            except Killed:
+                kills += 1
+        if not one_batch:  # nobody uses what is half written
+            with pytest.raises(UnfinishedLakeError, match="run that `txlake replay --into` again"):
+                Lake(str(killed)).create(NOW)
+    assert kills > 1
+    assert decided_rows_of(killed) == decided_rows_of(whole)
+
+
+def test_a_lake_is_rebuilt_from_nothing_but_half_and_op(
+    sound: LakeRows, sound_lake: Path, tmp_path: Path
+) -> None:
+    newest = read_progress(Lake(str(sound_lake))).last
+    assert newest is not None
+    parameters = plan_parameters(newest)
+    identity = Identity("test", newest.topic_ids, parameters, plan_limits(newest))
+    for table in ("half", "op"):
+        shutil.copytree(sound_lake / table, tmp_path / "rest" / table)
+    with pytest.raises(StartError, match="no epochs"):
+        rebuild(str(tmp_path / "rest"), str(tmp_path / "new"), one_batch=True)
+    new = tmp_path / "new"
+    rebuilt = rebuild(str(tmp_path / "rest"), str(new), one_batch=True, identity=identity)
+    assert (rebuilt.epochs, rebuilt.transactions) == (1, len(sound.tables["half"]))
+
+    def ended(path: Path) -> dict[tuple[int, int], str]:
+        outcomes = Lake(str(path)).read("outcomes").to_pylist()
+        return {(r["queue_id"], r["queue_offset"]): r["outcome"] for r in outcomes
+                if r["outcome"] != "DISCARDED"}  # fmt: skip
+
+    # Without the discards of history nobody was late, and no rejected end was too late.
+    assert {k: v for k, v in ended(new).items() if k in ended(sound_lake)} == ended(sound_lake)
+    report = verify_invariants(Lake(str(new)))
+    assert {f.invariant.name: f.rows for f in report.findings if f.violations} == {}
+    assert verify(str(new)).is_equal
+    assert rebuild(str(tmp_path / "rest"), str(new), True, identity=identity).epochs == 0
+
+
+def test_a_new_lake_of_another_history_is_refused(sound_lake: Path, tmp_path: Path) -> None:
+    rebuild(str(sound_lake), str(tmp_path / "new"), one_batch=True)
+    with pytest.raises(StartError, match="not that of"):
+        rebuild(str(sound_lake), str(tmp_path / "new"))
+    with pytest.raises(StartError, match="into itself"):
+        rebuild(str(sound_lake), str(sound_lake))
+
+
+class TestFiles:
+    """Archived records, as Parquet or Delta."""
+
+    @pytest.fixture
+    def identity(self, sound_lake: Path) -> Identity:
+        newest = read_progress(Lake(str(sound_lake))).last
+        assert newest is not None
+        limits = plan_limits(newest)
+        return Identity("test", newest.topic_ids, plan_parameters(newest), limits)
+
+    def _archive(self, sound_lake: Path, folder: Path, *parts: tuple[int, int]) -> Archive:
+        """Write the halves of some epochs as Parquet files; operations are the Delta table."""
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+        halves = Lake(str(sound_lake)).read("half").drop_columns("epoch")
+        epochs = Lake(str(sound_lake)).read("half", ["epoch"])["epoch"]
+        for number, (first, last) in enumerate(parts):
+            kept = pc.and_(pc.greater_equal(epochs, first), pc.less_equal(epochs, last))
+            pq.write_table(halves.filter(kept), folder / f"{number}.parquet")
+        return Archive.of_files({"half": str(folder), "op": str(sound_lake / "op")})
+
+    @pytest.mark.parametrize("is_streamed", [False, True])
+    def test_overlapping_files_land_each_record_once_and_a_second_run_adds_nothing(
+        self,
+        sound_lake: Path,
+        tmp_path: Path,
+        identity: Identity,
+        monkeypatch: pytest.MonkeyPatch,
+        is_streamed: bool,
+    ) -> None:
+        if is_streamed:
+            monkeypatch.setattr(archive, "CHUNK_BYTES", 1)
+            monkeypatch.setattr(apply, "BYTES_MAX", 0)
+        new, files = tmp_path / "new", tmp_path / "files"
+        done = fill(str(new), self._archive(sound_lake, files, (1, 2), (2, LAST)), identity)
+        landed = Lake(str(new)).read("half", ["queue_id", "queue_offset", "body"])
+        there = Lake(str(sound_lake)).read("half", ["queue_id", "queue_offset", "body"])
+        order = [("queue_id", "ascending"), ("queue_offset", "ascending")]
+        assert landed.sort_by(order).equals(there.sort_by(order))
+        assert done.transactions == there.num_rows
+        again = fill(str(new), self._archive(sound_lake, files, (1, LAST)), identity)
+        assert again.epochs == 0
+
+    def test_a_lake_goes_on_with_later_files_and_refuses_a_gap(
+        self, sound_lake: Path, tmp_path: Path, identity: Identity
+    ) -> None:
+        new, files = tmp_path / "new", tmp_path / "files"
+        fill(str(new), self._archive(sound_lake, files, (1, 1)), identity)
+        with pytest.raises(StartError, match="what is between is missing"):
+            fill(str(new), self._archive(sound_lake, files, (10, LAST)), identity)
+        fill(str(new), self._archive(sound_lake, files, (1, LAST)), identity)
+        assert Lake(str(new)).read("half").num_rows == Lake(str(sound_lake)).read("half").num_rows
+        assert verify(str(new)).is_equal
+
+    def test_records_that_contradict_each_other_are_refused(
+        self, sound_lake: Path, tmp_path: Path, identity: Identity
+    ) -> None:
+        files = tmp_path / "files"
+        self._archive(sound_lake, files, (1, LAST))
+        halves = pq.read_table(files / "0.parquet")
+        other = halves.slice(0, 1).set_column(
+            halves.schema.get_field_index("body"), "body", pa.array([b"other"])
+        )
+        pq.write_table(other, files / "1.parquet")
+        paths = {"half": str(files), "op": str(sound_lake / "op")}
+        with pytest.raises(StartError, match="twice, and they differ"):
+            fill(str(tmp_path / "new"), Archive.of_files(paths), identity)
+
+    def test_files_that_are_no_records_are_named(self, sound_lake: Path, tmp_path: Path) -> None:
+        (tmp_path / "x.parquet").write_text("no")
+        with pytest.raises(StartError, match="no Delta table and no Parquet"):
+            Archive.of_files({"half": str(tmp_path / "x.parquet"), "op": str(sound_lake / "op")})
+        with pytest.raises(StartError, match="have no column stored_at"):
+            Archive.of_files(
+                {"half": str(sound_lake / "checks"), "op": str(sound_lake / "catalog")}
+            )

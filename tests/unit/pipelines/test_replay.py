@@ -1,0 +1,151 @@
+"""History run again: equal bit for bit, and every planted difference is found and named."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipelines.replay import Verified, apply, rebuild, source, verify
+from tests.support.lake_rows import LakeRows
+from tests.support.mutation import LAST
+from tests.support.rig import decided_rows_of
+from txlake.protocol import CHECK_MAX_TOPIC
+
+TABLES = ("outcomes", "conflicts", "checks", "delayed", "deliveries", "pending", "waiting",
+          "catalog", "admin")  # fmt: skip
+TOPICS = ("orders", "parts", CHECK_MAX_TOPIC)
+
+
+def found(verified: Verified) -> set[tuple[str, str, str | None]]:
+    return {(row["table"], row["kind"], row["column"]) for row in verified.differences.to_pylist()}
+
+
+def test_a_lake_with_every_kind_of_outcome_is_replayed_bit_for_bit(sound_lake: Path) -> None:
+    verified = verify(str(sound_lake))
+    assert verified.differences.to_pylist() == []
+    assert verified.is_equal
+    assert (verified.first_epoch, verified.last_epoch) == (1, LAST)
+    counts = {row["table"].split()[0]: row["rows"] for row in verified.compared.to_pylist()}
+    assert {*TABLES, "half", "op", "schedule", "epochs", "topics/1", "topics/4"} <= set(counts)
+    assert min(counts.values()) > 0
+
+
+@pytest.mark.parametrize(("first", "last"), [(5, LAST), (7, 8), (2, 2)])
+def test_a_stretch_of_history_is_replayed_from_the_state_before_it(
+    sound_lake: Path, first: int, last: int
+) -> None:
+    verified = verify(str(sound_lake), first, last)
+    assert verified.differences.to_pylist() == []
+    assert (verified.first_epoch, verified.last_epoch) == (first, last)
+
+
+def test_a_missing_row_is_named_in_every_table(changed: Callable[..., Path]) -> None:
+    tables = [table for table in TABLES if table not in ("checks", "admin", "catalog")]
+
+    def take_the_last(rows: LakeRows) -> None:
+        rows.take("catalog", topic="orders", queue_count=6)
+        for table in tables:
+            rows.tables[table].pop()
+        for topic in TOPICS:
+            rows.messages[topic].pop()
+
+    seen = found(verify(str(changed(take_the_last))))
+    expected = {*tables, "catalog", "topics/2", "topics/3", "topics/4"}
+    assert seen == {(table, "missing", None) for table in expected}
+
+
+@pytest.mark.parametrize(("table", "counted"), [
+    ("checks", "checks"), ("admin", "landed_admin"), ("half", "landed_half"), ("op", "landed_op"),
+])  # fmt: skip
+def test_a_record_that_is_missing_is_missing_in_the_counts_too(
+    sound: LakeRows, changed: Callable[..., Path], table: str, counted: str
+) -> None:
+    """What was landed, and what was asked, is input: the replay knows of it only by the counts."""
+    epoch = sound.tables[table][-1]["epoch"]
+    verified = verify(str(changed(lambda rows: rows.tables[table].pop())), epoch, epoch)
+    assert ("epochs", "changed", f"counts: {counted}") in found(verified)
+
+
+def test_a_row_that_is_there_twice_is_named_in_every_table(changed: Callable[..., Path]) -> None:
+    def repeat_the_first(rows: LakeRows) -> None:
+        for table in (*TABLES, "half", "op", "schedule"):
+            rows.tables[table].append(dict(rows.tables[table][0]))
+        for topic in TOPICS:
+            rows.messages[topic].append(dict(rows.messages[topic][0]))
+
+    verified = verify(str(changed(repeat_the_first)))
+    tables = {*TABLES, "half", "op", "schedule", "topics/2", "topics/3", "topics/4"}
+    assert found(verified) == {(table, "twice", None) for table in tables}
+
+
+def test_a_changed_value_is_named_with_both_values(changed: Callable[..., Path]) -> None:
+    values: dict[str, tuple[str, Any]] = {
+        "outcomes": ("cause", "operator"), "conflicts": ("reason", "orphan_expired"),
+        "delayed": ("deliver_at", 7), "deliveries": ("action", "CANCELLED"),
+        "pending": ("check_times", 9), "waiting": ("position", 5), "catalog": ("queue_count", 99),
+        "admin": ("result", "bad_target"),
+    }  # fmt: skip
+
+    def change_the_last(rows: LakeRows) -> None:
+        for table, (column, value) in values.items():
+            assert rows.tables[table][-1][column] != value
+            rows.tables[table][-1][column] = value
+        rows.messages["orders"][-1]["queue_offset"] += 70
+        commit = rows.commit(LAST)
+        commit["next_offsets"][0]["next_offset"] += 1
+
+    verified = verify(str(changed(change_the_last)))
+    seen = found(verified)
+    assert {(table, "changed", column) for table, (column, _) in values.items()} - seen == {
+        ("waiting", "changed", "position")
+    }
+    assert {("waiting", "missing", None), ("waiting", "extra", None)} <= seen  # it is its name
+    assert {("topics/2", "missing", None), ("topics/2", "extra", None)} <= seen
+    assert any(table == "epochs" and "next_offsets" in str(column) for table, _, column in seen)
+    (cause,) = [r for r in verified.differences.to_pylist() if r["table"] == "outcomes"]
+    assert cause["there"] == "operator"
+    assert cause["replayed"] != "operator"
+    assert "queue_offset=" in cause["row"]
+    assert cause["epoch"] is not None
+
+
+@pytest.mark.parametrize("where", ["message", "half"])
+def test_one_body_byte_is_found_wherever_it_changed(
+    changed: Callable[..., Path], where: str
+) -> None:
+    def change(rows: LakeRows) -> None:
+        message = rows.messages["orders"][0]
+        body = message["body"][:5] + b"!" + message["body"][6:]
+        if where == "message":
+            message["body"] = body
+            return
+        place = {"queue_id": message["half_queue_id"], "queue_offset": message["half_queue_offset"]}
+        rows.find(message["source"], **place)["body"] = body
+
+    (row,) = verify(str(changed(change)), 1, 1).differences.to_pylist()
+    assert (row["table"], row["topic"], row["column"]) == ("topics/2", "orders", "body")
+    assert row["row"] == "queue_id=0 queue_offset=0"
+    assert "differs at 5" in row["there"]
+    assert row["there"] != row["replayed"]
+
+
+def test_messages_that_do_not_fit_into_memory_are_streamed_and_compared(
+    sound_lake: Path, changed: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(source, "CHUNK_BYTES", 1)
+    monkeypatch.setattr(apply, "BYTES_MAX", 0)
+    assert verify(str(sound_lake)).is_equal
+    rebuild(str(sound_lake), str(tmp_path / "new"))
+    assert decided_rows_of(tmp_path / "new") == decided_rows_of(sound_lake)
+
+    def change(rows: LakeRows) -> None:
+        rows.messages["orders"][2]["body"] += b"!"
+        rows.messages["orders"].append({**rows.messages["orders"][3], "queue_offset": 99})
+        rows.messages["parts"].pop()
+
+    seen = found(verify(str(changed(change))))
+    assert seen == {("topics/2", "changed", "body"), ("topics/2", "extra", None),
+                    ("topics/3", "missing", None)}  # fmt: skip

@@ -1,0 +1,88 @@
+"""Documents name what is there: files, tests, sections; README is short, and its row is true."""
+
+from __future__ import annotations
+
+import io
+import re
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from examples.demo_agreement import Seen
+from examples.demo_screen import table_of
+from storage import schemas
+
+ROOT = Path(__file__).parents[3]
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
+README = (ROOT / "README.md").read_text("utf-8")
+PROTOCOL = (ROOT / "PROTOCOL.md").read_text("utf-8")
+TESTS = [*ROOT.glob("tests/*/**/test_*.py"), *ROOT.glob("bench/tests/**/test_*.py")]
+
+
+def test_the_readmes_programs_are_short() -> None:
+    blocks = re.findall(r"^```python\n(.*?)^```", README, re.DOTALL | re.MULTILINE)
+    assert len(blocks) == 2
+    for block in blocks:
+        lines = [line for line in block.splitlines() if line]
+        assert len(lines) <= 22
+        assert max(map(len, lines)) <= 100
+
+
+def test_the_readmes_row_has_columns_of_its_table() -> None:
+    names, values = re.findall(r"^\| (.*) \|\n\|[-|]+\n\| (\d.*) \|$", README, re.MULTILINE)[0]
+    columns = names.split(" | ")
+    assert len(columns) == len(values.split(" | "))
+    assert [name for name in schemas.OUTCOMES.names if name in columns] == columns
+
+
+def test_the_readmes_screen_has_the_rows_of_the_demos_table() -> None:
+    console = Console(file=io.StringIO(), width=90, record=True)
+    console.print(table_of(Seen(forgotten=("one",)), ""))
+    drawn, shown = (re.findall(r"^[│┃] (.*?) +[│┃]", text, re.M) for text in
+                    (console.export_text(), README))  # fmt: skip
+    assert shown == drawn
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_documents_name_no_file_that_is_not_there(document: Path) -> None:
+    text = document.read_text("utf-8")
+    linked = {
+        target.partition("#")[0]
+        for target in re.findall(r"\]\(([^)]+)\)", text)
+        if "://" not in target and not target.startswith("#")
+    }
+    named = set(re.findall(r"`([\w./-]+\.(?:py|md|toml|conf|json|properties))`", text))
+    here = (document.parent, ROOT, ROOT / "pipelines", ROOT / "client")
+    missing = [
+        name for name in sorted(linked | named) if not any((at / name).exists() for at in here)
+    ]
+    assert missing == []
+
+
+@pytest.mark.parametrize("document", sorted(ROOT.glob("*.md")), ids=lambda path: path.name)
+def test_documents_have_no_endless_lines(document: Path) -> None:
+    lines = document.read_text("utf-8").splitlines()
+    assert [number for number, line in enumerate(lines, 1) if len(line) > 160] == []
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_named_tests_exist(document: Path) -> None:
+    text = document.read_text("utf-8")
+    sources = [path.read_text("utf-8") for path in TESTS]
+    known = {name for source in sources for name in re.findall(r"\bD\d\d\b", source)}
+    known |= {name for text in sources for name in re.findall(r"^def (test_\w+)", text, re.M)}
+    named = set(re.findall(r"\bD\d\d\b|(?<![/\w])test_\w+(?!\w*\.py)\b", text))
+    assert sorted(named - known) == []
+
+
+def test_the_code_refers_to_sections_that_exist() -> None:
+    headings = set(re.findall(r"^#+ (.*)$", PROTOCOL, re.MULTILINE))
+    named = set()
+    for folder in ("checker", "storage", "pipelines", "client/txlake"):
+        for path in (ROOT / folder).rglob("*.py"):
+            flat = re.sub(r"\n\s*#?\s*", " ", path.read_text("utf-8"))
+            for text in re.findall(r'PROTOCOL\.md ("[^"]+"(?: and "[^"]+")*)', flat):
+                named |= set(re.findall('"([^"{]+)"', text))
+    assert named
+    assert named - headings == set()

@@ -1,0 +1,63 @@
+"""The rooms around the product, and how large a file, a class, a function may be."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+FOLDERS = ("pipelines", "storage", "checker", "client", "examples", "bench", "tests")
+SOURCES = {
+    path.relative_to(ROOT): path.read_text("utf-8")
+    for folder in FOLDERS
+    for path in sorted((ROOT / folder).rglob("*.py"))
+}
+LINES_MAX = {"file": 300, "class": 200, "function": 60}
+
+
+def imported(source: str) -> Iterator[str]:
+    """Return the modules that a file imports, in whatever block."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "imports are absolute"
+            yield node.module or ""
+
+
+@pytest.mark.parametrize(
+    ("room", "other", "shared"),
+    [("bench", "tests", "tests.support"), ("tests", "bench", "nothing"),
+     ("examples", "tests", "nothing"), ("examples", "bench", "nothing")],
+)  # fmt: skip
+def test_rooms_share_no_more_than_this(room: str, other: str, shared: str) -> None:
+    found = [
+        f"{path} imports {module}"
+        for path, source in SOURCES.items()
+        if path.parts[0] == room
+        for module in imported(source)
+        if module.split(".")[0] == other and not f"{module}.".startswith(f"{shared}.")
+    ]
+    assert found == []
+
+
+def sizes(path: Path, source: str) -> Iterator[tuple[str, str, int]]:
+    """Return kind, name and lines of a file and of all classes and functions in it."""
+    yield "file", str(path), len(source.splitlines())
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            kind = "class" if isinstance(node, ast.ClassDef) else "function"
+            yield kind, f"{path}: {node.name}", (node.end_lineno or 0) - node.lineno + 1
+
+
+def test_no_file_no_class_and_no_function_is_too_long() -> None:
+    found = [
+        f"{name} has {lines} lines, {LINES_MAX[kind]} are allowed"
+        for path, source in SOURCES.items()
+        for kind, name, lines in sizes(path, source)
+        if lines > LINES_MAX[kind]
+    ]
+    assert found == []

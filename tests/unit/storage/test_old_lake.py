@@ -1,0 +1,52 @@
+"""A lake that the first format's code made: who can read it, and what is found in it.
+
+`format_1_refused_commit.tar.gz` was made by the last commit of that format. A set of three was
+discarded with two members landed; a COMMIT that names both was refused, as late ends were; the job
+was started anew, and its restored state had the COMMIT waiting again. A RESUME and the third member
+later the set was committed, by the operation that is a conflict.
+"""
+
+from __future__ import annotations
+
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from pipelines.replay import rebuild
+from storage.errors import OlderLakeError
+from storage.lake.lake import Lake
+from storage.verify.run import verify
+
+ARCHIVE = Path(__file__).parents[2] / "support" / "lakes" / "format_1_refused_commit.tar.gz"
+
+
+@pytest.fixture
+def old(tmp_path: Path) -> Lake:
+    with tarfile.open(ARCHIVE) as archive:
+        archive.extractall(tmp_path, filter="data")
+    return Lake(str(tmp_path / "format_1_refused_commit"))
+
+
+def test_verify_finds_the_commit_that_had_been_refused(old: Lake) -> None:
+    found = {f.invariant.name: f.rows for f in verify(old).findings if f.violations}
+    (row,) = found.pop("ends_have_their_operation")
+    assert (row["queue_id"], row["queue_offset"], row["op_queue_offset"]) == (0, 0, 0)
+    assert row["problem"] == "the operation was turned down for it in epoch 5, for ever"
+    assert found == {}
+
+
+def test_an_older_lake_is_refused_with_the_way_over(old: Lake) -> None:
+    with pytest.raises(OlderLakeError, match=r"has format 1, .* `txlake replay --into NEW"):
+        old.lake_id()
+
+
+def test_its_history_decided_again_leaves_the_set_discarded_and_pending(
+    old: Lake, tmp_path: Path
+) -> None:
+    rebuild(old, str(tmp_path / "new"))
+    new = Lake(str(tmp_path / "new"))
+    assert {f.invariant.name: f.rows for f in verify(new).findings if f.violations} == {}
+    ends = {(r["queue_offset"], r["outcome"]) for r in new.read("outcomes").to_pylist()}
+    assert ends == {(0, "DISCARDED"), (1, "DISCARDED"), (3, "COMMITTED")}
+    assert {r["reason"] for r in new.read("conflicts").to_pylist()} == {"end_after_discard"}

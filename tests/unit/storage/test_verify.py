@@ -1,0 +1,257 @@
+"""`verify` accepts what the rules decided, and names the row when one invariant is violated."""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import duckdb
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from storage.errors import NewerLakeError, NotALakeError
+from storage.lake.lake import Lake
+from storage.verify import run, snapshots, state
+from storage.verify.run import INVARIANTS, NAMED_MAX, RECORDED, Report, verify
+from tests.support.decided_rows import decided_rows
+from tests.support.histories import random_world
+from tests.support.lake_rows import LakeRows
+from tests.support.mutation import LAST, Mutation, all_mutations, range_of, set_range
+from tests.support.sound_lake import sound_rows
+
+MUTATIONS = all_mutations()
+ALL = (*INVARIANTS, *RECORDED)
+STATE = {invariant.name for invariant in (*state.RECORDED, *snapshots.RECORDED)}
+NOW = dt.datetime(2026, 1, 1, tzinfo=dt.timezone.utc)
+
+
+def violated(report: Report) -> dict[str, list[dict[str, object]]]:
+    return {f.invariant.name: f.rows for f in report.findings if f.violations}
+
+
+@pytest.fixture(scope="module")
+def rows() -> LakeRows:
+    return sound_rows()
+
+
+@pytest.fixture(scope="module")
+def base(rows: LakeRows, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("sound") / "lake"
+    rows.write(path)
+    return path
+
+
+def test_a_sound_lake_is_accepted_and_every_invariant_looks_at_rows(base: Path) -> None:
+    report = verify(Lake(str(base)))
+    assert violated(report) == {}
+    assert report.is_sound
+    assert [f.invariant.name for f in report.findings if f.checked == 0] == []
+    n = report.numbers
+    assert n["halves"] == n["committed"] + n["rolled_back"] + n["pending"] + n["unreadable"]
+    assert (n["epochs"], n["discarded"], report.last_epoch) == (LAST, 4, LAST)
+
+
+def test_the_sound_lake_has_every_kind_of_row(rows: LakeRows) -> None:
+    tables = rows.tables
+    seen = {f"{row['outcome']} {row['cause']}" for row in tables["outcomes"]}
+    seen |= {row["reason"] for row in tables["conflicts"]}
+    seen |= {row["action"] for row in tables["deliveries"]}
+    seen |= {row["result"] for row in tables["admin"]}
+    seen |= {row["reason"] for messages in rows.messages.values() for row in messages}
+    assert seen >= {
+        "COMMITTED operation", "COMMITTED operator", "COMMITTED late_end", "ROLLED_BACK operation",
+        "ROLLED_BACK check_answer", "ROLLED_BACK duplicate_in_set", "DISCARDED check_max",
+        "DISCARDED expired", "conflicting_end", "duplicate_end", "unreadable_half",
+        "unreadable_operation", "wrong_producer_group", "wrong_transaction_id", "orphan_expired",
+        "end_after_discard", "DELIVERED", "UNDELIVERABLE", "CANCELLED", "rearmed", "resumed",
+        "cancelled", "grown", "accepted", "not_delayed", "queue_out_of_range",
+        "topic_not_allowed", "check_max", "expired",
+    }  # fmt: skip
+    assert {row["arm"] for row in tables["outcomes"]} == {0, 1}
+    assert {row["acknowledged"] for row in tables["checks"]} == {True, False}
+    assert tables["pending"] and tables["waiting"]
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.name)
+def test_a_mutation_violates_its_invariant_alone_and_its_row_is_named(
+    mutation: Mutation, rows: LakeRows, base: Path, tmp_path: Path
+) -> None:
+    mutated = rows.copy()
+    mutation.change(mutated)
+    found = violated(verify(mutated.write_changed(tmp_path / "lake", base, rows)))
+    # What was recorded of the state contradicts a lake in which something else was changed, too.
+    beside = STATE - {mutation.invariant}
+    assert set(found) - beside == {mutation.invariant}, found
+    named = [row for row in found[mutation.invariant] if mutation.named.items() <= row.items()]
+    assert named, found
+
+
+def test_every_invariant_has_a_mutation_and_a_name_of_its_own() -> None:
+    names = [invariant.name for invariant in ALL]
+    assert len(names) == len(set(names))
+    assert {mutation.invariant for mutation in MUTATIONS} == set(names)
+    assert len({mutation.name for mutation in MUTATIONS}) == len(MUTATIONS)
+
+
+def test_the_document_lists_the_invariants() -> None:
+    text = (Path(__file__).parents[3] / "docs" / "verify.md").read_text("utf-8")
+    listed = re.findall(r"^\| `(\w+)` \| (.*) \|$", text, re.MULTILINE)
+    assert listed == [(invariant.name, invariant.says) for invariant in ALL]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_what_the_rules_decide_for_random_histories_is_accepted(seed: int, tmp_path: Path) -> None:
+    lake = decided_rows(random_world(seed, 60)).write(tmp_path / "lake")
+    assert violated(verify(lake)) == {}, seed
+
+
+def test_an_epoch_that_is_planned_and_not_committed_is_ignored(
+    rows: LakeRows, base: Path, tmp_path: Path
+) -> None:
+    planned = rows.copy()
+    for epoch in (11, 12):
+        planned.take("epochs", epoch=epoch, state="committed")
+    planned.take("epochs", epoch=12, state="planned")
+    for table in planned.tables:
+        planned.tables[table] = [r for r in planned.tables[table] if r.get("epoch") != 12]
+    planned.find("conflicts", epoch=11)["reason"] = "wrong, and only early"
+    report = verify(planned.write_changed(tmp_path / "lake", base, rows))
+    assert violated(report) == {}
+    assert report.last_epoch == 10
+    assert report.ignored == {"op": 1, "admin": 2, "conflicts": 1, "checks": 2, "pending": 2}
+
+
+def test_an_offset_without_a_record_is_a_legal_gap(
+    rows: LakeRows, base: Path, tmp_path: Path
+) -> None:
+    gap = rows.copy()  # two Kafka transaction markers
+    found = range_of(gap, LAST, "ops", 0)
+    ends = {"to_offset": found["to_offset"] + 2, "end_offset": found["end_offset"] + 2}
+    set_range(gap, LAST, {**found, **ends})
+    assert violated(verify(gap.write_changed(tmp_path / "lake", base, rows))) == {}
+
+
+def test_c_may_be_when_kafka_was_asked_before_the_batch_was_cut(
+    rows: LakeRows, base: Path, tmp_path: Path
+) -> None:
+    asked = rows.copy()
+    found, plan = range_of(asked, LAST, "ops", 0), asked.plan(LAST)
+    # At epoch_at Kafka had one record more than the batch brings; a moment before it had not.
+    ends = {"end_offset": found["to_offset"] + 1, "asked_end_offset": found["to_offset"]}
+    set_range(asked, LAST, {**found, **ends})
+    plan["asked_at"] = plan["epoch_at"] - dt.timedelta(milliseconds=1)
+    lake = asked.write_changed(tmp_path / "ahead", base, rows)
+    assert list(violated(verify(lake))) == ["c_is_known"]
+    plan["known_at"] = [(0, plan["asked_at"]), *plan["known_at"][1:]]
+    lake = asked.write_changed(tmp_path / "lake", base, rows)
+    assert violated(verify(lake)) == {}
+
+
+def test_only_the_asked_epochs_are_looked_at(rows: LakeRows, base: Path, tmp_path: Path) -> None:
+    mutated = rows.copy()
+    mutated.find("outcomes", transaction_id="commit")["cause"] = "operator"
+    lake = mutated.write_changed(tmp_path / "lake", base, rows)
+    assert list(violated(verify(lake, 1, 5))) == ["ends_have_their_operation"]
+    assert verify(lake, 1, 5).last_epoch == 5
+    assert violated(verify(lake, 2, 12)) == {}
+    assert violated(verify(Lake(str(base)), 3, 7)) == {}
+
+
+def test_a_lake_without_an_epoch_is_sound(tmp_path: Path) -> None:
+    lake = Lake(str(tmp_path / "lake"))
+    lake.create(NOW)
+    report = verify(lake)
+    assert report.is_sound
+    assert report.last_epoch == 0
+
+
+def test_rows_are_named_up_to_a_limit_and_counted_beyond_it(
+    rows: LakeRows, base: Path, tmp_path: Path
+) -> None:
+    mutated = rows.copy()
+    for row in mutated.tables["outcomes"]:
+        row["decided_at"] += 1
+    report = verify(mutated.write_changed(tmp_path / "lake", base, rows))
+    (finding,) = [f for f in report.findings if f.violations]
+    assert (finding.violations, len(finding.rows)) == (len(rows.tables["outcomes"]), NAMED_MAX)
+
+
+@pytest.mark.parametrize("name", ["lake of *", "a lake"])
+def test_any_path_of_a_lake_can_be_read(name: str, base: Path, tmp_path: Path) -> None:
+    lake = sound_rows().write(tmp_path / name)
+    assert verify(lake).numbers == verify(Lake(str(base))).numbers
+    assert verify(lake).is_sound
+
+
+def test_a_folder_without_a_lake_is_said_in_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(NotALakeError, match="is not a lake"):
+        verify(Lake(str(tmp_path)))
+
+
+def test_a_table_that_cannot_be_read_is_a_finding_and_the_others_are_looked_at(
+    base: Path, tmp_path: Path
+) -> None:
+    broken = tmp_path / "broken"
+    shutil.copytree(base, broken)
+    next((broken / "outcomes").glob("*.parquet")).unlink()
+    report = verify(Lake(str(broken)))
+    (row, *_) = violated(report)["lake_is_whole"]
+    assert row["table"] == "outcomes"
+    assert "has lost its file" in str(row["problem"])
+    assert report.numbers["halves"] > 0
+    shutil.rmtree(broken / "outcomes")
+    found = violated(verify(Lake(str(broken))))
+    assert {(row["table"], row["problem"]) for row in found["lake_is_whole"]} >= {
+        ("outcomes", "is missing; its version was 0 when epoch 12 committed"),
+    }
+
+
+def test_a_newer_lake_is_refused(base: Path, tmp_path: Path) -> None:
+    shutil.copytree(base, tmp_path / "newer")
+    table = DeltaTable(str(tmp_path / "newer" / "lake"))
+    row = table.to_pyarrow_table().to_pylist()[0] | {"format_version": 99}
+    schema = Lake.schema("lake")
+    write_deltalake(table, pa.Table.from_pylist([row], schema=schema), mode="overwrite")
+    with pytest.raises(NewerLakeError, match="format 99"):
+        verify(Lake(str(tmp_path / "newer")))
+
+
+def test_a_topic_without_its_table_is_a_violation(base: Path, tmp_path: Path) -> None:
+    shutil.copytree(base, tmp_path / "lake")
+    shutil.rmtree(tmp_path / "lake" / "topics" / "3")
+    found = violated(verify(Lake(str(tmp_path / "lake"))))
+    assert {"topic": "parts", "problem": "there is no such table"}.items() <= (
+        found["catalog_grows"][0].items()
+    )
+
+
+def test_no_join_looks_at_every_pair_of_rows(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plans: list[str] = []
+
+    def explain(connection: duckdb.DuckDBPyConnection, text: str) -> None:
+        plans.extend(row[1] for row in connection.execute(f"EXPLAIN {text}").fetchall())
+
+    real = run._check
+
+    def check(connection: duckdb.DuckDBPyConnection, invariant: run.Invariant, *epochs: int):  # type: ignore[no-untyped-def]
+        explain(connection, invariant.rows)
+        return real(connection, invariant, *epochs)
+
+    monkeypatch.setattr(run, "_check", check)
+    verify(Lake(str(base)))
+    assert len(plans) == len(ALL)
+    assert [plan for plan in plans if re.search("BLOCKWISE_NL_JOIN", plan)] == []
+
+
+def test_verify_needs_neither_the_checker_nor_spark() -> None:
+    text = (
+        "import sys, storage.verify.run; "
+        "print([n for n in ('checker', 'pyspark', 'py4j') if n in sys.modules])"
+    )
+    found = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "[]"
