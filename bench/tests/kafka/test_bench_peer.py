@@ -39,6 +39,8 @@ def test_rocketmq_sends_and_consumes_and_nothing_of_it_is_left(tmp_path: Path) -
     assert turn.rate > 0
     assert turn.consumed_rate > 0
     assert set(turn.cores) == {"nameserver", "broker", "producer", "consumer"}
-    assert (turn.failed, turn.not_delivered) == (0, 0)
+    assert turn.failed == 0
+    # RocketMQ delivers at least once: a batch may come again when the queues are shared out.
+    assert turn.not_delivered <= 0
     assert [path.name for path in tmp_path.iterdir()] == ["classes"]
     assert left_over(tmp_path) == []
