@@ -40,10 +40,15 @@ def jars() -> None:
 
 
 @jars.command()
-def fetch() -> None:
-    """Fetch the jars that the cache lacks."""
+@click.argument("sets", nargs=-1, type=click.Choice((*jar_lock.JAR_SETS, *jar_lock.OPTIONAL_SETS)))
+def fetch(sets: tuple[str, ...]) -> None:
+    """Fetch the jars that the cache lacks.
+
+    SETS: those of the set-up by default. Besides them there are `store`, a local S3 server, and
+    `s3`, with which Spark reads S3.
+    """
     with _one_sentence():
-        count = ivy.fetch(java_binary())
+        count = ivy.fetch(java_binary(), sets or jar_lock.JAR_SETS)
     click.echo(f"{count} jars fetched into {jar_lock.cache_folder()}")
 
 
@@ -124,7 +129,9 @@ def findings() -> Iterator[Finding]:
         yield Finding(True, "Java", str(java_home()))
     except JavaError as error:
         yield Finding(False, "Java", "missing", str(error))
-    for jar_set, paths in (("spark", jar_lock.spark_jars), ("broker", jar_lock.broker_jars)):
+    sets = [("spark", jar_lock.spark_jars), ("broker", jar_lock.broker_jars)]
+    optional = [("store", jar_lock.store_jars), ("s3", jar_lock.s3_jars)]
+    for jar_set, paths in sets + [one for one in optional if jar_lock.is_fetched(one[0])]:
         what = f"jars: {jar_set}"
         try:
             yield Finding(True, what, f"{len(paths())} in {jar_lock.cache_folder()}")
