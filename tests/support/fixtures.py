@@ -22,11 +22,13 @@ _REAL = ("kafka", "spark")
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Keep what uses Spark or Kafka in one process, for one session and one broker a run.
 
-    Under `pytest -n 2 --dist loadgroup` the unit tests run beside it.
+    Under `pytest -n 2 --dist loadgroup` the unit tests run beside it, and those of the S3 server.
     """
     for item in items:
         if item.path.parent.name in _REAL:
             item.add_marker(pytest.mark.xdist_group("real"))
+        elif item.path.parent.name == "store":
+            item.add_marker(pytest.mark.xdist_group("store"))
 
 
 @pytest.fixture(scope="session")
