@@ -17,7 +17,7 @@ import pyarrow.fs as pa_fs
 
 from pipelines.errors import StartError
 from pipelines.jvm.jars import spark_jars
-from storage.files.data_files import LakePlace
+from storage.files.place import LakePlace
 from storage.tasks.probe import answer_probe
 
 if TYPE_CHECKING:

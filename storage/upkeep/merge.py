@@ -77,7 +77,7 @@ def _read(
     lake: Lake, table: str, files: Sequence[TableFile], bytes_max: int
 ) -> tuple[pa.Table, list[TableFile]]:
     schema = lake.schema(table)
-    filesystem = lake.place.filesystem(table)
+    filesystem = lake.place.reading(table)
     parquet = ds.ParquetFileFormat()
     batches: list[pa.RecordBatch] = []
     taken: list[TableFile] = []

@@ -51,7 +51,7 @@ def job(tmp_path: Path) -> PaperJob:
 
 
 def maintainer_of(job: PaperJob, slice_ms: int = 60_000, stops: bool = False) -> Maintainer:
-    lake = Lake(job.lake.path, is_maintained=True)
+    lake = Lake(job.lake.path, is_driver=True)
     return Maintainer(lake, LIMITS, slice_ms, ADMIN_TOPIC, lambda: stops)
 
 
@@ -119,7 +119,7 @@ def test_what_waits_while_the_stream_is_busy_is_merged_when_it_is_not(job: Paper
     plans = list(run_epochs(job, EVERY))
     size = max(file.size_bytes for file in files_of(Lake(job.lake.path), "half"))
     limits = dataclasses.replace(LIMITS, file_bytes_max=8 * size)
-    lake = Lake(job.lake.path, is_maintained=True)
+    lake = Lake(job.lake.path, is_driver=True)
     maintainer = Maintainer(lake, limits, 1_000, ADMIN_TOPIC, lambda: False)
     for plan in [*plans, *[None] * 20]:
         maintainer.after_batch(plan, 0.9)
