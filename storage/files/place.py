@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,7 +20,7 @@ from storage.errors import NotALakeError
 
 STORES: Final = ("s3", "s3a", "abfss", "abfs", "az", "gs", "hdfs")
 _S3 = ("s3://", "s3a://")
-# What delta-rs calls each option of S3, without "aws_"; each can be in the environment, too.
+# What delta-rs calls each option of S3, without "aws_"; these are in the environment, too.
 _ENDPOINT = ("endpoint", "endpoint_url")
 _REGION = ("region", "default_region")
 _TOKEN = ("session_token", "token")
@@ -125,12 +126,15 @@ def _s3(options: tuple[tuple[str, str], ...]) -> pa_fs.S3FileSystem:
     named = {key.lower().removeprefix("aws_"): value for key, value in options}
 
     def first(names: tuple[str, ...]) -> str | None:
-        return next((named[name] for name in names if named.get(name)), None)
+        """Returns an option; Arrow would not take an endpoint's scheme from the environment."""
+        given = [named.get(name) for name in names]
+        given += [os.environ.get(f"AWS_{name.upper()}") for name in names]
+        return next(filter(None, given), None)
 
     given: dict[str, Any] = {
         "access_key": named.get("access_key_id"),
         "secret_key": named.get("secret_access_key"),
-        "session_token": first(_TOKEN),
+        "session_token": next((named[name] for name in _TOKEN if named.get(name)), None),
         "region": first(_REGION),
     }
     endpoint = first(_ENDPOINT)
