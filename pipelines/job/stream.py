@@ -40,8 +40,8 @@ _POLL_S = 0.1
 class Stream:
     """One query: it runs from where the lake ends until `stop` is set, or something fails.
 
-    Input: `before_batch` is called before each micro-batch is read, `on_epoch` with each committed
-    plan and how long its epoch took (s).
+    Input: `before_batch` is called before each micro-batch is read, `before_plan` before its epoch
+    is planned, `on_epoch` with each committed plan and how long its epoch took (s).
     """
 
     def __init__(
@@ -53,6 +53,7 @@ class Stream:
         checkpoint: Path,
         stop: threading.Event,
         before_batch: Callable[[], None],
+        before_plan: Callable[[], None],
         on_epoch: Callable[[Plan, float], None] | None,
     ) -> None:
         self._spark = spark
@@ -62,6 +63,7 @@ class Stream:
         self._checkpoint = checkpoint
         self._stop = stop
         self._before_batch = before_batch
+        self._before_plan = before_plan
         self._on_epoch = on_epoch
         self._interval_s = settings.stream.trigger_interval_ms / 1000
         self._starts = epochs.start_offsets()
@@ -77,7 +79,7 @@ class Stream:
 
         Output: the error that ended it; None if `stop` did.
         """
-        source = _source(self._spark, self._settings, self._starts)
+        source = source_of(self._spark, self._settings, self._starts)
         query = (
             source.writeStream.queryName(QUERY_NAME)
             .foreachBatch(self._on_batch)
@@ -127,6 +129,7 @@ class Stream:
         with self._planning:
             if self._is_ending:
                 return
+            self._before_plan()
             plan = self._epochs.plan(gathered)
             idle_until = time.monotonic() + self._trigger.wait_s()
             self._running = self._finisher.submit(self._finish, plan, gathered, began, idle_until)
@@ -166,7 +169,7 @@ class Stream:
                 )
 
 
-def _source(spark: SparkSession, settings: Settings, starts: Mapping[Place, int]) -> DataFrame:
+def source_of(spark: SparkSession, settings: Settings, starts: Mapping[Place, int]) -> DataFrame:
     """Returns the stream of all our topics, with a tick: without data a query runs no batch."""
     by_topic: dict[str, dict[str, int]] = {}
     for (topic, partition), offset in starts.items():

@@ -1,0 +1,94 @@
+"""Whether the lake is still this driver's: asked before each plan, and before anything is deleted.
+
+Delta's transaction identifiers keep the rows of a lake right whoever writes. These questions come
+on top: a driver that was replaced stops before it plans, and it deletes no file.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pyarrow.compute as pc
+
+from pipelines.errors import KafkaAwayError, StartError
+from pipelines.job.election import Election
+from pipelines.job.group import SESSION_TIMEOUT_MS, DriverGroup
+from storage.errors import OwnerError
+from storage.lake.epochs import PLANNED
+from storage.lake.lake import Lake
+from storage.lake.pruned import read_pruned
+
+_PAUSE_S = 0.1
+# Kafka has decided when the sessions of all that do not answer have ended.
+DECIDED_S = 2 * SESSION_TIMEOUT_MS / 1000
+
+
+class Ownership:
+    """One driver's claim to its lake, from `begin` on."""
+
+    def __init__(
+        self,
+        lake: Lake,
+        owner: str,
+        election: Election,
+        group: DriverGroup,
+        stop: threading.Event,
+    ) -> None:
+        self._lake, self._owner = lake, owner
+        self._election, self._group, self._stop = election, group, stop
+        self._term = 0
+
+    def begin(self) -> None:
+        """Takes the present election as the one by which the lake is this driver's."""
+        self._term = self._election.term
+
+    def require(self) -> None:
+        """Checks that Kafka still counts this driver as the active one.
+
+        Errors: OwnerError if another is; KafkaAwayError if Kafka cannot tell, or had not heard from
+        this driver for a while and elected it again: it must read the lake anew.
+        """
+        if self._group.look().are_with(self._owner) and self._is_same_term():
+            return
+        deadline = time.monotonic() + DECIDED_S
+        while time.monotonic() < deadline and not self._stop.wait(_PAUSE_S):
+            active = self._group.look().active
+            if active not in (None, self._owner):
+                raise overtaken(self._lake.path, str(active))
+            if self._election.is_active and not self._is_same_term():
+                raise KafkaAwayError("Kafka had not heard from this driver, and elected it again")
+        raise KafkaAwayError("Kafka has elected no driver yet")
+
+    def _is_same_term(self) -> bool:
+        return self._election.is_active and self._election.term == self._term
+
+    def require_newest(self) -> None:
+        """Checks that the lake's newest epoch was planned by this driver.
+
+        Errors: OwnerError if another has planned it.
+        """
+        newest = self._lake.last("epochs", "epoch")
+        is_plan = pc.field("state") == PLANNED
+        rows = read_pruned(self._lake, "epochs", ["owner"], {"epoch": [newest]}, is_plan)
+        owners = rows["owner"].to_pylist()
+        if owners != [self._owner]:
+            raise overtaken(self._lake.path, ", ".join(owners) or "another process")
+
+    def lost(self) -> OwnerError | None:
+        """Returns the error of a driver that another has replaced; None if none has."""
+        try:
+            self.require()
+        except OwnerError as error:
+            return error
+        except (KafkaAwayError, StartError):
+            return None
+        return None
+
+
+def overtaken(lake_path: str, active: str) -> OwnerError:
+    """Returns the error of a driver whose lake another has taken over."""
+    return OwnerError(
+        f"{active} is the active driver of the lake {lake_path} now: Kafka had not heard from this "
+        "one for too long, and it stops; nothing is lost"
+    )
