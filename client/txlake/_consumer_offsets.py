@@ -108,7 +108,8 @@ class ConsumerOffsets:
             if not rows:
                 return []
             try:
-                self._append(rows)
+                with told(self._files.uri, but=CommitFailedError):
+                    self._append(rows)
             except CommitFailedError:
                 time.sleep(random.uniform(0.0, 0.01 * min(attempt + 1, 10)))  # noqa: S311
                 continue

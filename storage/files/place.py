@@ -20,10 +20,6 @@ from storage.errors import NotALakeError
 
 STORES: Final = ("s3", "s3a", "abfss", "abfs", "az", "gs", "hdfs")
 _S3 = ("s3://", "s3a://")
-# What delta-rs calls each option of S3, without "aws_"; these are in the environment, too.
-_ENDPOINT = ("endpoint", "endpoint_url")
-_REGION = ("region", "default_region")
-_TOKEN = ("session_token", "token")
 _ATTEMPTS = 8  # of a request that Arrow makes: delta-rs tries ten times
 
 
@@ -61,7 +57,7 @@ class LakePlace:
         if self.path.startswith(_S3):
             below = self.path.partition("://")[2]
             folder = f"{below}/{table}" if table else below
-            return pa_fs.SubTreeFileSystem(folder, _s3(tuple(sorted(self.options.items()))))
+            return pa_fs.SubTreeFileSystem(folder, _s3(s3_access(self)))
         return self.reading(table)
 
     def reading(self, table: str) -> pa_fs.FileSystem:
@@ -120,31 +116,58 @@ def _is_strange(letter: str) -> bool:
     return letter in "?#\\%" or not letter.isprintable()
 
 
+@dataclass(frozen=True)
+class S3Access:
+    """How to get at S3. None: as the machine says (environment, profile, role)."""
+
+    endpoint: str | None
+    region: str | None
+    access_key_id: str | None = field(repr=False)
+    secret_access_key: str | None = field(repr=False)
+    session_token: str | None = field(repr=False)
+    is_virtual_hosted: bool
+
+
+def s3_access(place: LakePlace) -> S3Access:
+    """Returns how a place's options say to get at S3.
+
+    An endpoint and a region can be in the environment, too, as delta-rs reads them there.
+    """
+    named = {key.lower().removeprefix("aws_"): value for key, value in place.options.items()}
+
+    def first(*names: str) -> str | None:
+        return next(filter(None, map(named.get, names)), None)
+
+    def known(*names: str) -> str | None:
+        return first(*names) or next(
+            filter(None, (os.environ.get(f"AWS_{name.upper()}") for name in names)), None
+        )
+
+    return S3Access(
+        endpoint=known("endpoint", "endpoint_url"),
+        region=known("region", "default_region"),
+        access_key_id=first("access_key_id"),
+        secret_access_key=first("secret_access_key"),
+        session_token=first("session_token", "token"),
+        is_virtual_hosted=named.get("virtual_hosted_style_request", "").lower() == "true",
+    )
+
+
 @functools.lru_cache(maxsize=8)
-def _s3(options: tuple[tuple[str, str], ...]) -> pa_fs.S3FileSystem:
-    """Returns S3 as these options describe it; a small file is one PUT."""
-    named = {key.lower().removeprefix("aws_"): value for key, value in options}
-
-    def first(names: tuple[str, ...]) -> str | None:
-        """Returns an option; Arrow would not take an endpoint's scheme from the environment."""
-        given = [named.get(name) for name in names]
-        given += [os.environ.get(f"AWS_{name.upper()}") for name in names]
-        return next(filter(None, given), None)
-
+def _s3(access: S3Access) -> pa_fs.S3FileSystem:
+    """Returns S3 in Arrow; a small file is one PUT."""
     given: dict[str, Any] = {
-        "access_key": named.get("access_key_id"),
-        "secret_key": named.get("secret_access_key"),
-        "session_token": next((named[name] for name in _TOKEN if named.get(name)), None),
-        "region": first(_REGION),
+        "access_key": access.access_key_id,
+        "secret_key": access.secret_access_key,
+        "session_token": access.session_token,
+        "region": access.region,
     }
-    endpoint = first(_ENDPOINT)
-    if endpoint is not None:
-        scheme, separator, host = endpoint.rpartition("://")
+    if access.endpoint is not None:  # Arrow would not take its scheme from the environment
+        scheme, separator, host = access.endpoint.rpartition("://")
         given |= {"endpoint_override": host, "scheme": scheme if separator else "https"}
-    if named.get("virtual_hosted_style_request", "").lower() == "true":
-        given["force_virtual_addressing"] = True
     return pa_fs.S3FileSystem(
         **{key: value for key, value in given.items() if value is not None},
+        force_virtual_addressing=access.is_virtual_hosted,
         background_writes=False,
         allow_delayed_open=True,
         retry_strategy=pa_fs.AwsStandardS3RetryStrategy(max_attempts=_ATTEMPTS),
