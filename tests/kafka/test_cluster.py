@@ -96,7 +96,7 @@ def test_traffic_and_kills_on_a_cluster_lose_nothing_and_double_nothing(
             assert running.poll() is None, log.read_text()
             return all_there()
 
-        wait_until(is_met, what, 120, seen=log.read_text)
+        wait_until(is_met, what, 300, seen=log.read_text)
 
     traffic.send(40)
     with process(command, log) as running:

@@ -23,7 +23,7 @@ CLUSTER_VARIABLE = "TXLAKE_TESTS_SPARK"  # settings of the tests' Spark session,
 HOST = "127.0.0.1"
 WORKERS = 2
 _HOME = Path(pyspark.__file__).parent
-_DEADLINE_S = 60
+_DEADLINE_S = 180
 # Without the packages of this environment.
 BARE_PYTHON = os.path.realpath(sys.executable)
 

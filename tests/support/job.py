@@ -26,7 +26,7 @@ from storage.lake.lake import Lake
 from storage.rows import milliseconds
 from storage.verify.run import verify
 
-DEADLINE_S = 90.0
+DEADLINE_S = 240.0
 # Short spans, so that a test sees a half through its whole life in seconds.
 QUICK = {"transaction_timeout_ms": 1_000, "check_interval_ms": 1_000, "ask_timeout_ms": 2_000}
 

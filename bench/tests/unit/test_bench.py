@@ -272,32 +272,6 @@ def test_sparks_jobs_are_added_up_by_what_they_were_for(tmp_path: Path) -> None:
     assert line.split() == ["1", "80", "1", "70", "50", "5", "9", "toArrow", "at", "gather.py"]
 
 
-_SPIN = """
-import sys, time
-from pathlib import Path
-from bench.sampler import Sampler
-
-def spin(seconds):
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        sum(range(1_000))
-
-with Sampler(Path(sys.argv[1])):
-    spin(0.3)
-"""
-
-
-def test_the_sampler_sees_what_is_busy(tmp_path: Path) -> None:
-    # A process of its own: threads that other tests left behind would fill the list.
-    script = tmp_path / "busy.py"
-    script.write_text(_SPIN, "utf-8")
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    subprocess.run([sys.executable, script, tmp_path], env=environment, check=True)
-    assert "busy.py:spin:" in (tmp_path / "top.txt").read_text("utf-8")
-    stacks = (tmp_path / "stacks.txt").read_text("utf-8").splitlines()
-    assert all(line.rpartition(" ")[2].isdigit() for line in stacks)
-
-
 def test_a_report_names_what_was_not_measured_and_its_json_can_stand_elsewhere(
     tmp_path: Path,
 ) -> None:
