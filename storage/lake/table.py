@@ -47,6 +47,7 @@ class LakeTable:
     ) -> None:
         self._place, self._name, self._lake_id = place, name, lake_id
         self._is_trusted = is_driver and not place.is_local
+        self._is_current = False
         self._path = place.table_path(name)
         self._lock = threading.RLock()
         self._handle: DeltaTable | None = None
@@ -79,18 +80,19 @@ class LakeTable:
         with self._lock:  # a handle that is being written through is not refreshed
             found = self._handle
             if found is not None:
-                if self._is_trusted or self._is_newest(found):
+                if (self._is_trusted and self._is_current) or self._is_newest(found):
                     return found
                 try:
                     with using(self._place):
                         found.update_incremental()
+                    self._is_current = True
                     return found
                 except DeltaError:  # its log was cleaned up beyond where we stood
                     self._handle = None
             with self.reading():
                 read_checkpoint(self._place, self._name)
                 found = DeltaTable(self._path, storage_options=self._place.storage_options)
-            self._handle = found
+            self._handle, self._is_current = found, True
             return found
 
     def _is_newest(self, handle: DeltaTable) -> bool:
@@ -107,6 +109,10 @@ class LakeTable:
     def version(self) -> int:
         """Returns the version that our handle stands at, without a look at the log."""
         return int((self._handle or self.handle()).version())
+
+    def changed(self) -> None:
+        """Has the log read for what this process has committed by other means than `once`."""
+        self._is_current = False
 
     def forget(self) -> None:
         """Drops the handle, so that the next use reads the log anew."""
@@ -173,6 +179,7 @@ class LakeTable:
                     custom_metadata={"txlake.epoch": str(epoch)},
                     app_transactions=[Transaction(self._app_id(), version)],
                 )
+                before = handle.version()
                 try:
                     with using(self._place):
                         write(handle, properties)
@@ -185,6 +192,7 @@ class LakeTable:
                         raise
                     continue
                 self._seen = handle.version(), version
+                self._is_current = handle.version() > before  # not where it committed files
                 return True
         return False
 

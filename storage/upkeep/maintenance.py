@@ -151,6 +151,7 @@ class Maintenance:
         wanted = self.limits.properties(table)
         if not wanted.items() <= handle.metadata().configuration.items():
             handle.alter.set_table_properties(wanted, raise_if_not_exists=False)
+            self.lake.table(table).changed()
         self._configured.add(table)
 
     def _merges(self, table: str, is_full: bool) -> Iterator[Work]:

@@ -123,3 +123,4 @@ def _commit(lake: Lake, table: str, added: AddAction, files: Sequence[TableFile]
         ),
         post_commithook_properties=NO_LOG_UPKEEP,
     )
+    lake.table(table).changed()
