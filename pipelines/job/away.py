@@ -8,6 +8,7 @@ import time
 from pipelines.epoch.run import Epochs
 from pipelines.errors import JobError, KafkaAwayError
 from storage.errors import LakeError, StoreAwayError
+from storage.lake.store_trouble import store_trouble
 
 log = logging.getLogger("txlake.driver")
 
@@ -24,6 +25,9 @@ def told(error: BaseException, epochs: Epochs) -> BaseException:
     """Returns the error of a failed query as one of ours, if it is known."""
     if isinstance(error, (JobError, LakeError)):
         return error
+    trouble = store_trouble(epochs.place, error)
+    if trouble is not None:
+        return trouble
     text = str(error)
     if any(sign in text for sign in _AWAY_SIGNS):
         return KafkaAwayError(f"the stream lost Kafka: {text.strip().splitlines()[0][:300]}")
