@@ -7,6 +7,7 @@ member that has the partition is active.
 from __future__ import annotations
 
 import hashlib
+from concurrent.futures import TimeoutError as FutureTimeoutError  # Python 3.10's is its own
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -20,6 +21,8 @@ from pipelines.settings import KafkaSettings
 # A member that Kafka has not heard from for so long is dead. Brokers allow 6 s or more by default.
 SESSION_TIMEOUT_MS: Final = 6_000
 _DIGEST_CHARACTERS = 16
+# A client that Kafka has answered once gets its answers in a few ms.
+_ASKED_BEFORE_S = 2.0
 # The group's coordinator is moving, or the group is new: the next look finds it.
 _NOT_YET = (
     KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
@@ -56,17 +59,29 @@ class DriverGroup:
     def __init__(self, kafka: KafkaSettings, lake_path: str) -> None:
         self.id = group_id(lake_path, kafka.admin_topic)
         self._servers = kafka.bootstrap_servers
-        self._admin = AdminClient(client_config(kafka.bootstrap_servers, kafka.client))
+        self._config = client_config(kafka.bootstrap_servers, kafka.client)
+        self._admin: AdminClient | None = None
 
     def look(self) -> Drivers:
         """Returns the drivers that Kafka counts now.
 
         Errors: KafkaAwayError; StartError if Kafka does not let us look.
         """
-        asked = self._admin.describe_consumer_groups([self.id], request_timeout=REQUEST_TIMEOUT_S)
+        if self._admin is not None:
+            try:
+                return self._ask(self._admin, _ASKED_BEFORE_S)
+            except KafkaAwayError:  # a client can wait for a coordinator that has moved
+                self._admin = None
+        fresh = AdminClient(self._config)
+        found = self._ask(fresh, REQUEST_TIMEOUT_S)
+        self._admin = fresh
+        return found
+
+    def _ask(self, admin: AdminClient, timeout_s: float) -> Drivers:
+        asked = admin.describe_consumer_groups([self.id], request_timeout=timeout_s)
         try:
-            return drivers_of(asked[self.id].result(timeout=REQUEST_TIMEOUT_S))
-        except (KafkaException, TimeoutError) as error:
+            return drivers_of(asked[self.id].result(timeout=timeout_s))
+        except (KafkaException, FutureTimeoutError) as error:
             code = error.args[0].code() if isinstance(error, KafkaException) else None
             if code in _NOT_YET:
                 return Drivers()

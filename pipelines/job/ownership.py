@@ -35,7 +35,8 @@ class Ownership:
         group: DriverGroup,
         stop: threading.Event,
     ) -> None:
-        self._lake, self._owner = lake, owner
+        self._owner = owner
+        self._lake = Lake(lake.place)  # a driver's own may trust what it has read
         self._election, self._group, self._stop = election, group, stop
         self._term = 0
 

@@ -20,13 +20,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipelines.epoch.run import Epochs, Gathered
-from pipelines.errors import JobError, StartError
+from pipelines.errors import StartError
 from pipelines.job.trigger import Trigger
 from pipelines.job.upkeep import Maintainer
 from pipelines.kafka_log.options import spark_options
 from pipelines.kafka_log.topics import Place
 from pipelines.settings import Settings
-from storage.errors import LakeError
 from storage.lake.epochs import Plan
 
 if TYPE_CHECKING:
@@ -111,12 +110,9 @@ class Stream:
                 self._run_epoch(batch, batch_id)
             if not self._is_ending:
                 self._epochs.look_ahead()
-        except (JobError, LakeError) as error:  # raised here, py4j and Spark would print their own
+        except BaseException as error:  # `run` ends the query: raised here, py4j would print it
             self._failure = self._failure or error
             return
-        except BaseException as error:
-            self._failure = self._failure or error
-            raise
         self._trigger.ended()
 
     @property

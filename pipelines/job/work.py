@@ -166,6 +166,7 @@ class Work:
             if self._term == 0:
                 self._clock.start()  # it may have waited for days
         self._term = self._election.term
+        self._lake.forget()  # another driver may have written it meanwhile
         self._ownership.begin()
         self._maintainer = self._new_maintainer()
 
