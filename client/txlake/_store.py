@@ -14,7 +14,9 @@ _OF_A_STORE = re.compile(
 _REFUSED = re.compile(r"40[13] [A-Z]\w+|privileges|credential|NoSuchBucket|scheme is not allowed")
 _GONE = re.compile(r"404 Not Found|not found")
 _CODE = re.compile(r"<Code>(\w+)</Code>|(\d{3} [A-Z][a-z]+(?: [A-Z][a-z]+)*)")
-_NOTHING = "no answer"
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+_CAUSE = "↳"  # delta-rs writes each error's cause behind one, the innermost last
+_SAID_MAX = 160
 
 
 def store_trouble(uri: str, lake: str, error: BaseException) -> LakeError | None:
@@ -22,8 +24,7 @@ def store_trouble(uri: str, lake: str, error: BaseException) -> LakeError | None
     text = str(error)
     if "://" not in uri or not _OF_A_STORE.search(text):
         return None
-    found = _CODE.search(text)
-    said = next(filter(None, found.groups())) if found else _NOTHING
+    said = _said(text)
     if _REFUSED.search(text):
         return LakeError(
             f"{lake}: the store refuses access ({said}): check storage_options, and what its "
@@ -32,3 +33,12 @@ def store_trouble(uri: str, lake: str, error: BaseException) -> LakeError | None
     if _GONE.search(text):
         return None
     return StoreAwayError(f"{lake}: the store does not answer ({said}); try again")
+
+
+def _said(text: str) -> str:
+    """Returns the shortest that says what was answered, without a URL: it can hold a secret."""
+    found = _CODE.search(text)
+    if found:
+        return str(next(filter(None, found.groups())))
+    innermost = re.sub(r"\S+://\S+", "", _COLOURS.sub("", text).rpartition(_CAUSE)[2])
+    return " ".join(innermost.split())[:_SAID_MAX]

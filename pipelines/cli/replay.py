@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from pipelines.replay import Rebuilt, Verified, WhatIf
+    from pipelines.replay.filler import Identity
+    from pipelines.settings import Settings
+    from storage.files.place import LakePlace
 
 _SHOWN = 20
 
@@ -67,13 +70,13 @@ def replay(
         if is_verify:
             verified = verify(place, *epochs, progress=meter)
         elif into is not None:
-            identity, store = None, None
+            identity, store = None, {}
             if conf is not None:
-                from pipelines.replay.from_kafka import identity_from_kafka
                 from pipelines.settings import load
 
                 settings = load(conf)
-                identity, store = identity_from_kafka(settings), settings.lake.store
+                store = settings.lake.store
+                identity = _identity(place, settings) if one_batch else None
             target = lake_place(into, store)
             rebuilt = rebuild(place, target, one_batch, epochs[1], identity, meter)
         else:
@@ -84,6 +87,19 @@ def replay(
         print_rebuilt(rebuilt, into, output)
     else:
         _print_what_if(answer, output)
+
+
+def _identity(place: LakePlace, settings: Settings) -> Identity:
+    """Returns the log that a lake is made from: as its epochs say, or else as Kafka knows it."""
+    from pipelines.errors import StartError
+    from pipelines.replay.from_kafka import identity_from_kafka
+    from pipelines.replay.new_lake import identity_of
+    from storage.lake.lake import Lake
+
+    try:
+        return identity_of(Lake(place))
+    except StartError:
+        return identity_from_kafka(settings)
 
 
 def _change(text: str) -> tuple[str, Any]:

@@ -21,8 +21,8 @@ _NO_BUCKET = re.compile(r"NoSuchBucket|NO_SUCH_BUCKET|bucket does not exist|NoSu
 _NO_TLS = re.compile(r"URL scheme is not allowed")
 _GONE = re.compile(r"404 Not Found|RESOURCE_NOT_FOUND|NO_SUCH_KEY|NotFound|not found")
 _CODE = re.compile(r"<Code>(\w+)</Code>|AWS Error ([A-Z_0-9]+)|(\d{3} [A-Z][a-z]+( [A-Z][a-z]+)*)")
-# delta-rs colours what it says.
-_COLOURS = re.compile(r"\x1b\[[0-9;]*m|↳")
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+_CAUSE = "↳"  # delta-rs writes each error's cause behind one, the innermost last
 _SAID_MAX = 160
 
 
@@ -33,7 +33,8 @@ def store_trouble(place: LakePlace, error: BaseException) -> LakeError | None:
     """
     if place.is_local or isinstance(error, LakeError):
         return None
-    text = " ".join(_COLOURS.sub(" ", str(error)).split())
+    plain = _COLOURS.sub("", str(error))
+    text = " ".join(plain.replace(_CAUSE, " ").split())
     if not _OF_A_STORE.search(text):
         return None
     if _NO_BUCKET.search(text):
@@ -45,12 +46,12 @@ def store_trouble(place: LakePlace, error: BaseException) -> LakeError | None:
         )
     if _REFUSED.search(text):
         return StoreRefusedError(
-            f"the lake {place.path}: its store refuses access ({_said(text)}): check the "
+            f"the lake {place.path}: its store refuses access ({_said(plain)}): check the "
             "credentials of [lake.store], and what they may do with this bucket"
         )
     if isinstance(error, FileNotFoundError) or _GONE.search(text):
         return None
-    return StoreAwayError(f"the store of the lake {place.path} does not answer ({_said(text)})")
+    return StoreAwayError(f"the store of the lake {place.path} does not answer ({_said(plain)})")
 
 
 def _said(text: str) -> str:
@@ -58,4 +59,5 @@ def _said(text: str) -> str:
     found = _CODE.search(text)
     if found:
         return str(next(filter(None, found.groups())))
-    return re.sub(r"\S+://\S+", "", text)[-_SAID_MAX:].strip()
+    innermost = re.sub(r"\S+://\S+", "", text.rpartition(_CAUSE)[2])
+    return " ".join(innermost.split())[:_SAID_MAX]
