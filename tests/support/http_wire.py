@@ -63,7 +63,11 @@ class Connection:
 
     def is_usable(self) -> bool:
         """Returns whether a request can be sent: it is open, and nothing is left to be read."""
-        return self._socket is not None and not select.select([self._socket], [], [], 0)[0]
+        if self._socket is None:
+            return False
+        look = select.poll()  # select() knows no descriptor above 1023
+        look.register(self._socket, select.POLLIN)
+        return not look.poll(0)
 
     def close(self) -> None:
         """Ends it. Replay: the second time does nothing."""

@@ -63,6 +63,7 @@ class Drivers:
         self._numbers = itertools.count(1)
         self._processes: list[Process] = []
         self._wire = Wire(settings)
+        self._lake = Lake(settings.lake.place())
 
     def start(self, *options: str) -> Process:
         """Starts a driver. Input: options of `txlake run`."""
@@ -101,7 +102,7 @@ class Drivers:
 
     def delivered(self) -> list[str]:
         """Returns the bodies in the topic's table, of committed epochs alone."""
-        lake = Lake(self.settings.lake.place())
+        lake = self._lake
         if not lake.exists():
             return []
         ids = lake.read("catalog", ["table_id"])["table_id"].to_pylist()
