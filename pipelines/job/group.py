@@ -21,8 +21,9 @@ from pipelines.settings import KafkaSettings
 # A member that Kafka has not heard from for so long is dead. Brokers allow 6 s or more by default.
 SESSION_TIMEOUT_MS: Final = 6_000
 _DIGEST_CHARACTERS = 16
-# A client that Kafka has answered once gets its answers in a few ms.
-_ASKED_BEFORE_S = 2.0
+_REQUEST_S = 3.0
+# Never dropped: a client that the garbage collector drops in its own thread waits for itself.
+_CLIENTS: list[AdminClient] = []
 # The group's coordinator is moving, or the group is new: the next look finds it.
 _NOT_YET = (
     KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
@@ -60,27 +61,37 @@ class DriverGroup:
         self.id = group_id(lake_path, kafka.admin_topic)
         self._servers = kafka.bootstrap_servers
         self._config = client_config(kafka.bootstrap_servers, kafka.client)
-        self._admin: AdminClient | None = None
+        self._admin = self._client()
 
     def look(self) -> Drivers:
         """Returns the drivers that Kafka counts now.
 
         Errors: KafkaAwayError; StartError if Kafka does not let us look.
         """
-        if self._admin is not None:
-            try:
-                return self._ask(self._admin, _ASKED_BEFORE_S)
-            except KafkaAwayError:  # a client can wait for a coordinator that has moved
-                self._admin = None
-        fresh = AdminClient(self._config)
-        found = self._ask(fresh, REQUEST_TIMEOUT_S)
-        self._admin = fresh
-        return found
-
-    def _ask(self, admin: AdminClient, timeout_s: float) -> Drivers:
-        asked = admin.describe_consumer_groups([self.id], request_timeout=timeout_s)
         try:
-            return drivers_of(asked[self.id].result(timeout=timeout_s))
+            return self._ask()
+        except KafkaAwayError:
+            if not self._answers():
+                raise
+        self._admin = self._client()  # the other waits for a coordinator that has moved
+        return self._ask()
+
+    def _client(self) -> AdminClient:
+        client = AdminClient(self._config)
+        _CLIENTS.append(client)
+        return client
+
+    def _answers(self) -> bool:
+        """Returns whether Kafka answers at all."""
+        try:
+            return bool(self._admin.list_topics(timeout=_REQUEST_S).brokers)
+        except KafkaException:
+            return False
+
+    def _ask(self) -> Drivers:
+        asked = self._admin.describe_consumer_groups([self.id], request_timeout=_REQUEST_S)
+        try:
+            return drivers_of(asked[self.id].result(timeout=_REQUEST_S + REQUEST_TIMEOUT_S))
         except (KafkaException, FutureTimeoutError) as error:
             code = error.args[0].code() if isinstance(error, KafkaException) else None
             if code in _NOT_YET:
