@@ -60,4 +60,4 @@ def _said(text: str) -> str:
     if found:
         return str(next(filter(None, found.groups())))
     innermost = re.sub(r"\S+://\S+", "", text.rpartition(_CAUSE)[2])
-    return " ".join(innermost.split())[:_SAID_MAX]
+    return innermost.strip().partition("\n")[0][:_SAID_MAX]
