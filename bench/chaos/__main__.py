@@ -65,8 +65,8 @@ def run(
     return chaos, report(chaos, facts, time.monotonic() - started, found)
 
 
-def main() -> None:
-    """Reads the command line, runs, prints the report."""
+def _parser() -> argparse.ArgumentParser:
+    """Returns what reads the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--seed", type=int, default=1)
@@ -90,6 +90,12 @@ def main() -> None:
     )
     parser.add_argument("--lake", type=Path, help="a new folder; other files go beside it")
     parser.add_argument("--report", type=Path, help="write the report there as JSON")
+    return parser
+
+
+def main() -> None:
+    """Reads the command line, runs, prints the report."""
+    parser = _parser()
     options = parser.parse_args()
     kills = schedule(
         options.kills, options.seed, options.pause_max, options.kill_broker, options.cluster,
@@ -102,12 +108,13 @@ def main() -> None:
             parser.error(str(error))
     temp = None if options.lake else Path(tempfile.mkdtemp(prefix="txlake-chaos-"))
     lake = options.lake or (temp or Path()) / "lake"
-    if lake.exists() and any(lake.iterdir()):
-        parser.error(f"{lake} is not empty: name a new folder")
+    folder = lake.with_name(f"{lake.name}-files")
+    for place in (lake, folder / "store"):
+        if place.exists() and any(place.iterdir()):
+            parser.error(f"{place} is not empty: name a new folder for the lake")
     is_agreed = False
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # everything is ended on the way out
     try:
-        folder = lake.with_name(f"{lake.name}-files")
         with (
             Cluster(folder / "cluster") if options.cluster else nullcontext() as cluster,
             lake_store(folder / "store") if options.store else nullcontext() as store,
