@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
@@ -26,6 +27,10 @@ _HEARTBEAT_MS = 1_000
 _POLL_S = 0.1
 _TOPIC_TIMEOUT_S = 2.0
 _LEAVE_TIMEOUT_S = 5.0
+# A driver that has not looked for so long was suspended, and Kafka may have elected another.
+_SUSPENDED_S = SESSION_TIMEOUT_MS / 1000 / 2
+# By then it has heard of that: some heartbeats were answered.
+_DOUBT_S = 3 * _HEARTBEAT_MS / 1000
 # Waiting does not help against these.
 _REFUSALS = (
     KafkaError.GROUP_AUTHORIZATION_FAILED,
@@ -53,10 +58,14 @@ class Election:
             "heartbeat.interval.ms": _HEARTBEAT_MS,
             "enable.auto.commit": False,
             "allow.auto.create.topics": False,
+            "socket.timeout.ms": 10_000,
         }
+        self._looked_at = time.monotonic()
+        self._doubted_until = 0.0
         self.term = 0
         self._refusal: str | None = None
         self._elected = threading.Event()
+        self._waiting = threading.Event()
         self._leaving = threading.Event()
         self._thread = threading.Thread(target=self._run, name="txlake-election", daemon=True)
 
@@ -69,6 +78,22 @@ class Election:
     def is_active(self) -> bool:
         """Returns whether this driver is the elected one, as far as it knows."""
         return self._elected.is_set()
+
+    @property
+    def is_waiting(self) -> bool:
+        """Returns whether Kafka has counted this driver in, and has another as the active one."""
+        return self._waiting.is_set()
+
+    @property
+    def is_sure(self) -> bool:
+        """Returns whether this driver is active and was not suspended just now.
+
+        Kafka is not asked. A description of the group, by librdkafka's AdminClient, aborts the
+        process when the broker goes away meanwhile; and the answer would be old when it comes.
+        """
+        now = time.monotonic()
+        is_awake = now - self._looked_at < _SUSPENDED_S and now > self._doubted_until
+        return self._elected.is_set() and is_awake
 
     def wait(self, timeout_s: float) -> bool:
         """Waits to be elected. Output: whether this driver is.
@@ -91,6 +116,7 @@ class Election:
         try:
             while not self._leaving.is_set() and not self._has_topic(consumer):
                 self._leaving.wait(_POLL_S)
+            self._looked_at = time.monotonic()
             if not self._leaving.is_set():
                 consumer.subscribe(
                     [self._topic],
@@ -99,12 +125,19 @@ class Election:
                     on_lost=self._revoked,
                 )
             while not self._leaving.is_set():
+                self._look()
                 self._heard(consumer.poll(_POLL_S))
         except (KafkaException, RuntimeError) as error:
             self._refusal = refused(self._group, error)
         finally:
             self._elected.clear()
             consumer.close()
+
+    def _look(self) -> None:
+        now = time.monotonic()
+        if now - self._looked_at > _SUSPENDED_S:
+            self._doubted_until = now + _DOUBT_S
+        self._looked_at = now
 
     def _has_topic(self, consumer: Consumer) -> bool:
         try:
@@ -125,7 +158,10 @@ class Election:
         if partitions:
             consumer.pause(partitions)  # nobody reads it here
             self.term += 1
+            self._waiting.clear()
             self._elected.set()
+        elif not self._elected.is_set():
+            self._waiting.set()
 
     def _revoked(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         if partitions:

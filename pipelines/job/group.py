@@ -22,8 +22,6 @@ from pipelines.settings import KafkaSettings
 SESSION_TIMEOUT_MS: Final = 6_000
 _DIGEST_CHARACTERS = 16
 _REQUEST_S = 3.0
-# Never dropped: a client that the garbage collector drops in its own thread waits for itself.
-_CLIENTS: list[AdminClient] = []
 # The group's coordinator is moving, or the group is new: the next look finds it.
 _NOT_YET = (
     KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
@@ -49,46 +47,24 @@ class Drivers:
     active: str | None = None
     others: tuple[str, ...] = ()
 
-    def are_with(self, owner: str) -> bool:
-        """Returns whether Kafka counts this driver, and no other as the active one."""
-        return self.active == owner or (self.active is None and owner in self.others)
-
 
 class DriverGroup:
-    """The consumer group of a lake's drivers, looked at from outside."""
+    """The consumer group of a lake's drivers, looked at from outside: no driver looks.
+
+    librdkafka aborts the process when the broker goes away while it is asked (an assertion of
+    `rd_kafka_enq_once_del_source_return`); what a driver knows is in `Election`.
+    """
 
     def __init__(self, kafka: KafkaSettings, lake_path: str) -> None:
         self.id = group_id(lake_path, kafka.admin_topic)
         self._servers = kafka.bootstrap_servers
-        self._config = client_config(kafka.bootstrap_servers, kafka.client)
-        self._admin = self._client()
+        self._admin = AdminClient(client_config(kafka.bootstrap_servers, kafka.client))
 
     def look(self) -> Drivers:
         """Returns the drivers that Kafka counts now.
 
         Errors: KafkaAwayError; StartError if Kafka does not let us look.
         """
-        try:
-            return self._ask()
-        except KafkaAwayError:
-            if not self._answers():
-                raise
-        self._admin = self._client()  # the other waits for a coordinator that has moved
-        return self._ask()
-
-    def _client(self) -> AdminClient:
-        client = AdminClient(self._config)
-        _CLIENTS.append(client)
-        return client
-
-    def _answers(self) -> bool:
-        """Returns whether Kafka answers at all."""
-        try:
-            return bool(self._admin.list_topics(timeout=_REQUEST_S).brokers)
-        except KafkaException:
-            return False
-
-    def _ask(self) -> Drivers:
         asked = self._admin.describe_consumer_groups([self.id], request_timeout=_REQUEST_S)
         try:
             return drivers_of(asked[self.id].result(timeout=_REQUEST_S + REQUEST_TIMEOUT_S))

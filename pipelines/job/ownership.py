@@ -13,8 +13,8 @@ import pyarrow.compute as pc
 
 from pipelines.errors import KafkaAwayError, StartError
 from pipelines.job.election import Election
-from pipelines.job.group import SESSION_TIMEOUT_MS, DriverGroup
-from storage.errors import OwnerError
+from pipelines.job.group import SESSION_TIMEOUT_MS
+from storage.errors import LakeError, OwnerError
 from storage.lake.epochs import PLANNED
 from storage.lake.lake import Lake
 from storage.lake.pruned import read_pruned
@@ -32,12 +32,11 @@ class Ownership:
         lake: Lake,
         owner: str,
         election: Election,
-        group: DriverGroup,
         stop: threading.Event,
     ) -> None:
         self._owner = owner
         self._lake = Lake(lake.place)  # a driver's own may trust what it has read
-        self._election, self._group, self._stop = election, group, stop
+        self._election, self._stop = election, stop
         self._term = 0
 
     def begin(self) -> None:
@@ -45,21 +44,30 @@ class Ownership:
         self._term = self._election.term
 
     def require(self) -> None:
-        """Checks that Kafka still counts this driver as the active one.
+        """Checks that Kafka counts this driver as the active one, as far as it has heard.
 
         Errors: OwnerError if another is; KafkaAwayError if Kafka cannot tell, or had not heard from
         this driver for a while and elected it again: it must read the lake anew.
         """
-        if self._group.look().are_with(self._owner) and self._is_same_term():
-            return
         deadline = time.monotonic() + DECIDED_S
-        while time.monotonic() < deadline and not self._stop.wait(_PAUSE_S):
-            active = self._group.look().active
-            if active not in (None, self._owner):
-                raise overtaken(self._lake.path, str(active))
+        while not self._is_sure():
+            if self._election.is_waiting:
+                raise overtaken(self._lake.path, self.other())
             if self._election.is_active and not self._is_same_term():
                 raise KafkaAwayError("Kafka had not heard from this driver, and elected it again")
-        raise KafkaAwayError("Kafka has elected no driver yet")
+            if time.monotonic() > deadline or self._stop.wait(_PAUSE_S):
+                raise KafkaAwayError("Kafka has elected no driver yet")
+
+    def other(self) -> str:
+        """Returns who has planned the newest epoch, if the lake says that it was another."""
+        try:
+            owners = self._newest_owners()
+        except LakeError:
+            owners = []
+        return next((owner for owner in owners if owner != self._owner), "another driver")
+
+    def _is_sure(self) -> bool:
+        return self._is_same_term() and self._election.is_sure
 
     def _is_same_term(self) -> bool:
         return self._election.is_active and self._election.term == self._term
@@ -69,12 +77,16 @@ class Ownership:
 
         Errors: OwnerError if another has planned it.
         """
+        owners = self._newest_owners()
+        if owners != [self._owner]:
+            raise overtaken(self._lake.path, ", ".join(owners) or "another driver")
+
+    def _newest_owners(self) -> list[str]:
         newest = self._lake.last("epochs", "epoch")
         is_plan = pc.field("state") == PLANNED
         rows = read_pruned(self._lake, "epochs", ["owner"], {"epoch": [newest]}, is_plan)
-        owners = rows["owner"].to_pylist()
-        if owners != [self._owner]:
-            raise overtaken(self._lake.path, ", ".join(owners) or "another process")
+        owners: list[str] = rows["owner"].to_pylist()
+        return owners
 
     def lost(self) -> OwnerError | None:
         """Returns the error of a driver that another has replaced; None if none has."""

@@ -26,7 +26,9 @@ from pipelines.job.upkeep import Maintainer
 from pipelines.kafka_log.options import spark_options
 from pipelines.kafka_log.topics import Place
 from pipelines.settings import Settings
+from storage.errors import OwnerError, StoreAwayError
 from storage.lake.epochs import Plan
+from storage.lake.store_trouble import store_trouble
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -88,7 +90,7 @@ class Stream:
             .start()
         )
         try:
-            while query.isActive and not self._is_ending:
+            while query.isActive and not (self._stop.is_set() or self._is_ended_by_run):
                 self._stop.wait(_POLL_S)
             with self._planning:  # a planned epoch goes on to its end; no other begins
                 wait_for([self._running])
@@ -110,10 +112,17 @@ class Stream:
                 self._run_epoch(batch, batch_id)
             if not self._is_ending:
                 self._epochs.look_ahead()
-        except BaseException as error:  # `run` ends the query: raised here, py4j would print it
-            self._failure = self._failure or error
-            return
+        except BaseException as error:
+            self._failure = self._failure or store_trouble(self._epochs.place, error) or error
+            if self._is_ended_by_run:  # raised here, py4j would print it
+                return
+            raise
         self._trigger.ended()
+
+    @property
+    def _is_ended_by_run(self) -> bool:
+        """Returns whether `run` ends the query; one that waits for Kafka is ended by its error."""
+        return isinstance(self._failure, (OwnerError, StoreAwayError))
 
     @property
     def _is_ending(self) -> bool:

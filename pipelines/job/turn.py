@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable
 
 from pipelines.job.election import Election
-from pipelines.job.group import DriverGroup
 from pipelines.job.ownership import DECIDED_S, overtaken
 from storage.errors import LakeLockedError
 
@@ -28,8 +27,8 @@ _REHEARSAL_S = 30.0
 class Turn:
     """One driver's turns at a lake.
 
-    Input: `heard`: called when Kafka has answered; `rehearse`: called now and then while a standby
-    waits.
+    Input: `other`: says who is active in the place of this one; `heard`: called when Kafka has
+    answered; `rehearse`: called now and then while a standby waits.
     """
 
     def __init__(
@@ -37,7 +36,7 @@ class Turn:
         lake_path: str,
         owner: str,
         election: Election,
-        group: DriverGroup,
+        other: Callable[[], str],
         stop: threading.Event,
         heard: Callable[[], None],
         rehearse: Callable[[], None],
@@ -45,7 +44,7 @@ class Turn:
         is_standby: bool,
     ) -> None:
         self._lake_path, self._owner = lake_path, owner
-        self._election, self._group, self._stop = election, group, stop
+        self._election, self._other, self._stop = election, other, stop
         self._heard, self._rehearse = heard, rehearse
         self._rehearse_at = 0.0
         self._is_standby = is_standby
@@ -66,20 +65,18 @@ class Turn:
                     log.info("active: Kafka has elected this driver; owner %s", self._owner)
                 self._was_active, self._told, self._refuse_at = True, None, None
                 return True
-            if time.monotonic() > look_at:
-                active = self._group.look().active
+            if self._election.is_waiting and time.monotonic() > look_at:
                 self._heard()
-                if active is not None and active != self._owner:
-                    self._another_is(active)
+                self._another_is_active()
                 look_at = time.monotonic() + _LOOK_S
         return False
 
-    def _another_is(self, active: str) -> None:
+    def _another_is_active(self) -> None:
         if self._was_active:
-            raise overtaken(self._lake_path, active)
-        if active != self._told:
-            log.info("%s: %s is active", "standby" if self._is_standby else "waiting", active)
-        self._told = active
+            raise overtaken(self._lake_path, self._other())
+        if self._told is None:
+            self._told = self._other()
+            log.info("%s: %s is active", "standby" if self._is_standby else "waiting", self._told)
         if self._is_standby:
             if time.monotonic() > self._rehearse_at:
                 self._rehearse()
@@ -88,6 +85,6 @@ class Turn:
         self._refuse_at = self._refuse_at or time.monotonic() + DECIDED_S
         if time.monotonic() > self._refuse_at:
             raise LakeLockedError(
-                f"the lake {self._lake_path} is written by {active}: one driver at a time; stop it "
-                "first, or start this one with --standby"
+                f"the lake {self._lake_path} is written by {self._told}: one driver at a time; "
+                "stop it first, or start this one with --standby"
             )

@@ -27,7 +27,6 @@ from pipelines.job.away import Away, told
 from pipelines.job.checkpoint import checkpoint_folder, fresh_checkpoint
 from pipelines.job.clocks import Clocks
 from pipelines.job.election import Election
-from pipelines.job.group import DriverGroup
 from pipelines.job.locks import Locks
 from pipelines.job.ownership import Ownership
 from pipelines.job.rehearsal import Rehearsal
@@ -90,10 +89,10 @@ class Work:
         self._away = Away(
             f"Kafka at {settings.kafka.bootstrap_servers}", f"the store of {lake.path}"
         )
-        group = DriverGroup(settings.kafka, lake.path)
-        self._ownership = Ownership(lake, owner, election, group, stop)
+        self._ownership = Ownership(lake, owner, election, stop)
         self._turn = Turn(
-            lake.path, owner, election, group, stop, self._away.is_over, self._rehearse,
+            lake.path, owner, election, self._ownership.other, stop, self._away.is_over,
+            self._rehearse,
             is_standby=manner.is_standby,
         )  # fmt: skip
         self._clock = EpochClock()

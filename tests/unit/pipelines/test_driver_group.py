@@ -34,20 +34,6 @@ def test_the_member_with_the_partition_is_active(
     assert drivers_of(SimpleNamespace(members=members)) == expected
 
 
-@pytest.mark.parametrize(
-    ("drivers", "is_with"),
-    [
-        pytest.param(Drivers("a"), True, id="it is active"),
-        pytest.param(Drivers(None, ("a", "b")), True, id="Kafka counts it, and is about to decide"),
-        pytest.param(Drivers("b", ("a",)), False, id="another is active"),
-        pytest.param(Drivers(None, ("b",)), False, id="Kafka does not count it any more"),
-        pytest.param(Drivers(), False, id="Kafka counts nobody"),
-    ],
-)
-def test_a_driver_is_counted_while_no_other_is_active(drivers: Drivers, is_with: bool) -> None:
-    assert drivers.are_with("a") is is_with
-
-
 def test_a_group_is_of_one_lake_and_one_admin_topic() -> None:
     ids = {group_id(lake, topic) for lake in ("/a", "s3://b/a") for topic in ("admin", "other")}
     assert len(ids) == 4

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from pipelines.job.election import Election
-from pipelines.job.group import DriverGroup
 from pipelines.job.ownership import Ownership
 from pipelines.job.upkeep import Maintainer
 from pipelines.settings import parse
@@ -46,8 +45,7 @@ def ownership_of(job: PaperJob, owner: str) -> Ownership:
         {"lake": {"path": job.lake.path}, "kafka": {"bootstrap_servers": "127.0.0.1:1"}}, "test"
     )
     election = Election(settings.kafka, job.lake.path, owner)
-    group = DriverGroup(settings.kafka, job.lake.path)
-    return Ownership(Lake(job.lake.path), owner, election, group, threading.Event())
+    return Ownership(Lake(job.lake.path), owner, election, threading.Event())
 
 
 def maintain(job: PaperJob, owner: str, plan: Plan) -> None:
@@ -113,5 +111,5 @@ def test_a_driver_that_is_replaced_while_it_deletes_stops_at_the_next_look(
 
 
 def test_a_lake_without_epochs_is_nobodys(job: PaperJob) -> None:
-    with pytest.raises(OwnerError, match=r"^another process is the active driver"):
+    with pytest.raises(OwnerError, match=r"^another driver is the active driver"):
         ownership_of(job, OWNER).require_newest()
