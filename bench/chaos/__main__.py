@@ -93,6 +93,13 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _require_jars(parser: argparse.ArgumentParser) -> None:
+    try:
+        store_jars()
+    except JarError as error:
+        parser.error(str(error))
+
+
 def main() -> None:
     """Reads the command line, runs, prints the report."""
     parser = _parser()
@@ -102,10 +109,7 @@ def main() -> None:
         options.drivers == 2,
     )  # fmt: skip
     if options.store:
-        try:
-            store_jars()
-        except JarError as error:
-            parser.error(str(error))
+        _require_jars(parser)
     temp = None if options.lake else Path(tempfile.mkdtemp(prefix="txlake-chaos-"))
     lake = options.lake or (temp or Path()) / "lake"
     folder = lake.with_name(f"{lake.name}-files")

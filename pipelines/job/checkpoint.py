@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import shutil
 import tempfile
 import uuid
@@ -14,14 +13,13 @@ from storage.files.place import LakePlace
 _BELONGS_TO = "belongs-to-lake"
 
 
-def checkpoint_folder(configured: str, place: LakePlace) -> Path:
+def checkpoint_folder(configured: str, place: LakePlace, lake_id: str) -> Path:
     """Returns where the checkpoint is: as configured, else in the lake; for a store, in TMPDIR."""
     if configured:
         return Path(configured)
     if place.is_local:
         return Path(place.path, "_checkpoint")
-    digest = hashlib.sha256(place.path.encode()).hexdigest()[:16]
-    return Path(tempfile.gettempdir(), f"txlake-checkpoint-{digest}")
+    return Path(tempfile.gettempdir(), f"txlake-checkpoint-{lake_id}")
 
 
 def fresh_checkpoint(folder: Path, lake_id: str) -> Path:

@@ -186,13 +186,14 @@ class Work:
 
     def _stream(self) -> None:
         """Runs the query until `stop`, or until it ends by itself."""
-        folder = checkpoint_folder(self._settings.stream.checkpoint, self._lake.place)
+        lake_id = self._lake.lake_id()
+        folder = checkpoint_folder(self._settings.stream.checkpoint, self._lake.place, lake_id)
         stream = Stream(
             self._spark,
             self._settings,
             self.epochs,
             self._maintainer,
-            fresh_checkpoint(folder, self._lake.lake_id()),
+            fresh_checkpoint(folder, lake_id),
             self._stop,
             self._before_batch,
             self._ownership.require,
