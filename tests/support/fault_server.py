@@ -25,6 +25,7 @@ from tests.support.faults import (
     Request,
     Status,
     Throttle,
+    Unconditional,
     What,
 )
 from tests.support.http_wire import Connection, Head
@@ -125,6 +126,8 @@ class Server:
             client.send(_refusal(request, what))
             self._answered(what.status)
             return server
+        if isinstance(what, Unconditional):
+            head = head.without("if-none-match")
         server, answer = self._asked(server, head.without("expect").raw() + body, method)
         try:
             self._pass_back(client, server, answer, request, what)

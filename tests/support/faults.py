@@ -64,6 +64,14 @@ class LostAnswer:
 
 
 @dataclass(frozen=True)
+class Unconditional:
+    """The condition of the request is taken away, as by a store that knows no conditional PUT.
+
+    Its signature is wrong then: the server must not look at signatures.
+    """
+
+
+@dataclass(frozen=True)
 class Slow:
     """The request waits before it is passed on."""
 
@@ -77,7 +85,7 @@ class Together:
     count: int
 
 
-What = Status | Throttle | CutBefore | CutWithin | LostAnswer | Slow | Together
+What = Status | Throttle | CutBefore | CutWithin | LostAnswer | Unconditional | Slow | Together
 
 
 @dataclass(frozen=True)
