@@ -131,6 +131,7 @@ class Stream:
     def _run_epoch(self, batch: DataFrame, batch_id: int) -> None:
         """Reads a micro-batch and begins its epoch; waits for it until the next is to be cut."""
         began = time.monotonic()
+        self._before_plan()  # another driver that has taken over deletes this one's checkpoint
         self._before_batch()
         self._check_start(batch_id)
         gathered = self._epochs.gather(batch, batch_ends(self._checkpoint, batch_id))

@@ -221,7 +221,7 @@ def test_offline_is_refused_while_a_driver_holds_the_lake(job: PaperJob, conf: s
     text = said("--conf", conf, "--offline", code=1)
     lock.release()
     assert "is written by host:1:driver: one driver at a time" in text
-    with held_without_jvm(job.lake.path):  # of this process, so it can be taken again
+    with held_without_jvm(job.lake.place):  # of this process, so it can be taken again
         said("--conf", conf, "--offline")
 
 
