@@ -11,6 +11,7 @@ import json
 import os
 import random
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Final
 
 from bench.chaos.names import KAFKA_QUEUES, TOPIC_QUEUES, TOPICS_MAX
@@ -75,23 +76,19 @@ def of_cluster(master: str) -> dict[str, str]:
 
 
 def settings_text(
-    dealt_values: Mapping[str, Any], lake: Mapping[str, Any], bootstrap_servers: str,
+    dealt_values: Mapping[str, Any], lake: Path, bootstrap_servers: str,
     spark: Mapping[str, str] | None = None,
 ) -> str:  # fmt: skip
-    """Returns the settings file of one start of the job, with the values dealt to it.
-
-    Input: `lake`: the section of this name, perhaps with a `store` in it.
-    """
+    """Returns the settings file of one start of the job, with the values dealt to it."""
     values = {
-        "lake.path": lake["path"],
-        **{f"lake.store.{key}": value for key, value in lake.get("store", {}).items()},
+        "lake.path": str(lake),
         "kafka.bootstrap_servers": bootstrap_servers,
         **_FIXED,
         **dealt_values,
     }
     sections: dict[str, list[str]] = {}
     for key, value in values.items():
-        section, _, name = key.rpartition(".")
+        section, name = key.split(".")
         # A JSON text, number, true or false is one of TOML.
         sections.setdefault(section, []).append(f"{name} = {json.dumps(value)}")
     if spark:

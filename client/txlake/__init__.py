@@ -12,7 +12,6 @@ from txlake.errors import (
     OffsetOutOfRangeError,
     SendError,
     StaleGenerationError,
-    StoreAwayError,
     TxlakeError,
     UnknownTopicError,
 )
@@ -48,7 +47,6 @@ __all__ = [
     "SendError",
     "SendResult",
     "StaleGenerationError",
-    "StoreAwayError",
     "TransactionListener",
     "TransactionProducer",
     "TransactionSendResult",

@@ -27,7 +27,6 @@ PUBLIC = [
     "SendError",
     "SendResult",
     "StaleGenerationError",
-    "StoreAwayError",
     "TransactionListener",
     "TransactionProducer",
     "TransactionSendResult",

@@ -1,1 +1,0 @@
-"""A real S3 server on loopback, for trying and testing."""
