@@ -27,16 +27,18 @@ from pathlib import Path
 from bench import machine, report
 from bench.checkout import checked_out
 from bench.figure import Figure
+from bench.job_process import BenchError
 from bench.sizes import SIZES, Size
 from bench.workbench import Workbench
+from pipelines.jvm.jars import JarError
 from pipelines.local_broker.broker import Broker
 
 _ROOT = Path(__file__).parent.parent
 # In this order: whole systems first; then epochs in this process, whose Spark stays.
 FIGURES = (
     "drain", "exactness", "size_on_disk", "sustained", "latency", "checks", "lateness", "memory",
-    "start_idle", "growth", "body_sizes", "before_drain", "before_latency", "mass_check", "backlog",
-    "many_topics", "due_cost", "executors",
+    "start_idle", "growth", "body_sizes", "before_drain", "before_latency", "on_a_store",
+    "mass_check", "backlog", "many_topics", "due_cost", "executors",
 )  # fmt: skip
 # They compare with an earlier commit, and are left out where none is named.
 OF_BEFORE = ("before_drain", "before_latency")
@@ -57,6 +59,10 @@ def measure(bench: Workbench, names: Sequence[str]) -> report.Report:
         began = time.monotonic()
         try:
             measured = importlib.import_module(f"bench.figures.{name}").measure(bench)
+        except (BenchError, JarError) as error:
+            failed[name] = str(error)
+            bench.say(f"{name}: not measured: {error}")
+            measured = []
         except Exception as error:
             failed[name] = f"{type(error).__name__}: {error}"
             bench.say(f"{name}: not measured")

@@ -24,11 +24,18 @@ class BenchError(Exception):
 
 
 def toml(sections: Mapping[str, Mapping[str, Any]]) -> str:
-    """Write settings as a file of `txlake run`; JSON texts, numbers and booleans are TOML too."""
+    """Write settings as a file of `txlake run`; JSON texts, numbers and booleans are TOML too.
+
+    A section within a section, as [lake.store], is a mapping among its values.
+    """
     lines = []
     for section, values in sections.items():
+        own = {key: value for key, value in values.items() if not isinstance(value, Mapping)}
         lines.append(f"[{section}]")
-        lines += [f"{json.dumps(key)} = {json.dumps(value)}" for key, value in values.items()]
+        lines += [f"{json.dumps(key)} = {json.dumps(value)}" for key, value in own.items()]
+        inner = {f"{section}.{key}": values[key] for key in values if key not in own}
+        if inner:
+            lines.append(toml(inner))
     return "\n".join(lines) + "\n"
 
 
@@ -45,7 +52,7 @@ class JobProcess:
         checkout: Path | None = None,
     ) -> None:  # fmt: skip
         self.settings = settings
-        self.lake = Lake(settings.lake.path)
+        self.lake = Lake(settings.lake.place())
         self.conf, self._temp, self._module, self._arguments = conf, temp, module, arguments
         self.checkout = checkout
         self._process: Process | None = None

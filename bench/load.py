@@ -63,18 +63,16 @@ def run_load(
     run = LoadRun(job)
     with job:
         job.wait_until_streaming()
-        processes = {"producer": _producer(bench, job, folder, arguments)}
+        processes = {"producer": producer(bench, job.conf, folder, arguments)}
         try:
-            processes["consumer"] = _consumer(bench, job, folder)
+            processes["consumer"] = consumer(bench, job.conf, folder, job.checkout)
             time.sleep(bench.size.warm_up_s)
             # On a slow machine the warm-up may be over before the first epochs are.
-            _wait_for_epochs(job, _WARM_UP_EPOCHS)
+            wait_for_epochs(job, _WARM_UP_EPOCHS)
             _watch(bench, run, processes, folder, seconds)
-            _end(processes["producer"])
-            sent, consumed = _counters(folder)
-            run.sent, committed = sent.read()
-            job.wait_for(lambda: consumed.read()[0] >= committed, "all is consumed", _SETTLE_S)
-            _end(processes["consumer"])
+            end(processes["producer"])
+            run.sent = wait_until_consumed(job, folder)
+            end(processes["consumer"])
             run.consumer_ms = json.loads((folder / "samples.json").read_text("utf-8"))
         finally:
             for process in processes.values():
@@ -87,7 +85,7 @@ def _watch(
 ) -> None:
     groups = {name: process.pid for name, process in processes.items()}
     groups["job"], groups["broker"] = run.job.group, bench.broker.pid
-    sent, consumed = _counters(folder)
+    sent, consumed = counters(folder)
     before = {name: processor_s(group) for name, group in groups.items()}
     run.began_at = time.time()
     with Watch(run.job.group) as watch:
@@ -111,7 +109,9 @@ def _watch(
     run.resident_bytes = watch.resident_bytes
 
 
-def _wait_for_epochs(job: JobProcess, count: int) -> None:
+def wait_for_epochs(job: JobProcess, count: int) -> None:
+    """Wait until so many epochs of a job had records."""
+
     def has_them() -> bool:
         job.landed()
         return job.epochs >= count
@@ -119,30 +119,41 @@ def _wait_for_epochs(job: JobProcess, count: int) -> None:
     job.wait_for(has_them, f"{count} epochs", _SETTLE_S)
 
 
-def _counters(folder: Path) -> tuple[CounterFile, CounterFile]:
+def wait_until_consumed(job: JobProcess, folder: Path) -> int:
+    """Wait until the consumer has all that the ended producer committed. Output: what was sent."""
+    sent, consumed = counters(folder)
+    count, committed = sent.read()
+    job.wait_for(lambda: consumed.read()[0] >= committed, "all is consumed", _SETTLE_S)
+    return count
+
+
+def counters(folder: Path) -> tuple[CounterFile, CounterFile]:
+    """Return what the producer counts (sent, committed), and what the consumer does."""
     return CounterFile(folder / "sent", 2), CounterFile(folder / "consumed", 1)
 
 
-def _producer(bench: Workbench, job: JobProcess, folder: Path, arguments: list[str]) -> Process:
+def producer(bench: Workbench, conf: Path, folder: Path, arguments: list[str]) -> Process:
+    """Start a producer. Input: `folder`: for its counts and its log; further `arguments`."""
     of_files = ["--sent", str(folder / "sent"), "--consumed", str(folder / "consumed")]
-    return _start(bench, "bench.load_producer", job, folder, [*of_files, *arguments])
+    return _start(bench, "bench.load_producer", conf, folder, [*of_files, *arguments])
 
 
-def _consumer(bench: Workbench, job: JobProcess, folder: Path) -> Process:
+def consumer(bench: Workbench, conf: Path, folder: Path, checkout: Path | None = None) -> Process:
+    """Start a consumer. Input: `folder` of its producer; `checkout`: whose consumer."""
     of_files = ["--consumed", str(folder / "consumed"), "--samples", str(folder / "samples.json")]
-    return _start(bench, "bench.load_consumer", job, folder, of_files, job.checkout)
+    return _start(bench, "bench.load_consumer", conf, folder, of_files, checkout)
 
 
 def _start(
-    bench: Workbench, module: str, job: JobProcess, folder: Path, arguments: list[str],
+    bench: Workbench, module: str, conf: Path, folder: Path, arguments: list[str],
     checkout: Path | None = None,
 ) -> Process:  # fmt: skip
     log = folder / f"{module.rpartition('.')[2]}.log"
-    arguments = ["--conf", str(job.conf), *arguments]
+    arguments = ["--conf", str(conf), *arguments]
     return Process(module, arguments, log, bench.folder / "temp", checkout=checkout)
 
 
-def _end(process: Process) -> None:
+def end(process: Process) -> None:
     """Stop a process in good order.
 
     Errors: BenchError with what it said last, and where its threads stand if it does not end.

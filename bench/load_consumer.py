@@ -18,6 +18,7 @@ from bench.counter_file import CounterFile
 from bench.load_producer import LATE
 from bench.sample_data import TOPIC
 from pipelines.settings import load
+from storage.files.place import LakePlace
 from txlake import Consumer, LakeError
 
 GROUP = "bench"
@@ -27,11 +28,13 @@ _EVERY = 16  # of so many messages one is a sample
 _TRY_AGAIN_S = 0.2
 
 
-def consume(lake: str, consumed: CounterFile, ended: threading.Event) -> list[tuple[float, float]]:
+def consume(
+    lake: LakePlace, consumed: CounterFile, ended: threading.Event
+) -> list[tuple[float, float]]:
     """Consume until `ended`. Output: samples: when a message came (s), how old it was then (ms)."""
     samples: list[tuple[float, float]] = []
     count, commit_at = 0, 0.0
-    with Consumer(lake, GROUP, [TOPIC]) as consumer:
+    with Consumer(lake.path, GROUP, [TOPIC], storage_options=lake.options) as consumer:
         while not ended.is_set():
             messages = consumer.poll(0.2, max_records=_RECORDS_MAX)
             now = time.time()
@@ -57,7 +60,7 @@ def main() -> None:
     faulthandler.register(signal.SIGUSR1)
     signal.signal(signal.SIGTERM, lambda *_: ended.set())
     consumed = CounterFile(options.consumed, 1)
-    lake = load(options.conf).lake.path
+    lake = load(options.conf).lake.place()
     while not ended.is_set():
         try:
             samples = consume(lake, consumed, ended)

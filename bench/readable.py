@@ -28,20 +28,22 @@ def readable_at(table: Path) -> dict[int, float]:
 
 def topic_table(lake: Lake, topic: str) -> str:
     """Name a real topic's table."""
-    rows = Lake(lake.path).read("catalog", ["table_id"], pc.field("topic") == topic)
+    rows = Lake(lake.place).read("catalog", ["table_id"], pc.field("topic") == topic)
     return f"topics/{rows['table_id'][0].as_py()}"
 
 
 def latencies_s(
-    lake: Lake, topic: str, began_at: float, ended_at: float
+    lake: Lake, folder: Path, topic: str, began_at: float, ended_at: float
 ) -> list[tuple[float, float]]:
     """Return (when it was sent, how long until it was readable) of messages sent in a span.
 
     Those that only a check ended (they have a tag) are left out. Units: s.
+
+    Input: `folder`: where the lake's files are, also those of an S3 server of this machine.
     """
     table = topic_table(lake, topic)
-    at = readable_at(Path(lake.path) / table)
-    rows = Lake(lake.path).read(table, ["epoch", "born_at"], pc.field("tags").is_null())
+    at = readable_at(folder / table)
+    rows = Lake(lake.place).read(table, ["epoch", "born_at"], pc.field("tags").is_null())
     born = pc.cast(rows["born_at"], "int64").to_pylist()
     epochs = rows["epoch"].to_pylist()
     return [

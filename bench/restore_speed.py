@@ -53,7 +53,7 @@ def halves(first: int, count: int) -> pa.Table:
 
 def write(path: str, pending: int, epochs: int) -> State:
     """Write the lake. Output: the state after its last epoch."""
-    lake = Lake(path, is_maintained=True)
+    lake = Lake(path, is_driver=True)
     lake.create(instant(_AT))
     maintenance = Maintenance(lake, _LIMITS)
     log = EpochLog(lake)

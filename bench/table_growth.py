@@ -78,7 +78,7 @@ class GrowingLake:
     """A lake with so many epochs, to which more are written, and how long those took."""
 
     def __init__(self, folder: Path, epochs: int, limits: MaintenanceLimits) -> None:
-        self.lake = Lake(str(folder), is_maintained=True)
+        self.lake = Lake(str(folder), is_driver=True)
         self.lake.create(instant(START_MS))
         self.lake.create_table("topics/1")
         row = {"topic": "orders", "table_id": 1, "queue_count": QUEUES, "epoch": 0,

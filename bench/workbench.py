@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from bench.checkout import Checkout
 from bench.job_process import JobProcess, toml
+from bench.lake_store import LakeStore
 from bench.sample_data import GROUP, Mix, Writer, Written
 from bench.sizes import Size
 from pipelines.kafka_log.topics import KafkaTopics
@@ -34,7 +35,7 @@ class Workbench:
     """One benchmark run.
 
     Input: `profile_folder`: jobs run under the profiler and write there; `before`: the files of an
-    earlier commit, for figures that compare with it.
+    earlier commit, for figures that compare with it; `store`: where its lakes are, if not on disk.
     """
 
     size: Size
@@ -47,6 +48,7 @@ class Workbench:
     _writers: dict[str, Writer] = dataclasses.field(default_factory=dict)
     _waiting: dict[tuple[int, Mix], tuple[str, Written]] = dataclasses.field(default_factory=dict)
     _numbers: Iterator[int] = dataclasses.field(default_factory=lambda: itertools.count(1))
+    store: LakeStore | None = None
     own_spark: SparkSession | None = None  # handed in, or started when it is first needed
 
     def settings(
@@ -55,11 +57,15 @@ class Workbench:
         """Return the default settings on a lake and Kafka topics of these names."""
         return parse(self._sections(lake, topics or lake, sections), "bench")
 
+    def conf_text(self, lake: str) -> str:
+        """Return the same settings as a file of `txlake run`."""
+        return toml(self._sections(lake, lake, {}))
+
     def _sections(
         self, lake: str, topics: str, sections: dict[str, dict[str, Any]]
     ) -> dict[str, dict[str, Any]]:
         values: dict[str, dict[str, Any]] = {
-            "lake": {"path": str(self.folder / "lakes" / lake)},
+            "lake": self._lake_section(lake),
             "kafka": {
                 "bootstrap_servers": self.broker.bootstrap_servers,
                 "half_topic": f"{topics}-half",
@@ -73,6 +79,15 @@ class Workbench:
         for section, extra in sections.items():
             values[section] = {**values.get(section, {}), **extra}
         return values
+
+    def _lake_section(self, lake: str) -> dict[str, Any]:
+        if self.store is not None:
+            return self.store.section(lake)
+        return {"path": str(self.folder / "lakes" / lake)}
+
+    def files_of(self, lake: Lake) -> Path:
+        """Return where a lake's files are on this machine, also those of its S3 server."""
+        return Path(lake.path) if self.store is None else self.store.folder(lake.path)
 
     def job(
         self,
@@ -143,8 +158,8 @@ class Workbench:
 
     def forget(self, lake: str | Lake) -> None:
         """Delete a lake that is no longer needed: a full run writes many gigabytes."""
-        path = lake.path if isinstance(lake, Lake) else self.folder / "lakes" / lake
-        shutil.rmtree(path, ignore_errors=True)
+        known = lake if isinstance(lake, Lake) else Lake(self.settings(lake).lake.place())
+        shutil.rmtree(self.files_of(known), ignore_errors=True)
 
     def close(self) -> None:
         """Stop Spark, if it was started here."""

@@ -11,6 +11,7 @@ from shlex import quote
 
 from examples.demo_programs import ROOT, DemoError
 from storage.errors import LakeLockedError
+from storage.files.place import lake_place
 from storage.lake.lock import LakeLock
 
 _MARK = ".made-by-txlake-demo"
@@ -90,7 +91,7 @@ class Folders:
         if not (self.lake / _MARK).exists():
             return
         try:
-            LakeLock(str(self.lake), "demo").release()
+            LakeLock(lake_place(str(self.lake)), "demo").release()
         except LakeLockedError as error:
             raise DemoError(str(error)) from None
 

@@ -6,8 +6,12 @@
     create_views(spark, "/data/lake")
     spark.sql("SELECT outcome, cause, count(*) FROM outcomes GROUP BY ALL").show()
 
+A lake on S3: `open_spark(lake=place)` and `create_views(spark, place)`, where `place` is
+`lake_place("s3://bucket/lake", {"region": ..., ...})`, or the URI alone where the environment has
+the credentials (AWS_ACCESS_KEY_ID ...).
+
 delta-spark reads everything, and nothing is written. The caller can bring another session, if it
-has Delta's jars, extension and catalog.
+has Delta's jars, extension and catalog, and for S3 those of `txlake jars fetch s3`.
 
 A row of a topic table is final. A row of an epoch that is not committed yet is right, only early
 (PROTOCOL.md "Tables").
@@ -16,10 +20,12 @@ A row of a topic table is final. A row of an epoch that is not committed yet is 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from pipelines.jvm.jars import s3_jars, spark_jars
 from pipelines.jvm.session import start_session
 from storage.errors import LakeError
+from storage.files.place import LakePlace, lake_place, s3_access
 from storage.lake.lake import Lake
 from storage.lake.whole import require_recorded
 from storage.schemas import TABLES, TOPIC
@@ -29,19 +35,25 @@ if TYPE_CHECKING:
 
 _CONSUMER_OFFSETS = "consumer_offsets"
 _MESSAGES = "messages"
+_S3 = ("s3://", "s3a://")
 
 
-def open_spark(app_name: str = "txlake reader") -> SparkSession:
+def open_spark(
+    app_name: str = "txlake reader", lake: str | LakePlace | None = None
+) -> SparkSession:
     """Returns a Spark session in this process for reading lakes, with the locked jars.
 
-    A notebook shows its frames as tables. Errors: JavaError, JarError.
+    A notebook shows its frames as tables. Input: `lake`: one on S3, which takes more jars.
+    Errors: JavaError, JarError.
     """
     shown = {"enabled": "true", "truncate": "60"}
     settings = {f"spark.sql.repl.eagerEval.{key}": value for key, value in shown.items()}
+    if lake is not None and _is_on_s3(lake_place(lake)):
+        settings["spark.driver.extraClassPath"] = ":".join(map(str, spark_jars() + s3_jars()))
     return start_session(app_name, settings, is_quiet=True)
 
 
-def create_views(spark: SparkSession, path: str, prefix: str = "") -> int:
+def create_views(spark: SparkSession, path: str | LakePlace, prefix: str = "") -> int:
     """Makes a temporary view of each table of a lake, as of its newest committed epoch.
 
     Beside the tables of PROTOCOL.md there is `messages`: all topic tables in one, each row with its
@@ -53,7 +65,7 @@ def create_views(spark: SparkSession, path: str, prefix: str = "") -> int:
     """
     from pyspark.sql.pandas.types import from_arrow_schema
 
-    lake = _lake(path)
+    lake = _lake(spark, path)
     progress = require_recorded(lake)
     if progress.last is None:
         raise LakeError(f"the lake {lake.path} has no committed epoch yet")
@@ -74,19 +86,19 @@ def create_views(spark: SparkSession, path: str, prefix: str = "") -> int:
     return epoch
 
 
-def read_topic(spark: SparkSession, path: str, topic: str) -> DataFrame:
+def read_topic(spark: SparkSession, path: str | LakePlace, topic: str) -> DataFrame:
     """Returns the messages of a real topic that are there now.
 
     Output: TOPIC of PROTOCOL.md "Tables"; sort by `queue_id`, `queue_offset` for their order.
     Errors: LakeError if the lake cannot be read, or lacks the topic.
     """
-    lake = _lake(path)
+    lake = _lake(spark, path)
     return _rows(spark, lake, _topic_table(lake, topic))
 
 
 def read_topic_stream(
     spark: SparkSession,
-    path: str,
+    path: str | LakePlace,
     topic: str,
     starting_offsets: Mapping[int, int] | None = None,
     **options: str | int,
@@ -107,8 +119,8 @@ def read_topic_stream(
     Output: as `read_topic`.
     Errors: LakeError as `read_topic`; ValueError for an offset below 0.
     """
-    lake = _lake(path)
-    table = lake.table_path(_topic_table(lake, topic))
+    lake = _lake(spark, path)
+    table = _in_spark(lake, _topic_table(lake, topic))
     rows = spark.readStream.format("delta").options(**options).load(table)
     for queue_id, offset in (starting_offsets or {}).items():
         if queue_id < 0 or offset < 0:
@@ -117,10 +129,44 @@ def read_topic_stream(
     return rows
 
 
-def _lake(path: str) -> Lake:
+def _lake(spark: SparkSession, path: str | LakePlace) -> Lake:
     lake = Lake(path)
     lake.lake_id()
+    if _is_on_s3(lake.place):
+        _let_read(spark, lake.place)
     return lake
+
+
+def _is_on_s3(place: LakePlace) -> bool:
+    return place.path.startswith(_S3)
+
+
+def _let_read(spark: SparkSession, place: LakePlace) -> None:
+    """Tells Hadoop how to read a bucket.
+
+    Not by Spark's settings: those are in its UI, its event log and the JVM's command line.
+    """
+    context: Any = spark.sparkContext
+    hadoop = context._jsc.hadoopConfiguration()
+    bucket = place.path.partition("://")[2].split("/")[0]
+    s3 = s3_access(place)
+    wanted = {
+        "endpoint": s3.endpoint,
+        "endpoint.region": s3.region,
+        "access.key": s3.access_key_id,
+        "secret.key": s3.secret_access_key,
+        "session.token": s3.session_token,
+        "path.style.access": "true" if s3.endpoint and not s3.is_virtual_hosted else None,
+    }
+    for key, value in wanted.items():
+        if value:
+            hadoop.set(f"fs.s3a.bucket.{bucket}.{key}", value)
+
+
+def _in_spark(lake: Lake, table: str) -> str:
+    """Returns a table's path as Spark reads it."""
+    path = lake.table_path(table)
+    return f"s3a://{path.removeprefix('s3://')}" if path.startswith("s3://") else path
 
 
 def _topics(lake: Lake) -> dict[str, str]:
@@ -138,11 +184,11 @@ def _topic_table(lake: Lake, topic: str) -> str:
 
 
 def _rows(spark: SparkSession, lake: Lake, table: str) -> DataFrame:
-    return spark.read.format("delta").load(lake.table_path(table))
+    return spark.read.format("delta").load(_in_spark(lake, table))
 
 
 def _source(lake: Lake, table: str) -> str:
-    return f"delta.`{lake.table_path(table).replace('`', '``')}`"
+    return f"delta.`{_in_spark(lake, table).replace('`', '``')}`"
 
 
 def _literal(text: str) -> str:

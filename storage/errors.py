@@ -8,7 +8,9 @@ LakeError
 |-- BrokenLakeError     a table, a file or rows of it are missing, damaged or not this lake's
 |   `-- MissingTableError (also deltalake's TableNotFoundError)   a table is not there
 |-- LakeLockedError     another driver has its lock
-`-- OwnerError          another driver has written an epoch of it
+|-- OwnerError          another driver has written an epoch of it
+|-- StoreAwayError      its object store does not answer: try again
+`-- StoreRefusedError   its object store refuses, or lacks what a lake needs
 """
 
 from __future__ import annotations
@@ -64,3 +66,11 @@ class LakeLockedError(LakeError):
 
 class OwnerError(LakeError):
     """Another driver has planned or committed the epoch that this one was about to."""
+
+
+class StoreAwayError(LakeError):
+    """The object store does not answer. What was being done can be done again."""
+
+
+class StoreRefusedError(LakeError):
+    """The object store refuses access, or cannot do what a lake needs."""

@@ -31,20 +31,22 @@ from typing import Any
 from bench.chaos.kills import Kill, schedule
 from bench.chaos.report import differences, facts_of, report
 from bench.chaos.run import Chaos
+from bench.lake_store import LakeStore, lake_store
+from pipelines.jvm.jars import JarError, store_jars
 from tests.support.cluster import Cluster
 
 
 def run(
     lake: Path, folder: Path, kills: Sequence[Kill], seed: int,
     say: Callable[[str], None] = lambda text: None, seconds_max: float = float("inf"),
-    cluster: Cluster | None = None,
+    cluster: Cluster | None = None, store: LakeStore | None = None, drivers: int = 1,
 ) -> tuple[Chaos, Mapping[str, Any]]:  # fmt: skip
     """Carries out kills and compares. Output: the ended run and its report.
 
     After `seconds_max` no more are killed; the report counts those that were.
     """
     started = time.monotonic()
-    chaos = Chaos(lake, folder, seed, cluster)
+    chaos = Chaos(lake, folder, seed, cluster, store, drivers)
     with chaos:
         for number, kill in enumerate(kills, 1):
             if time.monotonic() - started > seconds_max:
@@ -63,8 +65,8 @@ def run(
     return chaos, report(chaos, facts, time.monotonic() - started, found)
 
 
-def main() -> None:
-    """Reads the command line, runs, prints the report."""
+def _parser() -> argparse.ArgumentParser:
+    """Returns what reads the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--seed", type=int, default=1)
@@ -76,24 +78,54 @@ def main() -> None:
         action="store_true",
         help="on a standalone Spark cluster, whose executors are killed, too",
     )
+    parser.add_argument(
+        "--store", choices=["s3"], help="the lake is on an S3 server of this machine"
+    )
+    parser.add_argument(
+        "--drivers",
+        type=int,
+        choices=[1, 2],
+        default=1,
+        help="with two, one stands by; both are killed, stopped and suspended",
+    )
     parser.add_argument("--lake", type=Path, help="a new folder; other files go beside it")
     parser.add_argument("--report", type=Path, help="write the report there as JSON")
+    return parser
+
+
+def _require_jars(parser: argparse.ArgumentParser) -> None:
+    try:
+        store_jars()
+    except JarError as error:
+        parser.error(str(error))
+
+
+def main() -> None:
+    """Reads the command line, runs, prints the report."""
+    parser = _parser()
     options = parser.parse_args()
     kills = schedule(
-        options.kills, options.seed, options.pause_max, options.kill_broker, options.cluster
-    )
+        options.kills, options.seed, options.pause_max, options.kill_broker, options.cluster,
+        options.drivers == 2,
+    )  # fmt: skip
+    if options.store:
+        _require_jars(parser)
     temp = None if options.lake else Path(tempfile.mkdtemp(prefix="txlake-chaos-"))
     lake = options.lake or (temp or Path()) / "lake"
-    if lake.exists() and any(lake.iterdir()):
-        parser.error(f"{lake} is not empty: name a new folder")
+    folder = lake.with_name(f"{lake.name}-files")
+    for place in (lake, folder / "store"):
+        if place.exists() and any(place.iterdir()):
+            parser.error(f"{place} is not empty: name a new folder for the lake")
     is_agreed = False
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # everything is ended on the way out
     try:
-        folder = lake.with_name(f"{lake.name}-files")
-        with Cluster(folder / "cluster") if options.cluster else nullcontext() as cluster:
+        with (
+            Cluster(folder / "cluster") if options.cluster else nullcontext() as cluster,
+            lake_store(folder / "store") if options.store else nullcontext() as store,
+        ):
             _, figures = run(
                 lake, folder, kills, options.seed, lambda text: print(text, flush=True),
-                60 * options.minutes_max, cluster,
+                60 * options.minutes_max, cluster, store, options.drivers,
             )  # fmt: skip
         text = json.dumps(figures, indent=1, default=str)
         print(text)

@@ -14,6 +14,8 @@ from pathlib import Path
 
 from bench.chaos.journal import Seen
 from bench.chaos.names import CONSUMED
+from pipelines.settings import load
+from storage.files.place import LakePlace
 from txlake import Consumer, GroupBusyError, LakeError, StaleGenerationError
 
 GROUP = "chaos"
@@ -23,13 +25,14 @@ _DEATHS = 0.02  # of the polls that gave something
 _TRY_AGAIN = (LakeError, GroupBusyError, StaleGenerationError)
 
 
-def consume(lake: str, seen: Seen, rng: random.Random, ended: threading.Event) -> None:
+def consume(lake: LakePlace, seen: Seen, rng: random.Random, ended: threading.Event) -> None:
     """Consumes until `ended`, or until the queues are lost."""
     # One that was killed owns the queues for one session more.
     waiting_ms = 3 * SESSION_TIMEOUT_MS
     with Consumer(
-        lake, GROUP, CONSUMED, session_timeout_ms=SESSION_TIMEOUT_MS, wait_for_owner_ms=waiting_ms
-    ) as consumer:
+        lake.path, GROUP, CONSUMED, storage_options=lake.options,
+        session_timeout_ms=SESSION_TIMEOUT_MS, wait_for_owner_ms=waiting_ms,
+    ) as consumer:  # fmt: skip
         while not ended.is_set():
             messages = consumer.poll(0.5, max_records=100)
             if messages:
@@ -42,18 +45,18 @@ def consume(lake: str, seen: Seen, rng: random.Random, ended: threading.Event) -
 def main() -> None:
     """Consumes until SIGTERM."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--lake", required=True)
+    parser.add_argument("--conf", required=True, help="settings that say where the lake is")
     parser.add_argument("--seen", type=Path, required=True)
     parser.add_argument("--name", required=True, help="different for each start")
     parser.add_argument("--seed", type=int, required=True)
     options = parser.parse_args()
     ended = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: ended.set())
-    seen = Seen(options.seen)
+    seen, lake = Seen(options.seen), load(options.conf).lake.place()
     rng = random.Random(f"{options.seed}/{options.name}")
     while not ended.is_set():
         try:
-            consume(options.lake, seen, rng, ended)
+            consume(lake, seen, rng, ended)
         except _TRY_AGAIN as error:
             print(error, flush=True)
             ended.wait(0.3)

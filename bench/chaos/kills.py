@@ -5,13 +5,20 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
-from bench.chaos.names import BROKER, CONSUMER, EXECUTORS, JOB, PRODUCERS, RAW
+from bench.chaos.names import BROKER, CONSUMER, EXECUTORS, JOB, PRODUCERS, RAW, STANDBY
 
 PAUSE_S_MIN = 0.2
 # When a job can be killed, and what it has said then.
 STARTING, STREAMING, WORKING = "while it starts", "while it streams", "after its first epoch"
 EXECUTOR_PARTS = ("an executor", "a daemon", "a worker")
-SAYS = {STREAMING: "running; owner", WORKING: "records landed"}
+STANDING_BY = "while it stands by"
+SAYS = {
+    STREAMING: "running; owner",
+    WORKING: "records landed",
+    STANDING_BY: "standby: ready",
+}
+# What else happens to drivers where there are two: suspended for longer than Kafka counts them.
+SUSPENDED, STOPPED = "suspended", "SIGTERM"
 
 
 @dataclass(frozen=True)
@@ -19,8 +26,8 @@ class Kill:
     """One kill: whom, and how. `pause_s` is counted from the last kill, or from when it says so.
 
     `whom`: of the job's processes: python, jvm, all; of its executors': one's JVM, its daemon of
-    Python workers, or a Python worker. `when`: what to wait for first; STARTING is
-    nothing, for a job that is just starting or recovering.
+    Python workers, or a Python worker; of two drivers: also SUSPENDED and STOPPED. `when`: what to
+    wait for first; STARTING is nothing, for a job that is just starting or recovering.
     """
 
     target: str
@@ -33,12 +40,19 @@ class Kill:
         """The name of the one it kills; of a job also how and when."""
         if self.target == EXECUTORS:
             return f"{self.target} ({self.whom})"
-        return f"{self.target} ({self.whom}) {self.when}" if self.target == JOB else self.target
+        is_driver = self.target in (JOB, STANDBY)
+        return f"{self.target} ({self.whom}) {self.when}" if is_driver else self.target
+
+    @property
+    def says(self) -> str:
+        """What its target has to have said before; empty for nothing."""
+        return SAYS.get(self.when, "")
 
 
 def schedule(
-    kills: int, seed: int, pause_s_max: float, has_broker: bool = False, has_cluster: bool = False
-) -> list[Kill]:
+    kills: int, seed: int, pause_s_max: float, has_broker: bool = False, has_cluster: bool = False,
+    has_standby: bool = False,
+) -> list[Kill]:  # fmt: skip
     """Returns the kills of a seed."""
     rng = random.Random(seed)
     targets = {JOB: 10, PRODUCERS[0]: 2, PRODUCERS[1]: 2, RAW: 3, CONSUMER: 3}
@@ -46,9 +60,14 @@ def schedule(
         targets[BROKER] = 2
     if has_cluster:
         targets[EXECUTORS] = 10
+    if has_standby:
+        targets[STANDBY] = 5
     found = []
     for _ in range(kills):
         target = rng.choices(list(targets), list(targets.values()))[0]
+        if target == STANDBY or (target == JOB and has_standby):
+            found.append(_of_two(rng, target, pause_s_max))
+            continue
         whom = rng.choices(("all", "python", "jvm"), (5, 3, 2))[0] if target == JOB else "all"
         if target == EXECUTORS:
             found.append(
@@ -60,3 +79,15 @@ def schedule(
         pause_s = rng.uniform(PAUSE_S_MIN, pause_s_max)
         found.append(Kill(target, whom, when if target == JOB else STARTING, pause_s))
     return found
+
+
+def _of_two(rng: random.Random, target: str, pause_s_max: float) -> Kill:
+    """Draws what happens to the active one of two drivers, or to the other."""
+    whom = rng.choices(("all", "python", "jvm", SUSPENDED, STOPPED), (5, 3, 2, 5, 3))[0]
+    # At its very start a driver has no JVM, and does not know SIGTERM yet.
+    is_early = whom in ("all", "python")
+    if target == STANDBY:
+        when = rng.choices((STARTING, STANDING_BY), (4 if is_early else 0, 10))[0]
+    else:
+        when = rng.choices((STARTING, STREAMING, WORKING), (6 if is_early else 0, 4, 10))[0]
+    return Kill(target, whom, when, rng.uniform(PAUSE_S_MIN, pause_s_max))

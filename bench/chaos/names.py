@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Final
 
 # The processes that are started, and killed.
-JOB: Final = "job"
+JOB: Final = "job"  # as the one to kill: the active driver
+STANDBY: Final = "standby"  # as the one to kill: a driver that is not active
+DRIVERS: Final = (JOB, "job-b")  # the second only where two are asked for
 CONSUMER: Final = "consumer"
 BROKER: Final = "broker"
 PRODUCERS: Final = ("producer-a", "producer-b")  # the SDK's

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from bench.chaos import consumer, producer, raw
-from bench.chaos.names import CONSUMER, JOB, RAW
+from bench.chaos.names import CONSUMED, CONSUMER, DRIVERS, RAW, TOPIC_QUEUES
 from bench.chaos.settings import dealt, of_cluster, settings_text
+from pipelines.operate.records import command, write
+from pipelines.settings import load
 from tests.support.processes import Process
+from txlake.protocol import CREATE_TOPIC
 
 if TYPE_CHECKING:
     from bench.chaos.run import Chaos
@@ -20,17 +25,34 @@ class Programs:
     def __init__(self, chaos: Chaos, master: str | None) -> None:
         self._chaos, self._master = chaos, master
         self._starts: Counter[str] = Counter()
-        self.settings = chaos.folder / "job.toml"
-        self.settings_dealt = 0
+        self.conf = chaos.folder / "lake.toml"  # of the others: where the lake is
+        self.settings_dealt: dict[str, int] = {}  # the number of each driver's settings
 
-    def deal_settings(self, *, is_last: bool) -> None:
-        """Writes other settings for the job's next start."""
-        self.settings_dealt += 1
-        chaos = self._chaos
-        values = dealt(chaos.seed, self.settings_dealt, is_last)
+    def deal_settings(self, name: str, *, is_last: bool) -> None:
+        """Writes other settings for the next start of a driver."""
+        number = max(self.settings_dealt.values(), default=0) + 1
+        self.settings_dealt[name] = number
         spark = {} if self._master is None else of_cluster(self._master)
-        text = settings_text(values, chaos.lake, chaos.broker.bootstrap_servers, spark)
-        self.settings.write_text(text, "utf-8")
+        self._write(self._conf_of(name), dealt(self._chaos.seed, number, is_last), spark)
+
+    def write_conf(self) -> None:
+        """Writes the settings of those that only read the lake."""
+        self._write(self.conf, {}, {})
+
+    def make_topics(self) -> None:
+        """Asks for the topics whose messages have to arrive, also where none is made on its own."""
+        kafka = load(self.conf).kafka
+        for topic in CONSUMED:
+            target = f"topic:{topic}:{TOPIC_QUEUES}"
+            write(kafka, command(CREATE_TOPIC, target, "chaos", "before all messages"), "")
+
+    def _write(self, path: Path, values: Mapping[str, Any], spark: Mapping[str, str]) -> None:
+        chaos = self._chaos
+        servers = chaos.broker.bootstrap_servers
+        path.write_text(settings_text(values, chaos.lake_section, servers, spark), "utf-8")
+
+    def _conf_of(self, driver: str) -> Path:
+        return self._chaos.folder / f"{driver}.toml"
 
     def start(self, name: str) -> Process:
         """Starts a program."""
@@ -43,9 +65,10 @@ class Programs:
     def _command(self, name: str, name_of_start: str) -> tuple[str, list[str]]:
         chaos = self._chaos
         of_start = ["--name", name_of_start, "--seed", str(chaos.seed)]
-        of_lake = ["--lake", str(chaos.lake)]
-        if name == JOB:
-            return "pipelines", ["run", "--conf", str(self.settings)]
+        of_lake = ["--conf", str(self.conf)]
+        if name in DRIVERS:
+            standby = ["--standby"] if len(chaos.drivers.names) > 1 else []
+            return "pipelines", ["run", "--conf", str(self._conf_of(name)), *standby]
         if name == CONSUMER:
             seen = ["--seen", str(chaos.seen.path)]
             return consumer.__name__, [*of_lake, *seen, *of_start]

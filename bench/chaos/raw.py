@@ -41,6 +41,7 @@ from bench.chaos.stories_late import (
 )
 from bench.chaos.stories_time import delayed, delayed_set, new_topic, scheduled, too_high_a_queue
 from bench.chaos.stories_unread import unreadable
+from pipelines.settings import load
 
 ENDED = "all stories told"
 STORIES: Mapping[Callable[[World], Story], int] = {
@@ -96,7 +97,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--bootstrap-servers", required=True)
     parser.add_argument("--journal", type=Path, required=True)
-    parser.add_argument("--lake", required=True)
+    parser.add_argument("--conf", required=True, help="settings that say where the lake is")
     parser.add_argument("--name", required=True, help="different for each start")
     parser.add_argument("--seed", type=int, required=True)
     options = parser.parse_args()
@@ -107,7 +108,7 @@ def main() -> None:
     kafka = RawKafka(options.bootstrap_servers, journal, options.name)
     kafka.make_check_topic(RAW_GROUP)
     seed = f"{options.seed}/{options.name}"
-    world = World(kafka, journal, LakeLook(options.lake), seed)
+    world = World(kafka, journal, LakeLook(load(options.conf).lake.place()), seed)
     teller = Teller(world, random.Random(f"{seed}/stories"))
     teller.take_up()
     stopped_at = None

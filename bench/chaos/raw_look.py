@@ -11,6 +11,7 @@ from deltalake.exceptions import DeltaError
 from bench.chaos.names import RAW_GROUP
 from bench.chaos.raw_journal import RawRecord
 from storage.errors import LakeError
+from storage.files.place import LakePlace
 from storage.lake.lake import Lake
 
 _PAUSE_S = 0.7
@@ -20,8 +21,8 @@ Place = tuple[int, int]
 class LakeLook:
     """The ends and the undeliverable messages of the lake, at most so many seconds old."""
 
-    def __init__(self, path: str) -> None:
-        self._lake = Lake(path)
+    def __init__(self, place: LakePlace) -> None:
+        self._lake = Lake(place)
         self._outcomes: dict[Place, str] = {}
         self._undeliverable: dict[Place, int] = {}
         self._epochs = {"outcomes": 0, "deliveries": 0}

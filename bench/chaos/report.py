@@ -20,7 +20,7 @@ from storage.verify.run import verify
 
 def differences(chaos: Chaos, facts: Facts) -> list[str]:
     """Returns all that is not as it should be: journals, `txlake verify`, the epochs run again."""
-    lake = Lake(str(chaos.lake))
+    lake = Lake(chaos.place)
     found = compare(facts, chaos.journal, chaos.seen, CHECK_MAX)
     found += [f"raw: {text}" for text in compare_raw(lake, facts, chaos.raw_journal)]
     for finding in verify(lake).findings:
@@ -36,17 +36,20 @@ def report(chaos: Chaos, facts: Facts, seconds: float, found: Sequence[str]) -> 
     """Returns the figures of a run."""
     ends = chaos.journal.ends()
     seen = chaos.seen.rows()
-    counts = chaos.counts
+    counts, starts = chaos.counts, chaos.drivers.start_s
     records = chaos.raw_journal.records().values()
     figures = {
         "seed": chaos.seed,
+        "lake": chaos.place.path,
+        "drivers": len(chaos.drivers.names),
         "seconds": round(seconds),
         "kills": dict(counts.kills),
         "kills_in_all": sum(counts.kills.values()),
         "dead_by_their_own_hand": counts.own_deaths,
         "job_starts_refused_while_the_jvm_lived": counts.refused_starts,
+        "drivers_that_stopped_since_another_was_active": counts.replaced,
         "job_starts_that_finished_an_epoch": counts.recovered_epochs,
-        "job_start_s_median": statistics.median(counts.start_s) if counts.start_s else None,
+        "job_start_s_median": statistics.median(starts) if starts else None,
         "sdk_halves": len(facts.halves),
         "sdk_transactions": dict(Counter(end for end, _ in ends.values())),
         "sdk_committed_in": dict(Counter(why for end, why in ends.values() if end == COMMIT)),
@@ -60,7 +63,7 @@ def report(chaos: Chaos, facts: Facts, seconds: float, found: Sequence[str]) -> 
         "messages": {topic: len(rows) for topic, rows in facts.messages.items()},
         "seen_by_the_consumer": len(seen),
         "seen_more_than_once": sum(times > 1 for *_, times in seen),
-        **counts_of(Lake(str(chaos.lake))),
+        **counts_of(Lake(chaos.place)),
     }  # fmt: skip
     did_not_happen = [*missing(figures, COMMON), *missing(figures, RARE)]
     return {**figures, "did_not_happen": did_not_happen, "differences": list(found)}
@@ -68,4 +71,4 @@ def report(chaos: Chaos, facts: Facts, seconds: float, found: Sequence[str]) -> 
 
 def facts_of(chaos: Chaos) -> Facts:
     """Reads the lake of an ended run."""
-    return read_facts(Lake(str(chaos.lake)))
+    return read_facts(Lake(chaos.place))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -10,36 +9,35 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 
-import psutil
-
 from bench.chaos import producer, raw
+from bench.chaos.drivers import Drivers, ended_well, was_replaced
+from bench.chaos.executors import kill_one
 from bench.chaos.journal import Journal, Seen
-from bench.chaos.kills import SAYS, STARTING, STREAMING, WORKING, Kill
+from bench.chaos.kills import SAYS, STOPPED, STREAMING, SUSPENDED, WORKING, Kill
 from bench.chaos.names import (
     BROKER,
-    CONSUMED,
     CONSUMER,
+    DRIVERS,
     EXECUTORS,
     JOB,
     PRODUCERS,
     RAW,
+    STANDBY,
     STOP_FILE,
-    TOPIC_QUEUES,
 )
 from bench.chaos.programs import Programs
 from bench.chaos.raw_journal import RawJournal
 from bench.chaos.settled import has_met_a_late_end, is_seen, is_settled
+from bench.lake_store import LakeStore
 from pipelines.local_broker.broker import Broker
-from pipelines.operate.records import command, write
 from pipelines.settings import load
+from storage.files.place import LakePlace
 from tests.support.cluster import Cluster
 from tests.support.processes import Process
-from txlake.protocol import CREATE_TOPIC
 
 START_TIMEOUT_S = 120.0
 END_TIMEOUT_S = 60.0
 RECOVERED = "which an earlier run had planned"
-REFUSED = "one driver at a time"
 _POLL_S = 0.05
 _LATE_END_S = 40.0  # a discard and an end after it take so long at most
 
@@ -55,17 +53,23 @@ class Counts:
     kills: Counter[str] = field(default_factory=Counter)
     own_deaths: int = 0  # of producers and the consumer, by their own hand
     refused_starts: int = 0
+    replaced: int = 0  # drivers that ended because another one was active
     recovered_epochs: int = 0
-    start_s: list[float] = field(default_factory=list)
     unexpected: list[str] = field(default_factory=list)
 
 
 class Chaos:
     """The processes of one run, in a folder; on leaving all of them are ended."""
 
-    def __init__(self, lake: Path, folder: Path, seed: int, cluster: Cluster | None = None) -> None:
+    def __init__(
+        self, lake: Path, folder: Path, seed: int, cluster: Cluster | None = None,
+        store: LakeStore | None = None, drivers: int = 1,
+    ) -> None:  # fmt: skip
         self._cluster = cluster
-        self.lake, self.folder, self.seed = lake.absolute(), folder.absolute(), seed
+        self.folder, self.seed = folder.absolute(), seed
+        self.lake_section = {"path": str(lake.absolute())}
+        if store is not None:
+            self.lake_section = store.section(lake.name)
         for name in ("logs", "temp"):
             (self.folder / name).mkdir(parents=True, exist_ok=True)
         self.journal = Journal(self.folder / "journal.sqlite")
@@ -73,18 +77,25 @@ class Chaos:
         self.seen = Seen(self.folder / "seen.sqlite")
         self.counts = Counts()
         self.broker = Broker(self.folder / "kafka")
+        self.drivers = Drivers(DRIVERS[:drivers])
         self._running: dict[str, Process] = {}
         self._old: list[Process] = []
-        self._is_measured = False
         self._programs = Programs(self, None if cluster is None else cluster.master)
+
+    @property
+    def place(self) -> LakePlace:
+        """Where the lake is; the run has to have begun."""
+        return load(self._programs.conf).lake.place()
 
     def __enter__(self) -> Chaos:
         """Starts everything."""
         try:
             self.broker.start()
-            self._start(JOB)
-            self._wait_until_job_says(SAYS[STREAMING])
-            self._make_topics()
+            self._programs.write_conf()
+            for name in self.drivers.names:
+                self._start(name)
+            self._wait_until_says(JOB, SAYS[STREAMING])
+            self._programs.make_topics()
             for name in (*PRODUCERS, RAW, CONSUMER):
                 self._start(name)
         except BaseException:
@@ -105,8 +116,8 @@ class Chaos:
 
     def carry_out(self, kill: Kill) -> None:
         """Waits for the moment, kills, and starts the killed one again at once."""
-        if kill.when != STARTING:
-            self._wait_until_job_says(SAYS[kill.when])
+        if kill.says:
+            self._wait_until_says(kill.target, kill.says)
         end = time.monotonic() + kill.pause_s
         while time.monotonic() < end:
             self.look()
@@ -115,60 +126,71 @@ class Chaos:
         if kill.target == BROKER:
             self.broker.kill()
             self.broker.start()
+        elif kill.target == EXECUTORS:
+            assert self._cluster is not None
+            kill_one(self._cluster, kill.whom, self.look)
+        elif kill.target in (JOB, STANDBY):
+            # Who is active may have ended meanwhile.
+            self._hit(self.drivers.in_role(kill.target) or self.drivers.running[0], kill)
+        else:
+            self._hit(kill.target, kill)
+
+    def _hit(self, name: str, kill: Kill) -> None:
+        """Kills, stops or suspends one process."""
+        if kill.whom == SUSPENDED:
+            self.drivers.suspend(name, kill.pause_s)
             return
-        if kill.target == EXECUTORS:
-            self._kill_executor(kill.whom)
+        if kill.whom == STOPPED:
+            self._end(name)
+            self._start(name)
             return
-        process = self._running.pop(kill.target)
-        self._note_start(process)
+        process = self._taken(name)
         process.kill(kill.whom)
         if kill.whom == "jvm" and process.wait(END_TIMEOUT_S) is None:
-            self.counts.unexpected.append(f"the job outlived its JVM by {END_TIMEOUT_S:.0f} s")
+            self.counts.unexpected.append(f"{name} outlived its JVM by {END_TIMEOUT_S:.0f} s")
         self._retire(process, is_ended=kill.whom != "python")
-        self._start(kill.target)
+        self._start(name)
 
-    def _kill_executor(self, part: str) -> None:
-        """Kills by SIGKILL one of the processes that carry the bytes; Spark starts another."""
-        assert self._cluster is not None
-        found = {
-            "an executor": self._cluster.executors, "a daemon": self._cluster.daemons,
-            "a worker": self._cluster.python_workers,
-        }[part]  # fmt: skip
-        deadline = time.monotonic() + START_TIMEOUT_S
-        while not (there := found()) and time.monotonic() < deadline:
-            self.look()
-            time.sleep(_POLL_S)
-        for chosen in there[:1]:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                chosen.kill()
+    def _taken(self, name: str) -> Process:
+        """Takes a process out of those that run; it is not suspended any more."""
+        if name in DRIVERS:
+            self.drivers.look()
+            self.drivers.wake(name)
+            self.drivers.ended(name)
+        return self._running.pop(name)
 
     def look(self) -> None:
         """Starts again what ended by itself; notes when it should not have."""
+        self.drivers.look()
         for name, process in list(self._running.items()):
-            if name == JOB:
-                self._note_start(process)
             if process.code is None:
                 continue
-            if name != JOB and process.code == -9:
+            is_refused = name in DRIVERS and self.drivers.was_refused(process)
+            if name not in DRIVERS and process.code == -9:
                 self.counts.own_deaths += 1
-            elif name == JOB and process.has_said(REFUSED):
+            elif is_refused:
                 self.counts.refused_starts += 1  # the killed one's JVM lives on for a moment
+            elif name in DRIVERS and was_replaced(process):
+                self.counts.replaced += 1
             else:
                 self.counts.unexpected.append(
                     f"{name} ended with code {process.code}: {process.last_line()}"
                 )
-            is_again = name == JOB and process.has_said(REFUSED)
-            self._retire(self._running.pop(name), is_ended=True)
-            self._start(name, is_again=is_again)
+            self._retire(self._taken(name), is_ended=True)
+            self._start(name, is_again=is_refused)
 
     def restart_in_good_order(self) -> None:
-        """Ends the job by SIGTERM when its policy has met a late end, and starts it again."""
-        self._wait_until_job_says(SAYS[WORKING])
+        """Ends the job by SIGTERM when its policy has met a late end; starts it alone again."""
+        self._wait_until_says(JOB, SAYS[WORKING])
         deadline = time.monotonic() + _LATE_END_S
-        self._wait(lambda: has_met_a_late_end(self, self._programs.settings_dealt), deadline, 0.5)
-        self._end(JOB)
+        dealt = self._programs.settings_dealt
+        self._wait(
+            lambda: has_met_a_late_end(self, dealt[self.drivers.in_role(JOB) or JOB]), deadline, 0.5
+        )
+        for name in self.drivers.running:
+            self._end(name)
         self._start(JOB, is_last=True)
-        self._wait_until_job_says(SAYS[STREAMING])
+        self._wait_until_says(JOB, SAYS[STREAMING])
 
     def settle(self, timeout_s: float) -> None:
         """Stops sending, and waits until everything is decided and seen; ends all in good order.
@@ -186,16 +208,15 @@ class Chaos:
         )  # fmt: skip
         if not has_come_to_rest:
             self.counts.unexpected.append(f"the run has not come to rest within {timeout_s:.0f} s")
-        for name in (CONSUMER, *PRODUCERS, RAW, JOB):
+        for name in (CONSUMER, *PRODUCERS, RAW, *self.drivers.running):
             self._end(name)
 
     def _end(self, name: str) -> None:
         """Asks a process to end."""
-        process = self._running.pop(name)
-        self._note_start(process)
+        process = self._taken(name)
         process.terminate()
         code = process.wait(END_TIMEOUT_S)
-        if code != 0:
+        if code != 0 and not (name in DRIVERS and ended_well(process, code)):
             self.counts.unexpected.append(f"{name} ended with code {code} when asked to")
         self._retire(process, is_ended=True)
 
@@ -206,34 +227,26 @@ class Chaos:
             time.sleep(pause_s)
         return has_met
 
-    def _wait_until_job_says(self, text: str) -> None:
+    def _wait_until_says(self, role: str, text: str) -> None:
+        """Waits until the active driver, or a standby, has said a text."""
         deadline = time.monotonic() + START_TIMEOUT_S
-        while not self._running[JOB].has_said(text):
+        while (name := self.drivers.in_role(role)) is None or not self._running[name].has_said(
+            text
+        ):
             if time.monotonic() > deadline:
-                raise ChaosError(f"the job does not go on; {self._running[JOB].last_line()}")
+                said = {name: self._running[name].last_line() for name in self.drivers.running}
+                raise ChaosError(f"the job does not go on; {said}")
             self.look()
             time.sleep(_POLL_S)
-        self._note_start(self._running[JOB])
-
-    def _note_start(self, process: Process) -> None:
-        if not self._is_measured and process.has_said(SAYS[STREAMING]):
-            self.counts.start_s.append(round(time.monotonic() - process.started_at, 1))
-            self._is_measured = True
-
-    def _make_topics(self) -> None:
-        """Asks for the topics whose messages have to arrive, also where none is made on its own."""
-        kafka = load(self._programs.settings).kafka
-        for topic in CONSUMED:
-            target = f"topic:{topic}:{TOPIC_QUEUES}"
-            write(kafka, command(CREATE_TOPIC, target, "chaos", "before all messages"), "")
+        self.drivers.look()
 
     def _start(self, name: str, *, is_again: bool = False, is_last: bool = False) -> None:
         """Starts a process. Input: `is_again`: a job that was refused, with the same settings."""
-        if name == JOB:
-            self._is_measured = False
-            if not is_again:
-                self._programs.deal_settings(is_last=is_last)
+        if name in DRIVERS and not is_again:
+            self._programs.deal_settings(name, is_last=is_last)
         self._running[name] = self._programs.start(name)
+        if name in DRIVERS:
+            self.drivers.started(name, self._running[name])
 
     def _retire(self, process: Process, is_ended: bool) -> None:
         """Ends what is left of a process; of a job whose Python was killed the JVM lives on."""

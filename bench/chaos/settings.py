@@ -11,7 +11,6 @@ import json
 import os
 import random
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, Final
 
 from bench.chaos.names import KAFKA_QUEUES, TOPIC_QUEUES, TOPICS_MAX
@@ -76,19 +75,23 @@ def of_cluster(master: str) -> dict[str, str]:
 
 
 def settings_text(
-    dealt_values: Mapping[str, Any], lake: Path, bootstrap_servers: str,
+    dealt_values: Mapping[str, Any], lake: Mapping[str, Any], bootstrap_servers: str,
     spark: Mapping[str, str] | None = None,
 ) -> str:  # fmt: skip
-    """Returns the settings file of one start of the job, with the values dealt to it."""
+    """Returns the settings file of one start of the job, with the values dealt to it.
+
+    Input: `lake`: the section of this name, perhaps with a `store` in it.
+    """
     values = {
-        "lake.path": str(lake),
+        "lake.path": lake["path"],
+        **{f"lake.store.{key}": value for key, value in lake.get("store", {}).items()},
         "kafka.bootstrap_servers": bootstrap_servers,
         **_FIXED,
         **dealt_values,
     }
     sections: dict[str, list[str]] = {}
     for key, value in values.items():
-        section, name = key.split(".")
+        section, _, name = key.rpartition(".")
         # A JSON text, number, true or false is one of TOML.
         sections.setdefault(section, []).append(f"{name} = {json.dumps(value)}")
     if spark:

@@ -21,7 +21,7 @@ _TOPICS = (protocol.HALF_TOPIC, protocol.OP_TOPIC, protocol.SCHEDULE_TOPIC, prot
 
 def is_settled(chaos: Chaos) -> bool:
     """Returns whether every record is landed, every SDK transaction decided, every promise kept."""
-    lake = Lake(str(chaos.lake))
+    lake = Lake(chaos.place)
     last = read_progress(lake).last
     if last is None or any(last.queue_ends(topic) != ends(chaos, topic) for topic in _TOPICS):
         return False
@@ -37,12 +37,12 @@ def is_settled(chaos: Chaos) -> bool:
 
 def is_seen(chaos: Chaos) -> bool:
     """Returns whether the consumer saw all that it has to see."""
-    return chaos.seen.count() >= read_facts(Lake(str(chaos.lake))).consumed()
+    return chaos.seen.count() >= read_facts(Lake(chaos.place)).consumed()
 
 
 def has_met_a_late_end(chaos: Chaos, start: int) -> bool:
     """Returns whether a late COMMIT was applied, or turned down, as that start's policy says."""
-    lake = Lake(str(chaos.lake))
+    lake = Lake(chaos.place)
     if dealt(chaos.seed, start)["transaction.late_end_policy"] == "apply":
         outcomes = lake.read("outcomes", ["outcome", "cause"]).to_pylist()
         return {"outcome": "COMMITTED", "cause": "late_end"} in outcomes

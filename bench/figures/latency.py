@@ -61,8 +61,9 @@ def latencies(
     bench.say(f"{rate:.0f} tx/s for {size.warm_up_s + size.latency_s:.0f} s")
     of_rate = ["--rate", str(rate), "--body", JSON, "--body-bytes", str(body_bytes)]
     run = run_load(bench, "latency", size.latency_s, [*of_rate, *arguments], checkout=checkout)
-    sent = latencies_s(run.job.lake, TOPIC, run.began_at, run.ended_at)
-    bench.forget(run.job.lake)
+    lake = run.job.lake
+    sent = latencies_s(lake, bench.files_of(lake), TOPIC, run.began_at, run.ended_at)
+    bench.forget(lake)
     return Latencies(sent, run)
 
 

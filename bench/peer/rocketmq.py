@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from bench.job_process import BenchError
-from pipelines.local_broker import ports
-from pipelines.local_broker.broker import HOST
+from pipelines.local_server import ports
+from pipelines.local_server.server import HOST
 from tests.support.processes import Process
 
 CLUSTER, BROKER = "bench-peer", "broker-a"

@@ -12,6 +12,7 @@ from txlake.errors import (
     OffsetOutOfRangeError,
     SendError,
     StaleGenerationError,
+    StoreAwayError,
     TxlakeError,
     UnknownTopicError,
 )
@@ -47,6 +48,7 @@ __all__ = [
     "SendError",
     "SendResult",
     "StaleGenerationError",
+    "StoreAwayError",
     "TransactionListener",
     "TransactionProducer",
     "TransactionSendResult",

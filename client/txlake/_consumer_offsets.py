@@ -20,6 +20,7 @@ from deltalake import CommitProperties, DeltaTable, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError
 
 from txlake._delta_files import STALE_SNAPSHOT, DeltaFiles, split, told
+from txlake._store import store_trouble
 from txlake._whole import LAKE_ID_PROPERTY, owner_of
 from txlake.errors import ConsumerError, LakeError
 
@@ -91,7 +92,9 @@ class ConsumerOffsets:
                 try:
                     self._refresh(is_afresh=attempt > 0)
                     return self._newest
-                except STALE_SNAPSHOT:
+                except STALE_SNAPSHOT as error:
+                    if store_trouble(self._files.uri, self._files.uri, error) is not None:
+                        raise  # another look would wait as long for the store
                     time.sleep(0.01)
             self._refresh(is_afresh=True)
             return self._newest
@@ -108,7 +111,8 @@ class ConsumerOffsets:
             if not rows:
                 return []
             try:
-                self._append(rows)
+                with told(self._files.uri, but=CommitFailedError):
+                    self._append(rows)
             except CommitFailedError:
                 time.sleep(random.uniform(0.0, 0.01 * min(attempt + 1, 10)))  # noqa: S311
                 continue

@@ -22,6 +22,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 from deltalake.fs import DeltaStorageHandler
 
+from txlake._store import store_trouble
 from txlake.errors import LakeError
 
 # What is raised when VACUUM takes a file away while it is read, or a clean-up cuts the log short.
@@ -30,12 +31,20 @@ _VERSION_DIGITS = 20  # of a log file's name
 
 
 @contextmanager
-def told(uri: str) -> Iterator[None]:
-    """Turns what is wrong with a table, and stays so, into one sentence. Errors: LakeError."""
+def told(uri: str, but: type[Exception] | tuple[()] = ()) -> Iterator[None]:
+    """Turns what is wrong with a table, and stays so, into one sentence.
+
+    Input: `but`: an error that is passed on. Errors: LakeError; StoreAwayError.
+    """
     try:
         yield
+    except but:
+        raise
     except STALE_SNAPSHOT as error:
         lake, table = split(uri)
+        trouble = store_trouble(uri, lake, error)
+        if trouble is not None:
+            raise trouble from error
         raise LakeError(
             f"{lake}: the table {table} cannot be read: {first_line(error)}; put it back from a "
             "copy, or `txlake verify` says what else is wrong"
@@ -79,6 +88,7 @@ class DeltaFiles:
         self._version_seen = -1
         self._files: dict[str, TableFile] = {}
         self._schema: pa.Schema | None = None
+        self._in_store: pa_fs.FileSystem | None = None
 
     @property
     def table(self) -> DeltaTable:
@@ -124,6 +134,7 @@ class DeltaFiles:
         self._check_protocol(self._table)
         self._files = _files(self._table, self._statistics)
         self._schema = pa.schema(self._table.schema().to_arrow())
+        self._in_store = None  # it knows the sizes of the files before
         self._version_seen = version
         return True
 
@@ -183,9 +194,11 @@ class DeltaFiles:
     def _filesystem(self) -> pa_fs.FileSystem:
         if self._is_local():
             return pa_fs.SubTreeFileSystem(self.uri, pa_fs.LocalFileSystem())
-        sizes = {file.path: file.size_bytes for file in self._files.values()}
-        handler = DeltaStorageHandler(self.uri, self._storage_options, sizes)
-        return pa_fs.PyFileSystem(handler)
+        if self._in_store is None:
+            sizes = {file.path: file.size_bytes for file in self._files.values()}
+            handler = DeltaStorageHandler(self.uri, self._storage_options, sizes)
+            self._in_store = pa_fs.PyFileSystem(handler)
+        return self._in_store
 
     def _check_protocol(self, table: DeltaTable) -> None:
         protocol = table.protocol()

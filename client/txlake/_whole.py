@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from txlake._delta_files import STALE_SNAPSHOT, DeltaFiles, TableFile, first_line
+from txlake._store import store_trouble
 from txlake.errors import LakeError
 
 LAKE_ID_PROPERTY = "txlake.lakeId"
@@ -78,6 +79,9 @@ class WholeTables:
                     return None
                 problem = f"has rows of epoch {newest}, and the newest in epochs is {planned}"
         except STALE_SNAPSHOT as error:
+            trouble = store_trouble(self._path, self._path, error)
+            if trouble is not None:
+                raise trouble from error
             problem = f"cannot be read: {first_line(error)}"
         return f"the table {looking_at} {problem}"
 

@@ -8,6 +8,7 @@ TxlakeError
 ├── NoListenerError                   a transaction without anything to run
 ├── UnknownTopicError                 a Kafka topic, or a topic's queue, that is not there
 ├── LakeError                         no lake there, one of a newer format, or one that is not whole
+│   └── StoreAwayError                the lake's object store does not answer; try again
 └── ConsumerError
     ├── GroupBusyError                another consumer owns the queues
     ├── StaleGenerationError          this consumer was replaced and may no longer commit
@@ -53,6 +54,10 @@ class UnknownTopicError(TxlakeError):
 
 class LakeError(TxlakeError):
     """A lake that cannot be read. One sentence says which table, what is there and what was."""
+
+
+class StoreAwayError(LakeError):
+    """An object store that does not answer. The call did nothing that counts: make it again."""
 
 
 class ConsumerError(TxlakeError):

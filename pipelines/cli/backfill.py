@@ -86,7 +86,7 @@ def backfill(
         if files:
             show_spark_that_we_run()
             identity = from_kafka.identity_from_kafka(settings)
-            done = fill(settings.lake.path, Archive.of_files(files), identity, meter)
+            done = fill(settings.lake.place(), Archive.of_files(files), identity, meter)
         else:
             kafka = KafkaTopics(settings, settings.kafka.topics())
             if from_time is not None:

@@ -17,6 +17,7 @@ from pipelines.cli.dead import dead
 from pipelines.cli.maintain import maintain
 from pipelines.cli.replay import replay
 from pipelines.cli.schedule import schedule
+from pipelines.cli.store import store
 from pipelines.cli.topic import topic
 from pipelines.cli.tx import tx
 from pipelines.cli.verify import verify
@@ -50,8 +51,12 @@ def main() -> None:
 @click.option(
     "--conf", required=True, type=click.Path(dir_okay=False), help="Settings, as conf/local.toml."
 )
+@click.option(
+    "--standby", is_flag=True,
+    help="While another driver is active, wait ready to take over; Kafka elects.",
+)  # fmt: skip
 @click.option("--quiet", is_flag=True, help="Print warnings only.")
-def run(conf: str, quiet: bool) -> None:
+def run(conf: str, standby: bool, quiet: bool) -> None:
     """Run the reconcile job until Ctrl-C or SIGTERM.
 
     It ends after the running epoch, and at the latest 10 s later: the next start finishes an epoch
@@ -63,14 +68,14 @@ def run(conf: str, quiet: bool) -> None:
         stream=sys.stderr,
     )
     logging.getLogger("py4j").setLevel(logging.ERROR)
-    run_job(conf)
+    run_job(conf, is_standby=standby)
 
 
 # How long a stop waits for the running epoch.
 STOP_S = 10.0
 
 
-def run_job(conf: str) -> None:
+def run_job(conf: str, *, is_standby: bool = False) -> None:
     """Run the job with the settings of a file; also what spark-submit runs."""
     from pipelines.job.driver import Driver
     from storage.lake.epochs import Plan
@@ -81,7 +86,7 @@ def run_job(conf: str) -> None:
         landed = sum(r.to_offset - r.from_offset for r in plan.ranges)
         log.info("epoch %d: %d records landed, %.2f s", plan.epoch, landed, seconds)
 
-    driver = Driver(load(conf), on_epoch=tell)
+    driver = Driver(load(conf), on_epoch=tell, is_standby=is_standby)
 
     def give_up() -> None:
         log.warning(
@@ -108,6 +113,7 @@ def run_job(conf: str) -> None:
 
 for command in (
     *setup.COMMANDS,
+    store,
     spark_submit.spark_submit,
     spark_submit.environment,
     tx,

@@ -15,6 +15,7 @@ from pipelines.screen import print_json, print_rows
 
 if TYPE_CHECKING:
     from pipelines.settings import Settings
+    from storage.files.place import LakePlace
     from storage.lake.lake import Lake
     from storage.upkeep.maintenance import Work
 
@@ -46,7 +47,7 @@ def maintain(
     if dry_run:
         _foretell(writing.settings, writing.lake, output)
     elif offline:
-        _run(writing.settings, writing.lake.path, output)
+        _run(writing.settings, writing.lake.place, output)
     else:
         _ask(writing)
 
@@ -72,7 +73,7 @@ def _foretell(settings: Settings, lake: Lake, output: str) -> None:
     click.echo(f"{len(rows)} tables, {len(worth)} with something to do; nothing was changed")
 
 
-def _run(settings: Settings, path: str, output: str) -> None:
+def _run(settings: Settings, place: LakePlace, output: str) -> None:
     """Take every step of a full round, alone at the lake."""
     from pipelines.job.upkeep import told
     from pipelines.jvm.lock import held_without_jvm
@@ -82,12 +83,12 @@ def _run(settings: Settings, path: str, output: str) -> None:
     from storage.lake.whole import require_whole
     from storage.upkeep.maintenance import Maintenance, Work
 
-    lock = LakeLock(path, f"{socket.gethostname()}:{os.getpid()}:txlake maintain")
+    lock = LakeLock(place, f"{socket.gethostname()}:{os.getpid()}:txlake maintain")
     began = time.monotonic()
     done = Work()
     try:
-        with held_without_jvm(path):
-            lake = Lake(path, is_maintained=True)
+        with held_without_jvm(place):
+            lake = Lake(place, is_driver=True)
             require_whole(lake, read_progress(lake), is_alone=True)
             maintenance = Maintenance(lake, settings.maintenance_limits())
             for table in maintenance.tables():

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
+    from storage.files.place import LakePlace
     from storage.lake.lake import Lake
 
 Command = Callable[..., Any]
@@ -26,7 +27,9 @@ def lake_options(command: Command) -> Command:
     command = click.option(
         "--conf", type=click.Path(dir_okay=False), help="The job's settings: they name the lake."
     )(command)
-    return click.option("--lake", "lake_path", help="The lake's folder.")(command)
+    return click.option("--lake", "lake_path", help="Where the lake is: a folder, or s3://...")(
+        command
+    )
 
 
 def conf_option(command: Command) -> Command:
@@ -36,19 +39,28 @@ def conf_option(command: Command) -> Command:
     )(command)
 
 
-def open_lake(lake_path: str | None, conf: str | None) -> Lake:
-    """Returns the lake that the options name.
+def named_place(lake_path: str | None, conf: str | None) -> LakePlace:
+    """Returns the place that the options name; with both `--conf` says how to reach its store.
 
     Errors: LakeError, SettingsError; click's usage error without an option.
     """
     from pipelines.settings import load
+    from storage.files.place import lake_place
 
     if lake_path is None and conf is None:
         raise click.UsageError("name the lake: --lake PATH, or --conf FILE")
-    return whole_lake(lake_path if lake_path is not None else load(str(conf)).lake.path)
+    if conf is None:
+        return lake_place(str(lake_path))
+    lake = load(conf).lake
+    return lake_place(lake.path if lake_path is None else lake_path, lake.store)
 
 
-def whole_lake(path: str) -> Lake:
+def open_lake(lake_path: str | None, conf: str | None) -> Lake:
+    """Returns the lake that the options name, whole. Errors: as `named_place`."""
+    return whole_lake(named_place(lake_path, conf))
+
+
+def whole_lake(place: LakePlace) -> Lake:
     """Returns a lake whose own tables hold what was committed.
 
     Errors: LakeError.
@@ -56,7 +68,7 @@ def whole_lake(path: str) -> Lake:
     from storage.lake.lake import Lake
     from storage.lake.whole import require_readable
 
-    lake = Lake(path)
+    lake = Lake(place)
     lake.lake_id()
     require_readable(lake)
     return lake

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pipelines.cli.options import output_option
+from pipelines.cli.options import named_place, output_option
 from pipelines.cli.verify import VIOLATED, epochs_option
 from pipelines.screen import print_json, print_rows
 from storage.verify.run import EPOCH_MAX
@@ -17,12 +17,15 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from pipelines.replay import Rebuilt, Verified, WhatIf
+    from pipelines.replay.filler import Identity
+    from pipelines.settings import Settings
+    from storage.files.place import LakePlace
 
 _SHOWN = 20
 
 
 @click.command()
-@click.option("--lake", "path", required=True, help="The lake's folder.")
+@click.option("--lake", "lake_path", help="Where the lake is: a folder, or s3://...")
 @click.option("--verify", "is_verify", is_flag=True, help="Compare every row; 3 on a difference.")
 @click.option("--into", metavar="NEW_LAKE", help="Rebuild the lake there.")
 @click.option("--what-if", "changes", metavar="KEY=VALUE", multiple=True,
@@ -32,11 +35,13 @@ _SHOWN = 20
     "--one-batch", is_flag=True, help="With --into: from half, op, schedule, admin alone."
 )
 @click.option(
-    "--conf", type=click.Path(dir_okay=False), help="The job's settings, for a lake without epochs."
-)
+    "--conf", type=click.Path(dir_okay=False),
+    help="The job's settings: they name the lake and its store, and with --into the Kafka of a "
+    "lake without epochs.",
+)  # fmt: skip
 @output_option
 def replay(
-    path: str,
+    lake_path: str | None,
     is_verify: bool,
     into: str | None,
     changes: tuple[str, ...],
@@ -54,30 +59,47 @@ def replay(
         raise click.UsageError("--one-batch goes with --into, and takes all that was landed")
     if changes and epochs != (1, EPOCH_MAX):
         raise click.UsageError("--what-if is about the whole history: no --epochs")
+    place = named_place(lake_path, conf)
     show_spark_that_we_run()
     from pipelines.meter import Meter
     from pipelines.replay import rebuild, verify
     from pipelines.replay.other_parameters import imagine
+    from storage.files.place import lake_place
 
     with Meter("replay", "records") as meter:
         if is_verify:
-            verified = verify(path, *epochs, progress=meter)
+            verified = verify(place, *epochs, progress=meter)
         elif into is not None:
-            identity = None
+            identity, store = None, {}
             if conf is not None:
-                from pipelines.replay.from_kafka import identity_from_kafka
                 from pipelines.settings import load
 
-                identity = identity_from_kafka(load(conf))
-            rebuilt = rebuild(path, into, one_batch, epochs[1], identity, meter)
+                settings = load(conf)
+                store = settings.lake.store
+                identity = _identity(place, settings) if one_batch else None
+            target = lake_place(into, store)
+            rebuilt = rebuild(place, target, one_batch, epochs[1], identity, meter)
         else:
-            answer = imagine(path, dict(map(_change, changes)), progress=meter)
+            answer = imagine(place, dict(map(_change, changes)), progress=meter)
     if is_verify:
         _print_verified(verified, output)
     elif into is not None:
         print_rebuilt(rebuilt, into, output)
     else:
         _print_what_if(answer, output)
+
+
+def _identity(place: LakePlace, settings: Settings) -> Identity:
+    """Returns the log that a lake is made from: as its epochs say, or else as Kafka knows it."""
+    from pipelines.errors import StartError
+    from pipelines.replay.from_kafka import identity_from_kafka
+    from pipelines.replay.new_lake import identity_of
+    from storage.lake.lake import Lake
+
+    try:
+        return identity_of(Lake(place))
+    except StartError:
+        return identity_from_kafka(settings)
 
 
 def _change(text: str) -> tuple[str, Any]:

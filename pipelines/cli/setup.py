@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import platform
-import signal
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,6 +15,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from pipelines.cli.foreground import run_until_stopped
+from pipelines.errors import JobError
 from pipelines.jvm import ivy
 from pipelines.jvm import jars as jar_lock
 from pipelines.jvm.java import JavaError, java_binary, java_home
@@ -40,10 +40,15 @@ def jars() -> None:
 
 
 @jars.command()
-def fetch() -> None:
-    """Fetch the jars that the cache lacks."""
+@click.argument("sets", nargs=-1, type=click.Choice((*jar_lock.JAR_SETS, *jar_lock.OPTIONAL_SETS)))
+def fetch(sets: tuple[str, ...]) -> None:
+    """Fetch the jars that the cache lacks.
+
+    SETS: those of the set-up by default. Besides them there are `store`, a local S3 server, and
+    `s3`, with which Spark reads S3.
+    """
     with _one_sentence():
-        count = ivy.fetch(java_binary())
+        count = ivy.fetch(java_binary(), sets or jar_lock.JAR_SETS)
     click.echo(f"{count} jars fetched into {jar_lock.cache_folder()}")
 
 
@@ -75,24 +80,28 @@ def lock() -> None:
 )
 def broker(port: int, data_dir: Path) -> None:
     """Run a Kafka broker on loopback until Ctrl-C or SIGTERM."""
-    ended = threading.Event()
-    for name in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(name, lambda *_: ended.set())
-    with _one_sentence(), Broker(data_dir, port=port) as running:
-        click.echo(f"Kafka answers at {running.bootstrap_servers}")
-        click.echo(f"its data and log are in {running.data_folder}; stop it with Ctrl-C")
-        while not ended.wait(0.5):
-            if not running.is_running():
-                raise BrokerError(f"the broker ended by itself: read {running.log_path}")
-    click.echo("stopped; its data is kept")
+    server = Broker(data_dir, port=port)
+
+    def tell() -> None:
+        click.echo(f"Kafka answers at {server.bootstrap_servers}")
+        click.echo(f"its data and log are in {server.data_folder}; stop it with Ctrl-C")
+
+    with _one_sentence():
+        run_until_stopped(server, tell)
 
 
 @click.command()
-def doctor() -> None:
-    """Look whether everything that txlake needs is there, and say what to do if not."""
+@click.option(
+    "--conf", type=click.Path(dir_okay=False), help="The job's settings: whose drivers to name."
+)
+def doctor(conf: str | None) -> None:
+    """Look whether everything that txlake needs is there, and say what to do if not.
+
+    With --conf it says, too, which driver of the lake is active and which stand by.
+    """
     table = Table("", "what", "found", "what to do")
     sound = True
-    for finding in findings():
+    for finding in (*findings(), *(() if conf is None else driver_findings(conf))):
         sound = sound and finding.is_sound
         mark = "[green]ok[/]" if finding.is_sound else "[red]not[/]"
         table.add_row(mark, finding.what, escape(finding.found), escape(finding.to_do))
@@ -124,12 +133,34 @@ def findings() -> Iterator[Finding]:
         yield Finding(True, "Java", str(java_home()))
     except JavaError as error:
         yield Finding(False, "Java", "missing", str(error))
-    for jar_set, paths in (("spark", jar_lock.spark_jars), ("broker", jar_lock.broker_jars)):
+    sets = [("spark", jar_lock.spark_jars), ("broker", jar_lock.broker_jars)]
+    optional = [("store", jar_lock.store_jars), ("s3", jar_lock.s3_jars)]
+    for jar_set, paths in sets + [one for one in optional if jar_lock.is_fetched(one[0])]:
         what = f"jars: {jar_set}"
         try:
             yield Finding(True, what, f"{len(paths())} in {jar_lock.cache_folder()}")
         except jar_lock.JarError as error:
             yield Finding(False, what, "missing or broken", str(error))
+
+
+def driver_findings(conf: str) -> Iterator[Finding]:
+    """Yields a line about each driver of the lake that the settings name. Errors: SettingsError."""
+    from pipelines.job.group import DriverGroup
+    from pipelines.settings import load
+
+    settings = load(conf)
+    what = "driver"
+    try:
+        drivers = DriverGroup(settings.kafka, settings.lake.place().path).look()
+    except JobError as error:
+        yield Finding(False, what, "not known", str(error))
+        return
+    if drivers.active is None:
+        yield Finding(True, what, "none is active", "start one: `txlake run`")
+    else:
+        yield Finding(True, what, f"{drivers.active} is active")
+    for owner in drivers.others:
+        yield Finding(True, what, f"{owner} stands by")
 
 
 COMMANDS: list[click.Command] = [jars, broker, doctor]

@@ -75,6 +75,7 @@ def _pairs(_context: click.Context, _option: click.Parameter, values: Sequence[s
 
 @click.command("spark-submit")
 @click.option("--conf", type=click.Path(exists=True, dir_okay=False), help="The job's settings.")
+@click.option("--standby", is_flag=True, help="As of `txlake run`; with --conf.")
 @click.option("--master", default="local[2]", show_default=True)
 @click.option(
     "--environment", type=click.Path(exists=True, dir_okay=False),
@@ -95,6 +96,7 @@ def _pairs(_context: click.Context, _option: click.Parameter, values: Sequence[s
 @click.argument("command", nargs=-1)
 def spark_submit(
     conf: str | None,
+    standby: bool,
     master: str,
     environment: str | None,
     python: str | None,
@@ -110,7 +112,10 @@ def spark_submit(
     """
     if (conf is None) == (not command):
         raise click.UsageError("name the job's settings, --conf FILE, or a command after --")
+    if standby and conf is None:
+        raise click.UsageError("--standby goes with the job: name its settings, --conf FILE")
     arguments = command if conf is None else ("--conf", str(Path(conf).absolute()))
+    arguments += ("--standby",) if standby else ()
     archive = write_zip(Path(".cache/txlake.zip").absolute())
     wanted = {} if driver_host is None else {"spark.driver.host": driver_host}
     if environment is not None:

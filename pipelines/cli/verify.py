@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from pipelines.cli.options import Command
+from pipelines.cli.options import Command, lake_options, named_place
 from storage.lake.lake import Lake
 from storage.verify.run import EPOCH_MAX, NAMED_MAX, Finding, Report
 from storage.verify.run import verify as verify_lake
@@ -36,14 +36,16 @@ def epochs_option(command: Command) -> Command:
 
 
 @click.command()
-@click.option("--lake", "path", required=True, help="The lake's folder.")
+@lake_options
 @epochs_option
 @click.option(
     "-o", "output", type=click.Choice(["text", "json"]), default="text", show_default=True
 )
-def verify(path: str, epochs: tuple[int, int], output: str) -> None:
+def verify(
+    lake_path: str | None, conf: str | None, epochs: tuple[int, int], output: str
+) -> None:
     """Check the invariants of a lake; exits with 3 when one is violated."""
-    report = verify_lake(Lake(path), *epochs)
+    report = verify_lake(Lake(named_place(lake_path, conf)), *epochs)
     if output == "json":
         click.echo(json.dumps(as_json(report), indent=1, default=str))
     else:

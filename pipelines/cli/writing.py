@@ -45,7 +45,7 @@ class Writing:
     @cached_property
     def lake(self) -> Lake:
         """Returns the lake that the settings name."""
-        return whole_lake(self.settings.lake.path)
+        return whole_lake(self.settings.lake.place())
 
     @cached_property
     def by(self) -> tuple[str, str]:

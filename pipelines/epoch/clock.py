@@ -18,10 +18,14 @@ class EpochClock:
         wall: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._monotonic = monotonic
-        self._started_at = wall()
-        self._started = monotonic()
+        self._wall, self._monotonic = wall, monotonic
         self._last_ms = not_before_ms
+        self.start()
+
+    def start(self) -> None:
+        """Takes the wall clock, as when it is made; a standby takes it again when it is elected."""
+        self._started_at = self._wall()
+        self._started = self._monotonic()
 
     def now_ms(self) -> int:
         """Returns `epoch_at`: never before an earlier one, nor before the lake's last epoch."""

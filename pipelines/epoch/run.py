@@ -32,6 +32,7 @@ from pipelines.epoch.planned import PlannedEpochs, Steps, offsets_of
 from pipelines.epoch.recover import batch_again, with_our_rules
 from pipelines.kafka_log.log import KafkaLog
 from pipelines.kafka_log.topics import KafkaTopics, Place
+from storage.files.place import LakePlace
 from storage.lake.epochs import Plan, Progress, read_progress
 from storage.lake.lake import Lake
 from storage.lake.whole import require_whole
@@ -84,6 +85,11 @@ class Epochs:
     def state(self) -> State:
         """Returns the state after the last committed epoch."""
         return self._planned.state
+
+    @property
+    def place(self) -> LakePlace:
+        """Returns where the lake is."""
+        return self._lake.place
 
     @property
     def last(self) -> Plan | None:

@@ -1,4 +1,4 @@
-"""Kafka away: how that shows, and how long the driver waits before it tries again."""
+"""Kafka or the store away: how that shows, and how long the driver waits before it tries again."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import time
 
 from pipelines.epoch.run import Epochs
 from pipelines.errors import JobError, KafkaAwayError
-from storage.errors import LakeError
+from storage.errors import LakeError, StoreAwayError
+from storage.lake.store_trouble import store_trouble
 
 log = logging.getLogger("txlake.driver")
 
@@ -24,6 +25,9 @@ def told(error: BaseException, epochs: Epochs) -> BaseException:
     """Returns the error of a failed query as one of ours, if it is known."""
     if isinstance(error, (JobError, LakeError)):
         return error
+    trouble = store_trouble(epochs.place, error)
+    if trouble is not None:
+        return trouble
     text = str(error)
     if any(sign in text for sign in _AWAY_SIGNS):
         return KafkaAwayError(f"the stream lost Kafka: {text.strip().splitlines()[0][:300]}")
@@ -33,28 +37,28 @@ def told(error: BaseException, epochs: Epochs) -> BaseException:
 
 
 class Away:
-    """How long Kafka has been away, told in the log."""
+    """How long Kafka or the store has been away, told in the log. Input: what they are called."""
 
-    def __init__(self, bootstrap_servers: str) -> None:
-        self._servers = bootstrap_servers
+    def __init__(self, kafka: str, store: str) -> None:
+        self._kafka, self._store = kafka, store
+        self._what = kafka
         self._since: float | None = None
         self._tries = 0
 
-    def wait_s(self, error: KafkaAwayError) -> float:
-        """Logs that Kafka is away and returns how long to wait before the next try."""
+    def wait_s(self, error: KafkaAwayError | StoreAwayError) -> float:
+        """Logs that it is away and returns how long to wait before the next try."""
+        self._what = self._store if isinstance(error, StoreAwayError) else self._kafka
         self._since = self._since or time.monotonic()
         pause = _RETRY_S[min(self._tries, len(_RETRY_S) - 1)]
         self._tries += 1
         log.warning(
-            "Kafka at %s is away, for %.0f s so far; trying again in %.0f s (%s)",
-            self._servers, time.monotonic() - self._since, pause, error,
+            "%s is away, for %.0f s so far; trying again in %.0f s (%s)",
+            self._what, time.monotonic() - self._since, pause, error,
         )  # fmt: skip
         return pause
 
     def is_over(self) -> None:
-        """Logs how long Kafka was away, if it was."""
+        """Logs how long it was away, if it was."""
         if self._since is not None:
-            log.warning(
-                "Kafka at %s is back after %.0f s", self._servers, time.monotonic() - self._since
-            )
+            log.warning("%s is back after %.0f s", self._what, time.monotonic() - self._since)
         self._since, self._tries = None, 0

@@ -26,7 +26,9 @@ from pipelines.job.upkeep import Maintainer
 from pipelines.kafka_log.options import spark_options
 from pipelines.kafka_log.topics import Place
 from pipelines.settings import Settings
+from storage.errors import OwnerError, StoreAwayError
 from storage.lake.epochs import Plan
+from storage.lake.store_trouble import store_trouble
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -40,8 +42,8 @@ _POLL_S = 0.1
 class Stream:
     """One query: it runs from where the lake ends until `stop` is set, or something fails.
 
-    Input: `before_batch` is called before each micro-batch is read, `on_epoch` with each committed
-    plan and how long its epoch took (s).
+    Input: `before_batch` is called before each micro-batch is read, `before_plan` before its epoch
+    is planned, `on_epoch` with each committed plan and how long its epoch took (s).
     """
 
     def __init__(
@@ -53,6 +55,7 @@ class Stream:
         checkpoint: Path,
         stop: threading.Event,
         before_batch: Callable[[], None],
+        before_plan: Callable[[], None],
         on_epoch: Callable[[Plan, float], None] | None,
     ) -> None:
         self._spark = spark
@@ -62,6 +65,7 @@ class Stream:
         self._checkpoint = checkpoint
         self._stop = stop
         self._before_batch = before_batch
+        self._before_plan = before_plan
         self._on_epoch = on_epoch
         self._interval_s = settings.stream.trigger_interval_ms / 1000
         self._starts = epochs.start_offsets()
@@ -77,7 +81,7 @@ class Stream:
 
         Output: the error that ended it; None if `stop` did.
         """
-        source = _source(self._spark, self._settings, self._starts)
+        source = source_of(self._spark, self._settings, self._starts)
         query = (
             source.writeStream.queryName(QUERY_NAME)
             .foreachBatch(self._on_batch)
@@ -86,7 +90,7 @@ class Stream:
             .start()
         )
         try:
-            while query.isActive and not self._stop.is_set():
+            while query.isActive and not (self._stop.is_set() or self._is_ended_by_run):
                 self._stop.wait(_POLL_S)
             with self._planning:  # a planned epoch goes on to its end; no other begins
                 wait_for([self._running])
@@ -109,9 +113,16 @@ class Stream:
             if not self._is_ending:
                 self._epochs.look_ahead()
         except BaseException as error:
-            self._failure = self._failure or error
+            self._failure = self._failure or store_trouble(self._epochs.place, error) or error
+            if self._is_ended_by_run:  # raised here, py4j would print it
+                return
             raise
         self._trigger.ended()
+
+    @property
+    def _is_ended_by_run(self) -> bool:
+        """Returns whether `run` ends the query; one that waits for Kafka is ended by its error."""
+        return isinstance(self._failure, (OwnerError, StoreAwayError))
 
     @property
     def _is_ending(self) -> bool:
@@ -120,6 +131,7 @@ class Stream:
     def _run_epoch(self, batch: DataFrame, batch_id: int) -> None:
         """Reads a micro-batch and begins its epoch; waits for it until the next is to be cut."""
         began = time.monotonic()
+        self._before_plan()  # another driver that has taken over deletes this one's checkpoint
         self._before_batch()
         self._check_start(batch_id)
         gathered = self._epochs.gather(batch, batch_ends(self._checkpoint, batch_id))
@@ -127,6 +139,7 @@ class Stream:
         with self._planning:
             if self._is_ending:
                 return
+            self._before_plan()
             plan = self._epochs.plan(gathered)
             idle_until = time.monotonic() + self._trigger.wait_s()
             self._running = self._finisher.submit(self._finish, plan, gathered, began, idle_until)
@@ -166,7 +179,7 @@ class Stream:
                 )
 
 
-def _source(spark: SparkSession, settings: Settings, starts: Mapping[Place, int]) -> DataFrame:
+def source_of(spark: SparkSession, settings: Settings, starts: Mapping[Place, int]) -> DataFrame:
     """Returns the stream of all our topics, with a tick: without data a query runs no batch."""
     by_topic: dict[str, dict[str, int]] = {}
     for (topic, partition), offset in starts.items():

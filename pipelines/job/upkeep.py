@@ -6,8 +6,9 @@ constant load for `slice_ms`, so that a round goes on over several epochs. Under
 files are merged, and another round merges the rest as soon as there is time. Nothing appends
 meanwhile: local commits of Spark and of delta-rs never meet.
 
-An error here stops no epoch: it is logged, and the next round tries again. A round is kept in
-memory only: a crash ends it, one that an operator asked for, too.
+An error here stops no epoch: it is logged, and the next round tries again. But a driver that
+another has replaced deletes nothing and stops. A round is kept in memory only: a crash ends it, one
+that an operator asked for, too.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from collections.abc import Callable, Iterator
 
 import pyarrow.compute as pc
 
+from storage.errors import OwnerError
 from storage.lake.epochs import Plan
 from storage.lake.lake import Lake
 from storage.lake.pruned import read_pruned
@@ -31,7 +33,8 @@ log = logging.getLogger("txlake.maintain")
 class Maintainer:
     """The keeper of one lake's files and logs between epochs.
 
-    Input: `admin_topic`: where operators ask; `is_stopping`: no further step is begun then.
+    Input: `admin_topic`: where operators ask; `is_stopping`: no further step is begun then;
+    `before_deletion`: called before files are deleted, raises OwnerError if the lake is another's.
     """
 
     def __init__(
@@ -41,8 +44,9 @@ class Maintainer:
         slice_ms: int,
         admin_topic: str,
         is_stopping: Callable[[], bool],
+        before_deletion: Callable[[], None] = lambda: None,
     ) -> None:
-        self._maintenance = Maintenance(lake, limits)
+        self._maintenance = Maintenance(lake, limits, before_deletion)
         self._lake = lake
         self._slice_s = slice_ms / 1000
         self._round_epochs = limits.merge_files
@@ -115,6 +119,8 @@ class Maintainer:
             self._steps = self._maintenance.steps(self._table, is_full=self._is_full)
         try:
             work = next(self._steps, None)
+        except OwnerError:
+            raise
         except Exception as error:
             self._failed(self._table, error)
             work = None

@@ -17,14 +17,16 @@ import pyarrow.fs as pa_fs
 
 from pipelines.errors import StartError
 from pipelines.jvm.jars import spark_jars
-from storage.files.data_files import LakePlace
+from storage.files.place import LakePlace
 from storage.tasks.probe import answer_probe
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# The packages that our tasks import; our own go by --py-files.
-_DISTRIBUTIONS: Final = ("pyarrow", "numpy", "deltalake", "arro3-core", "confluent-kafka")
+# What our tasks import, on a store deltalake too, and what that needs; our own go by --py-files.
+_DISTRIBUTIONS: Final = (
+    "pyarrow", "numpy", "deltalake", "arro3-core", "typing-extensions", "confluent-kafka",
+)  # fmt: skip
 _TASK_FAILURES = "8"  # kills can hit one task several times; Spark's own 4 end the job sooner
 _PROBES = 8  # tasks an executor, so that each executor gets some
 _ENVIRONMENT = "environment"  # the folder of the archive on a node

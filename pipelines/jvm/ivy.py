@@ -13,7 +13,7 @@ import os
 import re
 import subprocess
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
@@ -22,6 +22,7 @@ from xml.sax.saxutils import quoteattr
 from pipelines.jvm.jars import (
     JAR_SETS,
     LOCK_NAME,
+    OPTIONAL_SETS,
     Jar,
     JarError,
     cache_folder,
@@ -32,14 +33,17 @@ from pipelines.jvm.jars import (
 )
 from pipelines.jvm.network import network_options
 
-_RETRIEVED = "[organisation]/[artifact]/[revision].[ext]"
+# A jar's classifier stands in its folder's name, behind a colon.
+_RETRIEVED = "[organisation]/[artifact](:[classifier])/[revision].[ext]"
+# Sets on the class path of Spark, which has pyspark's jars too.
+_BESIDE_PYSPARK = ("spark", "s3")
 _SETTINGS = """<ivysettings>
   <settings defaultResolver="central"/>
   <property name="ivy.checksums" value="{checksums}"/>
   <resolvers><ibiblio name="central" m2compatible="true" usepoms="{poms}"/></resolvers>
 </ivysettings>
 """
-_MODULE = """<ivy-module version="2.0">
+_MODULE = """<ivy-module version="2.0" xmlns:m="http://ant.apache.org/ivy/maven">
   <info organisation="txlake" module="{name}"/>
   <configurations><conf name="default"/></configurations>
   <dependencies>
@@ -49,15 +53,15 @@ _MODULE = """<ivy-module version="2.0">
 """
 
 
-def fetch(java: Path) -> int:
-    """Fetches the jars of the lock that the cache lacks, and returns how many.
+def fetch(java: Path, jar_sets: Sequence[str] = JAR_SETS) -> int:
+    """Fetches the jars of these sets of the lock that the cache lacks, and returns how many.
 
     Errors: JarError if a jar cannot be had, or is not the one of the lock.
     Replay: a jar that is whole in the cache is not fetched again.
     """
     count = 0
     # A run for each set: both have Kafka's client, in two versions; in one run Ivy would pick one.
-    for name in JAR_SETS:
+    for name in jar_sets:
         count += fetch_jars(java, name, locked(name))
     return count
 
@@ -81,8 +85,8 @@ def lock(java: Path) -> dict[str, list[Jar]]:
     """
     wanted = packaged_toml("jars.toml")
     resolved: dict[str, list[Jar]] = {}
-    for name in JAR_SETS:
-        shipped = _shipped_by_pyspark() if name == "spark" else frozenset()
+    for name in (*JAR_SETS, *OPTIONAL_SETS):
+        shipped = _shipped_by_pyspark() if name in _BESIDE_PYSPARK else frozenset()
         section = {**wanted[name], "wanted": wanted_coordinates(name)}
         resolved[name] = resolve(java, name, section, shipped)
     write_lock(Path(__file__).with_name(LOCK_NAME), resolved, "make jars-lock")
@@ -99,7 +103,7 @@ def resolve(
     Errors: JarError if something cannot be resolved.
     """
     ours, alone = section["wanted"], set(section["alone"])
-    lines = [_dependency(c, transitive=c.rpartition(":")[0] not in alone) for c in ours]
+    lines = [_dependency(c, transitive=_module(c) not in alone) for c in ours]
     lines += [_exclusion(text) for text in section["excluded"]]
     lines += [_override(coordinates) for coordinates in ours]
     with _work_folder() as work:
@@ -110,6 +114,7 @@ def resolve(
 def wanted_coordinates(jar_set: str) -> list[str]:
     """Returns the jars that `jars.toml` wants, in the versions of the installed Python packages."""
     versions = {name: version(name) for name in ("pyspark", "delta-spark")}
+    versions["hadoop"] = next(_pyspark_jars().glob("hadoop-client-api-*.jar")).stem[18:]
     return [text.format(**versions) for text in packaged_toml("jars.toml")[jar_set]["wanted"]]
 
 
@@ -157,12 +162,21 @@ def _why(log: str) -> str:
     )
 
 
+def _module(coordinates: str) -> str:
+    return ":".join(coordinates.split(":")[:2])
+
+
 def _dependency(coordinates: str, *, transitive: bool) -> str:
-    organisation, artifact, revision = coordinates.split(":")
+    organisation, artifact, revision, *classifier = coordinates.split(":")
+    attributes = (
+        f"org={quoteattr(organisation)} name={quoteattr(artifact)} rev={quoteattr(revision)}"
+        f' transitive="{str(transitive).lower()}" conf="default->default"'
+    )
+    if not classifier:
+        return f"    <dependency {attributes}/>"
     return (
-        f"    <dependency org={quoteattr(organisation)} name={quoteattr(artifact)}"
-        f' rev={quoteattr(revision)} transitive="{str(transitive).lower()}"'
-        ' conf="default->default"/>'
+        f'    <dependency {attributes}><artifact name={quoteattr(artifact)} type="jar"'
+        f' ext="jar" m:classifier={quoteattr(classifier[0])}/></dependency>'
     )
 
 
@@ -173,7 +187,7 @@ def _exclusion(text: str) -> str:
 
 def _override(coordinates: str) -> str:
     """Returns the line that holds a jar we name at our version, whatever others ask for."""
-    organisation, module, revision = coordinates.split(":")
+    organisation, module, revision, *_ = coordinates.split(":")
     return (
         f"    <override org={quoteattr(organisation)} module={quoteattr(module)}"
         f" rev={quoteattr(revision)}/>"
@@ -181,16 +195,17 @@ def _override(coordinates: str) -> str:
 
 
 def _retrieved_path(coordinates: str) -> Path:
-    organisation, artifact, revision = coordinates.split(":")
-    return Path(organisation, artifact, f"{revision}.jar")
+    organisation, artifact, revision, *classifier = coordinates.split(":")
+    return Path(organisation, ":".join([artifact, *classifier]), f"{revision}.jar")
 
 
 def _retrieved_jars(lib: Path, shipped: Iterable[str]) -> Iterator[Jar]:
     for path in sorted(lib.glob("*/*/*.jar")):
-        organisation, artifact = path.parts[-3:-1]
+        organisation, name = path.parts[-3:-1]
+        artifact, *classifier = name.split(":")
         if artifact in shipped:
             continue
-        coordinates = f"{organisation}:{artifact}:{path.stem}"
+        coordinates = ":".join([organisation, artifact, path.stem, *classifier])
         jar = Jar(coordinates, sha256_of(path), path.stat().st_size)
         accept(jar, path)
         yield jar

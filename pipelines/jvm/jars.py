@@ -24,6 +24,8 @@ else:
     import tomli as tomllib
 
 JAR_SETS = ("spark", "broker")
+# Fetched only when they are asked for by name: a local S3 server, and S3 for Spark's readers.
+OPTIONAL_SETS = ("store", "s3")
 LOCK_NAME = "jars.lock.toml"
 
 
@@ -33,17 +35,29 @@ class JarError(Exception):
 
 @dataclass(frozen=True)
 class Jar:
-    """One jar of the lock: its Maven coordinates, its SHA-256 and its size."""
+    """One jar of the lock: its Maven coordinates, its SHA-256 and its size.
+
+    Input: `coordinates`: organisation:artifact:version, with :classifier if there is one.
+    """
 
     coordinates: str
     sha256: str
     size_bytes: int
 
     @property
+    def module(self) -> str:
+        """Returns organisation:artifact."""
+        return ":".join(self.coordinates.split(":")[:2])
+
+    @property
+    def version(self) -> str:
+        """Returns the version."""
+        return self.coordinates.split(":")[2]
+
+    @property
     def file_name(self) -> str:
         """Returns the name of the file, as Maven makes it."""
-        _, artifact, version = self.coordinates.split(":")
-        return f"{artifact}-{version}.jar"
+        return "-".join(self.coordinates.split(":")[1:]) + ".jar"
 
     @property
     def path(self) -> Path:
@@ -89,25 +103,54 @@ def broker_jars() -> list[Path]:
     return _checked_paths("broker")
 
 
+def store_jars() -> list[Path]:
+    """Returns the class path of the local S3 server.
+
+    Errors: JarError for the first jar that is missing or has another size.
+    """
+    return _checked_paths("store")
+
+
+def s3_jars() -> list[Path]:
+    """Returns the jars with which Spark reads S3, beside `spark_jars`.
+
+    Errors: JarError for the first jar that is missing or has another size.
+    """
+    return _checked_paths("s3")
+
+
+def is_fetched(jar_set: str) -> bool:
+    """Returns whether every jar of a set is in the cache."""
+    return all(jar.path.is_file() for jar in locked(jar_set))
+
+
 def verify() -> int:
     """Compares the SHA-256 of every jar of the lock; returns how many there are.
 
+    An optional set counts once one of its jars is in the cache.
+
     Errors: JarError for the first jar that is missing or broken.
     """
-    jars = {jar.sha256: jar for name in JAR_SETS for jar in locked(name)}
-    for jar in jars.values():
-        check(jar)
+    asked = [name for name in OPTIONAL_SETS if any(jar.path.exists() for jar in locked(name))]
+    jars = {jar.sha256: (jar, name) for name in (*JAR_SETS, *asked) for jar in locked(name)}
+    for jar, name in jars.values():
+        check(jar, name)
         found = sha256_of(jar.path)
         if found != jar.sha256:
             raise JarError(
                 f"jar {jar.path} is broken: SHA-256 {found}, expected {jar.sha256}; "
-                "run `txlake jars fetch`"
+                f"run `{fetch_command(name)}`"
             )
     return len(jars)
 
 
-def check(jar: Jar) -> None:
-    """Checks that a jar exists with its size: quick enough for every start.
+def fetch_command(jar_set: str) -> str:
+    """Returns the command that fetches a set."""
+    return f"txlake jars fetch {jar_set}" if jar_set in OPTIONAL_SETS else "txlake jars fetch"
+
+
+def check(jar: Jar, jar_set: str) -> None:
+    """Checks that a jar of a set exists with its size: quick enough for every start.
 
     Errors: JarError.
     """
@@ -115,12 +158,12 @@ def check(jar: Jar) -> None:
         size_bytes = jar.path.stat().st_size
     except FileNotFoundError:
         raise JarError(
-            f"jar {jar.file_name} is missing from {cache_folder()}: run `txlake jars fetch`"
+            f"jar {jar.file_name} is missing from {cache_folder()}: run `{fetch_command(jar_set)}`"
         ) from None
     if size_bytes != jar.size_bytes:
         raise JarError(
             f"jar {jar.path} is broken: {size_bytes} bytes, expected {jar.size_bytes}; "
-            "run `txlake jars fetch`"
+            f"run `{fetch_command(jar_set)}`"
         )
 
 
@@ -145,5 +188,5 @@ def sha256_of(path: Path) -> str:
 def _checked_paths(jar_set: str) -> list[Path]:
     jars = locked(jar_set)
     for jar in jars:
-        check(jar)
+        check(jar, jar_set)
     return [jar.path for jar in jars]

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from storage.errors import LakeLockedError
+from storage.files.place import LakePlace
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -28,11 +29,15 @@ def _locked(lake_path: str) -> LakeLockedError:
 
 
 @contextmanager
-def held_without_jvm(lake_path: str) -> Iterator[None]:
+def held_without_jvm(place: LakePlace) -> Iterator[None]:
     """Holds the same lock from Python, for a process that writes a lake without a JVM.
 
     Errors: LakeLockedError if a JVM has it.
     """
+    if not place.is_local:
+        yield
+        return
+    lake_path = place.path
     with open(f"{lake_path}/{_NAME}", "a") as file:
         try:
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # java.nio takes locks of this kind
@@ -42,13 +47,16 @@ def held_without_jvm(lake_path: str) -> Iterator[None]:
 
 
 class JvmLock:
-    """A java.nio lock on `<lake>/_driver.jvm.lock`, held by the session's JVM.
+    """A java.nio lock on `<lake>/_driver.jvm.lock`, held by the session's JVM; none on a store.
 
     Errors: LakeLockedError if another JVM has it.
     """
 
-    def __init__(self, spark: SparkSession, lake_path: str) -> None:
+    def __init__(self, spark: SparkSession, place: LakePlace) -> None:
         self._file: Any = None
+        if not place.is_local:
+            return
+        lake_path = place.path
         jvm: Any = spark._jvm
         file = jvm.java.io.RandomAccessFile(f"{lake_path}/{_NAME}", "rw")
         if file.getChannel().tryLock() is None:

@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from pipelines.local_server.server import property_lines
+
 _LOG4J2 = """# Written at each start, by pipelines/local_broker/files.py: change it there.
 Configuration:
   status: warn
@@ -87,9 +89,8 @@ def write(
         "replica.fetch.max.bytes": message_bytes_max,
         **properties,
     }
-    lines = [f"{key}={_escaped(str(value))}\n" for key, value in settings.items()]
     server_properties = data_folder / "server.properties"
-    server_properties.write_text("".join(lines), "utf-8")
+    server_properties.write_text(property_lines(settings), "utf-8")
     log4j2 = data_folder / "log4j2.yaml"
     log4j2.write_text(_LOG4J2, "utf-8")
     options = (
@@ -107,8 +108,3 @@ def new_cluster_id() -> str:
         text = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
         if not text.startswith("-"):
             return text
-
-
-def _escaped(value: str) -> str:
-    """Returns a value for a properties file, with backslashes and line ends escaped."""
-    return value.replace("\\", "\\\\").replace("\n", "\\n")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+from collections.abc import Mapping
 from typing import Any
 
 import duckdb
@@ -10,6 +11,7 @@ import polars as pl
 import pyarrow as pa
 
 from storage.errors import LakeError, MissingTableError, NotALakeError
+from storage.files.place import lake_place
 from storage.lake.lake import Lake
 from storage.lake.whole import require_recorded
 from storage.schemas import TABLES, TOPIC
@@ -126,13 +128,15 @@ class OpenLake:
         return " UNION ALL ".join(parts)
 
 
-def open_lake(path: str) -> OpenLake:
-    """Returns an opened lake. Input: its folder.
+def open_lake(path: str, storage_options: Mapping[str, str] | None = None) -> OpenLake:
+    """Returns an opened lake.
 
+    Input: its folder, or its place in an object store; delta-rs's options for that, beside what the
+    environment says (AWS_ACCESS_KEY_ID ...).
     Errors: LakeError if something that was committed is missing, or nothing is committed yet.
     """
     try:
-        return OpenLake(Lake(path))
+        return OpenLake(Lake(lake_place(path, storage_options)))
     except NotALakeError as error:
         raise NotALakeError(
             f"{error}. `make demo` leaves one in demo-lake/; name another by TXLAKE_LAKE=FOLDER"

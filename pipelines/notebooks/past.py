@@ -172,5 +172,5 @@ def _version_at(table: DeltaTable, epoch: int) -> int | None:
 
 
 def _rows_of(lake: OpenLake, table: str, version: int) -> int:
-    old = DeltaTable(lake.path_of(table), version)
+    old = DeltaTable(lake.path_of(table), version, lake.lake.place.storage_options)
     return int(old.to_pyarrow_dataset().count_rows())

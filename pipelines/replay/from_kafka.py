@@ -80,10 +80,10 @@ def backfill(
     Errors: JobError, LakeError.
     """
     owner = f"{socket.gethostname()}:{os.getpid()}:backfill"
-    lock = LakeLock(Lake(settings.lake.path).path, owner)
+    lock = LakeLock(settings.lake.place(), owner)
     try:
         spark = start_session("txlake backfill", settings.spark, lock.fds)
-        jvm_lock = JvmLock(spark, settings.lake.path)
+        jvm_lock = JvmLock(spark, settings.lake.place())
         try:
             return land(spark, settings, owner, starts or {}, ends or {}, progress)
         finally:
@@ -102,7 +102,7 @@ def land(
 ) -> Rebuilt:
     """Does what `backfill` does, in a running session, on a lake that is locked already."""
     started = time.monotonic()
-    lake = Lake(settings.lake.path)
+    lake = Lake(settings.lake.place())
     kafka = BoundedKafka(settings, starts)
     kafka.check()
     clock = EpochClock()

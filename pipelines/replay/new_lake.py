@@ -21,6 +21,7 @@ from pipelines.replay.filler import OWNER, Filler, Identity
 from pipelines.replay.progress import Told, told, transactions
 from pipelines.replay.source import Source, read_ahead
 from storage.errors import BrokenLakeError
+from storage.files.place import LakePlace, lake_place
 from storage.lake.epochs import NO_PROGRESS, Plan, Progress, read_progress
 from storage.lake.identity import likely_identity
 from storage.lake.lake import Lake
@@ -45,8 +46,8 @@ class Rebuilt:
 
 
 def rebuild(
-    lake: Lake | str,
-    into: Lake | str,
+    lake: Lake | LakePlace | str,
+    into: LakePlace | str,
     one_batch: bool = False,
     last_epoch: int | None = None,
     identity: Identity | None = None,
@@ -61,14 +62,14 @@ def rebuild(
     lost.
     Errors: LakeError, StartError.
     """
-    source = Lake(lake) if isinstance(lake, str) else lake
-    path = into if isinstance(into, str) else into.path
-    if Lake(path).path == source.path:
+    source = lake if isinstance(lake, Lake) else Lake(lake)
+    target = lake_place(into)
+    if target.path == source.path:
         raise StartError(f"{source.path} cannot be rebuilt into itself: name another place")
     if one_batch:
-        return fill(path, Archive.of_lake(source), identity or identity_of(source), progress)
+        return fill(target, Archive.of_lake(source), identity or identity_of(source), progress)
     _check_recorded(source)
-    return _locked(path, lambda target: _rebuild(Source(source), target, last_epoch, progress))
+    return _locked(target, lambda lake: _rebuild(Source(source), lake, last_epoch, progress))
 
 
 def _check_recorded(source: Lake) -> None:
@@ -95,7 +96,7 @@ def identity_of(lake: Lake) -> Identity:
 
 
 def fill(
-    path: str,
+    place: LakePlace | str,
     archive: Archive,
     identity: Identity,
     progress: Told | None = None,
@@ -107,12 +108,14 @@ def fill(
     landed already are left out.
     Errors: StartError if records are missing between the lake's end and the archive's begin.
     """
-    return _locked(path, lambda target: _fill(target, archive, identity, progress))
+    return _locked(
+        lake_place(place), lambda lake: _fill(lake, archive, identity, progress)
+    )
 
 
-def _locked(path: str, write: Callable[[StagedLake], Rebuilt]) -> Rebuilt:
-    lock = LakeLock(path, f"{socket.gethostname()}:{os.getpid()}:replay")
-    target = StagedLake(path)
+def _locked(place: LakePlace, write: Callable[[StagedLake], Rebuilt]) -> Rebuilt:
+    lock = LakeLock(place, f"{socket.gethostname()}:{os.getpid()}:replay")
+    target = StagedLake(place)
     try:
         return write(target)
     finally:

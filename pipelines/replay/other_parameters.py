@@ -29,6 +29,7 @@ from pipelines.replay.scratch import LOOKED_UP, ScratchLake
 from pipelines.replay.source import Source
 from pipelines.settings import SettingsError, parse
 from storage.errors import LakeError
+from storage.files.place import LakePlace
 from storage.lake.epochs import Plan, read_progress
 from storage.lake.history import Recorded
 from storage.lake.lake import Lake
@@ -201,7 +202,7 @@ class _ImaginedEpochs(ReplayedEpochs):
 
 
 def what_if(
-    lake: Lake | str,
+    lake: Lake | LakePlace | str,
     *,
     tick_ms: int = TICK_MS,
     progress: Told | None = None,
@@ -217,13 +218,13 @@ def what_if(
 
 
 def imagine(
-    lake: Lake | str,
+    lake: Lake | LakePlace | str,
     parameters: Mapping[str, Any],
     tick_ms: int = TICK_MS,
     progress: Told | None = None,
 ) -> WhatIf:
     """Returns the same as `what_if`, with the parameters in a mapping."""
-    lake = Lake(lake) if isinstance(lake, str) else lake
+    lake = lake if isinstance(lake, Lake) else Lake(lake)
     changed = _checked(parameters)
     lake.lake_id()
     newest = require_recorded(lake).last

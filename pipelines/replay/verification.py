@@ -29,6 +29,7 @@ from pipelines.replay.scratch import LOOKED_UP, ScratchLake
 from pipelines.replay.source import Chunk, Source
 from storage import schemas
 from storage.files.messages import touched_ranges
+from storage.files.place import LakePlace
 from storage.lake.epochs import NO_PROGRESS, next_offsets_of, read_progress
 from storage.lake.history import Recorded
 from storage.lake.lake import Lake
@@ -181,7 +182,7 @@ class Comparison:
 
 
 def verify(
-    lake: Lake | str,
+    lake: Lake | LakePlace | str,
     first_epoch: int = 1,
     last_epoch: int | None = None,
     progress: Told | None = None,
@@ -192,7 +193,7 @@ def verify(
     Errors: LakeError, also if something that was committed is missing.
     """
     started = time.monotonic()
-    lake = Lake(lake) if isinstance(lake, str) else lake
+    lake = lake if isinstance(lake, Lake) else Lake(lake)
     lake.lake_id()
     newest = require_recorded(lake).last
     source = Source(lake)

@@ -2,7 +2,8 @@
 
     SettingsError    file, key, value and what is allowed, in one sentence
 
-Secrets come by `<key>_env` or `<key>_file` in [kafka.client] and are masked in every print.
+Secrets come by `<key>_env` or `<key>_file` in [kafka.client] and [lake.store], and are masked in
+every print.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
-from dataclasses import MISSING, Field, fields, is_dataclass, replace
+from dataclasses import MISSING, Field, dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, Final, get_type_hints
 
@@ -29,6 +30,28 @@ _SECTIONS: Final[dict[str, Any]] = {
 
 class SettingsError(Exception):
     """A setting that cannot be used."""
+
+
+@dataclass(frozen=True)
+class _Rule:
+    """Which settings of a library are secrets, and which are not to be set."""
+
+    is_secret: Callable[[str], bool]
+    ours: tuple[str, ...]
+
+
+_CLIENT = _Rule(
+    lambda key: key.endswith((".password", ".secret")) or key == "sasl.jaas.config",
+    ("bootstrap.servers", "enable.idempotence", "acks"),
+)
+_STORE = _Rule(
+    lambda key: any(word in key for word in ("secret", "token", "account_key", "sas_key"))
+    or key.endswith("storage_key"),
+    # Where one key can have two writers, epochs would not be there once.
+    ("allow_unsafe_rename", "aws_s3_allow_unsafe_rename", "AWS_S3_ALLOW_UNSAFE_RENAME",
+     "conditional_put", "aws_conditional_put"),
+)  # fmt: skip
+_PASSED_ON = ("client", "store")  # of [kafka], of [lake]
 
 
 def load(path: str | Path) -> Settings:
@@ -55,20 +78,22 @@ def parse(values: dict[str, Any], source: str) -> Settings:
             )
         if not isinstance(section, dict):
             raise SettingsError(f"{source}: {name} = {section!r}: [{name}] is a section")
-    kafka = dict(values.get("kafka", {}))
-    client = _client(kafka.pop("client", {}), source)
-    given = {**values, "kafka": kafka}
+    kafka, lake = dict(values.get("kafka", {})), dict(values.get("lake", {}))
+    client = _passed_on(kafka.pop("client", {}), f"{source}: [kafka.client]", _CLIENT)
+    store = _passed_on(lake.pop("store", {}), f"{source}: [lake.store]", _STORE)
+    given = {**values, "kafka": kafka, "lake": lake}
     sections = {
         name: _section(make, name, given.get(name, {}), source) for name, make in _SECTIONS.items()
     }
     sections["kafka"] = replace(sections["kafka"], client=client)
+    sections["lake"] = replace(sections["lake"], store=store)
     settings = Settings(**sections, spark=_spark(values.get("spark", {}), source))
     _check_together(settings, source)
     return settings
 
 
 def _section(make: Callable[..., Any], name: str, values: dict[str, Any], source: str) -> Any:
-    items = {item.name: item for item in fields(make) if item.name != "client"}  # type: ignore[arg-type]
+    items = {item.name: item for item in fields(make) if item.name not in _PASSED_ON}  # type: ignore[arg-type]
     for key, value in values.items():
         if key not in items:
             allowed = ", ".join(sorted(items))
@@ -116,33 +141,35 @@ def _check_together(settings: Settings, source: str) -> None:
         )
 
 
-def _client(values: dict[str, Any], source: str) -> dict[str, str]:
-    """Returns Kafka client settings; `<key>_env` and `<key>_file` say where a secret is."""
-    client: dict[str, str] = {}
+def _passed_on(values: Any, section: str, rule: _Rule) -> dict[str, str]:
+    """Returns settings of a library; `<key>_env` and `<key>_file` say where a secret is."""
+    if not isinstance(values, dict):
+        raise SettingsError(f"{section} = {values!r}: {section.rpartition(' ')[2]} is a section")
+    given: dict[str, str] = {}
     for key, value in values.items():
-        place = f"{source}: [kafka.client] {key}"
+        place = f"{section} {key}"
         if not isinstance(value, str | int | float | bool):
             raise SettingsError(f"{place}: text, a number, true or false is allowed")
         text = str(value).lower() if isinstance(value, bool) else str(value)
         if key.endswith("_env"):
             if text not in os.environ:
                 raise SettingsError(f"{place} = {text!r}: no such environment variable is set")
-            client[key[:-4]] = os.environ[text]
+            given[key[:-4]] = os.environ[text]
         elif key.endswith("_file"):
             try:
-                client[key[:-5]] = Path(text).read_text(encoding="utf-8").rstrip("\n")
+                given[key[:-5]] = Path(text).read_text(encoding="utf-8").rstrip("\n")
             except OSError as error:
                 raise SettingsError(f"{place} = {text!r}: {error.strerror}") from error
-        elif key.endswith((".password", ".secret")) or key == "sasl.jaas.config":
+        elif rule.is_secret(key.lower()):
             raise SettingsError(
                 f"{place}: a secret does not stand in a settings file; use {key}_env (a variable) "
                 f"or {key}_file (a file)"
             )
-        elif key in ("bootstrap.servers", "enable.idempotence", "acks"):
+        elif key in rule.ours:
             raise SettingsError(f"{place} is set by txlake; connection settings are allowed")
         else:
-            client[key] = text
-    return client
+            given[key] = text
+    return given
 
 
 def _spark(values: dict[str, Any], source: str) -> dict[str, str]:

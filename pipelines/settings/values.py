@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from checker.frames import Parameters
+from storage.files.place import LakePlace, lake_place
 from storage.upkeep.maintenance import MaintenanceLimits
 from storage.wire.kinds import ADMIN, HALF, OP, SCHEDULE, WireLimits
 from txlake import protocol as p
@@ -36,11 +37,19 @@ def _not_empty() -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class LakeSettings:
-    """Where the lake is, and how long it keeps what has ended."""
+    """Where the lake is, and how long it keeps what has ended.
+
+    `store`: delta-rs's storage options, for a lake on an object store.
+    """
 
     path: str = field(metadata=_not_empty())
     retention_ms: int = field(default=604_800_000, metadata=_whole(1))
     pending_snapshot_epochs: int = field(default=100, metadata=_whole(1, 500))
+    store: dict[str, str] = field(default_factory=dict, repr=False)
+
+    def place(self) -> LakePlace:
+        """Returns where the lake is. Errors: NotALakeError."""
+        return lake_place(self.path, self.store)
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from deltalake.transaction import AddAction
 
 from storage.errors import LakeError
 from storage.files.order import DUE_GROUP_ROWS, kind_of
+from storage.files.place import LakePlace
 
 # Columns with statistics: those that prune.
 STATISTICS: Final = {
@@ -55,24 +56,6 @@ class DataFile:
         """Returns what a commit says of it."""
         now_ms = time.time_ns() // 1_000_000
         return AddAction(self.path, self.size_bytes, {}, now_ms, is_data_change, self.stats)
-
-
-@dataclass(frozen=True)
-class LakePlace:
-    """Where a lake is: all that writing its files needs, and small enough to send to a task."""
-
-    path: str
-
-    def table_path(self, table: str) -> str:
-        """Returns a table's folder; `topics/<table_id>` names a topic's table."""
-        return f"{self.path}/{table}"
-
-    def filesystem(self, table: str) -> pa_fs.FileSystem:
-        """Returns the file system in which a table's files have the paths that its log gives them.
-
-        Arrow's own: that of delta-rs can abort Python while it ends.
-        """
-        return pa_fs.SubTreeFileSystem(self.table_path(table), pa_fs.LocalFileSystem())
 
 
 def new_name(epoch: int) -> str:

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
-from storage.files.data_files import LakePlace
+from storage.files.place import LakePlace
 
 _PRUNING = ("epoch", "queue_id", "queue_offset", "transaction_id")
 
@@ -24,7 +24,7 @@ def dataset_of(
 
     Input: the files as the table's log names them; `bounds`: what holds for all rows of each.
     """
-    filesystem, parquet = place.filesystem(table), ds.ParquetFileFormat()
+    filesystem, parquet = place.reading(table), ds.ParquetFileFormat()
     paths = files["path"].to_pylist()
     fragments = [
         parquet.make_fragment(path, filesystem=filesystem, partition_expression=within)

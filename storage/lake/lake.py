@@ -25,13 +25,15 @@ from deltalake import (
 from deltalake.exceptions import DeltaError
 
 from storage.errors import LakeError
-from storage.files.data_files import GROUP_ROWS, DataFile, LakePlace, require_there
+from storage.files.data_files import GROUP_ROWS, DataFile, require_there
 from storage.files.order import in_file_order, kind_of
+from storage.files.place import LakePlace, lake_place
 from storage.files.row_groups import OpenedFiles
 from storage.lake.epochs import COMMITTED
 from storage.lake.identity import identity, lake_row, owner_of_most, require_not_begun
-from storage.lake.opening import checked_path
+from storage.lake.opening import using
 from storage.lake.stock import Stock
+from storage.lake.store_probe import require_conditional_put
 from storage.lake.table import LakeTable
 from storage.schemas import TABLES, TOPIC
 from storage.wire.kinds import SCHEDULE
@@ -48,18 +50,19 @@ NO_LOG_UPKEEP: Final = PostCommitHookProperties(create_checkpoint=False, cleanup
 class Lake:
     """One lake. Not shared between threads for writing to the same table.
 
-    Input: path: a folder; `is_maintained`: maintenance makes the checkpoints of the logs, not
-    each append.
+    Input: a folder, or a place in an object store; `is_driver`: this process alone writes it, and
+    its maintenance makes the checkpoints of the logs, not each append.
     """
 
-    def __init__(self, path: str, *, is_maintained: bool = False) -> None:
-        self.path = checked_path(path)
-        self.place = LakePlace(self.path)
+    def __init__(self, place: str | LakePlace, *, is_driver: bool = False) -> None:
+        self.place = lake_place(place)
+        self.path = self.place.path
+        self._is_driver = is_driver
         self.opened = OpenedFiles()
         self.stock = Stock(
             lambda table: self.table(table).version(), lambda table: self.table(table).rows()
         )
-        self._upkeep = NO_LOG_UPKEEP if is_maintained else None
+        self._upkeep = NO_LOG_UPKEEP if is_driver else None
         self._tables: dict[str, LakeTable] = {}
         self._tables_id = ""
 
@@ -74,14 +77,17 @@ class Lake:
 
     def is_table(self, table: str) -> bool:
         """Returns whether there is such a table."""
-        return bool(DeltaTable.is_deltatable(self.table_path(table)))
+        with using(self.place):
+            return bool(
+                DeltaTable.is_deltatable(self.table_path(table), self.place.storage_options)
+            )
 
     def table(self, table: str) -> LakeTable:
         """Returns a table, the same object every time."""
         return self._tables.get(table) or self._tables.setdefault(table, self._open(table))
 
     def _open(self, table: str) -> LakeTable:
-        return LakeTable(self.place, table, self.tables_id)
+        return LakeTable(self.place, table, self.tables_id, is_driver=self._is_driver)
 
     def exists(self) -> bool:
         """Returns whether there is a lake at this path: one has its row in the table `lake`."""
@@ -102,14 +108,16 @@ class Lake:
         return self.lake_id()
 
     def check(self) -> None:
-        """Checks that this version can use the lake, or make one here.
+        """Checks that this version can use the lake, or make one here, and that its store can.
 
-        Errors: as `lake_id`, but NotALakeError.
+        Errors: as `lake_id`, but NotALakeError; StoreRefusedError, StoreAwayError.
         """
         if self.exists():
             self.lake_id()
         else:
             require_not_begun(self)
+        if not self.place.is_local:
+            require_conditional_put(self.place)
 
     def lake_id(self) -> str:
         """Returns the lake's id after checking that this version can use it.

@@ -14,17 +14,21 @@ import os
 from pathlib import Path
 
 from storage.errors import LakeError, LakeLockedError
+from storage.files.place import LakePlace
 
 
 class LakeLock:
-    """The lock of one lake; taken when made.
+    """The lock of one lake; taken when made. On a store there is none: the identifiers decide.
 
     Errors: LakeLockedError naming the process that has it; LakeError if the folder or the file
     cannot be made.
     """
 
-    def __init__(self, lake_path: str, owner: str) -> None:
+    def __init__(self, place: LakePlace, owner: str) -> None:
         self.fd: int | None = None
+        if not place.is_local:
+            return
+        lake_path = place.path
         folder = Path(lake_path)
         path = folder / "_driver.lock"
         try:

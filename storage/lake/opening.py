@@ -15,37 +15,21 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
-from storage.errors import WAY_BACK, BrokenLakeError, MissingTableError, NotALakeError
+from storage.errors import WAY_BACK, BrokenLakeError, LakeError, MissingTableError
+from storage.files.place import LakePlace
+from storage.lake.store_trouble import store_trouble
 
 _VERSION_DIGITS = 20  # of a log file's name
 
 
-def checked_path(path: str) -> str:
-    """Returns where a lake is. Errors: NotALakeError for a path that cannot be a folder."""
-    scheme, separator, _ = path.partition("://")
-    if separator:
-        raise NotALakeError(
-            f"the lake {path}: {scheme}:// is not supported yet; name a folder on a local disk"
-        )
-    if not path or "\0" in path:
-        raise NotALakeError(f"the lake {path!r}: no folder can have this name")
-    folder = Path(path).absolute()
-    try:
-        above = next((at for at in (folder, *folder.parents) if at.exists()), folder)
-        is_file = above.exists() and not above.is_dir()
-    except OSError as error:
-        raise NotALakeError(f"the lake {folder} cannot be looked at: {error.strerror}") from error
-    if is_file:
-        raise NotALakeError(f"the lake {folder}: {above} is a file, not a folder")
-    return str(folder)
-
-
-def read_checkpoint(table_path: str) -> None:
-    """Reads the newest checkpoint of a table's log, if it has one.
+def read_checkpoint(place: LakePlace, table: str) -> None:
+    """Reads the newest checkpoint of a table's log on a local disk, if it has one.
 
     Errors: ArrowException, OSError when it is damaged.
     """
-    found = sorted((Path(table_path) / "_delta_log").glob("*.checkpoint*.parquet"))
+    if not place.is_local:
+        return
+    found = sorted((Path(place.table_path(table)) / "_delta_log").glob("*.checkpoint*.parquet"))
     if not found:
         return
     version = found[-1].name[:_VERSION_DIGITS]
@@ -55,23 +39,46 @@ def read_checkpoint(table_path: str) -> None:
 
 
 @contextmanager
-def reading(lake_path: str, table: str) -> Iterator[None]:
+def reading(place: LakePlace, table: str) -> Iterator[None]:
     """Turns what goes wrong while a table is read into one sentence that names the table.
 
-    Errors: BrokenLakeError; MissingTableError for a table that is not there.
+    Errors: BrokenLakeError; MissingTableError for a table that is not there; StoreAwayError,
+    StoreRefusedError.
     """
     try:
         yield
-    except BrokenLakeError:
+    except LakeError:
         raise
-    except TableNotFoundError as error:
-        raise missing(lake_path, table) from error
     except (DeltaError, OSError, pa.ArrowException, UnicodeDecodeError) as error:
-        raise _unreadable(lake_path, table, error) from error
+        raise _told(place, table, error) from error
     except BaseException as error:  # delta-rs panics over some logs
         if type(error).__name__ != "PanicException":
             raise
-        raise _unreadable(lake_path, table, error) from None
+        raise _unreadable(place.path, table, error) from None
+
+
+@contextmanager
+def using(place: LakePlace) -> Iterator[None]:
+    """Turns what a store says when it does not answer, or refuses, into one sentence.
+
+    Errors: StoreAwayError, StoreRefusedError.
+    """
+    try:
+        yield
+    except (DeltaError, OSError, pa.ArrowException) as error:
+        trouble = store_trouble(place, error)
+        if trouble is None:
+            raise
+        raise trouble from error
+
+
+def _told(place: LakePlace, table: str, error: BaseException) -> LakeError:
+    trouble = store_trouble(place, error)
+    if trouble is not None:
+        return trouble
+    if isinstance(error, TableNotFoundError):
+        return missing(place.path, table)
+    return _unreadable(place.path, table, error)
 
 
 def missing(lake_path: str, table: str) -> MissingTableError:

@@ -20,6 +20,7 @@ import pyarrow.dataset as ds
 from deltalake import CommitProperties, DeltaTable
 
 from storage.errors import OwnerError
+from storage.files.place import LakePlace
 from storage.lake.identity import lake_row
 from storage.lake.lake import Lake, insert
 from storage.lake.stock import Stock
@@ -30,8 +31,8 @@ _WRITERS = 4
 class StagedLake(Lake):
     """A lake that one replay writes; rows of an epoch come in the order of epochs."""
 
-    def __init__(self, path: str) -> None:
-        super().__init__(path)
+    def __init__(self, place: str | LakePlace) -> None:
+        super().__init__(place)
         self._versions: dict[str, int] = {}
         self.stock = Stock(  # rows that wait are counted; versions are those on disk
             lambda table: self._versions.get(table, 0), lambda table: self.table(table).rows()

@@ -20,25 +20,34 @@ from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError
 
 from storage.errors import BrokenLakeError
-from storage.files.data_files import STATISTICS, LakePlace
+from storage.files.data_files import STATISTICS
 from storage.files.order import kind_of
+from storage.files.place import LakePlace
 from storage.lake.datasets import bounds_of, dataset_of
-from storage.lake.opening import read_checkpoint, reading
+from storage.lake.opening import read_checkpoint, reading, using
 
 LAKE_ID_PROPERTY: Final = "txlake.lakeId"  # of every table: which lake it belongs to
 _CHECKPOINT_INTERVAL = "100"  # about 100: each start replays at most this many log files
 _COMMIT_TRIES = 20  # a commit is refused when another changed the table, as maintenance does
+# What delta-rs says where the log was cleaned up beyond the version that the handle stands at.
+_LOG_IS_CUT = "Invalid table version"
 Write = Callable[[DeltaTable, CommitProperties], None]
 
 
 class LakeTable:
     """A table of a lake. One thread at a time writes to it.
 
-    Input: `lake_id`: which lake it belongs to.
+    Input: `lake_id`: which lake it belongs to; `is_driver`: this process alone writes the lake. On
+    a store it does not ask then whether the log has something newer, which is a request each time:
+    what another driver has written shows when a commit is refused.
     """
 
-    def __init__(self, place: LakePlace, name: str, lake_id: Callable[[], str]) -> None:
+    def __init__(
+        self, place: LakePlace, name: str, lake_id: Callable[[], str], *, is_driver: bool = False
+    ) -> None:
         self._place, self._name, self._lake_id = place, name, lake_id
+        self._is_trusted = is_driver and not place.is_local
+        self._is_current = False
         self._path = place.table_path(name)
         self._lock = threading.RLock()
         self._handle: DeltaTable | None = None
@@ -53,13 +62,15 @@ class LakeTable:
         }
         if kind in STATISTICS:
             configuration["delta.dataSkippingStatsColumns"] = STATISTICS[kind]
-        DeltaTable.create(
-            self._path,
-            schema,
-            mode="ignore",
-            configuration=configuration,
-            raise_if_key_not_exists=False,
-        )
+        with using(self._place):
+            DeltaTable.create(
+                self._path,
+                schema,
+                mode="ignore",
+                configuration=configuration,
+                storage_options=self._place.storage_options,
+                raise_if_key_not_exists=False,
+            )
 
     def handle(self) -> DeltaTable:
         """Returns the table at its newest version.
@@ -69,17 +80,19 @@ class LakeTable:
         with self._lock:  # a handle that is being written through is not refreshed
             found = self._handle
             if found is not None:
-                if self._is_newest(found):
+                if (self._is_trusted and self._is_current) or self._is_newest(found):
                     return found
                 try:
-                    found.update_incremental()
+                    with using(self._place):
+                        found.update_incremental()
+                    self._is_current = True
                     return found
                 except DeltaError:  # its log was cleaned up beyond where we stood
                     self._handle = None
             with self.reading():
-                read_checkpoint(self._path)
-                found = DeltaTable(self._path)
-            self._handle = found
+                read_checkpoint(self._place, self._name)
+                found = DeltaTable(self._path, storage_options=self._place.storage_options)
+            self._handle, self._is_current = found, True
             return found
 
     def _is_newest(self, handle: DeltaTable) -> bool:
@@ -88,12 +101,18 @@ class LakeTable:
         delta-rs lists the log's folder, which takes 0.6 us an entry on a local disk. Where a
         clean-up has deleted the entry we stand at, the next one can be gone, too.
         """
+        if not self._place.is_local:
+            return False
         now, log = handle.version(), Path(self._path) / "_delta_log"
         return (log / f"{now:020}.json").exists() and not (log / f"{now + 1:020}.json").exists()
 
     def version(self) -> int:
         """Returns the version that our handle stands at, without a look at the log."""
         return int((self._handle or self.handle()).version())
+
+    def changed(self) -> None:
+        """Has the log read for what this process has committed by other means than `once`."""
+        self._is_current = False
 
     def forget(self) -> None:
         """Drops the handle, so that the next use reads the log anew."""
@@ -102,7 +121,7 @@ class LakeTable:
 
     def reading(self) -> AbstractContextManager[None]:
         """Returns a block in which what goes wrong is one sentence that names the table."""
-        return reading(self._place.path, self._name)
+        return reading(self._place, self._name)
 
     def owner(self) -> str:
         """Returns the id of the lake that the table belongs to; empty if it cannot be read."""
@@ -150,7 +169,7 @@ class LakeTable:
         delta-rs refuses a commit only if its identifier stands in a commit that the handle has not
         seen. What the handle has seen is compared here, and it is not refreshed in between.
         Output: whether it was committed here. Errors: CommitFailedError if others change the table
-        again and again.
+        again and again; StoreAwayError: it may be committed or not, which the next call finds out.
         """
         version = epoch if transaction is None else transaction
         with self._lock:
@@ -160,15 +179,20 @@ class LakeTable:
                     custom_metadata={"txlake.epoch": str(epoch)},
                     app_transactions=[Transaction(self._app_id(), version)],
                 )
+                before = handle.version()
                 try:
-                    write(handle, properties)
-                except CommitFailedError:
+                    with using(self._place):
+                        write(handle, properties)
+                except DeltaError as error:
+                    if not (isinstance(error, CommitFailedError) or _LOG_IS_CUT in str(error)):
+                        raise
                     self.forget()
                     tries += 1
                     if tries == _COMMIT_TRIES:
                         raise
                     continue
                 self._seen = handle.version(), version
+                self._is_current = handle.version() > before  # not where it committed files
                 return True
         return False
 

@@ -20,9 +20,10 @@ import pyarrow.dataset as ds
 
 from storage import schemas
 from storage.errors import LakeError
-from storage.files.data_files import DataFile, LakePlace, new_name, write_file
+from storage.files.data_files import DataFile, new_name, write_file
 from storage.files.messages import Tables, read_messages
 from storage.files.order import in_file_order
+from storage.files.place import LakePlace
 from storage.files.row_groups import Bounds, OpenedFiles
 from storage.rows import instant, to_rows
 from storage.wire.kinds import SCHEDULE
@@ -57,8 +58,9 @@ class LandedFiles:
 
     def dataset(self, table: str) -> ds.Dataset:
         """Returns a table as an Arrow dataset."""
-        filesystem = self.place.filesystem(table)
-        parquet = ds.ParquetFileFormat(pre_buffer=False)  # else it holds whole files
+        filesystem = self.place.reading(table)
+        # It holds whole files: a store asks for that, each read is a request.
+        parquet = ds.ParquetFileFormat(pre_buffer=not self.place.is_local)
         fragments = [parquet.make_fragment(path, filesystem) for path in self.paths[table]]
         return ds.FileSystemDataset(fragments, schemas.HALF, parquet, filesystem)
 

@@ -18,8 +18,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from storage import schemas
-from storage.files.data_files import DataFile, LakePlace, new_name, write_file
+from storage.files.data_files import DataFile, new_name, write_file
 from storage.files.order import in_file_order
+from storage.files.place import LakePlace
 from storage.rows import to_rows
 from storage.tasks.arrow_bytes import as_bytes, from_bytes
 from storage.wire.decode import RECORDS, decode_rows

@@ -22,7 +22,7 @@ checkpoint repeats, are dropped after `file_retention_ms`; and of old checkpoint
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 
 import pyarrow.fs as pa_fs
@@ -36,6 +36,8 @@ from storage.upkeep.merge_plan import MergeLimits, all_merges, next_merge
 _MEMORY = 2  # rows of a merge in memory, as a multiple of the largest file
 # How often replaced files are looked for in the time that they are kept.
 _VACUUMS = 4
+# Files that are deleted between two looks whether the lake is still ours.
+_DELETIONS = 100
 # Versions between two old checkpoints: a stream that begins between them reads so many entries.
 _CHECKPOINT_DISTANCE = 1_000
 
@@ -94,12 +96,19 @@ class Work:
 class Maintenance:
     """Keeps the tables of one lake in shape; remembers what it has seen of them.
 
+    Input: `before_deletion`: called right before files are deleted; what it raises stops that.
     Errors: DeltaError, OSError: the step was not taken and can be tried again.
     """
 
-    def __init__(self, lake: Lake, limits: MaintenanceLimits) -> None:
+    def __init__(
+        self,
+        lake: Lake,
+        limits: MaintenanceLimits,
+        before_deletion: Callable[[], None] = lambda: None,
+    ) -> None:
         self.lake = lake
         self.limits = limits
+        self._before_deletion = before_deletion
         self.is_busy = False  # then only the merges that keep files few are made
         self._configured: set[str] = set()
         self._left_alone: dict[str, set[str]] = {}
@@ -142,6 +151,7 @@ class Maintenance:
         wanted = self.limits.properties(table)
         if not wanted.items() <= handle.metadata().configuration.items():
             handle.alter.set_table_properties(wanted, raise_if_not_exists=False)
+            self.lake.table(table).changed()
         self._configured.add(table)
 
     def _merges(self, table: str, is_full: bool) -> Iterator[Work]:
@@ -168,6 +178,7 @@ class Maintenance:
         commits = handle.version() - self._checkpointed.get(table, -self.limits.checkpoint_commits)
         if commits < (1 if is_full else self.limits.checkpoint_commits):
             return False
+        self._before_deletion()
         handle.create_checkpoint()
         handle.cleanup_metadata()
         span = handle.version() // _CHECKPOINT_DISTANCE
@@ -192,7 +203,7 @@ class Maintenance:
             info.path for info, span, before in zip(found[1:-1], spans[1:], spans, strict=False)
             if span == before and _age_ms(info) > kept_ms
         ]  # fmt: skip
-        delete_files(folder, needless)
+        self._delete(folder, needless)
 
     def _vacuum(self, table: str, is_full: bool) -> int:
         """Deletes files that are in no kept version. Output: how many."""
@@ -200,9 +211,14 @@ class Maintenance:
         if not is_full and not self._may_need_vacuum(table, now):
             return 0
         stale = self._stale(table)
-        delete_files(self.lake.place.filesystem(table), stale)
+        self._delete(self.lake.place.filesystem(table), stale)
         self._vacuumed_at[table] = now
         return len(stale)
+
+    def _delete(self, folder: pa_fs.FileSystem, paths: list[str]) -> None:
+        for begin in range(0, len(paths), _DELETIONS):
+            self._before_deletion()
+            delete_files(folder, paths[begin : begin + _DELETIONS])
 
     def _may_need_vacuum(self, table: str, now: float) -> bool:
         """Returns whether something may have passed its retention since the last look."""

@@ -77,7 +77,7 @@ def _read(
     lake: Lake, table: str, files: Sequence[TableFile], bytes_max: int
 ) -> tuple[pa.Table, list[TableFile]]:
     schema = lake.schema(table)
-    filesystem = lake.place.filesystem(table)
+    filesystem = lake.place.reading(table)
     parquet = ds.ParquetFileFormat()
     batches: list[pa.RecordBatch] = []
     taken: list[TableFile] = []
@@ -123,3 +123,4 @@ def _commit(lake: Lake, table: str, added: AddAction, files: Sequence[TableFile]
         ),
         post_commithook_properties=NO_LOG_UPKEEP,
     )
+    lake.table(table).changed()

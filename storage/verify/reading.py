@@ -17,6 +17,7 @@ from storage.errors import BrokenLakeError, MissingTableError
 from storage.lake.chain import in_chain
 from storage.lake.epochs import NO_PROGRESS, read_progress
 from storage.lake.lake import Lake
+from storage.lake.store_trouble import store_trouble
 from storage.lake.whole import Fault, chain_faults, faults, steady
 from storage.schemas import FORMAT_VERSION, TABLES, TOPIC
 
@@ -231,6 +232,8 @@ class _Reader:
         files = handle.file_uris()
         if not files:
             return schema.empty_table()
+        if not self._lake.place.is_local:
+            return self._lake.dataset(table)
         # DuckDB takes *, ? and [ in a path for a pattern; delta-rs writes some characters as %20.
         path = self._lake.path
         if not files[0].startswith(path) or set("*?[") & set(path):
@@ -254,6 +257,9 @@ class _Reader:
         try:
             self._connection.execute(f"{begin} SELECT {columns} FROM source", parameters)
         except (duckdb.Error, OSError, pa.ArrowException) as error:
+            trouble = store_trouble(self._lake.place, error)
+            if trouble is not None:
+                raise trouble from error
             self.problems[table] = _unreadable(error)
             return False
         finally:

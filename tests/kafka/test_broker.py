@@ -14,8 +14,9 @@ import pytest
 from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, Consumer, KafkaError, Message, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from pipelines.local_broker.broker import HOST, Broker, BrokerError
-from pipelines.local_broker.ports import listens
+from pipelines.local_broker.broker import Broker, BrokerError
+from pipelines.local_server.ports import listens
+from pipelines.local_server.server import HOST
 
 DEADLINE_S = 30.0
 

@@ -18,6 +18,7 @@ from deltalake import DeltaTable
 
 from pipelines.local_broker.broker import Broker
 from storage.errors import LakeLockedError
+from storage.files.place import lake_place
 from storage.lake.lock import LakeLock
 from tests.support.job import Job, settings_for, wait_until
 from tests.support.wire import Wire
@@ -51,7 +52,7 @@ trigger_interval_ms = 200
 
 def lock_is_free(lake: str) -> bool:
     try:
-        LakeLock(lake, "test").release()
+        LakeLock(lake_place(lake), "test").release()
     except LakeLockedError:
         return False
     return True

@@ -11,7 +11,7 @@ import pytest
 
 from pipelines.epoch.clock import EpochClock
 from pipelines.errors import ClockError
-from pipelines.job import driver
+from pipelines.job import work
 from pipelines.local_broker.broker import Broker
 from tests.support.committed import commit, wait_for_bodies, wait_for_the_end
 from tests.support.job import Job, running, settings_for
@@ -36,7 +36,7 @@ class WallClock:
 def wall(monkeypatch: pytest.MonkeyPatch) -> WallClock:
     """Return the driver a wall clock that can be set."""
     clock = WallClock()
-    monkeypatch.setattr(driver, "EpochClock", partial(EpochClock, wall=clock))
+    monkeypatch.setattr(work, "EpochClock", partial(EpochClock, wall=clock))
     return clock
 
 

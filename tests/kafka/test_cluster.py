@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +19,15 @@ import pytest
 
 from pipelines.jvm.cluster import cluster_conf, environment_conf, write_environment
 from pipelines.local_broker.broker import Broker
+from pipelines.local_server.ports import Reservation
 from storage.lake.lake import Lake
 from storage.verify.run import verify
 from tests.kafka.test_cli import ROOT, TXLAKE, lock_is_free, process, write_conf
 from tests.support.cluster import BARE_PYTHON, CLUSTER_VARIABLE, Cluster
 from tests.support.job import Job, settings_for, wait_until
+from tests.support.operator import said
+from tests.support.secret_places import of_files, of_processes, of_ui, require_absent
+from tests.support.store import Bucket
 from tests.support.wire import Wire
 from txlake.protocol import COMMIT, ROLLBACK
 
@@ -128,6 +133,75 @@ def test_traffic_and_kills_on_a_cluster_lose_nothing_and_double_nothing(
     work = [dict(row["work"]) for row in job.rows("epochs") if row["state"] == "committed"]
     assert sum(one["landed_tasks"] for one in work) >= 5
     assert sum(one["delivered_tasks"] for one in work) >= 5
+
+
+def write_stored_conf(broker: Broker, bucket: Bucket, folder: Path, name: str) -> Path:
+    """Write settings of a job whose lake is in a bucket, and its secret in a file."""
+    path, secret_file = write_conf(broker, folder, name), folder / "secret_access_key"
+    secret_file.write_text(bucket.keys.secret_access_key)
+    path.write_text(
+        path.read_text().replace(str(folder / "lake"), f"{bucket.uri}/lake")
+        + f"""
+deliveries = "executors"
+checkpoint = "{folder / "checkpoint"}"
+[lake.store]
+endpoint = "{bucket.endpoint}"
+region = "{bucket.options["AWS_REGION"]}"
+allow_http = true
+access_key_id = "{bucket.keys.access_key_id}"
+secret_access_key_file = "{secret_file}"
+"""
+    )
+    return path
+
+
+def test_a_lake_in_a_store_is_written_by_a_cluster_and_its_secret_by_nobody(
+    broker: Broker, bucket: Bucket, tmp_path: Path, unique: Unique, cluster: Cluster,
+    environment: Path,
+) -> None:  # fmt: skip
+    name = unique("stored")
+    secret, log, events = bucket.keys.secret_access_key, tmp_path / "job.log", tmp_path / "events"
+    conf = write_stored_conf(broker, bucket, tmp_path, name)
+    job = Job(settings_for(broker, bucket.folder / "lake", name))  # it reads the server's files
+    job.prepare_topics()
+    traffic = Traffic(Wire(job.settings))
+    events.mkdir()
+    held = Reservation("127.0.0.1", 0)
+    shown = {
+        "spark.ui.enabled": "true", "spark.ui.port": str(held.ports[0]),
+        "spark.eventLog.enabled": "true", "spark.eventLog.dir": events.as_uri(),
+        "spark.eventLog.compress": "false",
+    }  # fmt: skip
+    command = submitted(cluster, environment, conf)
+    command += [part for item in shown.items() for part in ("--spark", "=".join(item))]
+    with ExitStack() as stack:
+        stack.callback(held.release)
+        traffic.send(30)
+        with process(command, log) as running:
+
+            def all_there() -> bool:
+                assert running.poll() is None, log.read_text()
+                return len(bodies(job)) >= len(traffic.committed)
+
+            wait_until(all_there, "the first transactions", 300, seen=log.read_text)
+            require_absent(secret, of_processes(running.pid, cluster))
+            require_absent(secret, of_ui(held.ports[0]))
+            traffic.send(20)
+            wait_until(lambda: kill_one(cluster.executors()), "an executor to kill", 60)
+            traffic.send(20)
+            wait_until(all_there, "all, after an executor was killed", 300, seen=log.read_text)
+            running.send_signal(signal.SIGTERM)
+            running.wait(60)
+    assert sorted(bodies(job)) == sorted(traffic.committed)
+    assert "all invariants hold" in said("verify", "--conf", str(conf))
+    work = [dict(row["work"]) for row in job.rows("epochs") if row["state"] == "committed"]
+    assert sum(one["landed_tasks"] for one in work) >= 2
+    assert sum(one["delivered_tasks"] for one in work) >= 2
+    require_absent(secret, {"job.log": log.read_bytes()})
+    told = of_files(events)
+    assert any(b"SparkListenerEnvironmentUpdate" in text for text in told.values())
+    require_absent(secret, told)
+    require_absent(secret, of_files(*cluster.folder.glob("worker-*/apps")))
 
 
 def test_a_lake_that_executors_do_not_see_is_refused_in_one_sentence(

@@ -101,7 +101,7 @@ class Shop:
 
     def __init__(self, spark: SparkSession, folder: Path) -> None:
         self.spark = spark
-        self.lake = Lake(str(folder / "lake"), is_maintained=True)
+        self.lake = Lake(str(folder / "lake"), is_driver=True)
         self.lake.create(NOW)
         self.lake.create_table("topics/1")
         catalog = {"topic": "shop's", "table_id": 1, "queue_count": 2, "epoch": 1,
@@ -125,7 +125,7 @@ class Shop:
         """Merge and delete all that may go; a second round deletes what the first one replaced."""
         done = Work()
         for _ in range(rounds):
-            maintenance = Maintenance(Lake(self.lake.path, is_maintained=True), limits)
+            maintenance = Maintenance(Lake(self.lake.path, is_driver=True), limits)
             done = sum(maintenance.steps("topics/1", is_full=True), done)
         return done
 

@@ -17,7 +17,7 @@ import psutil
 import pyspark
 
 from pipelines.jvm.java import java_home
-from pipelines.local_broker.ports import Reservation, listens
+from pipelines.local_server.ports import Reservation, listens
 
 CLUSTER_VARIABLE = "TXLAKE_TESTS_SPARK"  # settings of the tests' Spark session, as JSON
 HOST = "127.0.0.1"

@@ -119,7 +119,7 @@ def limits() -> WireLimits:
 
 def start(path: Path) -> Epochs:
     """Do what a job's start does before it asks Kafka for anything."""
-    lake = Lake(str(path), is_maintained=True)
+    lake = Lake(str(path), is_driver=True)
     lake.check()
     settings = EpochSettings(Parameters(), limits(), 100, {}, "start", Sizes(1))
     epochs = Epochs(NOTHING, lake, NOTHING, RecordedAsker(), settings, lambda: 0)

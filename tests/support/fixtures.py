@@ -1,4 +1,4 @@
-"""What all tests share: one broker and one Spark session a run, names that no other test uses."""
+"""What all tests share: a broker and a Spark session a process, names that no other test uses."""
 
 from __future__ import annotations
 
@@ -15,23 +15,11 @@ from pipelines.local_broker.broker import Broker
 from tests.support.cluster import CLUSTER_VARIABLE
 
 _NUMBERS = itertools.count(1)
-_REAL = ("kafka", "spark")
-
-
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the marks
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep what uses Spark or Kafka in one process, for one session and one broker a run.
-
-    Under `pytest -n 2 --dist loadgroup` the unit tests run beside it.
-    """
-    for item in items:
-        if item.path.parent.name in _REAL:
-            item.add_marker(pytest.mark.xdist_group("real"))
 
 
 @pytest.fixture(scope="session")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    """Run one Kafka broker for all tests of a run; a test that kills one starts its own."""
+    """Run one Kafka broker for all tests of a process; a test that kills one starts its own."""
     with Broker(tmp_path_factory.mktemp("broker")) as running:
         yield running
 
@@ -44,7 +32,7 @@ def unique() -> Callable[[str], str]:
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    """Run one Spark session for all tests of a run."""
+    """Run one Spark session for all tests of a process."""
     # Most of a short run is compiling: without the second compiler it needs half the CPU.
     # With it alone the JVM keeps room for 48 MB of code, which a whole run fills.
     few_compilers = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"

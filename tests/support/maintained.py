@@ -26,7 +26,7 @@ def run_round(
     is_full: bool = True,
     tables: Collection[str] = (),
 ) -> Work:
-    maintenance = Maintenance(Lake(str(folder), is_maintained=True), limits)
+    maintenance = Maintenance(Lake(str(folder), is_driver=True), limits)
     done = Work()
     for table in tables or maintenance.tables():
         done = sum(maintenance.steps(table, is_full=is_full), done)

@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from pipelines.local_broker.guarded import guarded
+from pipelines.local_server.guarded import guarded
 
 ROOT = Path(__file__).parents[2]
 # A job lives for some seconds: the slow compiler would take more time than its code gives back.

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from pipelines.epoch.ask import Asker
 from storage.files.data_files import DataFile
+from storage.files.place import LakePlace
 from storage.lake.lake import Lake
 
 CHECKS_ARE_SENT = "send checks"
@@ -51,9 +52,9 @@ class Watch:
             return done
         raise SeenError(name) if self.mode == "error after" else Crash(name)
 
-    def lake(self, path: str) -> Lake:
+    def lake(self, place: str | LakePlace, *, is_driver: bool = False) -> Lake:
         """Return a lake that is watched."""
-        return _WatchedLake(path, self)
+        return _WatchedLake(place, self, is_driver)
 
     def asker(self, *connection: Any) -> Asker:
         """Return an asker that is watched. Input: as of an Asker."""
@@ -61,8 +62,8 @@ class Watch:
 
 
 class _WatchedLake(Lake):
-    def __init__(self, path: str, watch: Watch) -> None:
-        super().__init__(path)
+    def __init__(self, place: str | LakePlace, watch: Watch, is_driver: bool) -> None:
+        super().__init__(place, is_driver=is_driver)
         self._watch = watch
 
     def create_table(self, table: str) -> None:

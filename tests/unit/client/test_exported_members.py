@@ -27,6 +27,7 @@ PUBLIC = [
     "SendError",
     "SendResult",
     "StaleGenerationError",
+    "StoreAwayError",
     "TransactionListener",
     "TransactionProducer",
     "TransactionSendResult",

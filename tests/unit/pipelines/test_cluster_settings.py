@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import tarfile
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from click.testing import CliRunner
 from pipelines.cli.main import main
 from pipelines.errors import StartError
 from pipelines.jvm.cluster import cluster_conf, environment_conf, is_local, write_environment
+from tests.support.cluster import BARE_PYTHON
 
 MASTERS = [
     ("local", True), ("local[2]", True), ("local[*]", True), ("local-cluster[2,1,1024]", False),
@@ -45,6 +47,21 @@ def test_archive_has_what_tasks_import_and_nothing_of_ours(tmp_path: Path) -> No
     assert {"pyarrow", "numpy", "deltalake", "confluent_kafka"} <= roots
     assert roots.isdisjoint({"txlake", "storage", "pipelines", "checker", "pyspark", "duckdb"})
     assert not any("__pycache__" in name or name.startswith(("/", "..")) for name in names)
+
+
+def test_archive_alone_is_enough_for_what_tasks_import(tmp_path: Path) -> None:
+    archive = write_environment(tmp_path / "environment.tar.gz")
+    with tarfile.open(archive) as packed:
+        packed.extractall(tmp_path / "environment", filter="data")
+    root = Path(__file__).parents[3]
+    paths = [str(tmp_path / "environment"), str(root), str(root / "client")]
+    modules = "storage.tasks.in_spark, storage.tasks.probe, deltalake.fs, confluent_kafka"
+    code = f"import sys; sys.path[:0] = {paths}; import {modules}"
+    # -S: without the packages of the Python itself.
+    done = subprocess.run(
+        [BARE_PYTHON, "-I", "-S", "-c", code], capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
 
 
 def submit_line(*options: str) -> str:

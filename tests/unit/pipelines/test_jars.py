@@ -15,6 +15,8 @@ from pipelines.jvm import network as java_network
 
 CONTENT = b"a jar"
 JAR = jars.Jar("org.example:thing_2.13:1.0", hashlib.sha256(CONTENT).hexdigest(), len(CONTENT))
+ASKED = jars.Jar("org.example:asked:2.0:whole", hashlib.sha256(b"asked").hexdigest(), 5)
+ALL_SETS = (*jars.JAR_SETS, *jars.OPTIONAL_SETS)
 
 
 @pytest.fixture
@@ -22,37 +24,41 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Use an empty cache, and a lock with one jar in each set."""
     monkeypatch.setenv("TXLAKE_CACHE", str(tmp_path))
     rows = [{"jar": JAR.coordinates, "sha256": JAR.sha256, "size_bytes": JAR.size_bytes}]
-    monkeypatch.setattr(jars, "packaged_toml", lambda _: {"spark": rows, "broker": rows})
+    asked = [{"jar": ASKED.coordinates, "sha256": ASKED.sha256, "size_bytes": ASKED.size_bytes}]
+    lock = {"spark": rows, "broker": rows, "store": asked, "s3": asked}
+    monkeypatch.setattr(jars, "packaged_toml", lambda _: lock)
     return tmp_path
 
 
-def put(content: bytes) -> None:
-    """Put a file where the jar belongs."""
-    JAR.path.parent.mkdir(parents=True)
-    JAR.path.write_bytes(content)
+def put(content: bytes, jar: jars.Jar = JAR) -> None:
+    """Put a file where a jar belongs."""
+    jar.path.parent.mkdir(parents=True)
+    jar.path.write_bytes(content)
 
 
 def test_every_jar_of_the_lock_is_in_the_cache_and_whole() -> None:
-    assert jars.verify() == len({jar.sha256 for name in jars.JAR_SETS for jar in jars.locked(name)})
+    fetched = [*jars.JAR_SETS, *filter(jars.is_fetched, jars.OPTIONAL_SETS)]
+    assert jars.verify() == len({jar.sha256 for name in fetched for jar in jars.locked(name)})
 
 
-def test_lock_names_each_jar_once_with_a_fixed_version() -> None:
-    for name in jars.JAR_SETS:
-        found = [jar.coordinates.rpartition(":") for jar in jars.locked(name)]
-        assert len({artifact for artifact, _, _ in found}) == len(found)
-        assert all(version[0].isdigit() for _, _, version in found)
+@pytest.mark.parametrize("name", ALL_SETS)
+def test_lock_names_each_jar_once_with_a_fixed_version(name: str) -> None:
+    found = jars.locked(name)
+    assert len({jar.module for jar in found}) == len(found) > 0
+    assert all(jar.version[0].isdigit() for jar in found)
 
 
-def test_lock_holds_what_is_wanted() -> None:
-    wanted = jars.packaged_toml("jars.toml")
-    for name in jars.JAR_SETS:
-        artifacts = {jar.coordinates.rpartition(":")[0] for jar in jars.locked(name)}
-        assert {text.rpartition(":")[0] for text in wanted[name]["wanted"]} <= artifacts
+@pytest.mark.parametrize("name", ALL_SETS)
+def test_lock_holds_what_is_wanted_in_the_versions_of_the_installed_packages(name: str) -> None:
+    wanted = set(ivy.wanted_coordinates(name))
+    assert wanted
+    assert wanted <= {jar.coordinates for jar in jars.locked(name)}
 
 
-def test_spark_jars_are_those_of_the_installed_python_packages() -> None:
-    locked = {jar.coordinates for jar in jars.locked("spark")}
-    assert set(ivy.wanted_coordinates("spark")) <= locked
+def test_s3_brings_no_second_netty_and_not_the_bundle() -> None:
+    found = jars.locked("s3")
+    assert not [jar.coordinates for jar in found if jar.module.startswith("io.netty:")]
+    assert sum(jar.size_bytes for jar in found) < 20 << 20
 
 
 def test_missing_jar_names_the_file_the_cache_and_the_command(cache: Path) -> None:
@@ -77,6 +83,21 @@ def test_jar_of_the_same_size_and_other_content_is_found_by_verify() -> None:
     with pytest.raises(jars.JarError, match=r"is broken: SHA-256 .*; run `txlake jars fetch`"):
         jars.verify()
     assert jars.lacking([JAR]) == [JAR]
+
+
+def test_jars_that_are_fetched_only_when_asked_for_name_their_own_command(cache: Path) -> None:
+    put(CONTENT)
+    assert ivy.fetch(Path("no-java-is-started")) == 0
+    assert jars.verify() == 1
+    assert not jars.is_fetched("store")
+    with pytest.raises(jars.JarError) as caught:
+        jars.store_jars()
+    assert str(caught.value) == (
+        f"jar asked-2.0-whole.jar is missing from {cache}: run `txlake jars fetch store`"
+    )
+    put(b"asked", ASKED)
+    assert jars.store_jars() == jars.s3_jars() == [ASKED.path]
+    assert jars.verify() == 2
 
 
 @pytest.mark.usefixtures("cache")

@@ -51,7 +51,7 @@ def job(tmp_path: Path) -> PaperJob:
 
 
 def maintainer_of(job: PaperJob, slice_ms: int = 60_000, stops: bool = False) -> Maintainer:
-    lake = Lake(job.lake.path, is_maintained=True)
+    lake = Lake(job.lake.path, is_driver=True)
     return Maintainer(lake, LIMITS, slice_ms, ADMIN_TOPIC, lambda: stops)
 
 
@@ -119,7 +119,7 @@ def test_what_waits_while_the_stream_is_busy_is_merged_when_it_is_not(job: Paper
     plans = list(run_epochs(job, EVERY))
     size = max(file.size_bytes for file in files_of(Lake(job.lake.path), "half"))
     limits = dataclasses.replace(LIMITS, file_bytes_max=8 * size)
-    lake = Lake(job.lake.path, is_maintained=True)
+    lake = Lake(job.lake.path, is_driver=True)
     maintainer = Maintainer(lake, limits, 1_000, ADMIN_TOPIC, lambda: False)
     for plan in [*plans, *[None] * 20]:
         maintainer.after_batch(plan, 0.9)
@@ -217,11 +217,11 @@ def test_a_dry_run_says_what_would_be_done_and_offline_does_it(job: PaperJob, co
 
 
 def test_offline_is_refused_while_a_driver_holds_the_lake(job: PaperJob, conf: str) -> None:
-    lock = LakeLock(job.lake.path, "host:1:driver")
+    lock = LakeLock(job.lake.place, "host:1:driver")
     text = said("--conf", conf, "--offline", code=1)
     lock.release()
     assert "is written by host:1:driver: one driver at a time" in text
-    with held_without_jvm(job.lake.path):  # of this process, so it can be taken again
+    with held_without_jvm(job.lake.place):  # of this process, so it can be taken again
         said("--conf", conf, "--offline")
 
 

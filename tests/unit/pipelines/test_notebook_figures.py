@@ -25,8 +25,6 @@ from pipelines.replay import Verified
 from tests.support.opened_lakes import opened, sound
 from tests.support.paper_job import PaperJob
 
-pytestmark = pytest.mark.xdist_group("notebooks")
-
 
 @pytest.fixture(scope="module")
 def lake(tmp_path_factory: pytest.TempPathFactory) -> OpenLake:

@@ -14,8 +14,6 @@ from tests.support.opened_lakes import opened, sound
 from tests.support.paper_job import PaperJob
 from txlake.protocol import COMMIT, ROLLBACK, UNKNOWN
 
-pytestmark = pytest.mark.xdist_group("notebooks")
-
 
 @pytest.fixture(scope="module")
 def rows() -> LakeRows:

@@ -16,7 +16,6 @@ from tests.support.paper_job import START_AT, PaperJob
 from txlake.protocol import COMMIT
 
 MIDNIGHT = dt.datetime(2026, 1, 1, tzinfo=dt.timezone.utc)
-pytestmark = pytest.mark.xdist_group("notebooks")
 
 
 @pytest.fixture(scope="module")

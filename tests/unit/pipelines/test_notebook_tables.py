@@ -19,7 +19,6 @@ from tests.support.paper_job import START_AT, PaperJob
 from txlake.protocol import COMMIT, RESUME
 
 PROTOCOL = (Path(__file__).parents[3] / "PROTOCOL.md").read_text("utf-8")
-pytestmark = pytest.mark.xdist_group("notebooks")
 
 
 @pytest.fixture(scope="module")

@@ -16,8 +16,6 @@ from tests.support.lake_rows import LakeRows
 from tests.support.notebook_lake import CHECK_MAX, START_AT, shop_rows, write_lake
 from tests.support.notebook_runs import BUILT, KEPT, PATHS, Shown, difference, read, run
 
-# The lake and the kernels once, in one process of a run by several.
-pytestmark = pytest.mark.xdist_group("notebooks")
 AT, AT_MS, AT_EPOCH = "14:05", START_AT + 15 * 60_000, 16
 REPLAY = "4_replay_and_what_if"
 Row = dict[str, Any]

@@ -16,7 +16,8 @@ from deltalake.exceptions import CommitFailedError
 from deltalake.table import TableAlterer
 
 from pipelines.epoch.restore import restore
-from storage.files.data_files import DataFile, LakePlace
+from storage.files.data_files import DataFile
+from storage.files.place import LakePlace
 from storage.lake.epochs import read_progress
 from storage.lake.lake import Lake
 from storage.lake.pruned import read_pruned

@@ -77,7 +77,7 @@ def test_of_old_checkpoints_one_in_a_thousand_versions_stays(
 ) -> None:
     monkeypatch.setattr(maintaining, "_CHECKPOINT_DISTANCE", 10)
     kept = replace(NOW_GONE, checkpoint_commits=1, stream_retention_ms=7 * 86_400_000)
-    lake = Lake(str(many_files), is_maintained=True)
+    lake = Lake(str(many_files), is_driver=True)
     maintenance = Maintenance(lake, kept)
     rows = lake.read("topics/1").slice(0, 1)
     for _ in range(40):
@@ -124,7 +124,7 @@ def test_a_consumer_reads_on_while_its_topic_is_merged_and_vacuumed(tmp_path: Pa
 def test_the_log_is_cut_after_so_many_commits_and_vacuum_waits_for_something_to_delete(
     many_files: Path,
 ) -> None:
-    lake = Lake(str(many_files), is_maintained=True)
+    lake = Lake(str(many_files), is_driver=True)
     maintenance = Maintenance(lake, KEPT)
     list(maintenance.steps("half"))
     rows = lake.read("half").slice(0, 1)

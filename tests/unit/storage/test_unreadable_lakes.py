@@ -27,7 +27,7 @@ NO_PLACES = {
     "below a file": ("{file}/lake", "is a file, not a folder", "is a file, not a folder"),
     "with NUL": ("a\0b", "no folder can have this name", "no folder can have this name"),
     "a long name": ("/tmp/" + "x" * 300, "File name too long", "File name too long"),  # noqa: S108
-    "another scheme": ("s3://bucket/lake", "s3:// is not supported", "s3:// is not supported"),
+    "another scheme": ("ftp://a/lake", "ftp:// is not a store", "ftp:// is not a store"),
     "nothing there": ("{folder}/none", "is not a lake", ""),
 }
 

@@ -1,0 +1,89 @@
+"""`txlake store`: an S3 server on loopback."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import click
+
+from pipelines.cli.foreground import run_until_stopped
+from pipelines.jvm import ivy
+from pipelines.jvm.jars import is_fetched, locked
+from pipelines.jvm.java import java_binary
+from pipelines.local_server.server import ServerError
+from pipelines.local_store.keys import Keys, id_path, secret_path
+from pipelines.local_store.store import REGION, Store
+
+# Not AWS_...: keys of an account that the caller has are no business of this server.
+ID_VARIABLE = "TXLAKE_STORE_ACCESS_KEY_ID"
+SECRET_VARIABLE = "TXLAKE_STORE_SECRET_ACCESS_KEY"  # noqa: S105
+
+
+@click.command()
+@click.option("--port", default=9000, show_default=True, help="0: any free port.")
+@click.option(
+    "--data-dir",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path(".cache/store"),
+    show_default=True,
+    help="Where its objects, keys, settings and log are.",
+)
+@click.option("--bucket", default="lakes", show_default=True, help="Created if it is missing.")
+def store(port: int, data_dir: Path, bucket: str) -> None:
+    """Run an S3 server on loopback until Ctrl-C or SIGTERM, to try a lake on a store.
+
+    Its keys are made at random at the first start, and kept in the data folder; those in
+    TXLAKE_STORE_ACCESS_KEY_ID and TXLAKE_STORE_SECRET_ACCESS_KEY win.
+    """
+    keys = _given_keys()
+    _fetch_missing_jars()
+    server = Store(data_dir, port=port, keys=keys)
+    try:
+        server.create_bucket(bucket)
+        run_until_stopped(server, lambda: click.echo(what_a_user_needs(server, bucket, keys)))
+    except ServerError as error:
+        raise click.ClickException(str(error)) from None
+
+
+def _given_keys() -> Keys | None:
+    identity, secret = os.environ.get(ID_VARIABLE), os.environ.get(SECRET_VARIABLE)
+    if bool(identity) != bool(secret):
+        raise click.ClickException(f"{ID_VARIABLE} and {SECRET_VARIABLE}: set both, or neither")
+    return Keys(identity, secret) if identity and secret else None
+
+
+def _fetch_missing_jars() -> None:
+    if not is_fetched("store"):
+        size_bytes = sum(jar.size_bytes for jar in locked("store"))
+        click.echo(f"fetching the S3 server, {size_bytes / 1e6:.0f} MB")
+        ivy.fetch(java_binary(), ["store"])
+
+
+def what_a_user_needs(server: Store, bucket: str, keys: Keys | None) -> str:
+    """Returns where the server is, and the settings of a lake on it. `keys`: those given."""
+    if keys is None:
+        folder = server.data_folder
+        lines = [
+            f"access_key_id_file = {json.dumps(str(id_path(folder)))}",
+            f"secret_access_key_file = {json.dumps(str(secret_path(folder)))}",
+        ]
+    else:
+        lines = [
+            f'access_key_id_env = "{ID_VARIABLE}"',
+            f'secret_access_key_env = "{SECRET_VARIABLE}"',
+        ]
+    return f"""S3 answers at {server.endpoint}, with the bucket {bucket}
+its data and log are in {server.data_folder}; stop it with Ctrl-C
+
+In the settings of the job:
+
+[lake]
+path = "s3://{bucket}/lake"
+
+[lake.store]
+endpoint = "{server.endpoint}"
+allow_http = true
+region = "{REGION}"
+""" + "\n".join(lines)

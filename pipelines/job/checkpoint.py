@@ -1,0 +1,40 @@
+"""The stream's checkpoint folder: made anew by each start, since it holds no truth."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import uuid
+from pathlib import Path
+
+from pipelines.errors import StartError
+from storage.files.place import LakePlace
+
+_BELONGS_TO = "belongs-to-lake"
+
+
+def checkpoint_folder(configured: str, place: LakePlace, lake_id: str) -> Path:
+    """Returns where the checkpoint is: as configured, else in the lake; for a store, in TMPDIR."""
+    if configured:
+        return Path(configured)
+    if place.is_local:
+        return Path(place.path, "_checkpoint")
+    return Path(tempfile.gettempdir(), f"txlake-checkpoint-{lake_id}")
+
+
+def fresh_checkpoint(folder: Path, lake_id: str) -> Path:
+    """Returns an empty checkpoint folder for this run.
+
+    Errors: StartError if the folder belongs to another lake.
+    """
+    mark = folder / _BELONGS_TO
+    if mark.exists() and mark.read_text() != lake_id:
+        raise StartError(
+            f"[stream] checkpoint = {str(folder)!r} belongs to lake {mark.read_text()}, not to "
+            f"{lake_id}: give each lake a checkpoint of its own"
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+    mark.write_text(lake_id)
+    for old in folder.glob("run-*"):
+        shutil.rmtree(old, ignore_errors=True)
+    return folder / f"run-{uuid.uuid4().hex[:12]}"

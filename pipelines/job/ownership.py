@@ -1,0 +1,107 @@
+"""Whether the lake is still this driver's: asked before each plan, and before anything is deleted.
+
+Delta's transaction identifiers keep the rows of a lake right whoever writes. These questions come
+on top: a driver that was replaced stops before it plans, and it deletes no file.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pyarrow.compute as pc
+
+from pipelines.errors import KafkaAwayError, StartError
+from pipelines.job.election import Election
+from pipelines.job.group import SESSION_TIMEOUT_MS
+from storage.errors import LakeError, OwnerError
+from storage.lake.epochs import PLANNED
+from storage.lake.lake import Lake
+from storage.lake.pruned import read_pruned
+
+_PAUSE_S = 0.1
+# Kafka has decided when the sessions of all that do not answer have ended.
+DECIDED_S = 2 * SESSION_TIMEOUT_MS / 1000
+
+
+class Ownership:
+    """One driver's claim to its lake, from `begin` on."""
+
+    def __init__(
+        self,
+        lake: Lake,
+        owner: str,
+        election: Election,
+        stop: threading.Event,
+    ) -> None:
+        self._owner = owner
+        self._lake = Lake(lake.place)  # a driver's own may trust what it has read
+        self._election, self._stop = election, stop
+        self._term = 0
+
+    def begin(self) -> None:
+        """Takes the present election as the one by which the lake is this driver's."""
+        self._term = self._election.term
+
+    def require(self) -> None:
+        """Checks that Kafka counts this driver as the active one, as far as it has heard.
+
+        Errors: OwnerError if another is; KafkaAwayError if Kafka cannot tell, or had not heard from
+        this driver for a while and elected it again: it must read the lake anew.
+        """
+        deadline = time.monotonic() + DECIDED_S
+        while not self._is_sure():
+            if self._election.is_waiting:
+                raise overtaken(self._lake.path, self.other())
+            if self._election.is_active and not self._is_same_term():
+                raise KafkaAwayError("Kafka had not heard from this driver, and elected it again")
+            if time.monotonic() > deadline or self._stop.wait(_PAUSE_S):
+                raise KafkaAwayError("Kafka has elected no driver yet")
+
+    def other(self) -> str:
+        """Returns who has planned the newest epoch, if the lake says that it was another."""
+        try:
+            owners = self._newest_owners()
+        except LakeError:
+            owners = []
+        return next((owner for owner in owners if owner != self._owner), "another driver")
+
+    def _is_sure(self) -> bool:
+        return self._is_same_term() and self._election.is_sure
+
+    def _is_same_term(self) -> bool:
+        return self._election.is_active and self._election.term == self._term
+
+    def require_newest(self) -> None:
+        """Checks that the lake's newest epoch was planned by this driver.
+
+        Errors: OwnerError if another has planned it.
+        """
+        owners = self._newest_owners()
+        if owners != [self._owner]:
+            raise overtaken(self._lake.path, ", ".join(owners) or "another driver")
+
+    def _newest_owners(self) -> list[str]:
+        newest = self._lake.last("epochs", "epoch")
+        is_plan = pc.field("state") == PLANNED
+        rows = read_pruned(self._lake, "epochs", ["owner"], {"epoch": [newest]}, is_plan)
+        owners: list[str] = rows["owner"].to_pylist()
+        return owners
+
+    def lost(self) -> OwnerError | None:
+        """Returns the error of a driver that another has replaced; None if none has."""
+        try:
+            self.require()
+        except OwnerError as error:
+            return error
+        except (KafkaAwayError, StartError):
+            return None
+        return None
+
+
+def overtaken(lake_path: str, active: str) -> OwnerError:
+    """Returns the error of a driver whose lake another has taken over."""
+    return OwnerError(
+        f"{active} is the active driver of the lake {lake_path} now: Kafka had not heard from this "
+        "one for too long, and it stops; nothing is lost"
+    )

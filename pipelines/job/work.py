@@ -1,0 +1,244 @@
+"""What a driver does: it waits for its turn, prepares, and runs the stream.
+
+1. Kafka elects it among the lake's drivers (`pipelines/job/election.py`).
+2. It makes what a new lake lacks, checks Kafka and the clocks, and finishes a planned epoch.
+3. It runs the stream: the half, op, schedule and admin topics with a tick, so that time passes
+   without data. The lake says where the log goes on; each time the stream has a fresh checkpoint.
+
+When Kafka is away the query ends after a while. The driver logs it, waits, and begins again at 1.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import logging
+import threading
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pipelines.epoch.ask import Asker
+from pipelines.epoch.clock import EpochClock
+from pipelines.epoch.parameters import EpochSettings
+from pipelines.epoch.run import Epochs
+from pipelines.errors import KafkaAwayError
+from pipelines.job.away import Away, told
+from pipelines.job.checkpoint import checkpoint_folder, fresh_checkpoint
+from pipelines.job.clocks import Clocks
+from pipelines.job.election import Election
+from pipelines.job.locks import Locks
+from pipelines.job.ownership import Ownership
+from pipelines.job.rehearsal import Rehearsal
+from pipelines.job.stream import Stream
+from pipelines.job.turn import Turn
+from pipelines.job.upkeep import Maintainer
+from pipelines.jvm.cluster import require_seen
+from pipelines.kafka_log.broker_clock import BrokerClock
+from pipelines.kafka_log.topics import KafkaTopics
+from pipelines.settings import Settings
+from storage.errors import OwnerError, StoreAwayError
+from storage.lake.epochs import NO_PROGRESS, Plan, read_progress
+from storage.lake.lake import Lake
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+log = logging.getLogger("txlake.driver")
+
+_LOSSES_MAX = 3  # to a driver that was replaced and has not noticed yet
+
+
+@dataclass(frozen=True)
+class Manner:
+    """How a driver works.
+
+    `on_epoch` takes every committed plan and its seconds; `is_standby`: it waits while another
+    driver is active. For tests alone: `tolerate` switches the start checks "timestamp_type" and
+    "clock" off, and `now_ms` hands in a clock.
+    """
+
+    on_epoch: Callable[[Plan, float], None] | None = None
+    is_standby: bool = False
+    now_ms: Callable[[], int] | None = None
+    tolerate: frozenset[str] = frozenset()
+
+
+class Work:
+    """The work of one driver on one lake.
+
+    Input: `stop`: set when it is to end. `epochs`: the runner of its epochs; `is_streaming`:
+    whether its stream runs.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        owner: str,
+        manner: Manner,
+        stop: threading.Event,
+        spark: SparkSession,
+        lake: Lake,
+        locks: Locks,
+        election: Election,
+    ) -> None:
+        self._settings, self._manner, self._stop = settings, manner, stop
+        self._owner = owner
+        self._spark, self._lake, self._locks, self._election = spark, lake, locks, election
+        self._kafka = KafkaTopics(settings, settings.kafka.topics())
+        self._away = Away(
+            f"Kafka at {settings.kafka.bootstrap_servers}", f"the store of {lake.path}"
+        )
+        self._ownership = Ownership(lake, owner, election, stop)
+        self._turn = Turn(
+            lake.path, owner, election, self._ownership.other, stop, self._away.is_over,
+            self._rehearse,
+            is_standby=manner.is_standby,
+        )  # fmt: skip
+        self._clock = EpochClock()
+        self._clocks = Clocks(
+            self._clock, BrokerClock(settings, owner), is_tolerant="clock" in manner.tolerate
+        )
+        self._asker = Asker(
+            settings.kafka.bootstrap_servers,
+            settings.kafka.client,
+            settings.kafka.check_topic_prefix,
+            settings.transaction.ask_timeout_ms,
+            settings.transaction.message_bytes_max,
+        )
+        of_job = EpochSettings.of(settings, owner, spark)
+        now_ms = manner.now_ms or self._clock.now_ms
+        self.epochs = Epochs(spark, lake, self._kafka, self._asker, of_job, now_ms)
+        self.is_streaming = False
+        self._maintainer = self._new_maintainer()
+        self._rehearsal = Rehearsal(spark, settings, self._kafka, lake)
+        self._is_seen = False  # by the executors
+        self._term = 0
+        self._losses = 0  # epochs of ours that another driver has written, since our last one
+
+    def run(self) -> None:
+        """Works until `stop`. Errors: JobError, LakeError."""
+        with closing(self._asker), closing(self.epochs):
+            self.epochs.warm_up()
+            while not self._stop.is_set():
+                try:
+                    self._work()
+                except (KafkaAwayError, StoreAwayError) as error:
+                    self._stop.wait(self._away.wait_s(error))
+                except OwnerError as error:
+                    self._losses += 1
+                    if self._losses > _LOSSES_MAX or self._ownership.lost() is not None:
+                        raise
+                    log.warning("%s; but Kafka has elected this one: it reads the lake anew", error)
+
+    def _work(self) -> None:
+        """Waits for a turn and works until `stop`, or until the stream ends by itself."""
+        try:
+            self._check_kafka()
+            if not self._turn.wait():
+                return
+            if self._election.term != self._term:
+                self._begin_turn()
+            self._prepare()
+        except Exception as error:
+            raise told(error, self.epochs) from error
+        self._away.is_over()
+        self._stream()
+
+    def _check_kafka(self) -> None:
+        """Checks that Kafka is the lake's; makes the topics of a new lake. Joins the election.
+
+        Kafka can elect when the admin topic is there.
+        """
+        progress = read_progress(self._lake) if self._lake.exists() else NO_PROGRESS
+        newest = progress.unfinished or progress.last
+        if newest is None:
+            self._kafka.create_missing()
+        else:
+            self.epochs.check_identity(newest)
+        self._election.join()
+
+    def _begin_turn(self) -> None:
+        """Takes up what only the elected driver may have."""
+        if self._manner.is_standby:
+            self._locks.take_over(self._spark)
+            if self._term == 0:
+                self._clock.start()  # it may have waited for days
+        self._term = self._election.term
+        self._lake.forget()  # another driver may have written it meanwhile
+        self._ownership.begin()
+        self._maintainer = self._new_maintainer()
+
+    def _prepare(self) -> None:
+        """Checks Kafka and finishes an epoch that an earlier run has planned."""
+        epochs = self.epochs
+        self._lake.create(dt.datetime.now(dt.timezone.utc))
+        self._require_seen()
+        progress = epochs.take_up()
+        epochs.check_identity(progress.unfinished or progress.last)
+        self._kafka.check("timestamp_type" not in self._manner.tolerate)
+        recovered = epochs.recover(progress)
+        if epochs.last is not None:
+            self._clock.not_before(epochs.last.epoch_at)
+        self._clocks.compare(epochs.own_pings)
+        if recovered is not None:
+            log.info("finished epoch %d, which an earlier run had planned", recovered.epoch)
+
+    def _stream(self) -> None:
+        """Runs the query until `stop`, or until it ends by itself."""
+        lake_id = self._lake.lake_id()
+        folder = checkpoint_folder(self._settings.stream.checkpoint, self._lake.place, lake_id)
+        stream = Stream(
+            self._spark,
+            self._settings,
+            self.epochs,
+            self._maintainer,
+            fresh_checkpoint(folder, lake_id),
+            self._stop,
+            self._before_batch,
+            self._ownership.require,
+            self._committed,
+        )
+        log.info("running; owner %s", self._owner)
+        self.is_streaming = True
+        try:
+            failure = stream.run()
+        finally:
+            self.is_streaming = False
+        if failure is None:
+            return
+        error = told(failure, self.epochs)
+        if isinstance(error, (KafkaAwayError, OwnerError, StoreAwayError)):
+            raise error
+        raise self._ownership.lost() or error
+
+    def _before_batch(self) -> None:
+        self._locks.take_if_free(self._spark)
+        if self._clocks.is_due():
+            self._clocks.compare(self.epochs.own_pings)
+
+    def _committed(self, plan: Plan, seconds: float) -> None:
+        self._losses = 0
+        if self._manner.on_epoch is not None:
+            self._manner.on_epoch(plan, seconds)
+
+    def _require_seen(self) -> None:
+        """Checks once that executors see the lake. Errors: StartError."""
+        if not self._is_seen:
+            require_seen(self._spark, self._lake.place)
+            self._is_seen = True
+
+    def _rehearse(self) -> None:
+        if self._lake.exists():
+            self._require_seen()
+        self._rehearsal.run()
+
+    def _new_maintainer(self) -> Maintainer:
+        return Maintainer(
+            self._lake,
+            self._settings.maintenance_limits(),
+            self._settings.maintenance.slice_ms,
+            self._settings.kafka.admin_topic,
+            self._stop.is_set,
+            self._ownership.require_newest,
+        )

@@ -1,0 +1,1 @@
+"""What our servers on loopback share: a process that ends with ours, ports that are held."""

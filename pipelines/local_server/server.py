@@ -1,0 +1,222 @@
+"""A server on loopback, in a process of its own: started, looked at, ended.
+
+A start: 1. its ports are reserved, 2. its files are written, 3. the process is started, 4. we ask
+it until it answers. The reservations are kept until `stop`: no other process gets the ports while
+the server restarts.
+
+If this process dies, even by kill -9, the server is killed (`pipelines/local_server/guarded.py`).
+
+    ServerError    the server did not start, or does not answer; the text has the end of its log
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import ClassVar, TypeVar
+
+from pipelines.local_server import ports
+from pipelines.local_server.guarded import dismiss_guard, guarded
+
+HOST = "127.0.0.1"
+START_TIMEOUT_S = 60.0
+# Kafka flushes its logs before it ends: 1 to 2 s, more on a busy machine.
+STOP_TIMEOUT_S = 30.0
+
+_Server = TypeVar("_Server", bound="LocalServer")
+
+
+class ServerError(Exception):
+    """The server did not start, or does not answer."""
+
+
+class LocalServer(ABC):
+    """A server on loopback, started by `start` or `with`, ended by `stop` or `kill`.
+
+    `data_folder` keeps its data, settings and log; an old one is used again. `port` 0 means a free
+    one, chosen once.
+    """
+
+    NAME: ClassVar[str]
+    ERROR: ClassVar[type[ServerError]]
+    PORTS: ClassVar[int] = 1
+
+    def __init__(self, data_folder: Path | str, *, port: int, start_timeout_s: float) -> None:
+        self.data_folder = Path(data_folder).absolute()
+        self.log_path = self.data_folder / f"{self.NAME}.log"
+        self._ports = [port, *[0] * (self.PORTS - 1)]
+        self._start_timeout_s = start_timeout_s
+        self._reserved: ports.Reservation | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def port(self) -> int:
+        """Returns the port; 0 before the first start if a free one was asked for."""
+        return self._ports[0]
+
+    @property
+    def pid(self) -> int:
+        """Returns the process id of the running server.
+
+        Errors: ServerError if it does not run.
+        """
+        if self._process is None:
+            raise self.ERROR(f"the {self.NAME} of {self.data_folder} was not started")
+        return self._process.pid
+
+    def is_running(self) -> bool:
+        """Returns whether the server's process lives."""
+        return self._process is not None and self._process.poll() is None
+
+    def start(self: _Server) -> _Server:
+        """Starts the server and waits until it answers.
+
+        Errors: ServerError, JarError, JavaError.
+        Replay: a running server is left as it is.
+        """
+        if self.is_running():
+            return self
+        java_command = self._java_command()
+        if self._reserved is None:
+            self._reserve()
+        try:
+            self._spawn(self._prepared(java_command))
+            self._wait_until_it_answers()
+        except BaseException:
+            self.kill()
+            self._release()
+            raise
+        return self
+
+    def stop(self) -> None:
+        """Ends the server in good order, with its data on disk; kills it if that takes too long.
+
+        Replay: the second time does nothing.
+        """
+        if self._process is not None:
+            self._end(signal.SIGTERM)
+        self._release()
+
+    def kill(self) -> None:
+        """Ends the server as kill -9 does; its ports stay reserved for `start` or `restart`."""
+        if self._process is not None:
+            self._end(signal.SIGKILL)
+
+    def restart(self) -> None:
+        """Ends the server in good order if it runs, and starts it on the same data and port."""
+        if self._process is not None:
+            self._end(signal.SIGTERM)
+        self.start()
+
+    def __enter__(self: _Server) -> _Server:
+        """Starts the server."""
+        return self.start()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Stops the server."""
+        self.stop()
+
+    @abstractmethod
+    def _java_command(self) -> list[str]:
+        """Returns Java with the server's class path.
+
+        Errors: JarError, JavaError.
+        """
+
+    @abstractmethod
+    def _prepared(self, java_command: list[str]) -> list[str]:
+        """Writes the server's files; returns the command that starts it."""
+
+    @abstractmethod
+    def _answer(self) -> str | None:
+        """Asks the server once. Output: None if it is ready, else what was seen."""
+
+    def _reserve(self) -> None:
+        try:
+            self._reserved = ports.Reservation(HOST, *self._ports)
+        except OSError as error:
+            raise self.ERROR(
+                f"port {self.port} on {HOST} cannot be had ({error.strerror}): stop what "
+                "uses it, or give another port"
+            ) from None
+        self._ports = self._reserved.ports
+
+    def _release(self) -> None:
+        if self._reserved is not None:
+            self._reserved.release()
+            self._reserved = None
+
+    def _spawn(self, command: Sequence[str]) -> None:
+        with self.log_path.open("ab") as log:
+            self._process = subprocess.Popen(
+                guarded(command),
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                cwd=self.data_folder,
+                start_new_session=True,  # Ctrl-C reaches us alone; we end the server in order
+            )
+
+    def _end(self, sent: signal.Signals) -> None:
+        assert self._process is not None
+        process, self._process = self._process, None
+        process.send_signal(sent)
+        try:
+            process.wait(STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        dismiss_guard(process)
+
+    def _wait_until_it_answers(self) -> None:
+        deadline = time.monotonic() + self._start_timeout_s
+        seen: str | None = "nothing yet"
+        while time.monotonic() < deadline:
+            assert self._process is not None
+            if self._process.poll() is not None:
+                code = self._process.returncode
+                raise self.ERROR(
+                    f"the {self.NAME} ended with code {code}; {_end_of(self.log_path)}"
+                )
+            if ports.listens(HOST, self.port):
+                seen = self._answer()
+                if seen is None:
+                    return
+            time.sleep(0.02)
+        raise self.ERROR(
+            f"the {self.NAME} at {HOST}:{self.port} did not answer within "
+            f"{self._start_timeout_s:g} s; seen last: {seen}; {_end_of(self.log_path)}"
+        )
+
+
+def class_path(jars: Sequence[Path]) -> list[str]:
+    """Returns Java's option with these jars."""
+    return ["-cp", os.pathsep.join(map(str, jars))]
+
+
+def property_lines(settings: Mapping[str, str | int]) -> str:
+    """Returns the text of a properties file, with backslashes and line ends escaped."""
+    lines = []
+    for key, value in settings.items():
+        text = str(value).replace("\\", "\\\\").replace("\n", "\\n")
+        lines.append(f"{key}={text}\n")
+    return "".join(lines)
+
+
+def _end_of(log_path: Path) -> str:
+    try:
+        lines = log_path.read_text("utf-8", "replace").splitlines()[-20:]
+    except FileNotFoundError:
+        lines = []
+    return f"the end of {log_path}:\n" + "\n".join(lines)

@@ -1,0 +1,115 @@
+"""A real S3 server on loopback, S3Proxy on a folder, with one key that may do everything.
+
+It is for trying and testing: a production lake names its own store. How it is started and ended:
+`pipelines/local_server/server.py`. The jars are an optional set: `txlake jars fetch store`.
+
+    StoreError    the server did not start, or does not answer; the text has the end of its log
+"""
+
+from __future__ import annotations
+
+import http.client
+import re
+from pathlib import Path
+
+from pipelines.jvm.jars import store_jars
+from pipelines.jvm.java import java_binary
+from pipelines.local_server.server import (
+    HOST,
+    START_TIMEOUT_S,
+    LocalServer,
+    ServerError,
+    class_path,
+    property_lines,
+)
+from pipelines.local_store.keys import Keys, keys_of, write_private
+
+# S3Proxy checks no region, but clients sign one.
+REGION = "us-east-1"
+JAVA_OPTIONS = ("-Xms64m", "-Xmx256m", "-XX:+UseSerialGC", "-Xshare:auto", "-DLOG_LEVEL=warn")
+_BUCKET = re.compile(r"[a-z0-9][a-z0-9-]{1,61}[a-z0-9]")
+
+
+class StoreError(ServerError):
+    """The S3 server did not start, or does not answer."""
+
+
+class Store(LocalServer):
+    """An S3 server on loopback, started by `start` or `with`, ended by `stop` or `kill`.
+
+    `data_folder` keeps buckets, keys, settings and log; an old one is used again. `port` 0 means a
+    free one, chosen once. `keys`: without them, those of the folder, made at random for a new one.
+
+    Errors: StoreError, JarError, JavaError.
+    """
+
+    NAME = "store"
+    ERROR = StoreError
+
+    def __init__(
+        self,
+        data_folder: Path | str,
+        *,
+        port: int = 0,
+        keys: Keys | None = None,
+        start_timeout_s: float = START_TIMEOUT_S,
+    ) -> None:
+        super().__init__(data_folder, port=port, start_timeout_s=start_timeout_s)
+        self._keys = keys
+
+    @property
+    def keys(self) -> Keys:
+        """Returns the keys with which clients sign."""
+        if self._keys is None:
+            self._keys = keys_of(self.data_folder)
+        return self._keys
+
+    @property
+    def endpoint(self) -> str:
+        """Returns the URL at which clients connect."""
+        return f"http://{HOST}:{self.port}"
+
+    def bucket_folder(self, bucket: str) -> Path:
+        """Returns where the objects of a bucket are, as files."""
+        return self.data_folder / "buckets" / bucket
+
+    def create_bucket(self, bucket: str) -> None:
+        """Creates a bucket: S3Proxy takes every folder for one.
+
+        Errors: StoreError if S3 has no bucket of such a name.
+        Replay: a bucket that is there is left as it is.
+        """
+        if not _BUCKET.fullmatch(bucket):
+            raise StoreError(
+                f"bucket {bucket!r}: 3 to 63 small letters, digits and dashes, no dash at an end"
+            )
+        self.bucket_folder(bucket).mkdir(parents=True, exist_ok=True)
+
+    def _java_command(self) -> list[str]:
+        return [str(java_binary()), *JAVA_OPTIONS, *class_path(store_jars())]
+
+    def _prepared(self, java_command: list[str]) -> list[str]:
+        (self.data_folder / "buckets").mkdir(parents=True, exist_ok=True)
+        settings = {
+            "s3proxy.endpoint": self.endpoint,
+            "s3proxy.authorization": "aws-v2-or-v4",
+            "s3proxy.identity": self.keys.access_key_id,
+            "s3proxy.credential": self.keys.secret_access_key,
+            "jclouds.provider": "filesystem-nio2",
+            "jclouds.filesystem.basedir": str(self.data_folder / "buckets"),
+        }
+        path = self.data_folder / "s3proxy.properties"
+        write_private(path, property_lines(settings))
+        return [*java_command, "org.gaul.s3proxy.Main", "--properties", str(path)]
+
+    def _answer(self) -> str | None:
+        connection = http.client.HTTPConnection(HOST, self.port, timeout=5.0)
+        try:
+            connection.request("GET", "/")
+            status = connection.getresponse().status
+        except (OSError, http.client.HTTPException) as error:
+            return str(error)
+        finally:
+            connection.close()
+        # It answers, and lets nobody in without a signature.
+        return None if status == http.client.FORBIDDEN else f"status {status}"

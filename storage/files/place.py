@@ -1,0 +1,181 @@
+"""Where a lake is: a folder of a local disk, or a prefix of an object store.
+
+    folder                            a local disk, or a file system that all nodes have mounted
+    s3://BUCKET/PREFIX                S3, or what speaks its protocol and has conditional PUT
+    abfss:// az:// gs:// hdfs://      passed on to delta-rs, not tried
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow.fs as pa_fs
+
+from storage.errors import NotALakeError
+
+STORES: Final = ("s3", "s3a", "abfss", "abfs", "az", "gs", "hdfs")
+_S3 = ("s3://", "s3a://")
+_ATTEMPTS = 8  # of a request that Arrow makes: delta-rs tries ten times
+
+
+@dataclass(frozen=True)
+class LakePlace:
+    """Where a lake is: all that its files need, and small enough to send to a task.
+
+    `options`: delta-rs's storage options, secrets among them: they are in no print.
+    """
+
+    path: str
+    options: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    @property
+    def is_local(self) -> bool:
+        """Returns whether it is a folder."""
+        return "://" not in self.path
+
+    @property
+    def storage_options(self) -> dict[str, str] | None:
+        """Returns the options for delta-rs."""
+        return dict(self.options) or None
+
+    def table_path(self, table: str) -> str:
+        """Returns a table's folder; `topics/<table_id>` names a topic's table."""
+        return f"{self.path}/{table}" if table else self.path
+
+    def filesystem(self, table: str) -> pa_fs.FileSystem:
+        """Returns the file system in which a table's files have the paths that its log gives them.
+
+        For writing, listing and deleting.
+        """
+        if self.is_local:
+            return pa_fs.SubTreeFileSystem(self.table_path(table), pa_fs.LocalFileSystem())
+        if self.path.startswith(_S3):
+            below = self.path.partition("://")[2]
+            folder = f"{below}/{table}" if table else below
+            return pa_fs.SubTreeFileSystem(folder, _s3(s3_access(self)))
+        return self.reading(table)
+
+    def reading(self, table: str) -> pa_fs.FileSystem:
+        """Returns a file system of the same paths, for reading.
+
+        On a store it is that of delta-rs. Where an answer is cut short over plain HTTP, Arrow's own
+        takes what happens to be in its memory for the rest of the file.
+        """
+        if self.is_local:
+            return self.filesystem(table)
+        whole = _read_by_delta(self.path, tuple(sorted(self.options.items())))
+        return pa_fs.SubTreeFileSystem(table, whole) if table else whole
+
+
+def lake_place(path: str | LakePlace, options: Mapping[str, str] | None = None) -> LakePlace:
+    """Returns where a lake is. Errors: NotALakeError for a path that cannot be one."""
+    if isinstance(path, LakePlace):
+        return path
+    scheme, separator, below = path.partition("://")
+    if separator:
+        return LakePlace(_checked_uri(path, scheme, below), dict(options or {}))
+    if not path or "\0" in path:
+        raise NotALakeError(f"the lake {path!r}: no folder can have this name")
+    folder = Path(path).absolute()
+    try:
+        above = next((at for at in (folder, *folder.parents) if at.exists()), folder)
+        is_file = above.exists() and not above.is_dir()
+    except OSError as error:
+        raise NotALakeError(f"the lake {folder} cannot be looked at: {error.strerror}") from error
+    if is_file:
+        raise NotALakeError(f"the lake {folder}: {above} is a file, not a folder")
+    return LakePlace(str(folder))
+
+
+def _checked_uri(path: str, scheme: str, below: str) -> str:
+    if scheme not in STORES:
+        known = ", ".join(f"{name}://" for name in STORES)
+        raise NotALakeError(
+            f"the lake {path}: {scheme}:// is not a store that is known; a folder, or one of "
+            f"{known} is allowed"
+        )
+    bucket, *names = below.strip("/").split("/")
+    if not bucket or "" in names or {".", ".."} & set(names) or any(map(_is_strange, below)):
+        raise NotALakeError(
+            f"the lake {path!r}: {scheme}://BUCKET/PREFIX is allowed, without empty names, '.', "
+            "'..', '?', '#' and control characters"
+        )
+    if scheme in ("s3", "s3a") and not names:
+        raise NotALakeError(
+            f"the lake {path}: name a prefix in the bucket, as in {scheme}://{bucket}/lake"
+        )
+    return f"{scheme}://{'/'.join((bucket, *names))}"
+
+
+def _is_strange(letter: str) -> bool:
+    return letter in "?#\\%" or not letter.isprintable()
+
+
+@dataclass(frozen=True)
+class S3Access:
+    """How to get at S3. None: as the machine says (environment, profile, role)."""
+
+    endpoint: str | None
+    region: str | None
+    access_key_id: str | None = field(repr=False)
+    secret_access_key: str | None = field(repr=False)
+    session_token: str | None = field(repr=False)
+    is_virtual_hosted: bool
+
+
+def s3_access(place: LakePlace) -> S3Access:
+    """Returns how a place's options say to get at S3.
+
+    An endpoint and a region can be in the environment, too, as delta-rs reads them there.
+    """
+    named = {key.lower().removeprefix("aws_"): value for key, value in place.options.items()}
+
+    def first(*names: str) -> str | None:
+        return next(filter(None, map(named.get, names)), None)
+
+    def known(*names: str) -> str | None:
+        return first(*names) or next(
+            filter(None, (os.environ.get(f"AWS_{name.upper()}") for name in names)), None
+        )
+
+    return S3Access(
+        endpoint=known("endpoint", "endpoint_url"),
+        region=known("region", "default_region"),
+        access_key_id=first("access_key_id"),
+        secret_access_key=first("secret_access_key"),
+        session_token=first("session_token", "token"),
+        is_virtual_hosted=named.get("virtual_hosted_style_request", "").lower() == "true",
+    )
+
+
+@functools.lru_cache(maxsize=8)
+def _s3(access: S3Access) -> pa_fs.S3FileSystem:
+    """Returns S3 in Arrow; a small file is one PUT."""
+    given: dict[str, Any] = {
+        "access_key": access.access_key_id,
+        "secret_key": access.secret_access_key,
+        "session_token": access.session_token,
+        "region": access.region,
+    }
+    if access.endpoint is not None:  # Arrow would not take its scheme from the environment
+        scheme, separator, host = access.endpoint.rpartition("://")
+        given |= {"endpoint_override": host, "scheme": scheme if separator else "https"}
+    return pa_fs.S3FileSystem(
+        **{key: value for key, value in given.items() if value is not None},
+        force_virtual_addressing=access.is_virtual_hosted,
+        background_writes=False,
+        allow_delayed_open=True,
+        retry_strategy=pa_fs.AwsStandardS3RetryStrategy(max_attempts=_ATTEMPTS),
+    )
+
+
+@functools.lru_cache(maxsize=8)
+def _read_by_delta(path: str, options: tuple[tuple[str, str], ...]) -> pa_fs.FileSystem:
+    from deltalake.fs import DeltaStorageHandler
+
+    return pa_fs.PyFileSystem(DeltaStorageHandler(path, dict(options)))

@@ -1,0 +1,101 @@
+"""Two drivers of one lake: Kafka elects, the standby takes over, and each message is there once."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from pipelines.local_broker.broker import Broker
+from tests.support.job import settings_for, wait_until
+from tests.support.processes import Process
+from tests.support.standby_processes import ACTIVE, Drivers, drivers_of
+
+Unique = Callable[[str], str]
+
+
+@pytest.fixture
+def drivers(broker: Broker, tmp_path: Path, unique: Unique) -> Iterator[Drivers]:
+    """A lake with topics of its own, without a driver yet."""
+    with drivers_of(settings_for(broker, tmp_path / "lake", unique("standby")), tmp_path) as lake:
+        yield lake
+
+
+def owner(process: Process) -> str:
+    """Returns how the log and the lake name an active driver."""
+    (line,) = [line for line in process.log.read_text().splitlines() if ACTIVE in line]
+    return line.rpartition(" ")[2]
+
+
+def refusal(process: Process) -> str:
+    """Waits until a driver has ended by itself, and returns its one sentence."""
+    assert process.wait(60) == 1, process.log.read_text()
+    text = process.log.read_text()
+    assert "Traceback" not in text
+    (line,) = [line for line in text.splitlines() if line.startswith("Error: ")]
+    return line
+
+
+def test_a_standby_goes_on_when_the_active_driver_is_killed(drivers: Drivers) -> None:
+    first = drivers.start_active()
+    drivers.send("before")
+    second = drivers.start_standby()
+    assert second.has_said("is active")
+    drivers.wait_for_sent()
+    said = drivers.doctor()
+    assert f"{owner(first)} is active" in said
+    assert f":{second.pid}:" in said
+    assert "stands by" in said
+    assert "one driver at a time; stop it first" in refusal(drivers.start())
+    drivers.send("just before")
+    first.kill()
+    drivers.send("after")
+    drivers.wait_for_sent()
+    assert drivers.owners()[-1] == owner(second) != owner(first)
+    drivers.check()
+
+
+def test_a_standby_goes_on_when_the_active_driver_is_stopped(drivers: Drivers) -> None:
+    first = drivers.start_active()
+    drivers.start_standby()
+    drivers.send("before")
+    drivers.wait_for_sent()
+    drivers.send("meanwhile")
+    first.terminate()
+    drivers.send("after")
+    assert first.wait(60) == 0
+    drivers.wait_for_sent()
+    drivers.check()
+
+
+def test_a_driver_that_wakes_up_when_another_has_the_lake_writes_nothing_and_stops(
+    drivers: Drivers,
+) -> None:
+    first = drivers.start_active()
+    second = drivers.start_standby()
+    drivers.send("before")
+    drivers.wait_for_sent()
+    drivers.send("just before")
+    first.signal(signal.SIGSTOP)
+    drivers.send("asleep")
+    drivers.wait_for_sent()
+    assert drivers.owners()[-1] == owner(second)
+    assert second.has_said("going on without the lake's lock")
+    first.signal(signal.SIGCONT)
+    drivers.send("awake")
+    assert f"{owner(second)} is the active driver of the lake" in refusal(first)
+    drivers.wait_for_sent()
+    drivers.send("alone")
+    drivers.wait_for_sent()
+    owners = drivers.owners()
+    assert set(owners[owners.index(owner(second)) :]) == {owner(second)}
+    wait_until(lambda: refused_by(drivers, second), "the lock is taken when it is free")
+    drivers.check()
+
+
+def refused_by(drivers: Drivers, active: Process) -> bool:
+    """Returns whether the lake's lock, by which a start is refused at once, names a driver."""
+    lock = Path(drivers.settings.lake.path, "_driver.lock")
+    return lock.read_text() == owner(active)

@@ -1,0 +1,59 @@
+"""A store without conditional PUT is found at the start, and refused with one sentence."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pipelines.local_store.keys import write_private
+from pipelines.local_store.store import Store
+from storage.errors import StoreRefusedError
+from storage.files.place import lake_place
+from storage.lake.lake import Lake
+from storage.lake.store_probe import require_conditional_put
+from tests.support.fault_proxy import FaultProxy
+from tests.support.faults import Fault, Unconditional
+from tests.support.store import Bucket, make_bucket, need
+
+
+class OpenStore(Store):
+    """A store that looks at no signature, so that a proxy can change what was signed."""
+
+    def _prepared(self, java_command: list[str]) -> list[str]:
+        command = super()._prepared(java_command)
+        path = Path(command[-1])
+        settings = path.read_text("utf-8")
+        assert "authorization=aws-v2-or-v4" in settings
+        write_private(path, settings.replace("aws-v2-or-v4", "none"))
+        return command
+
+    def _answer(self) -> str | None:
+        said = super()._answer()
+        return None if said == "status 200" else said
+
+
+@pytest.fixture
+def proxied(tmp_path: Path) -> Iterator[tuple[FaultProxy, Bucket]]:
+    need("store")
+    with OpenStore(tmp_path) as store, FaultProxy(store.port) as proxy:
+        bucket = make_bucket(store, "probed")
+        yield proxy, dataclasses.replace(bucket, endpoint=proxy.endpoint)
+
+
+def test_a_store_that_lets_several_writers_make_one_version_is_refused(
+    proxied: tuple[FaultProxy, Bucket],
+) -> None:
+    proxy, bucket = proxied
+    place = lake_place(f"{bucket.uri}/lake", bucket.options)
+    with (
+        proxy.fault(Fault(Unconditional(), method="PUT")),
+        pytest.raises(
+            StoreRefusedError, match=r"^the lake s3://probed/lake: its store let [2-6] of 6 writers"
+        ),
+    ):
+        Lake(place).check()
+    require_conditional_put(place)
+    assert list(bucket.folder.rglob("*.json")) == []

@@ -1,0 +1,115 @@
+"""A driver that another has replaced deletes nothing of the lake."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from pipelines.job.election import Election
+from pipelines.job.ownership import Ownership
+from pipelines.job.upkeep import Maintainer
+from pipelines.settings import parse
+from storage.errors import OwnerError
+from storage.lake.epochs import Plan, read_progress
+from storage.lake.lake import Lake
+from storage.upkeep import maintenance
+from tests.support.maintained import NOW_GONE, parquet_files, rows_in
+from tests.support.paper_job import PaperJob
+from txlake.protocol import ADMIN_TOPIC, COMMIT
+
+EPOCHS = 2 * NOW_GONE.merge_files
+OWNER = "paper"  # of the epochs of a PaperJob
+FOREVER_S = 600.0
+
+
+def run_epochs(job: PaperJob, count: int) -> Plan:
+    """Runs epochs of one transaction each. Output: the plan of the last."""
+    for _ in range(count):
+        job.end(COMMIT, job.half())
+        job.run()
+    plan = read_progress(Lake(job.lake.path)).last
+    assert plan is not None
+    return plan
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> PaperJob:
+    """A lake whose next round of maintenance merges files and deletes those that were merged."""
+    return PaperJob(tmp_path / "lake")
+
+
+def ownership_of(job: PaperJob, owner: str) -> Ownership:
+    settings = parse(
+        {"lake": {"path": job.lake.path}, "kafka": {"bootstrap_servers": "127.0.0.1:1"}}, "test"
+    )
+    election = Election(settings.kafka, job.lake.path, owner)
+    return Ownership(Lake(job.lake.path), owner, election, threading.Event())
+
+
+def maintain(job: PaperJob, owner: str, plan: Plan) -> None:
+    lake = Lake(job.lake.path, is_driver=True)
+    owned = ownership_of(job, owner).require_newest
+    keeper = Maintainer(lake, NOW_GONE, 0, ADMIN_TOPIC, lambda: False, owned)
+    keeper.after_batch(plan, FOREVER_S)
+
+
+def entries(job: PaperJob) -> set[Path]:
+    return set(Path(job.lake.path).rglob("_delta_log/*.json"))
+
+
+def test_the_driver_of_the_newest_epoch_deletes_what_was_merged(job: PaperJob) -> None:
+    plan = run_epochs(job, EPOCHS)
+    files, logged = parquet_files(Path(job.lake.path)), entries(job)
+    maintain(job, OWNER, plan)
+    assert files - parquet_files(Path(job.lake.path))
+    assert logged - entries(job)
+
+
+def test_a_driver_that_another_has_replaced_deletes_no_file_and_no_entry_of_a_log(
+    job: PaperJob,
+) -> None:
+    plan = run_epochs(job, EPOCHS)
+    folder = Path(job.lake.path)
+    rows, files, logged = rows_in(folder), parquet_files(folder), entries(job)
+    with pytest.raises(OwnerError, match=r"^paper is the active driver of the lake .* it stops"):
+        maintain(job, "another", plan)
+    assert files <= parquet_files(folder)
+    assert logged <= entries(job)
+    assert rows_in(folder) == rows
+
+
+def test_a_driver_that_is_replaced_while_it_deletes_stops_at_the_next_look(
+    job: PaperJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_epochs(job, EPOCHS)
+    folder = Path(job.lake.path)
+    lake = Lake(job.lake.path, is_driver=True)
+    is_lost = False
+
+    def look() -> None:
+        if is_lost:
+            raise OwnerError("another has it")
+
+    monkeypatch.setattr(maintenance, "_DELETIONS", 1)
+    steps = maintenance.Maintenance(lake, NOW_GONE, look).steps("half", is_full=True)
+    while not next(steps).checkpoints:
+        pass
+    before = parquet_files(folder, ["half"])
+    delete_files = maintenance.delete_files
+
+    def delete_one(*arguments: object) -> None:
+        nonlocal is_lost
+        delete_files(*arguments)  # type: ignore[arg-type]
+        is_lost = True
+
+    monkeypatch.setattr(maintenance, "delete_files", delete_one)
+    with pytest.raises(OwnerError, match="another has it"):
+        next(steps)
+    assert len(before - parquet_files(folder, ["half"])) == 1
+
+
+def test_a_lake_without_epochs_is_nobodys(job: PaperJob) -> None:
+    with pytest.raises(OwnerError, match=r"^another driver is the active driver"):
+        ownership_of(job, OWNER).require_newest()
