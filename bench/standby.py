@@ -23,6 +23,7 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from bench import machine
 from pipelines.local_broker.broker import Broker
@@ -151,9 +152,8 @@ def table(found: list[Round]) -> str:
     return "\n".join(lines)
 
 
-def report(text: str, kind: str) -> str:
-    """Returns the page."""
-    found = machine.machine()
+def report(text: str, kind: str, found: Mapping[str, Any]) -> str:
+    """Returns the page. Input: the machine, as it was before the rounds."""
     return (
         "# How soon a standby commits\n\n"
         "From the signal to the active driver to the commit of the first epoch after it, under "
@@ -171,6 +171,7 @@ def main() -> int:
     parser.add_argument("--store", choices=["local", "s3"], default="local", help="Where it is.")
     parser.add_argument("--report", action="store_true", help="Write the page.")
     options = parser.parse_args()
+    before = machine.machine()
     with tempfile.TemporaryDirectory(prefix="txlake-standby-") as folder:
         try:
             found = run(options.rounds, options.store, Path(folder))
@@ -180,7 +181,7 @@ def main() -> int:
     print(table(found))
     if options.report:
         _REPORT.parent.mkdir(parents=True, exist_ok=True)
-        _REPORT.write_text(report(table(found), options.store))
+        _REPORT.write_text(report(table(found), options.store, before))
     return 0
 
 
