@@ -173,7 +173,7 @@ def _plan(transactions: int) -> Plan:
     known = dict.fromkeys(range(QUEUES), AT_MS)
     parameters = {**asdict(Parameters()), "wire": asdict(_limits())}
     return Plan(
-        1, AT_MS, known, known, tuple(ranges), "none", {}, {}, parameters, "bench", RULE_VERSION
+        1, AT_MS, known, known, tuple(ranges), "none", {}, parameters, "bench", RULE_VERSION
     )
 
 

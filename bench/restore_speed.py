@@ -73,7 +73,7 @@ def write(path: str, pending: int, epochs: int) -> State:
             State(halves=after if is_snapshot else near[1]),
         )
         state = State(halves=after)
-        plan = Plan(epoch, _AT + epoch * 1_000, {}, {}, (), "cluster", {}, {}, {}, "bench", 2)
+        plan = Plan(epoch, _AT + epoch * 1_000, {}, {}, (), "cluster", {}, {}, "bench", 2)
         log.plan(plan)
         for table, name in FRAMES.items():
             rows = change_rows(table, changed[name], state if is_snapshot else None, epoch)

@@ -276,7 +276,7 @@ def _add_epoch(
             "message_bytes_max": p.MESSAGE_BYTES_MAX, "messages_max": p.MESSAGES_MAX}  # fmt: skip
     known = dict.fromkeys(range(QUEUES), at_ms)
     plan = Plan(
-        epoch, at_ms, known, known, tuple(ranges), "cluster", {}, {},
+        epoch, at_ms, known, known, tuple(ranges), "cluster", {},
         {**asdict(Parameters()), "wire": wire}, "bench", RULE_VERSION,
     )  # fmt: skip
     now = instant(at_ms)

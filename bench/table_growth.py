@@ -59,9 +59,8 @@ def plan_of(epoch: int) -> Plan:
         for topic, queues in _TOPICS.items()
         for queue in range(queues)
     )
-    offsets = {("orders", queue): epoch * ROWS for queue in range(QUEUES)}
-    return Plan(epoch, at, known, known, ranges, "cluster", {}, offsets, asdict(Parameters()),
-                "bench", RULE_VERSION)  # fmt: skip
+    return Plan(epoch, at, known, known, ranges, "cluster", {}, asdict(Parameters()), "bench",
+                RULE_VERSION)  # fmt: skip
 
 
 def planned(plan: Plan) -> pa.Table:
@@ -71,7 +70,8 @@ def planned(plan: Plan) -> pa.Table:
 
 def committed(plan: Plan) -> pa.Table:
     """Return the epoch's second row."""
-    return committed_row(plan, instant(plan.epoch_at), plan.next_offsets, {}, {}, {})
+    offsets = {("orders", queue): plan.epoch * ROWS for queue in range(QUEUES)}
+    return committed_row(plan, instant(plan.epoch_at), {}, {}, offsets, {})
 
 
 class GrowingLake:

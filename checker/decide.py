@@ -1,7 +1,8 @@
 """One epoch's decision, from what is true before it and what it lands.
 
-The steps, in order: operator commands; which halves belong together; which operation ends which
-half; what time does to the rest; what is delivered where; what is true afterwards.
+The steps, in order: what the floor has passed leaves; operator commands; which halves belong
+together; which operation ends which half; what time does to the rest; what is delivered where; what
+is true afterwards.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from checker.match import touched
 from checker.match.changes import changes
 from checker.match.columns import Numbers, find, frame, longs, take, truth, where
 from checker.match.sql import run
-from checker.rules import commands, delay, delivery, operations, sets, timing
+from checker.rules import commands, delay, delivery, floor, operations, sets, timing
 from storage.schemas import places
 
 # Ends that do not come from an operation of this epoch, one row a half.
@@ -53,12 +54,16 @@ SEMI JOIN new_halves n ON h.queue_id = n.queue_id AND h.queue_offset = n.queue_o
 ANTI JOIN wins w ON h.queue_id = w.queue_id AND h.unit_offset = w.unit_offset
 WHERE h.discard_cause IS NOT NULL
 UNION ALL
--- Duplicates of a TRAN_SEQ, and members that land after their set was ended.
+-- Duplicates of a TRAN_SEQ, and members that land after their set was ended. One that was committed
+-- was complete: what lands later is a duplicate, though its first half can be below the floor.
 SELECT m.queue_id, m.queue_offset, coalesce(u.arm, 0)::INTEGER, 'ROLLED_BACK',
   CASE WHEN m.is_duplicate THEN 'duplicate_in_set' ELSE u.cause END,
   CASE WHEN NOT m.is_duplicate THEN u.op_queue_offset END, NULL, m.producer_group,
   m.transaction_id, m.tran_seq, n.real_topic, n.real_queue_id, n.delay_level, n.deliver_at, 0
-FROM members m
+FROM (SELECT x.* EXCLUDE (is_duplicate), x.is_duplicate OR (x.is_new AND y.status = 'COMMITTED')
+        IS TRUE AS is_duplicate
+      FROM members x
+      JOIN units y ON x.queue_id = y.queue_id AND x.unit_offset = y.unit_offset) m
 JOIN units u ON m.queue_id = u.queue_id AND m.unit_offset = u.unit_offset
 JOIN new_halves n ON m.queue_id = n.queue_id AND m.queue_offset = n.queue_offset
 WHERE m.is_duplicate OR u.status IS NOT NULL
@@ -106,6 +111,7 @@ def decide(state: State, inputs: Inputs, instants: Instants, parameters: Paramet
     """
     is_near = sets.is_member(state.halves)
     is_near |= timing.acts_upon(state.halves, instants.queues, parameters)
+    is_near |= floor.leaves(state.halves, instants.queues)
     is_due = delay.is_due(state.delayed["deliver_at"], instants.epoch_at)
     near, left = touched.split_state(state, inputs, is_near, is_due)
     decision = _decide(near, inputs, instants, parameters)
@@ -120,6 +126,8 @@ def decide(state: State, inputs: Inputs, instants: Instants, parameters: Paramet
 def _decide(state: State, inputs: Inputs, instants: Instants, parameters: Parameters) -> Decision:
     """Returns the decision for a part of the state: the rows that the epoch can touch."""
     epoch_at = instants.epoch_at
+    below = floor.leaves(state.halves, instants.queues)
+    state = replace(state, halves=where(state.halves, ~below))
     commanded = commands.apply_commands(inputs, state, epoch_at, parameters)
     state = commanded.state
     members = sets.set_members(state.halves, inputs.halves, inputs.ended)

@@ -98,13 +98,14 @@ NAMINGS: Final = pa.schema(
         ("refused_units", pa.list_(_LONG)),
     ]
 )
-# A queue: `known_at` of its operations, of its halves, and where landing stands.
+# A queue: `known_at` of its operations, of its halves, where landing stands, and its floor.
 QUEUES: Final = pa.schema(
     [
         ("queue_id", _INT),
         ("known_at", _LONG),
         ("halves_known_at", _LONG),
         ("half_end", _LONG),
+        ("floor", _LONG),
     ]
 )
 # A record of the schedule topic that this epoch lands.

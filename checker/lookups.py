@@ -12,15 +12,16 @@ from checker.frames import Inputs, State
 from checker.match.columns import find, longs, take, where
 from checker.match.sql import run
 from checker.match.touched import PLACE, is_named, named_halves
+from checker.rules.floor import is_below, leaves
 from checker.rules.sets import SET_KEY, of_sets
 
 _BY_PLACE = [("queue_id", "ascending"), ("queue_offset", "ascending")]
 
 
 def halves_to_look_up(state: State, inputs: Inputs, half_ends: pa.Table) -> pa.Table:
-    """Returns the named places below the landed ends whose halves are not state.
+    """Returns the named places below the landed ends, and not below the floor, that are not state.
 
-    Input: half_ends: queue_id, half_end (where landing stood before this epoch).
+    Input: half_ends: queue_id, half_end (where landing stood before this epoch), floor.
     Output: queue_id, queue_offset.
     """
     waiting = state.waiting.select(["queue_id", "half_queue_offset"]).rename_columns(PLACE.names)
@@ -28,14 +29,17 @@ def halves_to_look_up(state: State, inputs: Inputs, half_ends: pa.Table) -> pa.T
     state_halves = where(state.halves, is_named(state.halves, places))
     queue = take(half_ends, find(longs(places["queue_id"]), longs(half_ends["queue_id"])))
     is_earlier = longs(places["queue_offset"]) < longs(queue["half_end"])
-    wanted = where(places, is_earlier & ~is_named(places, state_halves))
+    is_kept = is_earlier & ~is_below(places, half_ends)
+    wanted = where(places, is_kept & ~is_named(places, state_halves))
     return wanted.group_by(wanted.column_names).aggregate([]).sort_by(_BY_PLACE)
 
 
-def sets_to_look_up(state: State, inputs: Inputs, found: pa.Table) -> list[str]:
+def sets_to_look_up(
+    state: State, inputs: Inputs, half_ends: pa.Table, found: pa.Table
+) -> list[str]:
     """Returns the transaction ids of sets that are not state: they can have ended before.
 
-    Input: the halves of this epoch; found: the halves that `halves_to_look_up` asked for (ENDED).
+    Input: as `halves_to_look_up`; found: the halves that it asked for (ENDED).
     """
     new_halves, found = of_sets(inputs.halves), of_sets(found)
     if not (new_halves.num_rows or found.num_rows):
@@ -49,7 +53,7 @@ def sets_to_look_up(state: State, inputs: Inputs, found: pa.Table) -> list[str]:
         ANTI JOIN halves USING ({SET_KEY})
         ORDER BY transaction_id
         """,
-        halves=of_sets(state.halves),
+        halves=of_sets(where(state.halves, ~leaves(state.halves, half_ends))),
         new_halves=new_halves,
         found=found,
     )

@@ -235,9 +235,8 @@ def _numbered_in_queues(wanted: pa.Table, next_offsets: pa.Table) -> pa.Table:
     wanted, queue = wanted.take(pa.array(order)), queue[order]
     starts = np.flatnonzero(np.diff(queue, prepend=-1))
     counts = np.diff(starts, append=len(queue))
-    reached = {
-        (row["topic"], row["queue_id"]): row["next_offset"] for row in next_offsets.to_pylist()
-    }
+    near = next_offsets.filter(pc.is_in(next_offsets["topic"], pa.array(by_name, pa.string())))
+    reached = {(row["topic"], row["queue_id"]): row["next_offset"] for row in near.to_pylist()}
     heads = wanted.select(["topic", "real_queue_id"]).take(pa.array(starts)).to_pylist()
     first = [reached.get((row["topic"], row["real_queue_id"]), 0) for row in heads]
     offsets = np.arange(len(queue)) + np.repeat(np.array(first, np.int64) - starts, counts)

@@ -28,6 +28,7 @@ from checker.match.columns import (
     where,
 )
 from checker.match.sql import run
+from checker.rules.floor import is_below
 from checker.rules.sets import is_member
 from storage.schemas import places
 
@@ -120,10 +121,12 @@ def verdicts(
     found = take(known.select(_NAMED_COLUMNS), at)
     is_ahead, is_orphan = _still_to_come(namings, queues, orphan_ttl_ms)
     is_missing = at < 0
+    below = is_below(namings, queues, "half_queue_offset")
     verdict = choose(
         [
             (is_missing & is_orphan, "orphan_expired"),
             (is_missing & is_ahead, WAITS),
+            (is_missing & below, "below_floor"),
             (is_missing, "unknown_half"),
             (truth(pc.equal(found["status"], UNREADABLE)), "unreadable_half"),
             (~_agree("producer_group", namings, known, at), "wrong_producer_group"),

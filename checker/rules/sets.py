@@ -45,9 +45,14 @@ WINDOW members_of AS (PARTITION BY {SET_KEY})
 _UNITS = """
 SELECT queue_id, unit_offset,
   count(*) FILTER (NOT is_duplicate) = max(tran_size) AS is_complete,
-  -- The outcome the whole set has already; NULL while it can still be ended.
-  max(status) FILTER (NOT is_duplicate AND status <> 'PENDING') AS status,
-  max(cause) FILTER (NOT is_duplicate AND status <> 'PENDING') AS cause,
+  -- The outcome the whole set has already; NULL while it can still be ended. A duplicate counts for
+  -- its first half only where that is below the floor.
+  coalesce(max(status) FILTER (NOT is_duplicate AND status <> 'PENDING'
+      AND cause <> 'duplicate_in_set'),
+    max(status) FILTER (NOT is_duplicate AND status <> 'PENDING')) AS status,
+  coalesce(max(cause) FILTER (NOT is_duplicate AND status <> 'PENDING'
+      AND cause <> 'duplicate_in_set'),
+    max(cause) FILTER (NOT is_duplicate AND status <> 'PENDING')) AS cause,
   max(op_queue_offset) FILTER (NOT is_duplicate AND status <> 'PENDING') AS op_queue_offset,
   max(arm) AS arm,
   max(discard_cause) AS discard_cause,
@@ -82,7 +87,8 @@ def of_sets(halves: pa.Table) -> pa.Table:
 def set_members(halves: pa.Table, new_halves: pa.Table, ended: pa.Table) -> pa.Table:
     """Returns the halves of all sets that this epoch can touch, with their units.
 
-    Input: HALVES, NEW_HALVES, ENDED; of a set that ended before, `ended` holds all members.
+    Input: HALVES, NEW_HALVES, ENDED; of a set that ended before, `ended` holds all members that are
+    not below the floor.
     Output: one row a half: the ENDED columns, discard_cause, is_new, unit_offset, is_duplicate.
     """
     halves, new_halves, ended = map(of_sets, (halves, new_halves, ended))

@@ -89,8 +89,11 @@ def _run(settings: Settings, place: LakePlace, output: str) -> None:
     try:
         with held_without_jvm(place):
             lake = Lake(place, is_driver=True)
-            require_whole(lake, read_progress(lake), is_alone=True)
+            progress = read_progress(lake)
+            require_whole(lake, progress, is_alone=True)
             maintenance = Maintenance(lake, settings.maintenance_limits())
+            if progress.last is not None:
+                maintenance.old_epoch = progress.last.floor.deleted
             for table in maintenance.tables():
                 done = sum(maintenance.steps(table, is_full=True), done)
     finally:

@@ -41,9 +41,7 @@ def epochs_option(command: Command) -> Command:
 @click.option(
     "-o", "output", type=click.Choice(["text", "json"]), default="text", show_default=True
 )
-def verify(
-    lake_path: str | None, conf: str | None, epochs: tuple[int, int], output: str
-) -> None:
+def verify(lake_path: str | None, conf: str | None, epochs: tuple[int, int], output: str) -> None:
     """Check the invariants of a lake; exits with 3 when one is violated."""
     report = verify_lake(Lake(named_place(lake_path, conf)), *epochs)
     if output == "json":

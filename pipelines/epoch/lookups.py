@@ -16,7 +16,9 @@ from checker.frames import (
     Inputs,
     State,
 )
+from checker.match.columns import where
 from checker.match.sql import run
+from checker.rules.floor import is_below
 from pipelines.epoch.batch import Batch
 from storage.files.messages import touched_ranges
 from storage.lake.epochs import Plan
@@ -25,11 +27,14 @@ from storage.rows import to_frame
 from storage.wire.kinds import ADMIN, HALF, OP, SCHEDULE, WireLimits
 from txlake.protocol import UNDELIVERABLE_TOPIC, UndeliverableTarget, read_target
 
+_HALF_ENDS = pa.schema([("queue_id", pa.int32()), ("half_end", pa.int64()), ("floor", pa.int64())])
+
 
 def inputs_of(batch: Batch, lake: Lake, state: State, plan: Plan, limits: WireLimits) -> Inputs:
     """Returns a batch as the decision's input, with the earlier halves that it names.
 
-    Reads only rows of epochs before the plan's.
+    Reads only rows of epochs before the plan's, and of halves only what is not below the floor:
+    what is below can be deleted at any time, and decides nothing.
     """
     admin = batch.rows(ADMIN)
     commands = admin.rename_columns(
@@ -41,16 +46,18 @@ def inputs_of(batch: Batch, lake: Lake, state: State, plan: Plan, limits: WireLi
         schedules=to_frame(batch.rows(SCHEDULE), NEW_SCHEDULES),
         commands=to_frame(commands, COMMANDS),
     )
-    before = {r.partition: r.from_offset for r in plan.ranges if r.topic == limits.topics[HALF]}
-    half_ends = pa.table(
-        [pa.array(before.keys(), pa.int32()), pa.array(before.values(), pa.int64())],
-        names=["queue_id", "half_end"],
-    )
+    half_ends = pa.Table.from_pylist(
+        [{"queue_id": r.partition, "half_end": r.from_offset,
+          "floor": plan.floor.offsets.get(r.partition)}
+         for r in plan.ranges if r.topic == limits.topics[HALF]],
+        schema=_HALF_ENDS,
+    )  # fmt: skip
     named = lookups.halves_to_look_up(state, inputs, half_ends)
     ended = ended_halves(lake, named, plan.epoch)
-    set_ids = lookups.sets_to_look_up(state, inputs, ended)
+    set_ids = lookups.sets_to_look_up(state, inputs, half_ends, ended)
     if set_ids:
         of_sets = _ended(lake, pc.field("transaction_id").isin(set_ids), plan.epoch)
+        of_sets = where(of_sets, ~is_below(of_sets, half_ends))  # deleted sooner or later
         ended = run(
             "SELECT * FROM a UNION SELECT * FROM b WHERE tran_size > 1", a=ended, b=of_sets
         ).cast(ENDED)

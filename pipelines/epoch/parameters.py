@@ -10,14 +10,15 @@ from checker.frames import Parameters
 from pipelines.epoch.sizes import Sizes
 from pipelines.kafka_log.options import spark_options
 from pipelines.settings import Settings
-from storage.lake.epochs import Plan
+from storage.lake.epochs import FLOOR, Floor, Plan
 from storage.wire.kinds import WireLimits
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# Keys of a plan's parameters outside the rules: the limits of decoding, and the number of epochs
-# between two snapshots. An epoch that is run again takes a snapshot if its first run did.
+# Keys of a plan's parameters outside the rules, beside its floor: the limits of decoding, and the
+# number of epochs between two snapshots. An epoch that is run again takes a snapshot if its first
+# run did.
 _WIRE, _SNAPSHOT_EPOCHS = "wire", "snapshot_epochs"
 
 
@@ -28,6 +29,7 @@ class EpochSettings:
     parameters: Parameters
     limits: WireLimits
     snapshot_epochs: int
+    retention_ms: int
     kafka_options: Mapping[str, str]
     owner: str
     sizes: Sizes
@@ -40,23 +42,25 @@ class EpochSettings:
             parameters=settings.parameters(),
             limits=settings.wire_limits(),
             snapshot_epochs=settings.lake.pending_snapshot_epochs,
+            retention_ms=settings.lake.retention_ms,
             kafka_options=spark_options(settings.kafka),
             owner=owner,
             sizes=Sizes(parallelism, settings.stream.deliveries),
         )
 
-    def planned(self) -> dict[str, Any]:
+    def planned(self, floor: Floor) -> dict[str, Any]:
         """Returns the values that a plan records."""
         return {
             **asdict(self.parameters),
             _WIRE: asdict(self.limits),
             _SNAPSHOT_EPOCHS: self.snapshot_epochs,
+            FLOOR: floor.as_parameter(),
         }
 
 
 def plan_parameters(plan: Plan) -> Parameters:
     """Returns the rules' parameters in force at an epoch."""
-    others = (_WIRE, _SNAPSHOT_EPOCHS)
+    others = (_WIRE, _SNAPSHOT_EPOCHS, FLOOR)
     values: dict[str, Any] = {k: v for k, v in plan.parameters.items() if k not in others}
     values = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
     return Parameters(**values)

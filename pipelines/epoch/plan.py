@@ -13,7 +13,7 @@ from checker.rules.known import Horizon, known_at, still_ahead
 from pipelines.epoch.parameters import EpochSettings
 from pipelines.kafka_log.log import KafkaLog
 from pipelines.kafka_log.topics import Place
-from storage.lake.epochs import Plan, Progress, Range
+from storage.lake.epochs import Floor, Plan, Progress, Range
 from storage.wire.kinds import HALF, OP
 
 
@@ -55,11 +55,12 @@ class Planner:
         self,
         spans: Mapping[Place, range],
         last: Plan | None,
-        next_offsets: Mapping[tuple[str, int], int],
+        floor_at: Callable[[int, int], Floor],
     ) -> Plan:
         """Returns a plan: fixes `epoch_at`, then asks where Kafka ends.
 
-        Input: the offsets that the epoch lands; the plan before it.
+        Input: the offsets that the epoch lands; the plan before it; `floor_at`: the floor of an
+        epoch at its `epoch_at`.
         """
         epoch_at = self._now_ms()
         ends = self._kafka.end_offsets(spans)
@@ -79,16 +80,16 @@ class Planner:
         ops = {r.partition for r in ranges if r.topic == topics[OP]}
         # An op queue without a half queue of its number has no halves to wait for.
         halves_known |= dict.fromkeys(ops - half_queues, epoch_at)
+        epoch = 1 if last is None else last.epoch + 1
         return Plan(
-            epoch=1 if last is None else last.epoch + 1,
+            epoch=epoch,
             epoch_at=epoch_at,
             known_at=known_at(horizons, landed, {} if last is None else last.known_at, topics[OP]),
             halves_known_at=halves_known,
             ranges=ranges,
             cluster_id=self._kafka.cluster_id,
             topic_ids=self._kafka.topic_ids,
-            next_offsets=next_offsets,
-            parameters=self._settings.planned(),
+            parameters=self._settings.planned(floor_at(epoch, epoch_at)),
             owner=self._settings.owner,
             rule_version=RULE_VERSION,
             asked_at=asked_at,
@@ -115,7 +116,7 @@ def _asked(epoch_at: int, asked_at: int | None, ranges: tuple[Range, ...]) -> tu
 
 
 def queues_of(plan: Plan, half_topic: str) -> pa.Table:
-    """Returns how far each queue is known, and where its landing stands. Output: QUEUES."""
+    """Returns how far each queue is known, where its landing stands, its floor. Output: QUEUES."""
     half_ends = plan.queue_ends(half_topic)
     ids = sorted({*half_ends, *plan.known_at, *plan.halves_known_at})
     return pa.Table.from_pylist(
@@ -125,6 +126,7 @@ def queues_of(plan: Plan, half_topic: str) -> pa.Table:
                 "known_at": plan.known_at.get(queue),
                 "halves_known_at": plan.halves_known_at.get(queue),
                 "half_end": half_ends.get(queue, 0),
+                "floor": plan.floor.offsets.get(queue, 0),
             }
             for queue in ids
         ],

@@ -101,7 +101,7 @@ class PlannedEpochs:
             wait(futures)
         _raise_first(futures)
         steps.done("apply")
-        self._commit(plan, decision.state, counts, steps, applier)
+        self._commit(plan, decision, counts, steps, applier)
 
     def _applier(self, plan: Plan, batch: Batch) -> Applier:
         return Applier(self._lake, plan, batch, self._deliverer, self._sizes, self._due_since())
@@ -136,22 +136,28 @@ class PlannedEpochs:
         return is_snapshot_due(plan)
 
     def _commit(
-        self, plan: Plan, after: State, counts: Mapping[str, int], steps: Steps, applier: Applier
+        self,
+        plan: Plan,
+        decision: Decision,
+        counts: Mapping[str, int],
+        steps: Steps,
+        applier: Applier,
     ) -> None:
         """Writes the commit point. Only now the state in memory changes."""
-        work = applier.work
-        self.log.commit(plan, offsets_of(after), counts, steps.step_ms, work)
-        self.state, self.last = after, plan
+        grown = grown_offsets(decision.placements)
+        self.log.commit(plan, grown, counts, steps.step_ms, applier.work)
+        self.state, self.last = decision.state, plan
 
     def close(self) -> None:
         """Waits for running writes and gives the threads back."""
         self._pool.shutdown(wait=True)
 
 
-def offsets_of(state: State) -> dict[tuple[str, int], int]:
-    """Returns the next offset of every real queue."""
-    rows = state.next_offsets.to_pylist()
-    return {(row["topic"], row["queue_id"]): row["next_offset"] for row in rows}
+def grown_offsets(placements: pa.Table) -> dict[tuple[str, int], int]:
+    """Returns the next offset of each real queue that an epoch delivers to. Input: PLACEMENTS."""
+    queues = placements.group_by(["topic", "real_queue_id"])
+    rows = queues.aggregate([("real_queue_offset", "max")]).to_pylist()
+    return {(row["topic"], row["real_queue_id"]): row["real_queue_offset_max"] + 1 for row in rows}
 
 
 def _raise_first(futures: list[Future[None]]) -> None:

@@ -28,12 +28,13 @@ from pipelines.epoch.land import land, warm_up
 from pipelines.epoch.parameters import EpochSettings
 from pipelines.epoch.pings import OwnPings
 from pipelines.epoch.plan import Planner
-from pipelines.epoch.planned import PlannedEpochs, Steps, offsets_of
+from pipelines.epoch.planned import PlannedEpochs, Steps
 from pipelines.epoch.recover import batch_again, with_our_rules
 from pipelines.kafka_log.log import KafkaLog
 from pipelines.kafka_log.topics import KafkaTopics, Place
 from storage.files.place import LakePlace
-from storage.lake.epochs import Plan, Progress, read_progress
+from storage.lake.epochs import Floor, Plan, Progress, read_progress
+from storage.lake.floor import newer_floor
 from storage.lake.lake import Lake
 from storage.lake.whole import require_whole
 from storage.tasks.land import Landing
@@ -191,7 +192,7 @@ class Epochs:
         """
         gathered.steps.done("wait")
         self._kafka.check(self.last)  # records of another Kafka are in no commit yet
-        plan = self._planner.plan(gathered.spans, self.last, offsets_of(self.state))
+        plan = self._planner.plan(gathered.spans, self.last, self._floor_at)
         if gathered.batch is None and not self._planner.is_due(plan, self.state):
             return None
         self._planned.log.plan(plan)
@@ -199,6 +200,12 @@ class Epochs:
         self._planner.used()
         gathered.steps.done("plan")
         return plan
+
+    def _floor_at(self, epoch: int, epoch_at: int) -> Floor:
+        """Returns the floor of an epoch; it moves in those that take a snapshot of the state."""
+        if self.last is None or epoch % self._settings.snapshot_epochs:
+            return Floor() if self.last is None else self.last.floor
+        return newer_floor(self._lake, self.last, epoch_at - self._settings.retention_ms)
 
     def finish(self, plan: Plan, gathered: Gathered) -> None:
         """Runs a planned epoch to its commit; another thread can gather the next one meanwhile."""

@@ -67,6 +67,7 @@ class Maintainer:
         """
         is_busy = idle_s < self._slice_s
         if plan is not None:
+            self._maintenance.old_epoch = plan.floor.deleted
             is_time = plan.epoch % self._round_epochs == 0  # in a job that often starts anew, too
             if self._is_asked_for(plan):
                 self._begin(is_full=True)
@@ -145,8 +146,8 @@ def told(work: Work) -> str:
     """Returns in words what was done."""
     return (
         f"{work.files_merged} files of {_size(work.bytes_before)} became {work.merges} of "
-        f"{_size(work.bytes_after)}, {work.checkpoints} logs cut, {work.files_deleted} files "
-        "deleted"
+        f"{_size(work.bytes_after)}, {work.rows_expired} old rows deleted, "
+        f"{work.checkpoints} logs cut, {work.files_deleted} files deleted"
     )
 
 

@@ -15,7 +15,7 @@ from pipelines.epoch.ask import ATTEMPTS
 from pipelines.epoch.batch import Batch
 from pipelines.epoch.deliver import Deliverer
 from pipelines.epoch.parameters import plan_limits
-from pipelines.epoch.planned import PlannedEpochs, Steps, offsets_of
+from pipelines.epoch.planned import PlannedEpochs, Steps
 from pipelines.epoch.sizes import Sizes
 from pipelines.replay.apply import StreamingApplier
 from pipelines.replay.source import Chunk, Source
@@ -82,7 +82,7 @@ class ReplayedEpochs(PlannedEpochs):
         return self.log.planned(self._planned_again(plan))
 
     def _planned_again(self, plan: Plan) -> Plan:
-        return replace(plan, next_offsets=offsets_of(self.state), rule_version=RULE_VERSION)
+        return replace(plan, rule_version=RULE_VERSION)
 
     def replay_chunk(self, chunk: Chunk, tell: Callable[[int], None]) -> None:
         """Runs some recorded epochs; calls `tell` with the number of records of each."""

@@ -8,11 +8,10 @@ from dataclasses import asdict, dataclass
 import pyarrow as pa
 
 from checker.frames import RULE_VERSION, Parameters
-from pipelines.epoch.planned import offsets_of
 from pipelines.errors import StartError
 from pipelines.replay.archive import Archive, Cut, Place
 from pipelines.replay.epochs import ReplayedEpochs
-from storage.lake.epochs import Plan, Range
+from storage.lake.epochs import FLOOR, Floor, Plan, Range
 from storage.lake.staged import StagedLake
 from storage.wire.kinds import ADMIN, HALF, KINDS, WireLimits
 
@@ -104,8 +103,11 @@ class Filler:
             ranges=piece.ranges,
             cluster_id=self.identity.cluster_id,
             topic_ids=self.identity.topic_ids,
-            next_offsets=offsets_of(self.epochs.state),
-            parameters={**asdict(self.identity.parameters), "wire": asdict(self.identity.limits)},
+            parameters={
+                **asdict(self.identity.parameters),
+                "wire": asdict(self.identity.limits),
+                FLOOR: (Floor() if last is None else last.floor).as_parameter(),
+            },
             owner=OWNER,
             rule_version=RULE_VERSION,
         )

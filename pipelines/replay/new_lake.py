@@ -108,9 +108,7 @@ def fill(
     landed already are left out.
     Errors: StartError if records are missing between the lake's end and the archive's begin.
     """
-    return _locked(
-        lake_place(place), lambda lake: _fill(lake, archive, identity, progress)
-    )
+    return _locked(lake_place(place), lambda lake: _fill(lake, archive, identity, progress))
 
 
 def _locked(place: LakePlace, write: Callable[[StagedLake], Rebuilt]) -> Rebuilt:

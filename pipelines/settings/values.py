@@ -197,4 +197,5 @@ class Settings:
             m.log_retention_ms,
             m.file_retention_ms,
             m.stream_retention_ms,
+            self.lake.retention_ms,
         )

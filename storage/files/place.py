@@ -1,8 +1,8 @@
 """Where a lake is: a folder of a local disk, or a prefix of an object store.
 
-    folder                            a local disk, or a file system that all nodes have mounted
-    s3://BUCKET/PREFIX                S3, or what speaks its protocol and has conditional PUT
-    abfss:// az:// gs:// hdfs://      passed on to delta-rs, not tried
+folder                            a local disk, or a file system that all nodes have mounted
+s3://BUCKET/PREFIX                S3, or what speaks its protocol and has conditional PUT
+abfss:// az:// gs:// hdfs://      passed on to delta-rs, not tried
 """
 
 from __future__ import annotations

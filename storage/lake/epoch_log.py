@@ -1,9 +1,10 @@
 """The two rows of each epoch, written as a chain that shows whether one was changed or removed.
 
 Every row of `epochs` holds a digest of itself and of the row before it, the first one of the lake's
-id. A committed row names the tables that its epoch wrote, with their Delta version and how many
-rows they hold; with a snapshot it names all tables. So a start can tell, from logs alone, whether
-what was committed is still there (`storage/lake/whole.py`).
+id. A committed row names the real queues that grew, with their next offsets, and the tables that
+its epoch wrote, with their Delta version and how many rows were written into them so far; with a
+snapshot it names all. So a start can tell, from logs alone, whether what was committed is still
+there (`storage/lake/whole.py`).
 """
 
 from __future__ import annotations
@@ -33,11 +34,13 @@ class EpochLog:
         self._lake = lake
         self._digest = ""
         self._tables: dict[str, TableAt] = {}
+        self._next_offsets: dict[tuple[str, int], int] = {}
 
     def take_up(self, progress: Progress) -> None:
         """Goes on behind the newest row, from what was committed."""
         self._digest = progress.digest
         self._tables = dict(progress.tables)
+        self._next_offsets = dict(progress.next_offsets)
         self._lake.stock.take({table: at.rows for table, at in self._tables.items()})
 
     def planned(self, plan: Plan) -> pa.Table:
@@ -61,12 +64,16 @@ class EpochLog:
     ) -> None:
         """Writes the commit point of an epoch whose other rows are all written.
 
+        Input: the next offsets of the real queues, at least of those that grew.
         Errors: OwnerError when another driver has committed it.
         """
         written = self._lake.stock.written()
         self._tables |= written
-        tables = self._tables if "snapshot" in counts else written
-        row = committed_row(plan, _now(), next_offsets, counts, step_ms, tables, work or {})
+        known = self._next_offsets
+        grown = {queue: at for queue, at in next_offsets.items() if known.get(queue) != at}
+        known |= grown
+        named = (known, self._tables) if "snapshot" in counts else (grown, written)
+        row = committed_row(plan, _now(), counts, step_ms, *named, work or {})
         self._append(self._next(row), plan)
 
     def _append(self, row: pa.Table, plan: Plan) -> None:

@@ -1,8 +1,12 @@
 """The epoch protocol: an epoch is `planned`, then `committed`; each is one row, once.
 
-`planned` pins all that the epoch depends on: its Kafka ranges, T, C(q), parameters, and where the
-real queues stood. From there on it can be run again and gives the same rows. `committed` is the
-one commit point. An epoch that is planned and not committed is finished before anything else.
+`planned` pins all that the epoch depends on: its Kafka ranges, T, C(q), the floor, parameters. From
+there on it can be run again and gives the same rows. `committed` is the one commit point. An epoch
+that is planned and not committed is finished before anything else.
+
+A committed row names what the epoch changed: the real queues that grew, the tables that it wrote.
+One with a snapshot names all of them. So the newest rows back to a snapshot tell of everything, and
+a row does not grow with the number of topics.
 """
 
 from __future__ import annotations
@@ -26,6 +30,7 @@ if TYPE_CHECKING:
     from storage.lake.lake import Lake
 
 PLANNED, COMMITTED = "planned", "committed"
+FLOOR: Final = "floor"  # among a plan's parameters
 Place = tuple[str, int]
 
 
@@ -58,8 +63,25 @@ class TableAt:
 
 
 @dataclass(frozen=True)
+class Floor:
+    """Below it nothing decides any more: what landed up to `epoch`, and is not state.
+
+    `offsets`: by half queue, where landing stood after that epoch. `deleted`: the floor that this
+    epoch itself decided with; rows up to there can be deleted.
+    """
+
+    epoch: int = 0
+    offsets: Mapping[int, int] = field(default_factory=dict)
+    deleted: int = 0
+
+    def as_parameter(self) -> dict[str, Any]:
+        """Returns the floor as a plan records it."""
+        return {**asdict(self), "offsets": sorted(self.offsets.items())}
+
+
+@dataclass(frozen=True)
 class Plan:
-    """All that an epoch depends on. Units: ms. `next_offsets`: (topic, queue) -> offset.
+    """All that an epoch depends on. Units: ms.
 
     `asked_at`: when Kafka was asked for its ends before the micro-batch was cut, if it was.
     """
@@ -71,11 +93,15 @@ class Plan:
     ranges: tuple[Range, ...]
     cluster_id: str
     topic_ids: Mapping[str, str]
-    next_offsets: Mapping[tuple[str, int], int]
     parameters: Mapping[str, Any]
     owner: str
     rule_version: int
     asked_at: int | None = None
+
+    @property
+    def floor(self) -> Floor:
+        """Returns the floor that the epoch decides with."""
+        return floor_of(self.parameters)
 
     def landed(self) -> dict[Place, int]:
         """Returns where landing stands after this epoch."""
@@ -107,7 +133,7 @@ def _offset_rows(next_offsets: Mapping[tuple[str, int], int]) -> list[dict[str, 
 
 
 def planned_row(plan: Plan, now: dt.datetime) -> pa.Table:
-    """Returns the row that pins an epoch; its `next_offsets` are those before the epoch."""
+    """Returns the row that pins an epoch."""
     return _row(
         plan,
         PLANNED,
@@ -120,7 +146,6 @@ def planned_row(plan: Plan, now: dt.datetime) -> pa.Table:
         ranges=[asdict(r) for r in plan.ranges],
         cluster_id=plan.cluster_id,
         topic_ids=sorted(plan.topic_ids.items()),
-        next_offsets=_offset_rows(plan.next_offsets),
         parameters=[(key, json.dumps(value)) for key, value in sorted(plan.parameters.items())],
     )
 
@@ -128,13 +153,13 @@ def planned_row(plan: Plan, now: dt.datetime) -> pa.Table:
 def committed_row(
     plan: Plan,
     now: dt.datetime,
-    next_offsets: Mapping[tuple[str, int], int],
     counts: Mapping[str, int],
     step_ms: Mapping[str, int],
+    next_offsets: Mapping[tuple[str, int], int],
     tables: Mapping[str, TableAt],
     work: Mapping[str, int] = MappingProxyType({}),
 ) -> pa.Table:
-    """Returns the commit point; its `next_offsets` are those after the epoch, as `tables` are."""
+    """Returns the commit point. Input: `next_offsets`, `tables`: what the row names of both."""
     return _row(
         plan,
         COMMITTED,
@@ -165,7 +190,6 @@ def _plan_of(row: Mapping[str, Any]) -> Plan:
         ranges=tuple(Range(**{f.name: r[f.name] for f in fields(Range)}) for r in row["ranges"]),
         cluster_id=row["cluster_id"],
         topic_ids=dict(row["topic_ids"]),
-        next_offsets=next_offsets_of(row),
         parameters={key: json.loads(value) for key, value in row["parameters"]},
         owner=row["owner"],
         rule_version=row["rule_version"],
@@ -173,9 +197,20 @@ def _plan_of(row: Mapping[str, Any]) -> Plan:
     )
 
 
+def floor_of(parameters: Mapping[str, Any]) -> Floor:
+    """Returns the floor among a plan's parameters; before retention came there was none."""
+    found = parameters.get(FLOOR)
+    return Floor() if found is None else Floor(**{**found, "offsets": dict(found["offsets"])})
+
+
 def next_offsets_of(row: Mapping[str, Any]) -> dict[tuple[str, int], int]:
-    """Returns the next offsets of a row: in a planned row those before the epoch, else after it."""
+    """Returns the next offsets that a committed row names, which hold after its epoch."""
     return {(o["topic"], o["queue_id"]): o["next_offset"] for o in row["next_offsets"] or ()}
+
+
+def has_snapshot(row: Mapping[str, Any]) -> bool:
+    """Returns whether a committed epoch took a snapshot of the state."""
+    return "snapshot" in dict(row["counts"] or ())
 
 
 @dataclass(frozen=True)
@@ -232,16 +267,20 @@ def read_progress(lake: Lake, until: int | None = None) -> Progress:
         )
     last_epoch = max(committed, default=None)
     unfinished = plans[newest] if newest not in committed else None
-    snapshots = [e for e, row in committed.items() if "snapshot" in dict(row["counts"] or ())]
-    snapshot_epoch = max(snapshots, default=None)
+    snapshot_epoch = max((e for e, row in committed.items() if has_snapshot(row)), default=None)
+    named = _since(lake, committed, snapshot_epoch, min(plans))
     newest_row = unfinished or committed[newest]
     return Progress(
         last=None if last_epoch is None else plan_of(plans[last_epoch]),
         unfinished=None if unfinished is None else plan_of(unfinished),
-        next_offsets={} if last_epoch is None else next_offsets_of(committed[last_epoch]),
+        next_offsets={place: at for row in named for place, at in next_offsets_of(row).items()},
         recent=tuple(plan_of(plans[epoch]) for epoch in sorted(committed)),
         snapshot_epoch=snapshot_epoch,
-        tables=_tables(lake, committed, snapshot_epoch, min(plans)),
+        tables={
+            at["table"]: TableAt(at["version"], at["rows"])
+            for row in named
+            for at in row.get("tables") or ()  # format 1 has none
+        },
         digest=newest_row.get("digest") or "",
     )
 
@@ -250,25 +289,20 @@ def snapshot_before(lake: Lake, epoch: int) -> int | None:
     """Returns the newest epoch up to this one that has a snapshot; None if it is too far back."""
     bounds: Bounds = {"epoch": (epoch - SNAPSHOT_EPOCHS_MAX, epoch), "state": [COMMITTED]}
     rows = read_pruned(lake, "epochs", ["epoch", "counts"], bounds).to_pylist()
-    return max(
-        (row["epoch"] for row in rows if "snapshot" in dict(row["counts"] or ())), default=None
-    )
+    return max((row["epoch"] for row in rows if has_snapshot(row)), default=None)
 
 
-def _tables(
+def _since(
     lake: Lake, committed: Mapping[int, Mapping[str, Any]], snapshot_epoch: int | None, first: int
-) -> dict[str, TableAt]:
-    """Returns what the newest committed row that names a table says of it.
+) -> list[Mapping[str, Any]]:
+    """Returns the committed rows from the newest snapshot on, or all: a later one holds.
 
-    A snapshot's row names all of them. Input: the rows from epoch `first` on.
+    Input: the rows from epoch `first` on.
     """
-    earlier: list[Mapping[str, Any]] = []
-    if snapshot_epoch is None and first > 1 and "tables" in lake.dataset("epochs").schema.names:
+    rows = [row for epoch, row in committed.items() if epoch >= (snapshot_epoch or 0)]
+    if snapshot_epoch is None and first > 1:
         before = (pc.field("epoch") < first) & (pc.field("state") == COMMITTED)
-        earlier = lake.read("epochs", ["epoch", "tables"], before).to_pylist()
-    wanted = [row for epoch, row in committed.items() if epoch >= (snapshot_epoch or 0)]
-    tables: dict[str, TableAt] = {}
-    for row in sorted([*earlier, *wanted], key=lambda row: int(row["epoch"])):
-        for at in row.get("tables") or ():  # format 1 has none
-            tables[at["table"]] = TableAt(at["version"], at["rows"])
-    return tables
+        there = lake.dataset("epochs").schema.names
+        names = [name for name in ("epoch", "next_offsets", "tables") if name in there]
+        rows += lake.read("epochs", names, before).to_pylist()
+    return sorted(rows, key=lambda row: int(row["epoch"]))

@@ -141,8 +141,18 @@ class LakeTable:
             return pa.table(handle.get_add_actions(flatten=True))
 
     def rows(self) -> int:
-        """Returns how many rows the newest version has, as the log says."""
-        return int(pc.sum(self.files()["num_records"]).as_py() or 0)
+        """Returns how many rows were written: those that are there and those that were deleted."""
+        handle = self.handle()
+        there = pc.sum(self.files(handle)["num_records"]).as_py() or 0
+        return int(there) + self.deleted(handle)
+
+    def deletions_id(self) -> str:
+        """Returns under which name a table says how many of its rows were deleted."""
+        return f"txlake-deleted/{self._lake_id()}"
+
+    def deleted(self, handle: DeltaTable) -> int:
+        """Returns how many rows were deleted up to a version (`storage/upkeep/expiry.py`)."""
+        return int(handle.transaction_version(self.deletions_id()) or 0)
 
     def last(self, column: str) -> Any:
         """Returns the largest value of a column, as the log says; None if it has no statistics."""

@@ -46,7 +46,8 @@ def read_told(lake: Lake) -> Told:
         return Told(0, 0, {})
     bounds: Bounds = {"epoch": (newest - SNAPSHOT_EPOCHS_MAX, newest)}
     rows = read_pruned(lake, "epochs", _COLUMNS, bounds)
-    _check_gapless(lake, rows, newest)
+    is_cut = lake.table("epochs").deleted(lake.handle("epochs")) > 0
+    _check_gapless(lake, rows, newest, pc.min(rows["epoch"]).as_py() if is_cut else 1)
     commits = rows.filter(pc.equal(rows["state"], COMMITTED)).sort_by("epoch")
     snapshots = commits.filter(pc.is_valid(pc.map_lookup(commits["counts"], "snapshot", "first")))
     if snapshots.num_rows:
@@ -69,9 +70,12 @@ def _tables(commits: pa.Table) -> dict[str, TableAt]:
     return {name: TableAt(*at) for name, *at in zip(names, versions, rows, strict=True)}
 
 
-def _check_gapless(lake: Lake, rows: pa.Table, newest: int) -> None:
-    """Checks that each of the newest epochs has its rows; only the last may be uncommitted."""
-    epochs = np.arange(max(1, newest - SNAPSHOT_EPOCHS_MAX), newest + 1)
+def _check_gapless(lake: Lake, rows: pa.Table, newest: int, first: int) -> None:
+    """Checks that each of the newest epochs has its rows; only the last may be uncommitted.
+
+    Input: the first epoch that is not deleted.
+    """
+    epochs = np.arange(max(first, newest - SNAPSHOT_EPOCHS_MAX), newest + 1)
     for state, wanted in ((PLANNED, epochs), (COMMITTED, epochs[:-1])):
         there = rows["epoch"].filter(pc.equal(rows["state"], state)).to_numpy()
         lacking = np.setdiff1d(wanted, there)

@@ -1,9 +1,10 @@
 """Is everything there that was committed? The logs of the tables tell, before a lake is used.
 
 The newest committed rows say of each table which version it had reached and how many rows it held
-(`epoch_log`). A table that is missing, stands behind that, holds more or fewer rows, has lost a
-file, or belongs to another lake was changed by others than the job; so was a row of `epochs` whose
-digest does not fit. Such a lake is refused.
+(`epoch_log`); its log says how many of them were deleted below the floor. A table that is missing,
+stands behind that, holds more or fewer rows, has lost a file, or belongs to another lake was
+changed by others than the job; so was a row of `epochs` whose digest does not fit. Such a lake is
+refused.
 
 A reader beside a running job looks at the rows of `epochs` first: the tables are then ahead of
 them, never behind. Maintenance can look like damage for a moment, so a reader looks again before it
@@ -20,6 +21,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.fs as pa_fs
+from deltalake import DeltaTable
 
 from storage.errors import WAY_BACK, BrokenLakeError, MissingTableError
 from storage.lake.chain import digest_of, in_chain
@@ -176,12 +178,23 @@ def _problem(lake: Lake, table: str, told: Told, is_alone: bool) -> tuple[str | 
     if table == "lake":
         return None if files.num_rows else "is empty", 0
     if table == "epochs":
-        is_emptied = not files.num_rows and handle.version() > 0
-        return f"is empty, at version {handle.version()}" if is_emptied else None, 0
+        return _of_epochs(lake, handle, files, told), 0
     held, newest = _held(lake, table, files, told.committed)
+    held += lake.table(table).deleted(handle)
     if held < at.rows or (is_alone and held != at.rows):
         return _then(f"holds {held} rows", f"held {at.rows}", told), newest
     return None, newest
+
+
+def _of_epochs(lake: Lake, handle: DeltaTable, files: pa.Table, told: Told) -> str | None:
+    """Says what is wrong with `epochs`: each epoch has two rows, there or deleted."""
+    if not files.num_rows and handle.version() > 0:
+        return f"is empty, at version {handle.version()}"
+    held, _ = _held(lake, "epochs", files, told.planned)
+    written, deleted = told.planned + told.committed, lake.table("epochs").deleted(handle)
+    if held + deleted < written:
+        return f"holds {held} rows, and {written - deleted} of its epochs are not deleted"
+    return None
 
 
 def _then(now: str, then: str, told: Told) -> str:

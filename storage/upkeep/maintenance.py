@@ -4,13 +4,14 @@ Every append leaves a file and an entry in the table's log. A table gets these s
 between two of them:
 
 1. Properties: how long Delta keeps its log and files that were replaced.
-2. Merges: small files into larger ones (`merge_plan`, `merge`).
-3. The log: a checkpoint, then entries older than that and than their retention go. The handle is
+2. What is old is deleted (`expiry`).
+3. Merges: small files into larger ones (`merge_plan`, `merge`).
+4. The log: a checkpoint, then entries older than that and than their retention go. The handle is
    opened anew: delta-rs reads all commits since the checkpoint that a handle began with.
-4. Files that were replaced longer ago than their retention, and what crashes left.
+5. Files that were replaced or deleted longer ago than their retention, and what crashes left.
 
-Between two steps the lake is sound: each is at most one Delta commit, and changes no row. While a
-step runs, the table must not be appended to; it can be read.
+Between two steps the lake is sound: each is at most one Delta commit, and changes no row that is
+not old. While a step runs, the table must not be appended to; it can be read.
 
 A Spark stream from a topic table goes through the log entry by entry, and reads the file that each
 added, merged or not. So topic tables keep both for `stream_retention_ms`, from when they were
@@ -28,14 +29,18 @@ from dataclasses import asdict, dataclass
 import pyarrow.fs as pa_fs
 
 from storage.files.order import kind_of
+from storage.lake.floor import epoch_times
 from storage.lake.lake import Lake
 from storage.schemas import TABLES
+from storage.upkeep.expiry import Expiry, delete
 from storage.upkeep.merge import files_of, merge
 from storage.upkeep.merge_plan import MergeLimits, all_merges, next_merge
 
 _MEMORY = 2  # rows of a merge in memory, as a multiple of the largest file
 # How often replaced files are looked for in the time that they are kept.
 _VACUUMS = 4
+# Rows are merged with those of their own part of the retention: they are kept by so much longer.
+_SPANS = 8
 # Files that are deleted between two looks whether the lake is still ours.
 _DELETIONS = 100
 # Versions between two old checkpoints: a stream that begins between them reads so many entries.
@@ -44,7 +49,7 @@ _CHECKPOINT_DISTANCE = 1_000
 
 @dataclass(frozen=True)
 class MaintenanceLimits:
-    """When a table needs a step. Units: ms, bytes."""
+    """When a table needs a step. Units: ms, bytes. `retention_ms` of 0: rows are kept for ever."""
 
     merge_files: int
     file_bytes_max: int
@@ -52,11 +57,11 @@ class MaintenanceLimits:
     log_retention_ms: int
     file_retention_ms: int
     stream_retention_ms: int
+    retention_ms: int = 0
 
-    @property
-    def merging(self) -> MergeLimits:
+    def merging(self, span_of: Callable[[int], int]) -> MergeLimits:
         """Returns the limits of merging."""
-        return MergeLimits(self.merge_files, self.file_bytes_max)
+        return MergeLimits(self.merge_files, self.file_bytes_max, span_of)
 
     def log_kept_ms(self, table: str) -> int:
         """Returns how long the entries of a table's log are kept."""
@@ -87,6 +92,7 @@ class Work:
     bytes_after: int = 0
     checkpoints: int = 0
     files_deleted: int = 0
+    rows_expired: int = 0
 
     def __add__(self, other: Work) -> Work:
         mine, theirs = asdict(self), asdict(other)
@@ -96,6 +102,7 @@ class Work:
 class Maintenance:
     """Keeps the tables of one lake in shape; remembers what it has seen of them.
 
+    `old_epoch`: rows up to this epoch are deleted, as a committed plan says.
     Input: `before_deletion`: called right before files are deleted; what it raises stops that.
     Errors: DeltaError, OSError: the step was not taken and can be tried again.
     """
@@ -109,11 +116,13 @@ class Maintenance:
         self.lake = lake
         self.limits = limits
         self._before_deletion = before_deletion
+        self.old_epoch = 0
+        self._expiry = Expiry(lake)
         self.is_busy = False  # then only the merges that keep files few are made
         self._configured: set[str] = set()
         self._left_alone: dict[str, set[str]] = {}
         self._checkpointed: dict[str, int] = {}  # table -> version
-        self._merged_at: dict[str, float] = {}
+        self._removed_at: dict[str, float] = {}
         self._vacuumed_at: dict[str, float] = {}
 
     def tables(self) -> list[str]:
@@ -129,6 +138,7 @@ class Maintenance:
         if self.lake.handle(table).version() == 0:  # nothing was ever written
             return
         self._configure(table)
+        yield from self._expired(table)
         yield from self._merges(table, is_full)
         if self._checkpoint(table, is_full):
             yield Work(checkpoints=1)
@@ -140,7 +150,7 @@ class Maintenance:
         """Returns how many files a table has, and what a full round would do."""
         files = files_of(self.lake, table)
         work = Work(files_deleted=len(self._stale(table)))
-        for chosen in all_merges(files, self.limits.merging):
+        for chosen in all_merges(files, self.limits.merging(self._spans())):
             work += Work(1, len(chosen), sum(file.size_bytes for file in chosen))
         return len(files), work
 
@@ -154,14 +164,30 @@ class Maintenance:
             self.lake.table(table).changed()
         self._configured.add(table)
 
+    def _expired(self, table: str) -> Iterator[Work]:
+        while files := self._expiry.expired(table, self.old_epoch, files_of(self.lake, table)):
+            self._before_deletion()
+            rows = delete(self.lake, table, files, self.old_epoch)
+            self._removed_at[table] = time.monotonic()
+            yield Work(rows_expired=rows)
+
+    def _spans(self) -> Callable[[int], int]:
+        """Returns the function that says in which span of time an epoch is."""
+        span_ms = self.limits.retention_ms // _SPANS
+        if not span_ms:
+            return lambda _: 0
+        times = epoch_times(self.lake)
+        return lambda epoch: times(epoch) // span_ms
+
     def _merges(self, table: str, is_full: bool) -> Iterator[Work]:
         left_alone = self._left_alone.setdefault(table, set())
         memory = _MEMORY * self.limits.file_bytes_max
+        limits = self.limits.merging(self._spans())
         while True:
             files = files_of(self.lake, table)
             left_alone &= {file.path for file in files}
             chosen = next_merge(
-                files, self.limits.merging,
+                files, limits,
                 is_full=is_full, is_busy=self.is_busy and not is_full, left_alone=left_alone,
             )  # fmt: skip
             if not chosen:
@@ -170,7 +196,7 @@ class Maintenance:
             if merged is None:  # too large in memory, whatever it is on disk
                 left_alone.add(chosen[0].path)
                 continue
-            self._merged_at[table] = time.monotonic()
+            self._removed_at[table] = time.monotonic()
             yield Work(1, merged.files_before, merged.bytes_before, merged.bytes_after)
 
     def _checkpoint(self, table: str, is_full: bool) -> bool:
@@ -226,7 +252,7 @@ class Maintenance:
         if last is None:
             return True
         retention_s = self.limits.files_kept_ms(table) / 1000
-        is_dirty = self._merged_at.get(table, -retention_s) + retention_s > last
+        is_dirty = self._removed_at.get(table, -retention_s) + retention_s > last
         return is_dirty and now - last >= retention_s / _VACUUMS
 
     def _stale(self, table: str) -> list[str]:

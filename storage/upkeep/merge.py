@@ -44,14 +44,14 @@ def files_of(lake: Lake, table: str) -> list[TableFile]:
     actions = lake.table(table).files()
     if actions.num_rows == 0:
         return []
-    names = ["path", "size_bytes", "num_records", "min.epoch"]
+    names = ["path", "size_bytes", "num_records", "min.epoch", "max.epoch"]
     columns = [
         actions[name].to_pylist() if name in actions.column_names else [None] * actions.num_rows
         for name in names
     ]
     return [
-        TableFile(path, size, rows or 0, epoch or 0)
-        for path, size, rows, epoch in zip(*columns, strict=True)
+        TableFile(path, size, rows or 0, first or 0, last)
+        for path, size, rows, first, last in zip(*columns, strict=True)
     ]
 
 

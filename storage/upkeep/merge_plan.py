@@ -4,13 +4,16 @@ Every append makes a file, so a table's files are small and many. They are merge
 log-structured tree does: so many files of one level become one of the next, and a row is written
 once a level. A file that is large enough stays as it is. Files are merged in the
 order of their epochs, so that a merged file covers a narrow range of epochs and offsets.
+
+Files are deleted whole when all their rows are old. So rows of different spans of time are never
+merged: a span is a part of the retention. When a span has passed, all its small files become one.
 """
 
 from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 _NAME = re.compile(r"(?:.*/)?merged-(?P<level>[0-9]+)-")
@@ -26,12 +29,13 @@ _LARGE_ENOUGH_WHILE_BUSY = 16
 
 @dataclass(frozen=True)
 class TableFile:
-    """One file of a table: how large, and of which epochs."""
+    """One file of a table: how large, and of which epochs. `last_epoch`: None if not known."""
 
     path: str
     size_bytes: int
     row_count: int
     first_epoch: int
+    last_epoch: int | None = None
 
     @property
     def level(self) -> int:
@@ -42,10 +46,14 @@ class TableFile:
 
 @dataclass(frozen=True)
 class MergeLimits:
-    """When to merge: so many files of a level; a merged file is at most so large."""
+    """When to merge: so many files of a level; a merged file is at most so large.
+
+    `span_of`: from an epoch to the number of its span of time.
+    """
 
     merge_files: int
     file_bytes_max: int
+    span_of: Callable[[int], int] = lambda _: 0
 
     def is_open(self, file: TableFile, *, is_busy: bool = False) -> bool:
         """Returns whether a file can be merged into a larger one."""
@@ -81,12 +89,16 @@ def next_merge(
         ),
         key=lambda file: (file.first_epoch, file.path),
     )
-    levels = [small] if is_full else list(_by_level(small))
-    for level in levels:
-        chosen = _within(level, limits.file_bytes_max)
-        is_enough = 2 if is_full or len(chosen) < len(level) else limits.merge_files
-        if len(chosen) >= is_enough:
-            return tuple(chosen)
+    spans = {file.path: limits.span_of(file.first_epoch) for file in files}
+    newest = max(spans.values(), default=0)
+    for span in sorted({spans[file.path] for file in small}):
+        of_span = [file for file in small if spans[file.path] == span]
+        is_whole = is_full or span < newest
+        for level in [of_span] if is_whole else list(_by_level(of_span)):
+            chosen = _within(level, limits.file_bytes_max)
+            is_enough = 2 if is_whole or len(chosen) < len(level) else limits.merge_files
+            if len(chosen) >= is_enough:
+                return tuple(chosen)
     return ()
 
 

@@ -18,8 +18,8 @@ _RESULTS = [
     for result in results.split()
 ]
 _COMMANDS_HAVE_EFFECT = f"""
-WITH done AS (SELECT admin_offset, epoch, min(action) AS action FROM deliveries
-              WHERE admin_offset IS NOT NULL GROUP BY ALL),
+WITH done AS (SELECT admin_offset, epoch, min(action) AS action FROM all_deliveries
+              WHERE admin_offset IS NOT NULL AND epoch > base() GROUP BY ALL),
 resumed AS (
   SELECT a.epoch, a.target FROM admin a
   JOIN done d ON a.queue_offset = d.admin_offset AND a.epoch = d.epoch
@@ -49,9 +49,11 @@ SELECT a.epoch, a.queue_offset AS admin_offset, a.command, a.target, a.result,
     WHEN a.result IN ('created', 'grown')
       AND m.queue_count < try_cast(split_part(a.target, ':', 3) AS INTEGER)
       THEN concat('the topic has ', m.queue_count, ' queues')
-    WHEN a.result = 'rearmed' AND u.queue_id IS NULL THEN 'there is no such half'
+    WHEN a.result = 'rearmed' AND u.queue_id IS NULL
+      AND is_told('half', try_cast(regexp_extract(a.target, '^half:([0-9]+)-', 1) AS INTEGER),
+        try_cast(regexp_extract(a.target, '-([0-9]+)$', 1) AS BIGINT)) THEN 'there is no such half'
     WHEN a.result = 'rearmed' AND u.end_epoch < a.epoch THEN 'the half had ended'
-    WHEN a.result = 'rearmed' AND NOT EXISTS (
+    WHEN a.result = 'rearmed' AND u.queue_id IS NOT NULL AND NOT EXISTS (
       FROM unit_discards g WHERE g.queue_id = u.queue_id AND g.unit_offset = u.unit_offset
         AND g.arm = r.arm - 1 AND g.epoch < a.epoch) THEN 'the half was not discarded'
   END AS problem
@@ -102,8 +104,8 @@ delayed_then AS (
 undeliverable AS (
   SELECT m.queue_offset, m.epoch, m.real_topic, coalesce(m.asked_queue_id, 0) AS asked_queue_id,
     min(g.epoch) AS gone_epoch
-  FROM messages m
-  LEFT JOIN deliveries g ON g.action = 'DELIVERED' AND g.source = m.source
+  FROM (FROM all_messages WHERE epoch <= (SELECT max(epoch) FROM commits)) m
+  LEFT JOIN all_deliveries g ON g.action = 'DELIVERED' AND g.source = m.source
     AND g.queue_id = m.half_queue_id AND g.queue_offset = m.half_queue_offset
   WHERE m.topic = '{UNDELIVERABLE_TOPIC}' GROUP BY ALL
 )

@@ -55,44 +55,44 @@ SELECT epoch, topic, queue_id, queue_offset,
 FROM (
   SELECT epoch, topic, queue_id, queue_offset, lag(queue_offset) OVER w AS before_offset,
     lag(epoch) OVER w AS before_epoch
-  FROM messages
+  FROM all_messages WHERE epoch <= (SELECT max(epoch) FROM commits)
   WINDOW w AS (PARTITION BY topic, queue_id ORDER BY queue_offset, epoch)
 )
 """
 
+# A committed row names the queues that its epoch delivered to, in a snapshot all.
 _NEXT_OFFSETS_AGREE = """
-WITH before AS (
-  SELECT DISTINCT epoch, next.topic, next.queue_id, next.next_offset
-  FROM (SELECT epoch, unnest(next_offsets) AS next FROM all_epochs WHERE state = 'planned')
-  WHERE epoch IN (SELECT epoch FROM plans)
-),
-after AS (
+WITH told AS (
   SELECT DISTINCT epoch, next.topic, next.queue_id, next.next_offset
   FROM (SELECT epoch, unnest(next_offsets) AS next FROM commits)
 ),
-added AS (
-  SELECT epoch, topic, queue_id, count(*) AS n FROM messages GROUP BY ALL
+named AS (
+  SELECT *, coalesce(lag(next_offset) OVER (PARTITION BY topic, queue_id ORDER BY epoch), 0)
+    AS before_offset
+  FROM told
 ),
-all_of AS (
-  FROM (SELECT epoch, topic, queue_id FROM before UNION SELECT epoch, topic, queue_id FROM after
-        UNION SELECT epoch, topic, queue_id FROM added)
-  WHERE epoch IN (SELECT epoch FROM commits)
+added AS (
+  SELECT epoch, topic, queue_id, count(*) AS n FROM all_messages
+  WHERE epoch IN (SELECT epoch FROM commits) AND epoch > base() GROUP BY ALL
+),
+lacking AS (
+  SELECT s.epoch, q.topic, q.queue_id
+  FROM (SELECT DISTINCT epoch FROM commits WHERE counts['snapshot'] = 1) s
+  JOIN (SELECT topic, queue_id, min(epoch) AS epoch FROM told GROUP BY ALL) q ON q.epoch < s.epoch
+  ANTI JOIN told t ON t.epoch = s.epoch AND t.topic = q.topic AND t.queue_id = q.queue_id
 )
-SELECT x.epoch, x.topic, x.queue_id,
+SELECT coalesce(t.epoch, n.epoch) AS epoch, coalesce(t.topic, n.topic) AS topic,
+  coalesce(t.queue_id, n.queue_id) AS queue_id,
   CASE
-    WHEN coalesce(b.next_offset, 0) <> coalesce(l.next_offset, 0)
-      AND x.epoch - 1 IN (SELECT epoch FROM commits)
-      THEN concat('planned from ', coalesce(b.next_offset, 0), ', the epoch before ended at ',
-        coalesce(l.next_offset, 0))
-    WHEN coalesce(a.next_offset, 0) <> coalesce(b.next_offset, 0) + coalesce(n.n, 0)
-      THEN concat('from ', coalesce(b.next_offset, 0), ' to ', coalesce(a.next_offset, 0), ' with ',
-        coalesce(n.n, 0), ' messages')
+    WHEN t.epoch IS NULL THEN concat(n.n, ' messages, and the epoch does not name the queue')
+    WHEN t.epoch > base() AND t.next_offset <> t.before_offset + coalesce(n.n, 0)
+      THEN concat('from ', t.before_offset, ' to ', t.next_offset, ' with ', coalesce(n.n, 0),
+        ' messages')
   END AS problem
-FROM all_of x
-LEFT JOIN before b ON x.epoch = b.epoch AND x.topic = b.topic AND x.queue_id = b.queue_id
-LEFT JOIN after a ON x.epoch = a.epoch AND x.topic = a.topic AND x.queue_id = a.queue_id
-LEFT JOIN after l ON x.epoch - 1 = l.epoch AND x.topic = l.topic AND x.queue_id = l.queue_id
-LEFT JOIN added n ON x.epoch = n.epoch AND x.topic = n.topic AND x.queue_id = n.queue_id
+FROM named t
+FULL JOIN added n ON t.epoch = n.epoch AND t.topic = n.topic AND t.queue_id = n.queue_id
+UNION ALL
+SELECT epoch, topic, queue_id, 'not named, though the epoch took a snapshot' FROM lacking
 """
 
 _MESSAGES_HAVE_THEIR_COMMIT = f"""
@@ -219,7 +219,7 @@ INVARIANTS = (
     ),
     Invariant(
         "next_offsets_agree",
-        "An epoch's next offsets are those of the epoch before and its own messages.",
+        "An epoch's next offsets are those of the epochs before and its own messages.",
         _NEXT_OFFSETS_AGREE,
     ),
     Invariant(

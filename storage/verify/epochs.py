@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from storage.verify.frames import TABLES
 from storage.verify.invariant import Invariant
+from storage.verify.told import TABLES
 
 _EPOCHS_GAPLESS = """
 WITH states AS (
@@ -19,7 +19,8 @@ SELECT n.epoch,
     WHEN s.committed = 0 AND n.epoch < (SELECT max(epoch) FROM states) THEN 'never committed'
     WHEN s.instants > 1 THEN 'planned and committed with another epoch_at'
   END AS problem
-FROM (SELECT unnest(generate_series(1, (SELECT max(epoch) FROM states))) AS epoch) n
+FROM (SELECT unnest(generate_series(greatest(base(), 1),
+  (SELECT max(epoch) FROM states))) AS epoch) n
 LEFT JOIN states s ON n.epoch = s.epoch
 """
 
@@ -61,9 +62,11 @@ newest AS (
     AND r.to_offset >= e.end_offset
 )
 SELECT k.epoch, k.what, k.queue_id,
-  CASE WHEN k.known_ms > coalesce(n.ms, CASE WHEN n.epoch IS NULL THEN p.at_ms END, -1)
+  CASE WHEN k.known_ms > greatest(b.known_ms,  -- at the floor, where the look begins
+      coalesce(n.ms, CASE WHEN n.epoch IS NULL THEN p.at_ms END, -1))
     THEN 'ahead of what was landed' END AS problem
 FROM known k
+LEFT JOIN (FROM known WHERE epoch = base()) b ON k.what = b.what AND k.queue_id = b.queue_id
 JOIN plans p ON k.epoch = p.epoch
 LEFT JOIN newest n ON k.epoch = n.epoch AND k.what = n.kind AND k.queue_id = n.queue_id
 """
@@ -124,14 +127,14 @@ LEFT JOIN ranges r ON r.kind = '{kind}' AND t.epoch = r.epoch AND t.queue_id = r
 
 _COUNTED = " UNION ALL ".join(
     [
-        *(f"SELECT epoch, 'landed_{k}' AS name, count(*) AS n FROM \"{k}\" GROUP BY epoch"
+        *(f"SELECT epoch, 'landed_{k}' AS name, count(*) AS n FROM all_{k} GROUP BY epoch"
           for k in _KINDS),
-        *(f"SELECT epoch, '{t}', count(*) FROM \"{t}\" GROUP BY epoch"
+        *(f"SELECT epoch, '{t}', count(*) FROM all_{t} GROUP BY epoch"
           for t in TABLES if t not in ("half", "schedule", "catalog", "messages")),
-        "SELECT epoch, 'unreadable_half', count(*) FROM half WHERE error IS NOT NULL"
+        "SELECT epoch, 'unreadable_half', count(*) FROM all_half WHERE error IS NOT NULL"
         " GROUP BY epoch",
-        "SELECT epoch, lower(outcome), count(*) FROM outcomes GROUP BY ALL",
-        "SELECT epoch, 'placed', count(*) FROM messages GROUP BY epoch",
+        "SELECT epoch, lower(outcome), count(*) FROM all_outcomes GROUP BY ALL",
+        "SELECT epoch, 'placed', count(*) FROM all_messages GROUP BY epoch",
     ]
 )  # fmt: skip
 # `due` counts the checks that were due, `checks` the attempts; `snapshot` says that there is one.
@@ -158,7 +161,7 @@ _ROWS_ARE_PLANNED = " UNION ALL ".join(
     f"""
 SELECT t.epoch, '{table}' AS "table", t.n AS rows,
   CASE WHEN e.epoch IS NULL THEN 'no such epoch is planned' END AS problem
-FROM (SELECT epoch, count(*) AS n FROM all_{table} GROUP BY epoch) t
+FROM (SELECT epoch, count(*) AS n FROM all_{table} WHERE epoch >= base() GROUP BY epoch) t
 LEFT JOIN (SELECT DISTINCT epoch FROM all_epochs) e ON t.epoch = e.epoch"""
     for table in TABLES
 )
@@ -186,7 +189,7 @@ _EPOCHS_CHAINED = """
 SELECT epoch, state, problem FROM chain WHERE epoch <= (SELECT max(epoch) FROM commits)
 """
 _LAKE_IS_WHOLE = 'SELECT NULL::BIGINT AS epoch, name AS "table", problem FROM table_problems'
-# How many rows each table holds after an epoch that wrote it.
+# How many rows each table held after an epoch that wrote it; up to the floor's as that one says.
 _ROWS_ARE_COMMITTED = f"""
 WITH written AS (
   {
@@ -202,6 +205,7 @@ WITH written AS (
 ),
 sums AS (
   SELECT name, epoch, sum(n) OVER (PARTITION BY name ORDER BY epoch) AS n FROM written
+  WHERE base() = 0 OR epoch > base()
 ),
 told AS (
   SELECT DISTINCT epoch, entry."table" AS name, entry.rows AS n
@@ -210,11 +214,12 @@ told AS (
 SELECT coalesce(t.epoch, w.epoch) AS epoch, coalesce(t.name, w.name) AS "table",
   CASE
     WHEN t.name IS NULL THEN 'written in this epoch, which does not name it'
-    WHEN t.n <> coalesce(s.n, 0)
-      THEN concat('the epoch says ', t.n, ' rows, there are ', coalesce(s.n, 0))
+    WHEN t.n <> coalesce(b.n, 0) + coalesce(s.n, 0)
+      THEN concat('the epoch says ', t.n, ' rows, there are ', coalesce(b.n, 0) + coalesce(s.n, 0))
   END AS problem
 FROM told t
 ASOF LEFT JOIN sums s ON t.name = s.name AND t.epoch >= s.epoch
+LEFT JOIN (FROM told WHERE epoch = base()) b ON t.name = b.name
 FULL JOIN (FROM written WHERE epoch IN (SELECT epoch FROM commits)) w
   ON t.name = w.name AND t.epoch = w.epoch
 """

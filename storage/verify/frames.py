@@ -1,6 +1,7 @@
 """The frames that invariants look at: the committed rows of each table, and what follows from them.
 
-Views with the tables' own names hold rows up to the last committed epoch. Made of them, in order:
+Views with the tables' own names hold rows up to the last committed epoch (`told.py`). Made of them,
+in order:
 
 plans           an epoch's `epoch_at` and parameters
 ranges          what an epoch landed of a Kafka partition (`kind`: the table)
@@ -22,23 +23,19 @@ from __future__ import annotations
 from duckdb import DuckDBPyConnection
 
 from storage.verify.operations import FRAMES as OPERATION_FRAMES
+from storage.verify.told import make_views
 from txlake.protocol import CHECK_MAX_TOPIC, UNDELIVERABLE_TOPIC
-
-TABLES = (
-    "half", "schedule", "op", "admin", "delayed", "deliveries", "outcomes", "conflicts", "checks",
-    "pending", "waiting", "catalog", "messages",
-)  # fmt: skip
 
 _PLANS = """
 CREATE TABLE plans AS
 SELECT DISTINCT ON (e.epoch) e.epoch, e.at_ms, s.* EXCLUDE (id)
 FROM all_epochs e JOIN parameter_sets s ON e.parameters_id = s.id
-WHERE e.state = 'planned' AND e.epoch <= {last}
+WHERE e.state = 'planned' AND e.epoch <= {last} AND e.epoch >= base()
 """
 _COMMITS = """
 CREATE VIEW commits AS
 SELECT epoch, at_ms, next_offsets, counts, tables FROM all_epochs
-WHERE state = 'committed' AND epoch <= {last}
+WHERE state = 'committed' AND epoch <= {last} AND epoch >= base()
 """
 _RANGES = """
 CREATE TABLE ranges AS
@@ -59,10 +56,10 @@ SELECT * FROM (
     epoch_ms(entry.value) AS known_ms
   FROM (
     SELECT epoch, 'op' AS what, unnest(map_entries(known_at)) AS entry FROM all_epochs
-    WHERE state = 'planned' AND epoch <= {last}
+    WHERE state = 'planned' AND epoch <= {last} AND epoch >= base()
     UNION ALL
     SELECT epoch, 'half', unnest(map_entries(halves_known_at)) FROM all_epochs
-    WHERE state = 'planned' AND epoch <= {last}))
+    WHERE state = 'planned' AND epoch <= {last} AND epoch >= base()))
 """
 # Each place once: a table if some place stands twice, else a view.
 _ONCE = "CREATE {kind} {table}_once AS SELECT {distinct} * FROM {table}"
@@ -181,10 +178,7 @@ FRAMES = (
 
 def make_frames(connection: DuckDBPyConnection, last: int) -> None:
     """Makes all frames, of rows up to the last committed epoch."""
-    for table in TABLES:
-        connection.execute(
-            f"CREATE VIEW {table} AS SELECT * FROM all_{table} WHERE epoch <= {last}"
-        )
+    make_views(connection, last)
     for table in ("half", "op", "schedule"):
         (found,) = connection.execute(_TWICE.format(table=table)).fetchall()
         kind, distinct = (

@@ -21,10 +21,11 @@ WITH named AS (
     unnest(half_offsets) AS half_queue_offset, unnest(transaction_ids) AS transaction_id
   FROM op_once WHERE error IS NULL
 ),
+told AS (FROM named WHERE is_told('half', queue_id, half_queue_offset)),
 joined AS (
   SELECT n.*, h.queue_id IS NOT NULL AS is_there, h.epoch AS half_epoch, h.error, h.unit_offset,
     h.is_duplicate, h.producer_group AS half_group, h.transaction_id AS half_transaction_id
-  FROM named n
+  FROM told n
   LEFT JOIN landed h ON n.queue_id = h.queue_id AND n.half_queue_offset = h.queue_offset
 ),
 passed AS (  -- the epoch that brought the landed end of a half queue so far

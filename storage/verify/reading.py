@@ -70,6 +70,7 @@ SELECT id,
   p['default_queue_count']::INTEGER AS default_queue_count,
   p['topics_max']::BIGINT AS topics_max, p['delay_levels_ms']::BIGINT[] AS delay_levels_ms,
   p['deliver_at_max_ms']::BIGINT AS deliver_at_max_ms,
+  coalesce(json_extract(p['floor'], '$.epoch')::BIGINT, 0) AS floor_epoch,
   json_extract_string(p['wire'], '$.topics.half') AS half_topic,
   json_extract_string(p['wire'], '$.topics.op') AS op_topic,
   json_extract_string(p['wire'], '$.topics.schedule') AS schedule_topic,
@@ -160,7 +161,7 @@ def _read_logs(connection: duckdb.DuckDBPyConnection, lake: Lake) -> set[str]:
 
 def _chained_rows(lake: Lake) -> Iterator[tuple[list[dict[str, Any]], list[Fault]]]:
     """Returns all rows of `epochs`, some hundred at a time, with the faults of their digests."""
-    before: str | None = lake.tables_id()
+    before: str | None = None
     try:
         newest = lake.last("epochs", "epoch") or 0
     except BrokenLakeError:
@@ -171,8 +172,12 @@ def _chained_rows(lake: Lake) -> Iterator[tuple[list[dict[str, Any]], list[Fault
             rows = in_chain(lake.read("epochs", where=within).to_pylist())
         except BrokenLakeError:
             return
+        if not rows:  # deleted
+            continue
+        if rows[0]["epoch"] == 1:
+            before = lake.tables_id()
         yield rows, chain_faults(rows, before)
-        before = rows[-1]["digest"] if rows else None
+        before = rows[-1]["digest"]
 
 
 def _read_topics(connection: duckdb.DuckDBPyConnection, reader: _Reader) -> None:

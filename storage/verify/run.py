@@ -23,9 +23,10 @@ from storage.verify import (
     state,
     time_rules,
 )
-from storage.verify.frames import TABLES, make_frames
+from storage.verify.frames import make_frames
 from storage.verify.invariant import Invariant
 from storage.verify.reading import read_lake
+from storage.verify.told import TABLES
 
 INVARIANTS: Final[tuple[Invariant, ...]] = (
     *epochs.INVARIANTS,

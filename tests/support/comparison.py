@@ -79,18 +79,23 @@ class Checker:
             "schedules": pa.Table.from_pylist(epoch["schedules"], schema=NEW_SCHEDULES),
             "commands": pa.Table.from_pylist(epoch["commands"], schema=COMMANDS),
         }
-        half_ends = pa.table(
-            [pa.array(self.half_ends, pa.int32()), pa.array(self.half_ends.values(), pa.int64())],
-            names=["queue_id", "half_end"],
+        floors = {row["queue_id"]: row.get("floor") for row in epoch["queues"]}
+        half_ends = pa.Table.from_pylist(
+            [
+                {"queue_id": queue, "half_end": end, "floor": floors.get(queue)}
+                for queue, end in self.half_ends.items()
+            ],
+            schema=QUEUES,
         )
         inputs = Inputs(**landed)
         asked = lookups.halves_to_look_up(self.state, inputs, half_ends).to_pylist()
         ended = [row for row in map(self._ended, map(coordinate, asked)) if row]
         found = pa.Table.from_pylist(ended, schema=ENDED)
-        ids = set(lookups.sets_to_look_up(self.state, inputs, found))
+        ids = set(lookups.sets_to_look_up(self.state, inputs, half_ends, found))
         for place, half in self.halves.items():
             if half["transaction_id"] in ids and (half["tran_size"] or 1) > 1:
-                row = self._ended(place)
+                is_old = place[1] < (floors.get(place[0]) or 0)
+                row = None if is_old else self._ended(place)
                 ended += [row] if row and row not in ended else []
         targets = [(row["target"] or "").partition(":") for row in epoch["commands"]]
         places = {int(place) for kind, _, place in targets if kind == "undeliverable"}

@@ -53,7 +53,7 @@ class WholeJob(PaperJob):
     def _plan(self, known: bool, ops_ahead: int) -> Plan:
         plan = super()._plan(known, ops_ahead)
         parameters = {**plan.parameters, "wire": asdict(limits())}
-        return replace(plan, next_offsets=self._offsets(), parameters=parameters)
+        return replace(plan, parameters=parameters)
 
     def _offsets(self) -> dict[tuple[str, int], int]:
         rows = self.state.next_offsets.to_pylist()
@@ -69,6 +69,8 @@ class WholeJob(PaperJob):
         }
         outcomes = self.lake.read("outcomes", where=of_epoch)["outcome"].to_pylist()
         counts = Counter(outcome.lower() for outcome in outcomes)
+        halves = self.lake.read("half", ["error"], of_epoch)
+        counts["unreadable_half"] = halves.num_rows - halves["error"].null_count
         counts["placed"] = sum(rows.pop(table) for table in tables if table.startswith("topics/"))
         counts.update({f"landed_{kind}": rows[kind] for kind in TOPICS})
         counts.update({table: n for table, n in rows.items() if table not in ("half", "schedule")})
@@ -121,7 +123,7 @@ def start(path: Path) -> Epochs:
     """Do what a job's start does before it asks Kafka for anything."""
     lake = Lake(str(path), is_driver=True)
     lake.check()
-    settings = EpochSettings(Parameters(), limits(), 100, {}, "start", Sizes(1))
+    settings = EpochSettings(Parameters(), limits(), 100, 1, {}, "start", Sizes(1))
     epochs = Epochs(NOTHING, lake, NOTHING, RecordedAsker(), settings, lambda: 0)
     try:
         epochs.take_up()

@@ -28,8 +28,9 @@ def random_world(
     checks: bool = True,
     early: bool = True,
     epoch_count: int | None = None,
+    floors: bool = False,
 ) -> Row:
-    """Make a world.
+    """Make a world; with `floors` the floors of its queues rise from epoch to epoch.
 
     Without `checks` C is never known and no operator commands; without `early` no operation lands
     before what it names.
@@ -51,6 +52,8 @@ def random_world(
     if checks:
         _add_commands(chance, epochs, queue_count)
         _change_parameters(random.Random(f"{seed} parameters"), epochs)
+    if floors:
+        _raise_floors(random.Random(f"{seed} floors"), epochs, queue_count)
     return {"seed": seed, "parameters": parameters, "epochs": epochs}
 
 
@@ -90,6 +93,17 @@ def _change_parameters(chance: random.Random, epochs: list[Row]) -> None:
             }
         if changed:
             epoch["parameters"] = changed
+
+
+def _raise_floors(chance: random.Random, epochs: list[Row], queue_count: int) -> None:
+    """Raise each queue's floor now and then, to where its landing stood after an earlier epoch."""
+    for queue_id in range(queue_count):
+        floor = 0
+        for number, epoch in enumerate(epochs):
+            if number and chance.random() < 0.3:
+                earlier = chance.choice(epochs[:number])
+                floor = max(floor, earlier["queues"][queue_id]["half_end"])
+            epoch["queues"][queue_id]["floor"] = floor
 
 
 def _add_queue(

@@ -112,16 +112,17 @@ class LakeRows:
                     counts[row["epoch"]][row["outcome"].lower()] += 1
         ends: dict[tuple[str, int], int] = {}
         for epoch in sorted({row["epoch"] for row in self.tables["epochs"]}):
-            for row in self._states(epoch, "planned"):
-                row["next_offsets"] = _next_offsets(ends)
+            grown = set()
             for topic, messages in self.messages.items():
                 for message in messages:
                     if message["epoch"] == epoch:
                         counts[epoch]["placed"] += 1
                         place = topic, message["queue_id"]
                         ends[place] = ends.get(place, 0) + 1
+                        grown.add(place)
             for row in self._states(epoch, "committed"):
-                row["next_offsets"] = _next_offsets(ends)
+                named = ends if "snapshot" in dict(row["counts"]) else {p: ends[p] for p in grown}
+                row["next_offsets"] = _next_offsets(named)
                 kept = {k: v for k, v in row["counts"] if k in ("due", "snapshot")}
                 row["counts"] = sorted({**counts[epoch], **kept}.items())
 

@@ -25,6 +25,9 @@ Where the rules' text is silent this is what was chosen:
 9. An operation that is `end_after_discard` for a set at one position is absorbed at positions
    whose half lands in that set later, also after a re-arm, and no ROLLBACK waits behind it.
 10. The rate ranks the due checks of a group by (s, queue, offset).
+11. Of a set that ended only what stands at the floor or above it is known. A duplicate stands for
+    its TRAN_SEQ when the first half of that is gone; if only duplicates are left, the set was
+    rolled back. What lands later of an ended set is rolled back.
 """
 
 from __future__ import annotations
@@ -55,6 +58,7 @@ class Model:
         self.queues = {row["queue_id"]: row for row in epoch["queues"]}
         self.outcomes: list[Row] = []
         self.messages.begin(epoch["at"], parameters)
+        self._forget()
         results = [self._command(row) for row in sorted(epoch["commands"], key=_admin_offset)]
         late_members = self._land(epoch["halves"])
         committed = self._end(self.operations.decide(epoch, parameters))
@@ -83,6 +87,43 @@ class Model:
 
     def pending(self) -> list[Unit]:
         return [unit for unit in self.units.values() if unit.end is None]
+
+    def _forget(self) -> None:
+        """Forget what is below the floor of its queue, and neither pending nor in such a set."""
+        for key, unit in list(self.units.items()):
+            mine = [h for place, h in self.halves.items() if self.unit_of.get(place) is unit]
+            gone = [half for half in mine if self._is_below(half)]
+            is_kept = unit.end is None and (
+                unit.discard_cause is None or not all(map(self._is_below, unit.halves))
+            )
+            if is_kept:
+                gone = [half for half in gone if half not in unit.halves]
+            for half in gone:
+                del self.halves[coordinate(half)], self.unit_of[coordinate(half)]
+            if gone and not is_kept:
+                self._forget_set(key, unit, [half for half in mine if half not in gone])
+        for place, half in list(self.halves.items()):
+            if half["error"] is not None and self._is_below(half):
+                del self.halves[place]
+
+    def _is_below(self, half: Row) -> bool:
+        floor: int = self.queues[half["queue_id"]].get("floor") or 0
+        return bool(half["queue_offset"] < floor)
+
+    def _forget_set(self, key: tuple[Any, ...], unit: Unit, left: list[Row]) -> None:
+        """Put what is left of an ended set in its place."""
+        del self.units[key]
+        if not left:
+            return
+        left.sort(key=coordinate)
+        rest = self.units[key] = Unit(unit.queue_id, left[0], unit.size, unit.stored_at)
+        rest.arm = unit.arm
+        for half in left:
+            rest.members.setdefault(half["tran_seq"], half)
+            self.unit_of[coordinate(half)] = rest
+        ended = [half for half in left if half in unit.halves]
+        nothing = {"decision": "ROLLBACK", "cause": "duplicate_in_set", "op_queue_offset": None}
+        rest.end = unit.end if ended else nothing
 
     def _command(self, row: Row) -> Row:
         half = re.fullmatch(r"half:(\d+)-(\d+)", row["target"] or "")
@@ -122,8 +163,9 @@ class Model:
             unit.members[seq] = half
             if unit.end is not None:
                 end = unit.end
-                outcome = OUTCOME_OF[end["decision"]]
-                self._outcome(half, unit, outcome, end["cause"], end["op_queue_offset"])
+                if end["decision"] == "COMMIT":  # it was complete: one below the floor was first
+                    end = {"cause": "duplicate_in_set", "op_queue_offset": None}
+                self._outcome(half, unit, "ROLLED_BACK", end["cause"], end["op_queue_offset"])
             elif unit.discard_cause is not None:
                 joined.append((half, unit))
         return joined

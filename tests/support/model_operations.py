@@ -57,7 +57,8 @@ class Operations:
                 else:
                     self.waiting.append(naming)
             elif half is None:
-                self._conflict(naming, "unknown_half")
+                below = naming["half_queue_offset"] < (queue.get("floor") or 0)
+                self._conflict(naming, "below_floor" if below else "unknown_half")
             elif half["error"] is not None:
                 self._conflict(naming, "unreadable_half")
             elif naming["producer_group"] != half["producer_group"]:
@@ -83,11 +84,12 @@ class Operations:
                 by_unit.setdefault(id(unit), (unit, []))[1].append(naming)
         won = []
         for unit, namings in by_unit.values():
-            winner = self._judge_unit(unit, _once_an_operation(namings), early)
+            winner = self._judge_unit(unit, namings, early)
             won += [] if winner is None else [(winner, unit)]
         return sorted(won, key=lambda pair: _place(pair[0]))
 
-    def _judge_unit(self, unit: Unit, namings: list[Row], early: list[Row]) -> Row | None:
+    def _judge_unit(self, unit: Unit, named: list[Row], early: list[Row]) -> Row | None:
+        namings = _once_an_operation(named)
         is_rejected = self.parameters["late_end_policy"] == "reject"
         if unit.end is None and unit.discard_cause and is_rejected:
             for naming in namings:
@@ -97,7 +99,7 @@ class Operations:
         winner = None
         if unit.end is None:
             if self._must_wait(unit, namings[0], early):
-                self.waiting += namings
+                self.waiting += named
                 return None
             winner, *namings = namings
             unit.end = {**winner, "cause": "late_end" if unit.discard_cause else winner["cause"]}

@@ -6,7 +6,7 @@ epoch_at moves only when a test says so. Units: ms.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -102,7 +102,7 @@ class PaperJob:
         self.epoch += 1
         plan = self._plan(known, ops_ahead)
         self._log.plan(plan)
-        epoch = {**self._inputs(known), "attempts": _all_asked(acknowledged)}
+        epoch = {**self._inputs(known, plan.floor.offsets), "attempts": _all_asked(acknowledged)}
         parameters = asdict(self.parameters)
         is_snapshot = self._is_snapshot()
         self._write(self._decided.epoch(self.epoch, epoch, parameters, is_snapshot=is_snapshot))
@@ -136,14 +136,15 @@ class PaperJob:
                 ranges.append(Range(TOPICS[kind], queue, start, end, end + ahead))
         known_at = dict.fromkeys(range(QUEUES["op"]), self.at) if known else {}
         parameters = {**asdict(self.parameters), "wire": {"topics": TOPICS}}
-        return Plan(self.epoch, self.at, known_at, known_at, tuple(ranges), "cluster", {}, {},
+        return Plan(self.epoch, self.at, known_at, known_at, tuple(ranges), "cluster", {},
                     parameters, "paper", RULE_VERSION)  # fmt: skip
 
-    def _inputs(self, known: bool) -> Row:
+    def _inputs(self, known: bool, floors: Mapping[int, int]) -> Row:
         queues = [
             {"queue_id": queue, "known_at": self.at if known else None,
              "halves_known_at": self.at if known else None,
-             "half_end": self._next.get(("half", queue), 0)}
+             "half_end": self._next.get(("half", queue), 0),
+             "floor": floors.get(queue, 0)}
             for queue in range(QUEUES["half"])
         ]  # fmt: skip
         names = ("tran_size", "tran_seq", "real_queue_id", "delay_level", "deliver_at",

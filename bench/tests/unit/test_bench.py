@@ -218,7 +218,7 @@ def test_a_counter_file_gives_what_was_written_last(tmp_path: Path) -> None:
 def plan(epoch: int) -> Plan:
     """Return a plan that lands five records."""
     landed = Range("half", 0, 5 * epoch, 5 * epoch + 5, 100)
-    return Plan(epoch, 1_000 * epoch, {}, {}, (landed,), "c", {}, {}, {}, "bench", 1)
+    return Plan(epoch, 1_000 * epoch, {}, {}, (landed,), "c", {}, {}, "bench", 1)
 
 
 def test_epoch_times_come_from_the_rows_of_an_epoch(tmp_path: Path) -> None:
@@ -230,7 +230,7 @@ def test_epoch_times_come_from_the_rows_of_an_epoch(tmp_path: Path) -> None:
         planned = planned_row(plan(epoch), began + dt.timedelta(milliseconds=200))
         lake.append("epochs", planned)
         ended, halves = began + dt.timedelta(milliseconds=500 * epoch), {"landed_half": 4}
-        lake.append("epochs", committed_row(plan(epoch), ended, {}, halves, steps, {}))
+        lake.append("epochs", committed_row(plan(epoch), ended, halves, steps, {}, {}))
     lake.append("epochs", planned_row(plan(3), instant(90_000)))  # not committed: left out
 
     times = epoch_times(lake)

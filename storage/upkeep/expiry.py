@@ -1,0 +1,156 @@
+"""Delete what is old: whole files, by their statistics; nothing is rewritten.
+
+What is old a plan says (`storage/lake/floor.py`): rows of epochs up to one that took a snapshot. A
+file goes when all its rows are old and none of them is held. Held is what was alive at that epoch,
+as its snapshot tells: halves that were pending, delayed messages, operations that waited, with the
+rows of their outcomes and deliveries; and what was ever undeliverable, with the row that says
+whether it was delivered since. A held file is looked at again when more has become old.
+
+A deletion is one Delta commit. It carries, as a transaction identifier, how many rows of the table
+were deleted so far: rows that are there and rows that were deleted add up to the rows that were
+committed, in every version (`storage/lake/whole.py`). `dataChange` is false: a Spark stream does
+not take a deletion for a change of what it has read.
+
+A crash leaves a file deleted or not. The next round deletes what is left; VACUUM removes the bytes.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.dataset as ds
+from deltalake import CommitProperties, Transaction
+from deltalake.transaction import AddAction, RemoveAction
+
+from storage.lake.lake import NO_LOG_UPKEEP, Lake
+from storage.lake.pruned import Bounds, read_pruned
+from storage.schemas import SNAPSHOT, STATE_TABLES, places
+from storage.upkeep.merge_plan import TableFile
+from storage.wire.kinds import ADMIN, HALF, OP, SCHEDULE
+from txlake.protocol import UNDELIVERABLE_TOPIC
+
+_DELETIONS = 256  # files that one commit deletes
+# Rows of these that were alive stay; by which records they are named.
+_HELD: Final = {HALF: HALF, SCHEDULE: SCHEDULE, OP: OP, "outcomes": HALF, "deliveries": "source"}
+# The newest old epoch stays in these: everything after it begins at its rows and its snapshot.
+_FROM_ITS_SNAPSHOT: Final = (*STATE_TABLES, "epochs")
+EXPIRING: Final = (*_HELD, *_FROM_ITS_SNAPSHOT, ADMIN, "conflicts", "checks")
+Places = dict[str, Any]  # a kind of record -> its places as numbers
+
+
+class Expiry:
+    """The deleter of one lake; it remembers which files are held."""
+
+    def __init__(self, lake: Lake) -> None:
+        self._lake = lake
+        self._until = 0
+        self._alive: Places = {}
+        self._looked_at: set[str] = set()
+
+    def expired(self, table: str, until: int, files: Sequence[TableFile]) -> list[TableFile]:
+        """Returns some files of a table that can go, the oldest first.
+
+        Input: the newest epoch whose rows are old; 0: none is.
+        Errors: BrokenLakeError, DeltaError, OSError.
+        """
+        if until == 0 or table not in EXPIRING:
+            return []
+        if until != self._until:
+            self._alive, self._looked_at = alive_at(self._lake, until), set()
+            self._until = until
+        last = until - 1 if table in _FROM_ITS_SNAPSHOT else until
+        old = [file for file in files if file.last_epoch is not None and file.last_epoch <= last]
+        found: list[TableFile] = []
+        for file in sorted(old, key=lambda file: (file.first_epoch, file.path)):
+            name = f"{table}/{file.path}"
+            if name in self._looked_at:
+                continue
+            if self._is_held(table, file):
+                self._looked_at.add(name)
+                continue
+            found.append(file)
+            if len(found) == _DELETIONS:
+                break
+        return found
+
+    def _is_held(self, table: str, file: TableFile) -> bool:
+        """Returns whether a file has a row that stays; without statistics its rows are read."""
+        kind = _HELD.get(table)
+        if kind is None or not any(map(len, self._alive.values())):
+            return False
+        names = ["queue_id", "queue_offset", *(["source"] if kind == "source" else [])]
+        fragment = ds.ParquetFileFormat().make_fragment(
+            file.path, filesystem=self._lake.place.reading(table)
+        )
+        with self._lake.reading(table):
+            rows = fragment.to_table(columns=names)
+        if kind != "source":
+            return bool(np.isin(places(rows), self._alive[kind]).any())
+        return any(
+            np.isin(places(rows.filter(ds.field("source") == source)), self._alive[source]).any()
+            for source in (HALF, SCHEDULE)
+        )
+
+
+def alive_at(lake: Lake, epoch: int) -> Places:
+    """Returns the places of all records that stay though they are old, by kind.
+
+    Input: an epoch that took a snapshot.
+    """
+    state = {table: _snapshot(lake, table, epoch) for table in STATE_TABLES}
+    delayed, undeliverable = state["delayed"], _undeliverable(lake)
+    alive = {}
+    for kind in (HALF, SCHEDULE):
+        parts = [rows.filter(ds.field("source") == kind) for rows in (delayed, undeliverable)]
+        parts += [state["pending"]] if kind == HALF else []
+        alive[kind] = np.unique(np.concatenate([places(rows) for rows in parts]))
+    alive[OP] = places(state["waiting"], "op_queue_offset")
+    return alive
+
+
+def _snapshot(lake: Lake, table: str, epoch: int) -> pa.Table:
+    names = {"pending": ["queue_id", "queue_offset"], "waiting": ["queue_id", "op_queue_offset"],
+             "delayed": ["source", "queue_id", "queue_offset"]}  # fmt: skip
+    bounds: Bounds = {"epoch": [epoch], "change": [SNAPSHOT]}
+    return read_pruned(lake, table, names[table], bounds)
+
+
+def _undeliverable(lake: Lake) -> pa.Table:
+    columns = ["source", "half_queue_id", "half_queue_offset"]
+    ids = lake.read("catalog", ["table_id"], ds.field("topic") == UNDELIVERABLE_TOPIC)
+    tables = [f"topics/{id_}" for id_ in sorted(set(ids["table_id"].to_pylist()))]
+    rows = [lake.read(table, columns) for table in tables]
+    empty = lake.schema("topics/0").empty_table().select(columns)
+    return pa.concat_tables([empty, *rows]).rename_columns(["source", "queue_id", "queue_offset"])
+
+
+def delete(lake: Lake, table: str, files: Sequence[TableFile], until: int) -> int:
+    """Deletes files of a table in one Delta commit. Output: how many rows went.
+
+    Errors: CommitFailedError from deltalake when another writer was faster.
+    """
+    rows = sum(file.row_count for file in files)
+    one = lake.table(table)
+    handle = lake.handle(table)
+    now_ms = time.time_ns() // 1_000_000
+    removed: list[AddAction | RemoveAction] = [
+        RemoveAction(file.path, False, now_ms, file.size_bytes, {}) for file in files
+    ]
+    note = f"deleted {len(files)} files, {rows} rows of epochs up to {until}"
+    handle.create_write_transaction(
+        removed,
+        "append",
+        handle.schema(),
+        commit_properties=CommitProperties(
+            custom_metadata={"txlake.maintenance": note},
+            max_commit_retries=0,
+            app_transactions=[Transaction(one.deletions_id(), one.deleted(handle) + rows)],
+        ),
+        post_commithook_properties=NO_LOG_UPKEEP,
+    )
+    one.changed()
+    return rows

@@ -1,0 +1,115 @@
+"""What `verify` looks at: of a lake with a floor, what landed above it and does not reach below it.
+
+Rows below the floor are deleted sooner or later. So a record that landed up to the floor's epoch is
+not judged, nor is a half that depends on one: its operation had landed before and waited, or parts
+of its set are below the floor. `replay --verify` runs all epochs above the floor, and judges these,
+too. Views with the tables' own names hold what is judged. Made before them:
+
+base        the floor's epoch; 0 without a floor
+old_ends    where landing stood after it (`kind`: the table)
+untold      halves above the floor that depend on something below it
+is_told     whether a record is judged
+"""
+
+from __future__ import annotations
+
+from duckdb import DuckDBPyConnection
+
+# By table: which records a row is about, as pairs of a kind (a text or a column) and an offset.
+_ABOUT = {
+    "half": [("'half'", "queue_offset")],
+    "schedule": [],
+    "op": [],
+    "admin": [],
+    "delayed": [("source", "queue_offset")],
+    "deliveries": [("source", "queue_offset")],
+    "outcomes": [("'half'", "queue_offset")],
+    "conflicts": [("'op'", "op_queue_offset"), ("'half'", "half_queue_offset")],
+    "checks": [("'half'", "queue_offset")],
+    "pending": [("'half'", "queue_offset")],
+    "waiting": [("'op'", "op_queue_offset"), ("'half'", "named")],
+    "messages": [("source", "half_queue_offset")],
+}
+TABLES = (*_ABOUT, "catalog")
+# A naming that left says no more which half it named.
+_ROWS = {
+    "waiting": """(SELECT *, max(half_queue_offset)
+  OVER (PARTITION BY queue_id, op_queue_offset, position) AS named FROM all_waiting)"""
+}
+
+_BASE = """
+SELECT coalesce(max(s.floor_epoch), 0) FROM all_epochs e
+JOIN parameter_sets s ON e.parameters_id = s.id
+WHERE e.state = 'planned' AND e.epoch = {last}
+"""
+_OLD_ENDS = """
+CREATE TABLE old_ends AS
+SELECT CASE r.topic WHEN s.half_topic THEN 'half' WHEN s.op_topic THEN 'op'
+    WHEN s.schedule_topic THEN 'schedule' END AS old_kind, r.partition AS old_queue,
+  r.to_offset AS old_end
+FROM (SELECT parameters_id, unnest(ranges) AS r FROM all_epochs
+      WHERE state = 'planned' AND epoch = {base}) e
+JOIN parameter_sets s ON e.parameters_id = s.id
+"""
+_UNTOLD = """
+CREATE TABLE untold AS
+WITH reached AS (  -- by an operation that had landed up to the floor
+  SELECT o.queue_id, o.queue_offset FROM all_outcomes o
+  JOIN old_ends ON old_kind = 'op' AND o.queue_id = old_queue AND o.op_queue_offset < old_end
+  UNION
+  SELECT queue_id, half_queue_offset FROM all_waiting WHERE epoch = {base} AND change = 'snapshot'
+),
+members AS (
+  SELECT h.queue_id, h.queue_offset, h.producer_group, h.transaction_id, h.tran_size, h.tran_seq,
+    r.queue_id IS NOT NULL AS is_reached
+  FROM all_half h
+  LEFT JOIN reached r ON h.queue_id = r.queue_id AND h.queue_offset = r.queue_offset
+  WHERE h.epoch > {base} AND h.tran_size > 1
+),
+alive AS (
+  SELECT DISTINCT queue_id, producer_group, transaction_id, tran_size FROM all_pending
+  WHERE epoch = {base} AND change = 'snapshot' AND tran_size > 1
+),
+sets AS (
+  SELECT queue_id, producer_group, transaction_id, tran_size FROM members
+  GROUP BY ALL HAVING bool_or(is_reached) OR count(DISTINCT tran_seq) < any_value(tran_size)
+  UNION
+  FROM alive
+)
+SELECT queue_id AS untold_queue, queue_offset AS untold_offset FROM reached
+UNION
+SELECT queue_id, queue_offset FROM members
+SEMI JOIN sets USING (queue_id, producer_group, transaction_id, tran_size)
+"""
+_IS_TOLD = {
+    False: "CREATE MACRO is_told(k, q, o) AS true",
+    # The columns have names of their own: what a macro is given is put in as text.
+    True: """
+CREATE MACRO is_told(k, q, o) AS
+  o IS NULL OR (
+    NOT EXISTS (FROM old_ends WHERE old_kind = k AND old_queue = q AND o < old_end)
+    AND NOT (k = 'half' AND EXISTS (
+      FROM untold WHERE untold_queue = q AND untold_offset = o)))
+""",
+}
+
+
+def make_views(connection: DuckDBPyConnection, last: int) -> int:
+    """Makes the views up to the last committed epoch. Output: the epoch of its floor."""
+    base = int(connection.execute(_BASE.format(last=last)).fetchall()[0][0])
+    connection.execute(f"CREATE MACRO base() AS {base}::BIGINT")
+    for text in (_OLD_ENDS, _UNTOLD) if base else ():
+        connection.execute(text.format(base=base))
+    connection.execute(_IS_TOLD[base > 0])
+    for table in TABLES:
+        within = [f"epoch <= {last}"]
+        if base and table != "catalog":
+            within.append(f"epoch > {base}")
+            queue = "half_queue_id" if table == "messages" else "queue_id"
+            within += [f"is_told({kind}, {queue}, {offset})" for kind, offset in _ABOUT[table]]
+        rows = _ROWS.get(table, f"all_{table}") if base else f"all_{table}"
+        columns = "* EXCLUDE (named)" if base and table in _ROWS else "*"
+        connection.execute(
+            f"CREATE VIEW {table} AS SELECT {columns} FROM {rows} WHERE {' AND '.join(within)}"
+        )
+    return base

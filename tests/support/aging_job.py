@@ -1,0 +1,89 @@
+"""A paper job whose floor rises: old rows of its lake can be deleted."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from storage.lake.epochs import FLOOR, Floor, Plan
+from storage.lake.floor import newer_floor
+from storage.lake.lake import Lake
+from storage.upkeep.maintenance import Maintenance, Work
+from tests.support.damage import WholeJob
+from tests.support.maintained import NOW_GONE
+from txlake.protocol import COMMIT, RESUME, ROLLBACK
+
+SNAPSHOT_EPOCHS = 3
+EPOCH_MS = 60_000
+RETENTION_MS = 6 * EPOCH_MS
+
+
+class AgingJob(WholeJob):
+    """A job that takes a snapshot every third epoch, and moves its floor with it."""
+
+    def __init__(self, path: Path, **parameters: Any) -> None:
+        super().__init__(path, **parameters)
+        self.last: Plan | None = None
+        self.maintained = Work()
+
+    @property
+    def floor(self) -> Floor:
+        """Return the floor of the newest epoch."""
+        return Floor() if self.last is None else self.last.floor
+
+    def _is_snapshot(self) -> bool:
+        return self.epoch % SNAPSHOT_EPOCHS == 0
+
+    def _plan(self, known: bool, ops_ahead: int) -> Plan:
+        floor = self.floor
+        if self.last is not None and self._is_snapshot():
+            floor = newer_floor(self.lake, self.last, self.at - RETENTION_MS)
+        plan = super()._plan(known, ops_ahead)
+        self.last = replace(plan, parameters={**plan.parameters, FLOOR: floor.as_parameter()})
+        return self.last
+
+    def maintain(self, **limits: Any) -> Work:
+        """Take all steps of a round, as the job does between two epochs."""
+        self.lake.forget()
+        lake = Lake(self.lake.path, is_driver=True)
+        maintenance = Maintenance(lake, replace(NOW_GONE, retention_ms=RETENTION_MS, **limits))
+        maintenance.old_epoch = self.floor.deleted
+        done = Work()
+        for table in maintenance.tables():
+            done = sum(maintenance.steps(table, is_full=True), done)
+        self.lake.forget()
+        self.maintained += done
+        return done
+
+
+def live(job: AgingJob, chance: random.Random, epochs: int) -> None:
+    """Run some epochs with all kinds of traffic, some of it late."""
+    halves: list[tuple[int, int]] = []
+    for _ in range(epochs):
+        for _ in range(chance.randint(0, 4)):
+            queue = chance.randrange(2)
+            kind = chance.random()
+            if kind < 0.2:  # sets, some of them never complete
+                name = f"set{chance.randrange(4)}"
+                columns = {"tran_size": 2, "tran_seq": chance.randrange(2)}
+                halves.append((queue, job.half(name, queue, **columns)))
+            elif kind < 0.3:
+                halves.append((queue, job.half("asks", queue, real_queue_id=99)))
+            elif kind < 0.4:
+                job.half("bad", queue, error="bad_set")
+            else:
+                delay = chance.choice((None, None, None, 3, 16))
+                halves.append((queue, job.half(f"tx{job.epoch}", queue, delay_level=delay)))
+        for _ in range(chance.randint(0, 4) if halves else 0):
+            queue, offset = chance.choice(halves[-12:] if chance.random() < 0.7 else halves)
+            offset += chance.choice((0, 0, 0, 0, 0, 9))
+            job.end(chance.choice((COMMIT, COMMIT, ROLLBACK)), offset, queue=queue)
+        if halves and chance.random() < 0.2:
+            job.command(RESUME, "half:{}-{}".format(*chance.choice(halves)))
+        if chance.random() < 0.1:
+            job.command(RESUME, f"undeliverable:{chance.randrange(3)}")
+        if chance.random() < 0.2:
+            job.schedule(delay_level=chance.choice((3, 18)))
+        job.run(EPOCH_MS)
