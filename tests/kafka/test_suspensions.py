@@ -1,23 +1,41 @@
-"""A driver is suspended at every write of an epoch while another commits ten: it writes no more."""
+"""A driver is suspended at a write of an epoch while another commits ten: it writes nothing more.
+
+`python -m bench.suspensions` does the same at every write.
+"""
 
 from __future__ import annotations
 
+import re
 import shutil
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from pipelines.local_broker.broker import Broker
-from storage.lake.lake import Lake
-from storage.verify.run import verify
-from tests.support.crash_story import WRITES
 from tests.support.job import settings_for
-from tests.support.rig import decided_rows_of
-from tests.support.suspended import AFTER, BEFORE, LAST, LightStory, Suspension, driver, run_all, story_of
+from tests.support.suspensions import (
+    AFTER,
+    BEFORE,
+    CASES,
+    LightStory,
+    Rows,
+    reference_of,
+    require_no_deletion,
+    require_no_more_writes,
+    story_of,
+)
 
-CASES = [(write, mode) for write in WRITES for mode in (BEFORE, AFTER)]
+SAMPLE = [
+    ("append epochs planned", BEFORE),
+    ("append epochs planned", AFTER),
+    ("append half", BEFORE),
+    ("append topics/2", BEFORE),
+    ("append pending", AFTER),
+    ("send checks", BEFORE),
+    ("append epochs committed", BEFORE),
+    ("append epochs committed", AFTER),
+]
 
 
 @pytest.fixture(scope="module")
@@ -26,43 +44,32 @@ def story(broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     folder.mkdir()
     settings = settings_for(
         broker,
-        folder / "before",
+        folder,
         f"suspensions-{time.time_ns()}",
         transaction={"check_max": 1},
         lake={"pending_snapshot_epochs": 3},
     )
-    yield story_of(settings, folder, "", {})
+    yield story_of(settings, folder)
     shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture(scope="module")
-def reference(story: LightStory) -> dict[str, list[str]]:
-    """The rows of a lake whose driver was never suspended."""
-    folder = copied(story, "reference")
-    with driver(folder.with_suffix(".log"), run_all, story, folder) as alone:
-        alone.require_end(0)
-    return decided_rows_of(folder)
+def reference(story: LightStory) -> Rows:
+    return reference_of(story)
 
 
-def copied(story: LightStory, name: str) -> Path:
-    shutil.copytree(story.folder / "before", story.folder / name)
-    return story.folder / name
+@pytest.mark.parametrize(("write", "mode"), SAMPLE)
+def test_a_driver_suspended_at_a_write_writes_nothing_more_and_stops(
+    story: LightStory, reference: Rows, write: str, mode: str
+) -> None:
+    assert (write, mode) in CASES
+    said = require_no_more_writes(story, reference, write, mode)
+    sentence = r"Error: epoch \d+ was (planned|committed) by \S+: another driver writes this lake.*"
+    assert re.fullmatch(sentence, said), said
 
 
-def logs_of(folder: Path) -> dict[str, bytes]:
-    return {str(path): path.read_bytes() for path in folder.rglob("_delta_log/*") if path.is_file()}
-
-
-@pytest.mark.parametrize(("write", "mode"), CASES)
-def test_one(story: LightStory, reference: dict[str, list[str]], write: str, mode: str) -> None:
-    folder = copied(story, f"{write} {mode}".replace("/", "-").replace(" ", "-"))
-    with driver(folder.with_suffix(".1.log"), run_all, story, folder, Suspension(write, mode)) as first:
-        first.wait_until_stopped()
-        with driver(folder.with_suffix(".2.log"), run_all, story, folder) as second:
-            second.require_end(0)
-        logs = logs_of(folder)
-        first.go_on()
-        first.require_end(1)
-        print(first.said())
-        assert logs_of(folder) == logs
-    assert decided_rows_of(folder) == reference
+def test_a_driver_that_is_suspended_before_it_deletes_files_deletes_none(
+    story: LightStory, reference: Rows
+) -> None:
+    said = require_no_deletion(story, reference)
+    assert re.fullmatch(r"Error: \S+ is the active driver of the lake \S+ now: .*", said), said

@@ -7,6 +7,7 @@ many of them. All that writes into the lake is the job's own.
 
 from __future__ import annotations
 
+import os
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from types import SimpleNamespace
@@ -78,7 +79,7 @@ def _records(_: object, ranges: tuple[Range, ...], options: Mapping[str, str]) -
     try:
         consumer.assign(starts)
         while wanted:
-            message = consumer.poll(_READ_S)
+            message: Any = consumer.poll(_READ_S)
             assert message is not None and message.error() is None, (message, wanted)
             place = message.topic(), message.partition()
             if message.offset() < wanted.get(place, 0):
@@ -105,6 +106,10 @@ def _row(message: Any) -> dict[str, Any]:
 
 class LightRig(Rig):
     """The epochs of one lake in a process without Spark, which has called `land_here`."""
+
+    def __init__(self, *arguments: Any) -> None:
+        self.owner = f"process-{os.getpid()}"
+        super().__init__(*arguments)
 
     def run_to(self, at_ms: int, ends: Mapping[Place, int]) -> None:
         """Runs one epoch over what Kafka has up to some offsets."""
