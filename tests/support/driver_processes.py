@@ -84,6 +84,8 @@ def _run(log: str, work: Callable[..., None], values: tuple[Any, ...]) -> None:
     output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(output, 1)
     os.dup2(output, 2)
+    # DuckDB draws a progress bar for a program that has no file, as for one that is typed.
+    sys.modules["__main__"].__file__ = __file__
     land_here()
     try:
         work(*values)
