@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from pipelines.local_server.guarded import guarded
+from tests.support.class_archive import archive_options
 
 ROOT = Path(__file__).parents[2]
 # A job lives for some seconds: the slow compiler would take more time than its code gives back.
@@ -30,7 +31,7 @@ class Process:
         is_short_lived: bool = True, checkout: Path | None = None,
     ) -> None:  # fmt: skip
         self.log = log
-        quick = _QUICK_JAVA if is_short_lived else ""
+        quick = (_QUICK_JAVA if is_short_lived else "") + archive_options()
         java_options = f"{os.environ.get('JAVA_TOOL_OPTIONS', '')} {quick}{_JAVA_OPTIONS}{temp}"
         environment = {
             **{key: value for key, value in os.environ.items() if key != "PYTHONPATH"},
