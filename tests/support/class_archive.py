@@ -37,9 +37,14 @@ _QUIET = "-Xlog:disable -Xlog:all=error:stderr"
 _DEADLINE_S = 300.0
 
 
+def is_test_run() -> bool:
+    """Returns whether a process belongs to a run of the tests."""
+    return IN_TESTS in os.environ
+
+
 def archive_options() -> str:
     """Returns the options of a driver's JVM; empty outside a test run, or without an archive."""
-    path = archive_path() if os.environ.get(IN_TESTS) else None
+    path = archive_path() if is_test_run() else None
     return f"-XX:SharedArchiveFile={path} {_QUIET} " if path is not None and path.is_file() else ""
 
 
