@@ -20,7 +20,9 @@ from pipelines.local_broker.broker import Broker
 from storage.errors import LakeLockedError
 from storage.files.place import lake_place
 from storage.lake.lock import LakeLock
+from tests.support.class_archive import archive_options
 from tests.support.job import Job, settings_for, wait_until
+from tests.support.processes import QUICK_JAVA
 from tests.support.wire import Wire
 from txlake.protocol import COMMIT
 
@@ -61,6 +63,7 @@ def lock_is_free(lake: str) -> bool:
 @contextmanager
 def process(command: list[str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    environment["JAVA_TOOL_OPTIONS"] = f"{archive_options()}{QUICK_JAVA}"
     with log.open("wb") as output:
         started = subprocess.Popen(
             command, cwd=ROOT, stdout=output, stderr=subprocess.STDOUT, env=environment

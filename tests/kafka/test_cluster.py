@@ -26,6 +26,7 @@ from tests.kafka.test_cli import ROOT, TXLAKE, lock_is_free, process, write_conf
 from tests.support.cluster import BARE_PYTHON, CLUSTER_VARIABLE, Cluster
 from tests.support.job import Job, settings_for, wait_until
 from tests.support.operator import said
+from tests.support.processes import QUICK_JAVA
 from tests.support.secret_places import of_files, of_processes, of_ui, require_absent
 from tests.support.store import Bucket
 from tests.support.wire import Wire
@@ -50,6 +51,7 @@ def submitted(cluster: Cluster, environment: Path, conf: Path) -> list[str]:
         *TXLAKE, "spark-submit", "--conf", str(conf), "--master", cluster.master,
         "--environment", str(environment), "--python", BARE_PYTHON,
         "--submit-options", "--executor-memory 600m",
+        "--spark", f"spark.executor.extraJavaOptions={QUICK_JAVA}",
     ]  # fmt: skip
 
 
@@ -234,7 +236,7 @@ def test_the_vectors_hold_on_a_cluster(cluster: Cluster, environment: Path, tmp_
     spark: dict[str, Any] = {
         "spark.master": cluster.master, **cluster_conf(cluster.master),
         **environment_conf(str(environment)), "spark.submit.pyFiles": str(packages),
-        "spark.executor.memory": "600m",
+        "spark.executor.memory": "600m", "spark.executor.extraJavaOptions": QUICK_JAVA,
     }  # fmt: skip
     ours = {key: value for key, value in os.environ.items() if "XDIST" not in key}
     variables = {**ours, CLUSTER_VARIABLE: json.dumps(spark), "PYSPARK_PYTHON": BARE_PYTHON}

@@ -19,22 +19,12 @@ from storage.errors import OwnerError
 from storage.lake.lake import Lake
 from storage.schemas import TABLES
 from storage.verify.run import verify
-from tests.support.crash_story import ANSWERING, Story
+from tests.support.crash_story import ANSWERING, WRITES, Story
 from tests.support.job import settings_for
 from tests.support.rig import rows_of, tables_of
-from tests.support.watch import CHECKS_ARE_SENT, Crash, SeenError, Watch
+from tests.support.watch import Crash, SeenError, Watch
 from tests.support.wire import Wire
 
-# The epoch writes into every table there is, and into two topics that it makes.
-APPENDED = [table for table in TABLES if table not in ("lake", "epochs")]
-WRITES = [
-    "append epochs planned",
-    *(f"append {table}" for table in APPENDED),
-    *(f"create topics/{number}" for number in (2, 4)),
-    *(f"append topics/{number}" for number in (1, 2, 3, 4)),
-    CHECKS_ARE_SENT,
-    "append epochs committed",
-]
 MODES = ("crash before", "crash after", "error after")
 CASES = [(write, mode) for write in WRITES for mode in MODES]
 

@@ -72,6 +72,7 @@ class Cluster:
             "PATH": "/usr/bin:/bin", "HOME": str(folder), "JAVA_HOME": str(java_home()),
             "SPARK_HOME": str(_HOME), "SPARK_LOCAL_DIRS": str(folder / "local"),
             "SPARK_DAEMON_MEMORY": "256m", "SPARK_LOCAL_IP": HOST,
+            "SPARK_DAEMON_JAVA_OPTS": "-XX:TieredStopAtLevel=1",
         }  # fmt: skip
         command = [str(_HOME / "bin" / "spark-class"), f"org.apache.spark.deploy.{kind}"]
         with (folder / "log").open("wb") as log:

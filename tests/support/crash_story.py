@@ -9,12 +9,24 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from pipelines.settings import Settings
+from storage.schemas import TABLES
 from tests.support.rig import Rig
-from tests.support.watch import Watch
+from tests.support.watch import CHECKS_ARE_SENT, Watch
 from tests.support.wire import Wire, half_headers
 from txlake.protocol import CANCEL, COMMIT, CREATE_TOPIC, ROLLBACK, UNKNOWN
 
 ANSWERING, SILENT = "answering", "silent"  # a producer group with a check topic, one without
+
+# The epoch writes into every table there is, and into two topics that it makes.
+APPENDED = [table for table in TABLES if table not in ("lake", "epochs")]
+WRITES = [
+    "append epochs planned",
+    *(f"append {table}" for table in APPENDED),
+    *(f"create topics/{number}" for number in (2, 4)),
+    *(f"append topics/{number}" for number in (1, 2, 3, 4)),
+    CHECKS_ARE_SENT,
+    "append epochs committed",
+]
 
 
 @dataclass

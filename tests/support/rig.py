@@ -38,6 +38,8 @@ class Rig:
     Input: a `lake` and an `asker` that a test watches; else the job's own.
     """
 
+    owner = OWNER
+
     def __init__(
         self,
         spark: SparkSession,
@@ -62,7 +64,7 @@ class Rig:
             self.lake,
             self._kafka,
             self._asker,
-            EpochSettings.of(settings, OWNER, spark),
+            EpochSettings.of(settings, self.owner, spark),
             lambda: self.now_ms,
         )
 

@@ -1,0 +1,75 @@
+"""A driver is suspended at a write of an epoch while another commits ten: it writes nothing more.
+
+`python -m bench.suspensions` does the same at every write.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from pipelines.local_broker.broker import Broker
+from tests.support.job import settings_for
+from tests.support.suspensions import (
+    AFTER,
+    BEFORE,
+    CASES,
+    LightStory,
+    Rows,
+    reference_of,
+    require_no_deletion,
+    require_no_more_writes,
+    story_of,
+)
+
+SAMPLE = [
+    ("append epochs planned", BEFORE),
+    ("append epochs planned", AFTER),
+    ("append half", BEFORE),
+    ("append topics/2", BEFORE),
+    ("append pending", AFTER),
+    ("send checks", BEFORE),
+    ("append epochs committed", BEFORE),
+    ("append epochs committed", AFTER),
+]
+
+
+@pytest.fixture(scope="module")
+def story(broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LightStory]:
+    folder = tmp_path_factory.mktemp("suspensions") / "lakes"
+    folder.mkdir()
+    settings = settings_for(
+        broker,
+        folder,
+        f"suspensions-{time.time_ns()}",
+        transaction={"check_max": 1},
+        lake={"pending_snapshot_epochs": 3},
+    )
+    yield story_of(settings, folder)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="module")
+def reference(story: LightStory) -> Rows:
+    return reference_of(story)
+
+
+@pytest.mark.parametrize(("write", "mode"), SAMPLE)
+def test_a_driver_suspended_at_a_write_writes_nothing_more_and_stops(
+    story: LightStory, reference: Rows, write: str, mode: str
+) -> None:
+    assert (write, mode) in CASES
+    said = require_no_more_writes(story, reference, write, mode)
+    sentence = r"Error: epoch \d+ was (planned|committed) by \S+: another driver writes this lake.*"
+    assert re.fullmatch(sentence, said), said
+
+
+def test_a_driver_that_is_suspended_before_it_deletes_files_deletes_none(
+    story: LightStory, reference: Rows
+) -> None:
+    said = require_no_deletion(story, reference)
+    assert re.fullmatch(r"Error: \S+ is the active driver of the lake \S+ now: .*", said), said

@@ -1,0 +1,69 @@
+"""A driver is suspended at a write of an epoch on a store, while another commits ten.
+
+On a store there is no lock. `python -m bench.suspensions --store s3` does it at every write.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from pipelines.local_broker.broker import Broker
+from pipelines.local_store.store import Store
+from tests.support.job import settings_for
+from tests.support.store import make_bucket
+from tests.support.suspensions import (
+    AFTER,
+    BEFORE,
+    LightStory,
+    Rows,
+    reference_of,
+    require_no_deletion,
+    require_no_more_writes,
+    story_of,
+)
+
+SAMPLE = [
+    ("append epochs planned", AFTER),
+    ("append topics/2", BEFORE),
+    ("append epochs committed", BEFORE),
+]
+
+
+@pytest.fixture(scope="module")
+def story(store: Store, broker: Broker) -> Iterator[LightStory]:
+    bucket = make_bucket(store, f"suspensions-{time.time_ns()}")
+    settings = settings_for(
+        broker,
+        bucket.folder,
+        bucket.name,
+        transaction={"check_max": 1},
+        lake={"pending_snapshot_epochs": 3},
+    )
+    yield story_of(settings, bucket.folder, bucket.uri, bucket.options)
+    shutil.rmtree(bucket.folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="module")
+def reference(story: LightStory) -> Rows:
+    return reference_of(story)
+
+
+@pytest.mark.parametrize(("write", "mode"), SAMPLE)
+def test_a_driver_suspended_at_a_write_writes_nothing_more_and_stops(
+    story: LightStory, reference: Rows, write: str, mode: str
+) -> None:
+    said = require_no_more_writes(story, reference, write, mode)
+    sentence = r"Error: epoch \d+ was (planned|committed) by \S+: another driver writes this lake.*"
+    assert re.fullmatch(sentence, said), said
+
+
+def test_a_driver_that_is_suspended_before_it_deletes_files_deletes_none(
+    story: LightStory, reference: Rows
+) -> None:
+    said = require_no_deletion(story, reference)
+    assert re.fullmatch(r"Error: \S+ is the active driver of the lake \S+ now: .*", said), said

@@ -1,0 +1,138 @@
+"""An archive of the classes that a Spark driver loads, for the many drivers that tests start.
+
+    python -m tests.support.class_archive    writes it into the cache, if it is not there
+
+It is Java's own (class data sharing): classes that were parsed and checked once. A test run begins
+it in the background; a JVM that starts before it is there, or has another class path, starts as the
+product's do, which have none (DECISIONS.md 17). Java 17 only: 21 refuses what it has written.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import pyspark
+
+from pipelines.jvm.jars import JarError, cache_folder, spark_jars
+from pipelines.jvm.java import JavaError, java_home, java_version
+from pipelines.jvm.session import java_options, start_session
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+IN_TESTS: Final = "TXLAKE_TESTS_CLASS_ARCHIVE"  # set in a test run; a benchmark measures without
+_JAVA = 17
+_ROOT = Path(__file__).parents[2]
+# Else a JVM that cannot use the archive says so where a program prints its results.
+_QUIET = "-Xlog:disable -Xlog:all=error:stderr"
+_DEADLINE_S = 300.0
+
+
+def is_test_run() -> bool:
+    """Returns whether a process belongs to a run of the tests."""
+    return IN_TESTS in os.environ
+
+
+def archive_options() -> str:
+    """Returns the options of a driver's JVM; empty outside a test run, or without an archive."""
+    path = archive_path() if is_test_run() else None
+    return f"-XX:SharedArchiveFile={path} {_QUIET} " if path is not None and path.is_file() else ""
+
+
+def archive_path() -> Path | None:
+    """Returns where the archive for this Java, this pyspark and these jars is, or would be.
+
+    Output: None if this Java is to have none.
+    """
+    try:
+        home, jars = java_home(), spark_jars()
+    except (JavaError, JarError):
+        return None
+    if java_version(home) != _JAVA:
+        return None
+    release = home / "release"
+    parts = [str(home), release.read_text("utf-8", "replace") if release.is_file() else ""]
+    parts += [pyspark.__file__, pyspark.__version__, *map(str, jars)]
+    digest = hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
+    return cache_folder() / "classes" / f"tests-{digest}.jsa"
+
+
+@contextmanager
+def made_in_background() -> Iterator[None]:
+    """Writes the archive while a block runs, in a process of its own."""
+    path = archive_path()
+    process = None
+    if path is not None and not path.is_file():
+        process = subprocess.Popen(
+            [sys.executable, "-m", "tests.support.class_archive"],
+            cwd=_ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+    try:
+        yield
+    finally:
+        if process is not None:
+            process.wait()
+
+
+def make_archive() -> None:
+    """Writes the archive, by running a little of what a job runs. Replay: does nothing."""
+    path = archive_path()
+    if path is None or path.is_file():
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+        made = Path(folder, path.name)
+        _run(made, Path(folder))
+        os.replace(made, path)
+
+
+def _run(made: Path, folder: Path) -> None:
+    options = f"{java_options()} -XX:ArchiveClassesAtExit={made} -Xlog:disable"
+    settings = {"spark.driver.extraJavaOptions": options, "spark.local.dir": str(folder)}
+    spark = start_session("classes", settings, is_quiet=True)
+    gateway: Any = spark.sparkContext._gateway
+    process: subprocess.Popen[bytes] = gateway.proc
+    try:
+        _work(spark, folder)
+    finally:
+        spark.stop()
+        gateway.shutdown()
+        assert process.stdin is not None
+        process.stdin.close()  # the JVM ends with that, and writes the archive
+        process.wait(_DEADLINE_S)
+
+
+def _work(spark: SparkSession, folder: Path) -> None:
+    """Runs a stream whose micro-batches pass through Python, and names the source of Kafka."""
+
+    def on_batch(batch: DataFrame, _: int) -> None:
+        batch.selectExpr("value").coalesce(1).mapInArrow(_same, "value long").toArrow()
+
+    ticks = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).load()
+    kafka = {"kafka.bootstrap.servers": "127.0.0.1:1", "subscribe": "none"}
+    spark.readStream.format("kafka").options(**kafka).load()
+    query = (
+        ticks.writeStream.foreachBatch(on_batch)
+        .option("checkpointLocation", str(folder / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination(int(_DEADLINE_S))
+
+
+def _same(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    yield from batches
+
+
+if __name__ == "__main__":
+    make_archive()

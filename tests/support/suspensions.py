@@ -1,0 +1,234 @@
+"""A driver suspends itself at a write of an epoch, another commits ten epochs, the first goes on.
+
+The epoch is the third of `tests/support/crash_story.py`, which writes into every table. The drivers
+are real processes that stop themselves by SIGSTOP; they land without Spark. Tests take some of the
+writes, `python -m bench.suspensions` all.
+"""
+
+from __future__ import annotations
+
+import shutil
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final
+
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from pipelines.job.election import Election
+from pipelines.job.ownership import Ownership
+from pipelines.job.upkeep import Maintainer
+from pipelines.kafka_log.topics import KafkaTopics, Place
+from pipelines.settings import Settings
+from storage.files.place import lake_place
+from storage.lake.epochs import read_progress
+from storage.lake.lake import Lake
+from storage.upkeep.maintenance import Maintenance
+from storage.verify.run import verify
+from tests.support.crash_story import ANSWERING, WRITES, Story
+from tests.support.driver_processes import driver, stop_here
+from tests.support.landed_here import NO_SPARK, LightRig
+from tests.support.maintained import NOW_GONE, parquet_files
+from tests.support.rig import Rig, decided_rows_of
+from tests.support.watch import Watch
+from tests.support.wire import Wire
+from txlake.protocol import COMMIT
+
+BEFORE, AFTER = "about to be done", "just done"
+CASES: Final = [(write, mode) for write in WRITES for mode in (BEFORE, AFTER)]
+EPOCHS: Final = 10  # that another driver commits meanwhile
+LAST: Final = 3 + EPOCHS
+Rows = dict[str, list[str]]
+
+
+@dataclass
+class Suspension(Watch):
+    """A watch whose process suspends itself once, before or after a write."""
+
+    def around(self, name: str, write: Callable[[], Any]) -> Any:
+        """Does a write; the process stops around the one that it watches for."""
+        if name != self.at:
+            return write()
+        self.at = ""
+        if self.mode == BEFORE:
+            stop_here()
+            return write()
+        done = write()
+        stop_here()
+        return done
+
+
+@dataclass
+class LightStory(Story):
+    """The story, with ten epochs more, for processes without Spark.
+
+    `uri` and `options`: of a store, where the folder is a server's; `ends`: where epochs end.
+    """
+
+    uri: str = ""
+    options: dict[str, str] = field(default_factory=dict)
+    ends: dict[int, dict[Place, int]] = field(default_factory=dict)
+
+    def of(self, folder: Path) -> Settings:
+        """Returns the settings of a lake in a folder of the story's."""
+        path = f"{self.uri}/{folder.relative_to(self.folder)}" if self.uri else str(folder)
+        lake = replace(self.settings.lake, path=path, store=self.options)
+        return replace(self.settings, lake=lake)
+
+    def rig(self, folder: Path, watch: Watch | None = None, **stream: Any) -> Rig:
+        """Returns the epochs of a lake, for a process that lands without Spark."""
+        assert not stream
+        settings, watch = self.of(folder), watch or Watch()
+        lake = watch.lake(settings.lake.place(), is_driver=True)
+        return LightRig(self.spark, settings, lake, watch.asker)
+
+    def send_more(self) -> None:
+        """Sends what the last ten epochs land, and remembers where each epoch ends."""
+        wire, kafka = Wire(self.settings), KafkaTopics(self.settings, self.settings.kafka.topics())
+        for number in range(3, LAST + 1):
+            if number > 3:
+                wire.end(COMMIT, wire.half(f"more{number}", body=b"more"))
+            self.ends[number] = kafka.end_offsets(kafka.places())
+
+    def go_on(self, rig: Rig, to_epoch: int) -> None:
+        """Runs what is left of the story, from wherever the lake is."""
+        last = rig.epochs.last
+        assert last is not None and isinstance(rig, LightRig)
+        for number in range(3, to_epoch + 1):
+            if last.epoch_at < self.at(number):
+                rig.run_to(self.at(number), self.ends[number])
+
+    def log(self, name: str) -> Path:
+        """Returns where a process writes what it says."""
+        return self.folder / f"{name}.log"
+
+    def copied(self, name: str) -> Path:
+        """Returns a copy of the lake in which the third epoch is still to come."""
+        shutil.copytree(self.folder / "before", self.folder / name)
+        return self.folder / name
+
+
+def story_of(
+    settings: Settings, folder: Path, uri: str = "", options: dict[str, str] | None = None
+) -> LightStory:
+    """Returns a story whose first two epochs are run, in the folder `before`."""
+    admin = AdminClient({"bootstrap.servers": settings.kafka.bootstrap_servers})
+    check_topic = f"{settings.kafka.check_topic_prefix}{ANSWERING}"
+    for future in admin.create_topics([NewTopic(check_topic, 1)]).values():
+        future.result(10)
+    story = LightStory(NO_SPARK, settings, folder, int(time.time() * 1000), uri, options or {})
+    with driver(story.log("begin"), _begin, story) as first:
+        first.require_end(0)
+    story.send_more()
+    return story
+
+
+def reference_of(story: LightStory) -> Rows:
+    """Returns the rows of a sound lake whose driver was never suspended."""
+    folder = story.copied("reference")
+    with driver(story.log("reference"), _run_all, story, folder) as alone:
+        alone.require_end(0)
+    _require_sound(story, folder)
+    return decided_rows_of(folder)
+
+
+def require_no_more_writes(story: LightStory, reference: Rows, write: str, mode: str) -> str:
+    """Suspends a driver at a write, and checks what it does when it goes on.
+
+    Output: what the driver said in the end.
+    """
+    name = f"{write} {mode}".replace("/", "-").replace(" ", "-")
+    folder = story.copied(name)
+    watch = Suspension(write, mode)
+    with driver(story.log(f"{name}-1"), _run_all, story, folder, watch) as first:
+        first.wait_until_stopped()
+        with driver(story.log(f"{name}-2"), _run_all, story, folder) as second:
+            second.require_end(0)
+        logs = _logs(folder)
+        first.go_on()
+        first.require_end(1)
+        said = first.said().strip()
+    assert _logs(folder) == logs, "the first driver wrote on"
+    _require_same(folder, reference)
+    shutil.rmtree(folder)
+    return said
+
+
+def require_no_deletion(story: LightStory, reference: Rows) -> str:
+    """Suspends a driver that is about to delete files, and checks that it deletes none of them.
+
+    Output: what the driver said in the end.
+    """
+    folder = story.copied("vacuum")
+    with driver(story.log("vacuum-1"), _maintain, story, folder) as first:
+        first.wait_until_stopped()
+        with driver(story.log("vacuum-2"), _run_all, story, folder) as second:
+            second.require_end(0)
+        logs, files = _logs(folder), parquet_files(folder)
+        first.go_on()
+        first.require_end(1)
+        said = first.said().strip()
+    assert parquet_files(folder) == files
+    assert _logs(folder) == logs
+    _require_same(folder, reference)
+    _require_sound(story, folder)
+    shutil.rmtree(folder)
+    return said
+
+
+def _require_same(folder: Path, reference: Rows) -> None:
+    rows = decided_rows_of(folder)
+    assert rows.keys() == reference.keys()
+    for table, expected in reference.items():
+        assert rows[table] == expected, table
+    epochs = Lake(str(folder)).read("epochs", ["epoch", "state"]).to_pylist()
+    states = [(row["epoch"], row["state"]) for row in epochs]
+    both = ("planned", "committed")
+    assert sorted(states) == sorted((n, state) for n in range(1, LAST + 1) for state in both)
+
+
+def _require_sound(story: LightStory, folder: Path) -> None:
+    lake = story.of(folder).lake
+    report = verify(Lake(lake_place(lake.path, lake.store)))
+    assert {f.invariant.name: f.rows for f in report.findings if f.violations} == {}
+
+
+def _logs(folder: Path) -> dict[str, bytes]:
+    """Returns the logs of all tables: each commit, and so each version and each row."""
+    return {str(path): path.read_bytes() for path in folder.rglob("_delta_log/*") if path.is_file()}
+
+
+def _begin(story: LightStory) -> None:
+    story.begin(Wire(story.settings), story.base_ms)
+
+
+def _run_all(story: LightStory, folder: Path, watch: Watch | None = None) -> None:
+    """Runs the story to its end; finishes what another has planned, as a start does."""
+    with story.rig(folder, watch) as rig:
+        rig.start()
+        story.go_on(rig, LAST)
+
+
+def _maintain(story: LightStory, folder: Path) -> None:
+    """Runs the third epoch and maintains the lake after it; stops where files are to be deleted."""
+    with story.rig(folder) as rig:
+        rig.start()
+        story.go_on(rig, 3)
+        owner, settings = rig.owner, story.of(folder)
+    lake = Lake(settings.lake.place(), is_driver=True)
+    election = Election(settings.kafka, lake.path, owner)  # the lake alone is asked
+    owned = Ownership(lake, owner, election, threading.Event()).require_newest
+    plan, delete = read_progress(lake).last, Maintenance._delete
+    assert plan is not None
+
+    def stop_and_delete(self: Maintenance, folder: Any, paths: list[str]) -> None:
+        if paths:
+            stop_here()
+        delete(self, folder, paths)
+
+    Maintenance._delete = stop_and_delete  # type: ignore[method-assign]
+    keeper = Maintainer(lake, NOW_GONE, 0, settings.kafka.admin_topic, lambda: False, owned)
+    keeper.after_batch(plan, 600.0)
