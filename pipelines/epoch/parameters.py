@@ -10,7 +10,8 @@ from checker.frames import Parameters
 from pipelines.epoch.sizes import Sizes
 from pipelines.kafka_log.options import spark_options
 from pipelines.settings import Settings
-from storage.lake.epochs import FLOOR, Floor, Plan
+from storage.lake.epochs import Plan
+from storage.lake.floor import FLOOR, Floor
 from storage.wire.kinds import WireLimits
 
 if TYPE_CHECKING:

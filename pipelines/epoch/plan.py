@@ -13,7 +13,8 @@ from checker.rules.known import Horizon, known_at, still_ahead
 from pipelines.epoch.parameters import EpochSettings
 from pipelines.kafka_log.log import KafkaLog
 from pipelines.kafka_log.topics import Place
-from storage.lake.epochs import Floor, Plan, Progress, Range
+from storage.lake.epochs import Plan, Progress, Range
+from storage.lake.floor import Floor
 from storage.wire.kinds import HALF, OP
 
 

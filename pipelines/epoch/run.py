@@ -33,8 +33,9 @@ from pipelines.epoch.recover import batch_again, with_our_rules
 from pipelines.kafka_log.log import KafkaLog
 from pipelines.kafka_log.topics import KafkaTopics, Place
 from storage.files.place import LakePlace
-from storage.lake.epochs import Floor, Plan, Progress, read_progress
-from storage.lake.floor import newer_floor
+from storage.lake.aging import newer_floor
+from storage.lake.epochs import Plan, Progress, read_progress
+from storage.lake.floor import Floor
 from storage.lake.lake import Lake
 from storage.lake.whole import require_whole
 from storage.tasks.land import Landing

@@ -17,6 +17,7 @@ from pipelines.explain.target import Transaction
 from pipelines.explain.units import Unit, units_of
 from pipelines.explain.waits import Wait, why_not_delivered, why_pending
 from pipelines.explain.words import Rule
+from storage.lake.floor import Floor
 from storage.wire.kinds import HALF
 from txlake.protocol import RecordTarget
 
@@ -220,4 +221,11 @@ def nothing_found(found: Found, target: RecordTarget | Transaction, lake_path: s
         return f"there is no {name} {where}: it has landed nothing of that queue"
     if target.queue_offset >= end:
         return f"there is no {name} {where}: that queue is landed up to offset {end}"
+    floor = Floor() if newest is None else newest.floor
+    if target.kind == HALF and target.queue_offset < floor.offsets.get(target.queue_id, 0):
+        return (
+            f"there is no {name} {where}: it is below the floor of queue {target.queue_id} (offset "
+            f"{floor.offsets[target.queue_id]}); what epochs up to {floor.deleted} landed is "
+            "deleted, unless it still waited then"
+        )
     return f"there is no {name} {where}, although that queue is landed up to offset {end}"

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from checker.frames import Parameters
 from storage.lake.epochs import COMMITTED, PLANNED
+from storage.lake.floor import Floor, floor_of
 from storage.lake.lake import Lake
 from storage.lake.pruned import read_pruned
 from storage.rows import milliseconds
@@ -36,6 +37,7 @@ class EpochAt:
     landed: Mapping[tuple[str, int], int]
     ends: Mapping[tuple[str, int], int]
     cluster_id: str = ""
+    floor: Floor = field(default_factory=Floor)
 
     def half_end(self, queue_id: int) -> int:
         """Returns the landed end of a half queue."""
@@ -128,6 +130,7 @@ def plan_of(row: Row) -> EpochAt:
         landed={place: r["to_offset"] for place, r in places},
         ends={place: r["end_offset"] for place, r in places},
         cluster_id=row["cluster_id"],
+        floor=floor_of(values),
     )
 
 

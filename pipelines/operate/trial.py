@@ -130,7 +130,11 @@ def _decide(lake: Lake, found: Found, inputs: Inputs, now_ms: int) -> Decision:
         delayed=_frame(found.still_delayed, DELAYED),
         topics=topics_before(lake, found.epoch + 1),
     )
-    known = _frame([{"queue_id": queue, "half_end": end} for queue, end in ends.items()], QUEUES)
+    floors = {} if newest is None else newest.floor.offsets
+    known = _frame(
+        [{"queue_id": q, "half_end": end, "floor": floors.get(q)} for q, end in ends.items()],
+        QUEUES,
+    )
     parameters = Parameters() if newest is None else newest.parameters
     return decide(state, inputs, Instants(now_ms, known), parameters)
 

@@ -11,7 +11,8 @@ from checker.frames import RULE_VERSION, Parameters
 from pipelines.errors import StartError
 from pipelines.replay.archive import Archive, Cut, Place
 from pipelines.replay.epochs import ReplayedEpochs
-from storage.lake.epochs import FLOOR, Floor, Plan, Range
+from storage.lake.epochs import Plan, Range
+from storage.lake.floor import FLOOR, Floor
 from storage.lake.staged import StagedLake
 from storage.wire.kinds import ADMIN, HALF, KINDS, WireLimits
 

@@ -22,6 +22,7 @@ from pipelines.replay.progress import Told, told, transactions
 from pipelines.replay.source import Source, read_ahead
 from storage.errors import BrokenLakeError
 from storage.files.place import LakePlace, lake_place
+from storage.lake.aging import require_above
 from storage.lake.epochs import NO_PROGRESS, Plan, Progress, read_progress
 from storage.lake.identity import likely_identity
 from storage.lake.lake import Lake
@@ -66,10 +67,19 @@ def rebuild(
     target = lake_place(into)
     if target.path == source.path:
         raise StartError(f"{source.path} cannot be rebuilt into itself: name another place")
+    if source.is_table("epochs"):
+        require_above(source, _progress(source), 1)
     if one_batch:
         return fill(target, Archive.of_lake(source), identity or identity_of(source), progress)
     _check_recorded(source)
     return _locked(target, lambda lake: _rebuild(Source(source), lake, last_epoch, progress))
+
+
+def _progress(lake: Lake) -> Progress:
+    try:
+        return read_progress(lake)
+    except BrokenLakeError:  # said where its epochs are needed
+        return NO_PROGRESS
 
 
 def _check_recorded(source: Lake) -> None:

@@ -30,6 +30,7 @@ from pipelines.replay.source import Source
 from pipelines.settings import SettingsError, parse
 from storage.errors import LakeError
 from storage.files.place import LakePlace
+from storage.lake.aging import require_above
 from storage.lake.epochs import Plan, read_progress
 from storage.lake.history import Recorded
 from storage.lake.lake import Lake
@@ -227,9 +228,11 @@ def imagine(
     lake = lake if isinstance(lake, Lake) else Lake(lake)
     changed = _checked(parameters)
     lake.lake_id()
-    newest = require_recorded(lake).last
+    recorded = require_recorded(lake)
+    newest = recorded.last
     if newest is None:
         raise LakeError(f"the lake {lake.path} has no committed epoch")
+    require_above(lake, recorded, 1)
     source, last = Source(lake), newest.epoch
     tell = told(lake, 1, last, progress)
     with tempfile.TemporaryDirectory(prefix="txlake-replay-") as folder:

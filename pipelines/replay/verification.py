@@ -30,6 +30,7 @@ from pipelines.replay.source import Chunk, Source
 from storage import schemas
 from storage.files.messages import touched_ranges
 from storage.files.place import LakePlace
+from storage.lake.aging import require_above
 from storage.lake.epochs import NO_PROGRESS, next_offsets_of, read_progress
 from storage.lake.history import Recorded
 from storage.lake.lake import Lake
@@ -187,13 +188,19 @@ def verify(
 ) -> Verified:
     """Runs the recorded epochs of a lake again, in a scratch lake, and compares every row.
 
-    The lake is only read. Epochs that are not committed are left out.
-    Errors: LakeError, also if something that was committed is missing.
+    The lake is only read. Epochs that are not committed are left out. Where the lake has a
+    floor, 1 stands for the first epoch above it.
+    Errors: LakeError, also if something that was committed is missing, or `first_epoch` is below
+    the floor.
     """
     started = time.monotonic()
     lake = lake if isinstance(lake, Lake) else Lake(lake)
     lake.lake_id()
-    newest = require_recorded(lake).last
+    recorded = require_recorded(lake)
+    newest = recorded.last
+    if first_epoch == 1 and newest is not None:
+        first_epoch = newest.floor.epoch + 1
+    require_above(lake, recorded, first_epoch)
     source = Source(lake)
     last = min(last_epoch or newest.epoch, newest.epoch) if newest else 0
     comparison = Comparison(source, _tables_of_topics(lake.read("catalog")))

@@ -22,6 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from storage.errors import WAY_BACK, BrokenLakeError
+from storage.lake.floor import Floor, floor_of
 from storage.lake.pruned import Bounds, read_pruned
 from storage.rows import instant, milliseconds
 from storage.schemas import EPOCHS
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from storage.lake.lake import Lake
 
 PLANNED, COMMITTED = "planned", "committed"
-FLOOR: Final = "floor"  # among a plan's parameters
 Place = tuple[str, int]
 
 
@@ -60,23 +60,6 @@ class TableAt:
 
     version: int
     rows: int
-
-
-@dataclass(frozen=True)
-class Floor:
-    """Below it nothing decides any more: what landed up to `epoch`, and is not state.
-
-    `offsets`: by half queue, where landing stood after that epoch. `deleted`: the floor that this
-    epoch itself decided with; rows up to there can be deleted.
-    """
-
-    epoch: int = 0
-    offsets: Mapping[int, int] = field(default_factory=dict)
-    deleted: int = 0
-
-    def as_parameter(self) -> dict[str, Any]:
-        """Returns the floor as a plan records it."""
-        return {**asdict(self), "offsets": sorted(self.offsets.items())}
 
 
 @dataclass(frozen=True)
@@ -195,12 +178,6 @@ def _plan_of(row: Mapping[str, Any]) -> Plan:
         rule_version=row["rule_version"],
         asked_at=None if row["asked_at"] is None else milliseconds(row["asked_at"]),
     )
-
-
-def floor_of(parameters: Mapping[str, Any]) -> Floor:
-    """Returns the floor among a plan's parameters; before retention came there was none."""
-    found = parameters.get(FLOOR)
-    return Floor() if found is None else Floor(**{**found, "offsets": dict(found["offsets"])})
 
 
 def next_offsets_of(row: Mapping[str, Any]) -> dict[tuple[str, int], int]:

@@ -10,58 +10,31 @@ when maintenance deletes.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final
 
-import numpy as np
-import pyarrow as pa
-
-from storage.lake.epochs import COMMITTED, PLANNED, Floor, Plan, has_snapshot, plan_of
-from storage.lake.pruned import Bounds, read_pruned
-from storage.rows import instant
-from storage.wire.kinds import HALF
-
-if TYPE_CHECKING:
-    from storage.lake.lake import Lake
+FLOOR: Final = "floor"  # among a plan's parameters
 
 
-def newer_floor(lake: Lake, last: Plan, until_ms: int) -> Floor:
-    """Returns the floor after a committed plan: the newest snapshot up to an instant.
+@dataclass(frozen=True)
+class Floor:
+    """Below it nothing decides any more: what landed up to `epoch`, and is not state.
 
-    Input: `until_ms`: what is decided at this `epoch_at`, or before, is old. A floor never goes
-    back.
+    `offsets`: by half queue, where landing stood after that epoch. `deleted`: the floor that this
+    epoch itself decided with; rows up to there can be deleted.
     """
-    floor = last.floor
-    columns = ["epoch", "counts"]
-    bounds: Bounds = {
-        "epoch": (floor.epoch + 1, last.epoch),
-        "epoch_at": (None, instant(until_ms)),
-        "state": [COMMITTED],
-    }
-    rows = read_pruned(lake, "epochs", columns, bounds).to_pylist()
-    newest = max((row["epoch"] for row in rows if has_snapshot(row)), default=None)
-    if newest is None:
-        return floor
-    where: Bounds = {"epoch": [newest], "state": [PLANNED]}
-    (row,) = read_pruned(lake, "epochs", lake.schema("epochs").names, where).to_pylist()
-    plan = plan_of(row)
-    half_topic = plan.parameters["wire"]["topics"][HALF]
-    return Floor(newest, plan.queue_ends(half_topic), plan.floor.epoch)
+
+    epoch: int = 0
+    offsets: Mapping[int, int] = field(default_factory=dict)
+    deleted: int = 0
+
+    def as_parameter(self) -> dict[str, Any]:
+        """Returns the floor as a plan records it."""
+        return {**asdict(self), "offsets": sorted(self.offsets.items())}
 
 
-def epoch_times(lake: Lake) -> Callable[[int], int]:
-    """Returns a function from an epoch to about its `epoch_at` in ms, from the log of `epochs`.
-
-    The log tells the first and last epoch of each file; between them time is taken as even.
-    """
-    files = lake.table("epochs").files()
-    if not files.num_rows or "min.epoch_at" not in files.column_names:
-        return lambda _: 0
-    known: dict[int, int] = {}
-    for what in ("min", "max"):
-        at = files[f"{what}.epoch_at"].cast(pa.timestamp("ms", tz="UTC"), safe=False)
-        pairs = pa.table([files[f"{what}.epoch"], at.cast(pa.int64())], names=["epoch", "at"])
-        known |= {row["epoch"]: row["at"] for row in pairs.drop_null().to_pylist()}
-    epochs = sorted(known)
-    instants = [known[epoch] for epoch in epochs]
-    return lambda epoch: int(np.interp(epoch, epochs, instants)) if epochs else 0
+def floor_of(parameters: Mapping[str, Any]) -> Floor:
+    """Returns the floor among a plan's parameters; before retention came there was none."""
+    found = parameters.get(FLOOR)
+    return Floor() if found is None else Floor(**{**found, "offsets": dict(found["offsets"])})

@@ -192,6 +192,8 @@ def _of_epochs(lake: Lake, handle: DeltaTable, files: pa.Table, told: Told) -> s
         return f"is empty, at version {handle.version()}"
     held, _ = _held(lake, "epochs", files, told.planned)
     written, deleted = told.planned + told.committed, lake.table("epochs").deleted(handle)
+    if not deleted:  # then a gap shows
+        return None
     if held + deleted < written:
         return f"holds {held} rows, and {written - deleted} of its epochs are not deleted"
     return None

@@ -29,7 +29,7 @@ from dataclasses import asdict, dataclass
 import pyarrow.fs as pa_fs
 
 from storage.files.order import kind_of
-from storage.lake.floor import epoch_times
+from storage.lake.aging import epoch_times
 from storage.lake.lake import Lake
 from storage.schemas import TABLES
 from storage.upkeep.expiry import Expiry, delete

@@ -66,14 +66,12 @@ WITH told AS (
   SELECT DISTINCT epoch, next.topic, next.queue_id, next.next_offset
   FROM (SELECT epoch, unnest(next_offsets) AS next FROM commits)
 ),
-named AS (
-  SELECT *, coalesce(lag(next_offset) OVER (PARTITION BY topic, queue_id ORDER BY epoch), 0)
-    AS before_offset
-  FROM told
-),
 added AS (
   SELECT epoch, topic, queue_id, count(*) AS n FROM all_messages
-  WHERE epoch IN (SELECT epoch FROM commits) AND epoch > base() GROUP BY ALL
+  WHERE epoch <= (SELECT max(epoch) FROM commits) AND epoch > base() GROUP BY ALL
+),
+sums AS (
+  SELECT *, sum(n) OVER (PARTITION BY topic, queue_id ORDER BY epoch) AS total FROM added
 ),
 lacking AS (
   SELECT s.epoch, q.topic, q.queue_id
@@ -85,12 +83,15 @@ SELECT coalesce(t.epoch, n.epoch) AS epoch, coalesce(t.topic, n.topic) AS topic,
   coalesce(t.queue_id, n.queue_id) AS queue_id,
   CASE
     WHEN t.epoch IS NULL THEN concat(n.n, ' messages, and the epoch does not name the queue')
-    WHEN t.epoch > base() AND t.next_offset <> t.before_offset + coalesce(n.n, 0)
-      THEN concat('from ', t.before_offset, ' to ', t.next_offset, ' with ', coalesce(n.n, 0),
-        ' messages')
+    WHEN t.next_offset <> coalesce(b.next_offset, 0) + coalesce(s.total, 0)
+      THEN concat('the epoch says ', t.next_offset, ', there are ',
+        coalesce(b.next_offset, 0) + coalesce(s.total, 0), ' messages')
   END AS problem
-FROM named t
-FULL JOIN added n ON t.epoch = n.epoch AND t.topic = n.topic AND t.queue_id = n.queue_id
+FROM told t
+LEFT JOIN (FROM told WHERE epoch = base()) b ON t.topic = b.topic AND t.queue_id = b.queue_id
+ASOF LEFT JOIN sums s ON t.topic = s.topic AND t.queue_id = s.queue_id AND t.epoch >= s.epoch
+FULL JOIN (FROM added WHERE epoch IN (SELECT epoch FROM commits)) n
+  ON t.epoch = n.epoch AND t.topic = n.topic AND t.queue_id = n.queue_id
 UNION ALL
 SELECT epoch, topic, queue_id, 'not named, though the epoch took a snapshot' FROM lacking
 """

@@ -176,9 +176,9 @@ FRAMES = (
 )  # fmt: skip
 
 
-def make_frames(connection: DuckDBPyConnection, last: int) -> None:
-    """Makes all frames, of rows up to the last committed epoch."""
-    make_views(connection, last)
+def make_frames(connection: DuckDBPyConnection, last: int) -> int:
+    """Makes all frames, of rows up to the last committed epoch. Output: the epoch of its floor."""
+    base = make_views(connection, last)
     for table in ("half", "op", "schedule"):
         (found,) = connection.execute(_TWICE.format(table=table)).fetchall()
         kind, distinct = (
@@ -187,3 +187,4 @@ def make_frames(connection: DuckDBPyConnection, last: int) -> None:
         connection.execute(_ONCE.format(kind=kind, table=table, distinct=distinct))
     for text in FRAMES:
         connection.execute(text.replace("{last}", str(last)))
+    return base

@@ -96,7 +96,8 @@ def verify(lake: Lake, first_epoch: int = 1, last_epoch: int = EPOCH_MAX) -> Rep
     """Checks every invariant of a lake.
 
     Input: rows of epochs after `last_epoch` count as not there; rows of epochs before
-    `first_epoch` are read, and not checked themselves.
+    `first_epoch` are read, and not checked themselves. What reaches below the lake's floor is
+    neither read nor checked (`storage/verify/told.py`).
     Errors: NotALakeError, NewerLakeError.
     """
     lake_id, format_version = likely_identity(lake, FORMATS)
@@ -118,12 +119,12 @@ def verify(lake: Lake, first_epoch: int = 1, last_epoch: int = EPOCH_MAX) -> Rep
                 connection, "SELECT max(epoch) FROM all_epochs WHERE state = 'committed'"
             )
             last = min(last_epoch, committed)
-            make_frames(connection, last)
+            base = make_frames(connection, last)
             for text in (*time_rules.FRAMES, *delays.FRAMES, *delivery.FRAMES, *state.FRAMES):
                 connection.execute(text)
             return Report(
                 lake_id=lake_id,
-                first_epoch=first_epoch,
+                first_epoch=max(first_epoch, base + 1) if base else first_epoch,
                 last_epoch=last,
                 numbers=_dicts(connection, _NUMBERS)[0],
                 ignored=_ignored(connection, committed),

@@ -7,8 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from storage.lake.epochs import FLOOR, Floor, Plan
-from storage.lake.floor import newer_floor
+from storage.lake.aging import newer_floor
+from storage.lake.epochs import Plan
+from storage.lake.floor import FLOOR, Floor
 from storage.lake.lake import Lake
 from storage.upkeep.maintenance import Maintenance, Work
 from tests.support.damage import WholeJob

@@ -1,0 +1,74 @@
+"""Where the floor of a lake moves to, and what stands below it (`storage/lake/floor.py`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from storage.errors import LakeError
+from storage.lake.epochs import COMMITTED, PLANNED, Plan, Progress, has_snapshot, plan_of
+from storage.lake.floor import Floor
+from storage.lake.pruned import Bounds, read_pruned
+from storage.rows import instant
+from storage.wire.kinds import HALF
+
+if TYPE_CHECKING:
+    from storage.lake.lake import Lake
+
+
+def newer_floor(lake: Lake, last: Plan, until_ms: int) -> Floor:
+    """Returns the floor after a committed plan: the newest snapshot up to an instant.
+
+    Input: `until_ms`: what is decided at this `epoch_at`, or before, is old. A floor never goes
+    back.
+    """
+    floor = last.floor
+    columns = ["epoch", "counts"]
+    bounds: Bounds = {
+        "epoch": (floor.epoch + 1, last.epoch),
+        "epoch_at": (None, instant(until_ms)),
+        "state": [COMMITTED],
+    }
+    rows = read_pruned(lake, "epochs", columns, bounds).to_pylist()
+    newest = max((row["epoch"] for row in rows if has_snapshot(row)), default=None)
+    if newest is None:
+        return floor
+    where: Bounds = {"epoch": [newest], "state": [PLANNED]}
+    (row,) = read_pruned(lake, "epochs", lake.schema("epochs").names, where).to_pylist()
+    plan = plan_of(row)
+    half_topic = plan.parameters["wire"]["topics"][HALF]
+    return Floor(newest, plan.queue_ends(half_topic), plan.floor.epoch)
+
+
+def epoch_times(lake: Lake) -> Callable[[int], int]:
+    """Returns a function from an epoch to about its `epoch_at` in ms, from the log of `epochs`.
+
+    The log tells the first and last epoch of each file; between them time is taken as even.
+    """
+    files = lake.table("epochs").files()
+    if not files.num_rows or "min.epoch_at" not in files.column_names:
+        return lambda _: 0
+    known: dict[int, int] = {}
+    for what in ("min", "max"):
+        at = files[f"{what}.epoch_at"].cast(pa.timestamp("ms", tz="UTC"), safe=False)
+        pairs = pa.table([files[f"{what}.epoch"], at.cast(pa.int64())], names=["epoch", "at"])
+        known |= {row["epoch"]: row["at"] for row in pairs.drop_null().to_pylist()}
+    epochs = sorted(known)
+    instants = [known[epoch] for epoch in epochs]
+    return lambda epoch: int(np.interp(epoch, epochs, instants)) if epochs else 0
+
+
+def require_above(lake: Lake, progress: Progress, epoch: int) -> None:
+    """Checks that an epoch can be run again: it is above the floor.
+
+    Errors: LakeError naming the floor.
+    """
+    floor = Floor() if progress.last is None else progress.last.floor
+    if epoch <= floor.epoch:
+        raise LakeError(
+            f"epoch {epoch} of the lake {lake.path} is below the floor, epoch {floor.epoch}: what "
+            f"it looked at is deleted; epochs from {floor.epoch + 1} on can be run again"
+        )
