@@ -56,9 +56,12 @@ class _Handler(DeltaStorageHandler):
         found = self._kept.get(path)
         if found is None:
             file = self.open_whole(path)
-            if self._sizes.get(path, _WHOLE_BYTES_MAX + 1) > _WHOLE_BYTES_MAX:
+            size = self._sizes.get(path, _WHOLE_BYTES_MAX + 1)
+            if size > _WHOLE_BYTES_MAX:
                 return file
             found = file.read_buffer()
+            if found.size != size:
+                raise OSError(f"{path}: {found.size} of {size} bytes came")
             self._kept[path] = found
             while len(self._kept) > _KEPT_MAX:
                 self._kept.pop(next(iter(self._kept)), None)
