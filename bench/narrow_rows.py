@@ -126,8 +126,11 @@ def run_epoch(narrow_rows: Path, folder: Path, transactions: int, meter: Meter) 
         applier.create_topics(decision)
         for future in applier.deliver(decision, [], pool):
             future.result()
-    with meter.step("record"):
-        counts |= decided_counts(decision) | applier.record(decision)
+    with meter.step("record"), ThreadPoolExecutor(2) as pool:
+        recorded, writes = applier.record(decision, pool)
+        counts |= decided_counts(decision) | recorded
+        for future in writes:
+            future.result()
     with meter.step("changes of the state"):
         for table, rows in state_rows(plan, decision, is_snapshot=False).items():
             if rows.num_rows:

@@ -1,13 +1,15 @@
 """A Delta table as a list of Parquet files, for readers that read little and often.
 
-The handle is kept and brought up to date, which takes about 1 ms when nothing is new. The log's
-statistics say which files are worth opening. Only plain tables are read: the lake's tables have
-neither deletion vectors nor column mapping.
+The handle is kept and brought up to date, which takes about 1 ms when nothing is new; on a store
+one request, for the entry of the log that comes next. The log's statistics say which files are
+worth opening. Only plain tables are read: the lake's tables have neither deletion vectors nor
+column mapping.
 """
 
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,14 +22,16 @@ import pyarrow.fs as pa_fs
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
-from deltalake.fs import DeltaStorageHandler
 
 from txlake._store import store_trouble
+from txlake._store_files import StoreFiles
 from txlake.errors import LakeError
 
 # What is raised when VACUUM takes a file away while it is read, or a clean-up cuts the log short.
 STALE_SNAPSHOT = (DeltaError, OSError, pa.ArrowException, UnicodeDecodeError)
 _VERSION_DIGITS = 20  # of a log file's name
+# How long a look for the next entry is enough: a clean-up of the log can have taken that away.
+_SURE_S = 10.0
 
 
 @contextmanager
@@ -88,7 +92,8 @@ class DeltaFiles:
         self._version_seen = -1
         self._files: dict[str, TableFile] = {}
         self._schema: pa.Schema | None = None
-        self._in_store: pa_fs.FileSystem | None = None
+        self._in_store: StoreFiles | None = None
+        self._list_at = 0.0
 
     @property
     def table(self) -> DeltaTable:
@@ -129,6 +134,7 @@ class DeltaFiles:
                 self._files, self._version_seen = {}, -1
                 return False
         version = self._table.version()
+        self._list_at = time.monotonic() + _SURE_S
         if version == self._version_seen:
             return False
         self._check_protocol(self._table)
@@ -141,14 +147,16 @@ class DeltaFiles:
     def _is_newest(self, version: int) -> bool:
         """Returns whether the log surely has nothing newer; False when only listing it would tell.
 
-        Listing takes 0.6 us an entry on a local disk, and a topic's log has those of a week. When
-        a clean-up has deleted the entry of this version, the next one can be gone, too.
+        Listing takes 0.6 us an entry on a local disk, and a topic's log has those of a week; on a
+        store it is the dearest request. When a clean-up has deleted the entry of this version, the
+        next one can be gone, too.
         """
-        if version != self._version_seen or not self._is_local():
+        if version != self._version_seen:
             return False
+        if not self._is_local():
+            return time.monotonic() < self._list_at and not self._stored().has_next()
         log = Path(self.uri) / "_delta_log"
-        here, after = (log / f"{n:0{_VERSION_DIGITS}}.json" for n in (version, version + 1))
-        return here.exists() and not after.exists()
+        return (log / _entry(version)).exists() and not (log / _entry(version + 1)).exists()
 
     def _open(self) -> DeltaTable:
         """Returns the table, opened.
@@ -194,10 +202,13 @@ class DeltaFiles:
     def _filesystem(self) -> pa_fs.FileSystem:
         if self._is_local():
             return pa_fs.SubTreeFileSystem(self.uri, pa_fs.LocalFileSystem())
+        return self._stored().filesystem
+
+    def _stored(self) -> StoreFiles:
         if self._in_store is None:
             sizes = {file.path: file.size_bytes for file in self._files.values()}
-            handler = DeltaStorageHandler(self.uri, self._storage_options, sizes)
-            self._in_store = pa_fs.PyFileSystem(handler)
+            after = f"_delta_log/{_entry(self._version_seen + 1)}"
+            self._in_store = StoreFiles(self.uri, self._storage_options, sizes, after)
         return self._in_store
 
     def _check_protocol(self, table: DeltaTable) -> None:
@@ -206,6 +217,10 @@ class DeltaFiles:
             raise LakeError(
                 f"{self.uri}: Delta reader version {protocol.min_reader_version}, this SDK reads 1"
             )
+
+
+def _entry(version: int) -> str:
+    return f"{version:0{_VERSION_DIGITS}}.json"
 
 
 def _files(table: DeltaTable, statistics: Sequence[str]) -> dict[str, TableFile]:

@@ -67,10 +67,14 @@ class QueueBuffers:
         """Returns whether anything was read ahead."""
         return any(buffer.rows is not None for buffer in self._buffers.values())
 
-    def fill(self) -> None:
-        """Reads ahead for queues that have nothing read and might have more."""
+    def fill(self) -> bool:
+        """Reads ahead for queues that have nothing read and might have more.
+
+        Output: whether a table has something new.
+        """
+        is_new = False
         for topic, reader in self._readers.items():
-            self._refresh(topic, reader)
+            is_new |= self._refresh(topic, reader)
             positions = {
                 queue_id: buffer.position
                 for (name, queue_id), buffer in self._buffers.items()
@@ -83,6 +87,7 @@ class QueueBuffers:
                 buffer = self._buffers[topic, queue_id]
                 buffer.rows = read.get(queue_id)
                 buffer.may_have_more = buffer.rows is not None
+        return is_new
 
     def take(self, most: int) -> list[tuple[str, pa.Table]]:
         """Takes rows, each queue's in order; each call begins with another queue.
@@ -105,8 +110,10 @@ class QueueBuffers:
             buffer.rows = rest if rest.num_rows else None
         return taken
 
-    def _refresh(self, topic: str, reader: TopicReader) -> None:
-        if reader.refresh():
+    def _refresh(self, topic: str, reader: TopicReader) -> bool:
+        is_new = reader.refresh()
+        if is_new:
             for (name, _), buffer in self._buffers.items():
                 if name == topic:
                     buffer.may_have_more = True
+        return is_new

@@ -14,13 +14,11 @@ import pyarrow as pa
 
 from txlake import protocol
 from txlake._lake import Lake, Topic
+from txlake._looks import Looks
 from txlake._ownership import Ownership
 from txlake._plain import plain_columns
 from txlake._queues import QueueBuffers
 from txlake.errors import ClosedError, OffsetOutOfRangeError, UnknownTopicError
-
-# How often poll() looks at the lake while it waits: an epoch takes about a second.
-_LOOK_S = 0.05
 
 
 class ConsumedMessage(NamedTuple):
@@ -64,6 +62,9 @@ class Consumer:
     what was committed. Messages that poll() returned and commit() did not cover come again after
     a crash: each is consumed at least once. Only one thread at a time may use a consumer.
 
+    Of a lake in a store each look is a request for each topic. While nothing comes, the pauses
+    between looks grow from 50 ms to `store_look_ms_max`; it finds new topics and queues within 2 s.
+
     Units: milliseconds. Machines compare the instants of each other's commits, so their clocks
     must agree to well within `session_timeout_ms`.
     Errors: LakeError, GroupBusyError, OffsetOutOfRangeError, ValueError.
@@ -81,6 +82,7 @@ class Consumer:
         wait_for_owner_ms: int = 0,
         auto_offset_reset: Literal["earliest", "latest"] = "earliest",
         max_poll_records: int = 500,
+        store_look_ms_max: int = 500,
     ) -> None:
         if not protocol.matches(protocol.GROUP_PATTERN, group):
             raise ValueError(f"group {group!r}: {protocol.GROUP_PATTERN}")
@@ -90,6 +92,7 @@ class Consumer:
             raise ValueError(f"auto_offset_reset {auto_offset_reset!r}: earliest or latest")
         for name, value in (
             ("session_timeout_ms", session_timeout_ms), ("max_poll_records", max_poll_records),
+            ("store_look_ms_max", store_look_ms_max),
         ):  # fmt: skip
             if value < 1:
                 raise ValueError(f"{name} {value!r}: 1 or more")
@@ -100,7 +103,7 @@ class Consumer:
         self._reset = auto_offset_reset
         self._poll_records_max = max_poll_records
         self._is_closed = False
-        self._look_at = 0.0
+        self._looks = Looks(is_store="://" in os.fspath(lake), most_s=store_look_ms_max / 1000)
         owner = f"{socket.gethostname()}:{os.getpid()}:{os.urandom(4).hex()}"
         self._lake = Lake(os.fspath(lake), storage_options)
         self._buffers = QueueBuffers(self._lake)
@@ -135,14 +138,14 @@ class Consumer:
         while True:
             self._check_open()
             self._ownership.beat_when_due()
-            if not self._buffers.has_rows() or time.monotonic() >= self._look_at:
-                self._take_queues(0.0)
-                self._buffers.fill()
-                self._look_at = time.monotonic() + _LOOK_S
+            if self._looks.are_due(has_rows=self._buffers.has_rows()):
+                if self._looks.is_for_topics(knows_all=self._checked >= set(self._topics)):
+                    self._take_queues(0.0)
+                self._looks.looked(is_new=self._buffers.fill())
             taken = self._buffers.take(most)
             if taken or time.monotonic() >= deadline:
                 return [message for topic, rows in taken for message in _messages(topic, rows)]
-            time.sleep(min(_LOOK_S, max(deadline - time.monotonic(), 0.0)))
+            self._looks.wait(deadline)
 
     def commit(self) -> None:
         """Stores that the group is past all that poll() has returned.

@@ -61,10 +61,12 @@ class Applier:
     def _add_files(self, table: str, files: Iterable[DataFile]) -> None:
         self.lake.add_files(table, list(files), self.plan.epoch)
 
-    def record(self, decision: Decision) -> dict[str, int]:
-        """Writes the narrow rows: operations, commands, and all that was decided but checks.
+    def record(
+        self, decision: Decision, pool: ThreadPoolExecutor
+    ) -> tuple[dict[str, int], list[Future[None]]]:
+        """Starts writing narrow rows: operations, commands, and all that was decided but checks.
 
-        Output: number of rows by table.
+        Output: number of rows by table; the writes.
         """
         plan = self.plan
         decided = {"epoch": plan.epoch, "decided_at": instant(plan.epoch_at)}
@@ -83,15 +85,15 @@ class Applier:
             "conflicts": (decision.conflicts, decided),
             "deliveries": (decision.deliveries, decided),
         }
-        counts = {}
+        counts, writes = {}, []
         for table, (frame, values) in tables.items():
             schema = schemas.TABLES[table]
             names = set(schema.names)
             rows = to_rows(frame, schema, **{k: v for k, v in values.items() if k in names})
             counts[table] = rows.num_rows
             if rows.num_rows:
-                self.append(table, rows)
-        return counts
+                writes.append(pool.submit(self.append, table, rows))
+        return counts, writes
 
     def append(self, table: str, rows: pa.Table) -> None:
         """Adds the epoch's rows to a table, unless it holds them."""

@@ -86,8 +86,10 @@ class PlannedEpochs:
             is_large = self._sizes.delivery_tasks(decision.placements.num_rows) > 0
             if not is_large:  # few messages are committed beside all that is recorded
                 futures += applier.deliver(decision, landed, self._pool)
-            counts |= applier.record(decision)
-            decision = replace(decision, outcomes=OUTCOMES.empty_table())  # recorded already
+            recorded, writes = applier.record(decision, self._pool)
+            counts |= recorded
+            futures += writes
+            decision = replace(decision, outcomes=OUTCOMES.empty_table())  # a write has them
             _raise_first(landed)
             attempts = ask_once(self._lake, self._asker, plan, decision.due)
             counts["checks"] = attempts.num_rows
@@ -95,6 +97,7 @@ class PlannedEpochs:
             steps.done("ask")
             futures += self._record_state(applier, decision, counts)
             if is_large:  # many are delivered last: tasks need the memory
+                wait(writes)
                 pa.default_memory_pool().release_unused()
                 futures += applier.deliver(decision, landed, self._pool)
         finally:

@@ -56,7 +56,7 @@ class LakePlace:
         """
         if self.is_local:
             return pa_fs.SubTreeFileSystem(self.table_path(table), pa_fs.LocalFileSystem())
-        if self.path.startswith(_S3):
+        if is_s3(self):
             below = self.path.partition("://")[2]
             folder = f"{below}/{table}" if table else below
             return pa_fs.SubTreeFileSystem(folder, _s3(s3_access(self)))
@@ -72,6 +72,11 @@ class LakePlace:
             return self.filesystem(table)
         whole = _read_by_delta(self.path, tuple(sorted(self.options.items())))
         return pa_fs.SubTreeFileSystem(table, whole) if table else whole
+
+
+def is_s3(place: LakePlace) -> bool:
+    """Returns whether it is in S3, or in what speaks its protocol."""
+    return place.path.startswith(_S3)
 
 
 def lake_place(path: str | LakePlace, options: Mapping[str, str] | None = None) -> LakePlace:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
+import pyarrow.fs as pa_fs
 
 from storage.files.place import LakePlace
 
@@ -19,12 +20,14 @@ def dataset_of(
     files: pa.Table,
     schema: pa.Schema,
     bounds: Sequence[pc.Expression | None] | None = None,
+    filesystem: pa_fs.FileSystem | None = None,
 ) -> ds.Dataset:
     """Returns files of a table as a dataset.
 
-    Input: the files as the table's log names them; `bounds`: what holds for all rows of each.
+    Input: the files as the table's log names them; `bounds`: what holds for all rows of each;
+    `filesystem`: another way to the table's files.
     """
-    filesystem, parquet = place.reading(table), ds.ParquetFileFormat()
+    filesystem, parquet = filesystem or place.reading(table), ds.ParquetFileFormat()
     paths = files["path"].to_pylist()
     fragments = [
         parquet.make_fragment(path, filesystem=filesystem, partition_expression=within)

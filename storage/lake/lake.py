@@ -8,6 +8,7 @@ belongs to one epoch and happens once (`LakeTable.once`).
 from __future__ import annotations
 
 import datetime as dt
+import functools
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Final
@@ -25,7 +26,8 @@ from deltalake import (
 from deltalake.exceptions import DeltaError
 
 from storage.errors import LakeError
-from storage.files.data_files import GROUP_ROWS, DataFile, require_there
+from storage.files.data_files import GROUP_ROWS, DataFile, new_name, require_there, write_file
+from storage.files.kept_files import KeptFiles
 from storage.files.order import in_file_order, kind_of
 from storage.files.place import LakePlace, lake_place
 from storage.files.row_groups import OpenedFiles
@@ -34,7 +36,7 @@ from storage.lake.identity import identity, lake_row, owner_of_most, require_not
 from storage.lake.opening import using
 from storage.lake.stock import Stock
 from storage.lake.store_probe import require_conditional_put
-from storage.lake.table import LakeTable
+from storage.lake.table import LakeTable, NewFiles
 from storage.schemas import TABLES, TOPIC
 from storage.wire.kinds import SCHEDULE
 
@@ -59,6 +61,7 @@ class Lake:
         self.path = self.place.path
         self._is_driver = is_driver
         self.opened = OpenedFiles()
+        self._kept = KeptFiles(self.place) if is_driver and not self.place.is_local else None
         self.stock = Stock(
             lambda table: self.table(table).version(), lambda table: self.table(table).rows()
         )
@@ -87,7 +90,9 @@ class Lake:
         return self._tables.get(table) or self._tables.setdefault(table, self._open(table))
 
     def _open(self, table: str) -> LakeTable:
-        return LakeTable(self.place, table, self.tables_id, is_driver=self._is_driver)
+        return LakeTable(
+            self.place, table, self.tables_id, is_driver=self._is_driver, kept=self._kept
+        )
 
     def exists(self) -> bool:
         """Returns whether there is a lake at this path: one has its row in the table `lake`."""
@@ -200,18 +205,14 @@ class Lake:
         if not files:
             return 0
 
-        def write(handle: DeltaTable, properties: CommitProperties) -> None:
-            require_there(self.place, table, files)
-            handle.create_write_transaction(
-                [file.added() for file in files],
-                "append",
-                handle.schema(),
-                commit_properties=properties,
-                post_commithook_properties=self._upkeep,
-            )
+        def there() -> Sequence[DataFile]:
+            if kind_of(table) != "topics" or self.place.is_local:  # a store has what it has taken
+                require_there(self.place, table, files)
+            return files
 
         rows = sum(file.rows for file in files)
-        return self._counted(table, rows, self.table(table).once(epoch, write))
+        is_committed = _commit_files(self.table(table), there, epoch, None, self._upkeep)
+        return self._counted(table, rows, is_committed)
 
     def _counted(self, table: str, rows: int, is_committed: bool) -> int:
         if not is_committed:
@@ -231,7 +232,11 @@ class Lake:
         if epoch is None:
             write(self.handle(table), None)
             return True
-        return self.table(table).once(epoch, write, _transaction_of(table, epoch, rows))
+        transaction = _transaction_of(table, epoch, rows)
+        if not self.table(table).has_entries:
+            return self.table(table).once(epoch, write, transaction)
+        files = _written_once(self.place, table, rows, epoch)
+        return _commit_files(self.table(table), files, epoch, transaction, self._upkeep)
 
     def forget(self, table: str | None = None) -> None:
         """Drops the handle of a table, or of all, so that the next use reads the log anew."""
@@ -259,6 +264,32 @@ def insert(
         writer_properties=_MESSAGES.get(kind_of(table), _OTHERS),
         post_commithook_properties=upkeep,
     )
+
+
+def _commit_files(
+    table: LakeTable,
+    files: NewFiles,
+    epoch: int,
+    transaction: int | None,
+    upkeep: PostCommitHookProperties | None,
+) -> bool:
+    """Commits files of an epoch once. Output: whether they were committed here."""
+
+    def write(handle: DeltaTable, properties: CommitProperties) -> None:
+        handle.create_write_transaction(
+            [file.added() for file in files()],
+            "append",
+            handle.schema(),
+            commit_properties=properties,
+            post_commithook_properties=upkeep,
+        )
+
+    return table.once(epoch, write, transaction, files)
+
+
+def _written_once(place: LakePlace, table: str, rows: pa.Table, epoch: int) -> NewFiles:
+    """Returns what writes rows into a file when it is first asked for it."""
+    return functools.cache(lambda: [write_file(place, table, new_name(epoch), rows)])
 
 
 def _transaction_of(table: str, epoch: int, rows: pa.Table) -> int:

@@ -16,7 +16,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from storage.errors import BrokenLakeError, MissingTableError
-from storage.lake.datasets import dataset_of
 
 if TYPE_CHECKING:
     from storage.lake.lake import Lake
@@ -63,7 +62,7 @@ def _read(
         return lake.schema(table).empty_table().select(list(columns))
     files = lake.table(table).files()
     kept = files.filter(_may_hold(files, bounds)) if files.num_rows else files
-    dataset = dataset_of(lake.place, table, kept, lake.schema(table))
+    dataset = lake.table(table).dataset_of(kept, lake.schema(table))
     rows = dataset.to_table(columns=list(columns), filter=_filter(bounds, where))
     rows.validate(full=True)
     return rows

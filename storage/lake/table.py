@@ -8,9 +8,8 @@ two drivers that write one epoch only one does, whatever the store. Source: Delt
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
@@ -19,12 +18,15 @@ import pyarrow.dataset as ds
 from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError
 
-from storage.errors import BrokenLakeError
-from storage.files.data_files import STATISTICS
+from storage.errors import BrokenLakeError, StoreAwayError
+from storage.files.data_files import STATISTICS, DataFile
+from storage.files.kept_files import KeptFiles
 from storage.files.order import kind_of
 from storage.files.place import LakePlace
 from storage.lake.datasets import bounds_of, dataset_of
-from storage.lake.opening import read_checkpoint, reading, using
+from storage.lake.log_entries import entry_of, fits, log_entries
+from storage.lake.newest import Newest
+from storage.lake.opening import reading, using
 
 LAKE_ID_PROPERTY: Final = "txlake.lakeId"  # of every table: which lake it belongs to
 _CHECKPOINT_INTERVAL = "100"  # about 100: each start replays at most this many log files
@@ -32,6 +34,7 @@ _COMMIT_TRIES = 20  # a commit is refused when another changed the table, as mai
 # What delta-rs says where the log was cleaned up beyond the version that the handle stands at.
 _LOG_IS_CUT = "Invalid table version"
 Write = Callable[[DeltaTable, CommitProperties], None]
+NewFiles = Callable[[], Sequence[DataFile]]
 
 
 class LakeTable:
@@ -39,19 +42,25 @@ class LakeTable:
 
     Input: `lake_id`: which lake it belongs to; `is_driver`: this process alone writes the lake. On
     a store it does not ask then whether the log has something newer, which is a request each time:
-    what another driver has written shows when a commit is refused.
+    what another driver has written shows when a commit is refused. `kept`: the files that it has
+    read last.
     """
 
     def __init__(
-        self, place: LakePlace, name: str, lake_id: Callable[[], str], *, is_driver: bool = False
-    ) -> None:
+        self, place: LakePlace, name: str, lake_id: Callable[[], str], *,
+        is_driver: bool = False, kept: KeptFiles | None = None,
+    ) -> None:  # fmt: skip
         self._place, self._name, self._lake_id = place, name, lake_id
-        self._is_trusted = is_driver and not place.is_local
-        self._is_current = False
+        self._kept = kept
+        self._entries = log_entries(place, name) if is_driver else None
+        self._newest = Newest(place, name, is_trusted=is_driver and not place.is_local)
         self._path = place.table_path(name)
         self._lock = threading.RLock()
-        self._handle: DeltaTable | None = None
-        self._seen = -1, -1  # a Delta version, and the newest transaction up to it
+
+    @property
+    def has_entries(self) -> bool:
+        """Returns whether the driver writes the log's entries itself, where nothing forbids it."""
+        return self._entries is not None
 
     def create(self, schema: pa.Schema) -> None:
         """Makes the table if it is missing, with statistics of the columns that prune."""
@@ -78,46 +87,21 @@ class LakeTable:
         Errors: MissingTableError; BrokenLakeError when its log cannot be read.
         """
         with self._lock:  # a handle that is being written through is not refreshed
-            found = self._handle
-            if found is not None:
-                if (self._is_trusted and self._is_current) or self._is_newest(found):
-                    return found
-                try:
-                    with using(self._place):
-                        found.update_incremental()
-                    self._is_current = True
-                    return found
-                except DeltaError:  # its log was cleaned up beyond where we stood
-                    self._handle = None
-            with self.reading():
-                read_checkpoint(self._place, self._name)
-                found = DeltaTable(self._path, storage_options=self._place.storage_options)
-            self._handle, self._is_current = found, True
-            return found
-
-    def _is_newest(self, handle: DeltaTable) -> bool:
-        """Returns whether the log is known to have nothing newer.
-
-        delta-rs lists the log's folder, which takes 0.6 us an entry on a local disk. Where a
-        clean-up has deleted the entry we stand at, the next one can be gone, too.
-        """
-        if not self._place.is_local:
-            return False
-        now, log = handle.version(), Path(self._path) / "_delta_log"
-        return (log / f"{now:020}.json").exists() and not (log / f"{now + 1:020}.json").exists()
+            return self._newest.handle()
 
     def version(self) -> int:
-        """Returns the version that our handle stands at, without a look at the log."""
-        return int((self._handle or self.handle()).version())
+        """Returns the version that we have reached, without a look at the log."""
+        with self._lock:
+            return self._newest.version()
 
     def changed(self) -> None:
         """Has the log read for what this process has committed by other means than `once`."""
-        self._is_current = False
+        self._newest.changed()
 
     def forget(self) -> None:
         """Drops the handle, so that the next use reads the log anew."""
-        self._handle = None
-        self._seen = -1, -1
+        with self._lock:
+            self._newest.forget()
 
     def reading(self) -> AbstractContextManager[None]:
         """Returns a block in which what goes wrong is one sentence that names the table."""
@@ -136,9 +120,11 @@ class LakeTable:
         Input: a handle at that version; None: the newest.
         Errors: MissingTableError, BrokenLakeError.
         """
-        handle = handle or self.handle()
         with self.reading():
-            return pa.table(handle.get_add_actions(flatten=True))
+            if handle is not None:
+                return pa.table(handle.get_add_actions(flatten=True))
+            with self._lock:
+                return self._newest.files()
 
     def rows(self) -> int:
         """Returns how many rows were written: those that are there and those that were deleted."""
@@ -167,15 +153,29 @@ class LakeTable:
         `DeltaTable.to_pyarrow_dataset` writes every statistic of every file down as an expression,
         half a ms a file; here only those of the columns that prune are.
         """
-        handle = self.handle()
-        files = self.files(handle)
-        schema = pa.schema(handle.schema().to_arrow())
-        return dataset_of(self._place, self._name, files, schema, bounds_of(files))
+        with self._lock:
+            files = self.files()
+            schema = pa.schema(self._newest.last_read().schema().to_arrow())
+        return self.dataset_of(files, schema, bounds_of(files))
 
-    def once(self, epoch: int, write: Write, transaction: int | None = None) -> bool:
+    def dataset_of(
+        self,
+        files: pa.Table,
+        schema: pa.Schema,
+        bounds: Sequence[pc.Expression | None] | None = None,
+    ) -> ds.Dataset:
+        """Returns files of it as an Arrow dataset. Input: as of `datasets.dataset_of`."""
+        filesystem = None if self._kept is None else self._kept.of(self._name, files)
+        return dataset_of(self._place, self._name, files, schema, bounds, filesystem)
+
+    def once(
+        self, epoch: int, write: Write, transaction: int | None = None,
+        files: NewFiles | None = None,
+    ) -> bool:  # fmt: skip
         """Lets `write` commit the rows of an epoch, unless the table holds it.
 
-        Input: `transaction`: the number of the commit where it is not that of the epoch.
+        Input: `transaction`: the number of the commit where it is not that of the epoch; `files`:
+        returns the files that `write` commits, so that the driver can put the entry itself.
         delta-rs refuses a commit only if its identifier stands in a commit that the handle has not
         seen. What the handle has seen is compared here, and it is not refreshed in between.
         Output: whether it was committed here. Errors: CommitFailedError if others change the table
@@ -183,46 +183,67 @@ class LakeTable:
         """
         version = epoch if transaction is None else transaction
         with self._lock:
-            tries = 0
-            while self._transaction(handle := self.handle()) < version:
-                properties = CommitProperties(
-                    custom_metadata={"txlake.epoch": str(epoch)},
-                    app_transactions=[Transaction(self._app_id(), version)],
-                )
-                before = handle.version()
-                try:
+            for left in reversed(range(_COMMIT_TRIES)):
+                is_first = left == _COMMIT_TRIES - 1
+                can_put = files is not None and is_first and self._can_put()
+                handle = self._newest.last_read() if can_put else self.handle()
+                if self._newest.transaction(handle, self._app_id()) >= version:
+                    return False
+                if files is not None and can_put:
                     with using(self._place):
-                        write(handle, properties)
-                except DeltaError as error:
-                    if not (isinstance(error, CommitFailedError) or _LOG_IS_CUT in str(error)):
-                        raise
-                    self.forget()
-                    tries += 1
-                    if tries == _COMMIT_TRIES:
-                        raise
-                    continue
-                self._seen = handle.version(), version
-                self._is_current = handle.version() > before  # not where it committed files
-                return True
-        return False
+                        there = files()
+                    if self._put(there, epoch, version):
+                        return True
+                elif self._write(handle, write, epoch, version, is_last=left == 0):
+                    return True
+                self._newest.forget()
+        raise AssertionError("unreachable")
+
+    def _write(
+        self, handle: DeltaTable, write: Write, epoch: int, transaction: int, *, is_last: bool
+    ) -> bool:
+        """Commits by delta-rs. Output: False if others have changed the table."""
+        properties = CommitProperties(
+            custom_metadata={"txlake.epoch": str(epoch)},
+            app_transactions=[Transaction(self._app_id(), transaction)],
+        )
+        before = handle.version()
+        try:
+            with using(self._place):
+                write(handle, properties)
+        except DeltaError as error:
+            if is_last or not (isinstance(error, CommitFailedError) or _LOG_IS_CUT in str(error)):
+                raise
+            return False
+        self._newest.committed(handle, before, transaction)
+        return True
+
+    def _can_put(self) -> bool:
+        return self._entries is not None and fits(self._newest.last_read())
+
+    def _put(self, files: Sequence[DataFile], epoch: int, transaction: int) -> bool:
+        """Puts the next entry of the log.
+
+        Output: False if it is not the newest then, or the answer was lost: the log tells which.
+        """
+        assert self._entries is not None
+        entry = entry_of(files, self._app_id(), transaction, epoch)
+        try:
+            is_newest = self._entries.put(self._newest.version() + 1, entry)
+        except StoreAwayError:
+            return False
+        if is_newest:
+            self._newest.put(files, transaction)
+        return is_newest
 
     def transaction(self) -> int:
         """Returns the newest transaction of the lake in the table; -1 before the first."""
-        with self.reading():
-            return self._transaction(self.handle())
+        with self.reading(), self._lock:
+            return self._newest.transaction(self._newest.last_read(), self._app_id())
 
     def _app_id(self) -> str:
         """Returns under which name the lake's transactions stand in its tables."""
         return f"txlake/{self._lake_id()}"
-
-    def _transaction(self, handle: DeltaTable) -> int:
-        """Returns the same as a handle sees it; delta-rs takes a ms, so it is kept."""
-        at, version = self._seen
-        if at != handle.version():
-            seen = handle.transaction_version(self._app_id())
-            version = -1 if seen is None else seen
-            self._seen = handle.version(), version
-        return version
 
 
 def owner_of(handle: DeltaTable) -> str:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from pipelines.local_store.store import Store
@@ -13,7 +15,7 @@ from pipelines.replay import rebuild
 from storage.files.place import lake_place
 from storage.lake.lake import Lake as StoredLake
 from tests.support.fault_proxy import FaultProxy
-from tests.support.faults import CutWithin, Fault, LostAnswer
+from tests.support.faults import DATA, LIST, LOG, CutWithin, Fault, LostAnswer
 from tests.support.sound_lake import sound_rows
 from tests.support.store import Bucket, make_bucket
 from txlake import Consumer, LakeError, StoreAwayError
@@ -102,7 +104,7 @@ def test_a_commit_whose_answer_is_lost_is_made_once(
 def test_an_answer_that_is_cut_short_is_no_message(
     open_consumer: Callable[[], Consumer], proxy: FaultProxy, expected: list[tuple[Key, bytes]]
 ) -> None:
-    cut = Fault(CutWithin(), method="GET", key=r"topics/.*\.parquet$", every=2, times=3)
+    cut = Fault(CutWithin(), method="GET", key=r"topics/.*\.parquet$", times=2)
     with proxy.fault(cut) as happening, open_consumer() as consumer:
         assert sorted(read(consumer, len(expected))) == expected
         assert happening.hits >= 1
@@ -125,6 +127,51 @@ def test_a_store_that_is_away_is_an_error_of_its_own_and_the_consumer_goes_on(
     assert sorted(first + rest) == expected
     with proxy.away(), pytest.raises(StoreAwayError):
         open_consumer()
+
+
+def test_a_consumer_that_waits_asks_for_the_next_entry_of_the_log_less_and_less_often(
+    open_consumer: Callable[[], Consumer], proxy: FaultProxy, expected: list[tuple[Key, bytes]]
+) -> None:
+    """A disk is looked at 20 times a second. The bounds hold however slow the machine is."""
+    with open_consumer() as consumer:
+        read(consumer, len(expected))
+        consumer.poll(0.0)
+        before = proxy.traffic()
+        assert consumer.poll(3.0) == []
+        asked = proxy.traffic().since(before).requests
+    assert asked["GET", LOG] >= 3
+    # 11 looks within 3 s (0.05 s, each pause half as long again, up to 0.5 s), 2 for topics.
+    assert asked["GET", LOG] - asked["GET", LIST] <= 13 + 5  # a new look at each log, each 10 s
+    assert asked["GET", LIST] <= 5
+    assert not asked["GET", DATA]
+
+
+@pytest.mark.parametrize("is_cleaned", [False, True])
+def test_a_consumer_that_waits_finds_what_comes_also_when_the_next_entry_was_cleaned_up(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, is_cleaned: bool,
+    unique: Callable[[str], str],
+) -> None:  # fmt: skip
+    monkeypatch.setattr("txlake._delta_files._SURE_S", 1.0)
+    place = lake_place(f"{bucket.uri}/{unique('lake')}", bucket.options)
+    rebuild(sound_rows().write(tmp_path / "lake").path, place)
+    lake = StoredLake(place)
+    table = f"topics/{lake.read('catalog')['table_id'][0].as_py()}"
+    topic = lake.read("catalog")["topic"][0].as_py()
+    first = lake.read(table)
+    with Consumer(place.path, "late", [topic], storage_options=bucket.options) as consumer:
+        read(consumer, first.num_rows)
+        assert consumer.poll(0.2) == []
+        newest = first.slice(0, 1).to_pylist()[0]
+        ends = {q: consumer.position(t, q) for t, q in consumer.assignment()}
+        newest |= {"queue_offset": ends[newest["queue_id"]], "epoch": newest["epoch"] + 100}
+        lake.append(table, pa.Table.from_pylist([newest], schema=first.schema), newest["epoch"])
+        if is_cleaned:
+            handle = lake.handle(table)
+            handle.create_checkpoint()
+            log = place.filesystem(f"{table}/_delta_log")
+            for version in range(handle.version() + 1):
+                log.delete_file(f"{version:020}.json")
+        assert read(consumer, 1) == [((newest["queue_id"], newest["queue_offset"]), newest["body"])]
 
 
 @pytest.mark.parametrize(

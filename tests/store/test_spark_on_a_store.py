@@ -11,9 +11,11 @@ import sys
 import time
 from pathlib import Path
 
+import pyarrow as pa
+
 from pipelines.local_store.store import Store
 from pipelines.replay import rebuild
-from storage.files.place import lake_place
+from storage.files.place import LakePlace, lake_place
 from storage.lake.lake import Lake
 from tests.support.sound_lake import sound_rows
 from tests.support.store import make_bucket, need
@@ -48,11 +50,27 @@ spark.stop()
 """
 
 
+def _append_as_a_driver(place: LakePlace) -> None:
+    """Commit a message by an entry of the driver's own, not by delta-rs."""
+    driver = Lake(place, is_driver=True)
+    ids = {row["topic"]: row["table_id"] for row in driver.read("catalog").to_pylist()}
+    table = f"topics/{ids['orders']}"
+    rows = driver.read(table)
+    last = max(rows.to_pylist(), key=lambda row: (row["queue_id"], row["queue_offset"]))
+    last |= {"queue_offset": last["queue_offset"] + 1, "body": b"by the driver"}
+    driver.append(table, pa.Table.from_pylist([last], schema=rows.schema), 13)
+    newest = place.filesystem(f"{table}/_delta_log")
+    version = driver.table(table).version()
+    entry = newest.open_input_stream(f"{version:020}.json").read()
+    assert b'"engineInfo": "txlake"' in entry
+
+
 def test_spark_reads_a_lake_in_a_store_and_shows_no_secret(store: Store, tmp_path: Path) -> None:
     need("s3")
     bucket = make_bucket(store, f"spark-{time.time_ns()}")
     place = lake_place(f"{bucket.uri}/lake", bucket.options)
     rebuild(sound_rows().write(tmp_path / "sound").path, place)
+    _append_as_a_driver(place)
     asked = {
         "uri": place.path, "options": bucket.options, "checkpoint": str(tmp_path / "checkpoint"),
     }  # fmt: skip

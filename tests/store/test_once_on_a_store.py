@@ -1,0 +1,195 @@
+"""The driver of a lake on a store: two requests a commit, and each epoch is in a table once."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import pyarrow as pa
+import pytest
+
+from pipelines.local_store.store import Store
+from storage.errors import OwnerError
+from storage.files.data_files import new_name, write_file
+from storage.files.place import LakePlace, lake_place
+from storage.lake.epoch_log import EpochLog
+from storage.lake.epochs import Plan, read_progress
+from storage.lake.lake import Lake
+from storage.schemas import CONFLICTS, HALF
+from tests.support.fault_proxy import FaultProxy
+from tests.support.faults import DATA, LIST, LOG, CutBefore, Fault, LostAnswer
+from tests.support.store import make_bucket
+
+NOW = dt.datetime(2026, 1, 1, tzinfo=dt.timezone.utc)
+
+
+@pytest.fixture(scope="module")
+def proxy(store: Store) -> Iterator[FaultProxy]:
+    with FaultProxy(store.port) as running:
+        yield running
+
+
+@pytest.fixture
+def place(store: Store, proxy: FaultProxy, unique: Callable[[str], str]) -> LakePlace:
+    """A new lake behind the proxy."""
+    bucket = replace(make_bucket(store, unique("once")), endpoint=proxy.endpoint)
+    place = lake_place(f"{bucket.uri}/lake", bucket.options)
+    Lake(place).create(NOW)
+    return place
+
+
+@pytest.fixture
+def driver(place: LakePlace) -> Lake:
+    return Lake(place, is_driver=True)
+
+
+def rows(epoch: int, reason: str = "first") -> pa.Table:
+    row = {"queue_id": 0, "op_queue_offset": epoch, "reason": reason, "epoch": epoch}
+    full = {name: row.get(name) for name in CONFLICTS.names}
+    return pa.Table.from_pylist([full | {"decided_at": NOW}], schema=CONFLICTS)
+
+
+def plan(epoch: int, owner: str) -> Plan:
+    return Plan(epoch, 1_000 * epoch, {}, {}, (), "cluster", {}, {}, {}, owner, 2)
+
+
+def reasons(place: LakePlace) -> dict[int, list[str]]:
+    found: dict[int, list[str]] = {}
+    for row in Lake(place).read("conflicts").to_pylist():
+        found.setdefault(row["epoch"], []).append(row["reason"])
+    return found
+
+
+def log_of(lake: Lake) -> EpochLog:
+    log = EpochLog(lake)
+    log.take_up(read_progress(lake))
+    return log
+
+
+def test_a_commit_is_one_file_and_one_entry(
+    place: LakePlace, driver: Lake, proxy: FaultProxy
+) -> None:
+    driver.append("conflicts", rows(1), 1)
+    before = proxy.traffic()
+    driver.append("conflicts", rows(2), 2)
+    assert proxy.traffic().since(before).requests == {("PUT", DATA): 1, ("PUT", LOG): 1}
+    assert reasons(place) == {1: ["first"], 2: ["first"]}
+    assert Lake(place).holds("conflicts", 2)
+
+
+def test_files_of_tasks_are_one_entry_after_a_look_whether_they_are_there(
+    place: LakePlace, driver: Lake, proxy: FaultProxy
+) -> None:
+    def land(epoch: int) -> None:
+        halves = [{"queue_id": 0, "queue_offset": epoch, "epoch": epoch}]
+        written = pa.Table.from_pylist(halves, schema=HALF)
+        files = [write_file(place, "half", new_name(epoch), written)]
+        before = proxy.traffic()
+        assert driver.add_files("half", files, epoch) == 1
+        seen.append(proxy.traffic().since(before).requests)
+
+    seen: list[object] = []
+    land(1)
+    land(2)
+    assert seen[1] == {("HEAD", DATA): 1, ("PUT", LOG): 1}
+    assert sorted(Lake(place).read("half")["epoch"].to_pylist()) == [1, 2]
+
+
+def test_the_driver_knows_its_files_as_a_reader_of_the_log_does(
+    place: LakePlace, driver: Lake, proxy: FaultProxy
+) -> None:
+    for epoch in (1, 2, 3):
+        driver.append("conflicts", rows(epoch), epoch)
+    before = proxy.traffic()
+    ours = driver.table("conflicts").files().sort_by("path").drop_columns("modification_time")
+    assert not proxy.traffic().since(before).requests
+    theirs = Lake(place).table("conflicts").files()
+    assert ours.to_pylist() == theirs.sort_by("path").select(ours.column_names).to_pylist()
+    assert driver.table("conflicts").version() == driver.handle("conflicts").version()
+
+
+def test_a_small_file_is_read_once(driver: Lake, proxy: FaultProxy) -> None:
+    driver.append("conflicts", rows(1), 1)
+    before = proxy.traffic()
+    first, second = driver.read("conflicts"), driver.read("conflicts")
+    assert first == second
+    assert first.num_rows == 1
+    assert proxy.traffic().since(before).requests == {("GET", DATA): 1}
+
+
+def test_of_two_drivers_at_one_version_one_writes_an_epoch(place: LakePlace, driver: Lake) -> None:
+    other = Lake(place, is_driver=True)
+    for lake in (driver, other):
+        assert not lake.holds("conflicts", 1)
+    assert driver.append("conflicts", rows(1), 1) == 1
+    assert other.append("conflicts", rows(1, "zombie"), 1) == 0
+    assert other.append("conflicts", rows(2, "other"), 2) == 1
+    assert reasons(place) == {1: ["first"], 2: ["other"]}
+
+
+def test_an_entry_whose_answer_is_lost_is_written_once(
+    place: LakePlace, driver: Lake, proxy: FaultProxy
+) -> None:
+    driver.append("conflicts", rows(1), 1)
+    lost = Fault(LostAnswer(), method="PUT", key=r"conflicts/_delta_log/\d+\.json$", times=1)
+    with proxy.fault(lost) as happening:
+        assert driver.append("conflicts", rows(2), 2) == 0
+        assert happening.hits == 1
+    assert driver.append("conflicts", rows(3), 3) == 1
+    assert reasons(place) == {1: ["first"], 2: ["first"], 3: ["first"]}
+
+
+def test_an_entry_that_was_not_written_is_written_by_delta_rs(
+    place: LakePlace, driver: Lake, proxy: FaultProxy
+) -> None:
+    driver.append("conflicts", rows(1), 1)
+    cut = Fault(CutBefore(), method="PUT", key=r"conflicts/_delta_log/\d+\.json$", times=1)
+    with proxy.fault(cut) as happening:
+        driver.append("conflicts", rows(2), 2)
+        assert happening.hits == 1
+    assert reasons(place) == {1: ["first"], 2: ["first"]}
+
+
+@pytest.mark.parametrize("state", ["planned", "committed"])
+def test_a_driver_that_slept_until_the_log_was_cleaned_up_plans_and_commits_nothing(
+    place: LakePlace, driver: Lake, state: str
+) -> None:
+    asleep = log_of(driver)
+    asleep.plan(plan(1, "asleep"))
+    if state == "planned":
+        asleep.commit(plan(1, "asleep"), {}, {}, {})
+    awake = Lake(place, is_driver=True)
+    log = log_of(awake)
+    if state == "committed":
+        log.commit(plan(1, "asleep"), {}, {"checks": 1}, {})
+    for epoch in (2, 3):
+        log.plan(plan(epoch, "awake"))
+        log.commit(plan(epoch, "awake"), {}, {}, {})
+    newest = awake.handle("epochs")
+    newest.create_checkpoint()
+    entries = place.filesystem("epochs/_delta_log")
+    for version in range(newest.version()):
+        entries.delete_file(f"{version:020}.json")
+    with pytest.raises(OwnerError, match="another driver writes this lake; this one stops"):
+        if state == "planned":
+            asleep.plan(plan(2, "asleep"))
+        else:
+            asleep.commit(plan(1, "asleep"), {}, {}, {})
+    told = Lake(place).read("epochs").to_pylist()
+    assert sorted((row["epoch"], row["state"]) for row in told) == [
+        (epoch, state) for epoch in (1, 2, 3) for state in ("committed", "planned")
+    ]
+    assert {row["owner"] for row in told if row["epoch"] > 1} == {"awake"}
+
+
+def test_with_an_option_that_was_not_tried_the_log_is_left_to_delta_rs(
+    place: LakePlace, proxy: FaultProxy
+) -> None:
+    unknown = replace(place, options={**place.options, "AWS_CONNECT_TIMEOUT": "10s"})
+    lake = Lake(unknown, is_driver=True)
+    lake.append("conflicts", rows(1), 1)
+    before = proxy.traffic()
+    lake.append("conflicts", rows(2), 2)
+    assert proxy.traffic().since(before).requests["GET", LIST] >= 1
+    assert reasons(place) == {1: ["first"], 2: ["first"]}
