@@ -7,8 +7,9 @@ files are merged, and another round merges the rest as soon as there is time. No
 meanwhile: local commits of Spark and of delta-rs never meet.
 
 An error here stops no epoch: it is logged, and the next round tries again. But a driver that
-another has replaced deletes nothing and stops. A round is kept in memory only: a crash ends it, one
-that an operator asked for, too.
+another has replaced deletes nothing and stops. A round is kept in memory only. One that an operator
+asked for is begun again after a crash: which requests were served is a property of the table
+`admin`.
 """
 
 from __future__ import annotations
@@ -23,11 +24,13 @@ import pyarrow.compute as pc
 from storage.errors import OwnerError
 from storage.lake.epochs import Plan
 from storage.lake.lake import Lake
-from storage.lake.pruned import read_pruned
+from storage.lake.pruned import Bounds, read_pruned
 from storage.upkeep.maintenance import Maintenance, MaintenanceLimits, Work
 from txlake.protocol import MAINTAIN
 
 log = logging.getLogger("txlake.maintain")
+
+_SERVED = "txlake.maintainedEpoch"  # of `admin`: the epoch of the newest request that was served
 
 
 class Maintainer:
@@ -54,6 +57,8 @@ class Maintainer:
         self._is_stopping = is_stopping
         self._waiting: deque[str] = deque()
         self._is_full = False
+        self._asked_epoch = 0  # of the request that a full round serves
+        self._has_looked_back = False
         self._owes = False  # another round, because the stream was busy in this one
         self._table = ""
         self._steps: Iterator[Work] = iter(())
@@ -68,11 +73,12 @@ class Maintainer:
         is_busy = idle_s < self._slice_s
         if plan is not None:
             self._maintenance.old_epoch = plan.floor.deleted
-            is_time = plan.epoch % self._round_epochs == 0  # in a job that often starts anew, too
-            if self._is_asked_for(plan):
-                self._begin(is_full=True)
-            elif is_time and not self._is_running:
-                self._begin(is_full=False)
+        asked_epoch = self._newest_request(plan)
+        if asked_epoch:
+            self._asked_epoch = asked_epoch
+            self._begin(is_full=True)
+        elif plan is not None and self._is_time(plan) and not self._is_running:
+            self._begin(is_full=False)
         if self._owes and not is_busy and not self._is_running:
             self._owes = False
             self._begin(is_full=False)
@@ -85,16 +91,50 @@ class Maintainer:
     def _is_running(self) -> bool:
         return bool(self._waiting or self._table)
 
-    def _is_asked_for(self, plan: Plan) -> bool:
-        if not any(r.topic == self._admin_topic and r.to_offset > r.from_offset
-                   for r in plan.ranges):  # fmt: skip
-            return False
-        is_request = (pc.field("command") == MAINTAIN) & (pc.field("result") == "accepted")
-        bounds = {"epoch": [plan.epoch]}
-        asked = read_pruned(self._lake, "admin", ["actor", "reason"], bounds, is_request)
-        for row in asked.to_pylist():
+    def _is_time(self, plan: Plan) -> bool:
+        return plan.epoch % self._round_epochs == 0  # in a job that often starts anew, too
+
+    def _newest_request(self, plan: Plan | None) -> int:
+        """Returns the epoch of the newest request for a round, if any is to be served; else 0.
+
+        The first look after a start goes back to the request that was served last.
+        """
+        bounds: Bounds = {}
+        try:
+            if not self._has_looked_back:
+                self._has_looked_back = True
+                bounds = {"epoch": (self._served_epoch() + 1, None)}
+            elif plan is not None and self._has_commands(plan):
+                bounds = {"epoch": [plan.epoch]}
+            else:
+                return 0
+            is_request = (pc.field("command") == MAINTAIN) & (pc.field("result") == "accepted")
+            columns = ["epoch", "actor", "reason"]
+            asked = read_pruned(self._lake, "admin", columns, bounds, is_request).to_pylist()
+        except Exception as error:
+            self._failed("admin", error)
+            return 0
+        for row in asked:
             log.info("maintenance asked for by %s: %s", row["actor"], row["reason"])
-        return bool(asked.num_rows)
+        return max((row["epoch"] for row in asked), default=0)
+
+    def _has_commands(self, plan: Plan) -> bool:
+        return any(
+            r.topic == self._admin_topic and r.to_offset > r.from_offset for r in plan.ranges
+        )
+
+    def _served_epoch(self) -> int:
+        return int(self._lake.handle("admin").metadata().configuration.get(_SERVED) or 0)
+
+    def _serve(self) -> None:
+        """Writes down that the newest request is served."""
+        try:
+            properties = {_SERVED: str(self._asked_epoch)}
+            handle = self._lake.handle("admin")
+            handle.alter.set_table_properties(properties, raise_if_not_exists=False)
+            self._lake.table("admin").changed()
+        except Exception as error:
+            self._failed("admin", error)
 
     def _begin(self, is_full: bool) -> None:
         self._is_full = is_full
@@ -139,6 +179,8 @@ class Maintainer:
     def _end(self) -> None:
         if self._done != Work() or self._is_full:
             log.info("maintenance: %s, %.2f s in all", told(self._done), self._seconds)
+        if self._is_full:
+            self._serve()
         self._done, self._seconds, self._is_full = Work(), 0.0, False
 
 

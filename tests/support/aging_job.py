@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -45,12 +46,17 @@ class AgingJob(WholeJob):
         self.last = replace(plan, parameters={**plan.parameters, FLOOR: floor.as_parameter()})
         return self.last
 
-    def maintain(self, **limits: Any) -> Work:
-        """Take all steps of a round, as the job does between two epochs."""
-        self.lake.forget()
+    def maintenance(self, before_deletion: Callable[[], None] = lambda: None) -> Maintenance:
+        """Return a keeper of the lake, as a start makes it."""
         lake = Lake(self.lake.path, is_driver=True)
-        maintenance = Maintenance(lake, replace(NOW_GONE, retention_ms=RETENTION_MS, **limits))
+        limits = replace(NOW_GONE, retention_ms=RETENTION_MS)
+        maintenance = Maintenance(lake, limits, before_deletion)
         maintenance.old_epoch = self.floor.deleted
+        return maintenance
+
+    def maintain(self) -> Work:
+        """Take all steps of a round, as the job does between two epochs."""
+        maintenance = self.maintenance()
         done = Work()
         for table in maintenance.tables():
             done = sum(maintenance.steps(table, is_full=True), done)

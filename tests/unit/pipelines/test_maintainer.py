@@ -81,6 +81,28 @@ def test_a_job_that_often_starts_anew_has_its_rounds_too(job: PaperJob) -> None:
     assert count_files(job) == 1
 
 
+def test_a_round_that_was_asked_for_outlives_a_crash(
+    job: PaperJob, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "txlake.maintain")
+    list(run_epochs(job, 2))
+    job.command(MAINTAIN, "lake")
+    plan = run_epoch(job)
+    dying = maintainer_of(job, slice_ms=0)
+    dying.after_batch(plan, 0.0)  # one step, and it is gone
+    assert files_by_table(job)["outcomes"] > 1
+    caplog.clear()
+    maintainer_of(job).after_batch(None, 0.0)
+    assert set(files_by_table(job).values()) == {1}
+    told = [record.getMessage() for record in caplog.records]
+    assert [text.partition(":")[0] for text in told] == [
+        "maintenance asked for by ada", "maintenance",
+    ]  # fmt: skip
+    caplog.clear()
+    maintainer_of(job).after_batch(None, 0.0)  # served, once and for all
+    assert caplog.records == []
+
+
 def test_without_epochs_nothing_is_done(job: PaperJob) -> None:
     maintainer = maintainer_of(job)
     for plan in run_epochs(job, EVERY):
