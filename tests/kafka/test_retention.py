@@ -1,0 +1,74 @@
+"""The real job forgets what ended long ago, keeps what has not, and goes on from what is left."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from pipelines.local_broker.broker import Broker
+from pipelines.replay import verify as run_again
+from tests.support.job import DEADLINE_S, Job, running, settings_for
+from tests.support.wire import Wire
+from txlake.protocol import COMMIT, DELIVER_AT
+
+RETENTION_MS = 3_000
+LATER_MS = 25_000  # far beyond twice the retention
+APART_S = 1.5  # records of one eighth of the retention go together
+
+
+def test_a_job_deletes_what_is_old_and_an_operation_that_comes_later_finds_nothing(
+    broker: Broker, tmp_path: Path, unique: Callable[[str], str], spark: SparkSession
+) -> None:
+    settings = settings_for(
+        broker,
+        tmp_path / "lake",
+        unique("retention"),
+        lake={"retention_ms": RETENTION_MS, "pending_snapshot_epochs": 2},
+        transaction={"half_retention_ms": RETENTION_MS},
+        maintenance={"merge_files": 2},
+    )
+    wire = Wire(settings)
+    due = str(time.time_ns() // 1_000_000 + LATER_MS)
+    with running(settings) as job:
+        first = wire.half("first")
+        wire.end(COMMIT, first)
+        job.wait_for(lambda: "first" in delivered(job), "the first message")
+        began = time.monotonic()
+        live_until(job, wire, lambda: time.monotonic() - began > APART_S)
+        wire.end(COMMIT, wire.half("waits", body=b"its body", **{DELIVER_AT: due}))
+        live_until(job, wire, lambda: "first" not in halves(job))
+        assert "waits" in halves(job)
+        wire.end(COMMIT, first)
+        (conflict,) = job.wait_for(lambda: job.rows("conflicts"), "a word on what came late")
+        assert (conflict["reason"], conflict["half_queue_offset"]) == ("below_floor", first)
+        assert "first" in delivered(job)
+    with running(settings) as job:  # from what is left
+        job.wait_for(lambda: "waits" in delivered(job), "what waited")
+        assert delivered(job)["waits"] == b"its body"
+        live_until(job, wire, lambda: "waits" not in halves(job))
+    assert run_again(job.lake.path).is_equal
+
+
+def halves(job: Job) -> set[str]:
+    """Return the transactions whose half records are there."""
+    return {row["transaction_id"] for row in job.rows("half", ["transaction_id"])}
+
+
+def delivered(job: Job) -> dict[str, bytes]:
+    """Return the bodies in the topic's table by transaction, whatever became of their epochs."""
+    if not job.lake.exists() or not job.lake.is_table("topics/1"):
+        return {}
+    return {row["transaction_id"]: row["body"] for row in job.rows("topics/1")}
+
+
+def live_until(job: Job, wire: Wire, is_met: Callable[[], bool]) -> None:
+    """Commit one transaction after the other until a condition is met."""
+    end = time.monotonic() + DEADLINE_S
+    while not is_met():
+        assert time.monotonic() < end, halves(job)
+        name = f"more at {time.monotonic_ns()}".replace(" ", "-")
+        wire.end(COMMIT, wire.half(name))
+        job.wait_for(lambda wanted=name: wanted in delivered(job), name)
