@@ -130,15 +130,7 @@ class LakeTable:
         """Returns how many rows were written: those that are there and those that were deleted."""
         handle = self.handle()
         there = pc.sum(self.files(handle)["num_records"]).as_py() or 0
-        return int(there) + self.deleted(handle)
-
-    def deletions_id(self) -> str:
-        """Returns under which name a table says how many of its rows were deleted."""
-        return f"txlake-deleted/{self._lake_id()}"
-
-    def deleted(self, handle: DeltaTable) -> int:
-        """Returns how many rows were deleted up to a version (`storage/upkeep/expiry.py`)."""
-        return int(handle.transaction_version(self.deletions_id()) or 0)
+        return int(there) + deleted_rows(handle)
 
     def last(self, column: str) -> Any:
         """Returns the largest value of a column, as the log says; None if it has no statistics."""
@@ -249,3 +241,13 @@ class LakeTable:
 def owner_of(handle: DeltaTable) -> str:
     """Returns the id of the lake that a table says it belongs to; empty if it has none."""
     return handle.metadata().configuration.get(LAKE_ID_PROPERTY) or ""
+
+
+def deletions_id(handle: DeltaTable) -> str:
+    """Returns under which name a table says how many of its rows were deleted."""
+    return f"txlake-deleted/{owner_of(handle)}"
+
+
+def deleted_rows(handle: DeltaTable) -> int:
+    """Returns how many rows were deleted up to a version (`storage/upkeep/expiry.py`)."""
+    return int(handle.transaction_version(deletions_id(handle)) or 0)

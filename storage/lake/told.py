@@ -17,6 +17,7 @@ from storage.errors import WAY_BACK, BrokenLakeError
 from storage.lake.epochs import COMMITTED, PLANNED, SNAPSHOT_EPOCHS_MAX, Progress, TableAt
 from storage.lake.lake import Lake
 from storage.lake.pruned import Bounds, read_pruned
+from storage.lake.table import deleted_rows
 
 _COLUMNS = ["epoch", "state", "counts", "tables"]
 
@@ -46,7 +47,7 @@ def read_told(lake: Lake) -> Told:
         return Told(0, 0, {})
     bounds: Bounds = {"epoch": (newest - SNAPSHOT_EPOCHS_MAX, newest)}
     rows = read_pruned(lake, "epochs", _COLUMNS, bounds)
-    is_cut = lake.table("epochs").deleted(lake.handle("epochs")) > 0
+    is_cut = deleted_rows(lake.handle("epochs")) > 0
     _check_gapless(lake, rows, newest, pc.min(rows["epoch"]).as_py() if is_cut else 1)
     commits = rows.filter(pc.equal(rows["state"], COMMITTED)).sort_by("epoch")
     snapshots = commits.filter(pc.is_valid(pc.map_lookup(commits["counts"], "snapshot", "first")))

@@ -28,7 +28,7 @@ from storage.lake.chain import digest_of, in_chain
 from storage.lake.datasets import dataset_of
 from storage.lake.epochs import Progress, TableAt, read_progress
 from storage.lake.lake import Lake
-from storage.lake.table import owner_of
+from storage.lake.table import deleted_rows, owner_of
 from storage.lake.told import Told, read_told
 from storage.schemas import TABLES
 
@@ -180,7 +180,7 @@ def _problem(lake: Lake, table: str, told: Told, is_alone: bool) -> tuple[str | 
     if table == "epochs":
         return _of_epochs(lake, handle, files, told), 0
     held, newest = _held(lake, table, files, told.committed)
-    held += lake.table(table).deleted(handle)
+    held += deleted_rows(handle)
     if held < at.rows or (is_alone and held != at.rows):
         return _then(f"holds {held} rows", f"held {at.rows}", told), newest
     return None, newest
@@ -191,7 +191,7 @@ def _of_epochs(lake: Lake, handle: DeltaTable, files: pa.Table, told: Told) -> s
     if not files.num_rows and handle.version() > 0:
         return f"is empty, at version {handle.version()}"
     held, _ = _held(lake, "epochs", files, told.planned)
-    written, deleted = told.planned + told.committed, lake.table("epochs").deleted(handle)
+    written, deleted = told.planned + told.committed, deleted_rows(handle)
     if not deleted:  # then a gap shows
         return None
     if held + deleted < written:

@@ -28,6 +28,7 @@ from deltalake.transaction import AddAction, RemoveAction
 
 from storage.lake.lake import NO_LOG_UPKEEP, Lake
 from storage.lake.pruned import Bounds, read_pruned
+from storage.lake.table import deleted_rows, deletions_id
 from storage.schemas import SNAPSHOT, STATE_TABLES, places
 from storage.upkeep.merge_plan import TableFile
 from storage.wire.kinds import ADMIN, HALF, OP, SCHEDULE
@@ -134,7 +135,6 @@ def delete(lake: Lake, table: str, files: Sequence[TableFile], until: int) -> in
     Errors: CommitFailedError from deltalake when another writer was faster.
     """
     rows = sum(file.row_count for file in files)
-    one = lake.table(table)
     handle = lake.handle(table)
     now_ms = time.time_ns() // 1_000_000
     removed: list[AddAction | RemoveAction] = [
@@ -148,9 +148,9 @@ def delete(lake: Lake, table: str, files: Sequence[TableFile], until: int) -> in
         commit_properties=CommitProperties(
             custom_metadata={"txlake.maintenance": note},
             max_commit_retries=0,
-            app_transactions=[Transaction(one.deletions_id(), one.deleted(handle) + rows)],
+            app_transactions=[Transaction(deletions_id(handle), deleted_rows(handle) + rows)],
         ),
         post_commithook_properties=NO_LOG_UPKEEP,
     )
-    one.changed()
+    lake.table(table).changed()
     return rows

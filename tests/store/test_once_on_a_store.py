@@ -51,7 +51,7 @@ def rows(epoch: int, reason: str = "first") -> pa.Table:
 
 
 def plan(epoch: int, owner: str) -> Plan:
-    return Plan(epoch, 1_000 * epoch, {}, {}, (), "cluster", {}, {}, {}, owner, 2)
+    return Plan(epoch, 1_000 * epoch, {}, {}, (), "cluster", {}, {}, owner, 2)
 
 
 def reasons(place: LakePlace) -> dict[int, list[str]]:
