@@ -62,9 +62,9 @@ CAUSES = [
     "operation", "check_answer", "operator", "late_end", "duplicate_in_set", "check_max", "expired",
 ]  # fmt: skip
 CONFLICTS = [
-    "unreadable_operation", "unknown_half", "below_floor", "unreadable_half", "wrong_producer_group",
-    "wrong_transaction_id", "duplicate_end", "conflicting_end", "end_after_discard",
-    "orphan_expired",
+    "unreadable_operation", "unknown_half", "below_floor", "unreadable_half",
+    "wrong_producer_group", "wrong_transaction_id", "duplicate_end", "conflicting_end",
+    "end_after_discard", "orphan_expired",
 ]  # fmt: skip
 RESULTS = [
     "rearmed", "not_discarded", "resumed", "not_undeliverable", "cancelled", "not_delayed",
