@@ -19,7 +19,6 @@ from storage.errors import OwnerError
 from storage.lake.epochs import COMMITTED, PLANNED, next_offsets_of, read_progress
 from storage.lake.lake import Lake
 from storage.lake.whole import require_readable, require_recorded, require_whole
-from storage.upkeep.expiry import EXPIRING
 from storage.upkeep.maintenance import Work
 from storage.verify.run import verify
 from tests.support.aging_job import AgingJob, live
@@ -36,11 +35,10 @@ def violations(lake: Lake) -> dict[str, Any]:
     return {f.invariant.name: f.rows[:3] for f in verify(lake).findings if f.violations}
 
 
-@pytest.mark.parametrize("seed", range(2))
 def test_what_is_old_goes_and_the_job_goes_on_as_if_it_had_stayed(
-    tmp_path: Path, seed: int
+    tmp_path: Path,
 ) -> None:
-    job, chance = AgingJob(tmp_path / "lake", **LIMITS), random.Random(seed)
+    job, chance = AgingJob(tmp_path / "lake", **LIMITS), random.Random(1)
     for _ in range(5):
         live(job, chance, 8)
         job.maintain()
@@ -66,26 +64,6 @@ def aged(tmp_path_factory: pytest.TempPathFactory) -> AgingJob:
     return job
 
 
-def test_a_crash_after_any_step_leaves_a_whole_lake_and_the_rest_goes_later(
-    aged: AgingJob, tmp_path: Path
-) -> None:
-    undisturbed = copy_of(aged, tmp_path / "undisturbed")
-    undisturbed.maintain()
-    job = copy_of(aged, tmp_path / "crashing")
-    state, steps = plain_state(job.state), 0
-    for table in EXPIRING:
-        while next(job.maintenance().steps(table, is_full=True), None) is not None:
-            steps += 1  # a new keeper each time: the one before it died behind its step
-            lake = Lake(job.lake.path)
-            progress = read_progress(lake)
-            require_whole(lake, progress, is_alone=True)
-            assert plain_state(restore(lake, progress)) == state
-        assert violations(lake) == {}
-    assert steps > len(EXPIRING)
-    crashed, whole = (Path(one.lake.path) for one in (job, undisturbed))
-    assert rows_in(crashed, EXPIRING) == rows_in(whole, EXPIRING)
-
-
 def test_a_driver_that_lost_the_lake_deletes_no_row(aged: AgingJob, tmp_path: Path) -> None:
     job = copy_of(aged, tmp_path / "lake")
     before = rows_in(Path(job.lake.path))
@@ -97,24 +75,6 @@ def test_a_driver_that_lost_the_lake_deletes_no_row(aged: AgingJob, tmp_path: Pa
     with pytest.raises(OwnerError, match="taken over"):
         list(maintenance.steps("outcomes", is_full=True))
     assert rows_in(Path(job.lake.path)) == before
-
-
-def test_what_is_alive_or_was_undeliverable_stays_however_old(
-    aged: AgingJob, tmp_path: Path
-) -> None:
-    job = copy_of(aged, tmp_path / "lake")
-    job.maintain()
-    kept = {places_of(row) for row in job.lake.read("half").to_pylist()}
-    old = pc.field("epoch") == job.floor.deleted
-    snapshot = job.lake.read("pending", where=old & (pc.field("change") == "snapshot"))
-    asks = job.lake.read("half", where=pc.field("transaction_id") == "asks").to_pylist()
-    assert {places_of(row) for row in snapshot.to_pylist()} <= kept
-    undeliverable = {
-        places_of(row)
-        for row in job.lake.read("deliveries").to_pylist()
-        if row["action"] == "UNDELIVERABLE" and row["source"] == "half"
-    }
-    assert undeliverable and undeliverable <= {places_of(row) for row in asks}
 
 
 def test_a_row_of_an_epoch_names_the_queues_that_grew_and_a_snapshot_names_all(
