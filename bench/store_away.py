@@ -43,15 +43,7 @@ def run(minutes: float, folder: Path) -> dict[str, Any]:
         bucket = replace(make_bucket(store, _NAME), endpoint=proxy.endpoint)
         settings = settings_for(broker, folder, _NAME)
         lake = replace(settings.lake, path=f"{bucket.uri}/lake", store=bucket.options)
-        secret = folder / "secret"
-        secret.write_text(bucket.keys.secret_access_key)
-        section = {
-            "endpoint": proxy.endpoint,
-            "region": bucket.options["AWS_REGION"],
-            "allow_http": "true",
-            "access_key_id": bucket.keys.access_key_id,
-            "secret_access_key_file": str(secret),
-        }
+        section = bucket.settings_of(folder)
         with drivers_of(replace(settings, lake=lake), folder, section) as drivers:
             return _away(minutes * 60, proxy, drivers)
 

@@ -63,16 +63,7 @@ def drivers(
     lake = dataclasses.replace(settings.lake, path=f"{bucket.uri}/lake", store=bucket.options)
     settings = dataclasses.replace(settings, lake=lake)
     folder = tmp_path_factory.mktemp("faults")
-    secret = folder / "secret"
-    secret.write_text(bucket.keys.secret_access_key)
-    written = {
-        "endpoint": proxy.endpoint,
-        "region": bucket.options["AWS_REGION"],
-        "allow_http": "true",
-        "access_key_id": bucket.keys.access_key_id,
-        "secret_access_key_file": str(secret),
-    }
-    with drivers_of(settings, folder, written) as running:
+    with drivers_of(settings, folder, bucket.settings_of(folder)) as running:
         yield running
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
@@ -14,14 +13,13 @@ from storage.errors import OwnerError
 from storage.files.data_files import new_name, write_file
 from storage.files.place import LakePlace, lake_place
 from storage.lake.epoch_log import EpochLog
-from storage.lake.epochs import Plan, read_progress
+from storage.lake.epochs import read_progress
 from storage.lake.lake import Lake
-from storage.schemas import CONFLICTS, HALF
+from storage.schemas import HALF
 from tests.support.fault_proxy import FaultProxy
 from tests.support.faults import DATA, LIST, LOG, CutBefore, Fault, LostAnswer
+from tests.support.owned_rows import NOW, plan, reasons, rows
 from tests.support.store import make_bucket
-
-NOW = dt.datetime(2026, 1, 1, tzinfo=dt.timezone.utc)
 
 
 @pytest.fixture(scope="module")
@@ -42,23 +40,6 @@ def place(store: Store, proxy: FaultProxy, unique: Callable[[str], str]) -> Lake
 @pytest.fixture
 def driver(place: LakePlace) -> Lake:
     return Lake(place, is_driver=True)
-
-
-def rows(epoch: int, reason: str = "first") -> pa.Table:
-    row = {"queue_id": 0, "op_queue_offset": epoch, "reason": reason, "epoch": epoch}
-    full = {name: row.get(name) for name in CONFLICTS.names}
-    return pa.Table.from_pylist([full | {"decided_at": NOW}], schema=CONFLICTS)
-
-
-def plan(epoch: int, owner: str) -> Plan:
-    return Plan(epoch, 1_000 * epoch, {}, {}, (), "cluster", {}, {}, owner, 2)
-
-
-def reasons(place: LakePlace) -> dict[int, list[str]]:
-    found: dict[int, list[str]] = {}
-    for row in Lake(place).read("conflicts").to_pylist():
-        found.setdefault(row["epoch"], []).append(row["reason"])
-    return found
 
 
 def log_of(lake: Lake) -> EpochLog:

@@ -15,7 +15,7 @@ from storage.lake.lake import Lake
 from storage.upkeep.maintenance import Maintenance, Work
 from tests.support.damage import WholeJob
 from tests.support.maintained import NOW_GONE
-from txlake.protocol import COMMIT, RESUME, ROLLBACK
+from txlake.protocol import COMMIT, CREATE_TOPIC, RESUME, ROLLBACK
 
 SNAPSHOT_EPOCHS = 3
 EPOCH_MS = 60_000
@@ -54,6 +54,17 @@ class AgingJob(WholeJob):
         maintenance.old_epoch = self.floor.deleted
         return maintenance
 
+    def die_behind_a_step(self, table: str) -> bool:
+        """Take steps until one has deleted or merged. Output: whether one has.
+
+        The keeper is forgotten then, as a crash does it: the next one knows only the lake.
+        """
+        for done in self.maintenance().steps(table, is_full=True):
+            self.maintained += done
+            if done.rows_expired or done.merges:
+                return True
+        return False
+
     def maintain(self) -> Work:
         """Take all steps of a round, as the job does between two epochs."""
         maintenance = self.maintenance()
@@ -77,7 +88,8 @@ def live(job: AgingJob, chance: random.Random, epochs: int) -> None:
                 columns = {"tran_size": 2, "tran_seq": chance.randrange(2)}
                 halves.append((queue, job.half(name, queue, **columns)))
             elif kind < 0.3:
-                halves.append((queue, job.half("asks", queue, real_queue_id=99)))
+                other = f"other{chance.randrange(4)}"  # more than topics_max
+                halves.append((queue, job.half("asks", queue, real_topic=other)))
             elif kind < 0.4:
                 job.half("bad", queue, error="bad_set")
             else:
@@ -91,6 +103,7 @@ def live(job: AgingJob, chance: random.Random, epochs: int) -> None:
             job.command(RESUME, "half:{}-{}".format(*chance.choice(halves)))
         if chance.random() < 0.1:
             job.command(RESUME, f"undeliverable:{chance.randrange(3)}")
+            job.command(CREATE_TOPIC, f"topic:other{chance.randrange(4)}:1")
         if chance.random() < 0.2:
             job.schedule(delay_level=chance.choice((3, 18)))
         job.run(EPOCH_MS)

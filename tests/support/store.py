@@ -41,6 +41,18 @@ class Bucket:
             "AWS_ALLOW_HTTP": "true",
         }
 
+    def settings_of(self, folder: Path) -> dict[str, str]:
+        """Returns the section `[lake.store]`. Writes the secret key into a file of a folder."""
+        secret = folder / "secret"
+        secret.write_text(self.keys.secret_access_key)
+        return {
+            "endpoint": self.endpoint,
+            "region": REGION,
+            "allow_http": "true",
+            "access_key_id": self.keys.access_key_id,
+            "secret_access_key_file": str(secret),
+        }
+
 
 def need(jar_set: str) -> None:
     """Skips a test whose jars are not in the cache; in CI they have to be there."""

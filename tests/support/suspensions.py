@@ -7,6 +7,7 @@ writes, `python -m bench.suspensions` all.
 
 from __future__ import annotations
 
+import re
 import shutil
 import threading
 import time
@@ -199,6 +200,17 @@ def _require_sound(story: LightStory, folder: Path) -> None:
 def _logs(folder: Path) -> dict[str, bytes]:
     """Returns the logs of all tables: each commit, and so each version and each row."""
     return {str(path): path.read_bytes() for path in folder.rglob("_delta_log/*") if path.is_file()}
+
+
+def require_is_stopped(said: str) -> None:
+    """Checks that a driver's last words are the one sentence of one that lost an epoch."""
+    sentence = r"Error: epoch \d+ was (planned|committed) by \S+: another driver writes this lake.*"
+    assert re.fullmatch(sentence, said), said
+
+
+def require_is_inactive(said: str) -> None:
+    """Checks that a driver's last words are the one sentence of one that lost the lake."""
+    assert re.fullmatch(r"Error: \S+ is the active driver of the lake \S+ now: .*", said), said
 
 
 def _begin(story: LightStory) -> None:

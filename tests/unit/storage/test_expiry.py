@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow.compute as pc
 import pytest
 from click.testing import CliRunner
+from deltalake.exceptions import CommitFailedError
 
 from pipelines.cli.main import main
 from pipelines.epoch.restore import restore
@@ -18,8 +19,10 @@ from pipelines.replay import verification
 from storage.errors import OwnerError
 from storage.lake.epochs import COMMITTED, PLANNED, next_offsets_of, read_progress
 from storage.lake.lake import Lake
-from storage.lake.whole import require_readable, require_recorded, require_whole
+from storage.lake.whole import require_whole
+from storage.upkeep.expiry import EXPIRING, Expiry, delete
 from storage.upkeep.maintenance import Work
+from storage.upkeep.merge import files_of
 from storage.verify.run import verify
 from tests.support.aging_job import AgingJob, live
 from tests.support.damage import SNAPSHOT_EPOCH, WholeJob
@@ -28,40 +31,117 @@ from tests.support.maintained import rows_in
 from txlake.protocol import COMMIT
 
 LIMITS = {"check_max": 2, "half_retention_ms": 300_000, "orphan_operation_ttl_ms": 600_000,
-          "topics_max": 3}  # fmt: skip
+          "topics_max": 1}  # fmt: skip
 
 
 def violations(lake: Lake) -> dict[str, Any]:
     return {f.invariant.name: f.rows[:3] for f in verify(lake).findings if f.violations}
 
 
-def test_what_is_old_goes_and_the_job_goes_on_as_if_it_had_stayed(
-    tmp_path: Path,
-) -> None:
+def test_what_is_old_goes_and_the_job_goes_on_as_if_it_had_stayed(tmp_path: Path) -> None:
     job, chance = AgingJob(tmp_path / "lake", **LIMITS), random.Random(1)
     for _ in range(5):
         live(job, chance, 8)
         job.maintain()
-        lake = Lake(job.lake.path)
-        progress = read_progress(lake)
-        require_whole(lake, progress, is_alone=True)
-        require_recorded(lake)
-        require_readable(lake)
-        assert plain_state(restore(lake, progress)) == plain_state(job.state)
-        assert violations(lake) == {}
+        require_same(job)
+    assert violations(job.lake) == {}
     assert job.maintained.rows_expired > 50
     assert job.floor.epoch > job.floor.deleted > 12
-    found = verification.verify(lake, job.floor.epoch + 1)
+    found = verification.verify(Lake(job.lake.path), job.floor.epoch + 1)
     assert found.is_equal, found.differences.to_pylist()[:5]
+
+
+def require_same(job: AgingJob) -> None:
+    """Checks that a lake is whole and that a start would find the state which the job has."""
+    lake = Lake(job.lake.path)
+    progress = read_progress(lake)
+    require_whole(lake, progress, is_alone=True)
+    assert plain_state(restore(lake, progress)) == plain_state(job.state)
 
 
 @pytest.fixture(scope="module")
 def aged(tmp_path_factory: pytest.TempPathFactory) -> AgingJob:
     """Return a job with old rows that nobody has deleted yet."""
     job = AgingJob(tmp_path_factory.mktemp("aged") / "lake", **LIMITS)
-    live(job, random.Random(7), 24)
+    for topic in ("orders", "nowhere"):  # of which topics_max allows one
+        job.end(COMMIT, job.half("asks", real_topic=topic))
+        job.run()
+    live(job, random.Random(7), 22)
     assert job.floor.deleted > 0
     return job
+
+
+def test_a_crash_behind_any_step_leaves_a_whole_lake_and_the_next_round_does_the_rest(
+    aged: AgingJob, tmp_path: Path
+) -> None:
+    undisturbed, job = copy_of(aged, tmp_path / "undisturbed"), copy_of(aged, tmp_path / "crashing")
+    undisturbed.maintain()
+    crashes = 0
+    for table in EXPIRING:
+        while job.die_behind_a_step(table):
+            crashes += 1
+            require_same(job)
+    assert crashes > len(EXPIRING)
+    assert violations(Lake(job.lake.path)) == {}
+    rows = [rows_in(Path(one.lake.path), EXPIRING) for one in (job, undisturbed)]
+    assert rows[0] == rows[1] != rows_in(Path(aged.lake.path), EXPIRING)
+
+
+def test_a_crash_before_a_deletion_is_committed_changes_nothing_and_the_next_round_does_it(
+    aged: AgingJob, tmp_path: Path
+) -> None:
+    undisturbed, job = copy_of(aged, tmp_path / "undisturbed"), copy_of(aged, tmp_path / "crashing")
+    before = rows_in(Path(job.lake.path), EXPIRING)
+
+    def crash() -> None:
+        raise SystemExit
+
+    for table in EXPIRING:
+        with pytest.raises(SystemExit):
+            list(job.maintenance(before_deletion=crash).steps(table, is_full=True))
+    require_same(job)
+    assert rows_in(Path(job.lake.path), EXPIRING) == before
+    undisturbed.maintain()
+    job.maintain()
+    assert rows_in(Path(job.lake.path)) == rows_in(Path(undisturbed.lake.path))
+
+
+def test_of_two_keepers_that_delete_the_same_files_one_does_and_the_count_is_right(
+    aged: AgingJob, tmp_path: Path
+) -> None:
+    job = copy_of(aged, tmp_path / "lake")
+    lakes = [Lake(job.lake.path, is_driver=True) for _ in range(2)]
+    until = job.floor.deleted
+    chosen = [Expiry(lake).expired("half", until, files_of(lake, "half")) for lake in lakes]
+    assert chosen[0] == chosen[1] != []
+    stale = lakes[1].handle("half")
+    lakes[1].table("half").handle = lambda: stale  # type: ignore[method-assign]  # nothing new
+    assert delete(lakes[0], "half", chosen[0], until) > 0
+    with pytest.raises(CommitFailedError):
+        delete(lakes[1], "half", chosen[1], until)
+    require_same(job)
+
+
+def test_what_is_alive_or_was_undeliverable_stays_however_old(
+    aged: AgingJob, tmp_path: Path
+) -> None:
+    job = copy_of(aged, tmp_path / "lake")
+    job.maintain()
+    is_old = pc.field("epoch") <= job.floor.deleted
+    alive = (pc.field("epoch") == job.floor.deleted) & (pc.field("change") == "snapshot")
+    pending = {places_of(row) for row in aged.lake.read("pending", where=alive).to_pylist()}
+    is_undeliverable = (pc.field("action") == "UNDELIVERABLE") & (pc.field("source") == "half")
+    there = aged.lake.read("deliveries", where=is_old & is_undeliverable)
+    undeliverable = {places_of(row) for row in there.to_pylist()}
+    assert pending and undeliverable
+    kept = {places_of(row) for row in job.lake.read("half", where=is_old).to_pylist()}
+    assert pending | undeliverable <= kept
+    told = {places_of(row) for row in job.lake.read("outcomes").to_pylist()}
+    assert undeliverable <= told
+    assert (
+        there.to_pylist()
+        == job.lake.read("deliveries", where=is_old & is_undeliverable).to_pylist()
+    )
 
 
 def test_a_driver_that_lost_the_lake_deletes_no_row(aged: AgingJob, tmp_path: Path) -> None:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import threading
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import CommitFailedError
@@ -15,34 +13,15 @@ from deltalake.exceptions import CommitFailedError
 from storage.errors import OwnerError
 from storage.lake import lake as lakes
 from storage.lake.epoch_log import EpochLog
-from storage.lake.epochs import NO_PROGRESS, Plan, read_progress
+from storage.lake.epochs import NO_PROGRESS, read_progress
 from storage.lake.lake import Lake
-from storage.schemas import CONFLICTS
-
-NOW = dt.datetime(2026, 1, 1, tzinfo=dt.timezone.utc)
-
-
-def rows(epoch: int, reason: str = "first") -> pa.Table:
-    row = {"queue_id": 0, "op_queue_offset": epoch, "reason": reason, "epoch": epoch}
-    full = {name: row.get(name) for name in CONFLICTS.names}
-    return pa.Table.from_pylist([full | {"decided_at": NOW}], schema=CONFLICTS)
-
-
-def plan(epoch: int, owner: str) -> Plan:
-    return Plan(epoch, 1_000 * epoch, {}, {}, (), "cluster", {}, {}, owner, 2)
+from tests.support.owned_rows import NOW, plan, reasons, rows
 
 
 @pytest.fixture
 def path(tmp_path: Path) -> str:
     Lake(str(tmp_path / "lake")).create(NOW)
     return str(tmp_path / "lake")
-
-
-def reasons(path: str) -> dict[int, list[str]]:
-    found: dict[int, list[str]] = {}
-    for row in Lake(path).read("conflicts").to_pylist():
-        found.setdefault(row["epoch"], []).append(row["reason"])
-    return found
 
 
 def test_second_append_of_an_epoch_adds_nothing_and_says_so(path: str) -> None:
