@@ -25,7 +25,8 @@ from storage.lake.epochs import NO_PROGRESS, Plan, read_progress
 from storage.lake.lake import Lake
 from storage.lake.whole import require_whole
 from storage.rows import instant
-from storage.upkeep.maintenance import Maintenance, MaintenanceLimits
+from storage.upkeep.limits import MaintenanceLimits
+from storage.upkeep.maintenance import Maintenance
 
 _AT = 1_767_225_600_000
 _CHANGED = 20  # halves that come and go in an epoch

@@ -35,7 +35,7 @@ from storage.lake.epochs import Plan, Range, committed_row, planned_row
 from storage.lake.lake import Lake
 from storage.rows import instant
 from storage.upkeep import merge
-from storage.upkeep.maintenance import MaintenanceLimits
+from storage.upkeep.limits import MaintenanceLimits
 from txlake import protocol as p
 
 QUEUES = 4

@@ -1,4 +1,4 @@
-"""What an operator's commands do: re-arm, resume, cancel, make a topic.
+"""What an operator's commands do: re-arm, resume, cancel, make a topic or alter it.
 
 Commands take effect in offset order, before the operations of the epoch that lands them. A command
 that fits nothing changes nothing, and its result says so.
@@ -21,6 +21,8 @@ from txlake.protocol import (
     MAINTAIN,
     PING,
     SYSTEM_REAL_TOPICS,
+    UNDELIVERABLE_TOPIC,
+    ConfigTarget,
     RecordTarget,
     TopicTarget,
     UndeliverableTarget,
@@ -103,6 +105,8 @@ class _Commands:
             return "bad_target"
         if isinstance(target, TopicTarget):
             return self._create_topic(target)
+        if isinstance(target, ConfigTarget):
+            return self._alter_topic(target)
         if isinstance(target, UndeliverableTarget):
             return self._resume(target, row["admin_offset"])
         if row["command"] == CANCEL:
@@ -151,6 +155,13 @@ class _Commands:
         grown = topics.set_column(place, "queue_count", pa.array(counts, pa.int32()))
         self.state = replace(self.state, topics=grown)
         return "grown"
+
+    def _alter_topic(self, target: ConfigTarget) -> str:
+        """Returns whether a topic can be altered; what it keeps decides nothing."""
+        if target.value == 0 or target.topic == UNDELIVERABLE_TOPIC:
+            return "bad_target"
+        there = {*self.state.topics["topic"].to_pylist(), *self.topics}
+        return "altered" if target.topic in there else "no_such_topic"
 
     def _rearm(self, target: RecordTarget) -> str:
         halves = self.state.halves

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import pyarrow as pa
 
 from txlake._lake import Lake
 from txlake._topic_reader import TopicReader
+from txlake.errors import OffsetOutOfRangeError
+
+log = logging.getLogger("txlake.consumer")
 
 Queue = tuple[str, int]
 
@@ -22,8 +27,9 @@ class _Buffer:
 class QueueBuffers:
     """For each owned queue its position, and rows that follow it without a gap."""
 
-    def __init__(self, lake: Lake) -> None:
+    def __init__(self, lake: Lake, out_of_range_reset: str) -> None:
         self._lake = lake
+        self._reset = out_of_range_reset
         self._readers: dict[str, TopicReader] = {}
         self._buffers: dict[Queue, _Buffer] = {}
         self._turn = 0
@@ -53,15 +59,38 @@ class QueueBuffers:
         """Returns the next offset of each queue."""
         return {queue: buffer.position for queue, buffer in self._buffers.items()}
 
+    def begins(self) -> dict[Queue, int]:
+        """Returns the first offset that each queue still has, as the tables are now."""
+        return self._of_each(TopicReader.begins)
+
     def ends(self) -> dict[Queue, int]:
         """Returns the end of each queue as the tables are now."""
-        ends: dict[Queue, int] = {}
+        return self._of_each(TopicReader.ends)
+
+    def _of_each(
+        self, look: Callable[[TopicReader, list[int]], dict[int, int]]
+    ) -> dict[Queue, int]:
+        found: dict[Queue, int] = {}
         for topic, reader in self._readers.items():
             self._refresh(topic, reader)
             queue_ids = [queue_id for name, queue_id in self._buffers if name == topic]
-            for queue_id, end in reader.ends(queue_ids).items():
-                ends[topic, queue_id] = end
-        return ends
+            for queue_id, offset in look(reader, queue_ids).items():
+                found[topic, queue_id] = offset
+        return found
+
+    def begin(self, queues: list[Queue], at: str) -> None:
+        """Goes on where queues begin (`earliest`) or end (`latest`)."""
+        if queues:
+            first = self.begins() if at == "earliest" else self.ends()
+            for topic, queue_id in queues:
+                self.seek(topic, queue_id, first[topic, queue_id])
+
+    def lag(self) -> dict[Queue, int]:
+        """Returns how many messages each queue holds after its position."""
+        ends, begins = self.ends(), self.begins()
+        return {
+            queue: ends[queue] - max(at, begins[queue]) for queue, at in self.positions().items()
+        }
 
     def has_rows(self) -> bool:
         """Returns whether anything was read ahead."""
@@ -82,12 +111,37 @@ class QueueBuffers:
             }
             if not positions:
                 continue
-            read = reader.read(positions)
+            read = self._read(topic, reader, positions)
             for queue_id in positions:
                 buffer = self._buffers[topic, queue_id]
                 buffer.rows = read.get(queue_id)
                 buffer.may_have_more = buffer.rows is not None
         return is_new
+
+    def _read(
+        self, topic: str, reader: TopicReader, positions: dict[int, int]
+    ) -> dict[int, pa.Table]:
+        """Reads ahead; goes on where a queue begins or ends if its next message is deleted.
+
+        Errors: OffsetOutOfRangeError if the consumer is to stop there.
+        """
+        try:
+            return reader.read(positions)
+        except OffsetOutOfRangeError:
+            if self._reset == "stop":
+                raise
+        begins = reader.begins(positions)
+        to = begins if self._reset == "earliest" else reader.ends(list(positions))
+        for queue_id, position in positions.items():
+            if position < begins[queue_id]:
+                log.warning(
+                    "topic %s queue %d: messages from %d on are deleted, and were not read; the "
+                    "consumer goes on at %d", topic, queue_id, position, to[queue_id],
+                )  # fmt: skip
+                self.seek(topic, queue_id, to[queue_id])
+        return reader.read(
+            {queue_id: self._buffers[topic, queue_id].position for queue_id in positions}
+        )
 
     def take(self, most: int) -> list[tuple[str, pa.Table]]:
         """Takes rows, each queue's in order; each call begins with another queue.

@@ -7,7 +7,7 @@ offsets for every queue from one snapshot, so a missing offset is a real gap and
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import reduce
 from operator import or_
 from typing import TypeVar
@@ -18,6 +18,7 @@ import pyarrow.dataset as ds
 
 from txlake._delta_files import STALE_SNAPSHOT, DeltaFiles, TableFile, told
 from txlake.errors import OffsetGapError, OffsetOutOfRangeError
+from txlake.protocol import floor_id
 
 COLUMNS = [
     "queue_id", "queue_offset", "stored_at", "source", "born_at", "producer_group",
@@ -65,6 +66,15 @@ class TopicReader:
         """Returns each queue's end: the offset of the message that comes next."""
         return self._patiently(lambda: {q: self._last(q) + 1 for q in queue_ids})
 
+    def begins(self, queue_ids: Iterable[int]) -> dict[int, int]:
+        """Returns where each queue begins: older messages are deleted."""
+        return {queue_id: self._begin(queue_id) for queue_id in queue_ids}
+
+    def _begin(self, queue_id: int) -> int:
+        if not self._files.exists:
+            return 0
+        return int(self._files.table.transaction_version(floor_id(queue_id)) or 0)
+
     def _patiently(self, look: Callable[[], _Seen]) -> _Seen:
         """Reads, from a fresh snapshot when files of this one are gone. Errors: LakeError."""
         with told(self._files.uri):
@@ -76,6 +86,14 @@ class TopicReader:
             return look()
 
     def _read(self, positions: Mapping[int, int]) -> dict[int, pa.Table]:
+        for queue_id, position in positions.items():
+            begin = self._begin(queue_id)
+            if position < begin:
+                raise OffsetOutOfRangeError(
+                    f"topic {self._topic} queue {queue_id}: position {position}, and the queue "
+                    f"begins at {begin}: older messages are deleted; seek to it, or say "
+                    "`out_of_range_reset`"
+                )
         files = self._holding(positions)
         if not files:
             return {}
@@ -129,22 +147,9 @@ class TopicReader:
                 self._fail(queue_id, position + count, min(beyond))
 
     def _fail(self, queue_id: int, expected: int, found: int) -> None:
-        where = f"topic {self._topic} queue {queue_id}"
-        first = min(
-            (
-                span[0]
-                for file in self._files.files.values()
-                for span in self._span(file, queue_id, 0, None)
-            ),
-            default=found,
-        )
-        if first == found > expected:
-            raise OffsetOutOfRangeError(
-                f"{where}: position {expected}, but the queue begins at {found}; seek to it"
-            )
         raise OffsetGapError(
-            f"{where}: offset {expected} was expected, {found} was found: rows are missing or "
-            "stand twice; run `txlake verify`"
+            f"topic {self._topic} queue {queue_id}: offset {expected} was expected, {found} was "
+            "found: rows are missing or stand twice; run `txlake verify`"
         )
 
     def _holding(self, positions: Mapping[int, int]) -> list[TableFile]:
@@ -198,7 +203,7 @@ class TopicReader:
         }
 
     def _last(self, queue_id: int) -> int:
-        best = -1
+        best = self._begin(queue_id) - 1
         by_last = sorted(
             self._files.files.values(), key=lambda file: -(file.most["queue_offset"] or 0)
         )

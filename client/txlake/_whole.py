@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from txlake._delta_files import STALE_SNAPSHOT, DeltaFiles, TableFile, first_line
 from txlake._store import store_trouble
 from txlake.errors import LakeError
+from txlake.protocol import deleted_id
 
 LAKE_ID_PROPERTY = "txlake.lakeId"
 _SNAPSHOT_EPOCHS_MAX = 500  # the most epochs between two rows that name all tables
@@ -111,6 +112,7 @@ class WholeTables:
         if problem is not None or table == "lake":
             return problem, 0
         held, newest = _held(files, told.committed)
+        held += files.table.transaction_version(deleted_id(self._lake_id)) or 0
         if held < rows:
             return f"holds {held} rows, and held {rows} {when}", newest
         return None, newest

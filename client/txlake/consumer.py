@@ -65,6 +65,12 @@ class Consumer:
     Of a lake in a store each look is a request for each topic. While nothing comes, the pauses
     between looks grow from 50 ms to `store_look_ms_max`; it finds new topics and queues within 2 s.
 
+    Topics keep messages for some time only. A group without a committed offset begins at the
+    earliest message that is there, or at the latest: `auto_offset_reset`. Where a queue begins
+    beyond the position, `out_of_range_reset` says what happens: "stop" raises
+    OffsetOutOfRangeError; "earliest" and "latest" go on there, with a warning in the log
+    `txlake.consumer` that says which messages were not read.
+
     Units: milliseconds. Machines compare the instants of each other's commits, so their clocks
     must agree to well within `session_timeout_ms`.
     Errors: LakeError, GroupBusyError, OffsetOutOfRangeError, ValueError.
@@ -81,6 +87,7 @@ class Consumer:
         session_timeout_ms: int = 30_000,
         wait_for_owner_ms: int = 0,
         auto_offset_reset: Literal["earliest", "latest"] = "earliest",
+        out_of_range_reset: Literal["stop", "earliest", "latest"] = "stop",
         max_poll_records: int = 500,
         store_look_ms_max: int = 500,
     ) -> None:
@@ -90,10 +97,10 @@ class Consumer:
             raise ValueError(f"topics {topics!r}: a list with at least one name")
         if auto_offset_reset not in ("earliest", "latest"):
             raise ValueError(f"auto_offset_reset {auto_offset_reset!r}: earliest or latest")
-        for name, value in (
-            ("session_timeout_ms", session_timeout_ms), ("max_poll_records", max_poll_records),
-            ("store_look_ms_max", store_look_ms_max),
-        ):  # fmt: skip
+        if out_of_range_reset not in ("stop", "earliest", "latest"):
+            raise ValueError(f"out_of_range_reset {out_of_range_reset!r}: stop, earliest or latest")
+        limits = {"session_timeout_ms": session_timeout_ms, "max_poll_records": max_poll_records}
+        for name, value in (limits | {"store_look_ms_max": store_look_ms_max}).items():
             if value < 1:
                 raise ValueError(f"{name} {value!r}: 1 or more")
         if unknown := set(queues or {}) - set(topics):
@@ -106,7 +113,7 @@ class Consumer:
         self._looks = Looks(is_store="://" in os.fspath(lake), most_s=store_look_ms_max / 1000)
         owner = f"{socket.gethostname()}:{os.getpid()}:{os.urandom(4).hex()}"
         self._lake = Lake(os.fspath(lake), storage_options)
-        self._buffers = QueueBuffers(self._lake)
+        self._buffers = QueueBuffers(self._lake, out_of_range_reset)
         self._ownership = Ownership(
             self._lake.uri("consumer_offsets"), storage_options, group, owner, session_timeout_ms,
             self._lake.lake_id,
@@ -163,9 +170,10 @@ class Consumer:
         self._check_open()
         self._check_owned(topic, queue_id)
         end = self._buffers.ends()[topic, queue_id]
-        if not 0 <= offset <= end:
+        begin = self._buffers.begins()[topic, queue_id]
+        if not begin <= offset <= end:
             raise OffsetOutOfRangeError(
-                f"topic {topic} queue {queue_id}: offset {offset}; 0 to {end} are allowed"
+                f"topic {topic} queue {queue_id}: offset {offset}; {begin} to {end} are allowed"
             )
         self._buffers.seek(topic, queue_id, offset)
 
@@ -185,8 +193,7 @@ class Consumer:
     def lag(self) -> dict[tuple[str, int], int]:
         """Returns how many messages each (topic, queue) holds after the position."""
         self._check_open()
-        ends = self._buffers.ends()
-        return {key: ends[key] - at for key, at in self._buffers.positions().items()}
+        return self._buffers.lag()
 
     def close(self) -> None:
         """Gives the queues back: another consumer can take them at once. It commits nothing."""
@@ -211,10 +218,11 @@ class Consumer:
             return
         self._check_topics({name for name, _ in new} - self._checked)
         self._check_within(new, topics)
-        for (name, queue_id), offset in self._ownership.take(new, deadline).items():
+        taken = self._ownership.take(new, deadline)
+        for (name, queue_id), offset in taken.items():
             self._buffers.add(name, topics[name].table_id, queue_id, offset or 0)
-            if offset is None and self._reset == "latest":
-                self._buffers.seek(name, queue_id, self._buffers.ends()[name, queue_id])
+        begun = [queue for queue, offset in taken.items() if offset is None]
+        self._buffers.begin(begun, self._reset)
 
     def _check_topics(self, names: set[str]) -> None:
         """Checks that topics hold what was committed, before anything is written about them."""

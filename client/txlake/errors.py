@@ -73,7 +73,7 @@ class StaleGenerationError(ConsumerError):
 
 
 class OffsetOutOfRangeError(ConsumerError):
-    """A position that the queue does not have; the text names both."""
+    """A position that the queue does not have, or not any more; the text names both."""
 
 
 class OffsetGapError(ConsumerError):

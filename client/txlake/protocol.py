@@ -86,9 +86,15 @@ DECISIONS: Final = {code: name for name, code in DECISION_CODES.items()}
 RESUME: Final = "RESUME"
 CANCEL: Final = "CANCEL"
 CREATE_TOPIC: Final = "CREATE_TOPIC"
+ALTER_TOPIC: Final = "ALTER_TOPIC"
 MAINTAIN: Final = "MAINTAIN"
 PING: Final = "PING"
-COMMANDS: Final = (RESUME, CANCEL, CREATE_TOPIC, MAINTAIN, PING)
+COMMANDS: Final = (RESUME, CANCEL, CREATE_TOPIC, ALTER_TOPIC, MAINTAIN, PING)
+
+# What ALTER_TOPIC can set of a topic, under Kafka's names; without a limit (`forever`) it is -1.
+RETENTION_MS: Final = "retention.ms"
+RETENTION_BYTES: Final = "retention.bytes"
+FOREVER: Final = -1
 
 # What can be read. The patterns are ASCII; Spark SQL uses them too, as Java regex.
 GROUP_PATTERN: Final = "[A-Za-z0-9._-]{1,127}"
@@ -153,16 +159,31 @@ class TopicTarget:
         return f"topic:{self.topic}:{self.queue_count}"
 
 
-Target: TypeAlias = RecordTarget | UndeliverableTarget | TopicTarget
+@dataclass(frozen=True)
+class ConfigTarget:
+    """How long a topic keeps its messages: `config:<topic>:<name>=<value>`; -1 is for ever."""
+
+    topic: str
+    name: str
+    value: int
+    kind: ClassVar[str] = "config"
+
+    def __str__(self) -> str:
+        return f"config:{self.topic}:{self.name}={self.value}"
+
+
+Target: TypeAlias = RecordTarget | UndeliverableTarget | TopicTarget | ConfigTarget
 # The targets that each command can have; the other commands have no target.
 TARGET_FORMS: Final = {
     RESUME: ("half:<queue>-<offset>", "undeliverable:<offset>"),
     CANCEL: ("half:<queue>-<offset>", "schedule:<queue>-<offset>"),
     CREATE_TOPIC: ("topic:<name>:<queue count>",),
+    ALTER_TOPIC: ("config:<topic>:retention.ms=<ms>", "config:<topic>:retention.bytes=<bytes>"),
 }
 _TARGET = re.compile(
     rf"(half|schedule):({SMALL_NUMBER_PATTERN})-({NUMBER_PATTERN})"
     rf"|undeliverable:({NUMBER_PATTERN})|topic:({TOPIC_PATTERN}):([0-9]{{1,5}})"
+    rf"|config:({TOPIC_PATTERN}):({re.escape(RETENTION_MS)}|{re.escape(RETENTION_BYTES)})=(-1|{NUMBER_PATTERN})"
 )
 
 
@@ -171,12 +192,15 @@ def read_target(text: str | None) -> Target | None:
     found = _TARGET.fullmatch(text or "")
     if found is None:
         return None
-    kind, queue_id, queue_offset, undeliverable_offset, topic, queue_count = found.groups()
+    kind, queue_id, queue_offset, undeliverable_offset, topic, queue_count, *config = found.groups()
     if kind is not None:
         return RecordTarget(kind, int(queue_id), int(queue_offset))
     if undeliverable_offset is not None:
         return UndeliverableTarget(int(undeliverable_offset))
-    return TopicTarget(topic, int(queue_count))
+    if topic is not None:
+        return TopicTarget(topic, int(queue_count))
+    altered, name, value = config
+    return ConfigTarget(altered, name, int(value))
 
 
 def command_target(command: str, text: str | None) -> Target | None:
@@ -184,6 +208,20 @@ def command_target(command: str, text: str | None) -> Target | None:
     target = read_target(text)
     kinds = {form.partition(":")[0] for form in TARGET_FORMS.get(command, ())}
     return target if target is not None and target.kind in kinds else None
+
+
+def floor_id(queue_id: int) -> str:
+    """Returns under which name a topic's table says where a queue begins: a Delta transaction."""
+    return f"txlake-floor/{queue_id}"
+
+
+# Under which name a topic's table says up to which epoch messages are deleted.
+DELETED_EPOCH_ID: Final = "txlake-floor/epoch"
+
+
+def deleted_id(lake_id: str) -> str:
+    """Returns under which name a table says how many of its rows were deleted."""
+    return f"txlake-deleted/{lake_id}"
 
 
 def is_own_topic(name: str, own_topics: Iterable[str], check_topic_prefix: str) -> bool:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pipelines.settings import Settings
     from storage.files.place import LakePlace
     from storage.lake.lake import Lake
-    from storage.upkeep.maintenance import Work
+    from storage.upkeep.limits import Work
 
 _COLUMNS = ("table", "files", "to merge", "into", "MB", "to delete")
 
@@ -81,7 +81,8 @@ def _run(settings: Settings, place: LakePlace, output: str) -> None:
     from storage.lake.lake import Lake
     from storage.lake.lock import LakeLock
     from storage.lake.whole import require_whole
-    from storage.upkeep.maintenance import Maintenance, Work
+    from storage.upkeep.limits import Work
+    from storage.upkeep.maintenance import Maintenance
 
     lock = LakeLock(place, f"{socket.gethostname()}:{os.getpid()}:txlake maintain")
     began = time.monotonic()
@@ -93,7 +94,7 @@ def _run(settings: Settings, place: LakePlace, output: str) -> None:
             require_whole(lake, progress, is_alone=True)
             maintenance = Maintenance(lake, settings.maintenance_limits())
             if progress.last is not None:
-                maintenance.old_epoch = progress.last.floor.deleted
+                maintenance.take_up(progress.last)
             for table in maintenance.tables():
                 done = sum(maintenance.steps(table, is_full=True), done)
     finally:

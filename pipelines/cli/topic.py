@@ -2,26 +2,128 @@
 
 from __future__ import annotations
 
+import re
+from typing import Any
+
 import click
 
+from pipelines.cli.options import Command
 from pipelines.cli.writing import Writing, writes
-from txlake.protocol import CREATE_TOPIC, TOPIC_PATTERN, TopicTarget, matches
+from txlake.protocol import (
+    ALTER_TOPIC,
+    CREATE_TOPIC,
+    FOREVER,
+    RETENTION_BYTES,
+    RETENTION_MS,
+    TOPIC_PATTERN,
+    ConfigTarget,
+    TopicTarget,
+    delay_levels_ms,
+    matches,
+)
+
+_FOREVER = "forever"
+_UNITS = {"": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
+
+
+class _Span(click.ParamType[int]):
+    """A span of time in ms, as `7d` or `forever`."""
+
+    name = "span"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> int:
+        """Returns ms; -1 for ever."""
+        if value == _FOREVER:
+            return FOREVER
+        try:
+            (span_ms,) = delay_levels_ms(value)
+        except ValueError:
+            self.fail(f"{value!r}: a number and one of the units s, m, h, d, or {_FOREVER}")
+        return span_ms
+
+
+class _Size(click.ParamType[int]):
+    """A size in bytes, as `10GiB` or `forever`."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> int:
+        """Returns bytes; -1 without a limit."""
+        if value == _FOREVER:
+            return FOREVER
+        found = re.fullmatch(r"([1-9][0-9]{0,14})(|KiB|MiB|GiB|TiB)", value)
+        if found is None:
+            self.fail(f"{value!r}: bytes, or a number with KiB, MiB, GiB or TiB, or {_FOREVER}")
+        return int(found[1]) * _UNITS[found[2]]
+
+
+def _retention(command: Command) -> Command:
+    """Let a command say how long a topic keeps its messages."""
+    command = click.option(
+        "--retention-bytes", type=_Size(), help="Keep so many bytes on disk: 10GiB, forever."
+    )(command)
+    return click.option(
+        "--retention", "retention_ms", type=_Span(), help="Keep messages so long: 36h, forever."
+    )(command)
 
 
 @click.group()
 def topic() -> None:
-    """Make real topics."""
+    """Make real topics, and say how long they keep messages."""
 
 
 @topic.command()
 @click.argument("name")
 @click.option("--queues", type=click.IntRange(1, 10_000), required=True, help="Never fewer.")
+@_retention
 @writes
-def create(name: str, queues: int, writing: Writing) -> None:
+def create(
+    name: str,
+    queues: int,
+    retention_ms: int | None,
+    retention_bytes: int | None,
+    writing: Writing,
+) -> None:
     """Make topic NAME, or give it more queues."""
     target = str(TopicTarget(name, queues))
     if not matches(TOPIC_PATTERN, name):
         raise click.UsageError(
             f"{target!r} is no target of {CREATE_TOPIC}: a topic's name is {TOPIC_PATTERN}"
         )
+    targets = _configs(name, retention_ms, retention_bytes, writing)
     writing.command(CREATE_TOPIC, target)
+    for config in targets if not writing.dry_run else ():
+        writing.command(ALTER_TOPIC, config)
+
+
+@topic.command()
+@click.argument("name")
+@_retention
+@writes
+def alter(
+    name: str, retention_ms: int | None, retention_bytes: int | None, writing: Writing
+) -> None:
+    """Say how long topic NAME keeps its messages; what is older is deleted by maintenance."""
+    targets = _configs(name, retention_ms, retention_bytes, writing)
+    if not targets:
+        raise click.UsageError("say --retention or --retention-bytes, or both")
+    for target in targets:
+        writing.command(ALTER_TOPIC, target)
+
+
+def _configs(
+    name: str, retention_ms: int | None, retention_bytes: int | None, writing: Writing
+) -> list[str]:
+    """Return what ALTER_TOPIC has to say, as targets."""
+    promise_ms = writing.settings.maintenance.stream_retention_ms
+    if retention_ms is not None and FOREVER < retention_ms < promise_ms:
+        raise click.UsageError(
+            f"--retention of {retention_ms} ms is below [maintenance] stream_retention_ms = "
+            f"{promise_ms}: a Spark stream that is away may read that long"
+        )
+    asked = {RETENTION_MS: retention_ms, RETENTION_BYTES: retention_bytes}
+    return [
+        str(ConfigTarget(name, config, value))
+        for config, value in asked.items()
+        if value is not None
+    ]

@@ -96,13 +96,15 @@ RESULTS: Final = {
     "created": "the topic is made",
     "grown": "the topic has more queues from that epoch on",
     "unchanged": "the topic has as many queues, or more",
+    "altered": "the topic keeps messages so long from that epoch on",
+    "no_such_topic": "there is no such topic",
     "accepted": "the job does it step by step, between epochs",
     "bad_target": "the target cannot be read, or such a topic may not be made",
 }
 # Results that say: nothing was changed as the operator wanted.
 REFUSALS: Final = frozenset(
     {"not_discarded", "still_undeliverable", "not_undeliverable", "not_delayed", "bad_target",
-     "unknown_command", "newer_version"}
+     "no_such_topic", "unknown_command", "newer_version"}
 )  # fmt: skip
 
 UNDELIVERABLE: Final = {

@@ -9,7 +9,8 @@ meanwhile: local commits of Spark and of delta-rs never meet.
 An error here stops no epoch: it is logged, and the next round tries again. But a driver that
 another has replaced deletes nothing and stops. A round is kept in memory only. One that an operator
 asked for is begun again after a crash: which requests were served is a property of the table
-`admin`.
+`admin`. How long topics keep messages (ALTER_TOPIC) is a property of their tables, written before
+any step after the commit of that epoch.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import pyarrow.compute as pc
 
@@ -25,12 +27,14 @@ from storage.errors import OwnerError
 from storage.lake.epochs import Plan
 from storage.lake.lake import Lake
 from storage.lake.pruned import Bounds, read_pruned
-from storage.upkeep.maintenance import Maintenance, MaintenanceLimits, Work
-from txlake.protocol import MAINTAIN
+from storage.upkeep.limits import MaintenanceLimits, Work
+from storage.upkeep.maintenance import Maintenance
+from txlake.protocol import ALTER_TOPIC, MAINTAIN, ConfigTarget, command_target
 
 log = logging.getLogger("txlake.maintain")
 
 _SERVED = "txlake.maintainedEpoch"  # of `admin`: the epoch of the newest request that was served
+_REQUEST = ["epoch", "queue_offset", "command", "target", "actor", "reason"]
 
 
 class Maintainer:
@@ -72,8 +76,8 @@ class Maintainer:
         """
         is_busy = idle_s < self._slice_s
         if plan is not None:
-            self._maintenance.old_epoch = plan.floor.deleted
-        asked_epoch = self._newest_request(plan)
+            self._maintenance.take_up(plan)
+        asked_epoch = self._take_requests(plan)
         if asked_epoch:
             self._asked_epoch = asked_epoch
             self._begin(is_full=True)
@@ -94,29 +98,36 @@ class Maintainer:
     def _is_time(self, plan: Plan) -> bool:
         return plan.epoch % self._round_epochs == 0  # in a job that often starts anew, too
 
-    def _newest_request(self, plan: Plan | None) -> int:
-        """Returns the epoch of the newest request for a round, if any is to be served; else 0.
+    def _take_requests(self, plan: Plan | None) -> int:
+        """Alters topics as operators ask. Output: the newest epoch that asks for a round, or 0.
 
-        The first look after a start goes back to the request that was served last.
+        The first look after a start, or after an error, goes back to the request that was served
+        last.
         """
         bounds: Bounds = {}
         try:
             if not self._has_looked_back:
-                self._has_looked_back = True
                 bounds = {"epoch": (self._served_epoch() + 1, None)}
             elif plan is not None and self._has_commands(plan):
                 bounds = {"epoch": [plan.epoch]}
             else:
                 return 0
             is_request = (pc.field("command") == MAINTAIN) & (pc.field("result") == "accepted")
-            columns = ["epoch", "actor", "reason"]
-            asked = read_pruned(self._lake, "admin", columns, bounds, is_request).to_pylist()
+            is_request |= (pc.field("command") == ALTER_TOPIC) & (pc.field("result") == "altered")
+            asked = read_pruned(self._lake, "admin", _REQUEST, bounds, is_request)
+            rows = asked.sort_by("queue_offset").to_pylist()
+            self._maintenance.alter(_configs(rows))
+            self._has_looked_back = True
+        except OwnerError:
+            raise
         except Exception as error:
+            self._has_looked_back = False
             self._failed("admin", error)
             return 0
-        for row in asked:
-            log.info("maintenance asked for by %s: %s", row["actor"], row["reason"])
-        return max((row["epoch"] for row in asked), default=0)
+        for row in rows:
+            what = "maintenance" if row["command"] == MAINTAIN else row["target"]
+            log.info("%s asked for by %s: %s", what, row["actor"], row["reason"])
+        return max((row["epoch"] for row in rows if row["command"] == MAINTAIN), default=0)
 
     def _has_commands(self, plan: Plan) -> bool:
         return any(
@@ -182,6 +193,16 @@ class Maintainer:
         if self._is_full:
             self._serve()
         self._done, self._seconds, self._is_full = Work(), 0.0, False
+
+
+def _configs(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, int]]:
+    """Returns by topic what ALTER_TOPIC commands ask for; of two about one config the later."""
+    configs: dict[str, dict[str, int]] = {}
+    for row in rows:
+        target = command_target(row["command"], row["target"])
+        if isinstance(target, ConfigTarget):
+            configs.setdefault(target.topic, {})[target.name] = target.value
+    return configs
 
 
 def told(work: Work) -> str:

@@ -34,6 +34,7 @@ from storage.lake.aging import require_above
 from storage.lake.epochs import NO_PROGRESS, next_offsets_of, read_progress
 from storage.lake.history import Recorded
 from storage.lake.lake import Lake
+from storage.lake.table import deleted_epoch
 from storage.lake.whole import require_recorded
 from storage.rows import to_rows
 from storage.wire.kinds import KINDS
@@ -101,13 +102,18 @@ class Comparison:
         if new is not None:
             self._topics |= _tables_of_topics(new)
         for table in (*_DECIDED, *self._topics):
-            there = self._there(table, chunk.bounds)
-            self.table(table, there, self._decided(table, replayed))
+            there, decided = self._there(table, chunk.bounds), self._decided(table, replayed)
+            gone = pc.field("epoch") <= self._deleted_epoch(table)
+            self.table(table, there.filter(~gone), decided.filter(~gone))
         self._epochs(chunk.epochs, replayed["epochs"])
 
     def stream(self, table: str, pieces: Iterator[pa.Table], epoch: int) -> None:
         """Compares the messages of a large epoch, piece by piece."""
         self._streamed.add((table, epoch))
+        if epoch <= self._deleted_epoch(table):
+            for _ in pieces:
+                pass
+            return
         keys = []
         for piece in pieces:
             keys.append(piece.select(["queue_id", "queue_offset"]))
@@ -127,6 +133,12 @@ class Comparison:
         except TableNotFoundError:
             return Lake.schema(table).empty_table()
         return self._not_streamed(table, rows)
+
+    def _deleted_epoch(self, table: str) -> int:
+        """Returns up to which epoch a topic's messages are deleted, and not compared."""
+        if table not in self._topics or not self._source.lake.is_table(table):
+            return 0
+        return deleted_epoch(self._source.lake.handle(table))
 
     def _decided(self, table: str, replayed: Mapping[str, pa.Table]) -> pa.Table:
         rows = replayed.get(table)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final, get_type_hints
 
 from pipelines.settings.values import Settings
-from txlake.protocol import SYSTEM_REAL_TOPICS
+from txlake.protocol import FOREVER, SYSTEM_REAL_TOPICS
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -117,6 +117,7 @@ def _check(item: Field[Any], value: Any, place: str) -> None:
 
 def _check_together(settings: Settings, source: str) -> None:
     lake, t, m = settings.lake, settings.transaction, settings.maintenance
+    kept_ms = settings.topics.retention_ms
     for key, value, other, least, why in (
         ("[transaction] half_retention_ms", t.half_retention_ms,
          "transaction_timeout_ms", t.transaction_timeout_ms,
@@ -127,6 +128,9 @@ def _check_together(settings: Settings, source: str) -> None:
         ("[maintenance] file_retention_ms", m.file_retention_ms,
          "log_retention_ms", m.log_retention_ms,
          "versions that the log still has would lack files"),
+        ("[topics] retention_ms", m.stream_retention_ms if kept_ms == FOREVER else kept_ms,
+         "[maintenance] stream_retention_ms", m.stream_retention_ms,
+         "a Spark stream that is away may read that long"),
     ):  # fmt: skip
         if value < least:
             raise SettingsError(

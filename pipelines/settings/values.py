@@ -10,7 +10,8 @@ from typing import Any
 
 from checker.frames import Parameters
 from storage.files.place import LakePlace, lake_place
-from storage.upkeep.maintenance import MaintenanceLimits
+from storage.upkeep.limits import MaintenanceLimits
+from storage.upkeep.topic_retention import Retention
 from storage.wire.kinds import ADMIN, HALF, OP, SCHEDULE, WireLimits
 from txlake import protocol as p
 
@@ -21,6 +22,13 @@ _DAY_MS = 86_400_000
 def _whole(low: int, high: int = _LONG_MAX) -> dict[str, Any]:
     limit = f"{low} .. {high}" if high < _LONG_MAX else f">= {low}"
     return {"is_allowed": lambda v: low <= v <= high, "allowed": f"a whole number {limit}"}
+
+
+def _whole_or_forever() -> dict[str, Any]:
+    return {
+        "is_allowed": lambda v: v == p.FOREVER or v >= 1,
+        "allowed": "a whole number >= 1, or -1",
+    }
 
 
 def _name(pattern: str) -> dict[str, Any]:
@@ -97,11 +105,13 @@ class TransactionSettings:
 
 @dataclass(frozen=True)
 class TopicSettings:
-    """How real topics are made."""
+    """How real topics are made, and how long they keep messages."""
 
     auto_create_topics: bool = True
     default_queue_count: int = field(default=4, metadata=_whole(1, 10_000))
     topics_max: int = field(default=1_000, metadata=_whole(1, 1_000_000))
+    retention_ms: int = field(default=604_800_000, metadata=_whole_or_forever())
+    retention_bytes: int = field(default=p.FOREVER, metadata=_whole_or_forever())
 
 
 def _are_levels(text: str) -> bool:
@@ -198,4 +208,5 @@ class Settings:
             m.file_retention_ms,
             m.stream_retention_ms,
             self.lake.retention_ms,
+            Retention(self.topics.retention_ms, self.topics.retention_bytes),
         )

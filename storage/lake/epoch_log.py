@@ -84,7 +84,8 @@ class EpochLog:
         ours = (pc.field("epoch") == plan.epoch) & (pc.field("state") == state)
         there = self._lake.read("epochs", ["owner", "digest"], ours).to_pylist()
         if {one["digest"] for one in there} != {row["digest"][0].as_py()}:
-            owners = sorted({one["owner"] for one in there} or {"another process"})
+            # A row names the driver that planned: another one can have finished what we planned.
+            owners = sorted({one["owner"] for one in there} - {plan.owner} or {"another process"})
             raise OwnerError(
                 f"epoch {plan.epoch} was {state} by {', '.join(owners)}: another driver writes "
                 "this lake; this one stops"

@@ -27,6 +27,7 @@ from storage.lake.datasets import bounds_of, dataset_of
 from storage.lake.log_entries import entry_of, fits, log_entries
 from storage.lake.newest import Newest
 from storage.lake.opening import reading, using
+from txlake.protocol import DELETED_EPOCH_ID, deleted_id, floor_id
 
 LAKE_ID_PROPERTY: Final = "txlake.lakeId"  # of every table: which lake it belongs to
 _CHECKPOINT_INTERVAL = "100"  # about 100: each start replays at most this many log files
@@ -243,11 +244,16 @@ def owner_of(handle: DeltaTable) -> str:
     return handle.metadata().configuration.get(LAKE_ID_PROPERTY) or ""
 
 
-def deletions_id(handle: DeltaTable) -> str:
-    """Returns under which name a table says how many of its rows were deleted."""
-    return f"txlake-deleted/{owner_of(handle)}"
-
-
 def deleted_rows(handle: DeltaTable) -> int:
-    """Returns how many rows were deleted up to a version (`storage/upkeep/expiry.py`)."""
-    return int(handle.transaction_version(deletions_id(handle)) or 0)
+    """Returns how many rows were deleted up to a version (`storage/upkeep`)."""
+    return int(handle.transaction_version(deleted_id(owner_of(handle))) or 0)
+
+
+def deleted_epoch(handle: DeltaTable) -> int:
+    """Returns up to which epoch a topic's messages are deleted; 0: all are there."""
+    return int(handle.transaction_version(DELETED_EPOCH_ID) or 0)
+
+
+def queue_floor(handle: DeltaTable, queue_id: int) -> int:
+    """Returns the offset at which a topic's queue begins: older messages are deleted."""
+    return int(handle.transaction_version(floor_id(queue_id)) or 0)

@@ -17,7 +17,7 @@ A crash leaves a file deleted or not. The next round deletes what is left; VACUU
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -28,11 +28,11 @@ from deltalake.transaction import AddAction, RemoveAction
 
 from storage.lake.lake import NO_LOG_UPKEEP, Lake
 from storage.lake.pruned import Bounds, read_pruned
-from storage.lake.table import deleted_rows, deletions_id
+from storage.lake.table import deleted_rows, owner_of
 from storage.schemas import SNAPSHOT, STATE_TABLES, places
 from storage.upkeep.merge_plan import TableFile
 from storage.wire.kinds import ADMIN, HALF, OP, SCHEDULE
-from txlake.protocol import UNDELIVERABLE_TOPIC
+from txlake.protocol import UNDELIVERABLE_TOPIC, deleted_id
 
 _DELETIONS = 256  # files that one commit deletes
 # Rows of these that were alive stay; by which records they are named.
@@ -122,16 +122,23 @@ def _snapshot(lake: Lake, table: str, epoch: int) -> pa.Table:
 
 def _undeliverable(lake: Lake) -> pa.Table:
     columns = ["source", "half_queue_id", "half_queue_offset"]
-    ids = lake.read("catalog", ["table_id"], ds.field("topic") == UNDELIVERABLE_TOPIC)
-    tables = [f"topics/{id_}" for id_ in sorted(set(ids["table_id"].to_pylist()))]
-    rows = [lake.read(table, columns) for table in tables]
+    rows = [lake.read(table, columns) for table in sorted(undeliverable_tables(lake))]
     empty = lake.schema("topics/0").empty_table().select(columns)
     return pa.concat_tables([empty, *rows]).rename_columns(["source", "queue_id", "queue_offset"])
 
 
-def delete(lake: Lake, table: str, files: Sequence[TableFile], until: int) -> int:
+def undeliverable_tables(lake: Lake) -> set[str]:
+    """Returns the table of TRANS_UNDELIVERABLE_TOPIC, if it was made."""
+    ids = lake.read("catalog", ["table_id"], ds.field("topic") == UNDELIVERABLE_TOPIC)
+    return {f"topics/{id_}" for id_ in ids["table_id"].to_pylist()}
+
+
+def delete(
+    lake: Lake, table: str, files: Sequence[TableFile], said: Mapping[str, int] | None = None
+) -> int:
     """Deletes files of a table in one Delta commit. Output: how many rows went.
 
+    Input: `said`: more that the commit says, by transaction identifier.
     Errors: CommitFailedError from deltalake when another writer was faster.
     """
     rows = sum(file.row_count for file in files)
@@ -140,7 +147,9 @@ def delete(lake: Lake, table: str, files: Sequence[TableFile], until: int) -> in
     removed: list[AddAction | RemoveAction] = [
         RemoveAction(file.path, False, now_ms, file.size_bytes, {}) for file in files
     ]
-    note = f"deleted {len(files)} files, {rows} rows of epochs up to {until}"
+    last = max(file.last_epoch or 0 for file in files)
+    note = f"deleted {len(files)} files, {rows} rows of epochs up to {last}"
+    said = {**(said or {}), deleted_id(owner_of(handle)): deleted_rows(handle) + rows}
     handle.create_write_transaction(
         removed,
         "append",
@@ -148,7 +157,7 @@ def delete(lake: Lake, table: str, files: Sequence[TableFile], until: int) -> in
         commit_properties=CommitProperties(
             custom_metadata={"txlake.maintenance": note},
             max_commit_retries=0,
-            app_transactions=[Transaction(deletions_id(handle), deleted_rows(handle) + rows)],
+            app_transactions=[Transaction(name, value) for name, value in said.items()],
         ),
         post_commithook_properties=NO_LOG_UPKEEP,
     )

@@ -4,7 +4,7 @@ Every append leaves a file and an entry in the table's log. A table gets these s
 between two of them:
 
 1. Properties: how long Delta keeps its log and files that were replaced.
-2. What is old is deleted (`expiry`).
+2. What is old is deleted: what was decided (`expiry`), messages (`topic_retention`).
 3. Merges: small files into larger ones (`merge_plan`, `merge`).
 4. The log: a checkpoint, then entries older than that and than their retention go. The handle is
    opened anew: delta-rs reads all commits since the checkpoint that a handle began with.
@@ -23,18 +23,20 @@ checkpoint repeats, are dropped after `file_retention_ms`; and of old checkpoint
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import pyarrow.fs as pa_fs
 
 from storage.files.order import kind_of
 from storage.lake.aging import epoch_times
+from storage.lake.epochs import Plan
 from storage.lake.lake import Lake
 from storage.schemas import TABLES
-from storage.upkeep.expiry import Expiry, delete
+from storage.upkeep.expiry import Expiry, delete, undeliverable_tables
+from storage.upkeep.limits import MaintenanceLimits, Work
 from storage.upkeep.merge import files_of, merge
-from storage.upkeep.merge_plan import MergeLimits, all_merges, next_merge
+from storage.upkeep.merge_plan import TableFile, all_merges, next_merge
+from storage.upkeep.topic_retention import Retention, alter, expired, floors
 
 _MEMORY = 2  # rows of a merge in memory, as a multiple of the largest file
 # How often replaced files are looked for in the time that they are kept.
@@ -47,62 +49,9 @@ _DELETIONS = 100
 _CHECKPOINT_DISTANCE = 1_000
 
 
-@dataclass(frozen=True)
-class MaintenanceLimits:
-    """When a table needs a step. Units: ms, bytes. `retention_ms` of 0: rows are kept for ever."""
-
-    merge_files: int
-    file_bytes_max: int
-    checkpoint_commits: int
-    log_retention_ms: int
-    file_retention_ms: int
-    stream_retention_ms: int
-    retention_ms: int = 0
-
-    def merging(self, span_of: Callable[[int], int]) -> MergeLimits:
-        """Returns the limits of merging."""
-        return MergeLimits(self.merge_files, self.file_bytes_max, span_of)
-
-    def log_kept_ms(self, table: str) -> int:
-        """Returns how long the entries of a table's log are kept."""
-        least = self.stream_retention_ms if kind_of(table) == "topics" else 0
-        return max(self.log_retention_ms, least)
-
-    def files_kept_ms(self, table: str) -> int:
-        """Returns how long a table's files are kept, from when they were written."""
-        least = self.stream_retention_ms if kind_of(table) == "topics" else 0
-        return max(self.file_retention_ms, least)
-
-    def properties(self, table: str) -> dict[str, str]:
-        """Returns a table's retentions as Delta's properties: of its log, and of tombstones."""
-        return {
-            "delta.logRetentionDuration": f"interval {self.log_kept_ms(table) // 1000} seconds",
-            "delta.deletedFileRetentionDuration":
-                f"interval {self.file_retention_ms // 1000} seconds",
-        }  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Work:
-    """What was done, or would be."""
-
-    merges: int = 0
-    files_merged: int = 0
-    bytes_before: int = 0
-    bytes_after: int = 0
-    checkpoints: int = 0
-    files_deleted: int = 0
-    rows_expired: int = 0
-
-    def __add__(self, other: Work) -> Work:
-        mine, theirs = asdict(self), asdict(other)
-        return Work(**{name: mine[name] + theirs[name] for name in mine})
-
-
 class Maintenance:
     """Keeps the tables of one lake in shape; remembers what it has seen of them.
 
-    `old_epoch`: rows up to this epoch are deleted, as a committed plan says.
     Input: `before_deletion`: called right before files are deleted; what it raises stops that.
     Errors: DeltaError, OSError: the step was not taken and can be tried again.
     """
@@ -116,7 +65,7 @@ class Maintenance:
         self.lake = lake
         self.limits = limits
         self._before_deletion = before_deletion
-        self.old_epoch = 0
+        self._old_epoch, self._at_ms = 0, 0
         self._expiry = Expiry(lake)
         self.is_busy = False  # then only the merges that keep files few are made
         self._configured: set[str] = set()
@@ -124,6 +73,20 @@ class Maintenance:
         self._checkpointed: dict[str, int] = {}  # table -> version
         self._removed_at: dict[str, float] = {}
         self._vacuumed_at: dict[str, float] = {}
+
+    def take_up(self, plan: Plan) -> None:
+        """Takes a committed plan: what is old by its floor and its clock is deleted from now on."""
+        self._old_epoch, self._at_ms = plan.floor.deleted, plan.epoch_at
+
+    def alter(self, topics: Mapping[str, Mapping[str, int]]) -> None:
+        """Writes configs of topics, by name; what was written before stays as it is."""
+        if not topics:
+            return
+        rows = self.lake.read("catalog", ["topic", "table_id"]).to_pylist()
+        tables = {row["topic"]: f"topics/{row['table_id']}" for row in rows}
+        for topic, configs in topics.items():
+            self._before_deletion()
+            alter(self.lake, tables[topic], configs)
 
     def tables(self) -> list[str]:
         """Returns the tables to keep in shape; the SDK does it for consumer_offsets."""
@@ -150,7 +113,7 @@ class Maintenance:
         """Returns how many files a table has, and what a full round would do."""
         files = files_of(self.lake, table)
         work = Work(files_deleted=len(self._stale(table)))
-        for chosen in all_merges(files, self.limits.merging(self._spans())):
+        for chosen in all_merges(files, self.limits.merging(self._spans(table))):
             work += Work(1, len(chosen), sum(file.size_bytes for file in chosen))
         return len(files), work
 
@@ -165,15 +128,30 @@ class Maintenance:
         self._configured.add(table)
 
     def _expired(self, table: str) -> Iterator[Work]:
-        while files := self._expiry.expired(table, self.old_epoch, files_of(self.lake, table)):
+        while files := self._old_files(table):
             self._before_deletion()
-            rows = delete(self.lake, table, files, self.old_epoch)
+            said = floors(self.lake, table, files) if kind_of(table) == "topics" else {}
+            rows = delete(self.lake, table, files, said)
             self._removed_at[table] = time.monotonic()
             yield Work(rows_expired=rows)
 
-    def _spans(self) -> Callable[[int], int]:
+    def _old_files(self, table: str) -> Sequence[TableFile]:
+        """Returns some files that go next."""
+        files = files_of(self.lake, table)
+        if kind_of(table) != "topics":
+            return self._expiry.expired(table, self._old_epoch, files)
+        found = expired(files, self._retention(table), self._at_ms)
+        return [] if found and table in undeliverable_tables(self.lake) else found
+
+    def _retention(self, table: str) -> Retention:
+        return self.limits.topics.of(self.lake.handle(table))
+
+    def _spans(self, table: str) -> Callable[[int], int]:
         """Returns the function that says in which span of time an epoch is."""
-        span_ms = self.limits.retention_ms // _SPANS
+        kept_ms = self.limits.retention_ms
+        if kind_of(table) == "topics":
+            kept_ms = max(self._retention(table).ms, 0)
+        span_ms = kept_ms // _SPANS
         if not span_ms:
             return lambda _: 0
         times = epoch_times(self.lake)
@@ -182,7 +160,7 @@ class Maintenance:
     def _merges(self, table: str, is_full: bool) -> Iterator[Work]:
         left_alone = self._left_alone.setdefault(table, set())
         memory = _MEMORY * self.limits.file_bytes_max
-        limits = self.limits.merging(self._spans())
+        limits = self.limits.merging(self._spans(table))
         while True:
             files = files_of(self.lake, table)
             left_alone &= {file.path for file in files}

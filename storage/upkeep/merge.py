@@ -23,6 +23,7 @@ from deltalake.transaction import AddAction, RemoveAction
 from storage.files.data_files import DataFile, write_file
 from storage.files.order import DUE_GROUP_ROWS, in_file_order
 from storage.lake.lake import NO_LOG_UPKEEP, Lake
+from storage.rows import milliseconds
 from storage.upkeep.merge_plan import TableFile, merged_name
 from storage.wire.kinds import SCHEDULE
 
@@ -44,14 +45,14 @@ def files_of(lake: Lake, table: str) -> list[TableFile]:
     actions = lake.table(table).files()
     if actions.num_rows == 0:
         return []
-    names = ["path", "size_bytes", "num_records", "min.epoch", "max.epoch"]
+    names = ["path", "size_bytes", "num_records", "min.epoch", "max.epoch", "max.stored_at"]
     columns = [
         actions[name].to_pylist() if name in actions.column_names else [None] * actions.num_rows
         for name in names
     ]
     return [
-        TableFile(path, size, rows or 0, first or 0, last)
-        for path, size, rows, first, last in zip(*columns, strict=True)
+        TableFile(path, size, rows or 0, first or 0, last, None if at is None else milliseconds(at))
+        for path, size, rows, first, last, at in zip(*columns, strict=True)
     ]
 
 

@@ -29,13 +29,17 @@ _LARGE_ENOUGH_WHILE_BUSY = 16
 
 @dataclass(frozen=True)
 class TableFile:
-    """One file of a table: how large, and of which epochs. `last_epoch`: None if not known."""
+    """One file of a table: how large, of which epochs, and of when.
+
+    `last_epoch`, and `last_ms` of `stored_at`: None if not known.
+    """
 
     path: str
     size_bytes: int
     row_count: int
     first_epoch: int
     last_epoch: int | None = None
+    last_ms: int | None = None
 
     @property
     def level(self) -> int:

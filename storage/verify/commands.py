@@ -12,6 +12,7 @@ _RESULTS = [
         "RESUME": "rearmed not_discarded resumed still_undeliverable not_undeliverable bad_target",
         "CANCEL": "cancelled not_delayed bad_target",
         "CREATE_TOPIC": "created grown unchanged bad_target",
+        "ALTER_TOPIC": "altered no_such_topic bad_target",
         "MAINTAIN": "accepted",
         "PING": "accepted",
     }.items()
@@ -49,6 +50,8 @@ SELECT a.epoch, a.queue_offset AS admin_offset, a.command, a.target, a.result,
     WHEN a.result IN ('created', 'grown')
       AND m.queue_count < try_cast(split_part(a.target, ':', 3) AS INTEGER)
       THEN concat('the topic has ', m.queue_count, ' queues')
+    WHEN a.result = 'altered' AND t.epoch IS NULL THEN 'there is no such topic'
+    WHEN a.result = 'no_such_topic' AND t.epoch < a.epoch THEN 'there was such a topic'
     WHEN a.result = 'rearmed' AND u.queue_id IS NULL
       AND is_told('half', try_cast(regexp_extract(a.target, '^half:([0-9]+)-', 1) AS INTEGER),
         try_cast(regexp_extract(a.target, '-([0-9]+)$', 1) AS BIGINT)) THEN 'there is no such half'
@@ -60,6 +63,8 @@ SELECT a.epoch, a.queue_offset AS admin_offset, a.command, a.target, a.result,
 FROM admin a
 LEFT JOIN done d ON a.queue_offset = d.admin_offset AND a.epoch = d.epoch
 LEFT JOIN made m ON m.topic = split_part(a.target, ':', 2) AND m.epoch = a.epoch
+LEFT JOIN (SELECT topic, min(epoch) AS epoch FROM catalog GROUP BY topic) t
+  ON t.topic = split_part(a.target, ':', 2) AND t.epoch <= a.epoch
 LEFT JOIN rearms r ON a.queue_offset = r.admin_offset
 LEFT JOIN units u ON r.queue_id = u.queue_id AND r.unit_offset = u.unit_offset
 """

@@ -7,7 +7,9 @@ from storage.verify.invariant import Invariant
 # Consumers can read what an epoch has written before the epoch is committed.
 _CONSUMERS_WITHIN_QUEUES = """
 WITH ends AS (
-  SELECT topic, queue_id, max(queue_offset) + 1 AS end_offset FROM all_messages GROUP BY ALL
+  SELECT topic, queue_id, max(end_offset) AS end_offset
+  FROM (SELECT topic, queue_id, queue_offset + 1 AS end_offset FROM all_messages
+        UNION ALL FROM queue_floors) GROUP BY ALL
 ),
 counts AS (SELECT topic, max(queue_count) AS queue_count FROM all_catalog GROUP BY topic)
 SELECT NULL::BIGINT AS epoch, c.consumer_group, c.topic, c.queue_id, c.queue_offset, c.generation,

@@ -109,6 +109,7 @@ SELECT d.epoch, d.source, d.queue_id, d.queue_offset, d.action,
     WHEN t.n > 1 AND (w.epoch IS NULL OR d.admin_offset IS NOT NULL)
       THEN concat(t.n, ' rows of this action')
     WHEN d.action <> 'CANCELLED' AND m.n IS NULL
+      AND NOT (d.action = 'DELIVERED' AND is_gone(d.real_topic, d.epoch))
       THEN concat('not at offset ', d.real_queue_offset, ' of queue ', d.real_queue_id)
   END AS problem
 FROM deliveries d

@@ -48,8 +48,9 @@ _QUEUES_CONTIGUOUS = """
 SELECT epoch, topic, queue_id, queue_offset,
   CASE
     WHEN before_offset = queue_offset THEN 'the queue offset stands twice'
-    WHEN queue_offset <> coalesce(before_offset, -1) + 1
-      THEN concat('nothing from ', coalesce(before_offset, -1) + 1, ' to ', queue_offset - 1)
+    WHEN queue_offset <> coalesce(before_offset + 1, queue_floor, 0)
+      THEN concat('nothing from ', coalesce(before_offset + 1, queue_floor, 0), ' to ',
+        queue_offset - 1)
     WHEN before_epoch > epoch THEN concat('the one before is of epoch ', before_epoch)
   END AS problem
 FROM (
@@ -58,6 +59,7 @@ FROM (
   FROM all_messages WHERE epoch <= (SELECT max(epoch) FROM commits)
   WINDOW w AS (PARTITION BY topic, queue_id ORDER BY queue_offset, epoch)
 )
+LEFT JOIN queue_floors USING (topic, queue_id)
 """
 
 # A committed row names the queues that its epoch delivered to, in a snapshot all.
@@ -70,8 +72,16 @@ added AS (
   SELECT epoch, topic, queue_id, count(*) AS n FROM all_messages
   WHERE epoch <= (SELECT max(epoch) FROM commits) AND epoch > base() GROUP BY ALL
 ),
+deleted AS (  -- since the floor
+  SELECT gone_epoch AS epoch, f.topic, f.queue_id, f.queue_floor - coalesce(b.next_offset, 0) AS n
+  FROM queue_floors f
+  JOIN gone ON f.topic = gone_topic
+  LEFT JOIN told b ON b.epoch = base() AND f.topic = b.topic AND f.queue_id = b.queue_id
+  WHERE gone_epoch > base() AND n > 0
+),
 sums AS (
-  SELECT *, sum(n) OVER (PARTITION BY topic, queue_id ORDER BY epoch) AS total FROM added
+  SELECT *, sum(n) OVER (PARTITION BY topic, queue_id ORDER BY epoch) AS total
+  FROM (FROM added UNION ALL FROM deleted)
 ),
 lacking AS (
   SELECT s.epoch, q.topic, q.queue_id
@@ -82,6 +92,7 @@ lacking AS (
 SELECT coalesce(t.epoch, n.epoch) AS epoch, coalesce(t.topic, n.topic) AS topic,
   coalesce(t.queue_id, n.queue_id) AS queue_id,
   CASE
+    WHEN is_gone(t.topic, t.epoch) THEN NULL
     WHEN t.epoch IS NULL THEN concat(n.n, ' messages, and the epoch does not name the queue')
     WHEN t.next_offset <> coalesce(b.next_offset, 0) + coalesce(s.total, 0)
       THEN concat('the epoch says ', t.next_offset, ', there are ',
@@ -142,7 +153,7 @@ there AS (
 )
 SELECT o.epoch, o.queue_id, o.queue_offset, o.real_topic,
   CASE
-    WHEN o.real_queue_offset IS NOT NULL AND m.epoch IS NULL
+    WHEN o.real_queue_offset IS NOT NULL AND m.epoch IS NULL AND NOT is_gone(o.real_topic, o.epoch)
       THEN concat('not at offset ', o.real_queue_offset, ' of queue ', o.real_queue_id)
     WHEN o.real_queue_offset IS NOT NULL AND (w.epoch IS NOT NULL OR r.epoch IS NOT NULL)
       THEN 'delivered, and delayed or undeliverable too'
@@ -215,7 +226,8 @@ FROM placed
 INVARIANTS = (
     Invariant(
         "queues_contiguous",
-        "The queue offsets of every real queue are 0, 1, 2 ... each once, in epoch order.",
+        "The queue offsets of every real queue are 0, 1, 2 ... each once, in epoch order; where "
+        "older messages are deleted, they begin at the queue's floor.",
         _QUEUES_CONTIGUOUS,
     ),
     Invariant(

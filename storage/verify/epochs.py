@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from storage.verify.invariant import Invariant
 from storage.verify.told import TABLES
+from storage.wire.kinds import KINDS
 
 _EPOCHS_GAPLESS = """
 WITH states AS (
@@ -104,13 +105,12 @@ FROM (
 )
 """
 
-_KINDS = ("half", "op", "schedule", "admin")
 _OFFSETS_ONCE = " UNION ALL ".join(
     f"""
 SELECT max(epoch) AS epoch, '{kind}' AS "table", queue_id, queue_offset,
   CASE WHEN count(*) > 1 THEN concat('in ', count(*), ' rows') END AS problem
 FROM "{kind}" GROUP BY queue_id, queue_offset"""
-    for kind in _KINDS
+    for kind in KINDS
 )
 _ROWS_IN_RANGES = " UNION ALL ".join(
     f"""
@@ -122,40 +122,8 @@ SELECT t.epoch, '{kind}' AS "table", t.queue_id, t.queue_offset,
   END AS problem
 FROM "{kind}" t
 LEFT JOIN ranges r ON r.kind = '{kind}' AND t.epoch = r.epoch AND t.queue_id = r.queue_id"""
-    for kind in _KINDS
+    for kind in KINDS
 )
-
-_COUNTED = " UNION ALL ".join(
-    [
-        *(f"SELECT epoch, 'landed_{k}' AS name, count(*) AS n FROM all_{k} GROUP BY epoch"
-          for k in _KINDS),
-        *(f"SELECT epoch, '{t}', count(*) FROM all_{t} GROUP BY epoch"
-          for t in TABLES if t not in ("half", "schedule", "catalog", "messages")),
-        "SELECT epoch, 'unreadable_half', count(*) FROM all_half WHERE error IS NOT NULL"
-        " GROUP BY epoch",
-        "SELECT epoch, lower(outcome), count(*) FROM all_outcomes GROUP BY ALL",
-        "SELECT epoch, 'placed', count(*) FROM all_messages GROUP BY epoch",
-    ]
-)  # fmt: skip
-# `due` counts the checks that were due, `checks` the attempts; `snapshot` says that there is one.
-_COUNTS_ADD_UP = f"""
-WITH told AS (
-  SELECT epoch, entry.key AS name, entry.value AS n
-  FROM (SELECT DISTINCT epoch, unnest(map_entries(counts)) AS entry FROM commits)
-),
-counted AS (SELECT * FROM ({_COUNTED}) WHERE epoch IN (SELECT epoch FROM commits))
-SELECT coalesce(t.epoch, c.epoch) AS epoch, coalesce(t.name, c.name) AS counted,
-  CASE
-    WHEN coalesce(t.name, c.name) = 'due' THEN
-      CASE WHEN t.n < k.n THEN concat(t.n, ' were due, ', k.n, ' were asked') END
-    WHEN coalesce(t.name, c.name) = 'snapshot' THEN NULL
-    WHEN coalesce(t.n, 0) <> coalesce(c.n, 0)
-      THEN concat('the epoch says ', coalesce(t.n, 0), ', there are ', coalesce(c.n, 0))
-  END AS problem
-FROM told t
-FULL JOIN counted c ON t.epoch = c.epoch AND t.name = c.name
-LEFT JOIN counted k ON t.epoch = k.epoch AND k.name = CASE t.name WHEN 'due' THEN 'checks' END
-"""
 
 _ROWS_ARE_PLANNED = " UNION ALL ".join(
     f"""
@@ -189,41 +157,6 @@ _EPOCHS_CHAINED = """
 SELECT epoch, state, problem FROM chain WHERE epoch <= (SELECT max(epoch) FROM commits)
 """
 _LAKE_IS_WHOLE = 'SELECT NULL::BIGINT AS epoch, name AS "table", problem FROM table_problems'
-# How many rows each table held after an epoch that wrote it; up to the floor's as that one says.
-_ROWS_ARE_COMMITTED = f"""
-WITH written AS (
-  {
-    " UNION ALL ".join(
-        f"SELECT '{t}' AS name, epoch, count(*) AS n FROM all_{t} GROUP BY epoch"
-        for t in TABLES
-        if t != "messages"
-    )
-}
-  UNION ALL
-  SELECT 'topics/' || t.table_id, m.epoch, count(*) FROM all_messages m
-  JOIN (SELECT DISTINCT * FROM topic_tables) t ON m.topic = t.topic GROUP BY ALL
-),
-sums AS (
-  SELECT name, epoch, sum(n) OVER (PARTITION BY name ORDER BY epoch) AS n FROM written
-  WHERE base() = 0 OR epoch > base()
-),
-told AS (
-  SELECT DISTINCT epoch, entry."table" AS name, entry.rows AS n
-  FROM (SELECT epoch, unnest(tables) AS entry FROM commits)
-)
-SELECT coalesce(t.epoch, w.epoch) AS epoch, coalesce(t.name, w.name) AS "table",
-  CASE
-    WHEN t.name IS NULL THEN 'written in this epoch, which does not name it'
-    WHEN t.n <> coalesce(b.n, 0) + coalesce(s.n, 0)
-      THEN concat('the epoch says ', t.n, ' rows, there are ', coalesce(b.n, 0) + coalesce(s.n, 0))
-  END AS problem
-FROM told t
-ASOF LEFT JOIN sums s ON t.name = s.name AND t.epoch >= s.epoch
-LEFT JOIN (FROM told WHERE epoch = base()) b ON t.name = b.name
-FULL JOIN (FROM written WHERE epoch IN (SELECT epoch FROM commits)) w
-  ON t.name = w.name AND t.epoch = w.epoch
-"""
-
 INVARIANTS = (
     Invariant(
         "lake_is_whole",
@@ -269,11 +202,6 @@ INVARIANTS = (
         _ROWS_IN_RANGES,
     ),
     Invariant(
-        "counts_add_up",
-        "Every count of an epoch is the number of its rows.",
-        _COUNTS_ADD_UP,
-    ),
-    Invariant(
         "rows_are_planned",
         "Every row belongs to an epoch that was planned.",
         _ROWS_ARE_PLANNED,
@@ -290,10 +218,5 @@ RECORDED = (
         "epochs_chained",
         "Every row of epochs holds a digest of itself and of the row before it.",
         _EPOCHS_CHAINED,
-    ),
-    Invariant(
-        "rows_are_committed",
-        "Every epoch names the tables that it wrote, with how many rows they hold after it.",
-        _ROWS_ARE_COMMITTED,
     ),
 )

@@ -13,13 +13,14 @@ import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from storage.errors import BrokenLakeError, MissingTableError
+from storage.errors import BrokenLakeError
 from storage.lake.chain import in_chain
 from storage.lake.epochs import NO_PROGRESS, read_progress
 from storage.lake.lake import Lake
-from storage.lake.store_trouble import store_trouble
+from storage.lake.table import deleted_epoch, deleted_rows, queue_floor
 from storage.lake.whole import Fault, chain_faults, faults, steady
 from storage.schemas import FORMAT_VERSION, TABLES, TOPIC
+from storage.verify.reader import Reader
 
 _EPOCHS_AT_ONCE = 500
 
@@ -78,31 +79,35 @@ SELECT id,
 FROM (SELECT parameters_id AS id, any_value(parameters) AS p FROM all_epochs
       WHERE state = 'planned' GROUP BY parameters_id)
 """
+# Topics of which messages are deleted (`storage/upkeep/topic_retention.py`), and where their queues
+# begin. The columns of `gone` have names of their own: what a macro is given is put in as text.
+_GONE = """
+CREATE TABLE gone (
+  gone_topic VARCHAR, gone_table VARCHAR, gone_epoch BIGINT, gone_rows BIGINT);
+CREATE TABLE queue_floors (topic VARCHAR, queue_id INTEGER, queue_floor BIGINT)
+"""
+# Whether messages of a topic and an epoch are deleted.
+_IS_GONE = {
+    False: "CREATE MACRO is_gone(t, e) AS false",
+    True: """
+CREATE MACRO is_gone(t, e) AS EXISTS (FROM gone WHERE gone_topic = t AND gone_epoch >= e)
+""",
+}
 _CONSUMER_OFFSETS = pa.schema(
     [("consumer_group", pa.string()), ("topic", pa.string()), ("queue_id", pa.int32()),
      ("queue_offset", pa.int64()), ("generation", pa.int64())]
 )  # fmt: skip
 
 
-# Columns that format 1 lacks: its `pending` and `waiting` had snapshots only, its `delayed` the
-# messages that came in.
-_SINCE_FORMAT_2: dict[str, tuple[str, ...]] = {
-    "epochs": ('NULL::STRUCT("table" VARCHAR, version BIGINT, rows BIGINT)[] AS tables',),
-    "pending": ("'snapshot' AS change", "NULL::BIGINT AS unit_offset"),
-    "waiting": ("'snapshot' AS change", "NULL::BIGINT[] AS refused_units"),
-    "delayed": ("'put' AS change",),
-}
-
-
 def read_lake(connection: duckdb.DuckDBPyConnection, lake: Lake, format_version: int) -> None:
-    """Fills `all_<table>`, `all_messages`, `parameter_sets`, `topic_tables`, `chain` and
-    `table_problems`.
+    """Fills `all_<table>`, `all_messages`, `parameter_sets`, `topic_tables`, `gone`,
+    `queue_floors`, `chain` and `table_problems`.
 
     `epochs` and `consumer_offsets` are read first, so the other tables hold at least the rows that
     these two refer to, even while a job or a consumer runs. A table that is missing or cannot be
     read is empty, and one row of `table_problems` says so.
     """
-    reader = _Reader(connection, lake, format_version)
+    reader = Reader(connection, lake, format_version)
     connection.execute("CREATE TABLE table_problems (name VARCHAR, problem VARCHAR)")
     connection.execute("CREATE TABLE chain (epoch BIGINT, state VARCHAR, problem VARCHAR)")
     reader.read("epochs", COLUMNS["epochs"])
@@ -180,7 +185,7 @@ def _chained_rows(lake: Lake) -> Iterator[tuple[list[dict[str, Any]], list[Fault
         before = rows[-1]["digest"]
 
 
-def _read_topics(connection: duckdb.DuckDBPyConnection, reader: _Reader) -> None:
+def _read_topics(connection: duckdb.DuckDBPyConnection, reader: Reader) -> None:
     found = connection.execute(
         "SELECT DISTINCT topic, table_id FROM all_catalog ORDER BY table_id, topic"
     ).fetchall()
@@ -188,89 +193,33 @@ def _read_topics(connection: duckdb.DuckDBPyConnection, reader: _Reader) -> None
     empty = TOPIC.empty_table()
     reader.fill("topics", "CREATE TABLE all_messages AS", columns, empty, {"topic": None})
     connection.execute("CREATE TABLE topic_tables (topic VARCHAR, table_id BIGINT)")
+    connection.execute(_GONE)
     for topic, table_id in found:
         table = f"topics/{table_id}"
         source = reader.source(table, TOPIC)
         if source is not None:
             reader.fill(table, "INSERT INTO all_messages", columns, source, {"topic": topic})
             connection.execute("INSERT INTO topic_tables VALUES (?, ?)", [topic, table_id])
+            _read_floors(connection, reader.lake, topic, table)
+    (count,) = connection.execute("SELECT count(*) FROM gone").fetchall()[0]
+    connection.execute(_IS_GONE[count > 0])
 
 
-class _Reader:
-    def __init__(
-        self, connection: duckdb.DuckDBPyConnection, lake: Lake, format_version: int
-    ) -> None:
-        self._connection = connection
-        self._lake = lake
-        self._format_version = format_version
-        self.problems: dict[str, str] = {}
-
-    def read(self, table: str, columns: str) -> None:
-        """Puts a table's rows into `all_<table>`."""
-        source = self.source(table, TABLES[table])
-        if source is None:
-            self.problems.setdefault(table, "is missing")
-            source = TABLES[table].empty_table()
-        elif self._format_version < FORMAT_VERSION and table in _SINCE_FORMAT_2:
-            columns = columns.removesuffix("tables").rstrip(", \n")
-            columns = ", ".join([columns, *_SINCE_FORMAT_2[table]])
-        begin = f"CREATE TABLE all_{table} AS"
-        if not self.fill(table, begin, columns, source):
-            self.fill(table, begin, columns, TABLES[table].empty_table())
-
-    def look(self, table: str) -> None:
-        """Checks that a table without invariants can be read."""
-        try:
-            self._lake.read(table)
-        except BrokenLakeError as error:
-            self.problems[table] = error.problem
-
-    def source(self, table: str, schema: pa.Schema) -> Any:
-        """Returns what DuckDB can read a table's newest version from; None without a table."""
-        try:
-            handle = self._lake.handle(table)
-        except MissingTableError:
-            return None
-        except BrokenLakeError as error:
-            self.problems[table] = error.problem
-            return schema.empty_table()
-        files = handle.file_uris()
-        if not files:
-            return schema.empty_table()
-        if not self._lake.place.is_local:
-            return self._lake.dataset(table)
-        # DuckDB takes *, ? and [ in a path for a pattern; delta-rs writes some characters as %20.
-        path = self._lake.path
-        if not files[0].startswith(path) or set("*?[") & set(path):
-            return handle.to_pyarrow_dataset()
-        try:
-            return self._connection.read_parquet(files)
-        except (duckdb.Error, OSError) as error:
-            self.problems[table] = _unreadable(error)
-            return schema.empty_table()
-
-    def fill(
-        self,
-        table: str,
-        begin: str,
-        columns: str,
-        source: Any,
-        parameters: dict[str, str | None] | None = None,
-    ) -> bool:
-        """Runs `begin` with the columns of a source. Output: whether its files can be read."""
-        self._connection.register("source", source)
-        try:
-            self._connection.execute(f"{begin} SELECT {columns} FROM source", parameters)
-        except (duckdb.Error, OSError, pa.ArrowException) as error:
-            trouble = store_trouble(self._lake.place, error)
-            if trouble is not None:
-                raise trouble from error
-            self.problems[table] = _unreadable(error)
-            return False
-        finally:
-            self._connection.unregister("source")
-        return True
-
-
-def _unreadable(error: BaseException) -> str:
-    return f"has a file that cannot be read: {str(error).splitlines()[0]}"
+def _read_floors(connection: duckdb.DuckDBPyConnection, lake: Lake, topic: str, table: str) -> None:
+    """Reads what a topic's table says of deleted messages, and forgets those deleted meanwhile."""
+    try:
+        handle = lake.handle(table)
+    except BrokenLakeError:
+        return
+    epoch = deleted_epoch(handle)
+    if not epoch:
+        return
+    connection.execute("INSERT INTO gone VALUES (?, ?, ?, ?)",
+                       [topic, table, epoch, deleted_rows(handle)])  # fmt: skip
+    connection.execute("DELETE FROM all_messages WHERE topic = ? AND epoch <= ?", [topic, epoch])
+    count = "SELECT max(queue_count) FROM all_catalog WHERE topic = ?"
+    (queues,) = connection.execute(count, [topic]).fetchall()[0]
+    connection.executemany(
+        "INSERT INTO queue_floors VALUES (?, ?, ?)",
+        [[topic, queue_id, queue_floor(handle, queue_id)] for queue_id in range(queues)],
+    )

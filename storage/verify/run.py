@@ -14,6 +14,7 @@ from storage.schemas import FORMAT_VERSION
 from storage.verify import (
     commands,
     consumers,
+    counts,
     delays,
     delivery,
     ends,
@@ -30,6 +31,7 @@ from storage.verify.told import TABLES
 
 INVARIANTS: Final[tuple[Invariant, ...]] = (
     *epochs.INVARIANTS,
+    *counts.INVARIANTS,
     *ends.INVARIANTS,
     *operations.INVARIANTS,
     *time_rules.INVARIANTS,
@@ -41,6 +43,7 @@ INVARIANTS: Final[tuple[Invariant, ...]] = (
 # These look at what a lake of format 1 does not record.
 RECORDED: Final[tuple[Invariant, ...]] = (
     *epochs.RECORDED,
+    *counts.RECORDED,
     *state.RECORDED,
     *snapshots.RECORDED,
 )

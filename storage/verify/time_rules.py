@@ -212,6 +212,7 @@ copies AS (
 SELECT coalesce(f.epoch, c.epoch) AS epoch, coalesce(f.queue_id, c.queue_id) AS queue_id,
   coalesce(f.queue_offset, c.queue_offset) AS queue_offset,
   CASE
+    WHEN c.times IS NULL AND is_gone('{CHECK_MAX_TOPIC}', f.epoch) THEN NULL
     WHEN c.times IS NULL THEN 'no copy'
     WHEN f.epoch IS NULL THEN 'a copy of a half that was not discarded'
     WHEN c.times > 1 THEN concat(c.times, ' copies')

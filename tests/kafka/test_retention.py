@@ -6,13 +6,16 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from pyspark.sql import SparkSession
 
 from pipelines.local_broker.broker import Broker
 from pipelines.replay import verify as run_again
+from storage.verify.run import verify
 from tests.support.job import DEADLINE_S, Job, running, settings_for
 from tests.support.wire import Wire
-from txlake.protocol import COMMIT, DELIVER_AT
+from txlake import Consumer, OffsetOutOfRangeError
+from txlake.protocol import ALTER_TOPIC, COMMIT, DELIVER_AT
 
 RETENTION_MS = 3_000
 LATER_MS = 25_000  # far beyond twice the retention
@@ -49,7 +52,19 @@ def test_a_job_deletes_what_is_old_and_an_operation_that_comes_later_finds_nothi
         job.wait_for(lambda: "waits" in delivered(job), "what waited")
         assert delivered(job)["waits"] == b"its body"
         live_until(job, wire, lambda: "waits" not in halves(job))
+        with Consumer(job.lake.path, "early", ["orders"]) as consumer:
+            consumer.poll(0.0, max_records=1)
+            consumer.commit()
+        wire.command(ALTER_TOPIC, "config:orders:retention.ms=1")
+        live_until(job, wire, lambda: not {"first", "waits"} & delivered(job).keys())
     assert run_again(job.lake.path).is_equal
+    assert [f.invariant.name for f in verify(job.lake).findings if f.violations] == []
+    gone = pytest.raises(OffsetOutOfRangeError, match=r"position \d, and the queue begins at")
+    with Consumer(job.lake.path, "early", ["orders"]) as consumer, gone:
+        consumer.poll(0.0)
+    with Consumer(job.lake.path, "late", ["orders"]) as consumer:
+        there = {message.transaction_id for message in consumer.poll(0.0)}
+    assert there <= delivered(job).keys()
 
 
 def halves(job: Job) -> set[str]:

@@ -17,7 +17,8 @@ from storage.errors import LakeError
 from storage.lake.lake import Lake
 from storage.rows import instant
 from storage.schemas import TABLES, TOPIC
-from storage.upkeep.maintenance import Maintenance, MaintenanceLimits, Work
+from storage.upkeep.limits import MaintenanceLimits, Work
+from storage.upkeep.maintenance import Maintenance
 from tests.support.lake_rows import NOW
 from tests.support.sound_lake import sound_rows
 

@@ -12,7 +12,8 @@ from storage.lake.aging import newer_floor
 from storage.lake.epochs import Plan
 from storage.lake.floor import FLOOR, Floor
 from storage.lake.lake import Lake
-from storage.upkeep.maintenance import Maintenance, Work
+from storage.upkeep.limits import Work
+from storage.upkeep.maintenance import Maintenance
 from tests.support.damage import WholeJob
 from tests.support.maintained import NOW_GONE
 from txlake.protocol import COMMIT, CREATE_TOPIC, RESUME, ROLLBACK
@@ -51,7 +52,8 @@ class AgingJob(WholeJob):
         lake = Lake(self.lake.path, is_driver=True)
         limits = replace(NOW_GONE, retention_ms=RETENTION_MS)
         maintenance = Maintenance(lake, limits, before_deletion)
-        maintenance.old_epoch = self.floor.deleted
+        if self.last is not None:
+            maintenance.take_up(self.last)
         return maintenance
 
     def die_behind_a_step(self, table: str) -> bool:

@@ -255,6 +255,7 @@ def _add_commands(chance: random.Random, epochs: list[Row], queue_count: int) ->
                     ("CANCEL", f"half:{coordinate}"),
                     ("CANCEL", f"schedule:{chance.randint(0, 2)}-{chance.randint(0, 3)}"),
                     ("CREATE_TOPIC", f"topic:{topic}"),
+                    ("ALTER_TOPIC", f"config:{topic.replace(':', ':retention.ms=')}"),
                     ("CANCEL", "nothing"),
                     ("PING", None),
                     ("MAINTAIN", None),

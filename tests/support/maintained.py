@@ -7,7 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from storage.lake.lake import Lake
-from storage.upkeep.maintenance import Maintenance, MaintenanceLimits, Work
+from storage.upkeep.limits import MaintenanceLimits, Work
+from storage.upkeep.maintenance import Maintenance
 from storage.upkeep.merge import files_of
 from storage.verify.run import verify
 

@@ -23,6 +23,7 @@ Row = dict[str, Any]
 DISCARDS = "TRANS_CHECK_MAX_TIME_TOPIC"
 UNDELIVERABLE = "TRANS_UNDELIVERABLE_TOPIC"
 OWN = (DISCARDS, UNDELIVERABLE)
+CONFIG = r"config:([A-Za-z0-9._-]{1,127}):retention\.(?:ms|bytes)=(-1|\d{1,18})"
 TOPIC = r"topic:([A-Za-z0-9._-]{1,127}):(\d+)"
 
 
@@ -64,6 +65,11 @@ class Messages:
             return "cancelled"
         if row["command"] == "CREATE_TOPIC" and (found := re.fullmatch(TOPIC, text)):
             return self._create(found[1], int(found[2]))
+        if row["command"] == "ALTER_TOPIC" and (found := re.fullmatch(CONFIG, text)):
+            if found[1] == UNDELIVERABLE or int(found[2]) == 0:
+                return "bad_target"
+            is_there = found[1] in self.topics or found[1] in self.wanted
+            return "altered" if is_there else "no_such_topic"
         return "bad_target"
 
     def _resume(self, offset: int, admin_offset: int) -> str:

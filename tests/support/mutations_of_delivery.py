@@ -186,6 +186,18 @@ def topic_was_there_before(rows: LakeRows) -> None:
     rows.find("admin", queue_offset=5)["result"] = "created"
 
 
+@violates("commands_have_effect", admin_offset=8, problem="there is no such topic")
+def topic_that_is_altered_is_not_there(rows: LakeRows) -> None:
+    config = {"command": "ALTER_TOPIC", "target": "config:nobodys:retention.ms=1"}
+    rows.find("admin", queue_offset=8).update(config, result="altered")
+
+
+@violates("commands_have_effect", admin_offset=8, problem="there was such a topic")
+def topic_that_is_not_altered_is_there(rows: LakeRows) -> None:
+    config = {"command": "ALTER_TOPIC", "target": "config:orders:retention.ms=1"}
+    rows.find("admin", queue_offset=8).update(config, result="no_such_topic")
+
+
 @violates("nothing_was_there", admin_offset=9, problem="the half was discarded, and not re-armed")
 def discarded_half_is_not_re_armed(rows: LakeRows) -> None:
     rows.find("admin", queue_offset=9)["target"] = "half:0-10"

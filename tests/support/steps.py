@@ -87,6 +87,11 @@ def create_topic(target: str) -> Step:
     return command(p.CREATE_TOPIC, f"topic:{target}")
 
 
+def alter_topic(target: str) -> Step:
+    """Land an operator's ALTER_TOPIC. Input: name, config and value, `orders:retention.ms=1`."""
+    return command(p.ALTER_TOPIC, f"config:{target}")
+
+
 def command(name: str, target: str | None = None, error: str | None = None) -> Step:
     """Land an operator's command; with an `error` it cannot be read."""
     return lambda history: history.command(name, target, error)

@@ -10,6 +10,7 @@ from tests.support.cases import Told, case, table
 from tests.support.steps import (
     T_MS,
     Step,
+    alter_topic,
     cancel,
     command,
     commit,
@@ -23,6 +24,7 @@ from tests.support.steps import (
 )
 
 GIVEN_UP = [parameters(check_max=0), half(age_ms=6_001), later()]
+MADE = [create_topic("orders:1"), later()]
 UNDELIVERABLE = [half(real_queue_id=9), commit(0), later()]
 DELAYED = [half(delay_level=1), commit(0), later(500)]
 
@@ -56,6 +58,50 @@ RESUME_HALF = [
         given=[parameters(check_max=0), half(age_ms=6_001), resume("half:0-0")],
         expected=["not_discarded"],
         why="commands come before time: the half is discarded in this epoch, after the command",
+    ),
+]
+
+ALTERS = [
+    case(
+        given=[
+            *MADE,
+            alter_topic("orders:retention.ms=1"),
+            alter_topic("orders:retention.ms=-1"),
+            alter_topic("orders:retention.bytes=1"),
+        ],
+        expected=["created", "altered", "altered", "altered"],
+        why="both of Kafka's configs, and without a limit",
+    ),
+    case(
+        given=[create_topic("orders:1"), alter_topic("orders:retention.ms=1")],
+        expected=["created", "altered"],
+        why="a topic that a command before it makes",
+    ),
+    case(
+        given=[alter_topic("orders:retention.ms=1"), create_topic("orders:1")],
+        expected=["no_such_topic", "created"],
+        why="there is no such topic yet",
+    ),
+    case(
+        given=[
+            *MADE,
+            alter_topic("orders:retention.ms=0"),
+            alter_topic("orders:retention.ms=-2"),
+            alter_topic("orders:retention.s=1"),
+            command("ALTER_TOPIC", "topic:orders:1"),
+        ],
+        expected=["created", "bad_target", "bad_target", "bad_target", "bad_target"],
+        why="at least 1, or -1; and nothing else can be set",
+    ),
+    case(
+        given=[*UNDELIVERABLE, alter_topic("TRANS_UNDELIVERABLE_TOPIC:retention.ms=1")],
+        expected=["bad_target"],
+        why="undeliverable messages stay: each can be resumed",
+    ),
+    case(
+        given=[*GIVEN_UP, later(), alter_topic("TRANS_CHECK_MAX_TIME_TOPIC:retention.ms=1")],
+        expected=["altered"],
+        why="copies of what was given up are messages like others",
     ),
 ]
 
@@ -176,7 +222,7 @@ OTHERS = [
 ]  # fmt: skip
 
 
-@table([*RESUME_HALF, *RESUME_MESSAGE, *CANCELS, *CREATES, *OTHERS])
+@table([*RESUME_HALF, *RESUME_MESSAGE, *CANCELS, *CREATES, *ALTERS, *OTHERS])
 def test_a_command_and_its_result(given: Sequence[Step], expected: list[str]) -> None:
     assert Told(given).results() == expected
 

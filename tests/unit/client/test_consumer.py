@@ -146,10 +146,10 @@ def test_a_gap_between_files_is_found(orders: LakeFactory) -> None:
             poll_all(consumer, 1)
 
 
-def test_a_queue_whose_beginning_was_deleted_says_where_it_begins(orders: LakeFactory) -> None:
+def test_a_beginning_that_is_missing_and_was_not_deleted_is_a_gap(orders: LakeFactory) -> None:
     orders.write_rows("orders", [orders.row(0, 7), orders.row(0, 8)])
     with Consumer(orders.path, "points", ["orders"]) as consumer:
-        with pytest.raises(OffsetOutOfRangeError, match="begins at 7; seek to it"):
+        with pytest.raises(OffsetGapError, match="offset 0 was expected, 7 was found"):
             consumer.poll(0)
         consumer.seek("orders", 0, 7)
         assert places(poll_all(consumer, 2), 0) == [7, 8]

@@ -5,11 +5,13 @@ from __future__ import annotations
 import pytest
 
 from txlake.protocol import (
+    ALTER_TOPIC,
     CANCEL,
     COMMANDS,
     CREATE_TOPIC,
     MAINTAIN,
     RESUME,
+    ConfigTarget,
     RecordTarget,
     Target,
     TopicTarget,
@@ -19,6 +21,7 @@ from txlake.protocol import (
 )
 
 HALF, SCHEDULE = RecordTarget("half", 3, 17), RecordTarget("schedule", 3, 17)
+CONFIG = ConfigTarget("shop.orders-1", "retention.ms", -1)
 UNDELIVERABLE, TOPIC = UndeliverableTarget(17), TopicTarget("shop.orders-1", 4)
 
 
@@ -29,6 +32,7 @@ UNDELIVERABLE, TOPIC = UndeliverableTarget(17), TopicTarget("shop.orders-1", 4)
         (SCHEDULE, "schedule:3-17"),
         (UNDELIVERABLE, "undeliverable:17"),
         (TOPIC, "topic:shop.orders-1:4"),
+        (CONFIG, "config:shop.orders-1:retention.ms=-1"),
     ],
 )
 def test_a_target_is_read_as_it_is_written(target: Target, text: str) -> None:
@@ -46,6 +50,10 @@ def test_a_target_is_read_as_it_is_written(target: Target, text: str) -> None:
         pytest.param("half:1-" + "9" * 19, None, id="an offset of 19 digits"),
         pytest.param("undeliverable:" + "9" * 19, None, id="an undeliverable offset of 19 digits"),
         pytest.param("topic:a:123456", None, id="a queue count of six digits"),
+        pytest.param("config:a:retention.bytes=1", ConfigTarget("a", "retention.bytes", 1),
+                     id="the other config"),
+        pytest.param("config:a:retentionXms=1", None, id="no such config"),
+        pytest.param("config:a:retention.ms=-2", None, id="below -1"),
         pytest.param("topic:a b:1", None, id="no topic's name"),
         pytest.param("topic:" + "a" * 128 + ":1", None, id="a topic's name of 128 characters"),
         pytest.param("3-17", None, id="no kind"),
@@ -64,12 +72,12 @@ def test_what_is_no_target_is_not_read(text: str | None, expected: Target | None
 
 
 def test_each_command_is_about_its_own_kinds() -> None:
-    targets = (HALF, SCHEDULE, UNDELIVERABLE, TOPIC)
+    targets = (HALF, SCHEDULE, UNDELIVERABLE, TOPIC, CONFIG)
     allowed = {
         command: [target for target in targets if command_target(command, str(target))]
         for command in COMMANDS
     }
     assert allowed == {
         RESUME: [HALF, UNDELIVERABLE], CANCEL: [HALF, SCHEDULE], CREATE_TOPIC: [TOPIC],
-        MAINTAIN: [], "PING": [],
+        ALTER_TOPIC: [CONFIG], MAINTAIN: [], "PING": [],
     }  # fmt: skip

@@ -21,11 +21,11 @@ from pipelines.operate.records import Record
 from storage.lake.epochs import Plan, read_progress
 from storage.lake.lake import Lake
 from storage.lake.lock import LakeLock
-from storage.upkeep.maintenance import MaintenanceLimits
+from storage.upkeep.limits import MaintenanceLimits
 from storage.upkeep.merge import files_of
 from storage.verify.run import verify
 from tests.support.paper_job import PaperJob
-from txlake.protocol import ADMIN_TOPIC, COMMIT, MAINTAIN
+from txlake.protocol import ADMIN_TOPIC, ALTER_TOPIC, COMMIT, MAINTAIN
 
 EVERY = 3
 LIMITS = MaintenanceLimits(EVERY, 1 << 25, EVERY, 3_600_000, 3_600_000, 0)
@@ -79,6 +79,32 @@ def test_a_job_that_often_starts_anew_has_its_rounds_too(job: PaperJob) -> None:
     for plan in run_epochs(job, EVERY):
         maintainer_of(job).after_batch(plan, 0.0)
     assert count_files(job) == 1
+
+
+def test_a_topic_is_altered_before_anything_of_it_is_deleted_and_after_a_crash_too(
+    job: PaperJob,
+) -> None:
+    def retention() -> str | None:
+        properties = Lake(job.lake.path).handle("topics/1").metadata().configuration
+        return properties.get("txlake.retention.ms")
+
+    maintainer = maintainer_of(job)
+    (plan,) = run_epochs(job, 1)
+    maintainer.after_batch(plan, 0.0)
+    for value in (5, 7):
+        job.command(ALTER_TOPIC, f"config:orders:retention.ms={value}")
+    job.command(ALTER_TOPIC, "config:nobodys:retention.ms=9")
+    plan = run_epoch(job)
+    maintainer_of(job)  # the driver died before it could begin
+    assert retention() is None
+    maintainer_of(job).after_batch(None, 0.0)
+    assert retention() == "7"
+    job.command(ALTER_TOPIC, "config:orders:retention.ms=-1")
+    maintainer.after_batch(run_epoch(job), 0.0)
+    assert retention() == "-1"
+    version = Lake(job.lake.path).handle("topics/1").version()
+    maintainer_of(job).after_batch(None, 0.0)
+    assert Lake(job.lake.path).handle("topics/1").version() == version
 
 
 def test_a_round_that_was_asked_for_outlives_a_crash(

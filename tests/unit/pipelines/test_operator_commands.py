@@ -40,6 +40,13 @@ WHY = ("--reason", "why", "--conf", "CONF")
         pytest.param(("schedule", "cancel", "undeliverable:0", *WHY), id="that is not delayed"),
         pytest.param(("topic", "create", "a b", "--queues", "1", *WHY), id="no topic's name"),
         pytest.param(("topic", "create", "a", "--queues", "0", *WHY), id="a topic has a queue"),
+        pytest.param(("topic", "alter", "a", *WHY), id="nothing to alter"),
+        pytest.param(("topic", "alter", "a", "--retention", "7", *WHY), id="a span has a unit"),
+        pytest.param(
+            ("topic", "alter", "a", "--retention", "6d", *WHY),
+            id="less than a Spark stream may be away",
+        ),
+        pytest.param(("topic", "alter", "a", "--retention-bytes", "1GB", *WHY), id="no such unit"),
     ],
 )
 def test_wrong_usage_is_exit_code_2(job: PaperJob, conf: str, words: tuple[str, ...]) -> None:
@@ -180,6 +187,23 @@ def landing(job: PaperJob, monkeypatch: pytest.MonkeyPatch) -> list[Record]:
 
 def wrote(conf: str, *words: str, code: int = 0) -> str:
     return said(*words, "--reason", "why", "--conf", conf, "--wait-s", "5", code=code)
+
+
+def test_a_topic_keeps_messages_as_long_as_it_is_told(
+    job: PaperJob, conf: str, landing: list[Record]
+) -> None:
+    assert wrote(conf, "topic", "alter", "orders", "--retention", "30d", code=1).endswith(
+        "Error: it changed nothing: no_such_topic\n"
+    )
+    wrote(conf, "topic", "create", "orders", "--queues", "2")
+    kept = ("--retention", "30d", "--retention-bytes", "10GiB")
+    text = wrote(conf, "topic", "alter", "orders", *kept)
+    assert "TARGET config:orders:retention.ms=2592000000;" in text
+    assert "TARGET config:orders:retention.bytes=10737418240;" in text
+    assert text.count("the job says: altered\n") == 2
+    text = wrote(conf, "topic", "create", "bills", "--queues", "1", "--retention", "forever")
+    assert text.endswith("the job says: altered\n")
+    assert "TARGET config:bills:retention.ms=-1;" in text
 
 
 def test_the_result_is_waited_for_and_printed(

@@ -68,7 +68,8 @@ CONFLICTS = [
 ]  # fmt: skip
 RESULTS = [
     "rearmed", "not_discarded", "resumed", "not_undeliverable", "cancelled", "not_delayed",
-    "created", "grown", "unchanged", "accepted", "bad_target", "still_undeliverable",
+    "created", "grown", "unchanged", "altered", "no_such_topic", "accepted", "bad_target",
+    "still_undeliverable",
 ]  # fmt: skip
 ACTIONS = ["DELIVERED", "UNDELIVERABLE", "CANCELLED"]
 UNDELIVERABLE_REASONS = ["topic_not_allowed", "queue_out_of_range"]

@@ -21,7 +21,7 @@ from storage.lake.epochs import COMMITTED, PLANNED, next_offsets_of, read_progre
 from storage.lake.lake import Lake
 from storage.lake.whole import require_whole
 from storage.upkeep.expiry import EXPIRING, Expiry, delete
-from storage.upkeep.maintenance import Work
+from storage.upkeep.limits import Work
 from storage.upkeep.merge import files_of
 from storage.verify.run import verify
 from tests.support.aging_job import AgingJob, live

@@ -12,7 +12,8 @@ from deltalake import DeltaTable
 
 from storage.lake.lake import Lake
 from storage.upkeep import maintenance as maintaining
-from storage.upkeep.maintenance import Maintenance, Work
+from storage.upkeep.limits import Work
+from storage.upkeep.maintenance import Maintenance
 from tests.support.lake_factory import LakeFactory, places, poll_all
 from tests.support.maintained import (
     CRASHED,

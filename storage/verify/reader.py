@@ -1,0 +1,104 @@
+"""One table after another, from a lake into DuckDB; one that cannot be read is empty and named."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+
+from storage.errors import BrokenLakeError, MissingTableError
+from storage.lake.lake import Lake
+from storage.lake.store_trouble import store_trouble
+from storage.schemas import FORMAT_VERSION, TABLES
+
+# Columns that format 1 lacks: its `pending` and `waiting` had snapshots only, its `delayed` the
+# messages that came in.
+_SINCE_FORMAT_2: dict[str, tuple[str, ...]] = {
+    "epochs": ('NULL::STRUCT("table" VARCHAR, version BIGINT, rows BIGINT)[] AS tables',),
+    "pending": ("'snapshot' AS change", "NULL::BIGINT AS unit_offset"),
+    "waiting": ("'snapshot' AS change", "NULL::BIGINT[] AS refused_units"),
+    "delayed": ("'put' AS change",),
+}
+
+
+class Reader:
+    """The reader of one lake. `problems`: by table, what is wrong with it."""
+
+    def __init__(
+        self, connection: duckdb.DuckDBPyConnection, lake: Lake, format_version: int
+    ) -> None:
+        self._connection = connection
+        self.lake = lake
+        self._format_version = format_version
+        self.problems: dict[str, str] = {}
+
+    def read(self, table: str, columns: str) -> None:
+        """Puts a table's rows into `all_<table>`."""
+        source = self.source(table, TABLES[table])
+        if source is None:
+            self.problems.setdefault(table, "is missing")
+            source = TABLES[table].empty_table()
+        elif self._format_version < FORMAT_VERSION and table in _SINCE_FORMAT_2:
+            columns = columns.removesuffix("tables").rstrip(", \n")
+            columns = ", ".join([columns, *_SINCE_FORMAT_2[table]])
+        begin = f"CREATE TABLE all_{table} AS"
+        if not self.fill(table, begin, columns, source):
+            self.fill(table, begin, columns, TABLES[table].empty_table())
+
+    def look(self, table: str) -> None:
+        """Checks that a table without invariants can be read."""
+        try:
+            self.lake.read(table)
+        except BrokenLakeError as error:
+            self.problems[table] = error.problem
+
+    def source(self, table: str, schema: pa.Schema) -> Any:
+        """Returns what DuckDB can read a table's newest version from; None without a table."""
+        try:
+            handle = self.lake.handle(table)
+        except MissingTableError:
+            return None
+        except BrokenLakeError as error:
+            self.problems[table] = error.problem
+            return schema.empty_table()
+        files = handle.file_uris()
+        if not files:
+            return schema.empty_table()
+        if not self.lake.place.is_local:
+            return self.lake.dataset(table)
+        # DuckDB takes *, ? and [ in a path for a pattern; delta-rs writes some characters as %20.
+        path = self.lake.path
+        if not files[0].startswith(path) or set("*?[") & set(path):
+            return handle.to_pyarrow_dataset()
+        try:
+            return self._connection.read_parquet(files)
+        except (duckdb.Error, OSError) as error:
+            self.problems[table] = _unreadable(error)
+            return schema.empty_table()
+
+    def fill(
+        self,
+        table: str,
+        begin: str,
+        columns: str,
+        source: Any,
+        parameters: dict[str, str | None] | None = None,
+    ) -> bool:
+        """Runs `begin` with the columns of a source. Output: whether its files can be read."""
+        self._connection.register("source", source)
+        try:
+            self._connection.execute(f"{begin} SELECT {columns} FROM source", parameters)
+        except (duckdb.Error, OSError, pa.ArrowException) as error:
+            trouble = store_trouble(self.lake.place, error)
+            if trouble is not None:
+                raise trouble from error
+            self.problems[table] = _unreadable(error)
+            return False
+        finally:
+            self._connection.unregister("source")
+        return True
+
+
+def _unreadable(error: BaseException) -> str:
+    return f"has a file that cannot be read: {str(error).splitlines()[0]}"
