@@ -32,7 +32,7 @@ from storage.files.order import kind_of
 from storage.lake.aging import epoch_times
 from storage.lake.lake import Lake
 from storage.schemas import TABLES
-from storage.upkeep.expiry import Expiry, delete
+from storage.upkeep.expiry import EXPIRING, Expiry, delete
 from storage.upkeep.merge import files_of, merge
 from storage.upkeep.merge_plan import MergeLimits, all_merges, next_merge
 
@@ -59,9 +59,9 @@ class MaintenanceLimits:
     stream_retention_ms: int
     retention_ms: int = 0
 
-    def merging(self, span_of: Callable[[int], int]) -> MergeLimits:
-        """Returns the limits of merging."""
-        return MergeLimits(self.merge_files, self.file_bytes_max, span_of)
+    def merging(self, span_of: Callable[[int], int], old_epoch: int = 0) -> MergeLimits:
+        """Returns the limits of merging. Input: rows up to that epoch are old."""
+        return MergeLimits(self.merge_files, self.file_bytes_max, span_of, old_epoch)
 
     def log_kept_ms(self, table: str) -> int:
         """Returns how long the entries of a table's log are kept."""
@@ -182,7 +182,8 @@ class Maintenance:
     def _merges(self, table: str, is_full: bool) -> Iterator[Work]:
         left_alone = self._left_alone.setdefault(table, set())
         memory = _MEMORY * self.limits.file_bytes_max
-        limits = self.limits.merging(self._spans())
+        # Where nothing is deleted, files of all times become few.
+        limits = self.limits.merging(self._spans(), self.old_epoch if table in EXPIRING else 0)
         while True:
             files = files_of(self.lake, table)
             left_alone &= {file.path for file in files}
