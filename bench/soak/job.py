@@ -24,6 +24,7 @@ from bench.soak.stories import (
 from bench.soak.traffic import EPOCH_MS, MUTE, REAL_TOPICS, SHOP, Traffic, World
 from pipelines.epoch.parameters import EpochSettings
 from pipelines.epoch.run import Epochs
+from pipelines.job.memory import give_back_large_arrays
 from pipelines.job.upkeep import Maintainer
 from pipelines.kafka_log.topics import KafkaTopics
 from pipelines.settings import Settings, parse
@@ -97,6 +98,7 @@ class SoakJob:
 
     def __init__(self, folder: Path, retention: int, seed: int) -> None:
         land_here()
+        give_back_large_arrays()
         self.settings = settings_of(folder, retention)
         self.lake = Lake(str(folder), is_driver=True)
         self.lake.create(instant(START_MS))
