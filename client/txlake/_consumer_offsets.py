@@ -173,7 +173,8 @@ class ConsumerOffsets:
                 self._files.table, _arrow(newest.values()), mode="overwrite",
                 commit_properties=CommitProperties(max_commit_retries=0),
             )  # fmt: skip
-            self._files.table.vacuum(dry_run=False)
+            # By its age: a checkpoint forgets what was replaced longer ago than it is kept.
+            self._files.table.vacuum(dry_run=False, full=True)
         except STALE_SNAPSHOT as error:  # the next commit tries again
             log.info("%s was not compacted: %s", self._files.uri, error)
 

@@ -57,8 +57,10 @@ def _foretell(settings: Settings, lake: Lake, output: str) -> None:
     from storage.lake.whole import require_recorded
     from storage.upkeep.maintenance import Maintenance
 
-    require_recorded(lake)
+    progress = require_recorded(lake)
     maintenance = Maintenance(lake, settings.maintenance_limits())
+    if progress.last is not None:
+        maintenance.take_up(progress.last)
     rows = []
     for table in maintenance.tables():
         files, work = maintenance.foretell(table)

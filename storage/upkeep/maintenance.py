@@ -32,10 +32,10 @@ from storage.lake.aging import epoch_times
 from storage.lake.epochs import Plan
 from storage.lake.lake import Lake
 from storage.schemas import TABLES
-from storage.upkeep.expiry import Expiry, delete, undeliverable_tables
+from storage.upkeep.expiry import EXPIRING, Expiry, delete, undeliverable_tables
 from storage.upkeep.limits import MaintenanceLimits, Work
 from storage.upkeep.merge import files_of, merge
-from storage.upkeep.merge_plan import TableFile, all_merges, next_merge
+from storage.upkeep.merge_plan import MergeLimits, TableFile, all_merges, next_merge
 from storage.upkeep.topic_retention import Retention, alter, expired, floors
 
 _MEMORY = 2  # rows of a merge in memory, as a multiple of the largest file
@@ -113,7 +113,7 @@ class Maintenance:
         """Returns how many files a table has, and what a full round would do."""
         files = files_of(self.lake, table)
         work = Work(files_deleted=len(self._stale(table)))
-        for chosen in all_merges(files, self.limits.merging(self._spans(table))):
+        for chosen in all_merges(files, self._merging(table)):
             work += Work(1, len(chosen), sum(file.size_bytes for file in chosen))
         return len(files), work
 
@@ -146,21 +146,24 @@ class Maintenance:
     def _retention(self, table: str) -> Retention:
         return self.limits.topics.of(self.lake.handle(table))
 
-    def _spans(self, table: str) -> Callable[[int], int]:
-        """Returns the function that says in which span of time an epoch is."""
-        kept_ms = self.limits.retention_ms
+    def _merging(self, table: str) -> MergeLimits:
+        """Returns the limits of merging: by spans of time where rows go, else all together."""
+        old_epoch = self._old_epoch if table in EXPIRING else 0
+        return self.limits.merging(self._span_of(table), old_epoch)
+
+    def _span_of(self, table: str) -> Callable[[TableFile], int]:
+        """Returns the function that says in which span of time a file is."""
         if kind_of(table) == "topics":
-            kept_ms = max(self._retention(table).ms, 0)
-        span_ms = kept_ms // _SPANS
-        if not span_ms:
-            return lambda _: 0
-        times = epoch_times(self.lake)
-        return lambda epoch: times(epoch) // span_ms
+            span_ms = max(self._retention(table).ms // _SPANS, 0)
+            return lambda file: (file.last_ms or 0) // span_ms if span_ms else 0
+        span_ms = self.limits.retention_ms // _SPANS
+        times = epoch_times(self.lake) if span_ms else None
+        return lambda file: times(file.first_epoch) // span_ms if times else 0
 
     def _merges(self, table: str, is_full: bool) -> Iterator[Work]:
         left_alone = self._left_alone.setdefault(table, set())
         memory = _MEMORY * self.limits.file_bytes_max
-        limits = self.limits.merging(self._spans(table))
+        limits = self._merging(table)
         while True:
             files = files_of(self.lake, table)
             left_alone &= {file.path for file in files}

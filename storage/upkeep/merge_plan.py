@@ -7,6 +7,8 @@ order of their epochs, so that a merged file covers a narrow range of epochs and
 
 Files are deleted whole when all their rows are old. So rows of different spans of time are never
 merged: a span is a part of the retention. When a span has passed, all its small files become one.
+A file that is old and still there is held for some row. It is never merged again: the rows that it
+is merged with would stay as long.
 """
 
 from __future__ import annotations
@@ -52,15 +54,19 @@ class TableFile:
 class MergeLimits:
     """When to merge: so many files of a level; a merged file is at most so large.
 
-    `span_of`: from an epoch to the number of its span of time.
+    `span_of`: from a file to the number of its span of time; `old_epoch`: files with rows up to
+    that epoch alone are old.
     """
 
     merge_files: int
     file_bytes_max: int
-    span_of: Callable[[int], int] = lambda _: 0
+    span_of: Callable[[TableFile], int] = lambda _: 0
+    old_epoch: int = 0
 
     def is_open(self, file: TableFile, *, is_busy: bool = False) -> bool:
         """Returns whether a file can be merged into a larger one."""
+        if file.last_epoch is not None and file.last_epoch <= self.old_epoch:
+            return False
         part = _LARGE_ENOUGH_WHILE_BUSY if is_busy else _LARGE_ENOUGH
         is_small = file.size_bytes * part < self.file_bytes_max
         return is_small and not file.path.rpartition("/")[2].startswith(_CLOSED)
@@ -93,7 +99,7 @@ def next_merge(
         ),
         key=lambda file: (file.first_epoch, file.path),
     )
-    spans = {file.path: limits.span_of(file.first_epoch) for file in files}
+    spans = {file.path: limits.span_of(file) for file in files}
     newest = max(spans.values(), default=0)
     for span in sorted({spans[file.path] for file in small}):
         of_span = [file for file in small if spans[file.path] == span]

@@ -29,7 +29,7 @@ from tests.support.rig import Rig
 
 # What of Spark the settings of an epoch ask for: how many tasks run at once.
 NO_SPARK: Any = SimpleNamespace(sparkContext=SimpleNamespace(defaultParallelism=1))
-_KAFKA = pa.schema(
+KAFKA = pa.schema(
     [("topic", pa.string()), ("partition", pa.int32()), ("offset", pa.int64()),
      ("timestamp", pa.timestamp("us", tz="UTC")), ("key", pa.binary()), ("value", pa.binary()),
      ("headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())])))]
@@ -88,7 +88,7 @@ def _records(_: object, ranges: tuple[Range, ...], options: Mapping[str, str]) -
                 wanted.pop(place, None)
     finally:
         consumer.close()
-    return pa.Table.from_pylist(rows, schema=_KAFKA)
+    return pa.Table.from_pylist(rows, schema=KAFKA)
 
 
 def _row(message: Any) -> dict[str, Any]:

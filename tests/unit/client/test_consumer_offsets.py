@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -178,6 +180,23 @@ def test_hundreds_of_commits_leave_a_small_table_and_stay_fast(uri: str) -> None
     fresh = ConsumerOffsets(uri).newest()
     assert fresh[KEY].queue_offset == 300
     assert fresh["other", "orders", 0].queue_offset == 11
+
+
+def test_a_compaction_deletes_old_files_that_the_log_has_forgotten(uri: str) -> None:
+    offsets = ConsumerOffsets(uri)
+    offsets.write(count_up)
+    (first,) = Path(uri).glob("*.parquet")
+    old, young = Path(uri, "part-old.parquet"), Path(uri, "part-young.parquet")
+    for copy in (old, young):
+        shutil.copy(first, copy)
+    os.utime(old, (1_000_000_000, 1_000_000_000))
+
+    for _ in range(60):
+        offsets.write(count_up)
+
+    assert len(offsets._files.files) < 50
+    assert not old.exists()
+    assert young.exists()  # a commit could be about to name it
 
 
 def test_a_reader_from_before_a_compaction_goes_on(uri: str) -> None:

@@ -24,7 +24,7 @@ from storage.upkeep.expiry import EXPIRING, Expiry, delete
 from storage.upkeep.limits import Work
 from storage.upkeep.merge import files_of
 from storage.verify.run import verify
-from tests.support.aging_job import AgingJob, live
+from tests.support.aging_job import EPOCH_MS, SNAPSHOT_EPOCHS, AgingJob, live
 from tests.support.damage import SNAPSHOT_EPOCH, WholeJob
 from tests.support.job import plain_state
 from tests.support.maintained import rows_in
@@ -142,6 +142,23 @@ def test_what_is_alive_or_was_undeliverable_stays_however_old(
         there.to_pylist()
         == job.lake.read("deliveries", where=is_old & is_undeliverable).to_pylist()
     )
+
+
+def test_what_stays_for_ever_keeps_no_younger_row_with_it(tmp_path: Path) -> None:
+    job, epoch_ms = AgingJob(tmp_path / "lake", **LIMITS), EPOCH_MS // 4  # three epochs in a span
+    for topic in ("orders", "nowhere"):  # of which topics_max allows one
+        job.end(COMMIT, job.half("asks", real_topic=topic))
+        job.run(epoch_ms)
+    for number in range(60):
+        job.end(COMMIT, job.half(f"tx{number}"))
+        job.run(epoch_ms)
+        if job.floor.deleted and job.epoch % SNAPSHOT_EPOCHS == 0:
+            job.maintain()
+    assert job.floor.deleted > 2 * SNAPSHOT_EPOCHS
+    lake = Lake(job.lake.path)
+    for table in ("half", "outcomes", "deliveries"):
+        oldest = min(files_of(lake, table), key=lambda file: file.first_epoch)
+        assert (oldest.first_epoch, oldest.last_epoch) == (2, 2), table
 
 
 def test_a_driver_that_lost_the_lake_deletes_no_row(aged: AgingJob, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
@@ -68,6 +69,20 @@ def test_a_merged_file_is_of_the_next_level_and_a_closed_one_is_left_alone() -> 
     assert LIMITS.is_open(again)
     closed = TableFile(merged_name(files, is_closed=True), 1, 1, 0)
     assert not LIMITS.is_open(closed)
+
+
+@pytest.mark.parametrize(
+    ("last_epoch", "expected"),
+    [
+        pytest.param(7, [], id="old: it is held for a row"),
+        pytest.param(8, [0, 9], id="some of its rows are younger"),
+        pytest.param(None, [0, 9], id="nothing is known of it"),
+    ],
+)
+def test_an_old_file_is_never_merged(last_epoch: int | None, expected: list[int]) -> None:
+    held = TableFile("merged-1-0.parquet", 1_000, 5, 0, last_epoch)
+    limits = replace(LIMITS, old_epoch=7)
+    assert chosen([held, small(9)], limits, is_full=True) == expected
 
 
 def test_few_files_are_left_and_a_row_is_rewritten_once_a_level() -> None:

@@ -1,0 +1,126 @@
+"""Kafka as far as an epoch knows it, in memory: records until they are landed, offsets, a clock.
+
+There is no broker: records are stored at instants of the simulated clock, which a broker's
+LogAppendTime cannot be. What was landed is dropped, so this Kafka does not grow.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow as pa
+
+from pipelines.epoch.ask import Asker
+from pipelines.kafka_log.topics import Place
+from storage.rows import instant
+from storage.wire.kinds import ADMIN, HALF, OP, SCHEDULE
+from tests.support.landed_here import KAFKA
+from txlake import protocol as p
+
+TOPICS = {
+    HALF: p.HALF_TOPIC, OP: p.OP_TOPIC, SCHEDULE: p.SCHEDULE_TOPIC, ADMIN: p.ADMIN_TOPIC,
+}  # fmt: skip
+QUEUES = 3
+_PARTITIONS = {HALF: QUEUES, OP: QUEUES, SCHEDULE: 2, ADMIN: 1}
+Header = tuple[str, bytes | None]
+
+
+class MemoryKafka:
+    """The four topics of a job. `now_ms`: when the next record is stored."""
+
+    def __init__(self) -> None:
+        self.now_ms = 0
+        self._waiting: list[dict[str, Any]] = []
+        self._ends: Counter[Place] = Counter()
+
+    def send(self, kind: str, queue: int, body: bytes | None, headers: Sequence[Header]) -> int:
+        """Stores a record. Output: its offset."""
+        place = TOPICS[kind], queue
+        offset = self._ends[place]
+        self._ends[place] += 1
+        self._waiting.append(
+            {"topic": place[0], "partition": queue, "offset": offset,
+             "timestamp": instant(self.now_ms), "key": None, "value": body,
+             "headers": [{"key": name, "value": value} for name, value in headers]}
+        )  # fmt: skip
+        return offset
+
+    def next_offset(self, kind: str, queue: int) -> int:
+        """Returns the offset that the next record of a partition gets."""
+        return self._ends[TOPICS[kind], queue]
+
+    def take(self) -> pa.Table:
+        """Returns the records that wait, as Spark's source gives them, and drops them."""
+        rows, self._waiting = self._waiting, []
+        rows.sort(key=lambda row: (row["topic"], row["partition"], row["offset"]))
+        return pa.Table.from_pylist(rows, schema=KAFKA)
+
+    def places(self) -> list[Place]:
+        """Returns all partitions."""
+        return [
+            (topic, partition)
+            for kind, topic in TOPICS.items()
+            for partition in range(_PARTITIONS[kind])
+        ]
+
+    def end_offsets(self, places: Iterable[Place]) -> dict[Place, int]:
+        """Returns where partitions end."""
+        return {place: self._ends[place] for place in places}
+
+    def first_offsets(self, places: Iterable[Place]) -> dict[Place, int]:
+        """Returns where partitions began: nobody reads below the committed ends."""
+        return dict.fromkeys(places, 0)
+
+    def cluster_id(self) -> str:
+        """Returns the id of the cluster."""
+        return "in-memory"
+
+    def topic_ids(self) -> dict[str, str]:
+        """Returns the id of each topic."""
+        return {topic: topic for topic in TOPICS.values()}
+
+
+class MemoryAsker(Asker):
+    """The job's asker; its checks go to a function that takes their headers.
+
+    Input: the producer groups that have a check topic.
+    """
+
+    def __init__(self, groups: Iterable[str], take: Callable[[dict[str, str]], None]) -> None:
+        self._prefix = p.CHECK_TOPIC_PREFIX
+        self._timeout_s = 60.0
+        self._producer: Any = _Checks({p.check_topic(group) for group in groups}, take)
+
+
+class _Checks:
+    """What the asker has in place of Kafka's producer: each check is acknowledged at once."""
+
+    def __init__(self, topics: set[str], take: Callable[[dict[str, str]], None]) -> None:
+        self._topics = topics
+        self._take = take
+
+    def list_topics(self, timeout: float) -> SimpleNamespace:
+        return SimpleNamespace(topics=self._topics)
+
+    def produce(
+        self,
+        topic: str,
+        value: bytes | None,
+        headers: Sequence[tuple[str, str | bytes | None]],
+        on_delivery: Callable[[None, None], None],
+    ) -> None:
+        texts = {name: v.decode() for name, v in headers if isinstance(v, bytes)}
+        self._take(texts)
+        on_delivery(None, None)
+
+    def poll(self, timeout: float) -> int:
+        return 0
+
+    def flush(self, timeout: float) -> int:
+        return 0
+
+    def purge(self) -> None:
+        """Does nothing: no check waits."""

@@ -1,0 +1,122 @@
+"""The soak: a tiny one, its steady traffic, and what its ratios are made of."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from bench.figure import MET, MISSED
+from bench.soak.growth import JUDGED, figures, quarters, ratio
+from bench.soak.kafka import TOPICS, MemoryKafka
+from bench.soak.look import Look
+from bench.soak.stories import STORIES
+from bench.soak.traffic import EPOCH_MS, SHOP, Traffic, World
+from txlake import protocol as p
+
+ROOT = Path(__file__).parents[3]
+RETENTION = 10
+
+
+def looks(sizes: list[int]) -> list[Look]:
+    found = []
+    for number, size in enumerate(sizes, 1):
+        one = Look(10 * number, 0.1, 0.1, 0.1, 0.1, 1_000, 5)
+        one.data_bytes["half"] = size
+        found.append(one)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("sizes", "expected", "verdict"),
+    [
+        pytest.param([1, 100, 100, 100], 1.0, MET, id="the first quarter is not looked at"),
+        pytest.param([1, 100, 500, 105], 1.05, MET, id="as much as is allowed"),
+        pytest.param([1, 100, 100, 106], 1.06, MISSED, id="more than is allowed"),
+        pytest.param([9, 9, 1, 3, 7, 7, 2, 6], 2.0, MISSED, id="means of some looks"),
+        pytest.param([1, 0, 0, 0], 1.0, MET, id="nothing is there"),
+    ],
+)
+def test_growth_is_the_last_quarter_over_the_second(
+    sizes: list[int], expected: float, verdict: str
+) -> None:
+    found = {figure.name: figure for figure in figures(looks(sizes), {})}
+
+    assert found["bytes"].value == pytest.approx(expected)
+    assert found["bytes"].verdict == verdict
+
+
+def test_what_was_not_there_in_the_second_quarter_has_grown_without_end() -> None:
+    assert ratio([1, 0, 0, 1]) == float("inf")
+
+
+def test_fewer_looks_than_quarters_are_an_error() -> None:
+    with pytest.raises(ValueError, match="3 looks"):
+        quarters(looks([1, 2, 3]), lambda look: look.epoch)
+
+
+def _told(minutes: int) -> tuple[Traffic, MemoryKafka]:
+    kafka = MemoryKafka()
+    traffic = Traffic(World(kafka, random.Random(1), RETENTION), STORIES, 2.0)
+    for minute in range(minutes):
+        traffic.minute(minute, minute * EPOCH_MS)
+        if minute < minutes - 1:
+            kafka.take()
+    return traffic, kafka
+
+
+def test_stories_that_are_being_told_do_not_become_more() -> None:
+    assert _told(100 * RETENTION)[0].telling < 1.2 * _told(10 * RETENTION)[0].telling
+
+
+def test_records_of_a_minute_have_its_instants_and_the_next_offsets() -> None:
+    _, kafka = _told(50)
+    ends = kafka.end_offsets(kafka.places())
+
+    rows = kafka.take().to_pylist()
+
+    assert rows
+    for row in rows:
+        assert 49 <= row["timestamp"].timestamp() / 60 < 50
+    for topic in TOPICS.values():
+        offsets = [row["offset"] for row in rows if (row["topic"], row["partition"]) == (topic, 0)]
+        assert offsets == list(range(ends[topic, 0] - len(offsets), ends[topic, 0]))
+    assert kafka.take().num_rows == 0
+
+
+def test_a_check_is_answered_in_the_next_minute() -> None:
+    traffic, kafka = _told(1)
+    traffic.asked({p.PGROUP: SHOP, p.HALF_QUEUE_ID: "1", p.HALF_QUEUE_OFFSET: "7,8",
+                   p.UNIQ_KEY: "tx", p.CHECK_ID: "1-7-0-1"})  # fmt: skip
+
+    traffic.minute(1, EPOCH_MS)
+
+    answers = [
+        {header["key"]: header["value"] for header in row["headers"]}
+        for row in kafka.take().to_pylist()
+    ]
+    assert Counter(answer.get(p.CHECK_ID) for answer in answers)[b"1-7-0-1"] == 1
+
+
+def test_a_tiny_soak_deletes_what_is_old_and_verify_finds_nothing(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "bench.soak", "--epochs", "32", "--retention", "8",
+         "--report", str(tmp_path)],
+        cwd=ROOT, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+
+    report = json.loads((tmp_path / "report.json").read_text())
+
+    found = {figure["name"]: figure for figure in report["figures"]}
+    assert found.keys() >= JUDGED.keys()
+    end = found["violations"]["details"]
+    assert end["floor"]["deleted"] > 0
+    assert end["numbers"]["epochs"] < 32
+    assert end["messages consumed"] > 0
+    assert len(list(tmp_path.glob("*.png"))) == sum(len(f["plots"]) for f in report["figures"])
