@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
-from txlake._store import store_trouble
+from txlake._store import few_idle, store_trouble
 from txlake._store_files import StoreFiles
 from txlake.errors import LakeError
 
@@ -86,7 +86,7 @@ class DeltaFiles:
         self, uri: str, storage_options: Mapping[str, str] | None, statistics: Sequence[str] = ()
     ) -> None:
         self.uri = uri
-        self._storage_options = dict(storage_options or {})
+        self._storage_options = few_idle(uri, storage_options)
         self._statistics = tuple(statistics)
         self._table: DeltaTable | None = None
         self._version_seen = -1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
 from txlake.errors import LakeError, StoreAwayError
 
@@ -17,6 +18,16 @@ _CODE = re.compile(r"<Code>(\w+)</Code>|(\d{3} [A-Z][a-z]+(?: [A-Z][a-z]+)*)")
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _CAUSE = "↳"  # delta-rs writes each error's cause behind one, the innermost last
 _SAID_MAX = 160
+
+
+def few_idle(uri: str, storage_options: Mapping[str, str] | None) -> dict[str, str]:
+    """Returns storage options with which delta-rs keeps few connections of a table to S3.
+
+    It opens one for each entry of a log, all at once, and would keep them for 90 s. A user's own
+    option goes before this one.
+    """
+    kept = {"pool_max_idle_per_host": "4"} if uri.startswith(("s3://", "s3a://")) else {}
+    return {**kept, **(storage_options or {})}
 
 
 def store_trouble(uri: str, lake: str, error: BaseException) -> LakeError | None:

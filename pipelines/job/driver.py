@@ -18,7 +18,7 @@ from pipelines.job.election import Election
 from pipelines.job.locks import Locks
 from pipelines.job.memory import give_back_large_arrays
 from pipelines.job.work import Manner, Work
-from pipelines.jvm.session import start_session
+from pipelines.jvm.session import listen_for_callbacks, start_session
 from pipelines.settings import Settings
 from storage.lake.epochs import Plan
 from storage.lake.lake import Lake
@@ -87,6 +87,7 @@ class Driver:
                 election.join()
                 spark = start_session("txlake", settings.spark, fds)
                 locks.take_both(spark)
+            listen_for_callbacks(spark)
             self._work = Work(
                 settings, self.owner, self._manner, self._stop, spark, lake, locks, election
             )

@@ -82,3 +82,14 @@ def start_session(
 def java_options() -> str:
     """Returns the options that the driver's JVM needs."""
     return f"{_JAVA_OPTIONS} -Dlog4j2.configurationFile={CONF_FOLDER / 'log4j2.properties'}"
+
+
+def listen_for_callbacks(spark: SparkSession) -> None:
+    """Opens the port on which Spark calls this process, before the process opens much else.
+
+    py4j waits there with `select`, which takes no file beyond the 1,024th of a process: a stream
+    that began while a lake's files were being read would wait for ever.
+    """
+    from pyspark.java_gateway import ensure_callback_server_started
+
+    ensure_callback_server_started(spark.sparkContext._gateway)  # type: ignore[no-untyped-call]

@@ -23,6 +23,10 @@ _S3 = ("s3://", "s3a://")
 # Of a request that Arrow makes; it waits 25 ms, then twice as long each time: 6 s in all. delta-rs
 # tries ten times in about 4 s. Arrow's "standard" strategy waits up to 20 s between two tries.
 _ATTEMPTS = 8
+# delta-rs opens a connection for each entry of a log, all at once, and keeps it for 90 s: tables of
+# some hundred entries made 2,300. A process with more than 1,024 open files cannot wait with
+# `select`, as Spark's callbacks do. A user's own option goes before it.
+_FEW_IDLE = {"pool_max_idle_per_host": "4"}
 
 
 @dataclass(frozen=True)
@@ -43,7 +47,7 @@ class LakePlace:
     @property
     def storage_options(self) -> dict[str, str] | None:
         """Returns the options for delta-rs."""
-        return dict(self.options) or None
+        return {**_FEW_IDLE, **self.options} if is_s3(self) else dict(self.options) or None
 
     def table_path(self, table: str) -> str:
         """Returns a table's folder; `topics/<table_id>` names a topic's table."""
@@ -70,7 +74,7 @@ class LakePlace:
         """
         if self.is_local:
             return self.filesystem(table)
-        whole = _read_by_delta(self.path, tuple(sorted(self.options.items())))
+        whole = _read_by_delta(self.path, tuple(sorted((self.storage_options or {}).items())))
         return pa_fs.SubTreeFileSystem(table, whole) if table else whole
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
@@ -20,6 +21,7 @@ from tests.support.fault_proxy import FaultProxy
 from tests.support.faults import DATA, LIST, LOG, CutBefore, Fault, LostAnswer
 from tests.support.owned_rows import NOW, plan, reasons, rows
 from tests.support.store import make_bucket
+from txlake._delta_files import DeltaFiles
 
 
 @pytest.fixture(scope="module")
@@ -174,3 +176,22 @@ def test_with_an_option_that_was_not_tried_the_log_is_left_to_delta_rs(
     lake.append("conflicts", rows(2), 2)
     assert proxy.traffic().since(before).requests["GET", LIST] >= 1
     assert reasons(place) == {1: ["first"], 2: ["first"]}
+
+
+@pytest.mark.parametrize("reader", ["the job", "the SDK"])
+def test_a_log_of_many_entries_leaves_few_connections_open(
+    place: LakePlace, driver: Lake, reader: str
+) -> None:
+    for epoch in range(1, 61):
+        driver.append("conflicts", rows(epoch), epoch)
+    before = open_files()
+    if reader == "the job":
+        kept: object = Lake(place).handle("conflicts")
+    else:
+        kept = DeltaFiles(place.table_path("conflicts"), place.options)
+        assert kept.refresh()
+    assert open_files() - before < 20, kept
+
+
+def open_files() -> int:
+    return len(os.listdir("/proc/self/fd"))
