@@ -7,6 +7,7 @@ and half written, are read too: their epoch tells them apart.
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -29,6 +30,7 @@ from storage.errors import MissingTableError
 from storage.lake.epochs import PLANNED, snapshot_before
 from storage.lake.lake import Lake
 from storage.lake.pruned import Bounds, read_pruned
+from storage.lake.table import deleted_epoch
 from storage.lake.whole import require_readable
 from storage.schemas import PUT
 from storage.wire.kinds import HALF, SCHEDULE
@@ -63,8 +65,10 @@ def find(lake: Lake, target: p.RecordTarget | Transaction) -> Found:
             found = _find(lake, pool, target)
     topics = {p.CHECK_MAX_TOPIC, p.UNDELIVERABLE_TOPIC, *(m["real_topic"] for m in found.messages)}
     ids = {found.table_ids[topic] for topic in topics if topic in found.table_ids}
-    require_readable(lake, [f"topics/{table_id}" for table_id in ids])
-    return found
+    tables = [f"topics/{table_id}" for table_id in ids]
+    require_readable(lake, tables)
+    there = filter(lake.is_table, tables)
+    return replace(found, deleted={table: deleted_epoch(lake.handle(table)) for table in there})
 
 
 def _find(lake: Lake, pool: ThreadPoolExecutor, target: p.RecordTarget | Transaction) -> Found:
@@ -178,6 +182,7 @@ class _About:
             copies=copies.result(),
             undeliverable=undeliverable.result(),
             table_ids=self._table_ids,
+            deleted={},
             pending=pending,
             halves=halves,
             still_delayed=still_delayed,

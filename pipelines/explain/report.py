@@ -27,13 +27,14 @@ _NOT_DELIVERED = {"undeliverable": "UNDELIVERABLE", "cancelled": "CANCELLED"}
 
 @dataclass(frozen=True)
 class Place:
-    """Where a message was delivered."""
+    """Where a message was delivered. `is_deleted`: the topic need not keep it any more."""
 
     topic: str
     table: str
     queue_id: int
     queue_offset: int
     epoch: int
+    is_deleted: bool
 
 
 @dataclass(frozen=True)
@@ -141,8 +142,9 @@ def _place(unit: Unit, queue_offset: int, end: Row | None) -> Place | None:
     row = rows[-1]
     table = f"topics/{unit.found.table_ids.get(row['real_topic'])}"
     return Place(
-        row["real_topic"], table, row["real_queue_id"], row["real_queue_offset"], row["epoch"]
-    )
+        row["real_topic"], table, row["real_queue_id"], row["real_queue_offset"], row["epoch"],
+        unit.found.is_deleted(table, row["epoch"]),
+    )  # fmt: skip
 
 
 def _decisions(unit: Unit) -> list[Decision]:

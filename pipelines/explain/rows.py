@@ -52,6 +52,7 @@ class Found:
     it. As the job holds them after it: `halves`, `still_delayed`, and `namings`, what waits in the
     halves' queues.
     `copies`: rows of TRANS_CHECK_MAX_TIME_TOPIC; `undeliverable`: of TRANS_UNDELIVERABLE_TOPIC.
+    `deleted`: by table of a topic, up to which epoch its messages are deleted.
     """
 
     epoch: int = 0
@@ -67,6 +68,7 @@ class Found:
     copies: Sequence[Row] = ()
     undeliverable: Sequence[Row] = ()
     table_ids: Mapping[str, int] = field(default_factory=dict)
+    deleted: Mapping[str, int] = field(default_factory=dict)
     pending: Sequence[Row] = ()
     halves: Sequence[Row] = ()
     still_delayed: Sequence[Row] = ()
@@ -80,6 +82,10 @@ class Found:
             self.delayed, self.deliveries,
         )  # fmt: skip
         return any(row["epoch"] > self.epoch for rows in tables for row in rows)
+
+    def is_deleted(self, table: str, epoch: int) -> bool:
+        """Returns whether a topic no longer has the messages that an epoch delivered to it."""
+        return epoch <= self.deleted.get(table, 0)
 
     @property
     def newest(self) -> EpochAt | None:

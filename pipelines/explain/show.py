@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import click
 
 from pipelines.explain.report import Decision, MessageReport, Report
-from pipelines.explain.words import instant
+from pipelines.explain.words import DELETED, instant
 from pipelines.screen import print_rows
 
 
@@ -51,6 +51,7 @@ def _message(report: Report, message: MessageReport) -> Iterator[str]:
         yield (
             f"{text}delivered to topic {place.topic}, queue {place.queue_id}, offset "
             f"{place.queue_offset} (table {place.table}) in epoch {place.epoch}"
+            f"{DELETED if place.is_deleted else ''}"
         )
         return
     end = message.end

@@ -56,6 +56,8 @@ def _placed(unit: Unit, row: Row, kind: str, topic: str, at: int) -> Part:
         f"{name} {_PLACED_TEXTS[kind]} topic {topic}, queue {row['real_queue_id']}, offset "
         f"{row['real_queue_offset']} (table topics/{table})"
     )
+    if unit.found.is_deleted(f"topics/{table}", row["epoch"]):
+        text += words.DELETED
     return event(
         unit, row, at, PLACED, kind, text, topic=topic, table=f"topics/{table}",
         queue_id=row["real_queue_id"], queue_offset=row["real_queue_offset"],

@@ -113,6 +113,10 @@ UNDELIVERABLE: Final = {
 }
 
 
+# Of a message that was delivered.
+DELETED: Final = "; deleted since: the topic keeps messages for some time only"
+
+
 def instant(ms: int) -> str:
     """Returns an instant as text, UTC, to the ms."""
     at = dt.datetime.fromtimestamp(ms // 1000, dt.timezone.utc)

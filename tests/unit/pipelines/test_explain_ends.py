@@ -31,6 +31,7 @@ def test_a_committed_half_names_operation_rule_epoch_and_place(job: PaperJob) ->
     assert message.place is not None
     assert vars(message.place) == {
         "topic": "orders", "table": "topics/1", "queue_id": 1, "queue_offset": 0, "epoch": epoch,
+        "is_deleted": False,
     }  # fmt: skip
     (decision,) = report.decisions
     assert (decision.outcome, decision.cause, decision.op_queue_offset) == (

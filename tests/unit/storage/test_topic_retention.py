@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from deltalake import DeltaTable
 
+from pipelines.cli.main import main
 from pipelines.replay import verification
 from storage.errors import BrokenLakeError
 from storage.lake.epochs import read_progress
@@ -162,6 +164,17 @@ def test_a_topic_keeps_so_many_bytes(job: WholeJob) -> None:
     maintain(job, Retention(), **{RETENTION_BYTES: 1})  # merges come after: nine files
     assert offsets(job) == [7]
     require_sound(job)
+
+
+def test_a_message_that_is_deleted_is_explained_as_one_that_was_delivered(job: WholeJob) -> None:
+    maintain(job, Retention(ms=3 * EPOCH_MS))
+    words = ["tx", "explain", "--lake", job.lake.path]
+    gone = CliRunner().invoke(main, [*words, "tx0"]).output
+    kept = CliRunner().invoke(main, [*words, "tx7"]).output
+    said = "; deleted since: the topic keeps messages for some time only"
+    assert gone.count(f"in epoch 2{said}") == 2, gone
+    assert "in epoch 9" in kept
+    assert said not in kept
 
 
 def test_undeliverable_messages_stay(job: WholeJob) -> None:
