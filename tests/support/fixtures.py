@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable, Iterator
 
 import pytest
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from pipelines.jvm.session import java_options, start_session
@@ -29,6 +30,15 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
 def unique() -> Callable[[str], str]:
     """Return names for topics and groups: tests that share a broker must not meet."""
     return lambda name: f"{name}-{next(_NUMBERS)}"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_query_is_left() -> Iterator[None]:
+    """Stop the queries that a module's jobs left: one that was given up goes on in the JVM."""
+    yield
+    if SparkContext._active_spark_context is not None:
+        for query in SparkSession.builder.getOrCreate().streams.active:
+            query.stop()
 
 
 @pytest.fixture(scope="session")

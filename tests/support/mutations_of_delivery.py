@@ -186,16 +186,16 @@ def topic_was_there_before(rows: LakeRows) -> None:
     rows.find("admin", queue_offset=5)["result"] = "created"
 
 
-@violates("commands_have_effect", admin_offset=8, problem="there is no such topic")
+@violates("commands_have_effect", admin_offset=3, problem="there is no such topic")
 def topic_that_is_altered_is_not_there(rows: LakeRows) -> None:
     config = {"command": "ALTER_TOPIC", "target": "config:nobodys:retention.ms=1"}
-    rows.find("admin", queue_offset=8).update(config, result="altered")
+    rows.find("admin", queue_offset=3).update(config, result="altered")
 
 
-@violates("commands_have_effect", admin_offset=8, problem="there was such a topic")
+@violates("commands_have_effect", admin_offset=3, problem="there was such a topic")
 def topic_that_is_not_altered_is_there(rows: LakeRows) -> None:
     config = {"command": "ALTER_TOPIC", "target": "config:orders:retention.ms=1"}
-    rows.find("admin", queue_offset=8).update(config, result="no_such_topic")
+    rows.find("admin", queue_offset=3).update(config, result="no_such_topic")
 
 
 @violates("nothing_was_there", admin_offset=9, problem="the half was discarded, and not re-armed")

@@ -116,9 +116,9 @@ def test_of_two_keepers_that_delete_the_same_files_one_does_and_the_count_is_rig
     assert chosen[0] == chosen[1] != []
     stale = lakes[1].handle("half")
     lakes[1].table("half").handle = lambda: stale  # type: ignore[method-assign]  # nothing new
-    assert delete(lakes[0], "half", chosen[0], until) > 0
+    assert delete(lakes[0], "half", chosen[0]) > 0
     with pytest.raises(CommitFailedError):
-        delete(lakes[1], "half", chosen[1], until)
+        delete(lakes[1], "half", chosen[1])
     require_same(job)
 
 
