@@ -23,8 +23,10 @@ from pipelines.epoch.restore import FRAMES, change_rows, restore
 from storage.lake.epoch_log import EpochLog
 from storage.lake.epochs import NO_PROGRESS, Plan, read_progress
 from storage.lake.lake import Lake
+from storage.lake.snapshots import Snapshot
 from storage.lake.whole import require_whole
 from storage.rows import instant
+from storage.schemas import SNAPSHOT
 from storage.upkeep.limits import MaintenanceLimits
 from storage.upkeep.maintenance import Maintenance
 
@@ -52,6 +54,10 @@ def halves(first: int, count: int) -> pa.Table:
     return pa.table([values.get(f.name, pa.nulls(count, f.type)) for f in HALVES], schema=HALVES)
 
 
+# The first epoch took the only snapshot.
+_FIRST = {SNAPSHOT: Snapshot(1, _AT).as_parameter()}
+
+
 def write(path: str, pending: int, epochs: int) -> State:
     """Write the lake. Output: the state after its last epoch."""
     lake = Lake(path, is_driver=True)
@@ -74,7 +80,7 @@ def write(path: str, pending: int, epochs: int) -> State:
             State(halves=after if is_snapshot else near[1]),
         )
         state = State(halves=after)
-        plan = Plan(epoch, _AT + epoch * 1_000, {}, {}, (), "cluster", {}, {}, "bench", 2)
+        plan = Plan(epoch, _AT + epoch * 1_000, {}, {}, (), "cluster", {}, _FIRST, "bench", 2)
         log.plan(plan)
         for table, name in FRAMES.items():
             rows = change_rows(table, changed[name], state if is_snapshot else None, epoch)

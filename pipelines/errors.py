@@ -33,6 +33,10 @@ class StorageError(JobError):
     """The lake or the checkpoint cannot be written."""
 
 
+class JvmError(JobError):
+    """The driver's JVM has ended."""
+
+
 class KafkaAwayError(JobError):
     """Kafka does not answer."""
 

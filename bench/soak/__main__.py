@@ -14,7 +14,7 @@ defaults. Undeliverable messages are kept for ever by design: some are made at t
 
 Looks at the lake 100 times. The report has the mean of each quarter of disk, files, entries of
 logs, memory and times, and the last over the second: what is 1.05 or less met its aim. Curves stand
-beside it. Topic tables have a figure of their own.
+beside it.
 
 Exit code: 0 when `verify` finds nothing, whatever grew.
 """
@@ -30,14 +30,16 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 from bench import machine, report
 from bench.figure import Figure
 from bench.soak.growth import by_table, figures
-from bench.soak.job import SoakJob, Spent
+from bench.soak.job import SoakJob
 from bench.soak.look import Look, look
+from bench.soak.memory_job import Spent
 from storage.lake.lake import Lake
 from storage.verify.run import verify
 
@@ -126,7 +128,7 @@ def main() -> int:
 
     with tempfile.TemporaryDirectory(prefix="txlake-soak-") as temporary:
         folder = (options.folder or Path(temporary)) / "lake"
-        with SoakJob(folder, options.retention, options.seed) as job:
+        with closing(SoakJob(folder, options.retention, options.seed)) as job:
             looks = run(job, options.epochs, say)
             sound = verified(job)
     found = [*figures(looks, parameters), sound]

@@ -24,6 +24,7 @@ TOPICS = {
     HALF: p.HALF_TOPIC, OP: p.OP_TOPIC, SCHEDULE: p.SCHEDULE_TOPIC, ADMIN: p.ADMIN_TOPIC,
 }  # fmt: skip
 QUEUES = 3
+EPOCH_MS = 60_000  # the simulated clock between two epochs
 _PARTITIONS = {HALF: QUEUES, OP: QUEUES, SCHEDULE: 2, ADMIN: 1}
 Header = tuple[str, bytes | None]
 

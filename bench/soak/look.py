@@ -10,7 +10,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bench.soak.job import SoakJob, Spent
+from bench.soak.job import SoakJob
+from bench.soak.memory_job import Spent
 from bench.usage import own_resident_bytes
 from pipelines.epoch.restore import restore
 from storage.lake.epochs import read_progress

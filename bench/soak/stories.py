@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from bench.soak.kafka import EPOCH_MS
 from bench.soak.traffic import (
     ABSENT,
     EARLY_QUEUE,
-    EPOCH_MS,
     MUTE,
     REAL_TOPICS,
     SHOP,

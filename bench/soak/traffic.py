@@ -14,11 +14,10 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bench.soak.kafka import QUEUES, Header, MemoryKafka
+from bench.soak.kafka import EPOCH_MS, QUEUES, Header, MemoryKafka
 from storage.wire.kinds import ADMIN, HALF, OP, SCHEDULE
 from txlake import protocol as p
 
-EPOCH_MS = 60_000
 # Answers its checks; always UNKNOWN; has no check topic.
 SHOP, MUTE, ABSENT = "shop", "mute", "absent"
 REAL_TOPICS = ("orders", "payments", "audit")

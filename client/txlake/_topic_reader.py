@@ -42,6 +42,7 @@ class TopicReader:
         self._topic = topic
         self._files = DeltaFiles(uri, storage_options, ("queue_id", "queue_offset"))
         self._spans: dict[str, dict[int, Span]] = {}
+        self._floors: dict[int, tuple[int | None, int]] = {}  # by queue: its first row, its floor
 
     def refresh(self) -> bool:
         """Takes the newest snapshot. Output: whether there might be new rows."""
@@ -68,9 +69,21 @@ class TopicReader:
 
     def begins(self, queue_ids: Iterable[int]) -> dict[int, int]:
         """Returns where each queue begins: older messages are deleted."""
-        return {queue_id: self._begin(queue_id) for queue_id in queue_ids}
+        return self._patiently(lambda: {q: self._begin(q) for q in queue_ids})
 
     def _begin(self, queue_id: int) -> int:
+        first = self._first(queue_id)
+        if first == 0:
+            return 0
+        if queue_id not in self._floors or self._floors[queue_id][0] != first:
+            self._floors[queue_id] = first, self._floor(queue_id)
+        return self._floors[queue_id][1]
+
+    def _floor(self, queue_id: int) -> int:
+        """Returns the offset below which a queue's messages are deleted, as the log says.
+
+        For each answer delta-rs reads all entries of the log since its checkpoint.
+        """
         if not self._files.exists:
             return 0
         return int(self._files.table.transaction_version(floor_id(queue_id)) or 0)
@@ -86,14 +99,6 @@ class TopicReader:
             return look()
 
     def _read(self, positions: Mapping[int, int]) -> dict[int, pa.Table]:
-        for queue_id, position in positions.items():
-            begin = self._begin(queue_id)
-            if position < begin:
-                raise OffsetOutOfRangeError(
-                    f"topic {self._topic} queue {queue_id}: position {position}, and the queue "
-                    f"begins at {begin}: older messages are deleted; seek to it, or say "
-                    "`out_of_range_reset`"
-                )
         files = self._holding(positions)
         if not files:
             return {}
@@ -147,6 +152,12 @@ class TopicReader:
                 self._fail(queue_id, position + count, min(beyond))
 
     def _fail(self, queue_id: int, expected: int, found: int) -> None:
+        floor = self._floor(queue_id)
+        if expected < floor:
+            raise OffsetOutOfRangeError(
+                f"topic {self._topic} queue {queue_id}: position {expected}, and the queue begins "
+                f"at {floor}: older messages are deleted; seek to it, or say `out_of_range_reset`"
+            )
         raise OffsetGapError(
             f"topic {self._topic} queue {queue_id}: offset {expected} was expected, {found} was "
             "found: rows are missing or stand twice; run `txlake verify`"
@@ -203,12 +214,23 @@ class TopicReader:
         }
 
     def _last(self, queue_id: int) -> int:
-        best = self._begin(queue_id) - 1
+        best = -1
         by_last = sorted(
             self._files.files.values(), key=lambda file: -(file.most["queue_offset"] or 0)
         )
         for file in by_last:
             best = max([best, *(span[1] for span in self._span(file, queue_id, best + 1, None))])
+        return best if best >= 0 else self._begin(queue_id) - 1
+
+    def _first(self, queue_id: int) -> int | None:
+        """Returns the first offset of a queue that is there; None if it has no rows."""
+        best: int | None = None
+        by_first = sorted(
+            self._files.files.values(), key=lambda file: file.least["queue_offset"] or 0
+        )
+        for file in by_first:
+            for first, _ in self._span(file, queue_id, 0, best):
+                best = first if best is None else min(best, first)
         return best
 
     def _dataset(self, paths: list[str]) -> ds.Dataset:

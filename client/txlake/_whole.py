@@ -19,7 +19,7 @@ from txlake.errors import LakeError
 from txlake.protocol import deleted_id
 
 LAKE_ID_PROPERTY = "txlake.lakeId"
-_SNAPSHOT_EPOCHS_MAX = 500  # the most epochs between two rows that name all tables
+_NAMED_EPOCHS_MAX = 500  # the most epochs between two rows that name all tables
 _TRIES = 4
 _PAUSE_S = 0.05
 _COLUMNS = ["epoch", "state", "counts", "tables"]
@@ -112,7 +112,8 @@ class WholeTables:
         if problem is not None or table == "lake":
             return problem, 0
         held, newest = _held(files, told.committed)
-        held += files.table.transaction_version(deleted_id(self._lake_id)) or 0
+        if held < rows:  # to ask what was deleted is slow
+            held += files.table.transaction_version(deleted_id(self._lake_id)) or 0
         if held < rows:
             return f"holds {held} rows, and held {rows} {when}", newest
         return None, newest
@@ -141,13 +142,12 @@ def _newest(files: DeltaFiles) -> int:
 def _told(epochs: DeltaFiles) -> _Told:
     """Returns what the newest rows tell, back to one that names all tables."""
     newest = _newest(epochs)
-    first = newest - _SNAPSHOT_EPOCHS_MAX
+    first = newest - _NAMED_EPOCHS_MAX
     rows = _commits(epochs, pc.field("epoch") >= first)
-    is_snapshot = pc.is_valid(pc.map_lookup(rows["counts"], "snapshot", "first"))
-    snapshots = rows.filter(is_snapshot)
-    if snapshots.num_rows:
-        rows = rows.filter(pc.greater_equal(rows["epoch"], pc.max(snapshots["epoch"])))
-    elif first > 1:  # a backfill from files has no snapshot
+    naming = rows.filter(pc.is_valid(pc.map_lookup(rows["counts"], "snapshot", "first")))
+    if naming.num_rows:
+        rows = rows.filter(pc.greater_equal(rows["epoch"], pc.max(naming["epoch"])))
+    elif first > 1:  # no row of a backfill from files names all
         rows = pa.concat_tables([_commits(epochs, pc.field("epoch") < first), rows])
     entries = pc.list_flatten(rows["tables"])
     names, *at = (

@@ -67,7 +67,6 @@ def run(conf: str, standby: bool, quiet: bool) -> None:
         format="%(asctime)s %(levelname)s %(message)s",
         stream=sys.stderr,
     )
-    logging.getLogger("py4j").setLevel(logging.ERROR)
     run_job(conf, is_standby=standby)
 
 

@@ -69,7 +69,7 @@ def _retention(command: Command) -> Command:
 
 @click.group()
 def topic() -> None:
-    """Make real topics, and say how long they keep messages."""
+    """Make real topics, and set how long they keep messages."""
 
 
 @topic.command()
@@ -103,7 +103,7 @@ def create(
 def alter(
     name: str, retention_ms: int | None, retention_bytes: int | None, writing: Writing
 ) -> None:
-    """Say how long topic NAME keeps its messages; what is older is deleted by maintenance."""
+    """Set how long topic NAME keeps its messages; what is older is deleted by maintenance."""
     targets = _configs(name, retention_ms, retention_bytes, writing)
     if not targets:
         raise click.UsageError("say --retention or --retention-bytes, or both")

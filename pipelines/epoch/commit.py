@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from checker.frames import Decision
+from checker.frames import STATE_KEYS, Decision, State
 from pipelines.epoch.batch import Batch
 from pipelines.epoch.restore import FRAMES, change_rows
 from storage.lake.epochs import Plan
@@ -18,6 +18,15 @@ def state_rows(plan: Plan, decision: Decision, is_snapshot: bool) -> dict[str, p
     return {
         table: change_rows(table, decision.changes[frame], state, plan.epoch)
         for table, frame in FRAMES.items()
+    }
+
+
+def state_size(state: State) -> dict[str, int]:
+    """Returns how many rows and bytes of halves, namings and delayed messages the driver holds."""
+    frames = [getattr(state, name) for name in STATE_KEYS]
+    return {
+        "state_rows": sum(frame.num_rows for frame in frames),
+        "state_bytes": sum(frame.nbytes for frame in frames),
     }
 
 

@@ -12,14 +12,15 @@ from pipelines.kafka_log.options import spark_options
 from pipelines.settings import Settings
 from storage.lake.epochs import Plan
 from storage.lake.floor import FLOOR, Floor
+from storage.lake.snapshots import Snapshot
+from storage.schemas import SNAPSHOT
 from storage.wire.kinds import WireLimits
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# Keys of a plan's parameters outside the rules, beside its floor: the limits of decoding, and the
-# number of epochs between two snapshots. An epoch that is run again takes a snapshot if its first
-# run did.
+# Keys of a plan's parameters outside the rules, beside its floor and the newest snapshot: the
+# limits of decoding, and in how many epochs one row names all.
 _WIRE, _SNAPSHOT_EPOCHS = "wire", "snapshot_epochs"
 
 
@@ -49,19 +50,20 @@ class EpochSettings:
             sizes=Sizes(parallelism, settings.stream.deliveries),
         )
 
-    def planned(self, floor: Floor) -> dict[str, Any]:
+    def planned(self, floor: Floor, snapshot: Snapshot) -> dict[str, Any]:
         """Returns the values that a plan records."""
         return {
             **asdict(self.parameters),
             _WIRE: asdict(self.limits),
             _SNAPSHOT_EPOCHS: self.snapshot_epochs,
             FLOOR: floor.as_parameter(),
+            SNAPSHOT: snapshot.as_parameter(),
         }
 
 
 def plan_parameters(plan: Plan) -> Parameters:
     """Returns the rules' parameters in force at an epoch."""
-    others = (_WIRE, _SNAPSHOT_EPOCHS, FLOOR)
+    others = (_WIRE, _SNAPSHOT_EPOCHS, FLOOR, SNAPSHOT)
     values: dict[str, Any] = {k: v for k, v in plan.parameters.items() if k not in others}
     values = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
     return Parameters(**values)
@@ -72,7 +74,12 @@ def plan_limits(plan: Plan) -> WireLimits:
     return WireLimits(**plan.parameters[_WIRE])
 
 
-def is_snapshot_due(plan: Plan) -> bool:
-    """Returns whether an epoch takes a snapshot of the state."""
+def planned_snapshot(plan: Plan) -> int | None:
+    """Returns 1 if an epoch takes a snapshot of the state, 0 if its row only names all.
+
+    Output: None: neither.
+    """
     interval = plan.parameters.get(_SNAPSHOT_EPOCHS)  # None in a backfill from files
-    return interval is not None and plan.epoch % interval == 0
+    if interval is None or plan.epoch % interval:
+        return None
+    return int(plan.snapshot.epoch == plan.epoch)

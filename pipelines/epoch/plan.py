@@ -15,6 +15,7 @@ from pipelines.kafka_log.log import KafkaLog
 from pipelines.kafka_log.topics import Place
 from storage.lake.epochs import Plan, Progress, Range
 from storage.lake.floor import Floor
+from storage.lake.snapshots import Snapshot
 from storage.wire.kinds import HALF, OP
 
 
@@ -56,12 +57,12 @@ class Planner:
         self,
         spans: Mapping[Place, range],
         last: Plan | None,
-        floor_at: Callable[[int, int], Floor],
+        marks_at: Callable[[int, int], tuple[Floor, Snapshot]],
     ) -> Plan:
         """Returns a plan: fixes `epoch_at`, then asks where Kafka ends.
 
-        Input: the offsets that the epoch lands; the plan before it; `floor_at`: the floor of an
-        epoch at its `epoch_at`.
+        Input: the offsets that the epoch lands; the plan before it; `marks_at`: from an epoch
+        and its `epoch_at` to its floor and the newest snapshot.
         """
         epoch_at = self._now_ms()
         ends = self._kafka.end_offsets(spans)
@@ -90,7 +91,7 @@ class Planner:
             ranges=ranges,
             cluster_id=self._kafka.cluster_id,
             topic_ids=self._kafka.topic_ids,
-            parameters=self._settings.planned(floor_at(epoch, epoch_at)),
+            parameters=self._settings.planned(*marks_at(epoch, epoch_at)),
             owner=self._settings.owner,
             rule_version=RULE_VERSION,
             asked_at=asked_at,

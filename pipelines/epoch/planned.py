@@ -21,16 +21,17 @@ from checker.rules.timing import record_attempts
 from pipelines.epoch.apply import Applier
 from pipelines.epoch.ask import Asks, ask_once
 from pipelines.epoch.batch import Batch
-from pipelines.epoch.commit import decided_counts, landed_counts, state_rows
+from pipelines.epoch.commit import decided_counts, landed_counts, state_rows, state_size
 from pipelines.epoch.deliver import Deliverer
 from pipelines.epoch.lookups import inputs_of
-from pipelines.epoch.parameters import is_snapshot_due, plan_limits, plan_parameters
+from pipelines.epoch.parameters import plan_limits, plan_parameters, planned_snapshot
 from pipelines.epoch.plan import queues_of
 from pipelines.epoch.restore import restore
 from pipelines.epoch.sizes import Sizes
 from storage.lake.epoch_log import EpochLog
-from storage.lake.epochs import Plan, Progress
+from storage.lake.epochs import Plan, Progress, changes_in
 from storage.lake.lake import Lake
+from storage.schemas import SNAPSHOT
 from storage.wire.kinds import HALF
 
 _WRITERS: Final = 4
@@ -52,12 +53,14 @@ class Steps:
 class PlannedEpochs:
     """The runner of planned epochs on one lake; it keeps the state between them, and the writers.
 
-    `state`: what holds after the last committed epoch; `last`: that epoch's plan.
+    `state`: what holds after the last committed epoch; `last`: that epoch's plan; `changes`: rows
+    that it wrote into the tables of the state.
     """
 
     def __init__(self, lake: Lake, asker: Asks, sizes: Sizes, deliverer: Deliverer) -> None:
         self.state = State()
         self.last: Plan | None = None
+        self.changes = 0
         self.log = EpochLog(lake)
         self._lake = lake
         self._asker = asker
@@ -69,7 +72,7 @@ class PlannedEpochs:
         """Takes the state after the last committed epoch. Input: the lake, if it is another one."""
         self.state = restore(lake or self._lake, progress)
         self.log.take_up(progress)
-        self.last = progress.last
+        self.last, self.changes = progress.last, progress.changes
 
     def finish(self, plan: Plan, batch: Batch, steps: Steps) -> None:
         """Runs a planned epoch to its commit. Input: its records."""
@@ -124,19 +127,19 @@ class PlannedEpochs:
         self, applier: Applier, decision: Decision, counts: dict[str, int]
     ) -> list[Future[None]]:
         """Starts writing the changes of the state, in some epochs with a snapshot of it."""
-        is_snapshot = self._is_snapshot_due(applier.plan)
-        tables = state_rows(applier.plan, decision, is_snapshot)
+        snapshot = self._snapshot(applier.plan)
+        tables = state_rows(applier.plan, decision, snapshot == 1)
         counts |= {table: rows.num_rows for table, rows in tables.items()}
-        if is_snapshot:
-            counts["snapshot"] = 1
+        if snapshot is not None:
+            counts[SNAPSHOT] = snapshot
         return [
             self._pool.submit(applier.append, table, rows)
             for table, rows in tables.items()
             if rows.num_rows
         ]
 
-    def _is_snapshot_due(self, plan: Plan) -> bool:
-        return is_snapshot_due(plan)
+    def _snapshot(self, plan: Plan) -> int | None:
+        return planned_snapshot(plan)
 
     def _commit(
         self,
@@ -148,8 +151,9 @@ class PlannedEpochs:
     ) -> None:
         """Writes the commit point. Only now the state in memory changes."""
         grown = grown_offsets(decision.placements)
-        self.log.commit(plan, grown, counts, steps.step_ms, applier.work)
-        self.state, self.last = decision.state, plan
+        work = {**applier.work, **state_size(decision.state)}
+        self.log.commit(plan, grown, counts, steps.step_ms, work)
+        self.state, self.last, self.changes = decision.state, plan, changes_in(counts)
 
     def close(self) -> None:
         """Waits for running writes and gives the threads back."""

@@ -43,10 +43,8 @@ def restore(lake: Lake, progress: Progress) -> State:
     last = progress.last
     if last is None:
         return State()
-    frames = {
-        FRAMES[table]: rows_of_state(lake, table, last.epoch, progress.snapshot_epoch)
-        for table in FRAMES
-    }
+    snapshot = last.snapshot.epoch or None
+    frames = {FRAMES[table]: rows_of_state(lake, table, last.epoch, snapshot) for table in FRAMES}
     offsets = [
         {"topic": topic, "queue_id": queue_id, "next_offset": offset}
         for (topic, queue_id), offset in sorted(progress.next_offsets.items())

@@ -16,13 +16,14 @@ the epoch again from step 3; tables that hold it are skipped.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from threading import Thread
 from typing import TYPE_CHECKING
 
 from checker.frames import State
 from pipelines.epoch.ask import Asks
 from pipelines.epoch.batch import Batch
+from pipelines.epoch.commit import state_size
 from pipelines.epoch.deliver import Deliverer
 from pipelines.epoch.land import land, warm_up
 from pipelines.epoch.parameters import EpochSettings
@@ -37,6 +38,7 @@ from storage.lake.aging import newer_floor
 from storage.lake.epochs import Plan, Progress, read_progress
 from storage.lake.floor import Floor
 from storage.lake.lake import Lake
+from storage.lake.snapshots import Snapshot
 from storage.lake.whole import require_whole
 from storage.tasks.land import Landing
 from storage.wire.kinds import ADMIN
@@ -193,7 +195,7 @@ class Epochs:
         """
         gathered.steps.done("wait")
         self._kafka.check(self.last)  # records of another Kafka are in no commit yet
-        plan = self._planner.plan(gathered.spans, self.last, self._floor_at)
+        plan = self._planner.plan(gathered.spans, self.last, self._marks_at)
         if gathered.batch is None and not self._planner.is_due(plan, self.state):
             return None
         self._planned.log.plan(plan)
@@ -202,11 +204,20 @@ class Epochs:
         gathered.steps.done("plan")
         return plan
 
-    def _floor_at(self, epoch: int, epoch_at: int) -> Floor:
-        """Returns the floor of an epoch; it moves in those that take a snapshot of the state."""
-        if self.last is None or epoch % self._settings.snapshot_epochs:
-            return Floor() if self.last is None else self.last.floor
-        return newer_floor(self._lake, self.last, epoch_at - self._settings.retention_ms)
+    def _marks_at(self, epoch: int, epoch_at: int) -> tuple[Floor, Snapshot]:
+        """Returns the floor of an epoch and the newest snapshot; both move in one of so many."""
+        last, settings = self.last, self._settings
+        floor, snapshot = (Floor(), Snapshot()) if last is None else (last.floor, last.snapshot)
+        if last is not None and snapshot.epoch != last.epoch:
+            snapshot = replace(snapshot, changes=snapshot.changes + self._planned.changes)
+        if epoch % settings.snapshot_epochs:
+            return floor, snapshot
+        if last is not None:
+            floor = newer_floor(self._lake, last, epoch_at - settings.retention_ms)
+        rows = state_size(self.state)["state_rows"]
+        if snapshot.is_due(epoch_at, rows, settings.retention_ms):
+            snapshot = Snapshot(epoch, epoch_at)
+        return floor, snapshot
 
     def finish(self, plan: Plan, gathered: Gathered) -> None:
         """Runs a planned epoch to its commit; another thread can gather the next one meanwhile."""

@@ -27,7 +27,8 @@ from pipelines.explain.rows import (
 )
 from pipelines.explain.target import Transaction
 from storage.errors import MissingTableError
-from storage.lake.epochs import PLANNED, snapshot_before
+from storage.lake.aging import snapshot_before
+from storage.lake.epochs import PLANNED
 from storage.lake.lake import Lake
 from storage.lake.pruned import Bounds, read_pruned
 from storage.lake.table import deleted_epoch

@@ -116,7 +116,7 @@ class Maintainer:
             is_request |= (pc.field("command") == ALTER_TOPIC) & (pc.field("result") == "altered")
             asked = read_pruned(self._lake, "admin", _REQUEST, bounds, is_request)
             rows = asked.sort_by("queue_offset").to_pylist()
-            self._maintenance.alter(_configs(rows))
+            altered = self._maintenance.alter(_configs(rows))
             self._has_looked_back = True
         except OwnerError:
             raise
@@ -124,10 +124,12 @@ class Maintainer:
             self._has_looked_back = False
             self._failed("admin", error)
             return 0
-        for row in rows:
-            what = "maintenance" if row["command"] == MAINTAIN else row["target"]
-            log.info("%s asked for by %s: %s", what, row["actor"], row["reason"])
-        return max((row["epoch"] for row in rows if row["command"] == MAINTAIN), default=0)
+        for topic in altered:
+            log.info("topic %s is altered, as an operator asked", topic)
+        rounds = [row for row in rows if row["command"] == MAINTAIN]
+        for row in rounds:
+            log.info("maintenance asked for by %s: %s", row["actor"], row["reason"])
+        return max((row["epoch"] for row in rounds), default=0)
 
     def _has_commands(self, plan: Plan) -> bool:
         return any(

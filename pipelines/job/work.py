@@ -18,6 +18,8 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from py4j.protocol import Py4JError
+
 from pipelines.epoch.ask import Asker
 from pipelines.epoch.clock import EpochClock
 from pipelines.epoch.parameters import EpochSettings
@@ -34,6 +36,7 @@ from pipelines.job.stream import Stream
 from pipelines.job.turn import Turn
 from pipelines.job.upkeep import Maintainer
 from pipelines.jvm.cluster import require_seen
+from pipelines.jvm.session import jvm_trouble
 from pipelines.kafka_log.broker_clock import BrokerClock
 from pipelines.kafka_log.topics import KafkaTopics
 from pipelines.settings import Settings
@@ -91,8 +94,7 @@ class Work:
         )
         self._ownership = Ownership(lake, owner, election, stop)
         self._turn = Turn(
-            lake.path, owner, election, self._ownership.other, stop, self._away.is_over,
-            self._rehearse,
+            lake.path, owner, election, self._ownership.other, stop, self._heard, self._rehearse,
             is_standby=manner.is_standby,
         )  # fmt: skip
         self._clock = EpochClock()
@@ -141,7 +143,7 @@ class Work:
                 self._begin_turn()
             self._prepare()
         except Exception as error:
-            raise told(error, self.epochs) from error
+            raise self._told(error) from error
         self._away.is_over()
         self._stream()
 
@@ -203,11 +205,13 @@ class Work:
         self.is_streaming = True
         try:
             failure = stream.run()
+        except Py4JError as lost:  # what is asked of a dead JVM
+            failure = lost
         finally:
             self.is_streaming = False
         if failure is None:
             return
-        error = told(failure, self.epochs)
+        error = self._told(failure)
         if isinstance(error, (KafkaAwayError, OwnerError, StoreAwayError)):
             raise error
         raise self._ownership.lost() or error
@@ -227,6 +231,16 @@ class Work:
         if not self._is_seen:
             require_seen(self._spark, self._lake.place)
             self._is_seen = True
+
+    def _told(self, error: BaseException) -> BaseException:
+        return jvm_trouble(self._spark) or told(error, self.epochs)
+
+    def _heard(self) -> None:
+        """Notes, while another driver is active, that Kafka answers; looks after the own JVM."""
+        self._away.is_over()
+        trouble = jvm_trouble(self._spark)
+        if trouble is not None:
+            raise trouble
 
     def _rehearse(self) -> None:
         if self._lake.exists():

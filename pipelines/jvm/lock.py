@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import fcntl
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
+
+from py4j.protocol import Py4JError
 
 from storage.errors import LakeLockedError
 from storage.files.place import LakePlace
@@ -65,7 +67,8 @@ class JvmLock:
         self._file = file
 
     def release(self) -> None:
-        """Gives the lock back."""
+        """Gives the lock back; a JVM that has ended holds none."""
         if self._file is not None:
-            self._file.close()
+            with suppress(Py4JError, OSError):
+                self._file.close()
             self._file = None

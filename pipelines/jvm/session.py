@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from py4j.protocol import Py4JError
+
+from pipelines.errors import JvmError
 from pipelines.jvm.cluster import cluster_conf
 from pipelines.jvm.jars import spark_jars
 from pipelines.jvm.java import java_home
@@ -76,7 +80,17 @@ def start_session(
     )
     context = SparkContext(conf=conf, gateway=gateway)
     context.setLogLevel("WARN")
+    # A JVM that is killed leaves connections. `jvm_trouble` says so in a sentence; tracebacks would
+    # be printed for each, by py4j into the root logger.
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)
+    logging.getLogger().addFilter(_is_not_of_py4j)
+    accumulators: Any = context._accumulatorServer
+    accumulators.handle_error = lambda *_: None
     return SparkSession(context)
+
+
+def _is_not_of_py4j(record: logging.LogRecord) -> bool:
+    return record.module != "java_gateway"
 
 
 def java_options() -> str:
@@ -93,3 +107,19 @@ def listen_for_callbacks(spark: SparkSession) -> None:
     from pyspark.java_gateway import ensure_callback_server_started
 
     ensure_callback_server_started(spark.sparkContext._gateway)  # type: ignore[no-untyped-call]
+
+
+def jvm_trouble(spark: SparkSession) -> JvmError | None:
+    """Returns what is wrong if the session's JVM does not answer any more; None if it does.
+
+    What fails for it looks as if Kafka were away: a connection is refused.
+    """
+    jvm: Any = spark._jvm
+    try:
+        jvm.System.nanoTime()
+    except (Py4JError, OSError):
+        return JvmError(
+            "the driver's JVM has ended, by a signal, for lack of memory or by a crash: nothing is "
+            "lost; start the driver again"
+        )
+    return None

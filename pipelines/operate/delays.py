@@ -12,7 +12,7 @@ from checker.frames import Parameters
 from checker.match.sql import run
 from pipelines.epoch.restore import rows_of_state
 from pipelines.explain.rows import Row, newest_epochs, plain
-from storage.lake.epochs import snapshot_before
+from storage.lake.aging import snapshot_before
 from storage.lake.lake import Lake
 from storage.lake.pruned import Bounds, read_pruned
 from storage.wire.kinds import HALF, SCHEDULE

@@ -61,7 +61,7 @@ class ReplayedEpochs(PlannedEpochs):
         self.limits = limits
         self._messages = messages
         self._recorded = asker
-        self._takes_snapshot = False
+        self._recorded_snapshot: int | None = None
         self._is_heavy = False
 
     @classmethod
@@ -90,24 +90,25 @@ class ReplayedEpochs(PlannedEpochs):
             epoch = recorded.plan.epoch
             self._recorded.checks = chunk.checks.filter(pc.field("epoch") == epoch)
             records = chunk.records(epoch)
-            self.replay(recorded.plan, records, recorded.has_snapshot, chunk.is_heavy)
+            self.replay(recorded.plan, records, recorded.snapshot, chunk.is_heavy)
             tell(recorded.record_count)
 
     def replay(
         self,
         plan: Plan,
         records: Mapping[str, pa.Table],
-        takes_snapshot: bool = False,
+        snapshot: int | None = None,
         is_heavy: bool = False,
         is_planned: bool = False,
     ) -> None:
         """Runs one epoch.
 
-        Input: its plan; the records that it landed, by kind; `is_heavy`: they lack their bodies;
-        `is_planned`: its `planned` row is written, or `chain_plan` gave it to the caller.
+        Input: its plan; the records that it landed, by kind; `snapshot`: as its row counts it;
+        `is_heavy`: they lack their bodies; `is_planned`: its `planned` row is written, or
+        `chain_plan` gave it to the caller.
         """
         plan = self._planned_again(plan)
-        self._takes_snapshot = takes_snapshot
+        self._recorded_snapshot = snapshot
         if not is_planned:
             self.log.plan(plan)
         self._is_heavy = is_heavy
@@ -119,5 +120,5 @@ class ReplayedEpochs(PlannedEpochs):
             self._due_since(), source=self._messages, is_heavy=self._is_heavy,
         )  # fmt: skip
 
-    def _is_snapshot_due(self, plan: Plan) -> bool:
-        return self._takes_snapshot
+    def _snapshot(self, plan: Plan) -> int | None:
+        return self._recorded_snapshot

@@ -259,7 +259,7 @@ def _compare_state(
 ) -> None:
     """Compares the state in the job's memory with the one that a start would read from the lake."""
     progress = read_progress(source.lake, until=last)
-    if progress.snapshot_epoch == last:
+    if progress.last is not None and progress.last.snapshot.epoch == last:
         return  # the snapshot's rows were compared with the tables
     there = restore(source.lake, progress)
     for table, name in FRAMES.items():

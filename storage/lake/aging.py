@@ -1,4 +1,4 @@
-"""Where the floor of a lake moves to, and what stands below it (`storage/lake/floor.py`)."""
+"""Where the floor of a lake moves to, what stands below it (`storage/lake/floor.py`), snapshots."""
 
 from __future__ import annotations
 
@@ -41,6 +41,14 @@ def newer_floor(lake: Lake, last: Plan, until_ms: int) -> Floor:
     plan = plan_of(row)
     half_topic = plan.parameters["wire"]["topics"][HALF]
     return Floor(newest, plan.queue_ends(half_topic), plan.floor.epoch)
+
+
+def snapshot_before(lake: Lake, epoch: int) -> int | None:
+    """Returns the newest epoch up to a committed one that has a snapshot; None: not known."""
+    bounds: Bounds = {"epoch": [epoch], "state": [PLANNED]}
+    names = lake.schema("epochs").names
+    plans = [plan_of(row) for row in read_pruned(lake, "epochs", names, bounds).to_pylist()]
+    return (plans[0].snapshot.epoch or None) if plans else None
 
 
 def epoch_times(lake: Lake) -> Callable[[int], int]:

@@ -2,8 +2,8 @@
 
 Every row of `epochs` holds a digest of itself and of the row before it, the first one of the lake's
 id. A committed row names the real queues that grew, with their next offsets, and the tables that
-its epoch wrote, with their Delta version and how many rows were written into them so far; with a
-snapshot it names all. So a start can tell, from logs alone, whether what was committed is still
+its epoch wrote, with their Delta version and how many rows were written into them so far; one in so
+many names all. So a start can tell, from logs alone, whether what was committed is still
 there (`storage/lake/whole.py`).
 """
 
@@ -25,6 +25,7 @@ from storage.lake.epochs import (
     planned_row,
 )
 from storage.lake.lake import Lake
+from storage.schemas import SNAPSHOT
 
 
 class EpochLog:
@@ -72,7 +73,7 @@ class EpochLog:
         known = self._next_offsets
         grown = {queue: at for queue, at in next_offsets.items() if known.get(queue) != at}
         known |= grown
-        named = (known, self._tables) if "snapshot" in counts else (grown, written)
+        named = (known, self._tables) if SNAPSHOT in counts else (grown, written)
         row = committed_row(plan, _now(), counts, step_ms, *named, work or {})
         self._append(self._next(row), plan)
 

@@ -5,8 +5,9 @@ there on it can be run again and gives the same rows. `committed` is the one com
 that is planned and not committed is finished before anything else.
 
 A committed row names what the epoch changed: the real queues that grew, the tables that it wrote.
-One with a snapshot names all of them. So the newest rows back to a snapshot tell of everything, and
-a row does not grow with the number of topics.
+One in so many epochs names all of them: its counts have `snapshot`, 1 if a snapshot of the state
+stands beside it, else 0. So the newest rows back to such a row tell of everything, and a row does
+not grow with the number of topics.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ import pyarrow.compute as pc
 
 from storage.errors import WAY_BACK, BrokenLakeError
 from storage.lake.floor import Floor, floor_of
-from storage.lake.pruned import Bounds, read_pruned
+from storage.lake.snapshots import Snapshot, snapshot_of
 from storage.rows import instant, milliseconds
-from storage.schemas import EPOCHS
+from storage.schemas import EPOCHS, SNAPSHOT, STATE_TABLES
 
 if TYPE_CHECKING:
     from storage.lake.lake import Lake
@@ -85,6 +86,11 @@ class Plan:
     def floor(self) -> Floor:
         """Returns the floor that the epoch decides with."""
         return floor_of(self.parameters)
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """Returns the newest snapshot of the state up to this epoch."""
+        return snapshot_of(self.parameters)
 
     def landed(self) -> dict[Place, int]:
         """Returns where landing stands after this epoch."""
@@ -185,9 +191,14 @@ def next_offsets_of(row: Mapping[str, Any]) -> dict[tuple[str, int], int]:
     return {(o["topic"], o["queue_id"]): o["next_offset"] for o in row["next_offsets"] or ()}
 
 
+def names_all(row: Mapping[str, Any]) -> bool:
+    """Returns whether a committed row names all real queues and all tables."""
+    return SNAPSHOT in dict(row["counts"] or ())
+
+
 def has_snapshot(row: Mapping[str, Any]) -> bool:
     """Returns whether a committed epoch took a snapshot of the state."""
-    return "snapshot" in dict(row["counts"] or ())
+    return dict(row["counts"] or ()).get(SNAPSHOT) == 1
 
 
 @dataclass(frozen=True)
@@ -195,16 +206,19 @@ class Progress:
     """Where the epochs stand.
 
     `last`: the newest committed plan. `unfinished`: the plan to finish first. `next_offsets` and
-    `tables`: after `last`. `recent`: the newest plans, for C(q). `digest`: of the newest row.
+    `tables`: after `last`. `recent`: the newest plans, for C(q). `named_epoch`: the newest whose
+    row names all. `digest`: of the newest row. `changes`: rows by which `last` changed the state,
+    and of its snapshot.
     """
 
     last: Plan | None
     unfinished: Plan | None
     next_offsets: Mapping[tuple[str, int], int]
     recent: tuple[Plan, ...]
-    snapshot_epoch: int | None
+    named_epoch: int | None
     tables: Mapping[str, TableAt] = field(default_factory=dict)
     digest: str = ""
+    changes: int = 0
 
     @property
     def next_epoch(self) -> int:
@@ -217,7 +231,7 @@ class Progress:
         return self.next_epoch if self.unfinished is not None else self.next_epoch - 1
 
 
-SNAPSHOT_EPOCHS_MAX: Final = 500  # the most epochs that settings allow between two snapshots
+NAMED_EPOCHS_MAX: Final = 500  # the most epochs that settings allow between two rows that name all
 _RECENT_EPOCHS = 1000  # a job needs older plans only if it lags by more epochs
 NO_PROGRESS: Final = Progress(None, None, {}, (), None)
 
@@ -244,40 +258,39 @@ def read_progress(lake: Lake, until: int | None = None) -> Progress:
         )
     last_epoch = max(committed, default=None)
     unfinished = plans[newest] if newest not in committed else None
-    snapshot_epoch = max((e for e, row in committed.items() if has_snapshot(row)), default=None)
-    named = _since(lake, committed, snapshot_epoch, min(plans))
+    named_epoch = max((e for e, row in committed.items() if names_all(row)), default=None)
+    named = _since(lake, committed, named_epoch, min(plans))
     newest_row = unfinished or committed[newest]
     return Progress(
         last=None if last_epoch is None else plan_of(plans[last_epoch]),
         unfinished=None if unfinished is None else plan_of(unfinished),
         next_offsets={place: at for row in named for place, at in next_offsets_of(row).items()},
         recent=tuple(plan_of(plans[epoch]) for epoch in sorted(committed)),
-        snapshot_epoch=snapshot_epoch,
+        named_epoch=named_epoch,
         tables={
             at["table"]: TableAt(at["version"], at["rows"])
             for row in named
             for at in row.get("tables") or ()  # format 1 has none
         },
         digest=newest_row.get("digest") or "",
+        changes=0 if last_epoch is None else changes_in(dict(committed[last_epoch]["counts"])),
     )
 
 
-def snapshot_before(lake: Lake, epoch: int) -> int | None:
-    """Returns the newest epoch up to this one that has a snapshot; None if it is too far back."""
-    bounds: Bounds = {"epoch": (epoch - SNAPSHOT_EPOCHS_MAX, epoch), "state": [COMMITTED]}
-    rows = read_pruned(lake, "epochs", ["epoch", "counts"], bounds).to_pylist()
-    return max((row["epoch"] for row in rows if has_snapshot(row)), default=None)
+def changes_in(counts: Mapping[str, int]) -> int:
+    """Returns how many rows an epoch wrote into the tables of the state."""
+    return sum(counts.get(table, 0) for table in STATE_TABLES)
 
 
 def _since(
-    lake: Lake, committed: Mapping[int, Mapping[str, Any]], snapshot_epoch: int | None, first: int
+    lake: Lake, committed: Mapping[int, Mapping[str, Any]], named_epoch: int | None, first: int
 ) -> list[Mapping[str, Any]]:
-    """Returns the committed rows from the newest snapshot on, or all: a later one holds.
+    """Returns the committed rows from the newest that names all on, or all: a later one holds.
 
     Input: the rows from epoch `first` on.
     """
-    rows = [row for epoch, row in committed.items() if epoch >= (snapshot_epoch or 0)]
-    if snapshot_epoch is None and first > 1:
+    rows = [row for epoch, row in committed.items() if epoch >= (named_epoch or 0)]
+    if named_epoch is None and first > 1:
         before = (pc.field("epoch") < first) & (pc.field("state") == COMMITTED)
         there = lake.dataset("epochs").schema.names
         names = [name for name in ("epoch", "next_offsets", "tables") if name in there]

@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 from storage.errors import LakeError
 from storage.lake.epochs import COMMITTED, PLANNED, Plan, next_offsets_of, plan_of
 from storage.lake.lake import Lake
+from storage.schemas import SNAPSHOT
 
 _EPOCHS_AT_ONCE = 500
 
@@ -23,9 +24,9 @@ class Recorded:
     counts: Mapping[str, int]
 
     @property
-    def has_snapshot(self) -> bool:
-        """Returns whether the state after this epoch stands in `pending` and `waiting`."""
-        return "snapshot" in self.counts
+    def snapshot(self) -> int | None:
+        """Returns 1 if it took a snapshot of the state, 0 if its row names all without one."""
+        return self.counts.get(SNAPSHOT)
 
     @property
     def record_count(self) -> int:

@@ -1,7 +1,7 @@
 """What the rows of `epochs` tell of the tables: which version each had reached, with how many rows.
 
-A committed row names the tables that its epoch wrote, one with a snapshot names all. So the newest
-rows back to a snapshot tell of every table, and the newest one that names it holds.
+A committed row names the tables that its epoch wrote, one in so many names all. So the newest rows
+back to that tell of every table, and the newest one that names it holds.
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from storage.errors import WAY_BACK, BrokenLakeError
-from storage.lake.epochs import COMMITTED, PLANNED, SNAPSHOT_EPOCHS_MAX, Progress, TableAt
+from storage.lake.epochs import COMMITTED, NAMED_EPOCHS_MAX, PLANNED, Progress, TableAt
 from storage.lake.lake import Lake
 from storage.lake.pruned import Bounds, read_pruned
 from storage.lake.table import deleted_rows
+from storage.schemas import SNAPSHOT
 
 _COLUMNS = ["epoch", "state", "counts", "tables"]
 
@@ -45,17 +46,17 @@ def read_told(lake: Lake) -> Told:
     newest = lake.last("epochs", "epoch")
     if newest is None:
         return Told(0, 0, {})
-    bounds: Bounds = {"epoch": (newest - SNAPSHOT_EPOCHS_MAX, newest)}
+    bounds: Bounds = {"epoch": (newest - NAMED_EPOCHS_MAX, newest)}
     rows = read_pruned(lake, "epochs", _COLUMNS, bounds)
     is_cut = deleted_rows(lake.handle("epochs")) > 0
     _check_gapless(lake, rows, newest, pc.min(rows["epoch"]).as_py() if is_cut else 1)
     commits = rows.filter(pc.equal(rows["state"], COMMITTED)).sort_by("epoch")
-    snapshots = commits.filter(pc.is_valid(pc.map_lookup(commits["counts"], "snapshot", "first")))
-    if snapshots.num_rows:
-        since = pc.max(snapshots["epoch"])
+    naming = commits.filter(pc.is_valid(pc.map_lookup(commits["counts"], SNAPSHOT, "first")))
+    if naming.num_rows:
+        since = pc.max(naming["epoch"])
         commits = commits.filter(pc.greater_equal(commits["epoch"], since))
-    elif newest > SNAPSHOT_EPOCHS_MAX:  # a backfill from files takes no snapshots
-        earlier: Bounds = {"epoch": (None, newest - SNAPSHOT_EPOCHS_MAX - 1), "state": [COMMITTED]}
+    elif newest > NAMED_EPOCHS_MAX:  # no row of a backfill from files names all
+        earlier: Bounds = {"epoch": (None, newest - NAMED_EPOCHS_MAX - 1), "state": [COMMITTED]}
         before = read_pruned(lake, "epochs", _COLUMNS, earlier).sort_by("epoch")
         commits = pa.concat_tables([before, commits])
     committed = pc.max(commits["epoch"]).as_py() or 0
@@ -76,7 +77,7 @@ def _check_gapless(lake: Lake, rows: pa.Table, newest: int, first: int) -> None:
 
     Input: the first epoch that is not deleted.
     """
-    epochs = np.arange(max(first, newest - SNAPSHOT_EPOCHS_MAX), newest + 1)
+    epochs = np.arange(max(first, newest - NAMED_EPOCHS_MAX), newest + 1)
     for state, wanted in ((PLANNED, epochs), (COMMITTED, epochs[:-1])):
         there = rows["epoch"].filter(pc.equal(rows["state"], state)).to_numpy()
         lacking = np.setdiff1d(wanted, there)

@@ -83,8 +83,8 @@ def require_recorded(lake: Lake, tables: Iterable[str] | None = None) -> Progres
 def require_readable(lake: Lake, tables: Iterable[str] = TABLES) -> None:
     """Checks, beside a job, that some tables hold what was committed.
 
-    Reads few columns of `epochs`, back to the newest snapshot. A topic's table has to be there
-    once a committed epoch has written it.
+    Reads few columns of `epochs`, back to the newest row that names all. A topic's table has to be
+    there once a committed epoch has written it.
     Errors: BrokenLakeError.
     """
     named = tuple(tables)
@@ -272,8 +272,8 @@ def _missing_file(lake: Lake, table: str, files: pa.Table) -> str | None:
 
 
 def _chain_faults(lake: Lake, progress: Progress) -> list[Fault]:
-    """Checks the digests of the rows since the newest snapshot."""
-    first = max(1, progress.snapshot_epoch or 1)
+    """Checks the digests of the rows since the newest that names all tables."""
+    first = max(1, progress.named_epoch or 1)
     where = (pc.field("epoch") >= first) & (pc.field("epoch") <= progress.newest_epoch)
     rows = lake.read("epochs", where=where).to_pylist()
     before = lake.tables_id() if first == 1 else None

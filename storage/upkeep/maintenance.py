@@ -78,15 +78,16 @@ class Maintenance:
         """Takes a committed plan: what is old by its floor and its clock is deleted from now on."""
         self._old_epoch, self._at_ms = plan.floor.deleted, plan.epoch_at
 
-    def alter(self, topics: Mapping[str, Mapping[str, int]]) -> None:
-        """Writes configs of topics, by name; what was written before stays as it is."""
+    def alter(self, topics: Mapping[str, Mapping[str, int]]) -> list[str]:
+        """Writes configs of topics, by name. Output: the topics of which one is new."""
         if not topics:
-            return
+            return []
         rows = self.lake.read("catalog", ["topic", "table_id"]).to_pylist()
         tables = {row["topic"]: f"topics/{row['table_id']}" for row in rows}
-        for topic, configs in topics.items():
-            self._before_deletion()
-            alter(self.lake, tables[topic], configs)
+        self._before_deletion()
+        return [
+            topic for topic, configs in topics.items() if alter(self.lake, tables[topic], configs)
+        ]
 
     def tables(self) -> list[str]:
         """Returns the tables to keep in shape; the SDK does it for consumer_offsets."""

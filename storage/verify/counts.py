@@ -18,7 +18,7 @@ _COUNTED = " UNION ALL ".join(
         "SELECT epoch, 'placed', count(*) FROM all_messages GROUP BY epoch",
     ]
 )  # fmt: skip
-# `due` counts the checks that were due, `checks` the attempts; `snapshot` says that there is one.
+# `due` counts the checks that were due, `checks` the attempts; `snapshot` says if there is one.
 _COUNTS_ADD_UP = f"""
 WITH told AS (
   SELECT epoch, entry.key AS name, entry.value AS n

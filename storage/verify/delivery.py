@@ -62,7 +62,7 @@ FROM (
 LEFT JOIN queue_floors USING (topic, queue_id)
 """
 
-# A committed row names the queues that its epoch delivered to, in a snapshot all.
+# A committed row names the queues that its epoch delivered to; one with a count of snapshots all.
 _NEXT_OFFSETS_AGREE = """
 WITH told AS (
   SELECT DISTINCT epoch, next.topic, next.queue_id, next.next_offset
@@ -85,7 +85,7 @@ sums AS (
 ),
 lacking AS (
   SELECT s.epoch, q.topic, q.queue_id
-  FROM (SELECT DISTINCT epoch FROM commits WHERE counts['snapshot'] = 1) s
+  FROM (SELECT DISTINCT epoch FROM commits WHERE counts['snapshot'] IS NOT NULL) s
   JOIN (SELECT topic, queue_id, min(epoch) AS epoch FROM told GROUP BY ALL) q ON q.epoch < s.epoch
   ANTI JOIN told t ON t.epoch = s.epoch AND t.topic = q.topic AND t.queue_id = q.queue_id
 )
@@ -104,7 +104,7 @@ ASOF LEFT JOIN sums s ON t.topic = s.topic AND t.queue_id = s.queue_id AND t.epo
 FULL JOIN (FROM added WHERE epoch IN (SELECT epoch FROM commits)) n
   ON t.epoch = n.epoch AND t.topic = n.topic AND t.queue_id = n.queue_id
 UNION ALL
-SELECT epoch, topic, queue_id, 'not named, though the epoch took a snapshot' FROM lacking
+SELECT epoch, topic, queue_id, 'not named, though the epoch names all' FROM lacking
 """
 
 _MESSAGES_HAVE_THEIR_COMMIT = f"""

@@ -23,7 +23,7 @@ from pipelines.local_server.ports import Reservation
 from storage.lake.lake import Lake
 from storage.verify.run import verify
 from tests.kafka.test_cli import ROOT, TXLAKE, lock_is_free, process, write_conf
-from tests.support.cluster import BARE_PYTHON, CLUSTER_VARIABLE, Cluster
+from tests.support.cluster import BARE_PYTHON, CLUSTER_VARIABLE, WORKERS, Cluster
 from tests.support.job import Job, settings_for, wait_until
 from tests.support.operator import said
 from tests.support.processes import QUICK_JAVA
@@ -77,6 +77,12 @@ def bodies(job: Job) -> list[bytes]:
     return [row["body"] for n in range(3) for row in job.messages(f"t{n}")]
 
 
+def fill_disk(executor: psutil.Process) -> None:
+    """Let no process of an executor make a file longer than some KB: it has no more disk."""
+    for one in [executor, *executor.children(recursive=True)]:
+        one.rlimit(psutil.RLIMIT_FSIZE, (4_096, psutil.RLIM_INFINITY))
+
+
 def kill_one(processes: list[psutil.Process]) -> bool:
     for chosen in processes[:1]:
         chosen.send_signal(signal.SIGKILL)
@@ -118,6 +124,14 @@ def test_traffic_and_kills_on_a_cluster_lose_nothing_and_double_nothing(
             wait_until(lambda found=found: kill_one(found()), what, 60, seen=log.read_text)
             traffic.send(30)
             run_until_delivered(running, f"all, after {what} was killed")
+        wait_until(lambda: len(cluster.executors()) == WORKERS, "both executors", 120)
+        fill_disk(cluster.executors()[0])
+        for _ in range(30):  # until Spark gives a task to this worker
+            traffic.send(10)
+            run_until_delivered(running, "all, though one worker's disk is full")
+            if "File too large" in log.read_text():
+                break
+        assert "File too large" in log.read_text(), "no task met the full disk"
         traffic.send(30)
         for child in psutil.Process(running.pid).children(recursive=True):
             child.kill()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +14,8 @@ from pyspark.sql import SparkSession
 from pipelines.epoch.run import Epochs
 from pipelines.job.stream import QUERY_NAME
 from pipelines.local_broker.broker import Broker
+from pipelines.replay.verification import verify as replay_verified
+from storage.schemas import STATE_TABLES
 from tests.support.job import Job, running, settings_for
 from tests.support.wire import Wire
 from txlake.protocol import (
@@ -22,6 +25,7 @@ from txlake.protocol import (
 )
 
 Unique = Callable[[str], str]
+DELAYED = 40
 pytestmark = pytest.mark.usefixtures("spark")  # the job uses the run's one session
 
 
@@ -134,3 +138,52 @@ def test_what_spark_shows_agrees_with_the_lake(
         if work["delivered_tasks"]:
             assert f"epoch {epoch}: deliver, 1 task" in texts
     assert any(work["landed_tasks"] and work["landed_bytes"] for work in epochs.values())
+
+
+def test_a_large_state_in_which_little_changes_has_few_snapshots(
+    broker: Broker, tmp_path: Path, unique: Unique
+) -> None:
+    settings = settings_for(
+        broker, tmp_path / "lake", unique("few"), lake={"pending_snapshot_epochs": 2}
+    )
+    wire = Wire(settings)
+
+    def one_more(job: Job, number: int) -> None:
+        wire.half(f"more-{number}")
+        job.wait_for_rows("half", DELAYED + number + 1)
+
+    with running(settings) as job:
+        for n in range(DELAYED):
+            wire.end(COMMIT, wire.half(f"late-{n}", DELAY="18"))
+        job.wait_for(lambda: len(state_rows(job, "put")) >= DELAYED, "all that wait for 2 h")
+        for number in range(8):
+            one_more(job, number)
+    with running(settings) as job:
+        for number in range(8, 16):
+            one_more(job, number)
+    named = {
+        row["epoch"]: dict(row["counts"])["snapshot"]
+        for row in job.rows("epochs")
+        if row["state"] == "committed" and "snapshot" in dict(row["counts"])
+    }
+    assert set(named) == set(range(2, max(named) + 1, 2)), "every second row names all"
+    assert set(named.values()) == {0, 1}, "few of them took a snapshot"
+    snapshots = {row["epoch"] for row in state_rows(job, "snapshot")}
+    assert snapshots <= {epoch for epoch, taken in named.items() if taken}
+    changes = state_rows(job, "put") + state_rows(job, "left")
+    assert len(state_rows(job, "snapshot")) <= 4 * len(changes)
+    for plan in [row for row in job.rows("epochs") if row["state"] == "planned"]:
+        newest = json.loads(dict(plan["parameters"])["snapshot"])
+        since = [row for row in changes if newest["epoch"] < row["epoch"] < plan["epoch"]]
+        assert newest["changes"] == len(since), "counted over the restart, too"
+    assert replay_verified(job.lake).is_equal
+    held = max(job.rows("epochs"), key=lambda row: (row["epoch"], row["state"] == "committed"))
+    work = dict(held["work"])
+    assert work["state_rows"] == DELAYED + 16
+    assert work["state_bytes"] < 300 * work["state_rows"]
+
+
+def state_rows(job: Job, change: str) -> list[dict[str, Any]]:
+    """Return the rows of all tables of the state that say so."""
+    rows = [row for table in STATE_TABLES for row in job.rows(table, ["change", "epoch"])]
+    return [row for row in rows if row["change"] == change]

@@ -33,7 +33,7 @@ def refusal(process: Process) -> str:
     """Waits until a driver has ended by itself, and returns its one sentence."""
     assert process.wait(60) == 1, process.log.read_text()
     text = process.log.read_text()
-    assert "Traceback" not in text
+    assert "Traceback" not in text, text[text.index("Traceback") - 300 :]
     (line,) = [line for line in text.splitlines() if line.startswith("Error: ")]
     return line
 
@@ -66,6 +66,20 @@ def test_a_standby_goes_on_when_the_active_driver_is_stopped(drivers: Drivers) -
     first.terminate()
     drivers.send("after")
     assert first.wait(60) == 0
+    drivers.wait_for_sent()
+    drivers.check()
+
+
+@pytest.mark.parametrize("whom", ["standby", "active"])
+def test_a_driver_whose_jvm_is_killed_ends_with_a_sentence(drivers: Drivers, whom: str) -> None:
+    first = drivers.start_active()
+    second = drivers.start_standby()
+    drivers.send("before")
+    drivers.wait_for_sent()
+    victim = second if whom == "standby" else first
+    victim.kill("jvm")
+    assert "the driver's JVM has ended" in refusal(victim)
+    drivers.send("after")
     drivers.wait_for_sent()
     drivers.check()
 

@@ -12,6 +12,8 @@ from storage.lake.aging import newer_floor
 from storage.lake.epochs import Plan
 from storage.lake.floor import FLOOR, Floor
 from storage.lake.lake import Lake
+from storage.lake.snapshots import Snapshot
+from storage.schemas import SNAPSHOT
 from storage.upkeep.limits import Work
 from storage.upkeep.maintenance import Maintenance
 from tests.support.damage import WholeJob
@@ -40,11 +42,14 @@ class AgingJob(WholeJob):
         return self.epoch % SNAPSHOT_EPOCHS == 0
 
     def _plan(self, known: bool, ops_ahead: int) -> Plan:
-        floor = self.floor
+        floor, snapshot = self.floor, Snapshot() if self.last is None else self.last.snapshot
         if self.last is not None and self._is_snapshot():
             floor = newer_floor(self.lake, self.last, self.at - RETENTION_MS)
+        if self._is_snapshot():
+            snapshot = Snapshot(self.epoch, self.at)
         plan = super()._plan(known, ops_ahead)
-        self.last = replace(plan, parameters={**plan.parameters, FLOOR: floor.as_parameter()})
+        marks = {FLOOR: floor.as_parameter(), SNAPSHOT: snapshot.as_parameter()}
+        self.last = replace(plan, parameters={**plan.parameters, **marks})
         return self.last
 
     def maintenance(self, before_deletion: Callable[[], None] = lambda: None) -> Maintenance:

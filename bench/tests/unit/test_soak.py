@@ -13,10 +13,10 @@ import pytest
 
 from bench.figure import MET, MISSED
 from bench.soak.growth import JUDGED, figures, quarters, ratio
-from bench.soak.kafka import TOPICS, MemoryKafka
+from bench.soak.kafka import EPOCH_MS, TOPICS, MemoryKafka
 from bench.soak.look import Look
 from bench.soak.stories import STORIES
-from bench.soak.traffic import EPOCH_MS, SHOP, Traffic, World
+from bench.soak.traffic import SHOP, Traffic, World
 from txlake import protocol as p
 
 ROOT = Path(__file__).parents[3]

@@ -22,7 +22,7 @@ from checker.match import touched
 from pipelines.epoch.restore import FRAMES, restore
 from storage.lake.epochs import read_progress
 from storage.lake.lake import Lake
-from storage.schemas import LEFT, PUT, STATE_TABLES, TABLES
+from storage.schemas import LEFT, PUT, SNAPSHOT, STATE_TABLES, TABLES
 from storage.verify.run import verify
 from tests.support.decided_rows import decided_rows
 from tests.support.histories import random_world
@@ -55,9 +55,11 @@ def differences(lake: Lake, states: dict[int, State]) -> Iterator[str]:
     for epoch, state in states.items():
         wanted = plain(state)
         progress = read_progress(lake, until=epoch)
-        snapshots = {epoch // interval * interval or None for interval in INTERVALS}
-        for snapshot in snapshots:
-            found = plain(restore(lake, replace(progress, snapshot_epoch=snapshot)))
+        assert progress.last is not None
+        for snapshot in {epoch // interval * interval for interval in INTERVALS}:
+            named = {**progress.last.parameters, SNAPSHOT: {"epoch": snapshot}}
+            last = replace(progress.last, parameters=named)
+            found = plain(restore(lake, replace(progress, last=last)))
             for name, frame in wanted.items():
                 if not frame.equals(found[name]):
                     yield f"{name} after epoch {epoch}, from snapshot {snapshot}"

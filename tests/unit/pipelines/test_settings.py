@@ -30,6 +30,11 @@ def with_(section: str, **values: Any) -> dict[str, Any]:
         (with_("transaction", late_end_policy="x"), "late_end_policy = 'x': 'apply' or 'reject'"),
         (with_("transaction", half_retention_ms=5), "half_retention_ms = 5 is below"),
         (with_("lake", retention_ms=5), "[lake] retention_ms = 5 is below"),
+        (
+            with_("topics", retention_ms=5),
+            "[topics] retention_ms = 5 is below [maintenance] stream_retention_ms = 604800000",
+        ),
+        (with_("topics", retention_ms=0), "retention_ms = 0: a whole number >= 1, or -1"),
         (with_("kafka", op_topic="RMQ_SYS_TRANS_HALF_TOPIC"), "names two topics"),
         (with_("kafka", half_topic="a b"), "half_topic = 'a b': text like"),
         (with_("topics", auto_create_topics=1), "auto_create_topics = 1: true or false"),

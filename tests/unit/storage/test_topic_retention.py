@@ -249,6 +249,27 @@ def test_or_goes_on_as_it_was_told_and_says_what_it_did_not_read(
     assert "messages from 2 on are deleted, and were not read" in said
 
 
+def test_the_log_is_asked_for_a_floor_only_where_a_queue_lacks_its_beginning(
+    behind: WholeJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    ask = DeltaTable.transaction_version
+
+    def asking(table: DeltaTable, app_id: str) -> int | None:
+        asked.extend([app_id] if app_id.startswith("txlake-floor/") else [])
+        return ask(table, app_id)
+
+    monkeypatch.setattr(DeltaTable, "transaction_version", asking)
+    with Consumer(behind.lake.path, "new", ["orders"], queues={"orders": [0, 3]}) as consumer:
+        assert asked == ["txlake-floor/0", "txlake-floor/3"]
+        for _ in range(3):
+            behind.end(COMMIT, behind.half("more", real_topic="orders", real_queue_id=0))
+            behind.run(EPOCH_MS)
+            assert consumer.poll(0.0)
+            assert set(consumer.lag().values()) == {0}
+    assert len(asked) == 2
+
+
 def test_a_reader_under_which_messages_are_deleted_goes_on(job: WholeJob) -> None:
     with Consumer(job.lake.path, "points", ["orders"], queues={"orders": [0]}) as consumer:
         first = [message.queue_offset for message in consumer.poll(0.0, max_records=5)]

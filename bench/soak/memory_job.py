@@ -1,0 +1,79 @@
+"""A driver's epochs and maintenance in one process, over Kafka in memory, on a simulated clock."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any, Final, cast
+
+from bench.soak.kafka import EPOCH_MS, MemoryAsker, MemoryKafka
+from pipelines.epoch.parameters import EpochSettings
+from pipelines.epoch.run import Epochs
+from pipelines.job.memory import give_back_large_arrays
+from pipelines.job.upkeep import Maintainer
+from pipelines.kafka_log.topics import KafkaTopics
+from pipelines.settings import Settings
+from storage.lake.epochs import Plan
+from storage.lake.lake import Lake
+from storage.rows import instant
+from storage.upkeep.limits import MaintenanceLimits
+from tests.support.landed_here import NO_SPARK, land_here
+from txlake import protocol as p
+
+START_MS: Final = 1_767_225_600_000  # 2026-01-01
+_IDLE_S = 600.0  # every round of maintenance is taken to its end
+
+
+@dataclass(frozen=True)
+class Spent:
+    """What one epoch took, and the maintenance after it. Units: s."""
+
+    epoch_s: float
+    epoch_processor_s: float  # of all threads of this process
+    upkeep_s: float
+
+
+class MemoryJob:
+    """The job without Spark: its epochs land their records in this process.
+
+    Input: what a configuration file says; when a table needs a step of maintenance.
+    """
+
+    def __init__(
+        self, settings: Settings, limits: MaintenanceLimits, kafka: MemoryKafka, asker: MemoryAsker
+    ) -> None:
+        land_here()
+        give_back_large_arrays()
+        self.settings = settings
+        self.lake = Lake(settings.lake.path, is_driver=True)
+        self.lake.create(instant(START_MS))
+        self.kafka = kafka
+        self.now_ms = START_MS
+        of_job = EpochSettings.of(settings, "bench", NO_SPARK)
+        topics = cast(KafkaTopics, kafka)
+        self.epochs = Epochs(NO_SPARK, self.lake, topics, asker, of_job, lambda: self.now_ms)
+        self.epochs.take_up()
+        self._maintainer = Maintainer(self.lake, limits, 0, p.ADMIN_TOPIC, lambda: False)
+
+    def close(self) -> None:
+        """Ends the epochs' threads."""
+        self.epochs.close()
+
+    @property
+    def last(self) -> Plan:
+        """Returns the plan of the newest epoch."""
+        assert self.epochs.last is not None
+        return self.epochs.last
+
+    def epoch(self) -> Spent | None:
+        """Lets a minute pass, and lands what was sent. Output: None if nothing was to be done."""
+        self.now_ms += EPOCH_MS
+        records, ends = self.kafka.take(), self.kafka.end_offsets(self.kafka.places())
+        began, used = time.perf_counter(), time.process_time()
+        self.epochs.look_ahead()
+        plan = self.epochs.run(cast(Any, records), ends)
+        ended, used = time.perf_counter(), time.process_time() - used
+        self._maintainer.after_batch(plan, _IDLE_S)
+        if plan is None:
+            return None
+        return Spent(ended - began, used, time.perf_counter() - ended)
