@@ -5,7 +5,9 @@ JobError
 |-- LostInputError    Kafka no longer has records that were not landed; the text names them
 |-- ClockError        this machine's clock and the broker's differ too much
 |-- StorageError      the lake or the checkpoint cannot be written
+|-- JvmError          the driver's JVM has ended
 `-- KafkaAwayError    Kafka cannot be reached; the driver tries again
+    `-- KafkaRefusedError    Kafka does not let us in; at its start that ends the driver
 
 OperatorError         what an operator asked for is missing, or is refused
 """
@@ -39,6 +41,10 @@ class JvmError(JobError):
 
 class KafkaAwayError(JobError):
     """Kafka does not answer."""
+
+
+class KafkaRefusedError(KafkaAwayError):
+    """Kafka does not let this client in, or it lacks a right."""
 
 
 class OperatorError(Exception):

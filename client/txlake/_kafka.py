@@ -42,6 +42,7 @@ class KafkaSender:
         self, settings: Mapping[str, Any], linger_ms: int, timeout_ms: int, message_bytes_max: int
     ) -> None:
         self._timeout_s = timeout_ms / 1000
+        self._trouble = ""  # what the client has reported last
         # Any: the client takes a list of (str, bytes), its annotations do not.
         self._producer: Any = Producer(
             {
@@ -52,6 +53,7 @@ class KafkaSender:
                 "batch.size": 1_000_000,
                 "message.max.bytes": batch_bytes_max(message_bytes_max),
                 "queue.buffering.max.messages": 500_000,
+                "error_cb": self._note,
                 **settings,
                 **_FIXED,
             },
@@ -62,6 +64,10 @@ class KafkaSender:
         self.after_poll: Callable[[], None] = lambda: None
         self._thread = threading.Thread(target=self._poll, name="txlake-sender", daemon=True)
         self._thread.start()
+
+    def _note(self, error: KafkaError) -> None:
+        if error.code() != KafkaError._ALL_BROKERS_DOWN:
+            self._trouble = f" ({error.str()})"
 
     def _poll(self) -> None:
         while not self._is_closed:
@@ -117,7 +123,8 @@ class KafkaSender:
             if count:
                 self._partitions[topic] = (count, time.monotonic())
                 return count
-            raise SendError(f"{topic}: no broker answers: {error.args[0]}") from error
+            reason = f"{error.args[0].str()}{self._trouble}"
+            raise SendError(f"{topic}: no broker answers: {reason}") from error
         if topic not in topics or not topics[topic].partitions:
             raise UnknownTopicError(f"{topic}: Kafka has no such topic; create it first")
         count = len(topics[topic].partitions)

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from pipelines.kafka_log.topics import producer_config
+from pipelines.kafka_log.connection import producer_config
 from storage import schemas
 from storage.files.messages import read_messages
 from storage.lake.epochs import Plan

@@ -17,7 +17,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from pipelines.errors import StartError
 from pipelines.job.group import SESSION_TIMEOUT_MS, group_id, refused
-from pipelines.kafka_log.topics import client_config
+from pipelines.kafka_log.connection import client_config
 from pipelines.settings import KafkaSettings
 
 log = logging.getLogger("txlake.driver")

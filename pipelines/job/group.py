@@ -12,10 +12,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException
-from confluent_kafka.admin import AdminClient
 
-from pipelines.errors import KafkaAwayError, StartError
-from pipelines.kafka_log.topics import REQUEST_TIMEOUT_S, client_config
+from pipelines.errors import StartError
+from pipelines.kafka_log.connection import REQUEST_TIMEOUT_S, Cluster
 from pipelines.settings import KafkaSettings
 
 # A member that Kafka has not heard from for so long is dead. Brokers allow 6 s or more by default.
@@ -57,15 +56,14 @@ class DriverGroup:
 
     def __init__(self, kafka: KafkaSettings, lake_path: str) -> None:
         self.id = group_id(lake_path, kafka.admin_topic)
-        self._servers = kafka.bootstrap_servers
-        self._admin = AdminClient(client_config(kafka.bootstrap_servers, kafka.client))
+        self._cluster = Cluster(kafka.bootstrap_servers, kafka.client)
 
     def look(self) -> Drivers:
         """Returns the drivers that Kafka counts now.
 
         Errors: KafkaAwayError; StartError if Kafka does not let us look.
         """
-        asked = self._admin.describe_consumer_groups([self.id], request_timeout=_REQUEST_S)
+        asked = self._cluster.admin.describe_consumer_groups([self.id], request_timeout=_REQUEST_S)
         try:
             return drivers_of(asked[self.id].result(timeout=_REQUEST_S + REQUEST_TIMEOUT_S))
         except (KafkaException, FutureTimeoutError) as error:
@@ -74,9 +72,7 @@ class DriverGroup:
                 return Drivers()
             if code == KafkaError.GROUP_AUTHORIZATION_FAILED:
                 raise StartError(refused(self.id, error)) from error
-            raise KafkaAwayError(
-                f"Kafka at {self._servers} did not answer (the lake's drivers): {error}"
-            ) from error
+            raise self._cluster.trouble("the lake's drivers", error) from error
 
 
 def drivers_of(description: Any) -> Drivers:

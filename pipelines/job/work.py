@@ -6,6 +6,7 @@
    without data. The lake says where the log goes on; each time the stream has a fresh checkpoint.
 
 When Kafka is away the query ends after a while. The driver logs it, waits, and begins again at 1.
+When Kafka refuses the driver's login or certificate, or a right, at its start, the driver ends.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from pipelines.epoch.ask import Asker
 from pipelines.epoch.clock import EpochClock
 from pipelines.epoch.parameters import EpochSettings
 from pipelines.epoch.run import Epochs
-from pipelines.errors import KafkaAwayError
+from pipelines.errors import KafkaAwayError, KafkaRefusedError
 from pipelines.job.away import Away, told
 from pipelines.job.checkpoint import checkpoint_folder, fresh_checkpoint
 from pipelines.job.clocks import Clocks
@@ -115,6 +116,7 @@ class Work:
         self._maintainer = self._new_maintainer()
         self._rehearsal = Rehearsal(spark, settings, self._kafka, lake)
         self._is_seen = False  # by the executors
+        self._was_let_in = False  # by Kafka
         self._term = 0
         self._losses = 0  # epochs of ours that another driver has written, since our last one
 
@@ -126,6 +128,8 @@ class Work:
                 try:
                     self._work()
                 except (KafkaAwayError, StoreAwayError) as error:
+                    if isinstance(error, KafkaRefusedError) and not self._was_let_in:
+                        raise
                     self._stop.wait(self._away.wait_s(error))
                 except OwnerError as error:
                     self._losses += 1
@@ -137,6 +141,7 @@ class Work:
         """Waits for a turn and works until `stop`, or until the stream ends by itself."""
         try:
             self._check_kafka()
+            self._was_let_in = True
             if not self._turn.wait():
                 return
             if self._election.term != self._term:

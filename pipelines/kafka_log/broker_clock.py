@@ -7,7 +7,7 @@ from typing import Any
 from confluent_kafka import KafkaException, Producer
 
 from pipelines.errors import KafkaAwayError
-from pipelines.kafka_log.topics import REQUEST_TIMEOUT_S, producer_config
+from pipelines.kafka_log.connection import REQUEST_TIMEOUT_S, producer_config
 from pipelines.settings import Settings
 from txlake import protocol as p
 

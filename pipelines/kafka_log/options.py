@@ -1,55 +1,180 @@
 """The settings of [kafka.client], named as librdkafka names them, as options of Spark's source.
 
-Spark's source uses Kafka's Java client, which spells some settings differently.
+Spark's source uses Kafka's Java client, which spells some settings differently and reads other
+kinds of files. Certificates and keys are read here and handed over as PEM text: executors on other
+machines need no files.
+
+    StartError    a file that cannot be read, or has not what it should; it names the setting
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
 
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    load_pem_private_key,
+    pkcs12,
+)
+
+from pipelines.errors import StartError
 from pipelines.settings import KafkaSettings
 
-# librdkafka's name -> the Java client's, where they differ.
-_RENAMED = {
-    "sasl.mechanisms": "sasl.mechanism",
-    "ssl.key.password": "ssl.key.password",
+# librdkafka's names of what is translated below. The Java client has the others, too, or does not
+# know them and goes on: then they say how fast librdkafka is, not who may connect.
+_LOGIN: Final = (
+    "sasl.mechanism", "sasl.mechanisms", "sasl.username", "sasl.password",
+    "sasl.oauthbearer.method", "sasl.oauthbearer.client.id", "sasl.oauthbearer.client.secret",
+    "sasl.oauthbearer.scope", "sasl.oauthbearer.token.endpoint.url",
+)  # fmt: skip
+_CERTIFICATES: Final = (
+    "ssl.ca.location", "ssl.ca.pem", "ssl.certificate.location", "ssl.certificate.pem",
+    "ssl.key.location", "ssl.key.pem", "ssl.key.password", "ssl.keystore.location",
+    "ssl.keystore.password",
+)  # fmt: skip
+_VERIFICATION: Final = "enable.ssl.certificate.verification"
+_JAAS = "org.apache.kafka.common.security"
+_PLAIN_LOGIN = f"{_JAAS}.plain.PlainLoginModule"
+_SCRAM_LOGIN = f"{_JAAS}.scram.ScramLoginModule"
+_PASSWORD_LOGINS: Final = {
+    "PLAIN": _PLAIN_LOGIN,
+    "SCRAM-SHA-256": _SCRAM_LOGIN,
+    "SCRAM-SHA-512": _SCRAM_LOGIN,
 }
-_PEM = {"ssl.ca.location": "ssl.truststore", "ssl.keystore.location": "ssl.keystore"}
-# Settings that only librdkafka has.
-_ONLY_LIBRDKAFKA = (
-    "ssl.certificate.location",
-    "ssl.key.location",
-    "enable.ssl.certificate.verification",
-)
-_LOGIN = {
-    "PLAIN": "org.apache.kafka.common.security.plain.PlainLoginModule",
-    "SCRAM-SHA-256": "org.apache.kafka.common.security.scram.ScramLoginModule",
-    "SCRAM-SHA-512": "org.apache.kafka.common.security.scram.ScramLoginModule",
-}
+_OAUTH = "OAUTHBEARER"
+_OAUTH_LOGIN = f"{_JAAS}.oauthbearer.OAuthBearerLoginModule"
+_OAUTH_CALLBACK = f"{_JAAS}.oauthbearer.OAuthBearerLoginCallbackHandler"
 
 
 def java_client(client: Mapping[str, str]) -> dict[str, str]:
-    """Returns client settings for Java: a CA file as PEM trust store, a login as JAAS line."""
-    java: dict[str, str] = {}
-    for key, value in client.items():
-        if key in ("sasl.username", "sasl.password", *_ONLY_LIBRDKAFKA):
-            continue
-        if key in _PEM:
-            java[f"{_PEM[key]}.location"] = value
-            java[f"{_PEM[key]}.type"] = "PEM"
-        else:
-            java[_RENAMED.get(key, key)] = value
-    mechanism = java.get("sasl.mechanism", "")
-    if mechanism in _LOGIN and "sasl.username" in client:
-        user, password = (_quoted(client.get(k, "")) for k in ("sasl.username", "sasl.password"))
-        java["sasl.jaas.config"] = (
-            f"{_LOGIN[mechanism]} required username={user} password={password};"
+    """Returns client settings for Java.
+
+    A user or a client of OAUTHBEARER becomes a JAAS line; certificates and the key become PEM text.
+    Errors: StartError.
+    """
+    if client.get(_VERIFICATION, "true") != "true":
+        raise StartError(
+            f"[kafka.client] {_VERIFICATION} = {client[_VERIFICATION]}: Spark's client always "
+            "verifies; name who signed the broker's certificate in ssl.ca.location"
+        )
+    translated = (*_LOGIN, *_CERTIFICATES, _VERIFICATION)
+    java = {key: value for key, value in client.items() if key not in translated}
+    if "security.protocol" in java:
+        java["security.protocol"] = java["security.protocol"].upper()
+    if java.get("ssl.endpoint.identification.algorithm") == "none":
+        java["ssl.endpoint.identification.algorithm"] = ""
+    return {**java, **_login(client), **_trusted(client), **_own_certificate(client)}
+
+
+def _login(client: Mapping[str, str]) -> dict[str, str]:
+    mechanism = client.get("sasl.mechanism", client.get("sasl.mechanisms", ""))
+    if not mechanism:
+        return {}
+    java = {"sasl.mechanism": mechanism}
+    if mechanism in _PASSWORD_LOGINS and "sasl.username" in client:
+        java["sasl.jaas.config"] = _jaas(
+            _PASSWORD_LOGINS[mechanism],
+            username=client["sasl.username"],
+            password=client.get("sasl.password", ""),
+        )
+    if mechanism == _OAUTH:
+        if client.get("sasl.oauthbearer.method") != "oidc":
+            raise StartError("[kafka.client] sasl.oauthbearer.method: 'oidc' is allowed")
+        java["sasl.jaas.config"] = _jaas(
+            _OAUTH_LOGIN,
+            clientId=client.get("sasl.oauthbearer.client.id", ""),
+            clientSecret=client.get("sasl.oauthbearer.client.secret", ""),
+            scope=client.get("sasl.oauthbearer.scope", ""),
+        )
+        java["sasl.login.callback.handler.class"] = _OAUTH_CALLBACK
+        java["sasl.oauthbearer.token.endpoint.url"] = client.get(
+            "sasl.oauthbearer.token.endpoint.url", ""
         )
     return java
 
 
-def _quoted(text: str) -> str:
-    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+def _jaas(module: str, **options: str) -> str:
+    """Returns the line that configures a login; options that are empty are left out."""
+    texts = {key: value.replace("\\", "\\\\").replace('"', '\\"') for key, value in options.items()}
+    given = " ".join(f'{key}="{text}"' for key, text in texts.items() if text)
+    return f"{module} required {given};"
+
+
+def _trusted(client: Mapping[str, str]) -> dict[str, str]:
+    """Returns the certificates that brokers' are checked against; without, Java has its own."""
+    pem = client.get("ssl.ca.pem", "")
+    if "ssl.ca.location" in client:
+        place = Path(client["ssl.ca.location"])
+        files = sorted(place.iterdir()) if place.is_dir() else [place]
+        texts = [_read("ssl.ca.location", file).decode("utf-8", "replace") for file in files]
+        pem = "\n".join(text for text in texts if "BEGIN CERTIFICATE" in text)
+        if not pem:
+            raise _unusable("ssl.ca.location", place, "it has no certificate in PEM")
+    return {"ssl.truststore.type": "PEM", "ssl.truststore.certificates": pem} if pem else {}
+
+
+def _own_certificate(client: Mapping[str, str]) -> dict[str, str]:
+    """Returns the certificate that brokers know this client by, and its key."""
+    if "ssl.keystore.location" in client:
+        chain, key = _from_pkcs12(client)
+    else:
+        chain, key = client.get("ssl.certificate.pem", ""), client.get("ssl.key.pem", "")
+        if "ssl.certificate.location" in client:
+            file = Path(client["ssl.certificate.location"])
+            chain = _read("ssl.certificate.location", file).decode("utf-8", "replace")
+        if "ssl.key.location" in client:
+            file = Path(client["ssl.key.location"])
+            key = _read("ssl.key.location", file).decode("utf-8", "replace")
+        if not chain or not key:
+            return {}
+        key = _pkcs8(client, key)
+    return {
+        "ssl.keystore.type": "PEM",
+        "ssl.keystore.certificate.chain": chain,
+        "ssl.keystore.key": key,
+    }
+
+
+def _pkcs8(client: Mapping[str, str], pem: str) -> str:
+    """Returns a key in the one form that Java reads, whatever form of PEM it was given in."""
+    password = client["ssl.key.password"].encode() if "ssl.key.password" in client else None
+    try:
+        loaded = load_pem_private_key(pem.encode(), password)
+    except (ValueError, TypeError) as error:
+        place = Path(client.get("ssl.key.location", "ssl.key.pem"))
+        raise _unusable("ssl.key.location", place, f"{error}") from None
+    return loaded.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
+
+
+def _from_pkcs12(client: Mapping[str, str]) -> tuple[str, str]:
+    """Returns the chain and the key of a PKCS#12 store."""
+    place = Path(client["ssl.keystore.location"])
+    password = client.get("ssl.keystore.password", "").encode()
+    data = _read("ssl.keystore.location", place)
+    try:
+        key, own, others = pkcs12.load_key_and_certificates(data, password)
+    except ValueError as error:
+        raise _unusable("ssl.keystore.location", place, f"{error}") from None
+    if key is None or own is None:
+        raise _unusable("ssl.keystore.location", place, "it has no key with a certificate")
+    chain = "".join(one.public_bytes(Encoding.PEM).decode() for one in (own, *others))
+    private = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
+    return chain, private
+
+
+def _read(setting: str, place: Path) -> bytes:
+    try:
+        return place.read_bytes()
+    except OSError as error:
+        raise _unusable(setting, place, error.strerror or "it cannot be read") from None
+
+
+def _unusable(setting: str, place: Path, reason: str) -> StartError:
+    return StartError(f"[kafka.client] {setting} = {str(place)!r}: {reason.rstrip('.')}")
 
 
 def spark_options(kafka: KafkaSettings) -> dict[str, str]:
@@ -59,6 +184,7 @@ def spark_options(kafka: KafkaSettings) -> dict[str, str]:
     and would wait half a second for each. Time limits are short and retries few: the query survives
     a broker's restart, and ends within a minute if the broker stays away. The driver starts it
     again.
+    Errors: StartError.
     """
     options = {f"kafka.{key}": value for key, value in java_client(kafka.client).items()}
     return {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterable, Mapping
+from concurrent.futures import TimeoutError as FutureTimeoutError  # Python 3.10's is its own
 from typing import Any
 
 from confluent_kafka import (
@@ -14,44 +15,22 @@ from confluent_kafka import (
     TopicCollection,
     TopicPartition,
 )
-from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._config import ConfigResource
 from confluent_kafka.admin._listoffsets import OffsetSpec
 from confluent_kafka.admin._resource import ResourceType
 from confluent_kafka.cimpl import NewTopic
 
 from pipelines.errors import KafkaAwayError, StartError
+from pipelines.kafka_log.connection import REQUEST_TIMEOUT_S, Cluster
 from pipelines.settings import Settings
 from storage.wire.kinds import ADMIN, HALF, OP, SCHEDULE
 from txlake import protocol as p
 
 Place = tuple[str, int]  # Kafka topic, partition
-REQUEST_TIMEOUT_S = 10.0
 _TIMESTAMP_TYPE = "message.timestamp.type"
 _BATCH_BYTES_MAX = "max.message.bytes"
 
 log = logging.getLogger("txlake.kafka")
-
-
-def client_config(bootstrap_servers: str, client: Mapping[str, str]) -> dict[str, Any]:
-    """Returns the settings of a confluent-kafka client; the client's own log lines are hidden."""
-    return {
-        **client,
-        "bootstrap.servers": bootstrap_servers,
-        "log_level": 0,
-        "error_cb": lambda error: None,
-    }
-
-
-def producer_config(
-    bootstrap_servers: str, client: Mapping[str, str], message_bytes_max: int
-) -> dict[str, Any]:
-    """Returns the settings of a job's producer that sends a record at the limit whole."""
-    return {
-        **client_config(bootstrap_servers, client),
-        "acks": "all",
-        "message.max.bytes": p.batch_bytes_max(message_bytes_max),
-    }
 
 
 def _is(code: int, error: BaseException | None) -> bool:
@@ -61,7 +40,7 @@ def _is(code: int, error: BaseException | None) -> bool:
 class KafkaTopics:
     """The job's topics on one cluster.
 
-    Errors: KafkaAwayError if Kafka does not answer in time.
+    Errors: KafkaAwayError if Kafka does not answer in time; KafkaRefusedError if it refuses.
     """
 
     def __init__(self, settings: Settings, own_names: Mapping[str, str]) -> None:
@@ -70,16 +49,14 @@ class KafkaTopics:
         self._settings = settings
         self._message_bytes_max = settings.transaction.message_bytes_max
         self._batch_bytes_max = p.batch_bytes_max(self._message_bytes_max)
-        self._config = client_config(kafka.bootstrap_servers, kafka.client)
-        self._admin = AdminClient(self._config)
+        self._cluster = Cluster(kafka.bootstrap_servers, kafka.client)
+        self._admin = self._cluster.admin
 
     def _wait(self, futures: Iterable[Any], what: str) -> list[Any]:
         try:
             return [future.result(timeout=REQUEST_TIMEOUT_S) for future in futures]
-        except (KafkaException, TimeoutError) as error:
-            raise KafkaAwayError(
-                f"Kafka at {self._config['bootstrap.servers']} did not answer ({what}): {error}"
-            ) from error
+        except (KafkaException, FutureTimeoutError) as error:
+            raise self._cluster.trouble(what, error) from error
 
     def cluster_id(self) -> str:
         """Returns the id of the Kafka cluster."""
@@ -89,13 +66,7 @@ class KafkaTopics:
         return str(described.cluster_id)
 
     def _existing(self) -> dict[str, Any]:
-        try:
-            topics = self._admin.list_topics(timeout=REQUEST_TIMEOUT_S).topics
-        except KafkaException as error:
-            raise KafkaAwayError(
-                f"Kafka at {self._config['bootstrap.servers']} did not answer: {error}"
-            ) from error
-        return dict(topics)
+        return dict(self._cluster.topics().topics)
 
     def create_missing(self) -> None:
         """Makes the topics of ours that are missing.
@@ -205,12 +176,9 @@ class KafkaTopics:
         for name, future in futures.items():
             try:
                 found[name] = str(future.result(timeout=REQUEST_TIMEOUT_S).topic_id)
-            except (KafkaException, TimeoutError) as error:
+            except (KafkaException, FutureTimeoutError) as error:
                 if not _is(KafkaError.UNKNOWN_TOPIC_OR_PART, error):
-                    raise KafkaAwayError(
-                        f"Kafka at {self._config['bootstrap.servers']} did not answer (topic ids): "
-                        f"{error}"
-                    ) from error
+                    raise self._cluster.trouble("topic ids", error) from error
         return found
 
     def places(self) -> list[Place]:

@@ -6,11 +6,10 @@ import time
 from dataclasses import dataclass
 
 from confluent_kafka import KafkaException, Producer
-from confluent_kafka.admin import AdminClient
 
 from pipelines.errors import KafkaAwayError, LostInputError, StartError
 from pipelines.explain.rows import Row, newest_epochs, plain
-from pipelines.kafka_log.topics import producer_config
+from pipelines.kafka_log.connection import Cluster, producer_config
 from pipelines.settings import KafkaSettings
 from storage.lake.lake import Lake
 from storage.lake.pruned import Bounds, read_pruned
@@ -65,14 +64,7 @@ def write(kafka: KafkaSettings, record: Record, cluster_id: str) -> int:
     Errors: KafkaAwayError, LostInputError, StartError: one sentence each, nothing was written.
     """
     topic = kafka.topics()[record.kind]
-    config = producer_config(kafka.bootstrap_servers, kafka.client, p.MESSAGE_BYTES_MAX)
-    try:
-        # Asked without a name: asking for a name may create the topic.
-        cluster = AdminClient(config).list_topics(timeout=_TIMEOUT_S)
-    except KafkaException as error:
-        raise KafkaAwayError(
-            f"Kafka at {kafka.bootstrap_servers} did not answer: {error.args[0]}"
-        ) from error
+    cluster = Cluster(kafka.bootstrap_servers, kafka.client).topics()
     if cluster_id and cluster.cluster_id != cluster_id:
         raise LostInputError(
             f"this is Kafka cluster {cluster.cluster_id}, and the lake was made from {cluster_id}: "
@@ -83,6 +75,7 @@ def write(kafka: KafkaSettings, record: Record, cluster_id: str) -> int:
         raise StartError(
             f"Kafka has no partition {record.partition} of topic {topic}: nothing was written"
         )
+    config = producer_config(kafka.bootstrap_servers, kafka.client, p.MESSAGE_BYTES_MAX)
     return _produce(config, topic, record)
 
 

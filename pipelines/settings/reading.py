@@ -41,7 +41,7 @@ class _Rule:
 
 
 _CLIENT = _Rule(
-    lambda key: key.endswith((".password", ".secret")) or key == "sasl.jaas.config",
+    lambda key: key.endswith((".password", ".secret", ".key.pem")) or key == "sasl.jaas.config",
     ("bootstrap.servers", "enable.idempotence", "acks"),
 )
 _STORE = _Rule(

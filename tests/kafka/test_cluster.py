@@ -23,11 +23,13 @@ from pipelines.local_server.ports import Reservation
 from storage.lake.lake import Lake
 from storage.verify.run import verify
 from tests.kafka.test_cli import ROOT, TXLAKE, lock_is_free, process, write_conf
+from tests.support.certificates import Certificate
 from tests.support.cluster import BARE_PYTHON, CLUSTER_VARIABLE, WORKERS, Cluster
 from tests.support.job import Job, settings_for, wait_until
 from tests.support.operator import said
 from tests.support.processes import QUICK_JAVA
 from tests.support.secret_places import of_files, of_processes, of_ui, require_absent
+from tests.support.secure_broker import PASSWORD, USER, SecureBroker, secure_broker
 from tests.support.store import Bucket
 from tests.support.wire import Wire
 from txlake.protocol import COMMIT, ROLLBACK
@@ -151,12 +153,18 @@ def test_traffic_and_kills_on_a_cluster_lose_nothing_and_double_nothing(
     assert sum(one["delivered_tasks"] for one in work) >= 5
 
 
-def write_stored_conf(broker: Broker, bucket: Bucket, folder: Path, name: str) -> Path:
-    """Write settings of a job whose lake is in a bucket, and its secret in a file."""
-    path, secret_file = write_conf(broker, folder, name), folder / "secret_access_key"
+def write_secret_conf(
+    secure: SecureBroker, own: Certificate, bucket: Bucket, folder: Path, name: str
+) -> Path:
+    """Write settings of a job that has secrets of a bucket and of Kafka, both in files."""
+    path, secret_file = write_conf(secure, folder, name), folder / "secret_access_key"
     secret_file.write_text(bucket.keys.secret_access_key)
+    password_file, own_file = folder / "password", own.write(folder / "own.pem")
+    password_file.write_text(PASSWORD)
     path.write_text(
-        path.read_text().replace(str(folder / "lake"), f"{bucket.uri}/lake")
+        path.read_text()
+        .replace(str(folder / "lake"), f"{bucket.uri}/lake")
+        .replace(secure.bootstrap_servers, secure.address("SCRAM_SHA_512"))
         + f"""
 deliveries = "executors"
 checkpoint = "{folder / "checkpoint"}"
@@ -166,19 +174,37 @@ region = "{bucket.options["AWS_REGION"]}"
 allow_http = true
 access_key_id = "{bucket.keys.access_key_id}"
 secret_access_key_file = "{secret_file}"
+[kafka.client]
+"security.protocol" = "sasl_ssl"
+"sasl.mechanisms" = "SCRAM-SHA-512"
+"sasl.username" = "{USER}"
+"sasl.password_file" = "{password_file}"
+"ssl.ca.location" = "{secure.ca_file}"
+"ssl.certificate.location" = "{own_file}"
+"ssl.key.location" = "{own_file}"
 """
     )
     return path
 
 
-def test_a_lake_in_a_store_is_written_by_a_cluster_and_its_secret_by_nobody(
-    broker: Broker, bucket: Bucket, tmp_path: Path, unique: Unique, cluster: Cluster,
+@pytest.fixture
+def secure(tmp_path: Path) -> Iterator[SecureBroker]:
+    with secure_broker(tmp_path / "secure") as started:
+        yield started
+
+
+def test_a_lake_in_a_store_is_written_by_a_cluster_and_its_secrets_by_nobody(
+    secure: SecureBroker, bucket: Bucket, tmp_path: Path, unique: Unique, cluster: Cluster,
     environment: Path,
 ) -> None:  # fmt: skip
     name = unique("stored")
-    secret, log, events = bucket.keys.secret_access_key, tmp_path / "job.log", tmp_path / "events"
-    conf = write_stored_conf(broker, bucket, tmp_path, name)
-    job = Job(settings_for(broker, bucket.folder / "lake", name))  # it reads the server's files
+    log, events = tmp_path / "job.log", tmp_path / "events"
+    own = secure.authority.issue(USER)
+    # Of the password the words that no way of quoting changes; of the key a line of its text.
+    secrets = (bucket.keys.secret_access_key, "hidden from all", own.key_pem().splitlines()[1])
+    assert secrets[1] in PASSWORD
+    conf = write_secret_conf(secure, own, bucket, tmp_path, name)
+    job = Job(settings_for(secure, bucket.folder / "lake", name))  # it reads the server's files
     job.prepare_topics()
     traffic = Traffic(Wire(job.settings))
     events.mkdir()
@@ -200,8 +226,8 @@ def test_a_lake_in_a_store_is_written_by_a_cluster_and_its_secret_by_nobody(
                 return len(bodies(job)) >= len(traffic.committed)
 
             wait_until(all_there, "the first transactions", 300, seen=log.read_text)
-            require_absent(secret, of_processes(running.pid, cluster))
-            require_absent(secret, of_ui(held.ports[0]))
+            require_absent(secrets, of_processes(running.pid, cluster))
+            require_absent(secrets, of_ui(held.ports[0]))
             traffic.send(20)
             wait_until(lambda: kill_one(cluster.executors()), "an executor to kill", 60)
             traffic.send(20)
@@ -213,11 +239,11 @@ def test_a_lake_in_a_store_is_written_by_a_cluster_and_its_secret_by_nobody(
     work = [dict(row["work"]) for row in job.rows("epochs") if row["state"] == "committed"]
     assert sum(one["landed_tasks"] for one in work) >= 2
     assert sum(one["delivered_tasks"] for one in work) >= 2
-    require_absent(secret, {"job.log": log.read_bytes()})
+    require_absent(secrets, {"job.log": log.read_bytes()})
     told = of_files(events)
     assert any(b"SparkListenerEnvironmentUpdate" in text for text in told.values())
-    require_absent(secret, told)
-    require_absent(secret, of_files(*cluster.folder.glob("worker-*/apps")))
+    require_absent(secrets, told)
+    require_absent(secrets, of_files(*cluster.folder.glob("worker-*/apps")))
 
 
 def test_a_lake_that_executors_do_not_see_is_refused_in_one_sentence(

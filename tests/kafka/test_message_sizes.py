@@ -19,7 +19,8 @@ from confluent_kafka.admin import (
 )
 from pyspark.sql import SparkSession
 
-from pipelines.kafka_log.topics import KafkaTopics, producer_config
+from pipelines.kafka_log.connection import producer_config
+from pipelines.kafka_log.topics import KafkaTopics
 from pipelines.local_broker.broker import Broker
 from pipelines.settings import Settings
 from tests.support.job import running, settings_for, wait_until

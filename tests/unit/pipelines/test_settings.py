@@ -40,6 +40,7 @@ def with_(section: str, **values: Any) -> dict[str, Any]:
         (with_("topics", auto_create_topics=1), "auto_create_topics = 1: true or false"),
         (with_("delay", levels="1s 5x"), "levels = '1s 5x': spans like"),
         (with_("kafka", client={"sasl.password": "s3cret"}), "use sasl.password_env"),
+        (with_("kafka", client={"ssl.key.pem": "s3cret"}), "use ssl.key.pem_env"),
         (with_("kafka", client={"sasl.password_env": "NO_SUCH"}), "no such environment variable"),
         (with_("spark", master="local"), "settings that begin with spark. are allowed"),
     ],
