@@ -43,7 +43,7 @@ def settings_of(lake: Path, topics: int) -> Settings:
     return parse(
         {
             "lake": {"path": str(lake), "pending_snapshot_epochs": _NAMED_EPOCHS},
-            "kafka": {"bootstrap_servers": "in memory"},
+            "kafka": {"bootstrap_servers": "none:1"},
             "topics": {"topics_max": topics + 10},
         },
         "many topics",

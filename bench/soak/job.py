@@ -40,7 +40,7 @@ def settings_of(lake: Path, retention: int) -> Settings:
                 "retention_ms": retention * EPOCH_MS,
                 "pending_snapshot_epochs": max(2, retention // 20),
             },
-            "kafka": {"bootstrap_servers": "in memory"},
+            "kafka": {"bootstrap_servers": "none:1"},
             "transaction": {
                 "transaction_timeout_ms": IMMUNITY_MS,
                 "check_interval_ms": CHECK_INTERVAL_MS,

@@ -24,6 +24,7 @@ from pipelines.cli.verify import verify
 from pipelines.errors import JobError, OperatorError
 from pipelines.jvm.jars import JarError
 from pipelines.jvm.java import JavaError
+from pipelines.screen import printable
 from pipelines.settings import SettingsError, load
 from storage.errors import LakeError
 
@@ -38,7 +39,8 @@ class _OneSentence(click.Group):
         try:
             return super().invoke(context)
         except KNOWN_ERRORS as error:
-            raise click.ClickException(str(error)) from error
+            lines = [printable(line) for line in str(error).split("\n")]
+            raise click.ClickException("\n".join(lines)) from error
 
 
 @click.group(cls=_OneSentence, context_settings={"help_option_names": ["-h", "--help"]})

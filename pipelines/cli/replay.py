@@ -10,7 +10,7 @@ import click
 
 from pipelines.cli.options import named_place, output_option
 from pipelines.cli.verify import VIOLATED, epochs_option
-from pipelines.screen import print_json, print_rows
+from pipelines.screen import print_json, print_line, print_rows
 from storage.verify.run import EPOCH_MAX
 
 if TYPE_CHECKING:
@@ -136,7 +136,7 @@ def _print_verified(verified: Verified, output: str) -> None:
         )
         _print_table(verified.compared)
         for row in verified.differences.slice(0, _SHOWN).to_pylist():
-            click.echo(_told(row))
+            print_line(_told(row))
         count = sum(verified.compared["differences"].to_pylist())
         if count > _SHOWN:
             click.echo(f"and {count - _SHOWN} more; all that are named: -o json")

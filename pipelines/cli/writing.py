@@ -15,7 +15,7 @@ import click
 
 from pipelines.cli.options import Command, conf_option, output_option, whole_lake
 from pipelines.errors import OperatorError
-from pipelines.screen import print_json
+from pipelines.screen import print_json, print_line
 from txlake.protocol import TARGET_FORMS, command_target
 
 if TYPE_CHECKING:
@@ -105,10 +105,10 @@ class Writing:
             written = f"written to {topic} partition {record.partition} offset {offset}"
         shown = [] if body is None else [f"body {body}"]
         shown += [f"{name} {value}" for name, value in headers.items()]
-        click.echo(f"{written}: {'; '.join(shown)}")
-        click.echo(f"as the lake stands at epoch {trial.epoch}: {trial.expected}")
+        print_line(f"{written}: {'; '.join(shown)}")
+        print_line(f"as the lake stands at epoch {trial.epoch}: {trial.expected}")
         if result is not None:
-            click.echo(f"the job says: {result}")
+            print_line(f"the job says: {result}")
 
 
 def writes(command: Command) -> Command:

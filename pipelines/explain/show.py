@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import click
-
 from pipelines.explain.report import Decision, MessageReport, Report
 from pipelines.explain.words import DELETED, instant
-from pipelines.screen import print_rows
+from pipelines.screen import print_line, print_rows
 
 
 def show(report: Report) -> None:
     """Prints how a unit stands, why, and its timeline."""
     for line in lines(report):
-        click.echo(line)
-    click.echo()
+        print_line(line)
+    print_line()
     rows = [(instant(event.at), event.epoch, event.text) for event in report.events]
     print_rows(("when", "epoch", "what"), rows)
 

@@ -25,15 +25,21 @@ def checkpoint_folder(configured: str, place: LakePlace, lake_id: str) -> Path:
 def fresh_checkpoint(folder: Path, lake_id: str) -> Path:
     """Returns an empty checkpoint folder for this run.
 
-    Errors: StartError if the folder belongs to another lake.
+    Errors: StartError if the folder belongs to another lake, or cannot be one.
     """
     mark = folder / _BELONGS_TO
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError, PermissionError) as error:
+        raise StartError(
+            f"[stream] checkpoint = {str(folder)!r}: {error.strerror}; a folder that can be made "
+            "is needed"
+        ) from error
     if mark.exists() and mark.read_text() != lake_id:
         raise StartError(
             f"[stream] checkpoint = {str(folder)!r} belongs to lake {mark.read_text()}, not to "
             f"{lake_id}: give each lake a checkpoint of its own"
         )
-    folder.mkdir(parents=True, exist_ok=True)
     mark.write_text(lake_id)
     for old in folder.glob("run-*"):
         shutil.rmtree(old, ignore_errors=True)

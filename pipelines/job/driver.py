@@ -19,6 +19,7 @@ from pipelines.job.locks import Locks
 from pipelines.job.memory import give_back_large_arrays
 from pipelines.job.work import Manner, Work
 from pipelines.jvm.session import listen_for_callbacks, start_session
+from pipelines.kafka_log.connection import Cluster
 from pipelines.settings import Settings
 from storage.lake.epochs import Plan
 from storage.lake.lake import Lake
@@ -77,6 +78,8 @@ class Driver:
         settings = self._settings
         give_back_large_arrays()
         lake.check()
+        # Names a setting that cannot be used, before Java starts.
+        Cluster(settings.kafka.bootstrap_servers, settings.kafka.client)
         locks = Locks(lake.place, self.owner, self._stop)
         election = Election(settings.kafka, lake.path, self.owner)
         try:

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from py4j.protocol import Py4JError
 
-from pipelines.errors import JvmError
+from pipelines.errors import JvmError, StartError
 from pipelines.jvm.cluster import cluster_conf
 from pipelines.jvm.jars import spark_jars
 from pipelines.jvm.java import java_home
 
 if TYPE_CHECKING:
+    from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
 CONF_FOLDER = Path(__file__).parents[2] / "conf"
@@ -25,6 +28,15 @@ _JAVA_OPTIONS = (
     "-Xss16m -Xmn192m -XX:+UseParallelGC -XX:MinHeapFreeRatio=10 -XX:MaxHeapFreeRatio=30 "
     "-Djava.net.preferIPv4Stack=true"
 )
+_MEMORY: Final = (r"\d+[kmgtKMGT]?[bB]?", "a size like '2g'")
+_FORMS: Final = {
+    "spark.master": (
+        r"local(\[.+\])?|local-cluster\[.+\]|spark://.+|k8s://.+|yarn",
+        "a master like 'local[2]' or 'spark://host:7077'",
+    ),
+    "spark.driver.memory": _MEMORY,
+    "spark.executor.memory": _MEMORY,
+}
 
 
 def defaults() -> dict[str, str]:
@@ -46,10 +58,12 @@ def start_session(
     Input: `settings` win over conf/spark-defaults.conf; `lock_fds` are inherited by the JVM, so
     that a lock on them is free only when both processes are dead; `is_quiet`: the JVM's stderr is
     dropped.
-    Errors: JavaError, JarError; StartError if the master's host is not known here. `spark.jars` and
-    driver options count only for the first session of a process.
+    Errors: JavaError, JarError; StartError if the master's host is not known here, or Spark does
+    not take a setting. `spark.jars` and driver options count only for the first session of a
+    process.
     """
     from pyspark import SparkConf, SparkContext
+    from pyspark.errors import PySparkException
     from pyspark.java_gateway import launch_gateway
     from pyspark.sql import SparkSession
 
@@ -74,19 +88,53 @@ def start_session(
     for key, value in (settings or {}).items():
         conf.set(key, value)
     conf.setAppName(app_name)
-    stderr = subprocess.DEVNULL if is_quiet else None
-    gateway = launch_gateway(  # type: ignore[no-untyped-call]
-        conf, popen_kwargs={"pass_fds": lock_fds, "stderr": stderr}
-    )
-    context = SparkContext(conf=conf, gateway=gateway)
-    context.setLogLevel("WARN")
     # A JVM that is killed leaves connections. `jvm_trouble` says so in a sentence; tracebacks would
     # be printed for each, by py4j into the root logger.
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
     logging.getLogger().addFilter(_is_not_of_py4j)
+    _require_form(settings or {})
+    stderr = subprocess.DEVNULL if is_quiet else None
+    try:
+        gateway = launch_gateway(  # type: ignore[no-untyped-call]
+            conf, popen_kwargs={"pass_fds": lock_fds, "stderr": stderr}
+        )
+        context = SparkContext(conf=conf, gateway=gateway)
+        require_known(context, settings or {})
+    except (Py4JError, PySparkException) as error:
+        raise StartError(f"Spark does not start: {_cause(error)}; see [spark]") from error
+    context.setLogLevel("WARN")
     accumulators: Any = context._accumulatorServer
     accumulators.handle_error = lambda *_: None
     return SparkSession(context)
+
+
+def _require_form(settings: Mapping[str, str]) -> None:
+    """Checks what Spark's launcher reads: it would answer with a stack trace of its own."""
+    for key, (form, allowed) in _FORMS.items():
+        if key in settings and not re.fullmatch(form, settings[key]):
+            raise StartError(f"[spark] {key} = {settings[key]!r}: {allowed} is allowed")
+
+
+def require_known(context: SparkContext, settings: Mapping[str, str]) -> None:
+    """Checks settings of Spark SQL, which else the first query would read. Errors: StartError."""
+    from pyspark.errors import PySparkException
+
+    jvm: Any = context._jvm
+    for key, value in settings.items():
+        if key.startswith("spark.sql."):
+            try:
+                jvm.org.apache.spark.sql.internal.SQLConf().setConfString(key, value)
+            except (Py4JError, PySparkException) as error:
+                raise StartError(f"[spark] {key} = {value!r}: {_cause(error)}") from error
+
+
+def _cause(error: BaseException) -> str:
+    """Returns the innermost reason of a Java exception, in one line."""
+    java: Any = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
+    while java is not None and java.getCause() is not None:
+        java = java.getCause()
+    text = str(error) if java is None else str(java.toString())
+    return " ".join(text.split("\n")[0].split())
 
 
 def _is_not_of_py4j(record: logging.LogRecord) -> bool:

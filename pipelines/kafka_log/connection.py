@@ -26,6 +26,7 @@ _RIGHTS: Final = (
     KafkaError.GROUP_AUTHORIZATION_FAILED,
     KafkaError.CLUSTER_AUTHORIZATION_FAILED,
 )
+_REQUESTS: Final = (KafkaError.TOPIC_EXCEPTION, KafkaError.POLICY_VIOLATION)
 # How librdkafka says that a listener does not speak TLS.
 _NO_TLS: Final = "PLAINTEXT broker listener"
 
@@ -120,6 +121,8 @@ class Cluster:
                 f"Kafka at {self._servers} refuses {what}: {kafka.str()}; give this client the "
                 "right, or name another in [kafka.client]"
             )
+        if kafka is not None and kafka.code() in _REQUESTS:
+            return KafkaRefusedError(f"Kafka at {self._servers} refuses {what}: {kafka.str()}")
         self.admin.poll(0)  # calls error_cb
         refusal = self._heard.refusal(lambda: tls_trouble(self._servers, self._client))
         if refusal:
@@ -127,4 +130,5 @@ class Cluster:
                 f"Kafka at {self._servers} does not let this client in: {refusal}; see "
                 "[kafka.client]"
             )
-        return KafkaAwayError(f"Kafka at {self._servers} did not answer ({what}): {error}")
+        reason = "nothing in time" if kafka is None else kafka.str()
+        return KafkaAwayError(f"Kafka at {self._servers} did not answer ({what}): {reason}")

@@ -248,7 +248,7 @@ def imagine(
 
 def _checked(parameters: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the parameters, checked as the settings are checked."""
-    values = {"lake": {"path": "-"}, "kafka": {"bootstrap_servers": "-"},
+    values = {"lake": {"path": "-"}, "kafka": {"bootstrap_servers": "none:1"},
               "transaction": dict(parameters)}  # fmt: skip
     settings = parse(values, "what-if")
     idle = sorted(set(parameters) - set(asdict(Parameters())))

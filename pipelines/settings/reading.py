@@ -137,6 +137,15 @@ def _check_together(settings: Settings, source: str) -> None:
                 f"{source}: {key} = {value} is below {other} = {least}: {why}; at least that is "
                 "allowed"
             )
+    prefix = settings.kafka.check_topic_prefix
+    for name in settings.kafka.topics().values():
+        if name in (".", ".."):
+            raise SettingsError(f"{source}: [kafka] {name!r}: Kafka allows no topic of that name")
+        if name.startswith(prefix):
+            raise SettingsError(
+                f"{source}: [kafka] {name!r} begins with check_topic_prefix = {prefix!r}: it could "
+                "be the check topic of a group"
+            )
     names = [*settings.kafka.topics().values(), *SYSTEM_REAL_TOPICS]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:

@@ -43,6 +43,11 @@ def _not_empty() -> dict[str, Any]:
     return {"is_allowed": bool, "allowed": "text that is not empty"}
 
 
+def _are_servers(text: str) -> bool:
+    parts = [server.strip().rpartition(":") for server in text.split(",")]
+    return all(host and port.isdecimal() and 0 < int(port) < 65_536 for host, _, port in parts)
+
+
 @dataclass(frozen=True)
 class LakeSettings:
     """Where the lake is, and how long it keeps what has ended.
@@ -64,7 +69,9 @@ class LakeSettings:
 class KafkaSettings:
     """Where Kafka is, and the names of our topics there."""
 
-    bootstrap_servers: str = field(metadata=_not_empty())
+    bootstrap_servers: str = field(
+        metadata={"is_allowed": _are_servers, "allowed": "host:port, comma separated,"}
+    )
     half_topic: str = field(default=p.HALF_TOPIC, metadata=_name(p.TOPIC_PATTERN))
     op_topic: str = field(default=p.OP_TOPIC, metadata=_name(p.TOPIC_PATTERN))
     schedule_topic: str = field(default=p.SCHEDULE_TOPIC, metadata=_name(p.TOPIC_PATTERN))

@@ -164,14 +164,29 @@ def test_spark_reads_the_lake(broker: Broker, tmp_path: Path, unique: Unique, sp
             assert spark.read.format("delta").load(job.lake.table_path(table)).count() >= 1, table
 
 
-def test_a_bad_setting_is_one_sentence_with_file_key_value_and_what_is_allowed(
-    tmp_path: Path,
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("queues = -3", "{conf}: [kafka] queues = -3: a whole number 1 .. 10000 is allowed"),
+        (
+            '[kafka.client]\n"no.such" = 1',
+            '[kafka.client]: No such configuration property: "no.such"',
+        ),
+        (
+            '[spark]\n"spark.driver.memory" = "much"',
+            "[spark] spark.driver.memory = 'much': a size like '2g' is allowed",
+        ),
+    ],
+)
+def test_a_bad_setting_is_one_sentence_with_key_and_value_before_java_starts(
+    tmp_path: Path, text: str, expected: str
 ) -> None:
     conf = tmp_path / "bad.toml"
-    conf.write_text('[lake]\npath = "x"\n[kafka]\nbootstrap_servers = "h:1"\nqueues = -3\n')
+    conf.write_text(
+        f'[lake]\npath = "{tmp_path / "lake"}"\n[kafka]\nbootstrap_servers = "127.0.0.1:1"\n{text}'
+    )
     done = subprocess.run(
         [*TXLAKE, "run", "--conf", str(conf)], cwd=ROOT, capture_output=True, text=True, timeout=60
     )
     assert done.returncode == 1
-    said = f"Error: {conf}: [kafka] queues = -3: a whole number 1 .. 10000 is allowed\n"
-    assert done.stderr == said
+    assert done.stderr == f"Error: {expected.format(conf=conf)}\n"

@@ -20,6 +20,7 @@ from confluent_kafka.admin import (
 from pyspark.sql import SparkSession
 
 from pipelines.errors import LostInputError, StartError
+from pipelines.jvm.session import require_known
 from pipelines.local_broker.broker import Broker
 from pipelines.settings import Settings
 from storage.errors import LakeLockedError, NewerLakeError
@@ -85,6 +86,34 @@ def test_a_checkpoint_of_another_lake_is_refused(
     error = _refusal(settings_for(broker, tmp_path / "b", name, stream=stream))
     assert isinstance(error, StartError)
     assert "belongs to lake" in str(error)
+
+
+def test_a_checkpoint_that_is_a_file_is_refused(
+    broker: Broker, tmp_path: Path, unique: Unique
+) -> None:
+    (tmp_path / "file").write_text("")
+    stream = {"checkpoint": str(tmp_path / "file")}
+    error = _refusal(settings_for(broker, tmp_path / "lake", unique("file"), stream=stream))
+    assert isinstance(error, StartError)
+    assert "file': File exists; a folder that can be made is needed" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "said"),
+    [
+        ("spark.sql.session.timeZone", "Nowhere/No", "Cannot resolve the given timezone"),
+        ("spark.sql.shuffle.partitions", "many", "should be a/an 'int' value"),
+    ],
+)
+def test_a_setting_that_spark_sql_does_not_take_is_named(
+    spark: SparkSession, key: str, value: str, said: str
+) -> None:
+    with pytest.raises(StartError) as error:
+        require_known(spark.sparkContext, {key: value})
+    assert f"[spark] {key} = {value!r}: " in str(error.value)
+    assert said in str(error.value)
+    assert "\n" not in str(error.value)
+    require_known(spark.sparkContext, {"spark.sql.shuffle.partitions": "3", "spark.any": "x"})
 
 
 def test_a_deleted_checkpoint_loses_nothing(broker: Broker, tmp_path: Path, unique: Unique) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,21 @@ def test_explain_finds_by_keys(job: PaperJob) -> None:
     assert said("tx", "explain", "--keys", "no", *lake, code=1) == (
         f"Error: no message in the lake {job.lake.path} has the keys 'no'\n"
     )
+
+
+def test_what_a_producer_sends_cannot_forge_a_line_or_change_the_terminal(tmp_path: Path) -> None:
+    keys = "a\x1b[2J\nforged: COMMITTED\r\u202e\u2028\x9b31m\x00"
+    job = PaperJob(tmp_path / "lake")
+    job.half("tx-1", keys=keys)
+    job.run()
+    lake = ("--lake", job.lake.path)
+    seen = r"a\u001b[2J\u000aforged: COMMITTED\u000d\u202e\u2028\u009b31m\u0000"
+    for words in (("tx-1",), ("--keys", keys)):
+        text = said("tx", "explain", *words, *lake)
+        assert seen in text
+        assert re.findall("[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028-\u202e]", text) == []
+    (row,) = json.loads(said("tx", "explain", "--keys", keys, *lake, "-o", "json"))
+    assert row["keys"] == keys
 
 
 def test_what_is_not_there_is_one_sentence_and_exit_code_1(job: PaperJob, tmp_path: Path) -> None:

@@ -152,11 +152,11 @@ def test_a_half_that_is_not_there_is_refused(job: PaperJob, conf: str) -> None:
 def test_a_kafka_that_does_not_answer_is_one_sentence(
     job: PaperJob, conf: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pipelines.operate.records._TIMEOUT_S", 0.5)
+    monkeypatch.setattr("pipelines.kafka_log.connection._TIMEOUTS_S", (0.1, 0.1, 0.3))
     job.half()
     job.run()
     output = said("tx", "commit", "0-0", "--reason", "why", "--conf", conf, code=1)
-    assert output.startswith("Error: Kafka at 127.0.0.1:1 did not answer: ")
+    assert output.startswith("Error: Kafka at 127.0.0.1:1 did not answer (its topics): ")
     assert len(output.splitlines()) == 1
 
 
