@@ -27,10 +27,22 @@ def tx() -> None:
 @tx.command()
 @click.argument("target", required=False)
 @click.option("--keys", help="List the messages with these KEYS instead (an order number, say).")
+@click.option(
+    "--limit",
+    type=click.IntRange(1),
+    default=20,
+    show_default=True,
+    help="Transactions to tell: one id can be on many halves.",
+)
 @lake_options
 @output_option
 def explain(
-    target: str | None, keys: str | None, lake_path: str | None, conf: str | None, output: str
+    target: str | None,
+    keys: str | None,
+    limit: int,
+    lake_path: str | None,
+    conf: str | None,
+    output: str,
 ) -> None:
     """Tell all that happened to TARGET, and why.
 
@@ -39,7 +51,7 @@ def explain(
     if (target is None) == (keys is None):
         raise click.UsageError("name one: a transaction id, <queue>-<offset>, or --keys KEY")
     if keys is not None:
-        _list_keys(open_lake(lake_path, conf), keys, output)
+        _list_keys(open_lake(lake_path, conf), keys, limit, output)
         return
     from pipelines.explain.as_json import to_json
     from pipelines.explain.find import find
@@ -49,20 +61,23 @@ def explain(
     wanted = _target(str(target))
     lake = open_lake(lake_path, conf)
     found = find(lake, wanted)
-    told = reports(found, time.time_ns() // 1_000_000)
+    told, more = reports(found, time.time_ns() // 1_000_000, limit)
     if not told:
         raise OperatorError(nothing_found(found, wanted, lake.path))
     if output == "json":
         newest = {"lake": lake.path, "target": str(target), "epoch": found.epoch}
-        print_json({**newest, "transactions": [to_json(report) for report in told]})
+        told_json = [to_json(report) for report in told]
+        print_json({**newest, "transactions": told_json, "more": more})
         return
     for number, report in enumerate(told):
         if number:
             click.echo()
         show(report)
+    if more:
+        click.echo(f"\n{more} more: --limit shows more, <queue>-<offset> names one half")
 
 
-def _list_keys(lake: Lake, keys: str, output: str) -> None:
+def _list_keys(lake: Lake, keys: str, limit: int, output: str) -> None:
     from pipelines.explain.find import find_keys
     from pipelines.explain.words import instant
 
@@ -81,7 +96,9 @@ def _list_keys(lake: Lake, keys: str, output: str) -> None:
     if output == "json":
         print_json(told)
         return
-    print_rows(list(told[0]), [list(row.values()) for row in told])
+    print_rows(list(told[0]), [list(row.values()) for row in told[:limit]])
+    if len(told) > limit:
+        click.echo(f"{len(told) - limit} more: --limit shows more")
 
 
 @tx.command()

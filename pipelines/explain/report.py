@@ -74,9 +74,14 @@ class Report:
     events: tuple[Event, ...]
 
 
-def reports(found: Found, now_ms: int) -> list[Report]:
-    """Returns the report of every unit that was found."""
-    return [_report(unit, now_ms) for unit in units_of(found)]
+def reports(found: Found, now_ms: int, limit: int | None = None) -> tuple[list[Report], int]:
+    """Returns the reports of the first `limit` units that were found, and how many more there are.
+
+    Without a limit: of all.
+    """
+    units = units_of(found)
+    shown = units[:limit]
+    return [_report(unit, now_ms) for unit in shown], len(units) - len(shown)
 
 
 def _report(unit: Unit, now_ms: int) -> Report:

@@ -117,7 +117,7 @@ def life(lake: OpenLake, target: str) -> pl.DataFrame:
     """Returns what happened to a transaction id, or to half <queue>-<offset>, event by event."""
     events = [
         (instant(event.at), event.epoch, event.kind, event.text)
-        for report in reports(find(lake.lake, parse_target(target)), _last_ms(lake))
+        for report in reports(find(lake.lake, parse_target(target)), _last_ms(lake))[0]
         for event in report.events
     ]
     return pl.DataFrame(events, schema=_LIFE, orient="row")
@@ -125,7 +125,7 @@ def life(lake: OpenLake, target: str) -> pl.DataFrame:
 
 def verdict(lake: OpenLake, target: str) -> str:
     """Returns how a transaction stands and by which rule, as `txlake tx explain` says it."""
-    told = reports(find(lake.lake, parse_target(target)), _last_ms(lake))
+    told, _ = reports(find(lake.lake, parse_target(target)), _last_ms(lake))
     return "\n".join(line for report in told for line in lines(report))
 
 

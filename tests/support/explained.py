@@ -12,7 +12,7 @@ from tests.support.paper_job import PaperJob
 def told(job: PaperJob, target: str = "tx", now_ms: int | None = None) -> Report:
     """Explain a target of which there is one."""
     found = find(job.lake, parse_target(target))
-    (report,) = reports(found, job.at if now_ms is None else now_ms)
+    ((report,), _) = reports(found, job.at if now_ms is None else now_ms)
     assert to_json(report)["status"] == report.status
     return report
 

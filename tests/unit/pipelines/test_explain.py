@@ -70,12 +70,12 @@ def test_what_is_not_there_is_one_sentence(job: PaperJob) -> None:
     ):  # fmt: skip
         target = parse_target(text)
         found = find(job.lake, target)
-        assert reports(found, job.at) == []
+        assert reports(found, job.at) == ([], 0)
         assert nothing_found(found, target, path) == said
 
 
 def test_an_empty_lake_has_nothing(job: PaperJob) -> None:
-    assert reports(find(job.lake, parse_target("tx")), job.at) == []
+    assert reports(find(job.lake, parse_target("tx")), job.at) == ([], 0)
 
 
 def test_keys_find_their_messages(job: PaperJob) -> None:

@@ -62,6 +62,23 @@ def test_what_a_producer_sends_cannot_forge_a_line_or_change_the_terminal(tmp_pa
     assert row["keys"] == keys
 
 
+def test_one_id_on_many_halves_is_told_in_part_and_says_so(tmp_path: Path) -> None:
+    job = PaperJob(tmp_path / "lake")
+    for _ in range(5):
+        job.half("tx-1", keys="order-1")
+    job.run()
+    lake = ("--lake", job.lake.path)
+    text = said("tx", "explain", "tx-1", "--limit", "2", *lake)
+    assert text.count("transaction tx-1, half") == 2
+    assert text.endswith("\n\n3 more: --limit shows more, <queue>-<offset> names one half\n")
+    told = json.loads(said("tx", "explain", "tx-1", "--limit", "2", *lake, "-o", "json"))
+    assert (len(told["transactions"]), told["more"]) == (2, 3)
+    assert " more" not in said("tx", "explain", "tx-1", *lake)
+    listed = said("tx", "explain", "--keys", "order-1", "--limit", "4", *lake)
+    assert listed.count("half:0-") == 4
+    assert listed.endswith("\n1 more: --limit shows more\n")
+
+
 def test_what_is_not_there_is_one_sentence_and_exit_code_1(job: PaperJob, tmp_path: Path) -> None:
     assert said("tx", "explain", "nobody", "--lake", job.lake.path, code=1) == (
         f"Error: no half and no schedule record has transaction id nobody in the lake "
