@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import threading
+from contextlib import suppress
 from types import FunctionType
 from typing import Any
 
@@ -30,8 +31,10 @@ def _connection(has_few_rows: bool) -> duckdb.DuckDBPyConnection:
             },
         )
         connection.execute("SET disabled_filesystems = 'LocalFileSystem'")
-        # In a process without a main file it would print one after two seconds.
-        connection.execute("SET enable_progress_bar = false")
+        # In a process without a main file it would print one after two seconds. A notebook without
+        # ipywidgets has none, and may not say so.
+        with suppress(duckdb.InvalidInputException):
+            connection.execute("SET enable_progress_bar = false")
         # Results are fetched whole. With a full buffer threads wait for the fetch, and some did
         # not wake up again (duckdb#22215).
         connection.execute("SET streaming_buffer_size = '4GB'")
