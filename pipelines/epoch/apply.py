@@ -46,11 +46,27 @@ class Applier:
     work: dict[str, int] = field(default_factory=dict)
 
     def land(self, pool: ThreadPoolExecutor) -> list[Future[None]]:
-        """Starts committing half and schedule records, before anything is decided."""
+        """Starts committing half and schedule records, before anything is decided.
+
+        Operations, too, where signatures were judged: with other keys the next run might judge
+        otherwise, so what is decided is written after them.
+        """
         self.work.update(landed_tasks=self.batch.tasks, landed_bytes=self.batch.landed_bytes)
         self.work.update(delivered_tasks=0, delivered_bytes=0)
         kinds = [kind for kind in (HALF, SCHEDULE) if self.batch.rows(kind).num_rows]
-        return [pool.submit(self._land, kind) for kind in kinds]
+        writes = [pool.submit(self._land, kind) for kind in kinds]
+        if self.has_verdicts:
+            writes.append(pool.submit(self.append, OP, self._operations()))
+        return writes
+
+    @property
+    def has_verdicts(self) -> bool:
+        """Returns whether the signature of any operation was judged when it landed."""
+        verdicts = self.batch.rows(OP)["is_signed"]
+        return bool(verdicts.null_count < len(verdicts))
+
+    def _operations(self) -> pa.Table:
+        return to_rows(self.batch.rows(OP), schemas.OP, epoch=self.plan.epoch)
 
     def _land(self, kind: str) -> None:
         if self.lake.holds(kind, self.plan.epoch):
@@ -79,7 +95,7 @@ class Applier:
         stored_at = self.batch.rows(ADMIN)["stored_at"]
         admin = admin.append_column("stored_at", stored_at.cast(pa.timestamp("us", tz="UTC")))
         tables: dict[str, tuple[pa.Table, dict[str, Any]]] = {
-            "op": (self.batch.rows(OP), {"epoch": plan.epoch}),
+            OP: (self.batch.rows(OP), {"epoch": plan.epoch}),
             "admin": (admin, {"epoch": plan.epoch}),
             "outcomes": (decision.outcomes, decided),
             "conflicts": (decision.conflicts, decided),
@@ -91,7 +107,7 @@ class Applier:
             names = set(schema.names)
             rows = to_rows(frame, schema, **{k: v for k, v in values.items() if k in names})
             counts[table] = rows.num_rows
-            if rows.num_rows:
+            if rows.num_rows and not (table == OP and self.has_verdicts):  # written already
                 writes.append(pool.submit(self.append, table, rows))
         return counts, writes
 

@@ -83,6 +83,8 @@ class PlannedEpochs:
             batch.drop_written()
             pa.default_memory_pool().release_unused()
             steps.done("decide")
+            if applier.has_verdicts:  # before anything that depends on them
+                _raise_first(futures)
             applier.create_topics(decision)
             landed = list(futures)
             counts |= decided_counts(decision)
