@@ -46,27 +46,26 @@ class Applier:
     work: dict[str, int] = field(default_factory=dict)
 
     def land(self, pool: ThreadPoolExecutor) -> list[Future[None]]:
-        """Starts committing half and schedule records, before anything is decided.
-
-        Operations, too, where signatures were judged: with other keys the next run might judge
-        otherwise, so what is decided is written after them.
-        """
+        """Starts committing half and schedule records, before anything is decided."""
         self.work.update(landed_tasks=self.batch.tasks, landed_bytes=self.batch.landed_bytes)
         self.work.update(delivered_tasks=0, delivered_bytes=0)
         kinds = [kind for kind in (HALF, SCHEDULE) if self.batch.rows(kind).num_rows]
-        writes = [pool.submit(self._land, kind) for kind in kinds]
-        if self.has_verdicts:
-            writes.append(pool.submit(self.append, OP, self._operations()))
-        return writes
+        return [pool.submit(self._land, kind) for kind in kinds]
+
+    def land_verdicts(self, pool: ThreadPoolExecutor) -> list[Future[None]]:
+        """Starts writing operations whose signatures were judged, before anything is decided.
+
+        With other keys the next run might judge otherwise, so what is decided is written later.
+        """
+        if not self._has_verdicts:
+            return []
+        rows = to_rows(self.batch.rows(OP), schemas.OP, epoch=self.plan.epoch)
+        return [pool.submit(self.append, OP, rows)]
 
     @property
-    def has_verdicts(self) -> bool:
-        """Returns whether the signature of any operation was judged when it landed."""
+    def _has_verdicts(self) -> bool:
         verdicts = self.batch.rows(OP)["is_signed"]
         return bool(verdicts.null_count < len(verdicts))
-
-    def _operations(self) -> pa.Table:
-        return to_rows(self.batch.rows(OP), schemas.OP, epoch=self.plan.epoch)
 
     def _land(self, kind: str) -> None:
         if self.lake.holds(kind, self.plan.epoch):
@@ -107,7 +106,7 @@ class Applier:
             names = set(schema.names)
             rows = to_rows(frame, schema, **{k: v for k, v in values.items() if k in names})
             counts[table] = rows.num_rows
-            if rows.num_rows and not (table == OP and self.has_verdicts):  # written already
+            if rows.num_rows and not (table == OP and self._has_verdicts):  # written already
                 writes.append(pool.submit(self.append, table, rows))
         return counts, writes
 
