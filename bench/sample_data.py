@@ -19,8 +19,10 @@ from storage.wire.kinds import HALF, OP, SCHEDULE
 from txlake import Message, protocol
 from txlake._half import group_headers, message_headers
 from txlake._identifiers import TransactionIds
+from txlake.signing import SigningKey, sign_operation
 
 GROUP = "bench"
+KEY = SigningKey("k1", b"the key of the benchmark's own group")
 TOPIC = "bench-orders"
 _STICKY_RUN = 16  # as the SDK: so many halves in a row go to one half queue
 _CHUNK = 20_000  # transactions whose halves are written before their ends
@@ -45,6 +47,7 @@ class Mix:
     ends_per_operation: int = 20
     immunity_s: int | None = None
     delay_level: int | None = None
+    is_signed: bool = False  # under KEY
 
 
 @dataclass
@@ -150,19 +153,25 @@ class Writer:
             written.committed += decision == protocol.COMMIT
             known = collected.get(queue)
             if known and (known[0] != decision or len(known[1]) >= mix.ends_per_operation):
-                self._operation(queue, *collected.pop(queue))
+                self._operation(queue, *collected.pop(queue), mix.is_signed)
                 written.operations += 1
             _, offsets, ids = collected.setdefault(queue, (decision, [], []))
             offsets.append(offset)
             ids.append(transaction_id)
         for queue, ends in collected.items():
-            self._operation(queue, *ends)
+            self._operation(queue, *ends, mix.is_signed)
             written.operations += 1
 
-    def _operation(self, queue: int, decision: str, offsets: list[int], ids: list[str]) -> None:
+    def _operation(
+        self, queue: int, decision: str, offsets: list[int], ids: list[str], is_signed: bool
+    ) -> None:
         headers = protocol.operation_headers(GROUP, decision, ids)
         headers.append((protocol.TXV, protocol.WIRE_VERSION.encode()))
-        self._produce(self._topics[OP], queue, protocol.operation_body(offsets), headers)
+        value = protocol.operation_body(offsets)
+        if is_signed:
+            signature = sign_operation(KEY, queue, value, dict(headers))
+            headers.append((protocol.SIG, signature.encode()))
+        self._produce(self._topics[OP], queue, value, headers)
 
     def _body(self, mix: Mix) -> bytes:
         return body(mix.body, mix.body_bytes, self._random)

@@ -67,7 +67,7 @@ HALVES: Final = pa.schema(
 ENDED: Final = pa.schema(
     [*_MEMBER, ("status", _TEXT), ("cause", _TEXT), ("op_queue_offset", _LONG), ("arm", _INT)]
 )
-# A record of the op topic that this epoch lands.
+# A record of the op topic that this epoch lands. `is_signed`: null if its group had no key then.
 OPERATIONS: Final = pa.schema(
     [
         ("queue_id", _INT),
@@ -79,6 +79,7 @@ OPERATIONS: Final = pa.schema(
         ("transaction_ids", pa.list_(_TEXT)),
         ("cause", _TEXT),
         ("error", _TEXT),
+        ("is_signed", _BOOL),
     ]
 )
 # One half named by one operation. `refused_units`: sets, by their `unit_offset`, for which the
@@ -96,6 +97,7 @@ NAMINGS: Final = pa.schema(
         ("stored_at", _LONG),
         ("landed_at", _LONG),
         ("refused_units", pa.list_(_LONG)),
+        ("is_signed", _BOOL),
     ]
 )
 # A queue: `known_at` of its operations, of its halves, where landing stands, and its floor.
@@ -163,10 +165,8 @@ OUTCOMES: Final = pa.schema(
         ("real_queue_offset", _LONG),
     ]
 )
-CONFLICTS: Final = pa.schema(
-    [("queue_id", _INT), ("op_queue_offset", _LONG), ("half_queue_offset", _LONG),
-     ("reason", _TEXT)]
-)  # fmt: skip
+CONFLICTS: Final = pa.schema([("queue_id", _INT), ("op_queue_offset", _LONG),
+                              ("half_queue_offset", _LONG), ("reason", _TEXT)])  # fmt: skip
 # A question to ask: one for a set. `half_offsets`: all halves it asks about, the first one first.
 DUE: Final = pa.schema(
     [

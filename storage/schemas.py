@@ -12,7 +12,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-FORMAT_VERSION: Final = 2
+FORMAT_VERSION: Final = 3
+TELLING_FORMAT: Final = 2  # from this one on the epochs tell what each table holds
 _OFFSET_BITS = 44  # of a place as one number: the queue stands above them
 
 _INT, _LONG, _TEXT, _BYTES, _BOOL = pa.int32(), pa.int64(), pa.string(), pa.binary(), pa.bool_()
@@ -54,6 +55,8 @@ OP: Final = pa.schema(
         ("remark", _TEXT),
         ("actor", _TEXT),
         ("reason", _TEXT),
+        ("signature", _TEXT),
+        ("is_signed", _BOOL),
         ("body", _BYTES),
         *_RAW,
     ]
@@ -214,6 +217,7 @@ WAITING: Final = pa.schema(
         ("stored_at", _INSTANT),
         ("landed_at", _INSTANT),
         ("refused_units", pa.list_(_LONG)),
+        ("is_signed", _BOOL),
         ("epoch", _LONG),
     ]
 )

@@ -92,6 +92,7 @@ class MemoryAsker(Asker):
 
     def __init__(self, groups: Iterable[str], take: Callable[[dict[str, str]], None]) -> None:
         self._prefix = p.CHECK_TOPIC_PREFIX
+        self._keys = {}
         self._timeout_s = 60.0
         self._producer: Any = _Checks({p.check_topic(group) for group in groups}, take)
 

@@ -1,4 +1,4 @@
-"""Which half each operation names, and whether it can end it: tests 1 to 5 of an operation.
+"""Which half each operation names, and whether it can end it: tests 1 to 6 of an operation.
 
 An operation names one half or several; each naming is a row.
 
@@ -66,7 +66,7 @@ def namings(operations: pa.Table, landed_at: int) -> pa.Table:
     halves, ids = operations["half_offsets"], operations["transaction_ids"]
     operation, position = _positions(halves)
     named = operations.select(["queue_id", "op_queue_offset", "stored_at", "producer_group",
-                               "decision", "cause"])  # fmt: skip
+                               "decision", "cause", "is_signed"])  # fmt: skip
     if len(operation) != operations.num_rows or position.any():
         named = named.take(pa.array(operation))
     return frame(
@@ -108,7 +108,7 @@ def verdicts(
     queues: pa.Table,
     orphan_ttl_ms: int,
 ) -> pa.Table:
-    """Returns the verdict of tests 2 to 5 on every naming.
+    """Returns the verdict of tests 2 to 6 on every naming.
 
     Output: NAMINGS, the unit it names, its status, and `verdict`: `valid`, `waits` (its half has
     not landed yet), `absorbed` (its operation was refused for this set before) or the reason of a
@@ -130,6 +130,7 @@ def verdicts(
             (is_missing, "unknown_half"),
             (truth(pc.equal(found["status"], UNREADABLE)), "unreadable_half"),
             (~_agree("producer_group", namings, known, at), "wrong_producer_group"),
+            (truth(pc.invert(namings["is_signed"])), "bad_signature"),
             (~_agree("transaction_id", namings, known, at), "wrong_transaction_id"),
             (_is_refused(namings["refused_units"], found["unit_offset"]), ABSORBED),
         ],

@@ -128,7 +128,7 @@ def still_waiting(verdicts: pa.Table, judged: pa.Table) -> pa.Table:
           v.producer_group, v.transaction_id, v.cause, v.stored_at, v.landed_at,
           CASE WHEN r.units IS NULL THEN v.refused_units
             ELSE list_sort(list_distinct(list_concat(coalesce(v.refused_units, []), r.units)))
-          END AS refused_units
+          END AS refused_units, v.is_signed
         FROM verdicts v
         LEFT JOIN (SELECT DISTINCT queue_id, op_queue_offset, unit_offset FROM judged
                    WHERE verdict = 'waits') j

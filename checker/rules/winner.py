@@ -1,9 +1,9 @@
-"""Which of the valid operations ends a half: test 6, and what becomes of all others.
+"""Which of the valid operations ends a half: test 7, and what becomes of all others.
 
 Of the valid COMMITs and ROLLBACKs that name a unit the one with the smallest op offset wins, for
 ever. An operation that comes too late is a conflict; one whose set is incomplete waits.
 
-Source: PROTOCOL.md "Which operation ends a half", test 6; RocketMQ's
+Source: PROTOCOL.md "Which operation ends a half", test 7; RocketMQ's
 TransactionalMessageServiceImpl (fillOpRemoveMap), without its order effects.
 """
 
@@ -56,6 +56,7 @@ first AS (
       WHERE w.verdict = 'waits' AND w.decision <> 'UNKNOWN' AND w.queue_id = ranked.queue_id
         AND w.op_queue_offset < ranked.op_queue_offset
         AND w.producer_group = ranked.set_producer_group
+        AND w.is_signed IS DISTINCT FROM false
         AND (w.transaction_id IS NULL OR w.transaction_id = ranked.set_transaction_id)
         AND NOT list_contains(coalesce(w.refused_units, []), ranked.unit_offset)
     ) AS takes_effect
@@ -77,7 +78,7 @@ _JUDGED_ROWS = pa.schema(
 
 
 def judge(verdicts: pa.Table, units: pa.Table, applies_late_ends: bool) -> pa.Table:
-    """Returns the verdict of test 6 on valid COMMITs and ROLLBACKs.
+    """Returns the verdict of test 7 on valid COMMITs and ROLLBACKs.
 
     Input: the frames of `verdicts` and `set_units`.
     Output: queue_id, op_queue_offset, position, half_queue_offset, unit_offset, decision, cause and

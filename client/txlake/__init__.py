@@ -27,6 +27,7 @@ from txlake.options import ProducerOptions
 from txlake.producer import TransactionProducer
 from txlake.results import SendResult, TransactionSendResult
 from txlake.schedule import Producer
+from txlake.signing import SigningKey
 
 __all__ = [
     "CheckedMessage",
@@ -47,6 +48,7 @@ __all__ = [
     "ProducerOptions",
     "SendError",
     "SendResult",
+    "SigningKey",
     "StaleGenerationError",
     "StoreAwayError",
     "TransactionListener",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +11,7 @@ from confluent_kafka import Message
 
 from txlake import protocol
 from txlake.listener import CheckedMessage
+from txlake.signing import SigningKey, is_signed_check
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +56,16 @@ def read_check(record: Message) -> Check | None:
         is_body_omitted=is_body_omitted,
     )
     return Check(values.get(protocol.PGROUP, ""), message)
+
+
+def is_signed(record: Message, keys: Sequence[SigningKey]) -> bool:
+    """Returns whether a check was signed with one of these keys.
+
+    Source: PROTOCOL.md "Signatures".
+    """
+    headers: Any = record.headers() or []
+    body = record.value()
+    return is_signed_check(keys, headers, body if isinstance(body, bytes) else None)
 
 
 def _texts(record: Message) -> dict[str, str]:

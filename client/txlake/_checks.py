@@ -11,7 +11,7 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
@@ -19,12 +19,13 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from txlake import protocol
-from txlake._check_record import read_check
+from txlake._check_record import is_signed, read_check
 from txlake._local import run_guarded
 from txlake._operations import OperationBatcher
 from txlake._watermark import Watermarks
 from txlake.listener import CheckedMessage, LocalTransactionState, TransactionListener
 from txlake.options import ProducerOptions
+from txlake.signing import SigningKey
 
 log = logging.getLogger("txlake.checks")
 
@@ -44,6 +45,7 @@ class CheckAnswerer:
         operations: OperationBatcher,
         is_running: Callable[[str], bool],
         options: ProducerOptions,
+        keys: Sequence[SigningKey] = (),
     ) -> None:
         self._settings = dict(settings)
         self._group = producer_group
@@ -52,6 +54,8 @@ class CheckAnswerer:
         self._operations = operations
         self._is_running = is_running
         self._options = options
+        self._keys = tuple(keys)
+        self._forged = 0  # checks that were not answered, since they are not signed
         self._batch_bytes_max = protocol.batch_bytes_max(options.message_bytes_max)
         self._done = Watermarks()
         self._is_closing = threading.Event()
@@ -144,19 +148,35 @@ class CheckAnswerer:
                 return
             partition, offset = _place(record)
             self._done.open(partition, offset)
-            check = read_check(record)
-            if check is None or check.producer_group != self._group:
-                log.warning(
-                    "%s: partition %s offset %s is no check for this group",
-                    self._topic, partition, offset,
-                )  # fmt: skip
+            check = self._read_check(record)
+            if check is None:
                 self._done.close(partition, offset)
                 return
-            self._questions.put((record, check.message))
+            self._questions.put((record, check))
             is_handed_over = True
         finally:
             if not is_handed_over:
                 self._slots.release()
+
+    def _read_check(self, record: Message) -> CheckedMessage | None:
+        """Returns the check that a record is; None if it is none for this group, or a forged one.
+
+        A forged one is told at 1, 2, 4, 8 ... of them: whoever writes them does not fill the log.
+        """
+        check = read_check(record)
+        place = (self._topic, *_place(record))
+        if check is None or check.producer_group != self._group:
+            log.warning("%s: partition %s offset %s is no check for this group", *place)
+            return None
+        if self._keys and not is_signed(record, self._keys):
+            self._forged += 1
+            if self._forged & (self._forged - 1) == 0:
+                log.warning(
+                    "%s: partition %s offset %s has no valid signature and is not answered; "
+                    "%d such checks so far", *place, self._forged,
+                )  # fmt: skip
+            return None
+        return check.message
 
     def _answer(self) -> None:
         while (question := self._questions.get()) is not None:

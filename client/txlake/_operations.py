@@ -16,6 +16,7 @@ from confluent_kafka import KafkaError, Message
 from txlake import protocol
 from txlake._kafka import KafkaSender
 from txlake.errors import TxlakeError
+from txlake.signing import SigningKey, sign_operation
 
 log = logging.getLogger("txlake.operations")
 
@@ -50,16 +51,23 @@ class _Operation:
 
 
 class OperationBatcher:
-    """A writer of operations: few records, each for up to `ends_max` halves."""
+    """A writer of operations: few records, each for up to `ends_max` halves, signed with a key."""
 
     def __init__(
-        self, sender: KafkaSender, op_topic: str, producer_group: str, linger_ms: int, ends_max: int
+        self,
+        sender: KafkaSender,
+        op_topic: str,
+        producer_group: str,
+        linger_ms: int,
+        ends_max: int,
+        key: SigningKey | None = None,
     ) -> None:
         self._sender = sender
         self._op_topic = op_topic
         self._group = producer_group
         self._linger_s = linger_ms / 1000
         self._ends_max = ends_max
+        self._key = key
         self._open: dict[int, _Operation] = {}
         self._lock = threading.Lock()
         self._has_open = threading.Event()
@@ -121,6 +129,9 @@ class OperationBatcher:
         )
         headers.append((protocol.TXV, protocol.WIRE_VERSION.encode()))
         body = protocol.operation_body(operation.half_offsets)
+        if self._key is not None:
+            signature = sign_operation(self._key, queue_id, body, dict(headers))
+            headers.append((protocol.SIG, signature.encode()))
         try:
             self._sender.send(self._op_topic, queue_id, body, headers, operation.report)
         except TxlakeError as error:

@@ -21,6 +21,7 @@ from txlake.listener import HalfMessage, LocalTransactionState, TransactionListe
 from txlake.message import Message
 from txlake.options import ProducerOptions
 from txlake.results import TransactionSendResult
+from txlake.signing import SigningKey, group_keys
 
 Execute = Callable[[HalfMessage, Any], LocalTransactionState]
 OnDone = Callable[["TransactionSendResult | SendError"], None]
@@ -34,9 +35,10 @@ class TransactionProducer:
     the process dies before it, the job asks the group how the transaction ended. A live producer
     with a listener answers these checks in the background, for any producer of its group.
 
-    `client` holds further settings of the Kafka clients (security, SASL). A producer can be made
-    without a broker.
-    Errors: ValueError for a group's name or a setting that is not allowed.
+    `client` holds further settings of the Kafka clients (security, SASL). `keys` are the group's,
+    as the job has them: the first one signs operations, and only checks that are signed with one of
+    them are answered. A producer can be made without a broker.
+    Errors: ValueError for a group's name, a setting or keys that are not allowed.
     """
 
     def __init__(
@@ -47,7 +49,9 @@ class TransactionProducer:
         *,
         options: ProducerOptions | None = None,
         client: Mapping[str, Any] | None = None,
+        keys: Sequence[SigningKey] = (),
     ) -> None:
+        keys = group_keys(keys)
         if not protocol.matches(protocol.GROUP_PATTERN, producer_group):
             raise ValueError(f"producer_group {producer_group!r}: {protocol.GROUP_PATTERN}")
         self._options = options = options or ProducerOptions()
@@ -63,7 +67,7 @@ class TransactionProducer:
         )
         self._operations = OperationBatcher(
             self._sender, options.op_topic, producer_group,
-            options.operation_linger_ms, options.operation_ends_max,
+            options.operation_linger_ms, options.operation_ends_max, keys[0] if keys else None,
         )  # fmt: skip
         self._halves = HalfSender(self._sender, self._operations, producer_group, options)
         self._pipeline = Pipeline(
@@ -73,7 +77,7 @@ class TransactionProducer:
         self._sender.after_poll = self._pipeline.wake
         self._checks = None if listener is None else CheckAnswerer(
             settings, producer_group, listener, self._operations,
-            self._running.__contains__, options,
+            self._running.__contains__, options, keys,
         )  # fmt: skip
 
     def __enter__(self) -> TransactionProducer:

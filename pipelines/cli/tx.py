@@ -123,7 +123,8 @@ def _end(decision: str, half: str, writing: Writing) -> None:
     target = _target(half)
     if not isinstance(target, RecordTarget) or target.kind != HALF:
         raise click.UsageError(f"{half!r} is no half: name it as <queue>-<offset>")
-    writing.write(try_end(writing.lake, target, decision, *writing.by))
+    security = writing.settings.security
+    writing.write(try_end(writing.lake, target, decision, *writing.by, security))
 
 
 def _target(text: str) -> RecordTarget | Transaction:

@@ -77,7 +77,10 @@ class Writing:
 
         offset = result = None
         if not self.dry_run:
-            offset = records.write(self.settings.kafka, trial.record, trial.cluster_id)
+            settings = self.settings
+            offset = records.write(
+                settings.kafka, trial.record, trial.cluster_id, settings.security
+            )
             result = records.wait_for_result(self.lake, trial.record, offset, self.wait_s)
         self._print(trial, offset, result)
         if self.dry_run or self.wait_s <= 0:

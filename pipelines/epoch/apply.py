@@ -52,6 +52,21 @@ class Applier:
         kinds = [kind for kind in (HALF, SCHEDULE) if self.batch.rows(kind).num_rows]
         return [pool.submit(self._land, kind) for kind in kinds]
 
+    def land_verdicts(self, pool: ThreadPoolExecutor) -> list[Future[None]]:
+        """Starts writing operations whose signatures were judged, before anything is decided.
+
+        With other keys the next run might judge otherwise, so what is decided is written later.
+        """
+        if not self._has_verdicts:
+            return []
+        rows = to_rows(self.batch.rows(OP), schemas.OP, epoch=self.plan.epoch)
+        return [pool.submit(self.append, OP, rows)]
+
+    @property
+    def _has_verdicts(self) -> bool:
+        verdicts = self.batch.rows(OP)["is_signed"]
+        return bool(verdicts.null_count < len(verdicts))
+
     def _land(self, kind: str) -> None:
         if self.lake.holds(kind, self.plan.epoch):
             self.lake.stock.recount(kind)
@@ -79,7 +94,7 @@ class Applier:
         stored_at = self.batch.rows(ADMIN)["stored_at"]
         admin = admin.append_column("stored_at", stored_at.cast(pa.timestamp("us", tz="UTC")))
         tables: dict[str, tuple[pa.Table, dict[str, Any]]] = {
-            "op": (self.batch.rows(OP), {"epoch": plan.epoch}),
+            OP: (self.batch.rows(OP), {"epoch": plan.epoch}),
             "admin": (admin, {"epoch": plan.epoch}),
             "outcomes": (decision.outcomes, decided),
             "conflicts": (decision.conflicts, decided),
@@ -91,7 +106,7 @@ class Applier:
             names = set(schema.names)
             rows = to_rows(frame, schema, **{k: v for k, v in values.items() if k in names})
             counts[table] = rows.num_rows
-            if rows.num_rows:
+            if rows.num_rows and not (table == OP and self._has_verdicts):  # written already
                 writes.append(pool.submit(self.append, table, rows))
         return counts, writes
 

@@ -8,7 +8,7 @@ an attempt that does not count. A check that could not be handed over in time is
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -23,6 +23,7 @@ from storage.lake.epochs import Plan
 from storage.lake.lake import Lake
 from storage.rows import instant, to_rows
 from txlake import protocol as p
+from txlake.signing import SigningKey, sign_check
 
 ATTEMPTS = pa.schema(
     [
@@ -79,7 +80,10 @@ def ask_once(lake: Lake, asker: Asks, plan: Plan, due: pa.Table) -> pa.Table:
 
 
 class Asker:
-    """The sender of due checks; one for a job."""
+    """The sender of due checks; one for a job.
+
+    Input: `keys`: of the producer groups that have some; the first one signs.
+    """
 
     def __init__(
         self,
@@ -88,8 +92,10 @@ class Asker:
         prefix: str,
         ask_timeout_ms: int,
         message_bytes_max: int,
+        keys: Mapping[str, Sequence[SigningKey]] | None = None,
     ) -> None:
         self._prefix = prefix
+        self._keys = keys or {}
         self._timeout_s = ask_timeout_ms / 1000
         self._producer = Producer(
             {
@@ -154,6 +160,8 @@ class Asker:
         row = attempt.row
         is_omitted = body is None and attempt.half["body"] is not None
         headers = _headers(row, attempt.half, is_omitted)
+        for key in self._keys.get(row["producer_group"], ())[:1]:
+            headers.append((p.SIG, sign_check(key, headers, body).encode()))
         while time.monotonic() < deadline:
             try:
                 self._producer.produce(

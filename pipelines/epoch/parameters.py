@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from checker.frames import Parameters
 from pipelines.epoch.sizes import Sizes
 from pipelines.kafka_log.options import spark_options
-from pipelines.settings import Settings
+from pipelines.settings import SecuritySettings, Settings
 from storage.lake.epochs import Plan
 from storage.lake.floor import FLOOR, Floor
 from storage.lake.snapshots import Snapshot
@@ -35,6 +35,7 @@ class EpochSettings:
     kafka_options: Mapping[str, str]
     owner: str
     sizes: Sizes
+    security: SecuritySettings = field(default_factory=SecuritySettings)
 
     @classmethod
     def of(cls, settings: Settings, owner: str, spark: SparkSession) -> EpochSettings:
@@ -48,6 +49,7 @@ class EpochSettings:
             kafka_options=spark_options(settings.kafka),
             owner=owner,
             sizes=Sizes(parallelism, settings.stream.deliveries),
+            security=settings.security,
         )
 
     def planned(self, floor: Floor, snapshot: Snapshot) -> dict[str, Any]:

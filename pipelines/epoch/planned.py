@@ -78,11 +78,13 @@ class PlannedEpochs:
         """Runs a planned epoch to its commit. Input: its records."""
         applier, counts = self._applier(plan, batch), landed_counts(batch)
         futures = applier.land(self._pool)
+        verdicts = applier.land_verdicts(self._pool)
         try:
             decision = self._decide(plan, batch)
             batch.drop_written()
             pa.default_memory_pool().release_unused()
             steps.done("decide")
+            _raise_first(verdicts)  # before anything that depends on them
             applier.create_topics(decision)
             landed = list(futures)
             counts |= decided_counts(decision)
@@ -104,7 +106,7 @@ class PlannedEpochs:
                 pa.default_memory_pool().release_unused()
                 futures += applier.deliver(decision, landed, self._pool)
         finally:
-            wait(futures)
+            wait([*verdicts, *futures])
         _raise_first(futures)
         steps.done("apply")
         self._commit(plan, decision, counts, steps, applier)

@@ -10,12 +10,13 @@ from pipelines.epoch.batch import Batch
 from pipelines.epoch.land import read_again
 from pipelines.epoch.parameters import EpochSettings, plan_limits
 from pipelines.epoch.restore import topics_before
+from pipelines.epoch.signatures import judge_signatures
 from pipelines.errors import StartError
 from storage import schemas
 from storage.lake.epochs import Plan
 from storage.lake.lake import Lake
 from storage.tasks.land import Landing
-from storage.wire.kinds import KINDS
+from storage.wire.kinds import KINDS, OP
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -47,5 +48,7 @@ def batch_again(spark: SparkSession, lake: Lake, plan: Plan, settings: EpochSett
     count = sum(r.to_offset - r.from_offset for r in plan.ranges)
     tasks = settings.sizes.landing_tasks(count)
     batch = read_again(spark, lake, plan, held, landing, tasks, settings.kafka_options)
+    if OP not in held:  # nothing was decided yet that depends on a signature
+        judge_signatures(batch, settings.security)
     settings.sizes.saw(batch.landed_messages, batch.landed_bytes)
     return batch

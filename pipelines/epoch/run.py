@@ -31,6 +31,7 @@ from pipelines.epoch.pings import OwnPings
 from pipelines.epoch.plan import Planner
 from pipelines.epoch.planned import PlannedEpochs, Steps
 from pipelines.epoch.recover import batch_again, with_our_rules
+from pipelines.epoch.signatures import judge_signatures
 from pipelines.kafka_log.log import KafkaLog
 from pipelines.kafka_log.topics import KafkaTopics, Place
 from storage.files.place import LakePlace
@@ -176,6 +177,7 @@ class Epochs:
             landing = Landing(self._lake.place, epoch, self._settings.limits)
             tasks = self._settings.sizes.landing_tasks(sum(map(len, spans.values())))
             batch = land(records, landing, tasks)
+            judge_signatures(batch, self._settings.security)
             self._settings.sizes.saw(batch.landed_messages, batch.landed_bytes)
         steps.done("gather")
         return Gathered(spans, batch, steps)

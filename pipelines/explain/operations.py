@@ -16,6 +16,7 @@ from storage.lake.pruned import Bounds, read_pruned
 _OP_COLUMNS = [
     "queue_id", "queue_offset", "stored_at", "epoch", "producer_group", "decision",
     "half_offsets", "transaction_ids", "from_check", "check_id", "remark", "actor", "reason",
+    "signature", "is_signed",
     "body", "error",
 ]  # fmt: skip
 # Operations that come later than this after an end are shown only when they left a conflict.

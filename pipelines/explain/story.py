@@ -72,12 +72,13 @@ def _operations(unit: Unit) -> Iterator[Part]:
         text += words.by_whom(op["actor"], op["reason"]) and (
             f", operator{words.by_whom(op['actor'], op['reason'])}"
         )
+        text += _signature_text(op)
         text += "" if op["remark"] is None else f", remark: {op['remark']}"
         text += f"; names {', '.join(f'{unit.queue_id}-{offset}' for offset in named)}"
         text += f"; {_EFFECTS[effect]}"
         names = ("queue_id", "queue_offset", "producer_group", "decision", "half_offsets",
                  "transaction_ids", "from_check", "check_id", "remark", "actor",
-                 "reason")  # fmt: skip
+                 "reason", "is_signed")  # fmt: skip
         detail = {name: op[name] for name in names}
         yield event(unit, op, op["stored_at"], LANDED, "operation", text, effect=effect, **detail)
     for op in unit.unreadable_operations:
@@ -89,6 +90,15 @@ def _operations(unit: Unit) -> Iterator[Part]:
             unit, op, op["stored_at"], LANDED, "operation", text, effect="conflict",
             queue_id=op["queue_id"], queue_offset=op["queue_offset"], error=op["error"],
         )  # fmt: skip
+
+
+def _signature_text(op: Row) -> str:
+    """Returns what was found when the operation landed, if its group had a key then."""
+    if op["is_signed"] is None:
+        return ""
+    if op["is_signed"]:
+        return f", signed under key {op['signature'].partition(':')[0]}"
+    return ", not signed" if op["signature"] is None else ", its signature is not valid"
 
 
 _EFFECTS = {

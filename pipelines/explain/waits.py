@@ -83,7 +83,7 @@ def _ends(unit: Unit, first: Row) -> list[Wait]:
             waits.append(Wait("only_conflicts", Rule(text, words.END_RULES)))
         elif first["last_answer_at"] is not None:
             text = "the producer's last answer was UNKNOWN: it does not know yet"
-            waits.append(Wait("answered_unknown", Rule(text, words.END_RULES, 6)))
+            waits.append(Wait("answered_unknown", Rule(text, words.END_RULES, 7)))
         else:
             text = "no landed COMMIT or ROLLBACK names it"
             waits.append(Wait("no_end", Rule(text, words.END_RULES)))
@@ -100,6 +100,7 @@ def _behind(unit: Unit, first: Row, rollback: Row) -> str | None:
             and naming["decision"] != UNKNOWN
             and naming["producer_group"] == first["producer_group"]
             and naming["transaction_id"] in (None, first["transaction_id"])
+            and naming["is_signed"] is not False
             and first["unit_offset"] not in (naming["refused_units"] or ())
         ):
             place = f"{unit.queue_id}-{naming['op_queue_offset']}"

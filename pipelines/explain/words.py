@@ -76,9 +76,12 @@ CONFLICTS: Final = {
     "below_floor": Rule("it is below the floor of its queue, deleted or about to be", RETENTION),
     "unreadable_half": Rule("that half cannot be read", END_RULES, 3),
     "wrong_producer_group": Rule("it is another group's half", END_RULES, 4),
-    "wrong_transaction_id": Rule("it is another transaction's half", END_RULES, 5),
-    "duplicate_end": Rule("ended before, by the same decision", END_RULES, 6),
-    "conflicting_end": Rule("ended before, by the other decision", END_RULES, 6),
+    "bad_signature": Rule(
+        "its group has a key, and it has no valid signature under one", END_RULES, 5
+    ),
+    "wrong_transaction_id": Rule("it is another transaction's half", END_RULES, 6),
+    "duplicate_end": Rule("ended before, by the same decision", END_RULES, 7),
+    "conflicting_end": Rule("ended before, by the other decision", END_RULES, 7),
     "end_after_discard": Rule(
         'too late: the half is discarded and late_end_policy is "reject"', END_RULES
     ),

@@ -108,6 +108,7 @@ class Work:
             settings.kafka.check_topic_prefix,
             settings.transaction.ask_timeout_ms,
             settings.transaction.message_bytes_max,
+            settings.security.keys,
         )
         of_job = EpochSettings.of(settings, owner, spark)
         now_ms = manner.now_ms or self._clock.now_ms

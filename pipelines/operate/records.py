@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from confluent_kafka import KafkaException, Producer
 
 from pipelines.errors import KafkaAwayError, LostInputError, StartError
 from pipelines.explain.rows import Row, newest_epochs, plain
 from pipelines.kafka_log.connection import Cluster, producer_config
-from pipelines.settings import KafkaSettings
+from pipelines.settings import KafkaSettings, SecuritySettings
 from storage.lake.lake import Lake
 from storage.lake.pruned import Bounds, read_pruned
 from storage.wire.kinds import ADMIN, OP
 from txlake import protocol as p
+from txlake.signing import sign_operation
 
 _TIMEOUT_S = 10.0
 _POLL_S = 0.1
@@ -38,6 +39,16 @@ class Record:
         """Returns the record's body."""
         return None if self.half_offset is None else p.operation_body([self.half_offset])
 
+    def signature(self, security: SecuritySettings) -> str | None:
+        """Returns the SIG of an operation under the first of the operators' keys, if there is one.
+
+        A command has none.
+        """
+        key = next(iter(security.operators.values()), None)
+        if key is None or self.value is None:
+            return None
+        return sign_operation(key, self.partition, self.value, dict(self.headers))
+
     def texts(self) -> dict[str, str]:
         """Returns the headers as text."""
         return {name: value.decode() for name, value in self.headers}
@@ -57,9 +68,12 @@ def command(name: str, target: str | None, actor: str, reason: str) -> Record:
     return Record(ADMIN, 0, [*((key, text.encode()) for key, text in values), _VERSION])
 
 
-def write(kafka: KafkaSettings, record: Record, cluster_id: str) -> int:
+def write(
+    kafka: KafkaSettings, record: Record, cluster_id: str, security: SecuritySettings | None = None
+) -> int:
     """Write a record to the cluster that the lake is made from. Returns its offset.
 
+    It is signed only here: what `--dry-run` shows cannot be written by whoever reads it.
     Input: `cluster_id` as the lake's newest plan has it; empty when there is none.
     Errors: KafkaAwayError, LostInputError, StartError: one sentence each, nothing was written.
     """
@@ -76,6 +90,9 @@ def write(kafka: KafkaSettings, record: Record, cluster_id: str) -> int:
             f"Kafka has no partition {record.partition} of topic {topic}: nothing was written"
         )
     config = producer_config(kafka.bootstrap_servers, kafka.client, p.MESSAGE_BYTES_MAX)
+    signature = None if security is None else record.signature(security)
+    if signature is not None:
+        record = replace(record, headers=[*record.headers, (p.SIG, signature.encode())])
     return _produce(config, topic, record)
 
 

@@ -29,6 +29,7 @@ from checker.frames import (
 )
 from pipelines.epoch.lookups import operations_of, undeliverable_named
 from pipelines.epoch.restore import topics_before
+from pipelines.epoch.signatures import judged
 from pipelines.errors import OperatorError
 from pipelines.explain import words
 from pipelines.explain.find import find, find_nothing
@@ -37,6 +38,7 @@ from pipelines.explain.rows import Found, Row
 from pipelines.explain.units import Unit, units_of
 from pipelines.operate.dead import require_undeliverable
 from pipelines.operate.records import Record, command, operation
+from pipelines.settings import SecuritySettings
 from storage import schemas
 from storage.lake.lake import Lake
 from storage.rows import instant
@@ -56,9 +58,17 @@ class Trial:
     cluster_id: str
 
 
-def try_end(lake: Lake, half: RecordTarget, decision: str, actor: str, reason: str) -> Trial:
+def try_end(
+    lake: Lake,
+    half: RecordTarget,
+    decision: str,
+    actor: str,
+    reason: str,
+    security: SecuritySettings | None = None,
+) -> Trial:
     """Try a COMMIT or a ROLLBACK of a half: its outcome, a conflict, or that it waits.
 
+    Input: `security`: the keys of the job's settings, as far as they are known here.
     Errors: OperatorError when the half is not there or cannot be read.
     """
     found = _find(lake, half)
@@ -80,8 +90,12 @@ def try_end(lake: Lake, half: RecordTarget, decision: str, actor: str, reason: s
         "half_offsets": [half.queue_offset],
         "transaction_ids": [stored["transaction_id"]],
         "actor": actor,
+        "reason": reason,
+        "body": record.value,
+        "signature": None if security is None else record.signature(security),
     }
-    operations = operations_of(pa.Table.from_pylist([row], schema=schemas.OP))
+    rows = pa.Table.from_pylist([row], schema=schemas.OP)
+    operations = operations_of(rows if security is None else judged(rows, security))
     decided = _decide(lake, found, Inputs(operations=operations, ended=_ended(unit)), now_ms)
     return _trial(found, record, _end_text(decided, unit, op_offset))
 

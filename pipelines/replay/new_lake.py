@@ -29,10 +29,10 @@ from storage.lake.lake import Lake
 from storage.lake.lock import LakeLock
 from storage.lake.staged import StagedLake
 from storage.lake.whole import require_begun, require_recorded, require_whole
-from storage.schemas import FORMAT_VERSION
+from storage.schemas import FORMAT_VERSION, TELLING_FORMAT
 from storage.wire.kinds import KINDS
 
-FORMATS = (1, FORMAT_VERSION)  # of lakes that can be rebuilt
+FORMATS = (1, TELLING_FORMAT, FORMAT_VERSION)  # of lakes that can be rebuilt
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ def _progress(lake: Lake) -> Progress:
 def _check_recorded(source: Lake) -> None:
     """Checks the tables from which recorded epochs are run; format 1 cannot be checked."""
     _, format_version = likely_identity(source, FORMATS)
-    if format_version == FORMAT_VERSION:
+    if format_version >= TELLING_FORMAT:
         require_recorded(source, (*KINDS, "checks", "epochs"))
 
 

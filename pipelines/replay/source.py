@@ -14,6 +14,7 @@ import pyarrow.dataset as ds
 from storage import schemas
 from storage.lake.history import Recorded, recorded_epochs
 from storage.lake.lake import Lake
+from storage.rows import to_rows
 from storage.wire.kinds import ADMIN, HALF, KINDS, OP, SCHEDULE
 
 # The size of a chunk, which is decided, and then written or compared, at once.
@@ -76,7 +77,10 @@ class Source:
 
         Errors: _TooManyBytesError if they are larger than `bytes_max`; BrokenLakeError.
         """
-        names = list(columns or self.lake.schema(table).names)
+        wanted = self.lake.schema(table)
+        schema = pa.schema([wanted.field(name) for name in columns or wanted.names])
+        # A lake of an earlier format lacks some.
+        names = [name for name in schema.names if name in self.dataset(table).schema.names]
         where = (pc.field("epoch") >= bounds[0]) & (pc.field("epoch") <= bounds[1])
         found, size = [], 0
         with self.lake.reading(table):
@@ -87,8 +91,7 @@ class Source:
                 batch.validate(full=True)
                 found.append(batch)
         found.sort(key=_begin)  # the log names the newest file first
-        schema = pa.schema([self.lake.schema(table).field(name) for name in names])
-        return pa.Table.from_batches(found, found[0].schema if found else schema).cast(schema)
+        return to_rows(pa.Table.from_batches(found, found[0].schema if found else schema), schema)
 
     def chunks(self, first: int, last: int, *, narrow: bool = False) -> Iterator[Chunk]:
         """Returns the epochs from `first` to `last` in chunks, and reads one chunk ahead.

@@ -1,6 +1,8 @@
 """The job's settings: `values` says what they are, `reading` reads them from TOML."""
 
-from pipelines.settings.reading import SettingsError, load, parse
+from pipelines.settings.reading import load, parse
+from pipelines.settings.secrets import SettingsError
+from pipelines.settings.security import SecuritySettings
 from pipelines.settings.values import (
     DelaySettings,
     KafkaSettings,
@@ -17,6 +19,7 @@ __all__ = [
     "KafkaSettings",
     "LakeSettings",
     "MaintenanceSettings",
+    "SecuritySettings",
     "Settings",
     "SettingsError",
     "StreamSettings",

@@ -1,20 +1,19 @@
 """Reading settings: TOML in, frozen values out, every mistake named.
 
-    SettingsError    file, key, value and what is allowed, in one sentence
-
-Secrets come by `<key>_env` or `<key>_file` in [kafka.client] and [lake.store], and are masked in
-every print.
+Secrets come by `<key>_env` or `<key>_file` in [kafka.client], [lake.store] and [security], and are
+masked in every print.
 """
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, Final, get_type_hints
 
+from pipelines.settings.secrets import SettingsError, secret
+from pipelines.settings.security import read_security
 from pipelines.settings.values import Settings
 from txlake.protocol import FOREVER, SYSTEM_REAL_TOPICS
 
@@ -24,12 +23,10 @@ else:
     import tomli as tomllib
 
 _SECTIONS: Final[dict[str, Any]] = {
-    name: kind for name, kind in get_type_hints(Settings).items() if is_dataclass(kind)
+    name: kind
+    for name, kind in get_type_hints(Settings).items()
+    if is_dataclass(kind) and name != "security"
 }
-
-
-class SettingsError(Exception):
-    """A setting that cannot be used."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +84,10 @@ def parse(values: dict[str, Any], source: str) -> Settings:
     }
     sections["kafka"] = replace(sections["kafka"], client=client)
     sections["lake"] = replace(sections["lake"], store=store)
-    settings = Settings(**sections, spark=_spark(values.get("spark", {}), source))
+    security = read_security(values.get("security", {}), source)
+    settings = Settings(
+        **sections, security=security, spark=_spark(values.get("spark", {}), source)
+    )
     _check_together(settings, source)
     return settings
 
@@ -164,15 +164,8 @@ def _passed_on(values: Any, section: str, rule: _Rule) -> dict[str, str]:
         if not isinstance(value, str | int | float | bool):
             raise SettingsError(f"{place}: text, a number, true or false is allowed")
         text = str(value).lower() if isinstance(value, bool) else str(value)
-        if key.endswith("_env"):
-            if text not in os.environ:
-                raise SettingsError(f"{place} = {text!r}: no such environment variable is set")
-            given[key[:-4]] = os.environ[text]
-        elif key.endswith("_file"):
-            try:
-                given[key[:-5]] = Path(text).read_text(encoding="utf-8").rstrip("\n")
-            except OSError as error:
-                raise SettingsError(f"{place} = {text!r}: {error.strerror}") from error
+        if key.endswith(("_env", "_file")):
+            given[key.rpartition("_")[0]] = secret(key, text, section)
         elif rule.is_secret(key.lower()):
             raise SettingsError(
                 f"{place}: a secret does not stand in a settings file; use {key}_env (a variable) "

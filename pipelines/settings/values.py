@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from checker.frames import Parameters
+from pipelines.settings.security import SecuritySettings
 from storage.files.place import LakePlace, lake_place
 from storage.upkeep.limits import MaintenanceLimits
 from storage.upkeep.topic_retention import Retention
@@ -173,6 +174,7 @@ class Settings:
     delay: DelaySettings = field(default_factory=DelaySettings)
     stream: StreamSettings = field(default_factory=StreamSettings)
     maintenance: MaintenanceSettings = field(default_factory=MaintenanceSettings)
+    security: SecuritySettings = field(default_factory=SecuritySettings)
     spark: dict[str, str] = field(default_factory=dict)
 
     def parameters(self) -> Parameters:

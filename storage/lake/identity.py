@@ -23,7 +23,7 @@ from storage.errors import (
     UnfinishedLakeError,
 )
 from storage.lake.opening import missing
-from storage.schemas import FORMAT_VERSION, LAKE, TABLES
+from storage.schemas import FORMAT_VERSION, LAKE, TABLES, TELLING_FORMAT
 
 if TYPE_CHECKING:
     from storage.lake.lake import Lake
@@ -99,5 +99,17 @@ def likely_identity(lake: Lake, formats: Sequence[int]) -> tuple[str, int]:
     try:
         return identity(lake, formats)
     except (BrokenLakeError, UnfinishedLakeError):
-        columns = {field.name for field in lake.handle("epochs").schema().fields}
-        return lake.tables_id(), FORMAT_VERSION if "digest" in columns else 1
+        if "digest" not in _columns(lake, "epochs"):
+            return lake.tables_id(), 1
+        has_verdicts = any("is_signed" in _columns(lake, table) for table in ("op", "waiting"))
+        return lake.tables_id(), FORMAT_VERSION if has_verdicts else TELLING_FORMAT
+
+
+def _columns(lake: Lake, table: str) -> set[str]:
+    """Returns the columns that a table has, none if it is lost."""
+    try:
+        return {field.name for field in lake.handle(table).schema().fields}
+    except BrokenLakeError:
+        if table == "epochs":
+            raise
+        return set()

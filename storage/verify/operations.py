@@ -1,6 +1,7 @@
 """What has to become of every naming, and the invariants about it.
 
-Of PROTOCOL.md's tests, 1 to 5 are made with what stands in `half`, and 6 with the end of the unit.
+Of PROTOCOL.md's tests, 1 to 6 are made with what stands in `half` and `op`, and 7 with the end of
+the unit.
 `fates` says of each naming which row it has to have in `conflicts`, if any.
 """
 
@@ -16,7 +17,7 @@ _NAMINGS = f"""
 CREATE TABLE namings AS
 WITH named AS (
   SELECT queue_id, queue_offset AS op_queue_offset, epoch AS op_epoch, stored_ms, producer_group,
-    decision, {CAUSE} AS cause, len(half_offsets) > 1 AS is_of_several,
+    decision, {CAUSE} AS cause, is_signed, len(half_offsets) > 1 AS is_of_several,
     unnest(generate_series(0, len(half_offsets) - 1))::INTEGER AS position,
     unnest(half_offsets) AS half_queue_offset, unnest(transaction_ids) AS transaction_id
   FROM op_once WHERE error IS NULL
@@ -50,6 +51,7 @@ SELECT r.* EXCLUDE (error, half_group, half_transaction_id), x.epoch AS expired_
     WHEN NOT r.is_there THEN 'unknown_half'
     WHEN r.error IS NOT NULL THEN 'unreadable_half'
     WHEN r.producer_group <> r.half_group THEN 'wrong_producer_group'
+    WHEN NOT r.is_signed THEN 'bad_signature'
     WHEN r.transaction_id <> r.half_transaction_id THEN 'wrong_transaction_id'
     WHEN r.decision = 'UNKNOWN' THEN 'heard'
     ELSE 'end'
@@ -165,7 +167,8 @@ now AS (
 ),
 early AS (  -- the first operations that could still end a set, by what they name
   SELECT queue_id, producer_group, transaction_id, min(op_queue_offset) AS op_queue_offset
-  FROM fates WHERE fate = 'waits' AND decision <> 'UNKNOWN' GROUP BY ALL
+  FROM fates WHERE fate = 'waits' AND decision <> 'UNKNOWN' AND coalesce(is_signed, true)
+  GROUP BY ALL
 ),
 heads AS (
   SELECT queue_id, unit_offset, min(op_queue_offset) AS op_queue_offset

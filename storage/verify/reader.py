@@ -10,15 +10,21 @@ import pyarrow as pa
 from storage.errors import BrokenLakeError, MissingTableError
 from storage.lake.lake import Lake
 from storage.lake.store_trouble import store_trouble
-from storage.schemas import FORMAT_VERSION, TABLES
+from storage.schemas import FORMAT_VERSION, TABLES, TELLING_FORMAT
 
-# Columns that format 1 lacks: its `pending` and `waiting` had snapshots only, its `delayed` the
-# messages that came in.
-_SINCE_FORMAT_2: dict[str, tuple[str, ...]] = {
-    "epochs": ('NULL::STRUCT("table" VARCHAR, version BIGINT, rows BIGINT)[] AS tables',),
-    "pending": ("'snapshot' AS change", "NULL::BIGINT AS unit_offset"),
-    "waiting": ("'snapshot' AS change", "NULL::BIGINT[] AS refused_units"),
-    "delayed": ("'put' AS change",),
+# Columns that a lake of an earlier format lacks, by the format that brought them. In format 1
+# `pending` and `waiting` had snapshots only, `delayed` the messages that came in.
+_SINCE: dict[int, dict[str, tuple[str, ...]]] = {
+    TELLING_FORMAT: {
+        "epochs": ('NULL::STRUCT("table" VARCHAR, version BIGINT, rows BIGINT)[] AS tables',),
+        "pending": ("'snapshot' AS change", "NULL::BIGINT AS unit_offset"),
+        "waiting": ("'snapshot' AS change", "NULL::BIGINT[] AS refused_units"),
+        "delayed": ("'put' AS change",),
+    },
+    FORMAT_VERSION: {
+        "op": ("NULL::BOOLEAN AS is_signed",),
+        "waiting": ("NULL::BOOLEAN AS is_signed",),
+    },
 }
 
 
@@ -39,12 +45,23 @@ class Reader:
         if source is None:
             self.problems.setdefault(table, "is missing")
             source = TABLES[table].empty_table()
-        elif self._format_version < FORMAT_VERSION and table in _SINCE_FORMAT_2:
-            columns = columns.removesuffix("tables").rstrip(", \n")
-            columns = ", ".join([columns, *_SINCE_FORMAT_2[table]])
+        else:
+            columns = self._with_later(table, columns)
         begin = f"CREATE TABLE all_{table} AS"
         if not self.fill(table, begin, columns, source):
             self.fill(table, begin, columns, TABLES[table].empty_table())
+
+    def _with_later(self, table: str, columns: str) -> str:
+        """Returns columns to read; those that the lake's format lacks have what stands for them."""
+        later = [
+            text
+            for since, tables in _SINCE.items()
+            if self._format_version < since
+            for text in tables.get(table, ())
+        ]
+        for text in later:
+            columns = columns.removesuffix(text.rpartition(" ")[2]).rstrip(", \n")
+        return ", ".join([columns, *later])
 
     def look(self, table: str) -> None:
         """Checks that a table without invariants can be read."""

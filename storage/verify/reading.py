@@ -19,7 +19,7 @@ from storage.lake.epochs import NO_PROGRESS, read_progress
 from storage.lake.lake import Lake
 from storage.lake.table import deleted_epoch, deleted_rows, queue_floor
 from storage.lake.whole import Fault, chain_faults, faults, steady
-from storage.schemas import FORMAT_VERSION, TABLES, TOPIC
+from storage.schemas import TABLES, TELLING_FORMAT, TOPIC
 from storage.verify.reader import Reader
 
 _EPOCHS_AT_ONCE = 500
@@ -40,7 +40,8 @@ COLUMNS = {
     "half": _MESSAGE,
     "schedule": _MESSAGE,
     "op": """queue_id, queue_offset, epoch_ms(stored_at) AS stored_ms, epoch, producer_group,
-      decision, half_offsets, transaction_ids, from_check, actor, error""",
+      decision, half_offsets, transaction_ids, from_check, actor, error,
+      is_signed""",
     "admin": "queue_id, queue_offset, epoch, command, target, result, error",
     "delayed": "* EXCLUDE (deliver_at), epoch_ms(deliver_at) AS deliver_ms",
     "deliveries": "* EXCLUDE (decided_at), epoch_ms(decided_at) AS decided_ms",
@@ -113,7 +114,7 @@ def read_lake(connection: duckdb.DuckDBPyConnection, lake: Lake, format_version:
     reader.read("epochs", COLUMNS["epochs"])
     connection.execute(_PARAMETER_SETS)
     connection.execute("ALTER TABLE all_epochs DROP COLUMN parameters")
-    told = _read_logs(connection, lake) if format_version == FORMAT_VERSION else set()
+    told = _read_logs(connection, lake) if format_version >= TELLING_FORMAT else set()
     reader.look("lake")
     offsets = reader.source("consumer_offsets", _CONSUMER_OFFSETS)
     if offsets is None:

@@ -10,7 +10,7 @@ import duckdb
 
 from storage.lake.identity import likely_identity
 from storage.lake.lake import Lake
-from storage.schemas import FORMAT_VERSION
+from storage.schemas import FORMAT_VERSION, TELLING_FORMAT
 from storage.verify import (
     commands,
     consumers,
@@ -47,7 +47,7 @@ RECORDED: Final[tuple[Invariant, ...]] = (
     *state.RECORDED,
     *snapshots.RECORDED,
 )
-FORMATS: Final = (1, FORMAT_VERSION)
+FORMATS: Final = (1, TELLING_FORMAT, FORMAT_VERSION)
 NAMED_MAX = 20  # rows that are named for each invariant
 MEMORY_LIMIT = "1GB"  # of DuckDB; what does not fit goes into a temporary folder
 EPOCH_MAX = 2**63 - 1
@@ -104,7 +104,7 @@ def verify(lake: Lake, first_epoch: int = 1, last_epoch: int = EPOCH_MAX) -> Rep
     Errors: NotALakeError, NewerLakeError.
     """
     lake_id, format_version = likely_identity(lake, FORMATS)
-    invariants = INVARIANTS if format_version < FORMAT_VERSION else (*INVARIANTS, *RECORDED)
+    invariants = INVARIANTS if format_version < TELLING_FORMAT else (*INVARIANTS, *RECORDED)
     with tempfile.TemporaryDirectory(prefix="txlake-verify-") as folder:
         connection = duckdb.connect(
             ":memory:",

@@ -85,7 +85,7 @@ OF_HALVES = (
 )  # fmt: skip
 OF_NAMINGS = (
     "half_queue_offset", "decision", "producer_group", "transaction_id", "cause", "stored_ms",
-    "landed_ms", "refused_units",
+    "landed_ms", "refused_units", "is_signed",
 )  # fmt: skip
 OF_MESSAGES = ("deliver_ms", "real_topic", "real_queue_id")
 

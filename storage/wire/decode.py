@@ -196,6 +196,8 @@ class _Decoder:
             "remark": self._when(is_op, p.REMARK),
             "actor": self._when(is_told, p.ACTOR),
             "reason": self._when(is_told, p.REASON),
+            "signature": self._when(is_op, p.SIG),
+            "is_signed": pa.nulls(records.num_rows, pa.bool_()),  # the driver has the keys
             "command": self._when(is_[ADMIN], p.COMMAND),
             "target": self._when(is_[ADMIN], p.TARGET),
             "error": self._error,

@@ -77,6 +77,8 @@ VERDICTS: list[tuple[str, bytes | None, list[Header] | None, str | None]] = [
     ("ops", b"17,18,25,", operation(), None),
     ("ops", b"17", operation({p.UNIQ_KEY: b"a"}), None),
     ("ops", b"17,18", operation({p.UNIQ_KEY: b"a,b"}), None),
+    ("ops", b"17", operation({p.SIG: b"k1:0f"}), None),
+    ("ops", b"17", operation({p.SIG: b"\xff"}), None),
     ("ops", b"17", operation({p.TXV: b"9"}), "newer_version"),
     ("ops", b"17", operation({p.TRAN_TYPE: None}), "bad_tran_type"),
     ("ops", b"17", operation({p.TRAN_TYPE: b"08"}), "bad_tran_type"),

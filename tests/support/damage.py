@@ -6,7 +6,7 @@ import hashlib
 import json
 import shutil
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, NoReturn, cast
@@ -195,19 +195,33 @@ def as_format_1(path: Path) -> None:
     lake = Lake(str(path))
     keep = {"pending": "snapshot", "waiting": "snapshot", "delayed": "put"}
     kept: Counter[tuple[int, str]] = Counter()
-    for table in (*keep, "lake", "epochs"):
+    for table in (*keep, "op", "lake", "epochs"):
         rows = lake.read(table)
         if table in keep:
             rows = rows.filter(pc.equal(rows["change"], keep[table]))
             kept.update((epoch, table) for epoch in rows["epoch"].to_pylist())
         if table == "epochs":
             rows = _recounted(rows, kept)
-        later = ("tables", "digest", "change", "unit_offset", "refused_units")
-        rows = rows.drop_columns([name for name in later if name in rows.column_names])
-        if table == "lake":
-            rows = rows.set_column(1, "format_version", pa.array([1], pa.int32()))
+        later = ("tables", "digest", "change", "unit_offset", "refused_units", *_SINCE_FORMAT_3)
         shutil.rmtree(path / table)
-        write_deltalake(str(path / table), rows)
+        write_deltalake(str(path / table), _as_of(1, table, rows, later))
+
+
+_SINCE_FORMAT_3 = ("signature", "is_signed")
+
+
+def as_format_2(path: Path) -> None:
+    """Make of a lake what a version of txlake before format 3 would have left."""
+    for table in ("op", "waiting", "lake"):
+        rows = _as_of(2, table, Lake(str(path)).read(table), _SINCE_FORMAT_3)
+        write_deltalake(str(path / table), rows, mode="overwrite", schema_mode="overwrite")
+
+
+def _as_of(format_version: int, table: str, rows: pa.Table, later: Sequence[str]) -> pa.Table:
+    """Return rows without the columns that came later."""
+    if table == "lake":
+        rows = rows.set_column(1, "format_version", pa.array([format_version], pa.int32()))
+    return rows.drop_columns([name for name in later if name in rows.column_names])
 
 
 def _recounted(epochs: pa.Table, kept: Mapping[tuple[int, str], int]) -> pa.Table:

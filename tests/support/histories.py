@@ -17,6 +17,7 @@ Row = dict[str, Any]
 SECOND_MS = 1_000
 START_AT = 1_000_000_000
 GROUPS = ("g0", "g1", "g2")
+SIGNING = "g2"  # the group that has a key
 SET_IDS = ("s0", "s1")
 TOPICS = ("r0", "r1", "r2", "r3", "r4")
 
@@ -52,6 +53,7 @@ def random_world(
     if checks:
         _add_commands(chance, epochs, queue_count)
         _change_parameters(random.Random(f"{seed} parameters"), epochs)
+    _sign(random.Random(f"{seed} signatures"), epochs)
     if floors:
         _raise_floors(random.Random(f"{seed} floors"), epochs, queue_count)
     return {"seed": seed, "parameters": parameters, "epochs": epochs}
@@ -93,6 +95,16 @@ def _change_parameters(chance: random.Random, epochs: list[Row]) -> None:
             }
         if changed:
             epoch["parameters"] = changed
+
+
+def _sign(chance: random.Random, epochs: list[Row]) -> None:
+    """Say of one group's operations, from some epoch on, whether they are signed."""
+    first = chance.randrange(len(epochs))
+    for number, epoch in enumerate(epochs):
+        for operation in epoch["operations"]:
+            has_key = operation["producer_group"] == SIGNING and number >= first
+            is_asked = has_key and operation["error"] is None
+            operation["is_signed"] = chance.random() > 0.2 if is_asked else None
 
 
 def _raise_floors(chance: random.Random, epochs: list[Row], queue_count: int) -> None:

@@ -79,7 +79,8 @@ class History:
         row = {
             "queue_id": queue, "op_queue_offset": self._next("op", queue), "producer_group": "g",
             "decision": decision, "half_offsets": list(offsets), "transaction_ids": None,
-            "cause": "operation", "error": None, "stored_at": self.at_ms - 200,
+            "cause": "operation", "error": None, "is_signed": None,
+            "stored_at": self.at_ms - 200,
         }  # fmt: skip
         self.epochs[-1]["operations"].append({**row, **columns})
 

@@ -1,4 +1,4 @@
-"""Which operation ends which half: tests 1 to 6 of the rules, one operation after the other."""
+"""Which operation ends which half: tests 1 to 7 of the rules, one operation after the other."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Operations:
         self.conflicts.append({**naming, "reason": reason})
 
     def _resolve(self, namings: list[Row]) -> list[Row]:
-        """Test 1 to 5 of each naming; give those that are valid, keep those that are early."""
+        """Test 1 to 6 of each naming; give those that are valid, keep those that are early."""
         valid = []
         self.waiting = []
         for naming in namings:
@@ -63,6 +63,8 @@ class Operations:
                 self._conflict(naming, "unreadable_half")
             elif naming["producer_group"] != half["producer_group"]:
                 self._conflict(naming, "wrong_producer_group")
+            elif naming.get("is_signed") is False:
+                self._conflict(naming, "bad_signature")
             elif naming["transaction_id"] not in (None, half["transaction_id"]):
                 self._conflict(naming, "wrong_transaction_id")
             else:
@@ -70,7 +72,7 @@ class Operations:
         return valid
 
     def _judge(self, valid: list[Row]) -> list[tuple[Row, Unit]]:
-        """Test 6, one unit after the other."""
+        """Test 7, one unit after the other."""
         early = [naming for naming in self.waiting if naming["decision"] != "UNKNOWN"]
         by_unit: dict[int, tuple[Unit, list[Row]]] = {}
         for naming in valid:
@@ -125,6 +127,7 @@ class Operations:
             and other["op_queue_offset"] < naming["op_queue_offset"]
             and other["producer_group"] == unit.first["producer_group"]
             and other["transaction_id"] in (None, unit.first["transaction_id"])
+            and other.get("is_signed") is not False
             and id(unit) not in other.get("refused", ())
             for other in early
         )

@@ -121,6 +121,18 @@ def rollback_waits_for_nothing(rows: LakeRows) -> None:
             row["decision"] = "ROLLBACK"
 
 
+@violates("conflicts_are_true", queue_id=1, op_queue_offset=6, reason="bad_signature")
+def signed_answer_is_turned_down(rows: LakeRows) -> None:
+    operation = rows.find("op", queue_id=1, queue_offset=6)
+    operation.update(is_signed=True, decision="UNKNOWN")
+
+
+@violates("namings_accounted", queue_id=1, op_queue_offset=6, half_queue_offset=9)
+def forged_operation_is_not_told(rows: LakeRows) -> None:
+    rows.take("conflicts", reason="bad_signature")
+    rows.keep_books()
+
+
 @violates("conflicts_are_true", queue_id=0, op_queue_offset=3, reason="duplicate_end")
 def wrong_reason(rows: LakeRows) -> None:
     rows.find("conflicts", queue_id=0, op_queue_offset=3)["reason"] = "duplicate_end"

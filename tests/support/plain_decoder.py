@@ -169,6 +169,7 @@ def plain_row(topic: str, value: bytes | None, headers: Headers | None, limits: 
             "from_check": r.text(p.FROM_CHECK) == "true",
             "check_id": r.text(p.CHECK_ID),
             "remark": r.text(p.REMARK),
+            "signature": r.text(p.SIG),
         }
         if error is None:
             row["decision"] = DECISIONS[r.text(p.TRAN_TYPE) or ""]

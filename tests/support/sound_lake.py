@@ -107,6 +107,9 @@ def _late_ends_and_expiry(h: History) -> None:
     h.half("waiting", tran_size=2, tran_seq=0)
     h.end(COMMIT, 15)
     h.end(COMMIT, 40)
+    h.half("forged", queue=1)
+    h.end(COMMIT, 9, queue=1, is_signed=False)
+    h.end(ROLLBACK, 9, queue=1, is_signed=True)
     h.schedule(delay_level=2)
     h.epoch(1, late_end_policy="reject")  # 11
     h.end(ROLLBACK, 3)

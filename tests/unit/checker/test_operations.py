@@ -1,4 +1,4 @@
-"""Which operation ends a half: PROTOCOL.md's tests 1 to 6, in their order, and what follows."""
+"""Which operation ends a half: PROTOCOL.md's tests 1 to 7, in their order, and what follows."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ TEST_3 = [
     case(
         given=[half(error="bad_real_topic"), unknown(0)],
         expected={0: "UNREADABLE", "conflicts": [(0, 0, "unreadable_half")]},
-        why="tests 1 to 5 hold for an UNKNOWN, too",
+        why="tests 1 to 6 hold for an UNKNOWN, too",
     ),
     case(
         given=[half(error="bad_real_topic"), later(), commit(0)],
@@ -113,7 +113,7 @@ TEST_3 = [
         why="a half that could not be read stays so in later epochs",
     ),
 ]
-TESTS_4_AND_5 = [
+TESTS_4_AND_5_AND_6 = [
     case(
         given=[half(age_ms=10_000), half(), commit(0, producer_group="other"),
                rollback(1, producer_group="other"), commit(1)],
@@ -134,12 +134,44 @@ TESTS_4_AND_5 = [
     case(
         given=[half(), commit(0, producer_group="other", transaction_ids=["nope"])],
         expected={0: "WAITS", "conflicts": [(0, 0, "wrong_producer_group")]},
+        why="test 4 comes before test 6",
+    ),
+    case(
+        given=[half(age_ms=10_000), half(), commit(0, is_signed=False), commit(1, is_signed=False),
+               rollback(1, is_signed=True)],
+        expected={0: "CHECK 1", 1: "ROLLED_BACK",
+                  "conflicts": [(0, 0, "bad_signature"), (1, 1, "bad_signature")]},
+        why="an operation without a valid signature changes nothing, and does not count as first",
+    ),
+    case(
+        given=[half(age_ms=10_000), unknown(0, is_signed=False)],
+        expected={0: "CHECK 1", "conflicts": [(0, 0, "bad_signature")]},
+        why="a forged UNKNOWN is no answer",
+    ),
+    case(
+        given=[half(), commit(0), half(), commit(1, is_signed=True)],
+        expected={0: "COMMITTED", 1: "COMMITTED"},
+        why="where the group had no key when it landed, no signature is asked for",
+    ),
+    case(
+        given=[half(), commit(0, producer_group="other", is_signed=False)],
+        expected={0: "WAITS", "conflicts": [(0, 0, "wrong_producer_group")]},
         why="test 4 comes before test 5",
+    ),
+    case(
+        given=[half(), commit(0, is_signed=False, transaction_ids=["nope"])],
+        expected={0: "WAITS", "conflicts": [(0, 0, "bad_signature")]},
+        why="test 5 comes before test 6",
+    ),
+    case(
+        given=[commit(0, is_signed=False), later(), half()],
+        expected={0: "WAITS", "conflicts": [(0, 0, "bad_signature")]},
+        why="an operation that waits for its half keeps what was found when it landed",
     ),
     case(
         given=[half(), commit(0), commit(0, transaction_ids=["nope"])],
         expected={0: "COMMITTED", "conflicts": [(1, 0, "wrong_transaction_id")]},
-        why="test 5 comes before test 6",
+        why="test 6 comes before test 7",
     ),
     case(
         given=[half(), commit(0), later(), commit(0, producer_group="other")],
@@ -147,7 +179,7 @@ TESTS_4_AND_5 = [
         why="a half that was ended in an earlier epoch is compared with its stored row",
     ),
 ]  # fmt: skip
-TEST_6 = [
+TEST_7 = [
     case(
         given=[half(), half(), commit(0), commit(0), rollback(0), rollback(1), commit(1)],
         expected={0: "COMMITTED", 1: "ROLLED_BACK",
@@ -225,7 +257,7 @@ CAUSES = [
         why="who ends it does not matter for who comes first",
     ),
 ]
-CASES = [*TEST_1, *TEST_2, *TEST_3, *TESTS_4_AND_5, *TEST_6, *CAUSES]
+CASES = [*TEST_1, *TEST_2, *TEST_3, *TESTS_4_AND_5_AND_6, *TEST_7, *CAUSES]
 
 
 @table(CASES)

@@ -72,7 +72,7 @@ def test_histories_are_two_thousand_and_hit_every_end_and_every_conflict() -> No
         *("ROLLED_BACK duplicate_in_set", "DISCARDED check_max", "DISCARDED expired"),
         *("unreadable_operation", "unknown_half", "unreadable_half", "wrong_producer_group"),
         *("below_floor", "wrong_transaction_id", "duplicate_end", "conflicting_end"),
-        "orphan_expired",
+        *("orphan_expired", "bad_signature"),
         *("end_after_discard", "DELIVERED", "UNDELIVERABLE", "CANCELLED", "topic_not_allowed"),
         *(
             "queue_out_of_range",

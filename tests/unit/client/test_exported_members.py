@@ -26,6 +26,7 @@ PUBLIC = [
     "ProducerOptions",
     "SendError",
     "SendResult",
+    "SigningKey",
     "StaleGenerationError",
     "StoreAwayError",
     "TransactionListener",

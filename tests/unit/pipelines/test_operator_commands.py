@@ -168,7 +168,7 @@ def landing(job: PaperJob, monkeypatch: pytest.MonkeyPatch) -> list[Record]:
     """Land what a command writes at once; keep what was written."""
     written: list[Record] = []
 
-    def write(_kafka: object, record: Record, _cluster_id: str) -> int:
+    def write(_kafka: object, record: Record, _cluster_id: str, _security: object) -> int:
         written.append(record)
         headers = record.texts()
         if record.half_offset is None:

@@ -46,6 +46,18 @@ def with_(section: str, **values: Any) -> dict[str, Any]:
         (with_("kafka", client={"sasl.password": "s3cret"}), "use sasl.password_env"),
         (with_("kafka", client={"ssl.key.pem": "s3cret"}), "use ssl.key.pem_env"),
         (with_("kafka", client={"sasl.password_env": "NO_SUCH"}), "no such environment variable"),
+        (
+            with_("security", colour={}),
+            "[security] colour is unknown; the keys are keys, operators",
+        ),
+        (with_("security", keys={"a b": {"k_file": "f"}}), "[security.keys.a b]: a group's name"),
+        (with_("security", keys={"shop": {}}), "[security.keys.shop] is empty: one key is needed"),
+        (with_("security", keys={"shop": "k1"}), "[security.keys.shop] = 'k1'"),
+        (with_("security", keys={"shop": {"k1": "s3cret"}}), "k1: a secret does not stand in a"),
+        (with_("security", keys={"shop": {"k1_env": 3}}), "k1_env = 3: text is allowed"),
+        (with_("security", keys={"shop": {"k1_env": "NO_SUCH"}}), "no such environment variable"),
+        (with_("security", operators={"k1_file": "nowhere"}), "'nowhere': No such file"),
+        (with_("security", operators={"a:b_env": "PATH"}), "key id 'a:b'"),
         (with_("spark", master="local"), "settings that begin with spark. are allowed"),
     ],
 )
@@ -55,6 +67,44 @@ def test_a_wrong_setting_is_named_with_what_is_allowed(values: dict[str, Any], s
     assert said in str(error.value)
     assert "\n" not in str(error.value)
     assert "s3cret" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [
+        (["k1_env", "k1_file"], "[security.keys.shop] k1 stands twice"),
+        (["k1_env", "k2_env", "k3_env"], "[security.keys.shop]: 3 keys of a producer group"),
+        (["short_env"], "short_env: key short: a secret of at least 32 bytes is allowed"),
+    ],
+)
+def test_keys_that_cannot_be_used_are_named_and_not_printed(
+    names: list[str], said: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "key").write_text("s3cret" * 6)
+    monkeypatch.setenv("KEY", "s3cret" * 6)
+    monkeypatch.setenv("SHORT", "s3cret")
+    where = {"env": "KEY", "file": str(tmp_path / "key")}
+    values = {name: where[name.rpartition("_")[2]] for name in names}
+    values |= {"short_env": "SHORT"} if "short_env" in names else {}
+    with pytest.raises(SettingsError) as error:
+        parse(with_("security", keys={"shop": values}), "f")
+    assert said in str(error.value)
+    assert "\n" not in str(error.value)
+    assert "s3cret" not in str(error.value)
+
+
+def test_the_keys_of_groups_and_operators_are_in_their_order(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "key").write_text("o" * 32 + "\n")
+    monkeypatch.setenv("KEY", "s3cret" * 6)
+    keys = {"shop": {"old_file": str(tmp_path / "key"), "new_env": "KEY"}}
+    security = parse(with_("security", keys=keys, operators={"anna_env": "KEY"}), "f").security
+    assert [(key.id, key.secret) for key in security.keys["shop"]] == [
+        ("old", b"o" * 32), ("new", b"s3cret" * 6),
+    ]  # fmt: skip
+    assert security.operators["anna"].secret == b"s3cret" * 6
+    assert "s3cret" not in repr(security)
 
 
 @pytest.mark.parametrize(

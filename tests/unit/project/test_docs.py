@@ -44,6 +44,7 @@ SECTIONS = {
             settings.DelaySettings,
             settings.StreamSettings,
             settings.MaintenanceSettings,
+            settings.SecuritySettings,
         ),
         strict=False,
     )
@@ -63,8 +64,8 @@ CAUSES = [
 ]  # fmt: skip
 CONFLICTS = [
     "unreadable_operation", "unknown_half", "below_floor", "unreadable_half",
-    "wrong_producer_group", "wrong_transaction_id", "duplicate_end", "conflicting_end",
-    "end_after_discard", "orphan_expired",
+    "wrong_producer_group", "bad_signature", "wrong_transaction_id", "duplicate_end",
+    "conflicting_end", "end_after_discard", "orphan_expired",
 ]  # fmt: skip
 RESULTS = [
     "rearmed", "not_discarded", "resumed", "not_undeliverable", "cancelled", "not_delayed",

@@ -17,6 +17,9 @@ from pipelines.replay import rebuild
 from storage.errors import OlderLakeError
 from storage.lake.lake import Lake
 from storage.verify.run import verify
+from tests.support.damage import as_format_2
+from tests.support.decided_rows import decided_rows
+from tests.support.histories import random_world
 
 ARCHIVE = Path(__file__).parents[2] / "support" / "lakes" / "format_1_refused_commit.tar.gz"
 
@@ -50,3 +53,34 @@ def test_its_history_decided_again_leaves_the_set_discarded_and_pending(
     ends = {(r["queue_offset"], r["outcome"]) for r in new.read("outcomes").to_pylist()}
     assert ends == {(0, "DISCARDED"), (1, "DISCARDED"), (3, "COMMITTED")}
     assert {r["reason"] for r in new.read("conflicts").to_pylist()} == {"end_after_discard"}
+
+
+@pytest.fixture
+def unsigned(tmp_path: Path) -> Lake:
+    """Return what the last version before format 3 would have left."""
+    world = random_world(1, 20)
+    for epoch in world["epochs"]:
+        for operation in epoch["operations"]:
+            operation["is_signed"] = None
+    decided_rows(world).write(tmp_path / "format_2")
+    as_format_2(tmp_path / "format_2")
+    return Lake(str(tmp_path / "format_2"))
+
+
+def test_a_lake_without_signatures_is_refused_with_the_way_over(unsigned: Lake) -> None:
+    with pytest.raises(OlderLakeError, match=r"has format 2, .* `txlake replay --into NEW"):
+        unsigned.lake_id()
+
+
+def test_a_lake_without_signatures_is_verified_and_rebuilt_row_for_row(
+    unsigned: Lake, tmp_path: Path
+) -> None:
+    report = verify(unsigned)
+    assert {f.invariant.name: f.rows for f in report.findings if f.violations} == {}
+    rebuild(unsigned, str(tmp_path / "new"))
+    new = Lake(str(tmp_path / "new"))
+    for table in ("outcomes", "waiting", "conflicts"):
+        names = [field.name for field in unsigned.handle(table).schema().fields]
+        rows = [sorted(lake.read(table, names).to_pylist(), key=repr) for lake in (unsigned, new)]
+        assert rows[0] == rows[1] != [], table
+    assert set(new.read("op")["is_signed"].to_pylist()) == {None}

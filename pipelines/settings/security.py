@@ -1,0 +1,77 @@
+"""[security]: the keys of producer groups and of operators, read from variables and files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from pipelines.settings.secrets import SettingsError, secret
+from txlake.protocol import GROUP_PATTERN, matches
+from txlake.signing import KEYS_MAX, SigningKey, group_keys
+
+_KEYS, _OPERATORS = "keys", "operators"
+_ENDINGS: Final = ("_env", "_file")
+
+
+@dataclass(frozen=True)
+class SecuritySettings:
+    """The keys that operations and checks are signed with; the first one of each signs.
+
+    `keys`: by producer group, one or two; `operators`: any number, by their ids.
+    """
+
+    keys: Mapping[str, tuple[SigningKey, ...]] = field(default_factory=dict)
+    operators: Mapping[str, SigningKey] = field(default_factory=dict)
+
+
+def read_security(values: Mapping[str, Any], source: str) -> SecuritySettings:
+    """Returns the keys that [security] names. Errors: SettingsError."""
+    for name in values:
+        if name not in (_KEYS, _OPERATORS):
+            raise SettingsError(
+                f"{source}: [security] {name} is unknown; the keys are {_KEYS}, {_OPERATORS}"
+            )
+    groups = _table(values.get(_KEYS, {}), f"{source}: [security.keys]")
+    keys = {}
+    for group, given in groups.items():
+        section = f"{source}: [security.keys.{group}]"
+        if not matches(GROUP_PATTERN, group):
+            raise SettingsError(f"{section}: a group's name like {GROUP_PATTERN} is allowed")
+        found = _read(given, section)
+        if not found:
+            raise SettingsError(f"{section} is empty: one key is needed, at most {KEYS_MAX}")
+        try:
+            keys[group] = group_keys(found.values())
+        except ValueError as error:
+            raise SettingsError(f"{section}: {error}") from None
+    section = f"{source}: [security.operators]"
+    return SecuritySettings(keys, _read(values.get(_OPERATORS, {}), section))
+
+
+def _table(values: Any, section: str) -> dict[str, Any]:
+    if not isinstance(values, dict):
+        raise SettingsError(f"{section} = {values!r}: {section.rpartition(' ')[2]} is a section")
+    return values
+
+
+def _read(values: Any, section: str) -> dict[str, SigningKey]:
+    """Returns the keys of a table: `<key id>_env` or `<key id>_file` says where a secret is."""
+    found: dict[str, SigningKey] = {}
+    for name, value in _table(values, section).items():
+        ending = next((ending for ending in _ENDINGS if name.endswith(ending)), None)
+        if ending is None:
+            raise SettingsError(
+                f"{section} {name}: a secret does not stand in a settings file; use "
+                f"<key id>_env (a variable) or <key id>_file (a file)"
+            )
+        if not isinstance(value, str):
+            raise SettingsError(f"{section} {name} = {value!r}: text is allowed")
+        key_id = name.removesuffix(ending)
+        if key_id in found:
+            raise SettingsError(f"{section} {key_id} stands twice: each key needs its own id")
+        try:
+            found[key_id] = SigningKey(key_id, secret(name, value, section).encode())
+        except ValueError as error:
+            raise SettingsError(f"{section} {name}: {error}") from None
+    return found
