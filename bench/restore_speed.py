@@ -49,7 +49,7 @@ def halves(first: int, count: int) -> pa.Table:
         "real_topic": pa.repeat("orders", count),
         "stored_at": pa.array(_AT + number),
         **{name: pa.repeat(pa.scalar(0, pa.int32()), count)
-           for name in ("arm", "check_times", "discards")},
+           for name in ("arm", "check_times", "unacknowledged", "discards")},
     }  # fmt: skip
     return pa.table([values.get(f.name, pa.nulls(count, f.type)) for f in HALVES], schema=HALVES)
 

@@ -170,7 +170,7 @@ def _record_state(
             queue_offset=numbers // QUEUES, unit_offset=numbers // QUEUES, arm=0,
             stored_at=[instant(START_MS + int(n) * EPOCH_MS // EPOCH_ROWS) for n in numbers],
             producer_group="shop", transaction_id=[transaction_id(int(n)) for n in numbers],
-            real_topic="orders", check_times=times,
+            real_topic="orders", check_times=times, unacknowledged=0,
             checked_at=[at if times else None] * len(numbers),
             delay_level=pa.array([1 if n % 40 == 17 else None for n in numbers], pa.int32()),
             discards=0, epoch=epoch,

@@ -57,6 +57,7 @@ HALVES: Final = pa.schema(
         ("deliver_at", _LONG),
         ("immunity_ms", _LONG),
         ("check_times", _INT),
+        ("unacknowledged", _INT),
         ("checked_at", _LONG),
         ("last_answer_at", _LONG),
         ("discard_cause", _TEXT),

@@ -195,6 +195,7 @@ PENDING: Final = pa.schema(
         ("deliver_at", _INSTANT),
         ("immunity_ms", _LONG),
         ("check_times", _INT),
+        ("unacknowledged", _INT),
         ("checked_at", _INSTANT),
         ("last_answer_at", _INSTANT),
         ("discard_cause", _TEXT),

@@ -127,8 +127,8 @@ def admit(halves: pa.Table, new_halves: pa.Table, members: pa.Table, units: pa.T
           n.tran_seq, coalesce(m.unit_offset, n.queue_offset) AS unit_offset,
           coalesce(u.arm, 0)::INTEGER AS arm, n.stored_at, n.real_topic, n.real_queue_id,
           n.delay_level, n.deliver_at, n.immunity_ms, 0::INTEGER AS check_times,
-          NULL::BIGINT AS checked_at, NULL::BIGINT AS last_answer_at, u.discard_cause,
-          0::INTEGER AS discards
+          0::INTEGER AS unacknowledged, NULL::BIGINT AS checked_at, NULL::BIGINT AS last_answer_at,
+          u.discard_cause, 0::INTEGER AS discards
         FROM new_halves n
         LEFT JOIN members m ON n.queue_id = m.queue_id AND n.queue_offset = m.queue_offset
         LEFT JOIN units u ON n.queue_id = u.queue_id AND m.unit_offset = u.unit_offset
@@ -146,5 +146,6 @@ def _alone(new_halves: pa.Table) -> pa.Table:
     """Returns the readable new halves, if none of them is in a set. Output: HALVES."""
     rows = where(new_halves, truth(new_halves["error"].is_null()))
     absent = dict.fromkeys(set(HALVES.names) - set(rows.column_names))
-    absent |= {"unit_offset": rows["queue_offset"], "arm": 0, "check_times": 0, "discards": 0}
+    absent |= {"unit_offset": rows["queue_offset"]}
+    absent |= dict.fromkeys(("arm", "check_times", "unacknowledged", "discards"), 0)
     return frame(HALVES, rows, **absent)

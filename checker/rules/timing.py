@@ -10,8 +10,9 @@ Source: TransactionalMessageServiceImpl.check (needDiscard, needSkip, isNeedChec
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -26,6 +27,9 @@ from storage.schemas import places
 EXPIRED: Final = "expired"
 CHECK_MAX: Final = "check_max"
 CHECK: Final = "due"
+# The longest wait after attempts that Kafka did not acknowledge, unless the interval is longer.
+BACK_OFF_MS_MAX: Final = 3_600_000
+_DOUBLINGS_MAX = 22  # from 1 ms on they reach the maximum
 # Before all instants; differences with it still fit into 64 bits.
 _UNKNOWN = -(1 << 62)
 
@@ -60,14 +64,33 @@ def _from_when(halves: pa.Table, parameters: Parameters) -> tuple[Numbers, Numbe
 
     Its turn is to be checked or, after `check_max` checks, to be discarded. Immunity is over when
     `known_at` - `stored_at` exceeds it; a further check is due when `known_at` - `checked_at` has
-    reached the interval.
+    reached the interval, which attempts that Kafka did not acknowledge make longer.
     """
     stored_at = longs(halves["stored_at"])
     was_asked = truth(halves["checked_at"].is_valid())
     first_at = stored_at + longs(halves["immunity_ms"], null=parameters.transaction_timeout_ms) + 1
-    again_at = longs(halves["checked_at"]) + parameters.check_interval_ms
+    again_at = longs(halves["checked_at"]) + _interval_ms(halves, parameters.check_interval_ms)
     turn_at = np.where(was_asked, again_at, first_at)
     return stored_at + parameters.half_retention_ms + 1, turn_at
+
+
+def _interval_ms(halves: pa.Table, check_interval_ms: int) -> Numbers:
+    """Returns how long each half's next attempt waits after its last one.
+
+    The second attempt in a row that Kafka did not acknowledge doubles it, and so does each further
+    one: a group that has no check topic costs a few rows a day.
+    """
+    doublings = np.clip(longs(halves["unacknowledged"]) - 1, 0, _DOUBLINGS_MAX)
+    longest = max(check_interval_ms, BACK_OFF_MS_MAX)
+    return np.minimum(check_interval_ms << doublings, longest)
+
+
+def first_turn(halves: pa.Table, parameters: Parameters) -> int | None:
+    """Returns the first `known_at` at which time acts upon one of the halves; None: upon none."""
+    alone = where(halves, _can_be_asked(halves))
+    if alone.num_rows == 0:
+        return None
+    return int(np.minimum(*_from_when(alone, parameters)).min())
 
 
 def _rules(halves: pa.Table, known_at: Numbers, parameters: Parameters) -> pa.Array:
@@ -108,9 +131,13 @@ def _acted_upon(
     halves: pa.Table, queues: pa.Table, parameters: Parameters
 ) -> tuple[pa.Array, Mask]:
     rule = _rules(halves, _known_at(halves, queues), parameters)
+    return rule, truth(rule.is_valid()) & _can_be_asked(halves)
+
+
+def _can_be_asked(halves: pa.Table) -> Mask:
+    """Returns whether each half is its unit's first, and not discarded."""
     is_first = longs(halves["queue_offset"]) == longs(halves["unit_offset"])
-    is_waiting = truth(halves["discard_cause"].is_null())
-    return rule, truth(rule.is_valid()) & is_first & is_waiting
+    return is_first & truth(halves["discard_cause"].is_null())
 
 
 def _known_at(halves: pa.Table, queues: pa.Table) -> Numbers:
@@ -131,24 +158,19 @@ class NextStep:
     reached_at: int
 
 
-def next_step(
-    stored_at: int,
-    immunity_ms: int | None,
-    check_times: int,
-    checked_at: int | None,
-    parameters: Parameters,
-) -> NextStep:
+_TIMED = ("stored_at", "immunity_ms", "check_times", "unacknowledged", "checked_at")
+
+
+def next_step(first: Mapping[str, Any], parameters: Parameters) -> NextStep:
     """Returns what happens next to a pending half if no operation ends it.
 
-    Input: columns of its unit's first half.
-    Units: ms.
+    Input: a row of HALVES: its unit's first half. Units: ms.
     """
-    first = {"stored_at": stored_at, "immunity_ms": immunity_ms, "check_times": check_times,
-             "checked_at": checked_at}  # fmt: skip
-    half = pa.Table.from_pylist([first], schema=pa.schema([HALVES.field(name) for name in first]))
+    schema = pa.schema([HALVES.field(name) for name in _TIMED])
+    half = pa.Table.from_pylist([{name: first[name] for name in _TIMED}], schema=schema)
     reached_at = np.minimum(*_from_when(half, parameters))
     (rule,) = _rules(half, reached_at, parameters).to_pylist()
-    line = {EXPIRED: 3, CHECK_MAX: 4, CHECK: 5 if checked_at is None else 6}[rule]
+    line = {EXPIRED: 3, CHECK_MAX: 4, CHECK: 5 if first["checked_at"] is None else 6}[rule]
     return NextStep(line, rule, int(reached_at[0]))
 
 
@@ -166,7 +188,7 @@ def record_attempts(decision: Decision, attempts: pa.Table, sent_at: int) -> Dec
     """Returns the decision with attempts to ask in its state and its changes.
 
     `checked_at` becomes the instant of the attempt. `check_times` grows only if Kafka acknowledged
-    it.
+    it; `unacknowledged` counts those in a row that it did not.
 
     Input: attempts: queue_id, queue_offset, acknowledged. A check that could not be handed to Kafka
     is no attempt and is left out.
@@ -188,6 +210,7 @@ def _counted(halves: pa.Table, attempts: pa.Table, sent_at: int) -> pa.Table:
         """
         SELECT h.* REPLACE (
           (h.check_times + CASE WHEN a.acknowledged THEN 1 ELSE 0 END)::INTEGER AS check_times,
+          CASE WHEN a.acknowledged THEN 0 ELSE h.unacknowledged + 1 END::INTEGER AS unacknowledged,
           $sent_at::BIGINT AS checked_at)
         FROM halves h
         JOIN attempts a ON h.queue_id = a.queue_id AND h.queue_offset = a.queue_offset

@@ -147,13 +147,7 @@ def _asked(unit: Unit, first: Row) -> list[Wait]:
 def _next(unit: Unit, first: Row, newest: EpochAt, now_ms: int) -> Wait:
     """Returns what time does next: a check, or the discard."""
     parameters = newest.parameters
-    step = next_step(
-        first["stored_at"],
-        first["immunity_ms"],
-        first["check_times"],
-        first["checked_at"],
-        parameters,
-    )
+    step = next_step(first, parameters)
     known_at, known_name = newest.known_at.get(unit.queue_id), f"known_at of queue {unit.queue_id}"
     number = f"check {first['check_times'] + 1} of {parameters.check_max}"
     at = instant(step.reached_at)

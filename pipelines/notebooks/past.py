@@ -112,9 +112,7 @@ def _plan(lake: OpenLake, epoch: int) -> EpochAt:
 
 
 def _pending_row(row: Row, plan: EpochAt) -> tuple[object, ...]:
-    step = next_step(
-        row["stored_at"], row["immunity_ms"], row["check_times"], row["checked_at"], plan.parameters
-    )
+    step = next_step(row, plan.parameters)
     checked_at = None if row["checked_at"] is None else instant(row["checked_at"])
     return (
         f"{row['queue_id']}-{row['queue_offset']}", row["transaction_id"], row["producer_group"],

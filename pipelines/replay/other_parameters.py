@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from checker.frames import Parameters
 from checker.match.sql import run
+from checker.rules.timing import first_turn
 from pipelines.epoch.apply import Applier
 from pipelines.epoch.ask import ATTEMPTS
 from pipelines.epoch.batch import Batch
@@ -39,14 +40,6 @@ from storage.wire.kinds import OP
 
 TICK_MS = 1_000  # the stream's trigger interval: so often the job looks for what is due
 
-_NEXT_DUE = """
-SELECT min(least(
-  stored_at + $half_retention_ms + 1,
-  CASE WHEN checked_at IS NULL
-    THEN stored_at + coalesce(immunity_ms, $transaction_timeout_ms) + 1
-    ELSE checked_at + $check_interval_ms END)) AS due_at
-FROM halves WHERE queue_offset = unit_offset AND discard_cause IS NULL
-"""
 _IMAGINED_ATTEMPTS = """
 SELECT d.queue_id, d.queue_offset, d.arm, d.check_times,
   concat_ws('-', d.queue_id, d.queue_offset, d.arm, d.check_times) AS check_id, d.producer_group,
@@ -182,8 +175,9 @@ class _ImaginedEpochs(ReplayedEpochs):
         queues = [r.partition for r in last.ranges if r.topic == topics[OP]]
         ranges = tuple(replace(r, from_offset=r.to_offset) for r in last.ranges)
         tick = last.epoch_at
+        parameters = replace(plan_parameters(plan), **self._changed)
         while True:
-            due_at = self._next_due(plan)
+            due_at = first_turn(self.state.halves, parameters)
             if due_at is None:
                 return
             steps = max(1, -(-(due_at - tick) // tick_ms))
@@ -193,13 +187,6 @@ class _ImaginedEpochs(ReplayedEpochs):
                 return
             known = dict.fromkeys(queues, tick)
             yield replace(last, epoch_at=tick, known_at=known, ranges=ranges)
-
-    def _next_due(self, plan: Plan) -> int | None:
-        values = asdict(plan_parameters(plan)) | dict(self._changed)
-        names = ("half_retention_ms", "transaction_timeout_ms", "check_interval_ms")
-        found = run(_NEXT_DUE, {name: values[name] for name in names}, halves=self.state.halves)
-        due_at: int | None = found["due_at"][0].as_py()
-        return due_at
 
 
 def what_if(

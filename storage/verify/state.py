@@ -80,8 +80,8 @@ _PLAIN = (
     "real_queue_id", "delay_level", "deliver_ms", "immunity_ms",
 )  # fmt: skip
 OF_HALVES = (
-    *_PLAIN, "arm", "stored_ms", "check_times", "checked_ms", "last_answer_ms", "discard_cause",
-    "discards",
+    *_PLAIN, "arm", "stored_ms", "check_times", "unacknowledged", "checked_ms", "last_answer_ms",
+    "discard_cause", "discards",
 )  # fmt: skip
 OF_NAMINGS = (
     "half_queue_offset", "decision", "producer_group", "transaction_id", "cause", "stored_ms",
@@ -107,6 +107,7 @@ _PENDING_COLUMNS = differing(
         **{name: (f"r.{name}", f"a.{name}") for name in ("arm", *_PLAIN)},
         "stored_at": ("r.stored_ms", "a.since_ms"),
         "check_times": ("r.check_times", "coalesce(c.times, 0)"),
+        "unacknowledged": ("r.unacknowledged", "coalesce(c.unacknowledged, 0)"),
         "checked_at": ("r.checked_ms", "c.sent_ms"),
         "last_answer_at": ("r.last_answer_ms", "w.answered_ms"),
         "discard_cause": ("r.discard_cause", "d.cause"),
@@ -133,7 +134,7 @@ WITH timed AS (
 ),
 asked AS (
   SELECT a.point, a.queue_id, a.queue_offset, count(*) FILTER (c.acknowledged) AS times,
-    max(c.sent_ms) AS sent_ms
+    max(c.sent_ms) AS sent_ms, arg_max(c.unacknowledged, c.epoch) AS unacknowledged
   FROM alive a JOIN attempts c ON {_half("a", "c")} AND a.arm = c.arm_then AND c.epoch <= a.point
   GROUP BY ALL
 ),

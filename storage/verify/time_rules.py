@@ -6,26 +6,38 @@ from storage.verify.invariant import Invariant
 from txlake.protocol import CHECK_MAX_TOPIC
 
 # Attempts in their order, by unit and arm. `since_ms`: `stored_at`, or `epoch_at` of the re-arm.
+# Attempts with the same `acknowledged_before` follow one that was acknowledged, or the arm's start.
 _ATTEMPTS = """
 CREATE TABLE attempts AS
-SELECT c.*, u.unit_offset, u.end_epoch, u.epoch AS landed_epoch, k.known_ms,
-  arm_at(u.rearm_epochs, c.epoch) AS arm_then,
-  coalesce(u.rearm_ats[arm_at(u.rearm_epochs, c.epoch)], u.stored_ms) AS since_ms,
-  coalesce(u.immunity_ms, p.transaction_timeout_ms) AS unit_immunity_ms,
-  h.producer_group AS unit_group,
-  p.check_interval_ms, p.check_max, p.half_retention_ms, p.check_rate_max,
-  lag(c.sent_ms) OVER earlier AS before_ms,
-  lag(c.epoch) OVER earlier AS before_epoch,
-  coalesce(count(*) FILTER (c.acknowledged) OVER (earlier ROWS BETWEEN UNBOUNDED PRECEDING
-    AND 1 PRECEDING), 0) AS acknowledged_before
-FROM checks c
-JOIN plans p ON c.epoch = p.epoch
-LEFT JOIN landed h ON c.queue_id = h.queue_id AND c.queue_offset = h.queue_offset
-  AND h.error IS NULL
-LEFT JOIN units u ON h.queue_id = u.queue_id AND h.unit_offset = u.unit_offset
-LEFT JOIN known k ON k.what = 'op' AND c.queue_id = k.queue_id AND c.epoch = k.epoch
-WINDOW earlier AS (PARTITION BY c.queue_id, c.queue_offset, arm_at(u.rearm_epochs, c.epoch)
-                   ORDER BY c.epoch, c.check_times)
+WITH counted AS (
+  SELECT c.*, u.unit_offset, u.end_epoch, u.epoch AS landed_epoch, k.known_ms,
+    arm_at(u.rearm_epochs, c.epoch) AS arm_then,
+    coalesce(u.rearm_ats[arm_at(u.rearm_epochs, c.epoch)], u.stored_ms) AS since_ms,
+    coalesce(u.immunity_ms, p.transaction_timeout_ms) AS unit_immunity_ms,
+    h.producer_group AS unit_group,
+    p.check_interval_ms, p.check_max, p.half_retention_ms, p.check_rate_max,
+    lag(c.sent_ms) OVER earlier AS before_ms,
+    lag(c.epoch) OVER earlier AS before_epoch,
+    coalesce(count(*) FILTER (c.acknowledged) OVER (earlier ROWS BETWEEN UNBOUNDED PRECEDING
+      AND 1 PRECEDING), 0) AS acknowledged_before
+  FROM checks c
+  JOIN plans p ON c.epoch = p.epoch
+  LEFT JOIN landed h ON c.queue_id = h.queue_id AND c.queue_offset = h.queue_offset
+    AND h.error IS NULL
+  LEFT JOIN units u ON h.queue_id = u.queue_id AND h.unit_offset = u.unit_offset
+  LEFT JOIN known k ON k.what = 'op' AND c.queue_id = k.queue_id AND c.epoch = k.epoch
+  WINDOW earlier AS (PARTITION BY c.queue_id, c.queue_offset, arm_at(u.rearm_epochs, c.epoch)
+                     ORDER BY c.epoch, c.check_times)
+),
+in_a_row AS (
+  SELECT *, row_number() OVER (PARTITION BY queue_id, queue_offset, arm_then, acknowledged_before
+                               ORDER BY epoch, check_times) - 1 AS unacknowledged_before
+  FROM counted
+)
+SELECT *, CASE WHEN acknowledged THEN 0 ELSE unacknowledged_before + 1 END AS unacknowledged,
+  least(check_interval_ms * pow(2, greatest(unacknowledged_before - 1, 0)),
+    greatest(check_interval_ms, 3600000))::BIGINT AS wanted_ms
+FROM in_a_row
 """
 FRAMES = (_ATTEMPTS,)
 
@@ -49,9 +61,9 @@ SELECT epoch, queue_id, queue_offset, arm, check_times,
     WHEN before_epoch IS NULL AND NOT coalesce(known_ms - since_ms > unit_immunity_ms, false)
       THEN concat('known_at - stored_at was ', known_ms - since_ms, ' ms, the immunity ',
         unit_immunity_ms)
-    WHEN before_epoch < epoch AND NOT coalesce(known_ms - before_ms >= check_interval_ms, false)
+    WHEN before_epoch < epoch AND NOT coalesce(known_ms - before_ms >= wanted_ms, false)
       THEN concat('known_at - checked_at was ', known_ms - before_ms, ' ms, the interval ',
-        check_interval_ms)
+        wanted_ms)
     WHEN known_ms - since_ms > half_retention_ms THEN 'the half had expired'
   END AS problem
 FROM attempts
@@ -231,7 +243,8 @@ INVARIANTS = (
     ),
     Invariant(
         "checks_spaced",
-        "No check comes during immunity, or sooner than check_interval_ms after the last attempt; "
+        "No check comes during immunity, or sooner after the last attempt than check_interval_ms, "
+        "doubled by attempts that Kafka did not acknowledge; "
         "the queue's known_at tells both.",
         _CHECKS_SPACED,
     ),

@@ -83,6 +83,7 @@ class Model:
         for row in attempts:
             unit = self.unit_of[coordinate(row)]
             unit.check_times += int(row["acknowledged"])
+            unit.unacknowledged = 0 if row["acknowledged"] else unit.unacknowledged + 1
             unit.checked_at = at
 
     def pending(self) -> list[Unit]:
@@ -140,6 +141,7 @@ class Model:
             return "not_discarded"
         unit.discard_cause, unit.arm = None, unit.arm + 1
         unit.stored_at, unit.check_times, unit.checked_at = self.at, 0, None
+        unit.unacknowledged = 0
         return "rearmed"
 
     def _land(self, halves: list[Row]) -> list[tuple[Row, Unit]]:
@@ -227,10 +229,17 @@ class Model:
         if unit.checked_at is None:
             is_asked_now = age_ms > immunity_ms
         else:
-            is_asked_now = known_at - unit.checked_at >= limits["check_interval_ms"]
+            is_asked_now = known_at - unit.checked_at >= self._interval_ms(unit)
         if not is_asked_now:
             return None
         return "check_max" if unit.check_times >= limits["check_max"] else "due"
+
+    def _interval_ms(self, unit: Unit) -> int:
+        interval_ms: int = self.parameters["check_interval_ms"]
+        wait_ms = interval_ms
+        for _ in range(unit.unacknowledged - 1):
+            wait_ms = min(2 * wait_ms, max(interval_ms, 3_600_000))
+        return wait_ms
 
 
 def _admin_offset(row: Row) -> int:

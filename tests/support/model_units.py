@@ -20,6 +20,7 @@ class Unit:
     members: dict[int, Row] = field(default_factory=dict)  # by TRAN_SEQ
     arm: int = 0
     check_times: int = 0
+    unacknowledged: int = 0  # attempts in a row
     checked_at: int | None = None
     answer: tuple[int, int] | None = None  # op offset, stored_at
     discard_cause: str | None = None

@@ -27,8 +27,8 @@ def rule_at(known_at: int, half: dict[str, Any], parameters: Parameters) -> str 
 
 
 def step_of(half: dict[str, Any], parameters: Parameters) -> NextStep:
-    names = ("stored_at", "immunity_ms", "check_times", "checked_at")
-    return next_step(*(half.get(name) for name in names), parameters)  # type: ignore[arg-type]
+    absent: dict[str, Any] = dict.fromkeys(HALVES.names) | {"unacknowledged": 0}
+    return next_step(absent | half, parameters)
 
 
 @settings(max_examples=50, deadline=None)
@@ -39,6 +39,7 @@ def step_of(half: dict[str, Any], parameters: Parameters) -> NextStep:
     check_max=st.integers(0, 3),
     half_retention_ms=st.integers(1, 30),
     check_interval_ms=st.integers(1, 10),
+    unacknowledged=st.integers(0, 4),
 )
 def test_the_next_step_is_the_first_that_the_rules_take(
     immunity_ms: int | None,
@@ -47,6 +48,7 @@ def test_the_next_step_is_the_first_that_the_rules_take(
     check_max: int,
     half_retention_ms: int,
     check_interval_ms: int,
+    unacknowledged: int,
 ) -> None:
     parameters = Parameters(
         transaction_timeout_ms=6,
@@ -58,6 +60,7 @@ def test_the_next_step_is_the_first_that_the_rules_take(
         "stored_at": STORED_AT,
         "immunity_ms": immunity_ms,
         "check_times": check_times,
+        "unacknowledged": unacknowledged,
         "checked_at": None if checked_after_ms is None else STORED_AT + checked_after_ms,
     }
     step = step_of(half, parameters)
@@ -82,6 +85,36 @@ def test_the_next_step_is_the_first_that_the_rules_take(
             id="line 6: asked again when the interval is reached",
         ),
         pytest.param(
+            {"checked_at": STORED_AT, "unacknowledged": 1}, {},
+            NextStep(6, "due", STORED_AT + 30_000),
+            id="line 6: one attempt that was not acknowledged leaves the interval",
+        ),
+        pytest.param(
+            {"checked_at": STORED_AT, "unacknowledged": 2}, {},
+            NextStep(6, "due", STORED_AT + 60_000),
+            id="line 6: the second in a row doubles it",
+        ),
+        pytest.param(
+            {"checked_at": STORED_AT, "unacknowledged": 7}, {},
+            NextStep(6, "due", STORED_AT + 1_920_000),
+            id="line 6: the seventh in a row makes it 64 times as long",
+        ),
+        pytest.param(
+            {"checked_at": STORED_AT, "unacknowledged": 8}, {},
+            NextStep(6, "due", STORED_AT + 3_600_000),
+            id="line 6: it is never longer than an hour",
+        ),
+        pytest.param(
+            {"checked_at": STORED_AT, "unacknowledged": 2_000_000_000}, {"check_interval_ms": 1},
+            NextStep(6, "due", STORED_AT + 3_600_000),
+            id="line 6: as many attempts as a number holds",
+        ),
+        pytest.param(
+            {"checked_at": STORED_AT, "unacknowledged": 8}, {"check_interval_ms": 86_400_000},
+            NextStep(6, "due", STORED_AT + 86_400_000),
+            id="line 6: an interval longer than an hour stays as it is",
+        ),
+        pytest.param(
             {"check_times": 0}, {"check_max": 0}, NextStep(4, "check_max", STORED_AT + 6_001),
             id="line 4: given up without a check, when the timeout is exceeded",
         ),
@@ -100,4 +133,5 @@ def test_the_next_step_is_the_first_that_the_rules_take(
 def test_each_line_is_named(
     half: dict[str, Any], parameters: dict[str, Any], expected: NextStep
 ) -> None:
-    assert step_of({"stored_at": STORED_AT, **half}, Parameters(**parameters)) == expected
+    values = {"stored_at": STORED_AT, "check_times": 0, **half}
+    assert step_of(values, Parameters(**parameters)) == expected

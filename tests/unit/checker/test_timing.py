@@ -179,6 +179,23 @@ LINE_6 = [
         why="D30: an attempt that Kafka did not acknowledge costs no check",
     ),
     case(
+        given=[half(group="nobody", age_ms=DUE_MS), later(INTERVAL_MS), later(2 * INTERVAL_MS - 1)],
+        expected={0: "WAITS"},
+        why="two attempts in a row that Kafka did not acknowledge: the interval is doubled",
+    ),
+    case(
+        given=[half(group="nobody", age_ms=DUE_MS), later(INTERVAL_MS), later(2 * INTERVAL_MS)],
+        expected={0: "CHECK 1"},
+        why="the doubled interval is reached",
+    ),
+    case(
+        given=[parameters(half_retention_ms=20 * INTERVAL_MS),
+               half(group="nobody", age_ms=DUE_MS), later(INTERVAL_MS), later(2 * INTERVAL_MS),
+               later(20 * INTERVAL_MS), resume("half:0-0"), later(DUE_MS), later(INTERVAL_MS)],
+        expected={0: "CHECK 1"},
+        why="a half that is pending again is asked as if it were new",
+    ),
+    case(
         given=[half(group="late", age_ms=DUE_MS), later(0)],
         expected={0: "CHECK 1"},
         why="what could not be handed to Kafka is no attempt and stays due",
