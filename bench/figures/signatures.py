@@ -7,8 +7,10 @@ from collections.abc import Sequence
 
 from bench.figure import Figure
 from bench.figures.drain import Drained, drained
+from bench.job_process import BenchError
 from bench.sample_data import GROUP, KEY, Mix
 from bench.workbench import Workbench
+from storage.lake.lake import Lake
 
 
 def measure(bench: Workbench) -> list[Figure]:
@@ -21,8 +23,17 @@ def measure(bench: Workbench) -> list[Figure]:
     for _ in range(bench.size.body_rounds):
         for name, security in (("without", {}), ("with", {"keys": keys})):
             found[name].append(drained(bench, name, topics, written, security=security))
+            _check(bench, name, True if security else None)
             bench.forget(name)
     return [figure_of(found["without"], found["with"])]
+
+
+def _check(bench: Workbench, lake: str, expected: bool | None) -> None:
+    """Look what the job found. Errors: BenchError."""
+    rows = Lake(bench.settings(lake).lake.place()).read("op", ["is_signed"])
+    found = set(rows["is_signed"].to_pylist())
+    if found != {expected}:
+        raise BenchError(f"{lake}: is_signed of the operations is {found}, not {expected} alone")
 
 
 def figure_of(without: Sequence[Drained], verified: Sequence[Drained]) -> Figure:

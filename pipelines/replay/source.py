@@ -79,12 +79,13 @@ class Source:
         """
         wanted = self.lake.schema(table)
         schema = pa.schema([wanted.field(name) for name in columns or wanted.names])
-        # A lake of an earlier format lacks some.
-        names = [name for name in schema.names if name in self.dataset(table).schema.names]
         where = (pc.field("epoch") >= bounds[0]) & (pc.field("epoch") <= bounds[1])
         found, size = [], 0
         with self.lake.reading(table):
-            for batch in self.dataset(table).to_batches(columns=names, filter=where):
+            dataset = self.dataset(table)
+            # A lake of an earlier format lacks some.
+            names = [name for name in schema.names if name in dataset.schema.names]
+            for batch in dataset.to_batches(columns=names, filter=where):
                 size += batch.nbytes
                 if bytes_max is not None and size > bytes_max:
                     raise _TooManyBytesError

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
 from confluent_kafka.admin import AdminClient
+from pyspark.sql import SparkSession
 
 from pipelines.cli.main import main
+from pipelines.kafka_log.topics import KafkaTopics
 from pipelines.local_broker.broker import Broker
 from pipelines.replay import verify
 from pipelines.settings import Settings
+from storage.lake.lake import Lake
+from storage.verify.run import verify as verify_invariants
 from tests.support.job import Job, running, settings_for
-from tests.support.wire import Wire
+from tests.support.rig import Rig
+from tests.support.watch import Crash, Watch
+from tests.support.wire import Wire, half_headers
 from txlake import (
     CheckedMessage,
     HalfMessage,
@@ -204,10 +212,13 @@ def test_a_forged_check_asks_nobody_and_a_signed_one_is_answered(
         wire.send(topic, 0, b"body", headers)
         wire.send(topic, 0, b"body", [*headers, (p.SIG, b"new:" + b"0" * 64)])
         wire.half("silent", group="shop", **{"colour": "red", p.KEYS: "4711"})
-        job.wait_for(lambda: job.messages("orders"), "a message")
-    assert set(shop.asked) == {"silent"}
+        wire.half("empty", body=b"", group="shop")
+        odd = [*half_headers("odd", group="shop"), ("twice", b"\xff"), ("twice", None)]
+        wire.send(settings.kafka.half_topic, 0, None, odd)
+        job.wait_for(lambda: len(job.messages("orders")) == 3, "three messages")
+    assert set(shop.asked) == {"silent", "empty", "odd"}
     assert "has no valid signature and is not answered" in caplog.text
-    assert [row["cause"] for row in job.rows("outcomes")] == ["check_answer"]
+    assert {row["cause"] for row in job.rows("outcomes")} == {"check_answer"}
     assert job.rows("conflicts") == []
 
 
@@ -215,3 +226,44 @@ def job_topics(settings: Settings) -> set[str]:
     """Return the topics that Kafka has."""
     admin = AdminClient({"bootstrap.servers": settings.kafka.bootstrap_servers})
     return set(admin.list_topics(timeout=10).topics)
+
+
+WRITES = ["half", "op", "catalog", "topics/1", "outcomes", "conflicts", "pending", "epochs comm"]
+
+
+def test_a_key_that_goes_between_a_crash_and_the_next_start_leaves_the_lake_sound(
+    world: World, spark: SparkSession, tmp_path: Path
+) -> None:
+    """What was written before the crash was decided with the key; so is then all the rest."""
+    settings, keyless = world.settings("old"), world.settings()
+    KafkaTopics(settings, settings.kafka.topics()).create_missing()
+    wire, is_signed = Wire(settings), dict[tuple[str, str], set[bool | None]]()
+    for transaction_id, decision in (("forged", p.COMMIT), ("true", p.ROLLBACK)):
+        offset = wire.half(transaction_id, group="shop", **IMMUNE)
+        wire.end(decision, offset, group="shop", ids=[transaction_id])
+    wire.end(p.COMMIT, wire.half("free", **IMMUNE), ids=["free"])
+    at_ms = time.time_ns() // 1_000_000 + 60_000
+    for write in WRITES:
+        for mode in ("crash before", "crash after"):
+            folder = tmp_path / f"{write} {mode}".replace("/", " ")
+            crashing, going_on = (
+                replace(one, lake=replace(one.lake, path=str(folder)))
+                for one in (settings, keyless)
+            )
+            watch = Watch(f"append {write}", mode)
+            with Rig(spark, crashing, watch.lake(str(folder))) as rig:
+                rig.start()
+                with pytest.raises(Crash):
+                    rig.run(at_ms)
+            with Rig(spark, going_on) as rig:
+                rig.start()
+            lake = Lake(str(folder))
+            report = verify_invariants(lake)
+            assert {f.invariant.name: f.rows for f in report.findings if f.violations} == {}
+            is_signed[write, mode] = set(lake.read("op")["is_signed"].to_pylist())
+    judged = {False, None}
+    assert is_signed["half", "crash before"] <= judged  # either way, and the same in all tables
+    assert is_signed["op", "crash before"] == {None}
+    assert [is_signed[key] for key in is_signed if key[0] not in ("half", "op")] == (
+        [judged] * 2 * (len(WRITES) - 2)
+    )
