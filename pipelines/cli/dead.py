@@ -26,7 +26,7 @@ def list_dead(
     output: str,
 ) -> None:
     """List what was given up or cannot be delivered, and was not ended or delivered since."""
-    from pipelines.operate.dead import COLUMNS, read_dead
+    from pipelines.health.dead import COLUMNS, read_dead
 
     rows = [
         row

@@ -13,6 +13,8 @@ import click
 
 from pipelines.cli import setup, spark_submit
 from pipelines.cli.backfill import backfill
+from pipelines.cli.config import config
+from pipelines.cli.consumer import consumer, lag
 from pipelines.cli.dead import dead
 from pipelines.cli.maintain import maintain
 from pipelines.cli.replay import replay
@@ -121,6 +123,9 @@ for command in (
     dead,
     schedule,
     topic,
+    consumer,
+    lag,
+    config,
     maintain,
     verify,
     replay,

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from pipelines.cli.options import Command
+from pipelines.cli.lists import limit_option, print_list, rows_option
+from pipelines.cli.options import Command, lake_options, open_lake
 from pipelines.cli.writing import Writing, writes
 from txlake.protocol import (
     ALTER_TOPIC,
@@ -21,6 +22,9 @@ from txlake.protocol import (
     delay_levels_ms,
     matches,
 )
+
+if TYPE_CHECKING:
+    from storage.upkeep.topic_retention import Retention
 
 _FOREVER = "forever"
 _UNITS = {"": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
@@ -69,7 +73,38 @@ def _retention(command: Command) -> Command:
 
 @click.group()
 def topic() -> None:
-    """Make real topics, and set how long they keep messages."""
+    """Look at real topics, make them, and set how long they keep messages."""
+
+
+@topic.command("list")
+@lake_options
+@limit_option
+@rows_option
+def list_topics(lake_path: str | None, conf: str | None, limit: int, output: str) -> None:
+    """List the real topics: what they hold, and how long they keep it."""
+    from pipelines.health.topics import COLUMNS, read_topics
+
+    rows = read_topics(open_lake(lake_path, conf), _default(conf))
+    print_list(COLUMNS, rows[:limit], len(rows), output, "no topic was made yet")
+
+
+@topic.command()
+@click.argument("name")
+@lake_options
+@rows_option
+def describe(name: str, lake_path: str | None, conf: str | None, output: str) -> None:
+    """Show the queues of topic NAME: where they begin and end."""
+    from pipelines.health.topics import QUEUE_COLUMNS, read_queues
+
+    rows = read_queues(open_lake(lake_path, conf), name)
+    print_list(QUEUE_COLUMNS, rows, len(rows), output, "")
+
+
+def _default(conf: str | None) -> Retention | None:
+    """Return how long topics keep messages that have no limits of their own."""
+    from pipelines.settings import load
+
+    return None if conf is None else load(conf).maintenance_limits().topics
 
 
 @topic.command()

@@ -79,7 +79,7 @@ def explain(
 
 def _list_keys(lake: Lake, keys: str, limit: int, output: str) -> None:
     from pipelines.explain.find import find_keys
-    from pipelines.explain.words import instant
+    from pipelines.screen import instant
 
     rows = find_keys(lake, keys)
     if not rows:

@@ -1,6 +1,7 @@
 """The job's settings: `values` says what they are, `reading` reads them from TOML."""
 
 from pipelines.settings.reading import SettingsError, load, parse
+from pipelines.settings.shown import shown
 from pipelines.settings.values import (
     DelaySettings,
     KafkaSettings,
@@ -24,4 +25,5 @@ __all__ = [
     "TransactionSettings",
     "load",
     "parse",
+    "shown",
 ]
