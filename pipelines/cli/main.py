@@ -14,8 +14,10 @@ import click
 from pipelines.cli import setup, spark_submit
 from pipelines.cli.backfill import backfill
 from pipelines.cli.config import config
+from pipelines.cli.conflicts import conflicts
 from pipelines.cli.consumer import consumer, lag
 from pipelines.cli.dead import dead
+from pipelines.cli.groups import groups
 from pipelines.cli.maintain import maintain
 from pipelines.cli.replay import replay
 from pipelines.cli.schedule import schedule
@@ -120,6 +122,8 @@ for command in (
     spark_submit.spark_submit,
     spark_submit.environment,
     tx,
+    groups,
+    conflicts,
     dead,
     schedule,
     topic,

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from pipelines.cli.lists import limit_option, print_list, rows_option
 from pipelines.cli.options import Command, lake_options, open_lake
+from pipelines.cli.spans import Size, Span
 from pipelines.cli.writing import Writing, writes
 from txlake.protocol import (
     ALTER_TOPIC,
@@ -19,55 +19,23 @@ from txlake.protocol import (
     TOPIC_PATTERN,
     ConfigTarget,
     TopicTarget,
-    delay_levels_ms,
     matches,
 )
 
 if TYPE_CHECKING:
     from storage.upkeep.topic_retention import Retention
 
-_FOREVER = "forever"
-_UNITS = {"": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
-
-
-class _Span(click.ParamType[int]):
-    """A span of time in ms, as `7d` or `forever`."""
-
-    name = "span"
-
-    def convert(self, value: Any, param: Any, ctx: Any) -> int:
-        """Returns ms; -1 for ever."""
-        if value == _FOREVER:
-            return FOREVER
-        try:
-            (span_ms,) = delay_levels_ms(value)
-        except ValueError:
-            self.fail(f"{value!r}: a number and one of the units s, m, h, d, or {_FOREVER}")
-        return span_ms
-
-
-class _Size(click.ParamType[int]):
-    """A size in bytes, as `10GiB` or `forever`."""
-
-    name = "size"
-
-    def convert(self, value: Any, param: Any, ctx: Any) -> int:
-        """Returns bytes; -1 without a limit."""
-        if value == _FOREVER:
-            return FOREVER
-        found = re.fullmatch(r"([1-9][0-9]{0,14})(|KiB|MiB|GiB|TiB)", value)
-        if found is None:
-            self.fail(f"{value!r}: bytes, or a number with KiB, MiB, GiB or TiB, or {_FOREVER}")
-        return int(found[1]) * _UNITS[found[2]]
-
 
 def _retention(command: Command) -> Command:
     """Let a command say how long a topic keeps its messages."""
     command = click.option(
-        "--retention-bytes", type=_Size(), help="Keep so many bytes on disk: 10GiB, forever."
+        "--retention-bytes", type=Size(), help="Keep so many bytes on disk: 10GiB, forever."
     )(command)
     return click.option(
-        "--retention", "retention_ms", type=_Span(), help="Keep messages so long: 36h, forever."
+        "--retention",
+        "retention_ms",
+        type=Span(can_be_forever=True),
+        help="Keep messages so long: 36h, forever.",
     )(command)
 
 

@@ -1,4 +1,4 @@
-"""`txlake tx`: what became of a transaction, and ending one by hand."""
+"""`txlake tx`: what hangs, what became of a transaction, and ending one by hand."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from pipelines.cli.lists import list_options, now_ms, print_list
 from pipelines.cli.options import lake_options, open_lake, output_option
+from pipelines.cli.spans import Span
 from pipelines.cli.writing import Writing, writes
 from pipelines.errors import OperatorError
 from pipelines.screen import print_json, print_rows
@@ -18,10 +20,50 @@ if TYPE_CHECKING:
     from pipelines.explain.target import Transaction
     from storage.lake.lake import Lake
 
+_HOUR_MS = 3_600_000
+
 
 @click.group()
 def tx() -> None:
-    """Look at one transaction, or end it by hand."""
+    """Look at transactions, or end one by hand."""
+
+
+@tx.command("list")
+@click.option("--pending", is_flag=True, help="Only what waits for its end, however old.")
+@list_options
+@click.option("--keys", help="Only messages with these KEYS (an order number, say).")
+@click.option("--older-than", type=Span(), help="Only what was stored longer ago: 10m, 2h.")
+@click.option(
+    "--since",
+    type=Span(),
+    help="Only what was stored since: 10m, 2h.  [default: 1h, unless --pending or --keys is given]",
+)
+def list_transactions(
+    pending: bool,
+    topic: str | None,
+    group: str | None,
+    keys: str | None,
+    older_than: int | None,
+    since: int | None,
+    limit: int,
+    lake_path: str | None,
+    conf: str | None,
+    output: str,
+) -> None:
+    """List transactions, the oldest first: whose they are, since when, how often asked about."""
+    from pipelines.health import transactions
+
+    if since is None and not pending and keys is None:
+        since = _HOUR_MS
+    now = now_ms()
+    filters = transactions.Filters(
+        group, topic, keys,
+        None if since is None else now - since,
+        None if older_than is None else now - older_than,
+    )  # fmt: skip
+    look = transactions.pending if pending else transactions.stored
+    rows, count = look(open_lake(lake_path, conf), filters, limit)
+    print_list(transactions.COLUMNS, rows, count, output, "no transaction is so")
 
 
 @tx.command()

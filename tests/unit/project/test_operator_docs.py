@@ -21,8 +21,8 @@ from txlake.protocol import COMMIT, ROLLBACK, delay_levels_ms
 PAGE = Path(__file__).parents[3] / "docs" / "operator.md"
 EXAMPLES = re.findall(r"^```console\n\$ (.*?)\n(.*?)^```", PAGE.read_text("utf-8"), re.M | re.S)
 WIDTH = 130
-GROUPS = ("tx", "dead", "schedule", "topic", "consumer", "config")
-SINGLE = {"maintain --dry-run", "lag --lake"}
+GROUPS = ("tx", "dead", "schedule", "topic", "consumer", "config", "conflicts")
+SINGLE = {"maintain --dry-run", "lag --lake", "groups --lake"}
 
 
 def make_lake(folder: Path) -> PaperJob:
