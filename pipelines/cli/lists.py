@@ -45,12 +45,22 @@ def now_ms() -> int:
 
 
 def print_list(
-    columns: Sequence[str], rows: Sequence[Row], count: int, output: str, nothing: str
+    columns: Sequence[str],
+    rows: Sequence[Row],
+    count: int,
+    output: str,
+    nothing: str,
+    only_data: Sequence[str] = (),
 ) -> None:
-    """Print the first of `count` rows; a table without rows is the sentence `nothing`."""
+    """Print the first of `count` rows; a table without rows is the sentence `nothing`.
+
+    Input: `only_data`: columns that a table leaves out.
+    """
     if output == TABLE and not rows:
         click.echo(nothing)
         return
+    if output == TABLE:
+        columns = [name for name in columns if name not in only_data]
     print_records(columns, rows, output, now_ms())
     if count > len(rows):
         text = f"{count - len(rows)} more: --limit shows more, and filters choose"

@@ -21,6 +21,7 @@ from pipelines.cli.groups import groups
 from pipelines.cli.maintain import maintain
 from pipelines.cli.replay import replay
 from pipelines.cli.schedule import schedule
+from pipelines.cli.status import status, top
 from pipelines.cli.store import store
 from pipelines.cli.topic import topic
 from pipelines.cli.tx import tx
@@ -121,6 +122,8 @@ for command in (
     store,
     spark_submit.spark_submit,
     spark_submit.environment,
+    status,
+    top,
     tx,
     groups,
     conflicts,

@@ -63,7 +63,8 @@ def list_transactions(
     )  # fmt: skip
     look = transactions.pending if pending else transactions.stored
     rows, count = look(open_lake(lake_path, conf), filters, limit)
-    print_list(transactions.COLUMNS, rows, count, output, "no transaction is so")
+    only_data = ("checked_at", "last_answer_at")
+    print_list(transactions.COLUMNS, rows, count, output, "no transaction is so", only_data)
 
 
 @tx.command()

@@ -6,11 +6,11 @@ import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from concurrent.futures import TimeoutError as FutureTimeoutError  # Python 3.10's is its own
-from dataclasses import dataclass
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from pipelines.errors import LostInputError
+from pipelines.health.facts import TopicLag
 from pipelines.kafka_log.connection import REQUEST_TIMEOUT_S, Cluster, client_config
 from pipelines.kafka_log.topics import KafkaTopics, Place
 from pipelines.settings import KafkaSettings, Settings
@@ -20,21 +20,6 @@ from storage.wire.kinds import ADMIN
 _OLDEST_S = 3.0
 _POLL_S = 0.1
 _RECORD_BYTES = 65_536
-
-
-@dataclass(frozen=True)
-class TopicLag:
-    """How far the job is behind one topic. Units: ms.
-
-    `oldest_at`: when the broker stored the first record that is not landed; None: there is none, or
-    Kafka did not hand it out in time. `makes_epochs`: whether its records make an epoch; PINGs of
-    the job's own in the admin topic do not.
-    """
-
-    topic: str
-    records: int
-    oldest_at: int | None
-    makes_epochs: bool
 
 
 def lags(settings: Settings, last: Plan | None) -> list[TopicLag]:

@@ -6,6 +6,7 @@ import re
 import shlex
 import textwrap
 from pathlib import Path
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
@@ -21,8 +22,9 @@ from txlake.protocol import COMMIT, ROLLBACK, delay_levels_ms
 PAGE = Path(__file__).parents[3] / "docs" / "operator.md"
 EXAMPLES = re.findall(r"^```console\n\$ (.*?)\n(.*?)^```", PAGE.read_text("utf-8"), re.M | re.S)
 WIDTH = 130
+DISK = SimpleNamespace(total=1 << 40, used=1 << 39, free=1 << 39)
 GROUPS = ("tx", "dead", "schedule", "topic", "consumer", "config", "conflicts")
-SINGLE = {"maintain --dry-run", "lag --lake", "groups --lake"}
+SINGLE = {"maintain --dry-run", "lag --lake", "groups --lake", "status --lake"}
 
 
 def make_lake(folder: Path) -> PaperJob:
@@ -88,6 +90,7 @@ def test_the_page_shows_what_the_command_prints(
 ) -> None:
     monkeypatch.chdir(folder)
     monkeypatch.setattr("time.time_ns", lambda: (START_AT + 70_000) * 1_000_000)
+    monkeypatch.setattr("shutil.disk_usage", lambda _: DISK)
     assert run(words) == expected.rstrip("\n")
 
 
