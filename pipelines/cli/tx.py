@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import click
 
+from pipelines.cli.bulk import Bulk, bulk_options
 from pipelines.cli.lists import list_options, now_ms, print_list
 from pipelines.cli.options import lake_options, open_lake, output_option
 from pipelines.cli.spans import Span
@@ -145,28 +146,46 @@ def _list_keys(lake: Lake, keys: str, limit: int, output: str) -> None:
 
 
 @tx.command()
-@click.argument("half")
+@click.argument("half", required=False)
+@bulk_options
 @writes
-def commit(half: str, writing: Writing) -> None:
-    """Commit the transaction of HALF, a <queue>-<offset> of the half topic."""
-    _end(COMMIT, half, writing)
+def commit(half: str | None, bulk: Bulk, writing: Writing) -> None:
+    """Commit the transaction of HALF, a <queue>-<offset> of the half topic.
+
+    Without HALF: of all that is pending and fits the filters, the oldest first.
+    """
+    _end(COMMIT, half, bulk, writing)
 
 
 @tx.command()
-@click.argument("half")
+@click.argument("half", required=False)
+@bulk_options
 @writes
-def rollback(half: str, writing: Writing) -> None:
-    """Roll back the transaction of HALF, a <queue>-<offset> of the half topic."""
-    _end(ROLLBACK, half, writing)
+def rollback(half: str | None, bulk: Bulk, writing: Writing) -> None:
+    """Roll back the transaction of HALF, a <queue>-<offset> of the half topic.
+
+    Without HALF: of all that is pending and fits the filters, the oldest first.
+    """
+    _end(ROLLBACK, half, bulk, writing)
 
 
-def _end(decision: str, half: str, writing: Writing) -> None:
+def _end(decision: str, half: str | None, bulk: Bulk, writing: Writing) -> None:
+    from pipelines.operate.bulk import pending_targets
     from pipelines.operate.trial import try_end
 
+    bulk.check(half)
+    lake, by = writing.lake, writing.by
+    if half is None:
+        bulk.run(
+            writing,
+            lambda filters: pending_targets(lake, filters),
+            lambda target: try_end(lake, cast(RecordTarget, target), decision, *by),
+        )
+        return
     target = _target(half)
     if not isinstance(target, RecordTarget) or target.kind != HALF:
         raise click.UsageError(f"{half!r} is no half: name it as <queue>-<offset>")
-    writing.write(try_end(writing.lake, target, decision, *writing.by))
+    writing.write(try_end(lake, target, decision, *by))
 
 
 def _target(text: str) -> RecordTarget | Transaction:

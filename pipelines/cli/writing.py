@@ -78,7 +78,7 @@ class Writing:
         offset = result = None
         if not self.dry_run:
             offset = records.write(self.settings.kafka, trial.record, trial.cluster_id)
-            result = records.wait_for_result(self.lake, trial.record, offset, self.wait_s)
+            result = self.result(trial, offset)
         self._print(trial, offset, result)
         if self.dry_run or self.wait_s <= 0:
             return
@@ -88,6 +88,12 @@ class Writing:
             )
         if result in REFUSALS or result in CONFLICTS:
             raise OperatorError(f"it changed nothing: {result}")
+
+    def result(self, trial: Trial, offset: int) -> str | None:
+        """Returns what the job made of a written record; None when it was not waited for."""
+        from pipelines.operate import records
+
+        return records.wait_for_result(self.lake, trial.record, offset, self.wait_s)
 
     def _print(self, trial: Trial, offset: int | None, result: str | None) -> None:
         record = trial.record

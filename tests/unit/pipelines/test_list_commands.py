@@ -11,10 +11,12 @@ from typing import Any
 
 import pytest
 
+from pipelines.operate.consumers import plan_reset, write_reset
 from pipelines.screen import ago, print_records, size
+from storage.lake.lake import Lake
 from tests.support.operator import said
 from tests.support.paper_job import START_AT, PaperJob
-from txlake import Consumer
+from txlake import Consumer, StaleGenerationError
 from txlake.protocol import ALTER_TOPIC, COMMIT
 
 HOSTILE = "=cmd|'/c calc'!A1\n\x1b[2J\u202egnp.exe,\""
@@ -76,6 +78,38 @@ def test_consumers_lag_by_what_they_have_not_committed(job: PaperJob) -> None:
         "points", ["orders"], 2, 2,
     )  # fmt: skip
     assert rows("lag", "--group", "others", *lake) == []
+
+
+def test_a_group_is_reset_when_none_of_its_consumers_is_active(job: PaperJob) -> None:
+    reset = ("consumer", "reset", "points", "--topic", "orders", "--to")
+    lake = ("--lake", job.lake.path)
+    assert "has read nothing of topic orders" in said(*reset, "latest", *lake, code=1)
+    with Consumer(job.lake.path, "points", ["orders"]) as consumer:
+        assert len(consumer.poll(5.0)) == 3
+        consumer.commit()
+        refused = said(*reset, "earliest", "--yes", *lake, code=1)
+        assert "close the consumers of the group first" in refused
+        assert sum(row["lag"] for row in rows("lag", *lake)) == 0
+    assert "4 would be written" in said(*reset, "earliest", *lake)
+    assert sum(row["lag"] for row in rows("lag", *lake)) == 0  # nothing was written
+    assert "has offsets 0 to 1, not 2" in said(*reset, "2", "--queue", "1", *lake, code=1)
+    assert "has read nothing of queue 9" in said(*reset, "0", "--queue", "9", *lake, code=1)
+    said(*reset, "middle", *lake, code=2)
+    said(*reset, "earliest", "--queue", "0", "--yes", *lake)
+    assert {row["queue_id"]: row["lag"] for row in rows("lag", *lake)} == {0: 2, 1: 0, 2: 0, 3: 0}
+    with Consumer(job.lake.path, "points", ["orders"]) as consumer:
+        assert [message.queue_offset for message in consumer.poll(5.0)] == [0, 1]
+
+
+def test_a_consumer_that_was_not_seen_is_told_that_it_lost_its_queue(job: PaperJob) -> None:
+    with Consumer(job.lake.path, "points", ["orders"], session_timeout_ms=60_000) as consumer:
+        assert len(consumer.poll(5.0)) == 3
+        said("consumer", "reset", "points", "--topic", "orders", "--to", "latest", "--yes",
+             "--session", "1ms", "--lake", job.lake.path, code=2)  # fmt: skip
+        lake = Lake(job.lake.path)
+        write_reset(lake, plan_reset(lake, "points", "orders", "latest", []), session_ms=0)
+        with pytest.raises(StaleGenerationError):
+            consumer.commit()
 
 
 def test_settings_are_shown_without_their_secrets(
