@@ -20,8 +20,6 @@ from typing import Any, Final
 
 import click
 
-from txlake.protocol import FOREVER
-
 TABLE, JSON, JSONL, CSV = FORMATS = ("table", "json", "jsonl", "csv")
 # Control characters, line and paragraph separators, marks that change the direction of writing.
 _UNSEEN = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
@@ -107,6 +105,8 @@ def _for_people(name: str, value: Any, now_ms: int) -> Any:
         return ago(value, now_ms)
     if not name.endswith(("_ms", "_bytes")):
         return value
+    from txlake.protocol import FOREVER  # its package, the SDK, takes half a second to import
+
     if value == FOREVER:
         return "for ever"
     return span(value) if name.endswith("_ms") else size(value)
