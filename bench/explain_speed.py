@@ -32,6 +32,9 @@ def commands(transactions: int) -> dict[str, list[str]]:
         "explain the oldest pending half": ["tx", "explain", f"{silent_queue}-{silent_offset}"],
         "explain an unknown id": ["tx", "explain", "f" * 32],
         "explain --keys": ["tx", "explain", "--keys", f"order-{middle}"],
+        "status": ["status"],
+        "tx list --pending": ["tx", "list", "--pending"],
+        "groups": ["groups"],
         "dead list": ["dead", "list"],
         "schedule list": ["schedule", "list"],
     }

@@ -1,21 +1,34 @@
-"""Rows printed for people: a table on a terminal, plain aligned text everywhere else.
+"""Rows printed for people and for programs: a table, JSON, a JSON object a line, CSV.
 
 What producers send stands in them. A line break could forge a line, an escape sequence change the
 terminal, a mark for the direction of writing turn a text around: each is shown as its code.
+
+A column's name says what its numbers are: an instant (`_at`, `since`), a span (`_ms`) or a size
+(`_bytes`). Tables show them for people, the other formats as PROTOCOL.md writes them.
 """
 
 from __future__ import annotations
 
+import csv
+import datetime as dt
+import io
 import json
 import re
 import sys
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 import click
 
+TABLE, JSON, JSONL, CSV = FORMATS = ("table", "json", "jsonl", "csv")
 # Control characters, line and paragraph separators, marks that change the direction of writing.
 _UNSEEN = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+# With these a spreadsheet begins a formula; a quote before them makes it a text (OWASP).
+_FORMULA = ("=", "+", "-", "@")
+_SPANS: Final = (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1_000))
+_SIZES: Final = (("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10))
+
+Row = Mapping[str, Any]
 
 
 def printable(text: str) -> str:
@@ -28,16 +41,106 @@ def print_line(text: str = "") -> None:
     click.echo(printable(text))
 
 
+def instant(ms: int) -> str:
+    """Returns an instant as text, UTC, to the ms."""
+    at = dt.datetime.fromtimestamp(ms // 1000, dt.timezone.utc)
+    return f"{at:%Y-%m-%dT%H:%M:%S}.{ms % 1000:03d}Z"
+
+
+def span(ms: int) -> str:
+    """Returns a span as text, in the largest unit that it fills, to a tenth."""
+    return _in_units(ms, _SPANS, "ms")
+
+
+def size(count: int) -> str:
+    """Returns a number of bytes as text, in the largest unit that it fills, to a tenth."""
+    return _in_units(count, _SIZES, "B")
+
+
+def _in_units(value: int, units: Sequence[tuple[str, int]], least: str) -> str:
+    for unit, fills in units:
+        if value >= fills:
+            return f"{value / fills:.1f}".removesuffix(".0") + f" {unit}"
+    return f"{value} {least}"
+
+
+def ago(ms: int, now_ms: int) -> str:
+    """Returns an instant as seen from now: `3 min ago`, `in 2 h`."""
+    return f"{span(now_ms - ms)} ago" if ms <= now_ms else f"in {span(ms - now_ms)}"
+
+
+def print_records(columns: Sequence[str], rows: Sequence[Row], output: str, now_ms: int) -> None:
+    """Prints rows in one of FORMATS, the instants of a table as seen from now. Units: ms."""
+    if output == TABLE:
+        print_rows(columns, [[_for_people(name, row[name], now_ms) for name in columns]
+                             for row in rows])  # fmt: skip
+        return
+    records = [{name: for_programs(name, row[name]) for name in columns} for row in rows]
+    if output == JSON:
+        print_json(records)
+    elif output == JSONL:
+        for record in records:
+            print_line(json.dumps(record, ensure_ascii=False))
+    else:
+        _print_csv(columns, records)
+
+
+def for_programs(name: str, value: Any) -> Any:
+    """Returns a column's value as JSON and CSV have it: an instant as text."""
+    return instant(value) if _is_instant(name) and isinstance(value, int) else value
+
+
+def _is_instant(name: str) -> bool:
+    return name.endswith("_at") or name == "since"
+
+
+def _for_people(name: str, value: Any, now_ms: int) -> Any:
+    if isinstance(value, list | tuple):
+        return ", ".join(map(str, value))
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if not isinstance(value, int):
+        return value
+    if _is_instant(name):
+        return ago(value, now_ms)
+    if not name.endswith(("_ms", "_bytes")):
+        return value
+    from txlake.protocol import FOREVER  # its package, the SDK, takes half a second to import
+
+    if value == FOREVER:
+        return "for ever"
+    return span(value) if name.endswith("_ms") else size(value)
+
+
+def _print_csv(columns: Sequence[str], records: Sequence[Row]) -> None:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows([[_cell(record[name]) for name in columns] for record in records])
+    click.echo(text.getvalue(), nl=False)
+
+
+def _cell(value: Any) -> Any:
+    """Returns a cell of CSV: no text in it is a formula, nor more than a line."""
+    if isinstance(value, list | tuple):
+        value = " ".join(map(str, value))
+    if not isinstance(value, str):
+        return value
+    text = printable(value)
+    return f"'{text}" if text.startswith(_FORMULA) else text
+
+
 def print_rows(headings: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
     """Prints rows under their headings; None as an empty cell."""
     texts = [["" if cell is None else printable(str(cell)) for cell in row] for row in rows]
     if sys.stdout.isatty():
         from rich import box
         from rich.console import Console
-        from rich.table import Table
+        from rich.table import Column, Table
         from rich.text import Text
 
-        table = Table(*headings, box=box.SIMPLE)
+        columns = [Column(heading, overflow="fold") for heading in headings]
+        table = Table(*columns, box=box.SIMPLE)
         for row in texts:
             table.add_row(*map(Text, row))
         Console().print(table)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from pipelines.cli.bulk import Bulk, bulk_options
 from pipelines.cli.lists import list_options, print_list
 from pipelines.cli.options import open_lake
 from pipelines.cli.writing import Writing, writes
@@ -26,7 +27,7 @@ def list_dead(
     output: str,
 ) -> None:
     """List what was given up or cannot be delivered, and was not ended or delivered since."""
-    from pipelines.operate.dead import COLUMNS, read_dead
+    from pipelines.health.dead import COLUMNS, read_dead
 
     rows = [
         row
@@ -37,9 +38,25 @@ def list_dead(
 
 
 @dead.command()
-@click.argument("target")
+@click.argument("target", required=False)
+@bulk_options
 @writes
-def resume(target: str, writing: Writing) -> None:
+def resume(target: str | None, bulk: Bulk, writing: Writing) -> None:
     """Make a discarded half pending again (half:<queue>-<offset>), or deliver a message that could
-    not be delivered (undeliverable:<offset>)."""
-    writing.command(RESUME, target)
+    not be delivered (undeliverable:<offset>).
+
+    Without TARGET: all that is dead and fits the filters, the longest dead first.
+    """
+    from pipelines.operate.bulk import dead_targets
+    from pipelines.operate.trial import try_command
+
+    bulk.check(target)
+    if target is not None:
+        writing.command(RESUME, target)
+        return
+    lake, by = writing.lake, writing.by
+    bulk.run(
+        writing,
+        lambda filters: dead_targets(lake, filters),
+        lambda one: try_command(lake, RESUME, one, *by),
+    )

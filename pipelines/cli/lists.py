@@ -1,23 +1,37 @@
-"""Lists of messages: their options, and how they are printed."""
+"""Lists: their options, and how they are printed."""
 
 from __future__ import annotations
 
-from typing import Any
+import time
+from collections.abc import Sequence
 
 import click
 
-from pipelines.cli.options import Command, lake_options, output_option
-from pipelines.screen import print_json, print_rows
+from pipelines.cli.options import Command, lake_options
+from pipelines.screen import FORMATS, TABLE, Row, print_records
+
+
+def rows_option(command: Command) -> Command:
+    """Let a command print its rows for people or for programs."""
+    return click.option(
+        "-o", "--output", type=click.Choice(FORMATS), default=TABLE, show_default=True,
+        help="For people, or for programs.",
+    )(command)  # fmt: skip
+
+
+def limit_option(command: Command) -> Command:
+    """Let a command cut its list."""
+    return click.option(
+        "--limit", type=click.IntRange(1), default=100, show_default=True, help="Rows to show."
+    )(command)
 
 
 def list_options(command: Command) -> Command:
     """Let a command choose the messages that it lists."""
     for option in (
-        output_option,
+        rows_option,
         lake_options,
-        click.option(
-            "--limit", type=click.IntRange(1), default=100, show_default=True, help="Rows to show."
-        ),
+        limit_option,
         click.option("--group", help="Only messages of this producer group."),
         click.option("--topic", help="Only messages for this topic."),
     ):
@@ -25,30 +39,29 @@ def list_options(command: Command) -> Command:
     return command
 
 
-def texts_of(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Returns rows with their instants as text."""
-    from pipelines.explain.words import instant
-
-    return [
-        {
-            name: instant(value) if name in ("since", "deliver_at") and value is not None else value
-            for name, value in row.items()
-        }
-        for row in rows
-    ]
+def now_ms() -> int:
+    """Returns the instant that tables are seen from."""
+    return time.time_ns() // 1_000_000
 
 
 def print_list(
-    columns: tuple[str, ...], rows: list[dict[str, Any]], count: int, output: str, nothing: str
+    columns: Sequence[str],
+    rows: Sequence[Row],
+    count: int,
+    output: str,
+    nothing: str,
+    only_data: Sequence[str] = (),
 ) -> None:
-    """Print the first of `count` rows, or the sentence `nothing`."""
-    texts = texts_of(rows)
-    if output == "json":
-        print_json(texts)
-        return
-    if not rows:
+    """Print the first of `count` rows; a table without rows is the sentence `nothing`.
+
+    Input: `only_data`: columns that a table leaves out.
+    """
+    if output == TABLE and not rows:
         click.echo(nothing)
         return
-    print_rows(columns, [[row[name] for name in columns] for row in texts])
+    if output == TABLE:
+        columns = [name for name in columns if name not in only_data]
+    print_records(columns, rows, output, now_ms())
     if count > len(rows):
-        click.echo(f"{count - len(rows)} more: --limit shows more, --topic and --group choose")
+        text = f"{count - len(rows)} more: --limit shows more, and filters choose"
+        click.echo(text, err=output != TABLE)

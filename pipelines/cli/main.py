@@ -7,43 +7,81 @@ import os
 import signal
 import sys
 import threading
-from typing import Any
+from importlib import import_module
+from typing import Any, Final
 
 import click
 
-from pipelines.cli import setup, spark_submit
-from pipelines.cli.backfill import backfill
-from pipelines.cli.dead import dead
-from pipelines.cli.maintain import maintain
-from pipelines.cli.replay import replay
-from pipelines.cli.schedule import schedule
-from pipelines.cli.store import store
-from pipelines.cli.topic import topic
-from pipelines.cli.tx import tx
-from pipelines.cli.verify import verify
-from pipelines.errors import JobError, OperatorError
-from pipelines.jvm.jars import JarError
-from pipelines.jvm.java import JavaError
 from pipelines.screen import printable
-from pipelines.settings import SettingsError, load
-from storage.errors import LakeError
 
-# Each of these says in one sentence what is wrong and what to do.
-KNOWN_ERRORS = (JobError, LakeError, SettingsError, JavaError, JarError, OperatorError)
+# Where each command is: its module of this room is imported when the command is typed. What some
+# import, Spark's Python among it, takes longer than others run.
+_MODULES: Final = {
+    "setup": ("jars", "broker", "doctor"),
+    "store": ("store",),
+    "spark_submit": ("spark-submit", "environment"),
+    "status": ("status", "top"),
+    "tx": ("tx",),
+    "groups": ("groups",),
+    "conflicts": ("conflicts",),
+    "dead": ("dead",),
+    "schedule": ("schedule",),
+    "topic": ("topic",),
+    "consumer": ("consumer", "lag"),
+    "config": ("config",),
+    "maintain": ("maintain",),
+    "verify": ("verify",),
+    "replay": ("replay",),
+    "backfill": ("backfill",),
+}
+_MODULE_OF: Final = {name: module for module, names in _MODULES.items() for name in names}
 
 
-class _OneSentence(click.Group):
-    """Print known errors as one sentence and exit with 1; a bug keeps its traceback."""
+def known_errors() -> tuple[type[Exception], ...]:
+    """Returns the errors that say in one sentence what is wrong and what to do."""
+    from pipelines.errors import JobError, OperatorError
+    from pipelines.jvm.jars import JarError
+    from pipelines.jvm.java import JavaError
+    from pipelines.settings import SettingsError
+    from storage.errors import LakeError
+    from txlake.errors import LakeError as ClientLakeError
+
+    return (
+        JobError, LakeError, SettingsError, JavaError, JarError, OperatorError, ClientLakeError
+    )  # fmt: skip
+
+
+class _Commands(click.Group):
+    """Commands of other modules, imported when they are needed.
+
+    Prints known errors as one sentence and exits with 1; a bug keeps its traceback.
+    """
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Returns the names of all commands."""
+        return sorted({*super().list_commands(ctx), *_MODULE_OF})
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Returns a command by its name, and imports its module."""
+        if cmd_name not in self.commands and cmd_name in _MODULE_OF:
+            module = import_module(f"pipelines.cli.{_MODULE_OF[cmd_name]}")
+            found = [one for one in vars(module).values() if isinstance(one, click.Command)]
+            self.add_command(next(one for one in found if one.name == cmd_name))
+        return super().get_command(ctx, cmd_name)
 
     def invoke(self, context: click.Context) -> Any:
         try:
             return super().invoke(context)
-        except KNOWN_ERRORS as error:
+        except (click.ClickException, click.exceptions.Exit, click.Abort):
+            raise
+        except Exception as error:
+            if not isinstance(error, known_errors()):
+                raise
             lines = [printable(line) for line in str(error).split("\n")]
             raise click.ClickException("\n".join(lines)) from error
 
 
-@click.group(cls=_OneSentence, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="txlake-pipelines", prog_name="txlake")
 def main() -> None:
     """Transactional messages on a lakehouse."""
@@ -79,6 +117,7 @@ STOP_S = 10.0
 def run_job(conf: str, *, is_standby: bool = False) -> None:
     """Run the job with the settings of a file; also what spark-submit runs."""
     from pipelines.job.driver import Driver
+    from pipelines.settings import load
     from storage.lake.epochs import Plan
 
     log = logging.getLogger("txlake")
@@ -110,23 +149,6 @@ def run_job(conf: str, *, is_standby: bool = False) -> None:
     signal.signal(signal.SIGINT, stop)
     driver.run()
     log.info("stopped")
-
-
-for command in (
-    *setup.COMMANDS,
-    store,
-    spark_submit.spark_submit,
-    spark_submit.environment,
-    tx,
-    dead,
-    schedule,
-    topic,
-    maintain,
-    verify,
-    replay,
-    backfill,
-):
-    main.add_command(command)
 
 
 if __name__ == "__main__":

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
-from pipelines.cli.lists import list_options, print_list, texts_of
+from pipelines.cli.lists import list_options, now_ms, print_list
 from pipelines.cli.options import open_lake
 from pipelines.cli.writing import Writing, writes
-from pipelines.screen import print_json, print_rows
+from pipelines.screen import JSON, TABLE, for_programs, print_json, print_records, span
 from txlake.protocol import CANCEL
 
 
@@ -29,7 +31,6 @@ def list_delayed(
     output: str,
 ) -> None:
     """List the messages that wait for their time, the next first, and count them by level."""
-    from pipelines.explain.words import instant, span
     from pipelines.operate.delays import COLUMNS, read_waiting
 
     waiting = read_waiting(open_lake(lake_path, conf), topic, group, level, limit)
@@ -40,18 +41,23 @@ def list_delayed(
             if row["level"] is None
             else span(waiting.level_spans_ms[row["level"] - 1]),
             "waiting": row["waiting"],
-            "next_at": instant(row["next_at"]),
+            "next_at": row["next_at"],
         }
         for row in waiting.levels
     ]
-    if output == "json":
-        messages = texts_of(waiting.messages)
-        print_json({"count": waiting.count, "levels": levels, "messages": messages})
+    if output == JSON:
+        print_json({
+            "count": waiting.count, "levels": _texts(levels), "messages": _texts(waiting.messages)
+        })  # fmt: skip
         return
-    if levels:
-        print_rows(list(levels[0]), [list(row.values()) for row in levels])
+    if levels and output == TABLE:
+        print_records(list(levels[0]), levels, output, now_ms())
         click.echo()
     print_list(COLUMNS, waiting.messages, waiting.count, output, "no delayed message waits")
+
+
+def _texts(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{name: for_programs(name, value) for name, value in row.items()} for row in rows]
 
 
 @schedule.command()

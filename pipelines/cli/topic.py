@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import re
-from typing import Any
+from typing import TYPE_CHECKING
 
 import click
 
-from pipelines.cli.options import Command
+from pipelines.cli.lists import limit_option, print_list, rows_option
+from pipelines.cli.options import Command, lake_options, open_lake
+from pipelines.cli.spans import Size, Span
 from pipelines.cli.writing import Writing, writes
 from txlake.protocol import (
     ALTER_TOPIC,
@@ -18,58 +19,60 @@ from txlake.protocol import (
     TOPIC_PATTERN,
     ConfigTarget,
     TopicTarget,
-    delay_levels_ms,
     matches,
 )
 
-_FOREVER = "forever"
-_UNITS = {"": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
-
-
-class _Span(click.ParamType[int]):
-    """A span of time in ms, as `7d` or `forever`."""
-
-    name = "span"
-
-    def convert(self, value: Any, param: Any, ctx: Any) -> int:
-        """Returns ms; -1 for ever."""
-        if value == _FOREVER:
-            return FOREVER
-        try:
-            (span_ms,) = delay_levels_ms(value)
-        except ValueError:
-            self.fail(f"{value!r}: a number and one of the units s, m, h, d, or {_FOREVER}")
-        return span_ms
-
-
-class _Size(click.ParamType[int]):
-    """A size in bytes, as `10GiB` or `forever`."""
-
-    name = "size"
-
-    def convert(self, value: Any, param: Any, ctx: Any) -> int:
-        """Returns bytes; -1 without a limit."""
-        if value == _FOREVER:
-            return FOREVER
-        found = re.fullmatch(r"([1-9][0-9]{0,14})(|KiB|MiB|GiB|TiB)", value)
-        if found is None:
-            self.fail(f"{value!r}: bytes, or a number with KiB, MiB, GiB or TiB, or {_FOREVER}")
-        return int(found[1]) * _UNITS[found[2]]
+if TYPE_CHECKING:
+    from storage.upkeep.topic_retention import Retention
 
 
 def _retention(command: Command) -> Command:
     """Let a command say how long a topic keeps its messages."""
     command = click.option(
-        "--retention-bytes", type=_Size(), help="Keep so many bytes on disk: 10GiB, forever."
+        "--retention-bytes", type=Size(), help="Keep so many bytes on disk: 10GiB, forever."
     )(command)
     return click.option(
-        "--retention", "retention_ms", type=_Span(), help="Keep messages so long: 36h, forever."
+        "--retention",
+        "retention_ms",
+        type=Span(can_be_forever=True),
+        help="Keep messages so long: 36h, forever.",
     )(command)
 
 
 @click.group()
 def topic() -> None:
-    """Make real topics, and set how long they keep messages."""
+    """Look at real topics, make them, and set how long they keep messages."""
+
+
+@topic.command("list")
+@lake_options
+@limit_option
+@rows_option
+def list_topics(lake_path: str | None, conf: str | None, limit: int, output: str) -> None:
+    """List the real topics: what they hold, and how long they keep it."""
+    from pipelines.health.topics import COLUMNS, read_topics
+
+    rows = read_topics(open_lake(lake_path, conf), _default(conf))
+    print_list(COLUMNS, rows[:limit], len(rows), output, "no topic was made yet")
+
+
+@topic.command()
+@click.argument("name")
+@lake_options
+@rows_option
+def describe(name: str, lake_path: str | None, conf: str | None, output: str) -> None:
+    """Show the queues of topic NAME: where they begin and end."""
+    from pipelines.health.topics import QUEUE_COLUMNS, read_queues
+
+    rows = read_queues(open_lake(lake_path, conf), name)
+    print_list(QUEUE_COLUMNS, rows, len(rows), output, "")
+
+
+def _default(conf: str | None) -> Retention | None:
+    """Return how long topics keep messages that have no limits of their own."""
+    from pipelines.settings import load
+
+    return None if conf is None else load(conf).maintenance_limits().topics
 
 
 @topic.command()

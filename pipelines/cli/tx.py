@@ -1,13 +1,16 @@
-"""`txlake tx`: what became of a transaction, and ending one by hand."""
+"""`txlake tx`: what hangs, what became of a transaction, and ending one by hand."""
 
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import click
 
+from pipelines.cli.bulk import Bulk, bulk_options
+from pipelines.cli.lists import list_options, now_ms, print_list
 from pipelines.cli.options import lake_options, open_lake, output_option
+from pipelines.cli.spans import Span
 from pipelines.cli.writing import Writing, writes
 from pipelines.errors import OperatorError
 from pipelines.screen import print_json, print_rows
@@ -18,10 +21,51 @@ if TYPE_CHECKING:
     from pipelines.explain.target import Transaction
     from storage.lake.lake import Lake
 
+_HOUR_MS = 3_600_000
+
 
 @click.group()
 def tx() -> None:
-    """Look at one transaction, or end it by hand."""
+    """Look at transactions, or end one by hand."""
+
+
+@tx.command("list")
+@click.option("--pending", is_flag=True, help="Only what waits for its end, however old.")
+@list_options
+@click.option("--keys", help="Only messages with these KEYS (an order number, say).")
+@click.option("--older-than", type=Span(), help="Only what was stored longer ago: 10m, 2h.")
+@click.option(
+    "--since",
+    type=Span(),
+    help="Only what was stored since: 10m, 2h.  [default: 1h, unless --pending or --keys is given]",
+)
+def list_transactions(
+    pending: bool,
+    topic: str | None,
+    group: str | None,
+    keys: str | None,
+    older_than: int | None,
+    since: int | None,
+    limit: int,
+    lake_path: str | None,
+    conf: str | None,
+    output: str,
+) -> None:
+    """List transactions, the oldest first: whose they are, since when, how often asked about."""
+    from pipelines.health import transactions
+
+    if since is None and not pending and keys is None:
+        since = _HOUR_MS
+    now = now_ms()
+    filters = transactions.Filters(
+        group, topic, keys,
+        None if since is None else now - since,
+        None if older_than is None else now - older_than,
+    )  # fmt: skip
+    look = transactions.pending if pending else transactions.stored
+    rows, count = look(open_lake(lake_path, conf), filters, limit)
+    only_data = ("checked_at", "last_answer_at")
+    print_list(transactions.COLUMNS, rows, count, output, "no transaction is so", only_data)
 
 
 @tx.command()
@@ -79,7 +123,7 @@ def explain(
 
 def _list_keys(lake: Lake, keys: str, limit: int, output: str) -> None:
     from pipelines.explain.find import find_keys
-    from pipelines.explain.words import instant
+    from pipelines.screen import instant
 
     rows = find_keys(lake, keys)
     if not rows:
@@ -102,29 +146,46 @@ def _list_keys(lake: Lake, keys: str, limit: int, output: str) -> None:
 
 
 @tx.command()
-@click.argument("half")
+@click.argument("half", required=False)
+@bulk_options
 @writes
-def commit(half: str, writing: Writing) -> None:
-    """Commit the transaction of HALF, a <queue>-<offset> of the half topic."""
-    _end(COMMIT, half, writing)
+def commit(half: str | None, bulk: Bulk, writing: Writing) -> None:
+    """Commit the transaction of HALF, a <queue>-<offset> of the half topic.
+
+    Without HALF: of all that is pending and fits the filters, the oldest first.
+    """
+    _end(COMMIT, half, bulk, writing)
 
 
 @tx.command()
-@click.argument("half")
+@click.argument("half", required=False)
+@bulk_options
 @writes
-def rollback(half: str, writing: Writing) -> None:
-    """Roll back the transaction of HALF, a <queue>-<offset> of the half topic."""
-    _end(ROLLBACK, half, writing)
+def rollback(half: str | None, bulk: Bulk, writing: Writing) -> None:
+    """Roll back the transaction of HALF, a <queue>-<offset> of the half topic.
+
+    Without HALF: of all that is pending and fits the filters, the oldest first.
+    """
+    _end(ROLLBACK, half, bulk, writing)
 
 
-def _end(decision: str, half: str, writing: Writing) -> None:
+def _end(decision: str, half: str | None, bulk: Bulk, writing: Writing) -> None:
+    from pipelines.operate.bulk import pending_targets
     from pipelines.operate.trial import try_end
 
+    bulk.check(half)
+    lake, by, security = writing.lake, writing.by, writing.settings.security
+    if half is None:
+        bulk.run(
+            writing,
+            lambda filters: pending_targets(lake, filters),
+            lambda target: try_end(lake, cast(RecordTarget, target), decision, *by, security),
+        )
+        return
     target = _target(half)
     if not isinstance(target, RecordTarget) or target.kind != HALF:
         raise click.UsageError(f"{half!r} is no half: name it as <queue>-<offset>")
-    security = writing.settings.security
-    writing.write(try_end(writing.lake, target, decision, *writing.by, security))
+    writing.write(try_end(lake, target, decision, *by, security))
 
 
 def _target(text: str) -> RecordTarget | Transaction:

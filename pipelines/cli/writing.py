@@ -73,15 +73,11 @@ class Writing:
         Errors: OperatorError when a result was waited for and is a refusal, or did not come.
         """
         from pipelines.explain.words import CONFLICTS, REFUSALS
-        from pipelines.operate import records
 
         offset = result = None
         if not self.dry_run:
-            settings = self.settings
-            offset = records.write(
-                settings.kafka, trial.record, trial.cluster_id, settings.security
-            )
-            result = records.wait_for_result(self.lake, trial.record, offset, self.wait_s)
+            offset = self.send(trial)
+            result = self.result(trial, offset)
         self._print(trial, offset, result)
         if self.dry_run or self.wait_s <= 0:
             return
@@ -91,6 +87,19 @@ class Writing:
             )
         if result in REFUSALS or result in CONFLICTS:
             raise OperatorError(f"it changed nothing: {result}")
+
+    def send(self, trial: Trial) -> int:
+        """Writes a record that was tried, signed where a key is known. Returns its offset."""
+        from pipelines.operate import records
+
+        kafka, security = self.settings.kafka, self.settings.security
+        return records.write(kafka, trial.record, trial.cluster_id, security)
+
+    def result(self, trial: Trial, offset: int) -> str | None:
+        """Returns what the job made of a written record; None when it was not waited for."""
+        from pipelines.operate import records
+
+        return records.wait_for_result(self.lake, trial.record, offset, self.wait_s)
 
     def _print(self, trial: Trial, offset: int | None, result: str | None) -> None:
         record = trial.record

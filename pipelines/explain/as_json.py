@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from pipelines.explain import words
 from pipelines.explain.report import Decision, MessageReport, Report
 from pipelines.explain.waits import Wait
+from pipelines.screen import instant
 
 
 def to_json(report: Report) -> dict[str, Any]:
@@ -24,7 +24,7 @@ def to_json(report: Report) -> dict[str, Any]:
         "waits": [_wait_json(wait) for wait in report.waits],
         "events": [
             {
-                "at": words.instant(event.at),
+                "at": instant(event.at),
                 "epoch": event.epoch,
                 "event": event.kind,
                 "is_committed": event.is_committed,
@@ -41,7 +41,7 @@ def _message_json(message: MessageReport) -> dict[str, Any]:
     end, place = message.end, message.place
     return {
         **{name: message.row[name] for name in names},
-        "stored_at": words.instant(message.row["stored_at"]),
+        "stored_at": instant(message.row["stored_at"]),
         "outcome": None if end is None else end["outcome"],
         "cause": None if end is None else end["cause"],
         "delivered": None if place is None else vars(place),
@@ -59,8 +59,8 @@ def _decision_json(decision: Decision) -> dict[str, Any]:
         "source": decision.rule.source,
         "numbers": decision.numbers or None,
         "epoch": decision.epoch,
-        "epoch_at": words.instant(decision.epoch_at),
-        "known_at": None if known_at is None else words.instant(known_at),
+        "epoch_at": instant(decision.epoch_at),
+        "known_at": None if known_at is None else instant(known_at),
         "is_committed": decision.is_committed,
     }
 
@@ -70,9 +70,9 @@ def _wait_json(wait: Wait) -> dict[str, Any]:
         "code": wait.code,
         "text": wait.rule.sentence,
         "source": wait.rule.source,
-        "until": None if wait.until is None else words.instant(wait.until),
+        "until": None if wait.until is None else instant(wait.until),
     }
 
 
 def _plain(name: str, value: Any) -> Any:
-    return words.instant(value) if name.endswith("_at") and isinstance(value, int) else value
+    return instant(value) if name.endswith("_at") and isinstance(value, int) else value

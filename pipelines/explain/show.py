@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from pipelines.explain.report import Decision, MessageReport, Report
-from pipelines.explain.words import DELETED, instant
-from pipelines.screen import print_line, print_rows
+from pipelines.explain.words import DELETED
+from pipelines.screen import instant, print_line, print_rows
 
 
 def show(report: Report) -> None:

@@ -14,6 +14,7 @@ from pipelines.explain.event import COMMANDED, CONFLICT, LANDED, Event, Part, ev
 from pipelines.explain.rows import Row
 from pipelines.explain.story_ends import checks, deliveries, outcomes
 from pipelines.explain.units import Unit
+from pipelines.screen import instant, span
 from storage.wire.kinds import HALF
 from txlake import protocol as p
 
@@ -43,7 +44,7 @@ def _landed(unit: Unit) -> Iterator[Part]:
                 text += f", {row['tran_seq'] + 1} of {row['tran_size']} messages"
             text += _delay_text(row)
             if row["immunity_ms"] is not None:
-                text += f", immunity {words.span(row['immunity_ms'])}"
+                text += f", immunity {span(row['immunity_ms'])}"
         names = ("producer_group", "transaction_id", "real_topic", "keys", "tran_size",
                  "tran_seq", "delay_level", "deliver_at", "immunity_ms", "error")  # fmt: skip
         yield event(
@@ -57,7 +58,7 @@ def _delay_text(row: Row) -> str:
     if (row["delay_level"] or 0) > 0:
         return f", delay level {row['delay_level']}"
     if row["deliver_at"] is not None:
-        return f", not before {words.instant(row['deliver_at'])}"
+        return f", not before {instant(row['deliver_at'])}"
     return ""
 
 

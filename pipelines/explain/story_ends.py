@@ -9,6 +9,7 @@ from pipelines.explain import words
 from pipelines.explain.event import ASKED, ENDED, PLACED, Part, event, place
 from pipelines.explain.rows import EpochAt, Row
 from pipelines.explain.units import Unit
+from pipelines.screen import instant
 from txlake import protocol as p
 
 
@@ -111,14 +112,14 @@ def deliveries(unit: Unit) -> Iterator[Part]:
 
 def delayed_text(unit: Unit, row: Row) -> str:
     """Returns until when a message is delayed, and whether it asked for longer than the limit."""
-    due_at, text = row["deliver_at"], f"is delayed until {words.instant(row['deliver_at'])}"
+    due_at, text = row["deliver_at"], f"is delayed until {instant(row['deliver_at'])}"
     # A DELIVER_AT at or before `epoch_at` is no delay: nothing was cut short.
     floor = max(due_at, _epoch_at(unit, row["epoch"]) or due_at)
     for message in unit.messages:
         if message["queue_offset"] != row["queue_offset"] or (message["delay_level"] or 0) > 0:
             continue
         if (message["deliver_at"] or 0) > floor:
-            asked = words.instant(message["deliver_at"])
+            asked = instant(message["deliver_at"])
             text += f" (asked for {asked}, capped at deliver_at_max_ms)"
     return text
 

@@ -14,7 +14,8 @@ from pipelines.explain import words
 from pipelines.explain.rows import EpochAt, Row
 from pipelines.explain.story_ends import delayed_text
 from pipelines.explain.units import Unit
-from pipelines.explain.words import Rule, instant, span
+from pipelines.explain.words import Rule
+from pipelines.screen import instant, span
 from txlake.protocol import ROLLBACK, UNKNOWN, UndeliverableTarget
 
 _EPOCHS = "`epochs`"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 from dataclasses import dataclass
 from typing import Final
 
@@ -118,20 +117,6 @@ UNDELIVERABLE: Final = {
 
 # Of a message that was delivered.
 DELETED: Final = "; deleted since: the topic keeps messages for some time only"
-
-
-def instant(ms: int) -> str:
-    """Returns an instant as text, UTC, to the ms."""
-    at = dt.datetime.fromtimestamp(ms // 1000, dt.timezone.utc)
-    return f"{at:%Y-%m-%dT%H:%M:%S}.{ms % 1000:03d}Z"
-
-
-def span(ms: int) -> str:
-    """Returns a span as text, in the largest unit that it fills, to a tenth."""
-    for unit, size in (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1_000)):
-        if ms >= size:
-            return f"{ms / size:.1f}".removesuffix(".0") + f" {unit}"
-    return f"{ms} ms"
 
 
 def by_whom(actor: str | None, reason: str | None) -> str:

@@ -27,6 +27,7 @@ from checker.frames import (
     Parameters,
     State,
 )
+from pipelines import screen
 from pipelines.epoch.lookups import operations_of, undeliverable_named
 from pipelines.epoch.restore import topics_before
 from pipelines.epoch.signatures import judged
@@ -36,7 +37,7 @@ from pipelines.explain.find import find, find_nothing
 from pipelines.explain.report import nothing_found
 from pipelines.explain.rows import Found, Row
 from pipelines.explain.units import Unit, units_of
-from pipelines.operate.dead import require_undeliverable
+from pipelines.health.dead import require_undeliverable
 from pipelines.operate.records import Record, command, operation
 from pipelines.settings import SecuritySettings
 from storage import schemas
@@ -192,5 +193,5 @@ def _places(decision: Decision, messages: set[tuple[Any, ...]]) -> list[str]:
             texts.append(f"undeliverable ({row['reason']})" if row["reason"] else text)
     for row in decision.delayed.to_pylist():
         if (row["source"], row["queue_id"], row["queue_offset"]) in messages:
-            texts.append(f"delayed until {words.instant(row['deliver_at'])}")
+            texts.append(f"delayed until {screen.instant(row['deliver_at'])}")
     return texts

@@ -3,6 +3,7 @@
 from pipelines.settings.reading import load, parse
 from pipelines.settings.secrets import SettingsError
 from pipelines.settings.security import SecuritySettings
+from pipelines.settings.shown import shown
 from pipelines.settings.values import (
     DelaySettings,
     KafkaSettings,
@@ -27,4 +28,5 @@ __all__ = [
     "TransactionSettings",
     "load",
     "parse",
+    "shown",
 ]

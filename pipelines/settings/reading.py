@@ -56,13 +56,17 @@ def load(path: str | Path) -> Settings:
 
     Errors: SettingsError with file, key, value and what is allowed.
     """
+    return parse(read_values(path), str(path))
+
+
+def read_values(path: str | Path) -> dict[str, Any]:
+    """Returns what a file says, unchecked. Errors: SettingsError."""
     try:
-        values = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise SettingsError(f"{path}: cannot be read ({error.strerror})") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise SettingsError(f"{path}: not TOML: {error}") from error
-    return parse(values, str(path))
 
 
 def parse(values: dict[str, Any], source: str) -> Settings:

@@ -16,7 +16,7 @@ from click.testing import CliRunner
 from deltalake import DeltaTable, write_deltalake
 
 from pipelines.cli.main import main
-from pipelines.cli.store import ID_VARIABLE, SECRET_VARIABLE, what_a_user_needs
+from pipelines.cli.store import ID_VARIABLE, SECRET_VARIABLE, store, what_a_user_needs
 from pipelines.local_server.ports import listens
 from pipelines.local_server.server import HOST
 from pipelines.local_store.store import Store
@@ -130,7 +130,7 @@ def test_bad_input_is_one_sentence(
 def test_sample_settings_are_those_that_it_prints(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    defaults = {option.name: option.default for option in main.commands["store"].params}
+    defaults = {option.name: option.default for option in store.params}
     server = Store(defaults["data_dir"], port=defaults["port"])
     text = what_a_user_needs(server, defaults["bucket"], None)
     printed = tomllib.loads(text[text.index("[lake]") :])["lake"]

@@ -16,7 +16,7 @@ from typing import Any
 
 import click
 
-from pipelines.cli.main import KNOWN_ERRORS
+from pipelines.cli.main import known_errors
 from tests.support.job import wait_until
 from tests.support.landed_here import land_here
 
@@ -89,7 +89,7 @@ def _run(log: str, work: Callable[..., None], values: tuple[Any, ...]) -> None:
     land_here()
     try:
         work(*values)
-    except KNOWN_ERRORS as error:
+    except known_errors() as error:
         failure = click.ClickException(str(error))
         failure.show()
         sys.exit(failure.exit_code)

@@ -107,7 +107,9 @@ class PaperJob:
         is_snapshot = self._is_snapshot()
         self._write(self._decided.epoch(self.epoch, epoch, parameters, is_snapshot=is_snapshot))
         if commit:
-            self._log.commit(plan, {}, {}, {})
+            ends = self.state.next_offsets.to_pylist()
+            next_offsets = {(row["topic"], row["queue_id"]): row["next_offset"] for row in ends}
+            self._log.commit(plan, next_offsets, {}, {})
         self._landed = dict(self._next)
         self._new = {kind: [] for kind in QUEUES}
         return self.epoch

@@ -191,7 +191,8 @@ LINE_6 = [
     case(
         given=[parameters(half_retention_ms=20 * INTERVAL_MS),
                half(group="nobody", age_ms=DUE_MS), later(INTERVAL_MS), later(2 * INTERVAL_MS),
-               later(20 * INTERVAL_MS), resume("half:0-0"), later(DUE_MS), later(INTERVAL_MS)],
+               later(20 * INTERVAL_MS), later(), resume("half:0-0"), later(DUE_MS),
+               later(INTERVAL_MS)],
         expected={0: "CHECK 1"},
         why="a half that is pending again is asked as if it were new",
     ),

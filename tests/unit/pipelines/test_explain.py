@@ -13,6 +13,7 @@ from pipelines.explain.find import find, find_keys
 from pipelines.explain.report import nothing_found, reports
 from pipelines.explain.target import Transaction, parse_target
 from pipelines.explain.units import units_of
+from pipelines.screen import instant, span
 from tests.support.explained import codes, told
 from tests.support.paper_job import START_AT, PaperJob
 from txlake.protocol import COMMIT, RESUME, UNKNOWN, RecordTarget
@@ -153,7 +154,7 @@ def test_every_cited_line_of_the_protocol_exists() -> None:
 
 
 def test_instants_and_spans_are_written_for_people() -> None:
-    assert words.instant(START_AT + 7) == "2026-01-01T00:00:00.007Z"
-    assert [words.span(ms) for ms in (999, 6_000, 90_000, 3_600_000, 259_200_000)] == [
+    assert instant(START_AT + 7) == "2026-01-01T00:00:00.007Z"
+    assert [span(ms) for ms in (999, 6_000, 90_000, 3_600_000, 259_200_000)] == [
         "999 ms", "6 s", "1.5 min", "1 h", "3 d",
     ]  # fmt: skip

@@ -86,10 +86,7 @@ def read_dead(lake: Lake) -> list[Row]:
             for row in plain(_halves(lake, tables[CHECK_MAX_TOPIC], until))
         ]
     if UNDELIVERABLE_TOPIC in tables:
-        rows += [
-            {**row, "target": str(UndeliverableTarget(row["queue_offset"]))}
-            for row in plain(_messages(lake, tables[UNDELIVERABLE_TOPIC], until))
-        ]
+        rows += _undeliverable(lake, tables[UNDELIVERABLE_TOPIC], until)
     return [{name: row[name] for name in COLUMNS} for row in rows]
 
 
@@ -103,6 +100,23 @@ def _tables(lake: Lake, epoch: int) -> dict[str, str]:
 def _delivered(lake: Lake, bounds: Bounds) -> pa.Table:
     columns = ["source", "queue_id", "queue_offset"]
     return read_pruned(lake, "deliveries", columns, bounds, pc.field("action") == "DELIVERED")
+
+
+def undeliverable(lake: Lake) -> list[Row]:
+    """Returns the undeliverable messages that wait for an operator. Output: ms."""
+    epoch, _ = newest_epochs(lake)
+    table = _tables(lake, epoch).get(UNDELIVERABLE_TOPIC)
+    if table is None:
+        return []
+    require_readable(lake, [table])
+    return _undeliverable(lake, table, {"epoch": (None, epoch)})
+
+
+def _undeliverable(lake: Lake, table: str, until: Bounds) -> list[Row]:
+    return [
+        {**row, "target": str(UndeliverableTarget(row["queue_offset"]))}
+        for row in plain(_messages(lake, table, until))
+    ]
 
 
 def _messages(lake: Lake, table: str, until: Bounds) -> pa.Table:

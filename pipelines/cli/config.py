@@ -1,0 +1,37 @@
+"""`txlake config`: the settings in force, and whether they can be used."""
+
+from __future__ import annotations
+
+import click
+
+from pipelines.cli.lists import print_list, rows_option
+from pipelines.cli.options import conf_option
+
+
+@click.group()
+def config() -> None:
+    """Look at the settings of a job."""
+
+
+@config.command()
+@conf_option
+@click.option("--changed", is_flag=True, help="Only what the file names.")
+@rows_option
+def show(conf: str, changed: bool, output: str) -> None:
+    """Show every setting with its value in force; secrets stay hidden."""
+    from pipelines.settings import shown
+
+    rows = [row for row in shown(conf) if not (changed and row["is_default"])]
+    print_list(("section", "key", "value", "is_default"), rows, len(rows), output, "")
+
+
+@config.command()
+@conf_option
+def validate(conf: str) -> None:
+    """Check the settings as a start of the job does; nothing is reached or written."""
+    from pipelines.settings import load
+
+    settings = load(conf)
+    settings.lake.place()
+    settings.parameters()
+    click.echo(f"{conf}: the job can start with these settings")

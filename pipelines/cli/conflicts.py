@@ -1,0 +1,39 @@
+"""`txlake conflicts`: operations without effect."""
+
+from __future__ import annotations
+
+import click
+
+from pipelines.cli.lists import limit_option, now_ms, print_list, rows_option
+from pipelines.cli.options import lake_options, open_lake
+from pipelines.cli.spans import Span
+
+_DAY_MS = 86_400_000
+
+
+@click.group()
+def conflicts() -> None:
+    """Look at operations without effect."""
+
+
+@conflicts.command("list")
+@click.option("--group", help="Only operations of this producer group.")
+@click.option("--reason", help="Only this reason: duplicate_end, wrong_producer_group ...")
+@click.option("--since", type=Span(), default=_DAY_MS, help="So far back: 2h, 7d.  [default: 1d]")
+@lake_options
+@limit_option
+@rows_option
+def list_conflicts(
+    group: str | None,
+    reason: str | None,
+    since: int,
+    lake_path: str | None,
+    conf: str | None,
+    limit: int,
+    output: str,
+) -> None:
+    """List operations without effect, the newest last: which, why, about which half."""
+    from pipelines.health.conflicts import COLUMNS, read_conflicts
+
+    rows = read_conflicts(open_lake(lake_path, conf), now_ms() - since, group, reason)
+    print_list(COLUMNS, rows[-limit:], len(rows), output, "no operation was without effect")

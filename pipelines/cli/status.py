@@ -1,0 +1,102 @@
+"""`txlake status`, `txlake top`: is everything well, on one screen."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from pipelines.cli.lists import now_ms, rows_option
+from pipelines.cli.options import lake_options, open_lake
+from pipelines.screen import JSON, TABLE, print_json, print_records
+
+if TYPE_CHECKING:
+    from pipelines.health.facts import Facts
+
+_PROBLEM = ("name", "words", "command")
+
+
+@click.command()
+@lake_options
+@rows_option
+def status(lake_path: str | None, conf: str | None, output: str) -> None:
+    """Say whether everything is well, and if not, what is wrong and which command helps.
+
+    With --conf Kafka is asked, too: how far behind the job is, and which driver runs. `-o jsonl`
+    and `-o csv` print the problems alone; JSON has all. Exit code 0 in either case.
+    """
+    from pipelines.health.problems import problems
+
+    facts = gather(lake_path, conf)
+    if output == JSON:
+        from pipelines.health.report import as_json
+
+        print_json(as_json(facts))
+        return
+    if output != TABLE:
+        rows: list[dict[str, Any]] = [vars(problem) for problem in problems(facts)]
+        print_records(_PROBLEM, rows, output, facts.lake.now_ms)
+        return
+    from pipelines.health.report import lines
+
+    for line in lines(facts):
+        click.echo(line)
+
+
+@click.command()
+@lake_options
+@click.option(
+    "--every-s", type=click.FloatRange(0.2), default=2.0, show_default=True,
+    help="Between two looks.",
+)  # fmt: skip
+@click.option("--times", type=click.IntRange(1), help="End after so many looks.")
+def top(lake_path: str | None, conf: str | None, every_s: float, times: int | None) -> None:
+    """Show `txlake status` again and again, until Ctrl-C."""
+    from rich.console import Console
+    from rich.live import Live
+    from rich.text import Text
+
+    from pipelines.health.report import lines
+
+    console = Console()
+    looks = 0
+    # On anything but a terminal each look is printed below the one before.
+    with Live(console=console, screen=console.is_terminal, auto_refresh=False) as live:
+        while times is None or looks < times:
+            if looks:
+                time.sleep(every_s)
+            looks += 1
+            text = "\n".join(lines(gather(lake_path, conf)))
+            if console.is_terminal:
+                live.update(Text(text), refresh=True)
+            else:
+                click.echo(text + "\n")
+
+
+def gather(lake_path: str | None, conf: str | None) -> Facts:
+    """Returns what is known of the lake that the options name, and of its Kafka.
+
+    Errors: as `open_lake`. A Kafka that does not answer is a fact.
+    """
+    from pipelines.health.facts import Facts, lake_facts
+
+    found = lake_facts(open_lake(lake_path, conf), now_ms())
+    if conf is None:
+        return Facts(found)
+    from pipelines.errors import JobError
+    from pipelines.health.facts import Drivers
+    from pipelines.health.kafka import lags
+    from pipelines.job.group import DriverGroup
+    from pipelines.settings import load
+
+    settings = load(conf)
+    try:
+        behind = lags(settings, found.plan)
+        drivers = DriverGroup(settings.kafka, settings.lake.place().path).look()
+    except JobError as error:
+        return Facts(found, kafka_trouble=str(error), retention_ms=settings.lake.retention_ms)
+    return Facts(
+        found, behind, Drivers(drivers.active, drivers.others),
+        retention_ms=settings.lake.retention_ms,
+    )  # fmt: skip

@@ -1,0 +1,1 @@
+"""How a lake stands: topics, consumers, what is dead, what is wrong and which command helps."""

@@ -1,0 +1,49 @@
+"""Operations without effect, the newest last: which, why, and about which half."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from checker.match.sql import run
+from pipelines.explain.rows import Row, newest_epochs, plain
+from storage.lake.lake import Lake
+from storage.lake.pruned import Bounds, read_pruned
+from storage.rows import instant
+from storage.wire.kinds import HALF, OP
+from txlake.protocol import RecordTarget
+
+COLUMNS: Final = (
+    "decided_at", "reason", "half", "op", "decision", "producer_group", "actor", "error",
+)  # fmt: skip
+_CONFLICT = ["queue_id", "op_queue_offset", "half_queue_offset", "reason", "decided_at", "epoch"]
+_OP = ["queue_id", "queue_offset", "decision", "producer_group", "actor", "error"]
+
+_TOLD = """
+SELECT c.*, o.decision, o.producer_group, o.actor, o.error FROM conflicts c
+LEFT JOIN op o ON c.queue_id = o.queue_id AND c.op_queue_offset = o.queue_offset
+WHERE ($group IS NULL OR o.producer_group = $group)
+  AND ($reason IS NULL OR c.reason = $reason)
+ORDER BY c.decided_at, c.queue_id, c.op_queue_offset, c.half_queue_offset
+"""
+
+
+def read_conflicts(
+    lake: Lake, since_at: int | None, group: str | None = None, reason: str | None = None
+) -> list[Row]:
+    """Returns the conflicts that were decided since an instant. Output: COLUMNS; ms.
+
+    Input: the producer group and the reason to choose, if any.
+    """
+    epoch, _ = newest_epochs(lake)
+    bounds: Bounds = {"epoch": (None, epoch)}
+    if since_at is not None:
+        bounds = {**bounds, "decided_at": (instant(since_at), None)}
+    conflicts = read_pruned(lake, "conflicts", _CONFLICT, bounds)
+    named: Bounds = {"queue_offset": sorted(set(conflicts["op_queue_offset"].to_pylist()))}
+    op = read_pruned(lake, OP, _OP, named)
+    rows = plain(run(_TOLD, {"group": group, "reason": reason}, conflicts=conflicts, op=op))
+    for row in rows:
+        half = row["half_queue_offset"]
+        row["half"] = None if half is None else str(RecordTarget(HALF, row["queue_id"], half))
+        row["op"] = f"{row['queue_id']}-{row['op_queue_offset']}"
+    return [{name: row[name] for name in COLUMNS} for row in rows]

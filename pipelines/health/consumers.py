@@ -1,0 +1,68 @@
+"""How far each consumer group is, queue by queue, as `consumer_offsets` says."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Final
+
+from checker.match.sql import run
+from pipelines.explain.rows import Row, plain
+from pipelines.health.topics import catalog, queue_begin, queue_ends
+from storage.errors import MissingTableError
+from storage.lake.lake import Lake
+
+TABLE: Final = "consumer_offsets"
+LAG_COLUMNS: Final = (
+    "consumer_group", "topic", "queue_id", "lag", "queue_offset", "end_offset", "committed_at",
+    "owner",
+)  # fmt: skip
+COLUMNS: Final = ("consumer_group", "topics", "queues", "lag", "committed_at", "owners")
+
+# Of a queue's rows the one of the largest generation holds, of these the latest.
+_NEWEST = """
+SELECT * FROM commits
+QUALIFY row_number() OVER (PARTITION BY consumer_group, topic, queue_id
+  ORDER BY generation DESC, committed_at DESC) = 1
+ORDER BY consumer_group, topic, queue_id
+"""
+
+
+def read_lags(lake: Lake) -> list[Row]:
+    """Returns each queue of each consumer group. Output: LAG_COLUMNS; ms.
+
+    `lag`: messages that are there and not committed; `queue_offset` null: nothing read yet; `owner`
+    null: given back.
+    """
+    try:
+        commits = lake.read(TABLE)
+    except MissingTableError:  # no consumer has made it yet
+        return []
+    ends = queue_ends(lake)
+    tables = {row["topic"]: f"topics/{row['table_id']}" for row in catalog(lake)}
+    rows = []
+    for row in plain(run(_NEWEST, commits=commits)):
+        topic, queue_id = row["topic"], row["queue_id"]
+        begin = queue_begin(lake, tables[topic], queue_id) if topic in tables else 0
+        end = ends.get((topic, queue_id), 0)
+        row |= {"end_offset": end, "lag": max(0, end - max(begin, row["queue_offset"] or 0))}
+        rows.append({name: row[name] or None if name == "owner" else row[name]
+                     for name in LAG_COLUMNS})  # fmt: skip
+    return rows
+
+
+def read_consumers(lake: Lake) -> list[Row]:
+    """Returns each consumer group once. Output: COLUMNS; `committed_at` is its latest commit."""
+    groups: dict[str, list[Row]] = defaultdict(list)
+    for row in read_lags(lake):
+        groups[row["consumer_group"]].append(row)
+    return [
+        {
+            "consumer_group": group,
+            "topics": sorted({row["topic"] for row in rows}),
+            "queues": len(rows),
+            "lag": sum(row["lag"] for row in rows),
+            "committed_at": max(row["committed_at"] for row in rows),
+            "owners": sorted({row["owner"] for row in rows if row["owner"]}),
+        }
+        for group, rows in sorted(groups.items())
+    ]

@@ -1,0 +1,219 @@
+"""How a lake stands, in one look: few rows, few columns, whatever its size.
+
+Facts that Kafka alone knows are None where it was not asked.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from checker.frames import DISCARDED
+from checker.match.sql import run
+from pipelines.epoch.restore import rows_of_state
+from pipelines.explain.rows import Row
+from pipelines.health.dead import undeliverable
+from pipelines.health.groups import read_groups
+from storage.lake.aging import snapshot_before
+from storage.lake.epochs import COMMITTED, PLANNED, Plan, plan_of
+from storage.lake.lake import Lake
+from storage.lake.pruned import Bounds, read_pruned
+from storage.rows import instant, milliseconds
+
+HOUR_MS: Final = 3_600_000
+_EPOCHS = 100  # whose times are told
+
+_STEPS = """
+WITH times AS (
+  SELECT u.key AS step, u.value AS ms FROM rows r,
+    unnest(map_entries(r.step_ms)) AS t(u) WHERE r.state = $committed
+)
+SELECT step, quantile_disc(ms, 0.5) AS p50_ms, quantile_disc(ms, 0.99) AS p99_ms, count(*) AS epochs
+FROM times GROUP BY step ORDER BY p99_ms DESC, step
+"""
+_DISCARDED = """
+SELECT count(*) AS halves, min(stored_at) AS oldest_at FROM state WHERE discard_cause IS NOT NULL
+"""
+
+
+@dataclass(frozen=True)
+class TopicLag:
+    """How far the job is behind one topic. Units: ms.
+
+    `oldest_at`: when the broker stored the first record that is not landed; None: there is none, or
+    Kafka did not hand it out in time. `makes_epochs`: whether its records make an epoch; PINGs of
+    the job's own in the admin topic do not.
+    """
+
+    topic: str
+    records: int
+    oldest_at: int | None
+    makes_epochs: bool
+
+
+@dataclass(frozen=True)
+class Drivers:
+    """The drivers that Kafka counts: the active one, and those that stand by."""
+
+    active: str | None = None
+    standby: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class LakeFacts:
+    """What the lake's tables say. Units: ms, bytes.
+
+    `epoch_at`: of the newest committed epoch; None: there is none yet. `owner`: who planned it.
+    `groups`: rows of `groups.COLUMNS`. `given_up`: halves discarded in the last hour.
+    `discarded`: halves that a late end or RESUME can still end, the oldest stored at
+    `discarded_oldest_at`.
+    `steps`: step, p50_ms, p99_ms of the newest epochs. `free_bytes`: None in an object store.
+    `floor_at`: `epoch_at` of the floor; None: there is none yet.
+    """
+
+    path: str
+    now_ms: int
+    epoch: int = 0
+    epoch_at: int | None = None
+    owner: str | None = None
+    groups: Sequence[Row] = ()
+    given_up: int = 0
+    undeliverable: int = 0
+    delayed: int = 0
+    next_delayed_at: int | None = None
+    discarded: int = 0
+    discarded_oldest_at: int | None = None
+    steps: Sequence[Row] = ()
+    free_bytes: int | None = None
+    disk_bytes: int | None = None
+    floor_epoch: int = 0
+    floor_at: int | None = None
+    plan: Plan | None = field(default=None, repr=False)
+
+    @property
+    def pending(self) -> int:
+        """Returns how many halves wait for their end."""
+        return sum(group["pending"] for group in self.groups)
+
+    @property
+    def oldest_at(self) -> int | None:
+        """Returns when the oldest half that waits was stored."""
+        found = [group["oldest_at"] for group in self.groups if group["oldest_at"] is not None]
+        return min(found, default=None)
+
+    @property
+    def unanswered(self) -> int:
+        """Returns how many of the groups' newest checks are unanswered."""
+        return sum(group["unanswered"] for group in self.groups)
+
+
+@dataclass(frozen=True)
+class Facts:
+    """All that is known: of the lake, of Kafka, of the settings. Units: ms.
+
+    `lags`, `drivers`: None where Kafka was not asked, or `kafka_trouble` says why it did not
+    answer. `retention_ms`: the settings' [lake] retention_ms; None without settings.
+    """
+
+    lake: LakeFacts
+    lags: Sequence[TopicLag] | None = None
+    drivers: Drivers | None = None
+    kafka_trouble: str | None = None
+    retention_ms: int | None = None
+
+    @property
+    def records_waiting(self) -> int | None:
+        """Returns how many records wait in Kafka that make an epoch; None: not known."""
+        if self.lags is None:
+            return None
+        return sum(lag.records for lag in self.lags if lag.makes_epochs)
+
+    @property
+    def behind_ms(self) -> int | None:
+        """Returns how long the oldest of these records has waited; None: not known."""
+        if self.lags is None:
+            return None
+        waiting = [lag for lag in self.lags if lag.makes_epochs and lag.records]
+        known = [lag.oldest_at for lag in waiting if lag.oldest_at is not None]
+        if waiting and not known:
+            return None
+        return max(0, self.lake.now_ms - min(known)) if known else 0
+
+
+def lake_facts(lake: Lake, now_ms: int) -> LakeFacts:
+    """Returns what the lake's tables say at the newest committed epoch.
+
+    Errors: BrokenLakeError.
+    """
+    free, disk = _disk(lake)
+    empty = LakeFacts(lake.path, now_ms, free_bytes=free, disk_bytes=disk)
+    newest = lake.last("epochs", "epoch")
+    if newest is None:
+        return empty
+    columns = ["epoch", "state", "epoch_at", "owner", "step_ms"]
+    rows = read_pruned(lake, "epochs", columns, {"epoch": (newest - _EPOCHS, newest)})
+    committed = rows.filter(pc.equal(rows["state"], COMMITTED)).sort_by("epoch")
+    if committed.num_rows == 0:
+        return empty
+    last = committed.slice(committed.num_rows - 1).to_pylist()[0]
+    epoch = last["epoch"]
+    plan = _plan(lake, epoch)
+    snapshot = snapshot_before(lake, epoch)
+    state = rows_of_state(lake, "pending", epoch, snapshot)
+    delayed = rows_of_state(lake, "delayed", epoch, snapshot)
+    (discarded,) = run(_DISCARDED, state=state).to_pylist()
+    return LakeFacts(
+        path=lake.path,
+        now_ms=now_ms,
+        epoch=epoch,
+        epoch_at=milliseconds(last["epoch_at"]),
+        owner=last["owner"],
+        groups=read_groups(lake, state, now_ms),
+        given_up=_given_up(lake, epoch, now_ms),
+        undeliverable=len(undeliverable(lake)),
+        delayed=delayed.num_rows,
+        next_delayed_at=pc.min(delayed["deliver_at"]).as_py(),
+        discarded=discarded["halves"],
+        discarded_oldest_at=discarded["oldest_at"],
+        steps=run(_STEPS, {"committed": COMMITTED}, rows=committed).to_pylist(),
+        free_bytes=free,
+        disk_bytes=disk,
+        floor_epoch=plan.floor.epoch,
+        floor_at=_epoch_at(lake, plan.floor.epoch),
+        plan=plan,
+    )
+
+
+def _plan(lake: Lake, epoch: int) -> Plan:
+    where: Bounds = {"epoch": [epoch], "state": [PLANNED]}
+    (row,) = read_pruned(lake, "epochs", lake.schema("epochs").names, where).to_pylist()
+    return plan_of(row)
+
+
+def _epoch_at(lake: Lake, epoch: int) -> int | None:
+    """Returns `epoch_at` of an epoch; None if it is not there."""
+    found: pa.Table = read_pruned(lake, "epochs", ["epoch_at"], {"epoch": [epoch]})
+    return milliseconds(found["epoch_at"][0].as_py()) if found.num_rows else None
+
+
+def _given_up(lake: Lake, epoch: int, now_ms: int) -> int:
+    """Returns how many halves were discarded in the last hour."""
+    lately: Bounds = {"decided_at": (instant(now_ms - HOUR_MS), None), "epoch": (None, epoch)}
+    where = pc.field("outcome") == DISCARDED
+    return int(read_pruned(lake, "outcomes", ["epoch"], lately, where).num_rows)
+
+
+def _disk(lake: Lake) -> tuple[int | None, int | None]:
+    """Returns how many bytes are free and there are on the lake's disk."""
+    if not lake.place.is_local:
+        return None, None
+    try:
+        usage = shutil.disk_usage(lake.path)
+    except OSError:
+        return None, None
+    return usage.free, usage.total

@@ -1,0 +1,84 @@
+"""Producer groups: what they have pending, when they were asked, whether they answer."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from checker.match.sql import run
+from pipelines.explain.rows import Row, newest_epochs, plain
+from storage.lake.lake import Lake
+from storage.lake.pruned import Bounds, read_pruned
+from storage.rows import instant
+
+COLUMNS: Final = (
+    "producer_group", "members", "pending", "oldest_at", "asked_at", "answered_at", "unanswered",
+    "of_checks",
+)  # fmt: skip
+NEWEST_CHECKS: Final = 5
+# A check that was sent just now cannot be answered yet.
+ANSWER_MS: Final = 60_000
+# Beyond that a check tells nothing new: attempts are at most an hour apart, or check_interval_ms.
+_LOOK_BACK_MS: Final = 86_400_000
+_CHECK = ["queue_id", "queue_offset", "arm", "check_times", "producer_group", "sent_at",
+          "acknowledged", "epoch"]  # fmt: skip
+_OUTCOME = ["queue_id", "queue_offset", "arm", "outcome", "cause", "decided_at", "epoch"]
+
+_NEWEST = """
+SELECT * FROM checks QUALIFY row_number() OVER (PARTITION BY producer_group
+  ORDER BY epoch DESC, queue_id, queue_offset) <= $newest
+"""
+# A group has spoken when it answered after the check was sent, or ended the half itself.
+_GROUPS = """
+WITH spoken AS (
+  SELECT queue_id, queue_offset, arm, max(epoch_ms(decided_at)) AS at FROM outcomes
+  WHERE cause IN ('operation', 'check_answer', 'late_end') GROUP BY ALL
+),
+asked AS (
+  SELECT c.producer_group, max(epoch_ms(c.sent_at)) AS asked_at,
+    max(greatest(coalesce(s.last_answer_at, e.at), coalesce(e.at, s.last_answer_at)))
+      AS answered_at,
+    count(*) FILTER (e.at IS NULL AND coalesce(s.last_answer_at, 0) < epoch_ms(c.sent_at))
+      AS unanswered,
+    count(*) AS of_checks
+  FROM newest c
+  LEFT JOIN state s ON c.queue_id = s.queue_id AND c.queue_offset = s.queue_offset
+  LEFT JOIN spoken e
+    ON c.queue_id = e.queue_id AND c.queue_offset = e.queue_offset AND c.arm = e.arm
+  GROUP BY c.producer_group
+),
+waits AS (
+  SELECT producer_group, count(*) AS pending, min(stored_at) AS oldest_at,
+    max(last_answer_at) AS answered_at
+  FROM state WHERE discard_cause IS NULL GROUP BY producer_group
+)
+SELECT coalesce(w.producer_group, a.producer_group) AS producer_group,
+  coalesce(w.pending, 0) AS pending, w.oldest_at, a.asked_at,
+  greatest(coalesce(w.answered_at, a.answered_at), coalesce(a.answered_at, w.answered_at))
+    AS answered_at,
+  coalesce(a.unanswered, 0) AS unanswered, coalesce(a.of_checks, 0) AS of_checks
+FROM waits w FULL JOIN asked a ON w.producer_group = a.producer_group
+ORDER BY pending DESC, 1
+"""
+
+
+def read_groups(lake: Lake, state: pa.Table, now_ms: int) -> list[Row]:
+    """Returns the groups that have something pending or were asked lately. Output: COLUMNS; ms.
+
+    Input: `state` of `transactions.state_of`. `members` is for Kafka to say (`health.kafka`).
+    `unanswered`: of the newest NEWEST_CHECKS checks that were sent at least ANSWER_MS ago.
+    `answered_at`: the newest answer to what was asked lately, or is pending.
+    """
+    epoch, _ = newest_epochs(lake)
+    lately = instant(now_ms - _LOOK_BACK_MS), instant(now_ms - ANSWER_MS)
+    checks = read_pruned(lake, "checks", _CHECK, {"sent_at": lately, "epoch": (None, epoch)})
+    newest = run(_NEWEST, {"newest": NEWEST_CHECKS}, checks=checks)
+    bounds: Bounds = {
+        "epoch": (pc.min(newest["epoch"]).as_py() or 0, epoch),
+        "queue_offset": sorted(set(newest["queue_offset"].to_pylist())),
+    }
+    outcomes = read_pruned(lake, "outcomes", _OUTCOME, bounds)
+    rows = plain(run(_GROUPS, newest=newest, state=state, outcomes=outcomes))
+    return [{name: row.get(name) for name in COLUMNS} for row in rows]

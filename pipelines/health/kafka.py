@@ -1,0 +1,106 @@
+"""What Kafka alone knows: how far behind the job is, and who listens for checks."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from concurrent.futures import TimeoutError as FutureTimeoutError  # Python 3.10's is its own
+
+from confluent_kafka import Consumer, KafkaException, TopicPartition
+
+from pipelines.errors import LostInputError
+from pipelines.health.facts import TopicLag
+from pipelines.kafka_log.connection import REQUEST_TIMEOUT_S, Cluster, client_config
+from pipelines.kafka_log.topics import KafkaTopics, Place
+from pipelines.settings import KafkaSettings, Settings
+from storage.lake.epochs import Plan
+from storage.wire.kinds import ADMIN
+
+_OLDEST_S = 3.0
+_POLL_S = 0.1
+_RECORD_BYTES = 65_536
+
+
+def lags(settings: Settings, last: Plan | None) -> list[TopicLag]:
+    """Returns how far the job is behind each of its topics.
+
+    Input: the newest plan of the lake; None: there is none.
+    Errors: KafkaAwayError; LostInputError when this is another cluster than the lake's.
+    """
+    names = settings.kafka.topics()
+    kafka = KafkaTopics(settings, names)
+    if last is not None and last.cluster_id and kafka.cluster_id() != last.cluster_id:
+        raise LostInputError(
+            f"this is another Kafka cluster than {last.cluster_id}, which the lake was made from; "
+            "check bootstrap_servers"
+        )
+    ends = kafka.end_offsets(kafka.places())
+    landed = {} if last is None else last.landed()
+    first = kafka.first_offsets(place for place in ends if place not in landed)
+    behind = {
+        place: (landed.get(place, first.get(place, 0)), end)
+        for place, end in ends.items()
+        if end > landed.get(place, first.get(place, 0))
+    }
+    oldest = _oldest(settings.kafka, {place: start for place, (start, _) in behind.items()})
+    records: dict[str, int] = defaultdict(int)
+    times: dict[str, list[int]] = defaultdict(list)
+    for (topic, partition), (start, end) in behind.items():
+        records[topic] += end - start
+        if (topic, partition) in oldest:
+            times[topic].append(oldest[topic, partition])
+    return [
+        TopicLag(topic, records[topic], min(times[topic], default=None), kind != ADMIN)
+        for kind, topic in names.items()
+    ]
+
+
+def _oldest(kafka: KafkaSettings, starts: Mapping[Place, int]) -> dict[Place, int]:
+    """Returns when the first record from an offset on was stored, for each partition; ms."""
+    if not starts:
+        return {}
+    consumer = Consumer({
+        **client_config(kafka.bootstrap_servers, kafka.client),
+        "group.id": "txlake-status",  # it commits nothing and joins no group
+        "enable.auto.commit": False,
+        "allow.auto.create.topics": False,
+        "isolation.level": "read_uncommitted",
+        "fetch.message.max.bytes": _RECORD_BYTES,
+    })  # fmt: skip
+    found: dict[Place, int] = {}
+    try:
+        consumer.assign([TopicPartition(*place, start) for place, start in starts.items()])
+        deadline = time.monotonic() + _OLDEST_S
+        while len(found) < len(starts) and time.monotonic() < deadline:
+            message = consumer.poll(_POLL_S)
+            if message is None or message.error() is not None:
+                continue
+            place = str(message.topic()), int(message.partition() or 0)
+            if place not in found:
+                found[place] = int(message.timestamp()[1])
+                consumer.pause([TopicPartition(*place)])
+    finally:
+        consumer.close()
+    return found
+
+
+def members_of(kafka: KafkaSettings, groups: Iterable[str]) -> dict[str, int]:
+    """Returns how many members of each producer group listen for checks.
+
+    A group that Kafka does not know, or did not describe in time, is missing.
+    Errors: KafkaAwayError.
+    """
+    names = sorted(set(groups))
+    if not names:
+        return {}
+    cluster = Cluster(kafka.bootstrap_servers, kafka.client)
+    cluster.topics()  # says why if Kafka is away, before groups are asked for
+    found = {}
+    asked = cluster.admin.describe_consumer_groups(names, request_timeout=REQUEST_TIMEOUT_S)
+    for name, future in asked.items():
+        try:
+            found[name] = len(future.result(timeout=REQUEST_TIMEOUT_S).members)
+        except (KafkaException, FutureTimeoutError):
+            continue
+    return found

@@ -1,0 +1,120 @@
+"""The facts and problems of a lake as one screen of text, and as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Any, Final
+
+from pipelines.health.facts import Facts, LakeFacts
+from pipelines.health.problems import problems, unknown
+from pipelines.screen import ago, for_programs, printable, size, span
+
+_NAME = 15
+_GROUPS: Final = 5
+_STEPS: Final = 4
+_NOT_KNOWN = "not known"
+
+
+def lines(facts: Facts) -> list[str]:
+    """Returns the screen, line by line; texts of producers are escaped."""
+    return [printable(line) for line in _lines(facts)]
+
+
+def _lines(facts: Facts) -> Iterator[str]:
+    lake = facts.lake
+    found = problems(facts)
+    not_told = unknown(facts)
+    well = "nothing is wrong, as far as is known" if not_told else "nothing is wrong"
+    yield "something is wrong" if found else well
+    for problem in found:
+        yield f"  {problem.name}: {problem.words}"
+        yield f"  {'':{len(problem.name)}}  -> {problem.command}"
+    if not_told:
+        yield f"  not known: {', '.join(not_told)} ({_why_unknown(facts)})"
+    yield ""
+    for name, text in _facts(facts, lake):
+        yield f"{name:{_NAME}}{text}"
+
+
+def _why_unknown(facts: Facts) -> str:
+    return facts.kafka_trouble or "--conf FILE tells how to ask Kafka, and the limits"
+
+
+def _facts(facts: Facts, lake: LakeFacts) -> Iterator[tuple[str, str]]:
+    yield "job", _job(facts, lake)
+    if facts.drivers is not None:
+        yield "standby", ", ".join(facts.drivers.standby) or "none"
+    for number, lag in enumerate(facts.lags or ()):
+        yield ("behind Kafka" if number == 0 else ""), _lag(lag, lake.now_ms)
+    if facts.lags is None:
+        yield "behind Kafka", _NOT_KNOWN
+    yield "pending", _since(lake.pending, lake.oldest_at, lake.now_ms)
+    waiting = [group for group in lake.groups if group["pending"] or group["unanswered"]]
+    for group in waiting[:_GROUPS]:
+        oldest = _since(group["pending"], group["oldest_at"], lake.now_ms)
+        text = f"  {group['producer_group']}: {oldest}"
+        if group["unanswered"]:
+            text += f", {group['unanswered']} of {group['of_checks']} newest checks unanswered"
+        yield "", text
+    if len(waiting) > _GROUPS:
+        yield "", f"  {len(waiting) - _GROUPS} groups more: txlake groups"
+    yield "given up", f"{lake.given_up} in the last hour; {lake.discarded} can still be ended"
+    yield "undeliverable", str(lake.undeliverable)
+    text = str(lake.delayed)
+    if lake.next_delayed_at is not None:
+        text += f", the next {ago(lake.next_delayed_at, lake.now_ms)}"
+    yield "delayed", text
+    yield "epoch times", "; ".join(
+        f"{step['step']} {step['p50_ms']} / {step['p99_ms']} ms" for step in lake.steps[:_STEPS]
+    ) or _NOT_KNOWN  # fmt: skip
+    if lake.free_bytes is not None and lake.disk_bytes is not None:
+        yield "disk", f"{size(lake.free_bytes)} of {size(lake.disk_bytes)} free"
+    yield "floor", "none yet" if lake.floor_at is None else (
+        f"epoch {lake.floor_epoch}, {ago(lake.floor_at, lake.now_ms)}")  # fmt: skip
+
+
+def _job(facts: Facts, lake: LakeFacts) -> str:
+    text = "no epoch yet"
+    if lake.epoch_at is not None:
+        text = f"epoch {lake.epoch}, {ago(lake.epoch_at, lake.now_ms)}"
+    if facts.drivers is None:
+        return text if lake.owner is None else f"{text} by {lake.owner}"
+    return f"{text}; active: {facts.drivers.active or 'none'}"
+
+
+def _lag(lag: Any, now_ms: int) -> str:
+    if not lag.records:
+        return f"{lag.topic}: 0"
+    waited = _NOT_KNOWN if lag.oldest_at is None else span(max(0, now_ms - lag.oldest_at))
+    return f"{lag.topic}: {lag.records} records, {waited}"
+
+
+def _since(count: int, oldest_at: int | None, now_ms: int) -> str:
+    return str(count) if oldest_at is None else f"{count}, the oldest {ago(oldest_at, now_ms)}"
+
+
+def as_json(facts: Facts) -> dict[str, Any]:
+    """Returns all facts and problems as plain values; instants as text."""
+    lake = {name: value for name, value in vars(facts.lake).items() if name != "plan"}
+    lags = None if facts.lags is None else [asdict(lag) for lag in facts.lags]
+    return {
+        "is_well": not problems(facts),
+        "problems": [vars(problem) for problem in problems(facts)],
+        "unknown": unknown(facts),
+        **{name: _plain(name, value) for name, value in lake.items()},
+        "pending": facts.lake.pending,
+        "oldest_at": _plain("oldest_at", facts.lake.oldest_at),
+        "lags": _plain("lags", lags),
+        "behind_ms": facts.behind_ms,
+        "drivers": None if facts.drivers is None else asdict(facts.drivers),
+        "kafka_trouble": facts.kafka_trouble,
+    }
+
+
+def _plain(name: str, value: Any) -> Any:
+    if isinstance(value, list | tuple):
+        return [_plain(name, one) for one in value]
+    if isinstance(value, dict):
+        return {key: _plain(key, one) for key, one in value.items()}
+    return for_programs(name, value)

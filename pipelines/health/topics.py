@@ -1,0 +1,115 @@
+"""Real topics as they stand at the newest committed epoch: queues, messages kept, limits."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from checker.match.sql import run
+from pipelines.epoch.restore import topics_before
+from pipelines.errors import OperatorError
+from pipelines.explain.rows import Row, newest_epochs
+from storage.lake.epochs import COMMITTED, NAMED_EPOCHS_MAX
+from storage.lake.lake import Lake
+from storage.lake.pruned import read_pruned
+from storage.lake.table import queue_floor
+from storage.lake.whole import require_readable
+from storage.rows import milliseconds
+from storage.upkeep.topic_retention import Retention
+from txlake.protocol import FOREVER, UNDELIVERABLE_TOPIC
+
+COLUMNS: Final = (
+    "topic", "queues", "messages", "on_disk_bytes", "oldest_at", "newest_at", "keeps_ms",
+    "keeps_bytes", "table",
+)  # fmt: skip
+QUEUE_COLUMNS: Final = ("topic", "queue_id", "begin_offset", "end_offset", "messages")
+
+_ENDS = """
+SELECT o.topic, o.queue_id, arg_max(o.next_offset, r.epoch) AS next_offset
+FROM rows r, unnest(r.next_offsets) AS u(o) WHERE r.state = $committed AND r.epoch <= $epoch
+GROUP BY ALL
+"""
+
+
+def read_topics(lake: Lake, default: Retention | None = None) -> list[Row]:
+    """Returns every topic in the order of its making. Output: COLUMNS; ms, -1: for ever.
+
+    Input: the settings' retention; None: not known, and a topic without limits of its own has null.
+    Errors: BrokenLakeError.
+    """
+    return [_topic(lake, row, default) for row in catalog(lake)]
+
+
+def catalog(lake: Lake) -> list[Row]:
+    """Returns topic, table_id and queue_count of each topic that a committed epoch made."""
+    rows: list[Row] = topics_before(lake, newest_epochs(lake)[0] + 1).to_pylist()
+    return rows
+
+
+def _topic(lake: Lake, row: Row, default: Retention | None) -> Row:
+    table = f"topics/{row['table_id']}"
+    require_readable(lake, [table])
+    files = lake.table(table).files()
+    handle = lake.handle(table)
+    own = Retention(-2, -2).of(handle)  # -2: it has none of its own
+    if row["topic"] == UNDELIVERABLE_TOPIC:  # an operator can still resume each message
+        own = Retention()
+    base = (None, None) if default is None else (default.ms, default.bytes)
+    return {
+        "topic": row["topic"],
+        "queues": row["queue_count"],
+        "messages": pc.sum(files["num_records"]).as_py() or 0,
+        "on_disk_bytes": pc.sum(files["size_bytes"]).as_py() or 0,
+        "oldest_at": _edge(files, "min.stored_at", pc.min),
+        "newest_at": _edge(files, "max.stored_at", pc.max),
+        "keeps_ms": own.ms if own.ms >= FOREVER else base[0],
+        "keeps_bytes": own.bytes if own.bytes >= FOREVER else base[1],
+        "table": table,
+    }
+
+
+def _edge(files: pa.Table, column: str, of: object) -> int | None:
+    """Returns the least or the largest instant that the files' statistics tell; ms."""
+    if files.num_rows == 0 or column not in files.column_names:
+        return None
+    at = of(files[column]).as_py()  # type: ignore[operator]
+    return None if at is None else milliseconds(at)
+
+
+def queue_ends(lake: Lake) -> dict[tuple[str, int], int]:
+    """Returns the offset that comes next of every real queue that has had a message.
+
+    Reads few columns of the newest rows of `epochs`: one in so many names every queue.
+    """
+    epoch, _ = newest_epochs(lake)
+    columns = ["epoch", "state", "next_offsets"]
+    rows = read_pruned(lake, "epochs", columns, {"epoch": (epoch - NAMED_EPOCHS_MAX, epoch)})
+    found = run(_ENDS, {"committed": COMMITTED, "epoch": epoch}, rows=rows).to_pylist()
+    return {(row["topic"], row["queue_id"]): row["next_offset"] for row in found}
+
+
+def queue_begin(lake: Lake, table: str, queue_id: int) -> int:
+    """Returns the first offset that a real queue still has: older messages are deleted."""
+    return queue_floor(lake.handle(table), queue_id)
+
+
+def read_queues(lake: Lake, name: str) -> list[Row]:
+    """Returns the queues of one topic. Output: QUEUE_COLUMNS.
+
+    Errors: OperatorError when there is no such topic.
+    """
+    found = {row["topic"]: row for row in catalog(lake)}
+    if name not in found:
+        raise OperatorError(
+            f"there is no topic {name!r} in the lake {lake.path}; `txlake topic list` names all"
+        )
+    table, ends = f"topics/{found[name]['table_id']}", queue_ends(lake)
+    require_readable(lake, [table])
+    rows = []
+    for queue_id in range(found[name]["queue_count"]):
+        begin, end = queue_begin(lake, table, queue_id), ends.get((name, queue_id), 0)
+        rows.append({"topic": name, "queue_id": queue_id, "begin_offset": begin,
+                     "end_offset": end, "messages": end - begin})  # fmt: skip
+    return rows

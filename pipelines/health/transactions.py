@@ -1,0 +1,152 @@
+"""Transactions by group, topic, keys and age: those that hang, or all of some time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from checker.match.sql import run
+from pipelines.epoch.restore import rows_of_state
+from pipelines.explain.rows import Row, newest_epochs, plain
+from storage.lake.aging import snapshot_before
+from storage.lake.lake import Lake
+from storage.lake.pruned import Bounds, read_pruned
+from storage.rows import instant
+from storage.wire.kinds import HALF
+from txlake.protocol import RecordTarget
+
+COLUMNS: Final = (
+    "target", "status", "stored_at", "producer_group", "real_topic", "transaction_id", "keys",
+    "check_times", "checked_at", "last_answer_at", "ended_at",
+)  # fmt: skip
+PENDING, UNREADABLE = "PENDING", "UNREADABLE"
+_HALF = ["queue_id", "queue_offset", "stored_at", "epoch", "producer_group", "transaction_id",
+         "real_topic", "keys", "error"]  # fmt: skip
+_OUTCOME = ["queue_id", "queue_offset", "outcome", "decided_at", "epoch"]
+
+# A half of the state waits for its end, unless it is given up; any other has its last outcome.
+_STATUS = f"""
+WITH ends AS (
+  SELECT queue_id, queue_offset, arg_max(outcome, epoch) AS outcome,
+    epoch_ms(arg_max(decided_at, epoch)) AS ended_at
+  FROM outcomes GROUP BY ALL
+)
+SELECT h.queue_id, h.queue_offset,
+  CASE WHEN h.error IS NOT NULL THEN '{UNREADABLE}'
+    WHEN s.queue_id IS NOT NULL AND s.discard_cause IS NULL THEN '{PENDING}'
+    ELSE e.outcome END AS status,
+  coalesce(s.stored_at, epoch_ms(h.stored_at)) AS stored_at,
+  h.producer_group, h.real_topic, h.transaction_id, h.keys,
+  s.check_times, s.checked_at, s.last_answer_at,
+  CASE WHEN s.queue_id IS NULL OR s.discard_cause IS NOT NULL THEN e.ended_at END AS ended_at
+FROM halves h
+LEFT JOIN state s ON h.queue_id = s.queue_id AND h.queue_offset = s.queue_offset
+LEFT JOIN ends e ON h.queue_id = e.queue_id AND h.queue_offset = e.queue_offset
+ORDER BY stored_at, h.queue_id, h.queue_offset
+"""
+_CHOSEN = """
+SELECT * FROM rows
+WHERE ($group IS NULL OR producer_group = $group)
+  AND ($topic IS NULL OR real_topic = $topic)
+  AND ($since_at IS NULL OR stored_at >= $since_at)
+  AND ($until_at IS NULL OR stored_at <= $until_at)
+ORDER BY stored_at, queue_id, queue_offset
+"""
+
+
+@dataclass(frozen=True)
+class Filters:
+    """Which transactions are meant; None: all. Units: ms.
+
+    `since_at`, `until_at`: of `stored_at`, both included; after a re-arm that is the re-arm's.
+    """
+
+    group: str | None = None
+    topic: str | None = None
+    keys: str | None = None
+    since_at: int | None = None
+    until_at: int | None = None
+
+    def choose(self, rows: pa.Table) -> pa.Table:
+        """Returns the rows that fit in all but their keys, the oldest first."""
+        values: dict[str, Any] = {
+            "group": self.group, "topic": self.topic,
+            "since_at": self.since_at, "until_at": self.until_at,
+        }  # fmt: skip
+        return run(_CHOSEN, values, rows=rows)
+
+
+def state_of(lake: Lake) -> pa.Table:
+    """Returns the halves that can still be ended, at the newest committed epoch. Output: HALVES."""
+    epoch, _ = newest_epochs(lake)
+    return rows_of_state(lake, "pending", epoch, snapshot_before(lake, epoch))
+
+
+def pending(lake: Lake, filters: Filters, limit: int | None = None) -> tuple[list[Row], int]:
+    """Returns the halves that wait for their end, the oldest first, and how many there are.
+
+    Output: COLUMNS.
+    """
+    state = state_of(lake)
+    state = filters.choose(state.filter(pc.is_null(state["discard_cause"])))
+    if filters.keys is None:
+        halves = _halves(lake, state.slice(0, limit))
+    else:
+        halves = _halves(lake, state)
+        halves = halves.filter(pc.equal(halves["keys"], filters.keys))
+    rows = _rows(run(_STATUS, halves=halves, state=state, outcomes=_no_outcomes(lake)))
+    return rows[:limit], state.num_rows if filters.keys is None else len(rows)
+
+
+def stored(lake: Lake, filters: Filters, limit: int | None = None) -> tuple[list[Row], int]:
+    """Returns the halves of some time, whatever became of them, and how many there are.
+
+    Output: COLUMNS; the newest of them where there are more than `limit`, the oldest first.
+    """
+    epoch, _ = newest_epochs(lake)
+    first = 0 if filters.since_at is None else _epoch_at(lake, filters.since_at)
+    until: Bounds = {"epoch": (first, epoch)}
+    where = None if filters.keys is None else pc.field("keys") == filters.keys
+    halves = read_pruned(lake, HALF, _HALF, until, where)
+    offsets: Bounds = {} if filters.keys is None else {"queue_offset": _offsets(halves)}
+    outcomes = read_pruned(lake, "outcomes", _OUTCOME, {**until, **offsets})
+    rows = run(_STATUS, halves=halves, state=state_of(lake), outcomes=outcomes)
+    chosen = filters.choose(rows)
+    count = chosen.num_rows
+    return _rows(chosen.slice(max(0, count - (limit or count)))), count
+
+
+def _epoch_at(lake: Lake, at_ms: int) -> int:
+    """Returns the first epoch that can have landed what was stored at an instant, or later."""
+    bounds: Bounds = {"epoch_at": (instant(at_ms), None)}
+    found = pc.min(read_pruned(lake, "epochs", ["epoch"], bounds)["epoch"]).as_py()
+    return 1 << 62 if found is None else int(found)
+
+
+def _halves(lake: Lake, state: pa.Table) -> pa.Table:
+    """Returns the records of some halves of the state."""
+    found = read_pruned(lake, HALF, _HALF, {"queue_offset": _offsets(state)})
+    return run(
+        "SELECT h.* FROM found h SEMI JOIN state s "
+        "ON h.queue_id = s.queue_id AND h.queue_offset = s.queue_offset",
+        found=found, state=state,
+    )  # fmt: skip
+
+
+def _offsets(rows: pa.Table) -> list[int]:
+    return sorted(set(rows["queue_offset"].to_pylist()))
+
+
+def _no_outcomes(lake: Lake) -> pa.Table:
+    return lake.schema("outcomes").empty_table()
+
+
+def _rows(found: pa.Table) -> list[Row]:
+    return [
+        {**{name: row[name] for name in COLUMNS[1:]},
+         "target": str(RecordTarget(HALF, row["queue_id"], row["queue_offset"]))}
+        for row in plain(found)
+    ]  # fmt: skip

@@ -1,0 +1,59 @@
+"""What a command about many things is about: the oldest first, each unit once."""
+
+from __future__ import annotations
+
+import pyarrow.compute as pc
+
+from pipelines.explain.rows import Row
+from pipelines.health.dead import read_dead
+from pipelines.health.transactions import Filters, pending, state_of
+from storage.lake.lake import Lake
+from txlake.protocol import RecordTarget, Target, UndeliverableTarget, read_target
+
+
+def pending_targets(lake: Lake, filters: Filters) -> list[RecordTarget]:
+    """Returns the halves that wait for their end, one of each set, the oldest first."""
+    rows, _ = pending(lake, filters)
+    targets = [read_target(row["target"]) for row in rows]
+    halves = [target for target in targets if isinstance(target, RecordTarget)]
+    return _one_of_each_set(lake, halves)
+
+
+def dead_targets(lake: Lake, filters: Filters) -> list[Target]:
+    """Returns what `dead resume` can be about, one half of each set, the oldest first.
+
+    `since_at` and `until_at` are compared with since when it is dead.
+    """
+    rows = [row for row in read_dead(lake) if _is_meant(row, filters)]
+    targets = [read_target(row["target"]) for row in sorted(rows, key=lambda row: row["since"])]
+    halves = [target for target in targets if isinstance(target, RecordTarget)]
+    kept = set(_one_of_each_set(lake, halves))
+    return [
+        target for target in targets if isinstance(target, UndeliverableTarget) or target in kept
+    ]  # fmt: skip
+
+
+def _is_meant(row: Row, filters: Filters) -> bool:
+    return (
+        filters.group in (None, row["producer_group"])
+        and filters.topic in (None, row["real_topic"])
+        and filters.keys in (None, row["keys"])
+        and (filters.since_at is None or row["since"] >= filters.since_at)
+        and (filters.until_at is None or row["since"] <= filters.until_at)
+    )
+
+
+def _one_of_each_set(lake: Lake, halves: list[RecordTarget]) -> list[RecordTarget]:
+    """Returns the first of these halves of each unit: an operation about one is about all."""
+    state = state_of(lake)
+    wanted = sorted({half.queue_offset for half in halves})
+    state = state.filter(pc.is_in(state["queue_offset"], pc.cast(wanted, "int64")))
+    units = {
+        (row["queue_id"], row["queue_offset"]): row["unit_offset"]
+        for row in state.select(["queue_id", "queue_offset", "unit_offset"]).to_pylist()
+    }
+    seen: dict[tuple[int, int], RecordTarget] = {}
+    for half in halves:
+        unit = units.get((half.queue_id, half.queue_offset), half.queue_offset)
+        seen.setdefault((half.queue_id, unit), half)
+    return list(seen.values())

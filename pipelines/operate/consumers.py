@@ -1,0 +1,81 @@
+"""Where a consumer group reads on: set by an operator, by the SDK's own compare-and-set.
+
+Each queue gets a new generation without an owner. So a consumer that holds it, and was not seen,
+is told at its next commit that its generation is over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Final
+
+from pipelines.errors import OperatorError
+from pipelines.explain.rows import Row
+from pipelines.health.consumers import TABLE, read_lags
+from pipelines.health.topics import read_queues
+from storage.lake.lake import Lake
+from txlake._consumer_offsets import Commit, ConsumerOffsets, Key
+
+EARLIEST, LATEST = "earliest", "latest"
+COLUMNS: Final = ("consumer_group", "topic", "queue_id", "queue_offset", "new_offset", "owner")
+
+
+def plan_reset(
+    lake: Lake, group: str, topic: str, to: str | int, queues: Sequence[int]
+) -> list[Row]:
+    """Returns where the queues of a topic stand for a group, and where they would. Output: COLUMNS.
+
+    Input: `to`: EARLIEST, LATEST or an offset; `queues`: none is all that the group has had.
+    Errors: OperatorError when the group has not read such a queue, or the queue has no such offset.
+    """
+    held = {
+        row["queue_id"]: row
+        for row in read_lags(lake)
+        if (row["consumer_group"], row["topic"]) == (group, topic)
+    }
+    ends = {row["queue_id"]: row for row in read_queues(lake, topic)}
+    missing = sorted(set(queues) - held.keys())
+    if not held or missing:
+        what = f"queue {missing[0]} of {topic}" if missing else f"topic {topic}"
+        raise OperatorError(
+            f"group {group} has read nothing of {what} in the lake {lake.path}: nothing was "
+            "written; `txlake lag` names what it reads"
+        )
+    rows = []
+    for queue_id in queues or sorted(held):
+        begin, end = ends[queue_id]["begin_offset"], ends[queue_id]["end_offset"]
+        offset = {EARLIEST: begin, LATEST: end}.get(str(to), to)
+        if not begin <= int(offset) <= end:
+            raise OperatorError(
+                f"queue {queue_id} of {topic} has offsets {begin} to {end}, not {offset}: nothing "
+                "was written"
+            )
+        rows.append({"consumer_group": group, "topic": topic, "queue_id": queue_id,
+                     "queue_offset": held[queue_id]["queue_offset"], "new_offset": int(offset),
+                     "owner": held[queue_id]["owner"]})  # fmt: skip
+    return rows
+
+
+def write_reset(lake: Lake, rows: Sequence[Row], session_ms: int) -> None:
+    """Write what `plan_reset` returned, all or nothing.
+
+    Input: `session_ms`: an owner that has committed since is active. Errors: OperatorError when one
+    is; txlake.LakeError.
+    """
+
+    def decide(newest: Mapping[Key, Commit], now: datetime) -> list[Commit]:
+        commits = []
+        for row in rows:
+            key = (row["consumer_group"], row["topic"], row["queue_id"])
+            held = newest[key]
+            if held.owner and now - held.committed_at <= timedelta(milliseconds=session_ms):
+                raise OperatorError(
+                    f"{held.owner} holds queue {row['queue_id']} of {row['topic']}: nothing was "
+                    "written; close the consumers of the group first"
+                )
+            commits.append(Commit(*key, row["new_offset"], held.generation + 1, "", now))
+        return commits
+
+    options = lake.place.storage_options
+    ConsumerOffsets(lake.table_path(TABLE), options, lake.lake_id()).write(decide)

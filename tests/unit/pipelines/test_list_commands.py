@@ -1,0 +1,202 @@
+"""Commands that list: topics, consumers, settings; one way to print rows, in four formats."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipelines.operate.consumers import plan_reset, write_reset
+from pipelines.screen import ago, print_records, size
+from storage.lake.lake import Lake
+from tests.support.operator import said
+from tests.support.paper_job import START_AT, PaperJob
+from txlake import Consumer, StaleGenerationError
+from txlake.protocol import ALTER_TOPIC, COMMIT
+
+HOSTILE = "=cmd|'/c calc'!A1\n\x1b[2J\u202egnp.exe,\""
+NOW = START_AT + 90_000
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> PaperJob:
+    """Three messages of topic orders, in queue 0 and 1, and one that is given up."""
+    job = PaperJob(tmp_path / "lake", check_max=0)
+    for number in range(3):
+        job.half(f"t{number}", real_queue_id=number % 2, keys=HOSTILE)
+    job.end(COMMIT, 0, 1, 2)
+    job.half("lost", keys=HOSTILE)
+    job.run(1_000)
+    job.run(6_000)
+    return job
+
+
+def rows(*words: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(said(*words, "-o", "json"))
+    return found
+
+
+def test_topics_are_listed_with_what_they_hold_and_keep(job: PaperJob, conf: str) -> None:
+    job.command(ALTER_TOPIC, "config:orders:retention.ms=-1")
+    job.run()
+    first, copies = rows("topic", "list", "--conf", conf)
+    assert (first["topic"], first["queues"], first["messages"]) == ("orders", 4, 3)
+    assert (first["oldest_at"], first["newest_at"]) == ("2026-01-01T00:00:01.000Z",) * 2
+    assert (first["keeps_ms"], first["keeps_bytes"]) == (604_800_000, -1)  # the settings'
+    assert copies["topic"] == "TRANS_CHECK_MAX_TIME_TOPIC"
+    unknown, _ = rows("topic", "list", "--lake", job.lake.path)
+    assert (unknown["keeps_ms"], unknown["keeps_bytes"]) == (None, None)
+
+
+def test_a_topic_is_described_queue_by_queue(job: PaperJob) -> None:
+    lake = ("--lake", job.lake.path)
+    found = rows("topic", "describe", "orders", *lake)
+    assert [(row["queue_id"], row["begin_offset"], row["end_offset"]) for row in found] == [
+        (0, 0, 2), (1, 0, 1), (2, 0, 0), (3, 0, 0),
+    ]  # fmt: skip
+    assert "there is no topic 'bills'" in said("topic", "describe", "bills", *lake, code=1)
+
+
+def test_consumers_lag_by_what_they_have_not_committed(job: PaperJob) -> None:
+    lake = ("--lake", job.lake.path)
+    assert rows("lag", *lake) == rows("consumer", "list", *lake) == []
+    with Consumer(job.lake.path, "points", ["orders"], queues={"orders": [0, 1]}) as consumer:
+        assert len(consumer.poll(5.0, 1)) == 1
+        consumer.commit()
+        (owner,) = {row["owner"] for row in rows("lag", *lake)}
+        assert rows("consumer", "list", *lake)[0]["owners"] == [owner]
+    lags = {row["queue_id"]: (row["lag"], row["owner"]) for row in rows("lag", *lake)}
+    assert sum(lag for lag, _ in lags.values()) == 2
+    assert {owner for _, owner in lags.values()} == {None}
+    (group,) = rows("consumer", "list", *lake)
+    assert (group["consumer_group"], group["topics"], group["queues"], group["lag"]) == (
+        "points", ["orders"], 2, 2,
+    )  # fmt: skip
+    assert rows("lag", "--group", "others", *lake) == []
+
+
+def test_a_group_is_reset_when_none_of_its_consumers_is_active(job: PaperJob) -> None:
+    reset = ("consumer", "reset", "points", "--topic", "orders", "--to")
+    lake = ("--lake", job.lake.path)
+    assert "has read nothing of topic orders" in said(*reset, "latest", *lake, code=1)
+    with Consumer(job.lake.path, "points", ["orders"]) as consumer:
+        assert len(consumer.poll(5.0)) == 3
+        consumer.commit()
+        refused = said(*reset, "earliest", "--yes", *lake, code=1)
+        assert "close the consumers of the group first" in refused
+        assert sum(row["lag"] for row in rows("lag", *lake)) == 0
+    assert "4 would be written" in said(*reset, "earliest", *lake)
+    assert sum(row["lag"] for row in rows("lag", *lake)) == 0  # nothing was written
+    assert "has offsets 0 to 1, not 2" in said(*reset, "2", "--queue", "1", *lake, code=1)
+    assert "has read nothing of queue 9" in said(*reset, "0", "--queue", "9", *lake, code=1)
+    said(*reset, "middle", *lake, code=2)
+    said(*reset, "earliest", "--queue", "0", "--yes", *lake)
+    assert {row["queue_id"]: row["lag"] for row in rows("lag", *lake)} == {0: 2, 1: 0, 2: 0, 3: 0}
+    with Consumer(job.lake.path, "points", ["orders"]) as consumer:
+        assert [message.queue_offset for message in consumer.poll(5.0)] == [0, 1]
+
+
+def test_a_consumer_that_was_not_seen_is_told_that_it_lost_its_queue(job: PaperJob) -> None:
+    with Consumer(job.lake.path, "points", ["orders"], session_timeout_ms=60_000) as consumer:
+        assert len(consumer.poll(5.0)) == 3
+        said("consumer", "reset", "points", "--topic", "orders", "--to", "latest", "--yes",
+             "--session", "1ms", "--lake", job.lake.path, code=2)  # fmt: skip
+        lake = Lake(job.lake.path)
+        write_reset(lake, plan_reset(lake, "points", "orders", "latest", []), session_ms=0)
+        with pytest.raises(StaleGenerationError):
+            consumer.commit()
+
+
+def test_settings_are_shown_without_their_secrets(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NIGHT_PASSWORD", "hunter2hunter2")
+    monkeypatch.setenv("NIGHT_KEY", "hunter2" * 5)
+    path = tmp_path / "job.toml"
+    path.write_text(
+        '[lake]\npath = "s3://ada:hunter2hunter2@bucket/lake"\n'
+        '[kafka]\nbootstrap_servers = "k:1"\n'
+        '[kafka.client]\n"sasl.password_env" = "NIGHT_PASSWORD"\n'
+        '[security.keys.shop]\nk1_env = "NIGHT_KEY"\n'
+        '[security.operators]\nada_env = "NIGHT_KEY"\n'
+        '[spark]\n"spark.hadoop.fs.s3a.secret.key" = "hunter2hunter2"\n'
+    )
+    found = {
+        (row["section"], row["key"]): row for row in rows("config", "show", "--conf", str(path))
+    }
+    assert found["kafka.client", "sasl.password_env"]["value"] == "NIGHT_PASSWORD"
+    assert found["security.keys", "shop"]["value"] == {"k1_env": "NIGHT_KEY"}
+    assert found["spark", "spark.hadoop.fs.s3a.secret.key"]["value"] == "***"
+    assert found["transaction", "check_max"] == {
+        "section": "transaction", "key": "check_max", "value": 15, "is_default": True,
+    }  # fmt: skip
+    assert not found["kafka", "bootstrap_servers"]["is_default"]
+    changed = rows("config", "show", "--changed", "--conf", str(path))
+    assert [row["key"] for row in changed] == [
+        "path", "bootstrap_servers", "spark.hadoop.fs.s3a.secret.key", "sasl.password_env",
+        "shop", "ada_env",
+    ]  # fmt: skip
+    for output in ("table", "json", "jsonl", "csv"):
+        assert "hunter2" not in said("config", "show", "--conf", str(path), "-o", output)
+
+
+def test_settings_are_validated_without_reaching_anything(conf: str, tmp_path: Path) -> None:
+    assert "can start" in said("config", "validate", "--conf", conf)
+    wrong = tmp_path / "wrong.toml"
+    wrong.write_text('[lake]\npath = "lake"\nretention = 1\n')
+    assert "[lake] retention is unknown" in said("config", "validate", "--conf", str(wrong), code=1)
+    said("config", "validate", code=2)
+
+
+@pytest.mark.parametrize("output", ["table", "json", "jsonl", "csv"])
+def test_what_a_producer_sent_stays_one_row_in_every_format(job: PaperJob, output: str) -> None:
+    text = said("dead", "list", "--lake", job.lake.path, "-o", output)
+    assert not set("\x1b\u202e") & set(text)
+    if output == "table":
+        heading, row = text.splitlines()
+        assert row.startswith("half:0-3") and "\\u000a\\u001b[2J\\u202egnp" in row
+    elif output == "csv":
+        heading, row = csv.reader(io.StringIO(text))  # type: ignore[assignment]
+        cell = dict(zip(heading, row, strict=True))["keys"]
+        assert cell.startswith("'=cmd") and "\n" not in cell  # no spreadsheet runs it
+    else:
+        (record,) = json.loads(text) if output == "json" else [json.loads(text)]
+        assert record["keys"] == HOSTILE
+
+
+def test_tables_tell_time_from_now_and_data_tells_it_in_full(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    row = {"since": START_AT, "deliver_at": NOW + 7_200_000, "delay_ms": 1_500, "file_bytes": 1536,
+           "is_late": True, "owners": ["a", "b"], "keeps_ms": -1, "none": None}  # fmt: skip
+    print_records(list(row), [row], "table", NOW)
+    shown = capsys.readouterr().out.splitlines()[1]
+    assert re.split(" {2,}", shown) == [
+        "1.5 min ago", "in 2 h", "1.5 s", "1.5 KiB", "true", "a, b", "for ever",
+    ]  # fmt: skip
+    print_records(list(row), [row], "jsonl", NOW)
+    assert json.loads(capsys.readouterr().out) == {
+        **row, "since": "2026-01-01T00:00:00.000Z", "deliver_at": "2026-01-01T02:01:30.000Z",
+    }  # fmt: skip
+
+
+def test_spans_and_sizes_are_in_the_largest_unit_they_fill() -> None:
+    assert ago(1_000, 1_000) == "0 ms ago"
+    assert ago(0, 59_999) == "60 s ago"
+    assert ago(0, 60_000) == "1 min ago"
+    assert [size(count) for count in (0, 1_023, 1_024, 1 << 40)] == ["0 B", "1023 B", "1 KiB",
+                                                                     "1 TiB"]  # fmt: skip
+
+
+def test_an_empty_list_is_a_sentence_for_people_and_no_row_for_programs(tmp_path: Path) -> None:
+    lake = ("--lake", PaperJob(tmp_path / "lake").lake.path)
+    texts = {output: said("dead", "list", *lake, "-o", output)
+             for output in ("table", "json", "jsonl")}  # fmt: skip
+    assert texts == {"table": "nothing is dead\n", "json": "[]\n", "jsonl": ""}
+    assert said("dead", "list", *lake, "-o", "csv").startswith("target,real_topic,")
+    said("dead", "list", *lake, "-o", "xml", code=2)

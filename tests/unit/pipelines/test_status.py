@@ -1,0 +1,156 @@
+"""`txlake status` and its problems: each limit on both sides, and lakes with a known story."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipelines.health.facts import Drivers, Facts, LakeFacts, TopicLag
+from pipelines.health.problems import RULES, problems, unknown
+from pipelines.health.report import as_json, lines
+from tests.support.notebook_lake import EPOCHS, START_AT, STEP_MS, shop_rows, write_lake
+from tests.support.operator import said
+from tests.support.paper_job import PaperJob
+from txlake.protocol import COMMIT
+
+HOUR_MS, DAY_MS = 3_600_000, 86_400_000
+NOW = 1_800_000_000_000
+GROUP = {"producer_group": "shop", "members": None, "pending": 1, "oldest_at": NOW,
+         "asked_at": None, "answered_at": None, "unanswered": 0, "of_checks": 5}  # fmt: skip
+WELL = Facts(
+    LakeFacts("lake", NOW, epoch=7, epoch_at=NOW, groups=[GROUP]),
+    lags=[], drivers=Drivers("a:1:b"), retention_ms=7 * DAY_MS,
+)  # fmt: skip
+
+
+def with_lake(**values: Any) -> Facts:
+    return replace(WELL, lake=replace(WELL.lake, **values))
+
+
+def waiting(since_ms: int, committed_ms: int = 0, *, makes_epochs: bool = True) -> Facts:
+    """Return facts of a job with records that wait so long, and a last epoch so long ago."""
+    lag = TopicLag("half", 3, NOW - since_ms, makes_epochs)
+    return replace(with_lake(epoch_at=NOW - committed_ms), lags=[lag])
+
+
+def group(**values: Any) -> Facts:
+    return with_lake(groups=[{**GROUP, **values}])
+
+
+@pytest.mark.parametrize(
+    ("facts", "expected"),
+    [
+        pytest.param(WELL, [], id="all is well"),
+        pytest.param(waiting(0, HOUR_MS - 1), [], id="an epoch came less than an hour ago"),
+        pytest.param(waiting(0, HOUR_MS), ["no_epoch"], id="none for an hour, and records wait"),
+        pytest.param(with_lake(epoch_at=NOW - DAY_MS), [], id="none for a day, nothing waits"),
+        pytest.param(waiting(DAY_MS, DAY_MS, makes_epochs=False), [], id="PINGs make no epoch"),
+        pytest.param(
+            replace(waiting(HOUR_MS), lake=LakeFacts("lake", NOW)), ["no_epoch", "lag"],
+            id="a lake without an epoch",
+        ),
+        pytest.param(waiting(299_999), [], id="less than five minutes behind"),
+        pytest.param(waiting(300_000), ["lag"], id="five minutes behind"),
+        pytest.param(group(unanswered=4), [], id="one of five answered"),
+        pytest.param(group(unanswered=5), ["group_silent"], id="none of five answered"),
+        pytest.param(group(unanswered=4, of_checks=4), [], id="asked four times only"),
+        pytest.param(with_lake(given_up=1), ["given_up"], id="one was given up"),
+        pytest.param(with_lake(undeliverable=1), ["undeliverable"], id="one is undeliverable"),
+        pytest.param(group(oldest_at=NOW - HOUR_MS + 1), [], id="pending for less than an hour"),
+        pytest.param(group(oldest_at=NOW - HOUR_MS), ["pending_old"], id="pending for an hour"),
+        pytest.param(
+            with_lake(discarded=1, discarded_oldest_at=NOW - 5 * DAY_MS), [],
+            id="a discarded half of five of seven days",
+        ),
+        pytest.param(
+            with_lake(discarded=1, discarded_oldest_at=NOW - 6 * DAY_MS), ["floor_near"],
+            id="a discarded half of six of seven days",
+        ),
+    ],
+)  # fmt: skip
+def test_a_problem_is_named_at_its_limit(facts: Facts, expected: list[str]) -> None:
+    found = problems(facts)
+    assert [problem.name for problem in found] == expected
+    assert all(problem.words and "txlake" in problem.command for problem in found)
+
+
+def test_what_kafka_alone_knows_is_said_to_be_unknown() -> None:
+    facts = replace(WELL, lags=None, drivers=None, retention_ms=None)
+    assert unknown(facts) == ["no_epoch", "lag", "floor_near"]
+    text = "\n".join(lines(facts))
+    assert "not known: no_epoch, lag, floor_near (--conf FILE" in text
+    away = "\n".join(lines(replace(facts, kafka_trouble="Kafka at k:1 did not answer")))
+    assert "(Kafka at k:1 did not answer)" in away
+    # A record waits, and Kafka did not hand it out in time: how long is not known.
+    assert replace(WELL, lags=[TopicLag("half", 3, None, True)]).behind_ms is None
+
+
+def test_a_rule_has_one_name_and_one_limit() -> None:
+    names = [rule.name for rule in RULES]
+    assert names == ["no_epoch", "lag", "group_silent", "given_up", "undeliverable", "pending_old",
+                     "floor_near"]  # fmt: skip
+    page = (Path(__file__).parents[3] / "docs" / "operator.md").read_text("utf-8")
+    for rule in RULES:
+        assert f"| `{rule.name}` | {rule.limit} |" in page
+
+
+def test_the_screen_fits_a_terminal_and_producers_cannot_forge_a_line() -> None:
+    hostile = {**GROUP, "producer_group": "shop\x1b[2J\nnothing is wrong", "unanswered": 5}
+    facts = replace(with_lake(groups=[hostile]), lags=[TopicLag("half", 3, NOW - 1_000, True)])
+    shown = lines(facts)
+    assert not any("\x1b" in line or "\n" in line for line in shown)
+    assert json.loads(json.dumps(as_json(facts)))["problems"][0]["name"] == "group_silent"
+    assert "half: 3 records, 1 s" in "\n".join(shown)
+
+
+def test_a_shops_lake_has_the_numbers_of_its_history(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = START_AT + (EPOCHS - 1) * STEP_MS + 60_000
+    monkeypatch.setattr("time.time_ns", lambda: now * 1_000_000)
+    shop = shop_rows()
+    lake = write_lake(shop, tmp_path / "lake")
+    told = json.loads(said("status", "--lake", lake.path, "-o", "json"))
+    halves = shop.states[EPOCHS].halves.to_pylist()
+    discards = [o for o in shop.tables["outcomes"] if o["outcome"] == "DISCARDED"]
+    delivered = {(d["source"], d["queue_id"], d["queue_offset"])
+                 for d in shop.tables["deliveries"] if d["action"] == "DELIVERED"}  # fmt: skip
+    stuck = [(m["source"], m["half_queue_id"], m["half_queue_offset"])
+             for m in shop.messages["TRANS_UNDELIVERABLE_TOPIC"]]  # fmt: skip
+    assert told["epoch"] == EPOCHS
+    assert told["pending"] == sum(half["discard_cause"] is None for half in halves)
+    assert told["discarded"] == sum(half["discard_cause"] is not None for half in halves)
+    assert told["given_up"] == len(discards) > 0
+    assert told["undeliverable"] == len([one for one in stuck if one not in delivered]) > 0
+    assert told["delayed"] == shop.states[EPOCHS].delayed.num_rows
+    assert [problem["name"] for problem in told["problems"]] == [
+        "group_silent", "given_up", "undeliverable",
+    ]  # fmt: skip
+    later = now + HOUR_MS + 600_000
+    monkeypatch.setattr("time.time_ns", lambda: later * 1_000_000)
+    told = json.loads(said("status", "--lake", lake.path, "-o", "json"))
+    assert told["given_up"] == 0
+    names = {problem["name"] for problem in told["problems"]}
+    assert names == {"group_silent", "undeliverable", "pending_old"}
+
+
+def test_status_of_a_young_lake_and_top_and_every_format(
+    tmp_path: Path, conf: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = PaperJob(tmp_path / "lake")
+    lake = ("--lake", job.lake.path)
+    assert "no epoch yet" in said("status", *lake)
+    job.end(COMMIT, job.half("a", producer_group="shop"), group="shop")
+    job.run()
+    monkeypatch.setattr("time.time_ns", lambda: job.at * 1_000_000)
+    assert said("status", *lake, "-o", "jsonl") == ""
+    assert said("status", *lake, "-o", "csv") == "name,words,command\n"
+    assert said("top", "--times", "2", "--every-s", "0.2", *lake).count("nothing is wrong") == 2
+    away = said("status", "--conf", conf)  # nobody answers there
+    assert "did not answer" in away and "nothing is wrong" in away
+    said("status", code=2)
+    assert "not a lake" in said("status", "--lake", str(tmp_path / "none"), code=1)
