@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 import os
 import signal
-import sys
 import threading
 from typing import Any
 
 import click
 
+from pipelines import logs
 from pipelines.cli import setup, spark_submit
 from pipelines.cli.backfill import backfill
 from pipelines.cli.dead import dead
@@ -25,7 +25,7 @@ from pipelines.errors import JobError, OperatorError
 from pipelines.jvm.jars import JarError
 from pipelines.jvm.java import JavaError
 from pipelines.screen import printable
-from pipelines.settings import SettingsError, load
+from pipelines.settings import Settings, SettingsError, load
 from storage.errors import LakeError
 
 # Each of these says in one sentence what is wrong and what to do.
@@ -64,30 +64,21 @@ def run(conf: str, standby: bool, quiet: bool) -> None:
     It ends after the running epoch, and at the latest 10 s later: the next start finishes an epoch
     that takes longer.
     """
-    logging.basicConfig(
-        level=logging.WARNING if quiet else logging.INFO,
-        format="%(asctime)s %(levelname)s %(message)s",
-        stream=sys.stderr,
-    )
-    run_job(conf, is_standby=standby)
+    settings = load(conf)
+    logs.begin(logging.WARNING if quiet else logging.INFO, settings.log.format)
+    run_job(settings, is_standby=standby)
 
 
 # How long a stop waits for the running epoch.
 STOP_S = 10.0
 
 
-def run_job(conf: str, *, is_standby: bool = False) -> None:
-    """Run the job with the settings of a file; also what spark-submit runs."""
+def run_job(settings: Settings, *, is_standby: bool = False) -> None:
+    """Run the job; also what spark-submit runs."""
     from pipelines.job.driver import Driver
-    from storage.lake.epochs import Plan
 
     log = logging.getLogger("txlake")
-
-    def tell(plan: Plan, seconds: float) -> None:
-        landed = sum(r.to_offset - r.from_offset for r in plan.ranges)
-        log.info("epoch %d: %d records landed, %.2f s", plan.epoch, landed, seconds)
-
-    driver = Driver(load(conf), on_epoch=tell, is_standby=is_standby)
+    driver = Driver(settings, is_standby=is_standby)
 
     def give_up() -> None:
         log.warning(

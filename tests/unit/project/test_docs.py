@@ -44,6 +44,8 @@ SECTIONS = {
             settings.DelaySettings,
             settings.StreamSettings,
             settings.MaintenanceSettings,
+            settings.MetricsSettings,
+            settings.LogSettings,
         ),
         strict=False,
     )
