@@ -25,12 +25,14 @@ class Lag:
         self._ends: dict[Place, int] = {}
         self._asked: list[tuple[int, Mapping[Place, int]]] = []
         self._caught_up_at: int | None = None
+        self._began_at = 0
 
-    def took_up(self, last: Plan | None) -> None:
-        """Begins behind the last committed epoch."""
+    def took_up(self, last: Plan | None, now_ms: int) -> None:
+        """Begins behind the last committed epoch; without one, a lag begins now."""
         with self._lock:
             self._landed = {} if last is None else last.landed()
-            self._asked, self._caught_up_at = [], None if last is None else last.epoch_at
+            self._asked, self._began_at = [], now_ms
+            self._caught_up_at = None if last is None else last.epoch_at
 
     def asked(self, at_ms: int, ends: Mapping[Place, int]) -> None:
         """Takes where Kafka ended at an instant."""
@@ -69,7 +71,7 @@ class Lag:
             records = self.records()
             if not records:
                 return records
-            return max(0, now_ms - (self._caught_up_at or now_ms))
+            return max(0, now_ms - (self._caught_up_at or self._began_at))
 
     def _behind(self, ends: Mapping[Place, int]) -> int:
         landed = self._landed or {}

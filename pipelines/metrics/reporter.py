@@ -96,7 +96,7 @@ class Reporter:
 
     def took_up(self, lake: Lake, last: Plan | None, state: State) -> None:
         """Begins with the state of a lake. Errors: LakeError."""
-        self._lag.took_up(last)
+        self._lag.took_up(last, self._collector.now_ms())
         is_served = self._settings.metrics.port != 0
         stuck = count_undeliverable(lake, last, state) if is_served else 0
         self._collector.took_up(last, state, stuck)

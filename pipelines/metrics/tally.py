@@ -14,7 +14,7 @@ from checker.frames import COMMITTED, DISCARDED, ROLLED_BACK, Decision, Inputs, 
 from checker.match.columns import find, longs, truth, where
 from storage.schemas import places
 from storage.wire.kinds import ADMIN, HALF, OP, SCHEDULE
-from txlake.protocol import SYSTEM_REAL_TOPICS
+from txlake.protocol import SYSTEM_REAL_TOPICS, UNDELIVERABLE_TOPIC
 
 # Upper bounds in s, as fine as an epoch and as long as a half waits; RocketMQ's are among them.
 LATENCY_S: Final = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 600.0, 3_600.0, 43_200.0, 86_400.0)
@@ -68,7 +68,7 @@ def tallied(
     """Returns the counts of an epoch. Input: the state before it; how many rows are told singly."""
     outcomes, placements = decision.outcomes, decision.placements
     discarded = where(outcomes, truth(pc.equal(outcomes["outcome"], DISCARDED)))
-    stuck = where(placements, truth(placements["reason"].is_valid()))
+    stuck = where(placements, truth(pc.equal(placements["topic"], UNDELIVERABLE_TOPIC)))
     is_ours = pc.is_in(placements["topic"], pa.array(SYSTEM_REAL_TOPICS))
     operations = inputs.operations
     answers = where(

@@ -85,6 +85,7 @@ def test_a_half_is_pending_then_given_up_then_ended_late(monkeypatch: pytest.Mon
     assert some(samples, "txlake_given_up_total") == {'{cause="check_max"}': 1}
     assert samples['txlake_given_up_total{cause="expired"}'] == 0
     assert samples["txlake_given_up_messages"] == 1
+    assert samples["txlake_undeliverable_messages"] == 0
     assert some(samples, "rocketmq_half_messages") == {'{topic="orders"}': 1}
     now_is(monkeypatch, START_AT + 9_500)
     assert told.samples()["txlake_oldest_pending_seconds"] == 10.0
@@ -147,7 +148,7 @@ def test_lag_is_the_time_since_nothing_was_behind(monkeypatch: pytest.MonkeyPatc
 
     lag = Lag()
     assert (lag.records(), lag.behind_ms(0)) == (None, None)  # it has not got the lake
-    lag.took_up(None)
+    lag.took_up(None, 0)
     lag.landed(plan(10_000, 5, 5))
     assert (lag.records(), lag.behind_ms(99_000)) == (0, 0)
     lag.asked(20_000, {("op", 0): 7})  # the probe finds two more
@@ -160,15 +161,22 @@ def test_lag_is_the_time_since_nothing_was_behind(monkeypatch: pytest.MonkeyPatc
 
 def test_a_start_on_a_backlog_lags_as_far_as_its_oldest_record() -> None:
     lag = Lag()
-    lag.took_up(None)
+    lag.took_up(None, 0)
     ranges = (Range("op", 0, 0, 5, 90),)
     lag.landed(Plan(1, 100_000, {}, {}, ranges, "", {}, {}, "test", 2), oldest_stored_at=40_000)
     assert (lag.records(), lag.behind_ms(101_000)) == (85, 61_000)
 
 
+def test_a_driver_that_never_commits_lags_since_its_start() -> None:
+    lag = Lag()
+    lag.took_up(None, 10_000)
+    lag.asked(12_000, {("op", 0): 1})
+    assert (lag.records(), lag.behind_ms(400_000)) == (1, 390_000)
+
+
 def test_what_is_remembered_of_a_long_lag_is_bounded() -> None:
     lag = Lag()
-    lag.took_up(None)
+    lag.took_up(None, 0)
     for second in range(5_000):
         lag.asked(second * 1_000, {("op", 0): second + 1})
     assert len(lag._asked) <= 601
@@ -194,7 +202,7 @@ def test_a_scrape_of_thousands_of_hostile_topics_is_bounded_and_legal() -> None:
     registry, lag = CollectorRegistry(), Lag()
     collector = Collector(1, 1, lag, dict)
     registry.register(collector)
-    lag.took_up(None)
+    lag.took_up(None, 0)
     collector.took_up(None, State(), 0)
     plan = Plan(1, 1, {}, {}, (), "", {}, {}, "test", 2)
     tally = Tally(ends={(name, "COMMITTED"): 2 for name in names})
