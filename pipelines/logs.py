@@ -29,8 +29,13 @@ class JsonLines(logging.Formatter):
         return json.dumps(line, default=str)
 
 
-def begin(level: int, form: str) -> None:
-    """Lets this process log to stderr. Input: "text" or "json"."""
+def begin(level: str, form: str) -> None:
+    """Lets this process log to stderr: ours from a level on, others' from INFO on at most.
+
+    Input: "debug", "info" or "warning"; "text" or "json".
+    """
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines() if form == "json" else logging.Formatter(_TEXT))
-    logging.basicConfig(level=level, handlers=[handler])
+    number = int(logging.getLevelName(level.upper()))
+    logging.basicConfig(level=max(number, logging.INFO), handlers=[handler])
+    logging.getLogger("txlake").setLevel(number)

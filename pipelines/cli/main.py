@@ -65,7 +65,7 @@ def run(conf: str, standby: bool, quiet: bool) -> None:
     that takes longer.
     """
     settings = load(conf)
-    logs.begin(logging.WARNING if quiet else logging.INFO, settings.log.format)
+    logs.begin("warning" if quiet else settings.log.level, settings.log.format)
     run_job(settings, is_standby=standby)
 
 

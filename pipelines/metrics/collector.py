@@ -95,7 +95,7 @@ class Collector(Collects):
         with self._lock:
             self._last, self._state = plan, state
             self._undeliverable += tally.stuck_count - tally.unstuck_count
-            self._groups.answered(tally.answered_at)
+            self._groups.answered(tally.answered)
             self._groups.asked(attempts, plan.epoch_at)
             self._add_ends(tally)
             self._add("txlake_epochs_total", 1)

@@ -6,7 +6,7 @@ A check counts when a healthy group has long answered it. Units: ms.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable
 from typing import Final
 
 import pyarrow as pa
@@ -21,11 +21,6 @@ class _Group:
     def __init__(self) -> None:
         self.sent: deque[tuple[int, int]] = deque()  # at, checks
         self.unanswered = 0  # older than the patience
-
-    def answered(self, at_ms: int) -> None:
-        self.unanswered = 0
-        while self.sent and self.sent[0][0] <= at_ms:
-            self.sent.popleft()
 
     def age(self, until_ms: int) -> None:
         while self.sent and self.sent[0][0] <= until_ms:
@@ -62,14 +57,13 @@ class Groups:
         for row in pc.value_counts(attempts["producer_group"]).to_pylist():
             self._sent(row["values"], at_ms, row["counts"])
 
-    def answered(self, answered_at: Mapping[str, int]) -> None:
-        """Takes when groups have answered: what they were asked before does not count."""
-        for group, at_ms in answered_at.items():
-            found = self._groups.get(group)
-            if found is not None:
-                found.answered(at_ms)
-                if not found.sent:
-                    del self._groups[group]
+    def answered(self, groups: Iterable[str]) -> None:
+        """Takes the groups whose answers an epoch has landed: what they were asked is forgotten.
+
+        The broker's time of an answer is not compared with ours of a check: clocks differ.
+        """
+        for group in groups:
+            self._groups.pop(group, None)
 
     def unanswered(self, now_ms: int) -> dict[str, int]:
         """Returns the unanswered checks of each group that has any."""

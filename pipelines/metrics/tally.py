@@ -39,8 +39,8 @@ class Tally:
 
     `ends`: by real topic and outcome. `discards` and `stuck`: the first rows to be told one by one,
     of all that were given up (`causes`) or found undeliverable (`stuck_count`). `unstuck_count`:
-    messages that were undeliverable and are delivered now. `answered_at`: when the newest answer of
-    a producer group was stored. Units: ms.
+    messages that were undeliverable and are delivered now. `answered`: the groups of the answers.
+    Units: ms.
     """
 
     ends: Mapping[tuple[str, str], int] = field(default_factory=dict)
@@ -50,7 +50,7 @@ class Tally:
     delivered: Mapping[str, int] = field(default_factory=dict)
     unreadable: Mapping[str, int] = field(default_factory=dict)
     answers: int = 0
-    answered_at: Mapping[str, int] = field(default_factory=dict)
+    answered: frozenset[str] = frozenset()
     stuck_count: int = 0
     unstuck_count: int = 0
     oldest_stored_at: int | None = None
@@ -85,7 +85,7 @@ def tallied(
         delivered=_counts(where(placements, ~truth(is_ours))["topic"]),
         unreadable={kind: _filled(rows["error"]) for kind, rows in kinds.items()},
         answers=answers.num_rows,
-        answered_at=_newest(answers),
+        answered=frozenset(pc.unique(answers["producer_group"]).to_pylist()),
         stuck_count=stuck.num_rows,
         unstuck_count=_resumed(decision.deliveries),
         oldest_stored_at=_oldest(inputs),
@@ -109,13 +109,6 @@ def _counts(values: pa.ChunkedArray) -> dict[str, int]:
 
 def _filled(values: pa.ChunkedArray) -> int:
     return len(values) - int(values.null_count)
-
-
-def _newest(answers: pa.Table) -> dict[str, int]:
-    if not answers.num_rows:
-        return {}
-    rows = answers.group_by("producer_group").aggregate([("stored_at", "max")]).to_pylist()
-    return {row["producer_group"]: row["stored_at_max"] for row in rows}
 
 
 def _resumed(deliveries: pa.Table) -> int:

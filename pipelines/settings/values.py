@@ -176,6 +176,7 @@ class LogSettings:
     """The job's log: its form, and which lines are too many."""
 
     format: str = field(default="text", metadata=_one_of("text", "json"))
+    level: str = field(default="info", metadata=_one_of("debug", "info", "warning"))
     lines_max: int = field(default=20, metadata=_whole(1, 100_000))
     slow_step_ms: int = field(default=10_000, metadata=_whole(1))
 

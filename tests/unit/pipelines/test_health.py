@@ -4,49 +4,20 @@ from __future__ import annotations
 
 import socket
 import threading
-import urllib.error
-import urllib.request
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
 from pipelines.errors import StartError
-from pipelines.local_server.ports import Reservation, listens
+from pipelines.local_server.ports import listens
 from pipelines.metrics.reporter import Reporter, Standing
+from tests.support.asked import Answer, free_port, get
 from tests.support.history import History
 from tests.support.job import wait_until
 from tests.support.scraped import Told, reporter_of, samples_of
 
 STREAMS = Standing(is_active=True, is_streaming=True)
-
-
-@dataclass
-class Answer:
-    """What a server said."""
-
-    status: int
-    kind: str
-    text: str
-
-
-def get(port: int, path: str, host: str = "127.0.0.1", method: str = "GET") -> Answer:
-    """Ask a server."""
-    request = urllib.request.Request(f"http://{host}:{port}{path}", method=method)
-    try:
-        with urllib.request.urlopen(request, timeout=30) as answer:  # noqa: S310
-            return Answer(answer.status, answer.headers["Content-Type"], answer.read().decode())
-    except urllib.error.HTTPError as error:
-        with error:
-            return Answer(error.code, error.headers["Content-Type"], error.read().decode())
-
-
-def free_port(host: str = "127.0.0.1") -> int:
-    """Return a port at which nobody listens."""
-    held = Reservation(host, 0)
-    held.release()
-    return held.ports[0]
 
 
 def ready(reporter: Reporter, is_up: bool | None = True) -> str:

@@ -136,7 +136,7 @@ def test_a_traceback_is_a_field_of_its_json_line() -> None:
 def test_the_setting_decides_the_form(form: str, begins: str) -> None:
     program = (
         "import logging; from pipelines import logs;"
-        f"logs.begin(logging.INFO, {form!r}); logging.getLogger('x').info('hello')"
+        f"logs.begin('info', {form!r}); logging.getLogger('x').info('hello')"
     )
     said = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
