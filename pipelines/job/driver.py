@@ -94,11 +94,11 @@ class Driver:
         self._election = election = Election(settings.kafka, lake.path, self.owner)
         try:
             if self._manner.is_standby:
-                spark = start_session("txlake", settings.spark)
+                spark = start_session("txlake", settings.spark, is_logged=True)
             else:
                 fds = locks.take()
                 election.join()
-                spark = start_session("txlake", settings.spark, fds)
+                spark = start_session("txlake", settings.spark, fds, is_logged=True)
                 locks.take_both(spark)
             listen_for_callbacks(spark)
             self._work = Work(

@@ -20,6 +20,8 @@ from tests.support.standby_processes import drivers_of
 from tests.support.wire import Wire
 from txlake.protocol import COMMIT, REAL_QID, ROLLBACK
 
+pytestmark = pytest.mark.usefixtures("spark")  # the job uses the run's one session
+
 Unique = Callable[[str], str]
 
 
@@ -40,7 +42,6 @@ def make_topic(broker: Broker, name: str) -> None:
     admin.create_topics([NewTopic(name, 1)])[name].result(30)
 
 
-@pytest.mark.usefixtures("spark")  # a JVM of the first job would keep the lake's lock
 def test_metrics_agree_with_the_tables_of_the_lake_and_are_true_from_the_start(
     broker: Broker, tmp_path: Path, unique: Unique
 ) -> None:
