@@ -16,6 +16,7 @@ from pathlib import Path
 from bench.event_log import summarize
 from bench.sampler import Sampler
 from pipelines.cli.main import run_job
+from pipelines.settings import load
 
 
 def main() -> None:
@@ -29,7 +30,7 @@ def main() -> None:
     )
     logging.getLogger("py4j").setLevel(logging.ERROR)
     with Sampler(options.into):
-        run_job(options.conf)
+        run_job(load(options.conf))
     logs = [path for path in (options.into / "spark-events").rglob("*") if path.is_file()]
     (options.into / "spark.txt").write_text(summarize(logs), "utf-8")
 

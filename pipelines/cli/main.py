@@ -5,14 +5,16 @@ from __future__ import annotations
 import logging
 import os
 import signal
-import sys
 import threading
 from importlib import import_module
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from pipelines.screen import printable
+
+if TYPE_CHECKING:
+    from pipelines.settings import Settings
 
 # Where each command is: its module of this room is imported when the command is typed. What some
 # import, Spark's Python among it, takes longer than others run.
@@ -102,31 +104,24 @@ def run(conf: str, standby: bool, quiet: bool) -> None:
     It ends after the running epoch, and at the latest 10 s later: the next start finishes an epoch
     that takes longer.
     """
-    logging.basicConfig(
-        level=logging.WARNING if quiet else logging.INFO,
-        format="%(asctime)s %(levelname)s %(message)s",
-        stream=sys.stderr,
-    )
-    run_job(conf, is_standby=standby)
+    from pipelines import logs
+    from pipelines.settings import load
+
+    settings = load(conf)
+    logs.begin("warning" if quiet else settings.log.level, settings.log.format)
+    run_job(settings, is_standby=standby)
 
 
 # How long a stop waits for the running epoch.
 STOP_S = 10.0
 
 
-def run_job(conf: str, *, is_standby: bool = False) -> None:
-    """Run the job with the settings of a file; also what spark-submit runs."""
+def run_job(settings: Settings, *, is_standby: bool = False) -> None:
+    """Run the job; also what spark-submit runs."""
     from pipelines.job.driver import Driver
-    from pipelines.settings import load
-    from storage.lake.epochs import Plan
 
     log = logging.getLogger("txlake")
-
-    def tell(plan: Plan, seconds: float) -> None:
-        landed = sum(r.to_offset - r.from_offset for r in plan.ranges)
-        log.info("epoch %d: %d records landed, %.2f s", plan.epoch, landed, seconds)
-
-    driver = Driver(load(conf), on_epoch=tell, is_standby=is_standby)
+    driver = Driver(settings, is_standby=is_standby)
 
     def give_up() -> None:
         log.warning(

@@ -61,6 +61,20 @@ def verify() -> None:
 
 
 @jars.command()
+@click.argument(
+    "sets", nargs=-1, required=True,
+    type=click.Choice((*jar_lock.JAR_SETS, *jar_lock.OPTIONAL_SETS)),
+)  # fmt: skip
+def path(sets: tuple[str, ...]) -> None:
+    """Print the class path of SETS.
+
+    `spark` is what a Spark session of your own needs to read a lake; with `s3`, one on S3.
+    """
+    with _one_sentence():
+        click.echo(jar_lock.class_path(sets))
+
+
+@jars.command()
 def lock() -> None:
     """Resolve the jars anew and write the lock (from a clone only)."""
     with _one_sentence():

@@ -28,6 +28,7 @@ from pipelines.epoch.parameters import plan_limits, plan_parameters, planned_sna
 from pipelines.epoch.plan import queues_of
 from pipelines.epoch.restore import restore
 from pipelines.epoch.sizes import Sizes
+from pipelines.epoch.watch import Unwatched, Watch
 from storage.lake.epoch_log import EpochLog
 from storage.lake.epochs import Plan, Progress, changes_in
 from storage.lake.lake import Lake
@@ -57,7 +58,14 @@ class PlannedEpochs:
     that it wrote into the tables of the state.
     """
 
-    def __init__(self, lake: Lake, asker: Asks, sizes: Sizes, deliverer: Deliverer) -> None:
+    def __init__(
+        self,
+        lake: Lake,
+        asker: Asks,
+        sizes: Sizes,
+        deliverer: Deliverer,
+        watch: Watch | None = None,
+    ) -> None:
         self.state = State()
         self.last: Plan | None = None
         self.changes = 0
@@ -66,6 +74,7 @@ class PlannedEpochs:
         self._asker = asker
         self._sizes = sizes
         self._deliverer = deliverer
+        self._watch = watch or Unwatched()
         self._pool = ThreadPoolExecutor(_WRITERS, thread_name_prefix="txlake-writer")
 
     def take_up(self, progress: Progress, lake: Lake | None = None) -> None:
@@ -73,6 +82,7 @@ class PlannedEpochs:
         self.state = restore(lake or self._lake, progress)
         self.log.take_up(progress)
         self.last, self.changes = progress.last, progress.changes
+        self._watch.took_up(lake or self._lake, self.last, self.state)
 
     def finish(self, plan: Plan, batch: Batch, steps: Steps) -> None:
         """Runs a planned epoch to its commit. Input: its records."""
@@ -110,6 +120,7 @@ class PlannedEpochs:
         _raise_first(futures)
         steps.done("apply")
         self._commit(plan, decision, counts, steps, applier)
+        self._watch.committed(plan, self.state, attempts, counts, steps.step_ms)
 
     def _applier(self, plan: Plan, batch: Batch) -> Applier:
         return Applier(self._lake, plan, batch, self._deliverer, self._sizes, self._due_since())
@@ -123,7 +134,9 @@ class PlannedEpochs:
         limits = plan_limits(plan)
         inputs = inputs_of(batch, self._lake, self.state, plan, limits)
         instants = Instants(plan.epoch_at, queues_of(plan, limits.topics[HALF]))
-        return decide(self.state, inputs, instants, plan_parameters(plan))
+        decision = decide(self.state, inputs, instants, plan_parameters(plan))
+        self._watch.decided(plan, self.state, inputs, decision)
+        return decision
 
     def _record_state(
         self, applier: Applier, decision: Decision, counts: dict[str, int]

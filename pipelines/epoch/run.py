@@ -32,6 +32,7 @@ from pipelines.epoch.plan import Planner
 from pipelines.epoch.planned import PlannedEpochs, Steps
 from pipelines.epoch.recover import batch_again, with_our_rules
 from pipelines.epoch.signatures import judge_signatures
+from pipelines.epoch.watch import Unwatched, Watch
 from pipelines.kafka_log.log import KafkaLog
 from pipelines.kafka_log.topics import KafkaTopics, Place
 from storage.files.place import LakePlace
@@ -76,13 +77,16 @@ class Epochs:
         asker: Asks,
         settings: EpochSettings,
         now_ms: Callable[[], int],
+        watch: Watch | None = None,
     ) -> None:
+        self._watch = watch or Unwatched()
         self._spark = spark
         self._lake = lake
         self._settings = settings
         self._kafka = KafkaLog(kafka)
         self._planner = Planner(self._kafka, settings, now_ms)
-        self._planned = PlannedEpochs(lake, asker, settings.sizes, Deliverer(spark))
+        deliverer = Deliverer(spark)
+        self._planned = PlannedEpochs(lake, asker, settings.sizes, deliverer, self._watch)
         self._newest: Plan | None = None
         self.own_pings = OwnPings()
 
@@ -199,6 +203,7 @@ class Epochs:
         self._kafka.check(self.last)  # records of another Kafka are in no commit yet
         plan = self._planner.plan(gathered.spans, self.last, self._marks_at)
         if gathered.batch is None and not self._planner.is_due(plan, self.state):
+            self._watch.idle(plan)
             return None
         self._planned.log.plan(plan)
         self._newest = plan

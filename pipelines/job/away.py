@@ -13,6 +13,7 @@ from storage.lake.store_trouble import store_trouble
 log = logging.getLogger("txlake.driver")
 
 _RETRY_S = (1.0, 2.0, 5.0, 10.0)
+_TELL_S = 60.0  # between two lines about one absence
 # The words of Spark and of the Kafka clients when the broker does not answer.
 _AWAY_SIGNS = (
     "TimeoutException", "Timed out", "timed out", "Connection refused", "DisconnectException",
@@ -43,22 +44,29 @@ class Away:
         self._kafka, self._store = kafka, store
         self._what = kafka
         self._since: float | None = None
+        self._told_at: float | None = None
         self._tries = 0
 
     def wait_s(self, error: KafkaAwayError | StoreAwayError) -> float:
-        """Logs that it is away and returns how long to wait before the next try."""
+        """Logs that it is away, once a minute, and returns how long to wait before the next try."""
+        now, what = time.monotonic(), self._what
         self._what = self._store if isinstance(error, StoreAwayError) else self._kafka
-        self._since = self._since or time.monotonic()
+        self._since = self._since or now
+        is_news = self._told_at is None or self._what != what or now - self._told_at >= _TELL_S
+        if is_news:
+            self._told_at = now
         pause = _RETRY_S[min(self._tries, len(_RETRY_S) - 1)]
         self._tries += 1
-        log.warning(
+        log.log(
+            logging.WARNING if is_news else logging.DEBUG,
             "%s is away, for %.0f s so far; trying again in %.0f s (%s)",
-            self._what, time.monotonic() - self._since, pause, error,
+            self._what, now - self._since, pause, error,
         )  # fmt: skip
+        log.debug("how that was noticed", exc_info=error)
         return pause
 
     def is_over(self) -> None:
         """Logs how long it was away, if it was."""
         if self._since is not None:
             log.warning("%s is back after %.0f s", self._what, time.monotonic() - self._since)
-        self._since, self._tries = None, 0
+        self._since, self._told_at, self._tries = None, None, 0

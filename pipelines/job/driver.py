@@ -20,6 +20,7 @@ from pipelines.job.memory import give_back_large_arrays
 from pipelines.job.work import Manner, Work
 from pipelines.jvm.session import listen_for_callbacks, start_session
 from pipelines.kafka_log.connection import Cluster
+from pipelines.metrics.reporter import Reporter, Standing
 from pipelines.settings import Settings
 from storage.lake.epochs import Plan
 from storage.lake.lake import Lake
@@ -41,6 +42,8 @@ class Driver:
         self._manner = Manner(on_epoch, is_standby, now_ms, tolerate)
         self._stop = threading.Event()
         self._work: Work | None = None
+        self._election: Election | None = None
+        self._reporter = Reporter(settings, self._standing)
         self.owner = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
 
     @property
@@ -53,6 +56,12 @@ class Driver:
         """Returns whether the stream runs."""
         return self._work is not None and self._work.is_streaming
 
+    def _standing(self) -> Standing:
+        election = self._election
+        if election is None:
+            return Standing()
+        return Standing(election.is_active, election.is_waiting, self.is_streaming)
+
     def stop(self) -> None:
         """Asks the driver to end after the running epoch; safe in a signal handler."""
         self._stop.set()
@@ -64,7 +73,8 @@ class Driver:
         """
         lake = Lake(self._settings.lake.place(), is_driver=True)
         try:
-            self._run_as_member(lake)
+            with self._reporter.serving():
+                self._run_as_member(lake)
         except Exception as error:
             sign = next((sign for sign in _NOT_WRITABLE if sign in str(error)), None)
             if sign is None or isinstance(error, JobError):
@@ -81,21 +91,23 @@ class Driver:
         # Names a setting that cannot be used, before Java starts.
         Cluster(settings.kafka.bootstrap_servers, settings.kafka.client)
         locks = Locks(lake.place, self.owner, self._stop)
-        election = Election(settings.kafka, lake.path, self.owner)
+        self._election = election = Election(settings.kafka, lake.path, self.owner)
         try:
             if self._manner.is_standby:
-                spark = start_session("txlake", settings.spark)
+                spark = start_session("txlake", settings.spark, is_logged=True)
             else:
                 fds = locks.take()
                 election.join()
-                spark = start_session("txlake", settings.spark, fds)
+                spark = start_session("txlake", settings.spark, fds, is_logged=True)
                 locks.take_both(spark)
             listen_for_callbacks(spark)
             self._work = Work(
-                settings, self.owner, self._manner, self._stop, spark, lake, locks, election
-            )
+                settings, self.owner, self._manner, self._stop, spark, lake, locks, election,
+                self._reporter,
+            )  # fmt: skip
             self._work.run()
         finally:
+            self._reporter.close()
             locks.release()
             election.leave()  # another driver goes on now
 

@@ -25,6 +25,7 @@ from pipelines.epoch.ask import Asker
 from pipelines.epoch.clock import EpochClock
 from pipelines.epoch.parameters import EpochSettings
 from pipelines.epoch.run import Epochs
+from pipelines.epoch.watch import Watch
 from pipelines.errors import KafkaAwayError, KafkaRefusedError
 from pipelines.job.away import Away, told
 from pipelines.job.checkpoint import checkpoint_folder, fresh_checkpoint
@@ -85,6 +86,7 @@ class Work:
         lake: Lake,
         locks: Locks,
         election: Election,
+        watch: Watch,
     ) -> None:
         self._settings, self._manner, self._stop = settings, manner, stop
         self._owner = owner
@@ -112,7 +114,7 @@ class Work:
         )
         of_job = EpochSettings.of(settings, owner, spark)
         now_ms = manner.now_ms or self._clock.now_ms
-        self.epochs = Epochs(spark, lake, self._kafka, self._asker, of_job, now_ms)
+        self.epochs = Epochs(spark, lake, self._kafka, self._asker, of_job, now_ms, watch)
         self.is_streaming = False
         self._maintainer = self._new_maintainer()
         self._rehearsal = Rehearsal(spark, settings, self._kafka, lake)

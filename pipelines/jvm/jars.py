@@ -119,6 +119,14 @@ def s3_jars() -> list[Path]:
     return _checked_paths("s3")
 
 
+def class_path(sets: Iterable[str]) -> str:
+    """Returns the class path of some sets.
+
+    Errors: JarError for the first jar that is missing or has another size.
+    """
+    return os.pathsep.join(str(path) for name in sets for path in _checked_paths(name))
+
+
 def is_fetched(jar_set: str) -> bool:
     """Returns whether every jar of a set is in the cache."""
     return all(jar.path.is_file() for jar in locked(jar_set))

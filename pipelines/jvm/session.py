@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,6 +18,7 @@ from pipelines.errors import JvmError, StartError
 from pipelines.jvm.cluster import cluster_conf
 from pipelines.jvm.jars import spark_jars
 from pipelines.jvm.java import java_home
+from pipelines.jvm.java_log import JavaLog
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -52,12 +54,13 @@ def start_session(
     lock_fds: tuple[int, ...] = (),
     *,
     is_quiet: bool = False,
+    is_logged: bool = False,
 ) -> SparkSession:
     """Returns the process's one Spark session; starts it if there is none.
 
     Input: `settings` win over conf/spark-defaults.conf; `lock_fds` are inherited by the JVM, so
     that a lock on them is free only when both processes are dead; `is_quiet`: the JVM's stderr is
-    dropped.
+    dropped; `is_logged`: it goes into our log.
     Errors: JavaError, JarError; StartError if the master's host is not known here, or Spark does
     not take a setting. `spark.jars` and driver options count only for the first session of a
     process.
@@ -88,16 +91,14 @@ def start_session(
     for key, value in (settings or {}).items():
         conf.set(key, value)
     conf.setAppName(app_name)
-    # A JVM that is killed leaves connections. `jvm_trouble` says so in a sentence; tracebacks would
-    # be printed for each, by py4j into the root logger.
-    logging.getLogger("py4j").setLevel(logging.CRITICAL)
-    logging.getLogger().addFilter(_is_not_of_py4j)
+    _silence_py4j()
     _require_form(settings or {})
-    stderr = subprocess.DEVNULL if is_quiet else None
     try:
-        gateway = launch_gateway(  # type: ignore[no-untyped-call]
-            conf, popen_kwargs={"pass_fds": lock_fds, "stderr": stderr}
-        )
+        with JavaLog() if is_logged else nullcontext() as java_log:
+            stderr = subprocess.DEVNULL if is_quiet else java_log and java_log.fd
+            gateway = launch_gateway(  # type: ignore[no-untyped-call]
+                conf, popen_kwargs={"pass_fds": lock_fds, "stderr": stderr}
+            )
         context = SparkContext(conf=conf, gateway=gateway)
         require_known(context, settings or {})
     except (Py4JError, PySparkException) as error:
@@ -135,6 +136,16 @@ def _cause(error: BaseException) -> str:
         java = java.getCause()
     text = str(error) if java is None else str(java.toString())
     return " ".join(text.split("\n")[0].split())
+
+
+def _silence_py4j() -> None:
+    """Lets py4j log nothing.
+
+    A JVM that is killed leaves connections. `jvm_trouble` says so in a sentence; tracebacks would
+    be printed for each, by py4j into the root logger.
+    """
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)
+    logging.getLogger().addFilter(_is_not_of_py4j)
 
 
 def _is_not_of_py4j(record: logging.LogRecord) -> bool:

@@ -6,6 +6,7 @@ itself only runs into its time limit. `Heard` keeps what was reported.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
@@ -29,6 +30,16 @@ _RIGHTS: Final = (
 _REQUESTS: Final = (KafkaError.TOPIC_EXCEPTION, KafkaError.POLICY_VIOLATION)
 # How librdkafka says that a listener does not speak TLS.
 _NO_TLS: Final = "PLAINTEXT broker listener"
+_NOTHING, _INFO = 0, 6  # syslog's levels, which librdkafka has
+
+log = logging.getLogger("txlake.librdkafka")
+
+
+class _AtDebug:
+    """The logger of a client: whatever librdkafka thinks of it, what it says is for diagnosis."""
+
+    def log(self, _level: int, text: str, *arguments: Any) -> None:
+        log.debug(text, *arguments)
 
 
 class Heard:
@@ -57,12 +68,17 @@ class Heard:
 def client_config(
     bootstrap_servers: str, client: Mapping[str, str], heard: Heard | None = None
 ) -> dict[str, Any]:
-    """Returns the settings of a confluent-kafka client; the client's own log lines are hidden."""
+    """Returns the settings of a confluent-kafka client.
+
+    Its own log lines are hidden, or at debug level in ours, when the client is polled.
+    """
+    is_told = log.isEnabledFor(logging.DEBUG)
     return {
         **client,
         "bootstrap.servers": bootstrap_servers,
-        "log_level": 0,
+        "log_level": _INFO if is_told else _NOTHING,
         "error_cb": heard or Heard(),
+        **({"logger": _AtDebug()} if is_told else {}),
     }
 
 

@@ -164,6 +164,25 @@ class MaintenanceSettings:
 
 
 @dataclass(frozen=True)
+class MetricsSettings:
+    """Where the job tells Prometheus and probes how it is. Port 0: nowhere."""
+
+    host: str = field(default="127.0.0.1", metadata=_not_empty())
+    port: int = field(default=0, metadata=_whole(0, 65_535))
+    ready_lag_max_ms: int = field(default=300_000, metadata=_whole(1))
+
+
+@dataclass(frozen=True)
+class LogSettings:
+    """The job's log: its form, and which lines are too many."""
+
+    format: str = field(default="text", metadata=_one_of("text", "json"))
+    level: str = field(default="info", metadata=_one_of("debug", "info", "warning"))
+    lines_max: int = field(default=20, metadata=_whole(1, 100_000))
+    slow_step_ms: int = field(default=10_000, metadata=_whole(1))
+
+
+@dataclass(frozen=True)
 class Settings:
     """All settings of one job."""
 
@@ -175,6 +194,8 @@ class Settings:
     stream: StreamSettings = field(default_factory=StreamSettings)
     maintenance: MaintenanceSettings = field(default_factory=MaintenanceSettings)
     security: SecuritySettings = field(default_factory=SecuritySettings)
+    metrics: MetricsSettings = field(default_factory=MetricsSettings)
+    log: LogSettings = field(default_factory=LogSettings)
     spark: dict[str, str] = field(default_factory=dict)
 
     def parameters(self) -> Parameters:

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,8 @@ def conf_of(settings: Settings, store: Mapping[str, str] | None = None) -> str:
             **topics,
         },
         "stream": {"trigger_interval_ms": settings.stream.trigger_interval_ms},
+        "metrics": asdict(settings.metrics),
+        "log": asdict(settings.log),
     }
     lines = []
     for section, values in sections.items():

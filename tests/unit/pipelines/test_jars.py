@@ -145,3 +145,14 @@ def test_cache_folder_is_the_named_one_or_the_users(
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     assert jars.cache_folder() == Path(expected)
+
+
+def test_a_class_path_names_the_jars_of_its_sets_or_the_command_that_fetches_them(
+    cache: Path,
+) -> None:
+    put(CONTENT)
+    assert jars.class_path(["spark"]) == str(JAR.path)
+    with pytest.raises(jars.JarError, match="txlake jars fetch s3"):
+        jars.class_path(["spark", "s3"])
+    put(b"asked", ASKED)
+    assert jars.class_path(["spark", "s3"]) == f"{JAR.path}:{ASKED.path}"

@@ -45,6 +45,8 @@ SECTIONS = {
             settings.StreamSettings,
             settings.MaintenanceSettings,
             settings.SecuritySettings,
+            settings.MetricsSettings,
+            settings.LogSettings,
         ),
         strict=False,
     )

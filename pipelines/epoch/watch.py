@@ -1,0 +1,50 @@
+"""The one that is told of each epoch while it runs. It reads nothing and changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+import pyarrow as pa
+
+from checker.frames import Decision, Inputs, State
+from storage.lake.epochs import Plan
+from storage.lake.lake import Lake
+
+
+class Watch(Protocol):
+    """What is told, in the order of an epoch. An epoch that fails is decided again later."""
+
+    def took_up(self, lake: Lake, last: Plan | None, state: State) -> None:
+        """A start: the lake, its last committed plan, and the state after it. Errors: LakeError."""
+
+    def idle(self, plan: Plan) -> None:
+        """A plan that was dropped: no record came, and nothing is due."""
+
+    def decided(self, plan: Plan, before: State, inputs: Inputs, decision: Decision) -> None:
+        """An epoch's decision, with what it was made from."""
+
+    def committed(
+        self, plan: Plan, state: State, attempts: pa.Table, counts: Mapping[str, int],
+        step_ms: Mapping[str, int],
+    ) -> None:  # fmt: skip
+        """The commit of the epoch that was decided last. Input: `attempts`: ATTEMPTS."""
+
+
+class Unwatched:
+    """A watch that does not care."""
+
+    def took_up(self, lake: Lake, last: Plan | None, state: State) -> None:
+        """Does nothing."""
+
+    def idle(self, plan: Plan) -> None:
+        """Does nothing."""
+
+    def decided(self, plan: Plan, before: State, inputs: Inputs, decision: Decision) -> None:
+        """Does nothing."""
+
+    def committed(
+        self, plan: Plan, state: State, attempts: pa.Table, counts: Mapping[str, int],
+        step_ms: Mapping[str, int],
+    ) -> None:  # fmt: skip
+        """Does nothing."""

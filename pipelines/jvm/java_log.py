@@ -1,0 +1,66 @@
+"""What a job's JVM prints, as lines of our log: JSON stays JSON, and no trace fills it.
+
+A line of log4j (`conf/log4j2.properties`) keeps its level. Stack traces, of Java and of Spark's
+Python workers, are at debug level: what ends an epoch the driver asks for itself, and tells in one
+line. So are the lines of TaskSetManager, which say before that a task has failed.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import threading
+from collections.abc import Iterable
+from typing import Final
+
+from pipelines.screen import printable
+
+log = logging.getLogger("txlake.spark")
+
+_LINE: Final = re.compile(r"\d\d:\d\d:\d\d (WARN|ERROR|FATAL) (\w+): (.*)")
+_LEVELS: Final = {"WARN": logging.WARNING, "ERROR": logging.ERROR, "FATAL": logging.CRITICAL}
+_TOLD_BY_THE_DRIVER: Final = ("TaskSetManager",)
+_PYTHONS_TRACE: Final = "Traceback (most recent call last):"
+# The lines of a trace: what Java indents or begins so, and what Python indents.
+_OF_A_TRACE: Final = re.compile(r"\s|Caused by: |The above exception|During handling|$")
+_EXCEPTION: Final = re.compile(r"[\w.$]+(Exception|Error|Interrupt|Exit)\b")
+
+
+def levels(lines: Iterable[str]) -> Iterable[tuple[int, str]]:
+    """Yields each line with its level; lines of traces follow what they belong to."""
+    is_in_trace = False  # an exception can come next: it ends Python's trace, and begins Java's
+    for line in lines:
+        found = _LINE.fullmatch(line)
+        if found is not None:
+            is_told = found[2] in _TOLD_BY_THE_DRIVER
+            is_in_trace = True
+            yield logging.DEBUG if is_told else _LEVELS[found[1]], f"{found[2]}: {found[3]}"
+        elif line == _PYTHONS_TRACE:
+            is_in_trace = True
+            yield logging.DEBUG, line
+        elif _OF_A_TRACE.match(line):
+            yield logging.DEBUG, line
+        else:
+            is_of_it = is_in_trace and _EXCEPTION.match(line) is not None
+            yield logging.DEBUG if is_of_it else logging.INFO, line
+            is_in_trace = False
+
+
+class JavaLog:
+    """A pipe for a JVM's stderr, read by a thread until the JVM has ended. `fd`: where to write."""
+
+    def __init__(self) -> None:
+        self._read_fd, self.fd = os.pipe()
+        threading.Thread(target=self._run, name="txlake-jvm-log", daemon=True).start()
+
+    def __enter__(self) -> JavaLog:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self.fd)  # the JVM has its own
+
+    def _run(self) -> None:
+        with os.fdopen(self._read_fd, encoding="utf-8", errors="replace") as lines:
+            for level, line in levels(line.rstrip("\n") for line in lines):
+                log.log(level, "%s", printable(line))

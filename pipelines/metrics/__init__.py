@@ -1,0 +1,1 @@
+"""What a running job tells of itself: metrics, health, and lines of its log."""

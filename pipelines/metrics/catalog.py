@@ -1,0 +1,65 @@
+"""The metrics that a job has: docs/metrics.md is the same table."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+COUNTER, GAUGE, HISTOGRAM = "counter", "gauge", "histogram"
+LABELS_MAX: Final = 100  # topics, or groups, with a label of their own
+OTHER: Final = "other"  # the label of all further ones
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One metric: the name of its samples, without the endings of a histogram."""
+
+    name: str
+    kind: str
+    help: str
+    labels: tuple[str, ...] = ()
+
+
+_TOPIC, _GROUP = ("topic",), ("producer_group",)
+
+METRICS: Final = (
+    Metric("rocketmq_half_messages", GAUGE, "Pending halves: neither ended nor given up.", _TOPIC),
+    Metric("rocketmq_commit_messages_total", COUNTER, "Halves committed.", _TOPIC),
+    Metric("rocketmq_rollback_messages_total", COUNTER, "Halves rolled back.", _TOPIC),
+    Metric("rocketmq_transaction_finish_latency", HISTOGRAM,
+           "Seconds from the broker's time of a half to the epoch that committed it or rolled it "
+           "back.", _TOPIC),
+    Metric("txlake_delivered_messages_total", COUNTER, "Messages delivered.", _TOPIC),
+    Metric("txlake_delayed_messages", GAUGE, "Messages that wait for their time."),
+    Metric("txlake_given_up_total", COUNTER, "Halves given up.", ("cause",)),
+    Metric("txlake_given_up_messages", GAUGE,
+           "Halves that are given up, and were neither ended nor resumed since."),
+    Metric("txlake_undeliverable_messages", GAUGE,
+           "Undeliverable messages that were not delivered since."),
+    Metric("txlake_oldest_pending_seconds", GAUGE, "Age of the oldest pending half; 0 if none."),
+    Metric("txlake_retention_seconds", GAUGE, "[lake] retention_ms, in seconds."),
+    Metric("txlake_checks_total", COUNTER,
+           "Checks sent to producer groups; acknowledged: whether Kafka took them.",
+           ("acknowledged",)),
+    Metric("txlake_check_answers_total", COUNTER, "Answers to checks, UNKNOWN among them."),
+    Metric("txlake_group_unanswered_checks", GAUGE,
+           "Checks since the group's last answer, each older than check_interval_ms.", _GROUP),
+    Metric("txlake_landed_records_total", COUNTER, "Kafka records landed.", ("kind",)),
+    Metric("txlake_unreadable_records_total", COUNTER, "Of them, those that cannot be read.",
+           ("kind",)),
+    Metric("txlake_conflicts_total", COUNTER, "Operations without effect.", ("reason",)),
+    Metric("txlake_epochs_total", COUNTER, "Epochs committed."),
+    Metric("txlake_epoch_seconds", HISTOGRAM, "Seconds that an epoch took."),
+    Metric("txlake_step_seconds_total", COUNTER, "Seconds spent in a step of epochs.", ("step",)),
+    Metric("txlake_last_epoch", GAUGE, "The newest committed epoch."),
+    Metric("txlake_last_epoch_timestamp_seconds", GAUGE, "Its epoch_at, in seconds since 1970."),
+    Metric("txlake_waiting_records", GAUGE, "Records in Kafka that no committed epoch has landed."),
+    Metric("txlake_lag_seconds", GAUGE,
+           "Seconds since all that Kafka had was landed; 0 if no record waits."),
+    Metric("txlake_active", GAUGE, "1 if this process has the lake, 0 while it stands by."),
+    Metric("txlake_streaming", GAUGE, "1 if the stream runs."),
+    Metric("txlake_kafka_up", GAUGE, "1 if Kafka answered the last time it was asked."),
+    Metric("txlake_folded_names", GAUGE,
+           f"Topics and groups without a label of their own: more than {LABELS_MAX}, or called "
+           f"'{OTHER}'; they are counted under '{OTHER}'.", ("label",)),
+)  # fmt: skip

@@ -1,0 +1,32 @@
+"""The halves of a state, counted: pending ones by topic, and those that are given up."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from checker.match.columns import truth, where
+
+
+@dataclass(frozen=True)
+class Pending:
+    """How many halves wait, by real topic, and since when the oldest does. Units: ms."""
+
+    by_topic: Mapping[str, int]
+    oldest_at: int | None
+    given_up: int
+
+
+def pending_of(halves: pa.Table) -> Pending:
+    """Returns the counts. Input: HALVES."""
+    is_pending = truth(halves["discard_cause"].is_null())
+    rows = where(halves.select(["real_topic", "stored_at"]), is_pending)
+    counts = pc.value_counts(rows["real_topic"]).to_pylist()
+    return Pending(
+        {row["values"]: row["counts"] for row in counts},
+        pc.min(rows["stored_at"]).as_py(),
+        halves.num_rows - rows.num_rows,
+    )

@@ -1,0 +1,53 @@
+"""Kafka asked now and then, beside the stream: a stream that hangs does not tell how it lags."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from typing import Final
+
+from pipelines.errors import JobError
+from pipelines.kafka_log.topics import KafkaTopics, Place
+from pipelines.metrics.lag import Lag
+from pipelines.settings import Settings
+
+log = logging.getLogger("txlake.metrics")
+
+_INTERVAL_S: Final = 5.0
+
+
+class Probe:
+    """A thread that asks Kafka for its ends. `is_up`: whether it answered; None: not asked yet."""
+
+    def __init__(self, settings: Settings, lag: Lag) -> None:
+        self._settings, self._lag = settings, lag
+        self.is_up: bool | None = None
+        self._places: list[Place] = []
+        self._ending = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="txlake-probe", daemon=True)
+
+    def start(self) -> None:
+        """Begins to ask."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """Asks no more. A request that runs is not waited for."""
+        self._ending.set()
+
+    def _run(self) -> None:
+        topics: KafkaTopics | None = None
+        while not self._ending.is_set():
+            try:
+                topics = topics or KafkaTopics(self._settings, self._settings.kafka.topics())
+                self._ask(topics)
+                self.is_up = True
+            except JobError as error:
+                log.debug("%s", error)
+                self.is_up, self._places = False, []
+            self._ending.wait(_INTERVAL_S)
+
+    def _ask(self, topics: KafkaTopics) -> None:
+        self._places = self._places or topics.places()
+        asked_at = time.time_ns() // 1_000_000
+        self._lag.asked(asked_at, topics.end_offsets(self._places))

@@ -1,0 +1,107 @@
+"""The HTTP server of one job: /metrics, /healthz and /readyz."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+from collections.abc import Callable
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, Final
+
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+
+from pipelines.errors import StartError
+
+log = logging.getLogger("txlake.metrics")
+
+_TEXT: Final = "text/plain; charset=utf-8"
+_PATIENCE_S: Final = 5.0  # with a client that does not send its request, or does not read
+
+
+class MetricsServer:
+    """A server in threads of its own.
+
+    Input: `why_not_ready` returns a sentence, or nothing if the job is ready.
+    Errors: StartError if it cannot listen there.
+    """
+
+    def __init__(
+        self, host: str, port: int, registry: CollectorRegistry, why_not_ready: Callable[[], str]
+    ) -> None:
+        handler = _handler(registry, why_not_ready)
+        try:
+            family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+            at = str(address[0]), port
+            self._server = _server(family)(at, handler)
+        except OSError as error:
+            raise StartError(
+                f"[metrics] host = {host!r}, port = {port}: metrics cannot be served there "
+                f"({error.strerror or error}); name another port, or 0 for none"
+            ) from error
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, name="txlake-metrics", daemon=True
+        )
+        self._thread.start()
+
+    def close(self) -> None:
+        """Gives the port back."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+def _server(of: socket.AddressFamily) -> type[ThreadingHTTPServer]:
+    class Server(ThreadingHTTPServer):
+        address_family = of
+        daemon_threads = True
+        block_on_close = False
+        allow_reuse_port = False  # else a second job could listen there, too
+
+        def handle_error(self, request: Any, client_address: Any) -> None:
+            log.debug("a request was not answered", exc_info=True)
+
+        def server_bind(self) -> None:
+            """Binds, but asks no name server for the own name, as HTTPServer does."""
+            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            self.socket.bind(self.server_address)
+            self.server_address = self.socket.getsockname()
+
+    return Server
+
+
+def _handler(
+    registry: CollectorRegistry, why_not_ready: Callable[[], str]
+) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        timeout = _PATIENCE_S
+        server_version, sys_version = "txlake", ""
+
+        def do_GET(self) -> None:
+            path = self.path.partition("?")[0]
+            if path == "/metrics":
+                self._answer(HTTPStatus.OK, generate_latest(registry), CONTENT_TYPE_LATEST)
+            elif path == "/healthz":
+                self._answer(HTTPStatus.OK, b"ok\n")
+            elif path == "/readyz":
+                why = why_not_ready()
+                status = HTTPStatus.SERVICE_UNAVAILABLE if why else HTTPStatus.OK
+                self._answer(status, f"{why or 'ok'}\n".encode())
+            else:
+                self._answer(HTTPStatus.NOT_FOUND, b"/metrics, /healthz and /readyz are here\n")
+
+        do_HEAD = do_GET  # noqa: N815
+
+        def _answer(self, status: HTTPStatus, body: bytes, kind: str = _TEXT) -> None:
+            self.send_response(status)
+            self.send_header("Content-Type", kind)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            if self.command != "HEAD":
+                self.wfile.write(body)
+
+        def log_message(self, format: str, *arguments: Any) -> None:
+            log.debug(format, *arguments)
+
+    return Handler

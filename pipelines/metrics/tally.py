@@ -1,0 +1,154 @@
+"""What an epoch has decided, counted. A pure function of the decision and its input."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from checker.frames import COMMITTED, DISCARDED, ROLLED_BACK, Decision, Inputs, State
+from checker.match.columns import find, longs, truth, where
+from storage.schemas import places
+from storage.wire.kinds import ADMIN, HALF, OP, SCHEDULE
+from txlake.protocol import SYSTEM_REAL_TOPICS, UNDELIVERABLE_TOPIC
+
+# Upper bounds in s, as fine as an epoch and as long as a half waits; RocketMQ's are among them.
+LATENCY_S: Final = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 600.0, 3_600.0, 43_200.0, 86_400.0)
+_ENDED = (COMMITTED, ROLLED_BACK)
+_TOLD = ["queue_id", "queue_offset", "real_topic", "producer_group", "transaction_id", "cause"]
+
+
+@dataclass(frozen=True)
+class Latency:
+    """How long halves waited for their end. `counts`: by bound of LATENCY_S, and beyond the last.
+
+    Units: s.
+    """
+
+    counts: tuple[int, ...]
+    total_s: float
+
+
+@dataclass(frozen=True)
+class Tally:
+    """The counts of one epoch.
+
+    `ends`: by real topic and outcome. `discards` and `stuck`: the first rows to be told one by one,
+    of all that were given up (`causes`) or found undeliverable (`stuck_count`). `unstuck_count`:
+    messages that were undeliverable and are delivered now. `answered`: the groups of the answers.
+    Units: ms.
+    """
+
+    ends: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    causes: Mapping[str, int] = field(default_factory=dict)
+    latencies: Mapping[str, Latency] = field(default_factory=dict)
+    conflicts: Mapping[str, int] = field(default_factory=dict)
+    delivered: Mapping[str, int] = field(default_factory=dict)
+    unreadable: Mapping[str, int] = field(default_factory=dict)
+    answers: int = 0
+    answered: frozenset[str] = frozenset()
+    stuck_count: int = 0
+    unstuck_count: int = 0
+    oldest_stored_at: int | None = None
+    discards: tuple[Mapping[str, Any], ...] = ()
+    stuck: tuple[Mapping[str, Any], ...] = ()
+
+    def ended(self, outcome: str) -> int:
+        """Returns how many halves have this outcome."""
+        return sum(count for (_, found), count in self.ends.items() if found == outcome)
+
+
+def tallied(
+    before: State, inputs: Inputs, decision: Decision, epoch_at: int, rows_max: int
+) -> Tally:
+    """Returns the counts of an epoch. Input: the state before it; how many rows are told singly."""
+    outcomes, placements = decision.outcomes, decision.placements
+    discarded = where(outcomes, truth(pc.equal(outcomes["outcome"], DISCARDED)))
+    stuck = where(placements, truth(pc.equal(placements["topic"], UNDELIVERABLE_TOPIC)))
+    is_ours = pc.is_in(placements["topic"], pa.array(SYSTEM_REAL_TOPICS))
+    operations = inputs.operations
+    answers = where(
+        operations,
+        truth(pc.equal(operations["cause"], "check_answer")) & truth(operations["error"].is_null()),
+    )
+    kinds = {HALF: inputs.halves, OP: operations, SCHEDULE: inputs.schedules,
+             ADMIN: inputs.commands}  # fmt: skip
+    return Tally(
+        ends=dict(_ends(outcomes)),
+        causes=_counts(discarded["cause"]),
+        latencies=_latencies(before, inputs, outcomes, epoch_at),
+        conflicts=_counts(decision.conflicts["reason"]),
+        delivered=_counts(where(placements, ~truth(is_ours))["topic"]),
+        unreadable={kind: _filled(rows["error"]) for kind, rows in kinds.items()},
+        answers=answers.num_rows,
+        answered=frozenset(pc.unique(answers["producer_group"]).to_pylist()),
+        stuck_count=stuck.num_rows,
+        unstuck_count=_resumed(decision.deliveries),
+        oldest_stored_at=_oldest(inputs),
+        discards=tuple(discarded.slice(0, rows_max).select(_TOLD).to_pylist()),
+        stuck=tuple(stuck.slice(0, rows_max).to_pylist()),
+    )
+
+
+def _ends(outcomes: pa.Table) -> Iterator[tuple[tuple[str, str], int]]:
+    for outcome in (*_ENDED, DISCARDED):
+        rows = where(outcomes, truth(pc.equal(outcomes["outcome"], outcome)))
+        for topic, count in _counts(rows["real_topic"]).items():
+            yield (topic, outcome), count
+
+
+def _counts(values: pa.ChunkedArray) -> dict[str, int]:
+    if not len(values):
+        return {}
+    return {row["values"]: row["counts"] for row in pc.value_counts(values).to_pylist()}
+
+
+def _filled(values: pa.ChunkedArray) -> int:
+    return len(values) - int(values.null_count)
+
+
+def _resumed(deliveries: pa.Table) -> int:
+    """Returns how many undeliverable messages are delivered, as an operator asked."""
+    is_delivered = truth(pc.equal(deliveries["action"], "DELIVERED"))
+    return int(np.count_nonzero(is_delivered & truth(deliveries["admin_offset"].is_valid())))
+
+
+def _oldest(inputs: Inputs) -> int | None:
+    frames = (inputs.halves, inputs.operations, inputs.schedules)
+    found = [pc.min(rows["stored_at"]).as_py() for rows in frames if rows.num_rows]
+    return min((at for at in found if at is not None), default=None)
+
+
+def _latencies(
+    before: State, inputs: Inputs, outcomes: pa.Table, epoch_at: int
+) -> dict[str, Latency]:
+    """Returns the waits of the committed and rolled back halves, by real topic."""
+    ended = where(outcomes, truth(pc.is_in(outcomes["outcome"], pa.array(_ENDED))))
+    ended = where(ended, truth(ended["real_topic"].is_valid()))
+    if not ended.num_rows:
+        return {}
+    wanted = places(ended)
+    stored_at = np.full(len(wanted), -1, np.int64)
+    for rows in (inputs.halves, before.halves):
+        at = find(places(rows), wanted)
+        stored_at[at[at >= 0]] = longs(rows["stored_at"])[at >= 0]
+        if (stored_at >= 0).all():  # most ends come with their half, or soon after
+            break
+    topics = ended["real_topic"].combine_chunks().dictionary_encode()
+    seconds = np.maximum(epoch_at - stored_at, 0) / 1000
+    topic, width = topics.indices.to_numpy(), len(LATENCY_S) + 1
+    bucket = np.searchsorted(np.array(LATENCY_S), seconds)
+    is_known = stored_at >= 0
+    cells = (topic * width + bucket)[is_known]
+    names = topics.dictionary.to_pylist()
+    counts = np.bincount(cells, minlength=len(names) * width).reshape(len(names), width)
+    sums = np.bincount(topic[is_known], seconds[is_known], len(names))
+    return {
+        name: Latency(tuple(map(int, counts[number])), float(sums[number]))
+        for number, name in enumerate(names)
+        if counts[number].any()
+    }

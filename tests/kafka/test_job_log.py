@@ -1,0 +1,90 @@
+"""What the job's own process logs: an epoch is a line, and so is a Kafka that goes away."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+
+from pipelines.local_broker.broker import Broker
+from pipelines.settings import Settings
+from tests.support.job import settings_for, wait_until
+from tests.support.standby_processes import drivers_of
+from tests.support.wire import half_headers
+
+Unique = Callable[[str], str]
+_LINE = r"\d{4}-\d\d-\d\d [\d:,]+ (INFO|WARNING) .+"
+
+
+@pytest.mark.parametrize("burst", [0, 20_000], ids=["little is read", "tasks are reading"])
+def test_a_kafka_that_goes_away_is_one_line_and_one_when_it_is_back(
+    tmp_path: Path, unique: Unique, burst: int
+) -> None:
+    own = Broker(tmp_path / "broker")
+    own.start()
+    settings = settings_for(own, tmp_path / "lake", unique("log"))
+    try:
+        with drivers_of(settings, tmp_path) as drivers:
+            job = drivers.start_active()
+            drivers.send("before")
+            drivers.wait_for_sent()
+            begins = len(job.log.read_text().splitlines())
+            drivers.send(*map(str, range(20)))
+            send_halves(settings, burst)
+            own.kill()
+            wait_until(lambda: job.has_said("is away"), "the job says so", 180)
+            own.restart()
+            wait_until(lambda: job.has_said("is back"), "and when it is back", 180)
+            drivers.send("after")
+            drivers.wait_for_sent()
+            job.terminate()
+            assert job.wait(60) == 0
+            lines = job.log.read_text().splitlines()[begins:]
+    finally:
+        own.stop()
+    assert [line for line in lines if not re.fullmatch(_LINE, line)] == []
+    warnings = [line.partition("WARNING ")[2] for line in lines if "WARNING" in line]
+    first, *more, last = [line for line in warnings if not line.startswith("slow step: ")]
+    kafka = f"Kafka at {own.bootstrap_servers}"
+    assert first.startswith(f"{kafka} is away, for 0 s so far;")
+    assert [line for line in more if not line.startswith(f"{kafka} is away, for ")] == []
+    assert all(int(line.split(" is away, for ")[1].split()[0]) >= 60 for line in more), more
+    assert last.startswith(f"{kafka} is back after ")
+    epochs = [line for line in lines if re.search(r"INFO epoch \d+: .* records behind", line)]
+    assert epochs
+    assert len(lines) - len(warnings) - len(epochs) <= 5  # running, finished, stopping, stopped
+
+
+def send_halves(settings: Settings, count: int) -> None:
+    """Send so many halves that a job reads them for a while."""
+    producer = Producer({
+        "bootstrap.servers": settings.kafka.bootstrap_servers, "log_level": 0,
+        "error_cb": lambda _: None, "queue.buffering.max.messages": count + 1,
+    })  # fmt: skip
+    for number in range(count):
+        headers = half_headers(f"burst-{number}")
+        producer.produce(settings.kafka.half_topic, b"x" * 4_000, headers=headers)
+    assert producer.flush(60) == 0
+
+
+def test_the_log_is_one_json_object_a_line(broker: Broker, tmp_path: Path, unique: Unique) -> None:
+    settings = settings_for(
+        broker, tmp_path / "lake", unique("json"), log={"format": "json", "level": "debug"}
+    )
+    with drivers_of(settings, tmp_path) as drivers:
+        job = drivers.start_active()
+        drivers.send("one")
+        drivers.wait_for_sent()
+        job.terminate()
+        assert job.wait(60) == 0
+        text = job.log.read_text()
+    found = [json.loads(line) for line in text.splitlines()]  # the JVM's lines, too
+    (epoch,) = [line for line in found if line.get("records")]
+    assert epoch["committed"] == epoch["delivered"] == 1
+    assert epoch["lag_records"] == 0
+    assert {"gather", "plan", "decide", "apply"} <= set(epoch["step_ms"])
+    assert {line["message"] for line in found} >= {"stopping after the running epoch", "stopped"}

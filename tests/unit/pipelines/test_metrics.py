@@ -1,0 +1,263 @@
+"""Metrics of epochs that are made by hand, against counts made by hand."""
+
+from __future__ import annotations
+
+import re
+import time
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+
+from checker.frames import HALVES, State
+from pipelines.metrics import collector as collectors
+from pipelines.metrics.catalog import COUNTER, GAUGE, HISTOGRAM, LABELS_MAX, METRICS, OTHER
+from pipelines.metrics.collector import Collector
+from pipelines.metrics.labels import Labels
+from pipelines.metrics.lag import Lag
+from pipelines.metrics.tally import Tally
+from pipelines.metrics.undeliverable import count_undeliverable
+from storage.lake.epochs import Plan, Range, read_progress
+from storage.lake.lake import Lake
+from tests.support.history import SILENT, START_AT, History
+from tests.support.paper_job import PaperJob
+from tests.support.scraped import Samples, Told, reporter_of, samples_of
+from txlake.protocol import COMMIT, CREATE_TOPIC, RESUME, ROLLBACK, UNKNOWN
+
+ROOT = Path(__file__).parents[3]
+
+
+def now_is(monkeypatch: pytest.MonkeyPatch, at_ms: int) -> None:
+    """Set the clock of a scrape."""
+    monkeypatch.setattr(time, "time_ns", lambda: at_ms * 1_000_000)
+
+
+def some(samples: Samples, name: str) -> Samples:
+    """Return the samples of one name by the rest of theirs; those of 0 left out."""
+    return {key.removeprefix(name): value for key, value in samples.items()
+            if re.fullmatch(rf"{name}(\{{.*\}})?", key, re.DOTALL) and value}  # fmt: skip
+
+
+def test_ends_are_counted_by_topic_and_their_waits_in_buckets() -> None:
+    history = History()
+    history.epoch(0)
+    for topic in ("orders", "orders", "bills", "orders"):
+        history.half(real_topic=topic)  # stored 500 ms before
+    history.epoch(1)  # waits of 1.5 s
+    history.end(COMMIT, 0)
+    history.end(ROLLBACK, 1)
+    history.end(COMMIT, 2, producer_group="another")  # ends nothing
+    history.half(real_topic="orders", age_ms=300)  # lands and ends at once: a wait of 0.3 s
+    history.end(COMMIT, 4)
+    samples = Told().tell(history).samples()
+    assert some(samples, "rocketmq_commit_messages_total") == {'{topic="orders"}': 2}
+    assert some(samples, "rocketmq_rollback_messages_total") == {'{topic="orders"}': 1}
+    assert some(samples, "txlake_delivered_messages_total") == {'{topic="orders"}': 2}
+    assert some(samples, "rocketmq_half_messages") == {'{topic="bills"}': 1, '{topic="orders"}': 1}
+    assert some(samples, "txlake_conflicts_total") == {'{reason="wrong_producer_group"}': 1}
+    latency = some(samples, "rocketmq_transaction_finish_latency_bucket")
+    assert latency['{le="0.5",topic="orders"}'] == 1
+    assert latency['{le="1.0",topic="orders"}'] == 1
+    assert latency['{le="2.0",topic="orders"}'] == latency['{le="+Inf",topic="orders"}'] == 3
+    total = samples['rocketmq_transaction_finish_latency_sum{topic="orders"}']
+    assert total == pytest.approx(1.5 + 1.5 + 0.3)
+    assert samples["txlake_epochs_total"] == 2
+    assert samples["txlake_last_epoch"] == 2
+    assert samples["txlake_last_epoch_timestamp_seconds"] == (START_AT + 1_000) / 1000
+    assert some(samples, "txlake_landed_records_total") == {'{kind="half"}': 5, '{kind="op"}': 4}
+    assert samples['txlake_step_seconds_total{step="wait"}'] == 40
+    assert samples["txlake_epoch_seconds_count"] == 2
+
+
+def test_a_half_is_pending_then_given_up_then_ended_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    history = History(transaction_timeout_ms=1_000, check_interval_ms=1_000, check_max=1)
+    told = Told()
+    history.epoch(0)
+    history.half()
+    history.half(group=SILENT)
+    history.epoch(2)  # asked; the silent group has no check topic
+    history.epoch(2)  # given up, the one that was asked
+    samples = told.tell(history).samples()
+    assert some(samples, "txlake_checks_total") == {
+        '{acknowledged="true"}': 1, '{acknowledged="false"}': 2,
+    }  # fmt: skip
+    assert some(samples, "txlake_given_up_total") == {'{cause="check_max"}': 1}
+    assert samples['txlake_given_up_total{cause="expired"}'] == 0
+    assert samples["txlake_given_up_messages"] == 1
+    assert samples["txlake_undeliverable_messages"] == 0
+    assert some(samples, "rocketmq_half_messages") == {'{topic="orders"}': 1}
+    now_is(monkeypatch, START_AT + 9_500)
+    assert told.samples()["txlake_oldest_pending_seconds"] == 10.0
+
+
+def test_an_undeliverable_message_is_counted_until_it_is_delivered() -> None:
+    told, history = Told(), History()
+    history.epoch(0)
+    history.half(real_queue_id=9)  # a topic has 4 queues
+    history.end(COMMIT, 0)
+    assert told.tell(history).samples()["txlake_undeliverable_messages"] == 1
+    history.epoch(1)
+    history.command(CREATE_TOPIC, "topic:orders:16")
+    history.command(RESUME, "undeliverable:0")
+    samples = Told().tell(history).samples()
+    assert samples["txlake_undeliverable_messages"] == 0
+    assert some(samples, "txlake_delivered_messages_total") == {'{topic="orders"}': 1}
+
+
+def test_a_start_counts_what_is_undeliverable_in_the_lake(tmp_path: Path) -> None:
+    job = PaperJob(tmp_path / "lake")
+    for _ in range(3):
+        job.end(COMMIT, job.half(real_queue_id=9))
+    job.run()
+    job.command(CREATE_TOPIC, "topic:orders:16")
+    job.command(RESUME, "undeliverable:1")
+    job.run()
+    lake = Lake(job.lake.path)
+    assert count_undeliverable(lake, read_progress(lake).last, job.state) == 2
+
+
+def test_a_group_is_silent_when_its_checks_are_old_and_none_was_answered_since(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    short = {"transaction_timeout_ms": 1_000, "check_interval_ms": 1_000}
+    history = History(**short)
+    history.epoch(0)
+    history.half()
+    history.half(group="healthy")
+    for _ in range(3):
+        history.epoch(2)  # both groups are asked
+        if history.epochs[-1] is not history.epochs[1]:
+            history.end(UNKNOWN, 1, producer_group="healthy", cause="check_answer")
+    told = Told(reporter_of(transaction=short)).tell(history)
+    name = "txlake_group_unanswered_checks"
+    now_is(monkeypatch, START_AT + 6_000 + 999)
+    assert some(told.samples(), name) == {'{producer_group="g"}': 2}  # the newest is too young
+    now_is(monkeypatch, START_AT + 6_000 + 1_000)
+    assert told.samples()[name + '{producer_group="g"}'] == 3
+    again = reporter_of(transaction=short)  # a restart finds it in the state
+    again.took_up(Lake("lake"), told.plan, told.state)
+    found = samples_of(generate_latest(again.registry).decode())
+    assert found[name + '{producer_group="g"}'] == 3
+
+
+def test_lag_is_the_time_since_nothing_was_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    def plan(at: int, landed: int, end: int) -> Plan:
+        ranges = (Range("op", 0, 0, landed, end),)
+        return Plan(1, at, {}, {}, ranges, "", {}, {}, "test", 2)
+
+    lag = Lag()
+    assert (lag.records(), lag.behind_ms(0)) == (None, None)  # it has not got the lake
+    lag.took_up(None, 0)
+    lag.landed(plan(10_000, 5, 5))
+    assert (lag.records(), lag.behind_ms(99_000)) == (0, 0)
+    lag.asked(20_000, {("op", 0): 7})  # the probe finds two more
+    assert (lag.records(), lag.behind_ms(21_000)) == (2, 11_000)
+    lag.landed(plan(30_000, 7, 9))  # all that was there at 20 s
+    assert (lag.records(), lag.behind_ms(31_000)) == (2, 11_000)
+    lag.landed(plan(40_000, 9, 9))
+    assert (lag.records(), lag.behind_ms(99_000)) == (0, 0)
+
+
+def test_a_start_on_a_backlog_lags_as_far_as_its_oldest_record() -> None:
+    lag = Lag()
+    lag.took_up(None, 0)
+    ranges = (Range("op", 0, 0, 5, 90),)
+    lag.landed(Plan(1, 100_000, {}, {}, ranges, "", {}, {}, "test", 2), oldest_stored_at=40_000)
+    assert (lag.records(), lag.behind_ms(101_000)) == (85, 61_000)
+
+
+def test_a_driver_that_never_commits_lags_since_its_start() -> None:
+    lag = Lag()
+    lag.took_up(None, 10_000)
+    lag.asked(12_000, {("op", 0): 1})
+    assert (lag.records(), lag.behind_ms(400_000)) == (1, 390_000)
+
+
+def test_what_is_remembered_of_a_long_lag_is_bounded() -> None:
+    lag = Lag()
+    lag.took_up(None, 0)
+    for second in range(5_000):
+        lag.asked(second * 1_000, {("op", 0): second + 1})
+    assert len(lag._asked) <= 601
+    ranges = (Range("op", 0, 0, 4_000, 5_000),)
+    lag.landed(Plan(1, 5_000_000, {}, {}, ranges, "", {}, {}, "test", 2))
+    assert 1_000_000 <= (lag.behind_ms(5_000_000) or 0) <= 1_100_000
+
+
+def test_names_beyond_the_first_hundred_share_a_label_and_are_counted() -> None:
+    labels = Labels()
+    names = [f"topic-{number}" for number in range(LABELS_MAX + 5)]
+    summed = labels.summed(dict.fromkeys(names, 1) | {OTHER: 1})
+    assert len(summed) == LABELS_MAX + 1
+    assert summed[OTHER] == 6  # and a topic of that name
+    assert labels.folded == 6
+    assert labels.largest({"topic-0": 3, "topic-103": 4, "topic-104": 7}) == {
+        "topic-0": 3, OTHER: 7,
+    }  # fmt: skip
+
+
+def test_a_scrape_of_thousands_of_hostile_topics_is_bounded_and_legal() -> None:
+    names = ['quote"\n# HELP x\nforged_total 1', "back\\slash", "ünïcode", *map(str, range(3_000))]
+    registry, lag = CollectorRegistry(), Lag()
+    collector = Collector(1, 1, lag, dict)
+    registry.register(collector)
+    lag.took_up(None, 0)
+    collector.took_up(None, State(), 0)
+    plan = Plan(1, 1, {}, {}, (), "", {}, {}, "test", 2)
+    tally = Tally(ends={(name, "COMMITTED"): 2 for name in names})
+    rows = [{"real_topic": name, "stored_at": 1, "queue_id": 0, "queue_offset": n}
+            for n, name in enumerate(names)]  # fmt: skip
+    state = State(halves=pa.Table.from_pylist(rows, schema=HALVES))
+    attempts = pa.table({"producer_group": pa.array([], pa.string()), "acknowledged": []})
+    collector.committed(plan, state, tally, attempts, {}, {})
+    text = generate_latest(registry).decode()
+    samples = samples_of(text)
+    committed = some(samples, "rocketmq_commit_messages_total")
+    assert len(committed) == LABELS_MAX + 1
+    assert sum(committed.values()) == 2 * len(names)
+    assert committed[f'{{topic="{OTHER}"}}'] == 2 * (len(names) - LABELS_MAX)
+    assert not re.search("^forged_total", text, re.MULTILINE)
+    assert '{topic="' + names[0] + '"}' in committed
+    assert samples['txlake_folded_names{label="topic"}'] == len(names) - LABELS_MAX
+    assert len(text.splitlines()) < 500
+
+
+def test_a_standby_has_no_numbers_of_the_lake() -> None:
+    samples = samples_of(generate_latest(reporter_of().registry).decode())
+    assert "txlake_lag_seconds" not in samples
+    assert "txlake_last_epoch" not in samples
+    assert samples["txlake_active"] == 1
+
+
+def test_an_error_in_counting_stops_no_epoch(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(*_: object) -> None:
+        raise ValueError("broken")
+
+    monkeypatch.setattr(collectors.Collector, "committed", broken)
+    history = History()
+    history.epoch(0)
+    assert Told().tell(history).samples()["txlake_epochs_total"] == 0
+    assert "epoch 1 is not counted" in caplog.text
+
+
+def test_all_metrics_are_documented_as_they_are() -> None:
+    text = (ROOT / "docs" / "metrics.md").read_text("utf-8")
+    rows = re.findall(r"^\| `(\w+)` \| (\w+) \| ([\w`, ]*) ?\| (.*) \|$", text, re.MULTILINE)
+    documented = [(name, kind, labels.strip(), meaning) for name, kind, labels, meaning in rows]
+    expected = [
+        (m.name, m.kind, ", ".join(f"`{label}`" for label in m.labels), m.help) for m in METRICS
+    ]
+    assert documented == expected
+    assert {metric.kind for metric in METRICS} == {COUNTER, GAUGE, HISTOGRAM}
+
+
+def test_a_scrape_has_the_documented_metrics_and_those_of_the_process() -> None:
+    history = History()
+    history.epoch(0)
+    registry = Told().tell(history).reporter.registry
+    found = {family.name for family in registry.collect()}
+    known = {m.name.removesuffix("_total") if m.kind == COUNTER else m.name for m in METRICS}
+    assert {name for name in found if not name.startswith("process_")} == known

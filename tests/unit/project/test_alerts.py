@@ -1,0 +1,122 @@
+"""Alert rules and the dashboard: they fire, name what exists, and say what to do."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.history import SILENT, History
+from tests.support.scraped import Told, reporter_of
+from txlake.protocol import COMMIT, ROLLBACK, UNKNOWN
+
+ROOT = Path(__file__).parents[3]
+RULES = (ROOT / "conf" / "alerts.yml").read_text("utf-8")
+TESTS = Path(__file__).parent / "alerts_test.yml"
+OPERATOR = (ROOT / "docs" / "operator.md").read_text("utf-8")
+METRICS_PAGE = (ROOT / "docs" / "metrics.md").read_text("utf-8")
+DASHBOARD: dict[str, Any] = json.loads((ROOT / "conf" / "grafana.json").read_text("utf-8"))
+# As `txlake status` calls them; the last shows what a job cannot tell of itself.
+PROBLEMS = ["no_epoch", "lag", "group_silent", "given_up", "undeliverable", "pending_old",
+            "floor_near", "not_running"]  # fmt: skip
+_NAME = r"\b(?:txlake|rocketmq|process)_\w+"
+
+
+def scraped_names() -> set[str]:
+    """Return the names of all samples of a job that has seen everything."""
+    short = {"transaction_timeout_ms": 1, "check_interval_ms": 1}
+    history = History(**short, check_max=2)
+    history.epoch(0)
+    for group in ("g", SILENT):
+        history.half(group=group)
+    history.half(real_queue_id=9)
+    history.half()
+    history.end(COMMIT, 0)
+    history.end(COMMIT, 2)
+    history.end(ROLLBACK, 3)
+    history.end(COMMIT, 3)  # a conflict
+    for _ in range(4):
+        history.epoch(1)
+        history.half()
+        history.end(UNKNOWN, 4, cause="check_answer")
+    told = Told(reporter_of(transaction=short))
+    told.reporter._probe.is_up = True
+    told.tell(history)
+    return {name.partition("{")[0] for name in told.samples()}
+
+
+def promtool(*arguments: object) -> None:
+    """Run promtool, or skip; in CI it has to be there."""
+    found = shutil.which("promtool")
+    if found is None and not os.environ.get("TXLAKE_CI"):
+        pytest.skip("no promtool on PATH (Debian: prometheus): alert rules are not tried")
+    assert found is not None, "no promtool on PATH: .ci/run fetches it"
+    ran = subprocess.run([found, *map(str, arguments)], capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+
+
+def test_every_alert_fires_and_is_silent_again() -> None:
+    promtool("check", "rules", ROOT / "conf" / "alerts.yml")
+    promtool("test", "rules", TESTS)
+
+
+def test_every_problem_has_an_alert_of_its_name_and_a_test_with_both_ends() -> None:
+    alerts = re.findall(r"alert: (\w+)", RULES)
+    assert alerts == ["Txlake" + "".join(map(str.title, name.split("_"))) for name in PROBLEMS]
+    assert re.findall(r"problem: (\w+)", RULES) == PROBLEMS
+    tests = TESTS.read_text("utf-8")
+    for alert in alerts:
+        fires = re.findall(rf"alertname: {alert}$", tests, re.MULTILINE)
+        silent = re.findall(rf"\{{eval_time: \w+, alertname: {alert}\}}", tests)
+        assert (len(fires), len(silent)) == (1, 2), alert  # silent before and after
+
+
+def test_every_alert_has_a_runbook_and_a_row_of_the_metrics_page() -> None:
+    runbooks = re.findall(r"runbook: (\S+)", RULES)
+    assert runbooks == [f"docs/operator.md#{name}" for name in PROBLEMS]
+    assert re.findall(r"^#### (\w+)$", OPERATOR, re.MULTILINE) == PROBLEMS
+    assert re.findall(r"^\| `(\w+)` \| .*`Txlake\w+` \|$", METRICS_PAGE, re.MULTILINE) == PROBLEMS
+
+
+def test_alerts_and_dashboard_name_metrics_that_a_scrape_has() -> None:
+    expressions = [target["expr"] for panel in DASHBOARD["panels"] for target in panel["targets"]]
+    expressions += re.findall(r"expr: (.*)", RULES)
+    expressions.append(DASHBOARD["templating"]["list"][1]["query"])
+    named = {name for text in expressions for name in re.findall(_NAME, text)}
+    scraped = scraped_names()
+    assert sorted(named - scraped) == []
+    unseen = {name for name in scraped if re.match("(txlake|rocketmq)", name)} - named
+    # One of both is enough of a histogram; the number of an epoch is not a quantity.
+    assert {re.sub("_(bucket|count|sum|created)$", "", name) for name in unseen} <= {
+        "txlake_epoch_seconds", "rocketmq_transaction_finish_latency", "txlake_last_epoch",
+    }  # fmt: skip
+
+
+def test_the_dashboards_expressions_are_promql(tmp_path: Path) -> None:
+    texts = [target["expr"] for panel in DASHBOARD["panels"] for target in panel["targets"]]
+    rules = [
+        {
+            "record": f"dashboard_{number}",
+            "expr": text.replace("$__rate_interval", "5m").replace("$instance", ".*"),
+        }
+        for number, text in enumerate(texts)
+    ]
+    file = tmp_path / "rules.yml"
+    file.write_text(json.dumps({"groups": [{"name": "dashboard", "rules": rules}]}))
+    promtool("check", "rules", file)
+
+
+def test_the_dashboards_panels_have_numbers_of_their_own_and_do_not_overlap() -> None:
+    panels = DASHBOARD["panels"]
+    assert len({panel["id"] for panel in panels}) == len({p["title"] for p in panels})
+    for one, other in combinations([panel["gridPos"] for panel in panels], 2):
+        is_beside = one["x"] + one["w"] <= other["x"] or other["x"] + other["w"] <= one["x"]
+        is_above = one["y"] + one["h"] <= other["y"] or other["y"] + other["h"] <= one["y"]
+        assert is_beside or is_above
