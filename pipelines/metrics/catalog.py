@@ -37,6 +37,10 @@ METRICS: Final = (
     Metric("txlake_undeliverable_messages", GAUGE,
            "Undeliverable messages that were not delivered since."),
     Metric("txlake_oldest_pending_seconds", GAUGE, "Age of the oldest pending half; 0 if none."),
+    Metric(
+        "txlake_oldest_given_up_seconds", GAUGE,
+        "Age of the oldest half that is given up and can still be ended or resumed; 0 if none.",
+    ),
     Metric("txlake_retention_seconds", GAUGE, "[lake] retention_ms, in seconds."),
     Metric("txlake_checks_total", COUNTER,
            "Checks sent to producer groups; acknowledged: whether Kafka took them.",

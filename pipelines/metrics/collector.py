@@ -172,13 +172,17 @@ class Collector(Collects):
         now_ms, pending = self.now_ms(), self._counted(self._state)
         by_topic = self._topics.summed(pending.by_topic)
         unanswered = self._group_names.largest(self._groups.unanswered(now_ms))
-        oldest_ms = 0 if pending.oldest_at is None else max(0, now_ms - pending.oldest_at)
+        oldest_s, given_up_s = (
+            0 if at is None else max(0, now_ms - at) / 1000
+            for at in (pending.oldest_at, pending.given_up_oldest_at)
+        )
         behind_ms = self._lag.behind_ms(now_ms)
         alone: dict[str, float | None] = {
             "txlake_delayed_messages": self._state.delayed.num_rows,
             "txlake_given_up_messages": pending.given_up,
             "txlake_undeliverable_messages": self._undeliverable,
-            "txlake_oldest_pending_seconds": oldest_ms / 1000,
+            "txlake_oldest_pending_seconds": oldest_s,
+            "txlake_oldest_given_up_seconds": given_up_s,
             "txlake_last_epoch": 0 if self._last is None else self._last.epoch,
             "txlake_last_epoch_timestamp_seconds":
                 None if self._last is None else self._last.epoch_at / 1000,

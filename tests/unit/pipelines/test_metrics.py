@@ -89,6 +89,7 @@ def test_a_half_is_pending_then_given_up_then_ended_late(monkeypatch: pytest.Mon
     assert some(samples, "rocketmq_half_messages") == {'{topic="orders"}': 1}
     now_is(monkeypatch, START_AT + 9_500)
     assert told.samples()["txlake_oldest_pending_seconds"] == 10.0
+    assert told.samples()["txlake_oldest_given_up_seconds"] == 10.0
 
 
 def test_an_undeliverable_message_is_counted_until_it_is_delivered() -> None:

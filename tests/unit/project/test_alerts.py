@@ -13,6 +13,9 @@ from typing import Any
 
 import pytest
 
+from pipelines.health import problems
+from pipelines.health.facts import HOUR_MS
+from pipelines.health.groups import NEWEST_CHECKS
 from tests.support.history import SILENT, History
 from tests.support.scraped import Told, reporter_of
 from txlake.protocol import COMMIT, ROLLBACK, UNKNOWN
@@ -23,9 +26,8 @@ TESTS = Path(__file__).parent / "alerts_test.yml"
 OPERATOR = (ROOT / "docs" / "operator.md").read_text("utf-8")
 METRICS_PAGE = (ROOT / "docs" / "metrics.md").read_text("utf-8")
 DASHBOARD: dict[str, Any] = json.loads((ROOT / "conf" / "grafana.json").read_text("utf-8"))
-# As `txlake status` calls them; the last shows what a job cannot tell of itself.
-PROBLEMS = ["no_epoch", "lag", "group_silent", "given_up", "undeliverable", "pending_old",
-            "floor_near", "not_running"]  # fmt: skip
+# As `txlake status` calls them; the last one is what a job cannot tell of itself.
+PROBLEMS = [*(rule.name for rule in problems.RULES), "not_running"]
 _NAME = r"\b(?:txlake|rocketmq|process)_\w+"
 
 
@@ -76,6 +78,22 @@ def test_every_problem_has_an_alert_of_its_name_and_a_test_with_both_ends() -> N
         fires = re.findall(rf"alertname: {alert}$", tests, re.MULTILINE)
         silent = re.findall(rf"\{{eval_time: \w+, alertname: {alert}\}}", tests)
         assert (len(fires), len(silent)) == (1, 2), alert  # silent before and after
+
+
+def test_alerts_and_status_have_the_same_limits() -> None:
+    limits = {
+        "no_epoch": f"> {problems.NO_EPOCH_MS // 1_000}",
+        "lag": f"> {problems.LAG_MS // 1_000}",
+        "group_silent": f">= {NEWEST_CHECKS}",
+        "given_up": f"[{problems.GIVEN_UP_MS // HOUR_MS}h]",
+        "undeliverable": "> 0",
+        "pending_old": f"> {problems.PENDING_OLD_MS // 1_000}",
+        "floor_near": f"> {problems.FLOOR_NEAR} *",
+    }
+    found = dict(zip(PROBLEMS, re.findall(r"expr: (.*)", RULES), strict=True))
+    for name, limit in limits.items():
+        assert limit in found[name], name
+    assert sorted(limits) == sorted(rule.name for rule in problems.RULES)
 
 
 def test_every_alert_has_a_runbook_and_a_row_of_the_metrics_page() -> None:
