@@ -31,6 +31,11 @@ def asked_again_too_soon(rows: LakeRows) -> None:
     set_parameter(rows, 4, "check_interval_ms", 2_001)
 
 
+@violates("checks_spaced", queue_id=0, queue_offset=10, epoch=8)
+def asked_again_before_the_back_off(rows: LakeRows) -> None:
+    set_parameter(rows, 8, "check_interval_ms", 2_001)
+
+
 @violates("checks_before_end", queue_id=0, queue_offset=0, epoch=4)
 def asked_after_the_end(rows: LakeRows) -> None:
     check = {**rows.find("checks", queue_offset=9, epoch=4), "queue_offset": 0}
@@ -108,6 +113,11 @@ def end_is_not_recorded(rows: LakeRows) -> None:
 @violates("pending_is_state", epoch=11, queue_id=0, queue_offset=14)
 def attempts_are_miscounted(rows: LakeRows) -> None:
     rows.find("pending", epoch=11, queue_offset=14, change="put")["check_times"] = 2
+
+
+@violates("pending_is_state", epoch=1, queue_id=0, queue_offset=10)
+def unacknowledged_attempts_are_miscounted(rows: LakeRows) -> None:
+    rows.find("pending", epoch=1, queue_offset=10, change="put")["unacknowledged"] = 1
 
 
 @violates("pending_is_state", epoch=10, queue_id=0, queue_offset=3)
