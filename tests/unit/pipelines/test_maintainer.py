@@ -278,7 +278,7 @@ def test_the_command_is_a_record_without_a_target(
 ) -> None:
     written: list[tuple[Record, str]] = []
 
-    def write(_: Any, record: Record, cluster_id: str) -> int:
+    def write(_: Any, record: Record, cluster_id: str, *_keys: Any) -> int:
         written.append((record, cluster_id))
         return 7
 
