@@ -28,7 +28,7 @@ from txlake.protocol import CHECK_MAX_TOPIC, UNDELIVERABLE_TOPIC
 
 _PLANS = """
 CREATE TABLE plans AS
-SELECT DISTINCT ON (e.epoch) e.epoch, e.at_ms, s.* EXCLUDE (id)
+SELECT DISTINCT ON (e.epoch) e.epoch, e.at_ms, e.rule_version, s.* EXCLUDE (id)
 FROM all_epochs e JOIN parameter_sets s ON e.parameters_id = s.id
 WHERE e.state = 'planned' AND e.epoch <= {last} AND e.epoch >= base()
 """

@@ -23,6 +23,7 @@ _SINCE: dict[int, dict[str, tuple[str, ...]]] = {
     },
     FORMAT_VERSION: {
         "op": ("NULL::BOOLEAN AS is_signed",),
+        "pending": ("NULL::INTEGER AS unacknowledged",),
         "waiting": ("NULL::BOOLEAN AS is_signed",),
     },
 }

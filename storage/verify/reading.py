@@ -36,7 +36,7 @@ COLUMNS = {
     "epochs": """epoch, state, epoch_ms(epoch_at) AS at_ms, known_at, halves_known_at,
     epoch_ms(asked_at) AS asked_ms, ranges,
       next_offsets, hash(parameters) AS parameters_id, parameters, counts, cluster_id, topic_ids,
-      tables""",
+      rule_version, tables""",
     "half": _MESSAGE,
     "schedule": _MESSAGE,
     "op": """queue_id, queue_offset, epoch_ms(stored_at) AS stored_ms, epoch, producer_group,

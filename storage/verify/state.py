@@ -107,7 +107,10 @@ _PENDING_COLUMNS = differing(
         **{name: (f"r.{name}", f"a.{name}") for name in ("arm", *_PLAIN)},
         "stored_at": ("r.stored_ms", "a.since_ms"),
         "check_times": ("r.check_times", "coalesce(c.times, 0)"),
-        "unacknowledged": ("r.unacknowledged", "coalesce(c.unacknowledged, 0)"),
+        "unacknowledged": (
+            "r.unacknowledged",
+            "CASE WHEN p.rule_version < 3 THEN NULL ELSE coalesce(c.unacknowledged, 0) END",
+        ),
         "checked_at": ("r.checked_ms", "c.sent_ms"),
         "last_answer_at": ("r.last_answer_ms", "w.answered_ms"),
         "discard_cause": ("r.discard_cause", "d.cause"),
@@ -156,6 +159,7 @@ SELECT a.point AS epoch, a.queue_id, a.queue_offset,
   {_PENDING_COLUMNS} || ' is not what the other tables say' AS problem
 FROM timed a
 ASOF JOIN (FROM pending WHERE change <> 'snapshot') r ON {_half("a", "r")} AND a.point >= r.epoch
+LEFT JOIN plans p ON r.epoch = p.epoch
 LEFT JOIN asked c ON a.point = c.point AND {_half("a", "c")}
 LEFT JOIN given_up d ON a.point = d.point AND {_half("a", "d")}
 LEFT JOIN answered w ON a.point = w.point AND {_half("a", "w")}

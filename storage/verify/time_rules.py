@@ -7,6 +7,7 @@ from txlake.protocol import CHECK_MAX_TOPIC
 
 # Attempts in their order, by unit and arm. `since_ms`: `stored_at`, or `epoch_at` of the re-arm.
 # Attempts with the same `acknowledged_before` follow one that was acknowledged, or the arm's start.
+# Since rule version 3 those that were not acknowledged make the interval longer.
 _ATTEMPTS = """
 CREATE TABLE attempts AS
 WITH counted AS (
@@ -15,7 +16,7 @@ WITH counted AS (
     coalesce(u.rearm_ats[arm_at(u.rearm_epochs, c.epoch)], u.stored_ms) AS since_ms,
     coalesce(u.immunity_ms, p.transaction_timeout_ms) AS unit_immunity_ms,
     h.producer_group AS unit_group,
-    p.check_interval_ms, p.check_max, p.half_retention_ms, p.check_rate_max,
+    p.check_interval_ms, p.check_max, p.half_retention_ms, p.check_rate_max, p.rule_version,
     lag(c.sent_ms) OVER earlier AS before_ms,
     lag(c.epoch) OVER earlier AS before_epoch,
     coalesce(count(*) FILTER (c.acknowledged) OVER (earlier ROWS BETWEEN UNBOUNDED PRECEDING
@@ -35,8 +36,10 @@ in_a_row AS (
   FROM counted
 )
 SELECT *, CASE WHEN acknowledged THEN 0 ELSE unacknowledged_before + 1 END AS unacknowledged,
-  least(check_interval_ms * pow(2, greatest(unacknowledged_before - 1, 0)),
-    greatest(check_interval_ms, 3600000))::BIGINT AS wanted_ms
+  CASE WHEN rule_version < 3 THEN check_interval_ms
+    ELSE least(check_interval_ms * pow(2, greatest(unacknowledged_before - 1, 0)),
+      greatest(check_interval_ms, 3600000))::BIGINT
+  END AS wanted_ms
 FROM in_a_row
 """
 FRAMES = (_ATTEMPTS,)

@@ -207,12 +207,12 @@ def as_format_1(path: Path) -> None:
         write_deltalake(str(path / table), _as_of(1, table, rows, later))
 
 
-_SINCE_FORMAT_3 = ("signature", "is_signed")
+_SINCE_FORMAT_3 = ("signature", "is_signed", "unacknowledged")
 
 
 def as_format_2(path: Path) -> None:
     """Make of a lake what a version of txlake before format 3 would have left."""
-    for table in ("op", "waiting", "lake"):
+    for table in ("op", "waiting", "pending", "lake"):
         rows = _as_of(2, table, Lake(str(path)).read(table), _SINCE_FORMAT_3)
         write_deltalake(str(path / table), rows, mode="overwrite", schema_mode="overwrite")
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from checker.frames import Decision, Parameters
+from checker.frames import RULE_VERSION, Decision, Parameters
 from pipelines.epoch.restore import FRAMES
 from storage.rows import instant
 from storage.schemas import EPOCHS, TOPIC
@@ -212,5 +212,5 @@ def _plan(epoch: Row, number: int, parameters: Row, ranges: list[Row]) -> Row:
         "epoch_at": instant(epoch["at"]), "ranges": ranges, "cluster_id": "test",
         "topic_ids": [(name, name) for name in KAFKA_TOPICS.values()], "next_offsets": [],
         "parameters": [(k, json.dumps(v)) for k, v in sorted(values.items())], "owner": "test",
-        "rule_version": 1, "written_at": NOW,
+        "rule_version": RULE_VERSION, "written_at": NOW,
     }  # fmt: skip

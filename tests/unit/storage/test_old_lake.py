@@ -8,11 +8,15 @@ later the set was committed, by the operation that is a conflict.
 
 from __future__ import annotations
 
+import copy
 import tarfile
 from pathlib import Path
+from typing import Any
 
+import pyarrow.compute as pc
 import pytest
 
+from checker.rules import timing
 from pipelines.replay import rebuild
 from storage.errors import OlderLakeError
 from storage.lake.lake import Lake
@@ -20,6 +24,8 @@ from storage.verify.run import verify
 from tests.support.damage import as_format_2
 from tests.support.decided_rows import decided_rows
 from tests.support.histories import random_world
+from tests.support.history import SILENT
+from tests.support.sound_lake import HISTORY
 
 ARCHIVE = Path(__file__).parents[2] / "support" / "lakes" / "format_1_refused_commit.tar.gz"
 
@@ -55,21 +61,42 @@ def test_its_history_decided_again_leaves_the_set_discarded_and_pending(
     assert {r["reason"] for r in new.read("conflicts").to_pylist()} == {"end_after_discard"}
 
 
-@pytest.fixture
-def unsigned(tmp_path: Path) -> Lake:
-    """Return what the last version before format 3 would have left."""
-    world = random_world(1, 20)
+def before_format_3(path: Path, world: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> Lake:
+    """Return what the last version before format 3, of rule version 2, would have left."""
+    world = copy.deepcopy(world)
     for epoch in world["epochs"]:
         for operation in epoch["operations"]:
             operation["is_signed"] = None
-    decided_rows(world).write(tmp_path / "format_2")
-    as_format_2(tmp_path / "format_2")
-    return Lake(str(tmp_path / "format_2"))
+    with monkeypatch.context() as patch:
+        patch.setattr(timing, "_DOUBLINGS_MAX", 0)  # attempts did not back off
+        rows = decided_rows(world)
+    for row in rows.tables["epochs"]:
+        row["rule_version"] = 2
+    rows.keep_books()
+    rows.write(path)
+    as_format_2(path)
+    return Lake(str(path))
+
+
+@pytest.fixture
+def unsigned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lake:
+    return before_format_3(tmp_path / "format_2", random_world(1, 20), monkeypatch)
 
 
 def test_a_lake_without_signatures_is_refused_with_the_way_over(unsigned: Lake) -> None:
     with pytest.raises(OlderLakeError, match=r"has format 2, .* `txlake replay --into NEW"):
         unsigned.lake_id()
+
+
+def test_attempts_of_rule_version_2_did_not_back_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The half of the group without a check topic is asked about at each interval."""
+    lake = before_format_3(tmp_path / "old", HISTORY, monkeypatch)
+    asked = lake.read("checks").filter(pc.field("producer_group") == SILENT)["epoch"]
+    assert sorted(asked.to_pylist()) == [2, 4, 6, 8]
+    report = verify(lake)
+    assert {f.invariant.name: f.rows for f in report.findings if f.violations} == {}
 
 
 def test_a_lake_without_signatures_is_verified_and_rebuilt_row_for_row(
