@@ -21,7 +21,7 @@ _PROBLEM = ("name", "words", "command")
 @lake_options
 @rows_option
 def status(lake_path: str | None, conf: str | None, output: str) -> None:
-    """Say whether everything is well, and if not, what is wrong and which command helps.
+    """Show whether everything is well, and if not, what is wrong and which command helps.
 
     With --conf Kafka is asked, too: how far behind the job is, and which driver runs. `-o jsonl`
     and `-o csv` print the problems alone; JSON has all. Exit code 0 in either case.

@@ -74,4 +74,6 @@ class Groups:
     def _sent(self, group: str, at_ms: int, count: int) -> None:
         if group not in self._groups and len(self._groups) >= _GROUPS_MAX:
             del self._groups[next(iter(self._groups))]
-        self._groups.setdefault(group, _Group()).sent.append((at_ms, count))
+        found = self._groups.setdefault(group, _Group())
+        found.sent.append((at_ms, count))
+        found.age(at_ms - self._patience_ms)  # what is old is a number, also without a scrape

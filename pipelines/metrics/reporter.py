@@ -14,13 +14,13 @@ import pyarrow as pa
 from prometheus_client import CollectorRegistry, ProcessCollector
 
 from checker.frames import Decision, Inputs, State
+from pipelines.health.dead import undeliverable
 from pipelines.metrics.collector import Collector
 from pipelines.metrics.lag import Lag
 from pipelines.metrics.lines import Lines
 from pipelines.metrics.probe import Probe
 from pipelines.metrics.server import MetricsServer
 from pipelines.metrics.tally import Tally, tallied
-from pipelines.metrics.undeliverable import count_undeliverable
 from pipelines.settings import Settings
 from storage.lake.epochs import Plan
 from storage.lake.lake import Lake
@@ -98,7 +98,7 @@ class Reporter:
         """Begins with the state of a lake. Errors: LakeError."""
         self._lag.took_up(last, self._collector.now_ms())
         is_served = self._settings.metrics.port != 0
-        stuck = count_undeliverable(lake, last, state) if is_served else 0
+        stuck = len(undeliverable(lake)) if is_served else 0
         self._collector.took_up(last, state, stuck)
 
     def idle(self, plan: Plan) -> None:

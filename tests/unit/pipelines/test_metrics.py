@@ -14,10 +14,10 @@ from checker.frames import HALVES, State
 from pipelines.metrics import collector as collectors
 from pipelines.metrics.catalog import COUNTER, GAUGE, HISTOGRAM, LABELS_MAX, METRICS, OTHER
 from pipelines.metrics.collector import Collector
+from pipelines.metrics.groups import Groups
 from pipelines.metrics.labels import Labels
 from pipelines.metrics.lag import Lag
 from pipelines.metrics.tally import Tally
-from pipelines.metrics.undeliverable import count_undeliverable
 from storage.lake.epochs import Plan, Range, read_progress
 from storage.lake.lake import Lake
 from tests.support.history import SILENT, START_AT, History
@@ -115,7 +115,10 @@ def test_a_start_counts_what_is_undeliverable_in_the_lake(tmp_path: Path) -> Non
     job.command(RESUME, "undeliverable:1")
     job.run()
     lake = Lake(job.lake.path)
-    assert count_undeliverable(lake, read_progress(lake).last, job.state) == 2
+    started = reporter_of(metrics={"port": 1})
+    started.took_up(lake, read_progress(lake).last, job.state)
+    found = samples_of(generate_latest(started.registry).decode())
+    assert found["txlake_undeliverable_messages"] == 2
 
 
 def test_a_group_is_silent_when_its_checks_are_old_and_none_was_answered_since(
@@ -140,6 +143,16 @@ def test_a_group_is_silent_when_its_checks_are_old_and_none_was_answered_since(
     again.took_up(Lake("lake"), told.plan, told.state)
     found = samples_of(generate_latest(again.registry).decode())
     assert found[name + '{producer_group="g"}'] == 3
+
+
+def test_a_silent_group_costs_no_more_memory_when_nobody_scrapes() -> None:
+    groups = Groups(patience_ms=30_000)
+    check = pa.table({"producer_group": ["g"]})
+    for epoch in range(10_000):
+        groups.asked(check, epoch * 1_000)
+    (group,) = groups._groups.values()
+    assert len(group.sent) <= 31
+    assert groups.unanswered(10_100_000) == {"g": 10_000}
 
 
 def test_lag_is_the_time_since_nothing_was_behind(monkeypatch: pytest.MonkeyPatch) -> None:
