@@ -47,7 +47,7 @@ class Drivers:
     def look(self) -> None:
         """Notes who has become active; wakes those that have slept long enough."""
         for name, process in self._running.items():
-            if name not in self._active and process.has_said(SAYS[STREAMING]):
+            if name not in self._active and process.has_said(*SAYS[STREAMING]):
                 self._active.append(name)
                 if len(self.names) == 1:
                     self.start_s.append(round(time.monotonic() - process.started_at, 1))

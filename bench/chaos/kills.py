@@ -13,9 +13,10 @@ STARTING, STREAMING, WORKING = "while it starts", "while it streams", "after its
 EXECUTOR_PARTS = ("an executor", "a daemon", "a worker")
 STANDING_BY = "while it stands by"
 SAYS = {
-    STREAMING: "running; owner",
-    WORKING: "records landed",
-    STANDING_BY: "standby: ready",
+    STREAMING: ("running; owner",),
+    # Before it runs it finishes the epoch of the one before.
+    WORKING: ("running; owner", "records landed"),
+    STANDING_BY: ("standby: ready",),
 }
 # What else happens to drivers where there are two: suspended for longer than Kafka counts them.
 SUSPENDED, STOPPED = "suspended", "SIGTERM"
@@ -44,9 +45,9 @@ class Kill:
         return f"{self.target} ({self.whom}) {self.when}" if is_driver else self.target
 
     @property
-    def says(self) -> str:
-        """What its target has to have said before; empty for nothing."""
-        return SAYS.get(self.when, "")
+    def says(self) -> tuple[str, ...]:
+        """What its target has to have said before, in this order; empty for nothing."""
+        return SAYS.get(self.when, ())
 
 
 def schedule(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -227,11 +227,11 @@ class Chaos:
             time.sleep(pause_s)
         return has_met
 
-    def _wait_until_says(self, role: str, text: str) -> None:
-        """Waits until the active driver, or a standby, has said a text."""
+    def _wait_until_says(self, role: str, texts: Sequence[str]) -> None:
+        """Waits until the active driver, or a standby, has said these texts, in this order."""
         deadline = time.monotonic() + START_TIMEOUT_S
         while (name := self.drivers.in_role(role)) is None or not self._running[name].has_said(
-            text
+            *texts
         ):
             if time.monotonic() > deadline:
                 said = {name: self._running[name].last_line() for name in self.drivers.running}

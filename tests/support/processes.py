@@ -67,9 +67,14 @@ class Process:
         """The exit code, -9 after kill -9; None while it runs."""
         return self._process.poll()
 
-    def has_said(self, text: str) -> bool:
-        """Returns whether a text stands in its log."""
-        return text in self.log.read_text("utf-8", "replace")
+    def has_said(self, *texts: str) -> bool:
+        """Returns whether these texts stand in its log, in this order."""
+        said, at = self.log.read_text("utf-8", "replace"), 0
+        for text in texts:
+            at = said.find(text, at)
+            if at < 0:
+                return False
+        return True
 
     def last_line(self) -> str:
         """Returns the last line of its log."""

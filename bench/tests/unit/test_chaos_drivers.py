@@ -18,7 +18,7 @@ from pipelines.settings import load
 from tests.support.processes import Process
 
 FIRST, SECOND = DRIVERS
-RUNNING = SAYS[STREAMING]
+(RUNNING,) = SAYS[STREAMING]
 
 
 def test_two_drivers_are_killed_stopped_and_suspended_and_one_alone_is_only_killed() -> None:
@@ -35,7 +35,7 @@ def test_only_a_driver_that_has_begun_is_stopped_suspended_or_loses_its_jvm() ->
     kills = [k for k in schedule(400, 1, 2.0, has_standby=True) if k.target in (JOB, STANDBY)]
     early = {kill.whom for kill in kills if kill.when == STARTING}
     assert early == {"all", "python"}
-    assert {k.says for k in kills if k.target == STANDBY} == {"", SAYS[STANDING_BY]}
+    assert {k.says for k in kills if k.target == STANDBY} == {(), SAYS[STANDING_BY]}
 
 
 @pytest.fixture
