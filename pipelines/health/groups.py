@@ -27,7 +27,8 @@ _CHECK = ["queue_id", "queue_offset", "arm", "check_times", "producer_group", "s
 _OUTCOME = ["queue_id", "queue_offset", "arm", "outcome", "cause", "decided_at", "epoch"]
 
 _NEWEST = """
-SELECT * FROM checks QUALIFY row_number() OVER (PARTITION BY producer_group
+SELECT * FROM checks WHERE epoch_ms(sent_at) <= $until_at
+QUALIFY row_number() OVER (PARTITION BY producer_group
   ORDER BY epoch DESC, queue_id, queue_offset) <= $newest
 """
 # A group has spoken when it answered after the check was sent, or ended the half itself.
@@ -37,7 +38,10 @@ WITH spoken AS (
   WHERE cause IN ('operation', 'check_answer', 'late_end') GROUP BY ALL
 ),
 asked AS (
-  SELECT c.producer_group, max(epoch_ms(c.sent_at)) AS asked_at,
+  SELECT producer_group, max(epoch_ms(sent_at)) AS asked_at FROM checks GROUP BY producer_group
+),
+heard AS (
+  SELECT c.producer_group,
     max(greatest(coalesce(s.last_answer_at, e.at), coalesce(e.at, s.last_answer_at)))
       AS answered_at,
     count(*) FILTER (e.at IS NULL AND coalesce(s.last_answer_at, 0) < epoch_ms(c.sent_at))
@@ -56,10 +60,11 @@ waits AS (
 )
 SELECT coalesce(w.producer_group, a.producer_group) AS producer_group,
   coalesce(w.pending, 0) AS pending, w.oldest_at, a.asked_at,
-  greatest(coalesce(w.answered_at, a.answered_at), coalesce(a.answered_at, w.answered_at))
+  greatest(coalesce(w.answered_at, h.answered_at), coalesce(h.answered_at, w.answered_at))
     AS answered_at,
-  coalesce(a.unanswered, 0) AS unanswered, coalesce(a.of_checks, 0) AS of_checks
+  coalesce(h.unanswered, 0) AS unanswered, coalesce(h.of_checks, 0) AS of_checks
 FROM waits w FULL JOIN asked a ON w.producer_group = a.producer_group
+LEFT JOIN heard h ON a.producer_group = h.producer_group
 ORDER BY pending DESC, 1
 """
 
@@ -72,13 +77,14 @@ def read_groups(lake: Lake, state: pa.Table, now_ms: int) -> list[Row]:
     `answered_at`: the newest answer to what was asked lately, or is pending.
     """
     epoch, _ = newest_epochs(lake)
-    lately = instant(now_ms - _LOOK_BACK_MS), instant(now_ms - ANSWER_MS)
-    checks = read_pruned(lake, "checks", _CHECK, {"sent_at": lately, "epoch": (None, epoch)})
-    newest = run(_NEWEST, {"newest": NEWEST_CHECKS}, checks=checks)
+    lately: Bounds = {"sent_at": (instant(now_ms - _LOOK_BACK_MS), None), "epoch": (None, epoch)}
+    checks = read_pruned(lake, "checks", _CHECK, lately)
+    chosen = {"newest": NEWEST_CHECKS, "until_at": now_ms - ANSWER_MS}
+    newest = run(_NEWEST, chosen, checks=checks)
     bounds: Bounds = {
         "epoch": (pc.min(newest["epoch"]).as_py() or 0, epoch),
         "queue_offset": sorted(set(newest["queue_offset"].to_pylist())),
     }
     outcomes = read_pruned(lake, "outcomes", _OUTCOME, bounds)
-    rows = plain(run(_GROUPS, newest=newest, state=state, outcomes=outcomes))
+    rows = plain(run(_GROUPS, checks=checks, newest=newest, state=state, outcomes=outcomes))
     return [{name: row.get(name) for name in COLUMNS} for row in rows]

@@ -131,6 +131,19 @@ def test_a_group_that_does_not_answer_is_told_from_one_that_does(
     assert young["silent"] == 5  # the newest one is too young to be answered, an older one counts
 
 
+def test_a_group_that_was_asked_a_moment_ago_is_named_without_a_verdict(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = PaperJob(tmp_path / "lake")
+    job.half("a", producer_group="young")
+    job.run(1_000)
+    job.run(6_000)
+    monkeypatch.setattr("time.time_ns", lambda: (job.at + 1_000) * 1_000_000)
+    (group,) = rows(job.lake, "groups")
+    assert (group["producer_group"], group["of_checks"]) == ("young", 0)
+    assert group["asked_at"] is not None
+
+
 def test_wrong_filters_are_exit_code_2(lake: Lake) -> None:
     for words in (["--older-than", "long"], ["--since", "-1"], ["--limit", "0"]):
         said("tx", "list", *words, "--lake", lake.path, code=2)
