@@ -98,7 +98,7 @@ def _change_parameters(chance: random.Random, epochs: list[Row]) -> None:
 
 
 def _sign(chance: random.Random, epochs: list[Row]) -> None:
-    """Say of one group's operations, from some epoch on, whether they are signed."""
+    """Sign the operations of one group, or not, from some epoch on."""
     first = chance.randrange(len(epochs))
     for number, epoch in enumerate(epochs):
         for operation in epoch["operations"]:
