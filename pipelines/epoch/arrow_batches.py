@@ -7,6 +7,7 @@ version is pinned) has below `toArrow`.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,10 @@ import pyarrow as pa
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+log = logging.getLogger("txlake.driver")
+
+_OPENINGS = 3
 
 
 def arrow_batches(frame: DataFrame) -> Iterator[pa.RecordBatch]:
@@ -23,15 +28,40 @@ def arrow_batches(frame: DataFrame) -> Iterator[pa.RecordBatch]:
     """
     from pyspark.errors.exceptions.captured import unwrap_spark_exception
     from pyspark.sql.pandas.serializers import ArrowCollectSerializer
-    from pyspark.util import _load_from_socket
 
-    java: Any = frame
-    port, secret, server = java._jdf.collectAsArrowToPython()
+    file, socket, server = _served(frame)
     try:
-        place: Any = (port, secret)
-        with _load_from_socket(place, ArrowCollectSerializer()) as stream:  # type: ignore[no-untyped-call]
-            # The stream ends with the order of the batches.
-            yield from (batch for batch in stream if isinstance(batch, pa.RecordBatch))
+        # The stream ends with the order of the batches.
+        stream: Iterator[Any] = ArrowCollectSerializer().load_stream(file)  # type: ignore[no-untyped-call]
+        yield from (batch for batch in stream if isinstance(batch, pa.RecordBatch))
     finally:
+        file.close()
+        socket.close()
         with unwrap_spark_exception():
             server.getResult()
+
+
+def _served(frame: DataFrame) -> tuple[Any, Any, Any]:
+    """Opens the socket on which the JVM serves a frame's rows; only then the Spark job begins.
+
+    The JVM takes one connection, and gives it 10 s to show the secret. If that was a stranger's, or
+    this process was held for so long, nothing is served and the JVM's result never comes: we do
+    not wait for it, but ask anew.
+
+    Output: file, socket, the JVM's server. Errors: PySparkRuntimeError, EOFError.
+    """
+    from pyspark.errors import PySparkRuntimeError
+    from pyspark.util import _create_local_socket
+
+    java: Any = frame
+    left = _OPENINGS
+    while True:
+        port, secret, server = java._jdf.collectAsArrowToPython()
+        place: Any = (port, secret)
+        try:
+            return *_create_local_socket(place), server
+        except (PySparkRuntimeError, EOFError) as error:
+            left -= 1
+            if not left:
+                raise
+            log.warning("Spark did not serve its rows, and is asked again: %s", error)

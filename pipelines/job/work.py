@@ -19,8 +19,6 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from py4j.protocol import Py4JError
-
 from pipelines.epoch.ask import Asker
 from pipelines.epoch.clock import EpochClock
 from pipelines.epoch.parameters import EpochSettings
@@ -38,7 +36,7 @@ from pipelines.job.stream import Stream
 from pipelines.job.turn import Turn
 from pipelines.job.upkeep import Maintainer
 from pipelines.jvm.cluster import require_seen
-from pipelines.jvm.session import jvm_trouble
+from pipelines.jvm.session import JVM_LOST, jvm_trouble
 from pipelines.kafka_log.broker_clock import BrokerClock
 from pipelines.kafka_log.topics import KafkaTopics
 from pipelines.settings import Settings
@@ -213,7 +211,7 @@ class Work:
         self.is_streaming = True
         try:
             failure = stream.run()
-        except Py4JError as lost:  # what is asked of a dead JVM
+        except JVM_LOST as lost:
             failure = lost
         finally:
             self.is_streaming = False

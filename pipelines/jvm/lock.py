@@ -11,8 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
-from py4j.protocol import Py4JError
-
+from pipelines.jvm.session import JVM_LOST
 from storage.errors import LakeLockedError
 from storage.files.place import LakePlace
 
@@ -69,6 +68,6 @@ class JvmLock:
     def release(self) -> None:
         """Gives the lock back; a JVM that has ended holds none."""
         if self._file is not None:
-            with suppress(Py4JError, OSError):
+            with suppress(*JVM_LOST):
                 self._file.close()
             self._file = None

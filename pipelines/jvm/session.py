@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
+# What py4j raises where the JVM has ended: an error of its own, from the next call on the socket's.
+JVM_LOST = (Py4JError, OSError)
 CONF_FOLDER = Path(__file__).parents[2] / "conf"
 # `query.stop()` while Python runs can overflow the stream thread's stack.
 _JAVA_OPTIONS = (
@@ -176,7 +178,7 @@ def jvm_trouble(spark: SparkSession) -> JvmError | None:
     jvm: Any = spark._jvm
     try:
         jvm.System.nanoTime()
-    except (Py4JError, OSError):
+    except JVM_LOST:
         return JvmError(
             "the driver's JVM has ended, by a signal, for lack of memory or by a crash: nothing is "
             "lost; start the driver again"

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ from tests.support.certificates import Certificate
 from tests.support.cluster import BARE_PYTHON, CLUSTER_VARIABLE, WORKERS, Cluster
 from tests.support.job import Job, settings_for, wait_until
 from tests.support.operator import said
-from tests.support.processes import QUICK_JAVA
+from tests.support.processes import QUICK_JAVA, kill_children
 from tests.support.secret_places import of_files, of_processes, of_ui, require_absent
 from tests.support.secure_broker import PASSWORD, USER, SecureBroker, secure_broker
 from tests.support.store import Bucket
@@ -82,7 +82,8 @@ def bodies(job: Job) -> list[bytes]:
 def fill_disk(executor: psutil.Process) -> None:
     """Let no process of an executor make a file longer than some KB: it has no more disk."""
     for one in [executor, *executor.children(recursive=True)]:
-        one.rlimit(psutil.RLIMIT_FSIZE, (4_096, psutil.RLIM_INFINITY))
+        with suppress(psutil.NoSuchProcess):  # Spark ends idle Python workers
+            one.rlimit(psutil.RLIMIT_FSIZE, (4_096, psutil.RLIM_INFINITY))
 
 
 def kill_one(processes: list[psutil.Process]) -> bool:
@@ -135,8 +136,7 @@ def test_traffic_and_kills_on_a_cluster_lose_nothing_and_double_nothing(
                 break
         assert "File too large" in log.read_text(), "no task met the full disk"
         traffic.send(30)
-        for child in psutil.Process(running.pid).children(recursive=True):
-            child.kill()
+        kill_children(running.pid)
         running.kill()
     wait_until(lambda: lock_is_free(job.lake.path), "the end of the driver", 60)
     traffic.send(30)

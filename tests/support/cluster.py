@@ -7,7 +7,6 @@ executors in a Python that has none of our packages.
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -18,6 +17,7 @@ import pyspark
 
 from pipelines.jvm.java import java_home
 from pipelines.local_server.ports import Reservation, listens
+from tests.support.processes import kill_children
 
 CLUSTER_VARIABLE = "TXLAKE_TESTS_SPARK"  # settings of the tests' Spark session, as JSON
 HOST = "127.0.0.1"
@@ -60,8 +60,7 @@ class Cluster:
 
     def __exit__(self, *_: object) -> None:
         for process in self._processes:
-            for child in [*psutil.Process(process.pid).children(recursive=True)]:
-                _kill(child.pid)
+            kill_children(process.pid)
             process.kill()
             process.wait(30)
 
@@ -97,12 +96,12 @@ class Cluster:
     def daemons(self) -> list[psutil.Process]:
         """Return the executors' daemons of Python workers."""
         found = self._children("pyspark.daemon")
-        return [process for process in found if process.ppid() not in {p.pid for p in found}]
+        return [process for process in found if _parent(process) not in {p.pid for p in found}]
 
     def python_workers(self) -> list[psutil.Process]:
         """Return the Python workers, which the daemons have forked."""
         found = self._children("pyspark.daemon")
-        return [process for process in found if process.ppid() in {p.pid for p in found}]
+        return [process for process in found if _parent(process) in {p.pid for p in found}]
 
     def _children(self, word: str) -> list[psutil.Process]:
         found = []
@@ -116,8 +115,8 @@ class Cluster:
         return found
 
 
-def _kill(pid: int) -> None:
+def _parent(process: psutil.Process) -> int | None:
     try:
-        os.kill(pid, signal.SIGKILL)
-    except ProcessLookupError:
-        return
+        return int(process.ppid())
+    except psutil.NoSuchProcess:
+        return None

@@ -11,6 +11,8 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import psutil
+
 from pipelines.local_server.guarded import guarded
 from tests.support.class_archive import archive_options, is_test_run
 
@@ -126,3 +128,10 @@ class Process:
                 name, _, rest = path.read_text().rpartition(")")
                 if name.endswith("(java") and int(rest.split()[2]) == self._process.pid:
                     yield int(path.parent.name)
+
+
+def kill_children(pid: int) -> None:
+    """Kill all processes below one; a process that has just ended needs no kill."""
+    for child in psutil.Process(pid).children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            child.kill()
