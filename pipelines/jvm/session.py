@@ -30,6 +30,8 @@ CONF_FOLDER = Path(__file__).parents[2] / "conf"
 # `query.stop()` while Python runs can overflow the stream thread's stack.
 _JAVA_OPTIONS = (
     "-Xss16m -Xmn192m -XX:+UseParallelGC -XX:MinHeapFreeRatio=10 -XX:MaxHeapFreeRatio=30 "
+    "-XX:MetaspaceSize=256m -XX:Tier4InvocationThreshold=100000 -XX:Tier4CompileThreshold=300000 "
+    "-XX:Tier4MinInvocationThreshold=12000 -XX:Tier4BackEdgeThreshold=800000 "
     "-Djava.net.preferIPv4Stack=true"
 )
 _MEMORY: Final = (r"\d+[kmgtKMGT]?[bB]?", "a size like '2g'")

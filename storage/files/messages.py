@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -59,21 +59,18 @@ def read_messages(
     (a time beyond the maximum, a resumed message) are found by a second look. Units: ms.
     """
     wanted = _sorted_once(places(named))
-    found: list[Longs] = []
-
-    def noted(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            found.append(places(batch))
-            yield batch
-
     dataset, where = lake.dataset(table), touched_ranges(named)
     opened = opened or OpenedFiles()
-    for hint in (due, None) if due is not None else (None,):
-        if not len(wanted):
-            return
-        near = pruned(dataset, where, Wanted(wanted, hint), opened)
-        yield from noted(_read(near, wanted, columns, before_epoch))
-        wanted = np.setdiff1d(wanted, np.concatenate([wanted[:0], *found]))
+    if due is not None:
+        found = [wanted[:0]]
+        near = pruned(dataset, where, Wanted(wanted, due), opened)
+        for batch in _read(near, wanted, columns, before_epoch):
+            found.append(places(batch))
+            yield batch
+        wanted = np.setdiff1d(wanted, np.concatenate(found))
+    if len(wanted):
+        near = pruned(dataset, where, Wanted(wanted), opened)
+        yield from _read(near, wanted, columns, before_epoch)
 
 
 def _read(

@@ -30,6 +30,10 @@ from storage.wire.kinds import SCHEDULE
 
 # Bytes of Arrow that become files, one of each table.
 FILE_BYTES = 32 * 1024 * 1024
+# Columns of PLACEMENTS that become part of a topic's rows, or name the topic.
+_OF_PLACEMENTS = ("topic", "real_queue_id", "real_queue_offset", "source", "queue_id",
+                  "queue_offset", "asked_queue_id", "reason")  # fmt: skip
+_FEW_TEXTS = ("topic", "source", "reason")  # the same few come again and again
 Files: TypeAlias = dict[str, list[DataFile]]  # by table
 
 
@@ -129,30 +133,42 @@ class Places:
     """The placements of one source's messages, found by where these were landed."""
 
     def __init__(self, placements: pa.Table) -> None:
-        numbers = schemas.places(placements)
-        order = np.argsort(numbers, kind="stable")
-        self._numbers = numbers[order]
-        self._placements = placements.take(pa.array(order)).combine_chunks()
+        self._numbers = schemas.places(placements)
+        columns = {name: placements[name] for name in _OF_PLACEMENTS}
+        for name in _FEW_TEXTS:
+            columns[name] = columns[name].dictionary_encode()
+        self._placements = pa.table(columns).combine_chunks()
+        if (self._numbers[1:] < self._numbers[:-1]).any():
+            order = np.argsort(self._numbers, kind="stable")
+            self._numbers = self._numbers[order]
+            self._placements = self._placements.take(pa.array(order))
 
     def of(self, messages: pa.Table) -> pa.Table:
-        """Returns the placement of each message, in the same order. Each has one."""
+        """Returns the placement of each message, in the same order. Each has one.
+
+        Output: columns of PLACEMENTS that `topic_rows` and `by_topic` need.
+        """
         at = np.searchsorted(self._numbers, schemas.places(messages))
         return self._placements.take(pa.array(at))
 
 
 def by_topic(rows: pa.Table, topics: pa.ChunkedArray) -> Iterator[tuple[str, pa.Table]]:
-    """Returns rows topic by topic; those of a topic stay in their order."""
-    codes = topics.combine_chunks().dictionary_encode()
+    """Returns rows topic by topic; those of a topic stay in their order.
+
+    Input: `topics`: of each row, dictionary-encoded.
+    """
+    codes = topics.combine_chunks()
     names = codes.dictionary.to_pylist()
     if len(names) == 1:
         yield names[0], rows
         return
-    numbers = codes.indices.to_numpy(zero_copy_only=False)
+    numbers = codes.indices.to_numpy()
     rows = rows.take(pa.array(np.argsort(numbers, kind="stable")))
     start = 0
     for name, count in zip(names, np.bincount(numbers, minlength=len(names)), strict=True):
-        yield name, rows.slice(start, int(count))
-        start += int(count)
+        if count:
+            yield name, rows.slice(start, int(count))
+            start += int(count)
 
 
 def topic_rows(messages: pa.Table, places: pa.Table, epoch: int, epoch_at: int) -> pa.Table:

@@ -59,22 +59,24 @@ class Headers:
         flat = lists.flatten()
         self._names, self._values = flat.flatten()
         self._record = np.repeat(np.arange(self.count), sizes)
-        known = pc.index_in(self._names, value_set=pa.array(names, pa.string()))
-        self._codes = pc.fill_null(known, -1).to_numpy(zero_copy_only=False)
+        encoded = self._names.dictionary_encode()  # the same few come again and again
+        name_of = encoded.indices.to_numpy()
+        known = pc.index_in(encoded.dictionary, value_set=pa.array(names, pa.string()))
+        self._codes = pc.fill_null(known, -1).to_numpy()[name_of]
         self._code_of = {name: code for code, name in enumerate(names)}
         self._is_user = self._codes < 0
         self._texts = as_text(self._values)
         self._is_text = truth(self._texts.is_valid())
-        self._is_repeated = self._repeated()
+        self._is_repeated = self._repeated(name_of)
         self._first_places = self._first()
 
-    def _repeated(self) -> Mask:
-        """Returns for each header whether its record has one of that name before it."""
-        repeated = np.zeros(len(self._names), bool)
-        if len(self._names) == 0:
-            return repeated
-        names = self._names.dictionary_encode().indices.to_numpy(zero_copy_only=False)
-        if not self._has_repeated(names):
+    def _repeated(self, names: Any) -> Mask:
+        """Returns for each header whether its record has one of that name before it.
+
+        Input: `names`: each header's, as a number.
+        """
+        repeated = np.zeros(len(names), bool)
+        if len(names) == 0 or not self._has_repeated(names):
             return repeated
         key = self._record * (int(names.max()) + 1) + names
         order = np.argsort(key, kind="stable")
@@ -90,29 +92,36 @@ class Headers:
         either = np.bitwise_or.reduceat(bits, starts)
         return bool((np.add.reduceat(bits, starts) != either).any())
 
-    def _first(self) -> Any:
-        """Returns the position of each record's first header of each name that can be looked up."""
-        places = np.full((len(self._code_of), self.count), -1, np.int32)
+    def _first(self) -> dict[int, Any]:
+        """Returns the position of each record's first header of each name that any of them has."""
         found = np.flatnonzero((self._codes >= 0) & ~self._is_repeated)
-        places[self._codes[found], self._record[found]] = found
+        codes = self._codes[found]
+        places = {}
+        for code in np.flatnonzero(np.bincount(codes)):
+            at = found[codes == code]
+            places[int(code)] = np.full(self.count, -1, np.int32)
+            places[int(code)][self._record[at]] = at
         return places
 
-    def _places(self, name: str) -> pa.Array:
-        """Returns the position of each record's first header of that name, or null."""
-        places = self._first_places[self._code_of[name]]
-        return pa.array(places, mask=places < 0)
+    def _found(self, name: str, values: pa.Array) -> pa.Array:
+        """Returns the value of each record's first header of that name, or null."""
+        places = self._first_places.get(self._code_of[name])
+        if places is None:
+            return pa.nulls(self.count, values.type)
+        return values.take(pa.array(places, mask=places < 0))
 
     def has(self, name: str) -> Mask:
         """Returns for each record whether it has a header of that name."""
-        return self._first_places[self._code_of[name]] >= 0
+        places = self._first_places.get(self._code_of[name])
+        return np.zeros(self.count, bool) if places is None else places >= 0
 
     def raw(self, name: str) -> pa.Array:
         """Returns the bytes of the first header of that name, or null."""
-        return self._values.take(self._places(name))
+        return self._found(name, self._values)
 
     def text(self, name: str) -> pa.Array:
         """Returns the first header of that name as text, null where it is not UTF-8."""
-        return self._texts.take(self._places(name))
+        return self._found(name, self._texts)
 
     def fit(self) -> Mask:
         """Returns for each record whether text columns hold all of its headers, each name once."""
