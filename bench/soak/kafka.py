@@ -14,10 +14,10 @@ from typing import Any
 import pyarrow as pa
 
 from pipelines.epoch.ask import Asker
+from pipelines.kafka_log.plain_records import KAFKA
 from pipelines.kafka_log.topics import Place
 from storage.rows import instant
 from storage.wire.kinds import ADMIN, HALF, OP, SCHEDULE
-from tests.support.landed_here import KAFKA
 from txlake import protocol as p
 
 TOPICS = {

@@ -126,7 +126,10 @@ class KafkaSender:
             reason = f"{error.args[0].str()}{self._trouble}"
             raise SendError(f"{topic}: no broker answers: {reason}") from error
         if topic not in topics or not topics[topic].partitions:
-            raise UnknownTopicError(f"{topic}: Kafka has no such topic; create it first")
+            raise UnknownTopicError(
+                f"{topic}: Kafka has no such topic; create it first. A topic that this client has "
+                "no right to looks the same: it needs WRITE"
+            )
         count = len(topics[topic].partitions)
         self._partitions[topic] = (count, time.monotonic())
         return count

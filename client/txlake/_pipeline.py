@@ -12,7 +12,7 @@ from typing import Any
 from confluent_kafka import KafkaError
 from confluent_kafka import Message as Record
 
-from txlake._reports import HALF_IS_ASKED_ABOUT, failure_text, may_be_stored
+from txlake._reports import HALF_IS_ASKED_ABOUT, failure_text, may_be_stored, why_not
 from txlake.errors import SendError
 from txlake.listener import HalfMessage, LocalTransactionState
 from txlake.message import Message
@@ -47,7 +47,7 @@ class PipelinedHalf(HalfMessage):
         """Takes Kafka's report about the half, on the sender's thread."""
         offset = None if error is not None else record.offset()
         if offset is None or offset < 0:
-            why = str(error or "no offset in the delivery report")
+            why = why_not(error, record)
             text = failure_text("the half was not", why, may_be_stored(error), HALF_IS_ASKED_ABOUT)
             self.pipeline.failed(self, SendError(text, self.transaction_id))
             return

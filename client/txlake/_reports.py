@@ -24,6 +24,13 @@ def may_be_stored(error: KafkaError | None) -> bool:
     return error is None or error.code() in _OPEN
 
 
+def why_not(error: KafkaError | None, record: Message) -> str:
+    """Returns why a record was not stored; a right that is missing is named."""
+    if error is not None and error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+        return f"{error}: Kafka refuses this client WRITE on topic {record.topic()}"
+    return str(error or "no offset in the delivery report")
+
+
 def failure_text(what: str, failure: str, is_open: bool, then: str) -> str:
     """Returns the text of a SendError; `then` is what becomes of a record that Kafka has."""
     if not is_open:
@@ -47,8 +54,7 @@ class Reports:
         def take(error: KafkaError | None, record: Message) -> None:
             offset = None if error is not None else record.offset()
             if offset is None or offset < 0:
-                why = str(error or "no offset in the delivery report")
-                self.fail(position, why, may_be_stored(error))
+                self.fail(position, why_not(error, record), may_be_stored(error))
             else:
                 self._take(position, offset, None)
 

@@ -31,6 +31,7 @@ _MODULES: Final = {
     "topic": ("topic",),
     "consumer": ("consumer", "lag"),
     "config": ("config",),
+    "acl": ("acl",),
     "maintain": ("maintain",),
     "verify": ("verify",),
     "replay": ("replay",),

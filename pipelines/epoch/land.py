@@ -6,9 +6,11 @@ Source: PROTOCOL.md "What can be read"; ARCHITECTURE.md "One epoch", 1.
 from __future__ import annotations
 
 import json
+import logging
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -16,6 +18,9 @@ import pyarrow.compute as pc
 
 from pipelines.epoch.arrow_batches import arrow_batches
 from pipelines.epoch.batch import Batch
+from pipelines.kafka_log.options import spark_options
+from pipelines.kafka_log.plain_records import plain_records
+from pipelines.settings import KafkaSettings
 from storage.files.data_files import DataFile
 from storage.lake.epochs import Plan, Range
 from storage.lake.lake import Lake
@@ -29,6 +34,11 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
+log = logging.getLogger("txlake.kafka")
+
+Plainly = Callable[[], Iterator[pa.RecordBatch]]
+# How Java says that a record's time in ms is too large to be counted in us.
+_NO_TIME = "long overflow"
 _LARGE_RECORDS = 1_000_000  # five times what an epoch has by default
 _KAFKA_TYPES = [
     f"CAST(NULL AS {kind}) AS {name}"
@@ -41,10 +51,10 @@ _KAFKA_TYPES = [
 ]  # fmt: skip
 
 
-def land(records: DataFrame, landing: Landing, tasks: int) -> Batch:
+def land(records: DataFrame, landing: Landing, tasks: int, plainly: Plainly | None = None) -> Batch:
     """Lands Kafka records by one Spark job of so many tasks, at most one a Kafka partition.
 
-    Input: rows of Spark's Kafka source.
+    Input: rows of Spark's Kafka source; `plainly` reads them without Spark, if Spark cannot.
     Output: their narrow rows, and the files to commit.
     """
     kafka = records.where("topic IS NOT NULL").select(*KAFKA_COLUMNS).coalesce(tasks)
@@ -52,9 +62,9 @@ def land(records: DataFrame, landing: Landing, tasks: int) -> Batch:
     ended = 0
     files: defaultdict[str, list[DataFile]] = defaultdict(list)
 
-    def parts() -> Iterator[pa.Table]:
+    def parts(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
         nonlocal ended
-        for batch in arrow_batches(landed):
+        for batch in batches:
             for narrow, written in read_landed(batch):
                 ended += narrow.num_rows == 0  # each task hands back an empty one last
                 yield narrow
@@ -62,7 +72,18 @@ def land(records: DataFrame, landing: Landing, tasks: int) -> Batch:
                     files[table].append(file)
 
     with described(records.sparkSession, landing.epoch, "land", tasks):
-        batch = Batch.of(parts(), files)
+        try:
+            batch = Batch.of(parts(arrow_batches(landed)), files)
+        except Exception as error:
+            if plainly is None or _NO_TIME not in str(error):
+                raise
+            log.warning(
+                "epoch %d: a record has a time that Spark cannot hold; the epoch is read without "
+                "Spark, and the record is a row with its reason, bad_timestamp", landing.epoch,
+            )  # fmt: skip
+            files.clear()
+            ended = 0
+            batch = Batch.of(parts(landing(plainly())), files)
     batch.tasks = ended
     pa.default_memory_pool().release_unused()  # the parts took as much memory again
     if sum(rows.num_rows for rows in batch.by_kind.values()) > _LARGE_RECORDS:
@@ -105,7 +126,7 @@ def read_again(
     held: Sequence[str],
     landing: Landing,
     tasks: int,
-    kafka_options: Mapping[str, str],
+    kafka: KafkaSettings,
 ) -> Batch:
     """Returns a plan's records, read again.
 
@@ -118,7 +139,9 @@ def read_again(
     )
     batch = Batch()
     if ranges:
-        batch = land(kafka_records(spark, ranges, kafka_options), landing, tasks)
+        spans = {r.place: range(r.from_offset, r.to_offset) for r in ranges}
+        records = kafka_records(spark, ranges, spark_options(kafka))
+        batch = land(records, landing, tasks, partial(plain_records, kafka, spans))
     for kind in held:
         batch.add_table(_landed(lake, kind, plan.epoch), kind)
     return batch

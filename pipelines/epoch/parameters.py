@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from checker.frames import Parameters
 from pipelines.epoch.sizes import Sizes
-from pipelines.kafka_log.options import spark_options
-from pipelines.settings import SecuritySettings, Settings
+from pipelines.settings import KafkaSettings, SecuritySettings, Settings
 from storage.lake.epochs import Plan
 from storage.lake.floor import FLOOR, Floor
 from storage.lake.snapshots import Snapshot
@@ -32,7 +30,7 @@ class EpochSettings:
     limits: WireLimits
     snapshot_epochs: int
     retention_ms: int
-    kafka_options: Mapping[str, str]
+    kafka: KafkaSettings
     owner: str
     sizes: Sizes
     security: SecuritySettings = field(default_factory=SecuritySettings)
@@ -46,7 +44,7 @@ class EpochSettings:
             limits=settings.wire_limits(),
             snapshot_epochs=settings.lake.pending_snapshot_epochs,
             retention_ms=settings.lake.retention_ms,
-            kafka_options=spark_options(settings.kafka),
+            kafka=settings.kafka,
             owner=owner,
             sizes=Sizes(parallelism, settings.stream.deliveries),
             security=settings.security,

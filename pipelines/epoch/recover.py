@@ -47,7 +47,7 @@ def batch_again(spark: SparkSession, lake: Lake, plan: Plan, settings: EpochSett
     landing = Landing(lake.place, plan.epoch, plan_limits(plan))
     count = sum(r.to_offset - r.from_offset for r in plan.ranges)
     tasks = settings.sizes.landing_tasks(count)
-    batch = read_again(spark, lake, plan, held, landing, tasks, settings.kafka_options)
+    batch = read_again(spark, lake, plan, held, landing, tasks, settings.kafka)
     if OP not in held:  # nothing was decided yet that depends on a signature
         judge_signatures(batch, settings.security)
     settings.sizes.saw(batch.landed_messages, batch.landed_bytes)

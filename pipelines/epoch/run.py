@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from threading import Thread
 from typing import TYPE_CHECKING
 
@@ -34,6 +35,7 @@ from pipelines.epoch.recover import batch_again, with_our_rules
 from pipelines.epoch.signatures import judge_signatures
 from pipelines.epoch.watch import Unwatched, Watch
 from pipelines.kafka_log.log import KafkaLog
+from pipelines.kafka_log.plain_records import plain_records
 from pipelines.kafka_log.topics import KafkaTopics, Place
 from storage.files.place import LakePlace
 from storage.lake.aging import newer_floor
@@ -180,7 +182,8 @@ class Epochs:
             epoch = 1 if newest is None else newest.epoch + 1
             landing = Landing(self._lake.place, epoch, self._settings.limits)
             tasks = self._settings.sizes.landing_tasks(sum(map(len, spans.values())))
-            batch = land(records, landing, tasks)
+            plainly = partial(plain_records, self._settings.kafka, spans)
+            batch = land(records, landing, tasks, plainly)
             judge_signatures(batch, self._settings.security)
             self._settings.sizes.saw(batch.landed_messages, batch.landed_bytes)
         steps.done("gather")

@@ -16,8 +16,9 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from pipelines.errors import StartError
-from pipelines.job.group import SESSION_TIMEOUT_MS, group_id, refused
+from pipelines.job.group import SESSION_TIMEOUT_MS, refused
 from pipelines.kafka_log.connection import client_config
+from pipelines.kafka_log.rights import group_id
 from pipelines.settings import KafkaSettings
 
 log = logging.getLogger("txlake.driver")

@@ -6,7 +6,6 @@ member that has the partition is active.
 
 from __future__ import annotations
 
-import hashlib
 from concurrent.futures import TimeoutError as FutureTimeoutError  # Python 3.10's is its own
 from dataclasses import dataclass
 from typing import Any, Final
@@ -15,11 +14,11 @@ from confluent_kafka import KafkaError, KafkaException
 
 from pipelines.errors import StartError
 from pipelines.kafka_log.connection import REQUEST_TIMEOUT_S, Cluster
+from pipelines.kafka_log.rights import group_id
 from pipelines.settings import KafkaSettings
 
 # A member that Kafka has not heard from for so long is dead. Brokers allow 6 s or more by default.
 SESSION_TIMEOUT_MS: Final = 6_000
-_DIGEST_CHARACTERS = 16
 _REQUEST_S = 3.0
 # The group's coordinator is moving, or the group is new: the next look finds it.
 _NOT_YET = (
@@ -28,12 +27,6 @@ _NOT_YET = (
     KafkaError.NOT_COORDINATOR,
     KafkaError.GROUP_ID_NOT_FOUND,
 )
-
-
-def group_id(lake_path: str, admin_topic: str) -> str:
-    """Returns the id of the consumer group that a lake's drivers form."""
-    digest = hashlib.sha256(f"{lake_path}\n{admin_topic}".encode()).hexdigest()
-    return f"txlake-driver-{digest[:_DIGEST_CHARACTERS]}"
 
 
 @dataclass(frozen=True)

@@ -160,8 +160,10 @@ class Work:
         """
         progress = read_progress(self._lake) if self._lake.exists() else NO_PROGRESS
         newest = progress.unfinished or progress.last
+        self._kafka.require_rights()
         if newest is None:
             self._kafka.create_missing()
+            self._kafka.require_rights()
         else:
             self.epochs.check_identity(newest)
         self._election.join()

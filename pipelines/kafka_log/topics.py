@@ -22,6 +22,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from pipelines.errors import KafkaAwayError, StartError
 from pipelines.kafka_log.connection import REQUEST_TIMEOUT_S, Cluster
+from pipelines.kafka_log.rights import job_topics, lacks, require_rights
 from pipelines.settings import Settings
 from storage.wire.kinds import ADMIN, HALF, OP, SCHEDULE
 from txlake import protocol as p
@@ -49,6 +50,7 @@ class KafkaTopics:
         self._settings = settings
         self._message_bytes_max = settings.transaction.message_bytes_max
         self._batch_bytes_max = p.batch_bytes_max(self._message_bytes_max)
+        self._servers = kafka.bootstrap_servers
         self._cluster = Cluster(kafka.bootstrap_servers, kafka.client)
         self._admin = self._cluster.admin
 
@@ -93,10 +95,12 @@ class KafkaTopics:
         if not missing:
             return
         made = self._admin.create_topics(missing, request_timeout=REQUEST_TIMEOUT_S)
-        for future in made.values():
+        for name, future in made.items():
             try:
                 self._wait([future], "making topics")
             except KafkaAwayError as error:
+                if _is(KafkaError.TOPIC_AUTHORIZATION_FAILED, error.__cause__):
+                    raise lacks(self._servers, f"CREATE on topic {name}") from error
                 if not _is(KafkaError.TOPIC_ALREADY_EXISTS, error.__cause__):
                     raise
         deadline = time.monotonic() + REQUEST_TIMEOUT_S
@@ -113,6 +117,13 @@ class KafkaTopics:
             return bool(self.end_offsets(self.places()))
         except KafkaAwayError:
             return False
+
+    def require_rights(self) -> None:
+        """Asks Kafka whether the job may do its work with the topics that are there.
+
+        A topic that may not be looked at would seem to be missing. Errors: KafkaRefusedError.
+        """
+        require_rights(self._cluster, self._servers, job_topics(self._settings.kafka))
 
     def check(self, needs_append_time: bool = True) -> None:
         """Checks the topics: LogAppendTime, and as many op partitions as half partitions.

@@ -10,6 +10,7 @@ from confluent_kafka import KafkaException, Producer
 from pipelines.errors import KafkaAwayError, LostInputError, StartError
 from pipelines.explain.rows import Row, newest_epochs, plain
 from pipelines.kafka_log.connection import Cluster, producer_config
+from pipelines.kafka_log.rights import require_rights
 from pipelines.settings import KafkaSettings, SecuritySettings
 from storage.lake.lake import Lake
 from storage.lake.pruned import Bounds, read_pruned
@@ -78,12 +79,14 @@ def write(
     Errors: KafkaAwayError, LostInputError, StartError: one sentence each, nothing was written.
     """
     topic = kafka.topics()[record.kind]
-    cluster = Cluster(kafka.bootstrap_servers, kafka.client).topics()
+    client = Cluster(kafka.bootstrap_servers, kafka.client)
+    cluster = client.topics()
     if cluster_id and cluster.cluster_id != cluster_id:
         raise LostInputError(
             f"this is Kafka cluster {cluster.cluster_id}, and the lake was made from {cluster_id}: "
             "nothing was written; check bootstrap_servers"
         )
+    require_rights(client, kafka.bootstrap_servers, {topic: ("WRITE",)})
     found = cluster.topics.get(topic)
     if found is None or record.partition not in found.partitions:
         raise StartError(

@@ -35,6 +35,7 @@ RECORDS = pa.schema(
     ]
 )
 _DECISIONS = pa.array(["8", "12", "0"]), pa.array(["COMMIT", "ROLLBACK", "UNKNOWN"])
+_STORED_US_MAX = INSTANT_MS_MAX * 1_000
 # Finds a forbidden character: a pattern for the whole body would match it once more.
 _NO_OFFSETS = r"[^0-9,]|[0-9]{19}|,,|^,"
 
@@ -76,6 +77,7 @@ class _Decoder:
         self._is = {kind: truth(pc.equal(self._kind, kind)) for kind in limits.topics}
         self._is_wide = self._is[HALF] | self._is[SCHEDULE]
         self._body = _one(records["value"])
+        self._stored_us = _one(records["timestamp"]).cast(pa.int64())
         text = self._headers.text
         self._group, self._unique_key = text(p.PGROUP), text(p.UNIQ_KEY)
         self._real_topic, self._tran_type = text(p.REAL_TOPIC), text(p.TRAN_TYPE)
@@ -125,7 +127,10 @@ class _Decoder:
             pc.less(self._seq, self._size),
         ))  # fmt: skip
         bytes_ = pc.fill_null(pc.binary_length(self._body), 0).to_numpy(zero_copy_only=False)
+        stored = self._stored_us
         reasons = (
+            ("bad_timestamp", ~truth(pc.and_(
+                pc.greater_equal(stored, 0), pc.less_equal(stored, _STORED_US_MAX)))),
             ("newer_version",
              has(p.TXV) & ~truth(pc.equal(self._headers.raw(p.TXV), pa.scalar(b"1")))),
             ("unknown_command", is_[ADMIN] & ~truth(
@@ -173,7 +178,9 @@ class _Decoder:
             "kind": self._kind,
             "queue_id": records["partition"],
             "queue_offset": records["offset"],
-            "stored_at": records["timestamp"],
+            "stored_at": pc.max_element_wise(
+                pc.min_element_wise(self._stored_us, _STORED_US_MAX), 0
+            ).cast(pa.timestamp("us", tz="UTC")),
             "producer_group": _where(self._is_well_formed(p.PGROUP), self._group),
             "transaction_id": _where(~is_op & self._is_well_formed(p.UNIQ_KEY), self._unique_key),
             "real_topic": _where(message, self._real_topic),

@@ -11,13 +11,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pytest
 from chispa import assert_df_equality
 from pyspark.sql import DataFrame, SparkSession
 
 from pipelines.epoch.land import land
+from pipelines.kafka_log.plain_records import KAFKA
 from storage.lake.lake import Lake
 from storage.tasks.land import Landing
 from storage.wire.decode import decode_rows
+from storage.wire.kinds import INSTANT_MS_MAX
 from tests.support.kafka_records import (
     LIMITS,
     RECORD_FIELDS,
@@ -119,6 +123,31 @@ def test_every_record_is_one_row_with_its_first_reason(decoded: Decode) -> None:
         if reason is not None:
             assert raw_headers(row) == (headers or [])
             assert row["real_topic"] is None and row["half_offsets"] is None, topic
+
+
+@pytest.mark.parametrize(
+    ("ms", "stored_ms", "reason"),
+    [
+        (-1, 0, "bad_timestamp"),
+        (0, 0, None),
+        (INSTANT_MS_MAX, INSTANT_MS_MAX, None),
+        (INSTANT_MS_MAX + 1, INSTANT_MS_MAX, "bad_timestamp"),
+        (-(2**63 // 1_000), 0, "bad_timestamp"),
+        ((2**63 - 1) // 1_000, INSTANT_MS_MAX, "bad_timestamp"),
+    ],
+)
+def test_a_record_whose_time_no_row_can_hold_has_its_reason(
+    ms: int, stored_ms: int, reason: str | None
+) -> None:
+    ping: list[Header] = [(p.COMMAND, b"PING")]
+    for topic, headers in (("halves", half()), ("ops", operation()), ("commands", ping)):
+        record = {
+            "topic": topic, "partition": 3, "offset": 1, "timestamp": ms * 1_000, "value": b"17",
+            "headers": [{"key": name, "value": value} for name, value in headers],
+        }  # fmt: skip
+        rows = decode_rows(pa.Table.from_pylist([record], schema=KAFKA), LIMITS)
+        assert rows["error"].to_pylist() == [reason]
+        assert rows["stored_at"].cast(pa.int64()).to_pylist() == [stored_ms * 1_000]
 
 
 def test_ticks_are_no_records(spark: SparkSession, tmp_path: Path) -> None:

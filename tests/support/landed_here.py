@@ -19,6 +19,7 @@ from confluent_kafka import Consumer, TopicPartition
 from pipelines.epoch import land as landing_of_spark
 from pipelines.epoch import run as epochs
 from pipelines.epoch.batch import Batch
+from pipelines.kafka_log.plain_records import KAFKA
 from pipelines.kafka_log.topics import Place
 from storage.files.data_files import DataFile
 from storage.lake.epochs import Range
@@ -29,11 +30,6 @@ from tests.support.rig import Rig
 
 # What of Spark the settings of an epoch ask for: how many tasks run at once.
 NO_SPARK: Any = SimpleNamespace(sparkContext=SimpleNamespace(defaultParallelism=1))
-KAFKA = pa.schema(
-    [("topic", pa.string()), ("partition", pa.int32()), ("offset", pa.int64()),
-     ("timestamp", pa.timestamp("us", tz="UTC")), ("key", pa.binary()), ("value", pa.binary()),
-     ("headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())])))]
-)  # fmt: skip
 _READ_S = 30.0
 
 
@@ -45,7 +41,7 @@ def land_here() -> None:
         reader.kafka_records = _records  # type: ignore[attr-defined]
 
 
-def _land(records: pa.Table, landing: Landing, tasks: int) -> Batch:
+def _land(records: pa.Table, landing: Landing, tasks: int, _: object) -> Batch:
     files: defaultdict[str, list[DataFile]] = defaultdict(list)
 
     def parts() -> Iterator[pa.Table]:

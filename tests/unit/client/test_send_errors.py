@@ -16,6 +16,8 @@ NOWHERE = "127.0.0.1:1"
 class Stored:
     """The record of a delivery report."""
 
+    topic = staticmethod(lambda: "halves")
+
     def __init__(self, offset: int | None) -> None:
         self._offset = offset
 
@@ -45,7 +47,7 @@ def test_a_report_leaves_open_whether_the_record_is_stored_or_does_not(
     error = KafkaError(code)
     assert may_be_stored(error) is is_open
     reports = Reports(2)
-    reports.taker(0)(error, None)  # type: ignore[arg-type]
+    reports.taker(0)(error, Stored(-1))  # type: ignore[arg-type]
     reports.taker(1)(None, Stored(7))  # type: ignore[arg-type]
     reports.wait(0)
     assert (reports.is_open, reports.stored()) == (is_open, [7])

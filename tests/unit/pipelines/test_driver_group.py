@@ -6,7 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from pipelines.job.group import Drivers, drivers_of, group_id
+from pipelines.job.group import Drivers, drivers_of
+from pipelines.kafka_log.rights import group_id
 
 
 def member(client_id: str, *partitions: int) -> SimpleNamespace:

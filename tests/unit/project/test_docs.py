@@ -54,13 +54,14 @@ SECTIONS = {
 
 # What rows may hold, by hand: a new one is written down here and in PROTOCOL.md.
 HALF_ERRORS = [
-    "newer_version", "bad_producer_group", "bad_transaction_id", "bad_real_topic", "bad_set",
-    "too_large",
+    "bad_timestamp", "newer_version", "bad_producer_group", "bad_transaction_id", "bad_real_topic",
+    "bad_set", "too_large",
 ]  # fmt: skip
 OPERATION_ERRORS = [
-    "newer_version", "bad_tran_type", "bad_producer_group", "bad_offsets", "bad_transaction_id",
+    "bad_timestamp", "newer_version", "bad_tran_type", "bad_producer_group", "bad_offsets",
+    "bad_transaction_id",
 ]  # fmt: skip
-ADMIN_ERRORS = ["newer_version", "unknown_command"]
+ADMIN_ERRORS = ["bad_timestamp", "newer_version", "unknown_command"]
 CAUSES = [
     "operation", "check_answer", "operator", "late_end", "duplicate_in_set", "check_max", "expired",
 ]  # fmt: skip

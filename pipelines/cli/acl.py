@@ -1,0 +1,103 @@
+"""`txlake acl`: the rights that each role needs, in Kafka and in the lake's store."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+import click
+
+from pipelines.cli.options import conf_option
+from pipelines.screen import print_line
+
+if TYPE_CHECKING:
+    from pipelines.kafka_log.rights import Right
+
+_FORMS = ("commands", "table", "json")
+
+
+@click.group()
+def acl() -> None:
+    """Print the rights that each role needs."""
+
+
+@acl.command("print")
+@conf_option
+@click.option("--role", "roles", multiple=True, help="Only this role; can be said again.")
+@click.option("--group", "groups", multiple=True, help="A producer group; can be said again.")
+@click.option(
+    "--principal", "principals", multiple=True, metavar="ROLE=User:NAME",
+    help="Who has a role, or is a producer group's; else User:txlake-ROLE, User:GROUP.",
+)  # fmt: skip
+@click.option("--store", is_flag=True, help="Policies of S3 instead, as JSON, by role.")
+@click.option(
+    "-o", "--output", type=click.Choice(_FORMS), default=_FORMS[0], show_default=True,
+    help="Lines for a shell, a table for people, or JSON.",
+)  # fmt: skip
+def print_(
+    conf: str,
+    roles: tuple[str, ...],
+    groups: tuple[str, ...],
+    principals: tuple[str, ...],
+    store: bool,
+    output: str,
+) -> None:
+    """Print Kafka's ACLs as kafka-acls.sh adds them; nothing is reached or written."""
+    from pipelines.kafka_log.rights import PRODUCER, ROLES, command_of, rights
+    from pipelines.settings import load
+    from storage.files.store_policy import store_policy
+    from txlake.protocol import GROUP_PATTERN, matches
+
+    settings = load(conf)
+    for role in roles:
+        if role not in ROLES:
+            raise click.UsageError(f"--role {role}: the roles are {', '.join(ROLES)}")
+    for group in groups:
+        if not matches(GROUP_PATTERN, group):
+            raise click.UsageError(f"--group {group!r}: a group's name is {GROUP_PATTERN}")
+    chosen = roles or ROLES
+    if store:
+        place = settings.lake.place()
+        click.echo(json.dumps({role: store_policy(place, role) for role in chosen}, indent=2))
+        return
+    who = _principals(principals, (*chosen, *groups))
+    found = rights(settings.kafka, settings.lake.place().path, chosen, groups)
+    rows = [{**asdict(right), "principal": _principal(right, who)} for right in found]
+    if output == "json":
+        click.echo(json.dumps(rows, indent=2))
+        return
+    servers = settings.kafka.bootstrap_servers
+    for role in chosen:
+        of_role = [(right, row) for right, row in zip(found, rows, strict=True)
+                   if right.role == role]  # fmt: skip
+        if not of_role:
+            needed = "say --group NAME for each producer group" if role == PRODUCER else (
+                "it reads the lake alone, and needs no right in Kafka"
+            )  # fmt: skip
+            print_line(f"# {role}: {needed}")
+        for right, row in of_role:
+            name = f"{right.name}*" if right.is_prefix else right.name
+            print_line(
+                command_of(right, row["principal"], servers) if output == "commands" else
+                f"{row['principal']}  {right.kind} {name}  {', '.join(right.operations)}  "
+                f"({right.why})"
+            )  # fmt: skip
+
+
+def _principals(given: tuple[str, ...], known: tuple[str, ...]) -> dict[str, str]:
+    found = {}
+    for text in given:
+        name, _, principal = text.partition("=")
+        if name not in known or not principal.partition(":")[2]:
+            raise click.UsageError(
+                f"--principal {text}: ROLE=User:NAME, of a role or a group that is printed"
+            )
+        found[name] = principal
+    return found
+
+
+def _principal(right: Right, who: dict[str, str]) -> str:
+    if right.group:
+        return who.get(right.group) or who.get(right.role) or f"User:{right.group}"
+    return who.get(right.role, f"User:txlake-{right.role}")

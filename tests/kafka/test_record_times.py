@@ -1,0 +1,91 @@
+"""A record with an impossible time stops no job: it is a row with its reason, and work goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, AlterConfigOpType
+from confluent_kafka.admin._config import ConfigEntry, ConfigResource
+from confluent_kafka.admin._resource import ResourceType
+from pyspark.sql import SparkSession
+
+from pipelines.epoch.land import read_again
+from pipelines.local_broker.broker import Broker
+from pipelines.settings import Settings
+from storage.lake.lake import Lake
+from storage.tasks.land import Landing
+from storage.wire.kinds import HALF, INSTANT_MS_MAX, KINDS, SCHEDULE
+from tests.support.committed import commit, wait_for_bodies
+from tests.support.job import running, settings_for
+from tests.support.wire import Wire, half_headers
+from txlake import protocol as p
+
+Unique = Callable[[str], str]
+TIMES = (10**18, INSTANT_MS_MAX + 1)  # ms: more than Spark can count in us, after the year 9999
+
+
+def alter(settings: Settings, configs: Mapping[str, str]) -> None:
+    """Change settings of all topics of a job."""
+    admin = AdminClient({"bootstrap.servers": settings.kafka.bootstrap_servers})
+    changed = [
+        ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[
+            ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
+            for name, value in configs.items()
+        ])
+        for topic in settings.kafka.topics().values()
+    ]  # fmt: skip
+    for future in admin.incremental_alter_configs(changed).values():
+        future.result(60)
+
+
+def write_at_impossible_times(settings: Settings) -> int:
+    """Write readable records of each kind at each of the times. Return how many."""
+    producer = Producer({"bootstrap.servers": settings.kafka.bootstrap_servers})
+    headers = half_headers("tx", TRAN_TYPE="8", COMMAND=p.PING)
+    errors: list[object] = []
+    for topic in settings.kafka.topics().values():
+        for at_ms in TIMES:
+            producer.produce(
+                topic, b"0", headers=headers, partition=0, timestamp=at_ms,
+                on_delivery=lambda error, _: errors.append(error),
+            )  # fmt: skip
+    producer.flush(120)
+    assert errors == [None] * len(TIMES) * 4
+    return len(errors)
+
+
+def test_records_with_impossible_times_are_rows_with_their_reason(
+    broker: Broker, tmp_path: Path, unique: Unique, spark: SparkSession
+) -> None:
+    settings = settings_for(broker, tmp_path / "lake", unique("times"))
+    wire = Wire(settings)
+    widest = str(2**63 - 1)
+    with running(settings) as job:
+        commit(wire, "before")
+        wait_for_bodies(job, "before")
+        alter(settings, {
+            "message.timestamp.type": "CreateTime", "message.timestamp.after.max.ms": widest,
+        })  # fmt: skip
+        count = write_at_impossible_times(settings)
+        alter(settings, {"message.timestamp.type": "LogAppendTime"})
+        commit(wire, "after")
+        wait_for_bodies(job, "before", "after")
+        rows = [row for kind in KINDS for row in job.rows(kind) if row["error"] is not None]
+        assert {row["error"] for row in rows} == {"bad_timestamp"}
+        assert len(rows) == count
+    plans = [plan for plan in job.plans if any(r.to_offset > r.from_offset for r in plan.ranges)]
+    scratch = Lake(str(tmp_path / "scratch"))
+    for kind in (HALF, SCHEDULE):
+        scratch.create_table(kind)
+    again = [
+        read_again(spark, scratch, plan, (), Landing(scratch.place, plan.epoch,
+                   settings.wire_limits()), 1, settings.kafka)
+        for plan in plans
+    ]  # fmt: skip
+    landed = [batch.rows(kind)["error"].to_pylist() for batch in again for kind in KINDS]
+    assert sum(errors.count("bad_timestamp") for errors in landed) == count
+    with running(settings) as restarted:
+        commit(wire, "after a restart")
+        wait_for_bodies(restarted, "before", "after", "after a restart")

@@ -1,0 +1,97 @@
+"""A real broker with an authorizer: who has no right may do nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._acl import (
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
+)
+from confluent_kafka.admin._resource import ResourcePatternType, ResourceType
+
+from pipelines.local_broker.broker import Broker
+from pipelines.local_server.server import HOST
+from tests.support.job import wait_until
+
+PASSWORD = "of a test"
+_ANY: dict[str, Any] = {"name": None, "principal": None, "host": None}
+
+
+class RightsBroker(Broker):
+    """A broker on loopback: on its own listener everybody is its administrator.
+
+    On the other one clients say who they are. Input: `users`: all there are.
+    """
+
+    PORTS = 3
+
+    def __init__(self, folder: Path, users: Iterable[str]) -> None:
+        users = "".join(f' user_{name}="{PASSWORD}"' for name in users)
+        login = "org.apache.kafka.common.security.plain.PlainLoginModule"
+        super().__init__(folder, properties={
+            "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+            "allow.everyone.if.no.acl.found": "false",
+            "super.users": "User:ANONYMOUS",
+            "listener.name.roles.sasl.enabled.mechanisms": "PLAIN",
+            "listener.name.roles.plain.sasl.jaas.config": f"{login} required{users};",
+        })  # fmt: skip
+
+    @property
+    def roles_server(self) -> str:
+        """Return where clients say who they are."""
+        return f"{HOST}:{self._ports[2]}"
+
+    def client(self, user: str) -> dict[str, str]:
+        """Return [kafka.client] of a user."""
+        return {
+            "security.protocol": "sasl_plaintext",
+            "sasl.mechanisms": "PLAIN",
+            "sasl.username": user,
+            "sasl.password": PASSWORD,
+        }
+
+    def _prepared(self, java_command: list[str]) -> list[str]:
+        own = f"BROKER://{self.bootstrap_servers},ROLES://{self.roles_server}"
+        self._properties |= {
+            "listeners": f"{own},CONTROLLER://{HOST}:{self._ports[1]}",
+            "advertised.listeners": own,
+            "listener.security.protocol.map":
+                "BROKER:PLAINTEXT,CONTROLLER:PLAINTEXT,ROLES:SASL_PLAINTEXT",
+        }  # fmt: skip
+        return super()._prepared(java_command)
+
+    def give(self, rows: Iterable[dict[str, Any]]) -> None:
+        """Give rights, as `txlake acl print -o json` has them, and wait until they hold."""
+        admin = AdminClient({"bootstrap.servers": self.bootstrap_servers})
+        bindings = [
+            AclBinding(
+                ResourceType[row["kind"].upper()], row["name"],
+                ResourcePatternType["PREFIXED" if row["is_prefix"] else "LITERAL"],
+                row["principal"], "*", AclOperation[operation], AclPermissionType.ALLOW,
+            )
+            for row in rows for operation in row["operations"]
+        ]  # fmt: skip
+        for future in admin.create_acls(bindings).values():
+            future.result(60)
+        wanted = {_key(binding) for binding in bindings}
+        everything = AclBindingFilter(
+            restype=ResourceType.ANY, resource_pattern_type=ResourcePatternType.ANY,
+            operation=AclOperation.ANY, permission_type=AclPermissionType.ANY, **_ANY,
+        )  # fmt: skip
+        wait_until(
+            lambda: wanted <= {_key(one) for one in admin.describe_acls(everything).result(60)},
+            "the rights hold",
+        )
+
+
+def _key(binding: AclBinding) -> tuple[object, ...]:
+    return (
+        binding.restype, binding.name, binding.resource_pattern_type, binding.principal,
+        binding.operation,
+    )  # fmt: skip

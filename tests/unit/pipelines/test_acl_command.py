@@ -1,0 +1,99 @@
+"""`txlake acl print`: what each role may do, as commands, and as policies of a store."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from pipelines.cli.main import main
+from pipelines.kafka_log.rights import ROLES, table_rows
+
+ROOT = Path(__file__).parents[3]
+SECURITY = (ROOT / "docs" / "SECURITY.md").read_text("utf-8")
+
+
+def printed(folder: Path, *options: str, lake: str = "/the/lake") -> Result:
+    conf = folder / "job.toml"
+    conf.write_text(f'[lake]\npath = "{lake}"\n[kafka]\nbootstrap_servers = "k:1"\n')
+    return CliRunner().invoke(main, ["acl", "print", "--conf", str(conf), *options])
+
+
+def test_rights_are_printed_as_commands_of_kafka(tmp_path: Path) -> None:
+    words = ("--role", "job", "--role", "consumer", "--principal", "job=User:CN=the job")
+    lines = printed(tmp_path, *words).output.splitlines()
+    begin = "kafka-acls.sh --bootstrap-server k:1 --command-config admin.properties --add "
+    begin += "--allow-principal 'User:CN=the job' "
+    assert lines[0] == (
+        f"{begin}--operation READ --operation DESCRIBE_CONFIGS --operation CREATE "
+        "--topic RMQ_SYS_TRANS_HALF_TOPIC"
+    )
+    assert lines[4] == (
+        f"{begin}--operation WRITE --topic TRANS_CHECK_ --resource-pattern-type prefixed"
+    )
+    assert lines[5].startswith(f"{begin}--operation READ --group txlake-driver-")
+    assert lines[6:] == ["# consumer: it reads the lake alone, and needs no right in Kafka"]
+
+
+def test_each_producer_group_has_rights_of_its_own(tmp_path: Path) -> None:
+    rows = json.loads(printed(tmp_path, "--role", "producer", "--group", "shop", "--group", "bank",
+                              "--principal", "bank=User:b", "-o", "json").output)  # fmt: skip
+    checks = {
+        (row["principal"], row["kind"], row["name"]) for row in rows if "CHECK" in row["name"]
+    }
+    assert checks == {
+        ("User:shop", "topic", "TRANS_CHECK_shop"), ("User:shop", "group", "TRANS_CHECK_shop"),
+        ("User:b", "topic", "TRANS_CHECK_bank"), ("User:b", "group", "TRANS_CHECK_bank"),
+    }  # fmt: skip
+    nobody = printed(tmp_path, "--role", "producer").output
+    assert nobody == "# producer: say --group NAME for each producer group\n"
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--role", "king"), "--role king: the roles are producer, job, operator, consumer"),
+        (("--group", "a b"), "--group 'a b': a group's name is"),
+        (("--principal", "job"), "--principal job: ROLE=User:NAME"),
+        (("--principal", "king=User:x"), "--principal king=User:x: ROLE=User:NAME"),
+        (("--store",), "the lake /the/lake is not in S3"),
+    ],
+)
+def test_what_cannot_be_printed_is_said(
+    options: tuple[str, ...], said: str, tmp_path: Path
+) -> None:
+    result = printed(tmp_path, *options)
+    assert result.exit_code != 0
+    assert said in result.output
+
+
+def test_a_store_lets_consumers_see_what_was_delivered_alone(tmp_path: Path) -> None:
+    policies = json.loads(printed(tmp_path, "--store", lake="s3://b/a/lake").output)
+    assert list(policies) == list(ROLES)
+
+    def objects(role: str, action: str) -> set[str]:
+        return {
+            resource.removeprefix("arn:aws:s3:::b/a/lake/")
+            for statement in policies[role]["Statement"] if action in statement["Action"]
+            for resource in statement["Resource"]
+        }  # fmt: skip
+
+    assert objects("producer", "s3:GetObject") == set()
+    assert objects("consumer", "s3:PutObject") == {"consumer_offsets/*"}
+    assert objects("consumer", "s3:GetObject") == {
+        "lake/*", "epochs/*", "catalog/*", "topics/*", "consumer_offsets/*",
+    }  # fmt: skip
+    for role in ("job", "operator", "metrics"):
+        assert objects(role, "s3:GetObject") == {"*"}
+        assert objects(role, "s3:PutObject") == ({"*"} if role == "job" else set())
+    (listing, _) = policies["job"]["Statement"]
+    assert listing["Resource"] == ["arn:aws:s3:::b"]
+    assert listing["Condition"] == {"StringLike": {"s3:prefix": ["a/lake/*"]}}
+
+
+def test_the_documents_table_of_rights_is_the_codes() -> None:
+    lines = ["| role | resource | operations | what for |", "|---|---|---|---|"]
+    lines += [f"| {' | '.join(row.values())} |" for row in table_rows()]
+    assert "\n".join(lines) in SECURITY, "\n".join(lines)
