@@ -72,7 +72,7 @@ def ago(ms: int, now_ms: int) -> str:
 def print_records(columns: Sequence[str], rows: Sequence[Row], output: str, now_ms: int) -> None:
     """Prints rows in one of FORMATS, the instants of a table as seen from now. Units: ms."""
     if output == TABLE:
-        print_rows(columns, [[_for_people(name, row[name], now_ms) for name in columns]
+        print_rows(columns, [[for_people(name, row[name], now_ms) for name in columns]
                              for row in rows])  # fmt: skip
         return
     records = [{name: for_programs(name, row[name]) for name in columns} for row in rows]
@@ -87,21 +87,23 @@ def print_records(columns: Sequence[str], rows: Sequence[Row], output: str, now_
 
 def for_programs(name: str, value: Any) -> Any:
     """Returns a column's value as JSON and CSV have it: an instant as text."""
-    return instant(value) if _is_instant(name) and isinstance(value, int) else value
+    return instant(value) if is_instant(name) and isinstance(value, int) else value
 
 
-def _is_instant(name: str) -> bool:
+def is_instant(name: str) -> bool:
+    """Returns whether a column holds instants."""
     return name.endswith("_at") or name == "since"
 
 
-def _for_people(name: str, value: Any, now_ms: int) -> Any:
+def for_people(name: str, value: Any, now_ms: int) -> Any:
+    """Returns a column's value as a table shows it: instants as seen from now, spans, sizes."""
     if isinstance(value, list | tuple):
         return ", ".join(map(str, value))
     if isinstance(value, bool):
         return "true" if value else "false"
     if not isinstance(value, int):
         return value
-    if _is_instant(name):
+    if is_instant(name):
         return ago(value, now_ms)
     if not name.endswith(("_ms", "_bytes")):
         return value

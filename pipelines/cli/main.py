@@ -32,6 +32,7 @@ _MODULES: Final = {
     "consumer": ("consumer", "lag"),
     "config": ("config",),
     "acl": ("acl",),
+    "console": ("console",),
     "maintain": ("maintain",),
     "verify": ("verify",),
     "replay": ("replay",),

@@ -13,6 +13,8 @@ from pipelines.screen import JSON, TABLE, print_json, print_records
 
 if TYPE_CHECKING:
     from pipelines.health.facts import Facts
+    from pipelines.settings import Settings
+    from storage.lake.lake import Lake
 
 _PROBLEM = ("name", "words", "command")
 
@@ -79,18 +81,23 @@ def gather(lake_path: str | None, conf: str | None) -> Facts:
 
     Errors: as `open_lake`. A Kafka that does not answer is a fact.
     """
+    from pipelines.settings import load
+
+    return facts_of(open_lake(lake_path, conf), None if conf is None else load(conf))
+
+
+def facts_of(lake: Lake, settings: Settings | None) -> Facts:
+    """Returns what is known of a lake, and of the Kafka that its settings name."""
     from pipelines.health.facts import Facts, lake_facts
 
-    found = lake_facts(open_lake(lake_path, conf), now_ms())
-    if conf is None:
+    found = lake_facts(lake, now_ms())
+    if settings is None:
         return Facts(found)
     from pipelines.errors import JobError
     from pipelines.health.facts import Drivers
     from pipelines.health.kafka import lags
     from pipelines.job.group import DriverGroup
-    from pipelines.settings import load
 
-    settings = load(conf)
     try:
         behind = lags(settings, found.plan)
         drivers = DriverGroup(settings.kafka, settings.lake.place().path).look()

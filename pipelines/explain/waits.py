@@ -27,12 +27,14 @@ _SILENT_MS = 60_000
 class Wait:
     """One reason, or one thing that is waited for: a code for programs, a rule for people.
 
-    `until`: the instant at which it is over, ms, where there is one.
+    `until`: the instant at which it is over, ms, where there is one. `resume`: the target by
+    which RESUME ends it.
     """
 
     code: str
     rule: Rule
     until: int | None = None
+    resume: str | None = None
 
     def __str__(self) -> str:
         return str(self.rule)
@@ -130,7 +132,7 @@ def _discarded(unit: Unit, first: Row, newest: EpochAt) -> Wait:
     else:
         text = f"given up ({first['discard_cause']}), and late ends are rejected: "
     text += f"`txlake dead resume {target}` makes it pending again"
-    return Wait("discarded", Rule(text, words.END_RULES))
+    return Wait("discarded", Rule(text, words.END_RULES), resume=str(target))
 
 
 def _asked(unit: Unit, first: Row) -> list[Wait]:
@@ -199,12 +201,13 @@ def why_not_delivered(unit: Unit, message: Row, now_ms: int) -> list[Wait]:
             (row["reason"] for row in unit.found.undeliverable if row["queue_offset"] == place), ""
         )
         rule = words.UNDELIVERABLE.get(reason, Rule("its topic cannot take it", words.DELIVERY))
+        target = str(UndeliverableTarget(place))
         text = (
             f"undeliverable ({reason}): {rule.sentence}; it stands in TRANS_UNDELIVERABLE_TOPIC "
             f"at offset {place}: when topic {message['real_topic']} can take it, `txlake dead "
-            f"resume {UndeliverableTarget(place)}` delivers it"
+            f"resume {target}` delivers it"
         )
-        return [Wait("undeliverable", Rule(text, rule.section))]
+        return [Wait("undeliverable", Rule(text, rule.section), resume=target)]
     return []
 
 

@@ -136,11 +136,14 @@ def _halves(lake: Lake, copies_table: str, until: Bounds) -> pa.Table:
     outcomes = read_pruned(lake, "outcomes", _OUTCOME_COLUMNS, until, is_about_discards)
     columns = ["half_queue_id", "half_queue_offset", "keys"]
     copies = read_pruned(lake, copies_table, columns, until)
-    return run(_HALVES, outcomes=outcomes, copies=copies, rearmed=_rearmed(lake, until))
+    return run(_HALVES, outcomes=outcomes, copies=copies, rearmed=rearmed_halves(lake, until))
 
 
-def _rearmed(lake: Lake, until: Bounds) -> pa.Table:
-    """Returns every half that was re-armed: the one that was named, and its whole set."""
+def rearmed_halves(lake: Lake, until: Bounds) -> pa.Table:
+    """Returns every half that was re-armed: the one that was named, and its whole set.
+
+    Input: which epochs. Output: queue_id, queue_offset, epoch.
+    """
     where = pc.field("result") == "rearmed"
     commands = read_pruned(lake, "admin", ["target", "epoch"], until, where).to_pylist()
     targets = [(read_target(command["target"]), command["epoch"]) for command in commands]

@@ -22,26 +22,33 @@ def lines(facts: Facts) -> list[str]:
 
 
 def _lines(facts: Facts) -> Iterator[str]:
-    lake = facts.lake
     found = problems(facts)
     not_told = unknown(facts)
-    well = "nothing is wrong, as far as is known" if not_told else "nothing is wrong"
-    yield "something is wrong" if found else well
+    yield verdict(facts)
     for problem in found:
         yield f"  {problem.name}: {problem.words}"
         yield f"  {'':{len(problem.name)}}  -> {problem.command}"
     if not_told:
-        yield f"  not known: {', '.join(not_told)} ({_why_unknown(facts)})"
+        yield f"  not known: {', '.join(not_told)} ({why_unknown(facts)})"
     yield ""
-    for name, text in _facts(facts, lake):
+    for name, text in told(facts):
         yield f"{name:{_NAME}}{text}"
 
 
-def _why_unknown(facts: Facts) -> str:
+def verdict(facts: Facts) -> str:
+    """Returns whether all is well, in words."""
+    well = "nothing is wrong, as far as is known" if unknown(facts) else "nothing is wrong"
+    return "something is wrong" if problems(facts) else well
+
+
+def why_unknown(facts: Facts) -> str:
+    """Returns why some problems cannot be told."""
     return facts.kafka_trouble or "--conf FILE tells how to ask Kafka, and the limits"
 
 
-def _facts(facts: Facts, lake: LakeFacts) -> Iterator[tuple[str, str]]:
+def told(facts: Facts) -> Iterator[tuple[str, str]]:
+    """Returns each fact's name and text; one without a name belongs to the fact before."""
+    lake = facts.lake
     yield "job", _job(facts, lake)
     if facts.drivers is not None:
         yield "standby", ", ".join(facts.drivers.standby) or "none"

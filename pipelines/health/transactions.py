@@ -25,6 +25,7 @@ COLUMNS: Final = (
 PENDING, UNREADABLE = "PENDING", "UNREADABLE"
 _HALF = ["queue_id", "queue_offset", "stored_at", "epoch", "producer_group", "transaction_id",
          "real_topic", "keys", "error"]  # fmt: skip
+_PLACE = ["queue_id", "queue_offset", "stored_at"]
 _OUTCOME = ["queue_id", "queue_offset", "outcome", "decided_at", "epoch"]
 
 # A half of the state waits for its end, unless it is given up; any other has its last outcome.
@@ -45,6 +46,15 @@ SELECT h.queue_id, h.queue_offset,
 FROM halves h
 LEFT JOIN state s ON h.queue_id = s.queue_id AND h.queue_offset = s.queue_offset
 LEFT JOIN ends e ON h.queue_id = e.queue_id AND h.queue_offset = e.queue_offset
+ORDER BY stored_at, h.queue_id, h.queue_offset
+"""
+# After a re-arm a half counts as stored then.
+_STORED = """
+SELECT h.queue_id, h.queue_offset, coalesce(s.stored_at, epoch_ms(h.stored_at)) AS stored_at
+FROM halves h
+LEFT JOIN state s ON h.queue_id = s.queue_id AND h.queue_offset = s.queue_offset
+WHERE ($since_at IS NULL OR coalesce(s.stored_at, epoch_ms(h.stored_at)) >= $since_at)
+  AND ($until_at IS NULL OR coalesce(s.stored_at, epoch_ms(h.stored_at)) <= $until_at)
 ORDER BY stored_at, h.queue_id, h.queue_offset
 """
 _CHOSEN = """
@@ -109,14 +119,22 @@ def stored(lake: Lake, filters: Filters, limit: int | None = None) -> tuple[list
     epoch, _ = newest_epochs(lake)
     first = 0 if filters.since_at is None else _epoch_at(lake, filters.since_at)
     until: Bounds = {"epoch": (first, epoch)}
-    where = None if filters.keys is None else pc.field("keys") == filters.keys
-    halves = read_pruned(lake, HALF, _HALF, until, where)
-    offsets: Bounds = {} if filters.keys is None else {"queue_offset": _offsets(halves)}
-    outcomes = read_pruned(lake, "outcomes", _OUTCOME, {**until, **offsets})
-    rows = run(_STATUS, halves=halves, state=state_of(lake), outcomes=outcomes)
-    chosen = filters.choose(rows)
-    count = chosen.num_rows
-    return _rows(chosen.slice(max(0, count - (limit or count)))), count
+    named = {"keys": filters.keys, "producer_group": filters.group, "real_topic": filters.topic}
+    # Of many halves few are shown: only of these is more read than when they were stored.
+    where = None
+    for name, value in named.items():
+        if value is not None:
+            is_named = pc.field(name) == value
+            where = is_named if where is None else where & is_named
+    found = read_pruned(lake, HALF, _PLACE, until, where)
+    state = state_of(lake)
+    times = {"since_at": filters.since_at, "until_at": filters.until_at}
+    chosen = run(_STORED, times, halves=found, state=state)
+    shown = chosen.slice(max(0, chosen.num_rows - (limit or chosen.num_rows)))
+    of_shown: Bounds = {**until, "queue_offset": _offsets(shown)}
+    outcomes = read_pruned(lake, "outcomes", _OUTCOME, of_shown)
+    rows = run(_STATUS, halves=_halves(lake, shown, until), state=state, outcomes=outcomes)
+    return _rows(rows), chosen.num_rows
 
 
 def _epoch_at(lake: Lake, at_ms: int) -> int:
@@ -126,13 +144,13 @@ def _epoch_at(lake: Lake, at_ms: int) -> int:
     return 1 << 62 if found is None else int(found)
 
 
-def _halves(lake: Lake, state: pa.Table) -> pa.Table:
-    """Returns the records of some halves of the state."""
-    found = read_pruned(lake, HALF, _HALF, {"queue_offset": _offsets(state)})
+def _halves(lake: Lake, places: pa.Table, until: Bounds | None = None) -> pa.Table:
+    """Returns the records of the halves at some places."""
+    found = read_pruned(lake, HALF, _HALF, {**(until or {}), "queue_offset": _offsets(places)})
     return run(
-        "SELECT h.* FROM found h SEMI JOIN state s "
-        "ON h.queue_id = s.queue_id AND h.queue_offset = s.queue_offset",
-        found=found, state=state,
+        "SELECT h.* FROM found h SEMI JOIN places p "
+        "ON h.queue_id = p.queue_id AND h.queue_offset = p.queue_offset",
+        found=found, places=places,
     )  # fmt: skip
 
 

@@ -127,18 +127,21 @@ def wait_for_result(lake: Lake, record: Record, offset: int, wait_s: float) -> s
 
     A command has a result; an operation an outcome, the reason of its conflict, or `waits`.
     """
-    look = _command_result if record.half_offset is None else _operation_result
     deadline = time.monotonic() + wait_s
     result = None
     while wait_s > 0:
-        result = look(lake, record, offset)
+        is_command = record.half_offset is None
+        result = (
+            command_result(lake, offset) if is_command else _operation_result(lake, record, offset)
+        )
         if result is not None or time.monotonic() >= deadline:
             break
         time.sleep(_POLL_S)
     return result
 
 
-def _command_result(lake: Lake, _: Record, offset: int) -> str | None:
+def command_result(lake: Lake, offset: int) -> str | None:
+    """Returns what the job made of the command at an offset of the admin topic; None: not yet."""
     rows = _committed(lake, "admin", ["queue_offset", "result"], {"queue_offset": [offset]})
     return str(rows[0]["result"]) if rows else None
 

@@ -10,8 +10,9 @@ from click import Context
 
 from pipelines.cli.main import main
 
-HEAVY = "pyarrow", "pandas", "duckdb", "deltalake", "confluent_kafka", "pyspark", "txlake"
-LIGHT = "status", "top", "groups", "config"
+HEAVY = ("pyarrow", "pandas", "duckdb", "deltalake", "confluent_kafka", "pyspark", "txlake",
+         "starlette", "uvicorn", "jinja2")  # fmt: skip
+LIGHT = "status", "top", "groups", "config", "console"
 
 
 @pytest.mark.parametrize("name", main.list_commands(Context(main)))

@@ -1,0 +1,93 @@
+"""`txlake console`: the web page of a lake."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Final
+
+import click
+
+from pipelines.cli.options import lake_options, named_place, whole_lake
+
+TOKEN_VARIABLE: Final = "TXLAKE_CONSOLE_TOKEN"  # noqa: S105 - its name
+_TOKEN_CHARACTERS: Final = 20
+
+
+@click.command()
+@lake_options
+@click.option("--host", default="127.0.0.1", show_default=True, help="Where to listen.")
+@click.option(
+    "--port", type=click.IntRange(0, 65_535), default=8470, show_default=True, help="0: any."
+)
+@click.option(
+    "--name", "names", multiple=True,
+    help="A further host name by which browsers ask for it: a proxy's, or this machine's.",
+)  # fmt: skip
+@click.option(
+    "--allow-writes", is_flag=True,
+    help="Let who has the token resume what is dead; needs --conf.",
+)  # fmt: skip
+@click.option(
+    "--token-file", type=click.Path(dir_okay=False),
+    help=f"Where the token stands; else in the variable {TOKEN_VARIABLE}.",
+)  # fmt: skip
+def console(
+    lake_path: str | None,
+    conf: str | None,
+    host: str,
+    port: int,
+    names: tuple[str, ...],
+    allow_writes: bool,
+    token_file: str | None,
+) -> None:
+    """Serve a web page of the lake, until Ctrl-C or SIGTERM.
+
+    On loopback everybody may read. Anywhere else, and to write, one has to log in with the token.
+    """
+    place = named_place(lake_path, conf)
+    token = _token(token_file)
+    if allow_writes and (conf is None or token is None):
+        raise click.UsageError(
+            f"--allow-writes needs --conf and a token: --token-file FILE, or {TOKEN_VARIABLE}"
+        )
+    from pipelines.cli.status import facts_of
+    from pipelines.console.serve import LOOPBACK, is_loopback, listen, serve
+    from pipelines.console.site import Site
+    from pipelines.settings import load
+
+    is_local = is_loopback(host)
+    if not is_local and token is None:
+        raise click.UsageError(
+            f"--host {host} is not loopback, so it needs a token: --token-file FILE, or "
+            f"{TOKEN_VARIABLE}"
+        )
+    settings = None if conf is None else load(conf)
+    whole_lake(place)
+    with listen(host, port) as listener:
+        site = Site(
+            place.path, lambda: whole_lake(place), lambda lake: facts_of(lake, settings), settings,
+            token, allow_writes, not is_local,
+            frozenset({host.lower(), *(LOOPBACK if is_local else ()), *map(str.lower, names)}),
+            listener.getsockname()[1],
+        )  # fmt: skip
+        shown = f"[{host}]" if ":" in host else host
+        serve(site, listener, lambda: click.echo(f"http://{shown}:{site.port}/"))
+    click.echo("stopped")
+
+
+def _token(path: str | None) -> str | None:
+    """Returns the token, if there is one; one that could be guessed is wrong usage."""
+    if path is None:
+        token, place = os.environ.get(TOKEN_VARIABLE), TOKEN_VARIABLE
+    else:
+        try:
+            token, place = Path(path).read_text("utf-8").strip(), f"--token-file {path}"
+        except (OSError, UnicodeDecodeError) as error:
+            raise click.UsageError(f"--token-file {path} cannot be read: {error}") from error
+    if token is not None and len(token) < _TOKEN_CHARACTERS:
+        raise click.UsageError(
+            f"the token of {place} has {len(token)} characters, {_TOKEN_CHARACTERS} are needed: "
+            "`openssl rand -hex 16` makes one"
+        )
+    return token

@@ -1,0 +1,129 @@
+"""The console as an ASGI app: its addresses, its errors, its guard."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from importlib import resources
+from typing import Final
+from urllib.parse import parse_qs
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from pipelines.console import reading, writing
+from pipelines.console.guard import Guard
+from pipelines.console.queries import BadQueryError
+from pipelines.console.render import page
+from pipelines.console.session import Sessions
+from pipelines.console.site import Site
+from pipelines.errors import JobError, OperatorError
+from pipelines.settings import SettingsError
+from storage.errors import LakeError
+from txlake.errors import LakeError as ClientLakeError
+
+Page = Callable[[Request], Response]
+Endpoint = Callable[[Request], Awaitable[Response]]
+
+# So many pages are made at once. Its threads live as long as the console, and each has its own
+# DuckDB: one that goes down with a thread of the event loop's can abort the process at its end.
+_MAKERS: Final = 4
+_READS: Final[dict[str, Page]] = {
+    "/": reading.overview,
+    "/find": reading.find_page,
+    "/transactions": reading.transactions_page,
+    "/story": reading.story,
+    "/dead": reading.dead_page,
+    "/groups": reading.groups_page,
+    "/conflicts": reading.conflicts_page,
+    "/topics": reading.topics_page,
+    "/topic": reading.topic_page,
+    "/consumers": reading.consumers_page,
+    "/consumer": reading.consumer_page,
+    "/delayed": reading.delayed_page,
+    "/login": writing.login_page,
+    "/resume": writing.resume_page,
+    "/resumed": writing.resumed_page,
+}
+_WRITES: Final[dict[str, Callable[[Request, writing.Form], Response]]] = {
+    "/login": writing.login,
+    "/logout": writing.logout,
+    "/resume": writing.resume,
+}
+_FORM_BYTES_MAX: Final = 65_536
+_REFUSED: Final = {
+    403: "nothing was written: log in first, on a console that may write (--allow-writes)",
+    404: "there is no such page",
+    405: "a page is not asked for in this way",
+    413: "nothing was written: the form is too large",
+}
+# What is said in one sentence, and the status of its page.
+_KNOWN: Final[dict[type[Exception], int]] = {
+    BadQueryError: 400, OperatorError: 404, LakeError: 503, ClientLakeError: 503, JobError: 503,
+    SettingsError: 503,
+}  # fmt: skip
+
+
+def console_app(site: Site) -> Guard:
+    """Returns the app of a console."""
+    sessions = Sessions()
+    pool = ThreadPoolExecutor(_MAKERS, thread_name_prefix="txlake-console")
+
+    def made(of: Page) -> Endpoint:
+        async def endpoint(request: Request) -> Response:
+            return await asyncio.get_running_loop().run_in_executor(pool, of, request)
+
+        return endpoint
+
+    def written(of: Callable[[Request, writing.Form], Response]) -> Endpoint:
+        async def endpoint(request: Request) -> Response:
+            form = await _form(request)
+            return await asyncio.get_running_loop().run_in_executor(pool, of, request, form)
+
+        return endpoint
+
+    routes = [Route(path, made(of), methods=["GET"]) for path, of in _READS.items()]
+    routes += [Route(path, written(of), methods=["POST"]) for path, of in _WRITES.items()]
+    routes.append(Route("/style.css", _style, methods=["GET"]))
+    handlers = {error: _said(status) for error, status in _KNOWN.items()}
+    app = Starlette(
+        routes=routes, exception_handlers={**handlers, HTTPException: _missing, Exception: _bug}
+    )
+    app.state.site, app.state.sessions = site, sessions
+    app.router.redirect_slashes = False
+    return Guard(app, site, sessions)
+
+
+async def _form(request: Request) -> writing.Form:
+    """Returns the fields of a form. Errors: HTTPException if it is too large."""
+    body = b""
+    async for part in request.stream():
+        body += part
+        if len(body) > _FORM_BYTES_MAX:
+            raise HTTPException(413)
+    return parse_qs(body.decode("utf-8", "replace"), keep_blank_values=True)
+
+
+async def _style(_: Request) -> Response:
+    text = resources.files("pipelines.console").joinpath("style.css").read_bytes()
+    return Response(text, media_type="text/css")
+
+
+def _said(status: int) -> Callable[[Request, Exception], Awaitable[Response]]:
+    async def handler(request: Request, error: Exception) -> Response:
+        return page(request, "message", status, text=str(error))
+
+    return handler
+
+
+async def _missing(request: Request, error: Exception) -> Response:
+    status = error.status_code if isinstance(error, HTTPException) else 404
+    return page(request, "message", status, text=_REFUSED.get(status, "this was not understood"))
+
+
+async def _bug(request: Request, _: Exception) -> Response:
+    return page(request, "message", 500, text="this page failed; the console's log says how")

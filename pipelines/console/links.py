@@ -1,0 +1,49 @@
+"""Where things are in the console: the page of each name, id and problem."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+from urllib.parse import quote, urlencode
+
+from pipelines.explain.rows import Row
+from txlake.protocol import TRANSACTION_ID_PATTERN, matches
+
+PAGES: Final = (
+    ("/", "Overview"), ("/transactions", "Transactions"), ("/dead", "Dead"),
+    ("/groups", "Groups"), ("/conflicts", "Conflicts"), ("/topics", "Topics"),
+    ("/consumers", "Consumers"), ("/delayed", "Delayed"),
+)  # fmt: skip
+# Where to look when something is wrong, by the problem's name.
+PROBLEMS: Final = {
+    "no_epoch": "/", "lag": "/", "group_silent": "/groups", "given_up": "/dead",
+    "undeliverable": "/dead", "pending_old": "/transactions", "floor_near": "/dead",
+}  # fmt: skip
+_STORIES: Final = ("half:", "schedule:")
+
+
+def url(path: str, /, **values: Any) -> str:
+    """Returns a path with its query; what is None or empty is left out."""
+    kept = {name: value for name, value in values.items() if value not in (None, "", ())}
+    query = urlencode(kept, doseq=True, errors="replace")
+    return quote(path, errors="replace") + (f"?{query}" if query else "")
+
+
+def link(name: str, row: Row) -> str | None:
+    """Returns where a cell of a row leads to; None: nowhere. Input: the column's name."""
+    value = row[name]
+    if value is None or value == "":
+        return None
+    if name in ("target", "half"):
+        return url("/story", of=value) if str(value).startswith(_STORIES) else None
+    if name == "transaction_id":
+        is_id = matches(TRANSACTION_ID_PATTERN, str(value))  # one of an unreadable half need not be
+        return url("/story", of=f"id:{value}") if is_id else None
+    if name == "producer_group":
+        return url("/transactions", group=value, state="all")
+    if name == "keys":
+        return url("/find", q=value)
+    if name in ("topic", "real_topic"):
+        return url("/topic", name=value)
+    if name == "consumer_group":
+        return url("/consumer", group=value)
+    return None

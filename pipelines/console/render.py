@@ -1,0 +1,61 @@
+"""Pages from templates. What producers sent is escaped here, once for all templates.
+
+As HTML it is escaped by Jinja. Control characters and marks that turn the direction of writing are
+shown as their code, as on a terminal.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+from starlette.requests import Request
+from starlette.responses import HTMLResponse
+
+from pipelines import screen
+from pipelines.console.guard import cookie_name
+from pipelines.console.links import PAGES, link, url
+from pipelines.console.session import Sessions
+from pipelines.console.site import Site, now_ms
+
+
+def _seen(value: Any) -> Any:
+    if value is None:
+        return ""
+    if isinstance(value, str) and not isinstance(value, Markup):
+        return screen.printable(value)
+    return value
+
+
+def _environment() -> Environment:
+    made = Environment(
+        loader=PackageLoader("pipelines.console"),
+        autoescape=True,
+        finalize=_seen,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.globals |= {
+        "url": url, "link": link, "pages": PAGES, "iso": screen.instant, "ago": screen.ago,
+        "span": screen.span, "is_instant": screen.is_instant, "for_people": screen.for_people,
+    }  # fmt: skip
+    return made
+
+
+_TEMPLATES: Final = _environment()
+
+
+def page(request: Request, template: str, /, status: int = 200, **values: Any) -> HTMLResponse:
+    """Returns a page. Input: the template's name without its ending, and what it shows."""
+    site: Site = request.app.state.site
+    sessions: Sessions = request.app.state.sessions
+    cookie = request.cookies.get(cookie_name(site))
+    actor = sessions.actor(cookie)
+    common = {
+        "site": site, "path": request.url.path, "now": now_ms(), "actor": actor,
+        "form_value": sessions.form_value(str(cookie)) if actor else "",
+    }  # fmt: skip
+    text = _TEMPLATES.get_template(f"{template}.html").render({**common, **values})
+    return HTMLResponse(text, status)

@@ -1,0 +1,41 @@
+"""What the pages of one console are made from: its lake, its Kafka, what may be done."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from pipelines.health.facts import Facts
+from pipelines.settings import Settings
+from storage.lake.lake import Lake
+from storage.upkeep.topic_retention import Retention
+
+
+@dataclass(frozen=True)
+class Site:
+    """One console.
+
+    `open_lake` returns the lake, whole; `look` what is known of it and of its Kafka. `settings`:
+    None where only the lake was named. `token`: None if nobody can log in. `reads_need_token`:
+    whether pages are shown only to who has logged in. `hosts`: by which names it may be asked for.
+    """
+
+    path: str
+    open_lake: Callable[[], Lake]
+    look: Callable[[Lake], Facts]
+    settings: Settings | None = None
+    token: str | None = None
+    allow_writes: bool = False
+    reads_need_token: bool = False
+    hosts: frozenset[str] = frozenset()
+    port: int = 0
+
+    def retention(self) -> Retention | None:
+        """Returns how long topics keep messages without limits of their own, if it is known."""
+        return None if self.settings is None else self.settings.maintenance_limits().topics
+
+
+def now_ms() -> int:
+    """Returns the instant that a page is seen from."""
+    return time.time_ns() // 1_000_000

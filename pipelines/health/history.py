@@ -1,0 +1,113 @@
+"""What became of a lake over time, as its epochs say: rates, lag, what was pending, how long.
+
+Epochs are put into buckets of equal time, so that a curve has few points whatever was asked for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from checker.match.sql import run
+from pipelines.explain.rows import Row, newest_epochs
+from pipelines.health.dead import rearmed_halves
+from storage.lake.epochs import COMMITTED, PLANNED
+from storage.lake.lake import Lake
+from storage.lake.pruned import Bounds, read_pruned
+from storage.rows import instant
+
+BUCKETS: Final = 120
+# A day of epochs every 20 s; of a busier lake the newest so many are shown.
+EPOCHS_MAX: Final = 4_000
+_EPOCH = ["epoch", "state", "epoch_at", "counts", "step_ms"]
+_ENDED = ["epoch", "cause"]
+
+# `waiting`: records of half, op and schedule that Kafka had and the epoch did not take.
+_BEHIND = """
+SELECT p.epoch, CAST(sum(r.end_offset - r.to_offset) AS BIGINT) AS waiting
+FROM plans p, unnest(p.ranges) AS u(r) GROUP BY p.epoch
+"""
+# Halves that left `pending` but were not pending before: a late end finds a half that was given up.
+_EPOCHS = """
+WITH said AS (
+  SELECT epoch, epoch_ms(epoch_at) AS decided_at,
+    coalesce(counts['landed_half'], 0) AS landed,
+    coalesce(counts['unreadable_half'], 0) AS unreadable,
+    coalesce(counts['committed'], 0) AS committed,
+    coalesce(counts['rolled_back'], 0) AS rolled_back,
+    coalesce(counts['discarded'], 0) AS given_up,
+    list_sum(map_values(step_ms)) AS step_ms
+  FROM rows WHERE state = $committed AND epoch <= $epoch
+)
+SELECT s.*, coalesce(b.waiting, 0) AS waiting,
+  s.landed - s.unreadable - s.committed - s.rolled_back - s.given_up
+    + coalesce(l.ends, 0) + coalesce(a.halves, 0) AS more_pending
+FROM said s
+LEFT JOIN behind b ON s.epoch = b.epoch
+LEFT JOIN (SELECT epoch, count(*) AS ends FROM late GROUP BY epoch) l ON s.epoch = l.epoch
+LEFT JOIN (SELECT epoch, count(*) AS halves FROM rearmed GROUP BY epoch) a ON s.epoch = a.epoch
+"""
+# Pending after an epoch is what is pending now without what the later epochs added.
+_BUCKETS = """
+WITH counted AS (
+  SELECT *, $pending - coalesce(sum(more_pending) OVER
+    (ORDER BY epoch ROWS BETWEEN 1 FOLLOWING AND UNBOUNDED FOLLOWING), 0) AS pending
+  FROM epochs
+)
+SELECT CAST(least($buckets - 1, (decided_at - $from_at) // $bucket_ms) AS INT) AS bucket,
+  count(*) AS epochs, max(waiting) AS waiting, CAST(arg_max(pending, epoch) AS BIGINT) AS pending,
+  CAST(sum(landed) AS BIGINT) AS landed,
+  CAST(sum(committed + rolled_back) AS BIGINT) AS ended,
+  CAST(sum(given_up) AS BIGINT) AS given_up,
+  CAST(median(step_ms) AS BIGINT) AS p50_ms, CAST(max(step_ms) AS BIGINT) AS max_ms
+FROM counted WHERE decided_at >= $from_at GROUP BY bucket ORDER BY bucket
+"""
+
+
+@dataclass(frozen=True)
+class History:
+    """Some time of a lake in buckets; one without an epoch is missing. Units: ms.
+
+    `buckets`: bucket, epochs, waiting, pending, landed, ended, given_up, p50_ms, max_ms.
+    `is_cut`: older epochs of that time are left out.
+    """
+
+    from_at: int
+    until_at: int
+    bucket_ms: int
+    buckets: list[Row]
+    is_cut: bool
+
+
+def read_history(lake: Lake, now_ms: int, span_ms: int, pending: int) -> History:
+    """Returns the epochs of the last `span_ms`. Input: how many halves are pending now."""
+    newest, _ = newest_epochs(lake)
+    bounds: Bounds = {
+        "epoch": (newest - EPOCHS_MAX + 1, newest),
+        "epoch_at": (instant(now_ms - span_ms), None),
+    }
+    rows = read_pruned(lake, "epochs", _EPOCH, bounds)
+    plans = read_pruned(lake, "epochs", ["epoch", "ranges"], {**bounds, "state": [PLANNED]})
+    first = pc.min(rows["epoch"]).as_py() or 0
+    some: Bounds = {"epoch": (first, newest)}
+    late = read_pruned(lake, "outcomes", _ENDED, some, pc.field("cause") == "late_end")
+    epochs = run(
+        _EPOCHS, {"committed": COMMITTED, "epoch": newest}, rows=rows, late=late,
+        behind=run(_BEHIND, plans=plans), rearmed=rearmed_halves(lake, some),
+    )  # fmt: skip
+    is_cut = epochs.num_rows >= EPOCHS_MAX
+    from_at = pc.min(epochs["decided_at"]).as_py() if is_cut else now_ms - span_ms
+    bucket_ms = max(1, -(-(now_ms - from_at) // BUCKETS))
+    return History(
+        from_at, now_ms, bucket_ms, _in_buckets(epochs, from_at, bucket_ms, pending), is_cut
+    )
+
+
+def _in_buckets(epochs: pa.Table, from_at: int, bucket_ms: int, pending: int) -> list[Row]:
+    values: dict[str, Any] = {"from_at": from_at, "bucket_ms": bucket_ms, "buckets": BUCKETS,
+                              "pending": pending}  # fmt: skip
+    found: list[Row] = run(_BUCKETS, values, epochs=epochs).to_pylist()
+    return found

@@ -1,0 +1,77 @@
+"""A real Chromium, and a console that it looks at: the machine's own browser, driven by Playwright.
+
+Where no Chromium is found the tests say so and do not run; in CI it has to be there.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import uvicorn
+from PIL import Image
+from playwright.sync_api import Browser, Page, sync_playwright
+
+from pipelines.console.app import console_app
+from pipelines.console.site import Site
+
+NAMES = ("chromium", "chromium-browser", "google-chrome")
+# Chromium's own sandbox does not work for root; what it shows here is ours.
+OPTIONS = ("--no-sandbox", "--disable-dev-shm-usage", "--host-resolver-rules=MAP *.test 127.0.0.1")
+# Set, it names the folder into which pictures of the pages are written.
+PICTURES = "TXLAKE_PICTURES"
+DEADLINE_MS = 120_000
+_COLOURS = 64
+
+
+@contextmanager
+def chromium() -> Iterator[Browser]:
+    """Runs a browser."""
+    found = next(filter(None, map(shutil.which, NAMES)), None)
+    if found is None and not os.environ.get("TXLAKE_CI"):
+        pytest.skip("no Chromium is installed: the console is not looked at in a browser")
+    assert found is not None, "CI needs Debian's package chromium"
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=found, args=list(OPTIONS), timeout=DEADLINE_MS
+        )
+        yield browser
+        browser.close()
+
+
+@contextmanager
+def served(site: Site) -> Iterator[str]:
+    """Serves a console in a thread of this process. Gives its address."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        app = console_app(replace(site, port=port, hosts=frozenset({"127.0.0.1"})))
+        config = uvicorn.Config(
+            app, log_config=None, access_log=False, lifespan="off", ws="none", http="h11"
+        )
+        server = uvicorn.Server(config)
+        running = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+        running.start()
+        try:
+            yield f"http://127.0.0.1:{port}"
+        finally:
+            server.should_exit = True
+            running.join()
+
+
+def picture(page: Page, name: str) -> None:
+    """Takes a picture of a page, if pictures are wanted."""
+    folder = os.environ.get(PICTURES)
+    if folder is None:
+        return
+    path = Path(folder) / f"console_{name}.png"
+    page.screenshot(path=path, animations="disabled")
+    with Image.open(path) as shot:
+        small = shot.convert("RGB").quantize(_COLOURS)
+    small.save(path, optimize=True)

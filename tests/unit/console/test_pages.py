@@ -1,0 +1,186 @@
+"""The console's pages: each shows what the command of its name shows, and leads on."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from pipelines.console.curves import HEIGHT, charts
+from pipelines.console.links import PAGES, PROBLEMS, link
+from pipelines.health.conflicts import read_conflicts
+from pipelines.health.dead import read_dead
+from pipelines.health.facts import Facts, lake_facts
+from pipelines.health.history import BUCKETS, History, read_history
+from pipelines.health.problems import RULES, problems
+from pipelines.health.transactions import Filters, pending, stored
+from storage.lake.lake import Lake
+from tests.support.asked_console import client, crawl, links
+from tests.support.lake_rows import LakeRows
+from tests.support.notebook_lake import EPOCHS, START_AT, STEP_MS
+from tests.support.operator import said
+from tests.support.paper_job import PaperJob
+from txlake.protocol import COMMIT
+
+
+def test_every_page_is_there_and_every_link_leads_to_one(shop_lake: str, shop_now: int) -> None:
+    pages = crawl(client(shop_lake))
+    kinds = {path.partition("?")[0] for path in pages}
+    assert kinds >= {where for where, _ in PAGES} | {"/story", "/topic", "/find"}
+    for path, text in pages.items():
+        assert text.count("<h1>") == 1 and "<title>" in text, path
+        assert "<script" not in text and "style=" not in text, path
+
+
+def test_the_overview_has_what_status_says(shop_lake: str, shop_now: int) -> None:
+    shown = client(shop_lake).get("/").text
+    lake = Lake(shop_lake)
+    found = problems(Facts(lake_facts(lake, shop_now)))
+    assert [one.name for one in found] == re.findall(r'<strong class="bad">(\w+)</strong>', shown)
+    assert "<h1>something is wrong</h1>" in shown
+    text = said("status", "--lake", shop_lake)
+    for line in text.splitlines():
+        name, fact = line[:15].rstrip(), line[15:].strip()
+        if name in ("pending", "given up", "undeliverable", "delayed", "floor"):
+            assert f"<dt>{name}</dt><dd><span>{fact}</span>" in shown, line
+    assert "Not known: no_epoch, lag, floor_near (--conf FILE" in shown
+
+
+def test_every_problem_has_a_page() -> None:
+    assert list(PROBLEMS) == [rule.name for rule in RULES]
+    assert set(PROBLEMS.values()) <= {where for where, _ in PAGES}
+
+
+def test_lists_have_the_rows_of_their_commands(shop_lake: str, shop_now: int) -> None:
+    console, lake = client(shop_lake), Lake(shop_lake)
+
+    def targets(path: str) -> list[str]:
+        found = re.findall(
+            r'href="/story\?of=((?:half|schedule)%3A[\d-]+)"', console.get(path).text
+        )
+        return [target.replace("%3A", ":") for target in found]
+
+    rows, count = pending(lake, Filters())
+    assert count == len(rows) > 3
+    assert targets("/transactions") == [row["target"] for row in rows]
+    some, _ = pending(lake, Filters(group="billing"))
+    assert 0 < len(some) < len(rows)
+    assert targets("/transactions?group=billing") == [row["target"] for row in some]
+    everything, count = stored(lake, Filters(), 100)
+    assert targets("/transactions?state=all&since=any") == [row["target"] for row in everything]
+    assert f"{count - 100} more" in console.get("/transactions?state=all&since=any").text
+    dead = [row["target"] for row in read_dead(lake) if row["target"].startswith("half")]
+    assert targets("/dead") == dead != []
+    conflicts = read_conflicts(lake, None)[::-1]
+    shown = console.get("/conflicts?since=90d").text
+    for reason in {row["reason"] for row in conflicts}:
+        assert f"{reason}</a>" in shown
+    assert "<h2>By group</h2>" in shown
+
+
+@pytest.mark.parametrize(
+    ("asked", "leads_to"),
+    [
+        ("0-3", "/story?of=0-3"),
+        ("half:0-3", "/story?of=half%3A0-3"),
+        ("legacy", "/transactions?group=legacy&state=all&since=any"),
+        (" 0-3 ", "/story?of=0-3"),
+        ("", "/transactions"),
+    ],
+)
+def test_whatever_is_known_of_a_transaction_finds_it(
+    asked: str, leads_to: str, shop_lake: str, shop_now: int
+) -> None:
+    answer = client(shop_lake).get("/find", params={"q": asked})
+    assert (answer.status_code, answer.headers["location"]) == (303, leads_to)
+
+
+def test_keys_and_ids_find_a_story_or_a_list(tmp_path: Path) -> None:
+    job = PaperJob(tmp_path / "lake")
+    job.half("first", keys="order-1")
+    job.half("second", keys="order-2 urgent")
+    job.half("third", keys="order-2")
+    job.run()
+    console = client(job.lake.path)
+
+    def to(asked: str) -> str | None:
+        return console.get("/find", params={"q": asked}).headers.get("location")
+
+    assert to("first") == "/story?of=first"
+    assert to("order-1") == "/story?of=half%3A0-0"
+    assert to("order-2") is None
+    page = console.get("/find", params={"q": "order-2"}).text
+    assert {"/story?of=half%3A0-1", "/story?of=half%3A0-2"} <= links(page, "/find")
+    assert "No transaction id, no keys" in console.get("/find", params={"q": "order-3"}).text
+
+
+def test_a_story_is_the_one_that_explain_tells(tmp_path: Path) -> None:
+    job = PaperJob(tmp_path / "lake", check_max=0)
+    job.half("tx", keys="order-1", producer_group="shop")
+    job.run()
+    job.run(6_001)
+    shown = client(job.lake.path).get("/story?of=tx").text
+    told = said("tx", "explain", "tx", "--lake", job.lake.path)
+    lines = [line for line in told.splitlines() if line and not line.startswith("when")]
+    for line in lines:
+        text = line.split("  ")[-1].strip()
+        assert text.replace('"', "&#34;").replace("'", "&#39;") in shown, line
+    assert "DISCARDED" in shown and "/resume?target=half%3A0-0" in shown
+    missing = client(job.lake.path).get("/story?of=0-7")
+    assert missing.status_code == 404 and "there is no half 0-7" in missing.text
+
+
+def test_curves_have_what_the_epochs_did(shop: LakeRows, shop_lake: str, shop_now: int) -> None:
+    lake = Lake(shop_lake)
+    now_pending = lake_facts(lake, shop_now).pending
+    history = read_history(lake, shop_now, 3_600_000, now_pending)
+    assert sum(row["epochs"] for row in history.buckets) == EPOCHS
+    for row in history.buckets:
+        epoch = (
+            1 + (history.from_at + (row["bucket"] + 1) * history.bucket_ms - START_AT) // STEP_MS
+        )
+        halves = shop.states[min(epoch, EPOCHS)].halves.to_pylist()
+        assert row["pending"] == sum(half["discard_cause"] is None for half in halves), row
+    ends = [o["outcome"] for o in shop.tables["outcomes"]]
+    assert sum(row["ended"] for row in history.buckets) == len(ends) - ends.count("DISCARDED")
+    assert sum(row["given_up"] for row in history.buckets) == ends.count("DISCARDED")
+    shown = client(shop_lake).get("/").text
+    assert shown.count("<figure") == 4 and "<polyline" in shown
+    later = read_history(lake, shop_now + 10 * 3_600_000, 3_600_000, now_pending)
+    assert later.buckets == []
+
+
+def test_a_curve_keeps_what_is_pending_and_shows_a_gap_where_nothing_is_known() -> None:
+    row = {"epochs": 1, "waiting": 4, "pending": 2, "landed": 10, "ended": 5, "given_up": 0,
+           "p50_ms": 20, "max_ms": 30}  # fmt: skip
+    history = History(0, 120_000, 1_000, [{**row, "bucket": 10}, {**row, "bucket": 60}], False)
+    lag, held, rates, times = charts(history)
+    assert len(lag.lines[0].parts) == 2 and lag.most == "4"
+    (part,) = held.lines[0].parts
+    assert part.startswith("50.0,") and part.endswith("600.0,4.0") and held.lines[0].now == "2"
+    landed = rates.lines[0].parts[0].split()
+    assert landed[0] == f"0.0,{HEIGHT}.0" and len(landed) == BUCKETS + 1 and rates.most == "10"
+    assert times.most == "30 ms"
+    assert all(not one.lines[0].parts for one in charts(History(0, 1, 1, [], False))[:2])
+
+
+def test_a_cell_leads_to_the_page_of_what_it_names() -> None:
+    row = {"target": "half:0-1", "half": None, "transaction_id": "a-b", "keys": "<k>",
+           "producer_group": "g&h", "real_topic": "orders", "consumer_group": "c",
+           "reason": "x"}  # fmt: skip
+    assert {name: link(name, row) for name in row} == {
+        "target": "/story?of=half%3A0-1", "half": None, "transaction_id": "/story?of=id%3Aa-b",
+        "keys": "/find?q=%3Ck%3E", "producer_group": "/transactions?group=g%26h&state=all",
+        "real_topic": "/topic?name=orders", "consumer_group": "/consumer?group=c", "reason": None,
+    }  # fmt: skip
+    assert link("transaction_id", {"transaction_id": "a b"}) is None
+    assert link("target", {"target": "undeliverable:3"}) is None
+
+
+def test_a_young_lake_and_one_without_trouble_are_shown(tmp_path: Path) -> None:
+    job = PaperJob(tmp_path / "lake")
+    crawl(client(job.lake.path))
+    job.end(COMMIT, job.half("a"))
+    job.run()
+    assert "Nothing is dead." in client(job.lake.path).get("/dead").text
