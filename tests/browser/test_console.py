@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from tests.support.browser import DEADLINE_MS, chromium, picture, served
 from tests.support.notebook_lake import EPOCHS, START_AT, STEP_MS, shop_rows, write_lake
 from tests.support.operator import write_conf
 from tests.support.paper_job import PaperJob
-from txlake.protocol import COMMIT, RESUME
+from txlake.protocol import COMMIT, CREATE_TOPIC, RESUME
 
 NOW_NS = (START_AT + (EPOCHS - 1) * STEP_MS + 60_000) * 1_000_000
 HOSTILE = "<img src=x onerror=document.title='pwned'>\"'><script>document.title='pwned'</script>"
@@ -33,7 +34,8 @@ def browser() -> Iterator[Browser]:
 def shop(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The console of a lake with all that can happen, a minute after its last epoch."""
     lake = write_lake(shop_rows(), tmp_path_factory.mktemp("shop") / "lake")
-    with pytest.MonkeyPatch.context() as patch, served(site_of(lake.path)) as address:
+    site = replace(site_of(lake.path), path="lake")
+    with pytest.MonkeyPatch.context() as patch, served(site) as address:
         patch.setattr("time.time_ns", lambda: NOW_NS)
         yield address
 
@@ -89,9 +91,10 @@ def test_every_page_is_shown_on_a_desk_on_a_telephone_and_in_the_dark(
         page.emulate_media(color_scheme="light")
         page.goto(shop + path)
         expect(page.locator("h1")).to_be_visible()
+        assert page.evaluate("document.querySelectorAll('script, [style]').length") == 0
         light = page.evaluate("getComputedStyle(document.body).backgroundColor")
-        if "?state" not in path:
-            picture(page, name)
+        if "?state" not in path and name != "login":
+            picture(page, name, is_whole=path == "/")
         assert shows_within_its_width(page), path
         page.set_viewport_size(TELEPHONE)  # type: ignore[arg-type]
         assert shows_within_its_width(page), path
@@ -100,7 +103,6 @@ def test_every_page_is_shown_on_a_desk_on_a_telephone_and_in_the_dark(
         assert (light, dark) == ("rgb(255, 255, 255)", "rgb(20, 23, 29)")
         if path == "/":
             picture(page, "telephone")
-        assert page.evaluate("document.querySelectorAll('script, [style]').length") == 0
 
 
 def test_a_transaction_is_found_by_keyboard_alone(watched: Watched, shop: str) -> None:
@@ -223,5 +225,50 @@ def test_what_is_dead_is_resumed_by_forms_and_hostile_texts_do_nothing(
         assert page.title() == "The story of 4711 · txlake console"
         page.get_by_role("button", name="Log out").click()
         expect(page.get_by_role("link", name="Log in")).to_be_visible()
+        context.close()
+    assert seen.wrong == []
+
+
+def test_an_order_is_missing_as_the_operators_page_shows_it(
+    browser: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(records, "write", lambda *_: 1)
+    job = PaperJob(tmp_path / "lake", auto_create_topics=False)
+    job.end(COMMIT, job.half("019b76da91a3", keys="order-1003", real_topic="bills"))
+    job.run()
+    job.run(60_000)
+    monkeypatch.setattr("time.time_ns", lambda: job.at * 1_000_000)
+    site = site_of(job.lake.path, write_conf(tmp_path), token=TOKEN, allow_writes=True)
+    with served(replace(site, path="lake")) as address:
+        context = browser.new_context(viewport={"width": 1000, "height": 560})
+        seen = Watched(context, address)
+        page = seen.page
+        page.goto(address)
+        expect(page.locator("h1")).to_have_text("something is wrong")
+        picture(page, "walk_1")
+        page.get_by_role("searchbox").fill("order-1003")
+        page.get_by_role("button", name="Find").click()
+        expect(page.locator("main")).to_contain_text("undeliverable (topic_not_allowed)")
+        picture(page, "walk_2")
+        job.command(CREATE_TOPIC, "topic:bills:4")
+        job.run()
+        page.get_by_role("link", name="See what a resume would do").click()
+        page.get_by_role("link", name="Log in to resume").click()
+        page.get_by_label("Who you are").fill("ada")
+        page.get_by_label("The token").fill(TOKEN)
+        page.get_by_role("button", name="Log in").click()
+        expect(page.locator("main")).to_contain_text("delivered to topic bills, queue 0")
+        page.get_by_label("Why;").fill("ticket 4711: the topic is there now")
+        page.get_by_label("ada resumes 1 of these").check()
+        picture(page, "walk_3")
+        page.get_by_role("button", name="Resume").click()
+        expect(page.locator("h1")).to_have_text("Written, and not landed yet")
+        job.command(RESUME, "undeliverable:0", "ada", "ticket 4711: the topic is there now")
+        job.run()
+        expect(page.locator("h1")).to_have_text("Written, and landed", timeout=DEADLINE_MS)
+        picture(page, "walk_4")
+        page.goto(address + "/find?q=order-1003")
+        expect(page.locator("main")).to_contain_text("delivered to topic bills, queue 0, offset 0")
+        picture(page, "walk_5")
         context.close()
     assert seen.wrong == []

@@ -20,11 +20,14 @@ HOST = "console.test"
 TOKEN = "0123456789abcdef0123456789abcdef"
 
 
-def site_of(lake_path: str, conf: str | None = None, **values: Any) -> Site:
+def site_of(
+    lake_path: str, conf: str | None = None, *, asks_kafka: bool = False, **values: Any
+) -> Site:
     """Returns a console's site; `values` are its other fields."""
     place, settings = lake_place(lake_path), None if conf is None else load(conf)
+    asked = settings if asks_kafka else None
     return Site(
-        place.path, lambda: whole_lake(place), lambda lake: facts_of(lake, None), settings,
+        place.path, lambda: whole_lake(place), lambda lake: facts_of(lake, asked), settings,
         **{"hosts": frozenset({HOST}), **values},
     )  # fmt: skip
 

@@ -65,13 +65,13 @@ def served(site: Site) -> Iterator[str]:
             running.join()
 
 
-def picture(page: Page, name: str) -> None:
-    """Takes a picture of a page, if pictures are wanted."""
+def picture(page: Page, name: str, *, is_whole: bool = False) -> None:
+    """Takes a picture of what is seen of a page, or of all of it, if pictures are wanted."""
     folder = os.environ.get(PICTURES)
     if folder is None:
         return
     path = Path(folder) / f"console_{name}.png"
-    page.screenshot(path=path, animations="disabled")
+    page.screenshot(path=path, animations="disabled", full_page=is_whole)
     with Image.open(path) as shot:
         small = shot.convert("RGB").quantize(_COLOURS)
     small.save(path, optimize=True)

@@ -1,0 +1,76 @@
+"""The console against a real broker and the real job: the walk of docs/operator.md."""
+
+from __future__ import annotations
+
+import html
+import re
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+from starlette.testclient import TestClient
+
+from pipelines.local_broker.broker import Broker
+from pipelines.settings import Settings
+from tests.support.asked_console import TOKEN, client
+from tests.support.job import running, settings_for, wait_until
+from tests.support.wire import Wire
+from txlake.protocol import COMMIT, CREATE_TOPIC
+
+NAME = "console"
+
+
+def write_conf(settings: Settings, path: Path) -> str:
+    """Write what the console needs of a job's settings."""
+    kafka = settings.kafka
+    names = ("bootstrap_servers", "half_topic", "op_topic", "schedule_topic", "admin_topic",
+             "check_topic_prefix")  # fmt: skip
+    lines = [f'[lake]\npath = "{settings.lake.path}"', "[kafka]"]
+    lines += [f'{name} = "{getattr(kafka, name)}"' for name in names]
+    path.write_text("\n".join(lines) + "\n")
+    return str(path)
+
+
+def page(console: TestClient, path: str) -> str:
+    """Return a page's text, wherever it leads."""
+    answer = console.get(path, follow_redirects=True)
+    assert answer.status_code == 200, answer.text
+    return html.unescape(answer.text)
+
+
+def test_an_order_is_missing(broker: Broker, spark: SparkSession, tmp_path: Path) -> None:
+    settings = settings_for(broker, tmp_path / "lake", NAME, topics={"auto_create_topics": False})
+    wire, conf = Wire(settings), write_conf(settings, tmp_path / "job.toml")
+    with running(settings) as job:
+        wire.end(COMMIT, wire.half("4711", topic="bills", group="shop", KEYS="order-1001"))
+        console = client(settings.lake.path, conf, asks_kafka=True, token=TOKEN, allow_writes=True)
+        # The first look names what is wrong.
+        seen = lambda: page(console, "/")  # noqa: E731
+        wait_until(lambda: ">undeliverable</strong>" in seen(), "the problem", seen=seen)
+        assert "active: " in seen() and f"{NAME}-half: 0" in seen()
+        assert "order-1001" in page(console, "/dead")
+        # The order's number finds its story, and that says what helps.
+        story = page(console, "/find?q=order-1001")
+        assert "undeliverable (topic_not_allowed)" in story
+        (found,) = re.findall(r'href="(/resume\?target=[^"]+)"', story)
+        assert "still_undeliverable" in page(console, found)
+        wire.command(CREATE_TOPIC, "topic:bills:1")
+        wait_until(lambda: "not made yet" not in page(console, "/topic?name=bills"), "the topic")
+        console.post("/login", data={"actor": "ada", "token": TOKEN})
+        tried = page(console, found)
+        assert "delivered to topic bills, queue 0" in tried
+        form = re.findall(r'name="form" value="(\w+)"', tried)[-1]
+        answer = console.post("/resume", data={
+            "form": form, "target": "undeliverable:0", "reason": "ticket 4711", "confirmed": "yes",
+        })  # fmt: skip
+        assert answer.status_code == 303, answer.text
+        written = lambda: page(console, answer.headers["location"])  # noqa: E731
+        wait_until(lambda: "Written, and landed" in written(), "the result", seen=written)
+        assert "resumed: " in written()
+        (message,) = job.wait_for(lambda: job.messages("bills"), "the order") or [None]
+        assert message["keys"] == "order-1001"
+        assert "delivered to topic bills, queue 0, offset 0" in page(console, "/story?of=4711")
+        assert "resumed" in page(console, "/story?of=4711") and "ada" in page(
+            console, "/story?of=4711"
+        )
+        assert "Nothing is dead." in page(console, "/dead")
+        assert "<h1>nothing is wrong" in seen()
