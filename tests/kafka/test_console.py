@@ -41,11 +41,13 @@ def test_an_order_is_missing(broker: Broker, spark: SparkSession, tmp_path: Path
     settings = settings_for(broker, tmp_path / "lake", NAME, topics={"auto_create_topics": False})
     wire, conf = Wire(settings), write_conf(settings, tmp_path / "job.toml")
     with running(settings) as job:
-        wire.end(COMMIT, wire.half("4711", topic="bills", group="shop", KEYS="order-1001"))
+        half = wire.half("4711", topic="bills", group="shop", KEYS="order-1001")
+        wire.end(COMMIT, half, group="shop")
         console = client(settings.lake.path, conf, asks_kafka=True, token=TOKEN, allow_writes=True)
         # The first look names what is wrong.
         seen = lambda: page(console, "/")  # noqa: E731
-        wait_until(lambda: ">undeliverable</strong>" in seen(), "the problem", seen=seen)
+        facts = lambda: re.findall("<dd>.*</dd>", seen())  # noqa: E731
+        wait_until(lambda: ">undeliverable</strong>" in seen(), "the problem", seen=facts)
         assert "active: " in seen() and f"{NAME}-half: 0" in seen()
         assert "order-1001" in page(console, "/dead")
         # The order's number finds its story, and that says what helps.
