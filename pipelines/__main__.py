@@ -1,5 +1,5 @@
 """`python -m pipelines` is `txlake`."""
 
-from pipelines.cli.main import main
+from pipelines.cli.main import start
 
-main(prog_name="txlake")
+start()

@@ -1,33 +1,60 @@
-"""Transactional messages over Kafka into a lakehouse: the client."""
+"""Transactional messages over Kafka into a lakehouse: the client.
 
-from txlake.consumer import ConsumedMessage, Consumer
-from txlake.errors import (
-    ClosedError,
-    ConsumerError,
-    GroupBusyError,
-    LakeError,
-    MessageError,
-    NoListenerError,
-    OffsetGapError,
-    OffsetOutOfRangeError,
-    SendError,
-    StaleGenerationError,
-    StoreAwayError,
-    TxlakeError,
-    UnknownTopicError,
-)
-from txlake.listener import (
-    CheckedMessage,
-    HalfMessage,
-    LocalTransactionState,
-    TransactionListener,
-)
-from txlake.message import Message
-from txlake.options import ProducerOptions
-from txlake.producer import TransactionProducer
-from txlake.results import SendResult, TransactionSendResult
-from txlake.schedule import Producer
-from txlake.signing import SigningKey
+A module is imported with the first of its names that is asked for: an error, a constant of the
+protocol or a key needs neither Kafka's client nor Arrow.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from txlake.consumer import ConsumedMessage, Consumer
+    from txlake.errors import (
+        ClosedError,
+        ConsumerError,
+        GroupBusyError,
+        LakeError,
+        MessageError,
+        NoListenerError,
+        OffsetGapError,
+        OffsetOutOfRangeError,
+        SendError,
+        StaleGenerationError,
+        StoreAwayError,
+        TxlakeError,
+        UnknownTopicError,
+    )
+    from txlake.listener import (
+        CheckedMessage,
+        HalfMessage,
+        LocalTransactionState,
+        TransactionListener,
+    )
+    from txlake.message import Message
+    from txlake.options import ProducerOptions
+    from txlake.producer import TransactionProducer
+    from txlake.results import SendResult, TransactionSendResult
+    from txlake.schedule import Producer
+    from txlake.signing import SigningKey
+
+_NAMES = {
+    "consumer": ("ConsumedMessage", "Consumer"),
+    "errors": (
+        "ClosedError", "ConsumerError", "GroupBusyError", "LakeError", "MessageError",
+        "NoListenerError", "OffsetGapError", "OffsetOutOfRangeError", "SendError",
+        "StaleGenerationError", "StoreAwayError", "TxlakeError", "UnknownTopicError",
+    ),
+    "listener": ("CheckedMessage", "HalfMessage", "LocalTransactionState", "TransactionListener"),
+    "message": ("Message",),
+    "options": ("ProducerOptions",),
+    "producer": ("TransactionProducer",),
+    "results": ("SendResult", "TransactionSendResult"),
+    "schedule": ("Producer",),
+    "signing": ("SigningKey",),
+}  # fmt: skip
+_MODULE_OF = {name: module for module, names in _NAMES.items() for name in names}
 
 __all__ = [
     "CheckedMessage",
@@ -57,3 +84,17 @@ __all__ = [
     "TxlakeError",
     "UnknownTopicError",
 ]
+
+# Type checkers read the imports above: a name that is not there stays an error.
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any:
+        """Returns an exported name, from its module."""
+        if name not in _MODULE_OF:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        found = globals()[name] = getattr(import_module(f"{__name__}.{_MODULE_OF[name]}"), name)
+        return found
+
+    def __dir__() -> list[str]:
+        """Returns the exported names, imported or not."""
+        return sorted({*globals(), *__all__})

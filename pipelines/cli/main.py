@@ -5,12 +5,14 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import sys
 import threading
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from pipelines.cli.light import start_lightly
 from pipelines.screen import printable
 
 if TYPE_CHECKING:
@@ -148,5 +150,11 @@ def run_job(settings: Settings, *, is_standby: bool = False) -> None:
     log.info("stopped")
 
 
+def start() -> None:
+    """Run the command of this process: what `txlake` and `python -m pipelines` call."""
+    start_lightly(sys.argv[1:])
+    main(prog_name="txlake")
+
+
 if __name__ == "__main__":
-    main()
+    start()

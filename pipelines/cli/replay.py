@@ -11,7 +11,7 @@ import click
 from pipelines.cli.options import named_place, output_option
 from pipelines.cli.verify import VIOLATED, epochs_option
 from pipelines.screen import print_json, print_line, print_rows
-from storage.verify.run import EPOCH_MAX
+from storage.verify.invariant import EPOCH_MAX
 
 if TYPE_CHECKING:
     import pyarrow as pa

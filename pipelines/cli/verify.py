@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
 from pipelines.cli.options import Command, lake_options, named_place
-from storage.lake.lake import Lake
-from storage.verify.run import EPOCH_MAX, NAMED_MAX, Finding, Report
-from storage.verify.run import verify as verify_lake
+from storage.verify.invariant import EPOCH_MAX, NAMED_MAX
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from storage.verify.run import Finding, Report
 
 VIOLATED = 3  # the exit code
 
@@ -43,6 +43,9 @@ def epochs_option(command: Command) -> Command:
 )
 def verify(lake_path: str | None, conf: str | None, epochs: tuple[int, int], output: str) -> None:
     """Check the invariants of a lake; exits with 3 when one is violated."""
+    from storage.lake.lake import Lake
+    from storage.verify.run import verify as verify_lake
+
     report = verify_lake(Lake(named_place(lake_path, conf)), *epochs)
     if output == "json":
         click.echo(json.dumps(as_json(report), indent=1, default=str))
@@ -74,6 +77,9 @@ def as_json(report: Report) -> dict[str, Any]:
 
 
 def _print(report: Report) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
     console = Console()
     n = report.numbers
     console.print(f"lake {report.lake_id}, epochs {report.first_epoch} to {report.last_epoch}")
@@ -101,6 +107,8 @@ def _print(report: Report) -> None:
 
 
 def _print_rows(console: Console, finding: Finding) -> None:
+    from rich.markup import escape
+
     console.print(f"\n[red]{finding.invariant.name}[/]: {escape(finding.invariant.says)}")
     for row in finding.rows:
         place = " ".join(

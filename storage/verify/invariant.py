@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
+
+NAMED_MAX: Final = 20  # rows that are named for each invariant
+EPOCH_MAX: Final = 2**63 - 1
 
 
 @dataclass(frozen=True)

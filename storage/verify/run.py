@@ -25,7 +25,7 @@ from storage.verify import (
     time_rules,
 )
 from storage.verify.frames import make_frames
-from storage.verify.invariant import Invariant
+from storage.verify.invariant import EPOCH_MAX, NAMED_MAX, Invariant
 from storage.verify.reading import read_lake
 from storage.verify.told import TABLES
 
@@ -48,9 +48,7 @@ RECORDED: Final[tuple[Invariant, ...]] = (
     *snapshots.RECORDED,
 )
 FORMATS: Final = (1, TELLING_FORMAT, FORMAT_VERSION)
-NAMED_MAX = 20  # rows that are named for each invariant
 MEMORY_LIMIT = "1GB"  # of DuckDB; what does not fit goes into a temporary folder
-EPOCH_MAX = 2**63 - 1
 
 # Counts of what the lake holds.
 _NUMBERS = """

@@ -1,35 +1,96 @@
-"""The command line itself: every command is found, and help waits for no heavy import."""
+"""The command line itself: every command is found, and none imports what it does not need."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Sequence
 
 import pytest
 from click import Context
 
+from pipelines.cli.light import WITH_SPARK
 from pipelines.cli.main import main
+from tests.support.notebook_lake import shop_rows, write_lake
 
-HEAVY = ("pyarrow", "pandas", "duckdb", "deltalake", "confluent_kafka", "pyspark", "txlake",
-         "starlette", "uvicorn", "jinja2")  # fmt: skip
-LIGHT = "status", "top", "groups", "config", "console"
+# Too heavy for any command but those that run Spark or draw pictures.
+HEAVY = ("pandas", "pyspark", "py4j", "matplotlib", "polars", "starlette", "uvicorn")
+# Too heavy for help, too.
+NOT_FOR_HELP = (
+    *HEAVY, "pyarrow", "duckdb", "deltalake", "confluent_kafka", "numpy", "cryptography",
+)  # fmt: skip
+WITHOUT_KAFKA = (*HEAVY, "confluent_kafka", "txlake.consumer", "txlake.producer")
+READING = (
+    "status", "topic list", "tx list --pending", "dead list", "conflicts list", "groups", "lag",
+    "schedule list", "tx explain 0-1", "verify",
+)  # fmt: skip
+COMMANDS = sorted(main.list_commands(Context(main)))
 
 
-@pytest.mark.parametrize("name", main.list_commands(Context(main)))
+def imported(commands: Sequence[str], modules: Sequence[str]) -> list[str]:
+    """Return which of some modules a process has that ran these commands and no other."""
+    program = (
+        "import sys\n"
+        "from pipelines.cli.light import start_lightly\n"
+        "from pipelines.cli.main import main\n"
+        "for command in sys.argv[1:]:\n"
+        "    start_lightly(command.split())\n"
+        "    main(command.split(), standalone_mode=False)\n"
+        f"print(*sorted(set({modules!r}) & sys.modules.keys()), file=sys.stderr)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, *commands], capture_output=True, text=True, check=True
+    )
+    return done.stderr.split()
+
+
+@pytest.fixture(scope="module")
+def lake(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Return a lake with a known story."""
+    return write_lake(shop_rows(), tmp_path_factory.mktemp("light") / "lake").path
+
+
+@pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_is_where_the_table_says(name: str) -> None:
     found = main.get_command(Context(main), name)
     assert found is not None and found.name == name
 
 
-@pytest.mark.parametrize("name", LIGHT)
-def test_help_imports_nothing_heavy(name: str) -> None:
+def test_commands_with_spark_are_commands() -> None:
+    assert set(COMMANDS) >= WITH_SPARK
+
+
+def test_help_imports_nothing_heavy() -> None:
+    named = sorted({*COMMANDS} - {"spark-submit", "environment"})
+    assert imported([f"{name} --help" for name in named], NOT_FOR_HELP) == []
+
+
+def test_a_command_that_reads_a_lake_imports_neither_pandas_nor_kafka(lake: str) -> None:
+    assert imported([f"{command} --lake {lake}" for command in READING], WITHOUT_KAFKA) == []
+
+
+def test_the_sdk_imports_a_module_with_the_first_of_its_names() -> None:
     program = (
-        "import sys\n"
-        "from pipelines.cli.main import main\n"
-        f"main([{name!r}, '--help'], standalone_mode=False)\n"
-        f"print(sorted(set({HEAVY!r}) & sys.modules.keys()), file=sys.stderr)\n"
+        "import sys, txlake\n"
+        "txlake.SigningKey, txlake.LakeError\n"
+        "print({'confluent_kafka', 'pyarrow', 'deltalake'} & sys.modules.keys())\n"
+        "from txlake import *\n"
+        "print(Consumer.__module__, TransactionProducer.__module__)\n"
+        "txlake.Nothing\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout == "set()\ntxlake.consumer txlake.producer\n"
+    assert done.stderr.endswith("module 'txlake' has no attribute 'Nothing'\n")
+
+
+def test_a_hidden_pandas_is_a_pandas_that_is_not_installed() -> None:
+    program = (
+        "from pipelines.cli.light import start_lightly\n"
+        "start_lightly(['status'])\n"
+        "import pyarrow as pa\n"
+        "print(pa.array([1]).to_pylist())\n"
+        "import pandas\n"
     )
-    assert done.stderr == "[]\n"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout == "[1]\n"
+    assert "ModuleNotFoundError: pandas is hidden" in done.stderr

@@ -17,7 +17,8 @@ from deltalake import DeltaTable, write_deltalake
 from storage.errors import NewerLakeError, NotALakeError
 from storage.lake.lake import Lake
 from storage.verify import run, snapshots, state
-from storage.verify.run import INVARIANTS, NAMED_MAX, RECORDED, Report, verify
+from storage.verify.invariant import NAMED_MAX
+from storage.verify.run import INVARIANTS, RECORDED, Report, verify
 from tests.support.decided_rows import decided_rows
 from tests.support.histories import random_world
 from tests.support.lake_rows import LakeRows

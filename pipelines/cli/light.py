@@ -1,0 +1,39 @@
+"""A light start: commands that run no Spark do without pandas.
+
+Arrow imports pandas, where it is installed, with the first array that it makes of Python values:
+400 modules, half of what a short command costs. Spark's Python needs pandas; nothing else of ours.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Final
+
+# The commands that start a Spark of their own, or say what one would need.
+WITH_SPARK: Final = frozenset(
+    {"run", "replay", "backfill", "spark-submit", "environment", "doctor", "jars"}
+)
+
+
+class NoPandas:
+    """A finder of modules that finds no pandas. Errors: ModuleNotFoundError."""
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Returns None: the finders behind it look for any other module."""
+        if name == "pandas":
+            raise ModuleNotFoundError("pandas is hidden from commands without Spark", name=name)
+        return None
+
+
+def start_lightly(arguments: Sequence[str]) -> None:
+    """Hides pandas from this process, unless its command can need it.
+
+    Input: what stands behind `txlake` on the command line.
+    """
+    if WITH_SPARK.isdisjoint(arguments[:1]):
+        sys.meta_path.insert(0, NoPandas())
