@@ -5,30 +5,32 @@ Run: python -m bench.synthetic_lake FOLDER TRANSACTIONS FILES
 An epoch holds 1,000 transactions with ids as the SDK makes them (time first); FILES says how many
 files each table has: as many as epochs is a lake that was never compacted, fewer is one that was.
 Of each thousand transactions 1 is never answered, 10 are rolled back, 20 are ended by the answer
-to a check, 50 in the epoch after their own; 25 are delayed for three epochs.
+to a check, 50 in the epoch after their own; 25 are delayed for three epochs. Each hundredth epoch
+takes a snapshot of the state.
 """
 
 from __future__ import annotations
 
 import sys
-from collections import defaultdict
 from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from bench.synthetic_rows import SyntheticRows
 from checker.frames import RULE_VERSION, Parameters
-from storage.lake.chain import chained
-from storage.lake.epochs import Plan, Range, TableAt, committed_row, planned_row
+from storage.lake.epochs import Plan, Range, committed_row, planned_row
 from storage.lake.lake import Lake
+from storage.lake.snapshots import Snapshot
 from storage.rows import instant
-from storage.schemas import LEFT, PUT
+from storage.schemas import LEFT, PUT, SNAPSHOT
 from txlake import protocol as p
 
 QUEUES = 4
 EPOCH_ROWS = 1_000
 EPOCH_MS = 2_000
+SNAPSHOT_EPOCHS = 100
 START_MS = 1_767_225_600_000  # 2026-01-01
 TOPICS = {
     "half": p.HALF_TOPIC,
@@ -61,54 +63,13 @@ def _ends(numbers: Any, lag: int) -> Any:
     return numbers[kinds[lag] & ~silent]
 
 
-class _Rows:
-    """Collect rows by table and append them in as many commits as are wanted."""
-
-    def __init__(self, lake: Lake, epochs_per_file: int) -> None:
-        self._lake, self._epochs_per_file = lake, epochs_per_file
-        self._digest = lake.tables_id()
-        self._totals: dict[str, int] = defaultdict(int)
-        self._touched: set[str] = set()
-        self._parts: dict[str, list[pa.Table]] = defaultdict(list)
-        self._epochs: dict[str, int] = defaultdict(int)
-
-    def add(self, table: str, count: int, **columns: Any) -> None:
-        if count:
-            self._totals[table] += count
-            self._touched.add(table)
-            schema = self._lake.schema(table)
-            arrays = []
-            for field in schema:
-                values = columns.get(field.name)
-                if values is None or np.isscalar(values):
-                    values = [values] * count
-                arrays.append(pa.array(values, field.type))
-            self._parts[table].append(pa.table(arrays, schema=schema))
-
-    def add_to_chain(self, row: pa.Table) -> None:
-        """Add the next row of epochs."""
-        chained_row, self._digest = chained(row, self._digest)
-        self._parts["epochs"].append(chained_row)
-
-    def written(self) -> dict[str, TableAt]:
-        """Return the tables written since this was last asked, and how many rows they have."""
-        touched, self._touched = self._touched, set()
-        return {table: TableAt(0, self._totals[table]) for table in touched}
-
-    def end_epoch(self, epoch: int, is_last: bool) -> None:
-        if is_last or epoch % self._epochs_per_file == 0:
-            for table, parts in self._parts.items():
-                self._lake.append(table, pa.concat_tables(parts))
-            self._parts.clear()
-
-
 def make(path: str, transactions: int, files: int) -> Lake:
     """Write the lake."""
     lake = Lake(path)
     lake.create(instant(START_MS))
     lake.create_table("topics/1")
     epochs = transactions // EPOCH_ROWS
-    rows = _Rows(lake, max(1, epochs // files))
+    rows = SyntheticRows(lake, max(1, epochs // files))
     rows.add("catalog", 1, topic=["orders"], table_id=[1], queue_count=[QUEUES], epoch=[1],
              created_at=[instant(START_MS)])  # fmt: skip
     op_next = [0] * QUEUES
@@ -119,7 +80,7 @@ def make(path: str, transactions: int, files: int) -> Lake:
     return lake
 
 
-def _epoch(rows: _Rows, epoch: int, op_next: list[int], real_next: list[int]) -> None:
+def _epoch(rows: SyntheticRows, epoch: int, op_next: list[int], real_next: list[int]) -> None:
     at_ms = START_MS + epoch * EPOCH_MS
     at = instant(at_ms)
     first = (epoch - 1) * EPOCH_ROWS
@@ -143,10 +104,12 @@ def _epoch(rows: _Rows, epoch: int, op_next: list[int], real_next: list[int]) ->
     _land_operations(rows, epoch, at, records, op_next, real_next)
     gone = np.concatenate(ended[1:])
     _record_state(rows, epoch, at, np.setdiff1d(numbers, ended[0]), np.setdiff1d(asked, gone), gone)
+    if epoch % SNAPSHOT_EPOCHS == 0:
+        rows.take_snapshot(epoch)
     _add_epoch(rows, epoch, at_ms, landed_before, op_next)
 
 
-def _land_halves(rows: _Rows, epoch: int, numbers: np.ndarray) -> None:
+def _land_halves(rows: SyntheticRows, epoch: int, numbers: np.ndarray) -> None:
     stored = [instant(START_MS + int(n) * EPOCH_MS // EPOCH_ROWS) for n in numbers]
     count = len(numbers)
     starts = (numbers * 251) % (len(_BODIES) - 256)
@@ -161,7 +124,12 @@ def _land_halves(rows: _Rows, epoch: int, numbers: np.ndarray) -> None:
 
 
 def _record_state(
-    rows: _Rows, epoch: int, at: Any, waiting: np.ndarray, asked: np.ndarray, gone: np.ndarray
+    rows: SyntheticRows,
+    epoch: int,
+    at: Any,
+    waiting: np.ndarray,
+    asked: np.ndarray,
+    gone: np.ndarray,
 ) -> None:
     """Record what the epoch changed of the pending halves."""
     for numbers, times in ((waiting, 0), (asked, 1)):
@@ -182,7 +150,7 @@ def _record_state(
 
 
 def _land_operations(
-    rows: _Rows,
+    rows: SyntheticRows,
     epoch: int,
     at: Any,
     records: list[tuple[int, str, bool]],
@@ -242,7 +210,7 @@ def _land_operations(
     )  # fmt: skip
 
 
-def _deliver_delayed(rows: _Rows, epoch: int, at: Any, real_next: list[int]) -> None:
+def _deliver_delayed(rows: SyntheticRows, epoch: int, at: Any, real_next: list[int]) -> None:
     due = np.arange((epoch - 6) * EPOCH_ROWS, (epoch - 5) * EPOCH_ROWS)
     due = due[(due >= 0) & (due % 40 == 17) & (due % 1000 != 7)]
     places = []
@@ -262,7 +230,7 @@ def _deliver_delayed(rows: _Rows, epoch: int, at: Any, real_next: list[int]) -> 
 
 
 def _add_epoch(
-    rows: _Rows, epoch: int, at_ms: int, ops_before: list[int], ops_after: list[int]
+    rows: SyntheticRows, epoch: int, at_ms: int, ops_before: list[int], ops_after: list[int]
 ) -> None:
     halves = EPOCH_ROWS // QUEUES
     ranges = [
@@ -275,13 +243,18 @@ def _add_epoch(
     wire = {"topics": TOPICS, "check_topic_prefix": p.CHECK_TOPIC_PREFIX,
             "message_bytes_max": p.MESSAGE_BYTES_MAX, "messages_max": p.MESSAGES_MAX}  # fmt: skip
     known = dict.fromkeys(range(QUEUES), at_ms)
+    newest = epoch // SNAPSHOT_EPOCHS * SNAPSHOT_EPOCHS
+    snapshot = Snapshot(newest, START_MS + newest * EPOCH_MS if newest else 0)
     plan = Plan(
         epoch, at_ms, known, known, tuple(ranges), "cluster", {},
-        {**asdict(Parameters()), "wire": wire}, "bench", RULE_VERSION,
+        {**asdict(Parameters()), "wire": wire, SNAPSHOT: snapshot.as_parameter()}, "bench",
+        RULE_VERSION,
     )  # fmt: skip
     now = instant(at_ms)
     rows.add_to_chain(planned_row(plan, now))
-    rows.add_to_chain(committed_row(plan, now, {}, {}, {}, rows.written()))
+    counts = {SNAPSHOT: 1} if newest == epoch else {}
+    written = rows.written(is_all=newest == epoch)
+    rows.add_to_chain(committed_row(plan, now, counts, {}, {}, written))
 
 
 if __name__ == "__main__":

@@ -122,7 +122,12 @@ def _undeliverable(lake: Lake, table: str, until: Bounds) -> list[Row]:
 def _messages(lake: Lake, table: str, until: Bounds) -> pa.Table:
     """Returns the undeliverable messages that were not delivered since."""
     messages = read_pruned(lake, table, _UNDELIVERABLE_COLUMNS, until)
-    return run(_MESSAGES, messages=messages, delivered=_delivered(lake, until))
+    # `deliveries` has a row for each message that was ever delayed.
+    since: Bounds = {
+        **until,
+        "queue_offset": sorted(set(messages["half_queue_offset"].to_pylist())),
+    }
+    return run(_MESSAGES, messages=messages, delivered=_delivered(lake, since))
 
 
 def _halves(lake: Lake, copies_table: str, until: Bounds) -> pa.Table:

@@ -202,10 +202,17 @@ def _epoch_at(lake: Lake, epoch: int) -> int | None:
 
 
 def _given_up(lake: Lake, epoch: int, now_ms: int) -> int:
-    """Returns how many halves were discarded in the last hour."""
-    lately: Bounds = {"decided_at": (instant(now_ms - HOUR_MS), None), "epoch": (None, epoch)}
-    where = pc.field("outcome") == DISCARDED
-    return int(read_pruned(lake, "outcomes", ["epoch"], lately, where).num_rows)
+    """Returns how many halves were discarded in the last hour, as the epochs' rows count them.
+
+    `outcomes` has a row for each transaction of that hour, `epochs` one for each epoch.
+    """
+    lately: Bounds = {
+        "epoch_at": (instant(now_ms - HOUR_MS), None),
+        "epoch": (None, epoch),
+        "state": [COMMITTED],
+    }
+    rows = read_pruned(lake, "epochs", ["counts"], lately)["counts"].to_pylist()
+    return sum(dict(counts or ()).get(DISCARDED.lower(), 0) for counts in rows)
 
 
 def _disk(lake: Lake) -> tuple[int | None, int | None]:

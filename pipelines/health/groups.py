@@ -9,6 +9,7 @@ import pyarrow.compute as pc
 
 from checker.match.sql import run
 from pipelines.explain.rows import Row, newest_epochs, plain
+from storage.lake.aging import epoch_of_newest
 from storage.lake.lake import Lake
 from storage.lake.pruned import Bounds, read_pruned
 from storage.rows import instant
@@ -22,9 +23,11 @@ NEWEST_CHECKS: Final = 5
 ANSWER_MS: Final = 60_000
 # Beyond that a check tells nothing new: attempts are at most an hour apart, or check_interval_ms.
 _LOOK_BACK_MS: Final = 86_400_000
-_CHECK = ["queue_id", "queue_offset", "arm", "check_times", "producer_group", "sent_at",
-          "acknowledged", "epoch"]  # fmt: skip
-_OUTCOME = ["queue_id", "queue_offset", "arm", "outcome", "cause", "decided_at", "epoch"]
+# So many checks are looked at, about: a group that was asked before the newest of them and has
+# nothing pending is not told.
+CHECKS_MAX: Final = 200_000
+_CHECK = ["queue_id", "queue_offset", "arm", "producer_group", "sent_at", "epoch"]
+_OUTCOME = ["queue_id", "queue_offset", "arm", "cause", "decided_at"]
 
 _NEWEST = """
 SELECT * FROM checks WHERE epoch_ms(sent_at) <= $until_at
@@ -74,10 +77,15 @@ def read_groups(lake: Lake, state: pa.Table, now_ms: int) -> list[Row]:
 
     Input: `state` of `transactions.state_of`. `members` is for Kafka to say (`health.kafka`).
     `unanswered`: of the newest NEWEST_CHECKS checks that were sent at least ANSWER_MS ago.
+    At most about CHECKS_MAX checks of the last day are read, the newest.
     `answered_at`: the newest answer to what was asked lately, or is pending.
     """
     epoch, _ = newest_epochs(lake)
-    lately: Bounds = {"sent_at": (instant(now_ms - _LOOK_BACK_MS), None), "epoch": (None, epoch)}
+    first = epoch_of_newest(lake, "checks", CHECKS_MAX)
+    lately: Bounds = {
+        "sent_at": (instant(now_ms - _LOOK_BACK_MS), None),
+        "epoch": (first, epoch),
+    }
     checks = read_pruned(lake, "checks", _CHECK, lately)
     chosen = {"newest": NEWEST_CHECKS, "until_at": now_ms - ANSWER_MS}
     newest = run(_NEWEST, chosen, checks=checks)

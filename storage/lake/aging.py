@@ -69,6 +69,27 @@ def epoch_times(lake: Lake) -> Callable[[int], int]:
     return lambda epoch: int(np.interp(epoch, epochs, instants)) if epochs else 0
 
 
+def epoch_of_newest(lake: Lake, table: str, rows: int) -> int:
+    """Returns the epoch from which on a table has so many rows or a few more, as its log tells.
+
+    Within a file the rows are taken as spread evenly over its epochs; without statistics it is 0.
+    """
+    files = lake.table(table).files()
+    names = ["min.epoch", "max.epoch", "num_records"]
+    if not {*names} <= {*files.column_names}:
+        return 0
+    facts = files.select(names)
+    if any(facts[name].null_count for name in names):
+        return 0
+    newest_first = sorted(facts.to_pylist(), key=lambda file: file["max.epoch"], reverse=True)
+    for file in newest_first:
+        least, most, held = (file[name] for name in names)
+        if rows <= held:
+            return int(most - (most - least) * rows / max(1, held))
+        rows -= held
+    return 0
+
+
 def require_above(lake: Lake, progress: Progress, epoch: int) -> None:
     """Checks that an epoch can be run again: it is above the floor.
 

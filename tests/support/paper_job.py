@@ -6,6 +6,7 @@ epoch_at moves only when a test says so. Units: ms.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -105,11 +106,13 @@ class PaperJob:
         epoch = {**self._inputs(known, plan.floor.offsets), "attempts": _all_asked(acknowledged)}
         parameters = asdict(self.parameters)
         is_snapshot = self._is_snapshot()
-        self._write(self._decided.epoch(self.epoch, epoch, parameters, is_snapshot=is_snapshot))
+        found = self._decided.epoch(self.epoch, epoch, parameters, is_snapshot=is_snapshot)
+        self._write(found)
         if commit:
             ends = self.state.next_offsets.to_pylist()
             next_offsets = {(row["topic"], row["queue_id"]): row["next_offset"] for row in ends}
-            self._log.commit(plan, next_offsets, {}, {})
+            outcomes = Counter(row["outcome"].lower() for row in found.tables["outcomes"])
+            self._log.commit(plan, next_offsets, outcomes, {})
         self._landed = dict(self._next)
         self._new = {kind: [] for kind in QUEUES}
         return self.epoch
