@@ -14,7 +14,16 @@ from pipelines.cli.main import main
 from tests.support.notebook_lake import shop_rows, write_lake
 
 # Too heavy for any command but those that run Spark or draw pictures.
-HEAVY = ("pandas", "pyspark", "py4j", "matplotlib", "polars", "starlette", "uvicorn")
+HEAVY = (
+    "pandas",
+    "pyspark",
+    "py4j",
+    "matplotlib",
+    "polars",
+    "starlette",
+    "uvicorn",
+    "jinja2",
+)
 # Too heavy for help, too.
 NOT_FOR_HELP = (
     *HEAVY, "pyarrow", "duckdb", "deltalake", "confluent_kafka", "numpy", "cryptography",
