@@ -16,6 +16,7 @@ from pipelines.local_server.server import HOST
 from pipelines.local_store.store import Store
 from pipelines.replay import rebuild
 from storage.files.place import lake_place
+from tests.support.asked_console import client
 from tests.support.operator import said, txlake
 from tests.support.sound_lake import sound_rows
 from tests.support.store import Bucket, make_bucket
@@ -103,6 +104,21 @@ def test_a_command_says_the_same_of_a_lake_in_a_store(
         assert (json.loads(there)["is_equal"], json.loads(here)["is_equal"]) == (True, True)
     else:
         assert there == here
+
+
+def test_the_console_shows_the_same_of_a_lake_in_a_store(
+    conf: str, lake: StoredLake, local_lake: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_ns = time.time_ns()
+    monkeypatch.setattr("time.time_ns", lambda: now_ns)
+    there, here = client(lake.uri, conf), client(local_lake)
+    assert there.get("/").status_code == 200
+    for path in ("/dead", "/transactions?state=all&since=any", "/story?of=silent", "/delayed"):
+        shown = there.get(path)
+        assert shown.status_code == 200, shown.text
+        assert shown.text.replace(lake.uri, "LAKE") == here.get(path).text.replace(
+            local_lake, "LAKE"
+        )
 
 
 @pytest.mark.parametrize("only", [("--epochs", "1-2"), ("--one-batch",)], ids=" ".join)

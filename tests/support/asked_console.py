@@ -24,7 +24,8 @@ def site_of(
     lake_path: str, conf: str | None = None, *, asks_kafka: bool = False, **values: Any
 ) -> Site:
     """Returns a console's site; `values` are its other fields."""
-    place, settings = lake_place(lake_path), None if conf is None else load(conf)
+    settings = None if conf is None else load(conf)
+    place = lake_place(lake_path) if settings is None else settings.lake.place()
     asked = settings if asks_kafka else None
     return Site(
         place.path, lambda: whole_lake(place), lambda lake: facts_of(lake, asked), settings,

@@ -127,6 +127,7 @@ def test_a_story_is_the_one_that_explain_tells(tmp_path: Path) -> None:
         text = line.split("  ")[-1].strip()
         assert text.replace('"', "&#34;").replace("'", "&#39;") in shown, line
     assert "DISCARDED" in shown and "/resume?target=half%3A0-0" in shown
+    assert 'href="/find?q=order-1"' in shown and 'href="/topic?name=orders"' in shown
     missing = client(job.lake.path).get("/story?of=0-7")
     assert missing.status_code == 404 and "there is no half 0-7" in missing.text
 
