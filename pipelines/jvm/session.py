@@ -113,6 +113,10 @@ def start_session(
     return SparkSession(context)
 
 
+# Java's names of what says which settings Spark's core knows.
+_CORE = ("package$", "UI$", "Python$", "Network$")
+
+
 def _require_form(settings: Mapping[str, str]) -> None:
     """Checks what Spark's launcher reads: it would answer with a stack trace of its own."""
     for key, (form, allowed) in _FORMS.items():
@@ -121,16 +125,23 @@ def _require_form(settings: Mapping[str, str]) -> None:
 
 
 def require_known(context: SparkContext, settings: Mapping[str, str]) -> None:
-    """Checks settings of Spark SQL, which else the first query would read. Errors: StartError."""
+    """Checks settings that Spark knows, and would read later or never. Errors: StartError."""
     from pyspark.errors import PySparkException
 
     jvm: Any = context._jvm
+    spark = jvm.org.apache.spark
+    for settings_of in _CORE if settings else ():
+        jvm.java.lang.Class.forName(f"org.apache.spark.internal.config.{settings_of}")
     for key, value in settings.items():
-        if key.startswith("spark.sql."):
-            try:
-                jvm.org.apache.spark.sql.internal.SQLConf().setConfString(key, value)
-            except (Py4JError, PySparkException) as error:
-                raise StartError(f"[spark] {key} = {value!r}: {_cause(error)}") from error
+        try:
+            if key.startswith("spark.sql."):
+                spark.sql.internal.SQLConf().setConfString(key, value)
+                continue
+            known = spark.internal.config.ConfigEntry.findEntry(key)
+            if known is not None:
+                spark.SparkConf(False).set(key, value).get(known)
+        except (Py4JError, PySparkException) as error:
+            raise StartError(f"[spark] {key} = {value!r}: {_cause(error)}") from error
 
 
 def _cause(error: BaseException) -> str:

@@ -103,9 +103,11 @@ def test_a_checkpoint_that_is_a_file_is_refused(
     [
         ("spark.sql.session.timeZone", "Nowhere/No", "Cannot resolve the given timezone"),
         ("spark.sql.shuffle.partitions", "many", "should be a/an 'int' value"),
+        ("spark.ui.port", "x", "should be a/an 'int' value"),
+        ("spark.task.maxFailures", "x", "should be a/an 'int' value"),
     ],
 )
-def test_a_setting_that_spark_sql_does_not_take_is_named(
+def test_a_setting_that_spark_does_not_take_is_named(
     spark: SparkSession, key: str, value: str, said: str
 ) -> None:
     with pytest.raises(StartError) as error:

@@ -86,3 +86,13 @@ def test_the_code_refers_to_sections_that_exist() -> None:
                 named |= set(re.findall('"([^"{]+)"', text))
     assert named
     assert named - headings == set()
+
+
+def test_each_threat_names_a_test_that_tries_it() -> None:
+    table = (ROOT / "docs" / "SECURITY.md").read_text("utf-8").partition("## Threats\n")[2]
+    rows = [line.split(" | ") for line in table.partition("\n## ")[0].splitlines()
+            if line.startswith("| ")][1:]  # fmt: skip
+    assert len(rows) > 10
+    for row in rows:
+        assert len(row) == 5, row
+        assert re.fullmatch(r"(`test_\w+`(, )?)+", row[3]), row
