@@ -9,7 +9,7 @@ from bench.chaos.raw_journal import ORPHAN, RawRecord
 from bench.chaos.raw_world import Story, World
 from bench.chaos.settings import ORPHAN_TTL_MS_MIN
 from txlake import protocol as p
-from txlake.protocol import COMMIT, HALF_TOPIC, RESUME, ROLLBACK, UNKNOWN
+from txlake.protocol import COMMIT, HALF_TOPIC, RESEND, RESUME, ROLLBACK, UNKNOWN
 
 _DISCARD_LIMIT_S = 90.0
 _ENDED = ("COMMITTED", "ROLLED_BACK")
@@ -29,6 +29,10 @@ def given_up(world: World) -> Story:
     if rng.random() < 0.3:
         yield world.pause(1.0)
         world.end(UNKNOWN, world.some(halves))
+    if rng.random() < 0.3:
+        yield world.pause(1.0)
+        target = rng.choice(halves)
+        world.command(RESEND, f"half:{target.queue_id}-{target.queue_offset}")
     yield from after_the_discard(world, halves)
 
 
@@ -95,9 +99,9 @@ def operators_mistakes(world: World) -> Story:
     for command, target in world.rng.sample(
         (
             (p.RESUME, "half:0-999999999"), (p.RESUME, "undeliverable:999999999"),
-            (p.RESUME, "half:first"), (p.CANCEL, "half:1-999999999"),
-            (p.CANCEL, "schedule:0-999999999"), (p.CANCEL, "nothing:1"),
-            (p.CREATE_TOPIC, f"topic:{p.CHECK_MAX_TOPIC}:3"),
+            (p.RESUME, "half:first"), (p.RESEND, "half:0-999999999"),
+            (p.CANCEL, "half:1-999999999"), (p.CANCEL, "schedule:0-999999999"),
+            (p.CANCEL, "nothing:1"), (p.CREATE_TOPIC, f"topic:{p.CHECK_MAX_TOPIC}:3"),
             (p.CREATE_TOPIC, f"topic:{RAW_TOPIC}:1"), (p.MAINTAIN, None), (p.PING, None),
         ),
         world.rng.randint(1, 3),

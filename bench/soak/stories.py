@@ -83,6 +83,9 @@ def part_of_a_set(world: World) -> Story:
 def given_up(world: World) -> Story:
     """Tells of a half that is given up; sometimes ended after that, or made pending again."""
     half = world.half(MUTE)
+    if world.rng.random() < 0.2:
+        yield 1
+        world.command(p.RESEND, f"half:{half.queue}-{half.offset}")
     yield _GIVEN_UP
     what = world.one_of(nothing=4, late=2, resumed=2)
     if what == "late":

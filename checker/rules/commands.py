@@ -1,9 +1,10 @@
-"""What an operator's commands do: re-arm, resume, cancel, make a topic or alter it.
+"""What an operator's commands do: re-arm, ask again, resume, cancel, make a topic or alter it.
 
 Commands take effect in offset order, before the operations of the epoch that lands them. A command
 that fits nothing changes nothing, and its result says so.
 
-Source: PROTOCOL.md "Operator commands"; `txlake.protocol` reads the targets.
+Source: PROTOCOL.md "Operator commands"; RocketMQ's resumeCheckHalfMessage, which puts a half back
+without its checks; `txlake.protocol` reads the targets.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from txlake.protocol import (
     CANCEL,
     MAINTAIN,
     PING,
+    RESEND,
     SYSTEM_REAL_TOPICS,
     UNDELIVERABLE_TOPIC,
     ConfigTarget,
@@ -111,7 +113,9 @@ class _Commands:
             return self._resume(target, row["admin_offset"])
         if row["command"] == CANCEL:
             return self._cancel(target, row["admin_offset"])
-        return self._rearm(target)
+        if row["command"] == RESEND:
+            return "resent" if self._rearm(target, is_discarded=False) else "not_pending"
+        return "rearmed" if self._rearm(target, is_discarded=True) else "not_discarded"
 
     def _cancel(self, target: RecordTarget, admin_offset: int) -> str:
         is_named = (
@@ -163,15 +167,16 @@ class _Commands:
         there = {*self.state.topics["topic"].to_pylist(), *self.topics}
         return "altered" if target.topic in there else "no_such_topic"
 
-    def _rearm(self, target: RecordTarget) -> str:
-        halves = self.state.halves
+    def _rearm(self, target: RecordTarget, *, is_discarded: bool) -> bool:
+        """Re-arms the unit of a half, if that stands so. Returns whether it did."""
+        halves, cause = self.state.halves, pc.field("discard_cause")
         named = halves.filter(
             (pc.field("queue_id") == target.queue_id)
             & (pc.field("queue_offset") == target.queue_offset)
-            & pc.field("discard_cause").is_valid()
+            & (cause.is_valid() if is_discarded else cause.is_null())
         )
         if named.num_rows == 0:
-            return "not_discarded"
+            return False
         values = {
             "queue_id": target.queue_id,
             "unit": named["unit_offset"][0].as_py(),
@@ -179,7 +184,7 @@ class _Commands:
         }
         rearmed = run(_REARMED, values, halves=halves).cast(halves.schema)
         self.state = replace(self.state, halves=rearmed)
-        return "rearmed"
+        return True
 
 
 # All halves; those of one unit are pending again as if they were stored at `epoch_at`.

@@ -85,12 +85,13 @@ DECISIONS: Final = {code: name for name, code in DECISION_CODES.items()}
 
 # Operator commands (TXLAKE_ADMIN).
 RESUME: Final = "RESUME"
+RESEND: Final = "RESEND"
 CANCEL: Final = "CANCEL"
 CREATE_TOPIC: Final = "CREATE_TOPIC"
 ALTER_TOPIC: Final = "ALTER_TOPIC"
 MAINTAIN: Final = "MAINTAIN"
 PING: Final = "PING"
-COMMANDS: Final = (RESUME, CANCEL, CREATE_TOPIC, ALTER_TOPIC, MAINTAIN, PING)
+COMMANDS: Final = (RESUME, RESEND, CANCEL, CREATE_TOPIC, ALTER_TOPIC, MAINTAIN, PING)
 
 # What ALTER_TOPIC can set of a topic, under Kafka's names; without a limit (`forever`) it is -1.
 RETENTION_MS: Final = "retention.ms"
@@ -177,6 +178,7 @@ Target: TypeAlias = RecordTarget | UndeliverableTarget | TopicTarget | ConfigTar
 # The targets that each command can have; the other commands have no target.
 TARGET_FORMS: Final = {
     RESUME: ("half:<queue>-<offset>", "undeliverable:<offset>"),
+    RESEND: ("half:<queue>-<offset>",),
     CANCEL: ("half:<queue>-<offset>", "schedule:<queue>-<offset>"),
     CREATE_TOPIC: ("topic:<name>:<queue count>",),
     ALTER_TOPIC: ("config:<topic>:retention.ms=<ms>", "config:<topic>:retention.bytes=<bytes>"),

@@ -27,6 +27,7 @@ _MODULES: Final = {
     "status": ("status", "top"),
     "tx": ("tx",),
     "groups": ("groups",),
+    "check": ("check",),
     "conflicts": ("conflicts",),
     "dead": ("dead",),
     "schedule": ("schedule",),

@@ -228,7 +228,7 @@ class _About:
         return rows + plain(read_pruned(self._lake, "conflicts", columns, unreadable))
 
     def _commands(self) -> list[Row]:
-        where = pc.field("command").isin([p.RESUME, p.CANCEL])
+        where = pc.field("command").isin([p.RESUME, p.RESEND, p.CANCEL])
         return plain(read_pruned(self._lake, "admin", _ADMIN_COLUMNS, {}, where))
 
     def _copies(self, outcomes: list[Row]) -> list[Row]:

@@ -90,6 +90,8 @@ CONFLICTS: Final = {
 RESULTS: Final = {
     "rearmed": "the half is pending again",
     "not_discarded": "no discarded half stands there",
+    "resent": "the half waits as if it were stored now: its group is asked anew",
+    "not_pending": "no half waits there for its end",
     "resumed": "the message takes part in that epoch's delivery",
     "still_undeliverable": "its topic still cannot take it",
     "not_undeliverable": "no message waits there, or it was delivered already",
@@ -105,8 +107,8 @@ RESULTS: Final = {
 }
 # Results that say: nothing was changed as the operator wanted.
 REFUSALS: Final = frozenset(
-    {"not_discarded", "still_undeliverable", "not_undeliverable", "not_delayed", "bad_target",
-     "no_such_topic", "unknown_command", "newer_version"}
+    {"not_discarded", "not_pending", "still_undeliverable", "not_undeliverable", "not_delayed",
+     "bad_target", "no_such_topic", "unknown_command", "newer_version"}
 )  # fmt: skip
 
 UNDELIVERABLE: Final = {

@@ -10,6 +10,7 @@ _RESULTS = [
     f"{command} {result}"
     for command, results in {
         "RESUME": "rearmed not_discarded resumed still_undeliverable not_undeliverable bad_target",
+        "RESEND": "resent not_pending bad_target",
         "CANCEL": "cancelled not_delayed bad_target",
         "CREATE_TOPIC": "created grown unchanged bad_target",
         "ALTER_TOPIC": "altered no_such_topic bad_target",
@@ -52,13 +53,16 @@ SELECT a.epoch, a.queue_offset AS admin_offset, a.command, a.target, a.result,
       THEN concat('the topic has ', m.queue_count, ' queues')
     WHEN a.result = 'altered' AND t.epoch IS NULL THEN 'there is no such topic'
     WHEN a.result = 'no_such_topic' AND t.epoch < a.epoch THEN 'there was such a topic'
-    WHEN a.result = 'rearmed' AND u.queue_id IS NULL
+    WHEN a.result IN ('rearmed', 'resent') AND u.queue_id IS NULL
       AND is_told('half', try_cast(regexp_extract(a.target, '^half:([0-9]+)-', 1) AS INTEGER),
         try_cast(regexp_extract(a.target, '-([0-9]+)$', 1) AS BIGINT)) THEN 'there is no such half'
-    WHEN a.result = 'rearmed' AND u.end_epoch < a.epoch THEN 'the half had ended'
+    WHEN a.result IN ('rearmed', 'resent') AND u.end_epoch < a.epoch THEN 'the half had ended'
     WHEN a.result = 'rearmed' AND u.queue_id IS NOT NULL AND NOT EXISTS (
       FROM unit_discards g WHERE g.queue_id = u.queue_id AND g.unit_offset = u.unit_offset
         AND g.arm = r.arm - 1 AND g.epoch < a.epoch) THEN 'the half was not discarded'
+    WHEN a.result = 'resent' AND EXISTS (
+      FROM unit_discards g WHERE g.queue_id = u.queue_id AND g.unit_offset = u.unit_offset
+        AND g.arm = r.arm - 1 AND g.epoch < a.epoch) THEN 'the half was discarded'
   END AS problem
 FROM admin a
 LEFT JOIN done d ON a.queue_offset = d.admin_offset AND a.epoch = d.epoch
@@ -79,8 +83,8 @@ WITH named AS (
     split_part(target, ':', 2) AS topic,
     try_cast(split_part(target, ':', 3) AS INTEGER) AS asked_count
   FROM admin a
-  WHERE error IS NULL AND result IN ('not_discarded', 'not_delayed', 'not_undeliverable',
-    'still_undeliverable', 'unchanged', 'bad_target')
+  WHERE error IS NULL AND result IN ('not_discarded', 'not_pending', 'not_delayed',
+    'not_undeliverable', 'still_undeliverable', 'unchanged', 'bad_target')
 ),
 read AS (
   SELECT * REPLACE (try_cast(it.queue_id AS INTEGER) AS queue_id), queue_offset AS admin_offset,
@@ -97,6 +101,21 @@ discarded AS (
   WHERE r.result = 'not_discarded'
     AND NOT EXISTS (FROM rearms m WHERE m.queue_id = h.queue_id AND m.unit_offset = h.unit_offset
       AND m.epoch > o.epoch AND m.admin_offset < r.admin_offset)
+),
+armed AS (
+  SELECT r.admin_offset, r.epoch, h.queue_id, h.unit_offset, coalesce(max(m.arm), 0) AS arm
+  FROM read r
+  JOIN halves h ON r.source = 'half' AND r.queue_id = h.queue_id
+    AND r.named_offset = h.queue_offset AND h.epoch < r.epoch
+    AND coalesce(h.end_epoch, r.epoch) >= r.epoch
+  LEFT JOIN rearms m ON h.queue_id = m.queue_id AND h.unit_offset = m.unit_offset
+    AND m.admin_offset < r.admin_offset
+  WHERE r.result = 'not_pending' GROUP BY ALL
+),
+pending_then AS (
+  SELECT a.admin_offset FROM armed a
+  ANTI JOIN unit_discards g ON a.queue_id = g.queue_id AND a.unit_offset = g.unit_offset
+    AND a.arm = g.arm AND g.epoch < a.epoch
 ),
 delayed_then AS (
   SELECT r.admin_offset FROM read r
@@ -118,6 +137,7 @@ SELECT r.epoch, r.admin_offset, r.command, r.target, r.result,
   CASE
     WHEN r.result = 'not_discarded' AND x.admin_offset IS NOT NULL
       THEN 'the half was discarded, and not re-armed'
+    WHEN r.result = 'not_pending' AND y.admin_offset IS NOT NULL THEN 'the half was pending'
     WHEN r.result = 'not_delayed' AND w.admin_offset IS NOT NULL THEN 'the message waited'
     WHEN r.result = 'not_undeliverable' AND coalesce(u.gone_epoch, r.epoch) >= r.epoch
       AND u.epoch < r.epoch THEN 'the message was there'
@@ -127,11 +147,13 @@ SELECT r.epoch, r.admin_offset, r.command, r.target, r.result,
     WHEN r.result = 'unchanged' AND coalesce(t.queue_count, 0) < r.asked_count
       THEN concat('the topic had ', coalesce(t.queue_count, 0), ' queues')
     WHEN r.result = 'bad_target' AND (r.command = 'RESUME'
-        AND (r.source = 'half' OR r.place IS NOT NULL) OR r.command = 'CANCEL' AND r.source <> '')
+        AND (r.source = 'half' OR r.place IS NOT NULL) OR r.command = 'CANCEL' AND r.source <> ''
+        OR r.command = 'RESEND' AND r.source = 'half')
       THEN 'the target can be read'
   END AS problem
 FROM read r
 LEFT JOIN (SELECT DISTINCT * FROM discarded) x ON r.admin_offset = x.admin_offset
+LEFT JOIN (SELECT DISTINCT * FROM pending_then) y ON r.admin_offset = y.admin_offset
 LEFT JOIN (SELECT DISTINCT * FROM delayed_then) w ON r.admin_offset = w.admin_offset
 LEFT JOIN undeliverable u ON r.place = u.queue_offset AND u.epoch < r.epoch
 ASOF LEFT JOIN queue_counts q ON u.real_topic = q.topic AND r.epoch >= q.epoch

@@ -102,7 +102,7 @@ SELECT h.queue_id, h.unit_offset, a.epoch, a.queue_offset AS admin_offset, p.at_
 FROM (
   SELECT *, regexp_extract(target, '^half:([0-9]+)-([0-9]+)$', ['queue_id', 'queue_offset'])
     AS named
-  FROM admin WHERE result = 'rearmed'
+  FROM admin WHERE result IN ('rearmed', 'resent')
 ) a
 JOIN halves h ON try_cast(a.named.queue_id AS INTEGER) = h.queue_id
   AND try_cast(a.named.queue_offset AS BIGINT) = h.queue_offset

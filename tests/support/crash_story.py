@@ -13,7 +13,7 @@ from storage.schemas import TABLES
 from tests.support.rig import Rig
 from tests.support.watch import CHECKS_ARE_SENT, Watch
 from tests.support.wire import Wire, half_headers
-from txlake.protocol import CANCEL, COMMIT, CREATE_TOPIC, ROLLBACK, UNKNOWN
+from txlake.protocol import CANCEL, COMMIT, CREATE_TOPIC, RESEND, ROLLBACK, UNKNOWN
 
 ANSWERING, SILENT = "answering", "silent"  # a producer group with a check topic, one without
 
@@ -90,6 +90,7 @@ class Story:
         wire.send(kafka.schedule_topic, 1, b"timed", [*half_headers("s2")[3:], ("DELAY", b"18")])
         wire.command(CANCEL, f"half:1-{cancelled}")
         wire.command(CREATE_TOPIC, "topic:orders:9")
+        wire.command(RESEND, "half:0-4")
 
     def go_on(self, rig: Rig, to_epoch: int) -> None:
         """Run what is left of the story, from wherever the lake is."""

@@ -262,6 +262,7 @@ def _add_commands(chance: random.Random, epochs: list[Row], queue_count: int) ->
                 (
                     ("RESUME", f"half:{coordinate}"),
                     ("RESUME", f"half:{coordinate}"),
+                    ("RESEND", f"half:{coordinate}"),
                     ("RESUME", f"undeliverable:{chance.randint(0, 2 + queue_count // 2)}"),
                     ("RESUME", f"undeliverable:{chance.randint(0, 3)}"),
                     ("CANCEL", f"half:{coordinate}"),

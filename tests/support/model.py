@@ -40,6 +40,8 @@ from tests.support.model_delivery import Messages
 from tests.support.model_operations import Operations
 from tests.support.model_units import OUTCOME_OF, Row, Unit, coordinate
 
+_ARMED = {"RESUME": ("rearmed", "not_discarded"), "RESEND": ("resent", "not_pending")}
+
 
 class Model:
     """All that was landed and decided, epoch after epoch."""
@@ -128,21 +130,22 @@ class Model:
 
     def _command(self, row: Row) -> Row:
         half = re.fullmatch(r"half:(\d+)-(\d+)", row["target"] or "")
-        if row["error"] is None and row["command"] == "RESUME" and half:
+        if row["error"] is None and row["command"] in _ARMED and half:
             place = int(half[1]), int(half[2])
-            result = self._rearm(self.unit_of.get(place), place[1])
+            result = self._rearm(row["command"], self.unit_of.get(place), place[1])
         else:
             result = self.messages.command(row)
         return {"admin_offset": row["admin_offset"], "result": result}
 
-    def _rearm(self, unit: Unit | None, offset: int) -> str:
+    def _rearm(self, command: str, unit: Unit | None, offset: int) -> str:
+        done, refused = _ARMED[command]
         is_member = unit is not None and any(h["queue_offset"] == offset for h in unit.halves)
-        if unit is None or not is_member or unit.discard_cause is None or unit.end is not None:
-            return "not_discarded"
-        unit.discard_cause, unit.arm = None, unit.arm + 1
-        unit.stored_at, unit.check_times, unit.checked_at = self.at, 0, None
-        unit.unacknowledged = 0
-        return "rearmed"
+        if unit is None or not is_member or unit.end is not None:
+            return refused
+        if (unit.discard_cause is None) == (command == "RESUME"):
+            return refused
+        unit.arm_again(self.at)
+        return done
 
     def _land(self, halves: list[Row]) -> list[tuple[Row, Unit]]:
         """Land the halves; give the ones that join a set that stands discarded."""

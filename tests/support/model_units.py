@@ -34,6 +34,11 @@ class Unit:
     def halves(self) -> list[Row]:
         return sorted(self.members.values(), key=lambda half: half["queue_offset"])
 
+    def arm_again(self, at: int) -> None:
+        """Let it wait as if it were stored at this instant, without attempts."""
+        self.discard_cause, self.arm = None, self.arm + 1
+        self.stored_at, self.check_times, self.checked_at, self.unacknowledged = at, 0, None, 0
+
 
 def coordinate(row: Row) -> tuple[int, int]:
     return row["queue_id"], row["queue_offset"]

@@ -223,9 +223,19 @@ def message_with_a_queue_is_still_undeliverable(rows: LakeRows) -> None:
     rows.find("admin", queue_offset=7)["result"] = "still_undeliverable"
 
 
-@violates("nothing_was_there", admin_offset=10, problem="the topic had 6 queues")
+@violates("nothing_was_there", admin_offset=12, problem="the topic had 6 queues")
 def topic_has_not_grown(rows: LakeRows) -> None:
-    rows.find("admin", queue_offset=10)["target"] = "topic:orders:7"
+    rows.find("admin", queue_offset=12)["target"] = "topic:orders:7"
+
+
+@violates("nothing_was_there", admin_offset=11, problem="the half was pending")
+def pending_half_was_not_found(rows: LakeRows) -> None:
+    rows.find("admin", queue_offset=11)["result"] = "not_pending"
+
+
+@violates("commands_have_effect", admin_offset=10, problem="the half had ended")
+def ended_half_was_asked_about(rows: LakeRows) -> None:
+    rows.find("admin", queue_offset=10)["result"] = "resent"
 
 
 @violates("nothing_was_there", admin_offset=1, problem="the target can be read")

@@ -10,7 +10,16 @@ from typing import Any
 from tests.support.decided_rows import decided_rows
 from tests.support.history import History
 from tests.support.lake_rows import LakeRows
-from txlake.protocol import CANCEL, COMMIT, CREATE_TOPIC, MAINTAIN, RESUME, ROLLBACK, UNKNOWN
+from txlake.protocol import (
+    CANCEL,
+    COMMIT,
+    CREATE_TOPIC,
+    MAINTAIN,
+    RESEND,
+    RESUME,
+    ROLLBACK,
+    UNKNOWN,
+)
 
 Row = dict[str, Any]
 PARAMETERS = {
@@ -114,6 +123,8 @@ def _late_ends_and_expiry(h: History) -> None:
     h.epoch(1, late_end_policy="reject")  # 11
     h.end(ROLLBACK, 3)
     h.command(RESUME, "half:0-0")
+    h.command(RESEND, "half:0-0")
+    h.command(RESEND, "half:0-15")
     h.command(CREATE_TOPIC, "topic:orders:6")
     h.epoch(1)  # 12
 

@@ -77,6 +77,11 @@ def resume(target: str) -> Step:
     return command(p.RESUME, target)
 
 
+def resend(target: str) -> Step:
+    """Land an operator's RESEND."""
+    return command(p.RESEND, target)
+
+
 def cancel(target: str) -> Step:
     """Land an operator's CANCEL."""
     return command(p.CANCEL, target)

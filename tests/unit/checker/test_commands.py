@@ -17,7 +17,6 @@ from tests.support.steps import (
     create_topic,
     half,
     later,
-    member,
     parameters,
     resume,
     schedule,
@@ -27,39 +26,6 @@ GIVEN_UP = [parameters(check_max=0), half(age_ms=6_001), later()]
 MADE = [create_topic("orders:1"), later()]
 UNDELIVERABLE = [half(real_queue_id=9), commit(0), later()]
 DELAYED = [half(delay_level=1), commit(0), later(500)]
-
-RESUME_HALF = [
-    case(
-        given=[*GIVEN_UP, resume("half:0-0")],
-        expected=["rearmed"],
-        why="the half is pending again",
-    ),
-    case(
-        given=[half(), later(), resume("half:0-0")],
-        expected=["not_discarded"],
-        why="a half that waits is not discarded",
-    ),
-    case(
-        given=[half(), commit(0), later(), resume("half:0-0")],
-        expected=["not_discarded"],
-        why="a half that was committed is not discarded",
-    ),
-    case(
-        given=[*GIVEN_UP, commit(0), later(), resume("half:0-0")],
-        expected=["not_discarded"],
-        why="a discarded half that was ended late is discarded no more",
-    ),
-    case(
-        given=[*GIVEN_UP, resume("half:0-1"), resume("half:1-0")],
-        expected=["not_discarded", "not_discarded"],
-        why="no half stands there, nor in the other queue",
-    ),
-    case(
-        given=[parameters(check_max=0), half(age_ms=6_001), resume("half:0-0")],
-        expected=["not_discarded"],
-        why="commands come before time: the half is discarded in this epoch, after the command",
-    ),
-]
 
 ALTERS = [
     case(
@@ -203,9 +169,9 @@ OTHERS = [
     ),
     case(
         given=[command(name, target)
-               for name in ("RESUME", "CANCEL", "CREATE_TOPIC")
+               for name in ("RESUME", "RESEND", "CANCEL", "CREATE_TOPIC")
                for target in (None, "", "half", "half:0", "half:0-x", "half:0-0-0", "topic:a")],
-        expected=["bad_target"] * 21,
+        expected=["bad_target"] * 28,
         why="a target that cannot be read",
     ),
     case(
@@ -222,7 +188,7 @@ OTHERS = [
 ]  # fmt: skip
 
 
-@table([*RESUME_HALF, *RESUME_MESSAGE, *CANCELS, *CREATES, *ALTERS, *OTHERS])
+@table([*RESUME_MESSAGE, *CANCELS, *CREATES, *ALTERS, *OTHERS])
 def test_a_command_and_its_result(given: Sequence[Step], expected: list[str]) -> None:
     assert Told(given).results() == expected
 
@@ -236,17 +202,6 @@ def test_a_command_that_fits_nothing_changes_nothing() -> None:
     assert told.ends() == {0: "WAITS", 1: "COMMITTED"}
     assert told.topics() == {"orders": 4}
     assert told.rows("deliveries") == []
-
-
-def test_a_half_is_rearmed_with_its_whole_set() -> None:
-    told = Told([
-        parameters(check_max=0), member(0, 3, age_ms=6_001), member(1, 3), later(),
-        resume("half:0-1"), later(0),
-    ])  # fmt: skip
-    assert told.halves() == {0: "WAITS", 1: "WAITS"}
-    (unit,) = told.state["units"]
-    assert unit[2:6] == (T_MS + 1_000, 0, 0, None), "as if stored at epoch_at, without attempts"
-    assert {member[3] for member in told.state["members"]} == {1}, "arm + 1"
 
 
 def test_a_cancelled_halfs_outcome_stays_committed() -> None:

@@ -79,6 +79,8 @@ def test_histories_are_two_thousand_and_hit_every_end_and_every_conflict() -> No
             "still_undeliverable",
             "rearmed",
             "not_discarded",
+            "resent",
+            "not_pending",
             "resumed",
             "not_undeliverable",
         ),

@@ -10,6 +10,7 @@ from txlake.protocol import (
     COMMANDS,
     CREATE_TOPIC,
     MAINTAIN,
+    RESEND,
     RESUME,
     ConfigTarget,
     RecordTarget,
@@ -78,6 +79,6 @@ def test_each_command_is_about_its_own_kinds() -> None:
         for command in COMMANDS
     }
     assert allowed == {
-        RESUME: [HALF, UNDELIVERABLE], CANCEL: [HALF, SCHEDULE], CREATE_TOPIC: [TOPIC],
-        ALTER_TOPIC: [CONFIG], MAINTAIN: [], "PING": [],
+        RESUME: [HALF, UNDELIVERABLE], RESEND: [HALF], CANCEL: [HALF, SCHEDULE],
+        CREATE_TOPIC: [TOPIC], ALTER_TOPIC: [CONFIG], MAINTAIN: [], "PING": [],
     }  # fmt: skip

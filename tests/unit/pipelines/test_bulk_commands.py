@@ -54,6 +54,8 @@ def test_ends_are_tried_for_what_is_pending_and_fits_the_oldest_first(conf: str)
     assert chosen("--group", "nobody") == []
     both = tried(conf, "tx", "rollback", "--group", "shop", "--max", "2")
     assert both == [("half:0-0", "ROLLED_BACK"), ("half:0-1", "ROLLED_BACK")]
+    asked = tried(conf, "check", "resend", "--group", "shop", "--max", "9")
+    assert asked == [(target, "resent") for target in ("half:0-0", "half:0-1", "half:0-4")]
     text = said("tx", "commit", "--group", "shop", "--max", "2", *BY, "--conf", conf)
     assert "2 would be written; --yes writes them; 1 more fit, beyond --max" in text
 

@@ -10,7 +10,7 @@ from pipelines.explain.show import lines
 from pipelines.explain.target import parse_target
 from tests.support.explained import codes, kinds, texts, told
 from tests.support.paper_job import PaperJob
-from txlake.protocol import CHECK_MAX_TOPIC, COMMIT, RESUME, ROLLBACK, UNKNOWN
+from txlake.protocol import CHECK_MAX_TOPIC, COMMIT, RESEND, RESUME, ROLLBACK, UNKNOWN
 
 
 @pytest.fixture
@@ -153,6 +153,25 @@ def test_a_late_end_and_one_that_is_rejected(tmp_path: Path) -> None:
             assert codes(report) == ["only_conflicts", "discarded"]
             assert "end_after_discard" in texts(report, "conflict")[0]
             assert "late ends are rejected" in str(report.waits[1])
+
+
+def test_a_half_that_is_to_be_asked_again_counts_from_the_command(job: PaperJob) -> None:
+    offset = job.half()
+    for after_ms in (1_000, 7_000, 30_000):
+        job.run(after_ms)
+    job.command(RESEND, f"half:0-{offset}")
+    job.run()
+    report = told(job)
+    assert report.status == "PENDING"
+    (command,) = texts(report, "command")
+    assert command == (
+        "RESEND half:0-0 by ada, because: she said so; resent: the half waits as if it were "
+        "stored now: its group is asked anew"
+    )
+    assert codes(report) == ["no_end", "immune"]
+    assert report.waits[1].until == job.at + 6_001
+    job.run(6_001)
+    assert "(0-0-1-1)" in texts(told(job), "check")[-1]
 
 
 def test_a_rearmed_half_counts_from_the_rearm(job: PaperJob) -> None:

@@ -71,8 +71,9 @@ CONFLICTS = [
     "conflicting_end", "end_after_discard", "orphan_expired",
 ]  # fmt: skip
 RESULTS = [
-    "rearmed", "not_discarded", "resumed", "not_undeliverable", "cancelled", "not_delayed",
-    "created", "grown", "unchanged", "altered", "no_such_topic", "accepted", "bad_target",
+    "rearmed", "not_discarded", "resent", "not_pending", "resumed", "not_undeliverable",
+    "cancelled", "not_delayed", "created", "grown", "unchanged", "altered", "no_such_topic",
+    "accepted", "bad_target",
     "still_undeliverable",
 ]  # fmt: skip
 ACTIONS = ["DELIVERED", "UNDELIVERABLE", "CANCELLED"]

@@ -1,0 +1,39 @@
+"""`txlake check`: asking producer groups again."""
+
+from __future__ import annotations
+
+import click
+
+from pipelines.cli.bulk import Bulk, bulk_options
+from pipelines.cli.writing import Writing, writes
+from txlake.protocol import RESEND
+
+
+@click.group()
+def check() -> None:
+    """Ask producer groups again what became of their transactions."""
+
+
+@check.command()
+@click.argument("target", required=False)
+@bulk_options
+@writes
+def resend(target: str | None, bulk: Bulk, writing: Writing) -> None:
+    """Let a pending half (half:<queue>-<offset>) wait as if it were stored now, without the checks
+    it had: its group is asked anew, once its immunity is over.
+
+    Without TARGET: all that is pending and fits the filters, the oldest first.
+    """
+    from pipelines.operate.bulk import pending_targets
+    from pipelines.operate.trial import try_command
+
+    bulk.check(target)
+    if target is not None:
+        writing.command(RESEND, target)
+        return
+    lake, by = writing.lake, writing.by
+    bulk.run(
+        writing,
+        lambda filters: pending_targets(lake, filters),
+        lambda one: try_command(lake, RESEND, one, *by),
+    )

@@ -1,0 +1,117 @@
+"""RESUME and RESEND of halves: which are armed again, and as what they wait then."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tests.support.cases import Told, case, table
+from tests.support.steps import (
+    T_MS,
+    Step,
+    commit,
+    half,
+    later,
+    member,
+    parameters,
+    resend,
+    resume,
+)
+
+GIVEN_UP = [parameters(check_max=0), half(age_ms=6_001), later()]
+
+RESUME_HALF = [
+    case(
+        given=[*GIVEN_UP, resume("half:0-0")],
+        expected=["rearmed"],
+        why="the half is pending again",
+    ),
+    case(
+        given=[half(), later(), resume("half:0-0")],
+        expected=["not_discarded"],
+        why="a half that waits is not discarded",
+    ),
+    case(
+        given=[half(), commit(0), later(), resume("half:0-0")],
+        expected=["not_discarded"],
+        why="a half that was committed is not discarded",
+    ),
+    case(
+        given=[*GIVEN_UP, commit(0), later(), resume("half:0-0")],
+        expected=["not_discarded"],
+        why="a discarded half that was ended late is discarded no more",
+    ),
+    case(
+        given=[*GIVEN_UP, resume("half:0-1"), resume("half:1-0")],
+        expected=["not_discarded", "not_discarded"],
+        why="no half stands there, nor in the other queue",
+    ),
+    case(
+        given=[parameters(check_max=0), half(age_ms=6_001), resume("half:0-0")],
+        expected=["not_discarded"],
+        why="commands come before time: the half is discarded in this epoch, after the command",
+    ),
+]
+
+RESENDS = [
+    case(
+        given=[half(), later(), resend("half:0-0")],
+        expected=["resent"],
+        why="a half that waits is asked about anew",
+    ),
+    case(
+        given=[half(), later(), resend("half:0-0"), resend("half:0-0")],
+        expected=["resent", "resent"],
+        why="it waits after the first one, too",
+    ),
+    case(
+        given=[*GIVEN_UP, resend("half:0-0")],
+        expected=["not_pending"],
+        why="a discarded half is not asked about: RESUME makes it pending",
+    ),
+    case(
+        given=[*GIVEN_UP, resume("half:0-0"), resend("half:0-0")],
+        expected=["rearmed", "resent"],
+        why="the command before it in the epoch made it pending",
+    ),
+    case(
+        given=[half(), commit(0), later(), resend("half:0-0")],
+        expected=["not_pending"],
+        why="a half that was committed waits for nothing",
+    ),
+    case(
+        given=[half(), resend("half:0-0"), resend("half:1-0")],
+        expected=["not_pending", "not_pending"],
+        why="commands come before what lands with them; no half stands in the other queue",
+    ),
+    case(
+        given=[half(), later(), resend("schedule:0-0"), resend("undeliverable:0")],
+        expected=["bad_target", "bad_target"],
+        why="only halves are asked about",
+    ),
+]  # fmt: skip
+
+
+@table([*RESUME_HALF, *RESENDS])
+def test_a_command_about_a_half_and_its_result(given: Sequence[Step], expected: list[str]) -> None:
+    assert Told(given).results() == expected
+
+
+def test_a_pending_half_is_asked_about_anew_with_its_whole_set() -> None:
+    told = Told([
+        member(0, 2, age_ms=6_001), later(), member(1, 2), later(0), resend("half:0-1"), later(0),
+    ])  # fmt: skip
+    assert told.halves() == {0: "WAITS", 1: "WAITS"}
+    (unit,) = told.state["units"]
+    assert unit[3:6] == (0, 0, None), "without attempts"
+    assert {member[3] for member in told.state["members"]} == {1}, "arm + 1"
+
+
+def test_a_half_is_rearmed_with_its_whole_set() -> None:
+    told = Told([
+        parameters(check_max=0), member(0, 3, age_ms=6_001), member(1, 3), later(),
+        resume("half:0-1"), later(0),
+    ])  # fmt: skip
+    assert told.halves() == {0: "WAITS", 1: "WAITS"}
+    (unit,) = told.state["units"]
+    assert unit[2:6] == (T_MS + 1_000, 0, 0, None), "as if stored at epoch_at, without attempts"
+    assert {member[3] for member in told.state["members"]} == {1}, "arm + 1"
