@@ -74,6 +74,9 @@ def start_session(
     from pyspark.java_gateway import launch_gateway
     from pyspark.sql import SparkSession
 
+    # Else each look at the session tries to import a module that is not there, under a lock that
+    # Python 3.11.7 can lose when its thread collects garbage meanwhile: the next look then hangs.
+    os.environ.setdefault("SPARK_CONNECT_MODE", "0")
     active = SparkContext._active_spark_context
     if active is not None:
         return SparkSession.builder.getOrCreate()
