@@ -34,6 +34,10 @@ _JAVA_OPTIONS = (
     "-XX:Tier4MinInvocationThreshold=12000 -XX:Tier4BackEdgeThreshold=800000 "
     "-Djava.net.preferIPv4Stack=true"
 )
+# Without SPARK_CONNECT_MODE each look at the session tries to import a module that is not there,
+# under a lock that Python 3.11.7 can lose when its thread collects garbage meanwhile: the next look
+# then hangs.
+_ENVIRONMENT: Final = {"PYSPARK_PYTHON": sys.executable, "SPARK_CONNECT_MODE": "0"}
 _MEMORY: Final = (r"\d+[kmgtKMGT]?[bB]?", "a size like '2g'")
 _FORMS: Final = {
     "spark.master": (
@@ -74,13 +78,11 @@ def start_session(
     from pyspark.java_gateway import launch_gateway
     from pyspark.sql import SparkSession
 
-    # Else each look at the session tries to import a module that is not there, under a lock that
-    # Python 3.11.7 can lose when its thread collects garbage meanwhile: the next look then hangs.
-    os.environ.setdefault("SPARK_CONNECT_MODE", "0")
+    for name, value in _ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
     active = SparkContext._active_spark_context
     if active is not None:
         return SparkSession.builder.getOrCreate()
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     conf = SparkConf()
     if "PYSPARK_GATEWAY_PORT" not in os.environ:  # else spark-submit has made the JVM, with its own
         os.environ["JAVA_HOME"] = str(java_home())
