@@ -90,7 +90,7 @@ class Story:
         wire.send(kafka.schedule_topic, 1, b"timed", [*half_headers("s2")[3:], ("DELAY", b"18")])
         wire.command(CANCEL, f"half:1-{cancelled}")
         wire.command(CREATE_TOPIC, "topic:orders:9")
-        wire.command(RESEND, "half:0-4")
+        wire.command(RESEND, "half:0-6")
 
     def go_on(self, rig: Rig, to_epoch: int) -> None:
         """Run what is left of the story, from wherever the lake is."""
