@@ -18,7 +18,7 @@ from storage.schemas import TABLES, TOPIC
 
 CONSUMER_OFFSETS = "consumer_offsets"
 # Halves that can be read, and their waits. A wait lasts from the half's landing, or from its re-arm
-# in the recorded state, to the next outcome.
+# in the recorded state after a discard, to the next outcome.
 _VIEWS = """
 CREATE VIEW plans AS FROM epochs WHERE state = 'planned';
 CREATE VIEW halves AS FROM half WHERE error IS NULL;
@@ -31,6 +31,8 @@ WITH armed AS (
 rearmed AS (
   SELECT a.queue_id, a.queue_offset, min(a.epoch) AS epoch, arg_min(a.at, a.epoch) AS at
   FROM armed a JOIN halves h ON a.queue_id = h.queue_id AND a.queue_offset = h.queue_offset
+  SEMI JOIN outcomes d ON a.queue_id = d.queue_id AND a.queue_offset = d.queue_offset
+    AND d.outcome = 'DISCARDED' AND d.arm = a.arm - 1
   WHERE a.arm > 0
   GROUP BY a.queue_id, a.queue_offset, a.arm HAVING min(a.epoch) > any_value(h.epoch)
 ),
