@@ -31,7 +31,7 @@ COMMON: Mapping[str, frozenset[str]] = {
     }),
     "commands": frozenset({
         "RESUME rearmed", "RESUME not_discarded", "RESUME resumed", "CANCEL cancelled",
-        "RESEND resent", "CANCEL not_delayed", "CREATE_TOPIC created",
+        "CANCEL not_delayed", "CREATE_TOPIC created",
     }),
     "sets": frozenset({"sets", "incomplete", "duplicates"}),
     "checks": frozenset({"acknowledged", "not_acknowledged"}),
@@ -46,7 +46,7 @@ RARE: Mapping[str, frozenset[str]] = {
     "conflicts": frozenset({"unknown_half"}),
     "deliveries": frozenset({"schedule CANCELLED"}),
     "commands": frozenset({
-        "RESEND not_pending",
+        "RESEND resent", "RESEND not_pending",
         "RESUME still_undeliverable", "RESUME not_undeliverable", "RESUME bad_target",
         "CANCEL bad_target", "CREATE_TOPIC grown", "CREATE_TOPIC unchanged",
         "CREATE_TOPIC bad_target", "MAINTAIN accepted", "PING newer_version",
