@@ -18,6 +18,7 @@ from pipelines.screen import print_json, print_rows
 if TYPE_CHECKING:
     from pipelines.health.transactions import Filters
     from pipelines.operate.trial import Trial
+    from storage.lake.lake import Lake
     from txlake.protocol import Target
 
 _FILTERS = ("group", "topic", "keys", "older_than")
@@ -44,6 +45,30 @@ class Bulk:
             raise click.UsageError("--max is needed: at most so many are written")
         if not self.is_asked and (self._max is not None or self._yes):
             raise click.UsageError("--max and --yes go with filters")
+
+    def command(
+        self,
+        writing: Writing,
+        name: str,
+        target: str | None,
+        look: Callable[[Lake, Filters], Sequence[Target]],
+    ) -> None:
+        """Try a command about one target, or about all that `look` finds; write it.
+
+        Errors: as `run`.
+        """
+        from pipelines.operate.trial import try_command
+
+        self.check(target)
+        if target is not None:
+            writing.command(name, target)
+            return
+        lake, by = writing.lake, writing.by
+        self.run(
+            writing,
+            lambda filters: look(lake, filters),
+            lambda one: try_command(lake, name, one, *by),
+        )
 
     def run(
         self,

@@ -25,15 +25,5 @@ def resend(target: str | None, bulk: Bulk, writing: Writing) -> None:
     Without TARGET: all that is pending and fits the filters, the oldest first.
     """
     from pipelines.operate.bulk import pending_targets
-    from pipelines.operate.trial import try_command
 
-    bulk.check(target)
-    if target is not None:
-        writing.command(RESEND, target)
-        return
-    lake, by = writing.lake, writing.by
-    bulk.run(
-        writing,
-        lambda filters: pending_targets(lake, filters),
-        lambda one: try_command(lake, RESEND, one, *by),
-    )
+    bulk.command(writing, RESEND, target, pending_targets)

@@ -48,15 +48,5 @@ def resume(target: str | None, bulk: Bulk, writing: Writing) -> None:
     Without TARGET: all that is dead and fits the filters, the longest dead first.
     """
     from pipelines.operate.bulk import dead_targets
-    from pipelines.operate.trial import try_command
 
-    bulk.check(target)
-    if target is not None:
-        writing.command(RESUME, target)
-        return
-    lake, by = writing.lake, writing.by
-    bulk.run(
-        writing,
-        lambda filters: dead_targets(lake, filters),
-        lambda one: try_command(lake, RESUME, one, *by),
-    )
+    bulk.command(writing, RESUME, target, dead_targets)

@@ -35,8 +35,8 @@ _JAVA_OPTIONS = (
     "-Djava.net.preferIPv4Stack=true"
 )
 # Without SPARK_CONNECT_MODE each look at the session tries to import a module that is not there,
-# under a lock that Python 3.11.7 can lose when its thread collects garbage meanwhile: the next look
-# then hangs.
+# under that module's lock. A run of the tests hung there: the lock's owner was a thread that had
+# ended (Python 3.11.7).
 _ENVIRONMENT: Final = {"PYSPARK_PYTHON": sys.executable, "SPARK_CONNECT_MODE": "0"}
 _MEMORY: Final = (r"\d+[kmgtKMGT]?[bB]?", "a size like '2g'")
 _FORMS: Final = {

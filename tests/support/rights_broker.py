@@ -67,7 +67,7 @@ class RightsBroker(Broker):
         return super()._prepared(java_command)
 
     def give(self, rows: Iterable[dict[str, Any]]) -> None:
-        """Give rights, as `txlake acl print -o json` has them, and wait until they hold."""
+        """Add rights, as `txlake acl print -o json` has them, and wait until they hold."""
         admin = AdminClient({"bootstrap.servers": self.bootstrap_servers})
         bindings = [
             AclBinding(

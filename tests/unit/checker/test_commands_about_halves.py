@@ -115,3 +115,12 @@ def test_a_half_is_rearmed_with_its_whole_set() -> None:
     (unit,) = told.state["units"]
     assert unit[2:6] == (T_MS + 1_000, 0, 0, None), "as if stored at epoch_at, without attempts"
     assert {member[3] for member in told.state["members"]} == {1}, "arm + 1"
+
+
+def test_an_answer_to_a_check_of_an_earlier_arm_ends_a_half_that_is_asked_about_anew() -> None:
+    told = Told([
+        half(age_ms=6_001), later(), resend("half:0-0"), later(0),
+        commit(0, from_check=True, check_id="0-0-0-1"), later(),
+    ])  # fmt: skip
+    assert told.ends() == {0: "COMMITTED"}
+    assert [row["arm"] for row in told.rows("outcomes")] == [1]
