@@ -44,7 +44,7 @@ def settings_of(lake: Path, topics: int) -> Settings:
         {
             "lake": {"path": str(lake), "pending_snapshot_epochs": _NAMED_EPOCHS},
             "kafka": {"bootstrap_servers": "none:1"},
-            "topics": {"topics_max": topics + 10},
+            "topics": {"topics_max": topics + 10, "group_topics_max": topics + 10},
         },
         "many topics",
     )

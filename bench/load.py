@@ -48,12 +48,12 @@ class LoadRun:
 
 def run_load(
     bench: Workbench, name: str, seconds: float, arguments: list[str], *,
-    checkout: Path | None = None, **sections: dict[str, Any],
+    checkout: Path | None = None, flood_rate: float = 0.0, **sections: dict[str, Any],
 ) -> LoadRun:  # fmt: skip
     """Let a producer send for a warm-up and some seconds more; wait until all is consumed.
 
     Input: `arguments` of the producer; `checkout`: whose job and consumer, without it this one's.
-    The producer is always this one's.
+    The producer is always this one's. `flood_rate`: records a second of a group that floods.
     """
     name = bench.new_name(name)
     sections = {"maintenance": _KEEP_LOGS, **sections}
@@ -66,10 +66,15 @@ def run_load(
         processes = {"producer": producer(bench, job.conf, folder, arguments)}
         try:
             processes["consumer"] = consumer(bench, job.conf, folder, job.checkout)
+            if flood_rate:
+                flood = ["--rate", str(flood_rate)]
+                processes["flood"] = _start(bench, "bench.load_flood", job.conf, folder, flood)
             time.sleep(bench.size.warm_up_s)
             # On a slow machine the warm-up may be over before the first epochs are.
             wait_for_epochs(job, _WARM_UP_EPOCHS)
             _watch(bench, run, processes, folder, seconds)
+            if flood_rate:
+                end(processes["flood"])
             end(processes["producer"])
             run.sent = wait_until_consumed(job, folder)
             end(processes["consumer"])

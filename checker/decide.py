@@ -79,7 +79,7 @@ _END_ROWS = pa.schema(
 # The columns of an end that its delivery needs.
 _COMMITTED_COLUMNS = [
     "queue_id", "queue_offset", "op_queue_offset", "position", "tran_seq", "real_topic",
-    "real_queue_id", "delay_level", "deliver_at",
+    "real_queue_id", "delay_level", "deliver_at", "producer_group",
 ]  # fmt: skip
 
 _DUE_AT = f"""
@@ -109,11 +109,11 @@ def decide(state: State, inputs: Inputs, instants: Instants, parameters: Paramet
     Replay: the same input gives the same rows; nothing else is read.
     Source: PROTOCOL.md.
     """
-    is_near = sets.is_member(state.halves)
+    is_near = sets.members_with_id(state.halves, inputs.halves)
     is_near |= timing.acts_upon(state.halves, instants.queues, parameters)
     is_near |= floor.leaves(state.halves, instants.queues)
     is_due = delay.is_due(state.delayed["deliver_at"], instants.epoch_at)
-    near, left = touched.split_state(state, inputs, is_near, is_due)
+    near, left = touched.split_state(state, inputs, is_near, sets.is_member(state.halves), is_due)
     decision = _decide(near, inputs, instants, parameters)
     after = replace(
         decision.state,
@@ -271,7 +271,7 @@ def _newly_delayed(committed: pa.Table, epoch_at: int) -> pa.Table:
     return run(
         """
         SELECT 'half' AS source, queue_id, queue_offset, due_at AS deliver_at, real_topic,
-          real_queue_id
+          real_queue_id, producer_group
         FROM committed WHERE due_at > $epoch_at ORDER BY queue_id, queue_offset
         """,
         {"epoch_at": epoch_at},

@@ -16,7 +16,7 @@ from txlake.protocol import CHECK_TOPIC_PREFIX
 
 _INT, _LONG, _TEXT, _BOOL = pa.int32(), pa.int64(), pa.string(), pa.bool_()
 
-RULE_VERSION: Final = 3  # raised whenever a change of the rules decides the same input differently
+RULE_VERSION: Final = 4  # raised whenever a change of the rules decides the same input differently
 
 COMMITTED: Final = "COMMITTED"
 ROLLED_BACK: Final = "ROLLED_BACK"
@@ -117,6 +117,7 @@ NEW_SCHEDULES: Final = pa.schema(
         ("queue_id", _INT),
         ("queue_offset", _LONG),
         ("stored_at", _LONG),
+        ("producer_group", _TEXT),
         ("real_topic", _TEXT),
         ("real_queue_id", _INT),
         ("delay_level", _INT),
@@ -132,6 +133,7 @@ DELAYED: Final = pa.schema(
         ("deliver_at", _LONG),
         ("real_topic", _TEXT),
         ("real_queue_id", _INT),
+        ("producer_group", _TEXT),
     ]
 )
 # A message in TRANS_UNDELIVERABLE_TOPIC; `source` and the place say where its body is.
@@ -143,12 +145,15 @@ UNDELIVERABLE: Final = pa.schema(
         ("queue_offset", _LONG),
         ("real_topic", _TEXT),
         ("real_queue_id", _INT),
+        ("producer_group", _TEXT),
     ]
 )
 COMMANDS: Final = pa.schema(
     [("admin_offset", _LONG), ("command", _TEXT), ("target", _TEXT), ("error", _TEXT)]
 )
-TOPICS: Final = pa.schema([("topic", _TEXT), ("table_id", _LONG), ("queue_count", _INT)])
+# `producer_group`: whose message made the topic; null if an operator or we did.
+TOPICS: Final = pa.schema([("topic", _TEXT), ("table_id", _LONG), ("queue_count", _INT),
+                           ("producer_group", _TEXT)])  # fmt: skip
 NEXT_OFFSETS: Final = pa.schema([("topic", _TEXT), ("queue_id", _INT), ("next_offset", _LONG)])
 
 OUTCOMES: Final = pa.schema(
@@ -224,6 +229,7 @@ class Parameters:
     auto_create_topics: bool = True
     default_queue_count: int = 4
     topics_max: int = 1_000
+    group_topics_max: int = 1_000_000  # as in plans of rule version 3, which have no such limit
     delay_levels_ms: tuple[int, ...] = (1_000,)
     deliver_at_max_ms: int = 2_592_000_000
     own_topics: tuple[str, ...] = ()

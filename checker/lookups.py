@@ -13,7 +13,7 @@ from checker.match.columns import find, longs, take, where
 from checker.match.sql import run
 from checker.match.touched import PLACE, is_named, named_halves
 from checker.rules.floor import is_below, leaves
-from checker.rules.sets import SET_KEY, of_sets
+from checker.rules.sets import SET_KEY, members_with_id, of_sets
 
 _BY_PLACE = [("queue_id", "ascending"), ("queue_offset", "ascending")]
 
@@ -44,6 +44,7 @@ def sets_to_look_up(
     new_halves, found = of_sets(inputs.halves), of_sets(found)
     if not (new_halves.num_rows or found.num_rows):
         return []
+    halves = where(state.halves, members_with_id(state.halves, new_halves, found))
     rows = run(
         f"""
         SELECT DISTINCT transaction_id FROM (
@@ -53,7 +54,7 @@ def sets_to_look_up(
         ANTI JOIN halves USING ({SET_KEY})
         ORDER BY transaction_id
         """,
-        halves=of_sets(where(state.halves, ~leaves(state.halves, half_ends))),
+        halves=where(halves, ~leaves(halves, half_ends)),
         new_halves=new_halves,
         found=found,
     )

@@ -12,8 +12,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-FORMAT_VERSION: Final = 3
+FORMAT_VERSION: Final = 4
 TELLING_FORMAT: Final = 2  # from this one on the epochs tell what each table holds
+SIGNED_FORMAT: Final = 3  # from this one on operations say whether they are signed
 _OFFSET_BITS = 44  # of a place as one number: the queue stands above them
 
 _INT, _LONG, _TEXT, _BYTES, _BOOL = pa.int32(), pa.int64(), pa.string(), pa.binary(), pa.bool_()
@@ -85,6 +86,7 @@ DELAYED: Final = pa.schema(
         ("deliver_at", _INSTANT),
         ("real_topic", _TEXT),
         ("real_queue_id", _INT),
+        ("producer_group", _TEXT),
         ("epoch", _LONG),
     ]
 )
@@ -249,6 +251,7 @@ CATALOG: Final = pa.schema(
         ("topic", _TEXT),
         ("table_id", _LONG),
         ("queue_count", _INT),
+        ("producer_group", _TEXT),
         ("epoch", _LONG),
         ("created_at", _INSTANT),
     ]

@@ -54,13 +54,14 @@ def measure(bench: Workbench) -> list[Figure]:
 
 def latencies(
     bench: Workbench, rate: float, body_bytes: int, arguments: Sequence[str] = (),
-    checkout: Path | None = None,
+    checkout: Path | None = None, flood_rate: float = 0.0,
 ) -> Latencies:  # fmt: skip
     """Run everything at a rate. Input: as `run_load`; further `arguments` of the producer."""
     size = bench.size
     bench.say(f"{rate:.0f} tx/s for {size.warm_up_s + size.latency_s:.0f} s")
     of_rate = ["--rate", str(rate), "--body", JSON, "--body-bytes", str(body_bytes)]
-    run = run_load(bench, "latency", size.latency_s, [*of_rate, *arguments], checkout=checkout)
+    run = run_load(bench, "latency", size.latency_s, [*of_rate, *arguments],
+                   checkout=checkout, flood_rate=flood_rate)  # fmt: skip
     lake = run.job.lake
     sent = latencies_s(lake, bench.files_of(lake), TOPIC, run.began_at, run.ended_at)
     bench.forget(lake)

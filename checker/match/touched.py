@@ -23,12 +23,14 @@ FEW_ROWS = 20_000
 _CHUNK_ROWS = 65_536
 
 
-def split_state(state: State, inputs: Inputs, is_near: Mask, is_due: Mask) -> tuple[State, State]:
+def split_state(
+    state: State, inputs: Inputs, is_near: Mask, is_member: Mask, is_due: Mask
+) -> tuple[State, State]:
     """Returns the part of a state that an epoch can touch, and the rest.
 
-    Input: `is_near`: the halves that it can touch even if they are not named; `is_due`: the delayed
-    messages that are due.
-    Output: the rest has halves and delayed only.
+    Input: `is_near`: the halves that it can touch even if they are not named; `is_member`: those
+    that belong to a set; `is_due`: the delayed messages that are due.
+    Output: the rest has halves and delayed only. Of a set it has all halves, or none.
     """
     if state.halves.num_rows + state.delayed.num_rows < FEW_ROWS:
         return state, State()
@@ -40,10 +42,20 @@ def split_state(state: State, inputs: Inputs, is_near: Mask, is_due: Mask) -> tu
             named_halves(inputs.operations),
         ]
     )
-    halves, halves_left = split(state.halves, is_near | is_named(state.halves, named))
+    is_near = _with_sets(state.halves, is_near | is_named(state.halves, named), is_member)
+    halves, halves_left = split(state.halves, is_near)
     delayed, delayed_left = split(state.delayed, is_due | is_named(state.delayed, commanded))
     near = replace(state, halves=halves, delayed=delayed)
     return near, State(halves=halves_left, delayed=delayed_left)
+
+
+def _with_sets(halves: pa.Table, is_near: Mask, is_member: Mask) -> Mask:
+    """Returns the mask with all halves of a set marked, where it marks one of them."""
+    near_members = is_near & is_member
+    if not near_members.any():
+        return is_near
+    near_units = places(where(halves, near_members), "unit_offset")
+    return is_near | (find(places(halves, "unit_offset"), near_units) >= 0)
 
 
 PLACE = pa.schema([("queue_id", pa.int32()), ("queue_offset", pa.int64())])

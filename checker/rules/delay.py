@@ -50,7 +50,7 @@ def admit_schedules(schedules: pa.Table, epoch_at: int, parameters: Parameters) 
         f"""
         SELECT 'schedule' AS source, queue_id, queue_offset,
           coalesce({DELIVER_AT_SQL}, least(counted_from, $epoch_at))::BIGINT AS deliver_at,
-          real_topic, real_queue_id
+          real_topic, real_queue_id, producer_group
         FROM (SELECT *, stored_at AS counted_from FROM schedules WHERE error IS NULL)
         ORDER BY queue_id, queue_offset
         """,

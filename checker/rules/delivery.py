@@ -10,7 +10,8 @@ Source: CommitLog's queue offsets (one counter a queue); PROTOCOL.md "Delivery".
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,7 +28,7 @@ from checker.frames import (
     Parameters,
     State,
 )
-from checker.match.columns import Numbers, choose, frame, longs, truth, where
+from checker.match.columns import Mask, Numbers, choose, frame, longs, truth, where
 from checker.match.sql import run
 from storage.schemas import places
 from txlake.protocol import CHECK_MAX_TOPIC, SYSTEM_REAL_TOPICS, UNDELIVERABLE_TOPIC
@@ -36,7 +37,7 @@ _WANTED_ROWS = pa.schema([field for field in PLACEMENTS if field.name != "real_q
 _ORDERED_ROWS = pa.schema(
     [("phase", pa.int32()),
      *(DELAYED.field(name) for name in ("source", "queue_id", "queue_offset", "real_topic",
-                                        "real_queue_id")),
+                                        "real_queue_id", "producer_group")),
      ("admin_offset", pa.int64())]
 )  # fmt: skip
 
@@ -56,7 +57,8 @@ ORDER BY rank
 def in_order(due_delayed: pa.Table, committed: pa.Table, resumed: pa.Table) -> pa.Table:
     """Returns all messages to deliver, in the order of the epoch.
 
-    Output: phase, source, queue_id, queue_offset, real_topic, real_queue_id, admin_offset, rank.
+    Output: phase, source, queue_id, queue_offset, real_topic, real_queue_id, producer_group,
+    admin_offset, rank.
     """
     is_schedule = ~truth(pc.equal(due_delayed["source"], "half"))
     parts = [
@@ -114,8 +116,9 @@ def deliver(
     known = dict(
         zip(state.topics["topic"].to_pylist(), state.topics["queue_count"].to_pylist(), strict=True)
     )
-    made = _users_topics(ordered, known, asked_for, parameters)
-    routed = route(ordered, known | made, parameters)
+    first_used = _first_used(ordered, state.topics, {*known, *asked_for}, parameters)
+    made = asked_for | dict.fromkeys(first_used.makers, parameters.default_queue_count)
+    routed = route(ordered, known | made, first_used.refused, parameters)
     is_stuck = truth(routed["reason"].is_valid())
     if discarded.num_rows and CHECK_MAX_TOPIC not in known:
         made[CHECK_MAX_TOPIC] = 1
@@ -126,7 +129,7 @@ def deliver(
     told = where(routed, (phase != 2) | is_stuck)
     return Delivered(
         placements,
-        _numbered(state.topics, made),
+        _numbered(state.topics, made, first_used.makers),
         _deliveries(told, placements),
         where(routed.select(["admin_offset"]), (phase == 3) & is_stuck)["admin_offset"].to_pylist(),
     )
@@ -138,53 +141,105 @@ def _deliveries(told: pa.Table, placements: pa.Table) -> pa.Table:
     return run(_DELIVERIES, told=told, placements=placements).drop_columns("rank").cast(DELIVERIES)
 
 
-def _users_topics(
-    ordered: pa.Table, known: Mapping[str, int], asked_for: dict[str, int], parameters: Parameters
-) -> dict[str, int]:
-    """Returns the topics that users make, by name, with their queue counts.
+@dataclass(frozen=True)
+class _FirstUsed:
+    """The topics that messages of this epoch name first.
 
-    `topics_max` counts these; TRANS_CHECK_MAX_TIME_TOPIC and TRANS_UNDELIVERABLE_TOPIC are made
-    whenever they are needed.
+    `makers`: those to make, each with the producer group whose message makes it. `refused`: those
+    that each of their groups has too many topics for.
+    """
+
+    makers: dict[str, str] = field(default_factory=dict)
+    refused: frozenset[str] = frozenset()
+
+
+def _first_used(
+    ordered: pa.Table, topics: pa.Table, there: set[str], parameters: Parameters
+) -> _FirstUsed:
+    """Returns the topics to make because a message names them.
+
+    Names take turns in their order. The first message that can make its topic, in the order of
+    delivery, does: its REAL_QID is below the default queue count, and its group has made fewer than
+    `group_topics_max`. Messages without a group count as one group. `topics_max` counts all topics
+    of users; TRANS_CHECK_MAX_TIME_TOPIC and TRANS_UNDELIVERABLE_TOPIC are made whenever they are
+    needed.
     """
     if not parameters.auto_create_topics:
-        return dict(asked_for)
-    there = {*known, *asked_for}
-    room = parameters.topics_max - len(there - set(SYSTEM_REAL_TOPICS))
+        return _FirstUsed()
     fits = longs(ordered["real_queue_id"]) < parameters.default_queue_count
-    wanted = pc.unique(ordered["real_topic"].filter(pa.array(fits))).to_pylist()
-    names = sorted(set(wanted) - there)[: max(0, room)]
-    return asked_for | dict.fromkeys(names, parameters.default_queue_count)
+    named = pc.unique(ordered["real_topic"].filter(pa.array(fits))).to_pylist()
+    names = sorted(set(named) - there)
+    if not names:
+        return _FirstUsed()
+    is_first = fits & truth(pc.is_in(ordered["real_topic"], pa.array(names, pa.string())))
+    groups: dict[str, list[str]] = {name: [] for name in names}
+    for name, group in _pairs(where(ordered, is_first)):
+        groups[name].append(group)
+    made = Counter(topics["producer_group"].drop_null().to_pylist())
+    room = parameters.topics_max - len(there - set(SYSTEM_REAL_TOPICS))
+    makers: dict[str, str] = {}
+    refused: set[str] = set()
+    for name in names:
+        able = [group for group in groups[name] if made[group] < parameters.group_topics_max]
+        if len(makers) >= room:
+            break
+        if able:
+            makers[name] = able[0]
+            made[able[0]] += 1
+        else:
+            refused.add(name)
+    return _FirstUsed(makers, frozenset(refused))
 
 
-def _numbered(topics: pa.Table, queue_counts: dict[str, int]) -> pa.Table:
+def _pairs(ordered: pa.Table) -> list[tuple[str, str]]:
+    """Returns each topic with each producer group that names it, in the order of delivery."""
+    key = ["real_topic", "producer_group"]
+    pairs = ordered.group_by(key).aggregate([("rank", "min")]).sort_by("rank_min")
+    return [(row["real_topic"], row["producer_group"] or "") for row in pairs.to_pylist()]
+
+
+def _numbered(
+    topics: pa.Table, queue_counts: dict[str, int], makers: Mapping[str, str]
+) -> pa.Table:
     """Returns the topics to make; their ids follow the order of names. Output: TOPICS."""
     first = 1 + max(topics["table_id"].to_pylist(), default=0)
     return pa.Table.from_pylist(
         [
-            {"topic": name, "table_id": first + place, "queue_count": queue_counts[name]}
+            {"topic": name, "table_id": first + place, "queue_count": queue_counts[name],
+             "producer_group": makers.get(name)}
             for place, name in enumerate(sorted(queue_counts))
         ],
         schema=TOPICS,
-    )
+    )  # fmt: skip
 
 
-def route(ordered: pa.Table, queue_counts: Mapping[str, int], parameters: Parameters) -> pa.Table:
+def route(
+    ordered: pa.Table,
+    queue_counts: Mapping[str, int],
+    refused: Collection[str],
+    parameters: Parameters,
+) -> pa.Table:
     """Returns each message with its queue, and the `reason` why its topic cannot take it, or null.
 
-    Input: `queue_counts`: of all topics that exist.
+    Input: `queue_counts`: of all topics that exist; `refused`: topics that were not made because
+    of `group_topics_max`.
     """
     names = ordered["real_topic"].combine_chunks().dictionary_encode()
+    by_name = names.dictionary.to_pylist()
     default = parameters.default_queue_count
-    queues = [queue_counts.get(name, default) for name in names.dictionary.to_pylist()]
-    exists = [name in queue_counts for name in names.dictionary.to_pylist()]
     topic = names.indices.to_numpy()
-    queue_count = np.array(queues, np.int64)[topic]
-    is_known = np.array(exists, bool)[topic]
+    queue_count = np.array([queue_counts.get(name, default) for name in by_name], np.int64)[topic]
+    is_known = np.array([name in queue_counts for name in by_name], bool)[topic]
+    is_refused = np.array([name in refused for name in by_name], bool)[topic]
     asked = longs(ordered["real_queue_id"])
     is_beyond = (np.maximum(asked, 0) >= queue_count) & (is_known | parameters.auto_create_topics)
-    reason = choose([(is_beyond, "queue_out_of_range"), (~is_known, "topic_not_allowed")])
+    cases: list[tuple[Mask, str | None]] = [
+        (is_beyond, "queue_out_of_range"),
+        (is_refused, "group_topics_max"),
+        (~is_known, "topic_not_allowed"),
+    ]
     target = np.where(asked >= 0, asked, longs(ordered["queue_offset"]) % queue_count)
-    return ordered.append_column("reason", reason).append_column(
+    return ordered.append_column("reason", choose(cases)).append_column(
         "target_queue_id", pa.array(target.astype(np.int32))
     )
 

@@ -11,7 +11,9 @@ from __future__ import annotations
 
 from typing import Final
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from checker.frames import ENDED, HALVES
 from checker.match.columns import Mask, frame, longs, truth, where
@@ -82,6 +84,19 @@ def is_member(halves: pa.Table) -> Mask:
 def of_sets(halves: pa.Table) -> pa.Table:
     """Returns the halves that belong to sets."""
     return where(halves, is_member(halves))
+
+
+def members_with_id(halves: pa.Table, *with_ids: pa.Table) -> Mask:
+    """Returns for each half whether it belongs to a set with the transaction id of another half.
+
+    Input: `tran_size` and `transaction_id` of all frames.
+    """
+    ids = [pc.unique(of_sets(rows)["transaction_id"]) for rows in with_ids]
+    found = is_member(halves)
+    if found.any() and any(map(len, ids)):
+        found &= truth(pc.is_in(halves["transaction_id"], pa.concat_arrays(ids)))
+        return found
+    return np.zeros(halves.num_rows, bool)
 
 
 def set_members(halves: pa.Table, new_halves: pa.Table, ended: pa.Table) -> pa.Table:

@@ -30,6 +30,10 @@ def acl() -> None:
     "--principal", "principals", multiple=True, metavar="ROLE=User:NAME",
     help="Who has a role, or is a producer group's; else User:txlake-ROLE, User:GROUP.",
 )  # fmt: skip
+@click.option(
+    "--producer-bytes", type=click.IntRange(min=1), metavar="N",
+    help="Let each producer group write at most N bytes a second: Kafka's quota for its user.",
+)  # fmt: skip
 @click.option("--store", is_flag=True, help="Policies of S3 instead, as JSON, by role.")
 @click.option(
     "-o", "--output", type=click.Choice(_FORMS), default=_FORMS[0], show_default=True,
@@ -40,11 +44,12 @@ def print_(
     roles: tuple[str, ...],
     groups: tuple[str, ...],
     principals: tuple[str, ...],
+    producer_bytes: int | None,
     store: bool,
     output: str,
 ) -> None:
     """Print Kafka's ACLs as kafka-acls.sh adds them; nothing is reached or written."""
-    from pipelines.kafka_log.rights import PRODUCER, ROLES, command_of, rights
+    from pipelines.kafka_log.rights import PRODUCER, ROLES, command_of, quota_command, rights
     from pipelines.settings import load
     from storage.files.store_policy import store_policy
     from txlake.protocol import GROUP_PATTERN, matches
@@ -57,6 +62,10 @@ def print_(
         if not matches(GROUP_PATTERN, group):
             raise click.UsageError(f"--group {group!r}: a group's name is {GROUP_PATTERN}")
     chosen = roles or ROLES
+    if producer_bytes and (store or output != _FORMS[0]):
+        raise click.UsageError("--producer-bytes is printed as a command: without --store and -o")
+    if producer_bytes and not (groups and PRODUCER in chosen):
+        raise click.UsageError("--producer-bytes is about producer groups: name them, --group NAME")
     if store:
         place = settings.lake.place()
         click.echo(json.dumps({role: store_policy(place, role) for role in chosen}, indent=2))
@@ -83,6 +92,9 @@ def print_(
                 f"{row['principal']}  {right.kind} {name}  {', '.join(right.operations)}  "
                 f"({right.why})"
             )  # fmt: skip
+        users = {row["principal"] for right, row in of_role if right.group}
+        for user in sorted(users) if producer_bytes else ():
+            print_line(quota_command(user, servers, producer_bytes))
 
 
 def _principals(given: tuple[str, ...], known: tuple[str, ...]) -> dict[str, str]:

@@ -139,7 +139,7 @@ def undeliverable_named(lake: Lake, commands: pa.Table, catalog: pa.Table, epoch
     rows = lake.read(
         f"topics/{topics[UNDELIVERABLE_TOPIC]}",
         ["queue_offset", "source", "half_queue_id", "half_queue_offset", "real_topic",
-         "asked_queue_id"],
+         "asked_queue_id", "producer_group"],
         before & pc.field("queue_offset").isin(named),
     )  # fmt: skip
     if rows.num_rows == 0:
@@ -155,7 +155,8 @@ def undeliverable_named(lake: Lake, commands: pa.Table, catalog: pa.Table, epoch
     return run(
         """
         SELECT r.queue_offset AS undeliverable_offset, r.source, r.half_queue_id AS queue_id,
-          r.half_queue_offset AS queue_offset, r.real_topic, r.asked_queue_id AS real_queue_id
+          r.half_queue_offset AS queue_offset, r.real_topic, r.asked_queue_id AS real_queue_id,
+          r.producer_group
         FROM rows r ANTI JOIN delivered d ON r.source = d.source
           AND r.half_queue_id = d.queue_id AND r.half_queue_offset = d.queue_offset
         """,

@@ -135,7 +135,8 @@ def topics_before(lake: Lake, epoch: int) -> pa.Table:
     """Returns the catalog as it was before an epoch: each topic once, with its largest count."""
     return run(
         """
-        SELECT topic, min(table_id) AS table_id, max(queue_count) AS queue_count
+        SELECT topic, min(table_id) AS table_id, max(queue_count) AS queue_count,
+          min(producer_group) AS producer_group
         FROM catalog GROUP BY topic ORDER BY table_id
         """,
         catalog=lake.read("catalog", where=pc.field("epoch") < epoch),

@@ -113,6 +113,9 @@ REFUSALS: Final = frozenset(
 
 UNDELIVERABLE: Final = {
     "topic_not_allowed": Rule("there is no such topic and none may be made", DELIVERY),
+    "group_topics_max": Rule(
+        "its producer group has made as many topics as group_topics_max allows", DELIVERY
+    ),
     "queue_out_of_range": Rule("the topic has, or would have, no such queue", DELIVERY),
 }
 

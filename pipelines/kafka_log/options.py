@@ -187,7 +187,8 @@ def spark_options(kafka: KafkaSettings) -> dict[str, str]:
     """Returns the options of Spark's Kafka source.
 
     fetch.max.wait.ms is short: Spark asks for a partition's end behind its own outstanding fetch,
-    and would wait half a second for each. Time limits are short and retries few: the query survives
+    and would wait half a second for each. It never fetches what is not there yet, so nothing is
+    asked for again and again. Time limits are short and retries few: the query survives
     a broker's restart, and ends within a minute if the broker stays away. The driver starts it
     again.
     Errors: StartError.
@@ -196,7 +197,7 @@ def spark_options(kafka: KafkaSettings) -> dict[str, str]:
     return {
         "kafka.request.timeout.ms": "10000",
         "kafka.default.api.timeout.ms": "10000",
-        "kafka.fetch.max.wait.ms": "20",
+        "kafka.fetch.max.wait.ms": "2",
         **options,
         "kafka.bootstrap.servers": kafka.bootstrap_servers,
         "kafkaConsumer.pollTimeoutMs": "30000",

@@ -29,10 +29,10 @@ from storage.lake.lake import Lake
 from storage.lake.lock import LakeLock
 from storage.lake.staged import StagedLake
 from storage.lake.whole import require_begun, require_recorded, require_whole
-from storage.schemas import FORMAT_VERSION, TELLING_FORMAT
+from storage.schemas import FORMAT_VERSION, SIGNED_FORMAT, TELLING_FORMAT
 from storage.wire.kinds import KINDS
 
-FORMATS = (1, TELLING_FORMAT, FORMAT_VERSION)  # of lakes that can be rebuilt
+FORMATS = (1, TELLING_FORMAT, SIGNED_FORMAT, FORMAT_VERSION)  # of lakes that can be rebuilt
 
 
 @dataclass(frozen=True)

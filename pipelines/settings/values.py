@@ -118,6 +118,7 @@ class TopicSettings:
     auto_create_topics: bool = True
     default_queue_count: int = field(default=4, metadata=_whole(1, 10_000))
     topics_max: int = field(default=1_000, metadata=_whole(1, 1_000_000))
+    group_topics_max: int = field(default=100, metadata=_whole(1, 1_000_000))
     retention_ms: int = field(default=604_800_000, metadata=_whole_or_forever())
     retention_bytes: int = field(default=p.FOREVER, metadata=_whole_or_forever())
 
@@ -212,6 +213,7 @@ class Settings:
             auto_create_topics=self.topics.auto_create_topics,
             default_queue_count=self.topics.default_queue_count,
             topics_max=self.topics.topics_max,
+            group_topics_max=self.topics.group_topics_max,
             delay_levels_ms=p.delay_levels_ms(self.delay.levels),
             deliver_at_max_ms=self.delay.deliver_at_max_ms,
             own_topics=tuple(sorted(self.wire_limits().own_topics())),

@@ -23,7 +23,7 @@ from storage.errors import (
     UnfinishedLakeError,
 )
 from storage.lake.opening import missing
-from storage.schemas import FORMAT_VERSION, LAKE, TABLES, TELLING_FORMAT
+from storage.schemas import FORMAT_VERSION, LAKE, SIGNED_FORMAT, TABLES, TELLING_FORMAT
 
 if TYPE_CHECKING:
     from storage.lake.lake import Lake
@@ -99,10 +99,18 @@ def likely_identity(lake: Lake, formats: Sequence[int]) -> tuple[str, int]:
     try:
         return identity(lake, formats)
     except (BrokenLakeError, UnfinishedLakeError):
-        if "digest" not in _columns(lake, "epochs"):
-            return lake.tables_id(), 1
-        has_verdicts = any("is_signed" in _columns(lake, table) for table in ("op", "waiting"))
-        return lake.tables_id(), FORMAT_VERSION if has_verdicts else TELLING_FORMAT
+        return lake.tables_id(), _likely_format(lake)
+
+
+def _likely_format(lake: Lake) -> int:
+    """Returns the lake's format by the columns that its tables have."""
+    if "digest" not in _columns(lake, "epochs"):
+        return 1
+    if any("producer_group" in _columns(lake, table) for table in ("catalog", "delayed")):
+        return FORMAT_VERSION
+    if any("is_signed" in _columns(lake, table) for table in ("op", "waiting")):
+        return SIGNED_FORMAT
+    return TELLING_FORMAT
 
 
 def _columns(lake: Lake, table: str) -> set[str]:

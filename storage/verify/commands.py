@@ -160,33 +160,51 @@ ASOF LEFT JOIN queue_counts q ON u.real_topic = q.topic AND r.epoch >= q.epoch
 ASOF LEFT JOIN queue_counts t ON r.topic = t.topic AND r.epoch >= t.epoch
 """
 
+# How many topics there were after each epoch: of users, and of each producer group that made some.
+_TOPIC_COUNTS = """
+CREATE TABLE topic_counts AS
+WITH first AS (
+  SELECT topic, min(epoch) AS epoch, any_value(producer_group) AS maker FROM catalog GROUP BY topic
+)
+SELECT maker, epoch, sum(topics) OVER (PARTITION BY maker ORDER BY epoch) AS topics FROM (
+  SELECT maker, epoch, count(*) AS topics FROM first WHERE maker IS NOT NULL GROUP BY ALL
+  UNION ALL
+  SELECT NULL, epoch, count(*) FROM first WHERE NOT is_own(topic) GROUP BY epoch)
+"""
+FRAMES = (_TOPIC_COUNTS,)
+
 _UNDELIVERABLE_HAVE_REASON = f"""
-WITH users AS (
-  SELECT epoch, count(*) AS topics FROM
-    (SELECT topic, min(epoch) AS epoch FROM catalog WHERE NOT is_own(topic) GROUP BY topic)
-  GROUP BY epoch
-),
-sums AS (SELECT epoch, sum(topics) OVER (ORDER BY epoch) AS topics FROM users),
-judged AS (
-  SELECT m.*, q.queue_count, p.auto_create_topics, p.topics_max,
+WITH judged AS (
+  SELECT m.*, q.queue_count, p.auto_create_topics, p.topics_max, p.group_topics_max,
+    coalesce(r.producer_group, '') AS maker,
     coalesce(m.asked_queue_id, 0)
       >= coalesce(q.queue_count, CASE WHEN p.auto_create_topics THEN p.default_queue_count END)
       AS is_outside
   FROM (FROM messages WHERE topic = '{UNDELIVERABLE_TOPIC}') m
   JOIN plans p ON m.epoch = p.epoch
+  LEFT JOIN records r ON m.source = r.source AND m.half_queue_id = r.queue_id
+    AND m.half_queue_offset = r.queue_offset
   ASOF LEFT JOIN queue_counts q ON m.real_topic = q.topic AND m.epoch >= q.epoch
 )
 SELECT j.epoch, j.queue_offset, j.real_topic, j.asked_queue_id, j.reason,
   CASE
     WHEN coalesce(j.is_outside, false) <> (j.reason = 'queue_out_of_range')
-      OR j.reason NOT IN ('queue_out_of_range', 'topic_not_allowed')
+      OR j.reason NOT IN ('queue_out_of_range', 'topic_not_allowed', 'group_topics_max')
       THEN concat('the topic has ', coalesce(j.queue_count::VARCHAR, 'no'), ' queues')
     WHEN j.reason IS NULL THEN 'no reason'
-    WHEN j.reason = 'topic_not_allowed' AND j.queue_count IS NOT NULL THEN 'there is such a topic'
+    WHEN j.reason <> 'queue_out_of_range' AND j.queue_count IS NOT NULL
+      THEN 'there is such a topic'
     WHEN j.reason = 'topic_not_allowed' AND j.auto_create_topics
       AND coalesce(s.topics, 0) < j.topics_max THEN 'the topic had to be made'
+    WHEN j.reason = 'group_topics_max' AND NOT j.auto_create_topics
+      THEN 'topics were not to be made'
+    WHEN j.reason = 'group_topics_max' AND coalesce(g.topics, 0) < j.group_topics_max
+      THEN concat('its group had made ', coalesce(g.topics, 0), ' topics')
   END AS problem
-FROM judged j ASOF LEFT JOIN sums s ON j.epoch >= s.epoch
+FROM judged j
+ASOF LEFT JOIN (FROM topic_counts WHERE maker IS NULL) s ON j.epoch >= s.epoch
+ASOF LEFT JOIN (FROM topic_counts WHERE maker IS NOT NULL) g
+  ON j.maker = g.maker AND j.epoch >= g.epoch
 """
 
 # A topic has the queues that commands of that epoch ask for; without a command those of first use.
@@ -207,6 +225,20 @@ SELECT c.epoch, c.topic, c.table_id, c.queue_count,
       THEN 'no command asked for it, and topics were not to be made'
     WHEN a.topic IS NULL AND NOT is_own(c.topic) AND c.users > p.topics_max
       THEN concat('no command asked for it, and topics_max was ', p.topics_max)
+    WHEN c.producer_group IS DISTINCT FROM c.first_maker
+      THEN concat('it was made by ', c.first_maker)
+    WHEN c.producer_group IS NOT NULL AND c.before_count IS NULL
+      AND (a.topic IS NOT NULL OR is_own(c.topic)) THEN 'no message made it'
+    WHEN c.producer_group IS NOT NULL AND c.before_count IS NULL
+      AND g.topics > p.group_topics_max
+      THEN concat('its group had made ', g.topics, ' topics')
+    WHEN c.before_count IS NULL AND p.rule_version >= 4 AND a.topic IS NULL
+      AND NOT is_own(c.topic) AND NOT EXISTS (
+        FROM places w JOIN records r
+          ON w.source = r.source AND w.queue_id = r.queue_id AND w.queue_offset = r.queue_offset
+        WHERE w.topic = c.topic AND w.epoch = c.epoch
+          AND coalesce(r.producer_group, '') = c.producer_group)
+      THEN 'no message of that group went there in this epoch'
     WHEN c.queue_count IS DISTINCT FROM coalesce(a.queue_count,
         CASE WHEN is_own(c.topic) THEN 1 ELSE p.default_queue_count END)
       THEN concat('asked for were ', a.queue_count)
@@ -215,6 +247,7 @@ SELECT c.epoch, c.topic, c.table_id, c.queue_count,
 FROM (
   SELECT *, first(table_id) OVER (PARTITION BY topic ORDER BY epoch, table_id) AS first_id,
     first(topic) OVER (PARTITION BY table_id ORDER BY epoch, topic) AS first_topic,
+    first(producer_group) OVER (PARTITION BY topic ORDER BY epoch, table_id) AS first_maker,
     lag(queue_count) OVER (PARTITION BY topic, table_id ORDER BY epoch, queue_count)
       AS before_count,
     (SELECT count(DISTINCT table_id) FROM catalog) AS tables,
@@ -224,6 +257,7 @@ FROM (
 JOIN plans p ON c.epoch = p.epoch
 LEFT JOIN asked a ON c.epoch = a.epoch AND c.topic = a.topic
 LEFT JOIN (SELECT DISTINCT table_id FROM topic_tables) t ON c.table_id = t.table_id
+LEFT JOIN topic_counts g ON c.producer_group = g.maker AND c.epoch = g.epoch
 """
 
 INVARIANTS = (

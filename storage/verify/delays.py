@@ -19,12 +19,13 @@ CREATE TABLE due AS
 WITH waiting AS (
   SELECT 'schedule' AS source, s.queue_id, s.queue_offset, s.epoch, s.stored_ms AS counted_ms,
     p.at_ms, s.delay_level, s.deliver_ms, p.delay_levels_ms, p.deliver_at_max_ms, s.real_topic,
-    s.real_queue_id
+    s.real_queue_id, s.producer_group
   FROM schedule_once s
   JOIN plans p ON s.epoch = p.epoch WHERE s.error IS NULL
   UNION ALL
   SELECT 'half', h.queue_id, h.queue_offset, h.end_epoch, p.at_ms, p.at_ms, h.delay_level,
-    h.deliver_ms, p.delay_levels_ms, p.deliver_at_max_ms, h.real_topic, h.real_queue_id
+    h.deliver_ms, p.delay_levels_ms, p.deliver_at_max_ms, h.real_topic, h.real_queue_id,
+    h.producer_group
   FROM halves h JOIN plans p ON h.end_epoch = p.epoch
   WHERE h.outcome = 'COMMITTED' AND (h.delay_level > 0 OR h.deliver_ms IS NOT NULL)
 ),
@@ -38,7 +39,7 @@ timed AS (
     END AS due_ms
   FROM waiting
 )
-SELECT source, queue_id, queue_offset, epoch, due_ms, real_topic, real_queue_id,
+SELECT source, queue_id, queue_offset, epoch, due_ms, real_topic, real_queue_id, producer_group,
   due_ms > at_ms AS is_later
 FROM timed
 WHERE source = 'schedule' OR due_ms > at_ms

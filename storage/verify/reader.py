@@ -10,7 +10,7 @@ import pyarrow as pa
 from storage.errors import BrokenLakeError, MissingTableError
 from storage.lake.lake import Lake
 from storage.lake.store_trouble import store_trouble
-from storage.schemas import FORMAT_VERSION, TABLES, TELLING_FORMAT
+from storage.schemas import FORMAT_VERSION, SIGNED_FORMAT, TABLES, TELLING_FORMAT
 
 # Columns that a lake of an earlier format lacks, by the format that brought them. In format 1
 # `pending` and `waiting` had snapshots only, `delayed` the messages that came in.
@@ -21,10 +21,14 @@ _SINCE: dict[int, dict[str, tuple[str, ...]]] = {
         "waiting": ("'snapshot' AS change", "NULL::BIGINT[] AS refused_units"),
         "delayed": ("'put' AS change",),
     },
-    FORMAT_VERSION: {
+    SIGNED_FORMAT: {
         "op": ("NULL::BOOLEAN AS is_signed",),
         "pending": ("NULL::INTEGER AS unacknowledged",),
         "waiting": ("NULL::BOOLEAN AS is_signed",),
+    },
+    FORMAT_VERSION: {
+        "delayed": ("NULL::VARCHAR AS producer_group",),
+        "catalog": ("NULL::VARCHAR AS producer_group",),
     },
 }
 

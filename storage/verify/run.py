@@ -10,7 +10,7 @@ import duckdb
 
 from storage.lake.identity import likely_identity
 from storage.lake.lake import Lake
-from storage.schemas import FORMAT_VERSION, TELLING_FORMAT
+from storage.schemas import FORMAT_VERSION, SIGNED_FORMAT, TELLING_FORMAT
 from storage.verify import (
     commands,
     consumers,
@@ -47,7 +47,7 @@ RECORDED: Final[tuple[Invariant, ...]] = (
     *state.RECORDED,
     *snapshots.RECORDED,
 )
-FORMATS: Final = (1, TELLING_FORMAT, FORMAT_VERSION)
+FORMATS: Final = (1, TELLING_FORMAT, SIGNED_FORMAT, FORMAT_VERSION)
 MEMORY_LIMIT = "1GB"  # of DuckDB; what does not fit goes into a temporary folder
 
 # Counts of what the lake holds.
@@ -121,7 +121,8 @@ def verify(lake: Lake, first_epoch: int = 1, last_epoch: int = EPOCH_MAX) -> Rep
             )
             last = min(last_epoch, committed)
             base = make_frames(connection, last)
-            for text in (*time_rules.FRAMES, *delays.FRAMES, *delivery.FRAMES, *state.FRAMES):
+            rooms = (time_rules, delays, delivery, commands, state)
+            for text in (text for room in rooms for text in room.FRAMES):
                 connection.execute(text)
             return Report(
                 lake_id=lake_id,

@@ -87,7 +87,7 @@ OF_NAMINGS = (
     "half_queue_offset", "decision", "producer_group", "transaction_id", "cause", "stored_ms",
     "landed_ms", "refused_units", "is_signed",
 )  # fmt: skip
-OF_MESSAGES = ("deliver_ms", "real_topic", "real_queue_id")
+OF_MESSAGES = ("deliver_ms", "real_topic", "real_queue_id", "producer_group")
 
 
 def _needless(columns: tuple[str, ...]) -> str:
@@ -234,11 +234,16 @@ SELECT p.point AS epoch, p.source, p.queue_id, p.queue_offset,
             "deliver_at": ("r.deliver_ms", "s.due_ms"),
             "real_topic": ("r.real_topic", "s.real_topic"),
             "real_queue_id": ("r.real_queue_id", "s.real_queue_id"),
+            "producer_group": (
+                "r.producer_group",
+                "CASE WHEN l.rule_version >= 4 THEN s.producer_group END",
+            ),
         }
     )
 } || ' is not what its record says'
   END AS problem
 FROM points p
+JOIN plans l ON p.point = l.epoch
 LEFT JOIN spans s ON {same_message("p", "s")} AND s.epoch <= p.point AND p.point < s.gone_epoch
 ASOF LEFT JOIN (FROM delayed WHERE change <> 'snapshot') r
   ON {same_message("p", "r")} AND p.point >= r.epoch

@@ -104,7 +104,7 @@ class Told:
 
     def topics(self) -> dict[str, int]:
         """Return the queue count of every topic."""
-        return dict(self.state["topics"])
+        return {topic: count for topic, count, _ in self.state["topics"]}
 
 
 def _as_rows(frame: str, rows: list[Any]) -> list[Row]:

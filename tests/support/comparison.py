@@ -55,6 +55,7 @@ class Checker:
         self.halves: dict[tuple[int, int], Row] = {}
         self.ends: dict[tuple[int, int], Row] = {}
         self.undeliverable: dict[int, Row] = {}
+        self.groups: dict[tuple[Any, ...], str | None] = {}  # of each record
         self.delivered: set[tuple[Any, ...]] = set()
 
     def decide(self, epoch: Row, parameters: Row) -> Decision:
@@ -100,7 +101,12 @@ class Checker:
         targets = [(row["target"] or "").partition(":") for row in epoch["commands"]]
         places = {int(place) for kind, _, place in targets if kind == "undeliverable"}
         resumable = [
-            {**row, "undeliverable_offset": place, "real_queue_id": row["asked_queue_id"]}
+            {
+                **row,
+                "undeliverable_offset": place,
+                "real_queue_id": row["asked_queue_id"],
+                "producer_group": self.groups[_key(row)],
+            }
             for place, row in self.undeliverable.items()
             if place in places and _key(row) not in self.delivered
         ]
@@ -123,6 +129,8 @@ class Checker:
     def _remember(self, epoch: Row, decision: Decision) -> None:
         self.half_ends = {row["queue_id"]: row["half_end"] for row in epoch["queues"]}
         self.halves |= {coordinate(row): row for row in epoch["halves"]}
+        for source, rows in (("half", epoch["halves"]), ("schedule", epoch["schedules"])):
+            self.groups |= {(source, *coordinate(row)): row["producer_group"] for row in rows}
         for row in decision.outcomes.to_pylist():
             if row["outcome"] != "DISCARDED":
                 self.ends[coordinate(row)] = row

@@ -15,12 +15,12 @@ COLUMNS = {
     "conflicts": "queue_id op_queue_offset half_queue_offset reason",
     "due": "queue_id queue_offset arm check_times producer_group transaction_id real_topic"
     " half_offsets",
-    "delayed": "source queue_id queue_offset deliver_at real_topic real_queue_id",
+    "delayed": "source queue_id queue_offset deliver_at real_topic real_queue_id producer_group",
     "deliveries": "source queue_id queue_offset action real_topic real_queue_id real_queue_offset"
     " admin_offset",
     "placements": "topic real_queue_id real_queue_offset source queue_id queue_offset real_topic"
     " asked_queue_id reason",
-    "new_topics": "topic queue_count",
+    "new_topics": "topic queue_count producer_group",
     "command_results": "admin_offset result",
 }
 
@@ -62,7 +62,7 @@ def state_of_checker(state: State, queues: list[Row]) -> Rows:
         ),
         "waiting": _waiting(state.waiting.to_pylist(), queues),
         "still delayed": _sorted(_rows(state.delayed.to_pylist(), COLUMNS["delayed"])),
-        "topics": _sorted(_rows(state.topics.to_pylist(), "topic queue_count")),
+        "topics": _sorted(_rows(state.topics.to_pylist(), "topic queue_count producer_group")),
         "next offsets": _sorted(
             _rows(state.next_offsets.to_pylist(), "topic queue_id next_offset")
         ),
@@ -91,7 +91,9 @@ def state_of_model(model: Model, queues: list[Row]) -> Rows:
         ),
         "waiting": _waiting(model.operations.waiting, queues),
         "still delayed": _sorted(_rows(list(messages.delayed.values()), COLUMNS["delayed"])),
-        "topics": _sorted(messages.topics.items()),
+        "topics": _sorted(
+            (topic, count, messages.makers.get(topic)) for topic, count in messages.topics.items()
+        ),
         "next offsets": _sorted((*place, end) for place, end in messages.ends.items()),
     }
 

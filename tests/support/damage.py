@@ -190,38 +190,46 @@ KINDS: Mapping[str, Callable[[Path, Path], None]] = {
 }
 
 
+# The columns that a table got, by the format that brought them; format 2's are below.
+_SINCE = {
+    3: {"op": ("signature", "is_signed"), "waiting": ("is_signed",),
+        "pending": ("unacknowledged",)},
+    4: {"delayed": ("producer_group",), "catalog": ("producer_group",)},
+}  # fmt: skip
+
+
 def as_format_1(path: Path) -> None:
     """Make of a lake what a version of txlake before format 2 would have left."""
     lake = Lake(str(path))
     keep = {"pending": "snapshot", "waiting": "snapshot", "delayed": "put"}
     kept: Counter[tuple[int, str]] = Counter()
-    for table in (*keep, "op", "lake", "epochs"):
+    since = ("tables", "digest", "change", "unit_offset", "refused_units")
+    for table in (*keep, "op", "catalog", "lake", "epochs"):
         rows = lake.read(table)
         if table in keep:
             rows = rows.filter(pc.equal(rows["change"], keep[table]))
             kept.update((epoch, table) for epoch in rows["epoch"].to_pylist())
         if table == "epochs":
             rows = _recounted(rows, kept)
-        later = ("tables", "digest", "change", "unit_offset", "refused_units", *_SINCE_FORMAT_3)
         shutil.rmtree(path / table)
-        write_deltalake(str(path / table), _as_of(1, table, rows, later))
+        write_deltalake(str(path / table), _as_of(1, table, rows, since))
 
 
-_SINCE_FORMAT_3 = ("signature", "is_signed", "unacknowledged")
-
-
-def as_format_2(path: Path) -> None:
-    """Make of a lake what a version of txlake before format 3 would have left."""
-    for table in ("op", "waiting", "pending", "lake"):
-        rows = _as_of(2, table, Lake(str(path)).read(table), _SINCE_FORMAT_3)
+def as_format(path: Path, version: int) -> None:
+    """Make of a lake what the last txlake of format 2 or 3 would have left."""
+    later = {table for since, tables in _SINCE.items() if since > version for table in tables}
+    for table in sorted({*later, "lake"}):
+        rows = _as_of(version, table, Lake(str(path)).read(table))
         write_deltalake(str(path / table), rows, mode="overwrite", schema_mode="overwrite")
 
 
-def _as_of(format_version: int, table: str, rows: pa.Table, later: Sequence[str]) -> pa.Table:
+def _as_of(version: int, table: str, rows: pa.Table, later: Sequence[str] = ()) -> pa.Table:
     """Return rows without the columns that came later."""
     if table == "lake":
-        rows = rows.set_column(1, "format_version", pa.array([format_version], pa.int32()))
-    return rows.drop_columns([name for name in later if name in rows.column_names])
+        rows = rows.set_column(1, "format_version", pa.array([version], pa.int32()))
+    names = {*later, *(name for since, tables in _SINCE.items() if since > version
+                       for name in tables.get(table, ()))}  # fmt: skip
+    return rows.drop_columns([name for name in rows.column_names if name in names])
 
 
 def _recounted(epochs: pa.Table, kept: Mapping[tuple[int, str], int]) -> pa.Table:

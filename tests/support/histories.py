@@ -54,6 +54,7 @@ def random_world(
         _add_commands(chance, epochs, queue_count)
         _change_parameters(random.Random(f"{seed} parameters"), epochs)
     _sign(random.Random(f"{seed} signatures"), epochs)
+    _limit_groups(random.Random(f"{seed} groups"), parameters, epochs)
     if floors:
         _raise_floors(random.Random(f"{seed} floors"), epochs, queue_count)
     return {"seed": seed, "parameters": parameters, "epochs": epochs}
@@ -105,6 +106,14 @@ def _sign(chance: random.Random, epochs: list[Row]) -> None:
             has_key = operation["producer_group"] == SIGNING and number >= first
             is_asked = has_key and operation["error"] is None
             operation["is_signed"] = chance.random() > 0.2 if is_asked else None
+
+
+def _limit_groups(chance: random.Random, parameters: Row, epochs: list[Row]) -> None:
+    """Limit the topics that a group makes; some schedule records have a group."""
+    parameters["group_topics_max"] = chance.choice((1, 2, 1_000))
+    for epoch in epochs:
+        for row in epoch["schedules"]:
+            row["producer_group"] = chance.choice((None, None, *GROUPS))
 
 
 def _raise_floors(chance: random.Random, epochs: list[Row], queue_count: int) -> None:

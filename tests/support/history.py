@@ -88,7 +88,7 @@ class History:
         """Land a schedule record in the epoch."""
         row = {
             "queue_id": queue, "queue_offset": self._next("schedule", queue),
-            "stored_at": self.at_ms - age_ms, **_ROUTING, "error": None,
+            "stored_at": self.at_ms - age_ms, "producer_group": None, **_ROUTING, "error": None,
         }  # fmt: skip
         self.epochs[-1]["schedules"].append({**row, **columns})
 

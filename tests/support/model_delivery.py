@@ -7,9 +7,11 @@ What was chosen where the rules' text is silent:
    `delayed` row all the same, with min(stored_at, T).
 2. Topics are made in name order among those with a message in range of the default queue count,
    while topics_max allows. TRANS_CHECK_MAX_TIME_TOPIC and TRANS_UNDELIVERABLE_TOPIC do not count;
-   what an operator makes counts, and is made first.
+   what an operator makes counts, and is made first. A topic is made by the first message in range
+   whose group has made fewer than group_topics_max; messages without a group are one group.
 3. queue_out_of_range when REAL_QID is at or above the topic's queue count, or the default count
-   where the topic does not stand and may be made; else topic_not_allowed.
+   where the topic does not stand and may be made; else group_topics_max where that alone is why it
+   was not made; else topic_not_allowed.
 4. A deliveries row for what is undeliverable at its commit too; none for a resumed message that
    still cannot be delivered.
 """
@@ -33,6 +35,7 @@ class Messages:
     def __init__(self) -> None:
         self.delayed: dict[tuple[str, int, int], Row] = {}
         self.topics: dict[str, int] = {}
+        self.makers: dict[str, str] = {}  # of topics that messages made
         self.undeliverable: list[Row] = []
         self.ends: dict[tuple[str, int], int] = {}
 
@@ -44,6 +47,7 @@ class Messages:
         self.placements: list[Row] = []
         self.deliveries: list[Row] = []
         self.new_topics: list[Row] = []
+        self.refused: set[str] = set()
 
     def command(self, row: Row) -> str:
         """Do what an operator asks, and say what came of it."""
@@ -107,7 +111,8 @@ class Messages:
     def _make(self, topic: str, count: int) -> None:
         self.topics[topic] = count
         self.new_topics = [row for row in self.new_topics if row["topic"] != topic]
-        self.new_topics.append({"topic": topic, "queue_count": count})
+        maker = self.makers.get(topic)
+        self.new_topics.append({"topic": topic, "queue_count": count, "producer_group": maker})
 
     def deliver(
         self, committed: list[Row], schedules: list[Row], discards: list[Row]
@@ -168,15 +173,21 @@ class Messages:
         for topic, count in sorted(self.wanted.items()):
             self._make(topic, count)
         limits = self.parameters
-        asked = {
-            row["real_topic"]
-            for row in messages
-            if (row["real_queue_id"] or 0) < limits["default_queue_count"]
-        }
-        for topic in sorted(asked - self.topics.keys()):
+        asked: dict[str, list[str]] = {}
+        for row in messages:
+            if (row["real_queue_id"] or 0) < limits["default_queue_count"]:
+                asked.setdefault(row["real_topic"], []).append(row["producer_group"] or "")
+        for topic in sorted(asked.keys() - self.topics.keys()):
             users = [name for name in self.topics if name not in OWN]
-            if limits["auto_create_topics"] and len(users) < limits["topics_max"]:
+            if not limits["auto_create_topics"] or len(users) >= limits["topics_max"]:
+                continue
+            made = list(self.makers.values())
+            able = [g for g in asked[topic] if made.count(g) < limits["group_topics_max"]]
+            if able:
+                self.makers[topic] = able[0]
                 self._make(topic, limits["default_queue_count"])
+            else:
+                self.refused.add(topic)
 
     def _own_topic(self, topic: str) -> None:
         if topic not in self.topics:
@@ -189,7 +200,7 @@ class Messages:
         count = self.topics.get(topic)
         if count is None:
             is_outside = asked is not None and asked >= limits["default_queue_count"]
-            reason = "topic_not_allowed"
+            reason = "group_topics_max" if topic in self.refused else "topic_not_allowed"
             if limits["auto_create_topics"] and is_outside:
                 reason = "queue_out_of_range"
         elif asked is not None and asked >= count:

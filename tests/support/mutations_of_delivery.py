@@ -117,6 +117,11 @@ def delayed_to_another_topic(rows: LakeRows) -> None:
     rows.find("delayed", source="half", queue_offset=7, change="put")["real_topic"] = "parts"
 
 
+@violates("delayed_is_state", source="half", queue_id=0, queue_offset=6)
+def delayed_by_another_group(rows: LakeRows) -> None:
+    rows.find("delayed", source="half", queue_offset=6, change="put")["producer_group"] = "other"
+
+
 @violates("delayed_arrive_on_time", source="half", queue_id=0, queue_offset=6)
 def delivered_early(rows: LakeRows) -> None:
     move(rows, rows.find(ORDERS, transaction_id="delayed"), 2)
@@ -252,6 +257,33 @@ def another_reason(rows: LakeRows) -> None:
 @violates("undeliverable_have_reason", queue_offset=1, real_topic="fourth")
 def topic_could_be_made(rows: LakeRows) -> None:
     set_parameter(rows, 2, "topics_max", 3)
+
+
+@violates("undeliverable_have_reason", real_topic="fifth", problem="its group had made 1 topics")
+def group_could_make_one_more(rows: LakeRows) -> None:
+    set_parameter(rows, 12, "group_topics_max", 2)
+
+
+@violates("undeliverable_have_reason", real_topic="fifth", problem="topics were not to be made")
+def no_topic_was_to_be_made(rows: LakeRows) -> None:
+    set_parameter(rows, 12, "auto_create_topics", False)
+
+
+@violates("catalog_grows", topic="parts", problem="its group had made 1 topics")
+def group_has_made_too_many(rows: LakeRows) -> None:
+    set_parameter(rows, 1, "group_topics_max", 0)
+
+
+@violates(
+    "catalog_grows", topic="orders", problem="no message of that group went there in this epoch"
+)
+def topic_has_another_maker(rows: LakeRows) -> None:
+    rows.find("catalog", topic="orders", epoch=1)["producer_group"] = "other"
+
+
+@violates("catalog_grows", topic=CHECK_MAX_TOPIC, problem="no message made it")
+def our_own_topic_has_a_maker(rows: LakeRows) -> None:
+    rows.find("catalog", topic=CHECK_MAX_TOPIC)["producer_group"] = "g"
 
 
 @violates("catalog_grows", topic="parts", epoch=12)

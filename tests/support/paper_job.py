@@ -152,8 +152,8 @@ class PaperJob:
              "floor": floors.get(queue, 0)}
             for queue in range(QUEUES["half"])
         ]  # fmt: skip
-        names = ("tran_size", "tran_seq", "real_queue_id", "delay_level", "deliver_at",
-                 "immunity_ms", "transaction_ids", "keys", "properties", "body",
+        names = ("producer_group", "tran_size", "tran_seq", "real_queue_id", "delay_level",
+                 "deliver_at", "immunity_ms", "transaction_ids", "keys", "properties", "body",
                  "actor")  # fmt: skip
         filled = {
             kind: [{**dict.fromkeys(names), "error": None, **row} for row in rows]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+import subprocess
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -65,6 +67,18 @@ class RightsBroker(Broker):
                 "BROKER:PLAINTEXT,CONTROLLER:PLAINTEXT,ROLES:SASL_PLAINTEXT",
         }  # fmt: skip
         return super()._prepared(java_command)
+
+    def configure(self, line: str) -> None:
+        """Run a line of kafka-configs.sh, as the broker's administrator."""
+        tool, *words = shlex.split(line)
+        assert tool == "kafka-configs.sh"
+        servers = words.index("--bootstrap-server") + 1
+        words[servers] = self.bootstrap_servers
+        at = words.index("--command-config")  # the administrator needs no login here
+        del words[at : at + 2]
+        command = [*self._java_command(), "kafka.admin.ConfigCommand", *words]
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout + done.stderr
 
     def give(self, rows: Iterable[dict[str, Any]]) -> None:
         """Add rights, as `txlake acl print -o json` has them, and wait until they hold."""

@@ -26,7 +26,8 @@ PARAMETERS = {
     "transaction_timeout_ms": 1_000, "check_interval_ms": 2_000, "check_max": 2,
     "half_retention_ms": 60_000, "check_rate_max": 100, "late_end_policy": "apply",
     "orphan_operation_ttl_ms": 4_000, "auto_create_topics": True, "default_queue_count": 2,
-    "topics_max": 2, "delay_levels_ms": (2_000, 5_000), "deliver_at_max_ms": 20_000,
+    "topics_max": 2, "group_topics_max": 2, "delay_levels_ms": (2_000, 5_000),
+    "deliver_at_max_ms": 20_000,
 }  # fmt: skip
 
 
@@ -126,7 +127,9 @@ def _late_ends_and_expiry(h: History) -> None:
     h.command(RESEND, "half:0-0")
     h.command(RESEND, "half:0-15")
     h.command(CREATE_TOPIC, "topic:orders:6")
-    h.epoch(1)  # 12
+    h.epoch(1, topics_max=3, group_topics_max=1)  # 12: the group has made one topic
+    h.half("crowded", queue=1, real_topic="fifth")
+    h.end(COMMIT, 10, queue=1)
 
 
 HISTORY = _history()

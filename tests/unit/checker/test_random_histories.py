@@ -76,6 +76,7 @@ def test_histories_are_two_thousand_and_hit_every_end_and_every_conflict() -> No
         *("end_after_discard", "DELIVERED", "UNDELIVERABLE", "CANCELLED", "topic_not_allowed"),
         *(
             "queue_out_of_range",
+            "group_topics_max",
             "still_undeliverable",
             "rearmed",
             "not_discarded",
@@ -126,7 +127,12 @@ def test_cut_of_one_half_queue_without_waiting_changes_no_queue_offset() -> None
 
 def _cuttable(world: Row) -> Row:
     """Take away what depends on when topics are made."""
-    wide = {"auto_create_topics": True, "topics_max": 1_000_000, "default_queue_count": 4}
+    wide = {
+        "auto_create_topics": True,
+        "topics_max": 1_000_000,
+        "group_topics_max": 1_000_000,
+        "default_queue_count": 4,
+    }
     return {**world, "parameters": {**world["parameters"], **wide}}
 
 

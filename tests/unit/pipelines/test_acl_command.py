@@ -51,9 +51,23 @@ def test_each_producer_group_has_rights_of_its_own(tmp_path: Path) -> None:
     assert nobody == "# producer: say --group NAME for each producer group\n"
 
 
+def test_a_producer_groups_quota_is_a_command_of_kafka(tmp_path: Path) -> None:
+    words = ("--role", "producer", "--group", "shop", "--group", "bank", "--principal",
+             "bank=User:CN=b", "--producer-bytes", "500000")  # fmt: skip
+    lines = printed(tmp_path, *words).output.splitlines()
+    begin = "kafka-configs.sh --bootstrap-server k:1 --command-config admin.properties --alter "
+    begin += "--add-config producer_byte_rate=500000 --entity-type users --entity-name "
+    assert lines[-2:] == [f"{begin}CN=b", f"{begin}shop"]
+    assert sum(line.startswith("kafka-configs.sh") for line in lines) == 2
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
+        (("--producer-bytes", "9", "-o", "json", "--group", "a"), "without --store and -o"),
+        (("--producer-bytes", "9"), "name them, --group NAME"),
+        (("--producer-bytes", "9", "--group", "a", "--role", "job"), "name them, --group NAME"),
+        (("--producer-bytes", "0"), "0 is not in the range"),
         (("--role", "king"), "--role king: the roles are producer, job, operator, consumer"),
         (("--group", "a b"), "--group 'a b': a group's name is"),
         (("--principal", "job"), "--principal job: ROLE=User:NAME"),

@@ -77,7 +77,7 @@ RESULTS = [
     "still_undeliverable",
 ]  # fmt: skip
 ACTIONS = ["DELIVERED", "UNDELIVERABLE", "CANCELLED"]
-UNDELIVERABLE_REASONS = ["topic_not_allowed", "queue_out_of_range"]
+UNDELIVERABLE_REASONS = ["topic_not_allowed", "group_topics_max", "queue_out_of_range"]
 ALL_REASONS = sorted({
     *HALF_ERRORS, *OPERATION_ERRORS, *ADMIN_ERRORS, *CAUSES, *CONFLICTS, *RESULTS, *ACTIONS,
     *UNDELIVERABLE_REASONS, COMMITTED, ROLLED_BACK, DISCARDED,

@@ -21,7 +21,7 @@ from pipelines.replay import rebuild
 from storage.errors import OlderLakeError
 from storage.lake.lake import Lake
 from storage.verify.run import verify
-from tests.support.damage import as_format_2
+from tests.support.damage import as_format
 from tests.support.decided_rows import decided_rows
 from tests.support.histories import random_world
 from tests.support.history import SILENT
@@ -64,6 +64,7 @@ def test_its_history_decided_again_leaves_the_set_discarded_and_pending(
 def before_format_3(path: Path, world: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> Lake:
     """Return what the last version before format 3, of rule version 2, would have left."""
     world = copy.deepcopy(world)
+    world["parameters"]["group_topics_max"] = 1_000_000
     for epoch in world["epochs"]:
         for operation in epoch["operations"]:
             operation["is_signed"] = None
@@ -74,7 +75,7 @@ def before_format_3(path: Path, world: dict[str, Any], monkeypatch: pytest.Monke
         row["rule_version"] = 2
     rows.keep_books()
     rows.write(path)
-    as_format_2(path)
+    as_format(path, 2)
     return Lake(str(path))
 
 
@@ -111,3 +112,36 @@ def test_a_lake_without_signatures_is_verified_and_rebuilt_row_for_row(
         rows = [sorted(lake.read(table, names).to_pylist(), key=repr) for lake in (unsigned, new)]
         assert rows[0] == rows[1] != [], table
     assert set(new.read("op")["is_signed"].to_pylist()) == {None}
+
+
+@pytest.fixture
+def groupless(tmp_path: Path) -> Lake:
+    """Return what the last version before format 4, of rule version 3, would have left."""
+    world = copy.deepcopy(random_world(2, 20))
+    world["parameters"]["group_topics_max"] = 1_000_000
+    rows = decided_rows(world)
+    for row in rows.tables["epochs"]:
+        row["rule_version"] = 3
+        row["parameters"] = [
+            (name, value) for name, value in row["parameters"] or [] if name != "group_topics_max"
+        ]
+    rows.keep_books()
+    rows.write(tmp_path / "format_3")
+    as_format(tmp_path / "format_3", 3)
+    return Lake(str(tmp_path / "format_3"))
+
+
+def test_a_lake_without_makers_of_topics_is_refused_verified_and_rebuilt(
+    groupless: Lake, tmp_path: Path
+) -> None:
+    with pytest.raises(OlderLakeError, match=r"has format 3, .* `txlake replay --into NEW"):
+        groupless.lake_id()
+    report = verify(groupless)
+    assert {f.invariant.name: f.rows for f in report.findings if f.violations} == {}
+    rebuild(groupless, str(tmp_path / "new"))
+    new = Lake(str(tmp_path / "new"))
+    assert {f.invariant.name: f.rows for f in verify(new).findings if f.violations} == {}
+    assert any(new.read("catalog")["producer_group"].to_pylist())
+    for table in ("outcomes", "deliveries", "conflicts"):
+        rows = [sorted(lake.read(table).to_pylist(), key=repr) for lake in (groupless, new)]
+        assert rows[0] == rows[1] != [], table
