@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 from checker.frames import Parameters
@@ -61,12 +61,13 @@ class EpochSettings:
         }
 
 
-def plan_parameters(plan: Plan) -> Parameters:
-    """Returns the rules' parameters in force at an epoch."""
-    others = (_WIRE, _SNAPSHOT_EPOCHS, FLOOR, SNAPSHOT)
-    values: dict[str, Any] = {k: v for k, v in plan.parameters.items() if k not in others}
-    values = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
-    return Parameters(**values)
+def plan_parameters(plan: Plan | None) -> Parameters:
+    """Returns the rules' parameters in force at an epoch; the defaults before the first."""
+    values: dict[str, Any] = {} if plan is None else dict(plan.parameters)
+    known = {field.name for field in fields(Parameters)} & values.keys()
+    return Parameters(
+        **{k: tuple(values[k]) if isinstance(values[k], list) else values[k] for k in known}
+    )
 
 
 def plan_limits(plan: Plan) -> WireLimits:

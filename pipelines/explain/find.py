@@ -15,20 +15,12 @@ import pyarrow.compute as pc
 from checker.frames import DISCARDED
 from pipelines.epoch.restore import recorded_rows, rows_of_state, state_from
 from pipelines.explain.operations import find_operations
-from pipelines.explain.rows import (
-    EpochAt,
-    Found,
-    Row,
-    epoch_rows,
-    newest_epochs,
-    plain,
-    plan_of,
-    set_of,
-)
+from pipelines.explain.rows import Found, Row, newest_epochs, plain, set_of
 from pipelines.explain.target import Transaction
 from storage.errors import MissingTableError
 from storage.lake.aging import snapshot_before
-from storage.lake.epochs import PLANNED
+from storage.lake.epochs import Plan
+from storage.lake.history import read_plans
 from storage.lake.lake import Lake
 from storage.lake.pruned import Bounds, read_pruned
 from storage.lake.table import deleted_epoch
@@ -132,7 +124,7 @@ class _About:
         pool: ThreadPoolExecutor,
         messages: list[Row],
         epoch: int,
-        epochs: dict[int, EpochAt],
+        epochs: dict[int, Plan],
         table_ids: dict[str, int],
     ) -> None:
         self._lake, self._pool = lake, pool
@@ -172,9 +164,7 @@ class _About:
         rearms = [row for row in rows["commands"] if p.read_target(row["target"]) in targets]
         cited = [*rows["outcomes"], *rows["deliveries"], *rows["delayed"], *rearms]
         missing = {row["epoch"] for row in cited} - set(self._epochs)
-        for row in epoch_rows(self._lake, missing):
-            if row["state"] == PLANNED:
-                self._epochs[row["epoch"]] = plan_of(row)
+        self._epochs |= read_plans(self._lake, missing)
         return Found(
             epoch=self._epoch,
             epochs=self._epochs,

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from checker.frames import COMMITTED, DISCARDED, ROLLED_BACK, UNREADABLE
+from pipelines.epoch.parameters import plan_parameters
 from pipelines.explain import words
 from pipelines.explain.event import Event
 from pipelines.explain.rows import Found, Row
@@ -195,7 +196,7 @@ def _numbers(unit: Unit, row: Row) -> str:
     known_at = None if epoch is None else epoch.known_at.get(unit.queue_id)
     if row["outcome"] != DISCARDED or epoch is None or known_at is None:
         return ""
-    limits = epoch.parameters
+    limits = plan_parameters(epoch)
     stored_at = unit.stored_at(row["arm"])
     if row["cause"] == "expired":
         return (
@@ -221,9 +222,8 @@ def nothing_found(found: Found, target: RecordTarget | Transaction, lake_path: s
         return f"no half and no schedule record has transaction id {target.transaction_id} {where}"
     name = f"{target.kind} {target.queue_id}-{target.queue_offset}"
     newest = found.newest
-    landed = {} if newest is None else newest.landed
-    topic = "" if newest is None else newest.topics.get(target.kind, "")
-    end = landed.get((topic, target.queue_id))
+    ends = {} if newest is None else newest.queue_ends(newest.topics[target.kind])
+    end = ends.get(target.queue_id)
     if end is None:
         return f"there is no {name} {where}: it has landed nothing of that queue"
     if target.queue_offset >= end:

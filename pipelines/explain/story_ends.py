@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from checker.frames import DISCARDED
+from pipelines.epoch.parameters import plan_parameters
 from pipelines.explain import words
 from pipelines.explain.event import ASKED, ENDED, PLACED, Part, event, place
-from pipelines.explain.rows import EpochAt, Row
+from pipelines.explain.rows import Row
 from pipelines.explain.units import Unit
 from pipelines.screen import instant
 from txlake import protocol as p
@@ -67,13 +68,12 @@ def _placed(unit: Unit, row: Row, kind: str, topic: str, at: int) -> Part:
 
 def checks(unit: Unit) -> Iterator[Part]:
     """Returns the attempts to ask, with their answers."""
-    newest = unit.found.newest
-    check_max = None if newest is None else newest.parameters.check_max
-    prefix = p.CHECK_TOPIC_PREFIX if newest is None else newest.parameters.check_topic_prefix
+    parameters = plan_parameters(unit.found.newest)
     for row in unit.checks:
         answers = [op for op in unit.operations if op["check_id"] == row["check_id"]]
-        topic = p.check_topic(row["producer_group"], prefix)
-        text = f"check {row['check_times']} of {check_max} ({row['check_id']}) sent to {topic}: "
+        topic = p.check_topic(row["producer_group"], parameters.check_topic_prefix)
+        number = f"{row['check_times']} of {parameters.check_max}"
+        text = f"check {number} ({row['check_id']}) sent to {topic}: "
         text += "acknowledged" if row["acknowledged"] else "not acknowledged, does not count"
         for op in answers:
             text += f", answered {op['decision']} by op {unit.queue_id}-{op['queue_offset']}"
@@ -126,5 +126,5 @@ def delayed_text(unit: Unit, row: Row) -> str:
 
 def _epoch_at(unit: Unit, epoch: int) -> int | None:
     """Returns `epoch_at` of an epoch; None if the epoch was not fetched."""
-    found: EpochAt | None = unit.found.epochs.get(epoch)
+    found = unit.found.epochs.get(epoch)
     return None if found is None else found.epoch_at

@@ -10,12 +10,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from checker.rules.timing import CHECK_MAX, EXPIRED, next_step
+from pipelines.epoch.parameters import plan_parameters
 from pipelines.explain import words
-from pipelines.explain.rows import EpochAt, Row
+from pipelines.explain.rows import Row
 from pipelines.explain.story_ends import delayed_text
 from pipelines.explain.units import Unit
 from pipelines.explain.words import Rule
 from pipelines.screen import instant, span
+from storage.lake.epochs import Plan
+from storage.wire.kinds import OP
 from txlake.protocol import ROLLBACK, UNKNOWN, UndeliverableTarget
 
 _EPOCHS = "`epochs`"
@@ -112,22 +115,23 @@ def _behind(unit: Unit, first: Row, rollback: Row) -> str | None:
     return None
 
 
-def _not_landed(unit: Unit, newest: EpochAt) -> list[Wait]:
+def _not_landed(unit: Unit, newest: Plan) -> list[Wait]:
     """Returns how many operations of the queue the job has still to read."""
-    place = (newest.topics.get("op", ""), unit.queue_id)
-    landed, end = newest.landed.get(place, 0), newest.ends.get(place, 0)
-    if end <= landed:
-        return []
-    text = (
-        f"op queue {unit.queue_id} is landed up to offset {landed} and Kafka had {end} at epoch_at "
-        f"of epoch {newest.epoch}: {end - landed} operations are still to come"
-    )
-    return [Wait("ops_not_landed", Rule(text, "Words"))]
+    waits = []
+    for r in newest.ranges:
+        if r.place == (newest.topics[OP], unit.queue_id) and r.end_offset > r.to_offset:
+            text = (
+                f"op queue {unit.queue_id} is landed up to offset {r.to_offset} and Kafka had "
+                f"{r.end_offset} at epoch_at of epoch {newest.epoch}: "
+                f"{r.end_offset - r.to_offset} operations are still to come"
+            )
+            waits.append(Wait("ops_not_landed", Rule(text, "Words")))
+    return waits
 
 
-def _discarded(unit: Unit, first: Row, newest: EpochAt) -> Wait:
+def _discarded(unit: Unit, first: Row, newest: Plan) -> Wait:
     target = unit.target(first["queue_offset"])
-    if newest.parameters.late_end_policy == "apply":
+    if plan_parameters(newest).late_end_policy == "apply":
         text = f"given up ({first['discard_cause']}): a late end still ends it, or "
     else:
         text = f"given up ({first['discard_cause']}), and late ends are rejected: "
@@ -147,9 +151,9 @@ def _asked(unit: Unit, first: Row) -> list[Wait]:
     return [Wait("not_acknowledged", Rule(text, words.EPOCH_RULES, 6))]
 
 
-def _next(unit: Unit, first: Row, newest: EpochAt, now_ms: int) -> Wait:
+def _next(unit: Unit, first: Row, newest: Plan, now_ms: int) -> Wait:
     """Returns what time does next: a check, or the discard."""
-    parameters = newest.parameters
+    parameters = plan_parameters(newest)
     step = next_step(first, parameters)
     known_at, known_name = newest.known_at.get(unit.queue_id), f"known_at of queue {unit.queue_id}"
     number = f"check {first['check_times'] + 1} of {parameters.check_max}"
