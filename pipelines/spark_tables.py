@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from pipelines.jvm.jars import s3_jars, spark_jars
+from pipelines.jvm.jars import class_path
 from pipelines.jvm.session import start_session
 from storage.errors import LakeError
 from storage.files.place import LakePlace, lake_place, s3_access
@@ -49,7 +49,7 @@ def open_spark(
     shown = {"enabled": "true", "truncate": "60"}
     settings = {f"spark.sql.repl.eagerEval.{key}": value for key, value in shown.items()}
     if lake is not None and _is_on_s3(lake_place(lake)):
-        settings["spark.driver.extraClassPath"] = ":".join(map(str, spark_jars() + s3_jars()))
+        settings["spark.driver.extraClassPath"] = class_path(["spark", "s3"])
     return start_session(app_name, settings, is_quiet=True)
 
 

@@ -12,7 +12,6 @@ from pipelines.cli.foreground import run_until_stopped
 from pipelines.jvm import ivy
 from pipelines.jvm.jars import is_fetched, locked
 from pipelines.jvm.java import java_binary
-from pipelines.local_server.server import ServerError
 from pipelines.local_store.keys import Keys, id_path, secret_path
 from pipelines.local_store.store import REGION, Store
 
@@ -40,11 +39,8 @@ def store(port: int, data_dir: Path, bucket: str) -> None:
     keys = _given_keys()
     _fetch_missing_jars()
     server = Store(data_dir, port=port, keys=keys)
-    try:
-        server.create_bucket(bucket)
-        run_until_stopped(server, lambda: click.echo(what_a_user_needs(server, bucket, keys)))
-    except ServerError as error:
-        raise click.ClickException(str(error)) from None
+    server.create_bucket(bucket)
+    run_until_stopped(server, lambda: click.echo(what_a_user_needs(server, bucket, keys)))
 
 
 def _given_keys() -> Keys | None:

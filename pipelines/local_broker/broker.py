@@ -14,21 +14,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipelines.jvm.jars import broker_jars
-from pipelines.jvm.java import java_binary
 from pipelines.local_broker import files as broker_files
-from pipelines.local_server.server import (
-    HOST,
-    START_TIMEOUT_S,
-    LocalServer,
-    ServerError,
-    class_path,
-)
+from pipelines.local_server.server import HOST, START_TIMEOUT_S, LocalServer, ServerError
 
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
-
-HEAP_OPTIONS = ("-Xms128m", "-Xmx512m", "-XX:+UseSerialGC", "-Xshare:auto")
 
 
 class BrokerError(ServerError):
@@ -47,6 +37,8 @@ class Broker(LocalServer):
 
     NAME = "broker"
     ERROR = BrokerError
+    JARS = "broker"
+    JAVA_OPTIONS = ("-Xms128m", "-Xmx512m", "-XX:+UseSerialGC", "-Xshare:auto")
     PORTS = 2  # the broker's, the controller's
 
     def __init__(
@@ -77,9 +69,6 @@ class Broker(LocalServer):
             return super().start()
         finally:
             self._admin = None
-
-    def _java_command(self) -> list[str]:
-        return [str(java_binary()), *HEAP_OPTIONS, *class_path(broker_jars())]
 
     def _prepared(self, java_command: list[str]) -> list[str]:
         settings = broker_files.write(
