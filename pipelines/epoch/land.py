@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from pipelines.epoch.arrow_batches import arrow_batches
 from pipelines.epoch.batch import Batch
-from pipelines.kafka_log.options import spark_options
+from pipelines.kafka_log.options import by_topic, spark_options
 from pipelines.kafka_log.plain_records import plain_records
 from pipelines.settings import KafkaSettings
 from storage.files.data_files import DataFile
@@ -162,11 +162,8 @@ def kafka_records(
 
     Partitions that were made since are left out.
     """
-    starts: dict[str, dict[str, int]] = {}
-    ends: dict[str, dict[str, int]] = {}
-    for r in ranges:
-        starts.setdefault(r.topic, {})[str(r.partition)] = r.from_offset
-        ends.setdefault(r.topic, {})[str(r.partition)] = r.to_offset
+    starts = by_topic({r.place: r.from_offset for r in ranges})
+    ends = by_topic({r.place: r.to_offset for r in ranges})
     partitions = {topic: [int(n) for n in offsets] for topic, offsets in starts.items()}
     return (
         spark.read.format("kafka")

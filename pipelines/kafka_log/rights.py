@@ -10,14 +10,14 @@ from __future__ import annotations
 import hashlib
 import shlex
 from collections.abc import Iterable, Mapping
-from concurrent.futures import TimeoutError as FutureTimeoutError  # Python 3.10's is its own
 from dataclasses import dataclass
 from typing import Final
 
-from confluent_kafka import KafkaError, KafkaException, TopicCollection
+from confluent_kafka import KafkaError, TopicCollection
+from confluent_kafka.admin import AclOperation
 
 from pipelines.errors import KafkaRefusedError
-from pipelines.kafka_log.connection import REQUEST_TIMEOUT_S, Cluster
+from pipelines.kafka_log.connection import REQUEST_TIMEOUT_S, Cluster, code_of
 from pipelines.settings import KafkaSettings
 from txlake import protocol as p
 
@@ -140,18 +140,16 @@ def require_rights(cluster: Cluster, servers: str, wanted: Mapping[str, Iterable
     )
     missing = []
     for topic, future in asked.items():
+        allowed: Iterable[AclOperation] = ()
         try:
-            allowed = future.result(timeout=REQUEST_TIMEOUT_S).authorized_operations
-        except (KafkaException, FutureTimeoutError) as error:
-            code = error.args[0].code() if isinstance(error, KafkaException) else None
-            if code == KafkaError.UNKNOWN_TOPIC_OR_PART:
+            what = "what this client may do"
+            found = cluster.answer(future, what, KafkaError.UNKNOWN_TOPIC_OR_PART)
+            allowed = found and found.authorized_operations
+            if not allowed:  # there is no such topic, or the broker does not tell
                 continue
-            if code != KafkaError.TOPIC_AUTHORIZATION_FAILED:
-                raise cluster.trouble("what this client may do", error) from error
-            missing.append(f"{' and '.join(wanted[topic])} on topic {topic}")
-            continue
-        if not allowed:  # a broker that does not tell
-            continue
+        except KafkaRefusedError as error:
+            if code_of(error.__cause__) != KafkaError.TOPIC_AUTHORIZATION_FAILED:
+                raise
         names = {operation.name for operation in allowed}
         lacking = [operation for operation in wanted[topic] if operation not in names]
         if lacking:
