@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import click
 
@@ -105,7 +104,7 @@ def explain(
     wanted = _target(str(target))
     lake = open_lake(lake_path, conf)
     found = find(lake, wanted)
-    told, more = reports(found, time.time_ns() // 1_000_000, limit)
+    told, more = reports(found, now_ms(), limit)
     if not told:
         raise OperatorError(nothing_found(found, wanted, lake.path))
     if output == "json":
@@ -174,18 +173,14 @@ def _end(decision: str, half: str | None, bulk: Bulk, writing: Writing) -> None:
     from pipelines.operate.trial import try_end
 
     bulk.check(half)
-    lake, by, security = writing.lake, writing.by, writing.settings.security
-    if half is None:
-        bulk.run(
-            writing,
-            lambda filters: pending_targets(lake, filters),
-            lambda target: try_end(lake, cast(RecordTarget, target), decision, *by, security),
-        )
-        return
-    target = _target(half)
-    if not isinstance(target, RecordTarget) or target.kind != HALF:
+    target = None if half is None else _target(half)
+    if target is not None and not (isinstance(target, RecordTarget) and target.kind == HALF):
         raise click.UsageError(f"{half!r} is no half: name it as <queue>-<offset>")
-    writing.write(try_end(lake, target, decision, *by, security))
+    lake, by, security = writing.lake, writing.by, writing.settings.security
+    bulk.write(
+        writing, target, pending_targets,
+        lambda one: try_end(lake, one, decision, *by, security),
+    )  # fmt: skip
 
 
 def _target(text: str) -> RecordTarget | Transaction:
