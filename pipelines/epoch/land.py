@@ -68,8 +68,8 @@ def land(records: DataFrame, landing: Landing, tasks: int, plainly: Plainly | No
             for narrow, written in read_landed(batch):
                 ended += narrow.num_rows == 0  # each task hands back an empty one last
                 yield narrow
-                for table, file in written.items():
-                    files[table].append(file)
+                for table, those in written.items():
+                    files[table] += those
 
     with described(records.sparkSession, landing.epoch, "land", tasks):
         try:
