@@ -96,10 +96,9 @@ def explain(
     if keys is not None:
         _list_keys(open_lake(lake_path, conf), keys, limit, output)
         return
-    from pipelines.explain.as_json import to_json
     from pipelines.explain.find import find
     from pipelines.explain.report import nothing_found, reports
-    from pipelines.explain.show import show
+    from pipelines.explain.show import show, to_json
 
     wanted = _target(str(target))
     lake = open_lake(lake_path, conf)

@@ -31,20 +31,5 @@ class Watch(Protocol):
         """The commit of the epoch that was decided last. Input: `attempts`: ATTEMPTS."""
 
 
-class Unwatched:
+class Unwatched(Watch):
     """A watch that does not care."""
-
-    def took_up(self, lake: Lake, last: Plan | None, state: State) -> None:
-        """Does nothing."""
-
-    def idle(self, plan: Plan) -> None:
-        """Does nothing."""
-
-    def decided(self, plan: Plan, before: State, inputs: Inputs, decision: Decision) -> None:
-        """Does nothing."""
-
-    def committed(
-        self, plan: Plan, state: State, attempts: pa.Table, counts: Mapping[str, int],
-        step_ms: Mapping[str, int],
-    ) -> None:  # fmt: skip
-        """Does nothing."""

@@ -1,6 +1,6 @@
 """A unit's report: how it stands, by which rule, where its messages are, what they wait for.
 
-Pure functions from a unit to plain values; `show` prints them, `as_json` writes them down.
+Pure functions from a unit to plain values; `show` prints them.
 """
 
 from __future__ import annotations

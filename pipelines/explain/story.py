@@ -45,12 +45,10 @@ def _landed(unit: Unit) -> Iterator[Part]:
             text += _delay_text(row)
             if row["immunity_ms"] is not None:
                 text += f", immunity {span(row['immunity_ms'])}"
-        names = ("producer_group", "transaction_id", "real_topic", "keys", "tran_size",
-                 "tran_seq", "delay_level", "deliver_at", "immunity_ms", "error")  # fmt: skip
         yield event(
             unit, row, row["stored_at"], LANDED, unit.source, text,
-            queue_id=row["queue_id"], queue_offset=row["queue_offset"],
-            **{name: row[name] for name in names},
+            ("queue_id", "queue_offset", "producer_group", "transaction_id", "real_topic", "keys",
+             "tran_size", "tran_seq", "delay_level", "deliver_at", "immunity_ms", "error"),
         )  # fmt: skip
 
 
@@ -77,19 +75,21 @@ def _operations(unit: Unit) -> Iterator[Part]:
         text += "" if op["remark"] is None else f", remark: {op['remark']}"
         text += f"; names {', '.join(f'{unit.queue_id}-{offset}' for offset in named)}"
         text += f"; {_EFFECTS[effect]}"
-        names = ("queue_id", "queue_offset", "producer_group", "decision", "half_offsets",
-                 "transaction_ids", "from_check", "check_id", "remark", "actor",
-                 "reason", "is_signed")  # fmt: skip
-        detail = {name: op[name] for name in names}
-        yield event(unit, op, op["stored_at"], LANDED, "operation", text, effect=effect, **detail)
+        yield event(
+            unit, op, op["stored_at"], LANDED, "operation", text,
+            ("queue_id", "queue_offset", "producer_group", "decision", "half_offsets",
+             "transaction_ids", "from_check", "check_id", "remark", "actor", "reason",
+             "is_signed"),
+            effect=effect,
+        )  # fmt: skip
     for op in unit.unreadable_operations:
         text = (
             f"op {unit.queue_id}-{op['queue_offset']} cannot be read ({op['error']}), but its "
             "body names this half; without effect: unreadable_operation"
         )
         yield event(
-            unit, op, op["stored_at"], LANDED, "operation", text, effect="conflict",
-            queue_id=op["queue_id"], queue_offset=op["queue_offset"], error=op["error"],
+            unit, op, op["stored_at"], LANDED, "operation", text,
+            ("queue_id", "queue_offset", "error"), effect="conflict",
         )  # fmt: skip
 
 
@@ -134,10 +134,9 @@ def _conflicts(unit: Unit) -> Iterator[Part]:
             f"op {row['queue_id']}-{row['op_queue_offset']} is without effect on half "
             f"{row['queue_id']}-{row['half_queue_offset']}: {row['reason']}{sentence}"
         )
-        names = ("queue_id", "op_queue_offset", "half_queue_offset", "reason")
         yield event(
             unit, row, row["decided_at"], CONFLICT, "conflict", text,
-            **{name: row[name] for name in names},
+            ("queue_id", "op_queue_offset", "half_queue_offset", "reason"),
         )  # fmt: skip
 
 
@@ -156,8 +155,7 @@ def _commands(unit: Unit) -> Iterator[Part]:
         result = row["result"]
         text = f"{row['command']} {row['target']}{words.by_whom(row['actor'], row['reason'])}"
         text += f"; {result}: {words.RESULTS.get(result, '')}"
-        names = ("command", "target", "actor", "reason", "result")
         yield event(
             unit, row, row["stored_at"], COMMANDED, "command", text,
-            admin_offset=row["queue_offset"], **{name: row[name] for name in names},
+            ("command", "target", "actor", "reason", "result"), admin_offset=row["queue_offset"],
         )  # fmt: skip

@@ -22,11 +22,10 @@ def outcomes(unit: Unit) -> Iterator[Part]:
         text = f"{place(unit, offset)} {row['outcome']}, cause {row['cause']}"
         if row["op_queue_offset"] is not None:
             text += f", by op {unit.queue_id}-{row['op_queue_offset']}"
-        names = ("queue_id", "queue_offset", "arm", "outcome", "cause", "op_queue_offset",
-                 "real_topic", "real_queue_id", "real_queue_offset")  # fmt: skip
         yield event(
             unit, row, row["decided_at"], ENDED, "outcome", text,
-            **{name: row[name] for name in names},
+            ("queue_id", "queue_offset", "arm", "outcome", "cause", "op_queue_offset",
+             "real_topic", "real_queue_id", "real_queue_offset"),
         )  # fmt: skip
         if row["real_queue_offset"] is not None:
             yield _placed(unit, row, "delivered", row["real_topic"], row["decided_at"])
@@ -79,11 +78,10 @@ def checks(unit: Unit) -> Iterator[Part]:
             text += f", answered {op['decision']} by op {unit.queue_id}-{op['queue_offset']}"
         if row["acknowledged"] and not answers:
             text += ", no answer"
-        names = ("queue_id", "queue_offset", "arm", "check_times", "check_id", "acknowledged")
         yield event(
             unit, row, row["sent_at"], ASKED, "check", text,
+            ("queue_id", "queue_offset", "arm", "check_times", "check_id", "acknowledged"),
             answered_by=[op["queue_offset"] for op in answers],
-            **{name: row[name] for name in names},
         )  # fmt: skip
 
 
@@ -93,8 +91,7 @@ def deliveries(unit: Unit) -> Iterator[Part]:
         text = f"{place(unit, row['queue_offset'])} {delayed_text(unit, row)}"
         at = _epoch_at(unit, row["epoch"]) or row["deliver_at"]
         yield event(
-            unit, row, at, PLACED, "delayed", text, queue_id=row["queue_id"],
-            queue_offset=row["queue_offset"], deliver_at=row["deliver_at"],
+            unit, row, at, PLACED, "delayed", text, ("queue_id", "queue_offset", "deliver_at")
         )  # fmt: skip
     for row in unit.deliveries:
         if row["action"] == "DELIVERED":
@@ -105,8 +102,7 @@ def deliveries(unit: Unit) -> Iterator[Part]:
             text = f"{place(unit, row['queue_offset'])} is cancelled: it is not delivered"
             yield event(
                 unit, row, row["decided_at"], PLACED, "cancelled", text,
-                queue_id=row["queue_id"], queue_offset=row["queue_offset"],
-                admin_offset=row["admin_offset"],
+                ("queue_id", "queue_offset", "admin_offset"),
             )  # fmt: skip
 
 

@@ -45,16 +45,6 @@ class Jar:
     size_bytes: int
 
     @property
-    def module(self) -> str:
-        """Returns organisation:artifact."""
-        return ":".join(self.coordinates.split(":")[:2])
-
-    @property
-    def version(self) -> str:
-        """Returns the version."""
-        return self.coordinates.split(":")[2]
-
-    @property
     def file_name(self) -> str:
         """Returns the name of the file, as Maven makes it."""
         return "-".join(self.coordinates.split(":")[1:]) + ".jar"

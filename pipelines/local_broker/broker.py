@@ -71,16 +71,16 @@ class Broker(LocalServer):
             self._admin = None
 
     def _prepared(self, java_command: list[str]) -> list[str]:
-        settings = broker_files.write(
+        server_properties, java_options = broker_files.write(
             self.data_folder,
             listeners=f"BROKER://{self.bootstrap_servers},CONTROLLER://{HOST}:{self._ports[1]}",
             message_bytes_max=self._message_bytes_max,
             properties=self._properties,
         )
         java, *options = java_command
-        command = [java, *settings.java_options, *options]
-        self._format(command, settings.server_properties)
-        return [*command, "kafka.Kafka", str(settings.server_properties)]
+        command = [java, *java_options, *options]
+        self._format(command, server_properties)
+        return [*command, "kafka.Kafka", str(server_properties)]
 
     def _format(self, command: list[str], server_properties: Path) -> None:
         if (self.data_folder / "logs" / "meta.properties").exists():

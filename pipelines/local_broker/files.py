@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from pipelines.local_server.server import property_lines
@@ -61,22 +60,17 @@ _SERVER: dict[str, str | int] = {
 }
 
 
-@dataclass(frozen=True)
-class BrokerFiles:
-    """The files and options that the broker is started with."""
-
-    server_properties: Path
-    java_options: tuple[str, ...]
-
-
 def write(
     data_folder: Path,
     *,
     listeners: str,
     message_bytes_max: int,
     properties: Mapping[str, str | int],
-) -> BrokerFiles:
-    """Writes `server.properties` and `log4j2.yaml`, over those of an earlier start."""
+) -> tuple[Path, tuple[str, ...]]:
+    """Writes `server.properties` and `log4j2.yaml`, over those of an earlier start.
+
+    Output: the path of the first, and Java's options for the broker.
+    """
     data_folder.mkdir(parents=True, exist_ok=True)
     broker, controller = listeners.split(",")
     settings = {
@@ -99,7 +93,7 @@ def write(
         # Keeps two brokers on a machine from meeting over a name in the network.
         "-Djava.net.preferIPv4Stack=true",
     )
-    return BrokerFiles(server_properties, options)
+    return server_properties, options
 
 
 def new_cluster_id() -> str:
