@@ -25,17 +25,14 @@ from pipelines.operate.records import command, operation, write
 from pipelines.settings import Settings
 from storage.lake.epochs import read_progress
 from tests.support.job import Job, running, settings_for, wait_until
+from tests.support.producers import CommitsWhenAsked, options_of
 from tests.support.rights_broker import RightsBroker
 from txlake import (
-    CheckedMessage,
     Consumer,
-    HalfMessage,
     LocalTransactionState,
     Message,
     Producer,
-    ProducerOptions,
     SendError,
-    TransactionListener,
     TransactionProducer,
     TxlakeError,
 )
@@ -91,22 +88,6 @@ def printed(broker: RightsBroker, lake: Path, *options: str, name: str = NAME) -
     rows = json.loads(CliRunner().invoke(main, words, catch_exceptions=False).output)
     assert rows
     return list(rows)
-
-
-def options_of(settings: Settings) -> ProducerOptions:
-    kafka = settings.kafka
-    return ProducerOptions(
-        half_topic=kafka.half_topic, op_topic=kafka.op_topic, schedule_topic=kafka.schedule_topic,
-        check_topic_prefix=kafka.check_topic_prefix,
-    )  # fmt: skip
-
-
-class CommitsWhenAsked(TransactionListener):
-    def execute_local_transaction(self, message: HalfMessage, arg: Any) -> LocalTransactionState:
-        return LocalTransactionState.UNKNOWN
-
-    def check_local_transaction(self, message: CheckedMessage) -> LocalTransactionState:
-        return LocalTransactionState.COMMIT_MESSAGE
 
 
 def test_each_role_does_its_work_and_nothing_else(
