@@ -16,7 +16,7 @@ from pipelines.explain.rows import Found, Row
 from pipelines.explain.story import events
 from pipelines.explain.target import Transaction
 from pipelines.explain.units import Unit, units_of
-from pipelines.explain.waits import Wait, why_not_delivered, why_pending
+from pipelines.explain.waits import Wait, why_not_delivered, why_not_ended
 from pipelines.explain.words import Rule
 from storage.lake.floor import Floor
 from storage.wire.kinds import HALF
@@ -92,20 +92,9 @@ def _report(unit: Unit, now_ms: int) -> Report:
         status=_status(unit, messages),
         messages=messages,
         decisions=tuple(_decisions(unit)),
-        waits=tuple(_waits(unit, now_ms)),
+        waits=tuple(why_not_ended(unit, now_ms)),
         events=tuple(events(unit)),
     )
-
-
-def _waits(unit: Unit, now_ms: int) -> list[Wait]:
-    if unit.error is not None:
-        rule = Rule(f"it cannot be read ({unit.error}): it is never decided", words.READABLE)
-        return [Wait("unreadable", rule)]
-    if not all(unit.is_settled(message) for message in unit.messages):
-        epoch = max(message["epoch"] for message in unit.messages)
-        rule = Rule(f"landed in epoch {epoch}, not committed yet", "`epochs`")
-        return [Wait("not_committed", rule), *why_pending(unit, now_ms)]
-    return why_pending(unit, now_ms)
 
 
 def _status(unit: Unit, messages: Iterable[MessageReport]) -> str:

@@ -15,19 +15,16 @@ from pipelines.explain.rows import Row
 from pipelines.explain.story_ends import checks, deliveries, outcomes
 from pipelines.explain.units import Unit
 from pipelines.screen import instant, span
-from storage.wire.kinds import HALF
 from txlake import protocol as p
 
 
 def events(unit: Unit) -> list[Event]:
     """Returns a unit's timeline."""
-    parts = [_landed(unit), _commands(unit), outcomes(unit), checks(unit), deliveries(unit)]
-    if unit.source == HALF:
-        parts += [_operations(unit), _conflicts(unit)]
-    ordered = sorted(
-        (part for group in parts for part in group),
-        key=lambda part: (part[0].epoch, part[1], part[0].at),
-    )
+    parts = [
+        *_landed(unit), *_commands(unit), *outcomes(unit), *checks(unit), *deliveries(unit),
+        *_operations(unit), *_conflicts(unit),
+    ]  # fmt: skip
+    ordered = sorted(parts, key=lambda part: (part[0].epoch, part[1], part[0].at))
     return [event for event, _ in ordered]
 
 

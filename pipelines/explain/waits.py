@@ -21,7 +21,6 @@ from storage.lake.epochs import Plan
 from storage.wire.kinds import OP
 from txlake.protocol import ROLLBACK, UNKNOWN, UndeliverableTarget
 
-_EPOCHS = "`epochs`"
 # An instant that passed longer ago than this, without an epoch since: the job might not run.
 _SILENT_MS = 60_000
 
@@ -43,18 +42,30 @@ class Wait:
         return str(self.rule)
 
 
-def why_pending(unit: Unit, now_ms: int) -> list[Wait]:
+def why_not_ended(unit: Unit, now_ms: int) -> list[Wait]:
     """Returns why a unit is not ended: causes first, what comes next last."""
+    if unit.error is not None:
+        rule = Rule(f"it cannot be read ({unit.error}): it is never decided", words.READABLE)
+        return [Wait("unreadable", rule)]
+    if all(unit.is_settled(message) for message in unit.messages):
+        return _why_pending(unit, now_ms)
+    epoch = max(message["epoch"] for message in unit.messages)
+    return [_not_committed("landed", epoch), *_why_pending(unit, now_ms)]
+
+
+def _not_committed(what: str, epoch: int) -> Wait:
+    return Wait("not_committed", Rule(f"{what} in epoch {epoch}, not committed yet", "`epochs`"))
+
+
+def _why_pending(unit: Unit, now_ms: int) -> list[Wait]:
     newest = unit.found.newest
     if newest is None or not unit.live:
         return []
     early = sorted({row["epoch"] for row in unit.outcomes if not unit.is_settled(row)})
     if early:
-        rule = Rule(f"decided in epoch {early[0]}, not committed yet", _EPOCHS)
-        return [Wait("not_committed", rule)]
+        return [_not_committed("decided", early[0])]
     if not unit.halves:
-        rule = Rule(f"landed in epoch {unit.messages[0]['epoch']}, not committed yet", _EPOCHS)
-        return [Wait("not_committed", rule)]
+        return [_not_committed("landed", unit.messages[0]["epoch"])]
     first = next(half for half in unit.halves if half["queue_offset"] == half["unit_offset"])
     waits = [*_ends(unit, first), *_not_landed(unit, newest)]
     if first["discard_cause"] is not None:
@@ -190,8 +201,7 @@ def why_not_delivered(unit: Unit, message: Row, now_ms: int) -> list[Wait]:
     offset = message["queue_offset"]
     last = _last_delivery(unit, offset)
     if last is not None and not unit.is_settled(last):
-        text = f"{last['action']} in epoch {last['epoch']}, not committed yet"
-        return [Wait("not_committed", Rule(text, _EPOCHS))]
+        return [_not_committed(last["action"], last["epoch"])]
     if last is None:
         delayed = [row for row in unit.delayed if row["queue_offset"] == offset]
         return [_delayed(delayed[-1], unit, now_ms)] if delayed else []

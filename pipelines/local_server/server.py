@@ -102,19 +102,16 @@ class LocalServer(ABC):
 
         Replay: the second time does nothing.
         """
-        if self._process is not None:
-            self._end(signal.SIGTERM)
+        self._end(signal.SIGTERM)
         self._release()
 
     def kill(self) -> None:
         """Ends the server as kill -9 does; its ports stay reserved for `start` or `restart`."""
-        if self._process is not None:
-            self._end(signal.SIGKILL)
+        self._end(signal.SIGKILL)
 
     def restart(self) -> None:
         """Ends the server in good order if it runs, and starts it on the same data and port."""
-        if self._process is not None:
-            self._end(signal.SIGTERM)
+        self._end(signal.SIGTERM)
         self.start()
 
     def __enter__(self: _Server) -> _Server:
@@ -168,8 +165,9 @@ class LocalServer(ABC):
             )
 
     def _end(self, sent: signal.Signals) -> None:
-        assert self._process is not None
         process, self._process = self._process, None
+        if process is None:
+            return
         process.send_signal(sent)
         try:
             process.wait(STOP_TIMEOUT_S)
