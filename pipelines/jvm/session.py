@@ -91,9 +91,13 @@ def start_session(
         conf.set("spark.driver.extraClassPath", class_path(["spark"]))
         conf.set("spark.driver.extraJavaOptions", java_options())
         conf.setIfMissing("spark.master", "local[2]")
+        for key, value in defaults().items():
+            conf.set(key, value)
         master = (settings or {}).get("spark.master", "local[2]")
-        conf.setAll([*defaults().items(), *cluster_conf(master).items()])
-    conf.setAll(list((settings or {}).items()))
+        for key, value in cluster_conf(master).items():
+            conf.set(key, value)
+    for key, value in (settings or {}).items():
+        conf.set(key, value)
     conf.setAppName(app_name)
     _silence_py4j()
     _require_form(settings or {})
