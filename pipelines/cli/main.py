@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 # Where each command is: its module of this room is imported when the command is typed. What some
 # import, Spark's Python among it, takes longer than others run.
 _MODULES: Final = {
-    "setup": ("jars", "broker", "doctor"),
-    "store": ("store",),
+    "setup": ("jars", "doctor"),
+    "servers": ("broker", "store"),
     "spark_submit": ("spark-submit", "environment"),
     "status": ("status", "top"),
     "tx": ("tx",),

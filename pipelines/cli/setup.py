@@ -1,4 +1,4 @@
-"""Commands for the set-up: `txlake jars`, `txlake broker`, `txlake doctor`."""
+"""Commands for the set-up: `txlake jars`, `txlake doctor`."""
 
 from __future__ import annotations
 
@@ -7,19 +7,16 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import metadata
-from pathlib import Path
 
 import click
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from pipelines.cli.foreground import run_until_stopped
 from pipelines.errors import JobError
 from pipelines.jvm import ivy
 from pipelines.jvm import jars as jar_lock
 from pipelines.jvm.java import JavaError, java_binary, java_home
-from pipelines.local_broker.broker import Broker
 
 PACKAGES = ("txlake", "pyspark", "delta-spark", "deltalake", "confluent-kafka", "pyarrow", "duckdb")
 
@@ -66,26 +63,6 @@ def lock() -> None:
     """Resolve the jars anew and write the lock (from a clone only)."""
     for name, found in ivy.lock(java_binary()).items():
         click.echo(f"{name}: {len(found)} jars")
-
-
-@click.command()
-@click.option("--port", default=9092, show_default=True, help="0: any free port.")
-@click.option(
-    "--data-dir",
-    type=click.Path(file_okay=False, path_type=Path),
-    default=Path(".cache/broker"),
-    show_default=True,
-    help="Where its data, settings and log are.",
-)
-def broker(port: int, data_dir: Path) -> None:
-    """Run a Kafka broker on loopback until Ctrl-C or SIGTERM."""
-    server = Broker(data_dir, port=port)
-
-    def tell() -> None:
-        click.echo(f"Kafka answers at {server.bootstrap_servers}")
-        click.echo(f"its data and log are in {server.data_folder}; stop it with Ctrl-C")
-
-    run_until_stopped(server, tell)
 
 
 @click.command()
