@@ -63,11 +63,12 @@ class EpochSettings:
 
 def plan_parameters(plan: Plan | None) -> Parameters:
     """Returns the rules' parameters in force at an epoch; the defaults before the first."""
-    values: dict[str, Any] = {} if plan is None else dict(plan.parameters)
-    known = {field.name for field in fields(Parameters)} & values.keys()
-    return Parameters(
-        **{k: tuple(values[k]) if isinstance(values[k], list) else values[k] for k in known}
-    )
+    given = {} if plan is None else plan.parameters
+    names = {field.name for field in fields(Parameters)} & given.keys()
+    values: dict[str, Any] = {
+        name: tuple(given[name]) if isinstance(given[name], list) else given[name] for name in names
+    }
+    return Parameters(**values)
 
 
 def plan_limits(plan: Plan) -> WireLimits:

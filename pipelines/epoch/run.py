@@ -33,7 +33,7 @@ from pipelines.epoch.plan import Planner
 from pipelines.epoch.planned import PlannedEpochs, Steps
 from pipelines.epoch.recover import batch_again, with_our_rules
 from pipelines.epoch.signatures import judge_signatures
-from pipelines.epoch.watch import Unwatched, Watch
+from pipelines.epoch.watch import Watch
 from pipelines.kafka_log.log import KafkaLog
 from pipelines.kafka_log.plain_records import plain_records
 from pipelines.kafka_log.topics import KafkaTopics, Place
@@ -81,7 +81,7 @@ class Epochs:
         now_ms: Callable[[], int],
         watch: Watch | None = None,
     ) -> None:
-        self._watch = watch or Unwatched()
+        self._watch = watch or Watch()
         self._spark = spark
         self._lake = lake
         self._settings = settings

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Final
 
 from confluent_kafka import KafkaError, TopicCollection
-from confluent_kafka.admin import AclOperation
 
 from pipelines.errors import KafkaRefusedError
 from pipelines.kafka_log.connection import REQUEST_TIMEOUT_S, Cluster, code_of
@@ -140,17 +139,16 @@ def require_rights(cluster: Cluster, servers: str, wanted: Mapping[str, Iterable
     )
     missing = []
     for topic, future in asked.items():
-        allowed: Iterable[AclOperation] = ()
+        names: set[str] = set()
         try:
             what = "what this client may do"
             found = cluster.answer(future, what, KafkaError.UNKNOWN_TOPIC_OR_PART)
-            allowed = found and found.authorized_operations
-            if not allowed:  # there is no such topic, or the broker does not tell
+            names = {one.name for one in (found and found.authorized_operations) or ()}
+            if not names:  # there is no such topic, or the broker does not tell
                 continue
         except KafkaRefusedError as error:
             if code_of(error.__cause__) != KafkaError.TOPIC_AUTHORIZATION_FAILED:
                 raise
-        names = {operation.name for operation in allowed}
         lacking = [operation for operation in wanted[topic] if operation not in names]
         if lacking:
             missing.append(f"{' and '.join(lacking)} on topic {topic}")
