@@ -97,7 +97,7 @@ $(VENV)/.java: $(VENV)/.packages requirements-java.lock pipelines/jvm/java.py
 
 # A cache that was deleted, or another one, is filled again.
 $(VENV)/.jars: $(VENV)/.java pipelines/jvm/jars.lock.toml $(if $(wildcard $(TXLAKE_CACHE)/jars),,FORCE)
-	@$(PY) -m pipelines.cli.setup jars fetch
+	@$(VENV)/bin/txlake jars fetch
 	@touch $@
 
 FORCE:
@@ -121,7 +121,7 @@ lock: ## Resolve the Python packages anew and write the lock files
 		--upgrade --output-file requirements-$$group.lock || exit 1; done
 
 jars-lock: $(VENV)/.java ## Resolve the jars anew and write pipelines/jvm/jars.lock.toml
-	@$(PY) -m pipelines.cli.setup jars lock
+	@$(VENV)/bin/txlake jars lock
 
 clean: ## Delete what was made in the clone (the cache folder stays)
 	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis demo-lake* \

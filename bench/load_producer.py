@@ -21,6 +21,7 @@ from bench.bodies import JSON, KINDS, body
 from bench.counter_file import CounterFile
 from bench.sample_data import GROUP, TOPIC, Mix, user_properties
 from pipelines.settings import Settings, load
+from tests.support.producers import options_of
 from txlake import (
     CheckedMessage,
     HalfMessage,
@@ -136,17 +137,16 @@ def options_for(settings: Settings, linger_ms: int | None = None) -> ProducerOpt
     Input: `linger_ms`: how long to collect records, so that Kafka gets fewer and larger batches;
     without it as the SDK does, which is for latency.
     """
-    kafka = settings.kafka
     linger = {} if linger_ms is None else {
         "half_linger_ms": linger_ms, "operation_linger_ms": linger_ms
     }  # fmt: skip
-    return ProducerOptions(
+    return options_of(
+        settings,
         **linger,
-        half_topic=kafka.half_topic, op_topic=kafka.op_topic, schedule_topic=kafka.schedule_topic,
-        check_topic_prefix=kafka.check_topic_prefix, delay_levels=settings.delay.levels,
+        delay_levels=settings.delay.levels,
         message_bytes_max=settings.transaction.message_bytes_max,
         deliver_at_max_ms=settings.delay.deliver_at_max_ms,
-    )  # fmt: skip
+    )
 
 
 def main() -> None:

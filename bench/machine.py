@@ -25,11 +25,12 @@ def machine() -> dict[str, str | int | float]:
 
 def versions() -> dict[str, str]:
     """Return the versions of what does the work; Kafka's and Java's too."""
-    from pipelines.jvm.jars import broker_jars
+    from pipelines.jvm.jars import jar_paths
     from pipelines.jvm.java import java_binary
 
     java = subprocess.run([str(java_binary()), "-version"], capture_output=True, text=True)
-    kafka = next((p.stem for p in broker_jars() if p.name.startswith("kafka-clients")), "unknown")
+    paths = jar_paths("broker")
+    kafka = next((p.stem for p in paths if p.name.startswith("kafka-clients")), "unknown")
     return {
         "python": platform.python_version(),
         "java": (java.stderr.splitlines() or ["unknown"])[0],

@@ -40,8 +40,9 @@ from storage.lake.epochs import Plan, Range, read_progress
 from storage.lake.lake import Lake
 from storage.rows import instant
 from storage.tasks.arrow_bytes import as_bytes
-from storage.tasks.deliver import Delivery, Files
+from storage.tasks.deliver import Delivery
 from storage.tasks.land import read_landed
+from storage.tasks.written import Files
 from storage.wire.kinds import HALF, WireLimits
 from txlake import protocol as p
 

@@ -22,10 +22,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from pipelines.jvm.jars import s3_jars, spark_jars
+from pipelines.jvm.jars import class_path
 from pipelines.jvm.session import start_session
 from storage.errors import LakeError
-from storage.files.place import LakePlace, lake_place, s3_access
+from storage.files.place import LakePlace, is_s3, lake_place, s3_access
 from storage.lake.lake import Lake
 from storage.lake.whole import require_recorded
 from storage.schemas import TABLES, TOPIC
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
 _CONSUMER_OFFSETS = "consumer_offsets"
 _MESSAGES = "messages"
-_S3 = ("s3://", "s3a://")
 
 
 def open_spark(
@@ -48,8 +47,8 @@ def open_spark(
     """
     shown = {"enabled": "true", "truncate": "60"}
     settings = {f"spark.sql.repl.eagerEval.{key}": value for key, value in shown.items()}
-    if lake is not None and _is_on_s3(lake_place(lake)):
-        settings["spark.driver.extraClassPath"] = ":".join(map(str, spark_jars() + s3_jars()))
+    if lake is not None and is_s3(lake_place(lake)):
+        settings["spark.driver.extraClassPath"] = class_path(["spark", "s3"])
     return start_session(app_name, settings, is_quiet=True)
 
 
@@ -132,13 +131,9 @@ def read_topic_stream(
 def _lake(spark: SparkSession, path: str | LakePlace) -> Lake:
     lake = Lake(path)
     lake.lake_id()
-    if _is_on_s3(lake.place):
+    if is_s3(lake.place):
         _let_read(spark, lake.place)
     return lake
-
-
-def _is_on_s3(place: LakePlace) -> bool:
-    return place.path.startswith(_S3)
 
 
 def _let_read(spark: SparkSession, place: LakePlace) -> None:

@@ -32,7 +32,7 @@ from bench.chaos.kills import Kill, schedule
 from bench.chaos.report import differences, facts_of, report
 from bench.chaos.run import Chaos
 from bench.lake_store import LakeStore, lake_store
-from pipelines.jvm.jars import JarError, store_jars
+from pipelines.jvm.jars import JarError, jar_paths
 from tests.support.cluster import Cluster
 
 
@@ -95,7 +95,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _require_jars(parser: argparse.ArgumentParser) -> None:
     try:
-        store_jars()
+        jar_paths("store")
     except JarError as error:
         parser.error(str(error))
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from storage.lake.lake import Lake
     from txlake.protocol import Target
 
+Look = Callable[["Lake", "Filters"], Sequence["Target"]]
 _FILTERS = ("group", "topic", "keys", "older_than")
 
 
@@ -46,57 +47,41 @@ class Bulk:
         if not self.is_asked and (self._max is not None or self._yes):
             raise click.UsageError("--max and --yes go with filters")
 
-    def command(
-        self,
-        writing: Writing,
-        name: str,
-        target: str | None,
-        look: Callable[[Lake, Filters], Sequence[Target]],
-    ) -> None:
+    def command(self, writing: Writing, name: str, text: str | None, look: Look) -> None:
         """Try a command about one target, or about all that `look` finds; write it.
 
-        Errors: as `run`.
+        Errors: as `write`.
         """
-        from pipelines.operate.trial import try_command
+        self.check(text)
+        target = None if text is None else writing.target(name, text)
+        self.write(writing, target, look, writing.trial_of(name))
 
-        self.check(target)
-        if target is not None:
-            writing.command(name, target)
-            return
-        lake, by = writing.lake, writing.by
-        self.run(
-            writing,
-            lambda filters: look(lake, filters),
-            lambda one: try_command(lake, name, one, *by),
-        )
-
-    def run(
-        self,
-        writing: Writing,
-        look: Callable[[Filters], Sequence[Target]],
-        attempt: Callable[[Target], Trial],
+    def write(
+        self, writing: Writing, target: Target | None, look: Look, attempt: Callable[[Any], Trial]
     ) -> None:
-        """Try a record about each target, the oldest first; write them if --yes is said.
+        """Try a record about one target, or about all that fit, the oldest first; write it.
 
+        Several are written if --yes is said.
         Input: `look` returns the targets that fit; `attempt` tries one.
         Errors: OperatorError when a result was waited for and is a refusal, or did not come.
         """
         from pipelines.health.transactions import Filters
 
+        if target is not None:
+            writing.write(attempt(target))
+            return
         until = None if self._older_than is None else now_ms() - self._older_than
-        targets = look(Filters(self._group, self._topic, self._keys, None, until))
+        filters = Filters(self._group, self._topic, self._keys, None, until)
+        targets = look(writing.lake, filters)
         chosen = targets[: self._max]
         is_written = self._yes and not writing.dry_run
-        trials = [(str(target), attempt(target)) for target in chosen]
+        trials = [attempt(one) for one in chosen]
         rows: list[dict[str, Any]] = []
-        for target, trial in trials:
-            offset = None
-            if is_written:
-                offset = writing.send(trial)
-            rows.append({"target": target, "expected": trial.expected, "offset": offset})
-        if is_written:
-            for row, (_, trial) in zip(rows, trials, strict=True):
-                row["result"] = writing.result(trial, row["offset"])
+        for one, trial in zip(chosen, trials, strict=True):
+            offset = writing.send(trial) if is_written else None
+            rows.append({"target": str(one), "expected": trial.expected, "offset": offset})
+        for row, trial in zip(rows, trials, strict=True) if is_written else ():
+            row["result"] = writing.result(trial, row["offset"])
         _print(rows, writing.output)
         click.echo(_summary(len(chosen), len(targets) - len(chosen), is_written), err=True)
         if is_written and writing.wait_s > 0:

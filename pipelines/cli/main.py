@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 # Where each command is: its module of this room is imported when the command is typed. What some
 # import, Spark's Python among it, takes longer than others run.
 _MODULES: Final = {
-    "setup": ("jars", "broker", "doctor"),
-    "store": ("store",),
+    "setup": ("jars", "doctor"),
+    "servers": ("broker", "store"),
     "spark_submit": ("spark-submit", "environment"),
     "status": ("status", "top"),
     "tx": ("tx",),
@@ -49,12 +49,14 @@ def known_errors() -> tuple[type[Exception], ...]:
     from pipelines.errors import JobError, OperatorError
     from pipelines.jvm.jars import JarError
     from pipelines.jvm.java import JavaError
+    from pipelines.local_server.server import ServerError
     from pipelines.settings import SettingsError
     from storage.errors import LakeError
     from txlake.errors import LakeError as ClientLakeError
 
     return (
-        JobError, LakeError, SettingsError, JavaError, JarError, OperatorError, ClientLakeError
+        JobError, LakeError, SettingsError, JavaError, JarError, ServerError, OperatorError,
+        ClientLakeError,
     )  # fmt: skip
 
 

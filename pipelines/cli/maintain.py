@@ -12,6 +12,7 @@ import click
 from pipelines.cli.options import conf_option, output_option
 from pipelines.cli.writing import Writing
 from pipelines.screen import print_json, print_rows
+from txlake.protocol import MAINTAIN
 
 if TYPE_CHECKING:
     from pipelines.settings import Settings
@@ -49,7 +50,7 @@ def maintain(
     elif offline:
         _run(writing.settings, writing.lake.place, output)
     else:
-        _ask(writing)
+        writing.command(MAINTAIN, None)
 
 
 def _foretell(settings: Settings, lake: Lake, output: str) -> None:
@@ -111,11 +112,3 @@ def _print_done(done: Work, text: str, seconds: float, output: str) -> None:
         print_json({**asdict(done), "seconds": round(seconds, 3)})
     else:
         click.echo(f"{text}, {seconds:.1f} s")
-
-
-def _ask(writing: Writing) -> None:
-    """Write a MAINTAIN command."""
-    from pipelines.operate.trial import try_command
-    from txlake.protocol import MAINTAIN
-
-    writing.write(try_command(writing.lake, MAINTAIN, None, *writing.by))

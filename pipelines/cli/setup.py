@@ -1,37 +1,24 @@
-"""Commands for the set-up: `txlake jars`, `txlake broker`, `txlake doctor`."""
+"""Commands for the set-up: `txlake jars`, `txlake doctor`."""
 
 from __future__ import annotations
 
 import platform
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import metadata
-from pathlib import Path
 
 import click
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from pipelines.cli.foreground import run_until_stopped
 from pipelines.errors import JobError
 from pipelines.jvm import ivy
 from pipelines.jvm import jars as jar_lock
 from pipelines.jvm.java import JavaError, java_binary, java_home
-from pipelines.local_broker.broker import Broker, BrokerError
 
 PACKAGES = ("txlake", "pyspark", "delta-spark", "deltalake", "confluent-kafka", "pyarrow", "duckdb")
-
-
-@contextmanager
-def _one_sentence() -> Iterator[None]:
-    """Print an error that says what to do, without its traceback."""
-    try:
-        yield
-    except (BrokerError, JavaError, jar_lock.JarError) as error:
-        raise click.ClickException(str(error)) from None
 
 
 @click.group()
@@ -47,16 +34,14 @@ def fetch(sets: tuple[str, ...]) -> None:
     SETS: those of the set-up by default. Besides them there are `store`, a local S3 server, and
     `s3`, with which Spark reads S3.
     """
-    with _one_sentence():
-        count = ivy.fetch(java_binary(), sets or jar_lock.JAR_SETS)
+    count = ivy.fetch(java_binary(), sets or jar_lock.JAR_SETS)
     click.echo(f"{count} jars fetched into {jar_lock.cache_folder()}")
 
 
 @jars.command()
 def verify() -> None:
     """Read every jar and compare its SHA-256."""
-    with _one_sentence():
-        count = jar_lock.verify()
+    count = jar_lock.verify()
     click.echo(f"{count} jars are whole")
 
 
@@ -70,38 +55,14 @@ def path(sets: tuple[str, ...]) -> None:
 
     `spark` is what a Spark session of your own needs to read a lake; with `s3`, one on S3.
     """
-    with _one_sentence():
-        click.echo(jar_lock.class_path(sets))
+    click.echo(jar_lock.class_path(sets))
 
 
 @jars.command()
 def lock() -> None:
     """Resolve the jars anew and write the lock (from a clone only)."""
-    with _one_sentence():
-        resolved = ivy.lock(java_binary())
-    for name, found in resolved.items():
+    for name, found in ivy.lock(java_binary()).items():
         click.echo(f"{name}: {len(found)} jars")
-
-
-@click.command()
-@click.option("--port", default=9092, show_default=True, help="0: any free port.")
-@click.option(
-    "--data-dir",
-    type=click.Path(file_okay=False, path_type=Path),
-    default=Path(".cache/broker"),
-    show_default=True,
-    help="Where its data, settings and log are.",
-)
-def broker(port: int, data_dir: Path) -> None:
-    """Run a Kafka broker on loopback until Ctrl-C or SIGTERM."""
-    server = Broker(data_dir, port=port)
-
-    def tell() -> None:
-        click.echo(f"Kafka answers at {server.bootstrap_servers}")
-        click.echo(f"its data and log are in {server.data_folder}; stop it with Ctrl-C")
-
-    with _one_sentence():
-        run_until_stopped(server, tell)
 
 
 @click.command()
@@ -147,12 +108,12 @@ def findings() -> Iterator[Finding]:
         yield Finding(True, "Java", str(java_home()))
     except JavaError as error:
         yield Finding(False, "Java", "missing", str(error))
-    sets = [("spark", jar_lock.spark_jars), ("broker", jar_lock.broker_jars)]
-    optional = [("store", jar_lock.store_jars), ("s3", jar_lock.s3_jars)]
-    for jar_set, paths in sets + [one for one in optional if jar_lock.is_fetched(one[0])]:
+    for jar_set in (*jar_lock.JAR_SETS, *filter(jar_lock.is_fetched, jar_lock.OPTIONAL_SETS)):
         what = f"jars: {jar_set}"
         try:
-            yield Finding(True, what, f"{len(paths())} in {jar_lock.cache_folder()}")
+            yield Finding(
+                True, what, f"{len(jar_lock.jar_paths(jar_set))} in {jar_lock.cache_folder()}"
+            )
         except jar_lock.JarError as error:
             yield Finding(False, what, "missing or broken", str(error))
 
@@ -175,15 +136,3 @@ def driver_findings(conf: str) -> Iterator[Finding]:
         yield Finding(True, what, f"{drivers.active} is active")
     for owner in drivers.others:
         yield Finding(True, what, f"{owner} stands by")
-
-
-COMMANDS: list[click.Command] = [jars, broker, doctor]
-
-
-@click.group(commands=COMMANDS)
-def main() -> None:
-    """Set up txlake."""
-
-
-if __name__ == "__main__":
-    main()

@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 from pipelines.jvm.cluster import cluster_conf, environment_conf, write_environment
-from pipelines.jvm.jars import spark_jars
+from pipelines.jvm.jars import class_path
 from pipelines.jvm.java import java_home
 from pipelines.jvm.session import CONF_FOLDER, java_options
 
@@ -47,7 +47,6 @@ def submit_line(
 
     Input: Spark's settings, which win over ours; more options of spark-submit.
     """
-    jars = ":".join(str(jar) for jar in spark_jars())
     # The program of this environment's pyspark, not another Spark's that is first on PATH.
     found = shutil.which("spark-submit", path=str(Path(sys.executable).parent)) or "spark-submit"
     wanted = {**cluster_conf(master, (conf or {}).get("spark.driver.host")), **(conf or {})}
@@ -55,7 +54,7 @@ def submit_line(
         found,
         *("--master", master),
         *("--properties-file", str(CONF_FOLDER / "spark-defaults.conf")),
-        *("--driver-class-path", jars),
+        *("--driver-class-path", class_path(["spark"])),
         *("--driver-java-options", java_options()),
         *("--py-files", str(archive)),
         *(part for key, value in wanted.items() for part in ("--conf", f"{key}={value}")),

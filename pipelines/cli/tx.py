@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import click
 
@@ -97,15 +96,14 @@ def explain(
     if keys is not None:
         _list_keys(open_lake(lake_path, conf), keys, limit, output)
         return
-    from pipelines.explain.as_json import to_json
     from pipelines.explain.find import find
     from pipelines.explain.report import nothing_found, reports
-    from pipelines.explain.show import show
+    from pipelines.explain.show import show, to_json
 
     wanted = _target(str(target))
     lake = open_lake(lake_path, conf)
     found = find(lake, wanted)
-    told, more = reports(found, time.time_ns() // 1_000_000, limit)
+    told, more = reports(found, now_ms(), limit)
     if not told:
         raise OperatorError(nothing_found(found, wanted, lake.path))
     if output == "json":
@@ -174,18 +172,14 @@ def _end(decision: str, half: str | None, bulk: Bulk, writing: Writing) -> None:
     from pipelines.operate.trial import try_end
 
     bulk.check(half)
-    lake, by, security = writing.lake, writing.by, writing.settings.security
-    if half is None:
-        bulk.run(
-            writing,
-            lambda filters: pending_targets(lake, filters),
-            lambda target: try_end(lake, cast(RecordTarget, target), decision, *by, security),
-        )
-        return
-    target = _target(half)
-    if not isinstance(target, RecordTarget) or target.kind != HALF:
+    target = None if half is None else _target(half)
+    if target is not None and not (isinstance(target, RecordTarget) and target.kind == HALF):
         raise click.UsageError(f"{half!r} is no half: name it as <queue>-<offset>")
-    writing.write(try_end(lake, target, decision, *by, security))
+    lake, by, security = writing.lake, writing.by, writing.settings.security
+    bulk.write(
+        writing, target, pending_targets,
+        lambda one: try_end(lake, one, decision, *by, security),
+    )  # fmt: skip
 
 
 def _target(text: str) -> RecordTarget | Transaction:

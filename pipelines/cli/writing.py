@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import getpass
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from functools import cached_property, wraps
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from pipelines.operate.trial import Trial
     from pipelines.settings import Settings
     from storage.lake.lake import Lake
+    from txlake.protocol import Target
 
 
 @dataclass(frozen=True)
@@ -57,15 +59,25 @@ class Writing:
             raise click.UsageError("--reason is empty: say why")
         return actor, self.reason.strip()
 
-    def command(self, name: str, text: str) -> None:
-        """Try a command about a target, and write it."""
-        from pipelines.operate.trial import try_command
-
+    def target(self, name: str, text: str) -> Target:
+        """Returns what a command is about; a text that is no target of it is wrong usage."""
         target = command_target(name, text)
         if target is None:
             allowed = " or ".join(TARGET_FORMS[name])
             raise click.UsageError(f"{text!r} is no target of {name}: {allowed}")
-        self.write(try_command(self.lake, name, target, *self.by))
+        return target
+
+    def trial_of(self, name: str) -> Callable[[Target | None], Trial]:
+        """Returns what tries a command about a target."""
+        from pipelines.operate.trial import try_command
+
+        lake, by = self.lake, self.by
+        return lambda target: try_command(lake, name, target, *by)
+
+    def command(self, name: str, text: str | None) -> None:
+        """Try a command, if it has a target about that, and write it."""
+        target = None if text is None else self.target(name, text)
+        self.write(self.trial_of(name)(target))
 
     def write(self, trial: Trial) -> None:
         """Write a record and wait for its result, or print what it would be.

@@ -47,6 +47,11 @@ class _Attempt:
     acknowledged: bool = False
     is_too_large: bool = False
 
+    @property
+    def check_id(self) -> str:
+        row = self.row
+        return p.check_id(row["queue_id"], row["queue_offset"], row["arm"], row["check_times"])
+
     def report(self, error: KafkaError | None, _message: object) -> None:
         self.acknowledged = error is None
         self.is_too_large = error is not None and error.code() == KafkaError.MSG_SIZE_TOO_LARGE
@@ -136,7 +141,7 @@ class Asker:
         if too_large:
             self._producer.flush(max(0.0, deadline - time.monotonic()))
         return pa.Table.from_pylist(
-            [_attempt_row(a.row) | {"acknowledged": a.acknowledged} for a in attempts],
+            [a.row | {"check_id": a.check_id, "acknowledged": a.acknowledged} for a in attempts],
             schema=ATTEMPTS,
         )
 
@@ -158,8 +163,7 @@ class Asker:
 
     def _hand_over(self, attempt: _Attempt, body: bytes | None, deadline: float) -> bool:
         row = attempt.row
-        is_omitted = body is None and attempt.half["body"] is not None
-        headers = _headers(row, attempt.half, is_omitted)
+        headers = _headers(attempt, body is None and attempt.half["body"] is not None)
         for key in self._keys.get(row["producer_group"], ())[:1]:
             headers.append((p.SIG, sign_check(key, headers, body).encode()))
         while time.monotonic() < deadline:
@@ -177,23 +181,9 @@ class Asker:
         return False
 
 
-def _attempt_row(row: Mapping[str, Any]) -> dict[str, Any]:
-    identity = (row["queue_id"], row["queue_offset"], row["arm"], row["check_times"])
-    return {
-        "queue_id": row["queue_id"],
-        "queue_offset": row["queue_offset"],
-        "arm": row["arm"],
-        "check_times": row["check_times"],
-        "check_id": p.check_id(*identity),
-        "producer_group": row["producer_group"],
-    }
-
-
-def _headers(
-    row: Mapping[str, Any], half: Mapping[str, Any], is_body_omitted: bool
-) -> list[tuple[str, str | bytes | None]]:
+def _headers(attempt: _Attempt, is_body_omitted: bool) -> list[tuple[str, str | bytes | None]]:
     """Returns the check's own headers, in protocol order, and after them the user's."""
-    attempt = _attempt_row(row)
+    row, half = attempt.row, attempt.half
     offsets = ",".join(map(str, row["half_offsets"]))
     headers: list[tuple[str, str | bytes | None]] = [
         (p.PGROUP, row["producer_group"].encode()),
@@ -207,7 +197,7 @@ def _headers(
         (p.HALF_QUEUE_ID, str(row["queue_id"]).encode()),
         (p.HALF_QUEUE_OFFSET, offsets.encode()),
         (p.CHECK_TIMES, str(row["check_times"]).encode()),
-        (p.CHECK_ID, attempt["check_id"].encode()),
+        (p.CHECK_ID, attempt.check_id.encode()),
         *([(p.BODY_OMITTED, b"true")] if is_body_omitted else ()),
     ]
     if half["raw_headers"] is not None:  # some do not fit text: all as they came

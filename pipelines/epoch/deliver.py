@@ -17,8 +17,9 @@ from storage.files.messages import touched_ranges
 from storage.lake.lake import Lake
 from storage.schemas import places
 from storage.tasks.arrow_bytes import as_bytes
-from storage.tasks.deliver import Delivery, Files, LandedFiles, deliver, together
+from storage.tasks.deliver import Delivery, LandedFiles, deliver
 from storage.tasks.in_spark import FILES_IN_SPARK, DeliverTask, read_files
+from storage.tasks.written import Files, together
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

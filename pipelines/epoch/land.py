@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from pipelines.epoch.arrow_batches import arrow_batches
 from pipelines.epoch.batch import Batch
-from pipelines.kafka_log.options import spark_options
+from pipelines.kafka_log.options import by_topic, spark_options
 from pipelines.kafka_log.plain_records import plain_records
 from pipelines.settings import KafkaSettings
 from storage.files.data_files import DataFile
@@ -68,8 +68,8 @@ def land(records: DataFrame, landing: Landing, tasks: int, plainly: Plainly | No
             for narrow, written in read_landed(batch):
                 ended += narrow.num_rows == 0  # each task hands back an empty one last
                 yield narrow
-                for table, file in written.items():
-                    files[table].append(file)
+                for table, those in written.items():
+                    files[table] += those
 
     with described(records.sparkSession, landing.epoch, "land", tasks):
         try:
@@ -162,11 +162,8 @@ def kafka_records(
 
     Partitions that were made since are left out.
     """
-    starts: dict[str, dict[str, int]] = {}
-    ends: dict[str, dict[str, int]] = {}
-    for r in ranges:
-        starts.setdefault(r.topic, {})[str(r.partition)] = r.from_offset
-        ends.setdefault(r.topic, {})[str(r.partition)] = r.to_offset
+    starts = by_topic({r.place: r.from_offset for r in ranges})
+    ends = by_topic({r.place: r.to_offset for r in ranges})
     partitions = {topic: [int(n) for n in offsets] for topic, offsets in starts.items()}
     return (
         spark.read.format("kafka")

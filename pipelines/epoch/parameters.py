@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 from checker.frames import Parameters
@@ -61,11 +61,13 @@ class EpochSettings:
         }
 
 
-def plan_parameters(plan: Plan) -> Parameters:
-    """Returns the rules' parameters in force at an epoch."""
-    others = (_WIRE, _SNAPSHOT_EPOCHS, FLOOR, SNAPSHOT)
-    values: dict[str, Any] = {k: v for k, v in plan.parameters.items() if k not in others}
-    values = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
+def plan_parameters(plan: Plan | None) -> Parameters:
+    """Returns the rules' parameters in force at an epoch; the defaults before the first."""
+    given = {} if plan is None else plan.parameters
+    names = {field.name for field in fields(Parameters)} & given.keys()
+    values: dict[str, Any] = {
+        name: tuple(given[name]) if isinstance(given[name], list) else given[name] for name in names
+    }
     return Parameters(**values)
 
 

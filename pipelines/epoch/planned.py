@@ -28,7 +28,7 @@ from pipelines.epoch.parameters import plan_limits, plan_parameters, planned_sna
 from pipelines.epoch.plan import queues_of
 from pipelines.epoch.restore import restore
 from pipelines.epoch.sizes import Sizes
-from pipelines.epoch.watch import Unwatched, Watch
+from pipelines.epoch.watch import Watch
 from storage.lake.epoch_log import EpochLog
 from storage.lake.epochs import Plan, Progress, changes_in
 from storage.lake.lake import Lake
@@ -74,7 +74,7 @@ class PlannedEpochs:
         self._asker = asker
         self._sizes = sizes
         self._deliverer = deliverer
-        self._watch = watch or Unwatched()
+        self._watch = watch or Watch()
         self._pool = ThreadPoolExecutor(_WRITERS, thread_name_prefix="txlake-writer")
 
     def take_up(self, progress: Progress, lake: Lake | None = None) -> None:

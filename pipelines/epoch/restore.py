@@ -23,7 +23,7 @@ from checker.frames import (
     State,
 )
 from checker.match.sql import run
-from storage.lake.epochs import Progress
+from storage.lake.epochs import Progress, offset_rows
 from storage.lake.lake import Lake
 from storage.lake.pruned import Bounds, read_pruned
 from storage.rows import to_frame, to_rows
@@ -45,10 +45,7 @@ def restore(lake: Lake, progress: Progress) -> State:
         return State()
     snapshot = last.snapshot.epoch or None
     frames = {FRAMES[table]: rows_of_state(lake, table, last.epoch, snapshot) for table in FRAMES}
-    offsets = [
-        {"topic": topic, "queue_id": queue_id, "next_offset": offset}
-        for (topic, queue_id), offset in sorted(progress.next_offsets.items())
-    ]
+    offsets = offset_rows(progress.next_offsets)
     return State(
         **frames,
         topics=topics_before(lake, last.epoch + 1),

@@ -33,11 +33,10 @@ from pipelines.epoch.plan import Planner
 from pipelines.epoch.planned import PlannedEpochs, Steps
 from pipelines.epoch.recover import batch_again, with_our_rules
 from pipelines.epoch.signatures import judge_signatures
-from pipelines.epoch.watch import Unwatched, Watch
+from pipelines.epoch.watch import Watch
 from pipelines.kafka_log.log import KafkaLog
 from pipelines.kafka_log.plain_records import plain_records
 from pipelines.kafka_log.topics import KafkaTopics, Place
-from storage.files.place import LakePlace
 from storage.lake.aging import newer_floor
 from storage.lake.epochs import Plan, Progress, read_progress
 from storage.lake.floor import Floor
@@ -67,6 +66,7 @@ class Gathered:
 class Epochs:
     """The runner of epochs on one lake; it keeps the state between them.
 
+    `newest`: the last committed plan, or the one that is being finished.
     Errors: LostInputError, OwnerError, StartError. Any other leaves the lake with a planned epoch:
     call `recover` before the next `run`.
     """
@@ -81,7 +81,7 @@ class Epochs:
         now_ms: Callable[[], int],
         watch: Watch | None = None,
     ) -> None:
-        self._watch = watch or Unwatched()
+        self._watch = watch or Watch()
         self._spark = spark
         self._lake = lake
         self._settings = settings
@@ -89,7 +89,8 @@ class Epochs:
         self._planner = Planner(self._kafka, settings, now_ms)
         deliverer = Deliverer(spark)
         self._planned = PlannedEpochs(lake, asker, settings.sizes, deliverer, self._watch)
-        self._newest: Plan | None = None
+        self.place = lake.place
+        self.newest: Plan | None = None
         self.own_pings = OwnPings()
 
     @property
@@ -98,19 +99,9 @@ class Epochs:
         return self._planned.state
 
     @property
-    def place(self) -> LakePlace:
-        """Returns where the lake is."""
-        return self._lake.place
-
-    @property
     def last(self) -> Plan | None:
         """Returns the last committed plan."""
         return self._planned.last
-
-    @property
-    def newest(self) -> Plan | None:
-        """Returns the newest plan: the last committed one, or the one that is being finished."""
-        return self._newest
 
     def take_up(self) -> Progress:
         """Reads the state from the lake, if that is whole. Output: where its epochs stand.
@@ -121,7 +112,7 @@ class Epochs:
         progress = read_progress(self._lake)
         require_whole(self._lake, progress, is_alone=True)
         self._planned.take_up(progress)
-        self._newest = progress.last
+        self.newest = progress.last
         self._planner.take_up(progress)
         return progress
 
@@ -131,7 +122,7 @@ class Epochs:
             return None
         plan = with_our_rules(self._lake, progress.unfinished)
         self._finish(plan, batch_again(self._spark, self._lake, plan, self._settings), Steps())
-        self._newest = plan
+        self.newest = plan
         return plan
 
     def warm_up(self) -> None:
@@ -157,9 +148,9 @@ class Epochs:
 
         A running epoch can bring a half, so it counts as one. Errors: KafkaAwayError.
         """
-        may_ask = self._newest is not self.last or self.state.halves.num_rows > 0
-        if self._newest is not None and may_ask:
-            self._planner.look_ahead(self._newest.landed())
+        may_ask = self.newest is not self.last or self.state.halves.num_rows > 0
+        if self.newest is not None and may_ask:
+            self._planner.look_ahead(self.newest.landed())
 
     def run(self, records: DataFrame, to_offsets: Mapping[Place, int]) -> Plan | None:
         """Runs one epoch over a micro-batch of Spark's Kafka source.
@@ -175,7 +166,7 @@ class Epochs:
 
     def gather(self, records: DataFrame, to_offsets: Mapping[Place, int]) -> Gathered:
         """Lands a micro-batch. The epoch before is planned; it can still be running."""
-        steps, newest = Steps(), self._newest
+        steps, newest = Steps(), self.newest
         spans = self._kafka.spans(to_offsets, {} if newest is None else newest.landed())
         batch = None
         if self._has_news(spans):
@@ -209,7 +200,7 @@ class Epochs:
             self._watch.idle(plan)
             return None
         self._planned.log.plan(plan)
-        self._newest = plan
+        self.newest = plan
         self._planner.used()
         gathered.steps.done("plan")
         return plan

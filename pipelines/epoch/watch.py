@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol
 
 import pyarrow as pa
 
@@ -12,8 +11,11 @@ from storage.lake.epochs import Plan
 from storage.lake.lake import Lake
 
 
-class Watch(Protocol):
-    """What is told, in the order of an epoch. An epoch that fails is decided again later."""
+class Watch:
+    """What is told, in the order of an epoch; this one does not care.
+
+    An epoch that fails is decided again later.
+    """
 
     def took_up(self, lake: Lake, last: Plan | None, state: State) -> None:
         """A start: the lake, its last committed plan, and the state after it. Errors: LakeError."""
@@ -29,22 +31,3 @@ class Watch(Protocol):
         step_ms: Mapping[str, int],
     ) -> None:  # fmt: skip
         """The commit of the epoch that was decided last. Input: `attempts`: ATTEMPTS."""
-
-
-class Unwatched:
-    """A watch that does not care."""
-
-    def took_up(self, lake: Lake, last: Plan | None, state: State) -> None:
-        """Does nothing."""
-
-    def idle(self, plan: Plan) -> None:
-        """Does nothing."""
-
-    def decided(self, plan: Plan, before: State, inputs: Inputs, decision: Decision) -> None:
-        """Does nothing."""
-
-    def committed(
-        self, plan: Plan, state: State, attempts: pa.Table, counts: Mapping[str, int],
-        step_ms: Mapping[str, int],
-    ) -> None:  # fmt: skip
-        """Does nothing."""

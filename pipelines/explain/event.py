@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,11 +31,18 @@ class Event:
 Part = tuple[Event, int]  # with its phase within the epoch
 
 
-def event(unit: Unit, row: Row, at: int, phase: int, kind: str, text: str, **detail: Any) -> Part:
-    """Returns a row's line and its phase; the text says so if the epoch is not committed yet."""
+def event(
+    unit: Unit, row: Row, at: int, phase: int, kind: str, text: str, columns: Sequence[str] = (),
+    **more: Any,
+) -> Part:  # fmt: skip
+    """Returns a row's line and its phase; the text says so if the epoch is not committed yet.
+
+    Input: `columns`: those of the row that are its detail, with `more`.
+    """
     is_committed = unit.is_settled(row)
     if not is_committed:
         text += f" (epoch {row['epoch']}, not committed yet)"
+    detail = {name: row[name] for name in columns} | more
     return Event(at, row["epoch"], kind, text, is_committed, detail), phase
 
 

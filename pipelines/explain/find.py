@@ -6,8 +6,11 @@ and half written, are read too: their epoch tells them apart.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -15,20 +18,12 @@ import pyarrow.compute as pc
 from checker.frames import DISCARDED
 from pipelines.epoch.restore import recorded_rows, rows_of_state, state_from
 from pipelines.explain.operations import find_operations
-from pipelines.explain.rows import (
-    EpochAt,
-    Found,
-    Row,
-    epoch_rows,
-    newest_epochs,
-    plain,
-    plan_of,
-    set_of,
-)
+from pipelines.explain.rows import Found, Row, newest_epochs, plain, set_of
 from pipelines.explain.target import Transaction
 from storage.errors import MissingTableError
 from storage.lake.aging import snapshot_before
-from storage.lake.epochs import PLANNED
+from storage.lake.epochs import Plan
+from storage.lake.history import read_plans
 from storage.lake.lake import Lake
 from storage.lake.pruned import Bounds, read_pruned
 from storage.lake.table import deleted_epoch
@@ -132,7 +127,7 @@ class _About:
         pool: ThreadPoolExecutor,
         messages: list[Row],
         epoch: int,
-        epochs: dict[int, EpochAt],
+        epochs: dict[int, Plan],
         table_ids: dict[str, int],
     ) -> None:
         self._lake, self._pool = lake, pool
@@ -145,50 +140,54 @@ class _About:
     def found(self) -> Found:
         """Returns what they say; reads the tables side by side."""
         at_place: Bounds = {"queue_id": self._queues, "queue_offset": self._offsets}
-        reads = {
-            table: self._pool.submit(self._of_places, table, at_place)
-            for table in ("outcomes", "checks", "deliveries")
-        }
-        reads["namings"] = self._pool.submit(self._namings)
-        reads["conflicts"] = self._pool.submit(self._conflicts)
-        reads["commands"] = self._pool.submit(self._commands)
-        recorded = self._pool.submit(self._recorded, at_place)
-        waiting = self._pool.submit(self._delayed, at_place)
-        rows = {table: read.result() for table, read in reads.items()}
-        pending, halves = recorded.result()
-        rows["delayed"], still_delayed = waiting.result()
-        operations = self._pool.submit(
-            find_operations,
-            self._lake,
-            [m for m in self._messages if m["source"] == HALF],
-            rows["outcomes"],
-            rows["conflicts"],
-            rows["namings"],
-            self._epochs.get(self._epoch),
+        rows = self._together(
+            **{
+                table: partial(self._of_places, table, at_place)
+                for table in ("outcomes", "checks", "deliveries")
+            },
+            namings=self._namings,
+            conflicts=self._conflicts,
+            commands=self._commands,
+            recorded=partial(self._recorded, at_place),
+            delayed=partial(self._delayed, at_place),
         )
-        copies = self._pool.submit(self._copies, rows["outcomes"])
-        undeliverable = self._pool.submit(self._undeliverable, rows["deliveries"])
+        pending, halves = rows.pop("recorded")
+        rows["delayed"], still_delayed = rows["delayed"]
         targets = {p.RecordTarget(*place) for place in self._places}
         rearms = [row for row in rows["commands"] if p.read_target(row["target"]) in targets]
         cited = [*rows["outcomes"], *rows["deliveries"], *rows["delayed"], *rearms]
         missing = {row["epoch"] for row in cited} - set(self._epochs)
-        for row in epoch_rows(self._lake, missing):
-            if row["state"] == PLANNED:
-                self._epochs[row["epoch"]] = plan_of(row)
+        more = self._together(
+            plans=partial(read_plans, self._lake, missing),
+            operations=partial(
+                find_operations,
+                self._lake,
+                [m for m in self._messages if m["source"] == HALF],
+                rows["outcomes"],
+                rows["conflicts"],
+                rows["namings"],
+                self._epochs.get(self._epoch),
+            ),
+            copies=partial(self._copies, rows["outcomes"]),
+            undeliverable=partial(self._undeliverable, rows["deliveries"]),
+        )
+        epochs = self._epochs | more.pop("plans")
         return Found(
             epoch=self._epoch,
-            epochs=self._epochs,
+            epochs=epochs,
             messages=self._messages,
-            operations=operations.result(),
-            copies=copies.result(),
-            undeliverable=undeliverable.result(),
             table_ids=self._table_ids,
-            deleted={},
             pending=pending,
             halves=halves,
             still_delayed=still_delayed,
             **rows,
+            **more,
         )
+
+    def _together(self, **reads: Callable[[], Any]) -> dict[str, Any]:
+        """Returns what each read returns; they run side by side."""
+        begun = {name: self._pool.submit(read) for name, read in reads.items()}
+        return {name: future.result() for name, future in begun.items()}
 
     def _recorded(self, at_place: Bounds) -> tuple[list[Row], list[Row]]:
         """Returns all that was recorded of the halves, the oldest first, and their state."""

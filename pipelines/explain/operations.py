@@ -8,8 +8,10 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from checker.frames import DISCARDED, Parameters
-from pipelines.explain.rows import EpochAt, Row, plain, set_of
+from checker.frames import DISCARDED
+from pipelines.epoch.parameters import plan_parameters
+from pipelines.explain.rows import Row, plain, set_of
+from storage.lake.epochs import Plan
 from storage.lake.lake import Lake
 from storage.lake.pruned import Bounds, read_pruned
 
@@ -31,7 +33,7 @@ def find_operations(
     outcomes: list[Row],
     conflicts: list[Row],
     namings: list[Row],
-    newest: EpochAt | None,
+    newest: Plan | None,
 ) -> list[Row]:
     """Returns the operations that name the halves, or a half of their queues still to come.
 
@@ -57,7 +59,7 @@ def find_operations(
     return [row for row in rows if (row["queue_id"], row["queue_offset"]) in places]
 
 
-def _first_ms(halves: list[Row], newest: EpochAt | None) -> int:
+def _first_ms(halves: list[Row], newest: Plan | None) -> int:
     """Returns the time of the first operation that could name a half and still count.
 
     One that came long before its half waited for it; it left an outcome or a conflict, unless it
@@ -66,8 +68,7 @@ def _first_ms(halves: list[Row], newest: EpochAt | None) -> int:
     first = int(min(half["stored_at"] for half in halves))
     if not any(map(set_of, halves)):
         return first - _CLOCKS_MS
-    parameters = Parameters() if newest is None else newest.parameters
-    return first - max(parameters.orphan_operation_ttl_ms, _CLOCKS_MS)
+    return first - max(plan_parameters(newest).orphan_operation_ttl_ms, _CLOCKS_MS)
 
 
 def _naming(lake: Lake, halves: list[Row], ends: list[Row], first: pa.Scalar) -> list[int]:

@@ -1,6 +1,6 @@
 """A unit's report: how it stands, by which rule, where its messages are, what they wait for.
 
-Pure functions from a unit to plain values; `show` prints them, `as_json` writes them down.
+Pure functions from a unit to plain values; `show` prints them.
 """
 
 from __future__ import annotations
@@ -9,13 +9,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from checker.frames import COMMITTED, DISCARDED, ROLLED_BACK, UNREADABLE
+from pipelines.epoch.parameters import plan_parameters
 from pipelines.explain import words
 from pipelines.explain.event import Event
 from pipelines.explain.rows import Found, Row
 from pipelines.explain.story import events
 from pipelines.explain.target import Transaction
 from pipelines.explain.units import Unit, units_of
-from pipelines.explain.waits import Wait, why_not_delivered, why_pending
+from pipelines.explain.waits import Wait, why_not_delivered, why_not_ended
 from pipelines.explain.words import Rule
 from storage.lake.floor import Floor
 from storage.wire.kinds import HALF
@@ -91,20 +92,9 @@ def _report(unit: Unit, now_ms: int) -> Report:
         status=_status(unit, messages),
         messages=messages,
         decisions=tuple(_decisions(unit)),
-        waits=tuple(_waits(unit, now_ms)),
+        waits=tuple(why_not_ended(unit, now_ms)),
         events=tuple(events(unit)),
     )
-
-
-def _waits(unit: Unit, now_ms: int) -> list[Wait]:
-    if unit.error is not None:
-        rule = Rule(f"it cannot be read ({unit.error}): it is never decided", words.READABLE)
-        return [Wait("unreadable", rule)]
-    if not all(unit.is_settled(message) for message in unit.messages):
-        epoch = max(message["epoch"] for message in unit.messages)
-        rule = Rule(f"landed in epoch {epoch}, not committed yet", "`epochs`")
-        return [Wait("not_committed", rule), *why_pending(unit, now_ms)]
-    return why_pending(unit, now_ms)
 
 
 def _status(unit: Unit, messages: Iterable[MessageReport]) -> str:
@@ -195,7 +185,7 @@ def _numbers(unit: Unit, row: Row) -> str:
     known_at = None if epoch is None else epoch.known_at.get(unit.queue_id)
     if row["outcome"] != DISCARDED or epoch is None or known_at is None:
         return ""
-    limits = epoch.parameters
+    limits = plan_parameters(epoch)
     stored_at = unit.stored_at(row["arm"])
     if row["cause"] == "expired":
         return (
@@ -221,9 +211,8 @@ def nothing_found(found: Found, target: RecordTarget | Transaction, lake_path: s
         return f"no half and no schedule record has transaction id {target.transaction_id} {where}"
     name = f"{target.kind} {target.queue_id}-{target.queue_offset}"
     newest = found.newest
-    landed = {} if newest is None else newest.landed
-    topic = "" if newest is None else newest.topics.get(target.kind, "")
-    end = landed.get((topic, target.queue_id))
+    ends = {} if newest is None else newest.queue_ends(newest.topics[target.kind])
+    end = ends.get(target.queue_id)
     if end is None:
         return f"there is no {name} {where}: it has landed nothing of that queue"
     if target.queue_offset >= end:

@@ -1,47 +1,21 @@
-"""Plain rows of a lake, from which a story is told: instants in ms, epochs with their plans."""
+"""Plain rows of a lake, from which a story is told: instants in ms; plans of epochs."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from checker.frames import Parameters
-from storage.lake.epochs import COMMITTED, PLANNED
-from storage.lake.floor import Floor, floor_of
+from storage.lake.epochs import COMMITTED, Plan
+from storage.lake.history import read_plans
 from storage.lake.lake import Lake
-from storage.lake.pruned import read_pruned
-from storage.rows import milliseconds
-from txlake import protocol as p
+from storage.lake.pruned import Bounds, read_pruned
 
 Row = dict[str, Any]
 Place = tuple[str, int, int]  # source, queue, offset
-
-_EPOCH_COLUMNS = [
-    "epoch", "state", "epoch_at", "known_at", "ranges", "cluster_id", "parameters",
-]  # fmt: skip
-
-
-@dataclass(frozen=True)
-class EpochAt:
-    """What an epoch's plan says. Units: ms. `landed` and `ends` are of (topic, partition)."""
-
-    epoch: int
-    epoch_at: int
-    known_at: Mapping[int, int]
-    parameters: Parameters
-    topics: Mapping[str, str]
-    landed: Mapping[tuple[str, int], int]
-    ends: Mapping[tuple[str, int], int]
-    cluster_id: str = ""
-    floor: Floor = field(default_factory=Floor)
-
-    def half_end(self, queue_id: int) -> int:
-        """Returns the landed end of a half queue."""
-        return self.landed.get((self.topics.get("half", p.HALF_TOPIC), queue_id), 0)
 
 
 @dataclass(frozen=True)
@@ -56,7 +30,7 @@ class Found:
     """
 
     epoch: int = 0
-    epochs: Mapping[int, EpochAt] = field(default_factory=dict)
+    epochs: Mapping[int, Plan] = field(default_factory=dict)
     messages: Sequence[Row] = ()
     operations: Sequence[Row] = ()
     outcomes: Sequence[Row] = ()
@@ -88,7 +62,7 @@ class Found:
         return epoch <= self.deleted.get(table, 0)
 
     @property
-    def newest(self) -> EpochAt | None:
+    def newest(self) -> Plan | None:
         """Returns the newest committed epoch."""
         return self.epochs.get(self.epoch)
 
@@ -103,41 +77,16 @@ def plain(rows: pa.Table) -> list[Row]:
     return found
 
 
-def newest_epochs(lake: Lake) -> tuple[int, dict[int, EpochAt]]:
+def newest_epochs(lake: Lake) -> tuple[int, dict[int, Plan]]:
     """Returns the newest committed epoch, 0 when there is none, and the plans from there on."""
     newest = lake.last("epochs", "epoch")
     if newest is None:
         return 0, {}
-    rows = epoch_rows(lake, [newest - 1, newest])
-    committed = max((row["epoch"] for row in rows if row["state"] == COMMITTED), default=0)
-    plans = {row["epoch"]: plan_of(row) for row in rows if row["state"] == PLANNED}
-    return committed, {epoch: plan for epoch, plan in plans.items() if epoch >= committed}
-
-
-def epoch_rows(lake: Lake, epochs: Iterable[int]) -> list[Row]:
-    """Returns the rows of some epochs, what they landed and what was known."""
-    return plain(read_pruned(lake, "epochs", _EPOCH_COLUMNS, {"epoch": sorted(set(epochs))}))
-
-
-def plan_of(row: Row) -> EpochAt:
-    """Returns what a planned row says."""
-    values = {key: json.loads(value) for key, value in row["parameters"]}
-    names = {item.name for item in fields(Parameters)}
-    known: dict[str, Any] = {
-        k: tuple(v) if isinstance(v, list) else v for k, v in values.items() if k in names
-    }
-    places = [((r["topic"], r["partition"]), r) for r in row["ranges"]]
-    return EpochAt(
-        epoch=row["epoch"],
-        epoch_at=row["epoch_at"],
-        known_at={queue: milliseconds(at) for queue, at in row["known_at"]},
-        parameters=Parameters(**known),
-        topics=values.get("wire", {}).get("topics", {}),
-        landed={place: r["to_offset"] for place, r in places},
-        ends={place: r["end_offset"] for place, r in places},
-        cluster_id=row["cluster_id"],
-        floor=floor_of(values),
-    )
+    either = [newest - 1, newest]
+    bounds: Bounds = {"epoch": either, "state": [COMMITTED]}
+    rows = read_pruned(lake, "epochs", ["epoch"], bounds)
+    committed: int = pc.max(rows["epoch"]).as_py() or 0
+    return committed, read_plans(lake, [epoch for epoch in either if epoch >= committed])
 
 
 def set_of(half: Row) -> tuple[object, ...]:

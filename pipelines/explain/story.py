@@ -15,19 +15,16 @@ from pipelines.explain.rows import Row
 from pipelines.explain.story_ends import checks, deliveries, outcomes
 from pipelines.explain.units import Unit
 from pipelines.screen import instant, span
-from storage.wire.kinds import HALF
 from txlake import protocol as p
 
 
 def events(unit: Unit) -> list[Event]:
     """Returns a unit's timeline."""
-    parts = [_landed(unit), _commands(unit), outcomes(unit), checks(unit), deliveries(unit)]
-    if unit.source == HALF:
-        parts += [_operations(unit), _conflicts(unit)]
-    ordered = sorted(
-        (part for group in parts for part in group),
-        key=lambda part: (part[0].epoch, part[1], part[0].at),
-    )
+    parts = [
+        *_landed(unit), *_commands(unit), *outcomes(unit), *checks(unit), *deliveries(unit),
+        *_operations(unit), *_conflicts(unit),
+    ]  # fmt: skip
+    ordered = sorted(parts, key=lambda part: (part[0].epoch, part[1], part[0].at))
     return [event for event, _ in ordered]
 
 
@@ -45,12 +42,10 @@ def _landed(unit: Unit) -> Iterator[Part]:
             text += _delay_text(row)
             if row["immunity_ms"] is not None:
                 text += f", immunity {span(row['immunity_ms'])}"
-        names = ("producer_group", "transaction_id", "real_topic", "keys", "tran_size",
-                 "tran_seq", "delay_level", "deliver_at", "immunity_ms", "error")  # fmt: skip
         yield event(
             unit, row, row["stored_at"], LANDED, unit.source, text,
-            queue_id=row["queue_id"], queue_offset=row["queue_offset"],
-            **{name: row[name] for name in names},
+            ("queue_id", "queue_offset", "producer_group", "transaction_id", "real_topic", "keys",
+             "tran_size", "tran_seq", "delay_level", "deliver_at", "immunity_ms", "error"),
         )  # fmt: skip
 
 
@@ -77,19 +72,21 @@ def _operations(unit: Unit) -> Iterator[Part]:
         text += "" if op["remark"] is None else f", remark: {op['remark']}"
         text += f"; names {', '.join(f'{unit.queue_id}-{offset}' for offset in named)}"
         text += f"; {_EFFECTS[effect]}"
-        names = ("queue_id", "queue_offset", "producer_group", "decision", "half_offsets",
-                 "transaction_ids", "from_check", "check_id", "remark", "actor",
-                 "reason", "is_signed")  # fmt: skip
-        detail = {name: op[name] for name in names}
-        yield event(unit, op, op["stored_at"], LANDED, "operation", text, effect=effect, **detail)
+        yield event(
+            unit, op, op["stored_at"], LANDED, "operation", text,
+            ("queue_id", "queue_offset", "producer_group", "decision", "half_offsets",
+             "transaction_ids", "from_check", "check_id", "remark", "actor", "reason",
+             "is_signed"),
+            effect=effect,
+        )  # fmt: skip
     for op in unit.unreadable_operations:
         text = (
             f"op {unit.queue_id}-{op['queue_offset']} cannot be read ({op['error']}), but its "
             "body names this half; without effect: unreadable_operation"
         )
         yield event(
-            unit, op, op["stored_at"], LANDED, "operation", text, effect="conflict",
-            queue_id=op["queue_id"], queue_offset=op["queue_offset"], error=op["error"],
+            unit, op, op["stored_at"], LANDED, "operation", text,
+            ("queue_id", "queue_offset", "error"), effect="conflict",
         )  # fmt: skip
 
 
@@ -134,10 +131,9 @@ def _conflicts(unit: Unit) -> Iterator[Part]:
             f"op {row['queue_id']}-{row['op_queue_offset']} is without effect on half "
             f"{row['queue_id']}-{row['half_queue_offset']}: {row['reason']}{sentence}"
         )
-        names = ("queue_id", "op_queue_offset", "half_queue_offset", "reason")
         yield event(
             unit, row, row["decided_at"], CONFLICT, "conflict", text,
-            **{name: row[name] for name in names},
+            ("queue_id", "op_queue_offset", "half_queue_offset", "reason"),
         )  # fmt: skip
 
 
@@ -156,8 +152,7 @@ def _commands(unit: Unit) -> Iterator[Part]:
         result = row["result"]
         text = f"{row['command']} {row['target']}{words.by_whom(row['actor'], row['reason'])}"
         text += f"; {result}: {words.RESULTS.get(result, '')}"
-        names = ("command", "target", "actor", "reason", "result")
         yield event(
             unit, row, row["stored_at"], COMMANDED, "command", text,
-            admin_offset=row["queue_offset"], **{name: row[name] for name in names},
+            ("command", "target", "actor", "reason", "result"), admin_offset=row["queue_offset"],
         )  # fmt: skip

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from checker.frames import DISCARDED
+from pipelines.epoch.parameters import plan_parameters
 from pipelines.explain import words
 from pipelines.explain.event import ASKED, ENDED, PLACED, Part, event, place
-from pipelines.explain.rows import EpochAt, Row
+from pipelines.explain.rows import Row
 from pipelines.explain.units import Unit
 from pipelines.screen import instant
 from txlake import protocol as p
@@ -21,11 +22,10 @@ def outcomes(unit: Unit) -> Iterator[Part]:
         text = f"{place(unit, offset)} {row['outcome']}, cause {row['cause']}"
         if row["op_queue_offset"] is not None:
             text += f", by op {unit.queue_id}-{row['op_queue_offset']}"
-        names = ("queue_id", "queue_offset", "arm", "outcome", "cause", "op_queue_offset",
-                 "real_topic", "real_queue_id", "real_queue_offset")  # fmt: skip
         yield event(
             unit, row, row["decided_at"], ENDED, "outcome", text,
-            **{name: row[name] for name in names},
+            ("queue_id", "queue_offset", "arm", "outcome", "cause", "op_queue_offset",
+             "real_topic", "real_queue_id", "real_queue_offset"),
         )  # fmt: skip
         if row["real_queue_offset"] is not None:
             yield _placed(unit, row, "delivered", row["real_topic"], row["decided_at"])
@@ -67,23 +67,21 @@ def _placed(unit: Unit, row: Row, kind: str, topic: str, at: int) -> Part:
 
 def checks(unit: Unit) -> Iterator[Part]:
     """Returns the attempts to ask, with their answers."""
-    newest = unit.found.newest
-    check_max = None if newest is None else newest.parameters.check_max
-    prefix = p.CHECK_TOPIC_PREFIX if newest is None else newest.parameters.check_topic_prefix
+    parameters = plan_parameters(unit.found.newest)
     for row in unit.checks:
         answers = [op for op in unit.operations if op["check_id"] == row["check_id"]]
-        topic = p.check_topic(row["producer_group"], prefix)
-        text = f"check {row['check_times']} of {check_max} ({row['check_id']}) sent to {topic}: "
+        topic = p.check_topic(row["producer_group"], parameters.check_topic_prefix)
+        number = f"{row['check_times']} of {parameters.check_max}"
+        text = f"check {number} ({row['check_id']}) sent to {topic}: "
         text += "acknowledged" if row["acknowledged"] else "not acknowledged, does not count"
         for op in answers:
             text += f", answered {op['decision']} by op {unit.queue_id}-{op['queue_offset']}"
         if row["acknowledged"] and not answers:
             text += ", no answer"
-        names = ("queue_id", "queue_offset", "arm", "check_times", "check_id", "acknowledged")
         yield event(
             unit, row, row["sent_at"], ASKED, "check", text,
+            ("queue_id", "queue_offset", "arm", "check_times", "check_id", "acknowledged"),
             answered_by=[op["queue_offset"] for op in answers],
-            **{name: row[name] for name in names},
         )  # fmt: skip
 
 
@@ -93,8 +91,7 @@ def deliveries(unit: Unit) -> Iterator[Part]:
         text = f"{place(unit, row['queue_offset'])} {delayed_text(unit, row)}"
         at = _epoch_at(unit, row["epoch"]) or row["deliver_at"]
         yield event(
-            unit, row, at, PLACED, "delayed", text, queue_id=row["queue_id"],
-            queue_offset=row["queue_offset"], deliver_at=row["deliver_at"],
+            unit, row, at, PLACED, "delayed", text, ("queue_id", "queue_offset", "deliver_at")
         )  # fmt: skip
     for row in unit.deliveries:
         if row["action"] == "DELIVERED":
@@ -105,8 +102,7 @@ def deliveries(unit: Unit) -> Iterator[Part]:
             text = f"{place(unit, row['queue_offset'])} is cancelled: it is not delivered"
             yield event(
                 unit, row, row["decided_at"], PLACED, "cancelled", text,
-                queue_id=row["queue_id"], queue_offset=row["queue_offset"],
-                admin_offset=row["admin_offset"],
+                ("queue_id", "queue_offset", "admin_offset"),
             )  # fmt: skip
 
 
@@ -126,5 +122,5 @@ def delayed_text(unit: Unit, row: Row) -> str:
 
 def _epoch_at(unit: Unit, epoch: int) -> int | None:
     """Returns `epoch_at` of an epoch; None if the epoch was not fetched."""
-    found: EpochAt | None = unit.found.epochs.get(epoch)
+    found = unit.found.epochs.get(epoch)
     return None if found is None else found.epoch_at

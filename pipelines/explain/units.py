@@ -82,12 +82,12 @@ class Unit:
     @cached_property
     def outcomes(self) -> list[Row]:
         """Returns its outcomes, those of an epoch that is not committed too."""
-        return self.of(self.found.outcomes) if self.source == HALF else []
+        return self.of(self.found.outcomes)
 
     @cached_property
     def checks(self) -> list[Row]:
         """Returns the attempts to ask about it."""
-        return self.of(self.found.checks) if self.source == HALF else []
+        return self.of(self.found.checks)
 
     @cached_property
     def delayed(self) -> list[Row]:
@@ -136,7 +136,7 @@ class Unit:
     @cached_property
     def recorded(self) -> list[Row]:
         """Returns all that was recorded of its halves' state, the oldest first."""
-        return self.of(self.found.pending) if self.source == HALF else []
+        return self.of(self.found.pending)
 
     @cached_property
     def halves(self) -> list[Row]:

@@ -10,15 +10,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from checker.rules.timing import CHECK_MAX, EXPIRED, next_step
+from pipelines.epoch.parameters import plan_parameters
 from pipelines.explain import words
-from pipelines.explain.rows import EpochAt, Row
+from pipelines.explain.rows import Row
 from pipelines.explain.story_ends import delayed_text
 from pipelines.explain.units import Unit
 from pipelines.explain.words import Rule
 from pipelines.screen import instant, span
+from storage.lake.epochs import Plan
+from storage.wire.kinds import OP
 from txlake.protocol import ROLLBACK, UNKNOWN, UndeliverableTarget
 
-_EPOCHS = "`epochs`"
 # An instant that passed longer ago than this, without an epoch since: the job might not run.
 _SILENT_MS = 60_000
 
@@ -40,18 +42,30 @@ class Wait:
         return str(self.rule)
 
 
-def why_pending(unit: Unit, now_ms: int) -> list[Wait]:
+def why_not_ended(unit: Unit, now_ms: int) -> list[Wait]:
     """Returns why a unit is not ended: causes first, what comes next last."""
+    if unit.error is not None:
+        rule = Rule(f"it cannot be read ({unit.error}): it is never decided", words.READABLE)
+        return [Wait("unreadable", rule)]
+    if all(unit.is_settled(message) for message in unit.messages):
+        return _why_pending(unit, now_ms)
+    epoch = max(message["epoch"] for message in unit.messages)
+    return [_not_committed("landed", epoch), *_why_pending(unit, now_ms)]
+
+
+def _not_committed(what: str, epoch: int) -> Wait:
+    return Wait("not_committed", Rule(f"{what} in epoch {epoch}, not committed yet", "`epochs`"))
+
+
+def _why_pending(unit: Unit, now_ms: int) -> list[Wait]:
     newest = unit.found.newest
     if newest is None or not unit.live:
         return []
     early = sorted({row["epoch"] for row in unit.outcomes if not unit.is_settled(row)})
     if early:
-        rule = Rule(f"decided in epoch {early[0]}, not committed yet", _EPOCHS)
-        return [Wait("not_committed", rule)]
+        return [_not_committed("decided", early[0])]
     if not unit.halves:
-        rule = Rule(f"landed in epoch {unit.messages[0]['epoch']}, not committed yet", _EPOCHS)
-        return [Wait("not_committed", rule)]
+        return [_not_committed("landed", unit.messages[0]["epoch"])]
     first = next(half for half in unit.halves if half["queue_offset"] == half["unit_offset"])
     waits = [*_ends(unit, first), *_not_landed(unit, newest)]
     if first["discard_cause"] is not None:
@@ -112,22 +126,23 @@ def _behind(unit: Unit, first: Row, rollback: Row) -> str | None:
     return None
 
 
-def _not_landed(unit: Unit, newest: EpochAt) -> list[Wait]:
+def _not_landed(unit: Unit, newest: Plan) -> list[Wait]:
     """Returns how many operations of the queue the job has still to read."""
-    place = (newest.topics.get("op", ""), unit.queue_id)
-    landed, end = newest.landed.get(place, 0), newest.ends.get(place, 0)
-    if end <= landed:
-        return []
-    text = (
-        f"op queue {unit.queue_id} is landed up to offset {landed} and Kafka had {end} at epoch_at "
-        f"of epoch {newest.epoch}: {end - landed} operations are still to come"
-    )
-    return [Wait("ops_not_landed", Rule(text, "Words"))]
+    waits = []
+    for r in newest.ranges:
+        if r.place == (newest.topics[OP], unit.queue_id) and r.end_offset > r.to_offset:
+            text = (
+                f"op queue {unit.queue_id} is landed up to offset {r.to_offset} and Kafka had "
+                f"{r.end_offset} at epoch_at of epoch {newest.epoch}: "
+                f"{r.end_offset - r.to_offset} operations are still to come"
+            )
+            waits.append(Wait("ops_not_landed", Rule(text, "Words")))
+    return waits
 
 
-def _discarded(unit: Unit, first: Row, newest: EpochAt) -> Wait:
+def _discarded(unit: Unit, first: Row, newest: Plan) -> Wait:
     target = unit.target(first["queue_offset"])
-    if newest.parameters.late_end_policy == "apply":
+    if plan_parameters(newest).late_end_policy == "apply":
         text = f"given up ({first['discard_cause']}): a late end still ends it, or "
     else:
         text = f"given up ({first['discard_cause']}), and late ends are rejected: "
@@ -147,9 +162,9 @@ def _asked(unit: Unit, first: Row) -> list[Wait]:
     return [Wait("not_acknowledged", Rule(text, words.EPOCH_RULES, 6))]
 
 
-def _next(unit: Unit, first: Row, newest: EpochAt, now_ms: int) -> Wait:
+def _next(unit: Unit, first: Row, newest: Plan, now_ms: int) -> Wait:
     """Returns what time does next: a check, or the discard."""
-    parameters = newest.parameters
+    parameters = plan_parameters(newest)
     step = next_step(first, parameters)
     known_at, known_name = newest.known_at.get(unit.queue_id), f"known_at of queue {unit.queue_id}"
     number = f"check {first['check_times'] + 1} of {parameters.check_max}"
@@ -186,8 +201,7 @@ def why_not_delivered(unit: Unit, message: Row, now_ms: int) -> list[Wait]:
     offset = message["queue_offset"]
     last = _last_delivery(unit, offset)
     if last is not None and not unit.is_settled(last):
-        text = f"{last['action']} in epoch {last['epoch']}, not committed yet"
-        return [Wait("not_committed", Rule(text, _EPOCHS))]
+        return [_not_committed(last["action"], last["epoch"])]
     if last is None:
         delayed = [row for row in unit.delayed if row["queue_offset"] == offset]
         return [_delayed(delayed[-1], unit, now_ms)] if delayed else []

@@ -23,7 +23,7 @@ from pipelines.epoch.run import Epochs, Gathered
 from pipelines.errors import StartError
 from pipelines.job.trigger import Trigger
 from pipelines.job.upkeep import Maintainer
-from pipelines.kafka_log.options import spark_options
+from pipelines.kafka_log.options import by_topic, spark_options
 from pipelines.kafka_log.topics import Place
 from pipelines.settings import Settings
 from storage.errors import OwnerError, StoreAwayError
@@ -181,15 +181,12 @@ class Stream:
 
 def source_of(spark: SparkSession, settings: Settings, starts: Mapping[Place, int]) -> DataFrame:
     """Returns the stream of all our topics, with a tick: without data a query runs no batch."""
-    by_topic: dict[str, dict[str, int]] = {}
-    for (topic, partition), offset in starts.items():
-        by_topic.setdefault(topic, {})[str(partition)] = offset
     records = (
         spark.readStream.format("kafka")
         .options(**spark_options(settings.kafka))
         .option("includeHeaders", "true")
         .option("subscribe", ",".join(settings.kafka.topics().values()))
-        .option("startingOffsets", json.dumps(by_topic))
+        .option("startingOffsets", json.dumps(by_topic(starts)))
         .option("maxOffsetsPerTrigger", settings.stream.max_offsets_per_trigger)
         .option("failOnDataLoss", "true")
         .load()

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -59,13 +58,11 @@ class Maintainer:
         self._round_epochs = limits.merge_files
         self._admin_topic = admin_topic
         self._is_stopping = is_stopping
-        self._waiting: deque[str] = deque()
+        self._steps: Iterator[Work] | None = None  # of the round that is not ended
         self._is_full = False
         self._asked_epoch = 0  # of the request that a full round serves
         self._has_looked_back = False
         self._owes = False  # another round, because the stream was busy in this one
-        self._table = ""
-        self._steps: Iterator[Work] = iter(())
         self._done = Work()
         self._seconds = 0.0
 
@@ -81,19 +78,15 @@ class Maintainer:
         if asked_epoch:
             self._asked_epoch = asked_epoch
             self._begin(is_full=True)
-        elif plan is not None and self._is_time(plan) and not self._is_running:
+        elif plan is not None and self._is_time(plan) and self._steps is None:
             self._begin(is_full=False)
-        if self._owes and not is_busy and not self._is_running:
+        if self._owes and not is_busy and self._steps is None:
             self._owes = False
             self._begin(is_full=False)
-        if self._is_running:
+        if self._steps is not None:
             self._owes |= is_busy
             self._maintenance.is_busy = is_busy
             self._go_on(max(idle_s, self._slice_s))
-
-    @property
-    def _is_running(self) -> bool:
-        return bool(self._waiting or self._table)
 
     def _is_time(self, plan: Plan) -> bool:
         return plan.epoch % self._round_epochs == 0  # in a job that often starts anew, too
@@ -107,7 +100,8 @@ class Maintainer:
         bounds: Bounds = {}
         try:
             if not self._has_looked_back:
-                bounds = {"epoch": (self._served_epoch() + 1, None)}
+                served = self._lake.handle("admin").metadata().configuration.get(_SERVED)
+                bounds = {"epoch": (int(served or 0) + 1, None)}
             elif plan is not None and self._has_commands(plan):
                 bounds = {"epoch": [plan.epoch]}
             else:
@@ -136,9 +130,6 @@ class Maintainer:
             r.topic == self._admin_topic and r.to_offset > r.from_offset for r in plan.ranges
         )
 
-    def _served_epoch(self) -> int:
-        return int(self._lake.handle("admin").metadata().configuration.get(_SERVED) or 0)
-
     def _serve(self) -> None:
         """Writes down that the newest request is served."""
         try:
@@ -150,38 +141,35 @@ class Maintainer:
             self._failed("admin", error)
 
     def _begin(self, is_full: bool) -> None:
-        self._is_full = is_full
-        self._table, self._steps = "", iter(())
+        self._is_full, self._steps = is_full, None
         try:
-            self._waiting = deque(self._maintenance.tables())
+            self._steps = self._round(self._maintenance.tables(), is_full)
         except Exception as error:
             self._failed("the catalog", error)
 
+    def _round(self, tables: Sequence[str], is_full: bool) -> Iterator[Work]:
+        """Takes the steps of a round, one each time the next is asked for; a table's end is one."""
+        for table in tables:
+            try:
+                yield from self._maintenance.steps(table, is_full=is_full)
+            except OwnerError:
+                raise
+            except Exception as error:
+                self._failed(table, error)
+            yield Work()
+
     def _go_on(self, budget_s: float) -> None:
         began = time.monotonic()
-        while self._is_running and not self._is_stopping():
-            self._step()
+        while self._steps is not None and not self._is_stopping():
+            steps, self._steps = self._steps, None  # an OwnerError ends the round
+            work = next(steps, None)
+            if work is not None:
+                self._steps, self._done = steps, self._done + work
             if time.monotonic() - began >= budget_s:
                 break
         self._seconds += time.monotonic() - began
-        if not self._is_running:
+        if self._steps is None:
             self._end()
-
-    def _step(self) -> None:
-        if not self._table:
-            self._table = self._waiting.popleft()
-            self._steps = self._maintenance.steps(self._table, is_full=self._is_full)
-        try:
-            work = next(self._steps, None)
-        except OwnerError:
-            raise
-        except Exception as error:
-            self._failed(self._table, error)
-            work = None
-        if work is None:
-            self._table, self._steps = "", iter(())
-        else:
-            self._done += work
 
     def _failed(self, table: str, error: Exception) -> None:
         self._lake.forget()

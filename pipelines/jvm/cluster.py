@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 import pyarrow.fs as pa_fs
 
 from pipelines.errors import StartError
-from pipelines.jvm.jars import spark_jars
+from pipelines.jvm.jars import jar_paths
 from storage.files.place import LakePlace
 from storage.tasks.probe import answer_probe
 
@@ -48,7 +48,7 @@ def cluster_conf(master: str, driver_host: str | None = None) -> dict[str, str]:
     return {
         "spark.driver.host": driver_host or _address_towards(master),
         "spark.driver.bindAddress": "0.0.0.0",  # noqa: S104
-        "spark.jars": ",".join(map(str, spark_jars())),
+        "spark.jars": ",".join(map(str, jar_paths("spark"))),
         "spark.task.maxFailures": _TASK_FAILURES,
     }
 

@@ -72,8 +72,14 @@ def fetch_jars(java: Path, name: str, jars: Iterable[Jar]) -> int:
     Errors: JarError, as `fetch`.
     """
     missing = lacking(jars)
-    if missing:
-        _fetch(java, name, missing)
+    if not missing:
+        return 0
+    with _work_folder() as work:
+        # The lock knows all jars and their SHA-256, so Ivy needs no poms and no SHA-1.
+        lines = [_dependency(jar.coordinates, transitive=False) for jar in missing]
+        _run_ivy(java, work, name, lines, poms=False)
+        for jar in missing:
+            accept(jar, work / "lib" / _retrieved_path(jar.coordinates))
     return len(missing)
 
 
@@ -118,15 +124,6 @@ def wanted_coordinates(jar_set: str) -> list[str]:
     return [text.format(**versions) for text in packaged_toml("jars.toml")[jar_set]["wanted"]]
 
 
-def _fetch(java: Path, name: str, missing: list[Jar]) -> None:
-    with _work_folder() as work:
-        # The lock knows all jars and their SHA-256, so Ivy needs no poms and no SHA-1.
-        lines = [_dependency(jar.coordinates, transitive=False) for jar in missing]
-        _run_ivy(java, work, name, lines, poms=False)
-        for jar in missing:
-            accept(jar, work / "lib" / _retrieved_path(jar.coordinates))
-
-
 @contextmanager
 def _work_folder() -> Iterator[Path]:
     cache_folder().mkdir(parents=True, exist_ok=True)
@@ -142,7 +139,8 @@ def _run_ivy(java: Path, work: Path, name: str, lines: list[str], *, poms: bool)
     module.write_text(_MODULE.format(name=name, dependencies="\n".join(lines)), "utf-8")
     # Ivy would make a folder in the user's home.
     options = [f"-Duser.home={work}", *network_options(work)]
-    command = [str(java), *options, "-jar", str(_ivy_jar()), "-settings", str(settings)]
+    ivy = next(_pyspark_jars().glob("ivy-*.jar"))
+    command = [str(java), *options, "-jar", str(ivy), "-settings", str(settings)]
     command += ["-cache", str(work / "cache"), "-ivy", str(module), "-types", "jar", "bundle"]
     command += ["-retrieve", str(work / "lib" / _RETRIEVED)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -228,10 +226,6 @@ def accept(jar: Jar, found: Path) -> None:
 def _shipped_by_pyspark() -> frozenset[str]:
     names = (re.match(r"(.+?)-\d", path.name) for path in _pyspark_jars().glob("*.jar"))
     return frozenset(name.group(1) for name in names if name)
-
-
-def _ivy_jar() -> Path:
-    return next(_pyspark_jars().glob("ivy-*.jar"))
 
 
 def _pyspark_jars() -> Path:

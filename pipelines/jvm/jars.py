@@ -45,16 +45,6 @@ class Jar:
     size_bytes: int
 
     @property
-    def module(self) -> str:
-        """Returns organisation:artifact."""
-        return ":".join(self.coordinates.split(":")[:2])
-
-    @property
-    def version(self) -> str:
-        """Returns the version."""
-        return self.coordinates.split(":")[2]
-
-    @property
     def file_name(self) -> str:
         """Returns the name of the file, as Maven makes it."""
         return "-".join(self.coordinates.split(":")[1:]) + ".jar"
@@ -87,36 +77,15 @@ def locked(jar_set: str) -> list[Jar]:
     return [Jar(row["jar"], row["sha256"], row["size_bytes"]) for row in rows]
 
 
-def spark_jars() -> list[Path]:
-    """Returns the paths of Spark's jars.
+def jar_paths(jar_set: str) -> list[Path]:
+    """Returns the paths of the jars of one set.
 
     Errors: JarError for the first jar that is missing or has another size.
     """
-    return _checked_paths("spark")
-
-
-def broker_jars() -> list[Path]:
-    """Returns the class path of the Kafka broker.
-
-    Errors: JarError for the first jar that is missing or has another size.
-    """
-    return _checked_paths("broker")
-
-
-def store_jars() -> list[Path]:
-    """Returns the class path of the local S3 server.
-
-    Errors: JarError for the first jar that is missing or has another size.
-    """
-    return _checked_paths("store")
-
-
-def s3_jars() -> list[Path]:
-    """Returns the jars with which Spark reads S3, beside `spark_jars`.
-
-    Errors: JarError for the first jar that is missing or has another size.
-    """
-    return _checked_paths("s3")
+    jars = locked(jar_set)
+    for jar in jars:
+        check(jar, jar_set)
+    return [jar.path for jar in jars]
 
 
 def class_path(sets: Iterable[str]) -> str:
@@ -124,7 +93,7 @@ def class_path(sets: Iterable[str]) -> str:
 
     Errors: JarError for the first jar that is missing or has another size.
     """
-    return os.pathsep.join(str(path) for name in sets for path in _checked_paths(name))
+    return os.pathsep.join(str(path) for name in sets for path in jar_paths(name))
 
 
 def is_fetched(jar_set: str) -> bool:
@@ -191,10 +160,3 @@ def sha256_of(path: Path) -> str:
         while block := file.read(1 << 20):
             digest.update(block)
     return digest.hexdigest()
-
-
-def _checked_paths(jar_set: str) -> list[Path]:
-    jars = locked(jar_set)
-    for jar in jars:
-        check(jar, jar_set)
-    return [jar.path for jar in jars]

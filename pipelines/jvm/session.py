@@ -16,7 +16,7 @@ from py4j.protocol import Py4JError
 
 from pipelines.errors import JvmError, StartError
 from pipelines.jvm.cluster import cluster_conf
-from pipelines.jvm.jars import spark_jars
+from pipelines.jvm.jars import class_path
 from pipelines.jvm.java import java_home
 from pipelines.jvm.java_log import JavaLog
 
@@ -87,9 +87,8 @@ def start_session(
     if "PYSPARK_GATEWAY_PORT" not in os.environ:  # else spark-submit has made the JVM, with its own
         os.environ["JAVA_HOME"] = str(java_home())
         os.environ.pop("SPARK_HOME", None)
-        class_path = ":".join(str(path) for path in spark_jars())
         # The class path serves from the start; `spark.jars` would copy each jar for the session.
-        conf.set("spark.driver.extraClassPath", class_path)
+        conf.set("spark.driver.extraClassPath", class_path(["spark"]))
         conf.set("spark.driver.extraJavaOptions", java_options())
         conf.setIfMissing("spark.master", "local[2]")
         for key, value in defaults().items():

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from confluent_kafka import KafkaException, Producer
 
 from pipelines.errors import KafkaAwayError
-from pipelines.kafka_log.connection import REQUEST_TIMEOUT_S, producer_config
+from pipelines.kafka_log.connection import produce_one, producer_config
 from pipelines.settings import Settings
 from txlake import protocol as p
 
@@ -31,23 +29,11 @@ class BrokerClock:
         """
         if self._producer is None:
             self._producer = Producer({**self._config, "linger.ms": 0})
-        seen: list[Any] = []
-        headers: list[tuple[str, str | bytes | None]] = [
-            (p.COMMAND, p.PING.encode()),
-            (p.ACTOR, self._owner.encode()),
-        ]
+        headers = [(p.COMMAND, p.PING.encode()), (p.ACTOR, self._owner.encode())]
         try:
-            self._producer.produce(
-                self._topic,
-                partition=0,
-                headers=headers,
-                on_delivery=lambda error, message: seen.append((error, message)),
-            )
+            message, failed = produce_one(self._producer, self._topic, partition=0, headers=headers)
         except KafkaException as error:
             raise KafkaAwayError(f"the broker's clock could not be asked: {error}") from error
-        self._producer.flush(REQUEST_TIMEOUT_S)
-        if not seen or seen[0][0] is not None:
-            reason = seen[0][0] if seen else f"no answer within {REQUEST_TIMEOUT_S:.0f} s"
-            raise KafkaAwayError(f"the broker's clock could not be asked: {reason}")
-        message = seen[0][1]
+        if failed is not None:
+            raise KafkaAwayError(f"the broker's clock could not be asked: {failed}")
         return message.offset(), message.timestamp()[1]

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from concurrent.futures import TimeoutError as FutureTimeoutError  # Python 3.10's is its own
 from typing import Any, Final
 
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 
 from pipelines.errors import KafkaAwayError, KafkaRefusedError, StartError
@@ -93,6 +94,26 @@ def producer_config(
     }
 
 
+def produce_one(producer: Producer, topic: str, **record: Any) -> tuple[Any, object]:
+    """Writes one record and waits for Kafka's answer.
+
+    Output: the record with its offset and time, and None; or None, and why Kafka may lack it.
+    Errors: KafkaException if the client does not take it.
+    """
+    reports: list[Any] = []
+    producer.produce(topic, **record, on_delivery=lambda *report: reports.append(report))
+    producer.flush(REQUEST_TIMEOUT_S)
+    if not reports:
+        return None, f"no answer within {REQUEST_TIMEOUT_S:.0f} s"
+    error, message = reports[0]
+    return message, error
+
+
+def code_of(error: BaseException | None) -> int | None:
+    """Returns Kafka's code of an error; None for one that Kafka did not send."""
+    return error.args[0].code() if isinstance(error, KafkaException) else None
+
+
 class Cluster:
     """A Kafka cluster that is administered.
 
@@ -128,6 +149,18 @@ class Cluster:
             return self.admin.list_topics(timeout=last)
         except KafkaException as error:
             raise self.trouble("its topics", error) from error
+
+    def answer(self, future: Any, what: str, *but: int) -> Any:
+        """Returns the answer to a request; None if it is an error of one of these codes.
+
+        Input: `what` was asked for. Errors: KafkaAwayError, KafkaRefusedError.
+        """
+        try:
+            return future.result(timeout=REQUEST_TIMEOUT_S)
+        except (KafkaException, FutureTimeoutError) as error:
+            if code_of(error) in but:
+                return None
+            raise self.trouble(what, error) from error
 
     def trouble(self, what: str, error: BaseException) -> KafkaAwayError:
         """Returns why a request failed: a refusal, if one was reported, or no answer."""

@@ -177,6 +177,14 @@ def _unusable(setting: str, place: Path, reason: str) -> StartError:
     return StartError(f"[kafka.client] {setting} = {str(place)!r}: {reason.rstrip('.')}")
 
 
+def by_topic(offsets: Mapping[tuple[str, int], int]) -> dict[str, dict[str, int]]:
+    """Returns offsets of partitions as Spark's source takes them, as JSON."""
+    found: dict[str, dict[str, int]] = {}
+    for (topic, partition), offset in offsets.items():
+        found.setdefault(topic, {})[str(partition)] = offset
+    return found
+
+
 # Spark gives each landing task as many pieces of Kafka partitions as the next, whatever their size.
 # Whole partitions were uneven shares: of four half queues one task got three. An epoch of 200,000
 # records has 20 to 30 pieces; each asks Kafka for its end, which takes some milliseconds.

@@ -10,14 +10,13 @@ from __future__ import annotations
 import hashlib
 import shlex
 from collections.abc import Iterable, Mapping
-from concurrent.futures import TimeoutError as FutureTimeoutError  # Python 3.10's is its own
 from dataclasses import dataclass
 from typing import Final
 
-from confluent_kafka import KafkaError, KafkaException, TopicCollection
+from confluent_kafka import KafkaError, TopicCollection
 
 from pipelines.errors import KafkaRefusedError
-from pipelines.kafka_log.connection import REQUEST_TIMEOUT_S, Cluster
+from pipelines.kafka_log.connection import REQUEST_TIMEOUT_S, Cluster, code_of
 from pipelines.settings import KafkaSettings
 from txlake import protocol as p
 
@@ -151,19 +150,16 @@ def require_rights(cluster: Cluster, servers: str, wanted: Mapping[str, Iterable
     )
     missing = []
     for topic, future in asked.items():
+        names: set[str] = set()
         try:
-            allowed = future.result(timeout=REQUEST_TIMEOUT_S).authorized_operations
-        except (KafkaException, FutureTimeoutError) as error:
-            code = error.args[0].code() if isinstance(error, KafkaException) else None
-            if code == KafkaError.UNKNOWN_TOPIC_OR_PART:
+            what = "what this client may do"
+            found = cluster.answer(future, what, KafkaError.UNKNOWN_TOPIC_OR_PART)
+            names = {one.name for one in (found and found.authorized_operations) or ()}
+            if not names:  # there is no such topic, or the broker does not tell
                 continue
-            if code != KafkaError.TOPIC_AUTHORIZATION_FAILED:
-                raise cluster.trouble("what this client may do", error) from error
-            missing.append(f"{' and '.join(wanted[topic])} on topic {topic}")
-            continue
-        if not allowed:  # a broker that does not tell
-            continue
-        names = {operation.name for operation in allowed}
+        except KafkaRefusedError as error:
+            if code_of(error.__cause__) != KafkaError.TOPIC_AUTHORIZATION_FAILED:
+                raise
         lacking = [operation for operation in wanted[topic] if operation not in names]
         if lacking:
             missing.append(f"{' and '.join(lacking)} on topic {topic}")

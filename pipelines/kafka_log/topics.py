@@ -5,13 +5,11 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterable, Mapping
-from concurrent.futures import TimeoutError as FutureTimeoutError  # Python 3.10's is its own
 from typing import Any
 
 from confluent_kafka import (
     IsolationLevel,
     KafkaError,
-    KafkaException,
     TopicCollection,
     TopicPartition,
 )
@@ -21,7 +19,7 @@ from confluent_kafka.admin._resource import ResourceType
 from confluent_kafka.cimpl import NewTopic
 
 from pipelines.errors import KafkaAwayError, StartError
-from pipelines.kafka_log.connection import REQUEST_TIMEOUT_S, Cluster
+from pipelines.kafka_log.connection import REQUEST_TIMEOUT_S, Cluster, code_of
 from pipelines.kafka_log.rights import job_topics, lacks, require_rights
 from pipelines.settings import Settings
 from storage.wire.kinds import ADMIN, HALF, OP, SCHEDULE
@@ -32,10 +30,6 @@ _TIMESTAMP_TYPE = "message.timestamp.type"
 _BATCH_BYTES_MAX = "max.message.bytes"
 
 log = logging.getLogger("txlake.kafka")
-
-
-def _is(code: int, error: BaseException | None) -> bool:
-    return isinstance(error, KafkaException) and error.args[0].code() == code
 
 
 class KafkaTopics:
@@ -54,18 +48,10 @@ class KafkaTopics:
         self._cluster = Cluster(kafka.bootstrap_servers, kafka.client)
         self._admin = self._cluster.admin
 
-    def _wait(self, futures: Iterable[Any], what: str) -> list[Any]:
-        try:
-            return [future.result(timeout=REQUEST_TIMEOUT_S) for future in futures]
-        except (KafkaException, FutureTimeoutError) as error:
-            raise self._cluster.trouble(what, error) from error
-
     def cluster_id(self) -> str:
         """Returns the id of the Kafka cluster."""
-        (described,) = self._wait(
-            [self._admin.describe_cluster(request_timeout=REQUEST_TIMEOUT_S)], "its cluster id"
-        )
-        return str(described.cluster_id)
+        asked = self._admin.describe_cluster(request_timeout=REQUEST_TIMEOUT_S)
+        return str(self._cluster.answer(asked, "its cluster id").cluster_id)
 
     def _existing(self) -> dict[str, Any]:
         return dict(self._cluster.topics().topics)
@@ -97,12 +83,11 @@ class KafkaTopics:
         made = self._admin.create_topics(missing, request_timeout=REQUEST_TIMEOUT_S)
         for name, future in made.items():
             try:
-                self._wait([future], "making topics")
+                self._cluster.answer(future, "making topics", KafkaError.TOPIC_ALREADY_EXISTS)
             except KafkaAwayError as error:
-                if _is(KafkaError.TOPIC_AUTHORIZATION_FAILED, error.__cause__):
+                if code_of(error.__cause__) == KafkaError.TOPIC_AUTHORIZATION_FAILED:
                     raise lacks(self._servers, f"CREATE on topic {name}") from error
-                if not _is(KafkaError.TOPIC_ALREADY_EXISTS, error.__cause__):
-                    raise
+                raise
         deadline = time.monotonic() + REQUEST_TIMEOUT_S
         while not self._are_ready():
             if time.monotonic() > deadline:
@@ -158,9 +143,8 @@ class KafkaTopics:
         resources = [ConfigResource(ResourceType.TOPIC, name) for name in self.names.values()]
         futures = self._admin.describe_configs(resources, request_timeout=REQUEST_TIMEOUT_S)
         small = []
-        for resource, config in zip(
-            futures, self._wait(futures.values(), "topic settings"), strict=True
-        ):
+        for resource, future in futures.items():
+            config = self._cluster.answer(future, "topic settings")
             found = config[_TIMESTAMP_TYPE].value
             if needs_append_time and found != "LogAppendTime":
                 raise StartError(
@@ -183,14 +167,12 @@ class KafkaTopics:
         futures = self._admin.describe_topics(
             TopicCollection(names), request_timeout=REQUEST_TIMEOUT_S
         )
-        found = {}
-        for name, future in futures.items():
-            try:
-                found[name] = str(future.result(timeout=REQUEST_TIMEOUT_S).topic_id)
-            except (KafkaException, FutureTimeoutError) as error:
-                if not _is(KafkaError.UNKNOWN_TOPIC_OR_PART, error):
-                    raise self._cluster.trouble("topic ids", error) from error
-        return found
+        missing = KafkaError.UNKNOWN_TOPIC_OR_PART
+        found = {
+            name: self._cluster.answer(future, "topic ids", missing)
+            for name, future in futures.items()
+        }
+        return {name: str(topic.topic_id) for name, topic in found.items() if topic is not None}
 
     def places(self) -> list[Place]:
         """Returns all partitions of our topics."""
@@ -227,8 +209,7 @@ class KafkaTopics:
             isolation_level=IsolationLevel.READ_UNCOMMITTED,
             request_timeout=REQUEST_TIMEOUT_S,
         )
-        found = self._wait(futures.values(), "offsets")
         return {
-            (place.topic, place.partition): int(result.offset)
-            for place, result in zip(futures, found, strict=True)
+            (place.topic, place.partition): int(self._cluster.answer(future, "offsets").offset)
+            for place, future in futures.items()
         }

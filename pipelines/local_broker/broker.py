@@ -9,26 +9,73 @@ new, before the first start.
 
 from __future__ import annotations
 
+import base64
 import subprocess
+import uuid
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipelines.jvm.jars import broker_jars
-from pipelines.jvm.java import java_binary
-from pipelines.local_broker import files as broker_files
 from pipelines.local_server.server import (
     HOST,
     START_TIMEOUT_S,
     LocalServer,
     ServerError,
-    class_path,
+    property_lines,
 )
 
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
 
-HEAP_OPTIONS = ("-Xms128m", "-Xmx512m", "-XX:+UseSerialGC", "-Xshare:auto")
+_LOG4J2 = """# Written at each start, by pipelines/local_broker/broker.py: change it there.
+Configuration:
+  status: warn
+  Appenders:
+    Console:
+      name: out
+      PatternLayout:
+        pattern: "%d{ISO8601} %-5p %c{1} %m%n"
+  Loggers:
+    Root:
+      level: warn
+      AppenderRef:
+        ref: out
+    Logger:
+      - name: kafka.server.KafkaRaftServer
+        level: info
+      - name: org.apache.kafka.common.utils.AppInfoParser
+        level: error
+"""
+# One broker keeps the only copy of everything. The inner topics have few partitions: each costs a
+# folder and open files, and a start reads them all.
+_SERVER: dict[str, str | int] = {
+    "process.roles": "broker,controller",
+    "node.id": 1,
+    "controller.listener.names": "CONTROLLER",
+    "inter.broker.listener.name": "BROKER",
+    "listener.security.protocol.map": "BROKER:PLAINTEXT,CONTROLLER:PLAINTEXT",
+    "auto.create.topics.enable": "false",
+    "log.message.timestamp.type": "LogAppendTime",
+    "num.partitions": 4,
+    "default.replication.factor": 1,
+    "min.insync.replicas": 1,
+    "offsets.topic.replication.factor": 1,
+    "offsets.topic.num.partitions": 4,
+    "transaction.state.log.replication.factor": 1,
+    "transaction.state.log.min.isr": 1,
+    "transaction.state.log.num.partitions": 4,
+    "share.coordinator.state.topic.replication.factor": 1,
+    "share.coordinator.state.topic.min.isr": 1,
+    "share.coordinator.state.topic.num.partitions": 1,
+    # A consumer group of one process has no others to wait for.
+    "group.initial.rebalance.delay.ms": 0,
+    # After kill -9 the controller waits this long for the dead broker before it takes the new one
+    # in: 9 s by default.
+    "broker.session.timeout.ms": 3000,
+    "broker.heartbeat.interval.ms": 500,
+    # 128 MB by default, a quarter of our heap.
+    "log.cleaner.dedupe.buffer.size": 16 << 20,
+}
 
 
 class BrokerError(ServerError):
@@ -47,6 +94,12 @@ class Broker(LocalServer):
 
     NAME = "broker"
     ERROR = BrokerError
+    JARS = "broker"
+    JAVA_OPTIONS = (
+        "-Xms128m", "-Xmx512m", "-XX:+UseSerialGC", "-Xshare:auto", "-Djava.awt.headless=true",
+        # Keeps two brokers on a machine from meeting over a name in the network.
+        "-Djava.net.preferIPv4Stack=true",
+    )  # fmt: skip
     PORTS = 2  # the broker's, the controller's
 
     def __init__(
@@ -78,26 +131,33 @@ class Broker(LocalServer):
         finally:
             self._admin = None
 
-    def _java_command(self) -> list[str]:
-        return [str(java_binary()), *HEAP_OPTIONS, *class_path(broker_jars())]
-
     def _prepared(self, java_command: list[str]) -> list[str]:
-        settings = broker_files.write(
-            self.data_folder,
-            listeners=f"BROKER://{self.bootstrap_servers},CONTROLLER://{HOST}:{self._ports[1]}",
-            message_bytes_max=self._message_bytes_max,
-            properties=self._properties,
-        )
+        self.data_folder.mkdir(parents=True, exist_ok=True)
+        broker, controller = f"BROKER://{self.bootstrap_servers}", f"{HOST}:{self._ports[1]}"
+        settings = {
+            **_SERVER,
+            "listeners": f"{broker},CONTROLLER://{controller}",
+            "advertised.listeners": broker,
+            "controller.quorum.bootstrap.servers": controller,
+            "log.dirs": str(self.data_folder / "logs"),
+            "message.max.bytes": self._message_bytes_max,
+            "replica.fetch.max.bytes": self._message_bytes_max,
+            **self._properties,
+        }
+        server_properties = self.data_folder / "server.properties"
+        server_properties.write_text(property_lines(settings), "utf-8")
+        log4j2 = self.data_folder / "log4j2.yaml"
+        log4j2.write_text(_LOG4J2, "utf-8")
         java, *options = java_command
-        command = [java, *settings.java_options, *options]
-        self._format(command, settings.server_properties)
-        return [*command, "kafka.Kafka", str(settings.server_properties)]
+        command = [java, f"-Dlog4j2.configurationFile={log4j2.as_uri()}", *options]
+        self._format(command, server_properties)
+        return [*command, "kafka.Kafka", str(server_properties)]
 
     def _format(self, command: list[str], server_properties: Path) -> None:
         if (self.data_folder / "logs" / "meta.properties").exists():
             return
         tool = ["kafka.tools.StorageTool", "format", "--standalone", "--ignore-formatted"]
-        tool += ["--cluster-id", broker_files.new_cluster_id(), "--config", str(server_properties)]
+        tool += ["--cluster-id", _new_cluster_id(), "--config", str(server_properties)]
         # It runs for a second: Java's quick compiler is the faster one.
         done = subprocess.run(
             [*command[:1], "-XX:TieredStopAtLevel=1", *command[1:], *tool],
@@ -125,3 +185,11 @@ class Broker(LocalServer):
             return None if self._admin.list_topics(timeout=1.0).brokers else "no broker is named"
         except KafkaException as error:
             return str(error)
+
+
+def _new_cluster_id() -> str:
+    """Returns a cluster id like Kafka's: 16 random bytes, URL-safe base 64, no dash in front."""
+    while True:
+        text = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        if not text.startswith("-"):
+            return text

@@ -11,7 +11,6 @@ If this process dies, even by kill -9, the server is killed (`pipelines/local_se
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import time
@@ -21,6 +20,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import ClassVar, TypeVar
 
+from pipelines.jvm.jars import class_path
+from pipelines.jvm.java import java_binary
 from pipelines.local_server import ports
 from pipelines.local_server.guarded import dismiss_guard, guarded
 
@@ -45,6 +46,8 @@ class LocalServer(ABC):
 
     NAME: ClassVar[str]
     ERROR: ClassVar[type[ServerError]]
+    JARS: ClassVar[str]  # the set of the lock that it runs from
+    JAVA_OPTIONS: ClassVar[tuple[str, ...]]
     PORTS: ClassVar[int] = 1
 
     def __init__(self, data_folder: Path | str, *, port: int, start_timeout_s: float) -> None:
@@ -82,11 +85,11 @@ class LocalServer(ABC):
         """
         if self.is_running():
             return self
-        java_command = self._java_command()
+        java = [str(java_binary()), *self.JAVA_OPTIONS, "-cp", class_path([self.JARS])]
         if self._reserved is None:
             self._reserve()
         try:
-            self._spawn(self._prepared(java_command))
+            self._spawn(self._prepared(java))
             self._wait_until_it_answers()
         except BaseException:
             self.kill()
@@ -99,19 +102,16 @@ class LocalServer(ABC):
 
         Replay: the second time does nothing.
         """
-        if self._process is not None:
-            self._end(signal.SIGTERM)
+        self._end(signal.SIGTERM)
         self._release()
 
     def kill(self) -> None:
         """Ends the server as kill -9 does; its ports stay reserved for `start` or `restart`."""
-        if self._process is not None:
-            self._end(signal.SIGKILL)
+        self._end(signal.SIGKILL)
 
     def restart(self) -> None:
         """Ends the server in good order if it runs, and starts it on the same data and port."""
-        if self._process is not None:
-            self._end(signal.SIGTERM)
+        self._end(signal.SIGTERM)
         self.start()
 
     def __enter__(self: _Server) -> _Server:
@@ -128,15 +128,11 @@ class LocalServer(ABC):
         self.stop()
 
     @abstractmethod
-    def _java_command(self) -> list[str]:
-        """Returns Java with the server's class path.
-
-        Errors: JarError, JavaError.
-        """
-
-    @abstractmethod
     def _prepared(self, java_command: list[str]) -> list[str]:
-        """Writes the server's files; returns the command that starts it."""
+        """Writes the server's files; returns the command that starts it.
+
+        Input: Java with its options and the class path.
+        """
 
     @abstractmethod
     def _answer(self) -> str | None:
@@ -169,8 +165,9 @@ class LocalServer(ABC):
             )
 
     def _end(self, sent: signal.Signals) -> None:
-        assert self._process is not None
         process, self._process = self._process, None
+        if process is None:
+            return
         process.send_signal(sent)
         try:
             process.wait(STOP_TIMEOUT_S)
@@ -198,11 +195,6 @@ class LocalServer(ABC):
             f"the {self.NAME} at {HOST}:{self.port} did not answer within "
             f"{self._start_timeout_s:g} s; seen last: {seen}; {_end_of(self.log_path)}"
         )
-
-
-def class_path(jars: Sequence[Path]) -> list[str]:
-    """Returns Java's option with these jars."""
-    return ["-cp", os.pathsep.join(map(str, jars))]
 
 
 def property_lines(settings: Mapping[str, str | int]) -> str:

@@ -12,21 +12,17 @@ import http.client
 import re
 from pathlib import Path
 
-from pipelines.jvm.jars import store_jars
-from pipelines.jvm.java import java_binary
 from pipelines.local_server.server import (
     HOST,
     START_TIMEOUT_S,
     LocalServer,
     ServerError,
-    class_path,
     property_lines,
 )
 from pipelines.local_store.keys import Keys, keys_of, write_private
 
 # S3Proxy checks no region, but clients sign one.
 REGION = "us-east-1"
-JAVA_OPTIONS = ("-Xms64m", "-Xmx256m", "-XX:+UseSerialGC", "-Xshare:auto", "-DLOG_LEVEL=warn")
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9-]{1,61}[a-z0-9]")
 
 
@@ -45,6 +41,8 @@ class Store(LocalServer):
 
     NAME = "store"
     ERROR = StoreError
+    JARS = "store"
+    JAVA_OPTIONS = ("-Xms64m", "-Xmx256m", "-XX:+UseSerialGC", "-Xshare:auto", "-DLOG_LEVEL=warn")
 
     def __init__(
         self,
@@ -84,9 +82,6 @@ class Store(LocalServer):
                 f"bucket {bucket!r}: 3 to 63 small letters, digits and dashes, no dash at an end"
             )
         self.bucket_folder(bucket).mkdir(parents=True, exist_ok=True)
-
-    def _java_command(self) -> list[str]:
-        return [str(java_binary()), *JAVA_OPTIONS, *class_path(store_jars())]
 
     def _prepared(self, java_command: list[str]) -> list[str]:
         (self.data_folder / "buckets").mkdir(parents=True, exist_ok=True)

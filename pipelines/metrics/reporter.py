@@ -14,6 +14,7 @@ import pyarrow as pa
 from prometheus_client import CollectorRegistry, ProcessCollector
 
 from checker.frames import Decision, Inputs, State
+from pipelines.epoch.watch import Watch
 from pipelines.health.dead import undeliverable
 from pipelines.metrics.collector import Collector
 from pipelines.metrics.lag import Lag
@@ -37,7 +38,7 @@ class Standing:
     is_streaming: bool = False
 
 
-class Reporter:
+class Reporter(Watch):
     """The watch of one driver (`pipelines/epoch/watch.py`), with its server.
 
     Input: `standing`: how the driver stands at the moment.

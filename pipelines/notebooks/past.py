@@ -16,11 +16,13 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from checker.rules.timing import CHECK_MAX, EXPIRED, NextStep, next_step
+from pipelines.epoch.parameters import plan_parameters
 from pipelines.epoch.restore import restore
-from pipelines.explain.rows import EpochAt, Row, epoch_rows, plain, plan_of
+from pipelines.explain.rows import Row, plain
 from pipelines.notebooks.opened import OpenLake
 from storage.errors import LakeError
-from storage.lake.epochs import PLANNED, read_progress
+from storage.lake.epochs import Plan, read_progress
+from storage.lake.history import read_plans
 from storage.rows import instant
 
 UTC: Final = dt.timezone.utc
@@ -97,7 +99,7 @@ def pending(lake: OpenLake, when: Moment) -> pl.DataFrame:
     Discarded halves are left out. `next`: what time does to it next; `next_at`: the `known_at` of
     its queue at which it does.
     """
-    plan = _plan(lake, when.epoch)
+    plan = read_plans(lake.lake, [when.epoch])[when.epoch]
     state = restore(lake.lake, read_progress(lake.lake, when.epoch))
     waiting = state.halves.filter(pc.field("discard_cause").is_null())
     rows = sorted(
@@ -106,13 +108,8 @@ def pending(lake: OpenLake, when: Moment) -> pl.DataFrame:
     return pl.DataFrame([_pending_row(r, plan) for r in rows], schema=_PENDING, orient="row")
 
 
-def _plan(lake: OpenLake, epoch: int) -> EpochAt:
-    (row,) = [row for row in epoch_rows(lake.lake, [epoch]) if row["state"] == PLANNED]
-    return plan_of(row)
-
-
-def _pending_row(row: Row, plan: EpochAt) -> tuple[object, ...]:
-    step = next_step(row, plan.parameters)
+def _pending_row(row: Row, plan: Plan) -> tuple[object, ...]:
+    step = next_step(row, plan_parameters(plan))
     checked_at = None if row["checked_at"] is None else instant(row["checked_at"])
     return (
         f"{row['queue_id']}-{row['queue_offset']}", row["transaction_id"], row["producer_group"],
@@ -121,10 +118,10 @@ def _pending_row(row: Row, plan: EpochAt) -> tuple[object, ...]:
     )  # fmt: skip
 
 
-def _next(row: Row, step: NextStep, plan: EpochAt) -> str:
+def _next(row: Row, step: NextStep, plan: Plan) -> str:
     if step.rule in (EXPIRED, CHECK_MAX):
         return f"discard ({step.rule})"
-    return f"check {row['check_times'] + 1} of {plan.parameters.check_max}"
+    return f"check {row['check_times'] + 1} of {plan_parameters(plan).check_max}"
 
 
 def fates(lake: OpenLake, when: Moment) -> pl.DataFrame:

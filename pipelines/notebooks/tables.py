@@ -7,7 +7,7 @@ from typing import Any, Final
 import polars as pl
 
 from pipelines.explain.find import find
-from pipelines.explain.report import reports
+from pipelines.explain.report import Report, reports
 from pipelines.explain.show import lines
 from pipelines.explain.target import parse_target
 from pipelines.notebooks.opened import CONSUMER_OFFSETS, OpenLake
@@ -117,7 +117,7 @@ def life(lake: OpenLake, target: str) -> pl.DataFrame:
     """Returns what happened to a transaction id, or to half <queue>-<offset>, event by event."""
     events = [
         (instant(event.at), event.epoch, event.kind, event.text)
-        for report in reports(find(lake.lake, parse_target(target)), _last_ms(lake))[0]
+        for report in _reports(lake, target)
         for event in report.events
     ]
     return pl.DataFrame(events, schema=_LIFE, orient="row")
@@ -125,9 +125,8 @@ def life(lake: OpenLake, target: str) -> pl.DataFrame:
 
 def verdict(lake: OpenLake, target: str) -> str:
     """Returns how a transaction stands and by which rule, as `txlake tx explain` says it."""
-    told, _ = reports(find(lake.lake, parse_target(target)), _last_ms(lake))
-    return "\n".join(line for report in told for line in lines(report))
+    return "\n".join(line for report in _reports(lake, target) for line in lines(report))
 
 
-def _last_ms(lake: OpenLake) -> int:
-    return milliseconds(lake.last_at())
+def _reports(lake: OpenLake, target: str) -> list[Report]:
+    return reports(find(lake.lake, parse_target(target)), milliseconds(lake.last_at()))[0]

@@ -8,8 +8,8 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from checker.frames import Parameters
 from checker.match.sql import run
+from pipelines.epoch.parameters import plan_parameters
 from pipelines.epoch.restore import rows_of_state
 from pipelines.explain.rows import Row, newest_epochs, plain
 from storage.lake.aging import snapshot_before
@@ -68,8 +68,7 @@ def read_waiting(
 ) -> Waiting:
     """Returns the messages that wait for their time; `level` 0: those without a level."""
     epoch, epochs = newest_epochs(lake)
-    newest = epochs.get(epoch)
-    parameters = Parameters() if newest is None else newest.parameters
+    parameters = plan_parameters(epochs.get(epoch))
     delayed = rows_of_state(lake, "delayed", epoch, snapshot_before(lake, epoch))
     values = {
         "levels": len(parameters.delay_levels_ms),

@@ -9,7 +9,7 @@ from confluent_kafka import KafkaException, Producer
 
 from pipelines.errors import KafkaAwayError, LostInputError, StartError
 from pipelines.explain.rows import Row, newest_epochs, plain
-from pipelines.kafka_log.connection import Cluster, producer_config
+from pipelines.kafka_log.connection import Cluster, produce_one, producer_config
 from pipelines.kafka_log.rights import require_rights
 from pipelines.settings import KafkaSettings, SecuritySettings
 from storage.lake.lake import Lake
@@ -18,7 +18,6 @@ from storage.wire.kinds import ADMIN, OP
 from txlake import protocol as p
 from txlake.signing import sign_operation
 
-_TIMEOUT_S = 10.0
 _POLL_S = 0.1
 _VERSION = (p.TXV, p.WIRE_VERSION.encode())
 
@@ -101,25 +100,18 @@ def write(
 
 def _produce(config: dict[str, object], topic: str, record: Record) -> int:
     producer = Producer({**config, "linger.ms": 0})
-    reports: list[tuple[object, object]] = []
     try:
-        producer.produce(
-            topic,
-            value=record.value,
-            partition=record.partition,
+        message, failed = produce_one(
+            producer, topic, value=record.value, partition=record.partition,
             headers=list(record.headers),
-            on_delivery=lambda error, message: reports.append((error, message)),
-        )
+        )  # fmt: skip
     except KafkaException as error:
         raise KafkaAwayError(f"{topic}: the record was not taken: {error.args[0]}") from error
-    producer.flush(_TIMEOUT_S)
-    if not reports or reports[0][0] is not None:
-        why = reports[0][0] if reports else f"no answer within {_TIMEOUT_S:.0f} s"
+    if failed is not None:
         raise KafkaAwayError(
-            f"{topic}: Kafka did not say that it has the record ({why}); it may have it"
+            f"{topic}: Kafka did not say that it has the record ({failed}); it may have it"
         )
-    offset: int = reports[0][1].offset()  # type: ignore[attr-defined]
-    return offset
+    return int(message.offset())
 
 
 def wait_for_result(lake: Lake, record: Record, offset: int, wait_s: float) -> str | None:

@@ -24,11 +24,11 @@ from checker.frames import (
     Decision,
     Inputs,
     Instants,
-    Parameters,
     State,
 )
 from pipelines import screen
 from pipelines.epoch.lookups import operations_of, undeliverable_named
+from pipelines.epoch.parameters import plan_parameters
 from pipelines.epoch.restore import topics_before
 from pipelines.epoch.signatures import judged
 from pipelines.errors import OperatorError
@@ -43,6 +43,7 @@ from pipelines.settings import SecuritySettings
 from storage import schemas
 from storage.lake.lake import Lake
 from storage.rows import instant
+from storage.wire.kinds import HALF
 from txlake.protocol import RecordTarget, Target, UndeliverableTarget
 
 
@@ -138,7 +139,7 @@ def _decide(lake: Lake, found: Found, inputs: Inputs, now_ms: int) -> Decision:
     newest = found.newest
     units = units_of(found)
     queues = sorted({unit.queue_id for unit in units})
-    ends = {queue: 0 if newest is None else newest.half_end(queue) for queue in queues}
+    ends = {} if newest is None else newest.queue_ends(newest.topics[HALF])
     state = State(
         halves=_frame([half for unit in units for half in unit.halves], HALVES),
         waiting=_frame(found.namings, NAMINGS),
@@ -147,11 +148,10 @@ def _decide(lake: Lake, found: Found, inputs: Inputs, now_ms: int) -> Decision:
     )
     floors = {} if newest is None else newest.floor.offsets
     known = _frame(
-        [{"queue_id": q, "half_end": end, "floor": floors.get(q)} for q, end in ends.items()],
+        [{"queue_id": q, "half_end": ends.get(q, 0), "floor": floors.get(q)} for q in queues],
         QUEUES,
     )
-    parameters = Parameters() if newest is None else newest.parameters
-    return decide(state, inputs, Instants(now_ms, known), parameters)
+    return decide(state, inputs, Instants(now_ms, known), plan_parameters(newest))
 
 
 def _frame(rows: Sequence[Row], schema: pa.Schema) -> pa.Table:
@@ -179,7 +179,7 @@ def _end_text(decision: Decision, unit: Unit, op_offset: int) -> str:
     if not ends:
         missing = ", ".join(map(str, unit.missing_seqs))
         return f"waits: its set is incomplete, TRAN_SEQ {missing} missing" if missing else "waits"
-    halves = {("half", end["queue_id"], end["queue_offset"]) for end in ends}
+    halves = {(HALF, end["queue_id"], end["queue_offset"]) for end in ends}
     text = f"{ends[0]['outcome']}, cause {ends[0]['cause']}"
     return "; ".join([text, *_places(decision, halves)])
 

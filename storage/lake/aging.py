@@ -9,8 +9,9 @@ import numpy as np
 import pyarrow as pa
 
 from storage.errors import LakeError
-from storage.lake.epochs import COMMITTED, PLANNED, Plan, Progress, has_snapshot, plan_of
+from storage.lake.epochs import COMMITTED, Plan, Progress, has_snapshot
 from storage.lake.floor import Floor
+from storage.lake.history import read_plans
 from storage.lake.pruned import Bounds, read_pruned
 from storage.rows import instant
 from storage.wire.kinds import HALF
@@ -36,19 +37,14 @@ def newer_floor(lake: Lake, last: Plan, until_ms: int) -> Floor:
     newest = max((row["epoch"] for row in rows if has_snapshot(row)), default=None)
     if newest is None:
         return floor
-    where: Bounds = {"epoch": [newest], "state": [PLANNED]}
-    (row,) = read_pruned(lake, "epochs", lake.schema("epochs").names, where).to_pylist()
-    plan = plan_of(row)
-    half_topic = plan.parameters["wire"]["topics"][HALF]
-    return Floor(newest, plan.queue_ends(half_topic), plan.floor.epoch)
+    plan = read_plans(lake, [newest])[newest]
+    return Floor(newest, plan.queue_ends(plan.topics[HALF]), plan.floor.epoch)
 
 
 def snapshot_before(lake: Lake, epoch: int) -> int | None:
     """Returns the newest epoch up to a committed one that has a snapshot; None: not known."""
-    bounds: Bounds = {"epoch": [epoch], "state": [PLANNED]}
-    names = lake.schema("epochs").names
-    plans = [plan_of(row) for row in read_pruned(lake, "epochs", names, bounds).to_pylist()]
-    return (plans[0].snapshot.epoch or None) if plans else None
+    plan = read_plans(lake, [epoch]).get(epoch)
+    return None if plan is None else plan.snapshot.epoch or None
 
 
 def epoch_times(lake: Lake) -> Callable[[int], int]:

@@ -74,7 +74,7 @@ class EpochLog:
         grown = {queue: at for queue, at in next_offsets.items() if known.get(queue) != at}
         known |= grown
         named = (known, self._tables) if SNAPSHOT in counts else (grown, written)
-        row = committed_row(plan, _now(), counts, step_ms, *named, work or {})
+        row = committed_row(plan, _now(), counts, step_ms, *named, work)
         self._append(self._next(row), plan)
 
     def _append(self, row: pa.Table, plan: Plan) -> None:

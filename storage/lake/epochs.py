@@ -16,7 +16,6 @@ import datetime as dt
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -92,6 +91,11 @@ class Plan:
         """Returns the newest snapshot of the state up to this epoch."""
         return snapshot_of(self.parameters)
 
+    @property
+    def topics(self) -> dict[str, str]:
+        """Returns the Kafka topics that it lands, by kind."""
+        return dict(self.parameters["wire"]["topics"])
+
     def landed(self) -> dict[Place, int]:
         """Returns where landing stands after this epoch."""
         return {r.place: r.to_offset for r in self.ranges}
@@ -114,7 +118,8 @@ def _row(plan: Plan, state: str, now: dt.datetime, **values: Any) -> pa.Table:
     return pa.Table.from_pylist([row], schema=EPOCHS)
 
 
-def _offset_rows(next_offsets: Mapping[tuple[str, int], int]) -> list[dict[str, Any]]:
+def offset_rows(next_offsets: Mapping[tuple[str, int], int]) -> list[dict[str, Any]]:
+    """Returns the next offsets of real queues as rows, in order."""
     return [
         {"topic": topic, "queue_id": queue_id, "next_offset": offset}
         for (topic, queue_id), offset in sorted(next_offsets.items())
@@ -146,44 +151,41 @@ def committed_row(
     step_ms: Mapping[str, int],
     next_offsets: Mapping[tuple[str, int], int],
     tables: Mapping[str, TableAt],
-    work: Mapping[str, int] = MappingProxyType({}),
+    work: Mapping[str, int] | None = None,
 ) -> pa.Table:
     """Returns the commit point. Input: `next_offsets`, `tables`: what the row names of both."""
     return _row(
         plan,
         COMMITTED,
         now,
-        next_offsets=_offset_rows(next_offsets),
+        next_offsets=offset_rows(next_offsets),
         counts=sorted(counts.items()),
         step_ms=sorted(step_ms.items()),
-        work=sorted(work.items()),
+        work=sorted((work or {}).items()),
         tables=[{"table": table, **asdict(at)} for table, at in sorted(tables.items())],
     )
 
 
 def plan_of(row: Mapping[str, Any]) -> Plan:
     """Returns the plan in a planned row. Errors: BrokenLakeError when it lacks something."""
+    of_range = [f.name for f in fields(Range)]
     try:
-        return _plan_of(row)
+        return Plan(
+            epoch=row["epoch"],
+            epoch_at=milliseconds(row["epoch_at"]),
+            known_at={queue: milliseconds(at) for queue, at in row["known_at"]},
+            halves_known_at={queue: milliseconds(at) for queue, at in row["halves_known_at"]},
+            ranges=tuple(Range(**{name: r[name] for name in of_range}) for r in row["ranges"]),
+            cluster_id=row["cluster_id"],
+            topic_ids=dict(row["topic_ids"]),
+            parameters={key: json.loads(value) for key, value in row["parameters"]},
+            owner=row["owner"],
+            rule_version=row["rule_version"],
+            asked_at=None if row["asked_at"] is None else milliseconds(row["asked_at"]),
+        )
     except (TypeError, ValueError, KeyError, OverflowError) as error:
         problem = f"has a planned row of epoch {row['epoch']} that cannot be read ({error})"
         raise BrokenLakeError(f"the table epochs {problem}; {WAY_BACK}", problem) from error
-
-
-def _plan_of(row: Mapping[str, Any]) -> Plan:
-    return Plan(
-        epoch=row["epoch"],
-        epoch_at=milliseconds(row["epoch_at"]),
-        known_at={queue: milliseconds(at) for queue, at in row["known_at"]},
-        halves_known_at={queue: milliseconds(at) for queue, at in row["halves_known_at"]},
-        ranges=tuple(Range(**{f.name: r[f.name] for f in fields(Range)}) for r in row["ranges"]),
-        cluster_id=row["cluster_id"],
-        topic_ids=dict(row["topic_ids"]),
-        parameters={key: json.loads(value) for key, value in row["parameters"]},
-        owner=row["owner"],
-        rule_version=row["rule_version"],
-        asked_at=None if row["asked_at"] is None else milliseconds(row["asked_at"]),
-    )
 
 
 def next_offsets_of(row: Mapping[str, Any]) -> dict[tuple[str, int], int]:

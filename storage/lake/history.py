@@ -1,16 +1,20 @@
-"""What an epoch was run with, and what it landed: read again from the lake that recorded it."""
+"""What epochs were run with, and what they landed: read again from the lake that recorded it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING
 
 import pyarrow.compute as pc
 
 from storage.errors import LakeError
 from storage.lake.epochs import COMMITTED, PLANNED, Plan, next_offsets_of, plan_of
-from storage.lake.lake import Lake
+from storage.lake.pruned import Bounds, read_pruned
 from storage.schemas import SNAPSHOT
+
+if TYPE_CHECKING:
+    from storage.lake.lake import Lake
 
 _EPOCHS_AT_ONCE = 500
 
@@ -32,6 +36,14 @@ class Recorded:
     def record_count(self) -> int:
         """Returns how many offsets it landed."""
         return sum(r.to_offset - r.from_offset for r in self.plan.ranges)
+
+
+def read_plans(lake: Lake, epochs: Iterable[int]) -> dict[int, Plan]:
+    """Returns the plans of some epochs, as far as they are there."""
+    bounds: Bounds = {"epoch": sorted(set(epochs)), "state": [PLANNED]}
+    columns = [field.name for field in fields(Plan)]
+    rows = read_pruned(lake, "epochs", columns, bounds).to_pylist()
+    return {row["epoch"]: plan_of(row) for row in rows}
 
 
 def recorded_epochs(lake: Lake, first: int, last: int) -> Iterator[Recorded]:

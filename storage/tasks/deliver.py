@@ -8,10 +8,8 @@ are being read and those that wait to become files.
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -20,12 +18,11 @@ import pyarrow.dataset as ds
 
 from storage import schemas
 from storage.errors import LakeError
-from storage.files.data_files import DataFile, new_name, write_file
 from storage.files.messages import Tables, read_messages
-from storage.files.order import in_file_order
 from storage.files.place import LakePlace
 from storage.files.row_groups import Bounds, OpenedFiles
 from storage.rows import instant, to_rows
+from storage.tasks.written import Files, Waiting, together
 from storage.wire.kinds import SCHEDULE
 
 # Bytes of Arrow that become files, one of each table.
@@ -34,7 +31,6 @@ FILE_BYTES = 32 * 1024 * 1024
 _OF_PLACEMENTS = ("topic", "real_queue_id", "real_queue_offset", "source", "queue_id",
                   "queue_offset", "asked_queue_id", "reason")  # fmt: skip
 _FEW_TEXTS = ("topic", "source", "reason")  # the same few come again and again
-Files: TypeAlias = dict[str, list[DataFile]]  # by table
 
 
 @dataclass(frozen=True)
@@ -75,7 +71,7 @@ def deliver(delivery: Delivery, landed: Tables, opened: OpenedFiles | None = Non
     Input: `landed`: the tables to read from. Replay: writes other files with the same rows.
     Errors: LakeError when a message is not there.
     """
-    waiting = _Waiting(delivery)
+    waiting, written = Waiting(delivery.place, delivery.epoch), []
     for source in pc.unique(delivery.placements["source"]).to_pylist():
         placements = delivery.placements.filter(pc.equal(delivery.placements["source"], source))
         places, found = Places(placements), 0
@@ -85,12 +81,17 @@ def deliver(delivery: Delivery, landed: Tables, opened: OpenedFiles | None = Non
         ):  # fmt: skip
             found += batch.num_rows
             messages = pa.Table.from_batches([batch])
-            waiting.add(messages, places.of(messages))
+            goes_to = places.of(messages)
+            rows = topic_rows(messages, goes_to, delivery.epoch, delivery.epoch_at)
+            for topic, of_topic in by_topic(rows, goes_to["topic"]):
+                waiting.add(delivery.tables[topic], of_topic)
+            waiting.bytes += messages.nbytes
+            if waiting.bytes >= FILE_BYTES:
+                written.append(waiting.write())
         if found < placements.num_rows:
             lacking = placements.num_rows - found
             raise not_there(delivery.epoch, source, placements.num_rows, lacking)
-    waiting.write()
-    return dict(waiting.written)
+    return together([*written, waiting.write()])
 
 
 def not_there(epoch: int, source: str, wanted: int, lacking: int) -> LakeError:
@@ -99,34 +100,6 @@ def not_there(epoch: int, source: str, wanted: int, lacking: int) -> LakeError:
         f"epoch {epoch} delivers {wanted} messages that `{source}` has, but {lacking} of them are "
         "not there: run `txlake verify`"
     )
-
-
-class _Waiting:
-    """Delivered messages that wait until they are enough for a file."""
-
-    def __init__(self, delivery: Delivery) -> None:
-        self._delivery = delivery
-        self._rows: dict[str, list[pa.Table]] = defaultdict(list)
-        self._bytes = 0
-        self.written: Files = defaultdict(list)
-
-    def add(self, messages: pa.Table, places: pa.Table) -> None:
-        """Takes messages, each with its placement; writes all once they are many."""
-        at = self._delivery.epoch, self._delivery.epoch_at
-        for topic, rows in by_topic(topic_rows(messages, places, *at), places["topic"]):
-            self._rows[self._delivery.tables[topic]].append(rows)
-        self._bytes += messages.nbytes
-        if self._bytes >= FILE_BYTES:
-            self.write()
-
-    def write(self) -> None:
-        """Writes the waiting messages, a file a table, in the order of its queues."""
-        for table, parts in self._rows.items():
-            rows = in_file_order(table, pa.concat_tables(parts))
-            name = new_name(self._delivery.epoch)
-            self.written[table].append(write_file(self._delivery.place, table, name, rows))
-        self._rows.clear()
-        self._bytes = 0
 
 
 class Places:
@@ -188,12 +161,3 @@ def topic_rows(messages: pa.Table, places: pa.Table, epoch: int, epoch_at: int) 
     kept = [name for name in schemas.TOPIC.names if name in messages.column_names]
     frame = pa.table({**{name: messages[name] for name in kept}, **renamed})
     return to_rows(frame, schemas.TOPIC, stored_at=instant(epoch_at), epoch=epoch)
-
-
-def together(parts: Iterable[Files]) -> Files:
-    """Returns the files of all slices, by table."""
-    files: Files = defaultdict(list)
-    for part in parts:
-        for table, written in part.items():
-            files[table] += written
-    return dict(files)

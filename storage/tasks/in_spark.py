@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import functools
 import gc
-import json
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 import pyarrow as pa
 
-from storage.files.data_files import DataFile
 from storage.tasks.arrow_bytes import from_bytes
-from storage.tasks.deliver import Delivery, Files, LandedFiles, deliver, together
+from storage.tasks.deliver import Delivery, LandedFiles, deliver
 from storage.tasks.land import Landing
+from storage.tasks.written import Files, as_json, from_json, together
 
 FILES_IN_SPARK: Final = "files string"
 
@@ -49,17 +48,13 @@ class DeliverTask:
             for placements in batch.column("placements"):
                 slice_ = replace(self.delivery, placements=from_bytes(placements))
                 files = deliver(slice_, self.landed)
-                told = {name: list(map(asdict, written)) for name, written in files.items()}
-                yield pa.RecordBatch.from_pydict({"files": [json.dumps(told)]})
+                yield pa.RecordBatch.from_pydict({"files": [as_json(files)]})
         pa.default_memory_pool().release_unused()
 
 
 def read_files(batch: pa.RecordBatch) -> Files:
     """Returns the files that delivering tasks yielded."""
-    return together(
-        {table: [DataFile(**file) for file in written] for table, written in json.loads(t).items()}
-        for t in batch.column("files").to_pylist()
-    )
+    return together(map(from_json, batch.column("files").to_pylist()))
 
 
 @functools.cache

@@ -9,20 +9,18 @@ driver commits the files; it names those of one successful attempt.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from storage import schemas
-from storage.files.data_files import DataFile, new_name, write_file
-from storage.files.order import in_file_order
 from storage.files.place import LakePlace
 from storage.rows import to_rows
 from storage.tasks.arrow_bytes import as_bytes, from_bytes
+from storage.tasks.written import Files, Waiting, as_json, from_json
 from storage.wire.decode import RECORDS, decode_rows
 from storage.wire.kinds import HALF, SCHEDULE, WireLimits
 
@@ -50,42 +48,18 @@ class Landing:
 
         Replay: a task that runs again writes other files with the same rows.
         """
-        waiting = _Waiting(self)
+        waiting = Waiting(self.place, self.epoch)
         for portion in _portions(batches):
             rows = decode_rows(portion, self.limits)
-            yield _landed(_narrow(rows), waiting.add(rows))
+            for kind in (HALF, SCHEDULE):
+                of_kind = rows.filter(pc.equal(rows["kind"], kind))
+                if of_kind.num_rows:
+                    messages = to_rows(of_kind, schemas.HALF, epoch=self.epoch)
+                    waiting.add(kind, messages)
+                    waiting.bytes += messages.nbytes
+            files = waiting.write() if waiting.bytes >= FILE_BYTES else {}
+            yield _landed(_narrow(rows), files)
         yield _landed(RECORDS.empty_table(), waiting.write())
-
-
-class _Waiting:
-    """Messages that wait until they are enough for a file."""
-
-    def __init__(self, landing: Landing) -> None:
-        self._landing = landing
-        self._rows: dict[str, list[pa.Table]] = {HALF: [], SCHEDULE: []}
-        self._bytes = 0
-
-    def add(self, rows: pa.Table) -> dict[str, DataFile]:
-        """Takes the messages among some records; writes all once they are many."""
-        for kind, waiting in self._rows.items():
-            of_kind = rows.filter(pc.equal(rows["kind"], kind))
-            if of_kind.num_rows:
-                landed = to_rows(of_kind, schemas.HALF, epoch=self._landing.epoch)
-                self._bytes += landed.nbytes
-                waiting.append(landed)
-        return self.write() if self._bytes >= FILE_BYTES else {}
-
-    def write(self) -> dict[str, DataFile]:
-        """Writes the waiting messages, a file a table. Output: by table."""
-        written = {}
-        for kind, waiting in self._rows.items():
-            if waiting:
-                rows = in_file_order(kind, pa.concat_tables(waiting))
-                name = new_name(self._landing.epoch)
-                written[kind] = write_file(self._landing.place, kind, name, rows)
-                waiting.clear()
-        self._bytes = 0
-        return written
 
 
 def _portions(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
@@ -114,15 +88,13 @@ def _narrow(rows: pa.Table) -> pa.Table:
     return rows
 
 
-def _landed(narrow: pa.Table, files: dict[str, DataFile]) -> pa.RecordBatch:
-    told = json.dumps({table: asdict(file) for table, file in files.items()})
+def _landed(narrow: pa.Table, files: Files) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(
-        [pa.array([as_bytes(narrow)], pa.binary()), pa.array([told])], schema=LANDED
+        [pa.array([as_bytes(narrow)], pa.binary()), pa.array([as_json(files)])], schema=LANDED
     )
 
 
-def read_landed(row: pa.RecordBatch) -> Iterator[tuple[pa.Table, dict[str, DataFile]]]:
+def read_landed(row: pa.RecordBatch) -> Iterator[tuple[pa.Table, Files]]:
     """Returns what tasks yielded. Output: narrow rows (RECORDS), files by table."""
     for narrow, told in zip(row.column("narrow"), row.column("files").to_pylist(), strict=True):
-        files = {table: DataFile(**file) for table, file in json.loads(told).items()}
-        yield from_bytes(narrow), files
+        yield from_bytes(narrow), from_json(told)

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from storage.verify.invariant import Invariant
 
-# Consumers can read what an epoch has written before the epoch is committed.
-_CONSUMERS_WITHIN_QUEUES = """
+INVARIANTS = (
+    # Consumers can read what an epoch has written before the epoch is committed.
+    Invariant(
+        "consumers_within_queues",
+        "No consumer group is beyond the end of a queue.",
+        """
 WITH ends AS (
   SELECT topic, queue_id, max(end_offset) AS end_offset
   FROM (SELECT topic, queue_id, queue_offset + 1 AS end_offset FROM all_messages
@@ -22,12 +26,6 @@ SELECT NULL::BIGINT AS epoch, c.consumer_group, c.topic, c.queue_id, c.queue_off
 FROM all_consumer_offsets c
 LEFT JOIN counts n ON c.topic = n.topic
 LEFT JOIN ends e ON c.topic = e.topic AND c.queue_id = e.queue_id
-"""
-
-INVARIANTS = (
-    Invariant(
-        "consumers_within_queues",
-        "No consumer group is beyond the end of a queue.",
-        _CONSUMERS_WITHIN_QUEUES,
+""",
     ),
 )

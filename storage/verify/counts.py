@@ -18,8 +18,14 @@ _COUNTED = " UNION ALL ".join(
         "SELECT epoch, 'placed', count(*) FROM all_messages GROUP BY epoch",
     ]
 )  # fmt: skip
-# `due` counts the checks that were due, `checks` the attempts; `snapshot` says if there is one.
-_COUNTS_ADD_UP = f"""
+
+
+INVARIANTS = (
+    # `due` counts the checks that were due, `checks` the attempts; `snapshot` says if there is one.
+    Invariant(
+        "counts_add_up",
+        "Every count of an epoch is the number of its rows.",
+        f"""
 WITH told AS (
   SELECT epoch, entry.key AS name, entry.value AS n
   FROM (SELECT DISTINCT epoch, unnest(map_entries(counts)) AS entry FROM commits)
@@ -38,18 +44,25 @@ SELECT coalesce(t.epoch, c.epoch) AS epoch, coalesce(t.name, c.name) AS counted,
 FROM told t
 FULL JOIN counted c ON t.epoch = c.epoch AND t.name = c.name
 LEFT JOIN counted k ON t.epoch = k.epoch AND k.name = CASE t.name WHEN 'due' THEN 'checks' END
-"""
-
-# How many rows each table held after an epoch that wrote it; up to the floor's as that one says.
-_ROWS_ARE_COMMITTED = f"""
+""",
+    ),
+)
+# Of lakes in which every epoch says what it wrote: from format 2 on.
+RECORDED = (
+    # How many rows each table held after an epoch that wrote it; up to the floor's as that one
+    # says.
+    Invariant(
+        "rows_are_committed",
+        "Every epoch names the tables that it wrote, with how many rows they hold after it.",
+        f"""
 WITH written AS (
   {
-    " UNION ALL ".join(
-        f"SELECT '{t}' AS name, epoch, count(*) AS n FROM all_{t} GROUP BY epoch"
-        for t in TABLES
-        if t != "messages"
-    )
-}
+            " UNION ALL ".join(
+                f"SELECT '{t}' AS name, epoch, count(*) AS n FROM all_{t} GROUP BY epoch"
+                for t in TABLES
+                if t != "messages"
+            )
+        }
   UNION ALL
   SELECT 'topics/' || t.table_id, m.epoch, count(*) FROM all_messages m
   JOIN (SELECT DISTINCT * FROM topic_tables) t ON m.topic = t.topic GROUP BY ALL
@@ -81,20 +94,6 @@ LEFT JOIN (FROM told WHERE epoch = base()) b ON t.name = b.name
 LEFT JOIN deleted d ON t.name = d.name
 FULL JOIN (FROM written WHERE epoch IN (SELECT epoch FROM commits)) w
   ON t.name = w.name AND t.epoch = w.epoch
-"""
-
-INVARIANTS = (
-    Invariant(
-        "counts_add_up",
-        "Every count of an epoch is the number of its rows.",
-        _COUNTS_ADD_UP,
-    ),
-)
-# Of lakes in which every epoch says what it wrote: from format 2 on.
-RECORDED = (
-    Invariant(
-        "rows_are_committed",
-        "Every epoch names the tables that it wrote, with how many rows they hold after it.",
-        _ROWS_ARE_COMMITTED,
+""",
     ),
 )

@@ -44,7 +44,24 @@ LEFT JOIN (SELECT DISTINCT ON (source, queue_id, queue_offset) * FROM places
 """
 FRAMES = (_QUEUE_COUNTS, _ORDERED)
 
-_QUEUES_CONTIGUOUS = """
+
+_PARTS = differing(
+    {
+        "body": ("m.body_print", "r.body_print"),
+        "keys, tags, properties, headers, born_at, group or id": (
+            "m.header_print", "r.header_print"),
+        "real_topic": ("m.real_topic", "r.real_topic"),
+        "asked_queue_id": ("m.asked_queue_id", "r.real_queue_id"),
+    }
+)  # fmt: skip
+
+
+INVARIANTS = (
+    Invariant(
+        "queues_contiguous",
+        "The queue offsets of every real queue are 0, 1, 2 ... each once, in epoch order; where "
+        "older messages are deleted, they begin at the queue's floor.",
+        """
 SELECT epoch, topic, queue_id, queue_offset,
   CASE
     WHEN before_offset = queue_offset THEN 'the queue offset stands twice'
@@ -60,10 +77,14 @@ FROM (
   WINDOW w AS (PARTITION BY topic, queue_id ORDER BY queue_offset, epoch)
 )
 LEFT JOIN queue_floors USING (topic, queue_id)
-"""
-
-# A committed row names the queues that its epoch delivered to; one with a count of snapshots all.
-_NEXT_OFFSETS_AGREE = """
+""",
+    ),
+    # A committed row names the queues that its epoch delivered to; one with a count of snapshots
+    # all.
+    Invariant(
+        "next_offsets_agree",
+        "An epoch's next offsets are those of the epochs before and its own messages.",
+        """
 WITH told AS (
   SELECT DISTINCT epoch, next.topic, next.queue_id, next.next_offset
   FROM (SELECT epoch, unnest(next_offsets) AS next FROM commits)
@@ -105,9 +126,13 @@ FULL JOIN (FROM added WHERE epoch IN (SELECT epoch FROM commits)) n
   ON t.epoch = n.epoch AND t.topic = n.topic AND t.queue_id = n.queue_id
 UNION ALL
 SELECT epoch, topic, queue_id, 'not named, though the epoch names all' FROM lacking
-"""
-
-_MESSAGES_HAVE_THEIR_COMMIT = f"""
+""",
+    ),
+    Invariant(
+        "messages_have_their_commit",
+        "Every delivered or undeliverable message is a scheduled one or of a COMMITTED half, is "
+        "there once, and its outcome or delivery says where it is.",
+        f"""
 WITH times AS (
   SELECT source, half_queue_id, half_queue_offset, is_own(topic) AS is_own, count(*) AS n,
     min((epoch, topic, queue_id, queue_offset)) AS first
@@ -137,9 +162,12 @@ LEFT JOIN (SELECT DISTINCT source, queue_id, queue_offset, topic, real_queue_id,
 LEFT JOIN times t ON m.source = t.source AND m.half_queue_id = t.half_queue_id
   AND m.half_queue_offset = t.half_queue_offset AND is_own(m.topic) = t.is_own
 WHERE m.topic <> '{CHECK_MAX_TOPIC}'
-"""
-
-_COMMITS_ARRIVE = """
+""",
+    ),
+    Invariant(
+        "commits_arrive",
+        "Every COMMITTED half is in exactly one of these: its topic, delayed, undeliverable.",
+        """
 WITH waits AS (
   SELECT DISTINCT queue_id, queue_offset, epoch FROM due WHERE source = 'half'
 ),
@@ -169,18 +197,13 @@ LEFT JOIN waits w ON o.queue_id = w.queue_id AND o.queue_offset = w.queue_offset
 LEFT JOIN refused r ON o.queue_id = r.queue_id AND o.queue_offset = r.queue_offset
   AND o.epoch = r.epoch
 WHERE o.outcome = 'COMMITTED'
-"""
-
-_PARTS = differing(
-    {
-        "body": ("m.body_print", "r.body_print"),
-        "keys, tags, properties, headers, born_at, group or id": (
-            "m.header_print", "r.header_print"),
-        "real_topic": ("m.real_topic", "r.real_topic"),
-        "asked_queue_id": ("m.asked_queue_id", "r.real_queue_id"),
-    }
-)  # fmt: skip
-_MESSAGES_EQUAL_THEIR_RECORD = f"""
+""",
+    ),
+    Invariant(
+        "messages_equal_their_record",
+        "Every message, copies of discards too, has body, keys, tags, properties and ids of its "
+        "half or schedule record.",
+        f"""
 SELECT m.epoch, m.topic, m.queue_id, m.queue_offset, m.source, m.half_queue_id,
   m.half_queue_offset,
   CASE
@@ -192,9 +215,13 @@ SELECT m.epoch, m.topic, m.queue_id, m.queue_offset, m.source, m.half_queue_id,
 FROM messages m
 LEFT JOIN records r ON m.source = r.source AND m.half_queue_id = r.queue_id
   AND m.half_queue_offset = r.queue_offset
-"""
-
-_MESSAGES_IN_THEIR_QUEUE = """
+""",
+    ),
+    Invariant(
+        "messages_in_their_queue",
+        "A message is in the queue it asked for, else in the record's offset modulo the queues of "
+        "its topic.",
+        """
 SELECT m.epoch, m.topic, m.queue_id, m.queue_offset, m.asked_queue_id, c.queue_count,
   CASE
     WHEN c.queue_count IS NULL THEN 'there was no such topic'
@@ -206,9 +233,13 @@ SELECT m.epoch, m.topic, m.queue_id, m.queue_offset, m.asked_queue_id, c.queue_c
   END AS problem
 FROM messages m
 ASOF LEFT JOIN queue_counts c ON m.topic = c.topic AND m.epoch >= c.epoch
-"""
-
-_QUEUES_IN_ORDER = f"""
+""",
+    ),
+    Invariant(
+        "queues_in_order",
+        "What one epoch delivers stands in order: delayed messages that are due, then commits by "
+        "operation, then resumed messages; discards stand in the order of their halves.",
+        f"""
 WITH placed AS (
   SELECT m.epoch, m.topic, m.queue_id, m.queue_offset,
     CASE WHEN m.topic = '{CHECK_MAX_TOPIC}' THEN [0, m.half_queue_id, m.half_queue_offset]
@@ -221,47 +252,6 @@ SELECT epoch, topic, queue_id, queue_offset,
   CASE WHEN place < lag(place) OVER (PARTITION BY topic, queue_id, epoch ORDER BY queue_offset)
     THEN 'it had to come before the one before it' END AS problem
 FROM placed
-"""
-
-INVARIANTS = (
-    Invariant(
-        "queues_contiguous",
-        "The queue offsets of every real queue are 0, 1, 2 ... each once, in epoch order; where "
-        "older messages are deleted, they begin at the queue's floor.",
-        _QUEUES_CONTIGUOUS,
-    ),
-    Invariant(
-        "next_offsets_agree",
-        "An epoch's next offsets are those of the epochs before and its own messages.",
-        _NEXT_OFFSETS_AGREE,
-    ),
-    Invariant(
-        "messages_have_their_commit",
-        "Every delivered or undeliverable message is a scheduled one or of a COMMITTED half, is "
-        "there once, and its outcome or delivery says where it is.",
-        _MESSAGES_HAVE_THEIR_COMMIT,
-    ),
-    Invariant(
-        "commits_arrive",
-        "Every COMMITTED half is in exactly one of these: its topic, delayed, undeliverable.",
-        _COMMITS_ARRIVE,
-    ),
-    Invariant(
-        "messages_equal_their_record",
-        "Every message, copies of discards too, has body, keys, tags, properties and ids of its "
-        "half or schedule record.",
-        _MESSAGES_EQUAL_THEIR_RECORD,
-    ),
-    Invariant(
-        "messages_in_their_queue",
-        "A message is in the queue it asked for, else in the record's offset modulo the queues of "
-        "its topic.",
-        _MESSAGES_IN_THEIR_QUEUE,
-    ),
-    Invariant(
-        "queues_in_order",
-        "What one epoch delivers stands in order: delayed messages that are due, then commits by "
-        "operation, then resumed messages; discards stand in the order of their halves.",
-        _QUEUES_IN_ORDER,
+""",
     ),
 )

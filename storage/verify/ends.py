@@ -11,7 +11,14 @@ _HALF = differing(
         for name in ("producer_group", "transaction_id", "real_topic")
     }
 )
-_OUTCOMES_HAVE_THEIR_HALF = f"""
+
+
+INVARIANTS = (
+    Invariant(
+        "outcomes_have_their_half",
+        "Every outcome is of a half that was landed by then and can be read, with its group, "
+        "transaction id and topic.",
+        f"""
 SELECT o.epoch, o.queue_id, o.queue_offset, o.outcome,
   CASE
     WHEN h.queue_id IS NULL THEN 'no half stands there'
@@ -21,9 +28,12 @@ SELECT o.epoch, o.queue_id, o.queue_offset, o.outcome,
   END AS problem
 FROM outcomes o
 LEFT JOIN landed h ON o.queue_id = h.queue_id AND o.queue_offset = h.queue_offset
-"""
-
-_HALVES_END_ONCE = """
+""",
+    ),
+    Invariant(
+        "halves_end_once",
+        "A half has at most one final outcome; before it at most one DISCARDED for each arm.",
+        """
 WITH ended AS (
   SELECT queue_id, queue_offset,
     count(*) FILTER (outcome <> 'DISCARDED') AS finals,
@@ -42,9 +52,12 @@ SELECT h.epoch, h.queue_id, h.queue_offset,
     WHEN e.discard_epoch >= e.end_epoch THEN 'discarded when it had ended'
   END AS problem
 FROM halves h LEFT JOIN ended e ON h.queue_id = e.queue_id AND h.queue_offset = e.queue_offset
-"""
-
-_ARMS_ARE_REARMS = """
+""",
+    ),
+    Invariant(
+        "arms_are_rearms",
+        "The arm of an outcome or check is how often an operator had re-armed the half.",
+        """
 SELECT t.epoch, t.what, t.queue_id, t.queue_offset, t.arm,
   CASE WHEN t.arm IS DISTINCT FROM arm_at(u.rearm_epochs, t.epoch)
     THEN concat('armed again ', arm_at(u.rearm_epochs, t.epoch), ' times') END AS problem
@@ -55,11 +68,15 @@ FROM (
 ) t
 JOIN halves h ON t.queue_id = h.queue_id AND t.queue_offset = h.queue_offset
 JOIN units u ON h.queue_id = u.queue_id AND h.unit_offset = u.unit_offset
-"""
-
-# A unit's end is that of its first half that ended. A COMMIT takes effect once the operation and
-# the whole set have landed.
-_ENDS_HAVE_THEIR_OPERATION = f"""
+""",
+    ),
+    # A unit's end is that of its first half that ended. A COMMIT takes effect once the operation
+    # and the whole set have landed.
+    Invariant(
+        "ends_have_their_operation",
+        "Every COMMITTED and ROLLED_BACK names the operation that says so: it can be read, has the "
+        "half's group and transaction id, and the end comes in the epoch that knows both.",
+        f"""
 WITH named AS (
   SELECT queue_id, unit_offset, op_queue_offset, min(resolve_epoch) AS resolve_epoch
   FROM fates WHERE test = 'end' GROUP BY ALL
@@ -99,11 +116,14 @@ LEFT JOIN named n ON u.queue_id = n.queue_id AND u.unit_offset = n.unit_offset
 LEFT JOIN late l ON u.queue_id = l.queue_id AND u.unit_offset = l.unit_offset
 LEFT JOIN refusals f ON u.queue_id = f.queue_id AND u.unit_offset = f.unit_offset
   AND u.op_queue_offset = f.op_queue_offset
-"""
-
-# A valid end of smaller op offset can lose in two cases, both too late: it was turned down before,
-# or the half that it names landed when the set was complete and had ended.
-_FIRST_VALID_END_WINS = """
+""",
+    ),
+    # A valid end of smaller op offset can lose in two cases, both too late: it was turned down
+    # before, or the half that it names landed when the set was complete and had ended.
+    Invariant(
+        "first_valid_end_wins",
+        "No valid end of smaller op offset stands before the one that won.",
+        """
 WITH smaller AS (
   SELECT u.queue_id, u.unit_offset, min(f.op_queue_offset) AS op_queue_offset
   FROM fates f
@@ -118,9 +138,13 @@ SELECT u.end_epoch AS epoch, u.queue_id, u.unit_offset AS queue_offset, u.op_que
 FROM units u
 LEFT JOIN smaller s ON u.queue_id = s.queue_id AND u.unit_offset = s.unit_offset
 WHERE u.op_queue_offset IS NOT NULL
-"""
-
-_SETS_END_TOGETHER = """
+""",
+    ),
+    Invariant(
+        "sets_end_together",
+        "All members of a set end by one operation; a committed set is complete and ends in one "
+        "epoch; duplicates are rolled back when they land.",
+        """
 SELECT h.epoch, h.queue_id, h.queue_offset, h.transaction_id, h.tran_size, h.tran_seq,
   CASE
     WHEN h.is_duplicate AND (h.outcome, h.cause, h.op_queue_offset, h.end_epoch)
@@ -140,40 +164,6 @@ SELECT h.epoch, h.queue_id, h.queue_offset, h.transaction_id, h.tran_size, h.tra
 FROM halves h
 JOIN units u ON h.queue_id = u.queue_id AND h.unit_offset = u.unit_offset
 WHERE h.is_in_set
-"""
-
-INVARIANTS = (
-    Invariant(
-        "outcomes_have_their_half",
-        "Every outcome is of a half that was landed by then and can be read, with its group, "
-        "transaction id and topic.",
-        _OUTCOMES_HAVE_THEIR_HALF,
-    ),
-    Invariant(
-        "halves_end_once",
-        "A half has at most one final outcome; before it at most one DISCARDED for each arm.",
-        _HALVES_END_ONCE,
-    ),
-    Invariant(
-        "arms_are_rearms",
-        "The arm of an outcome or check is how often an operator had re-armed the half.",
-        _ARMS_ARE_REARMS,
-    ),
-    Invariant(
-        "ends_have_their_operation",
-        "Every COMMITTED and ROLLED_BACK names the operation that says so: it can be read, has the "
-        "half's group and transaction id, and the end comes in the epoch that knows both.",
-        _ENDS_HAVE_THEIR_OPERATION,
-    ),
-    Invariant(
-        "first_valid_end_wins",
-        "No valid end of smaller op offset stands before the one that won.",
-        _FIRST_VALID_END_WINS,
-    ),
-    Invariant(
-        "sets_end_together",
-        "All members of a set end by one operation; a committed set is complete and ends in one "
-        "epoch; duplicates are rolled back when they land.",
-        _SETS_END_TOGETHER,
+""",
     ),
 )

@@ -6,105 +6,6 @@ from storage.verify.invariant import Invariant
 from storage.verify.told import TABLES
 from storage.wire.kinds import KINDS
 
-_EPOCHS_GAPLESS = """
-WITH states AS (
-  SELECT epoch, count(*) FILTER (state = 'planned') AS planned,
-    count(*) FILTER (state = 'committed') AS committed,
-    count(DISTINCT at_ms) AS instants
-  FROM all_epochs GROUP BY epoch
-)
-SELECT n.epoch,
-  CASE
-    WHEN coalesce(s.planned, 0) <> 1 THEN concat('planned ', coalesce(s.planned, 0), ' times')
-    WHEN s.committed > 1 THEN concat('committed ', s.committed, ' times')
-    WHEN s.committed = 0 AND n.epoch < (SELECT max(epoch) FROM states) THEN 'never committed'
-    WHEN s.instants > 1 THEN 'planned and committed with another epoch_at'
-  END AS problem
-FROM (SELECT unnest(generate_series(greatest(base(), 1),
-  (SELECT max(epoch) FROM states))) AS epoch) n
-LEFT JOIN states s ON n.epoch = s.epoch
-"""
-
-_TIME_MONOTONIC = """
-WITH times AS (
-  SELECT epoch, 'epoch_at' AS what, NULL::INTEGER AS queue_id, at_ms AS ms FROM plans
-  UNION ALL
-  SELECT epoch, CASE what WHEN 'op' THEN 'known_at' ELSE 'halves_known_at' END, queue_id, known_ms
-  FROM known
-),
-paired AS (
-  SELECT *, lag(ms) OVER w AS before_ms, lag(epoch) OVER w AS before_epoch
-  FROM times WINDOW w AS (PARTITION BY what, queue_id ORDER BY epoch)
-)
-SELECT epoch, what, queue_id,
-  CASE
-    WHEN ms < before_ms THEN concat(before_ms - ms, ' ms before that of epoch ', before_epoch)
-    WHEN before_epoch < epoch - 1 THEN 'not known in the epoch before, though known earlier'
-  END AS problem
-FROM paired
-"""
-
-# The newest instant at which Kafka reported an end of a queue that was landed; it never decreases.
-# A report of a later epoch counts as one at this epoch's `epoch_at`: the end was landed by then.
-_C_IS_KNOWN = """
-WITH ends AS (
-  SELECT kind, queue_id, end_offset, max(ms) AS ms FROM (
-    SELECT kind, queue_id, end_offset, at_ms AS ms FROM ranges
-    UNION ALL
-    SELECT kind, queue_id, asked_end_offset, asked_ms FROM ranges
-    WHERE asked_end_offset IS NOT NULL)
-  GROUP BY kind, queue_id, end_offset
-),
-newest AS (
-  SELECT r.epoch, r.kind, r.queue_id, CASE WHEN e.ms < r.at_ms THEN e.ms
-    WHEN e.ms IS NOT NULL THEN r.at_ms END AS ms
-  FROM (FROM ranges WHERE kind IN ('half', 'op')) r
-  ASOF LEFT JOIN ends e ON r.kind = e.kind AND r.queue_id = e.queue_id
-    AND r.to_offset >= e.end_offset
-)
-SELECT k.epoch, k.what, k.queue_id,
-  CASE WHEN k.known_ms > greatest(b.known_ms,  -- at the floor, where the look begins
-      coalesce(n.ms, CASE WHEN n.epoch IS NULL THEN p.at_ms END, -1))
-    THEN 'ahead of what was landed' END AS problem
-FROM known k
-LEFT JOIN (FROM known WHERE epoch = base()) b ON k.what = b.what AND k.queue_id = b.queue_id
-JOIN plans p ON k.epoch = p.epoch
-LEFT JOIN newest n ON k.epoch = n.epoch AND k.what = n.kind AND k.queue_id = n.queue_id
-"""
-
-_RANGES_ADJOIN = """
-SELECT epoch, topic, queue_id AS partition, from_offset, to_offset,
-  CASE
-    WHEN before_epoch < epoch - 1 THEN 'not in the epoch before'
-    WHEN from_offset <> before_offset THEN 'the range before ended at ' || before_offset
-    WHEN to_offset < from_offset THEN 'ends before it begins'
-    WHEN end_offset < to_offset THEN 'beyond the end offset that Kafka reported, ' || end_offset
-    WHEN last_epoch < (SELECT max(epoch) FROM plans) AND epoch = last_epoch
-      THEN 'not in the epoch after'
-  END AS problem
-FROM (
-  SELECT *, lag(to_offset) OVER w AS before_offset, lag(epoch) OVER w AS before_epoch,
-    max(epoch) OVER (PARTITION BY topic, queue_id) AS last_epoch
-  FROM ranges WINDOW w AS (PARTITION BY topic, queue_id ORDER BY epoch)
-)
-"""
-
-_ONE_LOG = """
-WITH ids AS (
-  SELECT epoch, 'cluster' AS what, cluster_id AS id FROM all_epochs
-  WHERE state = 'planned' AND epoch IN (SELECT epoch FROM plans)
-  UNION ALL
-  SELECT epoch, entry.key, entry.value FROM (
-    SELECT epoch, unnest(map_entries(topic_ids)) AS entry FROM all_epochs
-    WHERE state = 'planned' AND epoch IN (SELECT epoch FROM plans))
-)
-SELECT epoch, what, id,
-  CASE WHEN id IS DISTINCT FROM before_id THEN concat('its id was ', before_id) END AS problem
-FROM (
-  SELECT *, lag(id, 1, id) OVER (PARTITION BY what ORDER BY epoch) AS before_id FROM ids
-)
-"""
-
 _OFFSETS_ONCE = " UNION ALL ".join(
     f"""
 SELECT max(epoch) AS epoch, '{kind}' AS "table", queue_id, queue_offset,
@@ -152,44 +53,129 @@ FROM {table} t JOIN plans p ON t.epoch = p.epoch"""
     for table, (instant, place) in _INSTANTS.items()
 )
 
-# What `reading.py` found out about each row of `epochs`, and about each table.
-_EPOCHS_CHAINED = """
-SELECT epoch, state, problem FROM chain WHERE epoch <= (SELECT max(epoch) FROM commits)
-"""
-_LAKE_IS_WHOLE = 'SELECT NULL::BIGINT AS epoch, name AS "table", problem FROM table_problems'
 INVARIANTS = (
     Invariant(
         "lake_is_whole",
         "Every table is there, is this lake's, has reached the version that was committed, holds "
         "as many rows as were committed, and has all its files.",
-        _LAKE_IS_WHOLE,
+        'SELECT NULL::BIGINT AS epoch, name AS "table", problem FROM table_problems',
     ),
     Invariant(
         "epochs_gapless",
         "Epochs are 1, 2, 3 ... without a gap, each planned once and committed once, with one "
         "epoch_at; only the newest can be planned and not committed.",
-        _EPOCHS_GAPLESS,
+        """
+WITH states AS (
+  SELECT epoch, count(*) FILTER (state = 'planned') AS planned,
+    count(*) FILTER (state = 'committed') AS committed,
+    count(DISTINCT at_ms) AS instants
+  FROM all_epochs GROUP BY epoch
+)
+SELECT n.epoch,
+  CASE
+    WHEN coalesce(s.planned, 0) <> 1 THEN concat('planned ', coalesce(s.planned, 0), ' times')
+    WHEN s.committed > 1 THEN concat('committed ', s.committed, ' times')
+    WHEN s.committed = 0 AND n.epoch < (SELECT max(epoch) FROM states) THEN 'never committed'
+    WHEN s.instants > 1 THEN 'planned and committed with another epoch_at'
+  END AS problem
+FROM (SELECT unnest(generate_series(greatest(base(), 1),
+  (SELECT max(epoch) FROM states))) AS epoch) n
+LEFT JOIN states s ON n.epoch = s.epoch
+""",
     ),
     Invariant(
         "time_monotonic",
         "epoch_at, and known_at and halves_known_at of every queue, never decrease.",
-        _TIME_MONOTONIC,
+        """
+WITH times AS (
+  SELECT epoch, 'epoch_at' AS what, NULL::INTEGER AS queue_id, at_ms AS ms FROM plans
+  UNION ALL
+  SELECT epoch, CASE what WHEN 'op' THEN 'known_at' ELSE 'halves_known_at' END, queue_id, known_ms
+  FROM known
+),
+paired AS (
+  SELECT *, lag(ms) OVER w AS before_ms, lag(epoch) OVER w AS before_epoch
+  FROM times WINDOW w AS (PARTITION BY what, queue_id ORDER BY epoch)
+)
+SELECT epoch, what, queue_id,
+  CASE
+    WHEN ms < before_ms THEN concat(before_ms - ms, ' ms before that of epoch ', before_epoch)
+    WHEN before_epoch < epoch - 1 THEN 'not known in the epoch before, though known earlier'
+  END AS problem
+FROM paired
+""",
     ),
+    # The newest instant at which Kafka reported an end of a queue that was landed; it never
+    # decreases. A report of a later epoch counts as one at this epoch's `epoch_at`: the end was
+    # landed by then.
     Invariant(
         "c_is_known",
         "known_at and halves_known_at are never after the newest instant at which Kafka named an "
         "end that is landed.",
-        _C_IS_KNOWN,
+        """
+WITH ends AS (
+  SELECT kind, queue_id, end_offset, max(ms) AS ms FROM (
+    SELECT kind, queue_id, end_offset, at_ms AS ms FROM ranges
+    UNION ALL
+    SELECT kind, queue_id, asked_end_offset, asked_ms FROM ranges
+    WHERE asked_end_offset IS NOT NULL)
+  GROUP BY kind, queue_id, end_offset
+),
+newest AS (
+  SELECT r.epoch, r.kind, r.queue_id, CASE WHEN e.ms < r.at_ms THEN e.ms
+    WHEN e.ms IS NOT NULL THEN r.at_ms END AS ms
+  FROM (FROM ranges WHERE kind IN ('half', 'op')) r
+  ASOF LEFT JOIN ends e ON r.kind = e.kind AND r.queue_id = e.queue_id
+    AND r.to_offset >= e.end_offset
+)
+SELECT k.epoch, k.what, k.queue_id,
+  CASE WHEN k.known_ms > greatest(b.known_ms,  -- at the floor, where the look begins
+      coalesce(n.ms, CASE WHEN n.epoch IS NULL THEN p.at_ms END, -1))
+    THEN 'ahead of what was landed' END AS problem
+FROM known k
+LEFT JOIN (FROM known WHERE epoch = base()) b ON k.what = b.what AND k.queue_id = b.queue_id
+JOIN plans p ON k.epoch = p.epoch
+LEFT JOIN newest n ON k.epoch = n.epoch AND k.what = n.kind AND k.queue_id = n.queue_id
+""",
     ),
     Invariant(
         "ranges_adjoin",
         "An epoch's range of a Kafka partition begins where the epoch before ended.",
-        _RANGES_ADJOIN,
+        """
+SELECT epoch, topic, queue_id AS partition, from_offset, to_offset,
+  CASE
+    WHEN before_epoch < epoch - 1 THEN 'not in the epoch before'
+    WHEN from_offset <> before_offset THEN 'the range before ended at ' || before_offset
+    WHEN to_offset < from_offset THEN 'ends before it begins'
+    WHEN end_offset < to_offset THEN 'beyond the end offset that Kafka reported, ' || end_offset
+    WHEN last_epoch < (SELECT max(epoch) FROM plans) AND epoch = last_epoch
+      THEN 'not in the epoch after'
+  END AS problem
+FROM (
+  SELECT *, lag(to_offset) OVER w AS before_offset, lag(epoch) OVER w AS before_epoch,
+    max(epoch) OVER (PARTITION BY topic, queue_id) AS last_epoch
+  FROM ranges WINDOW w AS (PARTITION BY topic, queue_id ORDER BY epoch)
+)
+""",
     ),
     Invariant(
         "one_log",
         "All epochs are of the same Kafka cluster and the same topics.",
-        _ONE_LOG,
+        """
+WITH ids AS (
+  SELECT epoch, 'cluster' AS what, cluster_id AS id FROM all_epochs
+  WHERE state = 'planned' AND epoch IN (SELECT epoch FROM plans)
+  UNION ALL
+  SELECT epoch, entry.key, entry.value FROM (
+    SELECT epoch, unnest(map_entries(topic_ids)) AS entry FROM all_epochs
+    WHERE state = 'planned' AND epoch IN (SELECT epoch FROM plans))
+)
+SELECT epoch, what, id,
+  CASE WHEN id IS DISTINCT FROM before_id THEN concat('its id was ', before_id) END AS problem
+FROM (
+  SELECT *, lag(id, 1, id) OVER (PARTITION BY what ORDER BY epoch) AS before_id FROM ids
+)
+""",
     ),
     Invariant(
         "offsets_once",
@@ -214,9 +200,12 @@ INVARIANTS = (
 )
 # Of lakes in which every epoch says what it wrote: from format 2 on.
 RECORDED = (
+    # What `reading.py` found out about each row of `epochs`, and about each table.
     Invariant(
         "epochs_chained",
         "Every row of epochs holds a digest of itself and of the row before it.",
-        _EPOCHS_CHAINED,
+        """
+SELECT epoch, state, problem FROM chain WHERE epoch <= (SELECT max(epoch) FROM commits)
+""",
     ),
 )

@@ -143,7 +143,13 @@ FROM op_once WHERE error IS NOT NULL
 """
 FRAMES = (_NAMINGS, _REJECTED, _REFUSALS, _FATES, "DROP TABLE namings", _EXPECTED)
 
-_NAMINGS_ACCOUNTED = """
+
+INVARIANTS = (
+    Invariant(
+        "namings_accounted",
+        "Every half that an operation names is ended by it, or the naming is a conflict, was heard "
+        "(UNKNOWN), stands for the same set, or still waits.",
+        """
 WITH expected AS (
   SELECT queue_id, op_queue_offset, half_queue_offset, sum(times) AS times, any_value(reason) AS
     reason
@@ -209,9 +215,12 @@ FROM op_once o
 LEFT JOIN short s ON o.queue_id = s.queue_id AND o.queue_offset = s.op_queue_offset
   AND s.half_queue_offset = -1
 WHERE o.error IS NOT NULL
-"""
-
-_CONFLICTS_ARE_TRUE = """
+""",
+    ),
+    Invariant(
+        "conflicts_are_true",
+        "Every conflict is one naming, or one unreadable operation, and its reason holds.",
+        """
 WITH found AS (
   SELECT queue_id, op_queue_offset, half_queue_offset, reason, epoch, count(*) AS times
   FROM conflicts GROUP BY ALL
@@ -243,18 +252,6 @@ LEFT JOIN ranges r ON r.kind = 'half' AND c.queue_id = r.queue_id AND c.epoch = 
 LEFT JOIN known k ON k.what = 'half' AND c.queue_id = k.queue_id AND c.epoch = k.epoch
 LEFT JOIN halves h ON c.queue_id = h.queue_id AND c.half_queue_offset = h.queue_offset
 LEFT JOIN units u ON h.queue_id = u.queue_id AND h.unit_offset = u.unit_offset
-"""
-
-INVARIANTS = (
-    Invariant(
-        "namings_accounted",
-        "Every half that an operation names is ended by it, or the naming is a conflict, was heard "
-        "(UNKNOWN), stands for the same set, or still waits.",
-        _NAMINGS_ACCOUNTED,
-    ),
-    Invariant(
-        "conflicts_are_true",
-        "Every conflict is one naming, or one unreadable operation, and its reason holds.",
-        _CONFLICTS_ARE_TRUE,
+""",
     ),
 )

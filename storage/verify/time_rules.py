@@ -44,7 +44,13 @@ FROM in_a_row
 """
 FRAMES = (_ATTEMPTS,)
 
-_CHECKS_IN_SEQUENCE = """
+
+INVARIANTS = (
+    Invariant(
+        "checks_in_sequence",
+        "The check_times of a half's checks are 1, 2, 3 ... in each arm, at most check_max; one "
+        "that was not acknowledged does not count.",
+        """
 SELECT epoch, queue_id, queue_offset, arm, check_times,
   CASE
     WHEN before_epoch = epoch THEN 'asked twice in this epoch'
@@ -55,9 +61,14 @@ SELECT epoch, queue_id, queue_offset, arm, check_times,
       THEN concat('its check_id is ', check_id)
   END AS problem
 FROM attempts
-"""
-
-_CHECKS_SPACED = """
+""",
+    ),
+    Invariant(
+        "checks_spaced",
+        "No check comes during immunity, or sooner after the last attempt than check_interval_ms, "
+        "doubled by attempts that Kafka did not acknowledge; "
+        "the queue's known_at tells both.",
+        """
 SELECT epoch, queue_id, queue_offset, arm, check_times,
   CASE
     WHEN known_ms IS NULL THEN 'known_at was not known'
@@ -70,9 +81,12 @@ SELECT epoch, queue_id, queue_offset, arm, check_times,
     WHEN known_ms - since_ms > half_retention_ms THEN 'the half had expired'
   END AS problem
 FROM attempts
-"""
-
-_CHECKS_BEFORE_END = """
+""",
+    ),
+    Invariant(
+        "checks_before_end",
+        "Only the first half of a unit that waits for its end is asked about.",
+        """
 SELECT a.epoch, a.queue_id, a.queue_offset, a.arm, a.check_times,
   CASE
     WHEN a.unit_offset IS NULL THEN 'no half that can be read stands there'
@@ -88,17 +102,25 @@ FROM attempts a
 LEFT JOIN (SELECT queue_id, unit_offset, arm, min(epoch) AS epoch FROM unit_discards
            GROUP BY ALL) d
   ON a.queue_id = d.queue_id AND a.unit_offset = d.unit_offset AND a.arm_then = d.arm
-"""
-
-_CHECKS_WITHIN_RATE = """
+""",
+    ),
+    Invariant(
+        "checks_within_rate",
+        "No epoch asks more than check_rate_max.",
+        """
 SELECT epoch, count(*) AS checks,
   CASE WHEN count(*) > any_value(check_rate_max)
     THEN concat('check_rate_max was ', any_value(check_rate_max)) END AS problem
 FROM attempts GROUP BY epoch
-"""
-
-# A half that lands after its set was given up is given up with it, in the epoch that lands it.
-_DISCARDS_HAVE_THEIR_CAUSE = """
+""",
+    ),
+    # A half that lands after its set was given up is given up with it, in the epoch that lands it.
+    Invariant(
+        "discards_have_their_cause",
+        "A half is discarded as expired when known_at - stored_at exceeds half_retention_ms; as "
+        "check_max after check_max acknowledged checks of that arm, the last with its whole "
+        "interval.",
+        """
 WITH given_up AS (
   SELECT o.epoch, o.queue_id, o.queue_offset, o.cause, h.epoch AS landed_epoch, u.unit_offset,
     u.stored_ms, u.rearm_ats, u.immunity_ms, k.known_ms, p.check_max, p.check_interval_ms,
@@ -149,11 +171,15 @@ SELECT epoch, queue_id, queue_offset, cause,
     WHEN cause NOT IN ('expired', 'check_max') THEN 'no cause of a discard'
   END AS problem
 FROM judged
-"""
-
-# When each unit, in each arm, had to be given up: the first epoch whose `known_at` has gone so far.
-# A half that was stored, or last asked about, before `reach` has waited long enough by that epoch.
-_NOBODY_WAITS_TOO_LONG = """
+""",
+    ),
+    # When each unit, in each arm, had to be given up: the first epoch whose `known_at` has gone so
+    # far. A half that was stored, or last asked about, before `reach` has waited long enough by
+    # that epoch.
+    Invariant(
+        "nobody_waits_too_long",
+        "No half waits in an epoch in which it had to be given up.",
+        """
 WITH arms AS (
   SELECT queue_id, unit_offset, 0 AS arm, stored_ms AS since_ms, epoch FROM units
   UNION ALL
@@ -212,9 +238,13 @@ LEFT JOIN too_old o ON s.queue_id = o.queue_id AND s.unit_offset = o.unit_offset
 LEFT JOIN margins m ON o.queue_id = m.queue_id AND o.due_epoch = m.epoch
 LEFT JOIN asked_out q ON s.queue_id = q.queue_id AND s.unit_offset = q.unit_offset AND s.arm = q.arm
 LEFT JOIN margins n ON q.queue_id = n.queue_id AND q.due_epoch = n.epoch
-"""
-
-_DISCARDS_ARE_COPIED = f"""
+""",
+    ),
+    Invariant(
+        "discards_are_copied",
+        "TRANS_CHECK_MAX_TIME_TOPIC has one copy of each discarded half, made by its first "
+        "discard, with its cause.",
+        f"""
 WITH first AS (
   SELECT queue_id, queue_offset, min(epoch) AS epoch, arg_min(cause, epoch) AS cause
   FROM outcomes WHERE outcome = 'DISCARDED' GROUP BY queue_id, queue_offset
@@ -235,48 +265,6 @@ SELECT coalesce(f.epoch, c.epoch) AS epoch, coalesce(f.queue_id, c.queue_id) AS 
     WHEN c.cause IS DISTINCT FROM f.cause THEN concat('the copy says ', c.cause)
   END AS problem
 FROM first f FULL JOIN copies c ON f.queue_id = c.queue_id AND f.queue_offset = c.queue_offset
-"""
-
-INVARIANTS = (
-    Invariant(
-        "checks_in_sequence",
-        "The check_times of a half's checks are 1, 2, 3 ... in each arm, at most check_max; one "
-        "that was not acknowledged does not count.",
-        _CHECKS_IN_SEQUENCE,
-    ),
-    Invariant(
-        "checks_spaced",
-        "No check comes during immunity, or sooner after the last attempt than check_interval_ms, "
-        "doubled by attempts that Kafka did not acknowledge; "
-        "the queue's known_at tells both.",
-        _CHECKS_SPACED,
-    ),
-    Invariant(
-        "checks_before_end",
-        "Only the first half of a unit that waits for its end is asked about.",
-        _CHECKS_BEFORE_END,
-    ),
-    Invariant(
-        "checks_within_rate",
-        "No epoch asks more than check_rate_max.",
-        _CHECKS_WITHIN_RATE,
-    ),
-    Invariant(
-        "discards_have_their_cause",
-        "A half is discarded as expired when known_at - stored_at exceeds half_retention_ms; as "
-        "check_max after check_max acknowledged checks of that arm, the last with its whole "
-        "interval.",
-        _DISCARDS_HAVE_THEIR_CAUSE,
-    ),
-    Invariant(
-        "nobody_waits_too_long",
-        "No half waits in an epoch in which it had to be given up.",
-        _NOBODY_WAITS_TOO_LONG,
-    ),
-    Invariant(
-        "discards_are_copied",
-        "TRANS_CHECK_MAX_TIME_TOPIC has one copy of each discarded half, made by its first "
-        "discard, with its cause.",
-        _DISCARDS_ARE_COPIED,
+""",
     ),
 )

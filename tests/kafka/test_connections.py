@@ -23,6 +23,7 @@ from storage.lake.lake import Lake
 from tests.kafka.test_cli import ROOT, TXLAKE
 from tests.support.certificates import Authority, Certificate
 from tests.support.job import running, settings_for
+from tests.support.producers import CommitsWhenAsked, options_of
 from tests.support.secure_broker import (
     EXPIRED,
     MTLS,
@@ -32,13 +33,9 @@ from tests.support.secure_broker import (
     secure_broker,
 )
 from txlake import (
-    CheckedMessage,
-    HalfMessage,
     LocalTransactionState,
     Message,
-    ProducerOptions,
     SendError,
-    TransactionListener,
     TransactionProducer,
 )
 from txlake.protocol import MAINTAIN
@@ -105,14 +102,6 @@ def ways(secure: SecureBroker, folder: Path) -> dict[str, tuple[str, Client]]:
     }
 
 
-class CommitsWhenAsked(TransactionListener):
-    def execute_local_transaction(self, message: HalfMessage, arg: Any) -> LocalTransactionState:
-        return LocalTransactionState.UNKNOWN
-
-    def check_local_transaction(self, message: CheckedMessage) -> LocalTransactionState:
-        return LocalTransactionState.COMMIT_MESSAGE
-
-
 def settings_of(secure: SecureBroker, way: tuple[str, Client], folder: Path, name: str) -> Settings:
     listener, client = way
     kafka = {
@@ -134,14 +123,10 @@ def test_job_producer_checks_and_operator_all_get_in(
     settings = settings_of(secure, way, tmp_path, unique("secure"))
     kafka = settings.kafka
     assert kafka.client == way[1]
-    options = ProducerOptions(
-        half_topic=kafka.half_topic, op_topic=kafka.op_topic,
-        check_topic_prefix=kafka.check_topic_prefix,
-    )  # fmt: skip
     with (
         running(settings) as job,
         TransactionProducer(
-            kafka.bootstrap_servers, "shop", CommitsWhenAsked(), options=options,
+            kafka.bootstrap_servers, "shop", CommitsWhenAsked(), options=options_of(settings),
             client=kafka.client,
         ) as producer,
     ):  # fmt: skip

@@ -10,24 +10,13 @@ from pyspark.sql import SparkSession
 from starlette.testclient import TestClient
 
 from pipelines.local_broker.broker import Broker
-from pipelines.settings import Settings
 from tests.support.asked_console import TOKEN, client
 from tests.support.job import running, settings_for, wait_until
+from tests.support.operator import conf_of
 from tests.support.wire import Wire
 from txlake.protocol import COMMIT, CREATE_TOPIC
 
 NAME = "console"
-
-
-def write_conf(settings: Settings, path: Path) -> str:
-    """Write what the console needs of a job's settings."""
-    kafka = settings.kafka
-    names = ("bootstrap_servers", "half_topic", "op_topic", "schedule_topic", "admin_topic",
-             "check_topic_prefix")  # fmt: skip
-    lines = [f'[lake]\npath = "{settings.lake.path}"', "[kafka]"]
-    lines += [f'{name} = "{getattr(kafka, name)}"' for name in names]
-    path.write_text("\n".join(lines) + "\n")
-    return str(path)
 
 
 def page(console: TestClient, path: str) -> str:
@@ -39,7 +28,7 @@ def page(console: TestClient, path: str) -> str:
 
 def test_an_order_is_missing(broker: Broker, spark: SparkSession, tmp_path: Path) -> None:
     settings = settings_for(broker, tmp_path / "lake", NAME, topics={"auto_create_topics": False})
-    wire, conf = Wire(settings), write_conf(settings, tmp_path / "job.toml")
+    wire, conf = Wire(settings), conf_of(settings, tmp_path)
     with running(settings) as job:
         half = wire.half("4711", topic="bills", group="shop", KEYS="order-1001")
         wire.end(COMMIT, half, group="shop")

@@ -22,17 +22,13 @@ from pyspark.sql import SparkSession
 from pipelines.kafka_log.connection import producer_config
 from pipelines.kafka_log.topics import KafkaTopics
 from pipelines.local_broker.broker import Broker
-from pipelines.settings import Settings
 from tests.support.job import running, settings_for, wait_until
+from tests.support.producers import CommitsWhenAsked, options_of
 from txlake import (
-    CheckedMessage,
-    HalfMessage,
     LocalTransactionState,
     Message,
     MessageError,
     Producer,
-    ProducerOptions,
-    TransactionListener,
     TransactionProducer,
     protocol,
 )
@@ -43,28 +39,6 @@ KAFKAS_DEFAULT = 1_048_588  # of message.max.bytes and max.message.bytes
 LIMIT = protocol.MESSAGE_BYTES_MAX
 TOO_LARGE = r"1048577 bytes .* = 1048576 at most"
 UNKNOWN = LocalTransactionState.UNKNOWN
-
-
-class Undecided(TransactionListener):
-    """Answers only checks: with COMMIT."""
-
-    def __init__(self) -> None:
-        self.asked: list[CheckedMessage] = []
-
-    def execute_local_transaction(self, message: HalfMessage, arg: object) -> LocalTransactionState:
-        return UNKNOWN
-
-    def check_local_transaction(self, message: CheckedMessage) -> LocalTransactionState:
-        self.asked.append(message)
-        return LocalTransactionState.COMMIT_MESSAGE
-
-
-def options_for(settings: Settings) -> ProducerOptions:
-    kafka = settings.kafka
-    return ProducerOptions(
-        half_topic=kafka.half_topic, op_topic=kafka.op_topic, schedule_topic=kafka.schedule_topic,
-        check_topic_prefix=kafka.check_topic_prefix,
-    )  # fmt: skip
 
 
 def at_the_limit(topic: str, group: protocol.Headers, over: int = 0) -> Message:
@@ -97,9 +71,9 @@ def test_a_record_at_the_limit_is_asked_about_and_delivered_and_one_byte_more_is
     with Broker(tmp_path / "broker", message_bytes_max=KAFKAS_DEFAULT) as own:
         servers = own.bootstrap_servers
         settings = settings_for(own, tmp_path / "lake", name)
-        options, prefix = options_for(settings), f"{name}-check-"
+        options, prefix = options_of(settings), f"{name}-check-"
         make_topic(servers, f"{prefix}small", **{"max.message.bytes": "30000"})
-        shop, small = Undecided(), Undecided()
+        shop, small = CommitsWhenAsked(), CommitsWhenAsked()
         with (
             running(settings) as job,
             TransactionProducer(servers, "shop", shop, options=options) as producer,

@@ -16,6 +16,7 @@ from pipelines.kafka_log.topics import KafkaTopics
 from pipelines.local_broker.broker import Broker
 from pipelines.operate import records as operator_records
 from tests.support.job import Job, running, settings_for
+from tests.support.operator import conf_of
 from tests.support.wire import Wire
 from txlake.protocol import CHECK_MAX_TOPIC, COMMIT, PING, UNDELIVERABLE_TOPIC
 
@@ -45,15 +46,7 @@ def wire(job: Job) -> Wire:
 
 @pytest.fixture(scope="module")
 def conf(job: Job, tmp_path_factory: pytest.TempPathFactory) -> str:
-    kafka = job.settings.kafka
-    lines = [f'[lake]\npath = "{job.settings.lake.path}"', "[kafka]"]
-    lines += [
-        f'{key} = "{getattr(kafka, key)}"'
-        for key in ("bootstrap_servers", "half_topic", "op_topic", "schedule_topic", "admin_topic")
-    ]
-    path = tmp_path_factory.mktemp("conf") / "job.toml"
-    path.write_text("\n".join(lines) + "\n")
-    return str(path)
+    return conf_of(job.settings, tmp_path_factory.mktemp("conf"))
 
 
 def run(conf: str, *words: str, code: int = 0) -> Any:

@@ -25,17 +25,14 @@ from pipelines.operate.records import command, operation, write
 from pipelines.settings import Settings
 from storage.lake.epochs import read_progress
 from tests.support.job import Job, running, settings_for, wait_until
+from tests.support.producers import CommitsWhenAsked, options_of
 from tests.support.rights_broker import RightsBroker
 from txlake import (
-    CheckedMessage,
     Consumer,
-    HalfMessage,
     LocalTransactionState,
     Message,
     Producer,
-    ProducerOptions,
     SendError,
-    TransactionListener,
     TransactionProducer,
     TxlakeError,
 )
@@ -96,22 +93,6 @@ def acl_print(broker: RightsBroker, lake: Path, *options: str, name: str = NAME)
     )
     words = ["acl", "print", "--conf", str(conf), *options]
     return CliRunner().invoke(main, words, catch_exceptions=False).output
-
-
-def options_of(settings: Settings) -> ProducerOptions:
-    kafka = settings.kafka
-    return ProducerOptions(
-        half_topic=kafka.half_topic, op_topic=kafka.op_topic, schedule_topic=kafka.schedule_topic,
-        check_topic_prefix=kafka.check_topic_prefix,
-    )  # fmt: skip
-
-
-class CommitsWhenAsked(TransactionListener):
-    def execute_local_transaction(self, message: HalfMessage, arg: Any) -> LocalTransactionState:
-        return LocalTransactionState.UNKNOWN
-
-    def check_local_transaction(self, message: CheckedMessage) -> LocalTransactionState:
-        return LocalTransactionState.COMMIT_MESSAGE
 
 
 def test_each_role_does_its_work_and_nothing_else(

@@ -21,6 +21,8 @@ from pipelines.settings import Settings
 from storage.lake.lake import Lake
 from storage.verify.run import verify as verify_invariants
 from tests.support.job import Job, running, settings_for
+from tests.support.operator import conf_of
+from tests.support.producers import options_of
 from tests.support.rig import Rig
 from tests.support.watch import Crash, Watch
 from tests.support.wire import Wire, half_headers
@@ -29,7 +31,6 @@ from txlake import (
     HalfMessage,
     LocalTransactionState,
     Message,
-    ProducerOptions,
     SigningKey,
     TransactionListener,
     TransactionProducer,
@@ -79,25 +80,16 @@ class World:
 
     def producer(self, listener: TransactionListener, *keys: SigningKey) -> TransactionProducer:
         """Return a producer of `shop`."""
-        kafka = self.settings().kafka
-        options = ProducerOptions(
-            half_topic=kafka.half_topic, op_topic=kafka.op_topic,
-            schedule_topic=kafka.schedule_topic, check_topic_prefix=kafka.check_topic_prefix,
-        )  # fmt: skip
+        settings = self.settings()
         return TransactionProducer(
-            kafka.bootstrap_servers, "shop", listener, options=options, keys=keys
-        )
+            settings.kafka.bootstrap_servers, "shop", listener, options=options_of(settings),
+            keys=keys,
+        )  # fmt: skip
 
     def conf(self) -> str:
         """Return a settings file of an operator."""
-        kafka = self.settings().kafka
-        names = ("bootstrap_servers", "half_topic", "op_topic", "schedule_topic", "admin_topic")
-        lines = [f'[lake]\npath = "{self._folder / "lake"}"', "[kafka]"]
-        lines += [f'{name} = "{getattr(kafka, name)}"' for name in names]
-        lines += ["[security.operators]", f'anna_file = "{self._folder / "anna"}"']
-        path = self._folder / "job.toml"
-        path.write_text("\n".join(lines) + "\n")
-        return str(path)
+        key = f'[security.operators]\nanna_file = "{self._folder / "anna"}"'
+        return conf_of(self.settings(), self._folder, key)
 
 
 @pytest.fixture

@@ -13,24 +13,13 @@ from pyspark.sql import SparkSession
 
 from pipelines.cli.main import main
 from pipelines.local_broker.broker import Broker
-from pipelines.settings import Settings
 from tests.support.job import Job, running, settings_for, wait_until
+from tests.support.operator import conf_of
 from tests.support.wire import Wire
 
 NAME = "status"
 HOUR_NS = 3_600_000_000_000
 IMMUNE = {"CHECK_IMMUNITY_TIME_IN_SECONDS": "3600"}
-
-
-def write_conf(settings: Settings, path: Path) -> str:
-    """Write what a command needs of a job's settings."""
-    kafka = settings.kafka
-    names = ("bootstrap_servers", "half_topic", "op_topic", "schedule_topic", "admin_topic",
-             "check_topic_prefix")  # fmt: skip
-    lines = [f'[lake]\npath = "{settings.lake.path}"', "[kafka]"]
-    lines += [f'{name} = "{getattr(kafka, name)}"' for name in names]
-    path.write_text("\n".join(lines) + "\n")
-    return str(path)
 
 
 def run(conf: str, *words: str, code: int = 0) -> Any:
@@ -62,7 +51,7 @@ def test_status_tells_the_driver_the_lag_and_that_no_epoch_comes(
     broker: Broker, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = settings_for(broker, tmp_path / "lake", NAME, transaction={"check_max": 0})
-    conf, wire = write_conf(settings, tmp_path / "job.toml"), Wire(settings)
+    conf, wire = conf_of(settings, tmp_path), Wire(settings)
     with running(settings) as job:
         pend(job, wire, "one", "two")
         told = run(conf, "status")
@@ -96,7 +85,7 @@ def test_many_are_resumed_and_ended_at_once(
     broker: Broker, spark: SparkSession, tmp_path: Path
 ) -> None:
     settings = settings_for(broker, tmp_path / "lake", "bulk", transaction={"check_max": 0})
-    conf, wire = write_conf(settings, tmp_path / "job.toml"), Wire(settings)
+    conf, wire = conf_of(settings, tmp_path), Wire(settings)
     by = ("--reason", "ticket 4711", "--actor", "ada", "--yes", "--wait-s", "30")
     with running(settings) as job:
         for number in range(3):

@@ -16,7 +16,7 @@ from click.testing import CliRunner
 from deltalake import DeltaTable, write_deltalake
 
 from pipelines.cli.main import main
-from pipelines.cli.store import ID_VARIABLE, SECRET_VARIABLE, store, what_a_user_needs
+from pipelines.cli.servers import ID_VARIABLE, SECRET_VARIABLE, store, what_a_user_needs
 from pipelines.local_server.ports import listens
 from pipelines.local_server.server import HOST
 from pipelines.local_store.store import Store

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyspark
 
-from pipelines.jvm.jars import JarError, cache_folder, spark_jars
+from pipelines.jvm.jars import JarError, cache_folder, jar_paths
 from pipelines.jvm.java import JavaError, java_home, java_version
 from pipelines.jvm.session import java_options, start_session
 
@@ -54,7 +54,7 @@ def archive_path() -> Path | None:
     Output: None if this Java is to have none.
     """
     try:
-        home, jars = java_home(), spark_jars()
+        home, jars = java_home(), jar_paths("spark")
     except (JavaError, JarError):
         return None
     if java_version(home) != _JAVA:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from pipelines.explain.as_json import to_json
 from pipelines.explain.find import find
 from pipelines.explain.report import Report, reports
+from pipelines.explain.show import to_json
 from pipelines.explain.target import parse_target
 from tests.support.paper_job import PaperJob
 

@@ -48,8 +48,8 @@ def _land(records: pa.Table, landing: Landing, tasks: int, _: object) -> Batch:
         for batch in landing(records.to_batches()):
             for narrow, written in read_landed(batch):
                 yield narrow
-                for table, file in written.items():
-                    files[table].append(file)
+                for table, those in written.items():
+                    files[table] += those
 
     batch = Batch.of(parts(), files)
     batch.tasks = tasks

@@ -9,6 +9,7 @@ from typing import Any
 from click.testing import CliRunner, Result
 
 from pipelines.cli.main import main
+from pipelines.settings import Settings
 
 
 def write_conf(folder: Path) -> str:
@@ -17,6 +18,17 @@ def write_conf(folder: Path) -> str:
     path.write_text(
         f'[lake]\npath = "{folder / "lake"}"\n[kafka]\nbootstrap_servers = "127.0.0.1:1"\n'
     )
+    return str(path)
+
+
+def conf_of(settings: Settings, folder: Path, *more: str) -> str:
+    """Write what a command needs of a running job's settings, and `more` lines."""
+    names = ("bootstrap_servers", "half_topic", "op_topic", "schedule_topic", "admin_topic",
+             "check_topic_prefix")  # fmt: skip
+    lines = [f'[lake]\npath = "{settings.lake.path}"', "[kafka]"]
+    lines += [f'{name} = "{getattr(settings.kafka, name)}"' for name in names]
+    path = folder / "job.toml"
+    path.write_text("\n".join([*lines, *more]) + "\n")
     return str(path)
 
 

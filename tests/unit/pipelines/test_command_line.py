@@ -36,6 +36,13 @@ READING = (
 COMMANDS = sorted(main.list_commands(Context(main)))
 
 
+def run(program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run a program in a Python of its own."""
+    return subprocess.run(
+        [sys.executable, "-c", program, *arguments], capture_output=True, text=True
+    )
+
+
 def imported(commands: Sequence[str], modules: Sequence[str]) -> list[str]:
     """Return which of some modules a process has that ran these commands and no other."""
     program = (
@@ -47,9 +54,8 @@ def imported(commands: Sequence[str], modules: Sequence[str]) -> list[str]:
         "    main(command.split(), standalone_mode=False)\n"
         f"print(*sorted(set({modules!r}) & sys.modules.keys()), file=sys.stderr)\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program, *commands], capture_output=True, text=True, check=True
-    )
+    done = run(program, *commands)
+    assert done.returncode == 0, done.stderr
     return done.stderr.split()
 
 
@@ -87,7 +93,7 @@ def test_the_sdk_imports_a_module_with_the_first_of_its_names() -> None:
         "print(Consumer.__module__, TransactionProducer.__module__)\n"
         "txlake.Nothing\n"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    done = run(program)
     assert done.stdout == "set()\ntxlake.consumer txlake.producer\n"
     assert done.stderr.endswith("module 'txlake' has no attribute 'Nothing'\n")
 
@@ -100,6 +106,6 @@ def test_a_hidden_pandas_is_a_pandas_that_is_not_installed() -> None:
         "print(pa.array([1]).to_pylist())\n"
         "import pandas\n"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    done = run(program)
     assert done.stdout == "[1]\n"
     assert "ModuleNotFoundError: pandas is hidden" in done.stderr

@@ -44,8 +44,9 @@ def test_every_jar_of_the_lock_is_in_the_cache_and_whole() -> None:
 @pytest.mark.parametrize("name", ALL_SETS)
 def test_lock_names_each_jar_once_with_a_fixed_version(name: str) -> None:
     found = jars.locked(name)
-    assert len({jar.module for jar in found}) == len(found) > 0
-    assert all(jar.version[0].isdigit() for jar in found)
+    parts = [jar.coordinates.split(":") for jar in found]
+    assert len({tuple(part[:2]) for part in parts}) == len(found) > 0
+    assert all(part[2][0].isdigit() for part in parts)
 
 
 @pytest.mark.parametrize("name", ALL_SETS)
@@ -57,13 +58,13 @@ def test_lock_holds_what_is_wanted_in_the_versions_of_the_installed_packages(nam
 
 def test_s3_brings_no_second_netty_and_not_the_bundle() -> None:
     found = jars.locked("s3")
-    assert not [jar.coordinates for jar in found if jar.module.startswith("io.netty:")]
+    assert not [jar.coordinates for jar in found if jar.coordinates.startswith("io.netty:")]
     assert sum(jar.size_bytes for jar in found) < 20 << 20
 
 
 def test_missing_jar_names_the_file_the_cache_and_the_command(cache: Path) -> None:
     with pytest.raises(jars.JarError) as caught:
-        jars.spark_jars()
+        jars.jar_paths("spark")
     assert str(caught.value) == (
         f"jar thing_2.13-1.0.jar is missing from {cache}: run `txlake jars fetch`"
     )
@@ -73,13 +74,13 @@ def test_missing_jar_names_the_file_the_cache_and_the_command(cache: Path) -> No
 def test_jar_of_another_size_is_broken_at_the_start() -> None:
     put(CONTENT[:-1])
     with pytest.raises(jars.JarError, match=r"is broken: 4 bytes, expected 5; run `txlake jars"):
-        jars.broker_jars()
+        jars.jar_paths("broker")
 
 
 @pytest.mark.usefixtures("cache")
 def test_jar_of_the_same_size_and_other_content_is_found_by_verify() -> None:
     put(b"A jar")
-    assert jars.spark_jars() == [JAR.path]
+    assert jars.jar_paths("spark") == [JAR.path]
     with pytest.raises(jars.JarError, match=r"is broken: SHA-256 .*; run `txlake jars fetch`"):
         jars.verify()
     assert jars.lacking([JAR]) == [JAR]
@@ -91,19 +92,19 @@ def test_jars_that_are_fetched_only_when_asked_for_name_their_own_command(cache:
     assert jars.verify() == 1
     assert not jars.is_fetched("store")
     with pytest.raises(jars.JarError) as caught:
-        jars.store_jars()
+        jars.jar_paths("store")
     assert str(caught.value) == (
         f"jar asked-2.0-whole.jar is missing from {cache}: run `txlake jars fetch store`"
     )
     put(b"asked", ASKED)
-    assert jars.store_jars() == jars.s3_jars() == [ASKED.path]
+    assert jars.jar_paths("store") == jars.jar_paths("s3") == [ASKED.path]
     assert jars.verify() == 2
 
 
 @pytest.mark.usefixtures("cache")
 def test_whole_jar_is_used_and_not_fetched_again() -> None:
     put(CONTENT)
-    assert jars.broker_jars() == [JAR.path]
+    assert jars.jar_paths("broker") == [JAR.path]
     assert jars.lacking([JAR, JAR]) == []
     assert ivy.fetch(Path("no-java-is-started")) == 0
 

@@ -10,10 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
 from deltalake import DeltaTable
 
-from pipelines.cli.main import main
 from pipelines.job.upkeep import Maintainer
 from pipelines.jvm.lock import held_without_jvm
 from pipelines.operate import records as operator_records
@@ -24,6 +22,7 @@ from storage.lake.lock import LakeLock
 from storage.upkeep.limits import MaintenanceLimits
 from storage.upkeep.merge import files_of
 from storage.verify.run import verify
+from tests.support.operator import said, txlake
 from tests.support.paper_job import PaperJob
 from txlake.protocol import ADMIN_TOPIC, ALTER_TOPIC, COMMIT, MAINTAIN
 
@@ -227,50 +226,31 @@ def verify_rows(job: PaperJob) -> tuple[int, int]:
 # The command.
 
 
-@pytest.fixture
-def conf(tmp_path: Path) -> str:
-    path = tmp_path / "job.toml"
-    path.write_text(
-        f'[lake]\npath = "{tmp_path / "lake"}"\n[kafka]\nbootstrap_servers = "127.0.0.1:1"\n'
-    )
-    return str(path)
-
-
-def txlake(*words: str) -> Result:
-    return CliRunner().invoke(main, ["maintain", *words], prog_name="txlake")
-
-
-def said(*words: str, code: int = 0) -> str:
-    result = txlake(*words)
-    assert result.exit_code == code, (result.output, result.exception)
-    return result.output
-
-
 def test_a_dry_run_says_what_would_be_done_and_offline_does_it(job: PaperJob, conf: str) -> None:
     for _ in run_epochs(job, 3):
         pass
-    text = said("--conf", conf, "--dry-run")
+    text = said("maintain", "--conf", conf, "--dry-run")
     assert "table     files  to merge  into  MB    to delete\n" in text
     assert "epochs    6      6         1" in text
     assert text.endswith("14 tables, 5 with something to do; nothing was changed\n")
-    rows = json.loads(said("--conf", conf, "--dry-run", "-o", "json"))
+    rows = json.loads(said("maintain", "--conf", conf, "--dry-run", "-o", "json"))
     assert rows[0] == {
         "table": "half", "files": 3, "to merge": 3, "into": 1, "MB": 0.02, "to delete": 0,
     }  # fmt: skip
     assert count_files(job) == 3
-    done = json.loads(said("--conf", conf, "--offline", "-o", "json"))
+    done = json.loads(said("maintain", "--conf", conf, "--offline", "-o", "json"))
     assert (done["files_merged"], done["merges"]) == (18, 5)
     assert count_files(job) == 1
-    assert "0 files of 0.0 MB became 0" in said("--conf", conf, "--offline")
+    assert "0 files of 0.0 MB became 0" in said("maintain", "--conf", conf, "--offline")
 
 
 def test_offline_is_refused_while_a_driver_holds_the_lake(job: PaperJob, conf: str) -> None:
     lock = LakeLock(job.lake.place, "host:1:driver")
-    text = said("--conf", conf, "--offline", code=1)
+    text = said("maintain", "--conf", conf, "--offline", code=1)
     lock.release()
     assert "is written by host:1:driver: one driver at a time" in text
     with held_without_jvm(job.lake.place):  # of this process, so it can be taken again
-        said("--conf", conf, "--offline")
+        said("maintain", "--conf", conf, "--offline")
 
 
 def test_the_command_is_a_record_without_a_target(
@@ -284,9 +264,9 @@ def test_the_command_is_a_record_without_a_target(
 
     monkeypatch.setattr(operator_records, "write", write)
     run_epoch(job)
-    text = said("--conf", conf, "--reason", "why", "--actor", "ada")
+    text = said("maintain", "--conf", conf, "--reason", "why", "--actor", "ada")
     ((record, cluster_id),) = written
     assert record.texts() == {"COMMAND": "MAINTAIN", "ACTOR": "ada", "REASON": "why", "TXV": "1"}
     assert (record.kind, record.partition, cluster_id) == ("admin", 0, "cluster")
     assert text.startswith("written to TXLAKE_ADMIN partition 0 offset 7: COMMAND MAINTAIN; ")
-    assert txlake("--conf", conf).exit_code == 2, "it says why, or does not ask"
+    assert txlake("maintain", "--conf", conf).exit_code == 2, "it says why, or does not ask"

@@ -18,8 +18,9 @@ from storage.rows import instant
 from storage.schemas import HALF
 from storage.tasks import deliver as delivering
 from storage.tasks.arrow_bytes import as_bytes
-from storage.tasks.deliver import Delivery, Files, LandedFiles, together
+from storage.tasks.deliver import Delivery, LandedFiles
 from storage.tasks.in_spark import DeliverTask, read_files
+from storage.tasks.written import Files, together
 
 START_AT = 1_767_225_600_000  # 2026-01-01
 TOPICS = ("orders", "parts", "odd")

@@ -74,8 +74,8 @@ def run(
     for batch in Landing(lake.place, epoch, LIMITS)(batches(records, rows)):
         for part, written in read_landed(batch):
             narrow.append(part)
-            for table, file in written.items():
-                files.setdefault(table, []).append(file)
+            for table, those in written.items():
+                files.setdefault(table, []).extend(those)
     for table, written_files in files.items():
         lake.add_files(table, written_files, epoch)
     return pa.concat_tables(narrow), files
@@ -160,7 +160,7 @@ def test_task_that_runs_again_gives_the_same_rows_in_files_of_its_own(lake: Lake
         list(Landing(lake.place, 1, LIMITS)(batches(records))) for _ in range(2)
     )  # a failed attempt, or a twin
     told = [json.loads(attempt[-1].column("files")[0].as_py()) for attempt in (first, second)]
-    paths = [told_of[HALF]["path"] for told_of in told]
+    paths = [told_of[HALF][0]["path"] for told_of in told]
     assert paths[0] != paths[1]
     tables = [pq.read_table(f"{lake.path}/{HALF}/{path}") for path in paths]
     assert tables[0].equals(tables[1])
@@ -187,11 +187,11 @@ def test_decoding_grows_with_the_headers_of_a_record_and_not_with_their_square(l
 def test_file_that_is_seen_later_is_waited_for(lake: Lake) -> None:
     (*_, last) = Landing(lake.place, 1, LIMITS)(batches(halves(3, 10)))
     ((_, files),) = read_landed(last)
-    path = Path(lake.path) / HALF / files[HALF].path
+    path = Path(lake.path) / HALF / files[HALF][0].path
     path.rename(path.with_suffix(".hidden"))
     seen = threading.Timer(0.5, path.with_suffix(".hidden").rename, [path])
     seen.start()
-    assert lake.add_files(HALF, [files[HALF]], 1) == 3
+    assert lake.add_files(HALF, files[HALF], 1) == 3
     seen.join()
     assert lake.read(HALF).num_rows == 3
 
@@ -202,8 +202,8 @@ def test_file_that_vacuum_has_taken_before_its_commit_is_never_named(
     monkeypatch.setattr("storage.files.data_files.VISIBLE_S", 0.2)
     (*_, last) = Landing(lake.place, 1, LIMITS)(batches(halves(3, 10)))
     ((_, files),) = read_landed(last)
-    (Path(lake.path) / HALF / files[HALF].path).unlink()
+    (Path(lake.path) / HALF / files[HALF][0].path).unlink()
     with pytest.raises(LakeError, match="is not there after 0 s: nothing is lost, start again"):
-        lake.add_files(HALF, [files[HALF]], 1)
+        lake.add_files(HALF, files[HALF], 1)
     assert lake.read(HALF).num_rows == 0
     assert not lake.holds(HALF, 1)

@@ -1,24 +1,47 @@
-"""`txlake store`: an S3 server on loopback."""
+"""Servers on loopback, to try things out: `txlake broker`, `txlake store`."""
 
 from __future__ import annotations
 
 import json
 import os
+import signal
+import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import click
 
-from pipelines.cli.foreground import run_until_stopped
 from pipelines.jvm import ivy
 from pipelines.jvm.jars import is_fetched, locked
 from pipelines.jvm.java import java_binary
-from pipelines.local_server.server import ServerError
+from pipelines.local_broker.broker import Broker
+from pipelines.local_server.server import LocalServer
 from pipelines.local_store.keys import Keys, id_path, secret_path
 from pipelines.local_store.store import REGION, Store
 
 # Not AWS_...: keys of an account that the caller has are no business of this server.
 ID_VARIABLE = "TXLAKE_STORE_ACCESS_KEY_ID"
 SECRET_VARIABLE = "TXLAKE_STORE_SECRET_ACCESS_KEY"  # noqa: S105
+
+
+@click.command()
+@click.option("--port", default=9092, show_default=True, help="0: any free port.")
+@click.option(
+    "--data-dir",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path(".cache/broker"),
+    show_default=True,
+    help="Where its data, settings and log are.",
+)
+def broker(port: int, data_dir: Path) -> None:
+    """Run a Kafka broker on loopback until Ctrl-C or SIGTERM."""
+    server = Broker(data_dir, port=port)
+
+    def tell() -> None:
+        click.echo(f"Kafka answers at {server.bootstrap_servers}")
+        click.echo(f"its data and log are in {server.data_folder}; stop it with Ctrl-C")
+
+    _run_until_stopped(server, tell)
 
 
 @click.command()
@@ -40,11 +63,8 @@ def store(port: int, data_dir: Path, bucket: str) -> None:
     keys = _given_keys()
     _fetch_missing_jars()
     server = Store(data_dir, port=port, keys=keys)
-    try:
-        server.create_bucket(bucket)
-        run_until_stopped(server, lambda: click.echo(what_a_user_needs(server, bucket, keys)))
-    except ServerError as error:
-        raise click.ClickException(str(error)) from None
+    server.create_bucket(bucket)
+    _run_until_stopped(server, lambda: click.echo(what_a_user_needs(server, bucket, keys)))
 
 
 def _given_keys() -> Keys | None:
@@ -87,3 +107,20 @@ endpoint = "{server.endpoint}"
 allow_http = true
 region = "{REGION}"
 """ + "\n".join(lines)
+
+
+def _run_until_stopped(server: LocalServer, tell: Callable[[], None]) -> None:
+    """Runs a server until Ctrl-C or SIGTERM.
+
+    Input: `tell` prints what a user needs, once the server answers.
+    Errors: ServerError, JarError, JavaError.
+    """
+    ended = threading.Event()
+    for name in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(name, lambda *_: ended.set())
+    with server:
+        tell()
+        while not ended.wait(0.5):
+            if not server.is_running():
+                raise server.ERROR(f"the {server.NAME} ended by itself: read {server.log_path}")
+    click.echo("stopped; its data is kept")
