@@ -208,7 +208,7 @@ class Writer:
             check_immunity_time_s=mix.immunity_s, delay_level=mix.delay_level,
         )  # fmt: skip
 
-    def _produce(self, topic: str, partition: int, body: bytes, headers: Any) -> int:
+    def _produce(self, topic: str, partition: int, body: bytes | None, headers: Any) -> int:
         """Hand over one record. Output: the offset it will have."""
         while True:
             try:

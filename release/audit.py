@@ -102,7 +102,7 @@ def _asked(index: Index, pins: Sequence[Package]) -> list[dict[str, Any]]:
 def main(osv_url: str | None) -> None:
     """Look for advisories about the packages of the lock files."""
     pins = packages()
-    indexes = INDEXES
+    indexes: Sequence[Index] = INDEXES
     if osv_url is not None:
         indexes = (Index(osv_url, ("-s", "osv", "--osv-url", osv_url)),)
     reasons = []

@@ -20,15 +20,14 @@ def of_package(name: str, version: str) -> list[str]:
         return []
     if told.version != version:
         return []
-    expression = told.metadata.get("License-Expression")
-    if expression:
-        return [str(expression)]
+    if "License-Expression" in told.metadata:
+        return [str(told.metadata["License-Expression"])]
     classifiers = [
         str(line).rpartition(" :: ")[2]
         for line in told.metadata.get_all("Classifier", [])
         if str(line).startswith(_CLASSIFIER)
     ]
-    text = str(told.metadata.get("License", "")).strip()
+    text = str(told.metadata["License"]).strip() if "License" in told.metadata else ""
     return classifiers or ([text] if 0 < len(text) <= _TEXT_MAX and "\n" not in text else [])
 
 

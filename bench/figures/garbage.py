@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from bench.figure import Figure
 from bench.figures.drain import Drained, drained
@@ -42,7 +42,7 @@ def _check(bench: Workbench, name: str, written: Written) -> None:
         raise BenchError(f"{name}: {rows} rows have a reason, {written.unreadable} were written so")
 
 
-def figure_of(found: dict[str, Sequence[Drained]], written: dict[str, Written]) -> Figure:
+def figure_of(found: Mapping[str, Sequence[Drained]], written: Mapping[str, Written]) -> Figure:
     """Compare drains, in the order of the rounds."""
     rates = {
         name: [written[name].records / drain.seconds for drain in drains]
