@@ -24,8 +24,8 @@ PIP := $(PY) -m pip install --quiet --no-input
 LOCK_OPTIONS := --quiet --universal --python-version 3.10 --generate-hashes --no-emit-index-url \
 	--no-annotate --custom-compile-command "make lock"
 
-.PHONY: FORCE help venv java jars setup test demo bench bench-peer notebooks broker lint types lock \
-	jars-lock clean
+.PHONY: FORCE help venv java jars setup test demo bench bench-peer notebooks broker lint types sbom \
+	audit lock jars-lock clean
 
 help: ## Show what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -42,7 +42,7 @@ notebooks: $(VENV)/.jupyter ## Open the notebooks: on the lake TXLAKE_LAKE, else
 		--LanguageServerManager.autodetect=False \
 		--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate $(JUPYTER_OPTIONS)
 
-test: lint types ## Run all checks and tests (does the set-up first)
+test: lint types $(VENV)/.release ## Run all checks and tests (does the set-up first)
 	@$(PY) -m pytest -n 2 --dist loadfile
 
 # BENCH takes its options, as in: make bench BENCH="--size small --figures drain,backlog"
@@ -57,7 +57,7 @@ lint: setup ## Check style and the direction of imports
 	@$(PY) -m ruff check .
 	@$(VENV)/bin/lint-imports --no-cache
 
-types: setup ## Check the types
+types: setup $(VENV)/.release ## Check the types
 	@$(PY) -m mypy
 
 broker: setup ## Start a Kafka broker on loopback, in the foreground
@@ -110,13 +110,25 @@ $(VENV)/.jupyter: $(VENV)/.ready requirements-jupyter.lock
 	@$(PIP) --require-hashes -r requirements-jupyter.lock
 	@touch $@
 
+sbom: $(VENV)/.release ## Write what a release is made of: build/txlake.cdx.json, CycloneDX
+	@$(PY) -m release.bill
+
+# AUDIT takes its options, as in: make audit AUDIT="--osv-url http://mirror.example/v1/query"
+audit: $(VENV)/.release ## Look for advisories about the locked Python packages
+	@$(PY) -m release.audit $(AUDIT)
+
+$(VENV)/.release: $(VENV)/.ready requirements-release.lock
+	@echo "set-up: what writes a release's bill of materials, and audits it"
+	@$(PIP) --require-hashes -r requirements-release.lock
+	@touch $@
+
 lock: ## Resolve the Python packages anew and write the lock files
 	@$(PYTHON) -m venv build/lock
 	@build/lock/bin/python -m pip install --quiet uv==$(UV_VERSION)
 	@UV_CACHE_DIR=$(TXLAKE_CACHE)/uv build/lock/bin/uv pip compile pyproject.toml --extra dev \
 		--extra notebooks --no-emit-package txlake $(LOCK_OPTIONS) --upgrade \
 		--output-file requirements.lock
-	@for group in build java jupyter; do UV_CACHE_DIR=$(TXLAKE_CACHE)/uv build/lock/bin/uv pip \
+	@for group in build java jupyter release; do UV_CACHE_DIR=$(TXLAKE_CACHE)/uv build/lock/bin/uv pip \
 		compile --group pyproject.toml:$$group --constraint requirements.lock $(LOCK_OPTIONS) \
 		--upgrade --output-file requirements-$$group.lock || exit 1; done
 

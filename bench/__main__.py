@@ -36,7 +36,8 @@ from pipelines.local_broker.broker import Broker
 _ROOT = Path(__file__).parent.parent
 # In this order: whole systems first; then epochs in this process, whose Spark stays.
 FIGURES = (
-    "drain", "signatures", "exactness", "size_on_disk", "sustained", "latency", "flood", "checks",
+    "drain", "signatures", "garbage", "exactness", "size_on_disk", "sustained", "latency", "flood",
+    "checks",
     "lateness", "memory", "start_idle", "with_metrics", "growth", "body_sizes", "before_drain",
     "before_latency", "on_a_store", "mass_check", "backlog", "many_topics", "due_cost", "executors",
 )  # fmt: skip

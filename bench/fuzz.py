@@ -5,7 +5,8 @@
 Writes records of each kind to a broker of its own: headers missing, doubled, huge, not UTF-8, with
 numbers at every limit, paths, SQL, escapes of terminals, HTML; bodies at the limit and one byte
 above; a few records with 100,000 headers. A committed transaction every 1,000 records must be
-delivered all the same, once. Prints JSON: records, rows by table and by reason, seconds.
+delivered all the same, once. Prints JSON: records, rows by table and by reason, where
+the time went.
 
 Its errors are `FuzzError`: what was lost, doubled, or written where nothing should be.
 """
@@ -18,12 +19,17 @@ import re
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import click
+import numpy as np
+import pyarrow.compute as pc
 from confluent_kafka import Producer
 
+from bench.hostile import BODY_BYTES_MAX, QUEUES, Header, hostile
 from bench.job_process import JobProcess, toml
 from pipelines.kafka_log.topics import KafkaTopics
 from pipelines.local_broker.broker import Broker
@@ -32,77 +38,18 @@ from storage import schemas
 from storage.lake.epochs import read_progress
 from storage.lake.lake import Lake
 from storage.verify.run import verify
-from storage.wire.kinds import ADMIN, HALF, KINDS, OP, SCHEDULE
+from storage.wire.kinds import HALF, KINDS, OP
 from txlake import protocol as p
 
-Header = tuple[str, str | bytes | None]
-Hostile = tuple[str, int, bytes | None, list[Header]]  # kind, partition, body, headers
-BODY_BYTES_MAX: Final = 65_536
-QUEUES: Final = 4
 _CANARY_EVERY = 1_000
 _CANARY_TOPIC = "canary"
-_MANY_HEADERS = 100_000
-_NUMBERS = tuple(
-    str(number).encode()
-    for bits in (7, 8, 15, 16, 31, 32, 63, 64, 128)
-    for number in (2**bits - 1, 2**bits, -(2**bits))
-)  # fmt: skip
-_VALUES: Final[tuple[bytes | None, ...]] = (
-    None, b"", b"\0", b"a\0b", b"\xff\xfe", b" ", b"\n", b"..", b".", b"...",
-    b"../../../etc/passwd", b"/etc/passwd", b"a/b", b"C:\\x", b"half", b"_delta_log", b"epoch=1",
-    b"x" * 127, b"x" * 128,
-    b"x" * 10_000, b"'; DROP TABLE half; --", b'" OR 1=1', b"\x1b[2J\x1b]0;x\x07",
-    b"${jndi:ldap:x}", b"<script>alert(1)</script>", b"{{7*7}}", b"%s%n", "\u202egnp.exe".encode(),
-    "\u0663".encode(),
-    b"NaN", b"1e9", b"+1", b"007", b"0", b"1", b"2", b"8", b"12", b"true", b"shop", b"tx-1",
-    b"orders", b"9" * 400, p.OP_TOPIC.encode(), b"TRANS_CHECK_x", b"PING", b"RESUME", *_NUMBERS,
-)  # fmt: skip
-_NAMES: Final = (
-    *p.HALF_HEADERS, *p.OP_HEADERS, *p.ADMIN_HEADERS, *p.CHECK_HEADERS, "user", "../x", "\u202e",
-    "n" * 1_000,
-)  # fmt: skip
-_READABLE: Final[dict[str, tuple[Header, ...]]] = {
-    HALF: ((p.PGROUP, b"shop"), (p.UNIQ_KEY, b"tx-1"), (p.REAL_TOPIC, b"orders")),
-    OP: ((p.PGROUP, b"shop"), (p.TRAN_TYPE, b"8")),
-    SCHEDULE: ((p.REAL_TOPIC, b"orders"),),
-    ADMIN: ((p.COMMAND, b"CANCEL"), (p.TARGET, b"half:0-1"), (p.ACTOR, b"ada")),
-}
+_POLL_EVERY = 200
+# Where the time goes, one after another; the job lands while the records are written, too.
+_PARTS = ("start", "write", "land the rest", "stop and count", "verify")
 
 
 class FuzzError(Exception):
     """What should have been one row each was not."""
-
-
-def hostile(rng: random.Random, number: int) -> Hostile:
-    """Returns a record: a readable one of its kind, changed here and there."""
-    kind = rng.choices(KINDS, (6, 4, 3, 1))[0]
-    headers = [*_READABLE[kind]]
-    for _ in range(rng.randrange(5)):
-        change = rng.randrange(4)
-        at = rng.randrange(len(headers) + 1)
-        if change == 0 and headers:
-            del headers[at % len(headers)]
-        elif change == 1 and headers:
-            headers.insert(at, rng.choice(headers))
-        elif change == 2 and headers:
-            name, _ = headers[at % len(headers)]
-            headers[at % len(headers)] = name, rng.choice(_VALUES)
-        else:
-            headers.insert(at, (rng.choice(_NAMES), rng.choice(_VALUES)))
-    body = rng.choice(_VALUES) if kind != OP else _offsets(rng)
-    if number % 5_000 == 17:  # whole records at the limit, and one byte above
-        size = sum(len(name.encode()) + len(value or b"") for name, value in headers)
-        body = b"b" * (BODY_BYTES_MAX - size + number % 2)
-    if number % 50_000 == 33:
-        headers += [("h", b"")] * _MANY_HEADERS
-    partition = 0 if kind in (ADMIN, SCHEDULE) else rng.randrange(QUEUES)
-    return kind, partition, body, headers
-
-
-def _offsets(rng: random.Random) -> bytes | None:
-    if rng.random() < 0.3:
-        return rng.choice(_VALUES)
-    return b",".join(str(rng.randrange(10_000)).encode() for _ in range(rng.randrange(1, 6)))
 
 
 def settings_of(servers: str, lake: Path, name: str) -> dict[str, dict[str, Any]]:
@@ -114,7 +61,7 @@ def settings_of(servers: str, lake: Path, name: str) -> dict[str, dict[str, Any]
                   "check_topic_prefix": f"{name}-check-", **topics},
         "transaction": {"message_bytes_max": BODY_BYTES_MAX, "transaction_timeout_ms": 1_000},
         "topics": {"topics_max": 50},
-        "stream": {"max_offsets_per_trigger": 20_000},
+        "stream": {"max_offsets_per_trigger": 100_000},
     }  # fmt: skip
 
 
@@ -130,42 +77,55 @@ class Written:
             "message.max.bytes": p.batch_bytes_max(4 * BODY_BYTES_MAX),
         })  # fmt: skip
         self._refused: list[Any] = []
-        self._half_offset = -1
+        self._to_end: list[tuple[int, list[Header]]] = []  # canaries that Kafka has
 
     def write(self, records: int, seed: int) -> None:
         """Writes so many hostile records, and a committed transaction now and then."""
         rng = random.Random(seed)
         for number in range(records):
-            self._send(*hostile(rng, number))
+            self._send(*hostile(rng, number), self._report)
             if number % _CANARY_EVERY == 0:
                 self._canary(b"canary %d" % number)
+            if number % _POLL_EVERY == 0:
+                self._producer.poll(0)
+                self._end_canaries()
+        self._flush()
+        self._end_canaries()
         self._flush()
 
     def _canary(self, body: bytes) -> None:
-        self._flush()
-        ids = [(p.PGROUP, b"canaries"), (p.UNIQ_KEY, body.replace(b" ", b"-"))]
-        self._send(HALF, 0, body, [*ids, (p.REAL_TOPIC, _CANARY_TOPIC.encode())])
-        self._flush()
-        end = str(self._half_offset).encode()
-        self._send(OP, 0, end, [*ids, (p.TRAN_TYPE, b"8")])
+        ids: list[Header] = [(p.PGROUP, b"canaries"), (p.UNIQ_KEY, body.replace(b" ", b"-"))]
+
+        def is_there(error: Any, message: Any) -> None:
+            self._report(error, message)
+            self._to_end.append((message.offset(), ids))
+
+        self._send(HALF, 0, body, [*ids, (p.REAL_TOPIC, _CANARY_TOPIC.encode())], is_there)
         self.canaries.append(body)
 
-    def _send(self, kind: str, partition: int, body: bytes | None, headers: list[Header]) -> None:
+    def _end_canaries(self) -> None:
+        ended, self._to_end = self._to_end, []
+        for offset, ids in ended:
+            self._send(OP, 0, b"%d" % offset, [*ids, (p.TRAN_TYPE, b"8")], self._report)
+
+    def _send(
+        self, kind: str, partition: int, body: bytes | None, headers: list[Header],
+        report: Callable[[Any, Any], None],
+    ) -> None:  # fmt: skip
         while True:
             try:
                 self._producer.produce(
                     self._topics[kind], body, partition=partition, headers=headers,
-                    on_delivery=self._report,
+                    on_delivery=report,
                 )  # fmt: skip
                 break
             except BufferError:
                 self._producer.poll(0.1)
         self.records += 1
 
-    def _report(self, error: Any, message: Any) -> None:
+    def _report(self, error: Any, _message: Any) -> None:
         if error is not None:
             self._refused.append(error)
-        self._half_offset = message.offset()
 
     def _flush(self) -> None:
         if self._producer.flush(300) or self._refused:
@@ -180,21 +140,28 @@ def rows_of(lake: Lake, ends: dict[tuple[str, int], int], topics: dict[str, str]
     found: Counter[str] = Counter()
     for kind in KINDS:
         table = lake.read(kind, ["queue_id", "queue_offset", "error"])
-        places = Counter(
-            zip(*(table[name].to_pylist() for name in table.column_names[:2]), strict=True)
-        )
-        wanted = {
-            (partition, offset)
-            for (topic, partition), end in ends.items() if topic == topics[kind]
-            for offset in range(end)
-        }  # fmt: skip
-        twice = [place for place, count in places.items() if count > 1]
-        if twice or wanted != set(places):
-            lost = sorted(wanted - set(places))[:5]
-            raise FuzzError(f"{kind}: lost {lost}, twice {twice[:5]}, of {len(wanted)}")
-        found[kind] += len(wanted)
-        found.update(f"{kind} {error}" for error in table["error"].to_pylist() if error)
+        queues, offsets = (table[name].to_numpy() for name in ("queue_id", "queue_offset"))
+        of_kind = {queue: end for (topic, queue), end in ends.items() if topic == topics[kind]}
+        for queue, end in of_kind.items():
+            _require_each_once(f"{kind} queue {queue}", offsets[queues == queue], end)
+        if table.num_rows != sum(of_kind.values()):
+            raise FuzzError(f"{kind}: {table.num_rows} rows of {sum(of_kind.values())} records")
+        found[kind] = table.num_rows
+        for row in pc.value_counts(table["error"]).to_pylist():
+            if row["values"]:
+                found[f"{kind} {row['values']}"] = row["counts"]
     return found
+
+
+def _require_each_once(where: str, offsets: Any, end: int) -> None:
+    wanted = np.arange(end)
+    if not np.array_equal(np.sort(offsets), wanted):
+        lost = np.setdiff1d(wanted, offsets)
+        seen, counts = np.unique(offsets, return_counts=True)
+        raise FuzzError(
+            f"{where}: lost {lost[:5]}, twice {seen[counts > 1][:5]}, beyond {end}: "
+            f"{seen[seen >= end][:5]}"
+        )
 
 
 def strange_paths(folder: Path, lake: Path) -> list[str]:
@@ -214,16 +181,18 @@ def messages(lake: Lake, topic: str) -> list[bytes]:
 
 def fuzz(broker: Broker, folder: Path, temp: Path, records: int, seed: int) -> dict[str, Any]:
     """Runs the whole. Output: the report. Errors: FuzzError, BenchError."""
-    lake, name, began = folder / "lake", f"fuzz-{seed}", time.monotonic()
+    lake, name = folder / "lake", f"fuzz-{seed}"
     sections = settings_of(broker.bootstrap_servers, lake, name)
     settings = parse(sections, "fuzz")
     (folder / "job.toml").write_text(toml(sections), "utf-8")
     topics = KafkaTopics(settings, settings.kafka.topics())
     topics.create_missing()
-    written = Written(settings)
+    written, times = Written(settings), [time.monotonic()]
     with JobProcess(settings, folder / "job.toml", temp) as job:
         job.wait_until_streaming(300)
+        times.append(time.monotonic())
         written.write(records, seed)
+        times.append(time.monotonic())
         ends = topics.end_offsets(topics.places())
 
         def is_landed() -> bool:
@@ -232,6 +201,7 @@ def fuzz(broker: Broker, folder: Path, temp: Path, records: int, seed: int) -> d
             return all(landed.get(place, 0) >= end for place, end in ends.items())
 
         job.wait_for(is_landed, f"{records} records landed", 600 + records / 100)
+        times.append(time.monotonic())
     opened = Lake(str(lake))
     last = read_progress(opened).last
     assert last is not None
@@ -242,12 +212,15 @@ def fuzz(broker: Broker, folder: Path, temp: Path, records: int, seed: int) -> d
         raise FuzzError(
             f"paths {strange[:5]}; {len(delivered)} of {len(written.canaries)} canaries"
         )
+    times.append(time.monotonic())
     broken = {f.invariant.name: f.rows[:3] for f in verify(opened).findings if f.violations}
     if broken:
         raise FuzzError(f"verify: {broken}")
+    times.append(time.monotonic())
+    spans = (round(to - at, 1) for at, to in pairwise(times))
     return {"records": written.records, "rows": dict(sorted(rows.items())),
-            "canaries": len(delivered), "epochs": last.epoch,
-            "seconds": round(time.monotonic() - began)}  # fmt: skip
+            "canaries": len(delivered), "checks": opened.read("checks", ["epoch"]).num_rows,
+            "epochs": last.epoch, "seconds": dict(zip(_PARTS, spans, strict=True))}  # fmt: skip
 
 
 @click.command()

@@ -6,15 +6,17 @@ topics, so a half's offset is known when it is written: its end can follow at on
 
 from __future__ import annotations
 
+import itertools
 import random
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from bench.bodies import JSON, body
+from bench.hostile import Hostile, unreadable
 from storage.wire.kinds import HALF, OP, SCHEDULE
 from txlake import Message, protocol
 from txlake._half import group_headers, message_headers
@@ -27,6 +29,7 @@ TOPIC = "bench-orders"
 _STICKY_RUN = 16  # as the SDK: so many halves in a row go to one half queue
 _CHUNK = 20_000  # transactions whose halves are written before their ends
 _TEMPLATES = 1_000
+_GARBAGE = 5_000  # different records that cannot be read, in turn
 _FLUSH_S = 120.0
 _AFTER_REAL_TOPIC = protocol.HALF_HEADERS.index(protocol.REAL_TOPIC) + 1
 
@@ -48,6 +51,7 @@ class Mix:
     immunity_s: int | None = None
     delay_level: int | None = None
     is_signed: bool = False  # under KEY
+    garbage: float = 0.0  # share of all records that cannot be read, among the others
 
 
 @dataclass
@@ -58,6 +62,7 @@ class Written:
     operations: int = 0
     scheduled: int = 0
     committed: int = 0
+    unreadable: int = 0  # of them
 
     @property
     def records(self) -> int:
@@ -83,6 +88,7 @@ class Writer:
         self._sent = 0
         self._next: dict[tuple[str, int], int] = {}
         self._templates: dict[Mix, list[Message]] = {}
+        self._unreadable: Iterator[Hostile] = iter(())
         # Any: the client's annotations do not take a list of (str, bytes), the client does.
         self._producer: Any = Producer(
             {
@@ -102,9 +108,11 @@ class Writer:
         """Write transactions: halves, and the ends of those that are answered."""
         written = Written()
         for start in range(0, count, _CHUNK):
+            before = written.records
             places = self._halves(min(_CHUNK, count - start), mix)
             written.halves += len(places)
             self._ends(places, mix, written)
+            self._garbage(written.records - before, mix, written)
         self._check()
         return written
 
@@ -162,6 +170,18 @@ class Writer:
             self._operation(queue, *ends, mix.is_signed)
             written.operations += 1
 
+    def _garbage(self, good: int, mix: Mix, written: Written) -> None:
+        """Write records that cannot be read, so many that they are the mix's share of all."""
+        count = round(good * mix.garbage / (1.0 - mix.garbage))
+        if count and not written.unreadable:
+            self._unreadable = itertools.cycle(unreadable(_GARBAGE, seed=1))
+        for kind, queue, value, headers in itertools.islice(self._unreadable, count):
+            self._produce(self._topics[kind], queue % self._queues, value, headers)
+            written.unreadable += 1
+            written.halves += kind == HALF
+            written.operations += kind == OP
+            written.scheduled += kind == SCHEDULE
+
     def _operation(
         self, queue: int, decision: str, offsets: list[int], ids: list[str], is_signed: bool
     ) -> None:
@@ -188,7 +208,7 @@ class Writer:
             check_immunity_time_s=mix.immunity_s, delay_level=mix.delay_level,
         )  # fmt: skip
 
-    def _produce(self, topic: str, partition: int, body: bytes, headers: Any) -> int:
+    def _produce(self, topic: str, partition: int, body: bytes | None, headers: Any) -> int:
         """Hand over one record. Output: the offset it will have."""
         while True:
             try:

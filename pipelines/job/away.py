@@ -1,4 +1,4 @@
-"""Kafka or the store away: how that shows, and how long the driver waits before it tries again."""
+"""Kafka or the store away, or refusing: how that shows, and how long the driver waits then."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import logging
 import time
 
 from pipelines.epoch.run import Epochs
-from pipelines.errors import JobError, KafkaAwayError
+from pipelines.errors import JobError, KafkaAwayError, KafkaRefusedError
 from storage.errors import LakeError, StoreAwayError
 from storage.lake.store_trouble import store_trouble
 
@@ -20,6 +20,9 @@ _AWAY_SIGNS = (
     "No resolvable bootstrap", "Failed to construct kafka", "BROKER_NOT_AVAILABLE",
     "Timeout of", "Cannot fetch offset",
 )  # fmt: skip
+# The names of the Java client's exceptions when the broker refuses.
+_REFUSED_SIGNS = ("AuthorizationException", "AuthenticationException")
+_TEXT_MAX = 300
 
 
 def told(error: BaseException, epochs: Epochs) -> BaseException:
@@ -30,43 +33,55 @@ def told(error: BaseException, epochs: Epochs) -> BaseException:
     if trouble is not None:
         return trouble
     text = str(error)
+    if any(sign in text for sign in _REFUSED_SIGNS):
+        lines = [line.strip() for line in text.splitlines()]
+        said = next(line for line in lines if any(sign in line for sign in _REFUSED_SIGNS))
+        return KafkaRefusedError(f"Kafka refuses the stream: {said[:_TEXT_MAX]}")
     if any(sign in text for sign in _AWAY_SIGNS):
-        return KafkaAwayError(f"the stream lost Kafka: {text.strip().splitlines()[0][:300]}")
+        return KafkaAwayError(f"the stream lost Kafka: {text.strip().splitlines()[0][:_TEXT_MAX]}")
     if "Could not read records in offset" in text or "some data may have been lost" in text.lower():
         epochs.start_offsets()  # raises what is lost, if Kafka can still tell
     return error
 
 
 class Away:
-    """How long Kafka or the store has been away, told in the log. Input: what they are called."""
+    """How long Kafka or the store has been away, or has refused this job, told in the log.
+
+    Input: what they are called.
+    """
 
     def __init__(self, kafka: str, store: str) -> None:
         self._kafka, self._store = kafka, store
-        self._what = kafka
+        self._state, self._is_over = "", ""
         self._since: float | None = None
         self._told_at: float | None = None
         self._tries = 0
 
     def wait_s(self, error: KafkaAwayError | StoreAwayError) -> float:
-        """Logs that it is away, once a minute, and returns how long to wait before the next try."""
-        now, what = time.monotonic(), self._what
-        self._what = self._store if isinstance(error, StoreAwayError) else self._kafka
+        """Logs how it is, once a minute, and returns how long to wait before the next try."""
+        now, state = time.monotonic(), self._state
+        if isinstance(error, KafkaRefusedError):
+            self._state = f"{self._kafka} refuses this job"
+            self._is_over = f"{self._kafka} lets this job in again"
+        else:
+            what = self._store if isinstance(error, StoreAwayError) else self._kafka
+            self._state, self._is_over = f"{what} is away", f"{what} is back"
         self._since = self._since or now
-        is_news = self._told_at is None or self._what != what or now - self._told_at >= _TELL_S
+        is_news = self._told_at is None or self._state != state or now - self._told_at >= _TELL_S
         if is_news:
             self._told_at = now
         pause = _RETRY_S[min(self._tries, len(_RETRY_S) - 1)]
         self._tries += 1
         log.log(
             logging.WARNING if is_news else logging.DEBUG,
-            "%s is away, for %.0f s so far; trying again in %.0f s (%s)",
-            self._what, now - self._since, pause, error,
+            "%s, for %.0f s so far; trying again in %.0f s (%s)",
+            self._state, now - self._since, pause, error,
         )  # fmt: skip
         log.debug("how that was noticed", exc_info=error)
         return pause
 
     def is_over(self) -> None:
-        """Logs how long it was away, if it was."""
+        """Logs how long it was so, if it was."""
         if self._since is not None:
-            log.warning("%s is back after %.0f s", self._what, time.monotonic() - self._since)
+            log.warning("%s after %.0f s", self._is_over, time.monotonic() - self._since)
         self._since, self._told_at, self._tries = None, None, 0

@@ -14,12 +14,15 @@ from collections.abc import Callable
 
 from pipelines.epoch.run import Epochs
 from pipelines.errors import JobError, StorageError
+from pipelines.job.checkpoint import require_folder
 from pipelines.job.election import Election
 from pipelines.job.locks import Locks
 from pipelines.job.memory import give_back_large_arrays
 from pipelines.job.work import Manner, Work
 from pipelines.jvm.session import listen_for_callbacks, start_session
+from pipelines.jvm.spark_settings import require_possible
 from pipelines.kafka_log.connection import Cluster
+from pipelines.kafka_log.java_client import require_taken
 from pipelines.metrics.reporter import Reporter, Standing
 from pipelines.settings import Settings
 from storage.lake.epochs import Plan
@@ -88,8 +91,10 @@ class Driver:
         settings = self._settings
         give_back_large_arrays()
         lake.check()
-        # Names a setting that cannot be used, before Java starts.
+        # These name a setting that cannot be used, before Java starts.
         Cluster(settings.kafka.bootstrap_servers, settings.kafka.client)
+        require_possible(settings.spark)
+        require_folder(settings.stream.checkpoint)
         locks = Locks(lake.place, self.owner, self._stop)
         self._election = election = Election(settings.kafka, lake.path, self.owner)
         try:
@@ -100,6 +105,7 @@ class Driver:
                 election.join()
                 spark = start_session("txlake", settings.spark, fds, is_logged=True)
                 locks.take_both(spark)
+            require_taken(spark, settings.kafka)
             listen_for_callbacks(spark)
             self._work = Work(
                 settings, self.owner, self._manner, self._stop, spark, lake, locks, election,

@@ -15,7 +15,7 @@ from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
-from pipelines.errors import StartError
+from pipelines.errors import JobError, KafkaRefusedError, StartError
 from pipelines.job.group import SESSION_TIMEOUT_MS, refused
 from pipelines.kafka_log.connection import client_config
 from pipelines.kafka_log.rights import group_id
@@ -61,10 +61,14 @@ class Election:
             "allow.auto.create.topics": False,
             "socket.timeout.ms": 10_000,
         }
+        try:
+            self._consumer = Consumer(self._config)
+        except KafkaException as error:
+            raise StartError(f"[kafka.client]: {error.args[0].str()}") from None
         self._looked_at = time.monotonic()
         self._doubted_until = 0.0
         self.term = 0
-        self._refusal: str | None = None
+        self._refusal: JobError | None = None
         self._elected = threading.Event()
         self._waiting = threading.Event()
         self._leaving = threading.Event()
@@ -99,21 +103,23 @@ class Election:
     def wait(self, timeout_s: float) -> bool:
         """Waits to be elected. Output: whether this driver is.
 
-        Errors: StartError if Kafka refuses the group.
+        Errors: KafkaRefusedError if Kafka refuses the group; StartError if the client has failed.
         """
         is_elected = self._elected.wait(timeout_s)
         if self._refusal is not None:
-            raise StartError(self._refusal)
+            raise self._refusal
         return is_elected
 
     def leave(self) -> None:
         """Leaves the group: Kafka elects another driver at once."""
         self._leaving.set()
-        if self._thread.ident is not None:
+        if self._thread.ident is None:
+            self._consumer.close()
+        else:
             self._thread.join(_LEAVE_TIMEOUT_S)
 
     def _run(self) -> None:
-        consumer = Consumer(self._config)
+        consumer = self._consumer
         try:
             while not self._leaving.is_set() and not self._has_topic(consumer):
                 self._leaving.wait(_POLL_S)
@@ -129,7 +135,7 @@ class Election:
                 self._look()
                 self._heard(consumer.poll(_POLL_S))
         except (KafkaException, RuntimeError) as error:
-            self._refusal = refused(self._group, error)
+            self._refusal = StartError(refused(self._group, error))
         finally:
             self._elected.clear()
             consumer.close()
@@ -145,17 +151,18 @@ class Election:
             found = consumer.list_topics(self._topic, timeout=_TOPIC_TIMEOUT_S).topics
         except KafkaException as error:
             if error.args[0].code() in _REFUSALS:
-                self._refusal = refused(self._group, error)
+                self._refusal = KafkaRefusedError(refused(self._group, error))
             return False
         return self._topic in found and found[self._topic].error is None
 
     def _heard(self, message: Any) -> None:
         error = None if message is None else message.error()
         if error is not None and error.code() in _REFUSALS:
-            self._refusal = refused(self._group, error)
+            self._refusal = KafkaRefusedError(refused(self._group, error))
 
     def _assigned(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         consumer.incremental_assign(partitions)
+        self._refusal = None
         if partitions:
             consumer.pause(partitions)  # nobody reads it here
             self.term += 1

@@ -6,7 +6,8 @@
    without data. The lake says where the log goes on; each time the stream has a fresh checkpoint.
 
 When Kafka is away the query ends after a while. The driver logs it, waits, and begins again at 1.
-When Kafka refuses the driver's login or certificate, or a right, at its start, the driver ends.
+When Kafka refuses the driver's login or certificate, or a right, at its start, the driver ends; one
+that was let in goes on trying.
 """
 
 from __future__ import annotations
@@ -142,9 +143,9 @@ class Work:
         """Waits for a turn and works until `stop`, or until the stream ends by itself."""
         try:
             self._check_kafka()
-            self._was_let_in = True
             if not self._turn.wait():
                 return
+            self._was_let_in = True
             if self._election.term != self._term:
                 self._begin_turn()
             self._prepare()
@@ -245,6 +246,7 @@ class Work:
 
     def _heard(self) -> None:
         """Notes, while another driver is active, that Kafka answers; looks after the own JVM."""
+        self._was_let_in = True
         self._away.is_over()
         trouble = jvm_trouble(self._spark)
         if trouble is not None:

@@ -18,6 +18,8 @@ from pipelines.screen import printable
 
 log = logging.getLogger("txlake.spark")
 
+_FIRST_LINES: Final = 50
+_LAST_WORDS_S: Final = 2.0
 _LINE: Final = re.compile(r"\d\d:\d\d:\d\d (WARN|ERROR|FATAL) (\w+): (.*)")
 _LEVELS: Final = {"WARN": logging.WARNING, "ERROR": logging.ERROR, "FATAL": logging.CRITICAL}
 _TOLD_BY_THE_DRIVER: Final = ("TaskSetManager",)
@@ -52,7 +54,9 @@ class JavaLog:
 
     def __init__(self) -> None:
         self._read_fd, self.fd = os.pipe()
-        threading.Thread(target=self._run, name="txlake-jvm-log", daemon=True).start()
+        self._first: list[str] = []
+        self._thread = threading.Thread(target=self._run, name="txlake-jvm-log", daemon=True)
+        self._thread.start()
 
     def __enter__(self) -> JavaLog:
         return self
@@ -60,7 +64,14 @@ class JavaLog:
     def __exit__(self, *_: object) -> None:
         os.close(self.fd)  # the JVM has its own
 
+    def last_words(self) -> list[str]:
+        """Returns the first lines of a JVM that has ended."""
+        self._thread.join(_LAST_WORDS_S)
+        return self._first
+
     def _run(self) -> None:
         with os.fdopen(self._read_fd, encoding="utf-8", errors="replace") as lines:
             for level, line in levels(line.rstrip("\n") for line in lines):
+                if len(self._first) < _FIRST_LINES:
+                    self._first.append(line)
                 log.log(level, "%s", printable(line))

@@ -4,24 +4,27 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 import subprocess
 import sys
-from collections.abc import Mapping
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from py4j.protocol import Py4JError
 
-from pipelines.errors import JvmError, StartError
+from pipelines.errors import JvmError
 from pipelines.jvm.cluster import cluster_conf
 from pipelines.jvm.jars import class_path
 from pipelines.jvm.java import java_home
 from pipelines.jvm.java_log import JavaLog
+from pipelines.jvm.spark_settings import (
+    JAVA_OPTIONS,
+    not_started,
+    require_known,
+    require_possible,
+)
 
 if TYPE_CHECKING:
-    from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
 # What py4j raises where the JVM has ended: an error of its own, from the next call on the socket's.
@@ -34,19 +37,13 @@ _JAVA_OPTIONS = (
     "-XX:Tier4MinInvocationThreshold=12000 -XX:Tier4BackEdgeThreshold=800000 "
     "-Djava.net.preferIPv4Stack=true"
 )
+_CLASS_PATH: Final = "spark.driver.extraClassPath"
+# Settings that stand behind ours instead of replacing them, and what parts them.
+_ADDED: Final = {JAVA_OPTIONS: " ", _CLASS_PATH: ":"}
 # Without SPARK_CONNECT_MODE each look at the session tries to import a module that is not there,
 # under that module's lock. A run of the tests hung there: the lock's owner was a thread that had
 # ended (Python 3.11.7).
 _ENVIRONMENT: Final = {"PYSPARK_PYTHON": sys.executable, "SPARK_CONNECT_MODE": "0"}
-_MEMORY: Final = (r"\d+[kmgtKMGT]?[bB]?", "a size like '2g'")
-_FORMS: Final = {
-    "spark.master": (
-        r"local(\[.+\])?|local-cluster\[.+\]|spark://.+|k8s://.+|yarn",
-        "a master like 'local[2]' or 'spark://host:7077'",
-    ),
-    "spark.driver.memory": _MEMORY,
-    "spark.executor.memory": _MEMORY,
-}
 
 
 def defaults() -> dict[str, str]:
@@ -83,78 +80,50 @@ def start_session(
     active = SparkContext._active_spark_context
     if active is not None:
         return SparkSession.builder.getOrCreate()
+    given = settings or {}
+    require_possible(given)
     conf = SparkConf()
     if "PYSPARK_GATEWAY_PORT" not in os.environ:  # else spark-submit has made the JVM, with its own
         os.environ["JAVA_HOME"] = str(java_home())
         os.environ.pop("SPARK_HOME", None)
         # The class path serves from the start; `spark.jars` would copy each jar for the session.
-        conf.set("spark.driver.extraClassPath", class_path(["spark"]))
-        conf.set("spark.driver.extraJavaOptions", java_options())
+        conf.set(_CLASS_PATH, class_path(["spark"]))
+        conf.set(JAVA_OPTIONS, java_options())
         conf.setIfMissing("spark.master", "local[2]")
         for key, value in defaults().items():
             conf.set(key, value)
-        master = (settings or {}).get("spark.master", "local[2]")
+        master = given.get("spark.master", "local[2]")
         for key, value in cluster_conf(master).items():
             conf.set(key, value)
-    for key, value in (settings or {}).items():
-        conf.set(key, value)
+    conf.set("spark.hadoop.fs.permissions.umask-mode", f"{own_umask():03o}")
+    for key, value in given.items():
+        is_added = key in _ADDED and conf.contains(key)
+        conf.set(key, f"{conf.get(key)}{_ADDED[key]}{value}" if is_added else value)
     conf.setAppName(app_name)
     _silence_py4j()
-    _require_form(settings or {})
+    java_log = JavaLog() if is_logged else None
     try:
-        with JavaLog() if is_logged else nullcontext() as java_log:
+        with java_log or nullcontext():
             stderr = subprocess.DEVNULL if is_quiet else java_log and java_log.fd
             gateway = launch_gateway(  # type: ignore[no-untyped-call]
                 conf, popen_kwargs={"pass_fds": lock_fds, "stderr": stderr}
             )
         context = SparkContext(conf=conf, gateway=gateway)
-        require_known(context, settings or {})
+        require_known(context, given)
     except (Py4JError, PySparkException) as error:
-        raise StartError(f"Spark does not start: {_cause(error)}; see [spark]") from error
+        said = () if java_log is None else java_log.last_words()
+        raise not_started(error, given, said) from error
     context.setLogLevel("WARN")
     accumulators: Any = context._accumulatorServer
     accumulators.handle_error = lambda *_: None
     return SparkSession(context)
 
 
-# Java's names of what says which settings Spark's core knows.
-_CORE = ("package$", "UI$", "Python$", "Network$")
-
-
-def _require_form(settings: Mapping[str, str]) -> None:
-    """Checks what Spark's launcher reads: it would answer with a stack trace of its own."""
-    for key, (form, allowed) in _FORMS.items():
-        if key in settings and not re.fullmatch(form, settings[key]):
-            raise StartError(f"[spark] {key} = {settings[key]!r}: {allowed} is allowed")
-
-
-def require_known(context: SparkContext, settings: Mapping[str, str]) -> None:
-    """Checks settings that Spark knows, and would read later or never. Errors: StartError."""
-    from pyspark.errors import PySparkException
-
-    jvm: Any = context._jvm
-    spark = jvm.org.apache.spark
-    for settings_of in _CORE if settings else ():
-        jvm.java.lang.Class.forName(f"org.apache.spark.internal.config.{settings_of}")
-    for key, value in settings.items():
-        try:
-            if key.startswith("spark.sql."):
-                spark.sql.internal.SQLConf().setConfString(key, value)
-                continue
-            known = spark.internal.config.ConfigEntry.findEntry(key)
-            if known is not None:
-                spark.SparkConf(False).set(key, value).get(known)
-        except (Py4JError, PySparkException) as error:
-            raise StartError(f"[spark] {key} = {value!r}: {_cause(error)}") from error
-
-
-def _cause(error: BaseException) -> str:
-    """Returns the innermost reason of a Java exception, in one line."""
-    java: Any = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
-    while java is not None and java.getCause() is not None:
-        java = java.getCause()
-    text = str(error) if java is None else str(java.toString())
-    return " ".join(text.split("\n")[0].split())
+def own_umask() -> int:
+    """Returns this process's umask, which Hadoop does not heed: it has one of its own."""
+    found = os.umask(0o077)  # it can only be read by setting it
+    os.umask(found)
+    return found
 
 
 def _silence_py4j() -> None:

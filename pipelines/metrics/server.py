@@ -35,10 +35,10 @@ class MetricsServer:
             family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
             at = str(address[0]), port
             self._server = _server(family)(at, handler)
-        except OSError as error:
+        except (OSError, UnicodeError) as error:
             raise StartError(
                 f"[metrics] host = {host!r}, port = {port}: metrics cannot be served there "
-                f"({error.strerror or error}); name another port, or 0 for none"
+                f"({getattr(error, 'strerror', '') or error}); name another port, or 0 for none"
             ) from error
         self._thread = threading.Thread(
             target=self._server.serve_forever, name="txlake-metrics", daemon=True

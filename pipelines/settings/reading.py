@@ -39,8 +39,9 @@ class _Rule:
 
 _CLIENT = _Rule(
     lambda key: key.endswith((".password", ".secret", ".key.pem")) or key == "sasl.jaas.config",
-    ("bootstrap.servers", "enable.idempotence", "acks"),
-)
+    ("bootstrap.servers", "enable.idempotence", "acks", "transactional.id", "group.id",
+     "enable.auto.commit", "auto.offset.reset"),
+)  # fmt: skip
 _STORE = _Rule(
     lambda key: any(word in key for word in ("secret", "token", "account_key", "sas_key"))
     or key.endswith("storage_key"),
@@ -65,7 +66,7 @@ def read_values(path: str | Path) -> dict[str, Any]:
         return tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise SettingsError(f"{path}: cannot be read ({error.strerror})") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise SettingsError(f"{path}: not TOML: {error}") from error
 
 
@@ -115,6 +116,7 @@ def _check(item: Field[Any], value: Any, place: str) -> None:
     kinds = {"str": (str, "text"), "int": (int, "a whole number"), "bool": (bool, "true or false")}
     kind, words = kinds[str(item.type)]
     is_of_kind = isinstance(value, kind) and not (kind is int and isinstance(value, bool))
+    is_of_kind = is_of_kind and not (kind is str and "\0" in value)
     if not (is_of_kind and item.metadata.get("is_allowed", lambda _: True)(value)):
         raise SettingsError(f"{place}: {item.metadata.get('allowed', words)} is allowed")
 
@@ -165,9 +167,7 @@ def _passed_on(values: Any, section: str, rule: _Rule) -> dict[str, str]:
     given: dict[str, str] = {}
     for key, value in values.items():
         place = f"{section} {key}"
-        if not isinstance(value, str | int | float | bool):
-            raise SettingsError(f"{place}: text, a number, true or false is allowed")
-        text = str(value).lower() if isinstance(value, bool) else str(value)
+        text = _text(value, place)
         if key.endswith(("_env", "_file")):
             given[key.rpartition("_")[0]] = secret(key, text, section)
         elif rule.is_secret(key.lower()):
@@ -182,6 +182,13 @@ def _passed_on(values: Any, section: str, rule: _Rule) -> dict[str, str]:
     return given
 
 
+def _text(value: Any, place: str) -> str:
+    """Returns a setting of a library as the text that it reads."""
+    if not isinstance(value, str | int | float | bool) or "\0" in str(value):
+        raise SettingsError(f"{place}: text without NUL, a number, true or false is allowed")
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
 def _spark(values: dict[str, Any], source: str) -> dict[str, str]:
     spark: dict[str, str] = {}
 
@@ -190,11 +197,11 @@ def _spark(values: dict[str, Any], source: str) -> dict[str, str]:
             for key, inner in value.items():
                 flatten(f"{prefix}.{key}" if prefix else key, inner)
         else:
-            spark[prefix] = str(value).lower() if isinstance(value, bool) else str(value)
+            spark[prefix] = _text(value, f"{source}: [spark] {prefix}")
 
     flatten("", values)
     for key in spark:
-        if not key.startswith("spark."):
+        if not key.startswith("spark.") or "\0" in key:
             raise SettingsError(
                 f"{source}: [spark] {key}: settings that begin with spark. are allowed"
             )

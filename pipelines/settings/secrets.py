@@ -10,7 +10,10 @@ from pathlib import Path
 
 
 class SettingsError(Exception):
-    """A setting that cannot be used."""
+    """A setting that cannot be used; one line, whatever the setting holds."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(" ".join(text.split("\n")))
 
 
 def secret(key: str, value: str, section: str) -> str:
@@ -29,3 +32,5 @@ def secret(key: str, value: str, section: str) -> str:
         raise SettingsError(f"{place}: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise SettingsError(f"{place}: it is not text in UTF-8") from error
+    except ValueError as error:
+        raise SettingsError(f"{place}: no file can have this name") from error

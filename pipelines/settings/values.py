@@ -5,6 +5,7 @@ The sections and keys are an interface.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,17 +19,29 @@ from txlake import protocol as p
 
 _LONG_MAX = 2**63 - 1
 _DAY_MS = 86_400_000
+# 31,700 years: longer than anything lasts, and an instant behind it still fits a column.
+_SPAN_MS_MAX = 10**15
+_HOST = re.compile(r"[\w.-]+|\[[0-9A-Fa-f:.%]+\]", re.ASCII)
+
+
+def _limits(low: int, high: int) -> str:
+    if high == _LONG_MAX:
+        return f"a whole number >= {low}"
+    return f"a whole number {low} .. {'10^15' if high == _SPAN_MS_MAX else high}"
 
 
 def _whole(low: int, high: int = _LONG_MAX) -> dict[str, Any]:
-    limit = f"{low} .. {high}" if high < _LONG_MAX else f">= {low}"
-    return {"is_allowed": lambda v: low <= v <= high, "allowed": f"a whole number {limit}"}
+    return {"is_allowed": lambda v: low <= v <= high, "allowed": _limits(low, high)}
 
 
-def _whole_or_forever() -> dict[str, Any]:
+def _span_ms(low: int) -> dict[str, Any]:
+    return _whole(low, _SPAN_MS_MAX)
+
+
+def _whole_or_forever(high: int) -> dict[str, Any]:
     return {
-        "is_allowed": lambda v: v == p.FOREVER or v >= 1,
-        "allowed": "a whole number >= 1, or -1",
+        "is_allowed": lambda v: v == p.FOREVER or 1 <= v <= high,
+        "allowed": f"{_limits(1, high)}, or -1",
     }
 
 
@@ -46,7 +59,10 @@ def _not_empty() -> dict[str, Any]:
 
 def _are_servers(text: str) -> bool:
     parts = [server.strip().rpartition(":") for server in text.split(",")]
-    return all(host and port.isdecimal() and 0 < int(port) < 65_536 for host, _, port in parts)
+    return all(
+        _HOST.fullmatch(host) and re.fullmatch("[0-9]{1,5}", port) and 0 < int(port) < 65_536
+        for host, _, port in parts
+    )
 
 
 @dataclass(frozen=True)
@@ -57,7 +73,7 @@ class LakeSettings:
     """
 
     path: str = field(metadata=_not_empty())
-    retention_ms: int = field(default=604_800_000, metadata=_whole(1))
+    retention_ms: int = field(default=604_800_000, metadata=_span_ms(1))
     pending_snapshot_epochs: int = field(default=100, metadata=_whole(1, 500))
     store: dict[str, str] = field(default_factory=dict, repr=False)
 
@@ -100,7 +116,7 @@ class TransactionSettings:
     transaction_timeout_ms: int = field(default=6_000, metadata=_whole(1, _DAY_MS))
     check_interval_ms: int = field(default=30_000, metadata=_whole(1, _DAY_MS))
     check_max: int = field(default=15, metadata=_whole(0, 1_000))
-    half_retention_ms: int = field(default=259_200_000, metadata=_whole(1))
+    half_retention_ms: int = field(default=259_200_000, metadata=_span_ms(1))
     check_rate_max: int = field(default=50_000, metadata=_whole(1))
     ask_timeout_ms: int = field(default=5_000, metadata=_whole(1, _DAY_MS))
     message_bytes_max: int = field(
@@ -108,7 +124,7 @@ class TransactionSettings:
     )
     messages_max: int = field(default=p.MESSAGES_MAX, metadata=_whole(1, 1_000_000))
     late_end_policy: str = field(default="apply", metadata=_one_of("apply", "reject"))
-    orphan_operation_ttl_ms: int = field(default=3_600_000, metadata=_whole(1_000))
+    orphan_operation_ttl_ms: int = field(default=3_600_000, metadata=_span_ms(1_000))
 
 
 @dataclass(frozen=True)
@@ -119,15 +135,16 @@ class TopicSettings:
     default_queue_count: int = field(default=4, metadata=_whole(1, 10_000))
     topics_max: int = field(default=1_000, metadata=_whole(1, 1_000_000))
     group_topics_max: int = field(default=100, metadata=_whole(1, 1_000_000))
-    retention_ms: int = field(default=604_800_000, metadata=_whole_or_forever())
-    retention_bytes: int = field(default=p.FOREVER, metadata=_whole_or_forever())
+    retention_ms: int = field(default=604_800_000, metadata=_whole_or_forever(_SPAN_MS_MAX))
+    retention_bytes: int = field(default=p.FOREVER, metadata=_whole_or_forever(_LONG_MAX))
 
 
 def _are_levels(text: str) -> bool:
     try:
-        return 1 <= len(p.delay_levels_ms(text)) <= 1_000
+        levels_ms = p.delay_levels_ms(text)
     except ValueError:
         return False
+    return len(levels_ms) <= 1_000 and max(levels_ms) <= _SPAN_MS_MAX
 
 
 @dataclass(frozen=True)
@@ -138,7 +155,7 @@ class DelaySettings:
         default=p.DELAY_LEVELS,
         metadata={"is_allowed": _are_levels, "allowed": "spans like '1s 5m 2h 1d', level 1 first"},
     )
-    deliver_at_max_ms: int = field(default=p.DELIVER_AT_MAX_MS, metadata=_whole(1, 10**15))
+    deliver_at_max_ms: int = field(default=p.DELIVER_AT_MAX_MS, metadata=_span_ms(1))
 
 
 @dataclass(frozen=True)
@@ -159,9 +176,9 @@ class MaintenanceSettings:
     file_bytes_max: int = field(default=33_554_432, metadata=_whole(1_048_576, 2**30))
     slice_ms: int = field(default=250, metadata=_whole(0, _DAY_MS))
     checkpoint_commits: int = field(default=32, metadata=_whole(1, 10_000))
-    log_retention_ms: int = field(default=600_000, metadata=_whole(60_000))
-    file_retention_ms: int = field(default=3_600_000, metadata=_whole(60_000))
-    stream_retention_ms: int = field(default=604_800_000, metadata=_whole(0))
+    log_retention_ms: int = field(default=600_000, metadata=_span_ms(60_000))
+    file_retention_ms: int = field(default=3_600_000, metadata=_span_ms(60_000))
+    stream_retention_ms: int = field(default=604_800_000, metadata=_span_ms(0))
 
 
 @dataclass(frozen=True)
@@ -170,7 +187,7 @@ class MetricsSettings:
 
     host: str = field(default="127.0.0.1", metadata=_not_empty())
     port: int = field(default=0, metadata=_whole(0, 65_535))
-    ready_lag_max_ms: int = field(default=300_000, metadata=_whole(1))
+    ready_lag_max_ms: int = field(default=300_000, metadata=_span_ms(1))
 
 
 @dataclass(frozen=True)
@@ -180,7 +197,7 @@ class LogSettings:
     format: str = field(default="text", metadata=_one_of("text", "json"))
     level: str = field(default="info", metadata=_one_of("debug", "info", "warning"))
     lines_max: int = field(default=20, metadata=_whole(1, 100_000))
-    slow_step_ms: int = field(default=10_000, metadata=_whole(1))
+    slow_step_ms: int = field(default=10_000, metadata=_span_ms(1))
 
 
 @dataclass(frozen=True)

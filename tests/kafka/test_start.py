@@ -20,7 +20,7 @@ from confluent_kafka.admin import (
 from pyspark.sql import SparkSession
 
 from pipelines.errors import LostInputError, StartError
-from pipelines.jvm.session import require_known
+from pipelines.jvm.spark_settings import require_known
 from pipelines.local_broker.broker import Broker
 from pipelines.settings import Settings
 from storage.errors import LakeLockedError, NewerLakeError

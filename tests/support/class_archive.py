@@ -23,7 +23,7 @@ import pyspark
 
 from pipelines.jvm.jars import JarError, cache_folder, jar_paths
 from pipelines.jvm.java import JavaError, java_home, java_version
-from pipelines.jvm.session import java_options, start_session
+from pipelines.jvm.session import start_session
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -97,7 +97,7 @@ def make_archive() -> None:
 
 
 def _run(made: Path, folder: Path) -> None:
-    options = f"{java_options()} -XX:ArchiveClassesAtExit={made} -Xlog:disable"
+    options = f"-XX:ArchiveClassesAtExit={made} -Xlog:disable"
     settings = {"spark.driver.extraJavaOptions": options, "spark.local.dir": str(folder)}
     spark = start_session("classes", settings, is_quiet=True)
     gateway: Any = spark.sparkContext._gateway

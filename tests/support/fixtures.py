@@ -11,7 +11,7 @@ import pytest
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
-from pipelines.jvm.session import java_options, start_session
+from pipelines.jvm.session import start_session
 from pipelines.local_broker.broker import Broker
 from tests.support.class_archive import archive_options
 from tests.support.cluster import CLUSTER_VARIABLE
@@ -47,7 +47,7 @@ def spark() -> Iterator[SparkSession]:
     # Most of a short run is compiling: without the second compiler it needs half the CPU.
     # With it alone the JVM keeps room for 48 MB of code, which a whole run fills.
     few_compilers = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
-    options = f"{java_options()} {archive_options()}{few_compilers}"
+    options = f"{archive_options()}{few_compilers}"
     quick = {"spark.driver.extraJavaOptions": options}
     quick |= json.loads(os.environ.get(CLUSTER_VARIABLE, "{}"))
     session = start_session("tests", quick)

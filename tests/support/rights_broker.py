@@ -83,28 +83,41 @@ class RightsBroker(Broker):
     def give(self, rows: Iterable[dict[str, Any]]) -> None:
         """Add rights, as `txlake acl print -o json` has them, and wait until they hold."""
         admin = AdminClient({"bootstrap.servers": self.bootstrap_servers})
-        bindings = [
-            AclBinding(
-                ResourceType[row["kind"].upper()], row["name"],
-                ResourcePatternType["PREFIXED" if row["is_prefix"] else "LITERAL"],
-                row["principal"], "*", AclOperation[operation], AclPermissionType.ALLOW,
-            )
-            for row in rows for operation in row["operations"]
-        ]  # fmt: skip
+        bindings = [AclBinding(*of_row) for of_row in _parts(rows)]
         for future in admin.create_acls(bindings).values():
             future.result(60)
         wanted = {_key(binding) for binding in bindings}
-        everything = AclBindingFilter(
-            restype=ResourceType.ANY, resource_pattern_type=ResourcePatternType.ANY,
-            operation=AclOperation.ANY, permission_type=AclPermissionType.ANY, **_ANY,
-        )  # fmt: skip
-        wait_until(
-            lambda: wanted <= {_key(one) for one in admin.describe_acls(everything).result(60)},
-            "the rights hold",
-        )
+        wait_until(lambda: wanted <= _held(admin), "the rights hold")
+
+    def take(self, rows: Iterable[dict[str, Any]]) -> None:
+        """Take rights away, and wait until they do not hold any more."""
+        admin = AdminClient({"bootstrap.servers": self.bootstrap_servers})
+        filters = [AclBindingFilter(*of_row) for of_row in _parts(rows)]
+        for future in admin.delete_acls(filters).values():
+            future.result(60)
+        taken = {_key(one) for one in filters}
+        wait_until(lambda: not taken & _held(admin), "the rights are gone")
 
 
-def _key(binding: AclBinding) -> tuple[object, ...]:
+def _parts(rows: Iterable[dict[str, Any]]) -> list[tuple[Any, ...]]:
+    """Return what makes a binding of each operation of the rows."""
+    return [
+        (ResourceType[row["kind"].upper()], row["name"],
+         ResourcePatternType["PREFIXED" if row["is_prefix"] else "LITERAL"],
+         row["principal"], "*", AclOperation[operation], AclPermissionType.ALLOW)
+        for row in rows for operation in row["operations"]
+    ]  # fmt: skip
+
+
+def _held(admin: AdminClient) -> set[tuple[object, ...]]:
+    everything = AclBindingFilter(
+        restype=ResourceType.ANY, resource_pattern_type=ResourcePatternType.ANY,
+        operation=AclOperation.ANY, permission_type=AclPermissionType.ANY, **_ANY,
+    )  # fmt: skip
+    return {_key(one) for one in admin.describe_acls(everything).result(60)}
+
+
+def _key(binding: AclBinding | AclBindingFilter) -> tuple[object, ...]:
     return (
         binding.restype, binding.name, binding.resource_pattern_type, binding.principal,
         binding.operation,

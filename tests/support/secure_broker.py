@@ -30,18 +30,19 @@ _MODULES = "org.apache.kafka.common.security"
 class SecureBroker(Broker):
     """A broker on loopback with a listener for each of `LISTENERS`, and its plain one.
 
-    Input: `tokens`: the server of OAUTHBEARER's tokens.
+    Input: `tokens`: the server of OAUTHBEARER's tokens; `reauth_ms`: how long a login counts.
     """
 
     PORTS = 2 + len(LISTENERS)
 
-    def __init__(self, folder: Path, tokens: TokenServer) -> None:
+    def __init__(self, folder: Path, tokens: TokenServer, reauth_ms: int = 0) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.authority = Authority()
         self.ca_file = folder / "ca.pem"
         self.ca_file.write_text(self.authority.own.chain_pem(), encoding="utf-8")
         self._folder = folder
         self._tokens = tokens
+        self._reauth_ms = reauth_ms
         super().__init__(folder / "broker", properties=self._security())
 
     def address(self, listener: str) -> str:
@@ -60,13 +61,13 @@ class SecureBroker(Broker):
             "sasl.password": PASSWORD,
         }
 
-    def add_user(self) -> None:
-        """Makes the user known to the SCRAM listeners."""
+    def add_user(self, password: str = PASSWORD) -> None:
+        """Makes the user known to the SCRAM listeners, or changes the password."""
         admin = AdminClient({"bootstrap.servers": self.bootstrap_servers})
         kinds = (ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512)
         for kind in kinds:
             info = ScramCredentialInfo(kind, 4096)
-            change = UserScramCredentialUpsertion(USER, info, PASSWORD.encode())
+            change = UserScramCredentialUpsertion(USER, info, password.encode())
             for future in admin.alter_user_scram_credentials([change]).values():
                 future.result(30)
 
@@ -95,6 +96,7 @@ class SecureBroker(Broker):
         }
         escaped = PASSWORD.replace("\\", "\\\\").replace('"', '\\"')
         properties: dict[str, str | int] = {
+            "connections.max.reauth.ms": self._reauth_ms,
             "ssl.truststore.type": "PEM",
             "ssl.truststore.location": str(self.ca_file),
             "listener.name.mtls.ssl.client.auth": "required",
@@ -129,9 +131,9 @@ class SecureBroker(Broker):
 
 
 @contextmanager
-def secure_broker(folder: Path) -> Iterator[SecureBroker]:
+def secure_broker(folder: Path, reauth_ms: int = 0) -> Iterator[SecureBroker]:
     """Starts a broker that knows its user, and a server of tokens; ends both."""
-    with TokenServer().running() as tokens, SecureBroker(folder, tokens) as started:
+    with TokenServer().running() as tokens, SecureBroker(folder, tokens, reauth_ms) as started:
         started.add_user()
         yield started
 

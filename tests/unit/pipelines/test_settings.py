@@ -34,7 +34,7 @@ def with_(section: str, **values: Any) -> dict[str, Any]:
             with_("topics", retention_ms=5),
             "[topics] retention_ms = 5 is below [maintenance] stream_retention_ms = 604800000",
         ),
-        (with_("topics", retention_ms=0), "retention_ms = 0: a whole number >= 1, or -1"),
+        (with_("topics", retention_ms=0), "retention_ms = 0: a whole number 1 .. 10^15, or -1"),
         (with_("kafka", op_topic="RMQ_SYS_TRANS_HALF_TOPIC"), "names two topics"),
         (with_("kafka", half_topic=".."), "'..': Kafka allows no topic of that name"),
         (with_("kafka", half_topic="TRANS_CHECK_x"), "begins with check_topic_prefix"),

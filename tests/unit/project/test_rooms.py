@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[3]
-FOLDERS = ("pipelines", "storage", "checker", "client", "examples", "bench", "tests")
+FOLDERS = ("pipelines", "storage", "checker", "client", "examples", "bench", "release", "tests")
 SOURCES = {
     path.relative_to(ROOT): path.read_text("utf-8")
     for folder in FOLDERS
@@ -31,7 +31,8 @@ def imported(source: str) -> Iterator[str]:
 @pytest.mark.parametrize(
     ("room", "other", "shared"),
     [("bench", "tests", "tests.support"), ("tests", "bench", "nothing"),
-     ("examples", "tests", "nothing"), ("examples", "bench", "nothing")],
+     ("examples", "tests", "nothing"), ("examples", "bench", "nothing"),
+     ("release", "tests", "nothing"), ("release", "bench", "nothing")],
 )  # fmt: skip
 def test_rooms_share_no_more_than_this(room: str, other: str, shared: str) -> None:
     found = [

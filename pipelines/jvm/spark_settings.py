@@ -1,0 +1,150 @@
+"""[spark], looked at before anything depends on it: Spark itself would answer with a stack trace.
+
+`require_possible` needs no JVM: forms, folders, and whether Java takes its options.
+`require_known` asks a running JVM, which knows the names and types of its own settings.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from py4j.protocol import Py4JError
+
+from pipelines.errors import StartError
+from pipelines.jvm.java import java_binary
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+
+JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
+_MEMORY: Final = "spark.driver.memory"
+_LOCAL_DIR: Final = "spark.local.dir"
+_SIZE: Final = (r"\d+[kmgtKMGT]?[bB]?", "a size like '2g'")
+_FORMS: Final = {
+    "spark.master": (
+        r"local(\[.+\])?|local-cluster\[.+\]|spark://.+:\d+|k8s://.+|yarn",
+        "a master like 'local[2]' or 'spark://host:7077'",
+    ),
+    _MEMORY: _SIZE,
+    "spark.executor.memory": _SIZE,
+    "spark.submit.deployMode": ("client", "'client'"),
+}
+_JAVA_TIMEOUT_S: Final = 30
+# What Java says besides its reason.
+_NO_REASON: Final = re.compile(
+    r"(NOTE: )?Picked up |WARNING: |Error: (Could not create|A fatal exception)|"
+    r"Error occurred during initialization|.*spark-class: line |\s|$"
+)
+_IS_REASON: Final = re.compile(r"(Exception|Error)\b")
+# Java's names of what says which settings Spark's core knows.
+_CORE: Final = ("package$", "UI$", "Python$", "Network$")
+
+
+def require_possible(settings: Mapping[str, str]) -> None:
+    """Checks what can be seen without a JVM. Errors: StartError; JavaError."""
+    for key, (form, allowed) in _FORMS.items():
+        if key in settings and not re.fullmatch(form, settings[key]):
+            raise _wrong(key, settings[key], f"{allowed} is allowed")
+    if _LOCAL_DIR in settings:
+        for folder in settings[_LOCAL_DIR].split(","):
+            _require_folder(folder.strip(), settings[_LOCAL_DIR])
+    if {JAVA_OPTIONS, _MEMORY} & settings.keys():
+        _require_java_starts(settings)
+
+
+def _require_folder(folder: str, value: str) -> None:
+    try:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        is_fine = os.access(folder, os.W_OK | os.X_OK)
+        reason = "it may not be written"
+    except OSError as error:
+        is_fine, reason = False, error.strerror or str(error)
+    if not is_fine:
+        raise _wrong(_LOCAL_DIR, value, f"{reason}; a folder that can be written is needed")
+
+
+def _require_java_starts(settings: Mapping[str, str]) -> None:
+    """Starts Java with the driver's options, to no end: that takes a tenth of a second."""
+    given = settings.get(JAVA_OPTIONS, "")
+    try:
+        options = shlex.split(given)
+    except ValueError as error:
+        raise _wrong(JAVA_OPTIONS, given, f"{error}") from None
+    if _MEMORY in settings:
+        options.append(f"-Xmx{settings[_MEMORY]}")
+    try:
+        done = subprocess.run(
+            [str(java_binary()), *options, "-version"], capture_output=True, text=True,
+            check=False, timeout=_JAVA_TIMEOUT_S,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        raise StartError(
+            f"Java does not start within {_JAVA_TIMEOUT_S} s with {shlex.join(options)!r}"
+        ) from None
+    if done.returncode:
+        named = {key: settings[key] for key in (JAVA_OPTIONS, _MEMORY) if key in settings}
+        what = ", ".join(f"{key} = {value!r}" for key, value in named.items())
+        said = done.stderr.splitlines()
+        raise StartError(f"Java does not start: {java_reason(said)}; see [spark] {what}")
+
+
+def java_reason(said: Iterable[str]) -> str:
+    """Returns in one line why a Java did not start, of the lines that it said; empty if unknown."""
+    lines = [" ".join(line.split()) for line in said if not _NO_REASON.match(line)]
+    return next((line for line in lines if _IS_REASON.search(line)), "; ".join(lines))
+
+
+def require_known(context: SparkContext, settings: Mapping[str, str]) -> None:
+    """Checks settings that Spark knows, and would read later or never. Errors: StartError."""
+    from pyspark.errors import PySparkException
+
+    jvm: Any = context._jvm
+    spark = jvm.org.apache.spark
+    for settings_of in _CORE if settings else ():
+        jvm.java.lang.Class.forName(f"org.apache.spark.internal.config.{settings_of}")
+    for key, value in settings.items():
+        try:
+            if key.startswith("spark.sql."):
+                spark.sql.internal.SQLConf().setConfString(key, value)
+                continue
+            known = spark.internal.config.ConfigEntry.findEntry(key)
+            if known is not None:
+                spark.SparkConf(False).set(key, value).get(known)
+        except (Py4JError, PySparkException) as error:
+            raise _wrong(key, value, java_cause(error)) from error
+
+
+def not_started(
+    error: BaseException, settings: Mapping[str, str], said: Iterable[str]
+) -> StartError:
+    """Returns why Spark did not start, with the settings that its reason speaks of.
+
+    Input: `said`: the lines of a JVM that has ended before it was asked anything.
+    """
+    is_silent = "JAVA_GATEWAY_EXITED" in str(error)
+    cause = (java_reason(said) if is_silent else "") or java_cause(error)
+    named = [f"{key} = {value!r}" for key, value in settings.items() if _is_in(key, value, cause)]
+    return StartError(f"Spark does not start: {cause}; see [spark] {', '.join(named)}".rstrip())
+
+
+def _is_in(key: str, value: str, cause: str) -> bool:
+    return key in cause or (len(value) > 1 and value in cause)
+
+
+def java_cause(error: BaseException) -> str:
+    """Returns the innermost reason of a Java exception, in one line."""
+    java: Any = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
+    while java is not None and java.getCause() is not None:
+        java = java.getCause()
+    text = str(error) if java is None else str(java.toString())
+    return " ".join(text.split("\n")[0].split())
+
+
+def _wrong(key: str, value: str, why: str) -> StartError:
+    return StartError(f"[spark] {key} = {value!r}: {why}")
