@@ -72,7 +72,8 @@ class LakeFacts:
     `groups`: rows of `groups.COLUMNS`. `given_up`: halves discarded in the last hour.
     `discarded`: halves that a late end or RESUME can still end, the oldest stored at
     `discarded_oldest_at`.
-    `steps`: step, p50_ms, p99_ms of the newest epochs. `free_bytes`: None in an object store.
+    `steps`: step, p50_ms, p99_ms of the newest epochs. `state_rows`, `state_bytes`: what the job
+    holds in memory, as its newest epoch counted it; None: it did not. `free_bytes`: None in an object store.
     `floor_at`: `epoch_at` of the floor; None: there is none yet.
     """
 
@@ -89,6 +90,8 @@ class LakeFacts:
     discarded: int = 0
     discarded_oldest_at: int | None = None
     steps: Sequence[Row] = ()
+    state_rows: int | None = None
+    state_bytes: int | None = None
     free_bytes: int | None = None
     disk_bytes: int | None = None
     floor_epoch: int = 0
@@ -155,13 +158,13 @@ def lake_facts(lake: Lake, now_ms: int) -> LakeFacts:
     newest = lake.last("epochs", "epoch")
     if newest is None:
         return empty
-    columns = ["epoch", "state", "epoch_at", "owner", "step_ms"]
+    columns = ["epoch", "state", "epoch_at", "owner", "step_ms", "work"]
     rows = read_pruned(lake, "epochs", columns, {"epoch": (newest - _EPOCHS, newest)})
     committed = rows.filter(pc.equal(rows["state"], COMMITTED)).sort_by("epoch")
     if committed.num_rows == 0:
         return empty
     last = committed.slice(committed.num_rows - 1).to_pylist()[0]
-    epoch = last["epoch"]
+    epoch, work = last["epoch"], dict(last["work"] or ())
     plan = _plan(lake, epoch)
     snapshot = snapshot_before(lake, epoch)
     state = rows_of_state(lake, "pending", epoch, snapshot)
@@ -181,6 +184,8 @@ def lake_facts(lake: Lake, now_ms: int) -> LakeFacts:
         discarded=discarded["halves"],
         discarded_oldest_at=discarded["oldest_at"],
         steps=run(_STEPS, {"committed": COMMITTED}, rows=committed).to_pylist(),
+        state_rows=work.get("state_rows"),
+        state_bytes=work.get("state_bytes"),
         free_bytes=free,
         disk_bytes=disk,
         floor_epoch=plan.floor.epoch,

@@ -75,6 +75,8 @@ def told(facts: Facts) -> Iterator[tuple[str, str]]:
     yield "epoch times", "; ".join(
         f"{step['step']} {step['p50_ms']} / {step['p99_ms']} ms" for step in lake.steps[:_STEPS]
     ) or _NOT_KNOWN  # fmt: skip
+    if lake.state_rows is not None and lake.state_bytes is not None:
+        yield "state", f"{lake.state_rows} rows, {size(lake.state_bytes)} in memory"
     if lake.free_bytes is not None and lake.disk_bytes is not None:
         yield "disk", f"{size(lake.free_bytes)} of {size(lake.disk_bytes)} free"
     yield "floor", "none yet" if lake.floor_at is None else (

@@ -57,6 +57,7 @@ def test_status_tells_the_driver_the_lag_and_that_no_epoch_comes(
         told = run(conf, "status")
         assert told["drivers"]["active"].count(":") == 2
         assert told["pending"] == 2 and told["groups"][0]["producer_group"] == "shop"
+        assert told["state_rows"] == 2 and 0 < told["state_bytes"] < 2 * 300
         assert set(records(told).values()) == {0} and told["behind_ms"] == 0
         assert names(told) == [] and told["unknown"] == []
         (group,) = run(conf, "groups")

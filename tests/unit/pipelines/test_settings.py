@@ -28,8 +28,18 @@ def with_(section: str, **values: Any) -> dict[str, Any]:
         (with_("transaction", check_max=True), "check_max = True: a whole number 0 .. 1000"),
         (with_("transaction", check_max="3"), "check_max = '3': a whole number 0 .. 1000"),
         (with_("transaction", late_end_policy="x"), "late_end_policy = 'x': 'apply' or 'reject'"),
-        (with_("transaction", half_retention_ms=5), "half_retention_ms = 5 is below"),
-        (with_("lake", retention_ms=5), "[lake] retention_ms = 5 is below"),
+        (
+            with_("transaction", half_retention_ms=5),
+            "half_retention_ms = 5 is below transaction_timeout_ms = 6000: a half would",
+        ),
+        (
+            with_("lake", retention_ms=5),
+            "[lake] retention_ms = 5 is below [transaction] half_retention_ms = 259200000: a half",
+        ),
+        (
+            with_("maintenance", file_retention_ms=60_000),
+            "[maintenance] file_retention_ms = 60000 is below log_retention_ms = 600000: versions",
+        ),
         (
             with_("topics", retention_ms=5),
             "[topics] retention_ms = 5 is below [maintenance] stream_retention_ms = 604800000",

@@ -89,6 +89,13 @@ def test_what_kafka_alone_knows_is_said_to_be_unknown() -> None:
     assert replace(WELL, lags=[TopicLag("half", 3, None, True)]).behind_ms is None
 
 
+def test_the_states_memory_is_told_where_an_epoch_counted_it() -> None:
+    assert "state          1200 rows, 234.4 KiB in memory" in lines(
+        with_lake(state_rows=1_200, state_bytes=240_000)
+    )
+    assert not any(line.startswith("state") for line in lines(WELL))
+
+
 def test_a_rule_has_one_name_and_one_limit() -> None:
     names = [rule.name for rule in RULES]
     assert names == ["no_epoch", "lag", "group_silent", "given_up", "undeliverable", "pending_old",
