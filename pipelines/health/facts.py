@@ -73,7 +73,8 @@ class LakeFacts:
     `discarded`: halves that a late end or RESUME can still end, the oldest stored at
     `discarded_oldest_at`.
     `steps`: step, p50_ms, p99_ms of the newest epochs. `state_rows`, `state_bytes`: what the job
-    holds in memory, as its newest epoch counted it; None: it did not. `free_bytes`: None in an object store.
+    holds in memory, as its newest epoch counted it; None: it did not. `free_bytes`: None in an
+    object store.
     `floor_at`: `epoch_at` of the floor; None: there is none yet.
     """
 

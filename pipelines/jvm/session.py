@@ -6,6 +6,7 @@ import logging
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -25,6 +26,7 @@ from pipelines.jvm.spark_settings import (
 )
 
 if TYPE_CHECKING:
+    from pyspark import SparkConf
     from pyspark.sql import SparkSession
 
 # What py4j raises where the JVM has ended: an error of its own, from the next call on the socket's.
@@ -70,7 +72,7 @@ def start_session(
     not take a setting. `spark.jars` and driver options count only for the first session of a
     process.
     """
-    from pyspark import SparkConf, SparkContext
+    from pyspark import SparkContext
     from pyspark.errors import PySparkException
     from pyspark.java_gateway import launch_gateway
     from pyspark.sql import SparkSession
@@ -82,23 +84,7 @@ def start_session(
         return SparkSession.builder.getOrCreate()
     given = settings or {}
     require_possible(given)
-    conf = SparkConf()
-    if "PYSPARK_GATEWAY_PORT" not in os.environ:  # else spark-submit has made the JVM, with its own
-        os.environ["JAVA_HOME"] = str(java_home())
-        os.environ.pop("SPARK_HOME", None)
-        # The class path serves from the start; `spark.jars` would copy each jar for the session.
-        conf.set(_CLASS_PATH, class_path(["spark"]))
-        conf.set(JAVA_OPTIONS, java_options())
-        conf.setIfMissing("spark.master", "local[2]")
-        for key, value in defaults().items():
-            conf.set(key, value)
-        master = given.get("spark.master", "local[2]")
-        for key, value in cluster_conf(master).items():
-            conf.set(key, value)
-    conf.set("spark.hadoop.fs.permissions.umask-mode", f"{own_umask():03o}")
-    for key, value in given.items():
-        is_added = key in _ADDED and conf.contains(key)
-        conf.set(key, f"{conf.get(key)}{_ADDED[key]}{value}" if is_added else value)
+    conf = _conf_of(given)
     conf.setAppName(app_name)
     _silence_py4j()
     java_log = JavaLog() if is_logged else None
@@ -117,6 +103,30 @@ def start_session(
     accumulators: Any = context._accumulatorServer
     accumulators.handle_error = lambda *_: None
     return SparkSession(context)
+
+
+def _conf_of(given: Mapping[str, str]) -> SparkConf:
+    """Returns Spark's settings: ours, and those given. Errors: JavaError, JarError, StartError."""
+    from pyspark import SparkConf
+
+    conf = SparkConf()
+    if "PYSPARK_GATEWAY_PORT" not in os.environ:  # else spark-submit has made the JVM, with its own
+        os.environ["JAVA_HOME"] = str(java_home())
+        os.environ.pop("SPARK_HOME", None)
+        # The class path serves from the start; `spark.jars` would copy each jar for the session.
+        conf.set(_CLASS_PATH, class_path(["spark"]))
+        conf.set(JAVA_OPTIONS, java_options())
+        conf.setIfMissing("spark.master", "local[2]")
+        for key, value in defaults().items():
+            conf.set(key, value)
+        master = given.get("spark.master", "local[2]")
+        for key, value in cluster_conf(master).items():
+            conf.set(key, value)
+    conf.set("spark.hadoop.fs.permissions.umask-mode", f"{own_umask():03o}")
+    for key, value in given.items():
+        is_added = key in _ADDED and conf.contains(key)
+        conf.set(key, f"{conf.get(key)}{_ADDED[key]}{value}" if is_added else value)
+    return conf
 
 
 def own_umask() -> int:
