@@ -13,6 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from pipelines.cli.main import main
+from pipelines.epoch.restore import restore
 from pipelines.errors import StartError
 from pipelines.replay import below_floor, rebuild, source, verification
 from storage.errors import BrokenLakeError, LakeError, OlderLakeError, UnfinishedLakeError
@@ -127,7 +128,7 @@ def test_a_job_goes_on_in_a_rebuilt_lake_as_in_the_old_one(tmp_path: Path) -> No
     for made in paths:
         require_sound(made)
     lake = Lake(str(paths[0]))
-    assert plain_state(below_floor.restore(lake, read_progress(lake))) == plain_state(jobs[0].state)
+    assert plain_state(restore(lake, read_progress(lake))) == plain_state(jobs[0].state)
 
 
 class Killed(BaseException):

@@ -47,7 +47,7 @@ def test_the_same_parameters_change_nothing_above_the_floor_whatever_is_deleted(
 def test_without_checks_what_waits_at_the_floor_is_given_up_in_the_first_epoch_above(
     tmp_path: Path,
 ) -> None:
-    job = AgingJob(tmp_path / "lake", **LIMITS)
+    job = AgingJob(tmp_path / "lake", **{**LIMITS, "check_interval_ms": 600_000})
     while not job.floor.deleted or job.floor.epoch < 12:
         if job.epoch == 11:  # it waits at the floor, and is asked above it
             job.half("silent")
