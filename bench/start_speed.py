@@ -79,7 +79,8 @@ def _held(path: str) -> dict[str, Any]:
 
 def _times(starts: Sequence[Start]) -> dict[str, float]:
     def median_ms(what: str) -> float:
-        return round(statistics.median(getattr(one, what) for one in starts) * 1e3, 1)
+        seconds: list[float] = [getattr(one, what) for one in starts]
+        return round(statistics.median(seconds) * 1e3, 1)
 
     return {
         "pending": starts[-1].state.halves.num_rows,

@@ -92,9 +92,9 @@ def print_(
                 f"{row['principal']}  {right.kind} {name}  {', '.join(right.operations)}  "
                 f"({right.why})"
             )  # fmt: skip
-        users = {row["principal"] for right, row in of_role if right.group}
-        for user in sorted(users) if producer_bytes else ():
-            print_line(quota_command(user, servers, producer_bytes))
+        if producer_bytes:
+            for user in sorted({row["principal"] for right, row in of_role if right.group}):
+                print_line(quota_command(user, servers, producer_bytes))
 
 
 def _principals(given: tuple[str, ...], known: tuple[str, ...]) -> dict[str, str]:

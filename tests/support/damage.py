@@ -200,7 +200,7 @@ KINDS: Mapping[str, Callable[[Path, Path], None]] = {
 
 
 # The columns that a table got, by the format that brought them; format 2's are below.
-_SINCE = {
+_SINCE: dict[int, dict[str, tuple[str, ...]]] = {
     3: {"op": ("signature", "is_signed"), "waiting": ("is_signed",),
         "pending": ("unacknowledged",)},
     4: {"delayed": ("producer_group",), "catalog": ("producer_group",)},

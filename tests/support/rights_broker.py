@@ -17,6 +17,8 @@ from confluent_kafka.admin._acl import (
 )
 from confluent_kafka.admin._resource import ResourcePatternType, ResourceType
 
+from pipelines.jvm.jars import class_path
+from pipelines.jvm.java import java_binary
 from pipelines.local_broker.broker import Broker
 from pipelines.local_server.server import HOST
 from tests.support.job import wait_until
@@ -76,7 +78,8 @@ class RightsBroker(Broker):
         words[servers] = self.bootstrap_servers
         at = words.index("--command-config")  # the administrator needs no login here
         del words[at : at + 2]
-        command = [*self._java_command(), "kafka.admin.ConfigCommand", *words]
+        java = [str(java_binary()), "-cp", class_path([self.JARS])]
+        command = [*java, "kafka.admin.ConfigCommand", *words]
         done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)
         assert done.returncode == 0, done.stdout + done.stderr
 
