@@ -31,15 +31,14 @@ _MEMBER = [
     ("tran_size", _INT),
     ("tran_seq", _INT),
 ]
+_TOWARDS = [("real_topic", _TEXT), ("real_queue_id", _INT)]
+_ROUTING = [*_TOWARDS, ("delay_level", _INT), ("deliver_at", _LONG)]
 # A record of the half topic that this epoch lands; `error` says why it cannot be read.
 NEW_HALVES: Final = pa.schema(
     [
         *_MEMBER,
         ("stored_at", _LONG),
-        ("real_topic", _TEXT),
-        ("real_queue_id", _INT),
-        ("delay_level", _INT),
-        ("deliver_at", _LONG),
+        *_ROUTING,
         ("immunity_ms", _LONG),
         ("error", _TEXT),
     ]
@@ -51,10 +50,7 @@ HALVES: Final = pa.schema(
         ("unit_offset", _LONG),
         ("arm", _INT),
         ("stored_at", _LONG),
-        ("real_topic", _TEXT),
-        ("real_queue_id", _INT),
-        ("delay_level", _INT),
-        ("deliver_at", _LONG),
+        *_ROUTING,
         ("immunity_ms", _LONG),
         ("check_times", _INT),
         ("unacknowledged", _INT),
@@ -118,10 +114,7 @@ NEW_SCHEDULES: Final = pa.schema(
         ("queue_offset", _LONG),
         ("stored_at", _LONG),
         ("producer_group", _TEXT),
-        ("real_topic", _TEXT),
-        ("real_queue_id", _INT),
-        ("delay_level", _INT),
-        ("deliver_at", _LONG),
+        *_ROUTING,
         ("error", _TEXT),
     ]
 )
@@ -131,8 +124,7 @@ DELAYED: Final = pa.schema(
         ("queue_id", _INT),
         ("queue_offset", _LONG),
         ("deliver_at", _LONG),
-        ("real_topic", _TEXT),
-        ("real_queue_id", _INT),
+        *_TOWARDS,
         ("producer_group", _TEXT),
     ]
 )
@@ -143,8 +135,7 @@ UNDELIVERABLE: Final = pa.schema(
         ("source", _TEXT),
         ("queue_id", _INT),
         ("queue_offset", _LONG),
-        ("real_topic", _TEXT),
-        ("real_queue_id", _INT),
+        *_TOWARDS,
         ("producer_group", _TEXT),
     ]
 )

@@ -10,7 +10,6 @@ Source: CommitLog's queue offsets (one counter a queue); PROTOCOL.md "Delivery".
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -30,6 +29,7 @@ from checker.frames import (
 )
 from checker.match.columns import Mask, Numbers, choose, frame, longs, truth, where
 from checker.match.sql import run
+from checker.rules.topics import first_used
 from storage.schemas import places
 from txlake.protocol import CHECK_MAX_TOPIC, SYSTEM_REAL_TOPICS, UNDELIVERABLE_TOPIC
 
@@ -116,9 +116,9 @@ def deliver(
     known = dict(
         zip(state.topics["topic"].to_pylist(), state.topics["queue_count"].to_pylist(), strict=True)
     )
-    first_used = _first_used(ordered, state.topics, {*known, *asked_for}, parameters)
-    made = asked_for | dict.fromkeys(first_used.makers, parameters.default_queue_count)
-    routed = route(ordered, known | made, first_used.refused, parameters)
+    used = first_used(ordered, state.topics, {*known, *asked_for}, parameters)
+    made = asked_for | dict.fromkeys(used.makers, parameters.default_queue_count)
+    routed = route(ordered, known | made, used.refused, parameters)
     is_stuck = truth(routed["reason"].is_valid())
     if discarded.num_rows and CHECK_MAX_TOPIC not in known:
         made[CHECK_MAX_TOPIC] = 1
@@ -129,7 +129,7 @@ def deliver(
     told = where(routed, (phase != 2) | is_stuck)
     return Delivered(
         placements,
-        _numbered(state.topics, made, first_used.makers),
+        _numbered(state.topics, made, used.makers),
         _deliveries(told, placements),
         where(routed.select(["admin_offset"]), (phase == 3) & is_stuck)["admin_offset"].to_pylist(),
     )
@@ -139,63 +139,6 @@ def _deliveries(told: pa.Table, placements: pa.Table) -> pa.Table:
     if told.num_rows == 0:
         return DELIVERIES.empty_table()
     return run(_DELIVERIES, told=told, placements=placements).drop_columns("rank").cast(DELIVERIES)
-
-
-@dataclass(frozen=True)
-class _FirstUsed:
-    """The topics that messages of this epoch name first.
-
-    `makers`: those to make, each with the producer group whose message makes it. `refused`: those
-    that each of their groups has too many topics for.
-    """
-
-    makers: dict[str, str] = field(default_factory=dict)
-    refused: frozenset[str] = frozenset()
-
-
-def _first_used(
-    ordered: pa.Table, topics: pa.Table, there: set[str], parameters: Parameters
-) -> _FirstUsed:
-    """Returns the topics to make because a message names them.
-
-    Names take turns in their order. The first message that can make its topic, in the order of
-    delivery, does: its REAL_QID is below the default queue count, and its group has made fewer than
-    `group_topics_max`. Messages without a group count as one group. `topics_max` counts all topics
-    of users; TRANS_CHECK_MAX_TIME_TOPIC and TRANS_UNDELIVERABLE_TOPIC are made whenever they are
-    needed.
-    """
-    if not parameters.auto_create_topics:
-        return _FirstUsed()
-    fits = longs(ordered["real_queue_id"]) < parameters.default_queue_count
-    named = pc.unique(ordered["real_topic"].filter(pa.array(fits))).to_pylist()
-    names = sorted(set(named) - there)
-    if not names:
-        return _FirstUsed()
-    is_first = fits & truth(pc.is_in(ordered["real_topic"], pa.array(names, pa.string())))
-    groups: dict[str, list[str]] = {name: [] for name in names}
-    for name, group in _pairs(where(ordered, is_first)):
-        groups[name].append(group)
-    made = Counter(topics["producer_group"].drop_null().to_pylist())
-    room = parameters.topics_max - len(there - set(SYSTEM_REAL_TOPICS))
-    makers: dict[str, str] = {}
-    refused: set[str] = set()
-    for name in names:
-        able = [group for group in groups[name] if made[group] < parameters.group_topics_max]
-        if len(makers) >= room:
-            break
-        if able:
-            makers[name] = able[0]
-            made[able[0]] += 1
-        else:
-            refused.add(name)
-    return _FirstUsed(makers, frozenset(refused))
-
-
-def _pairs(ordered: pa.Table) -> list[tuple[str, str]]:
-    """Returns each topic with each producer group that names it, in the order of delivery."""
-    key = ["real_topic", "producer_group"]
-    pairs = ordered.group_by(key).aggregate([("rank", "min")]).sort_by("rank_min")
-    return [(row["real_topic"], row["producer_group"] or "") for row in pairs.to_pylist()]
 
 
 def _numbered(

@@ -40,7 +40,7 @@ from txlake.protocol import COMMIT, MAINTAIN
 
 NAME = "roles"  # of the topics
 USERS = ("shop", "txlake-job", "txlake-operator", "txlake-consumer", "txlake-metrics", "poor",
-         "poor-seer", "poor-maker", "poor-group", "flood", "calm")  # fmt: skip
+         "poor-seer", "poor-maker", "poor-group")  # fmt: skip
 TOPICS = {kind: f"{NAME}-{kind}" for kind in ("half", "op", "schedule", "admin")}
 TOPICS["check"] = f"{NAME}-check-shop"
 # What each user may do, said a second time: by topic.
@@ -169,36 +169,6 @@ def found(guarded: RightsBroker, user: str) -> tuple[set[str], set[str]]:
     assert {error.code() for error in errors.values() if error} <= REFUSED
     can_write = {kind for kind, error in errors.items() if error is None}
     return can_write, {kind for kind, topic in TOPICS.items() if can_read(config, topic)}
-
-
-def test_a_group_that_floods_is_held_by_its_quota_and_no_other(
-    guarded: RightsBroker, tmp_path: Path
-) -> None:
-    lake, name = tmp_path / "lake", "of-flood"
-    Job(settings_for(guarded, lake, name)).prepare_topics()
-    for user in ("flood", "calm"):
-        guarded.give(printed(guarded, lake, "--role", "producer", "--group", user, name=name))
-    words = ("--role", "producer", "--group", "flood", "--producer-bytes", "10000")
-    *_, line = acl_print(guarded, lake, *words, name=name).splitlines()
-    guarded.configure(line)
-    assert wrote_throttled(guarded, "calm", f"{name}-half") == []
-    assert wrote_throttled(guarded, "flood", f"{name}-half") != []
-
-
-def wrote_throttled(guarded: RightsBroker, user: str, topic: str) -> list[float]:
-    """Write up to 60 times what the quota allows a second. Output: the waits Kafka asked for."""
-    waits: list[float] = []
-    config: dict[str, Any] = {
-        "bootstrap.servers": guarded.roles_server, **guarded.client(user), "log_level": 0,
-        "throttle_cb": lambda event: waits.append(event.throttle_time),
-    }  # fmt: skip
-    producer = KafkaProducer(config)
-    for _ in range(60):
-        producer.produce(topic, bytes(10_000), partition=0)
-        assert producer.flush(120) == 0
-        if waits:
-            break
-    return waits
 
 
 REFUSED = {KafkaError.TOPIC_AUTHORIZATION_FAILED}

@@ -219,7 +219,8 @@ def as_format_1(path: Path) -> None:
             rows = rows.filter(pc.equal(rows["change"], keep[table]))
             kept.update((epoch, table) for epoch in rows["epoch"].to_pylist())
         if table == "epochs":
-            rows = _recounted(rows, kept)
+            place, old = rows.schema.get_field_index("rule_version"), pa.array([1] * len(rows))
+            rows = _recounted(rows, kept).set_column(place, "rule_version", old.cast(pa.int32()))
         shutil.rmtree(path / table)
         write_deltalake(str(path / table), _as_of(1, table, rows, since))
 

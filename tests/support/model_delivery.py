@@ -111,8 +111,8 @@ class Messages:
     def _make(self, topic: str, count: int) -> None:
         self.topics[topic] = count
         self.new_topics = [row for row in self.new_topics if row["topic"] != topic]
-        maker = self.makers.get(topic)
-        self.new_topics.append({"topic": topic, "queue_count": count, "producer_group": maker})
+        row = {"topic": topic, "queue_count": count, "producer_group": self.makers.get(topic)}
+        self.new_topics.append(row)
 
     def deliver(
         self, committed: list[Row], schedules: list[Row], discards: list[Row]
@@ -181,8 +181,8 @@ class Messages:
             users = [name for name in self.topics if name not in OWN]
             if not limits["auto_create_topics"] or len(users) >= limits["topics_max"]:
                 continue
-            made = list(self.makers.values())
-            able = [g for g in asked[topic] if made.count(g) < limits["group_topics_max"]]
+            most, made = limits["group_topics_max"], list(self.makers.values())
+            able = [group for group in asked[topic] if made.count(group) < most]
             if able:
                 self.makers[topic] = able[0]
                 self._make(topic, limits["default_queue_count"])

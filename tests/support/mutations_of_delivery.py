@@ -264,11 +264,6 @@ def group_could_make_one_more(rows: LakeRows) -> None:
     set_parameter(rows, 12, "group_topics_max", 2)
 
 
-@violates("undeliverable_have_reason", real_topic="fifth", problem="topics were not to be made")
-def no_topic_was_to_be_made(rows: LakeRows) -> None:
-    set_parameter(rows, 12, "auto_create_topics", False)
-
-
 @violates("catalog_grows", topic="parts", problem="its group had made 1 topics")
 def group_has_made_too_many(rows: LakeRows) -> None:
     set_parameter(rows, 1, "group_topics_max", 0)

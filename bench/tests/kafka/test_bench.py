@@ -93,8 +93,9 @@ def test_another_checkouts_job_is_measured_under_the_same_load(
 
 def test_an_epoch_is_measured_on_one_executor_and_on_two(broker: Broker, tmp_path: Path) -> None:
     bench = Workbench(TINY, tmp_path, broker, lambda text: None)
-    processor, wall = executors.measure(bench)
+    processor, *_ = executors.measure(bench)  # wall time only where four processors are
     assert processor.value is not None
     assert 0.1 < processor.value < 10
     assert (processor.must, processor.aim) == (1.15, 1.05)
-    assert wall.details["one"]["of_it_the_driver_s"] < wall.details["one"]["median_processor_s"]
+    one = processor.details["one"]
+    assert one["of_it_the_driver_s"] < one["median_processor_s"]
