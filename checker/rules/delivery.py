@@ -31,7 +31,7 @@ from checker.match.columns import Mask, Numbers, choose, frame, longs, truth, wh
 from checker.match.sql import run
 from checker.rules.topics import first_used
 from storage.schemas import places
-from txlake.protocol import CHECK_MAX_TOPIC, SYSTEM_REAL_TOPICS, UNDELIVERABLE_TOPIC
+from txlake.protocol import CHECK_MAX_TOPIC, UNDELIVERABLE_TOPIC
 
 _WANTED_ROWS = pa.schema([field for field in PLACEMENTS if field.name != "real_queue_offset"])
 _ORDERED_ROWS = pa.schema(
