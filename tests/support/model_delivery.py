@@ -179,15 +179,13 @@ class Messages:
                 asked.setdefault(row["real_topic"], []).append(row["producer_group"] or "")
         for topic in sorted(asked.keys() - self.topics.keys()):
             users = [name for name in self.topics if name not in OWN]
-            if not limits["auto_create_topics"] or len(users) >= limits["topics_max"]:
-                continue
-            most, made = limits["group_topics_max"], list(self.makers.values())
-            able = [group for group in asked[topic] if made.count(group) < most]
-            if able:
-                self.makers[topic] = able[0]
+            if limits["auto_create_topics"] and len(users) < limits["topics_max"]:
+                maker = _maker(asked[topic], self.makers, limits["group_topics_max"])
+                if maker is None:
+                    self.refused.add(topic)
+                    continue
+                self.makers[topic] = maker
                 self._make(topic, limits["default_queue_count"])
-            else:
-                self.refused.add(topic)
 
     def _own_topic(self, topic: str) -> None:
         if topic not in self.topics:
@@ -235,3 +233,9 @@ class Messages:
 
 def _key(row: Row) -> tuple[str, int, int]:
     return row["source"], row["queue_id"], row["queue_offset"]
+
+
+def _maker(groups: list[str], makers: dict[str, str], most: int) -> str | None:
+    """Return the first group that has made fewer topics than it may."""
+    made = list(makers.values())
+    return next((group for group in groups if made.count(group) < most), None)
