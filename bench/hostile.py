@@ -93,8 +93,9 @@ def unreadable(count: int, seed: int) -> list[Hostile]:
 
 
 def _limits() -> WireLimits:
+    # Topics of names that no record has: what cannot be read then, no job can read.
     topics = {kind: f"the-{kind}" for kind in KINDS}
-    return WireLimits(topics, p.CHECK_TOPIC_PREFIX, p.MESSAGE_BYTES_MAX, p.MESSAGES_MAX)
+    return WireLimits(topics, "the-check-", p.MESSAGE_BYTES_MAX, p.MESSAGES_MAX)
 
 
 def _as_read(records: list[Hostile], limits: WireLimits) -> pa.Table:

@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 from bench.__main__ import measure
 from bench.bodies import RANDOM
 from bench.checkout import Checkout
-from bench.figures import before_latency, executors
+from bench.figures import before_latency, executors, flood
 from bench.figures.drain import drained
 from bench.report import JSON_NAME, MARKDOWN_NAME, write
 from bench.sample_data import Mix
@@ -89,6 +89,16 @@ def test_another_checkouts_job_is_measured_under_the_same_load(
     assert median.value is not None
     assert 0.05 < median.value < 20
     assert (median.must, median.aim, high.must, high.aim) == (1.0, 0.6, 1.0, 0.6)
+
+
+def test_others_are_measured_beside_a_group_that_floods(broker: Broker, tmp_path: Path) -> None:
+    quick = dataclasses.replace(TINY, warm_up_s=0.0, latency_s=2.0, rate=200)
+    bench = Workbench(quick, tmp_path, broker, lambda text: None)
+    median, _ = flood.measure(bench)
+    assert median.value is not None
+    assert median.must == 2.0
+    assert "flood" not in median.details["alone"][0]["cores"]
+    assert median.details["beside"][0]["cores"]["flood"] > 0
 
 
 def test_an_epoch_is_measured_on_one_executor_and_on_two(broker: Broker, tmp_path: Path) -> None:
