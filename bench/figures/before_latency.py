@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from bench.figure import Figure
-from bench.figures.latency_ratio import ratios
 from bench.job_process import BenchError
+from bench.latency_ratio import ratios
 from bench.workbench import Workbench
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bench.figure import Figure
-from bench.figures.latency_ratio import ratios
+from bench.latency_ratio import ratios
 from bench.load_flood import FLOOD_GROUP, TOPICS
 from bench.workbench import Workbench
 

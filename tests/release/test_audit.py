@@ -78,5 +78,7 @@ def test_without_an_index_it_says_that_nothing_was_audited_and_what_to_do() -> N
     done = audited("http://127.0.0.1:1/v1/query")
     assert done.exit_code == 0
     first, *rest = done.output.splitlines()
-    assert first.startswith("NOT AUDITED, no index of advisories can be reached (http://127.0.0.1:1")
+    assert first.startswith(
+        "NOT AUDITED, no index of advisories can be reached (http://127.0.0.1:1"
+    )
     assert "\n".join(rest) == audit.BY_HAND

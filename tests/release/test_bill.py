@@ -23,9 +23,7 @@ PACKAGES = {
     for pin in re.findall(r"^([\w.-]+)==([^\s;]+)", path.read_text("utf-8"), re.MULTILINE)
 }
 JARS = {
-    (jar["jar"], jar["sha256"])
-    for jars in packaged_toml("jars.lock.toml").values()
-    for jar in jars
+    (jar["jar"], jar["sha256"]) for jars in packaged_toml("jars.lock.toml").values() for jar in jars
 }
 
 
