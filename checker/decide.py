@@ -34,7 +34,7 @@ from checker.match import touched
 from checker.match.changes import changes
 from checker.match.columns import Numbers, find, frame, longs, take, truth, where
 from checker.match.sql import run
-from checker.rules import commands, delay, delivery, floor, operations, sets, timing
+from checker.rules import commands, delay, delivery, floor, naming, operations, sets, timing
 from storage.schemas import places
 
 # Ends that do not come from an operation of this epoch, one row a half.
@@ -113,12 +113,16 @@ def decide(state: State, inputs: Inputs, instants: Instants, parameters: Paramet
     is_near |= timing.acts_upon(state.halves, instants.queues, parameters)
     is_near |= floor.leaves(state.halves, instants.queues)
     is_due = delay.is_due(state.delayed["deliver_at"], instants.epoch_at)
-    near, left = touched.split_state(state, inputs, is_near, sets.is_member(state.halves), is_due)
+    ttl_ms = parameters.orphan_operation_ttl_ms
+    acts = naming.acts(state.waiting, inputs.operations, instants.queues, ttl_ms)
+    is_member = sets.is_member(state.halves)
+    near, left = touched.split_state(state, inputs, is_near, is_member, is_due, acts)
     decision = _decide(near, inputs, instants, parameters)
     after = replace(
         decision.state,
         halves=touched.join(left.halves, decision.state.halves),
         delayed=touched.join(left.delayed, decision.state.delayed, "deliver_at"),
+        waiting=touched.join(left.waiting, decision.state.waiting),
     )
     return replace(decision, state=after, changes=changes(near, decision.state))
 

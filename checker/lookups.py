@@ -26,11 +26,11 @@ def halves_to_look_up(state: State, inputs: Inputs, half_ends: pa.Table) -> pa.T
     """
     waiting = state.waiting.select(["queue_id", "half_queue_offset"]).rename_columns(PLACE.names)
     places = pa.concat_tables([waiting, named_halves(inputs.operations)])
-    state_halves = where(state.halves, is_named(state.halves, places))
     queue = take(half_ends, find(longs(places["queue_id"]), longs(half_ends["queue_id"])))
     is_earlier = longs(places["queue_offset"]) < longs(queue["half_end"])
-    is_kept = is_earlier & ~is_below(places, half_ends)
-    wanted = where(places, is_kept & ~is_named(places, state_halves))
+    wanted = where(places, is_earlier & ~is_below(places, half_ends))
+    state_halves = where(state.halves, is_named(state.halves, wanted))
+    wanted = where(wanted, ~is_named(wanted, state_halves))
     return wanted.group_by(wanted.column_names).aggregate([]).sort_by(_BY_PLACE)
 
 

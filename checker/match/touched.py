@@ -24,29 +24,34 @@ _CHUNK_ROWS = 65_536
 
 
 def split_state(
-    state: State, inputs: Inputs, is_near: Mask, is_member: Mask, is_due: Mask
+    state: State, inputs: Inputs, is_near: Mask, is_member: Mask, is_due: Mask, is_awaited: Mask
 ) -> tuple[State, State]:
     """Returns the part of a state that an epoch can touch, and the rest.
 
     Input: `is_near`: the halves that it can touch even if they are not named; `is_member`: those
-    that belong to a set; `is_due`: the delayed messages that are due.
-    Output: the rest has halves and delayed only. Of a set it has all halves, or none.
+    that belong to a set; `is_due`: the delayed messages that are due; `is_awaited`: the namings
+    that can do something; all others name nothing that has landed.
+    Output: the rest has halves, delayed and waiting only. Of a set, and of an operation's namings,
+    it has all, or none.
     """
-    if state.halves.num_rows + state.delayed.num_rows < FEW_ROWS:
+    if state.halves.num_rows + state.delayed.num_rows + state.waiting.num_rows < FEW_ROWS:
         return state, State()
     commanded = _commanded(inputs.commands)
+    operations = places(state.waiting, "op_queue_offset")
+    is_awaited = is_awaited | (find(operations, operations[is_awaited]) >= 0)
+    waiting, waiting_left = split(state.waiting, is_awaited)
     named = pa.concat_tables(
         [
             commanded,
-            state.waiting.select(["queue_id", "half_queue_offset"]).rename_columns(PLACE.names),
+            waiting.select(["queue_id", "half_queue_offset"]).rename_columns(PLACE.names),
             named_halves(inputs.operations),
         ]
     )
     is_near = _with_sets(state.halves, is_near | is_named(state.halves, named), is_member)
     halves, halves_left = split(state.halves, is_near)
     delayed, delayed_left = split(state.delayed, is_due | is_named(state.delayed, commanded))
-    near = replace(state, halves=halves, delayed=delayed)
-    return near, State(halves=halves_left, delayed=delayed_left)
+    near = replace(state, halves=halves, delayed=delayed, waiting=waiting)
+    return near, State(halves=halves_left, delayed=delayed_left, waiting=waiting_left)
 
 
 def _with_sets(halves: pa.Table, is_near: Mask, is_member: Mask) -> Mask:

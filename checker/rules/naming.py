@@ -139,6 +139,25 @@ def verdicts(
     return pa.table([*namings.columns, *found.columns, verdict], schema=VERDICT_ROWS)
 
 
+def acts(waiting: pa.Table, operations: pa.Table, queues: pa.Table, orphan_ttl_ms: int) -> Mask:
+    """Returns for each naming whether it can do anything in this epoch.
+
+    Its half has landed, it has waited too long, or it can hold up the ROLLBACK of an incomplete
+    set, which a ROLLBACK of its group has to name. Some more are marked. Input: NAMINGS,
+    OPERATIONS, QUEUES.
+    """
+    is_ahead, is_orphan = _still_to_come(waiting, queues, orphan_ttl_ms)
+    found: Mask = ~is_ahead | is_orphan
+    groups = [_rollbacks_of(rows) for rows in (operations, where(waiting, found))]
+    found |= truth(pc.is_in(waiting["producer_group"], pa.concat_arrays(groups)))
+    return found
+
+
+def _rollbacks_of(rows: pa.Table) -> pa.Array:
+    """Returns the producer groups of ROLLBACKs."""
+    return pc.unique(where(rows, truth(pc.equal(rows["decision"], "ROLLBACK")))["producer_group"])
+
+
 def has_orphan(waiting: pa.Table, queues: pa.Table, orphan_ttl_ms: int) -> bool:
     """Returns whether any naming has waited for its half too long. Input: NAMINGS, QUEUES."""
     return bool(_still_to_come(waiting, queues, orphan_ttl_ms)[1].any())

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
 from pipelines.cli.options import lake_options, named_place, whole_lake
+
+if TYPE_CHECKING:
+    from pipelines.health.facts import Facts
+    from storage.lake.lake import Lake
 
 TOKEN_VARIABLE: Final = "TXLAKE_CONSOLE_TOKEN"  # noqa: S105 - its name
 _TOKEN_CHARACTERS: Final = 20
@@ -52,6 +56,7 @@ def console(
             f"--allow-writes needs --conf and a token: --token-file FILE, or {TOKEN_VARIABLE}"
         )
     from pipelines.cli.status import facts_of
+    from pipelines.console.asked import Asked
     from pipelines.console.serve import LOOPBACK, is_loopback, listen, serve
     from pipelines.console.site import Site
     from pipelines.settings import load
@@ -64,12 +69,17 @@ def console(
         )
     settings = None if conf is None else load(conf)
     whole_lake(place)
+    asked = Asked()
+
+    def look(lake: Lake) -> Facts:
+        return facts_of(lake, settings, lambda asks: asked.ask("status", asks))
+
     with listen(host, port) as listener:
         site = Site(
-            place.path, lambda: whole_lake(place), lambda lake: facts_of(lake, settings), settings,
-            token, allow_writes, not is_local,
+            place.path, lambda: whole_lake(place), look, settings, token, allow_writes,
+            not is_local,
             frozenset({host.lower(), *(LOOPBACK if is_local else ()), *map(str.lower, names)}),
-            listener.getsockname()[1],
+            listener.getsockname()[1], asked,
         )  # fmt: skip
         shown = f"[{host}]" if ":" in host else host
         serve(site, listener, lambda: click.echo(f"http://{shown}:{site.port}/"))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -12,9 +14,13 @@ from pipelines.cli.options import lake_options, open_lake
 from pipelines.screen import JSON, TABLE, print_json, print_records
 
 if TYPE_CHECKING:
-    from pipelines.health.facts import Facts
+    from pipelines.health.facts import Drivers, Facts, TopicLag
     from pipelines.settings import Settings
+    from storage.lake.epochs import Plan
     from storage.lake.lake import Lake
+
+    KafkaLook = tuple[list[TopicLag], Drivers]
+    Look = Callable[[], KafkaLook]
 
 _PROBLEM = ("name", "words", "command")
 
@@ -86,24 +92,34 @@ def gather(lake_path: str | None, conf: str | None) -> Facts:
     return facts_of(open_lake(lake_path, conf), None if conf is None else load(conf))
 
 
-def facts_of(lake: Lake, settings: Settings | None) -> Facts:
-    """Returns what is known of a lake, and of the Kafka that its settings name."""
+def facts_of(
+    lake: Lake, settings: Settings | None, ask: Callable[[Look], KafkaLook] = lambda look: look()
+) -> Facts:
+    """Returns what is known of a lake, and of the Kafka that its settings name.
+
+    Input: `ask` calls the function that asks Kafka, and may raise JobError in its place.
+    """
     from pipelines.health.facts import Facts, lake_facts
 
     found = lake_facts(lake, now_ms())
     if settings is None:
         return Facts(found)
     from pipelines.errors import JobError
+
+    retention_ms = settings.lake.retention_ms
+    try:
+        behind, drivers = ask(functools.partial(_look, settings, found.plan))
+    except JobError as error:
+        return Facts(found, kafka_trouble=str(error), retention_ms=retention_ms)
+    return Facts(found, behind, drivers, retention_ms=retention_ms)
+
+
+def _look(settings: Settings, last: Plan | None) -> KafkaLook:
+    """Asks Kafka. Errors: as `health.kafka.lags`, `DriverGroup.look`."""
     from pipelines.health.facts import Drivers
     from pipelines.health.kafka import lags
     from pipelines.job.group import DriverGroup
 
-    try:
-        behind = lags(settings, found.plan)
-        drivers = DriverGroup(settings.kafka, settings.lake.place().path).look()
-    except JobError as error:
-        return Facts(found, kafka_trouble=str(error), retention_ms=settings.lake.retention_ms)
-    return Facts(
-        found, behind, Drivers(drivers.active, drivers.others),
-        retention_ms=settings.lake.retention_ms,
-    )  # fmt: skip
+    behind = lags(settings, last)
+    drivers = DriverGroup(settings.kafka, settings.lake.place().path).look()
+    return behind, Drivers(drivers.active, drivers.others)

@@ -40,7 +40,7 @@ class Chart:
 
 
 def charts(history: History) -> list[Chart]:
-    """Returns what the overview shows: lag, pending, rates, epoch times.
+    """Returns what the overview shows: lag in time and records, pending, rates, epoch times.
 
     Without an epoch nothing is pending that was not, and nothing lands or ends; how far behind the
     job was is not known then.
@@ -58,7 +58,10 @@ def charts(history: History) -> list[Chart]:
     rates = {"landed": rate("landed"), "ended": rate("ended"), "given up": rate("given_up")}
     times = {"longest": values("max_ms"), "median": values("p50_ms")}
     return [
-        _chart("lag", "Records waiting in Kafka", _count, {"waiting": values("waiting")}),
+        _chart(
+            "lag", "Lag: how long the oldest record had waited", _span, {"lag": values("lag_ms")}
+        ),
+        _chart("waiting", "Records waiting in Kafka", _count, {"waiting": values("waiting")}),
         _chart("pending", "Pending halves", _count, {"pending": _held(values("pending"))}),
         _chart("rates", "Transactions a second", _rate, rates),
         _chart("epoch-times", "Epoch times", _span, times),

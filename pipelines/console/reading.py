@@ -164,7 +164,9 @@ def groups_page(request: Request) -> Response:
         from pipelines.health.kafka import members_of
 
         try:
-            members = members_of(site.settings.kafka, [row["producer_group"] for row in shown])
+            names = tuple(row["producer_group"] for row in shown)
+            kafka = site.settings.kafka
+            members = site.asked.ask(("members", names), lambda: members_of(kafka, names))
         except JobError as error:
             trouble, members = str(error), {}
         shown = [{**row, "members": members.get(row["producer_group"])} for row in shown]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from pipelines.console.asked import Asked
 from pipelines.health.facts import Facts
 from pipelines.settings import Settings
 from storage.lake.lake import Lake
@@ -19,6 +20,7 @@ class Site:
     `open_lake` returns the lake, whole; `look` what is known of it and of its Kafka. `settings`:
     None where only the lake was named. `token`: None if nobody can log in. `reads_need_token`:
     whether pages are shown only to who has logged in. `hosts`: by which names it may be asked for.
+    `asked`: how a page asks Kafka.
     """
 
     path: str
@@ -30,6 +32,7 @@ class Site:
     reads_need_token: bool = False
     hosts: frozenset[str] = frozenset()
     port: int = 0
+    asked: Asked = field(default_factory=Asked)
 
     def retention(self) -> Retention | None:
         """Returns how long topics keep messages without limits of their own, if it is known."""

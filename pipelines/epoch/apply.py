@@ -48,6 +48,7 @@ class Applier:
     def land(self, pool: ThreadPoolExecutor) -> list[Future[None]]:
         """Starts committing half and schedule records, before anything is decided."""
         self.work.update(landed_tasks=self.batch.tasks, landed_bytes=self.batch.landed_bytes)
+        self.work.update(lag_ms=self.batch.lag_ms(self.plan.epoch_at))
         self.work.update(delivered_tasks=0, delivered_bytes=0)
         kinds = [kind for kind in (HALF, SCHEDULE) if self.batch.rows(kind).num_rows]
         return [pool.submit(self._land, kind) for kind in kinds]

@@ -12,10 +12,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from confluent_kafka import KafkaError, KafkaException, Producer
 
+from checker.match.columns import Mask, truth, where
 from pipelines.kafka_log.connection import producer_config
 from storage import schemas
 from storage.files.messages import read_messages
@@ -116,22 +118,22 @@ class Asker:
     def ask(self, lake: Lake, due: pa.Table) -> pa.Table:
         """Sends due checks and waits for Kafka, at most ask_timeout_ms in all.
 
-        Input: DUE; the halves' bodies are read from `half`, as a stream.
+        Input: DUE; the bodies of halves whose group can hear are read from `half`, as a stream.
         Output: one row an attempt: the columns of CHECKS but sent_at and epoch.
         """
         if due.num_rows == 0:
             return ATTEMPTS.empty_table()
         deadline = time.monotonic() + self._timeout_s
+        is_heard = self._has_topic(due)
+        attempts = [_Attempt(row, {}) for row in where(due, ~is_heard).to_pylist()]
+        due = where(due, is_heard)
         questions = {(row["queue_id"], row["queue_offset"]): row for row in due.to_pylist()}
-        topics = self._topics()
-        attempts: list[_Attempt] = []
         for half in _halves(lake, due):
             row = questions.pop((half["queue_id"], half["queue_offset"]), None)
             if row is None:
                 continue
             attempt = _Attempt(row, half)
-            has_topic = topics is None or self._topic(row) in topics
-            if has_topic and not self._hand_over(attempt, half["body"], deadline):
+            if not self._hand_over(attempt, half["body"], deadline):
                 break
             attempts.append(attempt)
         self._producer.flush(max(0.0, deadline - time.monotonic()))
@@ -153,13 +155,16 @@ class Asker:
     def _topic(self, row: Mapping[str, Any]) -> str:
         return p.check_topic(row["producer_group"], self._prefix)
 
-    def _topics(self) -> set[str] | None:
-        """Returns the existing topics: a check without one takes no time. None: unknown."""
+    def _has_topic(self, due: pa.Table) -> Mask:
+        """Returns of each check whether its topic exists, or may: without one it takes no time."""
         try:
             timeout_s = min(_METADATA_TIMEOUT_S, self._timeout_s)
-            return set(self._producer.list_topics(timeout=timeout_s).topics)
+            topics = self._producer.list_topics(timeout=timeout_s).topics
         except KafkaException:
-            return None
+            return np.ones(due.num_rows, np.bool_)
+        groups = pc.unique(due["producer_group"]).to_pylist()
+        heard = [group for group in groups if p.check_topic(group, self._prefix) in topics]
+        return truth(pc.is_in(due["producer_group"], pa.array(heard, pa.string())))
 
     def _hand_over(self, attempt: _Attempt, body: bytes | None, deadline: float) -> bool:
         row = attempt.row

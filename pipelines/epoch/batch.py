@@ -12,10 +12,11 @@ import pyarrow.compute as pc
 
 from storage import schemas
 from storage.files.data_files import DataFile
+from storage.rows import milliseconds
 from storage.schemas import places
 from storage.tasks.land import HEAVY
 from storage.wire.decode import RECORDS
-from storage.wire.kinds import HALF, KINDS, SCHEDULE
+from storage.wire.kinds import ADMIN, HALF, KINDS, SCHEDULE
 
 _OFFSET_ORDER = [("queue_id", "ascending"), ("queue_offset", "ascending")]
 # The kept columns of a landed record. A column that its kind does not have would take memory.
@@ -55,6 +56,14 @@ class Batch:
         """Returns the number of messages in files."""
         return sum(file.rows for files in self.files.values() for file in files)
 
+    def lag_ms(self, epoch_at: int) -> int:
+        """Returns how long the oldest record had waited at `epoch_at`; 0 if there is none.
+
+        Records of the admin topic do not count: PINGs come there when nothing else does.
+        """
+        oldest = oldest_stored_at(rows for kind, rows in self.by_kind.items() if kind != ADMIN)
+        return 0 if oldest is None else max(0, epoch_at - milliseconds(oldest))
+
     def add(self, kind: str, rows: list[dict[str, Any]]) -> None:
         """Adds rows from elsewhere than the micro-batch."""
         if rows:
@@ -77,6 +86,12 @@ class Batch:
     def rows(self, kind: str) -> pa.Table:
         """Returns the rows of one kind, in offset order. Output: its columns of RECORDS."""
         return self.by_kind.get(kind, RECORDS.empty_table())
+
+
+def oldest_stored_at(frames: Iterable[pa.Table]) -> Any:
+    """Returns when the oldest of some records was stored, as they say it; None if there is none."""
+    found = (pc.min(rows["stored_at"]).as_py() for rows in frames if rows.num_rows)
+    return min((at for at in found if at is not None), default=None)
 
 
 def _by_kind(parts: Iterable[pa.Table]) -> dict[str, pa.Table]:

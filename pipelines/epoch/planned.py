@@ -10,7 +10,7 @@ import time
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -87,7 +87,7 @@ class PlannedEpochs:
     def finish(self, plan: Plan, batch: Batch, steps: Steps) -> None:
         """Runs a planned epoch to its commit. Input: its records."""
         applier, counts = self._applier(plan, batch), landed_counts(batch)
-        futures = applier.land(self._pool)
+        futures: list[Future[Any]] = [*applier.land(self._pool)]
         verdicts = applier.land_verdicts(self._pool)
         try:
             decision = self._decide(plan, batch)
@@ -99,8 +99,8 @@ class PlannedEpochs:
             landed = list(futures)
             counts |= decided_counts(decision)
             is_large = self._sizes.delivery_tasks(decision.placements.num_rows) > 0
-            if not is_large:  # few messages are committed beside all that is recorded
-                futures += applier.deliver(decision, landed, self._pool)
+            if not is_large:  # few messages are delivered beside all that is recorded and asked
+                futures.append(self._pool.submit(applier.deliver, decision, landed, self._pool))
             recorded, writes = applier.record(decision, self._pool)
             counts |= recorded
             futures += writes
@@ -116,8 +116,8 @@ class PlannedEpochs:
                 pa.default_memory_pool().release_unused()
                 futures += applier.deliver(decision, landed, self._pool)
         finally:
-            wait([*verdicts, *futures])
-        _raise_first(futures)
+            written = _ended([*verdicts, *futures])
+        _raise_first(written)
         steps.done("apply")
         self._commit(plan, decision, counts, steps, applier)
         self._watch.committed(plan, self.state, attempts, counts, steps.step_ms)
@@ -182,6 +182,16 @@ def grown_offsets(placements: pa.Table) -> dict[tuple[str, int], int]:
     return {(row["topic"], row["real_queue_id"]): row["real_queue_offset_max"] + 1 for row in rows}
 
 
-def _raise_first(futures: list[Future[None]]) -> None:
+def _ended(futures: list[Future[Any]]) -> list[Future[Any]]:
+    """Waits for writes. Output: with those that they have begun."""
+    found = list(futures)
+    for future in found:  # it grows on the way
+        wait([future])
+        if future.exception() is None:
+            found += future.result() or ()
+    return found
+
+
+def _raise_first(futures: list[Future[Any]]) -> None:
     for future in futures:
         future.result()

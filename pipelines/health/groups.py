@@ -1,4 +1,9 @@
-"""Producer groups: what they have pending, when they were asked, whether they answer."""
+"""Producer groups: what they have pending, when they were asked, whether they answer.
+
+A check is unanswered when ANSWER_MS have passed and its half was neither ended, by its group or an
+operator, nor has a later answer. `txlake groups` and the problem `group_silent` read that from the
+lake, the metrics count it epoch by epoch (`pipelines/metrics/groups.py`).
+"""
 
 from __future__ import annotations
 
@@ -29,32 +34,39 @@ CHECKS_MAX: Final = 200_000
 _CHECK = ["queue_id", "queue_offset", "arm", "producer_group", "sent_at", "epoch"]
 _OUTCOME = ["queue_id", "queue_offset", "arm", "cause", "decided_at"]
 
+# The causes of an end that somebody wanted: no check of that half waits for an answer any more.
+WANTED_ENDS: Final = ("operation", "check_answer", "late_end", "operator")
+
+# Young checks grow old epoch by epoch.
 _NEWEST = """
-SELECT * FROM checks WHERE epoch_ms(sent_at) <= $until_at
-QUALIFY row_number() OVER (PARTITION BY producer_group
+WITH aged AS (SELECT *, epoch_ms(sent_at) > $until_at AS is_young FROM checks)
+SELECT * FROM aged
+QUALIFY row_number() OVER (PARTITION BY producer_group, CASE WHEN is_young THEN epoch END
   ORDER BY epoch DESC, queue_id, queue_offset) <= $newest
 """
-# A group has spoken when it answered after the check was sent, or ended the half itself.
+_ANSWERS = """
+WITH ended AS (
+  SELECT queue_id, queue_offset, arm, max(epoch_ms(decided_at)) AS at,
+    max(epoch_ms(decided_at)) FILTER (cause <> 'operator') AS own_at
+  FROM outcomes WHERE list_contains($wanted, cause) GROUP BY ALL
+)
+SELECT c.*, s.last_answer_at, e.own_at,
+  e.at IS NOT NULL OR coalesce(s.last_answer_at, 0) >= epoch_ms(c.sent_at) AS is_answered
+FROM newest c
+LEFT JOIN state s ON c.queue_id = s.queue_id AND c.queue_offset = s.queue_offset
+LEFT JOIN ended e ON c.queue_id = e.queue_id AND c.queue_offset = e.queue_offset AND c.arm = e.arm
+"""
 _GROUPS = """
-WITH spoken AS (
-  SELECT queue_id, queue_offset, arm, max(epoch_ms(decided_at)) AS at FROM outcomes
-  WHERE cause IN ('operation', 'check_answer', 'late_end') GROUP BY ALL
-),
-asked AS (
+WITH asked AS (
   SELECT producer_group, max(epoch_ms(sent_at)) AS asked_at FROM checks GROUP BY producer_group
 ),
 heard AS (
-  SELECT c.producer_group,
-    max(greatest(coalesce(s.last_answer_at, e.at), coalesce(e.at, s.last_answer_at)))
+  SELECT producer_group,
+    max(greatest(coalesce(last_answer_at, own_at), coalesce(own_at, last_answer_at)))
       AS answered_at,
-    count(*) FILTER (e.at IS NULL AND coalesce(s.last_answer_at, 0) < epoch_ms(c.sent_at))
-      AS unanswered,
-    count(*) AS of_checks
-  FROM newest c
-  LEFT JOIN state s ON c.queue_id = s.queue_id AND c.queue_offset = s.queue_offset
-  LEFT JOIN spoken e
-    ON c.queue_id = e.queue_id AND c.queue_offset = e.queue_offset AND c.arm = e.arm
-  GROUP BY c.producer_group
+    count(*) FILTER (NOT is_young AND NOT is_answered) AS unanswered,
+    count(*) FILTER (NOT is_young) AS of_checks
+  FROM answers GROUP BY producer_group
 ),
 waits AS (
   SELECT producer_group, count(*) AS pending, min(stored_at) AS oldest_at,
@@ -81,6 +93,19 @@ def read_groups(lake: Lake, state: pa.Table, now_ms: int) -> list[Row]:
     `answered_at`: the newest answer to what was asked lately, or is pending.
     """
     epoch, _ = newest_epochs(lake)
+    checks, answers = read_answers(lake, epoch, state, now_ms)
+    rows = plain(run(_GROUPS, checks=checks, answers=answers, state=state))
+    return [{name: row.get(name) for name in COLUMNS} for row in rows]
+
+
+def read_answers(lake: Lake, epoch: int, state: pa.Table, now_ms: int) -> tuple[pa.Table, pa.Table]:
+    """Returns the checks of the last day up to an epoch, and the newest of each group with answers.
+
+    Input: `state`: HALVES after that epoch.
+    Output: columns of `checks`; the same and is_young, is_answered, last_answer_at, own_at (when
+    the group ended the half itself): NEWEST_CHECKS that are ANSWER_MS old, and as many younger ones
+    of each epoch.
+    """
     first = epoch_of_newest(lake, "checks", CHECKS_MAX)
     lately: Bounds = {
         "sent_at": (instant(now_ms - _LOOK_BACK_MS), None),
@@ -94,5 +119,7 @@ def read_groups(lake: Lake, state: pa.Table, now_ms: int) -> list[Row]:
         "queue_offset": sorted(set(newest["queue_offset"].to_pylist())),
     }
     outcomes = read_pruned(lake, "outcomes", _OUTCOME, bounds)
-    rows = plain(run(_GROUPS, checks=checks, newest=newest, state=state, outcomes=outcomes))
-    return [{name: row.get(name) for name in COLUMNS} for row in rows]
+    answers = run(
+        _ANSWERS, {"wanted": WANTED_ENDS}, newest=newest, state=state, outcomes=outcomes
+    )  # fmt: skip
+    return checks, answers

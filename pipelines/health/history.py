@@ -22,7 +22,7 @@ from storage.rows import instant
 BUCKETS: Final = 120
 # A day of epochs every 20 s; of a busier lake the newest so many are shown.
 EPOCHS_MAX: Final = 4_000
-_EPOCH = ["epoch", "state", "epoch_at", "counts", "step_ms"]
+_EPOCH = ["epoch", "state", "epoch_at", "counts", "step_ms", "work"]
 _ENDED = ["epoch", "cause"]
 
 # `waiting`: records of half, op and schedule that Kafka had and the epoch did not take.
@@ -39,7 +39,7 @@ WITH said AS (
     coalesce(counts['committed'], 0) AS committed,
     coalesce(counts['rolled_back'], 0) AS rolled_back,
     coalesce(counts['discarded'], 0) AS given_up,
-    list_sum(map_values(step_ms)) AS step_ms
+    list_sum(map_values(step_ms)) AS step_ms, work['lag_ms'] AS lag_ms
   FROM rows WHERE state = $committed AND epoch <= $epoch
 )
 SELECT s.*, coalesce(b.waiting, 0) AS waiting,
@@ -58,7 +58,8 @@ WITH counted AS (
   FROM epochs
 )
 SELECT CAST(least($buckets - 1, (decided_at - $from_at) // $bucket_ms) AS INT) AS bucket,
-  count(*) AS epochs, max(waiting) AS waiting, CAST(arg_max(pending, epoch) AS BIGINT) AS pending,
+  count(*) AS epochs, max(waiting) AS waiting, max(lag_ms) AS lag_ms,
+  CAST(arg_max(pending, epoch) AS BIGINT) AS pending,
   CAST(sum(landed) AS BIGINT) AS landed,
   CAST(sum(committed + rolled_back) AS BIGINT) AS ended,
   CAST(sum(given_up) AS BIGINT) AS given_up,
@@ -71,7 +72,7 @@ FROM counted WHERE decided_at >= $from_at GROUP BY bucket ORDER BY bucket
 class History:
     """Some time of a lake in buckets; one without an epoch is missing. Units: ms.
 
-    `buckets`: bucket, epochs, waiting, pending, landed, ended, given_up, p50_ms, max_ms.
+    `buckets`: bucket, epochs, waiting, lag_ms, pending, landed, ended, given_up, p50_ms, max_ms.
     `is_cut`: older epochs of that time are left out.
     """
 

@@ -108,6 +108,8 @@ class Stream:
     def _on_batch(self, batch: DataFrame, batch_id: int) -> None:
         self._trigger.began()
         try:
+            if self._failure is not None:  # of an epoch that ended between two micro-batches
+                raise self._failure
             if not self._is_ending:
                 self._run_epoch(batch, batch_id)
             if not self._is_ending:

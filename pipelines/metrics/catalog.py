@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from pipelines.health.groups import ANSWER_MS, NEWEST_CHECKS
+
 COUNTER, GAUGE, HISTOGRAM = "counter", "gauge", "histogram"
 LABELS_MAX: Final = 100  # topics, or groups, with a label of their own
 OTHER: Final = "other"  # the label of all further ones
@@ -47,7 +49,8 @@ METRICS: Final = (
            ("acknowledged",)),
     Metric("txlake_check_answers_total", COUNTER, "Answers to checks, UNKNOWN among them."),
     Metric("txlake_group_unanswered_checks", GAUGE,
-           "Checks since the group's last answer, each older than check_interval_ms.", _GROUP),
+           f"Of its newest {NEWEST_CHECKS} checks that are {ANSWER_MS // 1000} s old, how many "
+           "have neither an answer nor an ended half.", _GROUP),
     Metric("txlake_landed_records_total", COUNTER, "Kafka records landed.", ("kind",)),
     Metric("txlake_unreadable_records_total", COUNTER, "Of them, those that cannot be read.",
            ("kind",)),

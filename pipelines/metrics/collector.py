@@ -49,14 +49,12 @@ _ENDS: Final = {
 class Collector(Collects):
     """The collector of one driver.
 
-    Input: how long a group may take to answer and how long the lake keeps what has ended, in ms;
-    `now`: more gauges, by name, that the process knows at the moment; None: not known; `now_ms`:
-    the clock.
+    Input: how long the lake keeps what has ended, in ms; `now`: more gauges, by name, that the
+    process knows at the moment; None: not known; `now_ms`: the clock.
     """
 
     def __init__(
         self,
-        patience_ms: int,
         retention_ms: int,
         lag: Lag,
         now: Callable[[], Mapping[str, float | None]],
@@ -68,7 +66,7 @@ class Collector(Collects):
         self._waits: dict[str, tuple[list[int], float]] = {}
         self._epoch_s: tuple[list[int], float] = ([0] * (len(LATENCY_S) + 1), 0.0)
         self._topics, self._group_names = Labels(), Labels()
-        self._groups = Groups(patience_ms)
+        self._groups = Groups()
         self._last: Plan | None = None
         self._state: State | None = None
         self._undeliverable = 0
@@ -79,11 +77,16 @@ class Collector(Collects):
                 for value in values:
                     self._add(metric.name, 0, *(() if value is None else (value,)))
 
-    def took_up(self, last: Plan | None, state: State, undeliverable: int) -> None:
-        """Begins with the state of a lake. Topics get their labels in the order of the catalog."""
+    def took_up(
+        self, last: Plan | None, state: State, undeliverable: int, answers: pa.Table | None = None
+    ) -> None:
+        """Begins with the state of a lake. Topics get their labels in the order of the catalog.
+
+        Input: `answers`: the newest checks, as `health.groups.read_answers`; None: there are none.
+        """
         with self._lock:
             self._last, self._state, self._undeliverable = last, state, undeliverable
-            self._groups.took_up(state.halves)
+            self._groups = Groups(answers)
             for topic in state.topics.sort_by("table_id")["topic"].to_pylist():
                 self._topics.of(topic)
 
@@ -95,8 +98,8 @@ class Collector(Collects):
         with self._lock:
             self._last, self._state = plan, state
             self._undeliverable += tally.stuck_count - tally.unstuck_count
-            self._groups.answered(tally.answered)
-            self._groups.asked(attempts, plan.epoch_at)
+            self._groups.heard(tally.heard)
+            self._groups.asked(attempts, plan.epoch_at, state.halves)
             self._add_ends(tally)
             self._add("txlake_epochs_total", 1)
             self._add("txlake_check_answers_total", tally.answers)

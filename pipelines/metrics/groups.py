@@ -1,79 +1,147 @@
-"""Producer groups that do not answer: the checks that each was sent since its last answer.
+"""Producer groups that do not answer, as `txlake groups` tells them, without a look at the lake.
 
-A check counts when a healthy group has long answered it. Units: ms.
+What an unanswered check is stands in `pipelines/health/groups.py`, with its numbers. Units: ms.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
-from typing import Final
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from checker.match.columns import longs, truth, where
+from checker.frames import HALVES, OUTCOMES
+from checker.match.columns import find, where
+from pipelines.health.groups import ANSWER_MS, NEWEST_CHECKS, WANTED_ENDS
+from storage.schemas import places
 
-_GROUPS_MAX: Final = 10_000  # of those that were asked and have not answered
+_GROUPS_MAX: Final = 10_000  # of those that were asked, those that were asked last
 
 
-class _Group:
-    def __init__(self) -> None:
-        self.sent: deque[tuple[int, int]] = deque()  # at, checks
-        self.unanswered = 0  # older than the patience
+@dataclass(frozen=True)
+class Heard:
+    """What an epoch has heard of halves: answers that a half has, and ends that somebody wanted.
 
-    def age(self, until_ms: int) -> None:
-        while self.sent and self.sent[0][0] <= until_ms:
-            self.unanswered += self.sent.popleft()[1]
+    `answered`: HALVES that changed. `ended`: OUTCOMES.
+    """
+
+    answered: pa.Table = field(default_factory=HALVES.empty_table)
+    ended: pa.Table = field(default_factory=OUTCOMES.empty_table)
+
+
+@dataclass
+class _Check:
+    place: int
+    arm: int
+    sent_at: int
+    is_ended: bool = False
+    last_answer_at: int = -1
+
+    @property
+    def is_answered(self) -> bool:
+        return self.is_ended or self.last_answer_at >= self.sent_at
 
 
 class Groups:
-    """The groups that were asked and have not answered since. Input: how long an answer may take.
+    """The newest checks of each group, and whether they are answered.
 
-    At a start a group is as its pending halves say: how often they were asked without an answer.
+    Input: those of the lake at a start, as `health.groups.read_answers`; None: there are none.
     """
 
-    def __init__(self, patience_ms: int) -> None:
-        self._patience_ms = patience_ms
-        self._groups: dict[str, _Group] = {}
+    def __init__(self, answers: pa.Table | None = None) -> None:
+        self._groups: dict[str, deque[list[_Check]]] = {}  # by epoch, the newest last
+        if answers is not None:
+            self._begin(answers)
 
-    def took_up(self, halves: pa.Table) -> None:
-        """Takes the checks of the halves that are pending. Input: HALVES."""
-        self._groups = {}
-        asked = longs(halves["checked_at"])
-        is_open = truth(halves["discard_cause"].is_null()) & (asked >= 0)
-        is_open &= asked > longs(halves["last_answer_at"])
-        rows = where(halves, is_open)
-        for group, at, times, answered in zip(
-            *(rows[name].to_pylist() for name in
-              ("producer_group", "checked_at", "check_times", "last_answer_at")), strict=True,
-        ):  # fmt: skip
-            self._sent(group, at, times if answered is None else 1)
-        for found in self._groups.values():
-            found.sent = deque(sorted(found.sent))
+    def _begin(self, answers: pa.Table) -> None:
+        answers = answers.append_column("place", pa.array(places(answers)))
+        for row in answers.sort_by([("epoch", "ascending"), ("place", "ascending")]).to_pylist():
+            sent_at = round(row["sent_at"].timestamp() * 1000)
+            check = _Check(row["place"], row["arm"], sent_at, row["is_answered"])
+            epochs = self._of(row["producer_group"])
+            if epochs and epochs[-1][0].sent_at == sent_at:
+                epochs[-1].append(check)
+            else:
+                epochs.append([check])
 
-    def asked(self, attempts: pa.Table, at_ms: int) -> None:
-        """Takes the checks that an epoch has sent. Input: ATTEMPTS."""
-        for row in pc.value_counts(attempts["producer_group"]).to_pylist():
-            self._sent(row["values"], at_ms, row["counts"])
+    def asked(self, attempts: pa.Table, at_ms: int, halves: pa.Table) -> None:
+        """Takes the checks that an epoch has sent. Input: ATTEMPTS; HALVES after the epoch.
 
-    def answered(self, groups: Iterable[str]) -> None:
-        """Takes the groups whose answers an epoch has landed: what they were asked is forgotten.
-
-        The broker's time of an answer is not compared with ours of a check: clocks differ.
+        By the broker's clock an answer to an earlier check can be later than this one;
+        `read_answers` takes it for an answer, too.
         """
-        for group in groups:
-            self._groups.pop(group, None)
+        if not attempts.num_rows:
+            return
+        keys, arms = places(attempts), attempts["arm"].to_numpy()
+        groups = attempts["producer_group"].combine_chunks().dictionary_encode()
+        order = np.lexsort((keys, groups.indices))
+        first = np.flatnonzero(np.diff(groups.indices.to_numpy()[order], prepend=-1))
+        new = []
+        for start, rows in zip(first, np.split(order, first[1:]), strict=True):
+            epochs = self._of(groups[order[start]].as_py())
+            few = rows[:NEWEST_CHECKS]
+            epochs.append([_Check(int(keys[row]), int(arms[row]), at_ms) for row in few])
+            new += epochs[-1]
+            _forget(epochs, at_ms)
+        _take_answers(new, halves)
 
-    def unanswered(self, now_ms: int) -> dict[str, int]:
-        """Returns the unanswered checks of each group that has any."""
-        for group in self._groups.values():
-            group.age(now_ms - self._patience_ms)
-        return {name: g.unanswered for name, g in self._groups.items() if g.unanswered}
+    def heard(self, heard: Heard) -> None:
+        """Takes what an epoch has heard of the halves that were asked before."""
+        if not self._groups or not (heard.answered.num_rows or heard.ended.num_rows):
+            return
+        checks = [one for epochs in self._groups.values() for few in epochs for one in few]
+        _take_answers(checks, heard.answered)
+        is_wanted = pc.is_in(heard.ended["cause"], pa.array(WANTED_ENDS))
+        for check, row in _rows(checks, heard.ended.filter(is_wanted)):
+            check.is_ended |= row["arm"] == check.arm
 
-    def _sent(self, group: str, at_ms: int, count: int) -> None:
-        if group not in self._groups and len(self._groups) >= _GROUPS_MAX:
+    def unanswered(self, now_ms: int) -> Mapping[str, int]:
+        """Returns, for each group that has any, how many of its newest checks are unanswered."""
+        found = {}
+        for group, epochs in self._groups.items():
+            newest = _newest(epochs, now_ms - ANSWER_MS)
+            found[group] = sum(not check.is_answered for check in newest)
+        return {group: count for group, count in found.items() if count}
+
+    def _of(self, group: str) -> deque[list[_Check]]:
+        epochs = self._groups.pop(group, None)
+        if epochs is None and len(self._groups) >= _GROUPS_MAX:
             del self._groups[next(iter(self._groups))]
-        found = self._groups.setdefault(group, _Group())
-        found.sent.append((at_ms, count))
-        found.age(at_ms - self._patience_ms)  # what is old is a number, also without a scrape
+        self._groups[group] = epochs = deque() if epochs is None else epochs
+        return epochs
+
+
+def _newest(epochs: deque[list[_Check]], until_ms: int) -> list[_Check]:
+    """Returns the newest checks that were sent up to an instant."""
+    found: list[_Check] = []
+    for few in reversed(epochs):
+        if few[0].sent_at <= until_ms and len(found) < NEWEST_CHECKS:
+            found += few[: NEWEST_CHECKS - len(found)]
+    return found
+
+
+def _forget(epochs: deque[list[_Check]], now_ms: int) -> None:
+    """Drops the checks that younger ones have replaced, also without a scrape."""
+    newest = _newest(epochs, now_ms - ANSWER_MS)
+    while len(newest) == NEWEST_CHECKS and epochs[0][0].sent_at < newest[-1].sent_at:
+        epochs.popleft()
+
+
+def _take_answers(checks: list[_Check], halves: pa.Table) -> None:
+    for check, row in _rows(checks, halves):
+        check.last_answer_at = row["last_answer_at"] or -1
+
+
+def _rows(checks: list[_Check], rows: pa.Table) -> Iterator[tuple[_Check, dict[str, Any]]]:
+    """Returns the checks whose half is among the rows, each with its row."""
+    wanted = np.array([check.place for check in checks], np.int64)
+    rows = where(rows, find(places(rows), wanted) >= 0)  # of millions a few
+    at = find(wanted, places(rows))
+    found = rows.to_pylist()
+    for check, row in zip(checks, at, strict=True):
+        if row >= 0:
+            yield check, found[row]

@@ -16,6 +16,7 @@ from prometheus_client import CollectorRegistry, ProcessCollector
 from checker.frames import Decision, Inputs, State
 from pipelines.epoch.watch import Watch
 from pipelines.health.dead import undeliverable
+from pipelines.health.groups import read_answers
 from pipelines.metrics.collector import Collector
 from pipelines.metrics.lag import Lag
 from pipelines.metrics.lines import Lines
@@ -51,9 +52,7 @@ class Reporter(Watch):
         self._probe = Probe(settings, self._lag)
         self._tally = Tally()
         self.registry = CollectorRegistry()
-        self._collector = Collector(
-            settings.transaction.check_interval_ms, settings.lake.retention_ms, self._lag, self._now
-        )
+        self._collector = Collector(settings.lake.retention_ms, self._lag, self._now)
         self.registry.register(self._collector)
         ProcessCollector(registry=self.registry)
 
@@ -98,9 +97,11 @@ class Reporter(Watch):
     def took_up(self, lake: Lake, last: Plan | None, state: State) -> None:
         """Begins with the state of a lake. Errors: LakeError."""
         self._lag.took_up(last, self._collector.now_ms())
-        is_served = self._settings.metrics.port != 0
-        stuck = len(undeliverable(lake)) if is_served else 0
-        self._collector.took_up(last, state, stuck)
+        stuck, answers = 0, None
+        if self._settings.metrics.port != 0 and last is not None:
+            stuck, now_ms = len(undeliverable(lake)), self._collector.now_ms()
+            _, answers = read_answers(lake, last.epoch, state.halves, now_ms)
+        self._collector.took_up(last, state, stuck, answers)
 
     def idle(self, plan: Plan) -> None:
         """Notes that nothing waits."""

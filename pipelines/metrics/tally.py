@@ -12,6 +12,8 @@ import pyarrow.compute as pc
 
 from checker.frames import COMMITTED, DISCARDED, ROLLED_BACK, Decision, Inputs, State
 from checker.match.columns import find, longs, truth, where
+from pipelines.epoch.batch import oldest_stored_at
+from pipelines.metrics.groups import Heard
 from storage.schemas import places
 from storage.wire.kinds import ADMIN, HALF, OP, SCHEDULE
 from txlake.protocol import SYSTEM_REAL_TOPICS, UNDELIVERABLE_TOPIC
@@ -39,7 +41,7 @@ class Tally:
 
     `ends`: by real topic and outcome. `discards` and `stuck`: the first rows to be told one by one,
     of all that were given up (`causes`) or found undeliverable (`stuck_count`). `unstuck_count`:
-    messages that were undeliverable and are delivered now. `answered`: the groups of the answers.
+    messages that were undeliverable and are delivered now.
     Units: ms.
     """
 
@@ -50,7 +52,7 @@ class Tally:
     delivered: Mapping[str, int] = field(default_factory=dict)
     unreadable: Mapping[str, int] = field(default_factory=dict)
     answers: int = 0
-    answered: frozenset[str] = frozenset()
+    heard: Heard = field(default_factory=Heard)
     stuck_count: int = 0
     unstuck_count: int = 0
     oldest_stored_at: int | None = None
@@ -85,10 +87,10 @@ def tallied(
         delivered=_counts(where(placements, ~truth(is_ours))["topic"]),
         unreadable={kind: _filled(rows["error"]) for kind, rows in kinds.items()},
         answers=answers.num_rows,
-        answered=frozenset(pc.unique(answers["producer_group"]).to_pylist()),
+        heard=Heard(decision.changes["halves"].put, outcomes),
         stuck_count=stuck.num_rows,
         unstuck_count=_resumed(decision.deliveries),
-        oldest_stored_at=_oldest(inputs),
+        oldest_stored_at=oldest_stored_at((inputs.halves, operations, inputs.schedules)),
         discards=tuple(discarded.slice(0, rows_max).select(_TOLD).to_pylist()),
         stuck=tuple(stuck.slice(0, rows_max).to_pylist()),
     )
@@ -115,12 +117,6 @@ def _resumed(deliveries: pa.Table) -> int:
     """Returns how many undeliverable messages are delivered, as an operator asked."""
     is_delivered = truth(pc.equal(deliveries["action"], "DELIVERED"))
     return int(np.count_nonzero(is_delivered & truth(deliveries["admin_offset"].is_valid())))
-
-
-def _oldest(inputs: Inputs) -> int | None:
-    frames = (inputs.halves, inputs.operations, inputs.schedules)
-    found = [pc.min(rows["stored_at"]).as_py() for rows in frames if rows.num_rows]
-    return min((at for at in found if at is not None), default=None)
 
 
 def _latencies(

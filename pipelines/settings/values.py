@@ -134,7 +134,7 @@ class TopicSettings:
     auto_create_topics: bool = True
     default_queue_count: int = field(default=4, metadata=_whole(1, 10_000))
     topics_max: int = field(default=1_000, metadata=_whole(1, 1_000_000))
-    group_topics_max: int = field(default=100, metadata=_whole(1, 1_000_000))
+    group_topics_max: int = field(default=32, metadata=_whole(1, 1_000_000))
     retention_ms: int = field(default=604_800_000, metadata=_whole_or_forever(_SPAN_MS_MAX))
     retention_bytes: int = field(default=p.FOREVER, metadata=_whole_or_forever(_LONG_MAX))
 

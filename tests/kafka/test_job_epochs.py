@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -12,9 +13,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from pipelines.epoch.run import Epochs
-from pipelines.job.stream import QUERY_NAME
+from pipelines.job.stream import QUERY_NAME, Stream
 from pipelines.local_broker.broker import Broker
 from pipelines.replay.verification import verify as replay_verified
+from storage.lake.epochs import Plan
 from storage.schemas import STATE_TABLES
 from tests.support.job import Job, running, settings_for
 from tests.support.wire import Wire
@@ -187,3 +189,42 @@ def state_rows(job: Job, change: str) -> list[dict[str, Any]]:
     """Return the rows of all tables of the state that say so."""
     rows = [row for table in STATE_TABLES for row in job.rows(table, ["change", "epoch"])]
     return [row for row in rows if row["change"] == change]
+
+
+def test_an_epoch_that_fails_between_two_micro_batches_ends_the_job(
+    broker: Broker, tmp_path: Path, unique: Unique, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A micro-batch returns before its epoch has ended: nobody is there to take the error.
+    has_begun, has_returned, has_failed = (threading.Event() for _ in range(3))
+    finished, looked_ahead = Stream._finish, Epochs.look_ahead
+
+    def finish(stream: Stream, plan: Plan | None, *arguments: Any) -> None:
+        if plan is not None:
+            has_begun.set()
+            assert has_returned.wait(60)
+        try:
+            finished(stream, plan, *arguments)
+        finally:
+            if plan is not None:
+                has_failed.set()
+
+    def look_ahead(epochs: Epochs) -> None:
+        looked_ahead(epochs)
+        if has_begun.is_set():
+            has_returned.set()
+            assert has_failed.wait(60)
+
+    def fail(*_: Any) -> None:
+        raise RuntimeError("planted")
+
+    monkeypatch.setattr(Stream, "_finish", finish)
+    monkeypatch.setattr(Epochs, "look_ahead", look_ahead)
+    monkeypatch.setattr(Epochs, "finish", fail)
+    settings = settings_for(broker, tmp_path / "lake", unique("between"))
+    job = Job(settings).start()
+    try:
+        Wire(settings).half("a")
+        job.wait_until_dead()
+    finally:
+        job.stop()
+    assert "planted" in str(job.error)

@@ -14,7 +14,7 @@ from pipelines.metrics.reporter import Reporter, Standing
 from pipelines.settings import parse
 from storage.lake.epochs import Plan, Range
 from storage.lake.lake import Lake
-from tests.support.comparison import Checker
+from tests.support.comparison import Checker, attempts_of
 from tests.support.histories import parameters_at
 from tests.support.history import History, Row
 from txlake.protocol import HALF_TOPIC, OP_TOPIC, check_id
@@ -52,7 +52,10 @@ class Told(Checker):
 
     def tell(self, history: History, waiting: int = 0) -> Told:
         """Decide the epochs of a history. Input: records of the op topic that are not landed."""
-        world = history.world()
+        return self.tell_world(history.world(), waiting)
+
+    def tell_world(self, world: Row, waiting: int = 0) -> Told:
+        """Decide the epochs of a world; input as `tell`."""
         for number, epoch in enumerate(world["epochs"], 1):
             self._epoch(number, epoch, parameters_at(world, epoch), waiting)
         return self
@@ -70,7 +73,7 @@ class Told(Checker):
         decision = self.decide(epoch, parameters)
         self.plan = plan = self._plan(number, epoch, waiting)
         self.reporter.decided(plan, before, self._given, decision)
-        attempts = epoch["attempts"](epoch, decision.due.to_pylist())
+        attempts = epoch.get("attempts", attempts_of)(epoch, decision.due.to_pylist())
         self.record_attempts(attempts, epoch["at"])
         counts = {"landed_half": len(epoch["halves"]), "landed_op": len(epoch["operations"]),
                   "checks": len(attempts)}  # fmt: skip

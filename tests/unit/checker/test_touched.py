@@ -10,9 +10,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from checker.frames import DELAYED, HALVES, NEW_HALVES, OPERATIONS, Inputs, State
+from checker.frames import (
+    DELAYED,
+    HALVES,
+    NAMINGS,
+    NEW_HALVES,
+    OPERATIONS,
+    QUEUES,
+    Inputs,
+    State,
+)
 from checker.match import touched
-from checker.rules import sets
+from checker.rules import naming, sets
 
 
 def test_what_is_due_is_taken_out_of_the_state_without_a_copy() -> None:
@@ -83,7 +92,52 @@ def test_sets_that_wait_are_looked_at_when_they_are_touched(
     monkeypatch.setattr(touched, "FEW_ROWS", 0)
     found, left = touched.split_state(
         State(halves=PENDING), inputs, sets.members_with_id(PENDING, inputs.halves),
-        sets.is_member(PENDING), np.zeros(0, bool),
+        sets.is_member(PENDING), np.zeros(0, bool), np.zeros(0, bool),
     )  # fmt: skip
     assert sorted(found.halves["queue_offset"].to_pylist()) == near
     assert found.halves.num_rows + left.halves.num_rows == PENDING.num_rows
+
+
+TTL_MS = 10_000
+QUEUE = pa.Table.from_pylist([{"queue_id": 0, "halves_known_at": 20_000, "half_end": 5}], QUEUES)
+
+
+def waiting(op_offset: int, half_offset: int, **columns: Any) -> dict[str, Any]:
+    """Return a naming that waits; `landed_at` is too young to be an orphan's."""
+    return {"queue_id": 0, "op_queue_offset": op_offset, "position": half_offset,
+            "half_queue_offset": half_offset, "producer_group": "g", "decision": "COMMIT",
+            "landed_at": 15_000, **columns}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("namings", "operations", "near"),
+    [
+        pytest.param([waiting(1, 5)], [], [], id="its half is still to come"),
+        pytest.param([waiting(1, 4)], [], [1], id="its half has landed, it waits for its set"),
+        pytest.param([waiting(1, 5, landed_at=9_999)], [], [1], id="it has waited too long"),
+        pytest.param([waiting(1, 5, landed_at=10_000)], [], [], id="just not too long"),
+        pytest.param([waiting(1, 4), waiting(1, 6), waiting(2, 6)], [], [1, 1],
+                     id="all namings of an operation, where one can act"),
+        pytest.param([waiting(1, 5), waiting(2, 5, producer_group="h")], [("g", "ROLLBACK")], [1],
+                     id="it can hold up a ROLLBACK of its group"),
+        pytest.param([waiting(1, 4, decision="ROLLBACK"), waiting(2, 6)], [], [1, 2],
+                     id="it can hold up a ROLLBACK that waits"),
+        pytest.param([waiting(1, 5)], [("g", "COMMIT")], [], id="a COMMIT is held up by nothing"),
+    ],
+)  # fmt: skip
+def test_namings_that_wait_are_looked_at_when_they_can_act(
+    namings: list[dict[str, Any]],
+    operations: list[tuple[str, str]],
+    near: list[int],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(touched, "FEW_ROWS", 0)
+    state = State(waiting=pa.Table.from_pylist(namings, schema=NAMINGS))
+    rows = [{"queue_id": 0, "op_queue_offset": 9, "producer_group": group, "decision": decision,
+             "half_offsets": [7]} for group, decision in operations]  # fmt: skip
+    inputs = Inputs(operations=pa.Table.from_pylist(rows, schema=OPERATIONS))
+    is_awaited = naming.acts(state.waiting, inputs.operations, QUEUE, TTL_MS)
+    none = np.zeros(0, bool)
+    found, left = touched.split_state(state, inputs, none, none, none, is_awaited)
+    assert sorted(found.waiting["op_queue_offset"].to_pylist()) == near
+    assert found.waiting.num_rows + left.waiting.num_rows == len(namings)

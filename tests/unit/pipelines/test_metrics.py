@@ -14,7 +14,6 @@ from checker.frames import HALVES, State
 from pipelines.metrics import collector as collectors
 from pipelines.metrics.catalog import COUNTER, GAUGE, HISTOGRAM, LABELS_MAX, METRICS, OTHER
 from pipelines.metrics.collector import Collector
-from pipelines.metrics.groups import Groups
 from pipelines.metrics.labels import Labels
 from pipelines.metrics.lag import Lag
 from pipelines.metrics.tally import Tally
@@ -23,7 +22,7 @@ from storage.lake.lake import Lake
 from tests.support.history import SILENT, START_AT, History
 from tests.support.paper_job import PaperJob
 from tests.support.scraped import Samples, Told, reporter_of, samples_of
-from txlake.protocol import COMMIT, CREATE_TOPIC, RESUME, ROLLBACK, UNKNOWN
+from txlake.protocol import COMMIT, CREATE_TOPIC, RESUME, ROLLBACK
 
 ROOT = Path(__file__).parents[3]
 
@@ -121,40 +120,6 @@ def test_a_start_counts_what_is_undeliverable_in_the_lake(tmp_path: Path) -> Non
     assert found["txlake_undeliverable_messages"] == 2
 
 
-def test_a_group_is_silent_when_its_checks_are_old_and_none_was_answered_since(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    short = {"transaction_timeout_ms": 1_000, "check_interval_ms": 1_000}
-    history = History(**short)
-    history.epoch(0)
-    history.half()
-    history.half(group="healthy")
-    for _ in range(3):
-        history.epoch(2)  # both groups are asked
-        if history.epochs[-1] is not history.epochs[1]:
-            history.end(UNKNOWN, 1, producer_group="healthy", cause="check_answer")
-    told = Told(reporter_of(transaction=short)).tell(history)
-    name = "txlake_group_unanswered_checks"
-    now_is(monkeypatch, START_AT + 6_000 + 999)
-    assert some(told.samples(), name) == {'{producer_group="g"}': 2}  # the newest is too young
-    now_is(monkeypatch, START_AT + 6_000 + 1_000)
-    assert told.samples()[name + '{producer_group="g"}'] == 3
-    again = reporter_of(transaction=short)  # a restart finds it in the state
-    again.took_up(Lake("lake"), told.plan, told.state)
-    found = samples_of(generate_latest(again.registry).decode())
-    assert found[name + '{producer_group="g"}'] == 3
-
-
-def test_a_silent_group_costs_no_more_memory_when_nobody_scrapes() -> None:
-    groups = Groups(patience_ms=30_000)
-    check = pa.table({"producer_group": ["g"]})
-    for epoch in range(10_000):
-        groups.asked(check, epoch * 1_000)
-    (group,) = groups._groups.values()
-    assert len(group.sent) <= 31
-    assert groups.unanswered(10_100_000) == {"g": 10_000}
-
-
 def test_lag_is_the_time_since_nothing_was_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     def plan(at: int, landed: int, end: int) -> Plan:
         ranges = (Range("op", 0, 0, landed, end),)
@@ -214,7 +179,7 @@ def test_names_beyond_the_first_hundred_share_a_label_and_are_counted() -> None:
 def test_a_scrape_of_thousands_of_hostile_topics_is_bounded_and_legal() -> None:
     names = ['quote"\n# HELP x\nforged_total 1', "back\\slash", "ünïcode", *map(str, range(3_000))]
     registry, lag = CollectorRegistry(), Lag()
-    collector = Collector(1, 1, lag, dict)
+    collector = Collector(1, lag, dict)
     registry.register(collector)
     lag.took_up(None, 0)
     collector.took_up(None, State(), 0)

@@ -1,0 +1,105 @@
+"""Questions to Kafka beside the console's pages: nobody waits as long as Kafka is away."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from pipelines.console import asked as asking
+from pipelines.console.asked import Asked
+from pipelines.errors import KafkaAwayError, StartError
+from tests.support.job import wait_until
+
+
+class Broker:
+    """A Kafka that answers when it is told to."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+        self.may_answer = threading.Event()
+        self.error: Exception | None = None
+
+    def __call__(self) -> str:
+        self.asked += 1
+        number = self.asked
+        assert self.may_answer.wait(60)
+        if self.error is not None:
+            raise self.error
+        return f"answer {number}"
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    """Return what sets the clock by which answers grow old."""
+    now = [0.0]
+    monkeypatch.setattr(asking, "monotonic", lambda: now[0])
+
+    def pass_s(seconds: float) -> None:
+        now[0] += seconds
+
+    return pass_s
+
+
+def test_an_answer_is_shared_until_it_is_five_seconds_old(clock: Callable[[float], None]) -> None:
+    questions, broker = Asked(), Broker()
+    broker.may_answer.set()
+    assert questions.ask("lag", broker) == "answer 1"
+    clock(4.9)
+    assert questions.ask("lag", broker) == "answer 1"
+    assert questions.ask("members", broker) == "answer 2"
+    clock(0.2)
+    assert questions.ask("lag", broker) == "answer 3"
+
+
+def test_a_page_does_not_wait_for_what_is_still_asked_and_a_later_one_takes_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(asking, "_WAIT_S", 0.01)
+    questions, broker = Asked(), Broker()
+    for _ in range(2):
+        with pytest.raises(KafkaAwayError, match="has not answered within"):
+            questions.ask("lag", broker)
+    assert broker.asked == 1
+    broker.may_answer.set()
+
+    def is_answered() -> bool:
+        try:
+            return questions.ask("lag", broker) == "answer 1"
+        except KafkaAwayError:
+            return False
+
+    wait_until(is_answered, "the answer")
+
+
+def test_while_kafka_is_away_a_page_says_why_at_once_and_asks_again(
+    clock: Callable[[float], None],
+) -> None:
+    questions, broker = Asked(), Broker()
+    broker.may_answer.set()
+    broker.error = KafkaAwayError("Kafka at k:1 does not answer")
+    with pytest.raises(KafkaAwayError, match="at k:1"):
+        questions.ask("lag", broker)
+    broker.may_answer.clear()
+    clock(6)
+    for _ in range(2):  # it is asked again, nobody waits
+        with pytest.raises(KafkaAwayError, match="at k:1"):
+            questions.ask("lag", broker)
+    assert broker.asked == 2
+    broker.error = None
+    broker.may_answer.set()
+    asked = questions._questions["lag"]
+    assert asked.answer.result(30) == "answer 2"
+    assert questions.ask("lag", broker) == "answer 2"  # it is there
+
+
+def test_a_trouble_of_long_ago_is_no_reason_not_to_wait(clock: Callable[[float], None]) -> None:
+    questions, broker = Asked(), Broker()
+    broker.may_answer.set()
+    broker.error = StartError("no right to look at group g")
+    with pytest.raises(StartError, match="no right"):
+        questions.ask("lag", broker)
+    clock(61)
+    broker.error = None
+    assert questions.ask("lag", broker) == "answer 2"
