@@ -21,7 +21,8 @@ from pipelines.jvm.cluster import cluster_conf
 from tests.support.cluster import Cluster
 
 _BODY_BYTES, _UNANSWERED = 256, 0.01
-_WARM_UP_ROUNDS = 5  # each executor's JVM compiles for itself
+# Each executor's JVM compiles for itself, and two of them have half of an epoch's records each.
+_WARM_UP_ROUNDS, _WARM_UP_TIMES = 20, 4
 # Two executors, the driver, the broker: with fewer, wall time would say only that they share.
 _CORES_WANTED = 4
 _Samples = dict[str, list[dict[str, Any]]]
@@ -65,7 +66,7 @@ def _samples(bench: Workbench, where: str) -> _Samples:
             workers[name] = Worker(HERE, bench.broker.bootstrap_servers, lake, spark)
             running.callback(workers[name].close)
             samples[name] = []
-        warm_up = min(_WARM_UP_ROUNDS, size.epoch_rounds)
+        warm_up = min(_WARM_UP_ROUNDS, _WARM_UP_TIMES * size.epoch_rounds)
         for number in range(warm_up + size.epoch_rounds):
             for name, worker in workers.items():
                 sample = _epoch(worker, cluster, size.executors_transactions)
