@@ -39,14 +39,24 @@ def epochs_option(command: Command) -> Command:
 @lake_options
 @epochs_option
 @click.option(
+    "--memory-mb", type=click.IntRange(10),
+    help="How much memory it may take; without it a quarter of the machine's.",
+)  # fmt: skip
+@click.option(
     "-o", "output", type=click.Choice(["text", "json"]), default="text", show_default=True
 )
-def verify(lake_path: str | None, conf: str | None, epochs: tuple[int, int], output: str) -> None:
+def verify(
+    lake_path: str | None,
+    conf: str | None,
+    epochs: tuple[int, int],
+    memory_mb: int | None,
+    output: str,
+) -> None:
     """Check the invariants of a lake; exits with 3 when one is violated."""
     from storage.lake.lake import Lake
     from storage.verify.run import verify as verify_lake
 
-    report = verify_lake(Lake(named_place(lake_path, conf)), *epochs)
+    report = verify_lake(Lake(named_place(lake_path, conf)), *epochs, memory_mb)
     if output == "json":
         click.echo(json.dumps(as_json(report), indent=1, default=str))
     else:

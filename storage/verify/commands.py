@@ -171,7 +171,15 @@ SELECT maker, epoch, sum(topics) OVER (PARTITION BY maker ORDER BY epoch) AS top
   UNION ALL
   SELECT NULL, epoch, count(*) FROM first WHERE NOT is_own(topic) GROUP BY epoch)
 """
-FRAMES = (_TOPIC_COUNTS,)
+# Where messages went that verify does not judge; who sent them may be deleted.
+_UNTOLD_PLACES = """
+CREATE VIEW untold_places AS
+SELECT real_topic AS topic, epoch FROM all_outcomes
+WHERE outcome = 'COMMITTED' AND NOT is_told('half', queue_id, queue_offset)
+UNION ALL
+SELECT real_topic, epoch FROM all_deliveries WHERE NOT is_told(source, queue_id, queue_offset)
+"""
+FRAMES = (_TOPIC_COUNTS, _UNTOLD_PLACES)
 
 _UNDELIVERABLE_HAVE_REASON = f"""
 WITH judged AS (
@@ -238,6 +246,8 @@ SELECT c.epoch, c.topic, c.table_id, c.queue_count,
           ON w.source = r.source AND w.queue_id = r.queue_id AND w.queue_offset = r.queue_offset
         WHERE w.topic = c.topic AND w.epoch = c.epoch
           AND coalesce(r.producer_group, '') = c.producer_group)
+      AND NOT EXISTS (
+        FROM untold_places w WHERE w.topic = c.topic AND w.epoch = c.epoch)
       THEN 'no message of that group went there in this epoch'
     WHEN c.queue_count IS DISTINCT FROM coalesce(a.queue_count,
         CASE WHEN is_own(c.topic) THEN 1 ELSE p.default_queue_count END)

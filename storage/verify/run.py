@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from dataclasses import dataclass
 from typing import Any, Final
 
 import duckdb
 
+from storage.errors import LakeError
 from storage.lake.identity import likely_identity
 from storage.lake.lake import Lake
 from storage.schemas import FORMAT_VERSION, SIGNED_FORMAT, TELLING_FORMAT
@@ -48,7 +50,8 @@ RECORDED: Final[tuple[Invariant, ...]] = (
     *snapshots.RECORDED,
 )
 FORMATS: Final = (1, TELLING_FORMAT, SIGNED_FORMAT, FORMAT_VERSION)
-MEMORY_LIMIT = "1GB"  # of DuckDB; what does not fit goes into a temporary folder
+# Of DuckDB. What does not fit goes into a temporary folder, but for a set of millions of halves.
+_MEMORY_SHARE, _MEMORY_MIN_MB = 4, 1_000
 
 # Counts of what the lake holds.
 _NUMBERS = """
@@ -93,21 +96,41 @@ class Report:
         return not any(finding.violations for finding in self.findings)
 
 
-def verify(lake: Lake, first_epoch: int = 1, last_epoch: int = EPOCH_MAX) -> Report:
+def memory_mb() -> int:
+    """Returns how much memory a check takes by default: a quarter of the machine's."""
+    machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return max(_MEMORY_MIN_MB, machine // _MEMORY_SHARE // 1_000_000)
+
+
+def verify(
+    lake: Lake, first_epoch: int = 1, last_epoch: int = EPOCH_MAX, memory: int | None = None
+) -> Report:
     """Checks every invariant of a lake.
 
     Input: rows of epochs after `last_epoch` count as not there; rows of epochs before
     `first_epoch` are read, and not checked themselves. What reaches below the lake's floor is
-    neither read nor checked (`storage/verify/told.py`).
-    Errors: NotALakeError, NewerLakeError.
+    neither read nor checked (`storage/verify/told.py`). `memory`: how much it may take, in MB;
+    None: `memory_mb`.
+    Errors: NotALakeError, NewerLakeError; LakeError if the memory is too little.
     """
+    memory = memory or memory_mb()
+    try:
+        return _verified(lake, first_epoch, last_epoch, memory)
+    except duckdb.OutOfMemoryException as error:
+        raise LakeError(
+            f"the check of {lake.path} does not fit into {memory} MB of memory: give it more, "
+            "--memory-mb N, or check fewer epochs, --epochs FROM-TO"
+        ) from error
+
+
+def _verified(lake: Lake, first_epoch: int, last_epoch: int, memory: int) -> Report:
     lake_id, format_version = likely_identity(lake, FORMATS)
     invariants = INVARIANTS if format_version < TELLING_FORMAT else (*INVARIANTS, *RECORDED)
     with tempfile.TemporaryDirectory(prefix="txlake-verify-") as folder:
         connection = duckdb.connect(
             ":memory:",
             config={
-                "memory_limit": MEMORY_LIMIT,
+                "memory_limit": f"{memory}MB",
                 "temp_directory": folder,
                 "preserve_insertion_order": False,
                 "autoinstall_known_extensions": False,
@@ -121,12 +144,13 @@ def verify(lake: Lake, first_epoch: int = 1, last_epoch: int = EPOCH_MAX) -> Rep
             )
             last = min(last_epoch, committed)
             base = make_frames(connection, last)
+            first_epoch = max(first_epoch, base + 1) if base else first_epoch
             rooms = (time_rules, delays, delivery, commands, state)
             for text in (text for room in rooms for text in room.FRAMES):
                 connection.execute(text)
             return Report(
                 lake_id=lake_id,
-                first_epoch=max(first_epoch, base + 1) if base else first_epoch,
+                first_epoch=first_epoch,
                 last_epoch=last,
                 numbers=_dicts(connection, _NUMBERS)[0],
                 ignored=_ignored(connection, committed),

@@ -94,3 +94,10 @@ def test_what_is_not_looked_at_is_told(rows: LakeRows, base: Path, tmp_path: Pat
     result = txlake("--lake", lake.path)
     assert result.exit_code == 0, result.output
     assert "not looked at, since their epoch is not committed" in result.output
+
+
+def test_too_little_memory_is_one_sentence(base: Path) -> None:
+    result = txlake("--lake", str(base), "--memory-mb", "10")
+    assert result.exit_code == 1
+    assert result.output.count("\n") == 1
+    assert "does not fit into 10 MB of memory: give it more, --memory-mb N" in result.output

@@ -229,3 +229,21 @@ def copy_of(job: AgingJob, path: Path) -> AgingJob:
 
 def places_of(row: dict[str, Any]) -> tuple[int, int]:
     return row["queue_id"], row["queue_offset"]
+
+
+@pytest.mark.parametrize("epoch", [6, 7, 8])
+def test_a_topic_is_sound_wherever_the_floor_stands(tmp_path: Path, epoch: int) -> None:
+    # Made at the floor's epoch (6), or above it by a message that had landed below.
+    job = AgingJob(tmp_path / "lake")
+    late = job.half("late")
+    while job.epoch < epoch - 1:
+        job.half("asks")
+        job.run(EPOCH_MS)
+    job.end(COMMIT, late)
+    floors: set[int] = set()
+    while not floors >= {3, 6, 9}:
+        job.run(EPOCH_MS)
+        if job.floor.epoch not in floors:
+            assert violations(job.lake) == {}
+        floors.add(job.floor.epoch)
+        job.maintain()
