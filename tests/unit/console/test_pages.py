@@ -147,23 +147,24 @@ def test_curves_have_what_the_epochs_did(shop: LakeRows, shop_lake: str, shop_no
     assert sum(row["ended"] for row in history.buckets) == len(ends) - ends.count("DISCARDED")
     assert sum(row["given_up"] for row in history.buckets) == ends.count("DISCARDED")
     shown = client(shop_lake).get("/").text
-    assert shown.count("<figure") == 4 and "<polyline" in shown
+    assert shown.count("<figure") == 5 and "<polyline" in shown
     later = read_history(lake, shop_now + 10 * 3_600_000, 3_600_000, now_pending)
     assert later.buckets == []
 
 
 def test_a_curve_keeps_what_is_pending_and_shows_a_gap_where_nothing_is_known() -> None:
-    row = {"epochs": 1, "waiting": 4, "pending": 2, "landed": 10, "ended": 5, "given_up": 0,
-           "p50_ms": 20, "max_ms": 30}  # fmt: skip
+    row = {"epochs": 1, "waiting": 4, "lag_ms": 1_500, "pending": 2, "landed": 10, "ended": 5,
+           "given_up": 0, "p50_ms": 20, "max_ms": 30}  # fmt: skip
     history = History(0, 120_000, 1_000, [{**row, "bucket": 10}, {**row, "bucket": 60}], False)
-    lag, held, rates, times = charts(history)
-    assert len(lag.lines[0].parts) == 2 and lag.most == "4"
+    lag, waiting, held, rates, times = charts(history)
+    assert len(lag.lines[0].parts) == 2 and lag.most == "1.5 s"
+    assert len(waiting.lines[0].parts) == 2 and waiting.most == "4"
     (part,) = held.lines[0].parts
     assert part.startswith("50.0,") and part.endswith("600.0,4.0") and held.lines[0].now == "2"
     landed = rates.lines[0].parts[0].split()
     assert landed[0] == f"0.0,{HEIGHT}.0" and len(landed) == BUCKETS + 1 and rates.most == "10"
     assert times.most == "30 ms"
-    assert all(not one.lines[0].parts for one in charts(History(0, 1, 1, [], False))[:2])
+    assert all(not one.lines[0].parts for one in charts(History(0, 1, 1, [], False))[:3])
 
 
 def test_a_cell_leads_to_the_page_of_what_it_names() -> None:
