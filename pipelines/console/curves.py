@@ -59,7 +59,7 @@ def charts(history: History) -> list[Chart]:
     times = {"longest": values("max_ms"), "median": values("p50_ms")}
     return [
         _chart(
-            "lag", "Lag: how long the oldest record had waited", _span, {"lag": values("lag_ms")}
+            "lag", "Lag of the oldest record", _span, {"lag": values("lag_ms")}
         ),
         _chart("waiting", "Records waiting in Kafka", _count, {"waiting": values("waiting")}),
         _chart("pending", "Pending halves", _count, {"pending": _held(values("pending"))}),
