@@ -40,9 +40,8 @@ class _Question:
 
     def next_trouble(self) -> str:
         """Returns why a question asked anew may have no answer."""
-        if self.ended_since(_TROUBLE_S) and isinstance(error := self.answer.exception(), JobError):
-            return str(error)
-        return ""
+        error = self.answer.exception()
+        return str(error) if isinstance(error, JobError) else ""
 
 
 class Asked:
@@ -60,6 +59,7 @@ class Asked:
         that is made within seconds takes up.
         """
         with self._lock:
+            self._forget_old()
             asked = self._questions.get(name)
             if asked is None or (asked.ended_at is not None and not asked.ended_since(_FRESH_S)):
                 asked = _Question("" if asked is None else asked.next_trouble())
@@ -76,3 +76,9 @@ class Asked:
                 asked.trouble or f"Kafka has not answered within {_WAIT_S:.0f} s; look again"
             ) from None
         return found
+
+    def _forget_old(self) -> None:
+        """Drops what nobody has asked for long: groups come and go, and with them questions."""
+        for name, asked in list(self._questions.items()):
+            if asked.ended_at is not None and not asked.ended_since(_TROUBLE_S):
+                del self._questions[name]

@@ -58,9 +58,7 @@ def charts(history: History) -> list[Chart]:
     rates = {"landed": rate("landed"), "ended": rate("ended"), "given up": rate("given_up")}
     times = {"longest": values("max_ms"), "median": values("p50_ms")}
     return [
-        _chart(
-            "lag", "Lag of the oldest record", _span, {"lag": values("lag_ms")}
-        ),
+        _chart("lag", "Lag of the oldest record", _span, {"lag": values("lag_ms")}),
         _chart("waiting", "Records waiting in Kafka", _count, {"waiting": values("waiting")}),
         _chart("pending", "Pending halves", _count, {"pending": _held(values("pending"))}),
         _chart("rates", "Transactions a second", _rate, rates),

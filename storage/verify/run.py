@@ -50,7 +50,7 @@ RECORDED: Final[tuple[Invariant, ...]] = (
     *snapshots.RECORDED,
 )
 FORMATS: Final = (1, TELLING_FORMAT, SIGNED_FORMAT, FORMAT_VERSION)
-# Of DuckDB. What does not fit goes into a temporary folder, but for a set of millions of halves.
+# Of DuckDB. What does not fit goes into a temporary folder, as far as DuckDB can put it there.
 _MEMORY_SHARE, _MEMORY_MIN_MB = 4, 1_000
 
 # Counts of what the lake holds.

@@ -103,3 +103,12 @@ def test_a_trouble_of_long_ago_is_no_reason_not_to_wait(clock: Callable[[float],
     clock(61)
     broker.error = None
     assert questions.ask("lag", broker) == "answer 2"
+
+
+def test_questions_that_nobody_asks_any_more_are_forgotten(clock: Callable[[float], None]) -> None:
+    questions, broker = Asked(), Broker()
+    broker.may_answer.set()
+    for number in range(100):
+        questions.ask(("members", number), broker)
+        clock(10)
+    assert len(questions._questions) <= 7

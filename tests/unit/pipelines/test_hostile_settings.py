@@ -176,7 +176,7 @@ WRONG: list[tuple[str, tuple[str, ...]]] = [
 
 @pytest.fixture
 def signals() -> Iterator[None]:
-    """Give the signal handlers back that a job takes."""
+    """Restore the signal handlers that a job takes."""
     taken = (signal.SIGTERM, signal.SIGINT)
     before = [signal.getsignal(one) for one in taken]
     yield
