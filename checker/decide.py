@@ -182,7 +182,7 @@ def _decide(state: State, inputs: Inputs, instants: Instants, parameters: Parame
             halves=remaining,
             waiting=matched.waiting,
             delayed=where(waiting_long, ~is_due),
-            topics=pa.concat_tables([state.topics, delivered.new_topics]),
+            topics=pa.concat_tables([state.topics, delivered.new_topics]).combine_chunks(),
             next_offsets=delivery.advance_offsets(state.next_offsets, placements),
         ),
     )

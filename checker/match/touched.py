@@ -118,7 +118,7 @@ def join(left: pa.Table, changed: pa.Table, order: str | None = None) -> pa.Tabl
     out next stand first.
     """
     if left.num_rows == 0 and (order is None or changed.num_rows < FEW_ROWS):
-        return changed
+        return changed.combine_chunks()
     large: list[pa.RecordBatch] = []
     small = changed.to_batches()
     for batch in left.to_batches():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,11 +18,14 @@ from checker.frames import (
     NEW_HALVES,
     OPERATIONS,
     QUEUES,
+    STATE_KEYS,
     Inputs,
     State,
 )
 from checker.match import touched
 from checker.rules import naming, sets
+from tests.support.paper_job import PaperJob
+from txlake.protocol import COMMIT
 
 
 def test_what_is_due_is_taken_out_of_the_state_without_a_copy() -> None:
@@ -141,3 +145,18 @@ def test_namings_that_wait_are_looked_at_when_they_can_act(
     found, left = touched.split_state(state, inputs, none, none, none, is_awaited)
     assert sorted(found.waiting["op_queue_offset"].to_pylist()) == near
     assert found.waiting.num_rows + left.waiting.num_rows == len(namings)
+
+
+def test_the_state_stays_in_one_chunk_however_many_epochs_have_passed(tmp_path: Path) -> None:
+    job = PaperJob(tmp_path / "lake")
+    job.end(COMMIT, 99)  # waits for its half
+    for number in range(6):
+        job.end(COMMIT, job.half("held", delay_level=18))
+        if number % 2:
+            job.end(COMMIT, job.half("at once", real_topic=f"topic {number}"))
+        job.half("silent")
+        job.run()
+        frames = [*STATE_KEYS, "topics", "next_offsets"]
+        chunks = {name: getattr(job.state, name).column(0).num_chunks for name in frames}
+        if number:
+            assert chunks == dict.fromkeys(frames, 1)
