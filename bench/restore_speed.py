@@ -12,6 +12,7 @@ from __future__ import annotations
 import sys
 import time
 from collections import deque
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -92,26 +93,50 @@ def write(path: str, pending: int, epochs: int) -> State:
     return state
 
 
+@dataclass(frozen=True)
+class Start:
+    """What a start without a JVM has read, and how long each part took. Units: s."""
+
+    state: State
+    epochs_s: float
+    whole_s: float
+    state_s: float
+    processor_s: float
+
+    @property
+    def seconds(self) -> float:
+        """Returns how long all of it took."""
+        return self.epochs_s + self.whole_s + self.state_s
+
+
+def start(path: str) -> Start:
+    """Do what a start does with a lake: where do the epochs stand, is it whole, the state."""
+    began, used = time.perf_counter(), time.process_time()
+    lake = Lake(path, is_driver=True)
+    progress = read_progress(lake)
+    stood = time.perf_counter()
+    require_whole(lake, progress, is_alone=True)
+    whole = time.perf_counter()
+    state = restore(lake, progress)
+    ended = time.perf_counter()
+    processor_s = time.process_time() - used
+    return Start(state, stood - began, whole - stood, ended - whole, processor_s)
+
+
 def main(folder: str, pending: str, epochs: str) -> None:
     """Write the lake, read it three times, and say how long that took."""
     path = str(Path(folder) / "lake")
     state = write(path, int(pending), int(epochs))
     for _ in range(3):
-        began, used = time.perf_counter(), time.process_time()
-        lake = Lake(path)
-        progress = read_progress(lake)
-        stood = time.perf_counter()
-        require_whole(lake, progress, is_alone=True)
-        whole = time.perf_counter()
-        found = restore(lake, progress)
-        ended = time.perf_counter()
+        found = start(path)
         print(
-            f"{ended - began:.2f} s ({time.process_time() - used:.2f} s of processor): epochs "
-            f"{stood - began:.2f}, whole {whole - stood:.2f}, state {ended - whole:.2f}"
+            f"{found.seconds:.2f} s ({found.processor_s:.2f} s of processor): epochs "
+            f"{found.epochs_s:.2f}, whole {found.whole_s:.2f}, state {found.state_s:.2f}"
         )
     order = [("queue_id", "ascending"), ("queue_offset", "ascending")]
-    same = found.halves.sort_by(order).equals(state.halves.sort_by(order))
-    print(f"{found.halves.num_rows} halves restored, equal to those in memory: {same}")
+    restored = found.state
+    same = restored.halves.sort_by(order).equals(state.halves.sort_by(order))
+    print(f"{restored.halves.num_rows} halves restored, equal to those in memory: {same}")
 
 
 if __name__ == "__main__":

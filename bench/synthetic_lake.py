@@ -21,6 +21,7 @@ import pyarrow as pa
 from bench.synthetic_rows import SyntheticRows
 from checker.frames import RULE_VERSION, Parameters
 from storage.lake.epochs import Plan, Range, committed_row, planned_row
+from storage.lake.floor import FLOOR, Floor
 from storage.lake.lake import Lake
 from storage.lake.snapshots import Snapshot
 from storage.rows import instant
@@ -75,12 +76,19 @@ def make(path: str, transactions: int, files: int) -> Lake:
     op_next = [0] * QUEUES
     real_next = [0] * QUEUES
     for epoch in range(1, epochs + 1):
-        _epoch(rows, epoch, op_next, real_next)
+        add_epoch(rows, epoch, op_next, real_next)
         rows.end_epoch(epoch, epoch == epochs)
     return lake
 
 
-def _epoch(rows: SyntheticRows, epoch: int, op_next: list[int], real_next: list[int]) -> None:
+def add_epoch(
+    rows: SyntheticRows,
+    epoch: int,
+    op_next: list[int],
+    real_next: list[int],
+    floor: Floor = Floor(),  # noqa: B008
+) -> None:
+    """Add all rows of an epoch. Input: the next offsets of operations and messages, by queue."""
     at_ms = START_MS + epoch * EPOCH_MS
     at = instant(at_ms)
     first = (epoch - 1) * EPOCH_ROWS
@@ -106,7 +114,7 @@ def _epoch(rows: SyntheticRows, epoch: int, op_next: list[int], real_next: list[
     _record_state(rows, epoch, at, np.setdiff1d(numbers, ended[0]), np.setdiff1d(asked, gone), gone)
     if epoch % SNAPSHOT_EPOCHS == 0:
         rows.take_snapshot(epoch)
-    _add_epoch(rows, epoch, at_ms, landed_before, op_next)
+    _add_epoch(rows, epoch, at_ms, landed_before, op_next, floor)
 
 
 def _land_halves(rows: SyntheticRows, epoch: int, numbers: np.ndarray) -> None:
@@ -230,8 +238,9 @@ def _deliver_delayed(rows: SyntheticRows, epoch: int, at: Any, real_next: list[i
 
 
 def _add_epoch(
-    rows: SyntheticRows, epoch: int, at_ms: int, ops_before: list[int], ops_after: list[int]
-) -> None:
+    rows: SyntheticRows, epoch: int, at_ms: int, ops_before: list[int], ops_after: list[int],
+    floor: Floor,
+) -> None:  # fmt: skip
     halves = EPOCH_ROWS // QUEUES
     ranges = [
         Range(p.HALF_TOPIC, q, (epoch - 1) * halves, epoch * halves, epoch * halves)
@@ -247,8 +256,9 @@ def _add_epoch(
     snapshot = Snapshot(newest, START_MS + newest * EPOCH_MS if newest else 0)
     plan = Plan(
         epoch, at_ms, known, known, tuple(ranges), "cluster", {},
-        {**asdict(Parameters()), "wire": wire, SNAPSHOT: snapshot.as_parameter()}, "bench",
-        RULE_VERSION,
+        {**asdict(Parameters()), "wire": wire, SNAPSHOT: snapshot.as_parameter(),
+         FLOOR: floor.as_parameter()},
+        "bench", RULE_VERSION,
     )  # fmt: skip
     now = instant(at_ms)
     rows.add_to_chain(planned_row(plan, now))

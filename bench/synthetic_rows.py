@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -17,12 +18,17 @@ from storage.schemas import SNAPSHOT
 
 
 class SyntheticRows:
-    """Collect rows by table and append them in as many commits as are wanted."""
+    """Collect rows by table and append them in as many commits as are wanted.
 
-    def __init__(self, lake: Lake, epochs_per_file: int) -> None:
+    Input: `deleted`: how many rows each table had before, which are deleted.
+    """
+
+    def __init__(
+        self, lake: Lake, epochs_per_file: int, deleted: Mapping[str, int] | None = None
+    ) -> None:
         self._lake, self._epochs_per_file = lake, epochs_per_file
         self._digest = lake.tables_id()
-        self._totals: dict[str, int] = defaultdict(int)
+        self._totals: dict[str, int] = defaultdict(int, deleted or {})
         self._touched: set[str] = set()
         self._parts: dict[str, list[pa.Table]] = defaultdict(list)
         self._changes: dict[str, list[pa.Table]] = defaultdict(list)
@@ -68,5 +74,5 @@ class SyntheticRows:
         """Write what was collected, if it is time to."""
         if is_last or epoch % self._epochs_per_file == 0:
             for table, parts in self._parts.items():
-                self._lake.append(table, pa.concat_tables(parts))
+                self._lake.append(table, pa.concat_tables(parts), epoch)
             self._parts.clear()

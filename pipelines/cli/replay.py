@@ -164,6 +164,8 @@ def print_rebuilt(rebuilt: Rebuilt, into: str, output: str) -> None:
     elif rebuilt.epochs == 0:
         click.echo(f"{into} had all of it already: nothing was added")
     else:
+        if rebuilt.floor_epoch:
+            click.echo(f"{into}: what is left below the floor, epoch {rebuilt.floor_epoch}, copied")
         click.echo(
             f"{into}: epochs {rebuilt.first_epoch} to {rebuilt.last_epoch} added, "
             f"{rebuilt.transactions:,} transactions in {rebuilt.seconds:.1f} s"
@@ -174,6 +176,7 @@ def _print_what_if(answer: WhatIf, output: str) -> None:
     if output == "json":
         print_json(
             {
+                "epochs": [answer.first_epoch, answer.last_epoch],
                 "parameters": dict(answer.parameters),
                 "numbers": answer.numbers.to_pylist(),
                 "groups": answer.groups.to_pylist(),
@@ -181,6 +184,7 @@ def _print_what_if(answer: WhatIf, output: str) -> None:
             }
         )
         return
+    click.echo(f"epochs {answer.first_epoch} to {answer.last_epoch}")
     _print_table(answer.numbers)
     _print_table(answer.groups)
     click.echo(f"{answer.outcomes.num_rows} halves would have ended otherwise")

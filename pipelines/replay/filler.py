@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 import pyarrow as pa
 
@@ -13,7 +13,9 @@ from pipelines.replay.archive import Archive, Cut, Place
 from pipelines.replay.epochs import ReplayedEpochs
 from storage.lake.epochs import Plan, Range
 from storage.lake.floor import FLOOR, Floor
+from storage.lake.snapshots import Snapshot
 from storage.lake.staged import StagedLake
+from storage.schemas import SNAPSHOT
 from storage.wire.kinds import ADMIN, HALF, KINDS, WireLimits
 
 OWNER = "replay"  # of epochs that a replay runs
@@ -96,6 +98,9 @@ class Filler:
     def plan(self, piece: Piece) -> Plan:
         """Returns the plan of the epoch that lands a piece."""
         last = self.epochs.last
+        floor, snapshot = (Floor(), Snapshot()) if last is None else (last.floor, last.snapshot)
+        if last is not None and snapshot.epoch != last.epoch:
+            snapshot = replace(snapshot, changes=snapshot.changes + self.epochs.changes)
         return Plan(
             epoch=1 if last is None else last.epoch + 1,
             epoch_at=max(piece.cut.epoch_at, 0 if last is None else last.epoch_at),
@@ -107,7 +112,8 @@ class Filler:
             parameters={
                 **asdict(self.identity.parameters),
                 "wire": asdict(self.identity.limits),
-                FLOOR: (Floor() if last is None else last.floor).as_parameter(),
+                FLOOR: floor.as_parameter(),
+                SNAPSHOT: snapshot.as_parameter(),
             },
             owner=OWNER,
             rule_version=RULE_VERSION,

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pipelines.epoch.parameters import plan_limits, plan_parameters
 from pipelines.errors import StartError
 from pipelines.replay.archive import Archive
+from pipelines.replay.below_floor import FORMATS, Below, below_floor
 from pipelines.replay.epochs import RecordedAsker, ReplayedEpochs
 from pipelines.replay.filler import OWNER, Filler, Identity
 from pipelines.replay.progress import Told, told, transactions
@@ -29,21 +30,23 @@ from storage.lake.lake import Lake
 from storage.lake.lock import LakeLock
 from storage.lake.staged import StagedLake
 from storage.lake.whole import require_begun, require_recorded, require_whole
-from storage.schemas import FORMAT_VERSION, SIGNED_FORMAT, TELLING_FORMAT
+from storage.schemas import TELLING_FORMAT
 from storage.wire.kinds import KINDS
-
-FORMATS = (1, TELLING_FORMAT, SIGNED_FORMAT, FORMAT_VERSION)  # of lakes that can be rebuilt
 
 
 @dataclass(frozen=True)
 class Rebuilt:
-    """The epochs that a run added to the new lake; first and last are 0 if it added nothing."""
+    """The epochs that a run added to the new lake; first and last are 0 if it added nothing.
+
+    `floor_epoch`: what stood up to there was copied, 0: nothing was.
+    """
 
     first_epoch: int
     last_epoch: int
     epochs: int
     transactions: int
     seconds: float
+    floor_epoch: int = 0
 
 
 def rebuild(
@@ -60,26 +63,19 @@ def rebuild(
     `one_batch` the records are put into as few epochs as memory allows, from half, op, schedule and
     admin alone. `identity` replaces the identity that the lake's own epochs give. The tables of
     landed records must be there, and for recorded epochs `checks` and `epochs`; the others can be
-    lost.
+    lost. What stands below a floor is copied (`below_floor.py`), so there all must be there.
     Errors: LakeError, StartError.
     """
     source = lake if isinstance(lake, Lake) else Lake(lake)
     target = lake_place(into)
     if target.path == source.path:
         raise StartError(f"{source.path} cannot be rebuilt into itself: name another place")
-    if source.is_table("epochs"):
-        require_above(source, _progress(source), 1)
+    below = below_floor(source)
     if one_batch:
-        return fill(target, Archive.of_lake(source), identity or identity_of(source), progress)
+        archive, identity = Archive.of_lake(source), identity or identity_of(source)
+        return _locked(target, lambda lake: _fill(lake, archive, identity, progress, below))
     _check_recorded(source)
-    return _locked(target, lambda lake: _rebuild(Source(source), lake, last_epoch, progress))
-
-
-def _progress(lake: Lake) -> Progress:
-    try:
-        return read_progress(lake)
-    except BrokenLakeError:  # said where its epochs are needed
-        return NO_PROGRESS
+    return _locked(target, lambda lake: _rebuild(Source(source), lake, below, last_epoch, progress))
 
 
 def _check_recorded(source: Lake) -> None:
@@ -118,7 +114,7 @@ def fill(
     landed already are left out.
     Errors: StartError if records are missing between the lake's end and the archive's begin.
     """
-    return _locked(lake_place(place), lambda lake: _fill(lake, archive, identity, progress))
+    return _locked(lake_place(place), lambda lake: _fill(lake, archive, identity, progress, None))
 
 
 def _locked(place: LakePlace, write: Callable[[StagedLake], Rebuilt]) -> Rebuilt:
@@ -134,7 +130,11 @@ def _locked(place: LakePlace, write: Callable[[StagedLake], Rebuilt]) -> Rebuilt
 
 
 def _rebuild(
-    source: Source, target: StagedLake, last_epoch: int | None, progress: Told | None
+    source: Source,
+    target: StagedLake,
+    below: Below | None,
+    last_epoch: int | None,
+    progress: Told | None,
 ) -> Rebuilt:
     started = time.monotonic()
     newest = read_progress(source.lake).last
@@ -142,31 +142,37 @@ def _rebuild(
     assert newest is not None
     last = min(last_epoch or newest.epoch, newest.epoch)
     held = read_progress(target) if target.is_table("epochs") else NO_PROGRESS
+    begins = below if held.last is None else None
+    first = held.next_epoch if begins is None else begins.floor.epoch + 1
+    if below is not None:
+        require_above(source.lake, below.floor, min(first, last))
     if held.last is not None:
         require_begun(target, held)
     target.create_tables()
     _check_same_history(source.lake, target, held)
-    epochs.take_up(held)
-    first = held.next_epoch
-    count = 0
+    count, floor_epoch = 0, 0
     if first <= last:
         tell = told(source.lake, first, last, progress)
         with target.unfinished(_now()):
+            if begins is not None:
+                begins.copy_into(target)
+                floor_epoch = begins.floor.epoch
+            epochs.take_up(read_progress(target))
             for chunk in source.chunks(first, last):
                 epochs.replay_chunk(chunk, tell)
                 target.begin_flush()
                 count += transactions(chunk)
             target.wait()
     epochs.close()
-    return added(first, last, count, started)
+    return added(first, last, count, started, floor_epoch)
 
 
-def added(first: int, last: int, count: int, started: float) -> Rebuilt:
+def added(first: int, last: int, count: int, started: float, floor_epoch: int = 0) -> Rebuilt:
     """Returns the result of a run that began at `started` (monotonic)."""
     seconds = time.monotonic() - started
     if first > last:
-        return Rebuilt(0, 0, 0, 0, seconds)
-    return Rebuilt(first, last, last - first + 1, count, seconds)
+        return Rebuilt(0, 0, 0, 0, seconds, floor_epoch)
+    return Rebuilt(first, last, last - first + 1, count, seconds, floor_epoch)
 
 
 def _check_same_history(source: Lake, target: Lake, held: Progress) -> None:
@@ -188,9 +194,14 @@ def _log(plan: Plan) -> tuple[object, ...]:
 
 
 def _fill(
-    target: StagedLake, archive: Archive, identity: Identity, progress: Told | None
+    target: StagedLake,
+    archive: Archive,
+    identity: Identity,
+    progress: Told | None,
+    below: Below | None,
 ) -> Rebuilt:
     started = time.monotonic()
+    floor_epoch = 0 if below is None else _begin(target, below)
     target.create(_now())
     held = read_progress(target)
     require_whole(target, held, is_alone=True)
@@ -217,7 +228,19 @@ def _fill(
     target.wait()
     epochs.close()
     last = first - 1 if epochs.last is None else epochs.last.epoch
-    return added(first, last, filler.transactions, started)
+    return added(first, last, filler.transactions, started, floor_epoch)
+
+
+def _begin(target: StagedLake, below: Below) -> int:
+    """Lets a new lake begin at the floor. Output: the floor's epoch; 0: it has begun before."""
+    copied = 0
+    if not target.exists():
+        with target.unfinished(_now()):
+            if read_progress(target).last is None:
+                below.copy_into(target)
+                copied = below.floor.epoch
+    below.require_reached(target)
+    return copied
 
 
 def _now() -> dt.datetime:

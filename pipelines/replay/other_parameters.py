@@ -1,9 +1,12 @@
 """A lake's history under other parameters: checks, discards, outcomes.
 
-The records, their order and `epoch_at` are as recorded. Two things that history cannot tell are
-assumed. A check that was never sent would have been acknowledged as the group's last one was.
-Producers would have sent the same operations at the same time. Where history was idle there are no
-epochs; epochs are put there when something would have been due.
+The records, their order and `epoch_at` are as recorded. Where rows below the floor are deleted, it
+begins above the floor, with the state that history had there.
+
+Two things that history cannot tell are assumed. A check that was never sent would have been
+acknowledged as the group's last one was. Producers would have sent the same operations at the same
+time. Where history was idle there are no epochs; epochs are put there when something would have
+been due.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from checker.frames import Parameters
 from checker.match.sql import run
@@ -31,9 +35,7 @@ from pipelines.replay.source import Source
 from pipelines.settings import SettingsError, parse
 from storage.errors import LakeError
 from storage.files.place import LakePlace
-from storage.lake.aging import require_above
-from storage.lake.epochs import Plan, read_progress
-from storage.lake.history import Recorded
+from storage.lake.epochs import NO_PROGRESS, Plan, read_progress
 from storage.lake.lake import Lake
 from storage.lake.whole import require_recorded
 from storage.wire.kinds import OP
@@ -103,6 +105,8 @@ _KEPT = (*LOOKED_UP, "checks")
 class WhatIf:
     """The differences. `outcomes` has the halves that would have ended otherwise."""
 
+    first_epoch: int
+    last_epoch: int
     parameters: Mapping[str, Any]
     numbers: pa.Table
     groups: pa.Table
@@ -116,9 +120,13 @@ class _ImaginedAsker(RecordedAsker):
         super().__init__()
         self._said: dict[str, bool] = {}
 
-    def ask(self, lake: Lake, due: pa.Table) -> pa.Table:
-        for row in self.checks.select(["producer_group", "acknowledged"]).to_pylist():
+    def recall(self, checks: pa.Table) -> None:
+        """Takes what Kafka said of earlier attempts, in their order."""
+        for row in checks.to_pylist():
             self._said[row["producer_group"]] = row["acknowledged"]
+
+    def ask(self, lake: Lake, due: pa.Table) -> pa.Table:
+        self.recall(self.checks)
         if due.num_rows == 0:
             return ATTEMPTS.empty_table()
         said = [{"producer_group": g, "acknowledged": a} for g, a in self._said.items()]
@@ -136,8 +144,7 @@ class _ImaginedEpochs(ReplayedEpochs):
     def imagine(self, parameters: Mapping[str, Any], tick_ms: int) -> None:
         """Sets the other parameters, and how often the job looks for what is due."""
         self._changed, self._tick_ms = parameters, tick_ms
-        self._number = 0
-        self._before: Recorded | None = None
+        self._number = 0 if self.last is None else self.last.epoch
 
     def _applier(self, plan: Plan, batch: Batch) -> Applier:
         return NarrowApplier(
@@ -219,18 +226,20 @@ def imagine(
     newest = recorded.last
     if newest is None:
         raise LakeError(f"the lake {lake.path} has no committed epoch")
-    require_above(lake, recorded, 1)
-    source, last = Source(lake), newest.epoch
-    tell = told(lake, 1, last, progress)
+    source, first, last = Source(lake), newest.floor.first_epoch, newest.epoch
+    tell = told(lake, first, last, progress)
     with tempfile.TemporaryDirectory(prefix="txlake-replay-") as folder:
-        scratch = ScratchLake(folder, source, 1)
-        epochs = _ImaginedEpochs(scratch, plan_limits(newest), source, _ImaginedAsker())
+        scratch, asker = ScratchLake(folder, source, first), _ImaginedAsker()
+        before = source.rows("checks", (0, first - 1), [*_SAID.names, "epoch"])
+        asker.recall(before.sort_by("epoch"))
+        epochs = _ImaginedEpochs(scratch, plan_limits(newest), source, asker)
+        epochs.take_up(NO_PROGRESS if first == 1 else read_progress(lake, until=first - 1), lake)
         epochs.imagine(changed, tick_ms)
-        for chunk in source.chunks(1, last, narrow=True):
+        for chunk in source.chunks(first, last, narrow=True):
             epochs.replay_chunk(chunk, tell)
             scratch.keep((*_KEPT, *epochs.undeliverable_tables()))
         epochs.close()
-        return _compared(source, scratch, epochs, changed, last)
+        return _compared(source, scratch, epochs, changed, (first, last))
 
 
 def _checked(parameters: Mapping[str, Any]) -> dict[str, Any]:
@@ -245,12 +254,16 @@ def _checked(parameters: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _compared(
-    source: Source, scratch: ScratchLake, epochs: _ImaginedEpochs, changed: Any, last: int
+    source: Source,
+    scratch: ScratchLake,
+    epochs: _ImaginedEpochs,
+    changed: Mapping[str, Any],
+    bounds: tuple[int, int],
 ) -> WhatIf:
-    bounds = (1, last)
+    is_new = pc.field("epoch") >= bounds[0]
     there = {table: source.rows(table, bounds) for table in ("outcomes", "checks")}
-    imagined = {table: scratch.read(table) for table in ("outcomes", "checks")}
-    history = restore(source.lake, read_progress(source.lake, until=last))
+    imagined = {table: scratch.read(table, where=is_new) for table in ("outcomes", "checks")}
+    history = restore(source.lake, read_progress(source.lake, until=bounds[1]))
     counts = [
         run(_COUNTS, **tables, halves=state.halves).to_pylist()[0]
         for tables, state in ((there, history), (imagined, epochs.state))
@@ -266,4 +279,4 @@ def _compared(
         _GROUPS, there_checks=there["checks"], there_outcomes=there["outcomes"], **imagined
     )
     outcomes = run(_OTHERWISE, there=there["outcomes"], replayed=imagined["outcomes"])
-    return WhatIf(changed, numbers, groups, outcomes)
+    return WhatIf(*bounds, changed, numbers, groups, outcomes)

@@ -200,8 +200,8 @@ def verify(
 ) -> Verified:
     """Runs the recorded epochs of a lake again, in a scratch lake, and compares every row.
 
-    The lake is only read. Epochs that are not committed are left out. Where the lake has a
-    floor, 1 stands for the first epoch above it.
+    The lake is only read. Epochs that are not committed are left out. Where rows below the floor
+    are deleted, 1 stands for the first epoch above it.
     Errors: LakeError, also if something that was committed is missing, or `first_epoch` is below
     the floor.
     """
@@ -210,9 +210,9 @@ def verify(
     lake.lake_id()
     recorded = require_recorded(lake)
     newest = recorded.last
-    if first_epoch == 1 and newest is not None:
-        first_epoch = newest.floor.epoch + 1
-    require_above(lake, recorded, first_epoch)
+    if newest is not None:
+        first_epoch = newest.floor.first_epoch if first_epoch == 1 else first_epoch
+        require_above(lake, newest.floor, first_epoch)
     source = Source(lake)
     last = min(last_epoch or newest.epoch, newest.epoch) if newest else 0
     comparison = Comparison(source, _tables_of_topics(lake.read("catalog")))

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from storage.errors import LakeError
-from storage.lake.epochs import COMMITTED, Plan, Progress, has_snapshot
+from storage.lake.epochs import COMMITTED, Plan, has_snapshot
 from storage.lake.floor import Floor
 from storage.lake.history import read_plans
 from storage.lake.pruned import Bounds, read_pruned
@@ -86,14 +86,13 @@ def epoch_of_newest(lake: Lake, table: str, rows: int) -> int:
     return 0
 
 
-def require_above(lake: Lake, progress: Progress, epoch: int) -> None:
-    """Checks that an epoch can be run again: it is above the floor.
+def require_above(lake: Lake, floor: Floor, epoch: int) -> None:
+    """Checks that an epoch can be run again: it is above the floor, or nothing is deleted yet.
 
-    Errors: LakeError naming the floor.
+    Input: the floor of the newest epoch. Errors: LakeError naming it.
     """
-    floor = Floor() if progress.last is None else progress.last.floor
-    if epoch <= floor.epoch:
+    if epoch < floor.first_epoch:
         raise LakeError(
             f"epoch {epoch} of the lake {lake.path} is below the floor, epoch {floor.epoch}: what "
-            f"it looked at is deleted; epochs from {floor.epoch + 1} on can be run again"
+            f"it looked at is deleted; epochs from {floor.first_epoch} on can be run again"
         )

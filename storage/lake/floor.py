@@ -29,6 +29,11 @@ class Floor:
     offsets: Mapping[int, int] = field(default_factory=dict)
     deleted: int = 0
 
+    @property
+    def first_epoch(self) -> int:
+        """Returns the first epoch that can be run again: all that it looked at is there."""
+        return self.epoch + 1 if self.deleted else 1
+
     def as_parameter(self) -> dict[str, Any]:
         """Returns the floor as a plan records it."""
         return {**asdict(self), "offsets": sorted(self.offsets.items())}

@@ -48,7 +48,7 @@ class Snapshot:
 def snapshot_of(parameters: Mapping[str, Any]) -> Snapshot:
     """Returns the snapshot among a plan's parameters.
 
-    There is none in a backfill from files, and in plans of earlier versions: a state is then read
-    from all changes that are there, which is slow and right.
+    There is none in a lake that begins with a backfill from files, and in plans of earlier
+    versions: a state is then read from all changes that are there, which is slow and right.
     """
     return Snapshot(**parameters.get(SNAPSHOT, {}))

@@ -42,11 +42,15 @@ class Retention:
 
     def of(self, handle: DeltaTable) -> Retention:
         """Returns the retention of a topic's table: its own, else this one."""
-        own = handle.metadata().configuration
-        return Retention(
-            int(own.get(_PROPERTY + RETENTION_MS, self.ms)),
-            int(own.get(_PROPERTY + RETENTION_BYTES, self.bytes)),
-        )
+        own = configs_of(handle)
+        return Retention(own.get(RETENTION_MS, self.ms), own.get(RETENTION_BYTES, self.bytes))
+
+
+def configs_of(handle: DeltaTable) -> dict[str, int]:
+    """Returns the configs that a topic's table has of its own, by Kafka's names."""
+    own = handle.metadata().configuration
+    names = (RETENTION_MS, RETENTION_BYTES)
+    return {name: int(own[_PROPERTY + name]) for name in names if _PROPERTY + name in own}
 
 
 def alter(lake: Lake, table: str, configs: Mapping[str, int]) -> bool:

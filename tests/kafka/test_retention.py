@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
 from pipelines.local_broker.broker import Broker
+from pipelines.replay import rebuild
 from pipelines.replay import verify as run_again
+from storage.lake.epochs import read_progress
 from storage.verify.run import verify
 from tests.support.job import DEADLINE_S, Job, running, settings_for
 from tests.support.wire import Wire
@@ -65,6 +68,23 @@ def test_a_job_deletes_what_is_old_and_an_operation_that_comes_later_finds_nothi
     with Consumer(job.lake.path, "late", ["orders"]) as consumer:
         there = {message.transaction_id for message in consumer.poll(0.0)}
     assert there <= delivered(job).keys()
+    go_on_rebuilt(job, wire, tmp_path / "new")
+
+
+def go_on_rebuilt(job: Job, wire: Wire, path: Path) -> None:
+    """Make a job's lake anew from its floor, and let the job go on in the new one."""
+    progress = read_progress(job.lake)
+    assert progress.last is not None
+    done = rebuild(job.lake.path, str(path))
+    assert done.floor_epoch == progress.last.floor.epoch > 0
+    settings = replace(job.settings, lake=replace(job.settings.lake, path=str(path)))
+    with running(settings) as again:
+        assert again.lake.lake_id() != job.lake.lake_id()
+        wire.end(COMMIT, wire.half("rebuilt"))
+        again.wait_for(lambda: "rebuilt" in delivered(again), "a message in the new lake")
+        (row,) = [row for row in again.rows("topics/1") if row["transaction_id"] == "rebuilt"]
+        assert row["queue_offset"] == progress.next_offsets["orders", row["queue_id"]]
+    assert run_again(str(path)).is_equal
 
 
 def halves(job: Job) -> set[str]:

@@ -16,6 +16,7 @@ from storage.lake.snapshots import Snapshot
 from storage.schemas import SNAPSHOT
 from storage.upkeep.limits import Work
 from storage.upkeep.maintenance import Maintenance
+from storage.upkeep.topic_retention import Retention
 from tests.support.damage import WholeJob
 from tests.support.maintained import NOW_GONE
 from txlake.protocol import COMMIT, CREATE_TOPIC, RESUME, ROLLBACK
@@ -32,6 +33,7 @@ class AgingJob(WholeJob):
         super().__init__(path, **parameters)
         self.last: Plan | None = None
         self.maintained = Work()
+        self.topics = Retention()
 
     @property
     def floor(self) -> Floor:
@@ -55,7 +57,7 @@ class AgingJob(WholeJob):
     def maintenance(self, before_deletion: Callable[[], None] = lambda: None) -> Maintenance:
         """Return a keeper of the lake, as a start makes it."""
         lake = Lake(self.lake.path, is_driver=True)
-        limits = replace(NOW_GONE, retention_ms=RETENTION_MS)
+        limits = replace(NOW_GONE, retention_ms=RETENTION_MS, topics=self.topics)
         maintenance = Maintenance(lake, limits, before_deletion)
         if self.last is not None:
             maintenance.take_up(self.last)

@@ -22,7 +22,8 @@ from pipelines.epoch.parameters import EpochSettings
 from pipelines.epoch.run import Epochs
 from pipelines.epoch.sizes import Sizes
 from pipelines.replay.epochs import RecordedAsker
-from storage.lake.epochs import NO_PROGRESS, Plan
+from storage.lake.epoch_log import EpochLog
+from storage.lake.epochs import NO_PROGRESS, Plan, Progress, read_progress
 from storage.lake.lake import Lake
 from storage.schemas import TABLES
 from storage.wire.kinds import WireLimits
@@ -42,8 +43,16 @@ class WholeJob(PaperJob):
 
     def __init__(self, path: Path, **parameters: Any) -> None:
         super().__init__(path, **parameters)
+        self._take_up(NO_PROGRESS)
+
+    def go_on_in(self, lake: Lake) -> None:
+        """Write the next epochs into another lake, which has the same ones."""
+        self.lake, self._log = lake, EpochLog(lake)
+        self._take_up(read_progress(lake))
+
+    def _take_up(self, progress: Progress) -> None:
         log = self._log
-        log.take_up(NO_PROGRESS)
+        log.take_up(progress)
 
         def commit(plan: Plan, *_: object) -> None:
             type(log).commit(log, plan, self._offsets(), self._counts(), {})
@@ -70,6 +79,7 @@ class WholeJob(PaperJob):
         outcomes = self.lake.read("outcomes", where=of_epoch)["outcome"].to_pylist()
         counts = Counter(outcome.lower() for outcome in outcomes)
         halves = self.lake.read("half", ["error"], of_epoch)
+        counts["due"] = rows["checks"]  # each was sent
         counts["unreadable_half"] = halves.num_rows - halves["error"].null_count
         counts["placed"] = sum(rows.pop(table) for table in tables if table.startswith("topics/"))
         counts.update({f"landed_{kind}": rows[kind] for kind in TOPICS})
