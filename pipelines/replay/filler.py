@@ -49,6 +49,7 @@ class Filler:
     archive: Archive
     identity: Identity
     epochs: ReplayedEpochs
+    copied: Floor  # up to where what was left has been copied, else no floor
     transactions: int = 0
 
     def pieces(self, cuts: Sequence[Cut], starts: Mapping[Place, int]) -> Iterator[Piece]:
@@ -99,6 +100,8 @@ class Filler:
         """Returns the plan of the epoch that lands a piece."""
         last = self.epochs.last
         floor, snapshot = (Floor(), Snapshot()) if last is None else (last.floor, last.snapshot)
+        if last is not None and last.epoch == self.copied.epoch:
+            floor = self.copied  # a job's floor rises later, but what was deleted is not there
         if last is not None and snapshot.epoch != last.epoch:
             snapshot = replace(snapshot, changes=snapshot.changes + self.epochs.changes)
         return Plan(

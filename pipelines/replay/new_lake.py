@@ -25,6 +25,7 @@ from storage.errors import BrokenLakeError
 from storage.files.place import LakePlace, lake_place
 from storage.lake.aging import require_above
 from storage.lake.epochs import NO_PROGRESS, Plan, Progress, read_progress
+from storage.lake.floor import Floor
 from storage.lake.identity import likely_identity
 from storage.lake.lake import Lake
 from storage.lake.lock import LakeLock
@@ -146,6 +147,7 @@ def _rebuild(
     first = held.next_epoch if begins is None else begins.floor.epoch + 1
     if below is not None:
         require_above(source.lake, below.floor, min(first, last))
+        _require_floor(source.lake, below.floor, last)
     if held.last is not None:
         require_begun(target, held)
     target.create_tables()
@@ -165,6 +167,17 @@ def _rebuild(
             target.wait()
     epochs.close()
     return added(first, last, count, started, floor_epoch)
+
+
+def _require_floor(lake: Lake, floor: Floor, last_epoch: int) -> None:
+    """Checks that the last epoch to rebuild knows the floor, as the rows below it are not there."""
+    last = read_progress(lake, until=last_epoch).last
+    if last is not None and last.floor != floor:
+        raise StartError(
+            f"epoch {last_epoch} of {lake.path} knows the floor at epoch {last.floor.epoch} only. "
+            f"Its newest is at epoch {floor.epoch}, so a lake that ends there would lack rows: "
+            "rebuild all epochs"
+        )
 
 
 def added(first: int, last: int, count: int, started: float, floor_epoch: int = 0) -> Rebuilt:
@@ -212,7 +225,8 @@ def _fill(
         )
     epochs = ReplayedEpochs(target, identity.limits, archive, RecordedAsker())
     epochs.take_up(held)
-    filler = Filler(target, archive, identity, epochs)
+    copied = Floor() if below is None else below.floor
+    filler = Filler(target, archive, identity, epochs, copied)
     first = held.next_epoch
     if held.unfinished is not None:
         ranges = held.unfinished.ranges
