@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 FORMAT_VERSION: Final = 4
 TELLING_FORMAT: Final = 2  # from this one on the epochs tell what each table holds
 SIGNED_FORMAT: Final = 3  # from this one on operations say whether they are signed
+FORMATS: Final = tuple(range(1, FORMAT_VERSION + 1))  # of lakes that can be checked and rebuilt
 _OFFSET_BITS = 44  # of a place as one number: the queue stands above them
 
 _INT, _LONG, _TEXT, _BYTES, _BOOL = pa.int32(), pa.int64(), pa.string(), pa.binary(), pa.bool_()

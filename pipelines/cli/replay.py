@@ -161,15 +161,16 @@ def print_rebuilt(rebuilt: Rebuilt, into: str, output: str) -> None:
     """Print what was added to a new lake."""
     if output == "json":
         print_json({"lake": into, **rebuilt.__dict__})
-    elif rebuilt.epochs == 0:
-        click.echo(f"{into} had all of it already: nothing was added")
-    else:
-        if rebuilt.floor_epoch:
-            click.echo(f"{into}: what is left below the floor, epoch {rebuilt.floor_epoch}, copied")
+        return
+    if rebuilt.floor_epoch:
+        click.echo(f"{into}: what is left below the floor, epoch {rebuilt.floor_epoch}, copied")
+    if rebuilt.epochs:
         click.echo(
             f"{into}: epochs {rebuilt.first_epoch} to {rebuilt.last_epoch} added, "
             f"{rebuilt.transactions:,} transactions in {rebuilt.seconds:.1f} s"
         )
+    elif not rebuilt.floor_epoch:
+        click.echo(f"{into} had all of it already: nothing was added")
 
 
 def _print_what_if(answer: WhatIf, output: str) -> None:

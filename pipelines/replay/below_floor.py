@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
-from typing import Any, Final
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -38,12 +38,11 @@ from storage.lake.lake import NO_LOG_UPKEEP, Lake
 from storage.lake.staged import StagedLake
 from storage.lake.table import deleted_epoch, deleted_rows, queue_floor
 from storage.rows import to_rows
-from storage.schemas import EPOCHS, FORMAT_VERSION, SIGNED_FORMAT, TABLES, TELLING_FORMAT
+from storage.schemas import EPOCHS, FORMAT_VERSION, FORMATS, TABLES
 from storage.upkeep.topic_retention import alter, configs_of
 from storage.wire.kinds import KINDS
 from txlake.protocol import DELETED_EPOCH_ID, UNDELIVERABLE_TOPIC, deleted_id, floor_id
 
-FORMATS: Final = (1, TELLING_FORMAT, SIGNED_FORMAT, FORMAT_VERSION)  # of lakes that can be rebuilt
 _EPOCHS_AT_ONCE = 1_000
 
 

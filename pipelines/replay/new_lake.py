@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pipelines.epoch.parameters import plan_limits, plan_parameters
 from pipelines.errors import StartError
 from pipelines.replay.archive import Archive
-from pipelines.replay.below_floor import FORMATS, Below, below_floor
+from pipelines.replay.below_floor import Below, below_floor
 from pipelines.replay.epochs import RecordedAsker, ReplayedEpochs
 from pipelines.replay.filler import OWNER, Filler, Identity
 from pipelines.replay.progress import Told, told, transactions
@@ -31,7 +31,7 @@ from storage.lake.lake import Lake
 from storage.lake.lock import LakeLock
 from storage.lake.staged import StagedLake
 from storage.lake.whole import require_begun, require_recorded, require_whole
-from storage.schemas import TELLING_FORMAT
+from storage.schemas import FORMATS, TELLING_FORMAT
 from storage.wire.kinds import KINDS
 
 

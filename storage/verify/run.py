@@ -12,7 +12,7 @@ import duckdb
 from storage.errors import LakeError
 from storage.lake.identity import likely_identity
 from storage.lake.lake import Lake
-from storage.schemas import FORMAT_VERSION, SIGNED_FORMAT, TELLING_FORMAT
+from storage.schemas import FORMATS, TELLING_FORMAT
 from storage.verify import (
     commands,
     consumers,
@@ -49,7 +49,6 @@ RECORDED: Final[tuple[Invariant, ...]] = (
     *state.RECORDED,
     *snapshots.RECORDED,
 )
-FORMATS: Final = (1, TELLING_FORMAT, SIGNED_FORMAT, FORMAT_VERSION)
 # Of DuckDB. What does not fit goes into a temporary folder, as far as DuckDB can put it there.
 _MEMORY_SHARE, _MEMORY_MIN_MB = 4, 1_000
 
