@@ -27,6 +27,11 @@ if TYPE_CHECKING:
 _DISTRIBUTIONS: Final = (
     "pyarrow", "numpy", "deltalake", "arro3-core", "typing-extensions", "confluent-kafka",
 )  # fmt: skip
+# Of every JVM that Spark starts, the driver's too: C2 begins later (DECISIONS.md 3).
+JVM_OPTIONS: Final = (
+    "-XX:MetaspaceSize=256m -XX:Tier4InvocationThreshold=100000 -XX:Tier4CompileThreshold=300000 "
+    "-XX:Tier4MinInvocationThreshold=12000 -XX:Tier4BackEdgeThreshold=800000"
+)
 _TASK_FAILURES = "8"  # kills can hit one task several times; Spark's own 4 end the job sooner
 _PROBES = 8  # tasks an executor, so that each executor gets some
 _ENVIRONMENT = "environment"  # the folder of the archive on a node
@@ -50,6 +55,7 @@ def cluster_conf(master: str, driver_host: str | None = None) -> dict[str, str]:
         "spark.driver.bindAddress": "0.0.0.0",  # noqa: S104
         "spark.jars": ",".join(map(str, jar_paths("spark"))),
         "spark.task.maxFailures": _TASK_FAILURES,
+        "spark.executor.defaultJavaOptions": JVM_OPTIONS,  # `extraJavaOptions` stands behind it
     }
 
 

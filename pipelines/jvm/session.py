@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from py4j.protocol import Py4JError
 
 from pipelines.errors import JvmError
-from pipelines.jvm.cluster import cluster_conf
+from pipelines.jvm.cluster import JVM_OPTIONS, cluster_conf
 from pipelines.jvm.jars import class_path
 from pipelines.jvm.java import java_home
 from pipelines.jvm.java_log import JavaLog
@@ -35,9 +35,7 @@ CONF_FOLDER = Path(__file__).parents[2] / "conf"
 # `query.stop()` while Python runs can overflow the stream thread's stack.
 _JAVA_OPTIONS = (
     "-Xss16m -Xmn192m -XX:+UseParallelGC -XX:MinHeapFreeRatio=10 -XX:MaxHeapFreeRatio=30 "
-    "-XX:MetaspaceSize=256m -XX:Tier4InvocationThreshold=100000 -XX:Tier4CompileThreshold=300000 "
-    "-XX:Tier4MinInvocationThreshold=12000 -XX:Tier4BackEdgeThreshold=800000 "
-    "-Djava.net.preferIPv4Stack=true"
+    f"{JVM_OPTIONS} -Djava.net.preferIPv4Stack=true"
 )
 _CLASS_PATH: Final = "spark.driver.extraClassPath"
 # Settings that stand behind ours instead of replacing them, and what parts them.

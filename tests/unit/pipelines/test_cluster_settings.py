@@ -11,7 +11,13 @@ from click.testing import CliRunner
 
 from pipelines.cli.main import main
 from pipelines.errors import StartError
-from pipelines.jvm.cluster import cluster_conf, environment_conf, is_local, write_environment
+from pipelines.jvm.cluster import (
+    JVM_OPTIONS,
+    cluster_conf,
+    environment_conf,
+    is_local,
+    write_environment,
+)
 from tests.support.cluster import BARE_PYTHON
 
 MASTERS = [
@@ -82,6 +88,7 @@ def test_options_go_to_spark_submit(tmp_path: Path) -> None:
         "--master spark://127.0.0.1:7077", "--conf spark.driver.host=me", "--conf spark.a=b=c",
         "--executor-memory 2g", "--conf spark.pyspark.python=py", "PYSPARK_PYTHON=py",
         f"spark.archives={archive}#environment", "--conf spark.jars=",
+        f"--conf 'spark.executor.defaultJavaOptions={JVM_OPTIONS}'",
     ):  # fmt: skip
         assert part in line, part
     assert environment_conf("x")["spark.executorEnv.PYTHONPATH"] == "environment"
