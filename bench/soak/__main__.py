@@ -16,6 +16,8 @@ Looks at the lake 100 times. The report has the mean of each quarter of disk, fi
 logs, memory and times, and the last over the second: what is 1.05 or less met its aim. Curves stand
 beside it.
 
+Ctrl-C or SIGTERM ends it after the epoch that runs, and it reports what was looked at until then.
+
 Exit code: 0 when `verify` finds nothing, whatever grew.
 """
 
@@ -27,6 +29,7 @@ import os
 import signal
 import sys
 import tempfile
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -36,7 +39,7 @@ from typing import Any
 
 from bench import machine, report
 from bench.figure import Figure
-from bench.soak.growth import by_table, figures
+from bench.soak.growth import QUARTERS, by_table, figures
 from bench.soak.job import SoakJob
 from bench.soak.look import Look, look
 from bench.soak.memory_job import Spent
@@ -47,8 +50,10 @@ _LOOKS, _BETWEEN = 100, 10  # as many looks, or one every so many epochs
 _REPORT = Path(__file__).parents[2] / "build" / "soak"
 
 
-def run(job: SoakJob, epochs: int, say: Callable[[str], None]) -> list[Look]:
-    """Runs all epochs. Output: what was looked at on the way."""
+def run(
+    job: SoakJob, epochs: int, say: Callable[[str], None], is_stopped: Callable[[], bool]
+) -> list[Look]:
+    """Runs all epochs, or those before a stop. Output: what was looked at on the way."""
     between = max(1, epochs // _LOOKS, min(_BETWEEN, epochs // 8))
     looks: list[Look] = []
     spent: list[Spent] = []
@@ -59,6 +64,9 @@ def run(job: SoakJob, epochs: int, say: Callable[[str], None]) -> list[Look]:
             spent.clear()
             if len(looks) % 10 == 0:
                 say(_told(looks[-1]))
+        if is_stopped():
+            say(f"stopped after epoch {number}")
+            break
     return looks
 
 
@@ -116,7 +124,9 @@ def _options() -> argparse.Namespace:
 def main() -> int:
     """Runs, writes the report and prints the ratios. Output: the exit code."""
     options = _options()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    stopped = threading.Event()
+    for end in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(end, lambda *_: stopped.set())
     parameters: dict[str, Any] = {
         "epochs": options.epochs, "retention": options.retention, "seed": options.seed,
     }  # fmt: skip
@@ -129,8 +139,12 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="txlake-soak-") as temporary:
         folder = (options.folder or Path(temporary)) / "lake"
         with closing(SoakJob(folder, options.retention, options.seed)) as job:
-            looks = run(job, options.epochs, say)
+            looks = run(job, options.epochs, say, stopped.is_set)
             sound = verified(job)
+    if len(looks) < len(QUARTERS):
+        say("stopped too early: there is nothing to compare")
+        return 1
+    parameters["epochs"] = looks[-1].epoch
     found = [*figures(looks, parameters), sound]
     seconds, load = round(time.monotonic() - began, 1), round(os.getloadavg()[0], 1)
     report.write(

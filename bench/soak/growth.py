@@ -10,6 +10,7 @@ from bench.figure import Figure, Plot
 from bench.soak.look import Look
 
 MUST = 1.05
+QUARTERS = range(4)
 _POINTS = 3  # looks that a plotted point is the median of
 Measure = Callable[[Look], float]
 JUDGED: Mapping[str, tuple[str, Measure]] = {
@@ -31,12 +32,12 @@ def quarters(looks: Sequence[Look], measure: Measure) -> list[float]:
 
     Errors: ValueError if there are fewer than four looks.
     """
-    if len(looks) < 4:
+    if len(looks) < len(QUARTERS):
         raise ValueError(f"{len(looks)} looks: a quarter has none")
     last = looks[-1].epoch
-    parts: list[list[float]] = [[], [], [], []]
+    parts: list[list[float]] = [[] for _ in QUARTERS]
     for look in looks:
-        parts[min(3, 4 * (look.epoch - 1) // last)].append(measure(look))
+        parts[len(QUARTERS) * (look.epoch - 1) // last].append(measure(look))
     return [statistics.mean(part) for part in parts]
 
 
@@ -80,5 +81,5 @@ def by_table(looks: Sequence[Look]) -> dict[str, str]:
         for what, unit in words.items():
             means = quarters(looks, lambda look, what=what, t=table: getattr(look, what)[t])  # type: ignore[misc]
             told.append(f"{means[1]:,.0f} to {means[3]:,.0f} {unit}")
-        found[table or "beside the tables"] = ", ".join(told)
+        found[f"`{table}`" if table else "beside the tables"] = ", ".join(told)
     return found

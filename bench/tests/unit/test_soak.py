@@ -17,6 +17,7 @@ from bench.soak.kafka import EPOCH_MS, TOPICS, MemoryKafka
 from bench.soak.look import Look
 from bench.soak.stories import STORIES
 from bench.soak.traffic import SHOP, Traffic, World
+from tests.support.job import wait_until
 from txlake import protocol as p
 
 ROOT = Path(__file__).parents[3]
@@ -101,6 +102,29 @@ def test_a_check_is_answered_in_the_next_minute() -> None:
         for row in kafka.take().to_pylist()
     ]
     assert Counter(answer.get(p.CHECK_ID) for answer in answers)[b"1-7-0-1"] == 1
+
+
+def test_a_soak_that_is_stopped_ends_its_epoch_and_reports(tmp_path: Path) -> None:
+    running = subprocess.Popen(
+        [sys.executable, "-m", "bench.soak", "--epochs", "80", "--report", str(tmp_path / "report"),
+         "--folder", str(tmp_path)],
+        cwd=ROOT, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    log = tmp_path / "lake" / "epochs" / "_delta_log"
+
+    def commits() -> int:
+        return max((int(path.stem) for path in log.glob("*.json")), default=0)
+
+    try:
+        wait_until(lambda: commits() > 130, "more than half of its epochs", 300, seen=commits)
+        running.terminate()
+        said, _ = running.communicate(timeout=120)
+    finally:
+        running.kill()
+    assert running.returncode == 0, said
+    report = json.loads((tmp_path / "report" / "report.json").read_text())
+    assert 40 <= report["parameters"]["epochs"] < 80
+    assert "stopped after epoch" in said
 
 
 def test_a_tiny_soak_deletes_what_is_old_and_verify_finds_nothing(tmp_path: Path) -> None:
