@@ -51,12 +51,12 @@ class Demo:
     """Run the programs one after the other and look until all is quiet."""
 
     def __init__(
-        self, folders: Folders, orders: int, deadline_s: float, screen: Screen, stop: Stop
+        self, folders: Folders, orders: int, patience_s: float, screen: Screen, stop: Stop
     ) -> None:
         self._stop = stop
         self._folders = folders
         self._orders = orders
-        self._deadline = time.monotonic() + deadline_s
+        self._patience_s = patience_s
         self._screen = screen
         self._sources = Sources(folders.lake, folders.orders, folders.points)
         self._running: list[Program] = []
@@ -132,7 +132,12 @@ class Demo:
         self._running.append(program)
 
     def _wait(self, is_done: Callable[[Seen], bool], what: str) -> None:
-        """Look, show and ask again until it is done. Errors: DemoError at the deadline."""
+        """Look, show and ask again until it is done.
+
+        Errors: DemoError when nothing new was seen for as long as its patience lasts: a busy
+        machine may take its time.
+        """
+        before, news_at = None, time.monotonic()
         while True:
             self._end_if_asked()
             for program in self._running:
@@ -141,9 +146,12 @@ class Demo:
             self._screen.show(seen)
             if is_done(seen):
                 return
-            if time.monotonic() >= self._deadline:
+            if seen != before:
+                before, news_at = seen, time.monotonic()
+            if time.monotonic() >= news_at + self._patience_s:
                 raise DemoError(
-                    f"waited for {what} in vain; seen last: {changes(Seen(), seen) or 'nothing'}"
+                    f"waited for {what} in vain, {self._patience_s:.0f} s without news; seen last: "
+                    f"{changes(Seen(), seen) or 'nothing'}"
                 )
             time.sleep(_LOOK_S)
 
@@ -157,12 +165,12 @@ class Demo:
 
 
 def run_demo(
-    folders: Folders, orders: int, deadline_s: float, screen: Screen, stop: Stop
+    folders: Folders, orders: int, patience_s: float, screen: Screen, stop: Stop
 ) -> tuple[Seen, int]:
     """Run the demo whole. Output: what stands there at the end, and the broker's port."""
     told = "deleted and made anew" if folders.make_anew() else "made"
     screen.tell(f"{short(folders.lake)} and {folders.beside.name} {told}; starting a Kafka broker")
-    demo = Demo(folders, orders, deadline_s, screen, stop)
+    demo = Demo(folders, orders, patience_s, screen, stop)
     with ExitStack() as stack:
         temp = stack.enter_context(tempfile.TemporaryDirectory(prefix="txlake-demo-"))
         broker = stack.enter_context(Broker(folders.kafka))
@@ -211,8 +219,11 @@ def _tell_logs(console: Console, folders: Folders) -> None:
     help="The lake's folder: deleted and made anew, with <lake>-files beside it.",
 )  # fmt: skip
 @click.option("--orders", type=click.IntRange(min=40), default=120, show_default=True)
-@click.option("--deadline-s", type=float, default=300.0, show_default=True)
-def main(lake: Path, orders: int, deadline_s: float) -> None:
+@click.option(
+    "--patience-s", type=float, default=180.0, show_default=True,
+    help="It fails after so long without news.",
+)  # fmt: skip
+def main(lake: Path, orders: int, patience_s: float) -> None:
     """Show transactional messages: a real broker, the job, an order and a points service."""
     console = Console()
     screen = Screen(console)
@@ -220,7 +231,7 @@ def main(lake: Path, orders: int, deadline_s: float) -> None:
     stop = Stop()
     console.print(_INTRODUCTION, highlight=False, soft_wrap=True)
     try:
-        seen, port = run_demo(folders, orders, deadline_s, screen, stop)
+        seen, port = run_demo(folders, orders, patience_s, screen, stop)
     except KNOWN_ERRORS as error:
         # Ctrl-C in a terminal may reach a short-lived helper first, and make that fail.
         if stop.number:
