@@ -199,11 +199,11 @@ class LocalServer(ABC):
 
 def property_lines(settings: Mapping[str, str | int]) -> str:
     """Returns the text of a properties file, with backslashes and line ends escaped."""
-    lines = []
-    for key, value in settings.items():
-        text = str(value).replace("\\", "\\\\").replace("\n", "\\n")
-        lines.append(f"{key}={text}\n")
-    return "".join(lines)
+    escaped = {
+        key: str(value).replace("\\", "\\\\").replace("\n", "\\n")
+        for key, value in settings.items()
+    }
+    return "".join(f"{key}={text}\n" for key, text in escaped.items())
 
 
 def _end_of(log_path: Path) -> str:
