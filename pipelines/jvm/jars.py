@@ -73,8 +73,10 @@ def packaged_toml(name: str) -> dict[str, Any]:
 
 def locked(jar_set: str) -> list[Jar]:
     """Returns the jars of one set, in the order of the lock."""
-    rows = packaged_toml(LOCK_NAME)[jar_set]
-    return [Jar(row["jar"], row["sha256"], row["size_bytes"]) for row in rows]
+    return [
+        Jar(row["jar"], row["sha256"], row["size_bytes"])
+        for row in packaged_toml(LOCK_NAME)[jar_set]
+    ]
 
 
 def jar_paths(jar_set: str) -> list[Path]:
