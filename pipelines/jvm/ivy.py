@@ -105,9 +105,9 @@ def resolve(
     Output: the jars.
     Errors: JarError if something cannot be resolved.
     """
-    ours, alone = section["wanted"], set(section["alone"])
+    ours, alone = section["wanted"], tuple(f"{module}:" for module in section["alone"])
     lines = [
-        *(_dependency(c, transitive=_module(c) not in alone) for c in ours),
+        *(_dependency(c, transitive=not c.startswith(alone)) for c in ours),
         *map(_exclusion, section["excluded"]),
         *map(_override, ours),
     ]
@@ -157,10 +157,6 @@ def _why(log: str) -> str:
         f"the jars cannot be fetched: {reason}; check the network (https_proxy, SSL_CERT_FILE), "
         "then try again"
     )
-
-
-def _module(coordinates: str) -> str:
-    return ":".join(coordinates.split(":")[:2])
 
 
 def _dependency(coordinates: str, *, transitive: bool) -> str:

@@ -67,8 +67,7 @@ def cache_folder() -> Path:
 def packaged_toml(name: str) -> dict[str, Any]:
     """Returns the content of a TOML file that stands beside this module."""
     with files(__package__).joinpath(name).open("rb") as file:
-        content: dict[str, Any] = tomllib.load(file)
-    return content
+        return tomllib.load(file)
 
 
 def locked(jar_set: str) -> list[Jar]:

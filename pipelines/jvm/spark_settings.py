@@ -87,8 +87,8 @@ def _require_java_starts(settings: Mapping[str, str]) -> None:
             f"Java does not start within {_JAVA_TIMEOUT_S} s with {shlex.join(options)!r}"
         ) from None
     if done.returncode:
-        named = {key: settings[key] for key in (JAVA_OPTIONS, _MEMORY) if key in settings}
-        what = ", ".join(f"{key} = {value!r}" for key, value in named.items())
+        named = [key for key in (JAVA_OPTIONS, _MEMORY) if key in settings]
+        what = ", ".join(f"{key} = {settings[key]!r}" for key in named)
         reason = java_reason(done.stderr.splitlines())
         raise StartError(f"Java does not start: {reason}; see [spark] {what}")
 

@@ -15,6 +15,7 @@ import os
 import re
 import secrets
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 from pipelines.local_server.server import (
@@ -94,14 +95,12 @@ class Store(LocalServer):
         start_timeout_s: float = START_TIMEOUT_S,
     ) -> None:
         super().__init__(data_folder, port=port, start_timeout_s=start_timeout_s)
-        self._keys = keys
+        self._given_keys = keys
 
-    @property
+    @cached_property
     def keys(self) -> Keys:
         """Returns the keys with which clients sign."""
-        if self._keys is None:
-            self._keys = keys_of(self.data_folder)
-        return self._keys
+        return self._given_keys or keys_of(self.data_folder)
 
     @property
     def endpoint(self) -> str:
