@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pipelines.local_store.keys import id_path, secret_path
-from pipelines.local_store.store import REGION, Store
+from pipelines.local_store.store import REGION, Store, id_path, secret_path
 
 _BUCKET = "lakes"
 

@@ -26,14 +26,14 @@ import pyarrow as pa
 from bench.narrow_data import AT_MS, QUEUES, write_narrow_rows
 from bench.usage import own_resident_bytes
 from checker.decide import decide
-from checker.frames import RULE_VERSION, Decision, Instants, Parameters, State
+from checker.frames import RULE_VERSION, Decision, Parameters, State
 from pipelines.epoch.apply import Applier
-from pipelines.epoch.batch import Batch
-from pipelines.epoch.commit import decided_counts, landed_counts, state_rows
+from pipelines.epoch.batch import Batch, rows_by_kind
 from pipelines.epoch.deliver import Deliverer, _sliced
 from pipelines.epoch.lookups import inputs_of
 from pipelines.epoch.parameters import plan_parameters
-from pipelines.epoch.plan import queues_of
+from pipelines.epoch.plan import instants_of
+from pipelines.epoch.planned import decided_counts, landed_counts, state_rows
 from pipelines.epoch.sizes import Sizes
 from storage.lake.epoch_log import EpochLog
 from storage.lake.epochs import Plan, Range, read_progress
@@ -110,14 +110,14 @@ def run_epoch(narrow_rows: Path, folder: Path, transactions: int, meter: Meter) 
     log.take_up(read_progress(lake))
     with meter.step("hand over"), pa.OSFile(str(narrow_rows)) as source:
         stream = pa.ipc.open_stream(source)
-        batch = Batch.of((rows for row in stream for rows, _ in read_landed(row)), {})
+        batch = Batch(rows_by_kind(rows for row in stream for rows, _ in read_landed(row)))
     with meter.step("plan"):
         log.plan(plan)
     counts = landed_counts(batch)
     with meter.step("look up"):
         inputs = [inputs_of(batch, lake, State(), plan, _limits())]
     with meter.step("decide"):
-        instants = Instants(plan.epoch_at, queues_of(plan, p.HALF_TOPIC))
+        instants = instants_of(plan, p.HALF_TOPIC)
         decision = decide(State(), inputs.pop(), instants, plan_parameters(plan))
         del batch.by_kind[HALF]  # as the job does: its memory is needed
         pa.default_memory_pool().release_unused()

@@ -16,8 +16,7 @@ from pipelines.jvm.jars import is_fetched, locked
 from pipelines.jvm.java import java_binary
 from pipelines.local_broker.broker import Broker
 from pipelines.local_server.server import LocalServer
-from pipelines.local_store.keys import Keys, id_path, secret_path
-from pipelines.local_store.store import REGION, Store
+from pipelines.local_store.store import REGION, Keys, Store, id_path, secret_path
 
 # Not AWS_...: keys of an account that the caller has are no business of this server.
 ID_VARIABLE = "TXLAKE_STORE_ACCESS_KEY_ID"

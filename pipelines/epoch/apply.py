@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -33,8 +32,8 @@ from storage.wire.kinds import ADMIN, HALF, OP, SCHEDULE
 class Applier:
     """The writer of one epoch.
 
-    `due_since`: the due time of the first message that waited before the epoch, in ms. `work`:
-    tasks and bytes, landed and delivered; filled on the way.
+    `due`: between which instants the delivered messages were due, resumed ones aside, in ms.
+    `work`: tasks and bytes, landed and delivered; filled on the way.
     """
 
     lake: Lake
@@ -42,14 +41,18 @@ class Applier:
     batch: Batch
     deliverer: Deliverer
     sizes: Sizes
-    due_since: int | None
+    due: Bounds | None
     work: dict[str, int] = field(default_factory=dict)
 
     def land(self, pool: ThreadPoolExecutor) -> list[Future[None]]:
         """Starts committing half and schedule records, before anything is decided."""
-        self.work.update(landed_tasks=self.batch.tasks, landed_bytes=self.batch.landed_bytes)
-        self.work.update(lag_ms=self.batch.lag_ms(self.plan.epoch_at))
-        self.work.update(delivered_tasks=0, delivered_bytes=0)
+        self.work.update(
+            landed_tasks=self.batch.tasks,
+            landed_bytes=self.batch.landed_bytes,
+            lag_ms=self.batch.lag_ms(self.plan.epoch_at),
+            delivered_tasks=0,
+            delivered_bytes=0,
+        )
         kinds = [kind for kind in (HALF, SCHEDULE) if self.batch.rows(kind).num_rows]
         return [pool.submit(self._land, kind) for kind in kinds]
 
@@ -84,8 +87,6 @@ class Applier:
 
         Output: number of rows by table; the writes.
         """
-        plan = self.plan
-        decided = {"epoch": plan.epoch, "decided_at": instant(plan.epoch_at)}
         admin = run(
             "SELECT a.*, r.result FROM admin a"
             " LEFT JOIN results r ON a.queue_offset = r.admin_offset ORDER BY a.queue_offset",
@@ -94,18 +95,17 @@ class Applier:
         )
         stored_at = self.batch.rows(ADMIN)["stored_at"]
         admin = admin.append_column("stored_at", stored_at.cast(pa.timestamp("us", tz="UTC")))
-        tables: dict[str, tuple[pa.Table, dict[str, Any]]] = {
-            OP: (self.batch.rows(OP), {"epoch": plan.epoch}),
-            "admin": (admin, {"epoch": plan.epoch}),
-            "outcomes": (decision.outcomes, decided),
-            "conflicts": (decision.conflicts, decided),
-            "deliveries": (decision.deliveries, decided),
+        frames = {
+            OP: self.batch.rows(OP),
+            ADMIN: admin,
+            "outcomes": decision.outcomes,
+            "conflicts": decision.conflicts,
+            "deliveries": decision.deliveries,
         }
+        values = {"epoch": self.plan.epoch, "decided_at": instant(self.plan.epoch_at)}
         counts, writes = {}, []
-        for table, (frame, values) in tables.items():
-            schema = schemas.TABLES[table]
-            names = set(schema.names)
-            rows = to_rows(frame, schema, **{k: v for k, v in values.items() if k in names})
+        for table, frame in frames.items():
+            rows = to_rows(frame, schemas.TABLES[table], **values)
             counts[table] = rows.num_rows
             if rows.num_rows and not (table == OP and self._has_verdicts):  # written already
                 writes.append(pool.submit(self.append, table, rows))
@@ -148,14 +148,10 @@ class Applier:
         for future in landed:
             future.result()
         delivery = Delivery(
-            self.lake.place, self.plan.epoch, self.plan.epoch_at, placements, tables, self._due()
+            self.lake.place, self.plan.epoch, self.plan.epoch_at, placements, tables, self.due
         )
         tasks = self.sizes.delivery_tasks(placements.num_rows)
         files = self.deliverer.deliver(self.lake, delivery, tasks)
         size = sum(file.row_bytes for written in files.values() for file in written)
         self.work.update(delivered_tasks=tasks, delivered_bytes=size)
         return [pool.submit(self._add_files, *written) for written in files.items()]
-
-    def _due(self) -> Bounds | None:
-        """Returns between which instants the delivered messages were due, resumed ones aside."""
-        return None if self.due_since is None else (self.due_since, self.plan.epoch_at)

@@ -8,7 +8,7 @@ an attempt that does not count. A check that could not be handed over in time is
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -128,7 +128,8 @@ class Asker:
         attempts = [_Attempt(row, {}) for row in where(due, ~is_heard).to_pylist()]
         due = where(due, is_heard)
         questions = {(row["queue_id"], row["queue_offset"]): row for row in due.to_pylist()}
-        for half in _halves(lake, due):
+        batches = read_messages(lake, "half", due, _BODY_COLUMNS, opened=lake.opened)
+        for half in (row for batch in batches for row in batch.to_pylist()):
             row = questions.pop((half["queue_id"], half["queue_offset"]), None)
             if row is None:
                 continue
@@ -137,11 +138,10 @@ class Asker:
                 break
             attempts.append(attempt)
         self._producer.flush(max(0.0, deadline - time.monotonic()))
-        too_large = [attempt for attempt in attempts if attempt.is_too_large]
-        for attempt in too_large:  # the check topic is too small for the message: without body
+        # Where the check topic is too small for the message: without body.
+        for attempt in [attempt for attempt in attempts if attempt.is_too_large]:
             self._hand_over(attempt, None, deadline)
-        if too_large:
-            self._producer.flush(max(0.0, deadline - time.monotonic()))
+        self._producer.flush(max(0.0, deadline - time.monotonic()))
         return pa.Table.from_pylist(
             [a.row | {"check_id": a.check_id, "acknowledged": a.acknowledged} for a in attempts],
             schema=ATTEMPTS,
@@ -151,9 +151,6 @@ class Asker:
         """Drops the checks that Kafka has not taken; they are recorded as not acknowledged."""
         self._producer.purge()
         self._producer.flush(1.0)
-
-    def _topic(self, row: Mapping[str, Any]) -> str:
-        return p.check_topic(row["producer_group"], self._prefix)
 
     def _has_topic(self, due: pa.Table) -> Mask:
         """Returns of each check whether its topic exists, or may: without one it takes no time."""
@@ -167,14 +164,17 @@ class Asker:
         return truth(pc.is_in(due["producer_group"], pa.array(heard, pa.string())))
 
     def _hand_over(self, attempt: _Attempt, body: bytes | None, deadline: float) -> bool:
-        row = attempt.row
+        group = attempt.row["producer_group"]
         headers = _headers(attempt, body is None and attempt.half["body"] is not None)
-        for key in self._keys.get(row["producer_group"], ())[:1]:
+        for key in self._keys.get(group, ())[:1]:
             headers.append((p.SIG, sign_check(key, headers, body).encode()))
         while time.monotonic() < deadline:
             try:
                 self._producer.produce(
-                    self._topic(row), value=body, headers=headers, on_delivery=attempt.report
+                    p.check_topic(group, self._prefix),
+                    value=body,
+                    headers=headers,
+                    on_delivery=attempt.report,
                 )
                 self._producer.poll(0)
                 return True
@@ -210,9 +210,3 @@ def _headers(attempt: _Attempt, is_body_omitted: bool) -> list[tuple[str, str | 
     else:
         users = [(key, value.encode()) for key, value in half["properties"] or ()]
     return headers + [(key, value) for key, value in users if p.is_property(key)]
-
-
-def _halves(lake: Lake, due: pa.Table) -> Iterator[dict[str, Any]]:
-    """Returns the halves to ask about, from `half`, one batch in memory at a time."""
-    for batch in read_messages(lake, "half", due, _BODY_COLUMNS, opened=lake.opened):
-        yield from batch.to_pylist()

@@ -41,11 +41,6 @@ class Batch:
     files: Mapping[str, list[DataFile]] = field(default_factory=dict)
     tasks: int = 0
 
-    @classmethod
-    def of(cls, parts: Iterable[pa.Table], files: Mapping[str, list[DataFile]]) -> Batch:
-        """Returns a batch of the rows that tasks handed back. Input: RECORDS."""
-        return cls(_by_kind(parts), files)
-
     @property
     def landed_bytes(self) -> int:
         """Returns the size of the landed messages in bytes, as Arrow counts them."""
@@ -94,8 +89,11 @@ def oldest_stored_at(frames: Iterable[pa.Table]) -> Any:
     return min((at for at in found if at is not None), default=None)
 
 
-def _by_kind(parts: Iterable[pa.Table]) -> dict[str, pa.Table]:
-    """Returns rows by kind, in offset order. Most parts are pieces of one partition, in order."""
+def rows_by_kind(parts: Iterable[pa.Table]) -> dict[str, pa.Table]:
+    """Returns the rows that tasks handed back by kind, in offset order. Input: RECORDS.
+
+    Most parts are pieces of one partition, in order.
+    """
     found: dict[str, list[pa.Table]] = {}
     for part in parts:
         kinds = pc.unique(part["kind"]).to_pylist()

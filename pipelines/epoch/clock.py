@@ -29,8 +29,7 @@ class EpochClock:
 
     def now_ms(self) -> int:
         """Returns `epoch_at`: never before an earlier one, nor before the lake's last epoch."""
-        passed = self._monotonic() - self._started
-        self._last_ms = max(self._last_ms, int((self._started_at + passed) * 1000))
+        self._last_ms = max(self._last_ms, self.raw_ms())
         return self._last_ms
 
     def not_before(self, instant_ms: int) -> None:
@@ -39,4 +38,5 @@ class EpochClock:
 
     def raw_ms(self) -> int:
         """Returns the clock itself, for the comparison with the broker's."""
-        return int((self._started_at + self._monotonic() - self._started) * 1000)
+        passed = self._monotonic() - self._started
+        return int((self._started_at + passed) * 1000)

@@ -8,27 +8,20 @@ from __future__ import annotations
 import json
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from pipelines.epoch.arrow_batches import arrow_batches
-from pipelines.epoch.batch import Batch
-from pipelines.kafka_log.options import by_topic, spark_options
-from pipelines.kafka_log.plain_records import plain_records
-from pipelines.settings import KafkaSettings
+from pipelines.epoch.batch import Batch, rows_by_kind
+from pipelines.kafka_log.options import by_topic
 from storage.files.data_files import DataFile
-from storage.lake.epochs import Plan, Range
-from storage.lake.lake import Lake
-from storage.rows import to_rows
+from storage.lake.epochs import Range
 from storage.tasks.in_spark import LandTask
-from storage.tasks.land import HEAVY, LANDED_IN_SPARK, Landing, read_landed
-from storage.wire.decode import KAFKA_COLUMNS, RECORDS
-from storage.wire.kinds import HALF, SCHEDULE
+from storage.tasks.land import LANDED_IN_SPARK, Landing, read_landed
+from storage.wire.decode import KAFKA_COLUMNS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -73,7 +66,7 @@ def land(records: DataFrame, landing: Landing, tasks: int, plainly: Plainly | No
 
     with described(records.sparkSession, landing.epoch, "land", tasks):
         try:
-            batch = Batch.of(parts(arrow_batches(landed)), files)
+            batch = Batch(rows_by_kind(parts(arrow_batches(landed))), files)
         except Exception as error:
             if plainly is None or _NO_TIME not in str(error):
                 raise
@@ -83,18 +76,13 @@ def land(records: DataFrame, landing: Landing, tasks: int, plainly: Plainly | No
             )  # fmt: skip
             files.clear()
             ended = 0
-            batch = Batch.of(parts(landing(plainly())), files)
+            batch = Batch(rows_by_kind(parts(landing(plainly()))), files)
     batch.tasks = ended
     pa.default_memory_pool().release_unused()  # the parts took as much memory again
     if sum(rows.num_rows for rows in batch.by_kind.values()) > _LARGE_RECORDS:
-        _collect_garbage(records.sparkSession)
+        jvm: Any = records.sparkSession._jvm
+        jvm.System.gc()  # gives back what tasks handed over: 0.2 GB after two million records
     return batch
-
-
-def _collect_garbage(spark: SparkSession) -> None:
-    """Lets the JVM give back what tasks handed over: 0.2 GB after two million records."""
-    jvm: Any = spark._jvm
-    jvm.System.gc()
 
 
 def warm_up(spark: SparkSession, landing: Landing, tasks: int) -> None:
@@ -119,42 +107,6 @@ def described(spark: SparkSession, epoch: int, step: str, tasks: int) -> Iterato
         spark.sparkContext.setLocalProperty("spark.job.description", None)  # type: ignore[arg-type]
 
 
-def read_again(
-    spark: SparkSession,
-    lake: Lake,
-    plan: Plan,
-    held: Sequence[str],
-    landing: Landing,
-    tasks: int,
-    kafka: KafkaSettings,
-) -> Batch:
-    """Returns a plan's records, read again.
-
-    Input: the kinds whose table holds the epoch already; they come from there, all others are
-    landed from Kafka.
-    """
-    missing = {kind: topic for kind, topic in landing.limits.topics.items() if kind not in held}
-    ranges = tuple(
-        r for r in plan.ranges if r.topic in missing.values() and r.to_offset > r.from_offset
-    )
-    batch = Batch()
-    if ranges:
-        spans = {r.place: range(r.from_offset, r.to_offset) for r in ranges}
-        records = kafka_records(spark, ranges, spark_options(kafka))
-        batch = land(records, landing, tasks, partial(plain_records, kafka, spans))
-    for kind in held:
-        batch.add_table(_landed(lake, kind, plan.epoch), kind)
-    return batch
-
-
-def _landed(lake: Lake, kind: str, epoch: int) -> pa.Table:
-    """Returns the narrow rows of an epoch that a table holds. Output: RECORDS."""
-    heavy = HEAVY if kind in (HALF, SCHEDULE) else ()
-    columns = [name for name in lake.schema(kind).names if name not in heavy]
-    rows = lake.read(kind, columns, pc.field("epoch") == epoch)
-    return to_rows(rows, RECORDS, kind=kind)
-
-
 def kafka_records(
     spark: SparkSession, ranges: tuple[Range, ...], options: Mapping[str, str]
 ) -> DataFrame:
@@ -163,7 +115,6 @@ def kafka_records(
     Partitions that were made since are left out.
     """
     starts = by_topic({r.place: r.from_offset for r in ranges})
-    ends = by_topic({r.place: r.to_offset for r in ranges})
     partitions = {topic: [int(n) for n in offsets] for topic, offsets in starts.items()}
     return (
         spark.read.format("kafka")
@@ -171,6 +122,6 @@ def kafka_records(
         .option("includeHeaders", "true")
         .option("assign", json.dumps(partitions))
         .option("startingOffsets", json.dumps(starts))
-        .option("endingOffsets", json.dumps(ends))
+        .option("endingOffsets", json.dumps(by_topic({r.place: r.to_offset for r in ranges})))
         .load()
     )

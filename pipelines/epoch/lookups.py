@@ -36,10 +36,7 @@ def inputs_of(batch: Batch, lake: Lake, state: State, plan: Plan, limits: WireLi
     Reads only rows of epochs before the plan's, and of halves only what is not below the floor:
     what is below can be deleted at any time, and decides nothing.
     """
-    admin = batch.rows(ADMIN)
-    commands = admin.rename_columns(
-        ["admin_offset" if name == "queue_offset" else name for name in admin.column_names]
-    )
+    commands = batch.rows(ADMIN).rename_columns({"queue_offset": "admin_offset"})
     inputs = Inputs(
         halves=to_frame(batch.rows(HALF), NEW_HALVES),
         operations=operations_of(batch.rows(OP)),
@@ -77,9 +74,7 @@ def operations_of(rows: pa.Table) -> pa.Table:
     cause = pc.if_else(
         rows["actor"].is_valid(), "operator", pc.if_else(is_answer, "check_answer", "operation")
     )
-    named = rows.rename_columns(
-        ["op_queue_offset" if name == "queue_offset" else name for name in rows.column_names]
-    )
+    named = rows.rename_columns({"queue_offset": "op_queue_offset"})
     return to_frame(named.append_column("cause", cause), OPERATIONS)
 
 
@@ -150,7 +145,7 @@ def undeliverable_named(lake: Lake, commands: pa.Table, catalog: pa.Table, epoch
         ["source", "queue_id", "queue_offset"],
         before
         & (pc.field("action") == "DELIVERED")
-        & touched_ranges(rows.select(list(key)).rename_columns(list(key.values()))),
+        & touched_ranges(rows.select(list(key)).rename_columns(key)),
     )
     return run(
         """

@@ -99,8 +99,7 @@ class Planner:
 
     def is_due(self, plan: Plan, state: State) -> bool:
         """Returns whether time alone asks for an epoch: a check, discard, delivery or orphan."""
-        queues = queues_of(plan, self._settings.limits.topics[HALF])
-        instants = Instants(plan.epoch_at, queues)
+        instants = instants_of(plan, self._settings.limits.topics[HALF])
         return is_something_due(state, instants, self._settings.parameters)
 
 
@@ -117,11 +116,11 @@ def _asked(epoch_at: int, asked_at: int | None, ranges: tuple[Range, ...]) -> tu
     return Horizon(asked_at, before), at_t
 
 
-def queues_of(plan: Plan, half_topic: str) -> pa.Table:
-    """Returns how far each queue is known, where its landing stands, its floor. Output: QUEUES."""
+def instants_of(plan: Plan, half_topic: str) -> Instants:
+    """Returns `epoch_at`, and of each queue how far it is known, where it stands, its floor."""
     half_ends = plan.queue_ends(half_topic)
     ids = sorted({*half_ends, *plan.known_at, *plan.halves_known_at})
-    return pa.Table.from_pylist(
+    queues = pa.Table.from_pylist(
         [
             {
                 "queue_id": queue,
@@ -134,3 +133,4 @@ def queues_of(plan: Plan, half_topic: str) -> pa.Table:
         ],
         schema=QUEUES,
     )
+    return Instants(plan.epoch_at, queues)

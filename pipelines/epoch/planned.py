@@ -7,7 +7,6 @@ hold it are skipped. The epochs of the job end here, and those of a replay.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import replace
 from typing import Any, Final
@@ -16,24 +15,24 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from checker.decide import decide
-from checker.frames import OUTCOMES, Decision, Instants, State
+from checker.frames import OUTCOMES, STATE_KEYS, Decision, State
 from checker.rules.timing import record_attempts
 from pipelines.epoch.apply import Applier
 from pipelines.epoch.ask import Asks, ask_once
 from pipelines.epoch.batch import Batch
-from pipelines.epoch.commit import decided_counts, landed_counts, state_rows, state_size
 from pipelines.epoch.deliver import Deliverer
 from pipelines.epoch.lookups import inputs_of
 from pipelines.epoch.parameters import plan_limits, plan_parameters, planned_snapshot
-from pipelines.epoch.plan import queues_of
-from pipelines.epoch.restore import restore
+from pipelines.epoch.plan import instants_of
+from pipelines.epoch.restore import FRAMES, change_rows, restore
 from pipelines.epoch.sizes import Sizes
 from pipelines.epoch.watch import Watch
+from storage.files.row_groups import Bounds
 from storage.lake.epoch_log import EpochLog
 from storage.lake.epochs import Plan, Progress, changes_in
 from storage.lake.lake import Lake
 from storage.schemas import SNAPSHOT
-from storage.wire.kinds import HALF
+from storage.wire.kinds import HALF, KINDS
 
 _WRITERS: Final = 4
 
@@ -119,21 +118,24 @@ class PlannedEpochs:
             written = _ended([*verdicts, *futures])
         _raise_first(written)
         steps.done("apply")
-        self._commit(plan, decision, counts, steps, applier)
+        work = {**applier.work, **state_size(decision.state)}
+        self.log.commit(plan, grown_offsets(decision.placements), counts, steps.step_ms, work)
+        # Only now the state in memory changes.
+        self.state, self.last, self.changes = decision.state, plan, changes_in(counts)
         self._watch.committed(plan, self.state, attempts, counts, steps.step_ms)
 
     def _applier(self, plan: Plan, batch: Batch) -> Applier:
-        return Applier(self._lake, plan, batch, self._deliverer, self._sizes, self._due_since())
+        return Applier(self._lake, plan, batch, self._deliverer, self._sizes, self._due(plan))
 
-    def _due_since(self) -> int | None:
-        """Returns the due time of the first message that waits."""
-        earliest: int | None = pc.min(self.state.delayed["deliver_at"]).as_py()
-        return earliest
+    def _due(self, plan: Plan) -> Bounds | None:
+        """Returns between which instants messages of the epoch are due: since the first waits."""
+        earliest = pc.min(self.state.delayed["deliver_at"]).as_py()
+        return None if earliest is None else (earliest, plan.epoch_at)
 
     def _decide(self, plan: Plan, batch: Batch) -> Decision:
         limits = plan_limits(plan)
         inputs = inputs_of(batch, self._lake, self.state, plan, limits)
-        instants = Instants(plan.epoch_at, queues_of(plan, limits.topics[HALF]))
+        instants = instants_of(plan, limits.topics[HALF])
         decision = decide(self.state, inputs, instants, plan_parameters(plan))
         self._watch.decided(plan, self.state, inputs, decision)
         return decision
@@ -156,23 +158,41 @@ class PlannedEpochs:
     def _snapshot(self, plan: Plan) -> int | None:
         return planned_snapshot(plan)
 
-    def _commit(
-        self,
-        plan: Plan,
-        decision: Decision,
-        counts: Mapping[str, int],
-        steps: Steps,
-        applier: Applier,
-    ) -> None:
-        """Writes the commit point. Only now the state in memory changes."""
-        grown = grown_offsets(decision.placements)
-        work = {**applier.work, **state_size(decision.state)}
-        self.log.commit(plan, grown, counts, steps.step_ms, work)
-        self.state, self.last, self.changes = decision.state, plan, changes_in(counts)
-
     def close(self) -> None:
         """Waits for running writes and gives the threads back."""
         self._pool.shutdown(wait=True)
+
+
+def state_rows(plan: Plan, decision: Decision, is_snapshot: bool) -> dict[str, pa.Table]:
+    """Returns the changes of the state by table, with all rows of the state in a snapshot."""
+    state = decision.state if is_snapshot else None
+    return {
+        table: change_rows(table, decision.changes[frame], state, plan.epoch)
+        for table, frame in FRAMES.items()
+    }
+
+
+def state_size(state: State) -> dict[str, int]:
+    """Returns how many rows and bytes of halves, namings and delayed messages the driver holds."""
+    frames = [getattr(state, name) for name in STATE_KEYS]
+    return {
+        "state_rows": sum(frame.num_rows for frame in frames),
+        "state_bytes": sum(frame.nbytes for frame in frames),
+    }
+
+
+def landed_counts(batch: Batch) -> dict[str, int]:
+    """Returns the numbers of landed records; `verify` counts them again."""
+    counts = {f"landed_{kind}": batch.rows(kind).num_rows for kind in KINDS}
+    halves = batch.rows(HALF)
+    return counts | {"unreadable_half": halves.num_rows - halves["error"].null_count}
+
+
+def decided_counts(decision: Decision) -> dict[str, int]:
+    """Returns the numbers of decided rows; `verify` counts them again."""
+    outcomes = pc.value_counts(decision.outcomes["outcome"]).to_pylist()
+    counts = {row["values"].lower(): row["counts"] for row in outcomes}
+    return counts | {"placed": decision.placements.num_rows, "due": decision.due.num_rows}
 
 
 def grown_offsets(placements: pa.Table) -> dict[tuple[str, int], int]:

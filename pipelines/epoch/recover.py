@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from checker.frames import RULE_VERSION
 from pipelines.epoch.batch import Batch
-from pipelines.epoch.land import read_again
+from pipelines.epoch.land import kafka_records, land
 from pipelines.epoch.parameters import EpochSettings, plan_limits
 from pipelines.epoch.restore import topics_before
 from pipelines.epoch.signatures import judge_signatures
 from pipelines.errors import StartError
+from pipelines.kafka_log.options import spark_options
+from pipelines.kafka_log.plain_records import plain_records
 from storage import schemas
 from storage.lake.epochs import Plan
 from storage.lake.lake import Lake
-from storage.tasks.land import Landing
-from storage.wire.kinds import KINDS, OP
+from storage.rows import to_rows
+from storage.tasks.land import HEAVY, Landing
+from storage.wire.decode import RECORDS
+from storage.wire.kinds import HALF, KINDS, OP, SCHEDULE
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -30,8 +38,7 @@ def with_our_rules(lake: Lake, plan: Plan) -> Plan:
     if plan.rule_version == RULE_VERSION:
         return plan
     topics = topics_before(lake, plan.epoch + 1)["table_id"].to_pylist()
-    tables = [t for t in schemas.TABLES if t not in ("lake", "epochs")]
-    tables += [f"topics/{table_id}" for table_id in topics]
+    tables = schemas.TABLES.keys() - {"lake", "epochs"} | {f"topics/{number}" for number in topics}
     if any(lake.holds(table, plan.epoch) for table in tables):
         raise StartError(
             f"epoch {plan.epoch} was begun with rule version {plan.rule_version} and this "
@@ -42,13 +49,32 @@ def with_our_rules(lake: Lake, plan: Plan) -> Plan:
 
 
 def batch_again(spark: SparkSession, lake: Lake, plan: Plan, settings: EpochSettings) -> Batch:
-    """Returns a plan's records, from tables that hold the epoch, else from Kafka."""
+    """Returns a plan's records, from tables that hold the epoch, else landed again from Kafka."""
     held = [kind for kind in KINDS if lake.holds(kind, plan.epoch)]
-    landing = Landing(lake.place, plan.epoch, plan_limits(plan))
-    count = sum(r.to_offset - r.from_offset for r in plan.ranges)
-    tasks = settings.sizes.landing_tasks(count)
-    batch = read_again(spark, lake, plan, held, landing, tasks, settings.kafka)
+    limits = plan_limits(plan)
+    missing = [topic for kind, topic in limits.topics.items() if kind not in held]
+    ranges = tuple(r for r in plan.ranges if r.topic in missing and r.to_offset > r.from_offset)
+    batch = Batch()
+    if ranges:
+        count = sum(r.to_offset - r.from_offset for r in plan.ranges)
+        spans = {r.place: range(r.from_offset, r.to_offset) for r in ranges}
+        batch = land(
+            kafka_records(spark, ranges, spark_options(settings.kafka)),
+            Landing(lake.place, plan.epoch, limits),
+            settings.sizes.landing_tasks(count),
+            partial(plain_records, settings.kafka, spans),
+        )
+    for kind in held:
+        batch.add_table(_landed(lake, kind, plan.epoch), kind)
     if OP not in held:  # nothing was decided yet that depends on a signature
         judge_signatures(batch, settings.security)
     settings.sizes.saw(batch.landed_messages, batch.landed_bytes)
     return batch
+
+
+def _landed(lake: Lake, kind: str, epoch: int) -> pa.Table:
+    """Returns the narrow rows of an epoch that a table holds. Output: RECORDS."""
+    heavy = HEAVY if kind in (HALF, SCHEDULE) else ()
+    columns = [name for name in lake.schema(kind).names if name not in heavy]
+    rows = lake.read(kind, columns, pc.field("epoch") == epoch)
+    return to_rows(rows, RECORDS, kind=kind)

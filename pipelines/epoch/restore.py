@@ -45,11 +45,10 @@ def restore(lake: Lake, progress: Progress) -> State:
         return State()
     snapshot = last.snapshot.epoch or None
     frames = {FRAMES[table]: rows_of_state(lake, table, last.epoch, snapshot) for table in FRAMES}
-    offsets = offset_rows(progress.next_offsets)
     return State(
         **frames,
         topics=topics_before(lake, last.epoch + 1),
-        next_offsets=pa.Table.from_pylist(offsets, schema=NEXT_OFFSETS),
+        next_offsets=pa.Table.from_pylist(offset_rows(progress.next_offsets), schema=NEXT_OFFSETS),
     )
 
 
@@ -66,8 +65,7 @@ def rows_of_state(
     none, or few rows are wanted); `bounds` on columns of the key: only these rows.
     Output: HALVES, NAMINGS or DELAYED, in the order of its key.
     """
-    rows = recorded_rows(lake, table, epoch, snapshot_epoch, bounds)
-    return state_from(table, rows)
+    return state_from(table, recorded_rows(lake, table, epoch, snapshot_epoch, bounds))
 
 
 def recorded_rows(

@@ -24,13 +24,12 @@ from typing import TYPE_CHECKING
 from checker.frames import State
 from pipelines.epoch.ask import Asks
 from pipelines.epoch.batch import Batch
-from pipelines.epoch.commit import state_size
 from pipelines.epoch.deliver import Deliverer
 from pipelines.epoch.land import land, warm_up
 from pipelines.epoch.parameters import EpochSettings
 from pipelines.epoch.pings import OwnPings
 from pipelines.epoch.plan import Planner
-from pipelines.epoch.planned import PlannedEpochs, Steps
+from pipelines.epoch.planned import PlannedEpochs, Steps, state_size
 from pipelines.epoch.recover import batch_again, with_our_rules
 from pipelines.epoch.signatures import judge_signatures
 from pipelines.epoch.watch import Watch
@@ -87,8 +86,7 @@ class Epochs:
         self._settings = settings
         self._kafka = KafkaLog(kafka)
         self._planner = Planner(self._kafka, settings, now_ms)
-        deliverer = Deliverer(spark)
-        self._planned = PlannedEpochs(lake, asker, settings.sizes, deliverer, self._watch)
+        self._planned = PlannedEpochs(lake, asker, settings.sizes, Deliverer(spark), self._watch)
         self.place = lake.place
         self.newest: Plan | None = None
         self.own_pings = OwnPings()
@@ -127,9 +125,8 @@ class Epochs:
 
     def warm_up(self) -> None:
         """Prepares Spark for a landing, in a thread beside the other steps of a start."""
-        tasks = self._settings.sizes.landing_tasks(0)
         landing = Landing(self._lake.place, 0, self._settings.limits)
-        arguments = (self._spark, landing, tasks)
+        arguments = self._spark, landing, self._settings.sizes.landing_tasks(0)
         Thread(target=warm_up, args=arguments, name="txlake-warm-up", daemon=True).start()
 
     def start_offsets(self) -> dict[Place, int]:

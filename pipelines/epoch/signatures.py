@@ -38,12 +38,11 @@ def judged(rows: pa.Table, security: SecuritySettings) -> pa.Table:
 
     Input: the columns of `op`.
     """
-    is_asked = truth(rows["error"].is_null())
+    is_asked = truth(rows["error"].is_null()) & truth(rows["producer_group"].is_valid())
     groups = rows["producer_group"].combine_chunks().dictionary_encode()
     has_key = np.array([group in security.keys for group in groups.dictionary.to_pylist()], bool)
     codes = groups.indices.fill_null(0).to_numpy(zero_copy_only=False)
     is_asked &= has_key[codes] if len(has_key) else False
-    is_asked &= truth(rows["producer_group"].is_valid())
     if not is_asked.any():
         return rows
     is_signed = np.zeros(rows.num_rows, bool)

@@ -34,9 +34,10 @@ def told(error: BaseException, epochs: Epochs) -> BaseException:
         return trouble
     text = str(error)
     if any(sign in text for sign in _REFUSED_SIGNS):
-        lines = [line.strip() for line in text.splitlines()]
-        said = next(line for line in lines if any(sign in line for sign in _REFUSED_SIGNS))
-        return KafkaRefusedError(f"Kafka refuses the stream: {said[:_TEXT_MAX]}")
+        said = next(
+            line for line in text.splitlines() if any(sign in line for sign in _REFUSED_SIGNS)
+        )
+        return KafkaRefusedError(f"Kafka refuses the stream: {said.strip()[:_TEXT_MAX]}")
     if any(sign in text for sign in _AWAY_SIGNS):
         return KafkaAwayError(f"the stream lost Kafka: {text.strip().splitlines()[0][:_TEXT_MAX]}")
     if "Could not read records in offset" in text or "some data may have been lost" in text.lower():
@@ -60,12 +61,13 @@ class Away:
     def wait_s(self, error: KafkaAwayError | StoreAwayError) -> float:
         """Logs how it is, once a minute, and returns how long to wait before the next try."""
         now, state = time.monotonic(), self._state
+        what = self._store if isinstance(error, StoreAwayError) else self._kafka
+        self._state, self._is_over = f"{what} is away", f"{what} is back"
         if isinstance(error, KafkaRefusedError):
-            self._state = f"{self._kafka} refuses this job"
-            self._is_over = f"{self._kafka} lets this job in again"
-        else:
-            what = self._store if isinstance(error, StoreAwayError) else self._kafka
-            self._state, self._is_over = f"{what} is away", f"{what} is back"
+            self._state, self._is_over = (
+                f"{what} refuses this job",
+                f"{what} lets this job in again",
+            )
         self._since = self._since or now
         is_news = self._told_at is None or self._state != state or now - self._told_at >= _TELL_S
         if is_news:

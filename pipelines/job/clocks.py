@@ -1,24 +1,38 @@
-"""This machine's clock compared with the broker's, at each start and then every hour."""
+"""This machine's clock compared with the broker's, at each start and then every hour.
+
+The broker says its time when it stores a PING of ours in the admin topic.
+"""
 
 from __future__ import annotations
 
 import time
 
+from confluent_kafka import KafkaException, Producer
+
 from pipelines.epoch.clock import EpochClock
 from pipelines.epoch.pings import OwnPings
-from pipelines.errors import ClockError
-from pipelines.kafka_log.broker_clock import BrokerClock
+from pipelines.errors import ClockError, KafkaAwayError
+from pipelines.kafka_log.connection import produce_one, producer_config
+from pipelines.settings import Settings
 from storage.rows import instant
+from txlake import protocol as p
 
 DIFFERENCE_MS_MAX = 60_000
 _INTERVAL_S = 3_600.0
 
 
 class Clocks:
-    """Our clock and the broker's. `is_tolerant`: any difference is accepted."""
+    """Our clock and the broker's, which is asked in the name of an owner.
 
-    def __init__(self, ours: EpochClock, broker: BrokerClock, *, is_tolerant: bool) -> None:
-        self._ours, self._broker, self._is_tolerant = ours, broker, is_tolerant
+    Input: `is_tolerant`: any difference is accepted.
+    """
+
+    def __init__(
+        self, settings: Settings, owner: str, ours: EpochClock, *, is_tolerant: bool
+    ) -> None:
+        self._settings, self._owner = settings, owner
+        self._ours, self._is_tolerant = ours, is_tolerant
+        self._producer: Producer | None = None
         self._compared = 0.0
 
     def is_due(self) -> bool:
@@ -30,7 +44,7 @@ class Clocks:
 
         Errors: ClockError if the clocks are too far apart; KafkaAwayError.
         """
-        offset, broker_ms = self._broker.ping()
+        offset, broker_ms = self._ping()
         pings[offset] = broker_ms
         self._compared = time.monotonic()
         ours_ms = self._ours.raw_ms()
@@ -39,6 +53,25 @@ class Clocks:
                 f"this machine's clock says {_text(ours_ms)} and the broker's {_text(broker_ms)}: "
                 f"more than {DIFFERENCE_MS_MAX // 1000} s apart; set the one that is wrong"
             )
+
+    def _ping(self) -> tuple[int, int]:
+        """Writes a PING; returns its offset, and the broker's clock in ms."""
+        kafka, transaction = self._settings.kafka, self._settings.transaction
+        if self._producer is None:
+            config = producer_config(
+                kafka.bootstrap_servers, kafka.client, transaction.message_bytes_max
+            )
+            self._producer = Producer({**config, "linger.ms": 0})
+        headers = [(p.COMMAND, p.PING.encode()), (p.ACTOR, self._owner.encode())]
+        try:
+            message, failed = produce_one(
+                self._producer, kafka.admin_topic, partition=0, headers=headers
+            )
+        except KafkaException as error:
+            raise KafkaAwayError(f"the broker's clock could not be asked: {error}") from error
+        if failed is not None:
+            raise KafkaAwayError(f"the broker's clock could not be asked: {failed}")
+        return message.offset(), message.timestamp()[1]
 
 
 def _text(ms: int) -> str:

@@ -50,7 +50,7 @@ class Election:
     def __init__(self, kafka: KafkaSettings, lake_path: str, owner: str) -> None:
         self._topic = kafka.admin_topic
         self._group = group_id(lake_path, kafka.admin_topic)
-        self._config = {
+        config = {
             **client_config(kafka.bootstrap_servers, kafka.client),
             "group.id": self._group,
             "client.id": owner,
@@ -62,7 +62,7 @@ class Election:
             "socket.timeout.ms": 10_000,
         }
         try:
-            self._consumer = Consumer(self._config)
+            self._consumer = Consumer(config)
         except KafkaException as error:
             raise StartError(f"[kafka.client]: {error.args[0].str()}") from None
         self._looked_at = time.monotonic()
@@ -119,13 +119,12 @@ class Election:
             self._thread.join(_LEAVE_TIMEOUT_S)
 
     def _run(self) -> None:
-        consumer = self._consumer
         try:
-            while not self._leaving.is_set() and not self._has_topic(consumer):
+            while not self._leaving.is_set() and not self._has_topic():
                 self._leaving.wait(_POLL_S)
             self._looked_at = time.monotonic()
             if not self._leaving.is_set():
-                consumer.subscribe(
+                self._consumer.subscribe(
                     [self._topic],
                     on_assign=self._assigned,
                     on_revoke=self._revoked,
@@ -133,12 +132,12 @@ class Election:
                 )
             while not self._leaving.is_set():
                 self._look()
-                self._heard(consumer.poll(_POLL_S))
+                self._heard(self._consumer.poll(_POLL_S))
         except (KafkaException, RuntimeError) as error:
             self._refusal = StartError(refused(self._group, error))
         finally:
             self._elected.clear()
-            consumer.close()
+            self._consumer.close()
 
     def _look(self) -> None:
         now = time.monotonic()
@@ -146,9 +145,9 @@ class Election:
             self._doubted_until = now + _DOUBT_S
         self._looked_at = now
 
-    def _has_topic(self, consumer: Consumer) -> bool:
+    def _has_topic(self) -> bool:
         try:
-            found = consumer.list_topics(self._topic, timeout=_TOPIC_TIMEOUT_S).topics
+            found = self._consumer.list_topics(self._topic, timeout=_TOPIC_TIMEOUT_S).topics
         except KafkaException as error:
             if error.args[0].code() in _REFUSALS:
                 self._refusal = KafkaRefusedError(refused(self._group, error))

@@ -13,7 +13,7 @@ from typing import Any, Final
 from confluent_kafka import KafkaError, KafkaException
 
 from pipelines.errors import StartError
-from pipelines.kafka_log.connection import REQUEST_TIMEOUT_S, Cluster
+from pipelines.kafka_log.connection import REQUEST_TIMEOUT_S, Cluster, code_of
 from pipelines.kafka_log.rights import group_id
 from pipelines.settings import KafkaSettings
 
@@ -60,7 +60,7 @@ class DriverGroup:
         try:
             return drivers_of(asked[self.id].result(timeout=_REQUEST_S + REQUEST_TIMEOUT_S))
         except (KafkaException, FutureTimeoutError) as error:
-            code = error.args[0].code() if isinstance(error, KafkaException) else None
+            code = code_of(error)
             if code in _NOT_YET:
                 return Drivers()
             if code == KafkaError.GROUP_AUTHORIZATION_FAILED:

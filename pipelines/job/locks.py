@@ -49,11 +49,6 @@ class Locks:
         self.take()
         self._of_jvm = self._of_jvm or JvmLock(spark, self._place)
 
-    @property
-    def are_held(self) -> bool:
-        """Returns whether both are taken."""
-        return self._ours is not None and self._of_jvm is not None
-
     def take_over(self, spark: SparkSession) -> None:
         """Takes both as soon as processes that are dying give them back; else goes on without."""
         deadline = time.monotonic() + _DYING_S
@@ -71,9 +66,8 @@ class Locks:
 
     def take_if_free(self, spark: SparkSession) -> None:
         """Takes what is free by now."""
-        if not self.are_held:
-            with suppress(LakeLockedError):
-                self.take_both(spark)
+        with suppress(LakeLockedError):
+            self.take_both(spark)
 
     def release(self) -> None:
         """Gives the locks back; a JVM that inherited the first keeps it until it ends."""

@@ -25,7 +25,7 @@ DECIDED_S = 2 * SESSION_TIMEOUT_MS / 1000
 
 
 class Ownership:
-    """One driver's claim to its lake, from `begin` on."""
+    """One driver's claim to its lake, from `begin` on. `term`: of the election that gave it."""
 
     def __init__(
         self,
@@ -37,11 +37,11 @@ class Ownership:
         self._owner = owner
         self._lake = Lake(lake.place)  # a driver's own may trust what it has read
         self._election, self._stop = election, stop
-        self._term = 0
+        self.term = 0
 
     def begin(self) -> None:
         """Takes the present election as the one by which the lake is this driver's."""
-        self._term = self._election.term
+        self.term = self._election.term
 
     def require(self) -> None:
         """Checks that Kafka counts this driver as the active one, as far as it has heard.
@@ -50,7 +50,7 @@ class Ownership:
         this driver for a while and elected it again: it must read the lake anew.
         """
         deadline = time.monotonic() + DECIDED_S
-        while not self._is_sure():
+        while not (self._is_same_term() and self._election.is_sure):
             if self._election.is_waiting:
                 raise overtaken(self._lake.path, self.other())
             if self._election.is_active and not self._is_same_term():
@@ -66,11 +66,8 @@ class Ownership:
             owners = []
         return next((owner for owner in owners if owner != self._owner), "another driver")
 
-    def _is_sure(self) -> bool:
-        return self._is_same_term() and self._election.is_sure
-
     def _is_same_term(self) -> bool:
-        return self._election.is_active and self._election.term == self._term
+        return self._election.is_active and self._election.term == self.term
 
     def require_newest(self) -> None:
         """Checks that the lake's newest epoch was planned by this driver.

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("txlake.driver")
 
-_QUERY_NAME = "txlake-rehearsal"
 _NO_EPOCH = 0
 
 
@@ -56,15 +55,15 @@ class Rehearsal:
         admin = self._settings.kafka.admin_topic, 0
         starts[admin] = max(starts[admin] - 1, *self._kafka.first_offsets([admin]).values())
         with tempfile.TemporaryDirectory(prefix="txlake-rehearsal-") as checkpoint:
-            query = (
+            (
                 source_of(self._spark, self._settings, starts)
-                .writeStream.queryName(_QUERY_NAME)
+                .writeStream.queryName("txlake-rehearsal")
                 .foreachBatch(self._land)
                 .option("checkpointLocation", checkpoint)
                 .trigger(once=True)
                 .start()
+                .awaitTermination()
             )
-            query.awaitTermination()
 
     def _land(self, batch: DataFrame, _batch_id: int) -> None:
         """Lands a micro-batch of narrow records: it writes no file."""

@@ -56,7 +56,7 @@ class Stream:
         stop: threading.Event,
         before_batch: Callable[[], None],
         before_plan: Callable[[], None],
-        on_epoch: Callable[[Plan, float], None] | None,
+        on_epoch: Callable[[Plan, float], None],
     ) -> None:
         self._spark = spark
         self._settings = settings
@@ -67,9 +67,8 @@ class Stream:
         self._before_batch = before_batch
         self._before_plan = before_plan
         self._on_epoch = on_epoch
-        self._interval_s = settings.stream.trigger_interval_ms / 1000
         self._starts = epochs.start_offsets()
-        self._trigger = Trigger(self._interval_s)
+        self._trigger = Trigger(settings.stream.trigger_interval_ms / 1000)
         self._failure: BaseException | None = None
         self._planning = threading.Lock()
         self._finisher = ThreadPoolExecutor(1, thread_name_prefix="txlake-epoch")
@@ -96,8 +95,7 @@ class Stream:
                 wait_for([self._running])
             if self._stop.is_set():
                 return None
-            ended = StartError("the stream ended by itself")
-            return self._failure or query.exception() or ended
+            return self._failure or query.exception() or StartError("the stream ended by itself")
         finally:
             try:
                 query.stop()
@@ -157,8 +155,7 @@ class Stream:
         try:
             if plan is not None:
                 self._epochs.finish(plan, gathered)
-                if self._on_epoch is not None:
-                    self._on_epoch(plan, time.monotonic() - began)
+                self._on_epoch(plan, time.monotonic() - began)
             self._maintainer.after_batch(plan, idle_until - time.monotonic())
         except BaseException as error:
             self._failure = self._failure or error
@@ -194,9 +191,10 @@ def source_of(spark: SparkSession, settings: Settings, starts: Mapping[Place, in
         .load()
     )
     tick = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).load()
-    empty = {field.name: f"cast(NULL AS {field.dataType.simpleString()}) AS {field.name}"
-             for field in records.schema}  # fmt: skip
-    return records.unionByName(tick.selectExpr(*empty.values()))
+    empty = (
+        f"cast(NULL AS {field.dataType.simpleString()}) AS {field.name}" for field in records.schema
+    )
+    return records.unionByName(tick.selectExpr(*empty))
 
 
 def batch_ends(checkpoint: Path, batch_id: int) -> dict[Place, int]:

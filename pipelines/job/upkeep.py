@@ -78,8 +78,8 @@ class Maintainer:
         if asked_epoch:
             self._asked_epoch = asked_epoch
             self._begin(is_full=True)
-        elif plan is not None and self._is_time(plan) and self._steps is None:
-            self._begin(is_full=False)
+        elif plan is not None and plan.epoch % self._round_epochs == 0 and self._steps is None:
+            self._begin(is_full=False)  # by its number: in a job that often starts anew, too
         if self._owes and not is_busy and self._steps is None:
             self._owes = False
             self._begin(is_full=False)
@@ -87,9 +87,6 @@ class Maintainer:
             self._owes |= is_busy
             self._maintenance.is_busy = is_busy
             self._go_on(max(idle_s, self._slice_s))
-
-    def _is_time(self, plan: Plan) -> bool:
-        return plan.epoch % self._round_epochs == 0  # in a job that often starts anew, too
 
     def _take_requests(self, plan: Plan | None) -> int:
         """Alters topics as operators ask. Output: the newest epoch that asks for a round, or 0.
@@ -133,9 +130,9 @@ class Maintainer:
     def _serve(self) -> None:
         """Writes down that the newest request is served."""
         try:
-            properties = {_SERVED: str(self._asked_epoch)}
-            handle = self._lake.handle("admin")
-            handle.alter.set_table_properties(properties, raise_if_not_exists=False)
+            self._lake.handle("admin").alter.set_table_properties(
+                {_SERVED: str(self._asked_epoch)}, raise_if_not_exists=False
+            )
             self._lake.table("admin").changed()
         except Exception as error:
             self._failed("admin", error)
@@ -198,11 +195,7 @@ def _configs(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, int]]:
 def told(work: Work) -> str:
     """Returns in words what was done."""
     return (
-        f"{work.files_merged} files of {_size(work.bytes_before)} became {work.merges} of "
-        f"{_size(work.bytes_after)}, {work.rows_expired} old rows deleted, "
+        f"{work.files_merged} files of {work.bytes_before / 1e6:.1f} MB became {work.merges} of "
+        f"{work.bytes_after / 1e6:.1f} MB, {work.rows_expired} old rows deleted, "
         f"{work.checkpoints} logs cut, {work.files_deleted} files deleted"
     )
-
-
-def _size(count: int) -> str:
-    return f"{count / 1e6:.1f} MB"

@@ -38,7 +38,6 @@ from pipelines.job.turn import Turn
 from pipelines.job.upkeep import Maintainer
 from pipelines.jvm.cluster import require_seen
 from pipelines.jvm.session import JVM_LOST, jvm_trouble
-from pipelines.kafka_log.broker_clock import BrokerClock
 from pipelines.kafka_log.topics import KafkaTopics
 from pipelines.settings import Settings
 from storage.errors import OwnerError, StoreAwayError
@@ -100,9 +99,7 @@ class Work:
             is_standby=manner.is_standby,
         )  # fmt: skip
         self._clock = EpochClock()
-        self._clocks = Clocks(
-            self._clock, BrokerClock(settings, owner), is_tolerant="clock" in manner.tolerate
-        )
+        self._clocks = Clocks(settings, owner, self._clock, is_tolerant="clock" in manner.tolerate)
         self._asker = Asker(
             settings.kafka.bootstrap_servers,
             settings.kafka.client,
@@ -111,15 +108,15 @@ class Work:
             settings.transaction.message_bytes_max,
             settings.security.keys,
         )
-        of_job = EpochSettings.of(settings, owner, spark)
-        now_ms = manner.now_ms or self._clock.now_ms
-        self.epochs = Epochs(spark, lake, self._kafka, self._asker, of_job, now_ms, watch)
+        self.epochs = Epochs(
+            spark, lake, self._kafka, self._asker, EpochSettings.of(settings, owner, spark),
+            manner.now_ms or self._clock.now_ms, watch,
+        )  # fmt: skip
         self.is_streaming = False
-        self._maintainer = self._new_maintainer()
+        self._maintainer: Maintainer  # of a turn
         self._rehearsal = Rehearsal(spark, settings, self._kafka, lake)
         self._is_seen = False  # by the executors
         self._was_let_in = False  # by Kafka
-        self._term = 0
         self._losses = 0  # epochs of ours that another driver has written, since our last one
 
     def run(self) -> None:
@@ -146,7 +143,7 @@ class Work:
             if not self._turn.wait():
                 return
             self._was_let_in = True
-            if self._election.term != self._term:
+            if self._election.term != self._ownership.term:
                 self._begin_turn()
             self._prepare()
         except Exception as error:
@@ -173,12 +170,18 @@ class Work:
         """Takes up what only the elected driver may have."""
         if self._manner.is_standby:
             self._locks.take_over(self._spark)
-            if self._term == 0:
+            if self._ownership.term == 0:
                 self._clock.start()  # it may have waited for days
-        self._term = self._election.term
         self._lake.forget()  # another driver may have written it meanwhile
         self._ownership.begin()
-        self._maintainer = self._new_maintainer()
+        self._maintainer = Maintainer(
+            self._lake,
+            self._settings.maintenance_limits(),
+            self._settings.maintenance.slice_ms,
+            self._settings.kafka.admin_topic,
+            self._stop.is_set,
+            self._ownership.require_newest,
+        )
 
     def _prepare(self) -> None:
         """Checks Kafka and finishes an epoch that an earlier run has planned."""
@@ -256,13 +259,3 @@ class Work:
         if self._lake.exists():
             self._require_seen()
         self._rehearsal.run()
-
-    def _new_maintainer(self) -> Maintainer:
-        return Maintainer(
-            self._lake,
-            self._settings.maintenance_limits(),
-            self._settings.maintenance.slice_ms,
-            self._settings.kafka.admin_topic,
-            self._stop.is_set,
-            self._ownership.require_newest,
-        )

@@ -59,11 +59,8 @@ def fetch(java: Path, jar_sets: Sequence[str] = JAR_SETS) -> int:
     Errors: JarError if a jar cannot be had, or is not the one of the lock.
     Replay: a jar that is whole in the cache is not fetched again.
     """
-    count = 0
     # A run for each set: both have Kafka's client, in two versions; in one run Ivy would pick one.
-    for name in jar_sets:
-        count += fetch_jars(java, name, locked(name))
-    return count
+    return sum(fetch_jars(java, name, locked(name)) for name in jar_sets)
 
 
 def fetch_jars(java: Path, name: str, jars: Iterable[Jar]) -> int:
@@ -108,10 +105,12 @@ def resolve(
     Output: the jars.
     Errors: JarError if something cannot be resolved.
     """
-    ours, alone = section["wanted"], set(section["alone"])
-    lines = [_dependency(c, transitive=_module(c) not in alone) for c in ours]
-    lines += [_exclusion(text) for text in section["excluded"]]
-    lines += [_override(coordinates) for coordinates in ours]
+    ours, alone = section["wanted"], tuple(f"{module}:" for module in section["alone"])
+    lines = [
+        *(_dependency(c, transitive=not c.startswith(alone)) for c in ours),
+        *map(_exclusion, section["excluded"]),
+        *map(_override, ours),
+    ]
     with _work_folder() as work:
         _run_ivy(java, work, name, lines, poms=True)
         return list(_retrieved_jars(work / "lib", shipped))
@@ -137,12 +136,12 @@ def _run_ivy(java: Path, work: Path, name: str, lines: list[str], *, poms: bool)
         _SETTINGS.format(poms=str(poms).lower(), checksums="sha1" if poms else ""), "utf-8"
     )
     module.write_text(_MODULE.format(name=name, dependencies="\n".join(lines)), "utf-8")
-    # Ivy would make a folder in the user's home.
-    options = [f"-Duser.home={work}", *network_options(work)]
     ivy = next(_pyspark_jars().glob("ivy-*.jar"))
-    command = [str(java), *options, "-jar", str(ivy), "-settings", str(settings)]
-    command += ["-cache", str(work / "cache"), "-ivy", str(module), "-types", "jar", "bundle"]
-    command += ["-retrieve", str(work / "lib" / _RETRIEVED)]
+    command: list[str | Path] = [
+        java, f"-Duser.home={work}",  # Ivy would make a folder in the user's home
+        *network_options(work), "-jar", ivy, "-settings", settings, "-cache", work / "cache",
+        "-ivy", module, "-types", "jar", "bundle", "-retrieve", work / "lib" / _RETRIEVED,
+    ]  # fmt: skip
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise JarError(_why(done.stdout + done.stderr))
@@ -160,21 +159,16 @@ def _why(log: str) -> str:
     )
 
 
-def _module(coordinates: str) -> str:
-    return ":".join(coordinates.split(":")[:2])
-
-
 def _dependency(coordinates: str, *, transitive: bool) -> str:
     organisation, artifact, revision, *classifier = coordinates.split(":")
-    attributes = (
-        f"org={quoteattr(organisation)} name={quoteattr(artifact)} rev={quoteattr(revision)}"
-        f' transitive="{str(transitive).lower()}" conf="default->default"'
+    artifacts = "".join(
+        f'<artifact name={quoteattr(artifact)} type="jar" ext="jar" m:classifier={quoteattr(one)}/>'
+        for one in classifier
     )
-    if not classifier:
-        return f"    <dependency {attributes}/>"
     return (
-        f'    <dependency {attributes}><artifact name={quoteattr(artifact)} type="jar"'
-        f' ext="jar" m:classifier={quoteattr(classifier[0])}/></dependency>'
+        f"    <dependency org={quoteattr(organisation)} name={quoteattr(artifact)}"
+        f' rev={quoteattr(revision)} transitive="{str(transitive).lower()}"'
+        f' conf="default->default">{artifacts}</dependency>'
     )
 
 
@@ -238,11 +232,13 @@ def _pyspark_jars() -> Path:
 
 def write_lock(path: Path, resolved: Mapping[str, list[Jar]], command: str) -> None:
     """Writes a lock, as `pipelines.jvm.jars` reads it. Input: `command`: what makes it."""
-    text = f"# Made by `{command}` from jars.toml: change that file, not this one.\n"
-    for name, jars in resolved.items():
-        for jar in jars:
-            text += f'\n[[{name}]]\njar = "{jar.coordinates}"\n'
-            text += f'sha256 = "{jar.sha256}"\nsize_bytes = {jar.size_bytes}\n'
+    head = f"# Made by `{command}` from jars.toml: change that file, not this one.\n"
+    entries = (
+        f'\n[[{name}]]\njar = "{jar.coordinates}"\n'
+        f'sha256 = "{jar.sha256}"\nsize_bytes = {jar.size_bytes}\n'
+        for name, jars in resolved.items()
+        for jar in jars
+    )
     fresh = path.with_suffix(".new")
-    fresh.write_text(text, "utf-8")
+    fresh.write_text(head + "".join(entries), "utf-8")
     os.replace(fresh, path)

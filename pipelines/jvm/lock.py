@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 _NAME = "_driver.jvm.lock"
 
 
-def _locked(lake_path: str) -> LakeLockedError:
+def _locked(place: LakePlace) -> LakeLockedError:
     return LakeLockedError(
-        f"the lake {lake_path} is written by the JVM of another driver, whose Python can "
+        f"the lake {place.path} is written by the JVM of another driver, whose Python can "
         "be dead already: one driver at a time; stop it first"
     )
 
@@ -38,12 +38,11 @@ def held_without_jvm(place: LakePlace) -> Iterator[None]:
     if not place.is_local:
         yield
         return
-    lake_path = place.path
-    with open(f"{lake_path}/{_NAME}", "a") as file:
+    with open(f"{place.path}/{_NAME}", "a") as file:
         try:
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # java.nio takes locks of this kind
         except OSError as error:
-            raise _locked(lake_path) from error
+            raise _locked(place) from error
         yield
 
 
@@ -57,12 +56,11 @@ class JvmLock:
         self._file: Any = None
         if not place.is_local:
             return
-        lake_path = place.path
         jvm: Any = spark._jvm
-        file = jvm.java.io.RandomAccessFile(f"{lake_path}/{_NAME}", "rw")
+        file = jvm.java.io.RandomAccessFile(f"{place.path}/{_NAME}", "rw")
         if file.getChannel().tryLock() is None:
             file.close()
-            raise _locked(lake_path)
+            raise _locked(place)
         self._file = file
 
     def release(self) -> None:

@@ -71,6 +71,8 @@ def _proxy_options() -> list[str]:
     for scheme in ("http", "https"):
         proxy = urllib.parse.urlsplit(urllib.request.getproxies().get(scheme, ""))
         if proxy.hostname:
-            options += [f"-D{scheme}.proxyHost={proxy.hostname}"]
-            options += [f"-D{scheme}.proxyPort={proxy.port or 80}"]
+            options += [
+                f"-D{scheme}.proxyHost={proxy.hostname}",
+                f"-D{scheme}.proxyPort={proxy.port or 80}",
+            ]
     return options

@@ -77,8 +77,7 @@ def start_session(
 
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
-    active = SparkContext._active_spark_context
-    if active is not None:
+    if SparkContext._active_spark_context is not None:
         return SparkSession.builder.getOrCreate()
     given = settings or {}
     require_possible(given)
@@ -115,11 +114,8 @@ def _conf_of(given: Mapping[str, str]) -> SparkConf:
         conf.set(_CLASS_PATH, class_path(["spark"]))
         conf.set(JAVA_OPTIONS, java_options())
         conf.setIfMissing("spark.master", "local[2]")
-        for key, value in defaults().items():
-            conf.set(key, value)
         master = given.get("spark.master", "local[2]")
-        for key, value in cluster_conf(master).items():
-            conf.set(key, value)
+        conf.setAll([*defaults().items(), *cluster_conf(master).items()])
     conf.set("spark.hadoop.fs.permissions.umask-mode", f"{own_umask():03o}")
     for key, value in given.items():
         is_added = key in _ADDED and conf.contains(key)

@@ -61,11 +61,10 @@ def require_possible(settings: Mapping[str, str]) -> None:
 def _require_folder(folder: str, value: str) -> None:
     try:
         Path(folder).mkdir(parents=True, exist_ok=True)
-        is_fine = os.access(folder, os.W_OK | os.X_OK)
-        reason = "it may not be written"
+        reason = "" if os.access(folder, os.W_OK | os.X_OK) else "it may not be written"
     except OSError as error:
-        is_fine, reason = False, error.strerror or str(error)
-    if not is_fine:
+        reason = error.strerror or str(error)
+    if reason:
         raise _wrong(_LOCAL_DIR, value, f"{reason}; a folder that can be written is needed")
 
 
@@ -88,10 +87,10 @@ def _require_java_starts(settings: Mapping[str, str]) -> None:
             f"Java does not start within {_JAVA_TIMEOUT_S} s with {shlex.join(options)!r}"
         ) from None
     if done.returncode:
-        named = {key: settings[key] for key in (JAVA_OPTIONS, _MEMORY) if key in settings}
-        what = ", ".join(f"{key} = {value!r}" for key, value in named.items())
-        said = done.stderr.splitlines()
-        raise StartError(f"Java does not start: {java_reason(said)}; see [spark] {what}")
+        named = [key for key in (JAVA_OPTIONS, _MEMORY) if key in settings]
+        what = ", ".join(f"{key} = {settings[key]!r}" for key in named)
+        reason = java_reason(done.stderr.splitlines())
+        raise StartError(f"Java does not start: {reason}; see [spark] {what}")
 
 
 def java_reason(said: Iterable[str]) -> str:
@@ -129,12 +128,12 @@ def not_started(
     """
     is_silent = "JAVA_GATEWAY_EXITED" in str(error)
     cause = (java_reason(said) if is_silent else "") or java_cause(error)
-    named = [f"{key} = {value!r}" for key, value in settings.items() if _is_in(key, value, cause)]
+    named = [
+        f"{key} = {value!r}"
+        for key, value in settings.items()
+        if key in cause or (len(value) > 1 and value in cause)
+    ]
     return StartError(f"Spark does not start: {cause}; see [spark] {', '.join(named)}".rstrip())
-
-
-def _is_in(key: str, value: str, cause: str) -> bool:
-    return key in cause or (len(value) > 1 and value in cause)
 
 
 def java_cause(error: BaseException) -> str:

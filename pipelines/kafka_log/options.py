@@ -37,17 +37,12 @@ _CERTIFICATES: Final = (
     "ssl.keystore.password",
 )  # fmt: skip
 _VERIFICATION: Final = "enable.ssl.certificate.verification"
-_JAAS = "org.apache.kafka.common.security"
-_PLAIN_LOGIN = f"{_JAAS}.plain.PlainLoginModule"
-_SCRAM_LOGIN = f"{_JAAS}.scram.ScramLoginModule"
+_JAAS: Final = "org.apache.kafka.common.security"
 _PASSWORD_LOGINS: Final = {
-    "PLAIN": _PLAIN_LOGIN,
-    "SCRAM-SHA-256": _SCRAM_LOGIN,
-    "SCRAM-SHA-512": _SCRAM_LOGIN,
+    "PLAIN": f"{_JAAS}.plain.PlainLoginModule",
+    "SCRAM-SHA-256": f"{_JAAS}.scram.ScramLoginModule",
+    "SCRAM-SHA-512": f"{_JAAS}.scram.ScramLoginModule",
 }
-_OAUTH = "OAUTHBEARER"
-_OAUTH_LOGIN = f"{_JAAS}.oauthbearer.OAuthBearerLoginModule"
-_OAUTH_CALLBACK = f"{_JAAS}.oauthbearer.OAuthBearerLoginCallbackHandler"
 
 
 def java_client(client: Mapping[str, str]) -> dict[str, str]:
@@ -74,27 +69,30 @@ def _login(client: Mapping[str, str]) -> dict[str, str]:
     mechanism = client.get("sasl.mechanism", client.get("sasl.mechanisms", ""))
     if not mechanism:
         return {}
-    java = {"sasl.mechanism": mechanism}
-    if mechanism in _PASSWORD_LOGINS and "sasl.username" in client:
-        java["sasl.jaas.config"] = _jaas(
-            _PASSWORD_LOGINS[mechanism],
-            username=client["sasl.username"],
-            password=client.get("sasl.password", ""),
-        )
-    if mechanism == _OAUTH:
+    if mechanism == "OAUTHBEARER":
         if client.get("sasl.oauthbearer.method") != "oidc":
             raise StartError("[kafka.client] sasl.oauthbearer.method: 'oidc' is allowed")
-        java["sasl.jaas.config"] = _jaas(
-            _OAUTH_LOGIN,
-            clientId=client.get("sasl.oauthbearer.client.id", ""),
-            clientSecret=client.get("sasl.oauthbearer.client.secret", ""),
-            scope=client.get("sasl.oauthbearer.scope", ""),
-        )
-        java["sasl.login.callback.handler.class"] = _OAUTH_CALLBACK
-        java["sasl.oauthbearer.token.endpoint.url"] = client.get(
-            "sasl.oauthbearer.token.endpoint.url", ""
-        )
-    return java
+        oauth = f"{_JAAS}.oauthbearer"
+        return {
+            "sasl.mechanism": mechanism,
+            "sasl.jaas.config": _jaas(
+                f"{oauth}.OAuthBearerLoginModule",
+                clientId=client.get("sasl.oauthbearer.client.id", ""),
+                clientSecret=client.get("sasl.oauthbearer.client.secret", ""),
+                scope=client.get("sasl.oauthbearer.scope", ""),
+            ),
+            "sasl.login.callback.handler.class": f"{oauth}.OAuthBearerLoginCallbackHandler",
+            "sasl.oauthbearer.token.endpoint.url": client.get(
+                "sasl.oauthbearer.token.endpoint.url", ""
+            ),
+        }
+    if mechanism not in _PASSWORD_LOGINS or "sasl.username" not in client:
+        return {"sasl.mechanism": mechanism}
+    login, password = _PASSWORD_LOGINS[mechanism], client.get("sasl.password", "")
+    return {
+        "sasl.mechanism": mechanism,
+        "sasl.jaas.config": _jaas(login, username=client["sasl.username"], password=password),
+    }
 
 
 def _jaas(module: str, **options: str) -> str:
@@ -122,13 +120,7 @@ def _own_certificate(client: Mapping[str, str]) -> dict[str, str]:
     if "ssl.keystore.location" in client:
         chain, key = _from_pkcs12(client)
     else:
-        chain, key = client.get("ssl.certificate.pem", ""), client.get("ssl.key.pem", "")
-        if "ssl.certificate.location" in client:
-            file = Path(client["ssl.certificate.location"])
-            chain = _read("ssl.certificate.location", file).decode("utf-8", "replace")
-        if "ssl.key.location" in client:
-            file = Path(client["ssl.key.location"])
-            key = _read("ssl.key.location", file).decode("utf-8", "replace")
+        chain, key = _pem(client, "ssl.certificate"), _pem(client, "ssl.key")
         if not chain or not key:
             return {}
         key = _pkcs8(client, key)
@@ -137,6 +129,14 @@ def _own_certificate(client: Mapping[str, str]) -> dict[str, str]:
         "ssl.keystore.certificate.chain": chain,
         "ssl.keystore.key": key,
     }
+
+
+def _pem(client: Mapping[str, str], what: str) -> str:
+    """Returns what a file has, or the settings themselves; empty if there is neither."""
+    setting = f"{what}.location"
+    if setting in client:
+        return _read(setting, Path(client[setting])).decode("utf-8", "replace")
+    return client.get(f"{what}.pem", "")
 
 
 def _pkcs8(client: Mapping[str, str], pem: str) -> str:
@@ -162,8 +162,7 @@ def _from_pkcs12(client: Mapping[str, str]) -> tuple[str, str]:
     if key is None or own is None:
         raise _unusable("ssl.keystore.location", place, "it has no key with a certificate")
     chain = "".join(one.public_bytes(Encoding.PEM).decode() for one in (own, *others))
-    private = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
-    return chain, private
+    return chain, key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
 
 
 def _read(setting: str, place: Path) -> bytes:
@@ -201,12 +200,11 @@ def spark_options(kafka: KafkaSettings) -> dict[str, str]:
     again.
     Errors: StartError.
     """
-    options = {f"kafka.{key}": value for key, value in java_client(kafka.client).items()}
     return {
         "kafka.request.timeout.ms": "10000",
         "kafka.default.api.timeout.ms": "10000",
         "kafka.fetch.max.wait.ms": "2",
-        **options,
+        **{f"kafka.{key}": value for key, value in java_client(kafka.client).items()},
         "kafka.bootstrap.servers": kafka.bootstrap_servers,
         "kafkaConsumer.pollTimeoutMs": "30000",
         "fetchOffset.numRetries": "4",

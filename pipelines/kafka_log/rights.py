@@ -117,13 +117,13 @@ def table_rows() -> list[dict[str, str]]:
 
 def command_of(right: Right, principal: str, servers: str) -> str:
     """Returns the line for a shell that gives a right to a principal."""
-    words = ["kafka-acls.sh", "--bootstrap-server", servers]
-    words += ["--command-config", "admin.properties", "--add", "--allow-principal", principal]
-    for operation in right.operations:
-        words += ["--operation", operation]
-    words += [f"--{right.kind}", right.name]
-    words += ["--resource-pattern-type", "prefixed"] if right.is_prefix else []
-    return shlex.join(words)
+    operations = [word for name in right.operations for word in ("--operation", name)]
+    pattern = ["--resource-pattern-type", "prefixed"] if right.is_prefix else []
+    return shlex.join([
+        "kafka-acls.sh", "--bootstrap-server", servers, "--command-config", "admin.properties",
+        "--add", "--allow-principal", principal, *operations, f"--{right.kind}", right.name,
+        *pattern,
+    ])  # fmt: skip
 
 
 def quota_command(principal: str, servers: str, bytes_a_second: int) -> str:
@@ -131,10 +131,11 @@ def quota_command(principal: str, servers: str, bytes_a_second: int) -> str:
 
     Source: Kafka's `producer_byte_rate`. A broker lets who writes more wait, and nobody else.
     """
-    words = ["kafka-configs.sh", "--bootstrap-server", servers]
-    words += ["--command-config", "admin.properties", "--alter"]
-    words += ["--add-config", f"producer_byte_rate={bytes_a_second}", "--entity-type", "users"]
-    return shlex.join([*words, "--entity-name", principal.partition(":")[2]])
+    return shlex.join([
+        "kafka-configs.sh", "--bootstrap-server", servers, "--command-config", "admin.properties",
+        "--alter", "--add-config", f"producer_byte_rate={bytes_a_second}",
+        "--entity-type", "users", "--entity-name", principal.partition(":")[2],
+    ])  # fmt: skip
 
 
 def require_rights(cluster: Cluster, servers: str, wanted: Mapping[str, Iterable[str]]) -> None:
@@ -152,8 +153,9 @@ def require_rights(cluster: Cluster, servers: str, wanted: Mapping[str, Iterable
     for topic, future in asked.items():
         names: set[str] = set()
         try:
-            what = "what this client may do"
-            found = cluster.answer(future, what, KafkaError.UNKNOWN_TOPIC_OR_PART)
+            found = cluster.answer(
+                future, "what this client may do", KafkaError.UNKNOWN_TOPIC_OR_PART
+            )
             names = {one.name for one in (found and found.authorized_operations) or ()}
             if not names:  # there is no such topic, or the broker does not tell
                 continue

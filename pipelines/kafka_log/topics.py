@@ -42,8 +42,7 @@ class KafkaTopics:
         kafka = settings.kafka
         self.names = dict(own_names)
         self._settings = settings
-        self._message_bytes_max = settings.transaction.message_bytes_max
-        self._batch_bytes_max = p.batch_bytes_max(self._message_bytes_max)
+        self._batch_bytes_max = p.batch_bytes_max(settings.transaction.message_bytes_max)
         self._servers = kafka.bootstrap_servers
         self._cluster = Cluster(kafka.bootstrap_servers, kafka.client)
         self._admin = self._cluster.admin
@@ -62,11 +61,10 @@ class KafkaTopics:
         Their records have the broker's time, and can be as large as message_bytes_max.
         """
         existing = self._existing()
-        levels = len(p.delay_levels_ms(self._settings.delay.levels))
         partitions = {
             HALF: self._settings.kafka.queues,
             OP: self._settings.kafka.queues,
-            SCHEDULE: levels + 1,
+            SCHEDULE: len(p.delay_levels_ms(self._settings.delay.levels)) + 1,
             ADMIN: 1,
         }
         config = {
@@ -124,18 +122,17 @@ class KafkaTopics:
                 f"topic {missing[0]} is not in Kafka, but this lake was made from it: its "
                 "records that were not landed are lost"
             )
-        halves = len(existing[self.names[HALF]].partitions)
-        ops = len(existing[self.names[OP]].partitions)
-        if ops < halves:
+        count = {kind: len(existing[name].partitions) for kind, name in self.names.items()}
+        if count[OP] < count[HALF]:
             raise StartError(
-                f"{self.names[OP]} has {ops} partitions and {self.names[HALF]} has {halves}: an "
-                "operation goes to the partition of its half; add partitions to the op topic"
+                f"{self.names[OP]} has {count[OP]} partitions and {self.names[HALF]} has "
+                f"{count[HALF]}: an operation goes to the partition of its half; add partitions to "
+                "the op topic"
             )
-        admins = len(existing[self.names[ADMIN]].partitions)
-        if admins != 1:
+        if count[ADMIN] != 1:
             raise StartError(
-                f"{self.names[ADMIN]} has {admins} partitions: commands take effect in the order "
-                "of one partition; make the topic again with 1"
+                f"{self.names[ADMIN]} has {count[ADMIN]} partitions: commands take effect in the "
+                "order of one partition; make the topic again with 1"
             )
         self._check_configs(needs_append_time)
 
@@ -158,18 +155,17 @@ class KafkaTopics:
             log.warning(
                 "Kafka may refuse records of message_bytes_max = %d bytes, which need a topic's "
                 "%s=%d: %s; raise it, or lower message_bytes_max",
-                self._message_bytes_max, _BATCH_BYTES_MAX, self._batch_bytes_max, ", ".join(small),
+                self._settings.transaction.message_bytes_max, _BATCH_BYTES_MAX,
+                self._batch_bytes_max, ", ".join(small),
             )  # fmt: skip
 
     def topic_ids(self) -> dict[str, str]:
         """Returns the id of each existing topic. A topic that was made again is another log."""
-        names = list(self.names.values())
         futures = self._admin.describe_topics(
-            TopicCollection(names), request_timeout=REQUEST_TIMEOUT_S
+            TopicCollection(list(self.names.values())), request_timeout=REQUEST_TIMEOUT_S
         )
-        missing = KafkaError.UNKNOWN_TOPIC_OR_PART
         found = {
-            name: self._cluster.answer(future, "topic ids", missing)
+            name: self._cluster.answer(future, "topic ids", KafkaError.UNKNOWN_TOPIC_OR_PART)
             for name, future in futures.items()
         }
         return {name: str(topic.topic_id) for name, topic in found.items() if topic is not None}
@@ -196,8 +192,7 @@ class KafkaTopics:
         """Returns each partition's first offset stored at that instant or later, else its end."""
         places = list(places)
         ends = self.end_offsets(places)
-        spec = OffsetSpec.for_timestamp(at_ms)
-        found = self._offsets(places, spec)
+        found = self._offsets(places, OffsetSpec.for_timestamp(at_ms))
         return {place: found[place] if found[place] >= 0 else end for place, end in ends.items()}
 
     def _offsets(self, places: Iterable[Place], spec: Any) -> dict[Place, int]:

@@ -9,12 +9,10 @@ new, before the first start.
 
 from __future__ import annotations
 
-import base64
+import secrets
 import subprocess
-import uuid
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from pipelines.local_server.server import (
     HOST,
@@ -23,9 +21,6 @@ from pipelines.local_server.server import (
     ServerError,
     property_lines,
 )
-
-if TYPE_CHECKING:
-    from confluent_kafka.admin import AdminClient
 
 _LOG4J2 = """# Written at each start, by pipelines/local_broker/broker.py: change it there.
 Configuration:
@@ -114,22 +109,11 @@ class Broker(LocalServer):
         super().__init__(data_folder, port=port, start_timeout_s=start_timeout_s)
         self._message_bytes_max = message_bytes_max
         self._properties = dict(properties or {})
-        self._admin: AdminClient | None = None
 
     @property
     def bootstrap_servers(self) -> str:
         """Returns the address at which clients connect."""
         return f"{HOST}:{self.port}"
-
-    def start(self) -> Broker:
-        """Starts the broker and waits until it answers.
-
-        Replay: a running broker is left as it is.
-        """
-        try:
-            return super().start()
-        finally:
-            self._admin = None
 
     def _prepared(self, java_command: list[str]) -> list[str]:
         self.data_folder.mkdir(parents=True, exist_ok=True)
@@ -156,8 +140,10 @@ class Broker(LocalServer):
     def _format(self, command: list[str], server_properties: Path) -> None:
         if (self.data_folder / "logs" / "meta.properties").exists():
             return
-        tool = ["kafka.tools.StorageTool", "format", "--standalone", "--ignore-formatted"]
-        tool += ["--cluster-id", _new_cluster_id(), "--config", str(server_properties)]
+        tool = [
+            "kafka.tools.StorageTool", "format", "--standalone", "--ignore-formatted",
+            "--cluster-id", _new_cluster_id(), "--config", str(server_properties),
+        ]  # fmt: skip
         # It runs for a second: Java's quick compiler is the faster one.
         done = subprocess.run(
             [*command[:1], "-XX:TieredStopAtLevel=1", *command[1:], *tool],
@@ -176,13 +162,10 @@ class Broker(LocalServer):
         from confluent_kafka import KafkaException
         from confluent_kafka.admin import AdminClient
 
-        if self._admin is None:
-            # The client would log every refused connection while the broker starts.
-            conf: dict[str, str | int | float | bool] = {"log_level": 0}
-            conf["bootstrap.servers"] = self.bootstrap_servers
-            self._admin = AdminClient(conf)
+        # The client would log every refused connection while the broker starts.
+        admin = AdminClient({"bootstrap.servers": self.bootstrap_servers, "log_level": 0})
         try:
-            return None if self._admin.list_topics(timeout=1.0).brokers else "no broker is named"
+            return None if admin.list_topics(timeout=1.0).brokers else "no broker is named"
         except KafkaException as error:
             return str(error)
 
@@ -190,6 +173,6 @@ class Broker(LocalServer):
 def _new_cluster_id() -> str:
     """Returns a cluster id like Kafka's: 16 random bytes, URL-safe base 64, no dash in front."""
     while True:
-        text = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        text = secrets.token_urlsafe(16)
         if not text.startswith("-"):
             return text

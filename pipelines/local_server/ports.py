@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from contextlib import ExitStack
 
 
 class Reservation:
@@ -15,22 +16,18 @@ class Reservation:
     """
 
     def __init__(self, host: str, *ports: int) -> None:
-        self._sockets: list[socket.socket] = []
-        for port in ports:
-            held = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-            self._sockets.append(held)
-            held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
+        self.ports: list[int] = []
+        with ExitStack() as sockets:
+            for port in ports:
+                held = sockets.enter_context(socket.socket(socket.AF_INET, socket.SOCK_STREAM))
+                held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 held.bind((host, port))
-            except OSError:
-                self.release()
-                raise
-        self.ports: list[int] = [held.getsockname()[1] for held in self._sockets]
+                self.ports.append(held.getsockname()[1])
+            self._sockets = sockets.pop_all()
 
     def release(self) -> None:
         """Gives the ports back."""
-        while self._sockets:
-            self._sockets.pop().close()
+        self._sockets.close()
 
 
 def listens(host: str, port: int) -> bool:

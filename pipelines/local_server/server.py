@@ -17,7 +17,6 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import ClassVar, TypeVar
 
 from pipelines.jvm.jars import class_path
@@ -118,12 +117,7 @@ class LocalServer(ABC):
         """Starts the server."""
         return self.start()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Stops the server."""
         self.stop()
 
@@ -199,11 +193,11 @@ class LocalServer(ABC):
 
 def property_lines(settings: Mapping[str, str | int]) -> str:
     """Returns the text of a properties file, with backslashes and line ends escaped."""
-    lines = []
-    for key, value in settings.items():
-        text = str(value).replace("\\", "\\\\").replace("\n", "\\n")
-        lines.append(f"{key}={text}\n")
-    return "".join(lines)
+    escaped = {
+        key: str(value).replace("\\", "\\\\").replace("\n", "\\n")
+        for key, value in settings.items()
+    }
+    return "".join(f"{key}={text}\n" for key, text in escaped.items())
 
 
 def _end_of(log_path: Path) -> str:

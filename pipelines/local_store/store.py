@@ -3,13 +3,19 @@
 It is for trying and testing: a production lake names its own store. How it is started and ended:
 `pipelines/local_server/server.py`. The jars are an optional set: `txlake jars fetch store`.
 
+Its keys are given, or made at random and kept in its folder.
+
     StoreError    the server did not start, or does not answer; the text has the end of its log
 """
 
 from __future__ import annotations
 
 import http.client
+import os
 import re
+import secrets
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 from pipelines.local_server.server import (
@@ -19,7 +25,6 @@ from pipelines.local_server.server import (
     ServerError,
     property_lines,
 )
-from pipelines.local_store.keys import Keys, keys_of, write_private
 
 # S3Proxy checks no region, but clients sign one.
 REGION = "us-east-1"
@@ -28,6 +33,43 @@ _BUCKET = re.compile(r"[a-z0-9][a-z0-9-]{1,61}[a-z0-9]")
 
 class StoreError(ServerError):
     """The S3 server did not start, or does not answer."""
+
+
+@dataclass(frozen=True)
+class Keys:
+    """What a client signs with. The secret is in no print."""
+
+    access_key_id: str
+    secret_access_key: str = field(repr=False)
+
+
+def id_path(folder: Path) -> Path:
+    """Returns the file with the id of the key."""
+    return folder / "access_key_id"
+
+
+def secret_path(folder: Path) -> Path:
+    """Returns the file with the secret of the key."""
+    return folder / "secret_access_key"
+
+
+def keys_of(folder: Path) -> Keys:
+    """Returns the keys of a folder; makes them if it has none, in files of their owner alone."""
+    identity, secret = id_path(folder), secret_path(folder)
+    if not (identity.is_file() and secret.is_file()):
+        folder.mkdir(parents=True, exist_ok=True)
+        write_private(identity, secrets.token_hex(10) + "\n")
+        write_private(secret, secrets.token_urlsafe(30) + "\n")
+    return Keys(identity.read_text("utf-8").strip(), secret.read_text("utf-8").strip())
+
+
+def write_private(path: Path, text: str) -> None:
+    """Writes a file that nobody but its owner can read."""
+    fresh = path.with_name(path.name + ".new")
+    fresh.unlink(missing_ok=True)
+    with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(text)
+    os.replace(fresh, path)
 
 
 class Store(LocalServer):
@@ -53,14 +95,12 @@ class Store(LocalServer):
         start_timeout_s: float = START_TIMEOUT_S,
     ) -> None:
         super().__init__(data_folder, port=port, start_timeout_s=start_timeout_s)
-        self._keys = keys
+        self._given_keys = keys
 
-    @property
+    @cached_property
     def keys(self) -> Keys:
         """Returns the keys with which clients sign."""
-        if self._keys is None:
-            self._keys = keys_of(self.data_folder)
-        return self._keys
+        return self._given_keys or keys_of(self.data_folder)
 
     @property
     def endpoint(self) -> str:

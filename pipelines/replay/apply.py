@@ -111,7 +111,7 @@ class StreamingApplier(Applier):
         if named.num_rows:
             yield from read_messages(
                 self.lake, source, named, schemas.HALF.names, self.plan.epoch,
-                self._due() if source == SCHEDULE else None, self.lake.opened,
+                self.due if source == SCHEDULE else None, self.lake.opened,
             )  # fmt: skip
 
     def _streamed(self, placements: pa.Table) -> Iterator[pa.Table]:

@@ -117,7 +117,7 @@ class ReplayedEpochs(PlannedEpochs):
     def _applier(self, plan: Plan, batch: Batch) -> Applier:
         return StreamingApplier(
             self._lake, plan, batch, self._deliverer, self._sizes,
-            self._due_since(), source=self._messages, is_heavy=self._is_heavy,
+            self._due(plan), source=self._messages, is_heavy=self._is_heavy,
         )  # fmt: skip
 
     def _snapshot(self, plan: Plan) -> int | None:

@@ -11,12 +11,12 @@ from confluent_kafka.admin._config import ConfigEntry, ConfigResource
 from confluent_kafka.admin._resource import ResourceType
 from pyspark.sql import SparkSession
 
-from pipelines.epoch.land import read_again
+from pipelines.epoch.parameters import EpochSettings
+from pipelines.epoch.recover import batch_again
 from pipelines.local_broker.broker import Broker
 from pipelines.settings import Settings
 from storage.lake.lake import Lake
-from storage.tasks.land import Landing
-from storage.wire.kinds import HALF, INSTANT_MS_MAX, KINDS, SCHEDULE
+from storage.wire.kinds import INSTANT_MS_MAX, KINDS
 from tests.support.committed import commit, wait_for_bodies
 from tests.support.job import running, settings_for
 from tests.support.wire import Wire, half_headers
@@ -77,13 +77,10 @@ def test_records_with_impossible_times_are_rows_with_their_reason(
         assert len(rows) == count
     plans = [plan for plan in job.plans if any(r.to_offset > r.from_offset for r in plan.ranges)]
     scratch = Lake(str(tmp_path / "scratch"))
-    for kind in (HALF, SCHEDULE):
+    for kind in KINDS:
         scratch.create_table(kind)
-    again = [
-        read_again(spark, scratch, plan, (), Landing(scratch.place, plan.epoch,
-                   settings.wire_limits()), 1, settings.kafka)
-        for plan in plans
-    ]  # fmt: skip
+    of_job = EpochSettings.of(settings, "again", spark)
+    again = [batch_again(spark, scratch, plan, of_job) for plan in plans]
     landed = [batch.rows(kind)["error"].to_pylist() for batch in again for kind in KINDS]
     assert sum(errors.count("bad_timestamp") for errors in landed) == count
     with running(settings) as restarted:

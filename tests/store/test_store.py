@@ -12,8 +12,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from pipelines.local_server.ports import listens
 from pipelines.local_server.server import HOST
-from pipelines.local_store.keys import Keys
-from pipelines.local_store.store import Store, StoreError
+from pipelines.local_store.store import Keys, Store, StoreError
 from tests.support.store import Bucket, make_bucket, need
 
 

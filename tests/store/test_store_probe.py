@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.local_store.keys import write_private
-from pipelines.local_store.store import Store
+from pipelines.local_store.store import Store, write_private
 from storage.errors import StoreRefusedError
 from storage.files.place import lake_place
 from storage.lake.lake import Lake

@@ -16,9 +16,9 @@ from typing import Any
 import pyarrow as pa
 from confluent_kafka import Consumer, TopicPartition
 
-from pipelines.epoch import land as landing_of_spark
+from pipelines.epoch import recover
 from pipelines.epoch import run as epochs
-from pipelines.epoch.batch import Batch
+from pipelines.epoch.batch import Batch, rows_by_kind
 from pipelines.kafka_log.plain_records import KAFKA
 from pipelines.kafka_log.topics import Place
 from storage.files.data_files import DataFile
@@ -35,9 +35,9 @@ _READ_S = 30.0
 
 def land_here() -> None:
     """Lets the epochs of this process land their records without Spark, from now on."""
-    for module in (landing_of_spark, epochs):
+    for module in (recover, epochs):
         module.land = _land  # type: ignore[attr-defined]
-    for reader in (landing_of_spark, rig):
+    for reader in (recover, rig):
         reader.kafka_records = _records  # type: ignore[attr-defined]
 
 
@@ -51,7 +51,7 @@ def _land(records: pa.Table, landing: Landing, tasks: int, _: object) -> Batch:
                 for table, those in written.items():
                     files[table] += those
 
-    batch = Batch.of(parts(), files)
+    batch = Batch(rows_by_kind(parts()), files)
     batch.tasks = tasks
     return batch
 

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from pipelines.jvm.jars import fetch_command, is_fetched
-from pipelines.local_store.keys import Keys
-from pipelines.local_store.store import REGION, Store
+from pipelines.local_store.store import REGION, Keys, Store
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,7 @@ from bench.figures.on_a_store import LOCAL, STORE, PlacedDrain, drain_figure, re
 from bench.job_process import toml
 from bench.lake_store import LakeStore
 from bench.requests import Requests, Span, for_each, month_usd, price_usd
-from pipelines.local_store.keys import keys_of
-from pipelines.local_store.store import Store
+from pipelines.local_store.store import Store, keys_of
 from pipelines.settings import load, parse
 
 KAFKA = {"bootstrap_servers": "localhost:9092"}
