@@ -23,7 +23,7 @@ def show(report: Report) -> None:
 def lines(report: Report) -> Iterator[str]:
     """Returns a report's head, line by line."""
     unit, first = report.unit, report.unit.messages[0]
-    name = f"{unit.source} {unit.queue_id}-{first['queue_offset']}"
+    name = unit.name(first["queue_offset"])
     if first["transaction_id"] is not None:
         name = f"transaction {first['transaction_id']}, {name}"
     group = "" if first["producer_group"] is None else f", group {first['producer_group']}"
@@ -44,8 +44,7 @@ def _label(code: str) -> str:
 def _message(report: Report, message: MessageReport) -> Iterator[str]:
     row = message.row
     keys = "" if row["keys"] is None else f", keys {row['keys']}"
-    name = f"{report.unit.source} {row['queue_id']}-{row['queue_offset']}"
-    text = f"  {name}, topic {row['real_topic']}{keys}: "
+    text = f"  {report.unit.name(row['queue_offset'])}, topic {row['real_topic']}{keys}: "
     if message.place is not None:
         place = message.place
         yield (

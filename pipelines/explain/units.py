@@ -75,6 +75,10 @@ class Unit:
         """Returns one of its messages as commands name it."""
         return RecordTarget(self.source, self.queue_id, queue_offset)
 
+    def name(self, queue_offset: int) -> str:
+        """Returns one of its messages as people name it."""
+        return f"{self.source} {self.queue_id}-{queue_offset}"
+
     def is_settled(self, row: Row) -> bool:
         """Returns whether a row's epoch is committed."""
         return bool(row["epoch"] <= self.found.epoch)
@@ -134,11 +138,6 @@ class Unit:
         )
 
     @cached_property
-    def recorded(self) -> list[Row]:
-        """Returns all that was recorded of its halves' state, the oldest first."""
-        return self.of(self.found.pending)
-
-    @cached_property
     def halves(self) -> list[Row]:
         """Returns its halves that can still be ended, as the job holds them.
 
@@ -147,14 +146,10 @@ class Unit:
         return self._of_halves(self.found.halves, "queue_offset")
 
     @cached_property
-    def namings(self) -> list[Row]:
-        """Returns what waits and names it, as the job holds it: rows of NAMINGS."""
-        return self._of_halves(self.found.namings, "half_queue_offset")
-
-    @cached_property
     def waiting(self) -> list[Row]:
         """Returns the landed COMMITs and ROLLBACKs that wait to end it."""
-        ends = {row["op_queue_offset"] for row in self.namings if row["decision"] != UNKNOWN}
+        namings = self._of_halves(self.found.namings, "half_queue_offset")
+        ends = {row["op_queue_offset"] for row in namings if row["decision"] != UNKNOWN}
         return [op for op in self.operations if op["queue_offset"] in ends]
 
     @cached_property
@@ -167,7 +162,8 @@ class Unit:
 
     def stored_at(self, arm: int) -> int:
         """Returns `stored_at` of an arm: after a re-arm it is `epoch_at` of the re-arm's epoch."""
-        of_arm = [row["stored_at"] for row in self.recorded if row["arm"] == arm]
+        recorded = self.of(self.found.pending)  # the oldest first
+        of_arm = [row["stored_at"] for row in recorded if row["arm"] == arm]
         return int(of_arm[0] if of_arm else self.messages[0]["stored_at"])
 
 
