@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime as dt
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any, Final
 
 import polars as pl
@@ -15,7 +16,7 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
-from checker.rules.timing import CHECK_MAX, EXPIRED, NextStep, next_step
+from checker.rules.timing import CHECK_MAX, EXPIRED, next_step
 from pipelines.epoch.parameters import plan_parameters
 from pipelines.epoch.restore import restore
 from pipelines.explain.rows import Row, plain
@@ -102,26 +103,22 @@ def pending(lake: OpenLake, when: Moment) -> pl.DataFrame:
     plan = read_plans(lake.lake, [when.epoch])[when.epoch]
     state = restore(lake.lake, read_progress(lake.lake, when.epoch))
     waiting = state.halves.filter(pc.field("discard_cause").is_null())
-    rows = sorted(
-        plain(waiting), key=lambda row: (row["stored_at"], row["queue_id"], row["queue_offset"])
-    )
+    rows = sorted(plain(waiting), key=itemgetter("stored_at", "queue_id", "queue_offset"))
     return pl.DataFrame([_pending_row(r, plan) for r in rows], schema=_PENDING, orient="row")
 
 
 def _pending_row(row: Row, plan: Plan) -> tuple[object, ...]:
-    step = next_step(row, plan_parameters(plan))
+    parameters = plan_parameters(plan)
+    step = next_step(row, parameters)
     checked_at = None if row["checked_at"] is None else instant(row["checked_at"])
+    what = f"check {row['check_times'] + 1} of {parameters.check_max}"
+    if step.rule in (EXPIRED, CHECK_MAX):
+        what = f"discard ({step.rule})"
     return (
         f"{row['queue_id']}-{row['queue_offset']}", row["transaction_id"], row["producer_group"],
         row["real_topic"], instant(row["stored_at"]), (plan.epoch_at - row["stored_at"]) / 1000,
-        row["check_times"], checked_at, _next(row, step, plan), instant(step.reached_at),
+        row["check_times"], checked_at, what, instant(step.reached_at),
     )  # fmt: skip
-
-
-def _next(row: Row, step: NextStep, plan: Plan) -> str:
-    if step.rule in (EXPIRED, CHECK_MAX):
-        return f"discard ({step.rule})"
-    return f"check {row['check_times'] + 1} of {plan_parameters(plan).check_max}"
 
 
 def fates(lake: OpenLake, when: Moment) -> pl.DataFrame:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
 
 import duckdb
 import pyarrow as pa
@@ -93,26 +95,21 @@ class Archive:
 
     def first_offsets(self) -> dict[Place, int]:
         """Returns the first offset of each queue that has records."""
-        found = {}
+        text = "SELECT kind, queue_id, min(queue_offset) FROM records GROUP BY ALL"
         with self._engine() as engine:
-            rows = engine.execute(
-                "SELECT kind, queue_id, min(queue_offset) FROM records GROUP BY ALL"
-            ).fetchall()
-            for kind, queue_id, offset in rows:
-                found[kind, queue_id] = offset
-        return found
+            rows = engine.execute(text).fetchall()
+        return {(kind, queue_id): offset for kind, queue_id, offset in rows}
 
     def cuts(self, records: int = EPOCH_RECORDS) -> Iterator[Cut]:
         """Returns the ends of epochs of so many records; the same records give the same cuts."""
         with self._engine() as engine:
             rows = engine.execute(_CUTS, {"size": records}).fetchall()
-        ends = self.first_offsets()
-        at = 0
-        for place, (part, kind, queue_id, to_offset, ms) in enumerate(rows):
-            ends[kind, queue_id] = max(ends[kind, queue_id], to_offset)
-            at = max(at, ms)
-            if place + 1 == len(rows) or rows[place + 1][0] != part:
-                yield Cut(dict(ends), at)
+        ends, at = self.first_offsets(), 0
+        for _, of_part in groupby(rows, key=itemgetter(0)):
+            for _, kind, queue_id, to_offset, ms in of_part:
+                ends[kind, queue_id] = max(ends[kind, queue_id], to_offset)
+                at = max(at, ms)
+            yield Cut(dict(ends), at)
 
     def _engine(self) -> duckdb.DuckDBPyConnection:
         """Returns an engine with a view `records`: the places and times of all records."""
@@ -147,14 +144,11 @@ class Archive:
     def _rows(
         self, kind: str, names: list[str], ranges: list[Range], bytes_max: int | None
     ) -> pa.Table | None:
+        queue_id, offset = pc.field("queue_id"), pc.field("queue_offset")
         where = pc.scalar(False)
         for r in ranges:
-            offset = pc.field("queue_offset")
-            where = where | (
-                (pc.field("queue_id") == r.partition)
-                & (offset >= r.from_offset)
-                & (offset < r.to_offset)
-            )
+            within = (offset >= r.from_offset) & (offset < r.to_offset)
+            where |= (queue_id == r.partition) & within
         dataset, found, size = self._datasets[kind], [], 0
         for batch in dataset.to_batches(columns=names, filter=where):
             size += batch.nbytes

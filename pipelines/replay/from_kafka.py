@@ -27,7 +27,7 @@ from pipelines.replay.archive import EPOCH_RECORDS
 from pipelines.replay.epochs import RecordedAsker
 from pipelines.replay.filler import Identity
 from pipelines.replay.new_lake import Rebuilt, added
-from pipelines.replay.progress import Told
+from pipelines.replay.source import Told
 from pipelines.settings import Settings
 from storage.lake.epochs import Range
 from storage.lake.lake import Lake

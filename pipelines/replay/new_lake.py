@@ -19,8 +19,7 @@ from pipelines.replay.archive import Archive
 from pipelines.replay.below_floor import Below, below_floor
 from pipelines.replay.epochs import RecordedAsker, ReplayedEpochs
 from pipelines.replay.filler import OWNER, Filler, Identity
-from pipelines.replay.progress import Told, told, transactions
-from pipelines.replay.source import Source, read_ahead
+from pipelines.replay.source import Source, Told, read_ahead
 from storage.errors import BrokenLakeError
 from storage.files.place import LakePlace, lake_place
 from storage.lake.aging import require_above
@@ -154,7 +153,7 @@ def _rebuild(
     _check_same_history(source.lake, target, held)
     count, floor_epoch = 0, 0
     if first <= last:
-        tell = told(source.lake, first, last, progress)
+        tell = source.told(first, last, progress)
         with target.unfinished(_now()):
             if begins is not None:
                 begins.copy_into(target)
@@ -163,7 +162,7 @@ def _rebuild(
             for chunk in source.chunks(first, last):
                 epochs.replay_chunk(chunk, tell)
                 target.begin_flush()
-                count += transactions(chunk)
+                count += chunk.transactions
             target.wait()
     epochs.close()
     return added(first, last, count, started, floor_epoch)

@@ -29,9 +29,8 @@ from pipelines.epoch.parameters import plan_limits, plan_parameters
 from pipelines.epoch.restore import restore
 from pipelines.replay.apply import NarrowApplier
 from pipelines.replay.epochs import RecordedAsker, ReplayedEpochs
-from pipelines.replay.progress import Told, told
 from pipelines.replay.scratch import LOOKED_UP, ScratchLake
-from pipelines.replay.source import Source
+from pipelines.replay.source import Source, Told
 from pipelines.settings import SettingsError, parse
 from storage.errors import LakeError
 from storage.files.place import LakePlace
@@ -227,7 +226,7 @@ def imagine(
     if newest is None:
         raise LakeError(f"the lake {lake.path} has no committed epoch")
     source, first, last = Source(lake), newest.floor.first_epoch, newest.epoch
-    tell = told(lake, first, last, progress)
+    tell = source.told(first, last, progress)
     with tempfile.TemporaryDirectory(prefix="txlake-replay-") as folder:
         scratch, asker = ScratchLake(folder, source, first), _ImaginedAsker()
         before = source.rows("checks", (0, first - 1), [*_SAID.names, "epoch"])

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
 from storage import schemas
-from storage.lake.history import Recorded, recorded_epochs
+from storage.lake.history import Recorded, read_plans, recorded_epochs
 from storage.lake.lake import Lake
 from storage.rows import to_rows
 from storage.wire.kinds import ADMIN, HALF, KINDS, OP, SCHEDULE
@@ -23,6 +23,7 @@ CHUNK_BYTES = 96 * 1024 * 1024
 _ORDER = ("epoch", "queue_id", "queue_offset")
 SCHEMAS = {HALF: schemas.HALF, OP: schemas.OP, SCHEDULE: schemas.SCHEDULE, ADMIN: schemas.ADMIN}
 HEAVY = ("body", "properties", "raw_headers", "raw_key")
+Told = Callable[[int, int], None]  # records done, records in all
 
 
 class _TooManyBytesError(Exception):
@@ -47,6 +48,11 @@ class Chunk:
     def bounds(self) -> tuple[int, int]:
         """Returns the first and the last epoch."""
         return self.epochs[0].plan.epoch, self.epochs[-1].plan.epoch
+
+    @property
+    def transactions(self) -> int:
+        """Returns the number of its halves."""
+        return sum(rows.num_rows for rows in self.landed[HALF].values())
 
     def records(self, epoch: int) -> dict[str, pa.Table]:
         """Returns the records that an epoch landed, by kind."""
@@ -106,23 +112,38 @@ class Source:
         )
         return read_ahead(pieces)
 
+    def told(self, first: int, last: int, progress: Told | None) -> Callable[[int], None]:
+        """Returns a function that adds up the records of each epoch and reports to `progress`."""
+        if progress is None:
+            return lambda _: None
+        total, done = self._record_count(first, last), 0
+
+        def add(records: int) -> None:
+            nonlocal done
+            done += records
+            progress(done, total)
+
+        return add
+
+    def _record_count(self, first: int, last: int) -> int:
+        """Returns how many records some epochs landed, from the first plan and the last."""
+        plans = read_plans(self.lake, [first, last])
+        begins = {r.place: r.from_offset for r in plans[first].ranges}
+        landed = plans[last].landed()
+        return sum(end - begins.get(place, 0) for place, end in landed.items())
+
     def _pieces(self, group: list[Recorded], narrow: bool) -> Iterator[Chunk]:
         """Returns a group whole or, if its messages are too large for that, in parts."""
         try:
             chunk = self._chunk(group, narrow, CHUNK_BYTES)
         except _TooManyBytesError:
-            if len(group) == 1:
-                yield self._heavy(group)
+            if len(group) > 1:
+                middle = len(group) // 2
+                yield from self._pieces(group[:middle], narrow)
+                yield from self._pieces(group[middle:], narrow)
                 return
-            middle = len(group) // 2
-            yield from self._pieces(group[:middle], narrow)
-            yield from self._pieces(group[middle:], narrow)
-            return
+            chunk = replace(self._chunk(group, True, None), is_heavy=True)
         yield chunk
-
-    def _heavy(self, group: list[Recorded]) -> Chunk:
-        chunk = self._chunk(group, True, None)
-        return Chunk(chunk.epochs, chunk.landed, chunk.checks, chunk.twice, is_heavy=True)
 
     def _chunk(self, group: list[Recorded], narrow: bool, bytes_max: int | None) -> Chunk:
         bounds = group[0].plan.epoch, group[-1].plan.epoch
@@ -173,20 +194,15 @@ def _grouped(epochs: Iterator[Recorded]) -> Iterator[list[Recorded]]:
 
 def _by_epoch(rows: pa.Table) -> tuple[dict[int, pa.Table], pa.Table | None]:
     """Returns rows by epoch, in offset order, each place once; and the surplus rows."""
-    if rows.num_rows == 0:
-        return {}, None
     rows = in_order(rows, _ORDER)
     is_again = equal_to_the_one_before(rows, _ORDER)
     twice = None
     if pc.any(is_again).as_py():
         twice, rows = rows.filter(is_again), rows.filter(pc.invert(is_again)).combine_chunks()
-    by_epoch = {}
     runs = pc.run_end_encode(rows["epoch"].combine_chunks())
-    start = 0
-    for epoch, end in zip(runs.values.to_pylist(), runs.run_ends.to_pylist(), strict=True):
-        by_epoch[epoch] = rows.slice(start, end - start)
-        start = end
-    return by_epoch, twice
+    ends = runs.run_ends.to_pylist()
+    each = zip(runs.values.to_pylist(), [0, *ends[:-1]], ends, strict=False)
+    return {epoch: rows.slice(start, end - start) for epoch, start, end in each}, twice
 
 
 def in_order(rows: pa.Table, names: Sequence[str]) -> pa.Table:

@@ -10,7 +10,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -19,26 +19,28 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake.exceptions import TableNotFoundError
 
+from checker.match.columns import find
 from checker.match.sql import run
 from pipelines.epoch.restore import FRAMES, restore
 from pipelines.replay import compare
 from pipelines.replay.compare import DIFFERENCES, Difference
 from pipelines.replay.epochs import ReplayedEpochs
-from pipelines.replay.progress import Told, told, transactions
 from pipelines.replay.scratch import LOOKED_UP, ScratchLake
-from pipelines.replay.source import Chunk, Source
+from pipelines.replay.source import Chunk, Source, Told
 from storage import schemas
 from storage.files.messages import touched_ranges
 from storage.files.place import LakePlace
 from storage.lake.aging import require_above
-from storage.lake.epochs import NO_PROGRESS, next_offsets_of, read_progress
+from storage.lake.epochs import COMMITTED, NO_PROGRESS, next_offsets_of, read_progress
 from storage.lake.history import Recorded
 from storage.lake.lake import Lake
 from storage.lake.table import deleted_epoch
 from storage.lake.whole import require_recorded
 from storage.rows import to_rows
+from storage.schemas import places
 from storage.wire.kinds import KINDS
 
+_EXTRA = "SELECT * FROM rows ANTI JOIN keys USING (queue_id, queue_offset) ORDER BY ALL"
 NAMED_MAX = 1_000  # differences that are named; all are counted
 _DECIDED = ("admin", "outcomes", "conflicts", "checks", "delayed", "deliveries", "catalog",
             "pending", "waiting")  # fmt: skip
@@ -120,10 +122,12 @@ class Comparison:
             named = touched_ranges(piece) & (pc.field("epoch") == epoch)
             with self._source.lake.reading(table):
                 near = self._source.dataset(table).to_table(filter=named)
-            self.table(table, _semi(near, piece), piece)
+            is_there = find(places(near), places(piece)) >= 0
+            self.table(table, near.filter(pa.array(is_there)), piece)
         names = ["queue_id", "queue_offset", "epoch"]
         there = self._source.rows(table, (epoch, epoch), names)
-        for row in _anti(there, pa.concat_tables(keys)).to_pylist():
+        extra = run(_EXTRA, rows=there, keys=pa.concat_tables(keys))
+        for row in extra.to_pylist():
             name = f"queue_id={row['queue_id']} queue_offset={row['queue_offset']}"
             self.add(Difference(table, self._topics.get(table), epoch, name, compare.EXTRA))
 
@@ -151,29 +155,26 @@ class Comparison:
                 rows = rows.filter(pc.field("epoch") != epoch)
         return rows
 
-    def _epochs(self, recorded: list[Recorded] | Any, replayed: pa.Table) -> None:
-        rows = {(r["epoch"], r["state"]): r for r in replayed.to_pylist()}
+    def _epochs(self, recorded: Sequence[Recorded], replayed: pa.Table) -> None:
+        rows = {r["epoch"]: r for r in replayed.to_pylist() if r["state"] == COMMITTED}
+        self._count("epochs", 2 * len(recorded))
         for one in recorded:
-            epoch = one.plan.epoch
-            committed = rows[epoch, "committed"]
-            self._count("epochs", 2)
-            self._values(epoch, "committed", "next_offsets", one.next_offsets,
-                         next_offsets_of(committed))  # fmt: skip
-            counted = dict(committed["counts"])
-            self._values(epoch, "committed", "counts", one.counts,
-                         {name: counted.get(name, 0) for name in one.counts})  # fmt: skip
+            committed = rows[one.plan.epoch]
+            offsets, counted = next_offsets_of(committed), dict(committed["counts"])
+            counts = {name: counted.get(name, 0) for name in one.counts}
+            self._values(one.plan.epoch, "next_offsets", one.next_offsets, offsets)
+            self._values(one.plan.epoch, "counts", one.counts, counts)
 
     def _values(
-        self, epoch: int, state: str, column: str, there: Mapping[Any, int],
-        replayed: Mapping[Any, int],
-    ) -> None:  # fmt: skip
+        self, epoch: int, column: str, there: Mapping[Any, int], replayed: Mapping[Any, int]
+    ) -> None:
         for name in sorted({*there, *replayed}, key=str):
             old, new = there.get(name), replayed.get(name)
             if old != new:
                 label = name if isinstance(name, str) else f"{name[0]} queue {name[1]}"
                 self.add(
-                    Difference("epochs", None, epoch, f"state={state}", compare.CHANGED,
-                               f"{column}: {label}", _text(old), _text(new))
+                    Difference("epochs", None, epoch, "state=committed", compare.CHANGED,
+                               f"{column}: {label}", compare.text_of(old), compare.text_of(new))
                 )  # fmt: skip
 
     def result(self) -> tuple[pa.Table, pa.Table]:
@@ -218,7 +219,7 @@ def verify(
     comparison = Comparison(source, _tables_of_topics(lake.read("catalog")))
     count = 0
     if newest is not None and first_epoch <= last:
-        tell = told(lake, first_epoch, last, progress)
+        tell = source.told(first_epoch, last, progress)
         with tempfile.TemporaryDirectory(prefix="txlake-replay-") as folder:
             count = _replay(source, comparison, folder, first_epoch, last, tell)
     compared, found = comparison.result()
@@ -246,7 +247,7 @@ def _replay(
                 comparing.result()
             comparing = comparer.submit(comparison.chunk, chunk, scratch.staged())
             scratch.keep((*LOOKED_UP, *epochs.undeliverable_tables()))
-            count += transactions(chunk)
+            count += chunk.transactions
         if comparing is not None:
             comparing.result()
     _compare_state(source, comparison, epochs, last)
@@ -274,26 +275,3 @@ def _compare_state(
 def _tables_of_topics(catalog: pa.Table) -> dict[str, str]:
     return {f"topics/{row['table_id']}": row["topic"]
             for row in catalog.select(["table_id", "topic"]).to_pylist()}  # fmt: skip
-
-
-def _semi(rows: pa.Table, keys: pa.Table) -> pa.Table:
-    places = pa.array(range(rows.num_rows), pa.int64())
-    narrow = rows.select(["queue_id", "queue_offset"]).append_column("place", places)
-    kept = run(
-        "SELECT place FROM rows SEMI JOIN keys USING (queue_id, queue_offset)",
-        rows=narrow,
-        keys=keys.select(["queue_id", "queue_offset"]),
-    )
-    return rows.take(kept["place"])
-
-
-def _anti(rows: pa.Table, keys: pa.Table) -> pa.Table:
-    return run(
-        "SELECT * FROM rows ANTI JOIN keys USING (queue_id, queue_offset) ORDER BY ALL",
-        rows=rows,
-        keys=keys,
-    )
-
-
-def _text(value: int | None) -> str | None:
-    return None if value is None else str(value)
