@@ -75,11 +75,6 @@ def _find(lake: Lake, pool: ThreadPoolExecutor, target: p.RecordTarget | Transac
     return _About(lake, pool, found).all() if messages else found
 
 
-def find_nothing(lake: Lake) -> Found:
-    """Returns only the newest epochs of a lake."""
-    return Found(*newest_epochs(lake))
-
-
 def find_keys(lake: Lake, keys: str) -> list[Row]:
     """Returns the messages whose KEYS are this text, or have it as one of their words."""
     where = pc.match_substring(pc.field("keys"), keys)
@@ -122,21 +117,20 @@ class _About:
         self._epoch = found.epoch
         self._places = {_place_of(message) for message in found.messages}
         self._queues = sorted({m["queue_id"] for m in found.messages})
-        self._offsets = sorted({m["queue_offset"] for m in found.messages})
+        offsets = sorted({m["queue_offset"] for m in found.messages})
+        self._at_place: Bounds = {"queue_id": self._queues, "queue_offset": offsets}
 
     def all(self) -> Found:
         """Returns what was found with what they say; reads the tables side by side."""
-        at_place: Bounds = {"queue_id": self._queues, "queue_offset": self._offsets}
         rows = self._together(
-            **{
-                table: partial(self._of_places, table, at_place)
-                for table in ("outcomes", "checks", "deliveries")
-            },
+            outcomes=partial(self._of_places, "outcomes"),
+            checks=partial(self._of_places, "checks"),
+            deliveries=partial(self._of_places, "deliveries"),
             namings=self._namings,
             conflicts=self._conflicts,
             commands=self._commands,
-            recorded=partial(self._recorded, at_place),
-            delayed=partial(self._delayed, at_place),
+            recorded=self._recorded,
+            delayed=self._delayed,
         )
         pending, halves = rows.pop("recorded")
         rows["delayed"], still_delayed = rows["delayed"]
@@ -144,6 +138,10 @@ class _About:
         rearms = [row for row in rows["commands"] if p.read_target(row["target"]) in targets]
         cited = [*rows["outcomes"], *rows["deliveries"], *rows["delayed"], *rearms]
         missing = {row["epoch"] for row in cited} - set(self._found.epochs)
+        given_up = {o["epoch"] for o in rows["outcomes"] if o["outcome"] == DISCARDED}
+        undeliverable = {
+            d["real_queue_offset"] for d in rows["deliveries"] if d["action"] == "UNDELIVERABLE"
+        }
         more = self._together(
             plans=partial(read_plans, self._lake, missing),
             operations=partial(
@@ -155,8 +153,10 @@ class _About:
                 rows["namings"],
                 self._found.newest,
             ),
-            copies=partial(self._copies, rows["outcomes"]),
-            undeliverable=partial(self._undeliverable, rows["deliveries"]),
+            copies=partial(self._own_topic, p.CHECK_MAX_TOPIC, "epoch", given_up),
+            undeliverable=partial(
+                self._own_topic, p.UNDELIVERABLE_TOPIC, "queue_offset", undeliverable
+            ),
         )
         return replace(
             self._found,
@@ -173,15 +173,16 @@ class _About:
         begun = {name: self._pool.submit(read) for name, read in reads.items()}
         return {name: future.result() for name, future in begun.items()}
 
-    def _recorded(self, at_place: Bounds) -> tuple[list[Row], list[Row]]:
+    def _recorded(self) -> tuple[list[Row], list[Row]]:
         """Returns all that was recorded of the halves, the oldest first, and their state."""
-        rows = recorded_rows(self._lake, "pending", self._epoch, bounds=at_place)
+        rows = recorded_rows(self._lake, "pending", self._epoch, bounds=self._at_place)
         recorded = sorted(plain(rows), key=itemgetter("epoch", "queue_id", "queue_offset"))
         return recorded, plain(state_from("pending", rows))
 
-    def _delayed(self, at_place: Bounds) -> tuple[list[Row], list[Row]]:
+    def _delayed(self) -> tuple[list[Row], list[Row]]:
         """Returns the messages that had a time to wait for, and those that still wait."""
-        rows = read_pruned(self._lake, "delayed", self._lake.schema("delayed").names, at_place)
+        columns = self._lake.schema("delayed").names
+        rows = read_pruned(self._lake, "delayed", columns, self._at_place)
         state = state_from("delayed", rows.filter(pc.field("epoch") <= self._epoch))
         return self._at_places(rows.filter(pc.field("change") == PUT)), self._at_places(state)
 
@@ -191,10 +192,9 @@ class _About:
         bounds: Bounds = {"queue_id": self._queues}
         return plain(rows_of_state(self._lake, "waiting", self._epoch, snapshot, bounds))
 
-    def _of_places(self, table: str, bounds: Bounds) -> list[Row]:
-        return self._at_places(
-            read_pruned(self._lake, table, self._lake.schema(table).names, bounds)
-        )
+    def _of_places(self, table: str) -> list[Row]:
+        columns = self._lake.schema(table).names
+        return self._at_places(read_pruned(self._lake, table, columns, self._at_place))
 
     def _at_places(self, rows: pa.Table) -> list[Row]:
         return [row for row in plain(rows) if _place_of(row) in self._places]
@@ -202,7 +202,8 @@ class _About:
     def _conflicts(self) -> list[Row]:
         """Returns conflicts of the halves, and of unreadable records that might name them."""
         columns = self._lake.schema("conflicts").names
-        bounds: Bounds = {"queue_id": self._queues, "half_queue_offset": self._offsets}
+        offsets = self._at_place["queue_offset"]
+        bounds: Bounds = {"queue_id": self._queues, "half_queue_offset": offsets}
         unreadable: Bounds = {"queue_id": self._queues, "reason": ["unreadable_operation"]}
         rows = [
             row
@@ -215,22 +216,13 @@ class _About:
         where = pc.field("command").isin([p.RESUME, p.RESEND, p.CANCEL])
         return plain(read_pruned(self._lake, "admin", _ADMIN_COLUMNS, {}, where))
 
-    def _copies(self, outcomes: list[Row]) -> list[Row]:
-        epochs = sorted({o["epoch"] for o in outcomes if o["outcome"] == DISCARDED})
-        return self._own_topic(p.CHECK_MAX_TOPIC, {"epoch": epochs})
-
-    def _undeliverable(self, deliveries: list[Row]) -> list[Row]:
-        offsets = sorted(
-            {d["real_queue_offset"] for d in deliveries if d["action"] == "UNDELIVERABLE"}
-        )
-        return self._own_topic(p.UNDELIVERABLE_TOPIC, {"queue_offset": offsets})
-
-    def _own_topic(self, topic: str, bounds: Bounds) -> list[Row]:
+    def _own_topic(self, topic: str, column: str, values: set[int]) -> list[Row]:
+        """Returns the messages' copies in a topic of the job's own, those with some values."""
         if topic not in self._found.table_ids:
             return []
         table = f"topics/{self._found.table_ids[topic]}"
         try:
-            rows = plain(read_pruned(self._lake, table, _COPY_COLUMNS, bounds))
+            rows = plain(read_pruned(self._lake, table, _COPY_COLUMNS, {column: sorted(values)}))
         except MissingTableError:  # not made yet, or lost: `find` tells which
             return []
         return [

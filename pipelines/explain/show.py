@@ -10,6 +10,9 @@ from pipelines.explain.waits import Wait
 from pipelines.explain.words import DELETED
 from pipelines.screen import instant, print_line, print_rows
 
+# The codes of waits that say what comes next.
+_NEXT = ("immune", "check_due", "last_check", "expires", "discarded", "not_known")
+
 
 def show(report: Report) -> None:
     """Prints how a unit stands, why, and its timeline."""
@@ -33,12 +36,7 @@ def lines(report: Report) -> Iterator[str]:
     for decision in report.decisions:
         yield from _decision(report, decision)
     for wait in report.waits:
-        yield f"  {_label(wait.code)}: {wait}"
-
-
-def _label(code: str) -> str:
-    is_next = code in ("immune", "check_due", "last_check", "expires", "discarded", "not_known")
-    return "next" if is_next else "why"
+        yield f"  {'next' if wait.code in _NEXT else 'why'}: {wait}"
 
 
 def _message(report: Report, message: MessageReport) -> Iterator[str]:

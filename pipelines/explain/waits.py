@@ -135,11 +135,12 @@ def _not_landed(unit: Unit, newest: Plan) -> Iterator[Wait]:
 
 def _discarded(unit: Unit, first: Row, newest: Plan) -> Wait:
     target = unit.target(first["queue_offset"])
-    if plan_parameters(newest).late_end_policy == "apply":
-        text = f"given up ({first['discard_cause']}): a late end still ends it, or "
-    else:
-        text = f"given up ({first['discard_cause']}), and late ends are rejected: "
-    text += f"`txlake dead resume {target}` makes it pending again"
+    is_applied = plan_parameters(newest).late_end_policy == "apply"
+    late = ": a late end still ends it, or" if is_applied else ", and late ends are rejected:"
+    text = (
+        f"given up ({first['discard_cause']}){late} `txlake dead resume {target}` makes it "
+        "pending again"
+    )
     return Wait("discarded", Rule(text, words.END_RULES), resume=str(target))
 
 
@@ -183,8 +184,10 @@ def _next(unit: Unit, first: Row, newest: Plan, now_ms: int) -> Wait:
     else:
         what += f"; {known_name} stands at {instant(known_at)}"
     if now_ms - max(step.reached_at, newest.epoch_at) > _SILENT_MS:
-        ago = span(now_ms - newest.epoch_at)
-        what += f"; the newest epoch, {newest.epoch}, was {ago} ago: does `txlake run` run?"
+        what += (
+            f"; the newest epoch, {newest.epoch}, was {span(now_ms - newest.epoch_at)} ago: does "
+            "`txlake run` run?"
+        )
     return Wait(code, Rule(what, words.EPOCH_RULES, step.line), step.reached_at)
 
 

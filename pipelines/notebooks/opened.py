@@ -86,10 +86,6 @@ class OpenLake:
         """Returns the rows of a query over the tables; `$name` in it is a value of that name."""
         return pl.DataFrame(self._connection.execute(text, values or None).fetch_arrow_table())
 
-    def path_of(self, table: str) -> str:
-        """Returns the path of a table, for other readers."""
-        return self.lake.table_path(table)
-
     def _repr_html_(self) -> str:
         return (
             f"The lake <b>{html.escape(self.lake.path)}</b> ({self.lake_id}), up to epoch "

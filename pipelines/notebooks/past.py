@@ -37,6 +37,11 @@ _VERSIONS: Final[dict[str, Any]] = {
     "table": pl.String, "version": pl.Int64, "rows of that version": pl.Int64,
     "rows of epochs up to then": pl.Int64,
 }  # fmt: skip
+_BUSIEST = """
+SELECT p.epoch_at FROM plans p
+LEFT JOIN waits w ON w.from_epoch <= p.epoch AND coalesce(w.to_epoch > p.epoch, true)
+GROUP BY p.epoch, p.epoch_at ORDER BY count(w.queue_id) DESC, p.epoch DESC LIMIT 1
+"""
 
 
 @dataclass(frozen=True)
@@ -62,7 +67,7 @@ def moment(lake: OpenLake, at: str | None = None) -> Moment:
     Units: UTC unless the text says otherwise.
     Errors: ValueError for another text; LakeError for an instant before the first epoch.
     """
-    when = _busiest(lake) if at is None else _parse(at, lake.last_at())
+    when = lake.sql(_BUSIEST).item() if at is None else _parse(at, lake.last_at())
     found = lake.sql(
         "SELECT epoch, epoch_at FROM plans WHERE epoch_at <= $at ORDER BY epoch DESC LIMIT 1",
         at=when,
@@ -81,17 +86,6 @@ def _parse(text: str, newest: dt.datetime) -> dt.datetime:
         return at if at.tzinfo else at.replace(tzinfo=UTC)
     at = dt.datetime.combine(newest.date(), time, time.tzinfo or UTC)
     return at if at <= newest else at - dt.timedelta(days=1)
-
-
-def _busiest(lake: OpenLake) -> dt.datetime:
-    found: dt.datetime = lake.sql(
-        """
-        SELECT p.epoch_at FROM plans p
-        LEFT JOIN waits w ON w.from_epoch <= p.epoch AND coalesce(w.to_epoch > p.epoch, true)
-        GROUP BY p.epoch, p.epoch_at ORDER BY count(w.queue_id) DESC, p.epoch DESC LIMIT 1
-        """
-    ).item()
-    return found
 
 
 def pending(lake: OpenLake, when: Moment) -> pl.DataFrame:
@@ -164,5 +158,5 @@ def _version_at(table: DeltaTable, epoch: int) -> int | None:
 
 
 def _rows_of(lake: OpenLake, table: str, version: int) -> int:
-    old = DeltaTable(lake.path_of(table), version, lake.lake.place.storage_options)
+    old = DeltaTable(lake.lake.table_path(table), version, lake.lake.place.storage_options)
     return int(old.to_pyarrow_dataset().count_rows())

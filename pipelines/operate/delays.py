@@ -78,13 +78,13 @@ def read_waiting(
     }
     said = pa.concat_tables([_messages(lake, source, delayed) for source in (HALF, SCHEDULE)])
     waiting = run(_WAITING, values, delayed=delayed, messages=said)
-    levels = run(_LEVELS, waiting=waiting)
+    levels = plain(run(_LEVELS, waiting=waiting))
     messages = [
         {"target": str(RecordTarget(row["source"], row["queue_id"], row["queue_offset"])),
          **{name: row[name] for name in COLUMNS[1:]}}
         for row in plain(waiting.slice(0, limit))
     ]  # fmt: skip
-    return Waiting(messages, plain(levels), parameters.delay_levels_ms, waiting.num_rows)
+    return Waiting(messages, levels, parameters.delay_levels_ms, waiting.num_rows)
 
 
 def _messages(lake: Lake, source: str, delayed: pa.Table) -> pa.Table:

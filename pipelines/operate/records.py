@@ -91,14 +91,10 @@ def write(
         raise StartError(
             f"Kafka has no partition {record.partition} of topic {topic}: nothing was written"
         )
-    config = producer_config(kafka.bootstrap_servers, kafka.client, p.MESSAGE_BYTES_MAX)
     signature = None if security is None else record.signature(security)
     if signature is not None:
         record = replace(record, headers=[*record.headers, (p.SIG, signature.encode())])
-    return _produce(config, topic, record)
-
-
-def _produce(config: dict[str, object], topic: str, record: Record) -> int:
+    config = producer_config(kafka.bootstrap_servers, kafka.client, p.MESSAGE_BYTES_MAX)
     producer = Producer({**config, "linger.ms": 0})
     try:
         message, failed = produce_one(
