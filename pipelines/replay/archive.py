@@ -20,7 +20,6 @@ from pipelines.errors import StartError
 from pipelines.replay.source import (
     CHUNK_BYTES,
     HEAVY,
-    SCHEMAS,
     equal_to_the_one_before,
     in_order,
 )
@@ -28,6 +27,7 @@ from storage.errors import NotALakeError
 from storage.lake.epochs import Range
 from storage.lake.lake import Lake
 from storage.rows import to_rows
+from storage.schemas import TABLES
 from storage.wire.kinds import ADMIN, HALF, KINDS, OP, SCHEDULE
 
 EPOCH_RECORDS = 200_000
@@ -76,13 +76,10 @@ class Archive:
     @classmethod
     def of_lake(cls, lake: Lake) -> Archive:
         """Returns an archive of a lake's tables; `half` and `op` are enough."""
-        found = {}
-        for kind in KINDS:
-            if lake.is_table(kind):
-                found[kind] = lake.dataset(kind)
-            elif kind in (HALF, OP):
+        for kind in (HALF, OP):
+            if not lake.is_table(kind):
                 raise NotALakeError(f"{lake.path} has no table {kind}: nothing can be rebuilt")
-        return cls(found)
+        return cls({kind: lake.dataset(kind) for kind in KINDS if lake.is_table(kind)})
 
     @classmethod
     def of_files(cls, paths: Mapping[str, str]) -> Archive:
@@ -130,7 +127,7 @@ class Archive:
 
         Too large ones lack their bodies. Errors: StartError if a record stands twice and differs.
         """
-        schema = SCHEMAS[kind]
+        schema = TABLES[kind]
         names = [name for name in schema.names if name in self._datasets[kind].schema.names]
         is_message = kind in (HALF, SCHEDULE)
         rows = self._rows(kind, names, ranges, CHUNK_BYTES if is_message else None)

@@ -101,14 +101,11 @@ def _pairs(there: pa.Table, replayed: pa.Table, key: tuple[str, ...]) -> pa.Tabl
         key=", ".join(key),
         same=" AND ".join(f"t.{name} IS NOT DISTINCT FROM r.{name}" for name in key),
     )
-    return run(text, t=_keys(there, key), r=_keys(replayed, key)).sort_by(
-        [("there", "ascending"), ("replayed", "ascending")]
+    t, r = (
+        rows.select(list(key)).append_column("place", pa.array(range(rows.num_rows), pa.int64()))
+        for rows in (there, replayed)
     )
-
-
-def _keys(rows: pa.Table, key: tuple[str, ...]) -> pa.Table:
-    places = pa.array(range(rows.num_rows), pa.int64())
-    return rows.select(list(key)).append_column("place", places)
+    return run(text, t=t, r=r).sort_by([("there", "ascending"), ("replayed", "ascending")])
 
 
 def _changed(
