@@ -10,6 +10,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
+from operator import itemgetter
 from typing import Any
 
 import pyarrow as pa
@@ -22,7 +23,6 @@ from pipelines.explain.rows import Found, Row, newest_epochs, plain, set_of
 from pipelines.explain.target import Transaction
 from storage.errors import MissingTableError
 from storage.lake.aging import snapshot_before
-from storage.lake.epochs import Plan
 from storage.lake.history import read_plans
 from storage.lake.lake import Lake
 from storage.lake.pruned import Bounds, read_pruned
@@ -60,8 +60,7 @@ def find(lake: Lake, target: p.RecordTarget | Transaction) -> Found:
                 break
             found = _find(lake, pool, target)
     topics = {p.CHECK_MAX_TOPIC, p.UNDELIVERABLE_TOPIC, *(m["real_topic"] for m in found.messages)}
-    ids = {found.table_ids[topic] for topic in topics if topic in found.table_ids}
-    tables = [f"topics/{table_id}" for table_id in ids]
+    tables = [f"topics/{found.table_ids[topic]}" for topic in topics if topic in found.table_ids]
     require_readable(lake, tables)
     there = filter(lake.is_table, tables)
     return replace(found, deleted={table: deleted_epoch(lake.handle(table)) for table in there})
@@ -72,26 +71,16 @@ def _find(lake: Lake, pool: ThreadPoolExecutor, target: p.RecordTarget | Transac
     epoch, epochs = newest_epochs(lake)
     messages = _messages(lake, target)
     table_ids = {row["topic"]: row["table_id"] for row in catalog.result().to_pylist()}
-    if not messages:
-        return Found(epoch=epoch, epochs=epochs, table_ids=table_ids)
-    return _About(lake, pool, messages, epoch, epochs, table_ids).found()
-
-
-def find_nothing(lake: Lake) -> Found:
-    """Returns only the newest epochs of a lake."""
-    epoch, epochs = newest_epochs(lake)
-    return Found(epoch=epoch, epochs=epochs)
+    found = Found(epoch, epochs, messages, table_ids=table_ids)
+    return _About(lake, pool, found).all() if messages else found
 
 
 def find_keys(lake: Lake, keys: str) -> list[Row]:
     """Returns the messages whose KEYS are this text, or have it as one of their words."""
-    found = []
-    for source in (HALF, SCHEDULE):
-        where = pc.match_substring(pc.field("keys"), keys)
-        for row in plain(read_pruned(lake, source, MESSAGE_COLUMNS, {}, where)):
-            if row["keys"] == keys or keys in row["keys"].split():
-                found.append({**row, "source": source})
-    return sorted(found, key=lambda row: (row["stored_at"], row["queue_id"], row["queue_offset"]))
+    where = pc.match_substring(pc.field("keys"), keys)
+    found = [row for source in (HALF, SCHEDULE) for row in _of_source(lake, source, {}, where)]
+    named = [row for row in found if row["keys"] == keys or keys in row["keys"].split()]
+    return sorted(named, key=itemgetter("stored_at", "queue_id", "queue_offset"))
 
 
 def _messages(lake: Lake, target: p.RecordTarget | Transaction) -> list[Row]:
@@ -108,9 +97,11 @@ def _messages(lake: Lake, target: p.RecordTarget | Transaction) -> list[Row]:
     return [member for member in members if set_of(member) == set_of(half)]
 
 
-def _of_source(lake: Lake, source: str, bounds: Bounds) -> list[Row]:
-    rows = plain(read_pruned(lake, source, MESSAGE_COLUMNS, bounds))
-    rows.sort(key=lambda row: (row["queue_id"], row["queue_offset"]))
+def _of_source(
+    lake: Lake, source: str, bounds: Bounds, where: pc.Expression | None = None
+) -> list[Row]:
+    rows = plain(read_pruned(lake, source, MESSAGE_COLUMNS, bounds, where))
+    rows.sort(key=itemgetter("queue_id", "queue_offset"))
     return [{**row, "source": source} for row in rows]
 
 
@@ -121,62 +112,55 @@ def _place_of(row: Row) -> tuple[str, int, int]:
 class _About:
     """What other tables say about some messages."""
 
-    def __init__(
-        self,
-        lake: Lake,
-        pool: ThreadPoolExecutor,
-        messages: list[Row],
-        epoch: int,
-        epochs: dict[int, Plan],
-        table_ids: dict[str, int],
-    ) -> None:
-        self._lake, self._pool = lake, pool
-        self._messages = messages
-        self._epoch, self._epochs, self._table_ids = epoch, epochs, table_ids
-        self._places = {_place_of(message) for message in messages}
-        self._queues = sorted({m["queue_id"] for m in messages})
-        self._offsets = sorted({m["queue_offset"] for m in messages})
+    def __init__(self, lake: Lake, pool: ThreadPoolExecutor, found: Found) -> None:
+        self._lake, self._pool, self._found = lake, pool, found
+        self._epoch = found.epoch
+        self._places = {_place_of(message) for message in found.messages}
+        self._queues = sorted({m["queue_id"] for m in found.messages})
+        offsets = sorted({m["queue_offset"] for m in found.messages})
+        self._at_place: Bounds = {"queue_id": self._queues, "queue_offset": offsets}
 
-    def found(self) -> Found:
-        """Returns what they say; reads the tables side by side."""
-        at_place: Bounds = {"queue_id": self._queues, "queue_offset": self._offsets}
+    def all(self) -> Found:
+        """Returns what was found with what they say; reads the tables side by side."""
         rows = self._together(
-            **{
-                table: partial(self._of_places, table, at_place)
-                for table in ("outcomes", "checks", "deliveries")
-            },
+            outcomes=partial(self._of_places, "outcomes"),
+            checks=partial(self._of_places, "checks"),
+            deliveries=partial(self._of_places, "deliveries"),
             namings=self._namings,
             conflicts=self._conflicts,
             commands=self._commands,
-            recorded=partial(self._recorded, at_place),
-            delayed=partial(self._delayed, at_place),
+            recorded=self._recorded,
+            delayed=self._delayed,
         )
         pending, halves = rows.pop("recorded")
         rows["delayed"], still_delayed = rows["delayed"]
         targets = {p.RecordTarget(*place) for place in self._places}
         rearms = [row for row in rows["commands"] if p.read_target(row["target"]) in targets]
         cited = [*rows["outcomes"], *rows["deliveries"], *rows["delayed"], *rearms]
-        missing = {row["epoch"] for row in cited} - set(self._epochs)
+        missing = {row["epoch"] for row in cited} - set(self._found.epochs)
+        given_up = {o["epoch"] for o in rows["outcomes"] if o["outcome"] == DISCARDED}
+        undeliverable = {
+            d["real_queue_offset"] for d in rows["deliveries"] if d["action"] == "UNDELIVERABLE"
+        }
         more = self._together(
             plans=partial(read_plans, self._lake, missing),
             operations=partial(
                 find_operations,
                 self._lake,
-                [m for m in self._messages if m["source"] == HALF],
+                [m for m in self._found.messages if m["source"] == HALF],
                 rows["outcomes"],
                 rows["conflicts"],
                 rows["namings"],
-                self._epochs.get(self._epoch),
+                self._found.newest,
             ),
-            copies=partial(self._copies, rows["outcomes"]),
-            undeliverable=partial(self._undeliverable, rows["deliveries"]),
+            copies=partial(self._own_topic, p.CHECK_MAX_TOPIC, "epoch", given_up),
+            undeliverable=partial(
+                self._own_topic, p.UNDELIVERABLE_TOPIC, "queue_offset", undeliverable
+            ),
         )
-        epochs = self._epochs | more.pop("plans")
-        return Found(
-            epoch=self._epoch,
-            epochs=epochs,
-            messages=self._messages,
-            table_ids=self._table_ids,
+        return replace(
+            self._found,
+            epochs={**self._found.epochs, **more.pop("plans")},
             pending=pending,
             halves=halves,
             still_delayed=still_delayed,
@@ -189,15 +173,16 @@ class _About:
         begun = {name: self._pool.submit(read) for name, read in reads.items()}
         return {name: future.result() for name, future in begun.items()}
 
-    def _recorded(self, at_place: Bounds) -> tuple[list[Row], list[Row]]:
+    def _recorded(self) -> tuple[list[Row], list[Row]]:
         """Returns all that was recorded of the halves, the oldest first, and their state."""
-        rows = recorded_rows(self._lake, "pending", self._epoch, bounds=at_place)
-        recorded = sorted(plain(rows), key=lambda r: (r["epoch"], r["queue_id"], r["queue_offset"]))
+        rows = recorded_rows(self._lake, "pending", self._epoch, bounds=self._at_place)
+        recorded = sorted(plain(rows), key=itemgetter("epoch", "queue_id", "queue_offset"))
         return recorded, plain(state_from("pending", rows))
 
-    def _delayed(self, at_place: Bounds) -> tuple[list[Row], list[Row]]:
+    def _delayed(self) -> tuple[list[Row], list[Row]]:
         """Returns the messages that had a time to wait for, and those that still wait."""
-        rows = read_pruned(self._lake, "delayed", self._lake.schema("delayed").names, at_place)
+        columns = self._lake.schema("delayed").names
+        rows = read_pruned(self._lake, "delayed", columns, self._at_place)
         state = state_from("delayed", rows.filter(pc.field("epoch") <= self._epoch))
         return self._at_places(rows.filter(pc.field("change") == PUT)), self._at_places(state)
 
@@ -207,10 +192,9 @@ class _About:
         bounds: Bounds = {"queue_id": self._queues}
         return plain(rows_of_state(self._lake, "waiting", self._epoch, snapshot, bounds))
 
-    def _of_places(self, table: str, bounds: Bounds) -> list[Row]:
-        return self._at_places(
-            read_pruned(self._lake, table, self._lake.schema(table).names, bounds)
-        )
+    def _of_places(self, table: str) -> list[Row]:
+        columns = self._lake.schema(table).names
+        return self._at_places(read_pruned(self._lake, table, columns, self._at_place))
 
     def _at_places(self, rows: pa.Table) -> list[Row]:
         return [row for row in plain(rows) if _place_of(row) in self._places]
@@ -218,34 +202,27 @@ class _About:
     def _conflicts(self) -> list[Row]:
         """Returns conflicts of the halves, and of unreadable records that might name them."""
         columns = self._lake.schema("conflicts").names
-        bounds: Bounds = {"queue_id": self._queues, "half_queue_offset": self._offsets}
-        rows = plain(read_pruned(self._lake, "conflicts", columns, bounds))
-        rows = [
-            row for row in rows if (HALF, row["queue_id"], row["half_queue_offset"]) in self._places
-        ]
+        offsets = self._at_place["queue_offset"]
+        bounds: Bounds = {"queue_id": self._queues, "half_queue_offset": offsets}
         unreadable: Bounds = {"queue_id": self._queues, "reason": ["unreadable_operation"]}
+        rows = [
+            row
+            for row in plain(read_pruned(self._lake, "conflicts", columns, bounds))
+            if (HALF, row["queue_id"], row["half_queue_offset"]) in self._places
+        ]
         return rows + plain(read_pruned(self._lake, "conflicts", columns, unreadable))
 
     def _commands(self) -> list[Row]:
         where = pc.field("command").isin([p.RESUME, p.RESEND, p.CANCEL])
         return plain(read_pruned(self._lake, "admin", _ADMIN_COLUMNS, {}, where))
 
-    def _copies(self, outcomes: list[Row]) -> list[Row]:
-        epochs = sorted({o["epoch"] for o in outcomes if o["outcome"] == DISCARDED})
-        return self._own_topic(p.CHECK_MAX_TOPIC, {"epoch": epochs})
-
-    def _undeliverable(self, deliveries: list[Row]) -> list[Row]:
-        offsets = sorted(
-            {d["real_queue_offset"] for d in deliveries if d["action"] == "UNDELIVERABLE"}
-        )
-        return self._own_topic(p.UNDELIVERABLE_TOPIC, {"queue_offset": offsets})
-
-    def _own_topic(self, topic: str, bounds: Bounds) -> list[Row]:
-        if topic not in self._table_ids:
+    def _own_topic(self, topic: str, column: str, values: set[int]) -> list[Row]:
+        """Returns the messages' copies in a topic of the job's own, those with some values."""
+        if topic not in self._found.table_ids:
             return []
-        table = f"topics/{self._table_ids[topic]}"
+        table = f"topics/{self._found.table_ids[topic]}"
         try:
-            rows = plain(read_pruned(self._lake, table, _COPY_COLUMNS, bounds))
+            rows = plain(read_pruned(self._lake, table, _COPY_COLUMNS, {column: sorted(values)}))
         except MissingTableError:  # not made yet, or lost: `find` tells which
             return []
         return [

@@ -5,6 +5,8 @@ No index says which operations name a half, so all that came in the halves' own 
 
 from __future__ import annotations
 
+from operator import itemgetter
+
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -45,18 +47,21 @@ def find_operations(
     queues = sorted({half["queue_id"] for half in halves})
     first = _instant(_first_ms(halves, newest))
     told = (*outcomes, *conflicts, *namings)
-    named = {(row["queue_id"], row["op_queue_offset"]) for row in told}
+    places = {
+        (row["queue_id"], row["op_queue_offset"])
+        for row in told
+        if row["op_queue_offset"] is not None
+    }
     for queue_id in queues:
         of_queue = [half for half in halves if half["queue_id"] == queue_id]
         ends = [o for o in outcomes if o["queue_id"] == queue_id and o["outcome"] != DISCARDED]
-        offsets = _naming(lake, of_queue, ends, first)
-        named |= {(queue_id, offset) for offset in offsets}
-    places = {place for place in named if place[1] is not None}
+        places |= {(queue_id, offset) for offset in _naming(lake, of_queue, ends, first)}
     bounds: Bounds = {"queue_id": queues, "queue_offset": sorted({o for _, o in places})}
     # Conflicts name the whole queue's unreadable records; those of the halves' time are enough.
     where = pc.field("error").is_null() | (pc.field("stored_at") >= first)
     rows = plain(read_pruned(lake, "op", _OP_COLUMNS, bounds, where))
-    return [row for row in rows if (row["queue_id"], row["queue_offset"]) in places]
+    found = [row for row in rows if (row["queue_id"], row["queue_offset"]) in places]
+    return sorted(found, key=itemgetter("queue_id", "queue_offset"))
 
 
 def _first_ms(halves: list[Row], newest: Plan | None) -> int:

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from checker.frames import COMMITTED, DISCARDED, ROLLED_BACK, UNREADABLE
 from pipelines.epoch.parameters import plan_parameters
 from pipelines.explain import words
-from pipelines.explain.event import Event
 from pipelines.explain.rows import Found, Row
-from pipelines.explain.story import events
+from pipelines.explain.story import Event, events
 from pipelines.explain.target import Transaction
 from pipelines.explain.units import Unit, units_of
 from pipelines.explain.waits import Wait, why_not_delivered, why_not_ended
@@ -91,7 +90,7 @@ def _report(unit: Unit, now_ms: int) -> Report:
         unit=unit,
         status=_status(unit, messages),
         messages=messages,
-        decisions=tuple(_decisions(unit)),
+        decisions=tuple(dict.fromkeys(_decision(unit, row) for row in unit.outcomes)),
         waits=tuple(why_not_ended(unit, now_ms)),
         events=tuple(events(unit)),
     )
@@ -142,24 +141,19 @@ def _place(unit: Unit, queue_offset: int, end: Row | None) -> Place | None:
     )  # fmt: skip
 
 
-def _decisions(unit: Unit) -> list[Decision]:
-    decided: list[Decision] = []
-    for row in unit.outcomes:
-        epoch = unit.found.epochs.get(row["epoch"])
-        decision = Decision(
-            outcome=row["outcome"],
-            cause=row["cause"],
-            op_queue_offset=row["op_queue_offset"],
-            rule=_rule(unit, row),
-            numbers=_numbers(unit, row),
-            epoch=row["epoch"],
-            epoch_at=row["decided_at"],
-            known_at=None if epoch is None else epoch.known_at.get(unit.queue_id),
-            is_committed=unit.is_settled(row),
-        )
-        if decision not in decided:
-            decided.append(decision)
-    return decided
+def _decision(unit: Unit, row: Row) -> Decision:
+    epoch = unit.found.epochs.get(row["epoch"])
+    return Decision(
+        outcome=row["outcome"],
+        cause=row["cause"],
+        op_queue_offset=row["op_queue_offset"],
+        rule=_rule(unit, row),
+        numbers=_numbers(unit, row),
+        epoch=row["epoch"],
+        epoch_at=row["decided_at"],
+        known_at=None if epoch is None else epoch.known_at.get(unit.queue_id),
+        is_committed=unit.is_settled(row),
+    )
 
 
 def _rule(unit: Unit, row: Row) -> Rule:

@@ -10,6 +10,9 @@ from pipelines.explain.waits import Wait
 from pipelines.explain.words import DELETED
 from pipelines.screen import instant, print_line, print_rows
 
+# The codes of waits that say what comes next.
+_NEXT = ("immune", "check_due", "last_check", "expires", "discarded", "not_known")
+
 
 def show(report: Report) -> None:
     """Prints how a unit stands, why, and its timeline."""
@@ -23,7 +26,7 @@ def show(report: Report) -> None:
 def lines(report: Report) -> Iterator[str]:
     """Returns a report's head, line by line."""
     unit, first = report.unit, report.unit.messages[0]
-    name = f"{unit.source} {unit.queue_id}-{first['queue_offset']}"
+    name = unit.name(first["queue_offset"])
     if first["transaction_id"] is not None:
         name = f"transaction {first['transaction_id']}, {name}"
     group = "" if first["producer_group"] is None else f", group {first['producer_group']}"
@@ -33,19 +36,13 @@ def lines(report: Report) -> Iterator[str]:
     for decision in report.decisions:
         yield from _decision(report, decision)
     for wait in report.waits:
-        yield f"  {_label(wait.code)}: {wait}"
-
-
-def _label(code: str) -> str:
-    is_next = code in ("immune", "check_due", "last_check", "expires", "discarded", "not_known")
-    return "next" if is_next else "why"
+        yield f"  {'next' if wait.code in _NEXT else 'why'}: {wait}"
 
 
 def _message(report: Report, message: MessageReport) -> Iterator[str]:
     row = message.row
     keys = "" if row["keys"] is None else f", keys {row['keys']}"
-    name = f"{report.unit.source} {row['queue_id']}-{row['queue_offset']}"
-    text = f"  {name}, topic {row['real_topic']}{keys}: "
+    text = f"  {report.unit.name(row['queue_offset'])}, topic {row['real_topic']}{keys}: "
     if message.place is not None:
         place = message.place
         yield (

@@ -6,31 +6,66 @@ what was decided: causes before effects, whatever the clocks say.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from checker.frames import DISCARDED
+from pipelines.epoch.parameters import plan_parameters
 from pipelines.explain import words
-from pipelines.explain.event import COMMANDED, CONFLICT, LANDED, Event, Part, event, place
 from pipelines.explain.rows import Row
-from pipelines.explain.story_ends import checks, deliveries, outcomes
 from pipelines.explain.units import Unit
 from pipelines.screen import instant, span
 from txlake import protocol as p
 
+# The phases of an epoch: what came, what an operator commanded, what was decided.
+LANDED, COMMANDED, CONFLICT, ENDED, PLACED, ASKED = range(6)
+
+
+@dataclass(frozen=True)
+class Event:
+    """One line of a timeline. Units: `at` ms.
+
+    `phase`: its place within the epoch. `is_committed`: whether its epoch is. `detail` has the
+    row's own values.
+    """
+
+    at: int
+    epoch: int
+    phase: int
+    kind: str
+    text: str
+    is_committed: bool
+    detail: dict[str, Any]
+
 
 def events(unit: Unit) -> list[Event]:
     """Returns a unit's timeline."""
-    parts = [
-        *_landed(unit), *_commands(unit), *outcomes(unit), *checks(unit), *deliveries(unit),
+    found = [
+        *_landed(unit), *_commands(unit), *_outcomes(unit), *_checks(unit), *_deliveries(unit),
         *_operations(unit), *_conflicts(unit),
     ]  # fmt: skip
-    ordered = sorted(parts, key=lambda part: (part[0].epoch, part[1], part[0].at))
-    return [event for event, _ in ordered]
+    return sorted(found, key=lambda event: (event.epoch, event.phase, event.at))
 
 
-def _landed(unit: Unit) -> Iterator[Part]:
+def _event(
+    unit: Unit, row: Row, at: int, phase: int, kind: str, text: str, columns: Sequence[str] = (),
+    **more: Any,
+) -> Event:  # fmt: skip
+    """Returns a row's line; the text says so if the epoch is not committed yet.
+
+    Input: `columns`: those of the row that are its detail, with `more`.
+    """
+    is_committed = unit.is_settled(row)
+    if not is_committed:
+        text += f" (epoch {row['epoch']}, not committed yet)"
+    detail = {name: row[name] for name in columns} | more
+    return Event(at, row["epoch"], phase, kind, text, is_committed, detail)
+
+
+def _landed(unit: Unit) -> Iterator[Event]:
     for row in unit.messages:
-        text = place(unit, row["queue_offset"])
+        text = unit.name(row["queue_offset"])
         if row["error"] is not None:
             text += f" cannot be read: {row['error']}"
         else:
@@ -42,7 +77,7 @@ def _landed(unit: Unit) -> Iterator[Part]:
             text += _delay_text(row)
             if row["immunity_ms"] is not None:
                 text += f", immunity {span(row['immunity_ms'])}"
-        yield event(
+        yield _event(
             unit, row, row["stored_at"], LANDED, unit.source, text,
             ("queue_id", "queue_offset", "producer_group", "transaction_id", "real_topic", "keys",
              "tran_size", "tran_seq", "delay_level", "deliver_at", "immunity_ms", "error"),
@@ -57,22 +92,20 @@ def _delay_text(row: Row) -> str:
     return ""
 
 
-def _operations(unit: Unit) -> Iterator[Part]:
+def _operations(unit: Unit) -> Iterator[Event]:
     for op in unit.operations:
-        effect = effect_of(unit, op)
+        effect, by = _effect_of(unit, op), words.by_whom(op["actor"], op["reason"])
         named = sorted(unit.offsets & set(op["half_offsets"]))
+        names = ", ".join(f"{unit.queue_id}-{offset}" for offset in named)
         text = f"op {unit.queue_id}-{op['queue_offset']}: {op['decision']}"
         text += f" by group {op['producer_group']}"
         if op["from_check"]:
             text += ", from a check" if op["check_id"] is None else f", check {op['check_id']}"
-        text += words.by_whom(op["actor"], op["reason"]) and (
-            f", operator{words.by_whom(op['actor'], op['reason'])}"
-        )
+        text += f", operator{by}" if by else ""
         text += _signature_text(op)
         text += "" if op["remark"] is None else f", remark: {op['remark']}"
-        text += f"; names {', '.join(f'{unit.queue_id}-{offset}' for offset in named)}"
-        text += f"; {_EFFECTS[effect]}"
-        yield event(
+        text += f"; names {names}; {_EFFECTS[effect]}"
+        yield _event(
             unit, op, op["stored_at"], LANDED, "operation", text,
             ("queue_id", "queue_offset", "producer_group", "decision", "half_offsets",
              "transaction_ids", "from_check", "check_id", "remark", "actor", "reason",
@@ -84,7 +117,7 @@ def _operations(unit: Unit) -> Iterator[Part]:
             f"op {unit.queue_id}-{op['queue_offset']} cannot be read ({op['error']}), but its "
             "body names this half; without effect: unreadable_operation"
         )
-        yield event(
+        yield _event(
             unit, op, op["stored_at"], LANDED, "operation", text,
             ("queue_id", "queue_offset", "error"), effect="conflict",
         )  # fmt: skip
@@ -109,7 +142,7 @@ _EFFECTS = {
 }
 
 
-def effect_of(unit: Unit, op: Row) -> str:
+def _effect_of(unit: Unit, op: Row) -> str:
     """Returns what became of an operation, a key of _EFFECTS."""
     offset = op["queue_offset"]
     if any(o["op_queue_offset"] == offset and o["outcome"] != DISCARDED for o in unit.outcomes):
@@ -123,7 +156,7 @@ def effect_of(unit: Unit, op: Row) -> str:
     return "waits" if any(other["queue_offset"] == offset for other in unit.waiting) else "absorbed"
 
 
-def _conflicts(unit: Unit) -> Iterator[Part]:
+def _conflicts(unit: Unit) -> Iterator[Event]:
     for row in unit.conflicts:
         rule = words.CONFLICTS.get(row["reason"])
         sentence = "" if rule is None else f": {rule}"
@@ -131,28 +164,134 @@ def _conflicts(unit: Unit) -> Iterator[Part]:
             f"op {row['queue_id']}-{row['op_queue_offset']} is without effect on half "
             f"{row['queue_id']}-{row['half_queue_offset']}: {row['reason']}{sentence}"
         )
-        yield event(
+        yield _event(
             unit, row, row["decided_at"], CONFLICT, "conflict", text,
             ("queue_id", "op_queue_offset", "half_queue_offset", "reason"),
         )  # fmt: skip
 
 
-def _commands(unit: Unit) -> Iterator[Part]:
-    targets: set[p.Target | None] = {unit.target(offset) for offset in unit.offsets}
-    targets |= {
-        p.UndeliverableTarget(row["real_queue_offset"])
-        for row in unit.deliveries
-        if row["action"] == "UNDELIVERABLE"
+def _commands(unit: Unit) -> Iterator[Event]:
+    undeliverable = [row for row in unit.deliveries if row["action"] == "UNDELIVERABLE"]
+    targets: set[p.Target | None] = {
+        *map(unit.target, unit.offsets),
+        *(p.UndeliverableTarget(row["real_queue_offset"]) for row in undeliverable),
     }
     admin_offsets = {row["admin_offset"] for row in unit.deliveries}
     for row in unit.found.commands:
-        is_asked_by = row["queue_offset"] in admin_offsets
-        if not (is_asked_by or p.read_target(row["target"]) in targets):
-            continue
-        result = row["result"]
-        text = f"{row['command']} {row['target']}{words.by_whom(row['actor'], row['reason'])}"
-        text += f"; {result}: {words.RESULTS.get(result, '')}"
-        yield event(
-            unit, row, row["stored_at"], COMMANDED, "command", text,
-            ("command", "target", "actor", "reason", "result"), admin_offset=row["queue_offset"],
+        if row["queue_offset"] in admin_offsets or p.read_target(row["target"]) in targets:
+            by, result = words.by_whom(row["actor"], row["reason"]), row["result"]
+            text = (
+                f"{row['command']} {row['target']}{by}; {result}: {words.RESULTS.get(result, '')}"
+            )
+            yield _event(
+                unit, row, row["stored_at"], COMMANDED, "command", text,
+                ("command", "target", "actor", "reason", "result"),
+                admin_offset=row["queue_offset"],
+            )  # fmt: skip
+
+
+def _outcomes(unit: Unit) -> Iterator[Event]:
+    """Returns the ends of its halves, and the copies of discarded ones."""
+    discarded: set[int] = set()
+    for row in unit.outcomes:
+        offset = row["queue_offset"]
+        text = f"{unit.name(offset)} {row['outcome']}, cause {row['cause']}"
+        if row["op_queue_offset"] is not None:
+            text += f", by op {unit.queue_id}-{row['op_queue_offset']}"
+        yield _event(
+            unit, row, row["decided_at"], ENDED, "outcome", text,
+            ("queue_id", "queue_offset", "arm", "outcome", "cause", "op_queue_offset",
+             "real_topic", "real_queue_id", "real_queue_offset"),
         )  # fmt: skip
+        if row["real_queue_offset"] is not None:
+            yield _placed(unit, row, "delivered", row["real_topic"])
+        if row["outcome"] == DISCARDED and offset not in discarded:
+            discarded.add(offset)
+            yield from _copy(unit, row)
+
+
+def _copy(unit: Unit, outcome: Row) -> Iterator[Event]:
+    discarded = (unit.queue_id, outcome["queue_offset"], outcome["epoch"])
+    for copy in unit.found.copies:
+        if (copy["half_queue_id"], copy["half_queue_offset"], copy["epoch"]) == discarded:
+            at = {"real_queue_id": 0, "real_queue_offset": copy["queue_offset"]}
+            yield _placed(unit, {**outcome, **at}, "copied", p.CHECK_MAX_TOPIC)
+
+
+_PLACED_TEXTS = {
+    "delivered": "is delivered to",
+    "copied": "is copied into",
+    "undeliverable": "is undeliverable and put into",
+}
+
+
+def _placed(unit: Unit, row: Row, kind: str, topic: str) -> Event:
+    table = f"topics/{unit.found.table_ids.get(topic)}"
+    text = (
+        f"{unit.name(row['queue_offset'])} {_PLACED_TEXTS[kind]} topic {topic}, queue "
+        f"{row['real_queue_id']}, offset {row['real_queue_offset']} (table {table})"
+    )
+    if unit.found.is_deleted(table, row["epoch"]):
+        text += words.DELETED
+    return _event(
+        unit, row, row["decided_at"], PLACED, kind, text, topic=topic, table=table,
+        queue_id=row["real_queue_id"], queue_offset=row["real_queue_offset"],
+    )  # fmt: skip
+
+
+def _checks(unit: Unit) -> Iterator[Event]:
+    """Returns the attempts to ask, with their answers."""
+    parameters = plan_parameters(unit.found.newest)
+    for row in unit.checks:
+        answers = [op for op in unit.operations if op["check_id"] == row["check_id"]]
+        topic = p.check_topic(row["producer_group"], parameters.check_topic_prefix)
+        number = f"{row['check_times']} of {parameters.check_max}"
+        text = f"check {number} ({row['check_id']}) sent to {topic}: "
+        text += "acknowledged" if row["acknowledged"] else "not acknowledged, does not count"
+        for op in answers:
+            text += f", answered {op['decision']} by op {unit.queue_id}-{op['queue_offset']}"
+        if row["acknowledged"] and not answers:
+            text += ", no answer"
+        yield _event(
+            unit, row, row["sent_at"], ASKED, "check", text,
+            ("queue_id", "queue_offset", "arm", "check_times", "check_id", "acknowledged"),
+            answered_by=[op["queue_offset"] for op in answers],
+        )  # fmt: skip
+
+
+def _deliveries(unit: Unit) -> Iterator[Event]:
+    """Returns what became of its messages other than straight from a commit."""
+    for row in unit.delayed:
+        text = f"{unit.name(row['queue_offset'])} {delayed_text(unit, row)}"
+        at = _epoch_at(unit, row["epoch"]) or row["deliver_at"]
+        yield _event(
+            unit, row, at, PLACED, "delayed", text, ("queue_id", "queue_offset", "deliver_at")
+        )  # fmt: skip
+    for row in unit.deliveries:
+        if row["action"] == "DELIVERED":
+            yield _placed(unit, row, "delivered", row["real_topic"])
+        elif row["action"] == "UNDELIVERABLE":
+            yield _placed(unit, row, "undeliverable", p.UNDELIVERABLE_TOPIC)
+        else:
+            text = f"{unit.name(row['queue_offset'])} is cancelled: it is not delivered"
+            yield _event(
+                unit, row, row["decided_at"], PLACED, "cancelled", text,
+                ("queue_id", "queue_offset", "admin_offset"),
+            )  # fmt: skip
+
+
+def delayed_text(unit: Unit, row: Row) -> str:
+    """Returns until when a message is delayed, and whether it asked for longer than the limit."""
+    due_at, text = row["deliver_at"], f"is delayed until {instant(row['deliver_at'])}"
+    # A DELIVER_AT at or before `epoch_at` is no delay: nothing was cut short.
+    floor = max(due_at, _epoch_at(unit, row["epoch"]) or due_at)
+    message = next(m for m in unit.messages if m["queue_offset"] == row["queue_offset"])
+    if (message["delay_level"] or 0) <= 0 and (message["deliver_at"] or 0) > floor:
+        text += f" (asked for {instant(message['deliver_at'])}, capped at deliver_at_max_ms)"
+    return text
+
+
+def _epoch_at(unit: Unit, epoch: int) -> int | None:
+    """Returns `epoch_at` of an epoch; None if the epoch was not fetched."""
+    found = unit.found.epochs.get(epoch)
+    return None if found is None else found.epoch_at

@@ -5,10 +5,9 @@ Pure functions from rows to units.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from operator import itemgetter
 
 from checker.frames import DISCARDED
 from pipelines.explain.rows import Found, Row, set_of
@@ -59,21 +58,19 @@ class Unit:
 
     def _of_halves(self, rows: Iterable[Row], column: str) -> list[Row]:
         """Returns the rows of its queue in which a column names one of its halves."""
-        if self.source != HALF:
-            return []
-        return [r for r in rows if r["queue_id"] == self.queue_id and r[column] in self.offsets]
+        return [row for row in self._of_queue(rows) if row[column] in self.offsets]
 
-    def _operations(self, named: Callable[[Row], set[int]]) -> list[Row]:
-        """Returns the operations of its queue that name one of its halves, in log order."""
-        if self.source != HALF:
-            return []
-        of_queue = (op for op in self.found.operations if op["queue_id"] == self.queue_id)
-        found = (op for op in of_queue if self.offsets & named(op))
-        return sorted(found, key=itemgetter("queue_offset"))
+    def _of_queue(self, rows: Iterable[Row]) -> Iterable[Row]:
+        """Returns the rows about its half queue."""
+        return (r for r in rows if self.source == HALF and r["queue_id"] == self.queue_id)
 
     def target(self, queue_offset: int) -> RecordTarget:
         """Returns one of its messages as commands name it."""
         return RecordTarget(self.source, self.queue_id, queue_offset)
+
+    def name(self, queue_offset: int) -> str:
+        """Returns one of its messages as people name it."""
+        return f"{self.source} {self.queue_id}-{queue_offset}"
 
     def is_settled(self, row: Row) -> bool:
         """Returns whether a row's epoch is committed."""
@@ -118,12 +115,14 @@ class Unit:
     @cached_property
     def operations(self) -> list[Row]:
         """Returns the operations that name it, in log order."""
-        return self._operations(lambda op: set(op["half_offsets"] or ()))
+        ops = self._of_queue(self.found.operations)
+        return [op for op in ops if self.offsets.intersection(op["half_offsets"] or ())]
 
     @cached_property
     def unreadable_operations(self) -> list[Row]:
         """Returns the operations that cannot be read and whose body names it."""
-        return self._operations(lambda op: _offsets_of(op["body"]) if op["error"] else set())
+        ops = self._of_queue(self.found.operations)
+        return [op for op in ops if op["error"] and self.offsets & _offsets_of(op["body"])]
 
     @cached_property
     def conflicts(self) -> list[Row]:
@@ -134,11 +133,6 @@ class Unit:
         )
 
     @cached_property
-    def recorded(self) -> list[Row]:
-        """Returns all that was recorded of its halves' state, the oldest first."""
-        return self.of(self.found.pending)
-
-    @cached_property
     def halves(self) -> list[Row]:
         """Returns its halves that can still be ended, as the job holds them.
 
@@ -147,14 +141,10 @@ class Unit:
         return self._of_halves(self.found.halves, "queue_offset")
 
     @cached_property
-    def namings(self) -> list[Row]:
-        """Returns what waits and names it, as the job holds it: rows of NAMINGS."""
-        return self._of_halves(self.found.namings, "half_queue_offset")
-
-    @cached_property
     def waiting(self) -> list[Row]:
         """Returns the landed COMMITs and ROLLBACKs that wait to end it."""
-        ends = {row["op_queue_offset"] for row in self.namings if row["decision"] != UNKNOWN}
+        namings = self._of_halves(self.found.namings, "half_queue_offset")
+        ends = {row["op_queue_offset"] for row in namings if row["decision"] != UNKNOWN}
         return [op for op in self.operations if op["queue_offset"] in ends]
 
     @cached_property
@@ -167,7 +157,8 @@ class Unit:
 
     def stored_at(self, arm: int) -> int:
         """Returns `stored_at` of an arm: after a re-arm it is `epoch_at` of the re-arm's epoch."""
-        of_arm = [row["stored_at"] for row in self.recorded if row["arm"] == arm]
+        recorded = self.of(self.found.pending)  # the oldest first
+        of_arm = [row["stored_at"] for row in recorded if row["arm"] == arm]
         return int(of_arm[0] if of_arm else self.messages[0]["stored_at"])
 
 

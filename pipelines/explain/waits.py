@@ -6,14 +6,14 @@ only tells whether the job has been silent for long.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from checker.rules.timing import CHECK_MAX, EXPIRED, next_step
 from pipelines.epoch.parameters import plan_parameters
 from pipelines.explain import words
 from pipelines.explain.rows import Row
-from pipelines.explain.story_ends import delayed_text
+from pipelines.explain.story import delayed_text
 from pipelines.explain.units import Unit
 from pipelines.explain.words import Rule
 from pipelines.screen import instant, span
@@ -73,38 +73,33 @@ def _why_pending(unit: Unit, now_ms: int) -> list[Wait]:
     return [*waits, *_asked(unit, first), _next(unit, first, newest, now_ms)]
 
 
-def _ends(unit: Unit, first: Row) -> list[Wait]:
+def _ends(unit: Unit, first: Row) -> Iterator[Wait]:
     """Returns why the operations that name the unit do not end it."""
-    waits = []
     if unit.missing_seqs:
         names = ", ".join(map(str, unit.missing_seqs))
         size = unit.messages[0]["tran_size"]
-        rule = Rule(
-            f"its set is incomplete: of TRAN_SIZE {size}, TRAN_SEQ {names} missing", words.SETS, 2
-        )
-        waits.append(Wait("set_incomplete", rule))
+        text = f"its set is incomplete: of TRAN_SIZE {size}, TRAN_SEQ {names} missing"
+        yield Wait("set_incomplete", Rule(text, words.SETS, 2))
     for op in unit.waiting:
-        name = f"op {op['queue_id']}-{op['queue_offset']}"
+        text = f"op {op['queue_id']}-{op['queue_offset']} {op['decision']} waits"
         behind = _behind(unit, first, op)
         if op["decision"] == ROLLBACK and behind:
-            rule = Rule(f"{name} ROLLBACK waits behind {behind}", words.SETS, 6)
-            waits.append(Wait("rollback_waits_behind", rule))
+            yield Wait("rollback_waits_behind", Rule(f"{text} behind {behind}", words.SETS, 6))
         elif unit.missing_seqs:
-            rule = Rule(f"{name} {op['decision']} waits until the set is complete", words.SETS, 5)
-            waits.append(Wait("end_waits_for_set", rule))
-    if not unit.waiting:
-        without_effect = [row for row in unit.conflicts if unit.is_settled(row)]
-        if without_effect:
-            reasons = ", ".join(sorted({row["reason"] for row in without_effect}))
-            text = f"every COMMIT or ROLLBACK that names it is without effect: {reasons}"
-            waits.append(Wait("only_conflicts", Rule(text, words.END_RULES)))
-        elif first["last_answer_at"] is not None:
-            text = "the producer's last answer was UNKNOWN: it does not know yet"
-            waits.append(Wait("answered_unknown", Rule(text, words.END_RULES, 7)))
-        else:
-            text = "no landed COMMIT or ROLLBACK names it"
-            waits.append(Wait("no_end", Rule(text, words.END_RULES)))
-    return waits
+            rule = Rule(f"{text} until the set is complete", words.SETS, 5)
+            yield Wait("end_waits_for_set", rule)
+    if unit.waiting:
+        return
+    reasons = sorted({row["reason"] for row in unit.conflicts if unit.is_settled(row)})
+    if reasons:
+        text = f"every COMMIT or ROLLBACK that names it is without effect: {', '.join(reasons)}"
+        yield Wait("only_conflicts", Rule(text, words.END_RULES))
+    elif first["last_answer_at"] is not None:
+        text = "the producer's last answer was UNKNOWN: it does not know yet"
+        yield Wait("answered_unknown", Rule(text, words.END_RULES, 7))
+    else:
+        text = "no landed COMMIT or ROLLBACK names it"
+        yield Wait("no_end", Rule(text, words.END_RULES))
 
 
 def _behind(unit: Unit, first: Row, rollback: Row) -> str | None:
@@ -126,9 +121,8 @@ def _behind(unit: Unit, first: Row, rollback: Row) -> str | None:
     return None
 
 
-def _not_landed(unit: Unit, newest: Plan) -> list[Wait]:
+def _not_landed(unit: Unit, newest: Plan) -> Iterator[Wait]:
     """Returns how many operations of the queue the job has still to read."""
-    waits = []
     for r in newest.ranges:
         if r.place == (newest.topics[OP], unit.queue_id) and r.end_offset > r.to_offset:
             text = (
@@ -136,30 +130,29 @@ def _not_landed(unit: Unit, newest: Plan) -> list[Wait]:
                 f"{r.end_offset} at epoch_at of epoch {newest.epoch}: "
                 f"{r.end_offset - r.to_offset} operations are still to come"
             )
-            waits.append(Wait("ops_not_landed", Rule(text, "Words")))
-    return waits
+            yield Wait("ops_not_landed", Rule(text, "Words"))
 
 
 def _discarded(unit: Unit, first: Row, newest: Plan) -> Wait:
     target = unit.target(first["queue_offset"])
-    if plan_parameters(newest).late_end_policy == "apply":
-        text = f"given up ({first['discard_cause']}): a late end still ends it, or "
-    else:
-        text = f"given up ({first['discard_cause']}), and late ends are rejected: "
-    text += f"`txlake dead resume {target}` makes it pending again"
+    is_applied = plan_parameters(newest).late_end_policy == "apply"
+    late = ": a late end still ends it, or" if is_applied else ", and late ends are rejected:"
+    text = (
+        f"given up ({first['discard_cause']}){late} `txlake dead resume {target}` makes it "
+        "pending again"
+    )
     return Wait("discarded", Rule(text, words.END_RULES), resume=str(target))
 
 
-def _asked(unit: Unit, first: Row) -> list[Wait]:
+def _asked(unit: Unit, first: Row) -> Iterator[Wait]:
     """Returns a wait if the last attempt to ask did not reach Kafka."""
     attempts = [row for row in unit.checks if row["arm"] == first["arm"] and unit.is_settled(row)]
-    if not attempts or attempts[-1]["acknowledged"]:
-        return []
-    text = (
-        f"Kafka did not acknowledge the last check, sent {instant(attempts[-1]['sent_at'])} (is "
-        f"there a check topic for group {first['producer_group']}?): it does not count"
-    )
-    return [Wait("not_acknowledged", Rule(text, words.EPOCH_RULES, 6))]
+    if attempts and not attempts[-1]["acknowledged"]:
+        text = (
+            f"Kafka did not acknowledge the last check, sent {instant(attempts[-1]['sent_at'])} "
+            f"(is there a check topic for group {first['producer_group']}?): it does not count"
+        )
+        yield Wait("not_acknowledged", Rule(text, words.EPOCH_RULES, 6))
 
 
 def _next(unit: Unit, first: Row, newest: Plan, now_ms: int) -> Wait:
@@ -191,22 +184,25 @@ def _next(unit: Unit, first: Row, newest: Plan, now_ms: int) -> Wait:
     else:
         what += f"; {known_name} stands at {instant(known_at)}"
     if now_ms - max(step.reached_at, newest.epoch_at) > _SILENT_MS:
-        ago = span(now_ms - newest.epoch_at)
-        what += f"; the newest epoch, {newest.epoch}, was {ago} ago: does `txlake run` run?"
+        what += (
+            f"; the newest epoch, {newest.epoch}, was {span(now_ms - newest.epoch_at)} ago: does "
+            "`txlake run` run?"
+        )
     return Wait(code, Rule(what, words.EPOCH_RULES, step.line), step.reached_at)
 
 
 def why_not_delivered(unit: Unit, message: Row, now_ms: int) -> list[Wait]:
     """Returns why a message that is to be delivered is not there yet; empty if it is."""
     offset = message["queue_offset"]
-    last = _last_delivery(unit, offset)
-    if last is not None and not unit.is_settled(last):
-        return [_not_committed(last["action"], last["epoch"])]
+    last = _last(unit.deliveries, offset)
     if last is None:
-        delayed = [row for row in unit.delayed if row["queue_offset"] == offset]
-        return [_delayed(delayed[-1], unit, now_ms)] if delayed else []
+        delayed = _last(unit.delayed, offset)
+        return [] if delayed is None else [_delayed(delayed, unit, now_ms)]
+    if not unit.is_settled(last):
+        return [_not_committed(last["action"], last["epoch"])]
     if last["action"] == "CANCELLED":
-        command = _command(unit, last["admin_offset"])
+        commands = {row["queue_offset"]: row for row in unit.found.commands}
+        command = commands.get(last["admin_offset"], {"actor": None, "reason": None})
         text = f"its delay was cancelled{words.by_whom(command['actor'], command['reason'])}"
         return [Wait("cancelled", Rule(text, words.COMMANDS))]
     if last["action"] == "UNDELIVERABLE":
@@ -225,9 +221,9 @@ def why_not_delivered(unit: Unit, message: Row, now_ms: int) -> list[Wait]:
     return []
 
 
-def _last_delivery(unit: Unit, queue_offset: int) -> Row | None:
-    rows = [row for row in unit.deliveries if row["queue_offset"] == queue_offset]
-    return rows[-1] if rows else None
+def _last(rows: list[Row], queue_offset: int) -> Row | None:
+    """Returns the last of the rows about one message."""
+    return next((row for row in reversed(rows) if row["queue_offset"] == queue_offset), None)
 
 
 def _delayed(row: Row, unit: Unit, now_ms: int) -> Wait:
@@ -239,10 +235,3 @@ def _delayed(row: Row, unit: Unit, now_ms: int) -> Wait:
             f"{newest.epoch}, has epoch_at {instant(newest.epoch_at)}: does `txlake run` run?"
         )
     return Wait("delayed", Rule(text, words.DELAY), row["deliver_at"])
-
-
-def _command(unit: Unit, admin_offset: int | None) -> dict[str, Any]:
-    for row in unit.found.commands:
-        if row["queue_offset"] == admin_offset:
-            return row
-    return {"actor": None, "reason": None}

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import io
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
-import polars as pl
 from matplotlib.axes import Axes
 from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 from matplotlib.figure import Figure
@@ -92,8 +91,3 @@ def stacked_bars(
     axes.margins(y=0.05 if len(names) > 1 else 0.5)
     whole_numbers(axes, "x")
     axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False)
-
-
-def column(frame: pl.DataFrame, name: str) -> list[Any]:
-    """Returns a column's values."""
-    return frame[name].to_list()

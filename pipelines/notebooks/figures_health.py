@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+from bisect import bisect_right
+from collections import Counter
 
 import polars as pl
 
@@ -11,7 +13,6 @@ from pipelines.notebooks.figures import (
     CYCLE,
     GREY,
     Picture,
-    column,
     nothing,
     picture,
     stacked_bars,
@@ -28,12 +29,12 @@ _BAR_IN = 0.45  # height of a bar
 def pending_over_time(epochs: pl.DataFrame) -> Picture:
     """Returns a figure of how many halves waited after each epoch, and how long the oldest had."""
     figure, (count, oldest) = picture("Halves that waited for their end", 4.6, rows=2)
-    at = column(epochs, "epoch_at")
-    count.step(at, column(epochs, "pending"), where="post", color=CYCLE[0])
-    count.fill_between(at, column(epochs, "pending"), step="post", color=CYCLE[0], alpha=0.15)
+    at = epochs["epoch_at"].to_list()
+    count.step(at, epochs["pending"].to_list(), where="post", color=CYCLE[0])
+    count.fill_between(at, epochs["pending"].to_list(), step="post", color=CYCLE[0], alpha=0.15)
     count.set_ylabel("pending halves")
     whole_numbers(count)
-    oldest.plot(at, column(epochs, "oldest_s"), ".-", color=CYCLE[5])
+    oldest.plot(at, epochs["oldest_s"].to_list(), ".-", color=CYCLE[5])
     oldest.set_ylabel("age of the oldest, s")
     oldest.set_ylim(bottom=0)
     time_axis(oldest, "instant of the epoch, UTC")
@@ -46,14 +47,13 @@ def pending_ages(pending: pl.DataFrame, when: object) -> Picture:
     if pending.is_empty():
         return nothing(title, "Nothing was pending.")
     figure, (axes,) = picture(title)
-    groups = sorted(set(column(pending, "producer_group")))
-    names = [name for _, name in _AGES]
+    groups = sorted(set(pending["producer_group"].to_list()))
+    mosts, names = zip(*_AGES, strict=True)
     bottom = [0] * len(names)
     for group, colour in zip(groups, itertools.cycle(CYCLE), strict=False):
-        waits = column(pending.filter(pl.col("producer_group") == group), "waits_s")
-        counts = [0] * len(names)
-        for wait in waits:
-            counts[next(place for place, (most, _) in enumerate(_AGES) if wait < most)] += 1
+        waits = pending.filter(pl.col("producer_group") == group)["waits_s"].to_list()
+        ages = Counter(bisect_right(mosts, wait) for wait in waits)
+        counts = [ages[place] for place in range(len(names))]
         axes.bar(names, counts, bottom=bottom, label=group, color=colour, width=0.7)
         bottom = [before + count for before, count in zip(bottom, counts, strict=True)]
     axes.grid(visible=False, axis="x")
@@ -74,7 +74,7 @@ def waits_by_end(waits: pl.DataFrame) -> Picture:
     ends = waits.group_by("outcome", "cause").len("halves").sort("halves", descending=True)
     for (outcome, cause, halves), style in zip(ends.rows(), styles, strict=False):
         is_end = (pl.col("outcome") == outcome) & (pl.col("cause") == cause)
-        seconds = [max(wait, 0.001) for wait in column(waits.filter(is_end), "waited_s")]
+        seconds = [max(wait, 0.001) for wait in waits.filter(is_end)["waited_s"].to_list()]
         label = f"{outcome}, {cause} ({halves})"
         axes.ecdf(seconds, label=label, color=COLOURS[outcome], linestyle=style, linewidth=2)
     axes.set_xscale("log")
@@ -92,8 +92,8 @@ def answers_by_group(answers: pl.DataFrame) -> Picture:
     if answers.is_empty():
         return nothing(title, "No group was asked: every transaction ended in time.")
     figure, (axes,) = picture(title, 1.5 + _BAR_IN * len(answers))
-    parts = {name: column(answers, name) for name in ANSWERS if answers[name].sum()}
-    stacked_bars(axes, column(answers, "producer_group"), parts, COLOURS)
+    parts = {name: answers[name].to_list() for name in ANSWERS if answers[name].sum()}
+    stacked_bars(axes, answers["producer_group"].to_list(), parts, COLOURS)
     axes.set(xlabel="checks (attempts to ask)", ylabel="producer group")
     return figure
 
@@ -103,8 +103,8 @@ def conflicts_by_group(conflicts: pl.DataFrame) -> Picture:
     title = "Operations without effect, by the group that sent them"
     if conflicts.is_empty():
         return nothing(title, "There is no conflict: every operation had its effect.")
-    groups = list(dict.fromkeys(column(conflicts, "producer_group")))
-    reasons = list(dict.fromkeys(column(conflicts, "reason")))
+    groups = list(dict.fromkeys(conflicts["producer_group"].to_list()))
+    reasons = list(dict.fromkeys(conflicts["reason"].to_list()))
     counts = {(group, reason): n for group, reason, _, n in conflicts.rows()}
     parts = {reason: [counts.get((group, reason), 0) for group in groups] for reason in reasons}
     colours = dict(zip(reasons, itertools.cycle(CYCLE), strict=False)) | {HARMLESS: GREY}

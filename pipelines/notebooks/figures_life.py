@@ -17,7 +17,6 @@ from pipelines.notebooks.figures import (
     PINK,
     RED,
     Picture,
-    column,
     nothing,
     picture,
     time_axis,
@@ -36,13 +35,13 @@ _MOST_BARS = 40  # more bars are too thin to read
 
 def life(events: pl.DataFrame, title: str) -> Picture:
     """Returns a figure of one transaction's events, a lane for each kind. Input: `tables.life`."""
-    kinds = dict.fromkeys(column(events, "kind"))
+    kinds = dict.fromkeys(events["kind"].to_list())
     order = [kind for kind in _LANES if kind in kinds]
     order += [kind for kind in kinds if kind not in _LANES]
-    first = column(events, "when")[0]
+    first = events["when"].to_list()[0]
     figure, (axes,) = picture(title, 1.4 + 0.35 * len(order))
     for lane, kind in enumerate(order):
-        at = column(events.filter(pl.col("kind") == kind), "when")
+        at = events.filter(pl.col("kind") == kind)["when"].to_list()
         colour = _LANES.get(kind, (kind, BLACK))[1]
         seconds = [(instant - first).total_seconds() for instant in at]
         axes.plot(seconds, [lane] * len(at), "o", color=colour, markersize=9)
@@ -73,7 +72,7 @@ def fates(fates: pl.DataFrame, when: Moment, last_at: dt.datetime) -> Picture:
     for place, (_, _, begun, ended, fate, *_) in enumerate(shown.rows()):
         left, right = date2num(begun), date2num(ended or last_at)
         axes.barh(place, right - left, left=left, color=COLOURS[fate], height=0.7)
-    for fate in dict.fromkeys(column(shown, "fate")):
+    for fate in dict.fromkeys(shown["fate"].to_list()):
         axes.barh(0, 0, left=date2num(when.at), color=COLOURS[fate], label=fate)
     axes.axvline(
         date2num(when.epoch_at), color=BLACK, linewidth=1.5, label="the instant asked about"

@@ -1,4 +1,4 @@
-"""The figure of notebook 4. Input: the frames of `replays`."""
+"""The figure of notebook 4. Input: the groups of a what-if."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from pipelines.notebooks.figures import (
     CYCLE,
     GREY,
     Picture,
-    column,
     nothing,
     picture,
     whole_numbers,
@@ -30,11 +29,11 @@ def groups(compared: pl.DataFrame, question: Mapping[str, object]) -> Picture:
         plots, ("checks", "discards"), ("checks (attempts to ask)", "halves given up"), strict=True
     ):
         for name, shift, colour, prefix in _BARS:
-            counts = column(compared, prefix + what)
+            counts = compared[prefix + what].to_list()
             at = [place + shift for place in places]
             bars = axes.barh(at, counts, height=0.36, color=colour, label=name)
             axes.bar_label(bars, padding=3, fontsize=9)
-        axes.set_yticks(places, column(compared, "producer_group"))
+        axes.set_yticks(places, compared["producer_group"].to_list())
         axes.invert_yaxis()
         axes.set(xlabel=label, ylabel="producer group")
         axes.margins(x=0.08)

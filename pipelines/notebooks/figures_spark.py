@@ -6,7 +6,7 @@ import itertools
 
 import polars as pl
 
-from pipelines.notebooks.figures import CYCLE, Picture, column, nothing, picture, stacked_bars
+from pipelines.notebooks.figures import CYCLE, Picture, nothing, picture, stacked_bars
 
 _MOST_QUEUES = len(CYCLE)  # one for each colour
 
@@ -19,11 +19,11 @@ def by_queue(queues: pl.DataFrame) -> Picture:
     title = "Delivered messages, by topic and queue"
     if queues.is_empty():
         return nothing(title, "Nothing was delivered yet.")
-    numbers = sorted(set(column(queues, "queue_id")))
+    numbers = sorted(set(queues["queue_id"].to_list()))
     if len(numbers) > _MOST_QUEUES:
         return nothing(title, f"{len(numbers)} queues: too many for a picture.")
-    topics = list(dict.fromkeys(column(queues, "topic")))
-    counts = dict(zip(queues.select("topic", "queue_id").rows(), column(queues, "messages"),
+    topics = list(dict.fromkeys(queues["topic"].to_list()))
+    counts = dict(zip(queues.select("topic", "queue_id").rows(), queues["messages"].to_list(),
                       strict=True))  # fmt: skip
     parts = {f"queue {n}": [counts.get((topic, n), 0) for topic in topics] for n in numbers}
     figure, (axes,) = picture(title, 1.6 + 0.45 * len(topics))

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import html
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 import duckdb
 import polars as pl
-import pyarrow as pa
 
 from storage.errors import LakeError, MissingTableError, NotALakeError
 from storage.files.place import lake_place
 from storage.lake.lake import Lake
 from storage.lake.whole import require_recorded
+from storage.rows import instant
 from storage.schemas import TABLES, TOPIC
 
 CONSUMER_OFFSETS = "consumer_offsets"
@@ -62,72 +64,51 @@ class OpenLake:
     def __init__(self, lake: Lake) -> None:
         self.lake = lake
         self.lake_id = lake.lake_id()
-        progress = require_recorded(lake)
-        if progress.last is None:
+        last = require_recorded(lake).last
+        if last is None:
             raise LakeError(f"the lake {lake.path} has no committed epoch yet")
-        self.last = progress.last
+        self.last = last
         self.epoch = self.last.epoch
         self._connection = duckdb.connect(config={"threads": 2})
         self._connection.execute("SET TimeZone = 'UTC'")
         for table in TABLES:
-            self._add(table, lake.schema(table))
-        self._add_consumer_offsets()
-        self.topics = dict(self._rows("SELECT DISTINCT topic, table_id FROM catalog ORDER BY 2"))
-        for table in self.topic_tables():
-            self._add(table, TOPIC)
+            self._add(table)
+        with suppress(MissingTableError):  # the first consumer makes it
+            self._add(CONSUMER_OFFSETS)
+        topics = "SELECT DISTINCT topic, table_id FROM catalog ORDER BY 2"
+        self.topics = dict(self._connection.execute(topics).fetchall())
+        for table_id in self.topics.values():
+            self._add(f"topics/{table_id}")
         self._connection.register("no_messages", TOPIC.empty_table())
         self._connection.execute(f"CREATE VIEW messages AS {self._messages()}; {_VIEWS}")
 
     def sql(self, text: str, /, **values: Any) -> pl.DataFrame:
         """Returns the rows of a query over the tables; `$name` in it is a value of that name."""
-        found = pl.from_arrow(self._connection.execute(text, values or None).fetch_arrow_table())
-        assert isinstance(found, pl.DataFrame)
-        return found
-
-    def path_of(self, table: str) -> str:
-        """Returns the path of a table, for other readers."""
-        return self.lake.table_path(table)
-
-    def topic_tables(self) -> list[str]:
-        """Returns the names of the real topics' tables."""
-        return [f"topics/{table_id}" for table_id in self.topics.values()]
+        return pl.DataFrame(self._connection.execute(text, values or None).fetch_arrow_table())
 
     def _repr_html_(self) -> str:
-        at = self.last_at()
         return (
             f"The lake <b>{html.escape(self.lake.path)}</b> ({self.lake_id}), up to epoch "
-            f"{self.epoch} of {at:%Y-%m-%d %H:%M:%S} UTC"
+            f"{self.epoch} of {self.last_at():%Y-%m-%d %H:%M:%S} UTC"
         )
 
-    def last_at(self) -> Any:
+    def last_at(self) -> dt.datetime:
         """Returns `epoch_at` of the newest committed epoch."""
-        ((at,),) = self._rows(f"SELECT max(epoch_at) FROM plans WHERE epoch = {self.epoch}")
-        return at
+        return instant(self.last.epoch_at)
 
-    def _rows(self, text: str) -> list[tuple[Any, ...]]:
-        return self._connection.execute(text).fetchall()
-
-    def _add(self, table: str, schema: pa.Schema) -> None:
+    def _add(self, table: str) -> None:
         """Makes a table visible to SQL, up to the newest committed epoch."""
-        name = "all_" + table.replace("/", "_")
-        self._connection.register(name, self.lake.dataset(table))
-        before = f" WHERE epoch <= {self.epoch}" if "epoch" in schema.names else ""
+        name, rows = "all_" + table.replace("/", "_"), self.lake.dataset(table)
+        self._connection.register(name, rows)
+        before = f" WHERE epoch <= {self.epoch}" if "epoch" in rows.schema.names else ""
         self._connection.execute(f'CREATE VIEW "{table}" AS FROM {name}{before}')
 
-    def _add_consumer_offsets(self) -> None:
-        """Makes the consumers' table visible to SQL, once the first consumer has made it."""
-        try:
-            self._add(CONSUMER_OFFSETS, self.lake.dataset(CONSUMER_OFFSETS).schema)
-        except MissingTableError:
-            return
-
     def _messages(self) -> str:
-        parts = ["SELECT NULL::VARCHAR AS topic, * FROM no_messages"]
-        parts += [
+        of_topics = [
             f"SELECT '{topic}', * FROM \"topics/{table_id}\""
             for topic, table_id in self.topics.items()
         ]
-        return " UNION ALL ".join(parts)
+        return " UNION ALL ".join(["SELECT NULL::VARCHAR AS topic, * FROM no_messages", *of_topics])
 
 
 def open_lake(path: str, storage_options: Mapping[str, str] | None = None) -> OpenLake:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime as dt
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any, Final
 
 import polars as pl
@@ -15,7 +16,7 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
-from checker.rules.timing import CHECK_MAX, EXPIRED, NextStep, next_step
+from checker.rules.timing import CHECK_MAX, EXPIRED, next_step
 from pipelines.epoch.parameters import plan_parameters
 from pipelines.epoch.restore import restore
 from pipelines.explain.rows import Row, plain
@@ -36,6 +37,11 @@ _VERSIONS: Final[dict[str, Any]] = {
     "table": pl.String, "version": pl.Int64, "rows of that version": pl.Int64,
     "rows of epochs up to then": pl.Int64,
 }  # fmt: skip
+_BUSIEST = """
+SELECT p.epoch_at FROM plans p
+LEFT JOIN waits w ON w.from_epoch <= p.epoch AND coalesce(w.to_epoch > p.epoch, true)
+GROUP BY p.epoch, p.epoch_at ORDER BY count(w.queue_id) DESC, p.epoch DESC LIMIT 1
+"""
 
 
 @dataclass(frozen=True)
@@ -61,7 +67,7 @@ def moment(lake: OpenLake, at: str | None = None) -> Moment:
     Units: UTC unless the text says otherwise.
     Errors: ValueError for another text; LakeError for an instant before the first epoch.
     """
-    when = _busiest(lake) if at is None else _parse(at, lake.last_at())
+    when = lake.sql(_BUSIEST).item() if at is None else _parse(at, lake.last_at())
     found = lake.sql(
         "SELECT epoch, epoch_at FROM plans WHERE epoch_at <= $at ORDER BY epoch DESC LIMIT 1",
         at=when,
@@ -82,17 +88,6 @@ def _parse(text: str, newest: dt.datetime) -> dt.datetime:
     return at if at <= newest else at - dt.timedelta(days=1)
 
 
-def _busiest(lake: OpenLake) -> dt.datetime:
-    found: dt.datetime = lake.sql(
-        """
-        SELECT p.epoch_at FROM plans p
-        LEFT JOIN waits w ON w.from_epoch <= p.epoch AND coalesce(w.to_epoch > p.epoch, true)
-        GROUP BY p.epoch, p.epoch_at ORDER BY count(w.queue_id) DESC, p.epoch DESC LIMIT 1
-        """
-    ).item()
-    return found
-
-
 def pending(lake: OpenLake, when: Moment) -> pl.DataFrame:
     """Returns the halves that waited for their end after the moment's epoch, oldest first.
 
@@ -102,26 +97,22 @@ def pending(lake: OpenLake, when: Moment) -> pl.DataFrame:
     plan = read_plans(lake.lake, [when.epoch])[when.epoch]
     state = restore(lake.lake, read_progress(lake.lake, when.epoch))
     waiting = state.halves.filter(pc.field("discard_cause").is_null())
-    rows = sorted(
-        plain(waiting), key=lambda row: (row["stored_at"], row["queue_id"], row["queue_offset"])
-    )
+    rows = sorted(plain(waiting), key=itemgetter("stored_at", "queue_id", "queue_offset"))
     return pl.DataFrame([_pending_row(r, plan) for r in rows], schema=_PENDING, orient="row")
 
 
 def _pending_row(row: Row, plan: Plan) -> tuple[object, ...]:
-    step = next_step(row, plan_parameters(plan))
+    parameters = plan_parameters(plan)
+    step = next_step(row, parameters)
     checked_at = None if row["checked_at"] is None else instant(row["checked_at"])
+    what = f"check {row['check_times'] + 1} of {parameters.check_max}"
+    if step.rule in (EXPIRED, CHECK_MAX):
+        what = f"discard ({step.rule})"
     return (
         f"{row['queue_id']}-{row['queue_offset']}", row["transaction_id"], row["producer_group"],
         row["real_topic"], instant(row["stored_at"]), (plan.epoch_at - row["stored_at"]) / 1000,
-        row["check_times"], checked_at, _next(row, step, plan), instant(step.reached_at),
+        row["check_times"], checked_at, what, instant(step.reached_at),
     )  # fmt: skip
-
-
-def _next(row: Row, step: NextStep, plan: Plan) -> str:
-    if step.rule in (EXPIRED, CHECK_MAX):
-        return f"discard ({step.rule})"
-    return f"check {row['check_times'] + 1} of {plan_parameters(plan).check_max}"
 
 
 def fates(lake: OpenLake, when: Moment) -> pl.DataFrame:
@@ -167,5 +158,5 @@ def _version_at(table: DeltaTable, epoch: int) -> int | None:
 
 
 def _rows_of(lake: OpenLake, table: str, version: int) -> int:
-    old = DeltaTable(lake.path_of(table), version, lake.lake.place.storage_options)
+    old = DeltaTable(lake.lake.table_path(table), version, lake.lake.place.storage_options)
     return int(old.to_pyarrow_dataset().count_rows())

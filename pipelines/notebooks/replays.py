@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 
 import polars as pl
-import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipelines.notebooks.opened import OpenLake
@@ -28,16 +27,6 @@ def verdict(verified: Verified) -> str:
     )
 
 
-def compared(verified: Verified) -> pl.DataFrame:
-    """Returns the tables that were compared, with their rows."""
-    return _frame(verified.compared)
-
-
-def differences(verified: Verified) -> pl.DataFrame:
-    """Returns the rows that differ, are missing, or stand there too often."""
-    return _frame(verified.differences)
-
-
 def parameters(lake: OpenLake) -> pl.DataFrame:
     """Returns the parameters in force at the newest epoch that a question can change."""
     rows = [(name, json.dumps(lake.last.parameters[name])) for name in _ASKED_ABOUT]
@@ -46,22 +35,6 @@ def parameters(lake: OpenLake) -> pl.DataFrame:
 
 def numbers(answer: WhatIf) -> pl.DataFrame:
     """Returns the counts of history beside those that other parameters would have given."""
-    return _frame(answer.numbers).with_columns(
+    return pl.DataFrame(answer.numbers).with_columns(
         difference=pl.col("what_if").cast(pl.Int64) - pl.col("history").cast(pl.Int64)
     )
-
-
-def groups(answer: WhatIf) -> pl.DataFrame:
-    """Returns checks and discards of each producer group, in history and otherwise."""
-    return _frame(answer.groups)
-
-
-def otherwise(answer: WhatIf) -> pl.DataFrame:
-    """Returns the halves that would have ended otherwise."""
-    return _frame(answer.outcomes)
-
-
-def _frame(table: pa.Table) -> pl.DataFrame:
-    frame = pl.from_arrow(table)
-    assert isinstance(frame, pl.DataFrame)
-    return frame

@@ -10,10 +10,9 @@ from pipelines.explain.find import find
 from pipelines.explain.report import Report, reports
 from pipelines.explain.show import lines
 from pipelines.explain.target import parse_target
-from pipelines.notebooks.opened import CONSUMER_OFFSETS, OpenLake
+from pipelines.notebooks.opened import OpenLake
 from storage.errors import LakeError
-from storage.rows import instant, milliseconds
-from storage.schemas import TABLES
+from storage.rows import instant
 
 # As in PROTOCOL.md "Tables", in the order of a transaction's life.
 ONE_ROW_IS: Final = {
@@ -41,9 +40,8 @@ _MESSAGE = "a delivered message of the topic "
 
 def tables(lake: OpenLake) -> pl.DataFrame:
     """Returns the tables: what a row is, how many rows, in how many files, of which version."""
-    meanings = {name: text for name, text in ONE_ROW_IS.items() if name in TABLES}
-    if _has_consumer_offsets(lake):
-        meanings[CONSUMER_OFFSETS] = ONE_ROW_IS[CONSUMER_OFFSETS]
+    names = lake.sql("SELECT view_name FROM duckdb_views() WHERE NOT internal")["view_name"]
+    meanings = {name: text for name, text in ONE_ROW_IS.items() if name in names}
     meanings |= {f"topics/{number}": _MESSAGE + topic for topic, number in lake.topics.items()}
     rows = []
     for table, meaning in meanings.items():
@@ -54,11 +52,6 @@ def tables(lake: OpenLake) -> pl.DataFrame:
         rows.append((table, meaning, count, len(files), round(size, 1), handle.version()))
     columns = ["table", "one row is", "rows", "files", "KiB", "version"]
     return pl.DataFrame(rows, schema=columns, orient="row")
-
-
-def _has_consumer_offsets(lake: OpenLake) -> bool:
-    names = lake.sql("SELECT view_name FROM duckdb_views() WHERE NOT internal")["view_name"]
-    return CONSUMER_OFFSETS in names
 
 
 def endings(lake: OpenLake) -> pl.DataFrame:
@@ -129,4 +122,4 @@ def verdict(lake: OpenLake, target: str) -> str:
 
 
 def _reports(lake: OpenLake, target: str) -> list[Report]:
-    return reports(find(lake.lake, parse_target(target)), milliseconds(lake.last_at()))[0]
+    return reports(find(lake.lake, parse_target(target)), lake.last.epoch_at)[0]

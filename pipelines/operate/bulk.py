@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pyarrow.compute as pc
 
 from pipelines.explain.rows import Row
@@ -13,10 +15,8 @@ from txlake.protocol import RecordTarget, Target, UndeliverableTarget, read_targ
 
 def pending_targets(lake: Lake, filters: Filters) -> list[RecordTarget]:
     """Returns the halves that wait for their end, one of each set, the oldest first."""
-    rows, _ = pending(lake, filters)
-    targets = [read_target(row["target"]) for row in rows]
-    halves = [target for target in targets if isinstance(target, RecordTarget)]
-    return _one_of_each_set(lake, halves)
+    targets = [read_target(row["target"]) for row in pending(lake, filters)[0]]
+    return _one_of_each_set(lake, targets)
 
 
 def dead_targets(lake: Lake, filters: Filters) -> list[Target]:
@@ -26,8 +26,7 @@ def dead_targets(lake: Lake, filters: Filters) -> list[Target]:
     """
     rows = [row for row in read_dead(lake) if _is_meant(row, filters)]
     targets = [read_target(row["target"]) for row in sorted(rows, key=lambda row: row["since"])]
-    halves = [target for target in targets if isinstance(target, RecordTarget)]
-    kept = set(_one_of_each_set(lake, halves))
+    kept = set(_one_of_each_set(lake, targets))
     return [
         target for target in targets if isinstance(target, UndeliverableTarget) or target in kept
     ]  # fmt: skip
@@ -43,11 +42,11 @@ def _is_meant(row: Row, filters: Filters) -> bool:
     )
 
 
-def _one_of_each_set(lake: Lake, halves: list[RecordTarget]) -> list[RecordTarget]:
-    """Returns the first of these halves of each unit: an operation about one is about all."""
-    state = state_of(lake)
+def _one_of_each_set(lake: Lake, targets: Sequence[Target | None]) -> list[RecordTarget]:
+    """Returns the first of the halves of each unit: an operation about one is about all."""
+    halves = [target for target in targets if isinstance(target, RecordTarget)]
     wanted = sorted({half.queue_offset for half in halves})
-    state = state.filter(pc.is_in(state["queue_offset"], pc.cast(wanted, "int64")))
+    state = state_of(lake).filter(pc.field("queue_offset").isin(wanted))
     units = {
         (row["queue_id"], row["queue_offset"]): row["unit_offset"]
         for row in state.select(["queue_id", "queue_offset", "unit_offset"]).to_pylist()

@@ -78,21 +78,19 @@ def read_waiting(
     }
     said = pa.concat_tables([_messages(lake, source, delayed) for source in (HALF, SCHEDULE)])
     waiting = run(_WAITING, values, delayed=delayed, messages=said)
-    levels = run(_LEVELS, waiting=waiting)
-    shown = [
-        {**row, "target": str(RecordTarget(row["source"], row["queue_id"], row["queue_offset"]))}
+    levels = plain(run(_LEVELS, waiting=waiting))
+    messages = [
+        {"target": str(RecordTarget(row["source"], row["queue_id"], row["queue_offset"])),
+         **{name: row[name] for name in COLUMNS[1:]}}
         for row in plain(waiting.slice(0, limit))
-    ]
-    messages = [{name: row[name] for name in COLUMNS} for row in shown]
-    return Waiting(messages, plain(levels), parameters.delay_levels_ms, waiting.num_rows)
+    ]  # fmt: skip
+    return Waiting(messages, levels, parameters.delay_levels_ms, waiting.num_rows)
 
 
 def _messages(lake: Lake, source: str, delayed: pa.Table) -> pa.Table:
     """Returns what the records of the waiting messages say of themselves."""
     rows = delayed.filter(pc.equal(delayed["source"], source))
-    bounds: Bounds = {"queue_offset": []}
-    if rows.num_rows:
-        ends = pc.min_max(rows["queue_offset"]).as_py()
-        bounds = {"queue_offset": (ends["min"], ends["max"])}
+    ends = pc.min_max(rows["queue_offset"]).as_py()
+    bounds: Bounds = {"queue_offset": (ends["min"], ends["max"]) if rows.num_rows else []}
     found = read_pruned(lake, source, _MESSAGE, bounds)
     return found.append_column("source", pa.array([source] * found.num_rows, pa.string()))

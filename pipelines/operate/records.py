@@ -91,14 +91,10 @@ def write(
         raise StartError(
             f"Kafka has no partition {record.partition} of topic {topic}: nothing was written"
         )
-    config = producer_config(kafka.bootstrap_servers, kafka.client, p.MESSAGE_BYTES_MAX)
     signature = None if security is None else record.signature(security)
     if signature is not None:
         record = replace(record, headers=[*record.headers, (p.SIG, signature.encode())])
-    return _produce(config, topic, record)
-
-
-def _produce(config: dict[str, object], topic: str, record: Record) -> int:
+    config = producer_config(kafka.bootstrap_servers, kafka.client, p.MESSAGE_BYTES_MAX)
     producer = Producer({**config, "linger.ms": 0})
     try:
         message, failed = produce_one(
@@ -120,40 +116,39 @@ def wait_for_result(lake: Lake, record: Record, offset: int, wait_s: float) -> s
     A command has a result; an operation an outcome, the reason of its conflict, or `waits`.
     """
     deadline = time.monotonic() + wait_s
-    result = None
     while wait_s > 0:
-        is_command = record.half_offset is None
-        result = (
-            command_result(lake, offset) if is_command else _operation_result(lake, record, offset)
-        )
+        if record.half_offset is None:
+            result = command_result(lake, offset)
+        else:
+            result = _operation_result(lake, record, offset)
         if result is not None or time.monotonic() >= deadline:
-            break
+            return result
         time.sleep(_POLL_S)
-    return result
+    return None
 
 
 def command_result(lake: Lake, offset: int) -> str | None:
     """Returns what the job made of the command at an offset of the admin topic; None: not yet."""
-    rows = _committed(lake, "admin", ["queue_offset", "result"], {"queue_offset": [offset]})
+    rows = _committed(lake, "admin", ["queue_offset", "result"], queue_offset=offset)
     return str(rows[0]["result"]) if rows else None
 
 
 def _operation_result(lake: Lake, record: Record, offset: int) -> str | None:
-    of_op: Bounds = {"queue_id": [record.partition], "queue_offset": [offset]}
-    of_half: Bounds = {"queue_id": [record.partition], "queue_offset": [record.half_offset]}
-    conflicting: Bounds = {"queue_id": [record.partition], "op_queue_offset": [offset]}
-    if not _committed(lake, "op", ["queue_offset"], of_op):
+    queue = {"queue_id": record.partition}
+    if not _committed(lake, "op", ["queue_offset"], queue_offset=offset, **queue):
         return None
-    for row in _committed(lake, "outcomes", ["outcome", "cause", "op_queue_offset"], of_half):
+    columns = ["outcome", "cause", "op_queue_offset"]
+    for row in _committed(lake, "outcomes", columns, queue_offset=record.half_offset, **queue):
         if row["op_queue_offset"] == offset:
             return f"{row['outcome']}, cause {row['cause']}"
-    for row in _committed(lake, "conflicts", ["reason"], conflicting):
+    for row in _committed(lake, "conflicts", ["reason"], op_queue_offset=offset, **queue):
         return str(row["reason"])
     return "waits"
 
 
-def _committed(lake: Lake, table: str, columns: list[str], bounds: Bounds) -> list[Row]:
-    """Returns rows of committed epochs."""
+def _committed(lake: Lake, table: str, columns: list[str], **place: int | None) -> list[Row]:
+    """Returns the rows of committed epochs at a place."""
+    bounds: Bounds = {name: [value] for name, value in place.items()}
     rows = plain(read_pruned(lake, table, [*columns, "epoch"], bounds))
     newest = newest_epochs(lake)[0] if rows else 0
     return [row for row in rows if row["epoch"] <= newest]

@@ -7,7 +7,7 @@ time alone does nothing.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,9 +33,9 @@ from pipelines.epoch.restore import topics_before
 from pipelines.epoch.signatures import judged
 from pipelines.errors import OperatorError
 from pipelines.explain import words
-from pipelines.explain.find import find, find_nothing
+from pipelines.explain.find import find
 from pipelines.explain.report import nothing_found
-from pipelines.explain.rows import Found, Row
+from pipelines.explain.rows import Found, Row, newest_epochs
 from pipelines.explain.units import Unit, units_of
 from pipelines.health.dead import require_undeliverable
 from pipelines.operate.records import Record, command, operation
@@ -107,7 +107,7 @@ def try_command(lake: Lake, name: str, target: Target | None, actor: str, reason
 
     Errors: OperatorError when no message stands where the target says.
     """
-    found = _find(lake, target) if isinstance(target, RecordTarget) else find_nothing(lake)
+    found = _find(lake, target) if isinstance(target, RecordTarget) else Found(*newest_epochs(lake))
     if isinstance(target, UndeliverableTarget):
         require_undeliverable(lake, target)
     target_text = None if target is None else str(target)
@@ -117,8 +117,9 @@ def try_command(lake: Lake, name: str, target: Target | None, actor: str, reason
     inputs = Inputs(commands=commands, undeliverable=undeliverable)
     decided = _decide(lake, found, inputs, time.time_ns() // 1_000_000)
     (result,) = decided.command_results["result"].to_pylist()
-    rows = undeliverable.to_pylist()
-    messages = {(row["source"], row["queue_id"], row["queue_offset"]) for row in rows}
+    messages = {
+        (row["source"], row["queue_id"], row["queue_offset"]) for row in undeliverable.to_pylist()
+    }
     expected = "; ".join([f"{result}: {words.RESULTS[result]}", *_places(decided, messages)])
     return _trial(found, command(name, target_text, actor, reason), expected)
 
@@ -184,14 +185,12 @@ def _end_text(decision: Decision, unit: Unit, op_offset: int) -> str:
     return "; ".join([text, *_places(decision, halves)])
 
 
-def _places(decision: Decision, messages: set[tuple[Any, ...]]) -> list[str]:
+def _places(decision: Decision, messages: set[tuple[Any, ...]]) -> Iterator[str]:
     """Returns in words where messages would go."""
-    texts = []
     for row in decision.placements.to_pylist():
         if (row["source"], row["queue_id"], row["queue_offset"]) in messages:
             text = f"delivered to topic {row['topic']}, queue {row['real_queue_id']}"
-            texts.append(f"undeliverable ({row['reason']})" if row["reason"] else text)
+            yield f"undeliverable ({row['reason']})" if row["reason"] else text
     for row in decision.delayed.to_pylist():
         if (row["source"], row["queue_id"], row["queue_offset"]) in messages:
-            texts.append(f"delayed until {screen.instant(row['deliver_at'])}")
-    return texts
+            yield f"delayed until {screen.instant(row['deliver_at'])}"

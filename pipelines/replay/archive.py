@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
 
 import duckdb
 import pyarrow as pa
@@ -18,7 +20,6 @@ from pipelines.errors import StartError
 from pipelines.replay.source import (
     CHUNK_BYTES,
     HEAVY,
-    SCHEMAS,
     equal_to_the_one_before,
     in_order,
 )
@@ -26,6 +27,7 @@ from storage.errors import NotALakeError
 from storage.lake.epochs import Range
 from storage.lake.lake import Lake
 from storage.rows import to_rows
+from storage.schemas import TABLES
 from storage.wire.kinds import ADMIN, HALF, KINDS, OP, SCHEDULE
 
 EPOCH_RECORDS = 200_000
@@ -74,13 +76,10 @@ class Archive:
     @classmethod
     def of_lake(cls, lake: Lake) -> Archive:
         """Returns an archive of a lake's tables; `half` and `op` are enough."""
-        found = {}
-        for kind in KINDS:
-            if lake.is_table(kind):
-                found[kind] = lake.dataset(kind)
-            elif kind in (HALF, OP):
+        for kind in (HALF, OP):
+            if not lake.is_table(kind):
                 raise NotALakeError(f"{lake.path} has no table {kind}: nothing can be rebuilt")
-        return cls(found)
+        return cls({kind: lake.dataset(kind) for kind in KINDS if lake.is_table(kind)})
 
     @classmethod
     def of_files(cls, paths: Mapping[str, str]) -> Archive:
@@ -93,26 +92,21 @@ class Archive:
 
     def first_offsets(self) -> dict[Place, int]:
         """Returns the first offset of each queue that has records."""
-        found = {}
+        text = "SELECT kind, queue_id, min(queue_offset) FROM records GROUP BY ALL"
         with self._engine() as engine:
-            rows = engine.execute(
-                "SELECT kind, queue_id, min(queue_offset) FROM records GROUP BY ALL"
-            ).fetchall()
-            for kind, queue_id, offset in rows:
-                found[kind, queue_id] = offset
-        return found
+            rows = engine.execute(text).fetchall()
+        return {(kind, queue_id): offset for kind, queue_id, offset in rows}
 
     def cuts(self, records: int = EPOCH_RECORDS) -> Iterator[Cut]:
         """Returns the ends of epochs of so many records; the same records give the same cuts."""
         with self._engine() as engine:
             rows = engine.execute(_CUTS, {"size": records}).fetchall()
-        ends = self.first_offsets()
-        at = 0
-        for place, (part, kind, queue_id, to_offset, ms) in enumerate(rows):
-            ends[kind, queue_id] = max(ends[kind, queue_id], to_offset)
-            at = max(at, ms)
-            if place + 1 == len(rows) or rows[place + 1][0] != part:
-                yield Cut(dict(ends), at)
+        ends, at = self.first_offsets(), 0
+        for _, of_part in groupby(rows, key=itemgetter(0)):
+            for _, kind, queue_id, to_offset, ms in of_part:
+                ends[kind, queue_id] = max(ends[kind, queue_id], to_offset)
+                at = max(at, ms)
+            yield Cut(dict(ends), at)
 
     def _engine(self) -> duckdb.DuckDBPyConnection:
         """Returns an engine with a view `records`: the places and times of all records."""
@@ -133,7 +127,7 @@ class Archive:
 
         Too large ones lack their bodies. Errors: StartError if a record stands twice and differs.
         """
-        schema = SCHEMAS[kind]
+        schema = TABLES[kind]
         names = [name for name in schema.names if name in self._datasets[kind].schema.names]
         is_message = kind in (HALF, SCHEDULE)
         rows = self._rows(kind, names, ranges, CHUNK_BYTES if is_message else None)
@@ -147,14 +141,11 @@ class Archive:
     def _rows(
         self, kind: str, names: list[str], ranges: list[Range], bytes_max: int | None
     ) -> pa.Table | None:
+        queue_id, offset = pc.field("queue_id"), pc.field("queue_offset")
         where = pc.scalar(False)
         for r in ranges:
-            offset = pc.field("queue_offset")
-            where = where | (
-                (pc.field("queue_id") == r.partition)
-                & (offset >= r.from_offset)
-                & (offset < r.to_offset)
-            )
+            within = (offset >= r.from_offset) & (offset < r.to_offset)
+            where |= (queue_id == r.partition) & within
         dataset, found, size = self._datasets[kind], [], 0
         for batch in dataset.to_batches(columns=names, filter=where):
             size += batch.nbytes

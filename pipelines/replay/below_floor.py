@@ -66,7 +66,9 @@ class Below:
             if table not in ("lake", "epochs"):
                 target.create_table(table)
                 self._copy_table(target, table, tables.get(table))
-        self._require_same_floor(target)
+        newest = read_progress(self.lake).last
+        if newest is None or newest.floor != self.floor:
+            raise self._moved(target, self.floor.epoch)
         self._copy_epochs(target)
         target.forget()
 
@@ -84,11 +86,6 @@ class Below:
                     f"{landed.get((topic, queue_id), 0)}, below the floor of {self.lake.path} "
                     f"(offset {end}, epoch {self.floor.epoch}): name a new place"
                 )
-
-    def _require_same_floor(self, target: Lake) -> None:
-        last = read_progress(self.lake).last
-        if last is None or last.floor != self.floor:
-            raise self._moved(target, self.floor.epoch)
 
     def _moved(self, target: Lake, held: int) -> StartError:
         return StartError(

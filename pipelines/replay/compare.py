@@ -78,13 +78,14 @@ def differences(
     yield from _changed(
         table, topic, key, there.take(both["there"]), replayed.take(both["replayed"])
     )
-    for row in pairs.filter(pc.is_null(pairs["replayed"])).to_pylist():
-        kind = TWICE if row["n"] > 1 else EXTRA
-        found = there.slice(row["there"], 1).to_pylist()[0]
-        yield _whole(table, topic, key, found, kind, there=_short(found))
-    for row in pairs.filter(pc.is_null(pairs["there"])).to_pylist():
-        found = replayed.slice(row["replayed"], 1).to_pylist()[0]
-        yield _whole(table, topic, key, found, MISSING, replayed=_short(found))
+    for pair in pairs.filter(pc.is_null(pairs["replayed"])).to_pylist():
+        (row,) = there.slice(pair["there"], 1).to_pylist()
+        kind = TWICE if pair["n"] > 1 else EXTRA
+        yield Difference(table, topic, row["epoch"], _named(key, row), kind, there=_short(row))
+    for pair in pairs.filter(pc.is_null(pairs["there"])).to_pylist():
+        (row,) = replayed.slice(pair["replayed"], 1).to_pylist()
+        name, text = _named(key, row), _short(row)
+        yield Difference(table, topic, row["epoch"], name, MISSING, replayed=text)
 
 
 def _ordered(rows: pa.Table, key: tuple[str, ...]) -> pa.Table:
@@ -100,14 +101,11 @@ def _pairs(there: pa.Table, replayed: pa.Table, key: tuple[str, ...]) -> pa.Tabl
         key=", ".join(key),
         same=" AND ".join(f"t.{name} IS NOT DISTINCT FROM r.{name}" for name in key),
     )
-    return run(text, t=_keys(there, key), r=_keys(replayed, key)).sort_by(
-        [("there", "ascending"), ("replayed", "ascending")]
+    t, r = (
+        rows.select(list(key)).append_column("place", pa.array(range(rows.num_rows), pa.int64()))
+        for rows in (there, replayed)
     )
-
-
-def _keys(rows: pa.Table, key: tuple[str, ...]) -> pa.Table:
-    places = pa.array(range(rows.num_rows), pa.int64())
-    return rows.select(list(key)).append_column("place", places)
+    return run(text, t=t, r=r).sort_by([("there", "ascending"), ("replayed", "ascending")])
 
 
 def _changed(
@@ -120,21 +118,8 @@ def _changed(
         for place, (old, new) in enumerate(values):
             if old != new:
                 row = {n: there[n][place].as_py() for n in {*key, "epoch"}}
-                texts = _texts(old, new)
-                yield Difference(
-                    table, topic, row["epoch"], _named(key, row), CHANGED, name, *texts
-                )
-
-
-def _whole(
-    table: str,
-    topic: str | None,
-    key: tuple[str, ...],
-    row: dict[str, Any],
-    kind: str,
-    **sides: str,
-) -> Difference:
-    return Difference(table, topic, row["epoch"], _named(key, row), kind, **sides)
+                said = CHANGED, name, *_texts(old, new)
+                yield Difference(table, topic, row["epoch"], _named(key, row), *said)
 
 
 def _named(key: tuple[str, ...], row: Mapping[str, Any]) -> str:

@@ -1,38 +1,167 @@
-"""Recorded epochs run by the job's own steps: records, `epoch_at`, `known_at`, acknowledgements."""
+"""Recorded epochs run by the job's own steps: records, `epoch_at`, `known_at`, acknowledgements.
+
+They give the same rows as the job's, without tasks and files of their own. A replay reads its
+records from a lake or an archive. Few records are read whole, with their messages; the messages of
+many are streamed from their tables.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from checker.frames import RULE_VERSION
+from checker.frames import RULE_VERSION, Decision
+from checker.match.columns import find
 from checker.match.sql import run
 from pipelines.epoch.apply import Applier
 from pipelines.epoch.ask import ATTEMPTS
 from pipelines.epoch.batch import Batch
 from pipelines.epoch.deliver import Deliverer
-from pipelines.epoch.parameters import plan_limits
 from pipelines.epoch.planned import PlannedEpochs, Steps
 from pipelines.epoch.sizes import Sizes
-from pipelines.replay.apply import StreamingApplier
-from pipelines.replay.source import Chunk, Source
-from storage.errors import LakeError
-from storage.files.messages import Tables
-from storage.lake.epochs import Plan, read_progress
+from pipelines.replay.source import Chunk
+from storage import schemas
+from storage.files.messages import Tables, read_messages
+from storage.lake.epochs import Plan
 from storage.lake.lake import Lake
 from storage.lake.staged import StagedLake
-from storage.wire.kinds import WireLimits
+from storage.rows import instant, to_rows
+from storage.schemas import places
+from storage.tasks.deliver import Places, not_there, topic_rows
+from storage.wire.kinds import HALF, SCHEDULE
 from txlake.protocol import UNDELIVERABLE_TOPIC
 
+BYTES_MAX = 256 * 1024 * 1024  # memory for older messages that are delivered to one topic
+_PLACE_NAMES = {
+    "real_queue_id": "queue_id", "real_queue_offset": "queue_offset",
+    "queue_id": "half_queue_id", "queue_offset": "half_queue_offset",
+}  # fmt: skip
 _ATTEMPTS_AMONG_DUE = """
 SELECT queue_id, queue_offset, arm, check_times, any_value(c.check_id) AS check_id,
   any_value(c.producer_group) AS producer_group, bool_or(acknowledged) AS acknowledged
 FROM checks c SEMI JOIN due d USING (queue_id, queue_offset, arm, check_times)
 GROUP BY ALL
 """
+
+
+@dataclass(frozen=True, kw_only=True)
+class StreamingApplier(Applier):
+    """The writer of an epoch into a lake whose appends wait.
+
+    `source`: the half and schedule records with all heavy columns; `is_heavy`: the batch has its
+    messages without heavy columns.
+    """
+
+    source: Tables
+    is_heavy: bool = False
+
+    def land(self, pool: ThreadPoolExecutor) -> list[Future[None]]:
+        """Starts writing half and schedule records."""
+        kinds = [kind for kind in (HALF, SCHEDULE) if self.batch.rows(kind).num_rows]
+        return [pool.submit(self._land, kind) for kind in kinds]
+
+    def _land(self, kind: str) -> None:
+        rows, epoch = self.batch.rows(kind), self.plan.epoch
+        if self.is_heavy:
+            pieces = (to_rows(some, schemas.HALF, epoch=epoch) for some in self._read(kind, rows))
+            self._append_stream(kind, pieces)
+        else:
+            self.append(kind, to_rows(rows, schemas.HALF, epoch=epoch))
+
+    def _append_stream(self, table: str, pieces: Iterator[pa.Table]) -> None:
+        cast(StagedLake, self.lake).append_stream(table, pieces, self.plan.epoch)
+
+    def deliver(
+        self, decision: Decision, landed: list[Future[None]], pool: ThreadPoolExecutor
+    ) -> list[Future[None]]:
+        """Starts writing messages, one append a topic."""
+        placements = decision.placements
+        used = set(pc.unique(placements["topic"]).to_pylist())
+        return [
+            pool.submit(
+                self._write_messages, f"topics/{row['table_id']}",
+                placements.filter(pc.equal(placements["topic"], row["topic"])),
+            )
+            for row in decision.state.topics.to_pylist()
+            if row["topic"] in used
+        ]  # fmt: skip
+
+    def _write_messages(self, table: str, placements: pa.Table) -> None:
+        messages = None if self.is_heavy else self._in_memory(placements)
+        if messages is None:
+            self._append_stream(table, self._streamed(placements))
+        else:
+            self.append(table, messages)
+
+    def _in_memory(self, placements: pa.Table) -> pa.Table | None:
+        """Returns messages in the order of their real queues; None if they are too large."""
+        parts, size = [], 0
+        for source in pc.unique(placements["source"]).to_pylist():
+            of_source = placements.filter(pc.equal(placements["source"], source))
+            here = self.batch.rows(source)
+            is_new = find(places(of_source), places(here)) >= 0
+            found = [to_rows(here, schemas.HALF)] if is_new.any() else []
+            for batch in self._older(source, of_source.filter(pa.array(~is_new))):
+                size += batch.nbytes
+                if size > BYTES_MAX:
+                    return None
+                found.append(to_rows(pa.Table.from_batches([batch]), schemas.HALF))
+            messages = pa.concat_tables([schemas.HALF.empty_table(), *found])
+            at = find(places(of_source), places(messages))
+            lacking = int((at < 0).sum())
+            if lacking:
+                raise not_there(self.plan.epoch, source, of_source.num_rows, lacking)
+            when = self.plan.epoch, self.plan.epoch_at
+            parts.append(topic_rows(messages.take(pa.array(at)), of_source, *when))
+        rows = pa.concat_tables(parts)
+        return rows.sort_by([("queue_id", "ascending"), ("queue_offset", "ascending")])
+
+    def _older(self, source: str, named: pa.Table) -> Iterator[pa.RecordBatch]:
+        if named.num_rows:
+            yield from read_messages(
+                self.lake, source, named, schemas.HALF.names, self.plan.epoch,
+                self.due if source == SCHEDULE else None, self.lake.opened,
+            )  # fmt: skip
+
+    def _streamed(self, placements: pa.Table) -> Iterator[pa.Table]:
+        """Returns messages with their real queues and offsets, piece by piece."""
+        for source in pc.unique(placements["source"]).to_pylist():
+            of_source = placements.filter(pc.equal(placements["source"], source))
+            goes_to = Places(of_source)
+            for piece in self._read(source, of_source):
+                yield topic_rows(piece, goes_to.of(piece), self.plan.epoch, self.plan.epoch_at)
+
+    def _read(self, kind: str, wanted: pa.Table) -> Iterator[pa.Table]:
+        """Returns the messages that stand at the places of some rows, each once."""
+        named = wanted.select(["queue_id", "queue_offset"])
+        there = self.source.dataset(kind).schema.names
+        columns = [name for name in schemas.HALF.names if name in there]
+        seen: set[int] = set()  # archives can overlap
+        for batch in read_messages(self.source, kind, named, columns):
+            fresh = []
+            for place, key in enumerate(places(batch).tolist()):
+                if key not in seen:
+                    seen.add(key)
+                    fresh.append(place)
+            rows = pa.Table.from_batches([batch])
+            yield rows if len(fresh) == rows.num_rows else rows.take(pa.array(fresh, pa.int64()))
+
+
+@dataclass(frozen=True, kw_only=True)
+class NarrowApplier(StreamingApplier):
+    """The writer of decisions and of where messages go, without the messages."""
+
+    def _write_messages(self, table: str, placements: pa.Table) -> None:
+        names = [_PLACE_NAMES.get(name, name) for name in placements.column_names]
+        frame = placements.rename_columns(names).drop_columns("topic")
+        at = instant(self.plan.epoch_at)
+        rows = to_rows(frame, schemas.TOPIC, stored_at=at, epoch=self.plan.epoch)
+        self.append(table, rows)
 
 
 class RecordedAsker:
@@ -54,43 +183,24 @@ class ReplayedEpochs(PlannedEpochs):
     Input: the lake to write; the tables of half and schedule records; the asker for the checks.
     """
 
-    def __init__(
-        self, lake: StagedLake, limits: WireLimits, messages: Tables, asker: RecordedAsker
-    ) -> None:
+    def __init__(self, lake: StagedLake, messages: Tables, asker: RecordedAsker) -> None:
         super().__init__(lake, asker, Sizes(1), Deliverer(None))
-        self.limits = limits
         self._messages = messages
         self._recorded = asker
         self._recorded_snapshot: int | None = None
         self._is_heavy = False
-
-    @classmethod
-    def over(cls, source: Source, lake: StagedLake) -> ReplayedEpochs:
-        """Returns a runner of what a lake recorded. Errors: LakeError if it has no epoch."""
-        newest = read_progress(source.lake).last
-        if newest is None:
-            raise LakeError(f"the lake {source.lake.path} has no committed epoch")
-        return cls(lake, plan_limits(newest), source, RecordedAsker())
 
     def undeliverable_tables(self) -> list[str]:
         """Returns the table of TRANS_UNDELIVERABLE_TOPIC, if there is one: commands read it."""
         rows = self.state.topics.filter(pc.field("topic") == UNDELIVERABLE_TOPIC)
         return [f"topics/{table_id}" for table_id in rows["table_id"].to_pylist()]
 
-    def chain_plan(self, plan: Plan) -> pa.Table:
-        """Returns the planned row of the epoch to replay next; the caller writes it."""
-        return self.log.planned(self._planned_again(plan))
-
-    def _planned_again(self, plan: Plan) -> Plan:
-        return replace(plan, rule_version=RULE_VERSION)
-
     def replay_chunk(self, chunk: Chunk, tell: Callable[[int], None]) -> None:
         """Runs some recorded epochs; calls `tell` with the number of records of each."""
         for recorded in chunk.epochs:
-            epoch = recorded.plan.epoch
+            plan, epoch = recorded.plan, recorded.plan.epoch
             self._recorded.checks = chunk.checks.filter(pc.field("epoch") == epoch)
-            records = chunk.records(epoch)
-            self.replay(recorded.plan, records, recorded.snapshot, chunk.is_heavy)
+            self.replay(plan, chunk.records(epoch), recorded.snapshot, chunk.is_heavy)
             tell(recorded.record_count)
 
     def replay(
@@ -105,13 +215,12 @@ class ReplayedEpochs(PlannedEpochs):
 
         Input: its plan; the records that it landed, by kind; `snapshot`: as its row counts it;
         `is_heavy`: they lack their bodies; `is_planned`: its `planned` row is written, or
-        `chain_plan` gave it to the caller.
+        the log gave it to the caller.
         """
-        plan = self._planned_again(plan)
-        self._recorded_snapshot = snapshot
+        plan = replace(plan, rule_version=RULE_VERSION)
         if not is_planned:
             self.log.plan(plan)
-        self._is_heavy = is_heavy
+        self._recorded_snapshot, self._is_heavy = snapshot, is_heavy
         self.finish(plan, Batch(dict(records)), Steps())
 
     def _applier(self, plan: Plan, batch: Batch) -> Applier:

@@ -57,44 +57,38 @@ class Filler:
         last = self.epochs.last
         landed = {} if last is None else last.landed()
         for cut in cuts:
-            ranges = self._ranges(cut, starts, landed)
-            if all(r.from_offset == r.to_offset for r in ranges):
-                yield Piece(cut, (), {}, False)
-                continue
-            yield Piece(cut, ranges, *self.read(ranges))
+            ranges = tuple(self._ranges(cut, starts, landed))
+            new = ranges if any(r.from_offset < r.to_offset for r in ranges) else ()
+            yield Piece(cut, new, *self.read(new))
             landed = {r.place: r.to_offset for r in ranges}
 
     def _ranges(
         self, cut: Cut, starts: Mapping[Place, int], landed: Mapping[Place, int]
-    ) -> tuple[Range, ...]:
+    ) -> Iterator[Range]:
         topics = self.identity.limits.topics
         ends = {(topics[kind], queue): end for (kind, queue), end in cut.ends.items()}
         begins = {(topics[kind], queue): offset for (kind, queue), offset in starts.items()}
-        ranges = []
-        for topic, queue in sorted({*landed, *ends}):
-            place = topic, queue
+        for place in sorted({*landed, *ends}):
             start = landed.get(place, begins.get(place, 0))
             end = max(start, ends.get(place, 0))
             if place in landed and begins.get(place, 0) > start:
                 raise StartError(
-                    f"{self.target.path} has landed {topic} partition {queue} up to offset "
+                    f"{self.target.path} has landed {place[0]} partition {place[1]} up to offset "
                     f"{start}, and the records begin at {begins[place]}: what is between is missing"
                 )
-            ranges.append(Range(topic, queue, start, end, end))
-        return tuple(ranges)
+            yield Range(*place, start, end, end)
 
     def read(self, planned: Sequence[Range]) -> tuple[dict[str, pa.Table], bool]:
         """Returns the records of some ranges, and whether they are too large to be read whole."""
-        records: dict[str, pa.Table] = {}
-        is_heavy = False
-        for kind in KINDS:
-            topic = self.identity.limits.topics[kind]
-            ranges = [r for r in planned if r.topic == topic and r.to_offset > r.from_offset]
-            if ranges:
-                rows, is_large = self.archive.read(kind, ranges)
-                is_heavy = is_heavy or is_large
-                records[kind] = rows.drop_columns("result") if kind == ADMIN else rows
-        return records, is_heavy
+        topics = self.identity.limits.topics
+        new = [r for r in planned if r.to_offset > r.from_offset]
+        ranges = {kind: [r for r in new if r.topic == topics[kind]] for kind in KINDS}
+        read = {kind: self.archive.read(kind, some) for kind, some in ranges.items() if some}
+        records = {
+            kind: rows.drop_columns("result") if kind == ADMIN else rows
+            for kind, (rows, _) in read.items()
+        }
+        return records, any(is_large for _, is_large in read.values())
 
     def plan(self, piece: Piece) -> Plan:
         """Returns the plan of the epoch that lands a piece."""
@@ -129,7 +123,7 @@ class Filler:
 
         The epoch before can still be in writing, unless this one's messages are too large to wait.
         """
-        row = None if is_planned else self.epochs.chain_plan(plan)
+        row = None if is_planned else self.epochs.log.planned(plan)
         if is_heavy:
             self._write_plan(row)
         self.epochs.replay(plan, records, is_heavy=is_heavy, is_planned=True)

@@ -12,6 +12,7 @@ import os
 import socket
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING
 
 from pipelines.epoch.clock import EpochClock
@@ -27,7 +28,7 @@ from pipelines.replay.archive import EPOCH_RECORDS
 from pipelines.replay.epochs import RecordedAsker
 from pipelines.replay.filler import Identity
 from pipelines.replay.new_lake import Rebuilt, added
-from pipelines.replay.progress import Told
+from pipelines.replay.source import Told
 from pipelines.settings import Settings
 from storage.lake.epochs import Range
 from storage.lake.lake import Lake
@@ -80,16 +81,12 @@ def backfill(
     Errors: JobError, LakeError.
     """
     owner = f"{socket.gethostname()}:{os.getpid()}:backfill"
-    lock = LakeLock(settings.lake.place(), owner)
-    try:
+    with ExitStack() as locks:
+        lock = LakeLock(settings.lake.place(), owner)
+        locks.callback(lock.release)
         spark = start_session("txlake backfill", settings.spark, lock.fds)
-        jvm_lock = JvmLock(spark, settings.lake.place())
-        try:
-            return land(spark, settings, owner, starts or {}, ends or {}, progress)
-        finally:
-            jvm_lock.release()
-    finally:
-        lock.release()
+        locks.callback(JvmLock(spark, settings.lake.place()).release)
+        return land(spark, settings, owner, starts or {}, ends or {}, progress)
 
 
 def land(
@@ -106,15 +103,8 @@ def land(
     kafka = BoundedKafka(settings, starts)
     kafka.check()
     clock = EpochClock()
-    epochs = Epochs(
-        spark,
-        lake,
-        kafka,
-        RecordedAsker(),
-        EpochSettings.of(settings, owner, spark),
-        clock.now_ms,
-    )
-    try:
+    of_epochs = EpochSettings.of(settings, owner, spark)
+    with closing(Epochs(spark, lake, kafka, RecordedAsker(), of_epochs, clock.now_ms)) as epochs:
         lake.create(dt.datetime.now(dt.timezone.utc))
         before = epochs.take_up()
         epochs.check_identity(before.unfinished or before.last)
@@ -123,20 +113,20 @@ def land(
             clock.not_before(epochs.last.epoch_at)
         _check_starts(epochs, starts)
         begins = epochs.start_offsets()
-        wanted = _ends(kafka, begins, ends)
+        wanted = {
+            place: max(begins[place], min(ends.get(place, end), end))
+            for place, end in kafka.end_offsets(begins).items()
+        }
         halves = 0
         for step in _steps(begins, wanted):
             places = {r.place: r.to_offset for r in step}
-            records = kafka_records(spark, step, spark_options(settings.kafka))
-            epochs.run(records, places)
+            epochs.run(kafka_records(spark, step, spark_options(settings.kafka)), places)
             halves += sum(r.to_offset - r.from_offset for r in step
                           if r.topic == settings.kafka.half_topic)  # fmt: skip
             if progress is not None:
                 progress(_count(begins, places), _count(begins, wanted))
         last = 0 if epochs.last is None else epochs.last.epoch
         return added(before.next_epoch, last, halves, started)
-    finally:
-        epochs.close()
 
 
 def _check_starts(epochs: Epochs, starts: Mapping[Place, int]) -> None:
@@ -148,15 +138,6 @@ def _check_starts(epochs: Epochs, starts: Mapping[Place, int]) -> None:
                 f"{landed[place]}; from offset {start} on was asked for: what is between would be "
                 "missing"
             )
-
-
-def _ends(
-    kafka: KafkaTopics, begins: Mapping[Place, int], ends: Mapping[Place, int]
-) -> dict[Place, int]:
-    there = kafka.end_offsets(begins)
-    return {
-        place: max(begins[place], min(ends.get(place, end), end)) for place, end in there.items()
-    }
 
 
 def _steps(begins: Mapping[Place, int], ends: Mapping[Place, int]) -> Iterator[tuple[Range, ...]]:

@@ -11,6 +11,7 @@ import os
 import socket
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 from pipelines.epoch.parameters import plan_limits, plan_parameters
@@ -19,9 +20,8 @@ from pipelines.replay.archive import Archive
 from pipelines.replay.below_floor import Below, below_floor
 from pipelines.replay.epochs import RecordedAsker, ReplayedEpochs
 from pipelines.replay.filler import OWNER, Filler, Identity
-from pipelines.replay.progress import Told, told, transactions
-from pipelines.replay.source import Source, read_ahead
-from storage.errors import BrokenLakeError
+from pipelines.replay.source import Source, Told, read_ahead
+from storage.errors import BrokenLakeError, LakeError
 from storage.files.place import LakePlace, lake_place
 from storage.lake.aging import require_above
 from storage.lake.epochs import NO_PROGRESS, Plan, Progress, read_progress
@@ -75,15 +75,10 @@ def rebuild(
     if one_batch:
         archive, identity = Archive.of_lake(source), identity or identity_of(source)
         return _locked(target, lambda lake: _fill(lake, archive, identity, progress, below))
-    _check_recorded(source)
-    return _locked(target, lambda lake: _rebuild(Source(source), lake, below, last_epoch, progress))
-
-
-def _check_recorded(source: Lake) -> None:
-    """Checks the tables from which recorded epochs are run; format 1 cannot be checked."""
     _, format_version = likely_identity(source, FORMATS)
-    if format_version >= TELLING_FORMAT:
+    if format_version >= TELLING_FORMAT:  # format 1 cannot be checked
         require_recorded(source, (*KINDS, "checks", "epochs"))
+    return _locked(target, lambda lake: _rebuild(Source(source), lake, below, last_epoch, progress))
 
 
 def identity_of(lake: Lake) -> Identity:
@@ -119,15 +114,12 @@ def fill(
 
 
 def _locked(place: LakePlace, write: Callable[[StagedLake], Rebuilt]) -> Rebuilt:
-    lock = LakeLock(place, f"{socket.gethostname()}:{os.getpid()}:replay")
-    target = StagedLake(place)
-    try:
+    with ExitStack() as ending:
+        lock = LakeLock(place, f"{socket.gethostname()}:{os.getpid()}:replay")
+        ending.callback(lock.release)
+        target = StagedLake(place)
+        ending.callback(target.wait)
         return write(target)
-    finally:
-        try:
-            target.wait()
-        finally:
-            lock.release()
 
 
 def _rebuild(
@@ -139,8 +131,9 @@ def _rebuild(
 ) -> Rebuilt:
     started = time.monotonic()
     newest = read_progress(source.lake).last
-    epochs = ReplayedEpochs.over(source, target)
-    assert newest is not None
+    if newest is None:
+        raise LakeError(f"the lake {source.lake.path} has no committed epoch")
+    epochs = ReplayedEpochs(target, source, RecordedAsker())
     last = min(last_epoch or newest.epoch, newest.epoch)
     held = read_progress(target) if target.is_table("epochs") else NO_PROGRESS
     begins = below if held.last is None else None
@@ -154,7 +147,7 @@ def _rebuild(
     _check_same_history(source.lake, target, held)
     count, floor_epoch = 0, 0
     if first <= last:
-        tell = told(source.lake, first, last, progress)
+        tell = source.told(first, last, progress)
         with target.unfinished(_now()):
             if begins is not None:
                 begins.copy_into(target)
@@ -163,7 +156,7 @@ def _rebuild(
             for chunk in source.chunks(first, last):
                 epochs.replay_chunk(chunk, tell)
                 target.begin_flush()
-                count += transactions(chunk)
+                count += chunk.transactions
             target.wait()
     epochs.close()
     return added(first, last, count, started, floor_epoch)
@@ -190,15 +183,14 @@ def added(first: int, last: int, count: int, started: float, floor_epoch: int = 
 
 def _check_same_history(source: Lake, target: Lake, held: Progress) -> None:
     """Checks that the epochs of a lake to go on with are those of the source."""
-    if held.last is None and held.unfinished is None:
+    newest = held.unfinished or held.last
+    if newest is None:
         return
-    epoch = (held.unfinished or held.last).epoch  # type: ignore[union-attr]
-    there = read_progress(source, until=epoch)
-    plan = there.last if held.unfinished is None else None
-    if plan is None or held.last is None or _log(plan) != _log(held.last):
+    plan = read_progress(source, until=newest.epoch).last
+    if held.unfinished is not None or plan is None or _log(plan) != _log(newest):
         raise StartError(
-            f"{target.path} holds epoch {epoch}, which is not that of {source.path}: it was made "
-            "from something else, or a job went on with it; name a new place"
+            f"{target.path} holds epoch {newest.epoch}, which is not that of {source.path}: it was "
+            "made from something else, or a job went on with it; name a new place"
         )
 
 
@@ -223,14 +215,13 @@ def _fill(
             f"epoch {held.unfinished.epoch} of {target.path} was begun by the job "
             f"({held.unfinished.owner}): let the job finish it first"
         )
-    epochs = ReplayedEpochs(target, identity.limits, archive, RecordedAsker())
+    epochs = ReplayedEpochs(target, archive, RecordedAsker())
     epochs.take_up(held)
-    copied = Floor() if below is None else below.floor
-    filler = Filler(target, archive, identity, epochs, copied)
+    filler = Filler(target, archive, identity, epochs, Floor() if below is None else below.floor)
     first = held.next_epoch
     if held.unfinished is not None:
-        ranges = held.unfinished.ranges
-        filler.run(held.unfinished, *filler.read(ranges), is_planned=True)
+        read = filler.read(held.unfinished.ranges)
+        filler.run(held.unfinished, *read, is_planned=True)
     cuts = list(archive.cuts())
     starts = archive.first_offsets()
     total = sum(end - starts[place] for place, end in cuts[-1].ends.items()) if cuts else 0

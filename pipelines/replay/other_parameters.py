@@ -25,17 +25,15 @@ from checker.rules.timing import first_turn
 from pipelines.epoch.apply import Applier
 from pipelines.epoch.ask import ATTEMPTS
 from pipelines.epoch.batch import Batch
-from pipelines.epoch.parameters import plan_limits, plan_parameters
+from pipelines.epoch.parameters import plan_parameters
 from pipelines.epoch.restore import restore
-from pipelines.replay.apply import NarrowApplier
-from pipelines.replay.epochs import RecordedAsker, ReplayedEpochs
-from pipelines.replay.progress import Told, told
+from pipelines.replay.epochs import NarrowApplier, RecordedAsker, ReplayedEpochs
 from pipelines.replay.scratch import LOOKED_UP, ScratchLake
-from pipelines.replay.source import Source
+from pipelines.replay.source import Source, Told
 from pipelines.settings import SettingsError, parse
 from storage.errors import LakeError
 from storage.files.place import LakePlace
-from storage.lake.epochs import NO_PROGRESS, Plan, read_progress
+from storage.lake.epochs import Plan, read_progress
 from storage.lake.lake import Lake
 from storage.lake.whole import require_recorded
 from storage.wire.kinds import OP
@@ -122,8 +120,7 @@ class _ImaginedAsker(RecordedAsker):
 
     def recall(self, checks: pa.Table) -> None:
         """Takes what Kafka said of earlier attempts, in their order."""
-        for row in checks.to_pylist():
-            self._said[row["producer_group"]] = row["acknowledged"]
+        self._said |= {row["producer_group"]: row["acknowledged"] for row in checks.to_pylist()}
 
     def ask(self, lake: Lake, due: pa.Table) -> pa.Table:
         self.recall(self.checks)
@@ -144,7 +141,6 @@ class _ImaginedEpochs(ReplayedEpochs):
     def imagine(self, parameters: Mapping[str, Any], tick_ms: int) -> None:
         """Sets the other parameters, and how often the job looks for what is due."""
         self._changed, self._tick_ms = parameters, tick_ms
-        self._number = 0 if self.last is None else self.last.epoch
 
     def _applier(self, plan: Plan, batch: Batch) -> Applier:
         return NarrowApplier(
@@ -160,15 +156,10 @@ class _ImaginedEpochs(ReplayedEpochs):
         self._run(plan, records)
 
     def _run(self, plan: Plan, records: Mapping[str, pa.Table]) -> None:
-        self._number += 1
-        known = {} if self.last is None else self.last.known_at
+        number, known = (0, {}) if self.last is None else (self.last.epoch, self.last.known_at)
         known_at = {q: max(at, known.get(q, at)) for q, at in plan.known_at.items()}
-        plan = replace(
-            plan,
-            epoch=self._number,
-            known_at=known_at,
-            parameters={**plan.parameters, **self._changed},
-        )
+        parameters = {**plan.parameters, **self._changed}
+        plan = replace(plan, epoch=number + 1, known_at=known_at, parameters=parameters)
         super().replay(plan, records)
 
     def _ticks(self, plan: Plan) -> Iterator[Plan]:
@@ -178,8 +169,7 @@ class _ImaginedEpochs(ReplayedEpochs):
             return
         if any(r.end_offset > r.to_offset for r in last.ranges):
             return  # records were waiting: not idle
-        topics = self.limits.topics
-        queues = [r.partition for r in last.ranges if r.topic == topics[OP]]
+        queues = list(last.queue_ends(last.topics[OP]))
         ranges = tuple(replace(r, from_offset=r.to_offset) for r in last.ranges)
         tick = last.epoch_at
         parameters = replace(plan_parameters(plan), **self._changed)
@@ -222,18 +212,17 @@ def imagine(
     lake = lake if isinstance(lake, Lake) else Lake(lake)
     changed = _checked(parameters)
     lake.lake_id()
-    recorded = require_recorded(lake)
-    newest = recorded.last
+    newest = require_recorded(lake).last
     if newest is None:
         raise LakeError(f"the lake {lake.path} has no committed epoch")
     source, first, last = Source(lake), newest.floor.first_epoch, newest.epoch
-    tell = told(lake, first, last, progress)
+    tell = source.told(first, last, progress)
     with tempfile.TemporaryDirectory(prefix="txlake-replay-") as folder:
         scratch, asker = ScratchLake(folder, source, first), _ImaginedAsker()
         before = source.rows("checks", (0, first - 1), [*_SAID.names, "epoch"])
         asker.recall(before.sort_by("epoch"))
-        epochs = _ImaginedEpochs(scratch, plan_limits(newest), source, asker)
-        epochs.take_up(NO_PROGRESS if first == 1 else read_progress(lake, until=first - 1), lake)
+        epochs = _ImaginedEpochs(scratch, source, asker)
+        epochs.take_up(source.progress_before(first), lake)
         epochs.imagine(changed, tick_ms)
         for chunk in source.chunks(first, last, narrow=True):
             epochs.replay_chunk(chunk, tell)

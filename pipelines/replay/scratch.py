@@ -8,10 +8,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
-from pipelines.replay.apply import without_heavy
-from pipelines.replay.source import Source
+from pipelines.replay.source import HEAVY, Source
 from storage.lake.staged import StagedLake
 from storage.lake.table import LakeTable
+from storage.rows import to_rows
 from storage.wire.kinds import HALF, OP, SCHEDULE
 
 _INPUT = (HALF, SCHEDULE, OP)
@@ -23,7 +23,8 @@ OnStream = Callable[[str, Iterator[pa.Table], int], None]
 class ScratchLake(StagedLake):
     """A lake of decisions only: landed records are read from `source`.
 
-    Decisions of epochs before `first_epoch` are read from `source`, too.
+    Decisions of epochs before `first_epoch` are read from `source`, too. `on_stream` takes messages
+    that are streamed; a what-if, which decides on narrow rows, has none.
     """
 
     def __init__(
@@ -31,7 +32,7 @@ class ScratchLake(StagedLake):
     ) -> None:
         super().__init__(path)
         self._source = source
-        self.on_stream = on_stream or _drain
+        self._on_stream = on_stream
         self._first_epoch = first_epoch
 
     def append(self, table: str, rows: pa.Table, epoch: int | None = None) -> int:
@@ -62,14 +63,15 @@ class ScratchLake(StagedLake):
         """Hands large messages to `on_stream`, and keeps them without their bodies."""
         if table in _INPUT:
             return
+        assert self._on_stream is not None, "only an applier that streams needs it"
         kept = []
 
         def seen() -> Iterator[pa.Table]:
             for piece in pieces:
-                kept.append(without_heavy(piece))
+                kept.append(_without_heavy(piece))
                 yield piece
 
-        self.on_stream(table, seen(), epoch)
+        self._on_stream(table, seen(), epoch)
         self.append(table, pa.concat_tables([self.schema(table).empty_table(), *kept]), epoch)
 
     def _open(self, table: str) -> LakeTable:
@@ -87,10 +89,11 @@ class ScratchLake(StagedLake):
         """Writes the tables that later epochs look into, without bodies, and drops the rest."""
         for table, rows in self.staged().items():
             if table in tables:
-                self._write(table, without_heavy(rows))
+                self._write(table, _without_heavy(rows))
         self.drop_staged()
 
 
-def _drain(_table: str, pieces: Iterator[pa.Table], _epoch: int) -> None:
-    for _ in pieces:
-        pass
+def _without_heavy(rows: pa.Table) -> pa.Table:
+    """Returns rows with nulls in the heavy columns: bodies, properties, raw headers and keys."""
+    light = [name for name in rows.column_names if name not in HEAVY]
+    return to_rows(rows.select(light), rows.schema)

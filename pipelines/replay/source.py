@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import reduce
 from typing import Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
-from storage import schemas
-from storage.lake.history import Recorded, recorded_epochs
+from storage.lake.epochs import NO_PROGRESS, Progress, read_progress
+from storage.lake.history import Recorded, read_plans, recorded_epochs
 from storage.lake.lake import Lake
 from storage.rows import to_rows
-from storage.wire.kinds import ADMIN, HALF, KINDS, OP, SCHEDULE
+from storage.wire.kinds import ADMIN, HALF, KINDS, SCHEDULE
 
 # The size of a chunk, which is decided, and then written or compared, at once.
 CHUNK_RECORDS = 200_000
 CHUNK_BYTES = 96 * 1024 * 1024
 _ORDER = ("epoch", "queue_id", "queue_offset")
-SCHEMAS = {HALF: schemas.HALF, OP: schemas.OP, SCHEDULE: schemas.SCHEDULE, ADMIN: schemas.ADMIN}
 HEAVY = ("body", "properties", "raw_headers", "raw_key")
+Told = Callable[[int, int], None]  # records done, records in all
 
 
 class _TooManyBytesError(Exception):
@@ -47,6 +48,11 @@ class Chunk:
     def bounds(self) -> tuple[int, int]:
         """Returns the first and the last epoch."""
         return self.epochs[0].plan.epoch, self.epochs[-1].plan.epoch
+
+    @property
+    def transactions(self) -> int:
+        """Returns the number of its halves."""
+        return sum(rows.num_rows for rows in self.landed[HALF].values())
 
     def records(self, epoch: int) -> dict[str, pa.Table]:
         """Returns the records that an epoch landed, by kind."""
@@ -106,37 +112,50 @@ class Source:
         )
         return read_ahead(pieces)
 
+    def progress_before(self, first: int) -> Progress:
+        """Returns where the epochs stood before one of them."""
+        return NO_PROGRESS if first == 1 else read_progress(self.lake, until=first - 1)
+
+    def told(self, first: int, last: int, progress: Told | None) -> Callable[[int], None]:
+        """Returns a function that adds up the records of each epoch and reports to `progress`."""
+        if progress is None:
+            return lambda _: None
+        plans = read_plans(self.lake, [first, last])
+        begins = {r.place: r.from_offset for r in plans[first].ranges}
+        ends = plans[last].landed()
+        total, done = sum(end - begins.get(place, 0) for place, end in ends.items()), 0
+
+        def add(records: int) -> None:
+            nonlocal done
+            done += records
+            progress(done, total)
+
+        return add
+
     def _pieces(self, group: list[Recorded], narrow: bool) -> Iterator[Chunk]:
         """Returns a group whole or, if its messages are too large for that, in parts."""
         try:
             chunk = self._chunk(group, narrow, CHUNK_BYTES)
         except _TooManyBytesError:
-            if len(group) == 1:
-                yield self._heavy(group)
+            if len(group) > 1:
+                middle = len(group) // 2
+                yield from self._pieces(group[:middle], narrow)
+                yield from self._pieces(group[middle:], narrow)
                 return
-            middle = len(group) // 2
-            yield from self._pieces(group[:middle], narrow)
-            yield from self._pieces(group[middle:], narrow)
-            return
+            chunk = replace(self._chunk(group, True, None), is_heavy=True)
         yield chunk
-
-    def _heavy(self, group: list[Recorded]) -> Chunk:
-        chunk = self._chunk(group, True, None)
-        return Chunk(chunk.epochs, chunk.landed, chunk.checks, chunk.twice, is_heavy=True)
 
     def _chunk(self, group: list[Recorded], narrow: bool, bytes_max: int | None) -> Chunk:
         bounds = group[0].plan.epoch, group[-1].plan.epoch
         landed, twice = {}, {}
         for kind in KINDS:
-            columns = SCHEMAS[kind].names
+            columns = self.lake.schema(kind).names
             if narrow and kind in (HALF, SCHEDULE):
                 columns = [name for name in columns if name not in HEAVY]
             rows = self.rows(kind, bounds, columns, bytes_max)
             if kind == ADMIN:
                 rows = rows.drop_columns("result")
-            landed[kind], again = _by_epoch(rows)
-            if again is not None:
-                twice[kind] = again
+            landed[kind], twice[kind] = _by_epoch(rows)
         return Chunk(group, landed, self.rows("checks", bounds), twice)
 
 
@@ -171,22 +190,16 @@ def _grouped(epochs: Iterator[Recorded]) -> Iterator[list[Recorded]]:
         yield group
 
 
-def _by_epoch(rows: pa.Table) -> tuple[dict[int, pa.Table], pa.Table | None]:
+def _by_epoch(rows: pa.Table) -> tuple[dict[int, pa.Table], pa.Table]:
     """Returns rows by epoch, in offset order, each place once; and the surplus rows."""
-    if rows.num_rows == 0:
-        return {}, None
     rows = in_order(rows, _ORDER)
-    is_again = equal_to_the_one_before(rows, _ORDER)
-    twice = None
+    is_again, twice = equal_to_the_one_before(rows, _ORDER), rows.slice(0, 0)
     if pc.any(is_again).as_py():
         twice, rows = rows.filter(is_again), rows.filter(pc.invert(is_again)).combine_chunks()
-    by_epoch = {}
     runs = pc.run_end_encode(rows["epoch"].combine_chunks())
-    start = 0
-    for epoch, end in zip(runs.values.to_pylist(), runs.run_ends.to_pylist(), strict=True):
-        by_epoch[epoch] = rows.slice(start, end - start)
-        start = end
-    return by_epoch, twice
+    ends = runs.run_ends.to_pylist()
+    each = zip(runs.values.to_pylist(), [0, *ends[:-1]], ends, strict=False)
+    return {epoch: rows.slice(start, end - start) for epoch, start, end in each}, twice
 
 
 def in_order(rows: pa.Table, names: Sequence[str]) -> pa.Table:
@@ -202,11 +215,9 @@ def in_order(rows: pa.Table, names: Sequence[str]) -> pa.Table:
 
 
 def _is_in_order(rows: pa.Table, names: Sequence[str]) -> bool:
-    count = rows.num_rows
-    is_after = pa.repeat(pa.scalar(True), count - 1)
+    is_after = pa.repeat(pa.scalar(True), rows.num_rows - 1)
     for name in reversed(names):
-        later = rows[name].chunk(0).slice(1)
-        earlier = rows[name].chunk(0).slice(0, count - 1)
+        later, earlier = rows[name].chunk(0)[1:], rows[name].chunk(0)[:-1]
         is_equal = pc.and_(pc.equal(later, earlier), is_after)
         is_after = pc.or_(pc.greater(later, earlier), is_equal)
     return bool(pc.all(is_after).as_py())
@@ -217,11 +228,8 @@ def equal_to_the_one_before(rows: pa.Table, names: Sequence[str]) -> pa.Array:
 
     Input: a table of one chunk.
     """
-    count = rows.num_rows
-    if count == 0:
+    if rows.num_rows == 0:
         return pa.array([], pa.bool_())
-    same = pa.array([True] * (count - 1), pa.bool_())
-    for name in names:
-        values = rows[name].chunk(0)
-        same = pc.and_(same, pc.equal(values.slice(1), values.slice(0, count - 1)))
+    columns = [rows[name].chunk(0) for name in names]
+    same = reduce(pc.and_, [pc.equal(column[1:], column[:-1]) for column in columns])
     return pa.concat_arrays([pa.array([False]), same])

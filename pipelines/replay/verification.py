@@ -10,7 +10,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -19,26 +19,28 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake.exceptions import TableNotFoundError
 
+from checker.frames import State
+from checker.match.columns import find
 from checker.match.sql import run
 from pipelines.epoch.restore import FRAMES, restore
 from pipelines.replay import compare
 from pipelines.replay.compare import DIFFERENCES, Difference
-from pipelines.replay.epochs import ReplayedEpochs
-from pipelines.replay.progress import Told, told, transactions
+from pipelines.replay.epochs import RecordedAsker, ReplayedEpochs
 from pipelines.replay.scratch import LOOKED_UP, ScratchLake
-from pipelines.replay.source import Chunk, Source
-from storage import schemas
+from pipelines.replay.source import Chunk, Source, Told
 from storage.files.messages import touched_ranges
 from storage.files.place import LakePlace
 from storage.lake.aging import require_above
-from storage.lake.epochs import NO_PROGRESS, next_offsets_of, read_progress
+from storage.lake.epochs import COMMITTED, next_offsets_of, read_progress
 from storage.lake.history import Recorded
 from storage.lake.lake import Lake
 from storage.lake.table import deleted_epoch
 from storage.lake.whole import require_recorded
 from storage.rows import to_rows
+from storage.schemas import SNAPSHOT, TABLES, places
 from storage.wire.kinds import KINDS
 
+_EXTRA = "SELECT * FROM rows ANTI JOIN keys USING (queue_id, queue_offset) ORDER BY ALL"
 NAMED_MAX = 1_000  # differences that are named; all are counted
 _DECIDED = ("admin", "outcomes", "conflicts", "checks", "delayed", "deliveries", "catalog",
             "pending", "waiting")  # fmt: skip
@@ -68,7 +70,7 @@ class Comparison:
         self.rows: Counter[str] = Counter()
         self.counts: Counter[str] = Counter()
         self.found: list[Difference] = []
-        self._source = source
+        self.source = source
         self._topics = dict(topics)  # table -> topic
         self._streamed: set[tuple[str, int]] = set()
         self._lock = threading.Lock()
@@ -102,9 +104,12 @@ class Comparison:
         if new is not None:
             self._topics |= _tables_of_topics(new)
         for table in (*_DECIDED, *self._topics):
-            there, decided = self._there(table, chunk.bounds), self._decided(table, replayed)
-            gone = pc.field("epoch") <= self._deleted_epoch(table)
-            self.table(table, there.filter(~gone), decided.filter(~gone))
+            streamed = [epoch for name, epoch in set(self._streamed) if name == table]
+            epoch = pc.field("epoch")
+            is_wanted = (epoch > self._deleted_epoch(table)) & ~epoch.isin(streamed)
+            there = self._there(table, chunk.bounds).filter(is_wanted)
+            decided = replayed.get(table, Lake.schema(table).empty_table()).filter(is_wanted)
+            self.table(table, there, decided)
         self._epochs(chunk.epochs, replayed["epochs"])
 
     def stream(self, table: str, pieces: Iterator[pa.Table], epoch: int) -> None:
@@ -118,62 +123,49 @@ class Comparison:
         for piece in pieces:
             keys.append(piece.select(["queue_id", "queue_offset"]))
             named = touched_ranges(piece) & (pc.field("epoch") == epoch)
-            with self._source.lake.reading(table):
-                near = self._source.dataset(table).to_table(filter=named)
-            self.table(table, _semi(near, piece), piece)
+            with self.source.lake.reading(table):
+                near = self.source.dataset(table).to_table(filter=named)
+            is_there = find(places(near), places(piece)) >= 0
+            self.table(table, near.filter(pa.array(is_there)), piece)
         names = ["queue_id", "queue_offset", "epoch"]
-        there = self._source.rows(table, (epoch, epoch), names)
-        for row in _anti(there, pa.concat_tables(keys)).to_pylist():
+        there = self.source.rows(table, (epoch, epoch), names)
+        extra = run(_EXTRA, rows=there, keys=pa.concat_tables(keys))
+        for row in extra.to_pylist():
             name = f"queue_id={row['queue_id']} queue_offset={row['queue_offset']}"
             self.add(Difference(table, self._topics.get(table), epoch, name, compare.EXTRA))
 
     def _there(self, table: str, bounds: tuple[int, int]) -> pa.Table:
         try:
-            rows = self._source.rows(table, bounds)
+            return self.source.rows(table, bounds)
         except TableNotFoundError:
             return Lake.schema(table).empty_table()
-        return self._not_streamed(table, rows)
 
     def _deleted_epoch(self, table: str) -> int:
         """Returns up to which epoch a topic's messages are deleted, and not compared."""
-        if table not in self._topics or not self._source.lake.is_table(table):
+        if table not in self._topics or not self.source.lake.is_table(table):
             return 0
-        return deleted_epoch(self._source.lake.handle(table))
+        return deleted_epoch(self.source.lake.handle(table))
 
-    def _decided(self, table: str, replayed: Mapping[str, pa.Table]) -> pa.Table:
-        rows = replayed.get(table)
-        return self._not_streamed(table, Lake.schema(table).empty_table() if rows is None else rows)
-
-    def _not_streamed(self, table: str, rows: pa.Table) -> pa.Table:
-        """Returns the rows without those compared as a stream."""
-        for streamed, epoch in set(self._streamed):
-            if streamed == table:
-                rows = rows.filter(pc.field("epoch") != epoch)
-        return rows
-
-    def _epochs(self, recorded: list[Recorded] | Any, replayed: pa.Table) -> None:
-        rows = {(r["epoch"], r["state"]): r for r in replayed.to_pylist()}
+    def _epochs(self, recorded: Sequence[Recorded], replayed: pa.Table) -> None:
+        rows = {r["epoch"]: r for r in replayed.to_pylist() if r["state"] == COMMITTED}
+        self._count("epochs", 2 * len(recorded))
         for one in recorded:
-            epoch = one.plan.epoch
-            committed = rows[epoch, "committed"]
-            self._count("epochs", 2)
-            self._values(epoch, "committed", "next_offsets", one.next_offsets,
-                         next_offsets_of(committed))  # fmt: skip
-            counted = dict(committed["counts"])
-            self._values(epoch, "committed", "counts", one.counts,
-                         {name: counted.get(name, 0) for name in one.counts})  # fmt: skip
+            committed = rows[one.plan.epoch]
+            offsets, counted = next_offsets_of(committed), dict(committed["counts"])
+            counts = {name: counted.get(name, 0) for name in one.counts}
+            self._values(one.plan.epoch, "next_offsets", one.next_offsets, offsets)
+            self._values(one.plan.epoch, "counts", one.counts, counts)
 
     def _values(
-        self, epoch: int, state: str, column: str, there: Mapping[Any, int],
-        replayed: Mapping[Any, int],
-    ) -> None:  # fmt: skip
+        self, epoch: int, column: str, there: Mapping[Any, int], replayed: Mapping[Any, int]
+    ) -> None:
         for name in sorted({*there, *replayed}, key=str):
             old, new = there.get(name), replayed.get(name)
             if old != new:
                 label = name if isinstance(name, str) else f"{name[0]} queue {name[1]}"
                 self.add(
-                    Difference("epochs", None, epoch, f"state={state}", compare.CHANGED,
-                               f"{column}: {label}", _text(old), _text(new))
+                    Difference("epochs", None, epoch, "state=committed", compare.CHANGED,
+                               f"{column}: {label}", compare.text_of(old), compare.text_of(new))
                 )  # fmt: skip
 
     def result(self) -> tuple[pa.Table, pa.Table]:
@@ -208,8 +200,7 @@ def verify(
     started = time.monotonic()
     lake = lake if isinstance(lake, Lake) else Lake(lake)
     lake.lake_id()
-    recorded = require_recorded(lake)
-    newest = recorded.last
+    newest = require_recorded(lake).last
     if newest is not None:
         first_epoch = newest.floor.first_epoch if first_epoch == 1 else first_epoch
         require_above(lake, newest.floor, first_epoch)
@@ -218,82 +209,55 @@ def verify(
     comparison = Comparison(source, _tables_of_topics(lake.read("catalog")))
     count = 0
     if newest is not None and first_epoch <= last:
-        tell = told(lake, first_epoch, last, progress)
+        tell = source.told(first_epoch, last, progress)
         with tempfile.TemporaryDirectory(prefix="txlake-replay-") as folder:
-            count = _replay(source, comparison, folder, first_epoch, last, tell)
+            scratch = ScratchLake(folder, source, first_epoch, comparison.stream)
+            epochs = ReplayedEpochs(scratch, source, RecordedAsker())
+            count = _replay(scratch, epochs, comparison, (first_epoch, last), tell)
     compared, found = comparison.result()
     return Verified(first_epoch, last, count, time.monotonic() - started, compared, found)
 
 
 def _replay(
-    source: Source,
+    scratch: ScratchLake,
+    epochs: ReplayedEpochs,
     comparison: Comparison,
-    folder: str,
-    first: int,
-    last: int,
+    bounds: tuple[int, int],
     tell: Callable[[int], None],
 ) -> int:
-    scratch = ScratchLake(folder, source, first, comparison.stream)
-    before = NO_PROGRESS if first == 1 else read_progress(source.lake, until=first - 1)
-    epochs = ReplayedEpochs.over(source, scratch)
-    epochs.take_up(before, source.lake)
-    count = 0
+    source, count = comparison.source, 0
+    epochs.take_up(source.progress_before(bounds[0]), source.lake)
     with ThreadPoolExecutor(1, thread_name_prefix="txlake-comparer") as comparer:
         comparing = None
-        for chunk in source.chunks(first, last):
+        for chunk in source.chunks(*bounds):
             epochs.replay_chunk(chunk, tell)
             if comparing is not None:
                 comparing.result()
             comparing = comparer.submit(comparison.chunk, chunk, scratch.staged())
             scratch.keep((*LOOKED_UP, *epochs.undeliverable_tables()))
-            count += transactions(chunk)
+            count += chunk.transactions
         if comparing is not None:
             comparing.result()
-    _compare_state(source, comparison, epochs, last)
+    _compare_state(comparison, epochs.state, bounds[1])
     epochs.close()
     return count
 
 
-def _compare_state(
-    source: Source, comparison: Comparison, epochs: ReplayedEpochs, last: int
-) -> None:
+def _compare_state(comparison: Comparison, state: State, last: int) -> None:
     """Compares the state in the job's memory with the one that a start would read from the lake."""
-    progress = read_progress(source.lake, until=last)
+    progress = read_progress(comparison.source.lake, until=last)
     if progress.last is not None and progress.last.snapshot.epoch == last:
         return  # the snapshot's rows were compared with the tables
-    there = restore(source.lake, progress)
+    there = restore(comparison.source.lake, progress)
     for table, name in FRAMES.items():
-        schema = schemas.TABLES[table]
+        schema = TABLES[table]
         comparison.table(
             table,
-            to_rows(getattr(there, name), schema, epoch=last, change=schemas.SNAPSHOT),
-            to_rows(getattr(epochs.state, name), schema, epoch=last, change=schemas.SNAPSHOT),
+            to_rows(getattr(there, name), schema, epoch=last, change=SNAPSHOT),
+            to_rows(getattr(state, name), schema, epoch=last, change=SNAPSHOT),
         )
 
 
 def _tables_of_topics(catalog: pa.Table) -> dict[str, str]:
     return {f"topics/{row['table_id']}": row["topic"]
             for row in catalog.select(["table_id", "topic"]).to_pylist()}  # fmt: skip
-
-
-def _semi(rows: pa.Table, keys: pa.Table) -> pa.Table:
-    places = pa.array(range(rows.num_rows), pa.int64())
-    narrow = rows.select(["queue_id", "queue_offset"]).append_column("place", places)
-    kept = run(
-        "SELECT place FROM rows SEMI JOIN keys USING (queue_id, queue_offset)",
-        rows=narrow,
-        keys=keys.select(["queue_id", "queue_offset"]),
-    )
-    return rows.take(kept["place"])
-
-
-def _anti(rows: pa.Table, keys: pa.Table) -> pa.Table:
-    return run(
-        "SELECT * FROM rows ANTI JOIN keys USING (queue_id, queue_offset) ORDER BY ALL",
-        rows=rows,
-        keys=keys,
-    )
-
-
-def _text(value: int | None) -> str | None:
-    return None if value is None else str(value)

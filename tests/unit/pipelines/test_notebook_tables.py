@@ -123,7 +123,7 @@ def test_every_table_is_listed_with_its_rows(lake: OpenLake, rows: LakeRows) -> 
     expected |= {f"topics/{number}": len(rows.messages[topic]) for topic, number in topics.items()}
     assert dict(listed.select("table", "rows").rows()) == {"lake": 1, **expected}
     for table, files in listed.select("table", "files").rows():
-        assert files == len(list(Path(lake.path_of(table)).glob("*.parquet")))
+        assert files == len(list(Path(lake.lake.table_path(table)).glob("*.parquet")))
 
 
 def test_a_lake_that_nobody_reads_has_no_consumer_offsets(job: PaperJob) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from pipelines.epoch.parameters import plan_limits, plan_parameters
 from pipelines.errors import StartError
-from pipelines.replay import apply, archive, rebuild, source, verify
+from pipelines.replay import archive, epochs, rebuild, source, verify
 from pipelines.replay.archive import Archive
 from pipelines.replay.filler import Identity
 from pipelines.replay.new_lake import fill
@@ -151,7 +151,7 @@ class TestFiles:
     ) -> None:
         if is_streamed:
             monkeypatch.setattr(archive, "CHUNK_BYTES", 1)
-            monkeypatch.setattr(apply, "BYTES_MAX", 0)
+            monkeypatch.setattr(epochs, "BYTES_MAX", 0)
         new, files = tmp_path / "new", tmp_path / "files"
         done = fill(str(new), self._archive(sound_lake, files, (1, 2), (2, LAST)), identity)
         landed = Lake(str(new)).read("half", ["queue_id", "queue_offset", "body"])

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pipelines.replay import Verified, apply, rebuild, source, verify
+from pipelines.replay import Verified, epochs, rebuild, source, verify
 from tests.support.lake_rows import LakeRows
 from tests.support.mutation import LAST
 from tests.support.rig import decided_rows_of
@@ -136,7 +136,7 @@ def test_messages_that_do_not_fit_into_memory_are_streamed_and_compared(
     sound_lake: Path, changed: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(source, "CHUNK_BYTES", 1)
-    monkeypatch.setattr(apply, "BYTES_MAX", 0)
+    monkeypatch.setattr(epochs, "BYTES_MAX", 0)
     assert verify(str(sound_lake)).is_equal
     rebuild(str(sound_lake), str(tmp_path / "new"))
     assert decided_rows_of(tmp_path / "new") == decided_rows_of(sound_lake)
