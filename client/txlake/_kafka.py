@@ -100,9 +100,8 @@ class KafkaSender:
                 return
             except BufferError as error:
                 deadline = deadline or time.monotonic() + self._timeout_s
-                if time.monotonic() > deadline:
-                    raise SendError(f"{topic}: {error}") from error
-                if threading.current_thread() is self._thread:
+                # Its own thread would wait for itself.
+                if time.monotonic() > deadline or threading.current_thread() is self._thread:
                     raise SendError(f"{topic}: {error}") from error
                 time.sleep(0.005)
             except KafkaException as error:
@@ -120,29 +119,25 @@ class KafkaSender:
             # All topics are asked for: a question about one name can create the topic.
             topics = self._producer.list_topics(timeout=_METADATA_TIMEOUT_S).topics
         except KafkaException as error:
-            if count:
-                self._partitions[topic] = (count, time.monotonic())
-                return count
-            reason = f"{error.args[0].str()}{self._trouble}"
-            raise SendError(f"{topic}: no broker answers: {reason}") from error
-        if topic not in topics or not topics[topic].partitions:
-            raise UnknownTopicError(
-                f"{topic}: Kafka has no such topic; create it first. A topic that this client has "
-                "no right to looks the same: it needs WRITE"
-            )
-        count = len(topics[topic].partitions)
+            if not count:
+                raise SendError(
+                    f"{topic}: no broker answers: {error.args[0].str()}{self._trouble}"
+                ) from error
+        else:
+            if topic not in topics or not topics[topic].partitions:
+                raise UnknownTopicError(
+                    f"{topic}: Kafka has no such topic; create it first. A topic that this client "
+                    "has no right to looks the same: it needs WRITE"
+                )
+            count = len(topics[topic].partitions)
         self._partitions[topic] = (count, time.monotonic())
         return count
-
-    def flush(self, timeout_s: float) -> int:
-        """Waits until all records are reported. Output: how many are not."""
-        return int(self._producer.flush(max(timeout_s, 0.0)))
 
     def close(self, timeout_s: float) -> None:
         """Sends what is buffered, gives up what does not go out in time, and stops the thread."""
         if self._is_closed:
             return
-        if self.flush(timeout_s):
+        if self._producer.flush(max(timeout_s, 0.0)):
             self._producer.purge()
             self._producer.flush(_POLL_S)
         self._is_closed = True

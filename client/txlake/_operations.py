@@ -10,6 +10,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 from confluent_kafka import KafkaError, Message
 
@@ -24,17 +25,15 @@ log = logging.getLogger("txlake.operations")
 OnSent = Callable[[bool], None]
 
 
+@dataclass(slots=True)
 class _Operation:
     """One operation record that still takes ends."""
 
-    __slots__ = ("decision", "due_at", "half_offsets", "on_sent", "transaction_ids")
-
-    def __init__(self, decision: str, due_at: float) -> None:
-        self.decision = decision
-        self.due_at = due_at
-        self.half_offsets: list[int] = []
-        self.transaction_ids: list[str] = []
-        self.on_sent: list[OnSent] = []
+    decision: str
+    due_at: float
+    half_offsets: list[int] = field(default_factory=list)
+    transaction_ids: list[str] = field(default_factory=list)
+    on_sent: list[OnSent] = field(default_factory=list)
 
     def report(self, error: KafkaError | None, _record: Message | None) -> None:
         """Passes Kafka's delivery report on to everyone whose end is in this record."""
@@ -144,13 +143,10 @@ class OperationBatcher:
 
     def _send_due(self, now: float) -> float:
         """Sends what is due. Output: when the next one is."""
-        next_at = float("inf")
         for queue_id, operation in list(self._open.items()):
             if operation.due_at <= now:
                 self._send(queue_id, operation, ())
-            else:
-                next_at = min(next_at, operation.due_at)
-        return next_at
+        return min((operation.due_at for operation in self._open.values()), default=float("inf"))
 
     def _run(self) -> None:
         while not self._is_closed:

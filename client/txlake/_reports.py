@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
+from functools import partial
 
 from confluent_kafka import KafkaError, Message
 
-from txlake._kafka import DeliveryReport
+from txlake._kafka import KafkaSender
+from txlake.errors import SendError
+from txlake.protocol import Headers
 
 # Reports that leave open whether Kafka has the record: Kafka did not answer, or not in time. After
 # any other error Kafka does not have it.
@@ -17,6 +21,8 @@ _OPEN = frozenset((
     KafkaError.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
 ))  # fmt: skip
 HALF_IS_ASKED_ABOUT = "the job asks the producer group how its transaction ended"
+# librdkafka reports each record by delivery.timeout.ms; the report can arrive this much later.
+REPORT_S = 5.0
 
 
 def may_be_stored(error: KafkaError | None) -> bool:
@@ -48,17 +54,13 @@ class Reports:
         self.failure: str | None = None
         self.is_open = False  # whether Kafka can have one of the records that failed
 
-    def taker(self, position: int) -> DeliveryReport:
-        """Returns the callback for one record."""
-
-        def take(error: KafkaError | None, record: Message) -> None:
-            offset = None if error is not None else record.offset()
-            if offset is None or offset < 0:
-                self.fail(position, why_not(error, record), may_be_stored(error))
-            else:
-                self._take(position, offset, None)
-
-        return take
+    def take(self, position: int, error: KafkaError | None, record: Message) -> None:
+        """Takes Kafka's report about one record."""
+        offset = None if error is not None else record.offset()
+        if offset is None or offset < 0:
+            self.fail(position, why_not(error, record), may_be_stored(error))
+        else:
+            self._take(position, offset, None)
 
     def fail(self, position: int, failure: str, is_open: bool = False) -> None:
         """Notes that one record was not stored, or (`is_open`) is not known to be."""
@@ -88,3 +90,20 @@ class Reports:
             self.failure = self.failure or failure
             if self._missing == 0:
                 self._changed.notify_all()
+
+
+def send_all(
+    sender: KafkaSender,
+    topic: str,
+    records: Sequence[tuple[int, bytes | None, Headers]],
+    timeout_ms: int,
+) -> Reports:
+    """Sends records together, and waits for their reports. Input: partitions, bodies, headers."""
+    reports = Reports(len(records))
+    for position, (partition, body, headers) in enumerate(records):
+        try:
+            sender.send(topic, partition, body, headers, partial(reports.take, position))
+        except SendError as error:
+            reports.fail(position, str(error))
+    reports.wait(timeout_ms / 1000 + REPORT_S)
+    return reports

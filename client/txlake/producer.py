@@ -5,17 +5,18 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from txlake import protocol
 from txlake._checks import CheckAnswerer
-from txlake._halves import REPORT_S, HalfSender
+from txlake._half import HalfSender
 from txlake._identifiers import TransactionIds
 from txlake._kafka import KafkaSender, client_settings
 from txlake._local import run_guarded
 from txlake._operations import OperationBatcher
 from txlake._pipeline import Pipeline, PipelinedHalf
-from txlake._reports import Reports
+from txlake._reports import REPORT_S, Reports
 from txlake.errors import ClosedError, MessageError, NoListenerError, SendError
 from txlake.listener import HalfMessage, LocalTransactionState, TransactionListener
 from txlake.message import Message
@@ -71,7 +72,7 @@ class TransactionProducer:
         )  # fmt: skip
         self._halves = HalfSender(self._sender, self._operations, producer_group, options)
         self._pipeline = Pipeline(
-            self._run_pipelined, _result_of, self._forget,
+            self._run_pipelined, self._running,
             options.in_flight_max, options.local_transaction_threads,
         )  # fmt: skip
         self._sender.after_poll = self._pipeline.wake
@@ -141,22 +142,19 @@ class TransactionProducer:
         """
         self._executor(None)
         self._pipeline.begin(self._timeout_s)
+        now_ms = time.time_ns() // 1_000_000
+        half = PipelinedHalf(message, self._ids.next(now_ms), arg, on_done)
+        report = partial(self._pipeline.half_reported, half)
         try:
-            now_ms = time.time_ns() // 1_000_000
-            half = PipelinedHalf(message, self._ids.next(now_ms), arg, on_done, self._pipeline)
-            transaction_id = half.transaction_id
-            headers = self._halves.headers(message, transaction_id, now_ms)
+            headers = self._halves.headers(message, half.transaction_id, now_ms)
             queue_id = self._halves.choose_queue(message)
-            self._running.add(transaction_id)
-            try:
-                self._halves.send(queue_id, message, headers, half.stored)
-            except BaseException:
-                self._running.discard(transaction_id)
-                raise
+            self._running.add(half.transaction_id)
+            self._halves.send(queue_id, message, headers, report)
         except BaseException:
+            self._running.discard(half.transaction_id)
             self._pipeline.leave()
             raise
-        return transaction_id
+        return half.transaction_id
 
     def flush(self, timeout_s: float | None = None) -> int:
         """Waits until every pipelined transaction has ended. Output: how many have not.
@@ -188,11 +186,7 @@ class TransactionProducer:
             raise ClosedError("the producer is closed")
         if os.getpid() != self._process_id:
             raise ClosedError("made before a fork: make a producer in each process")
-        if execute is not None:
-            return execute
-        if self._listener is None:
-            raise NoListenerError("a transaction needs a listener, or `execute`")
-        return self._listener.execute_local_transaction
+        return executor(self._listener, execute)
 
     def _end(
         self, half: HalfMessage, offsets: list[int], state: LocalTransactionState, remark: str
@@ -212,16 +206,16 @@ class TransactionProducer:
         # Before Python 3.12 `value` is a function call; `_value_` is an attribute.
         self._operations.add(
             half.queue_id, (half.queue_offset,), half.transaction_id, state._value_,
-            half.operation_reported, [(protocol.REMARK, remark)] if remark else (),
+            partial(self._pipeline.end_reported, half),
+            [(protocol.REMARK, remark)] if remark else (),
         )  # fmt: skip
         self._running.discard(half.transaction_id)
 
-    def _forget(self, half: PipelinedHalf) -> None:
-        self._running.discard(half.transaction_id)
 
-
-def _result_of(half: PipelinedHalf, is_sent: bool) -> TransactionSendResult:
-    return TransactionSendResult(
-        half.transaction_id, half.queue_id, half.queue_offset, half.local_state, is_sent,
-        half.remark, (half.queue_offset,),
-    )  # fmt: skip
+def executor(listener: TransactionListener | None, execute: Execute | None) -> Execute:
+    """Returns what runs a local transaction. Errors: NoListenerError when nothing does."""
+    if execute is not None:
+        return execute
+    if listener is None:
+        raise NoListenerError("a transaction needs a listener, or `execute`")
+    return listener.execute_local_transaction

@@ -112,9 +112,9 @@ MESSAGE_BYTES_MAX: Final = 1_048_576
 # What Kafka adds to a record: its key, the lengths of its headers, the batch around it. For the
 # SDK's headers it adds a third of this at most.
 FRAMING_BYTES_MAX: Final = 65_536
-_CLIENT_BYTES_MAX = 1_000_000_000  # librdkafka's largest message.max.bytes
 _TOPIC_BYTES_MAX = 1_048_588  # Kafka's default of max.message.bytes: no topic of ours takes less
-MESSAGE_BYTES_LARGEST: Final = _CLIENT_BYTES_MAX - FRAMING_BYTES_MAX  # the largest limit allowed
+# The largest limit allowed: librdkafka's largest message.max.bytes without what Kafka adds.
+MESSAGE_BYTES_LARGEST: Final = 1_000_000_000 - FRAMING_BYTES_MAX
 MESSAGES_MAX: Final = 1000
 PROPERTIES_BYTES_MAX: Final = 32_767  # RocketMQ stores the length of the properties in 16 bits
 

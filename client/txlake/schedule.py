@@ -10,7 +10,7 @@ from txlake import protocol
 from txlake._half import checked_headers
 from txlake._identifiers import TransactionIds
 from txlake._kafka import KafkaSender, client_settings
-from txlake._reports import Reports, failure_text
+from txlake._reports import failure_text, send_all
 from txlake.errors import SendError
 from txlake.message import Message
 from txlake.options import ProducerOptions
@@ -64,22 +64,15 @@ class Producer:
         MessageError for any of them, before one is sent.
         """
         now_ms = time.time_ns() // 1_000_000
-        reports = Reports(len(messages))
         ids = [self._ids.next(now_ms) for _ in messages]
         queues = [self._queue(message) for message in messages]
-        all_headers = [
-            checked_headers(message, self._group, message_id, now_ms, self._options)
-            for message, message_id in zip(messages, ids, strict=True)
+        options = self._options
+        records = [
+            (queue, message.body, checked_headers(message, self._group, id_, now_ms, options))
+            for message, id_, queue in zip(messages, ids, queues, strict=True)
         ]
-        for position, (message, headers) in enumerate(zip(messages, all_headers, strict=True)):
-            try:
-                self._sender.send(
-                    self._options.schedule_topic, queues[position], message.body, headers,
-                    reports.taker(position),
-                )  # fmt: skip
-            except SendError as error:
-                reports.fail(position, str(error))
-        reports.wait(self._options.send_timeout_ms / 1000 + 5.0)
+        topic, timeout_ms = options.schedule_topic, options.send_timeout_ms
+        reports = send_all(self._sender, topic, records, timeout_ms)
         if reports.failure is not None:
             what = f"{len(messages)} messages, not all"
             raise SendError(
