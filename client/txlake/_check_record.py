@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
 
 from confluent_kafka import Message
@@ -14,16 +13,8 @@ from txlake.listener import CheckedMessage
 from txlake.signing import SigningKey, is_signed_check
 
 
-@dataclass(frozen=True, slots=True)
-class Check:
-    """A check, and the producer group that it asks."""
-
-    producer_group: str
-    message: CheckedMessage
-
-
-def read_check(record: Message) -> Check | None:
-    """Returns a record's check; None if the record cannot be read as one.
+def read_check(record: Message, producer_group: str) -> CheckedMessage | None:
+    """Returns a record's check; None if the record cannot be read as one for this group.
 
     Source: PROTOCOL.md "The check".
     """
@@ -37,15 +28,15 @@ def read_check(record: Message) -> Check | None:
         and protocol.matches(protocol.SMALL_NUMBER_PATTERN, check_times)
         and protocol.matches(protocol.TRANSACTION_ID_PATTERN, values.get(protocol.UNIQ_KEY, ""))
         and protocol.CHECK_ID in values
+        and values.get(protocol.PGROUP, "") == producer_group
     )
     if not is_readable:
         return None
     body = record.value()
-    is_body_omitted = body is None and values.get(protocol.BODY_OMITTED) == "true"
-    message = CheckedMessage(
+    return CheckedMessage(
         transaction_id=values[protocol.UNIQ_KEY],
         topic=values.get(protocol.REAL_TOPIC, ""),
-        body=body if isinstance(body, bytes) else None,
+        body=body,
         queue_id=int(queue_id),
         queue_offsets=tuple(int(offset) for offset in offsets.split(",") if offset),
         check_times=int(check_times),
@@ -53,9 +44,8 @@ def read_check(record: Message) -> Check | None:
         keys=values.get(protocol.KEYS),
         tags=values.get(protocol.TAGS),
         properties={name: value for name, value in values.items() if protocol.is_property(name)},
-        is_body_omitted=is_body_omitted,
+        is_body_omitted=body is None and values.get(protocol.BODY_OMITTED) == "true",
     )
-    return Check(values.get(protocol.PGROUP, ""), message)
 
 
 def is_signed(record: Message, keys: Sequence[SigningKey]) -> bool:
@@ -63,16 +53,13 @@ def is_signed(record: Message, keys: Sequence[SigningKey]) -> bool:
 
     Source: PROTOCOL.md "Signatures".
     """
-    headers: Any = record.headers() or []
-    body = record.value()
-    return is_signed_check(keys, headers, body if isinstance(body, bytes) else None)
+    return is_signed_check(keys, _headers(record), record.value())
 
 
 def _texts(record: Message) -> dict[str, str]:
     """Returns the headers that are text; of a name that stands twice the first header counts."""
     first: dict[str, bytes | None] = {}
-    headers: Any = record.headers() or []  # a list; the client's annotation leaves that open
-    for name, value in headers:
+    for name, value in _headers(record):
         first.setdefault(name, value)
     texts = {}
     for name, value in first.items():
@@ -80,3 +67,7 @@ def _texts(record: Message) -> dict[str, str]:
             if value is not None:
                 texts[name] = value.decode()
     return texts
+
+
+def _headers(record: Message) -> Any:
+    return record.headers() or []  # a list; the client's annotation leaves that open

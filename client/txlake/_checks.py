@@ -12,6 +12,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
@@ -61,7 +62,8 @@ class CheckAnswerer:
         self._is_closing = threading.Event()
         # Bounds what was taken and not answered: when a listener hangs, reading stops.
         self._slots = threading.BoundedSemaphore(options.check_threads)
-        self._questions: queue.SimpleQueue[tuple[Message, CheckedMessage] | None] = (
+        # Each with the partition and offset that its answer ends; None ends a worker.
+        self._questions: queue.SimpleQueue[tuple[int, int, CheckedMessage] | None] = (
             queue.SimpleQueue()
         )
         # A ThreadPoolExecutor would wait at exit for its threads, and so for a listener that hangs.
@@ -152,7 +154,7 @@ class CheckAnswerer:
             if check is None:
                 self._done.close(partition, offset)
                 return
-            self._questions.put((record, check))
+            self._questions.put((partition, offset, check))
             is_handed_over = True
         finally:
             if not is_handed_over:
@@ -163,9 +165,9 @@ class CheckAnswerer:
 
         A forged one is told at 1, 2, 4, 8 ... of them: whoever writes them does not fill the log.
         """
-        check = read_check(record)
+        check = read_check(record, self._group)
         place = (self._topic, *_place(record))
-        if check is None or check.producer_group != self._group:
+        if check is None:
             log.warning("%s: partition %s offset %s is no check for this group", *place)
             return None
         if self._keys and not is_signed(record, self._keys):
@@ -176,13 +178,12 @@ class CheckAnswerer:
                     "%d such checks so far", *place, self._forged,
                 )  # fmt: skip
             return None
-        return check.message
+        return check
 
     def _answer(self) -> None:
-        while (question := self._questions.get()) is not None:
+        for partition, offset, message in iter(self._questions.get, None):
             if self._is_closing.is_set():
                 return
-            record, message = question
             if self._is_running(message.transaction_id):
                 state, remark = LocalTransactionState.UNKNOWN, RUNNING_REMARK
             else:
@@ -190,16 +191,14 @@ class CheckAnswerer:
             extra = [(protocol.FROM_CHECK, "true"), (protocol.CHECK_ID, message.check_id)]
             if remark:
                 extra.append((protocol.REMARK, remark))
-            partition, offset = _place(record)
-
-            def sent(_is_sent: bool, partition: int = partition, offset: int = offset) -> None:
-                self._done.close(partition, offset)
-
             self._operations.add(
                 message.queue_id, message.queue_offsets, message.transaction_id, state.value,
-                sent, extra,
+                partial(self._sent, partition, offset), extra,
             )  # fmt: skip
             self._slots.release()
+
+    def _sent(self, partition: int, offset: int, _is_sent: bool) -> None:
+        self._done.close(partition, offset)
 
     def _commit(self, consumer: Consumer, is_last: bool) -> None:
         offsets = [
