@@ -21,10 +21,14 @@ from confluent_kafka.cimpl import NewTopic
 
 from txlake import protocol
 from txlake._check_record import is_signed, read_check
-from txlake._local import run_guarded
 from txlake._operations import OperationBatcher
 from txlake._watermark import Watermarks
-from txlake.listener import CheckedMessage, LocalTransactionState, TransactionListener
+from txlake.listener import (
+    CheckedMessage,
+    LocalTransactionState,
+    TransactionListener,
+    run_guarded,
+)
 from txlake.options import ProducerOptions
 from txlake.signing import SigningKey
 
@@ -148,9 +152,11 @@ class CheckAnswerer:
             if record.error() is not None:
                 log.info("%s: %s", self._topic, record.error())
                 return
-            partition, offset = _place(record)
+            partition, offset = record.partition(), record.offset()
+            assert partition is not None  # of every record that was read
+            assert offset is not None
             self._done.open(partition, offset)
-            check = self._read_check(record)
+            check = self._read_check(record, partition, offset)
             if check is None:
                 self._done.close(partition, offset)
                 return
@@ -160,22 +166,22 @@ class CheckAnswerer:
             if not is_handed_over:
                 self._slots.release()
 
-    def _read_check(self, record: Message) -> CheckedMessage | None:
+    def _read_check(self, record: Message, partition: int, offset: int) -> CheckedMessage | None:
         """Returns the check that a record is; None if it is none for this group, or a forged one.
 
         A forged one is told at 1, 2, 4, 8 ... of them: whoever writes them does not fill the log.
         """
         check = read_check(record, self._group)
-        place = (self._topic, *_place(record))
         if check is None:
-            log.warning("%s: partition %s offset %s is no check for this group", *place)
+            log.warning("%s: partition %s offset %s is no check for this group",
+                        self._topic, partition, offset)  # fmt: skip
             return None
         if self._keys and not is_signed(record, self._keys):
             self._forged += 1
             if self._forged & (self._forged - 1) == 0:
                 log.warning(
                     "%s: partition %s offset %s has no valid signature and is not answered; "
-                    "%d such checks so far", *place, self._forged,
+                    "%d such checks so far", self._topic, partition, offset, self._forged,
                 )  # fmt: skip
             return None
         return check
@@ -188,9 +194,11 @@ class CheckAnswerer:
                 state, remark = LocalTransactionState.UNKNOWN, RUNNING_REMARK
             else:
                 state, remark = run_guarded(self._listener.check_local_transaction, message)
-            extra = [(protocol.FROM_CHECK, "true"), (protocol.CHECK_ID, message.check_id)]
-            if remark:
-                extra.append((protocol.REMARK, remark))
+            extra = [
+                (protocol.FROM_CHECK, "true"),
+                (protocol.CHECK_ID, message.check_id),
+                *([(protocol.REMARK, remark)] if remark else []),
+            ]
             self._operations.add(
                 message.queue_id, message.queue_offsets, message.transaction_id, state.value,
                 partial(self._sent, partition, offset), extra,
@@ -222,10 +230,3 @@ class CheckAnswerer:
 
     def _lost(self, _consumer: Consumer, partitions: list[TopicPartition]) -> None:
         self._done.forget(partition.partition for partition in partitions)
-
-
-def _place(record: Message) -> tuple[int, int]:
-    partition, offset = record.partition(), record.offset()
-    assert partition is not None  # of every record that was read
-    assert offset is not None
-    return partition, offset

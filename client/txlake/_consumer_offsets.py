@@ -94,9 +94,10 @@ class ConsumerOffsets:
                     self._refresh(is_afresh=attempt > 0)
                     break
                 except STALE_SNAPSHOT as error:
-                    is_away = store_trouble(self._files.uri, self._files.uri, error) is not None
-                    if is_away or attempt == _LOOKS_MAX - 1:
-                        raise  # where it is away, another look would wait as long for the store
+                    trouble = store_trouble(self._files.uri, self._files.uri, error)
+                    # Of a store that is away another look would wait as long.
+                    if trouble is not None or attempt == _LOOKS_MAX - 1:
+                        raise
                     time.sleep(0.01)
         return self._newest
 
@@ -111,12 +112,12 @@ class ConsumerOffsets:
             rows = [_later(row, newest.get(row.key)) for row in decide(newest, now)]
             if not rows:
                 return []
-            try:
-                with told(self._files.uri, but=CommitFailedError):
+            with told(self._files.uri):
+                try:
                     self._write(rows, "append")
-            except CommitFailedError:
-                time.sleep(random.uniform(0.0, 0.01 * min(attempt + 1, 10)))  # noqa: S311
-                continue
+                except CommitFailedError:
+                    time.sleep(random.uniform(0.0, 0.01 * min(attempt + 1, 10)))  # noqa: S311
+                    continue
             self._compact()
             return rows
         raise ConsumerError(f"{self._files.uri}: other consumers were faster {_TRIES_MAX} times")

@@ -7,9 +7,8 @@ import time
 import zlib
 
 from txlake import protocol
-from txlake._kafka import DeliveryReport, KafkaSender
+from txlake._kafka import HALF_IS_ASKED_ABOUT, DeliveryReport, KafkaSender, failure_text
 from txlake._operations import OperationBatcher
-from txlake._reports import HALF_IS_ASKED_ABOUT, failure_text, send_all
 from txlake.errors import MessageError, SendError
 from txlake.listener import HalfMessage
 from txlake.message import Message, asked_headers, asks
@@ -41,19 +40,20 @@ def message_headers(
     `place`: TRAN_SIZE and TRAN_SEQ; None for a half alone.
     Units: `now_ms` epoch ms, written as BORN_TIMESTAMP.
     """
-    members: Headers = []
-    if place is not None:
-        members = [(protocol.TRAN_SIZE, b"%d" % place[0]), (protocol.TRAN_SEQ, b"%d" % place[1])]
     return [
         *group,
         (protocol.UNIQ_KEY, transaction_id.encode()),
         (protocol.REAL_TOPIC, message.topic.encode()),
         *(_asked_headers(message, now_ms) if asks(message) else ()),
         (protocol.BORN_TIMESTAMP, b"%d" % now_ms),
-        *members,
+        *(() if place is None else _member_headers(*place)),
         _WIRE,
         *[(name, value.encode()) for name, value in message.properties.items()],
     ]
+
+
+def _member_headers(size: int, seq: int) -> Headers:
+    return [(protocol.TRAN_SIZE, b"%d" % size), (protocol.TRAN_SEQ, b"%d" % seq)]
 
 
 def checked_headers(
@@ -127,7 +127,45 @@ class HalfSender:
         self._sends = itertools.count()
         self._known = (0, 0.0)  # the number of half queues, and until when it holds (monotonic s)
 
-    def choose_queue(self, message: Message) -> int:
+    def send(self, half: HalfMessage, now_ms: int, report: DeliveryReport) -> None:
+        """Sends a half alone, without waiting. Errors: as `store`."""
+        group, options, message = self._group_headers, self._options, half.message
+        headers = checked_headers(message, group, half.transaction_id, now_ms, options)
+        queue_id = self._choose_queue(message)
+        self._sender.send(options.half_topic, queue_id, message.body, headers, report)
+
+    def store(self, half: HalfMessage, now_ms: int) -> list[int]:
+        """Sends all halves of a transaction and waits for Kafka. Output: their offsets.
+
+        Errors: MessageError naming the limit and what exceeds it; UnknownTopicError; SendError when
+        one was not stored; those that were are then rolled back.
+        """
+        size, group, options = len(half.messages), self._group_headers, self._options
+        all_headers = [
+            checked_headers(
+                message, group, half.transaction_id, now_ms, options,
+                None if size == 1 else (size, seq),
+            )
+            for seq, message in enumerate(half.messages)
+        ]  # fmt: skip
+        half.queue_id = self._choose_queue(half.message)
+        records = [
+            (half.queue_id, message.body, headers)
+            for message, headers in zip(half.messages, all_headers, strict=True)
+        ]
+        reports = self._sender.send_all(options.half_topic, records)
+        stored = reports.stored()
+        if reports.failure is not None:
+            then = HALF_IS_ASKED_ABOUT
+            if stored:
+                then = "it is rolled back with the others"
+                self._operations.add(half.queue_id, stored, half.transaction_id, protocol.ROLLBACK)
+            text = failure_text("the half was not", reports.failure, reports.is_open, then)
+            raise SendError(text, half.transaction_id)
+        half.queue_offset = stored[0]
+        return stored
+
+    def _choose_queue(self, message: Message) -> int:
         """Returns a message's half queue: one for each real queue, and the others in turn.
 
         Errors: UnknownTopicError, SendError, as `KafkaSender.partition_count`.
@@ -143,48 +181,3 @@ class HalfSender:
         if message.queue_id is not None:
             return asked_half_queue(message.topic, message.queue_id, half_queues)
         return next(self._sends) // _STICKY_RUN % half_queues
-
-    def headers(
-        self,
-        message: Message,
-        transaction_id: str,
-        now_ms: int,
-        place: tuple[int, int] | None = None,
-    ) -> Headers:
-        """Returns a half's headers. Errors: MessageError naming the limit and what exceeds it."""
-        return checked_headers(
-            message, self._group_headers, transaction_id, now_ms, self._options, place
-        )
-
-    def send(
-        self, queue_id: int, message: Message, headers: Headers, report: DeliveryReport
-    ) -> None:
-        """Sends one half without waiting. Errors: SendError."""
-        self._sender.send(self._options.half_topic, queue_id, message.body, headers, report)
-
-    def store(self, half: HalfMessage, now_ms: int) -> list[int]:
-        """Sends all halves of a transaction and waits for Kafka. Output: their offsets.
-
-        Errors: SendError when one was not stored; those that were are then rolled back.
-        """
-        size, options = len(half.messages), self._options
-        all_headers = [
-            self.headers(message, half.transaction_id, now_ms, None if size == 1 else (size, seq))
-            for seq, message in enumerate(half.messages)
-        ]
-        half.queue_id = self.choose_queue(half.message)
-        records = [
-            (half.queue_id, message.body, headers)
-            for message, headers in zip(half.messages, all_headers, strict=True)
-        ]
-        reports = send_all(self._sender, options.half_topic, records, options.send_timeout_ms)
-        stored = reports.stored()
-        if reports.failure is not None:
-            then = HALF_IS_ASKED_ABOUT
-            if stored:
-                then = "it is rolled back with the others"
-                self._operations.add(half.queue_id, stored, half.transaction_id, protocol.ROLLBACK)
-            text = failure_text("the half was not", reports.failure, reports.is_open, then)
-            raise SendError(text, half.transaction_id)
-        half.queue_offset = stored[0]
-        return stored

@@ -35,12 +35,14 @@ class _Operation:
     transaction_ids: list[str] = field(default_factory=list)
     on_sent: list[OnSent] = field(default_factory=list)
 
-    def report(self, error: KafkaError | None, _record: Message | None) -> None:
+    def report(
+        self, error: KafkaError | TxlakeError | None, _record: Message | None, what: str = "stored"
+    ) -> None:
         """Passes Kafka's delivery report on to everyone whose end is in this record."""
         if error is not None:
             log.warning(
-                "an operation for %d halves was not stored, a check will end them: %s",
-                len(self.half_offsets), error,
+                "an operation for %d halves was not %s, a check will end them: %s",
+                len(self.half_offsets), what, error,
             )  # fmt: skip
         for on_sent in self.on_sent:
             try:
@@ -134,12 +136,7 @@ class OperationBatcher:
         try:
             self._sender.send(self._op_topic, queue_id, body, headers, operation.report)
         except TxlakeError as error:
-            log.warning(
-                "an operation for %d halves was not sent, a check will end them: %s",
-                len(operation.half_offsets), error,
-            )  # fmt: skip
-            for on_sent in operation.on_sent:
-                on_sent(False)
+            operation.report(error, None, "sent")
 
     def _send_due(self, now: float) -> float:
         """Sends what is due. Output: when the next one is."""

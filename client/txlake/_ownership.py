@@ -32,7 +32,7 @@ class Ownership:
         self._owner = owner
         self._session = timedelta(milliseconds=session_timeout_ms)
         self._generations: dict[Queue, int] = {}
-        self._beat_at = 0.0
+        self._beaten_at = 0.0  # monotonic s
 
     def owns(self, topic: str, queue_id: int) -> bool:
         """Returns whether the queue was taken."""
@@ -49,18 +49,18 @@ class Ownership:
         def decide(newest: Mapping[Key, Commit], now: datetime) -> list[Commit]:
             rows = []
             for topic, queue_id in queues:
-                row = newest.get((self._group, topic, queue_id))
-                if row is not None and row.owner and now - row.committed_at <= self._session:
+                free = Commit(self._group, topic, queue_id, None, 0, "", now)
+                row = newest.get(free.key, free)
+                if row.owner and now - row.committed_at <= self._session:
                     raise GroupBusyError(
                         f"group {self._group} topic {topic} queue {queue_id}: {row.owner} owns it "
                         f"until {row.committed_at + self._session:%Y-%m-%d %H:%M:%S.%f} UTC if it "
                         "does not commit again; share with `queues`, or wait"
                     )
-                offset, generation = (None, 0) if row is None else (
-                    row.queue_offset, row.generation)  # fmt: skip
-                rows.append(Commit(
-                    self._group, topic, queue_id, offset, generation + 1, self._owner, now
-                ))  # fmt: skip
+                generation = row.generation + 1
+                rows.append(
+                    replace(row, generation=generation, owner=self._owner, committed_at=now)
+                )
             return rows
 
         while True:
@@ -71,7 +71,7 @@ class Ownership:
                 if time.monotonic() >= deadline:
                     raise
                 time.sleep(_LOOK_S)
-        self._beaten()
+        self._beaten_at = time.monotonic()
         self._generations.update({(row.topic, row.queue_id): row.generation for row in rows})
         return {(row.topic, row.queue_id): row.queue_offset for row in rows}
 
@@ -84,11 +84,12 @@ class Ownership:
             replace(row, queue_offset=positions.get(queue, row.queue_offset), committed_at=now)
             for queue, row in self._held(newest).items()
         ])  # fmt: skip
-        self._beaten()
+        self._beaten_at = time.monotonic()
 
     def beat_when_due(self) -> None:
         """Writes that the owner lives, three times a session. Errors: StaleGenerationError."""
-        if self._generations and time.monotonic() >= self._beat_at:
+        due_at = self._beaten_at + self._session.total_seconds() / 3
+        if self._generations and time.monotonic() >= due_at:
             self.commit({})
 
     def release(self) -> None:
@@ -126,6 +127,3 @@ class Ownership:
                 )
             held[topic, queue_id] = row
         return held
-
-    def _beaten(self) -> None:
-        self._beat_at = time.monotonic() + self._session.total_seconds() / 3

@@ -12,7 +12,7 @@ from typing import Any
 from confluent_kafka import KafkaError
 from confluent_kafka import Message as Record
 
-from txlake._reports import HALF_IS_ASKED_ABOUT, failure_text, may_be_stored, why_not
+from txlake._kafka import HALF_IS_ASKED_ABOUT, failure_text, may_be_stored, why_not
 from txlake.errors import SendError
 from txlake.listener import HalfMessage, LocalTransactionState
 from txlake.message import Message

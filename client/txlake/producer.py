@@ -12,13 +12,16 @@ from txlake import protocol
 from txlake._checks import CheckAnswerer
 from txlake._half import HalfSender
 from txlake._identifiers import TransactionIds
-from txlake._kafka import KafkaSender, client_settings
-from txlake._local import run_guarded
+from txlake._kafka import REPORT_S, KafkaSender, Reports, client_settings
 from txlake._operations import OperationBatcher
 from txlake._pipeline import Pipeline, PipelinedHalf
-from txlake._reports import REPORT_S, Reports
 from txlake.errors import ClosedError, MessageError, NoListenerError, SendError
-from txlake.listener import HalfMessage, LocalTransactionState, TransactionListener
+from txlake.listener import (
+    HalfMessage,
+    LocalTransactionState,
+    TransactionListener,
+    run_guarded,
+)
 from txlake.message import Message
 from txlake.options import ProducerOptions
 from txlake.results import TransactionSendResult
@@ -120,12 +123,17 @@ class TransactionProducer:
         try:
             half_offsets = self._halves.store(half, now_ms)
             state, remark = run_guarded(run, half, arg)
-            is_sent = self._end(half, half_offsets, state, remark)
+            end = Reports(1)
+            self._operations.add(
+                half.queue_id, half_offsets, half.transaction_id, state.value, end.sent,
+                [(protocol.REMARK, remark)] if remark else (),
+            )  # fmt: skip
+            end.wait(self._timeout_s + REPORT_S)
         finally:
             self._running.discard(half.transaction_id)
         return TransactionSendResult(
-            half.transaction_id, half.queue_id, half.queue_offset, state, is_sent, remark,
-            tuple(half_offsets),
+            half.transaction_id, half.queue_id, half.queue_offset, state, end.failure is None,
+            remark, tuple(half_offsets),
         )  # fmt: skip
 
     def send_pipelined(
@@ -144,12 +152,9 @@ class TransactionProducer:
         self._pipeline.begin(self._timeout_s)
         now_ms = time.time_ns() // 1_000_000
         half = PipelinedHalf(message, self._ids.next(now_ms), arg, on_done)
-        report = partial(self._pipeline.half_reported, half)
+        self._running.add(half.transaction_id)
         try:
-            headers = self._halves.headers(message, half.transaction_id, now_ms)
-            queue_id = self._halves.choose_queue(message)
-            self._running.add(half.transaction_id)
-            self._halves.send(queue_id, message, headers, report)
+            self._halves.send(half, now_ms, partial(self._pipeline.half_reported, half))
         except BaseException:
             self._running.discard(half.transaction_id)
             self._pipeline.leave()
@@ -187,17 +192,6 @@ class TransactionProducer:
         if os.getpid() != self._process_id:
             raise ClosedError("made before a fork: make a producer in each process")
         return executor(self._listener, execute)
-
-    def _end(
-        self, half: HalfMessage, offsets: list[int], state: LocalTransactionState, remark: str
-    ) -> bool:
-        report = Reports(1)
-        self._operations.add(
-            half.queue_id, offsets, half.transaction_id, state.value, report.sent,
-            [(protocol.REMARK, remark)] if remark else (),
-        )  # fmt: skip
-        report.wait(self._timeout_s + REPORT_S)
-        return report.failure is None
 
     def _run_pipelined(self, half: PipelinedHalf) -> None:
         assert self._listener is not None  # send_pipelined has checked that

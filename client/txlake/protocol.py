@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Final, TypeAlias
+from typing import Final, TypeAlias
 
 WIRE_VERSION: Final = "1"
 Headers = list[tuple[str, bytes]]
@@ -143,7 +143,6 @@ class UndeliverableTarget:
     """A message of TRANS_UNDELIVERABLE_TOPIC: `undeliverable:<offset>`."""
 
     queue_offset: int
-    kind: ClassVar[str] = "undeliverable"
 
     def __str__(self) -> str:
         return f"undeliverable:{self.queue_offset}"
@@ -155,7 +154,6 @@ class TopicTarget:
 
     topic: str
     queue_count: int
-    kind: ClassVar[str] = "topic"
 
     def __str__(self) -> str:
         return f"topic:{self.topic}:{self.queue_count}"
@@ -168,7 +166,6 @@ class ConfigTarget:
     topic: str
     name: str
     value: int
-    kind: ClassVar[str] = "config"
 
     def __str__(self) -> str:
         return f"config:{self.topic}:{self.name}={self.value}"
@@ -210,7 +207,7 @@ def command_target(command: str, text: str | None) -> Target | None:
     """Returns what a command is about; None if it cannot be about that."""
     target = read_target(text)
     kinds = {form.partition(":")[0] for form in TARGET_FORMS.get(command, ())}
-    return target if target is not None and target.kind in kinds else None
+    return target if str(target).partition(":")[0] in kinds else None
 
 
 def floor_id(queue_id: int) -> str:

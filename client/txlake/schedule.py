@@ -9,8 +9,7 @@ from typing import Any
 from txlake import protocol
 from txlake._half import checked_headers
 from txlake._identifiers import TransactionIds
-from txlake._kafka import KafkaSender, client_settings
-from txlake._reports import failure_text, send_all
+from txlake._kafka import KafkaSender, client_settings, failure_text
 from txlake.errors import SendError
 from txlake.message import Message
 from txlake.options import ProducerOptions
@@ -66,18 +65,16 @@ class Producer:
         now_ms = time.time_ns() // 1_000_000
         ids = [self._ids.next(now_ms) for _ in messages]
         queues = [self._queue(message) for message in messages]
-        options = self._options
         records = [
-            (queue, message.body, checked_headers(message, self._group, id_, now_ms, options))
+            (queue, message.body, checked_headers(message, self._group, id_, now_ms, self._options))
             for message, id_, queue in zip(messages, ids, queues, strict=True)
         ]
-        topic, timeout_ms = options.schedule_topic, options.send_timeout_ms
-        reports = send_all(self._sender, topic, records, timeout_ms)
+        reports = self._sender.send_all(self._options.schedule_topic, records)
         if reports.failure is not None:
-            what = f"{len(messages)} messages, not all"
-            raise SendError(
-                failure_text(what, reports.failure, reports.is_open, "the job delivers it")
-            )
+            raise SendError(failure_text(
+                f"{len(messages)} messages, not all", reports.failure, reports.is_open,
+                "the job delivers it",
+            ))  # fmt: skip
         return [SendResult(*result) for result in zip(ids, queues, reports.stored(), strict=True)]
 
     def close(self) -> None:

@@ -8,13 +8,13 @@ from typing import Any
 
 from txlake._half import checked_headers, group_headers
 from txlake._identifiers import TransactionIds
-from txlake._local import run_guarded
 from txlake.errors import ClosedError, MessageError, NoListenerError, SendError
 from txlake.listener import (
     CheckedMessage,
     HalfMessage,
     LocalTransactionState,
     TransactionListener,
+    run_guarded,
 )
 from txlake.message import Message
 from txlake.options import ProducerOptions

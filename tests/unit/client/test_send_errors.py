@@ -8,7 +8,7 @@ import pytest
 from confluent_kafka import KafkaError
 
 from txlake import Message, Producer, ProducerOptions, SendError
-from txlake._reports import HALF_IS_ASKED_ABOUT, Reports, failure_text, may_be_stored
+from txlake._kafka import HALF_IS_ASKED_ABOUT, Reports, failure_text, may_be_stored
 
 NOWHERE = "127.0.0.1:1"
 
