@@ -12,6 +12,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -20,7 +21,6 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from txlake import protocol
-from txlake._check_record import is_signed, read_check
 from txlake._operations import OperationBatcher
 from txlake._watermark import Watermarks
 from txlake.listener import (
@@ -30,7 +30,7 @@ from txlake.listener import (
     run_guarded,
 )
 from txlake.options import ProducerOptions
-from txlake.signing import SigningKey
+from txlake.signing import SigningKey, is_signed_check
 
 log = logging.getLogger("txlake.checks")
 
@@ -176,7 +176,7 @@ class CheckAnswerer:
             log.warning("%s: partition %s offset %s is no check for this group",
                         self._topic, partition, offset)  # fmt: skip
             return None
-        if self._keys and not is_signed(record, self._keys):
+        if self._keys and not is_signed_check(self._keys, _headers(record), record.value()):
             self._forged += 1
             if self._forged & (self._forged - 1) == 0:
                 log.warning(
@@ -230,3 +230,55 @@ class CheckAnswerer:
 
     def _lost(self, _consumer: Consumer, partitions: list[TopicPartition]) -> None:
         self._done.forget(partition.partition for partition in partitions)
+
+
+def read_check(record: Message, producer_group: str) -> CheckedMessage | None:
+    """Returns a record's check; None if the record cannot be read as one for this group.
+
+    Source: PROTOCOL.md "The check".
+    """
+    values = _texts(record)
+    offsets = values.get(protocol.HALF_QUEUE_OFFSET, "")
+    queue_id = values.get(protocol.HALF_QUEUE_ID, "")
+    check_times = values.get(protocol.CHECK_TIMES, "")
+    is_readable = (
+        protocol.matches(protocol.OFFSETS_PATTERN, offsets)
+        and protocol.matches(protocol.SMALL_NUMBER_PATTERN, queue_id)
+        and protocol.matches(protocol.SMALL_NUMBER_PATTERN, check_times)
+        and protocol.matches(protocol.TRANSACTION_ID_PATTERN, values.get(protocol.UNIQ_KEY, ""))
+        and protocol.CHECK_ID in values
+        and values.get(protocol.PGROUP, "") == producer_group
+    )
+    if not is_readable:
+        return None
+    body = record.value()
+    return CheckedMessage(
+        transaction_id=values[protocol.UNIQ_KEY],
+        topic=values.get(protocol.REAL_TOPIC, ""),
+        body=body,
+        queue_id=int(queue_id),
+        queue_offsets=tuple(int(offset) for offset in offsets.split(",") if offset),
+        check_times=int(check_times),
+        check_id=values[protocol.CHECK_ID],
+        keys=values.get(protocol.KEYS),
+        tags=values.get(protocol.TAGS),
+        properties={name: value for name, value in values.items() if protocol.is_property(name)},
+        is_body_omitted=body is None and values.get(protocol.BODY_OMITTED) == "true",
+    )
+
+
+def _texts(record: Message) -> dict[str, str]:
+    """Returns the headers that are text; of a name that stands twice the first header counts."""
+    first: dict[str, bytes | None] = {}
+    for name, value in _headers(record):
+        first.setdefault(name, value)
+    texts = {}
+    for name, value in first.items():
+        with suppress(UnicodeDecodeError):
+            if value is not None:
+                texts[name] = value.decode()
+    return texts
+
+
+def _headers(record: Message) -> Any:
+    return record.headers() or []  # a list; the client's annotation leaves that open

@@ -148,10 +148,11 @@ class ConsumerOffsets:
             )
 
     def _create(self) -> None:
-        owner = {LAKE_ID_PROPERTY: self._lake_id} if self._lake_id else {}
         try:
             DeltaTable.create(
-                self._files.uri, SCHEMA, mode="ignore", configuration=_CONFIGURATION | owner,
+                self._files.uri, SCHEMA, mode="ignore",
+                configuration=_CONFIGURATION
+                | ({LAKE_ID_PROPERTY: self._lake_id} if self._lake_id else {}),
                 storage_options=self._storage_options or None, raise_if_key_not_exists=False,
             )  # fmt: skip
         except DeltaError as error:  # two consumers made it at once

@@ -40,20 +40,19 @@ def message_headers(
     `place`: TRAN_SIZE and TRAN_SEQ; None for a half alone.
     Units: `now_ms` epoch ms, written as BORN_TIMESTAMP.
     """
+    members = [] if place is None else [
+        (protocol.TRAN_SIZE, b"%d" % place[0]), (protocol.TRAN_SEQ, b"%d" % place[1]),
+    ]  # fmt: skip
     return [
         *group,
         (protocol.UNIQ_KEY, transaction_id.encode()),
         (protocol.REAL_TOPIC, message.topic.encode()),
         *(_asked_headers(message, now_ms) if asks(message) else ()),
         (protocol.BORN_TIMESTAMP, b"%d" % now_ms),
-        *(() if place is None else _member_headers(*place)),
+        *members,
         _WIRE,
         *[(name, value.encode()) for name, value in message.properties.items()],
     ]
-
-
-def _member_headers(size: int, seq: int) -> Headers:
-    return [(protocol.TRAN_SIZE, b"%d" % size), (protocol.TRAN_SEQ, b"%d" % seq)]
 
 
 def checked_headers(
@@ -160,8 +159,10 @@ class HalfSender:
             if stored:
                 then = "it is rolled back with the others"
                 self._operations.add(half.queue_id, stored, half.transaction_id, protocol.ROLLBACK)
-            text = failure_text("the half was not", reports.failure, reports.is_open, then)
-            raise SendError(text, half.transaction_id)
+            raise SendError(
+                failure_text("the half was not", reports.failure, reports.is_open, then),
+                half.transaction_id,
+            )
         half.queue_offset = stored[0]
         return stored
 

@@ -15,6 +15,7 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from txlake.errors import ClosedError, SendError, UnknownTopicError
+from txlake.options import ProducerOptions
 from txlake.protocol import Headers, batch_bytes_max
 
 log = logging.getLogger("txlake.kafka")
@@ -53,20 +54,18 @@ def client_settings(bootstrap_servers: str, client: Mapping[str, Any] | None) ->
 class KafkaSender:
     """A sender of records. A thread of its own calls delivery reports, then `after_poll`."""
 
-    def __init__(
-        self, settings: Mapping[str, Any], linger_ms: int, timeout_ms: int, message_bytes_max: int
-    ) -> None:
-        self._timeout_s = timeout_ms / 1000
+    def __init__(self, settings: Mapping[str, Any], options: ProducerOptions) -> None:
+        self._timeout_s = options.send_timeout_ms / 1000
         self._trouble = ""  # what the client has reported last
         # Any: the client takes a list of (str, bytes), its annotations do not.
         self._producer: Any = Producer(
             {
-                "linger.ms": linger_ms,
-                "delivery.timeout.ms": timeout_ms,
+                "linger.ms": options.half_linger_ms,
+                "delivery.timeout.ms": options.send_timeout_ms,
                 # In bytes: by default Kafka takes batches of up to 1 MiB. A larger record goes out
                 # alone.
                 "batch.size": 1_000_000,
-                "message.max.bytes": batch_bytes_max(message_bytes_max),
+                "message.max.bytes": batch_bytes_max(options.message_bytes_max),
                 "queue.buffering.max.messages": 500_000,
                 "error_cb": self._note,
                 **settings,

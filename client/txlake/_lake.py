@@ -58,8 +58,9 @@ class Lake:
             rows = read_all(self._catalog, ["topic", "table_id", "queue_count", "epoch"])
             # Queue counts only grow, so of a topic's rows the one with the most queues holds.
             rows.sort(key=lambda row: row["queue_count"])
-            newest_first = sorted(rows, key=lambda row: -row["epoch"])
-            made = {row["topic"]: row["epoch"] for row in newest_first}
+            made = {
+                row["topic"]: row["epoch"] for row in sorted(rows, key=lambda row: -row["epoch"])
+            }
             self._topics = {
                 row["topic"]: Topic(row["table_id"], row["queue_count"], made[row["topic"]])
                 for row in rows

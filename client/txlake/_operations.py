@@ -100,8 +100,8 @@ class OperationBatcher:
                 self._send(queue_id, operation, ())
                 operation = None
             if operation is None:
-                operation = _Operation(decision, time.monotonic() + self._linger_s)
-                self._open[queue_id] = operation
+                due_at = time.monotonic() + self._linger_s
+                operation = self._open[queue_id] = _Operation(decision, due_at)
             operation.half_offsets += half_offsets
             operation.transaction_ids += [transaction_id] * len(half_offsets)
             if on_sent is not None:

@@ -57,9 +57,8 @@ class Ownership:
                         f"until {row.committed_at + self._session:%Y-%m-%d %H:%M:%S.%f} UTC if it "
                         "does not commit again; share with `queues`, or wait"
                     )
-                generation = row.generation + 1
                 rows.append(
-                    replace(row, generation=generation, owner=self._owner, committed_at=now)
+                    replace(row, generation=row.generation + 1, owner=self._owner, committed_at=now)
                 )
             return rows
 

@@ -113,8 +113,10 @@ class Pipeline:
 
     def _failed(self, half: PipelinedHalf, why: str, is_open: bool) -> None:
         """Finishes a transaction whose half was not stored."""
-        text = failure_text("the half was not", why, is_open, HALF_IS_ASKED_ABOUT)
-        error = SendError(text, half.transaction_id)
+        error = SendError(
+            failure_text("the half was not", why, is_open, HALF_IS_ASKED_ABOUT),
+            half.transaction_id,
+        )
         self._running.discard(half.transaction_id)
         if half.on_done is None:
             self._unheard_count += 1

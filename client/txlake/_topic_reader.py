@@ -179,9 +179,11 @@ class TopicReader:
         is_known = None not in (*least.values(), *most.values())
         if is_known and least["queue_id"] == most["queue_id"]:
             return {least["queue_id"]: (least["queue_offset"], most["queue_offset"])}
-        rows = self._files.dataset([file.path]).to_table(columns=["queue_id", "queue_offset"])
-        spans = rows.group_by("queue_id").aggregate(
-            [("queue_offset", "min"), ("queue_offset", "max")]
+        spans = (
+            self._files.dataset([file.path])
+            .to_table(columns=["queue_id", "queue_offset"])
+            .group_by("queue_id")
+            .aggregate([("queue_offset", "min"), ("queue_offset", "max")])
         )
         return {
             row["queue_id"]: (row["queue_offset_min"], row["queue_offset_max"])

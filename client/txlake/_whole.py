@@ -55,27 +55,20 @@ class WholeTables:
         try:
             epochs = self._open("epochs")
             problem = self._epochs_problem(epochs)
-            if problem is not None:
-                return f"the table epochs {problem}"
-            committed, tables = _told(epochs)
-            looking_at = table
-            files = self._open(table)
-            if not files.exists and since_epoch > committed and table not in tables:
-                return None
-            was = tables.get(table, (0, 0))
-            problem, newest = self._table_problem(table, files, committed, was)
             if problem is None:
-                epochs.refresh()
-                planned = _newest(epochs)
-                if newest <= planned:
+                committed, tables = _told(epochs)
+                looking_at = table
+                files = self._open(table)
+                if not files.exists and since_epoch > committed and table not in tables:
                     return None
-                problem = f"has rows of epoch {newest}, and the newest in epochs is {planned}"
+                was = tables.get(table, (0, 0))
+                problem = self._table_problem(files, epochs, committed, *was)
         except STALE_SNAPSHOT as error:
             trouble = store_trouble(self._path, self._path, error)
             if trouble is not None:
                 raise trouble from error
             problem = f"cannot be read: {first_line(error)}"
-        return f"the table {looking_at} {problem}"
+        return None if problem is None else f"the table {looking_at} {problem}"
 
     def _open(self, table: str) -> DeltaFiles:
         files = DeltaFiles(f"{self._path}/{table}", self._storage_options, ("epoch",))
@@ -90,29 +83,32 @@ class WholeTables:
         return self._owner_problem(epochs) or _file_problem(epochs)
 
     def _table_problem(
-        self, table: str, files: DeltaFiles, committed: int, was: tuple[int, int]
-    ) -> tuple[str | None, int]:
-        """Returns what is wrong with a table, if anything is, and the newest epoch in it.
+        self, files: DeltaFiles, epochs: DeltaFiles, committed: int, version: int, rows: int
+    ) -> str | None:
+        """Returns what is wrong with a table, if anything is.
 
-        Input: `was`: its version and its rows when epoch `committed` committed.
+        Input: its `version` and how many `rows` it held when epoch `committed` committed.
         """
-        version, rows = was
         when = f"when epoch {committed} committed"
         if not files.exists:
-            return f"is missing; its version was {version} {when}", 0
+            return f"is missing; its version was {version} {when}"
         is_at = files.table.version()
         problem = self._owner_problem(files)
         if problem is None and is_at < version:
             problem = f"is at version {is_at}, and was at {version} {when}"
         problem = problem or _file_problem(files)
-        if problem is not None or table == "lake":
-            return problem, 0
+        if problem is not None:
+            return problem
         held, newest = _held(files, committed)
         if held < rows:  # to ask what was deleted is slow
             held += files.table.transaction_version(deleted_id(self._lake_id)) or 0
         if held < rows:
-            return f"holds {held} rows, and held {rows} {when}", newest
-        return None, newest
+            return f"holds {held} rows, and held {rows} {when}"
+        epochs.refresh()
+        planned = _newest(epochs)
+        if newest > planned:
+            return f"has rows of epoch {newest}, and the newest in epochs is {planned}"
+        return None
 
     def _owner_problem(self, files: DeltaFiles) -> str | None:
         owner = owner_of(files)

@@ -224,13 +224,11 @@ class Consumer:
         taken = self._ownership.take(new, deadline)
         for (name, queue_id), offset in taken.items():
             self._buffers.add(name, topics[name].table_id, queue_id, offset or 0)
-        begun = [queue for queue, offset in taken.items() if offset is None]
-        self._buffers.begin(begun, self._reset)
+        self._buffers.begin([queue for queue, at in taken.items() if at is None], self._reset)
 
     def _check_within(self, queues: Sequence[tuple[str, int]], topics: Mapping[str, Topic]) -> None:
         """Checks that the group is beyond no queue's end: it would leave messages out."""
-        committed = self._ownership.committed(queues)
-        for (name, queue_id), offset in committed.items():
+        for (name, queue_id), offset in self._ownership.committed(queues).items():
             if offset:
                 end = self._buffers.end(name, topics[name].table_id, queue_id)
                 if offset > end:

@@ -66,9 +66,7 @@ class TransactionProducer:
         self._running: set[str] = set()
         self._is_closed = False
         self._timeout_s = options.send_timeout_ms / 1000
-        self._sender = KafkaSender(
-            settings, options.half_linger_ms, options.send_timeout_ms, options.message_bytes_max
-        )
+        self._sender = KafkaSender(settings, options)
         self._operations = OperationBatcher(
             self._sender, options.op_topic, producer_group,
             options.operation_linger_ms, options.operation_ends_max, keys[0] if keys else None,

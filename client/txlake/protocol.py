@@ -272,13 +272,13 @@ def operation_headers(
 
     Errors: KeyError for a decision other than COMMIT, ROLLBACK, UNKNOWN.
     """
-    headers: Headers = [
+    return [
         (TAGS, OP_TAG.encode()),
         (PGROUP, producer_group.encode()),
         (TRAN_TYPE, DECISION_CODES[decision].encode()),
         (UNIQ_KEY, ",".join(transaction_ids).encode()),
+        *((name, value.encode()) for name, value in extra),
     ]
-    return headers + [(name, value.encode()) for name, value in extra]
 
 
 def delay_levels_ms(levels: str = DELAY_LEVELS) -> tuple[int, ...]:

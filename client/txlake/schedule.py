@@ -38,10 +38,7 @@ class Producer:
         self._options = options = options or ProducerOptions()
         self._level_count = len(protocol.delay_levels_ms(options.delay_levels))
         self._ids = TransactionIds()
-        settings = client_settings(bootstrap_servers, client)
-        self._sender = KafkaSender(
-            settings, options.half_linger_ms, options.send_timeout_ms, options.message_bytes_max
-        )
+        self._sender = KafkaSender(client_settings(bootstrap_servers, client), options)
 
     def __enter__(self) -> Producer:
         return self

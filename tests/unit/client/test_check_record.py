@@ -8,7 +8,7 @@ import pytest
 
 from pipelines.epoch.ask import _Attempt, _headers
 from txlake import CheckedMessage, protocol
-from txlake._check_record import read_check
+from txlake._checks import read_check
 
 Header = tuple[str, Any]
 ROW = {
