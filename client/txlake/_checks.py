@@ -12,6 +12,8 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
@@ -19,13 +21,16 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from txlake import protocol
-from txlake._check_record import is_signed, read_check
-from txlake._local import run_guarded
 from txlake._operations import OperationBatcher
 from txlake._watermark import Watermarks
-from txlake.listener import CheckedMessage, LocalTransactionState, TransactionListener
+from txlake.listener import (
+    CheckedMessage,
+    LocalTransactionState,
+    TransactionListener,
+    run_guarded,
+)
 from txlake.options import ProducerOptions
-from txlake.signing import SigningKey
+from txlake.signing import SigningKey, is_signed_check
 
 log = logging.getLogger("txlake.checks")
 
@@ -61,7 +66,8 @@ class CheckAnswerer:
         self._is_closing = threading.Event()
         # Bounds what was taken and not answered: when a listener hangs, reading stops.
         self._slots = threading.BoundedSemaphore(options.check_threads)
-        self._questions: queue.SimpleQueue[tuple[Message, CheckedMessage] | None] = (
+        # Each with the partition and offset that its answer ends; None ends a worker.
+        self._questions: queue.SimpleQueue[tuple[int, int, CheckedMessage] | None] = (
             queue.SimpleQueue()
         )
         # A ThreadPoolExecutor would wait at exit for its threads, and so for a listener that hangs.
@@ -146,60 +152,61 @@ class CheckAnswerer:
             if record.error() is not None:
                 log.info("%s: %s", self._topic, record.error())
                 return
-            partition, offset = _place(record)
+            partition, offset = record.partition(), record.offset()
+            assert partition is not None  # of every record that was read
+            assert offset is not None
             self._done.open(partition, offset)
-            check = self._read_check(record)
+            check = self._read_check(record, partition, offset)
             if check is None:
                 self._done.close(partition, offset)
                 return
-            self._questions.put((record, check))
+            self._questions.put((partition, offset, check))
             is_handed_over = True
         finally:
             if not is_handed_over:
                 self._slots.release()
 
-    def _read_check(self, record: Message) -> CheckedMessage | None:
+    def _read_check(self, record: Message, partition: int, offset: int) -> CheckedMessage | None:
         """Returns the check that a record is; None if it is none for this group, or a forged one.
 
         A forged one is told at 1, 2, 4, 8 ... of them: whoever writes them does not fill the log.
         """
-        check = read_check(record)
-        place = (self._topic, *_place(record))
-        if check is None or check.producer_group != self._group:
-            log.warning("%s: partition %s offset %s is no check for this group", *place)
+        check = read_check(record, self._group)
+        if check is None:
+            log.warning("%s: partition %s offset %s is no check for this group",
+                        self._topic, partition, offset)  # fmt: skip
             return None
-        if self._keys and not is_signed(record, self._keys):
+        if self._keys and not is_signed_check(self._keys, _headers(record), record.value()):
             self._forged += 1
             if self._forged & (self._forged - 1) == 0:
                 log.warning(
                     "%s: partition %s offset %s has no valid signature and is not answered; "
-                    "%d such checks so far", *place, self._forged,
+                    "%d such checks so far", self._topic, partition, offset, self._forged,
                 )  # fmt: skip
             return None
-        return check.message
+        return check
 
     def _answer(self) -> None:
-        while (question := self._questions.get()) is not None:
+        for partition, offset, message in iter(self._questions.get, None):
             if self._is_closing.is_set():
                 return
-            record, message = question
             if self._is_running(message.transaction_id):
                 state, remark = LocalTransactionState.UNKNOWN, RUNNING_REMARK
             else:
                 state, remark = run_guarded(self._listener.check_local_transaction, message)
-            extra = [(protocol.FROM_CHECK, "true"), (protocol.CHECK_ID, message.check_id)]
-            if remark:
-                extra.append((protocol.REMARK, remark))
-            partition, offset = _place(record)
-
-            def sent(_is_sent: bool, partition: int = partition, offset: int = offset) -> None:
-                self._done.close(partition, offset)
-
+            extra = [
+                (protocol.FROM_CHECK, "true"),
+                (protocol.CHECK_ID, message.check_id),
+                *([(protocol.REMARK, remark)] if remark else []),
+            ]
             self._operations.add(
                 message.queue_id, message.queue_offsets, message.transaction_id, state.value,
-                sent, extra,
+                partial(self._sent, partition, offset), extra,
             )  # fmt: skip
             self._slots.release()
+
+    def _sent(self, partition: int, offset: int, _is_sent: bool) -> None:
+        self._done.close(partition, offset)
 
     def _commit(self, consumer: Consumer, is_last: bool) -> None:
         offsets = [
@@ -225,8 +232,53 @@ class CheckAnswerer:
         self._done.forget(partition.partition for partition in partitions)
 
 
-def _place(record: Message) -> tuple[int, int]:
-    partition, offset = record.partition(), record.offset()
-    assert partition is not None  # of every record that was read
-    assert offset is not None
-    return partition, offset
+def read_check(record: Message, producer_group: str) -> CheckedMessage | None:
+    """Returns a record's check; None if the record cannot be read as one for this group.
+
+    Source: PROTOCOL.md "The check".
+    """
+    values = _texts(record)
+    offsets = values.get(protocol.HALF_QUEUE_OFFSET, "")
+    queue_id = values.get(protocol.HALF_QUEUE_ID, "")
+    check_times = values.get(protocol.CHECK_TIMES, "")
+    is_readable = (
+        protocol.matches(protocol.OFFSETS_PATTERN, offsets)
+        and protocol.matches(protocol.SMALL_NUMBER_PATTERN, queue_id)
+        and protocol.matches(protocol.SMALL_NUMBER_PATTERN, check_times)
+        and protocol.matches(protocol.TRANSACTION_ID_PATTERN, values.get(protocol.UNIQ_KEY, ""))
+        and protocol.CHECK_ID in values
+        and values.get(protocol.PGROUP, "") == producer_group
+    )
+    if not is_readable:
+        return None
+    body = record.value()
+    return CheckedMessage(
+        transaction_id=values[protocol.UNIQ_KEY],
+        topic=values.get(protocol.REAL_TOPIC, ""),
+        body=body,
+        queue_id=int(queue_id),
+        queue_offsets=tuple(int(offset) for offset in offsets.split(",") if offset),
+        check_times=int(check_times),
+        check_id=values[protocol.CHECK_ID],
+        keys=values.get(protocol.KEYS),
+        tags=values.get(protocol.TAGS),
+        properties={name: value for name, value in values.items() if protocol.is_property(name)},
+        is_body_omitted=body is None and values.get(protocol.BODY_OMITTED) == "true",
+    )
+
+
+def _texts(record: Message) -> dict[str, str]:
+    """Returns the headers that are text; of a name that stands twice the first header counts."""
+    first: dict[str, bytes | None] = {}
+    for name, value in _headers(record):
+        first.setdefault(name, value)
+    texts = {}
+    for name, value in first.items():
+        with suppress(UnicodeDecodeError):
+            if value is not None:
+                texts[name] = value.decode()
+    return texts
+
+
+def _headers(record: Message) -> Any:
+    return record.headers() or []  # a list; the client's annotation leaves that open

@@ -12,8 +12,9 @@ import logging
 import random
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta, timezone
+from typing import Literal
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, write_deltalake
@@ -64,9 +65,9 @@ class Commit:
 
     def is_newer_than(self, other: Commit | None) -> bool:
         """Returns whether this row replaces the other."""
-        if other is None:
-            return True
-        return (self.generation, self.committed_at) > (other.generation, other.committed_at)
+        return other is None or (
+            (self.generation, self.committed_at) > (other.generation, other.committed_at)
+        )
 
 
 # Returns the rows to append, given the newest rows and the time; raises the error that forbids it.
@@ -88,16 +89,17 @@ class ConsumerOffsets:
     def newest(self) -> Mapping[Key, Commit]:
         """Returns the newest row of every key. Errors: LakeError."""
         with told(self._files.uri):
-            for attempt in range(_LOOKS_MAX - 1):
+            for attempt in range(_LOOKS_MAX):
                 try:
                     self._refresh(is_afresh=attempt > 0)
-                    return self._newest
+                    break
                 except STALE_SNAPSHOT as error:
-                    if store_trouble(self._files.uri, self._files.uri, error) is not None:
-                        raise  # another look would wait as long for the store
+                    trouble = store_trouble(self._files.uri, self._files.uri, error)
+                    # Of a store that is away another look would wait as long.
+                    if trouble is not None or attempt == _LOOKS_MAX - 1:
+                        raise
                     time.sleep(0.01)
-            self._refresh(is_afresh=True)
-            return self._newest
+        return self._newest
 
     def write(self, decide: Decide) -> list[Commit]:
         """Appends what `decide` returns for the newest rows; decides again when another was faster.
@@ -110,12 +112,12 @@ class ConsumerOffsets:
             rows = [_later(row, newest.get(row.key)) for row in decide(newest, now)]
             if not rows:
                 return []
-            try:
-                with told(self._files.uri, but=CommitFailedError):
-                    self._append(rows)
-            except CommitFailedError:
-                time.sleep(random.uniform(0.0, 0.01 * min(attempt + 1, 10)))  # noqa: S311
-                continue
+            with told(self._files.uri):
+                try:
+                    self._write(rows, "append")
+                except CommitFailedError:
+                    time.sleep(random.uniform(0.0, 0.01 * min(attempt + 1, 10)))  # noqa: S311
+                    continue
             self._compact()
             return rows
         raise ConsumerError(f"{self._files.uri}: other consumers were faster {_TRIES_MAX} times")
@@ -146,21 +148,20 @@ class ConsumerOffsets:
             )
 
     def _create(self) -> None:
-        configuration = dict(_CONFIGURATION)
-        if self._lake_id:
-            configuration[LAKE_ID_PROPERTY] = self._lake_id
         try:
             DeltaTable.create(
-                self._files.uri, SCHEMA, mode="ignore", configuration=configuration,
+                self._files.uri, SCHEMA, mode="ignore",
+                configuration=_CONFIGURATION
+                | ({LAKE_ID_PROPERTY: self._lake_id} if self._lake_id else {}),
                 storage_options=self._storage_options or None, raise_if_key_not_exists=False,
             )  # fmt: skip
         except DeltaError as error:  # two consumers made it at once
             log.info("%s: %s", self._files.uri, error)
 
-    def _append(self, rows: Iterable[Commit]) -> None:
+    def _write(self, rows: Iterable[Commit], mode: Literal["append", "overwrite"]) -> None:
         write_deltalake(
-            self._files.table, _arrow(rows), mode="append",
-            commit_properties=CommitProperties(max_commit_retries=0),
+            self._files.table, pa.Table.from_pylist(list(map(asdict, rows)), schema=SCHEMA),
+            mode=mode, commit_properties=CommitProperties(max_commit_retries=0),
         )  # fmt: skip
 
     def _compact(self) -> None:
@@ -169,10 +170,7 @@ class ConsumerOffsets:
             return
         newest = self.newest()
         try:
-            write_deltalake(
-                self._files.table, _arrow(newest.values()), mode="overwrite",
-                commit_properties=CommitProperties(max_commit_retries=0),
-            )  # fmt: skip
+            self._write(newest.values(), "overwrite")
             # By its age: a checkpoint forgets what was replaced longer ago than it is kept.
             self._files.table.vacuum(dry_run=False, full=True)
         except STALE_SNAPSHOT as error:  # the next commit tries again
@@ -184,9 +182,3 @@ def _later(row: Commit, before: Commit | None) -> Commit:
     if before is None or row.committed_at > before.committed_at:
         return row
     return replace(row, committed_at=before.committed_at + timedelta(microseconds=1))
-
-
-def _arrow(rows: Iterable[Commit]) -> pa.Table:
-    return pa.Table.from_pylist(
-        [{name: getattr(row, name) for name in SCHEMA.names} for row in rows], schema=SCHEMA
-    )

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.dataset as ds
@@ -23,8 +23,7 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
-from txlake._store import few_idle, store_trouble
-from txlake._store_files import StoreFiles
+from txlake._store import StoreFiles, few_idle, store_trouble
 from txlake.errors import LakeError
 
 # What is raised when VACUUM takes a file away while it is read, or a clean-up cuts the log short.
@@ -32,18 +31,19 @@ STALE_SNAPSHOT = (DeltaError, OSError, pa.ArrowException, UnicodeDecodeError)
 _VERSION_DIGITS = 20  # of a log file's name
 # How long a look for the next entry is enough: a clean-up of the log can have taken that away.
 _SURE_S = 10.0
+_TRIES_MAX = 5
+
+_Seen = TypeVar("_Seen")
 
 
 @contextmanager
-def told(uri: str, but: type[Exception] | tuple[()] = ()) -> Iterator[None]:
+def told(uri: str) -> Iterator[None]:
     """Turns what is wrong with a table, and stays so, into one sentence.
 
-    Input: `but`: an error that is passed on. Errors: LakeError; StoreAwayError.
+    Errors: LakeError; StoreAwayError.
     """
     try:
         yield
-    except but:
-        raise
     except STALE_SNAPSHOT as error:
         lake, table = split(uri)
         trouble = store_trouble(uri, lake, error)
@@ -80,7 +80,7 @@ class TableFile:
 
 
 class DeltaFiles:
-    """One table's newest snapshot."""
+    """One table's newest snapshot: `files` are its files by path."""
 
     def __init__(
         self, uri: str, storage_options: Mapping[str, str] | None, statistics: Sequence[str] = ()
@@ -90,7 +90,7 @@ class DeltaFiles:
         self._statistics = tuple(statistics)
         self._table: DeltaTable | None = None
         self._version_seen = -1
-        self._files: dict[str, TableFile] = {}
+        self.files: dict[str, TableFile] = {}
         self._schema: pa.Schema | None = None
         self._in_store: StoreFiles | None = None
         self._list_at = 0.0
@@ -106,11 +106,6 @@ class DeltaFiles:
     def exists(self) -> bool:
         """Returns whether the table was there at the last refresh."""
         return self._table is not None
-
-    @property
-    def files(self) -> dict[str, TableFile]:
-        """Returns the snapshot's files by path."""
-        return self._files
 
     def refresh(self, is_afresh: bool = False) -> bool:
         """Takes the newest snapshot. Output: whether it is another. A missing table has no files.
@@ -131,14 +126,16 @@ class DeltaFiles:
             try:
                 self._table = self._open()
             except TableNotFoundError:
-                self._files, self._version_seen = {}, -1
+                self.files, self._version_seen = {}, -1
                 return False
         version = self._table.version()
         self._list_at = time.monotonic() + _SURE_S
         if version == self._version_seen:
             return False
-        self._check_protocol(self._table)
-        self._files = _files(self._table, self._statistics)
+        reader_version = self._table.protocol().min_reader_version
+        if reader_version > 1:
+            raise LakeError(f"{self.uri}: Delta reader version {reader_version}, this SDK reads 1")
+        self.files = _files(self._table, self._statistics)
         self._schema = pa.schema(self._table.schema().to_arrow())
         self._in_store = None  # it knows the sizes of the files before
         self._version_seen = version
@@ -180,11 +177,28 @@ class DeltaFiles:
         """Returns a local file of the snapshot that is gone or has another size, or None."""
         if not self._is_local():
             return None
-        found = self._filesystem().get_file_info(list(self._files))
-        for info, file in zip(found, self._files.values(), strict=True):
-            if info.type != pa_fs.FileType.File or info.size != file.size_bytes:
-                return file.path
-        return None
+        found = self._filesystem().get_file_info(list(self.files))
+        return next(
+            (
+                file.path
+                for info, file in zip(found, self.files.values(), strict=True)
+                if info.type != pa_fs.FileType.File or info.size != file.size_bytes
+            ),
+            None,
+        )
+
+    def patiently(self, look: Callable[[], _Seen]) -> _Seen:
+        """Returns what a look at the files gives, at fresh ones when some of these are gone.
+
+        Errors: those of `look`; LakeError; StoreAwayError.
+        """
+        with told(self.uri):
+            for _ in range(_TRIES_MAX - 1):
+                try:
+                    return look()
+                except STALE_SNAPSHOT:
+                    self.refresh(is_afresh=True)
+            return look()
 
     def dataset(self, paths: Iterable[str]) -> ds.Dataset:
         """Returns a dataset of some of the snapshot's files.
@@ -202,21 +216,14 @@ class DeltaFiles:
     def _filesystem(self) -> pa_fs.FileSystem:
         if self._is_local():
             return pa_fs.SubTreeFileSystem(self.uri, pa_fs.LocalFileSystem())
-        return self._stored().filesystem
+        return pa_fs.PyFileSystem(self._stored())
 
     def _stored(self) -> StoreFiles:
         if self._in_store is None:
-            sizes = {file.path: file.size_bytes for file in self._files.values()}
+            sizes = {file.path: file.size_bytes for file in self.files.values()}
             after = f"_delta_log/{_entry(self._version_seen + 1)}"
             self._in_store = StoreFiles(self.uri, self._storage_options, sizes, after)
         return self._in_store
-
-    def _check_protocol(self, table: DeltaTable) -> None:
-        protocol = table.protocol()
-        if protocol.min_reader_version > 1:
-            raise LakeError(
-                f"{self.uri}: Delta reader version {protocol.min_reader_version}, this SDK reads 1"
-            )
 
 
 def _entry(version: int) -> str:

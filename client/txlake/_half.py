@@ -1,4 +1,4 @@
-"""Half messages as records: their headers and their half queue."""
+"""Half messages as records: their headers, their half queue, and how they are sent."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ import time
 import zlib
 
 from txlake import protocol
-from txlake._kafka import KafkaSender
-from txlake.errors import MessageError
+from txlake._kafka import HALF_IS_ASKED_ABOUT, DeliveryReport, KafkaSender, failure_text
+from txlake._operations import OperationBatcher
+from txlake.errors import MessageError, SendError
+from txlake.listener import HalfMessage
 from txlake.message import Message, asked_headers, asks
 from txlake.options import ProducerOptions
 from txlake.protocol import Headers
@@ -38,9 +40,9 @@ def message_headers(
     `place`: TRAN_SIZE and TRAN_SEQ; None for a half alone.
     Units: `now_ms` epoch ms, written as BORN_TIMESTAMP.
     """
-    members: Headers = []
-    if place is not None:
-        members = [(protocol.TRAN_SIZE, b"%d" % place[0]), (protocol.TRAN_SEQ, b"%d" % place[1])]
+    members = [] if place is None else [
+        (protocol.TRAN_SIZE, b"%d" % place[0]), (protocol.TRAN_SEQ, b"%d" % place[1]),
+    ]  # fmt: skip
     return [
         *group,
         (protocol.UNIQ_KEY, transaction_id.encode()),
@@ -107,33 +109,76 @@ def asked_half_queue(topic: str, queue_id: int, half_queues: int) -> int:
     return zlib.crc32(f"{topic}/{queue_id}".encode()) % half_queues
 
 
-class HalfQueues:
-    """The choice of a half queue for each transaction.
+class HalfSender:
+    """The sender of one producer group's halves: alone, or several of one transaction together."""
 
-    Errors: UnknownTopicError, SendError, as `KafkaSender.partition_count`.
-    """
-
-    def __init__(self, sender: KafkaSender, half_topic: str, op_topic: str) -> None:
+    def __init__(
+        self,
+        sender: KafkaSender,
+        operations: OperationBatcher,
+        producer_group: str,
+        options: ProducerOptions,
+    ) -> None:
         self._sender = sender
-        self._half_topic = half_topic
-        self._op_topic = op_topic
+        self._operations = operations
+        self._group_headers = group_headers(producer_group)
+        self._options = options
         self._sends = itertools.count()
         self._known = (0, 0.0)  # the number of half queues, and until when it holds (monotonic s)
 
-    def choose(self, message: Message) -> int:
-        """Returns a message's half queue: one for each real queue, and the others in turn."""
+    def send(self, half: HalfMessage, now_ms: int, report: DeliveryReport) -> None:
+        """Sends a half alone, without waiting. Errors: as `store`."""
+        group, options, message = self._group_headers, self._options, half.message
+        headers = checked_headers(message, group, half.transaction_id, now_ms, options)
+        queue_id = self._choose_queue(message)
+        self._sender.send(options.half_topic, queue_id, message.body, headers, report)
+
+    def store(self, half: HalfMessage, now_ms: int) -> list[int]:
+        """Sends all halves of a transaction and waits for Kafka. Output: their offsets.
+
+        Errors: MessageError naming the limit and what exceeds it; UnknownTopicError; SendError when
+        one was not stored; those that were are then rolled back.
+        """
+        size, group, options = len(half.messages), self._group_headers, self._options
+        all_headers = [
+            checked_headers(
+                message, group, half.transaction_id, now_ms, options,
+                None if size == 1 else (size, seq),
+            )
+            for seq, message in enumerate(half.messages)
+        ]  # fmt: skip
+        half.queue_id = self._choose_queue(half.message)
+        records = [
+            (half.queue_id, message.body, headers)
+            for message, headers in zip(half.messages, all_headers, strict=True)
+        ]
+        reports = self._sender.send_all(options.half_topic, records)
+        stored = reports.stored()
+        if reports.failure is not None:
+            then = HALF_IS_ASKED_ABOUT
+            if stored:
+                then = "it is rolled back with the others"
+                self._operations.add(half.queue_id, stored, half.transaction_id, protocol.ROLLBACK)
+            raise SendError(
+                failure_text("the half was not", reports.failure, reports.is_open, then),
+                half.transaction_id,
+            )
+        half.queue_offset = stored[0]
+        return stored
+
+    def _choose_queue(self, message: Message) -> int:
+        """Returns a message's half queue: one for each real queue, and the others in turn.
+
+        Errors: UnknownTopicError, SendError, as `KafkaSender.partition_count`.
+        """
         half_queues, known_until = self._known
         if time.monotonic() >= known_until:
-            half_queues = self._count()
+            # A half queue without an op queue of its number could never be ended.
+            half_queues = min(
+                self._sender.partition_count(self._options.half_topic),
+                self._sender.partition_count(self._options.op_topic),
+            )
+            self._known = (half_queues, time.monotonic() + _KNOWN_FOR_S)
         if message.queue_id is not None:
             return asked_half_queue(message.topic, message.queue_id, half_queues)
         return next(self._sends) // _STICKY_RUN % half_queues
-
-    def _count(self) -> int:
-        # A half queue without an op queue of its number could never be ended.
-        half_queues = min(
-            self._sender.partition_count(self._half_topic),
-            self._sender.partition_count(self._op_topic),
-        )
-        self._known = (half_queues, time.monotonic() + _KNOWN_FOR_S)
-        return half_queues

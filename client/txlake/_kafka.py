@@ -1,16 +1,21 @@
-"""A Kafka producer with a polling thread of its own; both kinds of producers use it."""
+"""A Kafka producer with a polling thread of its own, and what Kafka's delivery reports say.
+
+Both kinds of producers use it.
+"""
 
 from __future__ import annotations
 
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from txlake.errors import ClosedError, SendError, UnknownTopicError
+from txlake.options import ProducerOptions
 from txlake.protocol import Headers, batch_bytes_max
 
 log = logging.getLogger("txlake.kafka")
@@ -21,6 +26,17 @@ _FIXED = {"acks": "all", "enable.idempotence": True}
 _METADATA_AGE_MAX_S = 60.0
 _METADATA_TIMEOUT_S = 5.0
 _POLL_S = 0.1
+# Reports that leave open whether Kafka has the record: Kafka did not answer, or not in time. After
+# any other error Kafka does not have it.
+_OPEN = frozenset((
+    KafkaError._MSG_TIMED_OUT, KafkaError._TIMED_OUT, KafkaError._TIMED_OUT_QUEUE,
+    KafkaError._TRANSPORT, KafkaError._PURGE_INFLIGHT, KafkaError._FATAL, KafkaError._FAIL,
+    KafkaError.REQUEST_TIMED_OUT, KafkaError.NETWORK_EXCEPTION, KafkaError.UNKNOWN,
+    KafkaError.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+))  # fmt: skip
+HALF_IS_ASKED_ABOUT = "the job asks the producer group how its transaction ended"
+# librdkafka reports each record by delivery.timeout.ms; the report can arrive this much later.
+REPORT_S = 5.0
 
 
 def client_settings(bootstrap_servers: str, client: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -38,20 +54,18 @@ def client_settings(bootstrap_servers: str, client: Mapping[str, Any] | None) ->
 class KafkaSender:
     """A sender of records. A thread of its own calls delivery reports, then `after_poll`."""
 
-    def __init__(
-        self, settings: Mapping[str, Any], linger_ms: int, timeout_ms: int, message_bytes_max: int
-    ) -> None:
-        self._timeout_s = timeout_ms / 1000
+    def __init__(self, settings: Mapping[str, Any], options: ProducerOptions) -> None:
+        self._timeout_s = options.send_timeout_ms / 1000
         self._trouble = ""  # what the client has reported last
         # Any: the client takes a list of (str, bytes), its annotations do not.
         self._producer: Any = Producer(
             {
-                "linger.ms": linger_ms,
-                "delivery.timeout.ms": timeout_ms,
+                "linger.ms": options.half_linger_ms,
+                "delivery.timeout.ms": options.send_timeout_ms,
                 # In bytes: by default Kafka takes batches of up to 1 MiB. A larger record goes out
                 # alone.
                 "batch.size": 1_000_000,
-                "message.max.bytes": batch_bytes_max(message_bytes_max),
+                "message.max.bytes": batch_bytes_max(options.message_bytes_max),
                 "queue.buffering.max.messages": 500_000,
                 "error_cb": self._note,
                 **settings,
@@ -100,13 +114,26 @@ class KafkaSender:
                 return
             except BufferError as error:
                 deadline = deadline or time.monotonic() + self._timeout_s
-                if time.monotonic() > deadline:
-                    raise SendError(f"{topic}: {error}") from error
-                if threading.current_thread() is self._thread:
+                # Its own thread would wait for itself.
+                if time.monotonic() > deadline or threading.current_thread() is self._thread:
                     raise SendError(f"{topic}: {error}") from error
                 time.sleep(0.005)
             except KafkaException as error:
                 raise SendError(f"{topic}: {error.args[0]}") from error
+
+    def send_all(self, topic: str, records: Sequence[tuple[int, bytes | None, Headers]]) -> Reports:
+        """Sends records together, and waits for their reports.
+
+        Input: `records`: the partition, body and headers of each. Errors: ClosedError.
+        """
+        reports = Reports(len(records))
+        for position, (partition, body, headers) in enumerate(records):
+            try:
+                self.send(topic, partition, body, headers, partial(reports.take, position))
+            except SendError as error:
+                reports.fail(position, str(error))
+        reports.wait(self._timeout_s + REPORT_S)
+        return reports
 
     def partition_count(self, topic: str) -> int:
         """Returns how many partitions a topic had, at most a minute ago.
@@ -120,30 +147,93 @@ class KafkaSender:
             # All topics are asked for: a question about one name can create the topic.
             topics = self._producer.list_topics(timeout=_METADATA_TIMEOUT_S).topics
         except KafkaException as error:
-            if count:
-                self._partitions[topic] = (count, time.monotonic())
-                return count
-            reason = f"{error.args[0].str()}{self._trouble}"
-            raise SendError(f"{topic}: no broker answers: {reason}") from error
-        if topic not in topics or not topics[topic].partitions:
-            raise UnknownTopicError(
-                f"{topic}: Kafka has no such topic; create it first. A topic that this client has "
-                "no right to looks the same: it needs WRITE"
-            )
-        count = len(topics[topic].partitions)
+            if not count:
+                raise SendError(
+                    f"{topic}: no broker answers: {error.args[0].str()}{self._trouble}"
+                ) from error
+        else:
+            if topic not in topics or not topics[topic].partitions:
+                raise UnknownTopicError(
+                    f"{topic}: Kafka has no such topic; create it first. A topic that this client "
+                    "has no right to looks the same: it needs WRITE"
+                )
+            count = len(topics[topic].partitions)
         self._partitions[topic] = (count, time.monotonic())
         return count
-
-    def flush(self, timeout_s: float) -> int:
-        """Waits until all records are reported. Output: how many are not."""
-        return int(self._producer.flush(max(timeout_s, 0.0)))
 
     def close(self, timeout_s: float) -> None:
         """Sends what is buffered, gives up what does not go out in time, and stops the thread."""
         if self._is_closed:
             return
-        if self.flush(timeout_s):
+        if self._producer.flush(max(timeout_s, 0.0)):
             self._producer.purge()
             self._producer.flush(_POLL_S)
         self._is_closed = True
         self._thread.join(timeout=1.0)
+
+
+def may_be_stored(error: KafkaError | None) -> bool:
+    """Returns whether Kafka can have a record that was reported so, or without an offset."""
+    return error is None or error.code() in _OPEN
+
+
+def why_not(error: KafkaError | None, record: Message) -> str:
+    """Returns why a record was not stored; a right that is missing is named."""
+    if error is not None and error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+        return f"{error}: Kafka refuses this client WRITE on topic {record.topic()}"
+    return str(error or "no offset in the delivery report")
+
+
+def failure_text(what: str, failure: str, is_open: bool, then: str) -> str:
+    """Returns the text of a SendError; `then` is what becomes of a record that Kafka has."""
+    if not is_open:
+        return f"{what} stored: {failure}"
+    return f"{what} confirmed: {failure}; it may be stored all the same: then {then}"
+
+
+class Reports:
+    """The reports of several records, in the order in which they were sent."""
+
+    def __init__(self, count: int) -> None:
+        self._offsets: list[int | None] = [None] * count
+        self._missing = count
+        self._changed = threading.Condition()
+        self.failure: str | None = None
+        self.is_open = False  # whether Kafka can have one of the records that failed
+
+    def take(self, position: int, error: KafkaError | None, record: Message) -> None:
+        """Takes Kafka's report about one record."""
+        offset = None if error is not None else record.offset()
+        if offset is None or offset < 0:
+            self.fail(position, why_not(error, record), may_be_stored(error))
+        else:
+            self._take(position, offset, None)
+
+    def fail(self, position: int, failure: str, is_open: bool = False) -> None:
+        """Notes that one record was not stored, or (`is_open`) is not known to be."""
+        self.is_open = self.is_open or is_open
+        self._take(position, None, failure)
+
+    def sent(self, is_sent: bool) -> None:
+        """Notes, when only one record is waited for, whether Kafka has it."""
+        self._take(0, None, None if is_sent else "not sent")
+
+    def wait(self, timeout_s: float) -> None:
+        """Waits for all reports; those that are missing at the end count as failed."""
+        with self._changed:
+            if not self._changed.wait_for(lambda: self._missing == 0, timeout_s):
+                self.failure = f"{self._missing} delivery reports are missing"
+                self.is_open = True
+
+    def stored(self) -> list[int]:
+        """Returns the offsets of the records that were stored."""
+        with self._changed:
+            return [offset for offset in self._offsets if offset is not None]
+
+    def _take(self, position: int, offset: int | None, failure: str | None) -> None:
+        with self._changed:
+            self._offsets[position] = offset
+            self._missing -= 1
+            self.failure = self.failure or failure
+            if self._missing == 0:
+                self._changed.notify_all()

@@ -7,13 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from txlake._delta_files import STALE_SNAPSHOT, DeltaFiles, told
+from txlake._delta_files import DeltaFiles, told
 from txlake._whole import WholeTables
 from txlake.errors import LakeError
 
 FORMAT_VERSION_MAX = 4  # the newest lake format this SDK reads
 _TELLING_FORMAT = 2  # from this one on the epochs tell what each table holds
-_TRIES = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +58,9 @@ class Lake:
             rows = read_all(self._catalog, ["topic", "table_id", "queue_count", "epoch"])
             # Queue counts only grow, so of a topic's rows the one with the most queues holds.
             rows.sort(key=lambda row: row["queue_count"])
-            made: dict[str, int] = {}
-            for row in rows:
-                made[row["topic"]] = min(row["epoch"], made.get(row["topic"], row["epoch"]))
+            made = {
+                row["topic"]: row["epoch"] for row in sorted(rows, key=lambda row: -row["epoch"])
+            }
             self._topics = {
                 row["topic"]: Topic(row["table_id"], row["queue_count"], made[row["topic"]])
                 for row in rows
@@ -107,18 +106,10 @@ class Lake:
 
 def read_all(table: DeltaFiles, columns: list[str]) -> list[dict[str, Any]]:
     """Returns all rows of a small table, with some columns. Errors: LakeError."""
-    for _ in range(_TRIES - 1):
-        try:
-            return _read_all(table, columns)
-        except STALE_SNAPSHOT:
-            with told(table.uri):
-                table.refresh(is_afresh=True)
-    with told(table.uri):
-        return _read_all(table, columns)
 
+    def read() -> list[dict[str, Any]]:
+        if not table.files:
+            return []
+        return table.dataset(table.files).to_table(columns).to_pylist()  # type: ignore[no-any-return]
 
-def _read_all(table: DeltaFiles, columns: list[str]) -> list[dict[str, Any]]:
-    if not table.files:
-        return []
-    rows: list[dict[str, Any]] = table.dataset(table.files).to_table(columns).to_pylist()
-    return rows
+    return table.patiently(read)

@@ -10,6 +10,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 from confluent_kafka import KafkaError, Message
 
@@ -24,24 +25,24 @@ log = logging.getLogger("txlake.operations")
 OnSent = Callable[[bool], None]
 
 
+@dataclass(slots=True)
 class _Operation:
     """One operation record that still takes ends."""
 
-    __slots__ = ("decision", "due_at", "half_offsets", "on_sent", "transaction_ids")
+    decision: str
+    due_at: float
+    half_offsets: list[int] = field(default_factory=list)
+    transaction_ids: list[str] = field(default_factory=list)
+    on_sent: list[OnSent] = field(default_factory=list)
 
-    def __init__(self, decision: str, due_at: float) -> None:
-        self.decision = decision
-        self.due_at = due_at
-        self.half_offsets: list[int] = []
-        self.transaction_ids: list[str] = []
-        self.on_sent: list[OnSent] = []
-
-    def report(self, error: KafkaError | None, _record: Message | None) -> None:
+    def report(
+        self, error: KafkaError | TxlakeError | None, _record: Message | None, what: str = "stored"
+    ) -> None:
         """Passes Kafka's delivery report on to everyone whose end is in this record."""
         if error is not None:
             log.warning(
-                "an operation for %d halves was not stored, a check will end them: %s",
-                len(self.half_offsets), error,
+                "an operation for %d halves was not %s, a check will end them: %s",
+                len(self.half_offsets), what, error,
             )  # fmt: skip
         for on_sent in self.on_sent:
             try:
@@ -99,8 +100,8 @@ class OperationBatcher:
                 self._send(queue_id, operation, ())
                 operation = None
             if operation is None:
-                operation = _Operation(decision, time.monotonic() + self._linger_s)
-                self._open[queue_id] = operation
+                due_at = time.monotonic() + self._linger_s
+                operation = self._open[queue_id] = _Operation(decision, due_at)
             operation.half_offsets += half_offsets
             operation.transaction_ids += [transaction_id] * len(half_offsets)
             if on_sent is not None:
@@ -135,22 +136,14 @@ class OperationBatcher:
         try:
             self._sender.send(self._op_topic, queue_id, body, headers, operation.report)
         except TxlakeError as error:
-            log.warning(
-                "an operation for %d halves was not sent, a check will end them: %s",
-                len(operation.half_offsets), error,
-            )  # fmt: skip
-            for on_sent in operation.on_sent:
-                on_sent(False)
+            operation.report(error, None, "sent")
 
     def _send_due(self, now: float) -> float:
         """Sends what is due. Output: when the next one is."""
-        next_at = float("inf")
         for queue_id, operation in list(self._open.items()):
             if operation.due_at <= now:
                 self._send(queue_id, operation, ())
-            else:
-                next_at = min(next_at, operation.due_at)
-        return next_at
+        return min((operation.due_at for operation in self._open.values()), default=float("inf"))
 
     def _run(self) -> None:
         while not self._is_closed:

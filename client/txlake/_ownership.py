@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 from txlake._consumer_offsets import Commit, ConsumerOffsets, Key
@@ -31,34 +32,34 @@ class Ownership:
         self._owner = owner
         self._session = timedelta(milliseconds=session_timeout_ms)
         self._generations: dict[Queue, int] = {}
-        self._beat_at = 0.0
+        self._beaten_at = 0.0  # monotonic s
 
     def owns(self, topic: str, queue_id: int) -> bool:
         """Returns whether the queue was taken."""
         return (topic, queue_id) in self._generations
 
-    def take(self, queues: Iterable[Queue], deadline: float) -> dict[Queue, int | None]:
+    def take(self, queues: Sequence[Queue], deadline: float) -> dict[Queue, int | None]:
         """Takes all these queues, or none of them. Output: the committed offsets.
 
         A queue is free when nobody ever had it, its owner has closed, or its owner has not
         committed for the session timeout. The new owner's generation is one more.
         Errors: GroupBusyError after the deadline (monotonic s).
         """
-        wanted = list(queues)
 
         def decide(newest: Mapping[Key, Commit], now: datetime) -> list[Commit]:
             rows = []
-            for topic, queue_id in wanted:
-                row = newest.get((self._group, topic, queue_id))
-                if row is not None and row.owner and now - row.committed_at <= self._session:
+            for topic, queue_id in queues:
+                free = Commit(self._group, topic, queue_id, None, 0, "", now)
+                row = newest.get(free.key, free)
+                if row.owner and now - row.committed_at <= self._session:
                     raise GroupBusyError(
                         f"group {self._group} topic {topic} queue {queue_id}: {row.owner} owns it "
                         f"until {row.committed_at + self._session:%Y-%m-%d %H:%M:%S.%f} UTC if it "
                         "does not commit again; share with `queues`, or wait"
                     )
-                offset, generation = (None, 0) if row is None else (
-                    row.queue_offset, row.generation)  # fmt: skip
-                rows.append(self._row(topic, queue_id, offset, generation + 1, self._owner, now))
+                rows.append(
+                    replace(row, generation=row.generation + 1, owner=self._owner, committed_at=now)
+                )
             return rows
 
         while True:
@@ -69,44 +70,37 @@ class Ownership:
                 if time.monotonic() >= deadline:
                     raise
                 time.sleep(_LOOK_S)
-        self._beaten()
+        self._beaten_at = time.monotonic()
         self._generations.update({(row.topic, row.queue_id): row.generation for row in rows})
         return {(row.topic, row.queue_id): row.queue_offset for row in rows}
 
     def commit(self, positions: Mapping[Queue, int]) -> None:
-        """Stores positions. Errors: StaleGenerationError."""
+        """Stores positions, and that the owner lives; a queue without one stays where it is.
 
-        def decide(newest: Mapping[Key, Commit], now: datetime) -> list[Commit]:
-            return [
-                self._row(
-                    topic, queue_id, positions[topic, queue_id], row.generation, row.owner, now
-                )
-                for (topic, queue_id), row in self._held(newest).items()
-                if (topic, queue_id) in positions
-            ]
-
-        self._offsets.write(decide)
-        self._beaten()
+        Errors: StaleGenerationError.
+        """
+        self._offsets.write(lambda newest, now: [
+            replace(row, queue_offset=positions.get(queue, row.queue_offset), committed_at=now)
+            for queue, row in self._held(newest).items()
+        ])  # fmt: skip
+        self._beaten_at = time.monotonic()
 
     def beat_when_due(self) -> None:
         """Writes that the owner lives, three times a session. Errors: StaleGenerationError."""
-        if self._generations and time.monotonic() >= self._beat_at:
-            self._offsets.write(lambda newest, now: [
-                self._row(topic, queue_id, row.queue_offset, row.generation, row.owner, now)
-                for (topic, queue_id), row in self._held(newest).items()
-            ])  # fmt: skip
-            self._beaten()
+        due_at = self._beaten_at + self._session.total_seconds() / 3
+        if self._generations and time.monotonic() >= due_at:
+            self.commit({})
 
     def release(self) -> None:
         """Gives back the queues that are still this consumer's."""
 
         def decide(newest: Mapping[Key, Commit], now: datetime) -> list[Commit]:
-            rows = []
-            for (topic, queue_id), generation in self._generations.items():
-                row = newest.get((self._group, topic, queue_id))
-                if row is not None and (row.generation, row.owner) == (generation, self._owner):
-                    rows.append(self._row(topic, queue_id, row.queue_offset, generation, "", now))
-            return rows
+            return [
+                replace(row, owner="", committed_at=now)
+                for row in newest.values()
+                if (row.consumer_group, row.owner) == (self._group, self._owner)
+                and row.generation == self._generations.get((row.topic, row.queue_id))
+            ]
 
         if self._generations:
             self._offsets.write(decide)
@@ -132,12 +126,3 @@ class Ownership:
                 )
             held[topic, queue_id] = row
         return held
-
-    def _row(
-        self, topic: str, queue_id: int, offset: int | None, generation: int, owner: str,
-        now: datetime,
-    ) -> Commit:  # fmt: skip
-        return Commit(self._group, topic, queue_id, offset, generation, owner, now)
-
-    def _beaten(self) -> None:
-        self._beat_at = time.monotonic() + self._session.total_seconds() / 3

@@ -12,21 +12,19 @@ from typing import Any
 from confluent_kafka import KafkaError
 from confluent_kafka import Message as Record
 
-from txlake._reports import HALF_IS_ASKED_ABOUT, failure_text, may_be_stored, why_not
+from txlake._kafka import HALF_IS_ASKED_ABOUT, failure_text, may_be_stored, why_not
 from txlake.errors import SendError
 from txlake.listener import HalfMessage, LocalTransactionState
 from txlake.message import Message
+from txlake.results import TransactionSendResult
 
 log = logging.getLogger("txlake.pipeline")
-
-# Runs the local transaction, and gives its end to the operation batcher.
-RunLocal = Callable[["PipelinedHalf"], None]
 
 
 class PipelinedHalf(HalfMessage):
     """One transaction in flight."""
 
-    __slots__ = ("arg", "local_state", "on_done", "pipeline", "remark")
+    __slots__ = ("arg", "local_state", "on_done", "remark")
 
     def __init__(
         self,
@@ -34,49 +32,38 @@ class PipelinedHalf(HalfMessage):
         transaction_id: str,
         arg: Any,
         on_done: Callable[[Any], None] | None,
-        pipeline: Pipeline,
     ) -> None:
         HalfMessage.__init__(self, message, (message,), transaction_id)
         self.arg = arg
         self.on_done = on_done
-        self.pipeline = pipeline
         self.local_state = LocalTransactionState.UNKNOWN
         self.remark = ""
 
-    def stored(self, error: KafkaError | None, record: Record) -> None:
-        """Takes Kafka's report about the half, on the sender's thread."""
-        offset = None if error is not None else record.offset()
-        if offset is None or offset < 0:
-            why = why_not(error, record)
-            text = failure_text("the half was not", why, may_be_stored(error), HALF_IS_ASKED_ABOUT)
-            self.pipeline.failed(self, SendError(text, self.transaction_id))
-            return
-        self.queue_id = record.partition() or 0
-        self.queue_offset = offset
-        self.pipeline.take(self)
-
-    def operation_reported(self, is_sent: bool) -> None:
-        """Takes Kafka's report about the operation, on the sender's thread."""
-        self.pipeline.ended(self, is_sent)
+    def result(self, is_sent: bool) -> TransactionSendResult:
+        """Returns what became of the transaction, once its local transaction has run."""
+        return TransactionSendResult(
+            self.transaction_id, self.queue_id, self.queue_offset, self.local_state, is_sent,
+            self.remark, (self.queue_offset,),
+        )  # fmt: skip
 
 
 class Pipeline:
     """The transactions in flight, bounded; threads of its own run local transactions and callbacks.
 
     One half queue belongs to one thread, so the ends of a half queue keep their order.
+    Input: `run_local` runs the local transaction, and gives its end to the operation batcher;
+    `running`: the ids of the transactions that have not ended.
     """
 
     def __init__(
         self,
-        run_local: RunLocal,
-        describe: Callable[[PipelinedHalf, bool], Any],
-        forget: Callable[[PipelinedHalf], None],
+        run_local: Callable[[PipelinedHalf], None],
+        running: set[str],
         in_flight_max: int,
         threads: int,
     ) -> None:
         self._run_local = run_local
-        self._describe = describe
-        self._forget = forget
+        self._running = running
         self._in_flight_max = in_flight_max
         self._in_flight = 0
         # Taken for each transaction: this is quicker than through the condition.
@@ -112,30 +99,41 @@ class Pipeline:
             if self._waiting:
                 self._changed.notify_all()
 
-    def take(self, half: PipelinedHalf) -> None:
-        """Queues a stored half for its local transaction; `wake` starts the work."""
-        self._lanes[half.queue_id % len(self._lanes)].items.append((half, None))
+    def half_reported(self, half: PipelinedHalf, error: KafkaError | None, record: Record) -> None:
+        """Takes Kafka's report about a half, on the sender's thread.
 
-    def ended(self, half: PipelinedHalf, is_sent: bool) -> None:
-        """Finishes a transaction whose operation was reported."""
-        if half.on_done is None:
-            self.leave()
+        A stored half is queued for its local transaction, and `wake` starts the work.
+        """
+        offset = None if error is not None else record.offset()
+        if offset is None or offset < 0:
+            self._failed(half, why_not(error, record), may_be_stored(error))
         else:
-            result = self._describe(half, is_sent)
-            lane = self._lanes[half.queue_id % len(self._lanes)]
-            lane.items.append((half, result))
-            if not lane.has_items.is_set():
-                lane.has_items.set()
+            half.queue_id, half.queue_offset = record.partition() or 0, offset
+            self._lanes[half.queue_id % len(self._lanes)].items.append((half, None))
 
-    def failed(self, half: PipelinedHalf, error: SendError) -> None:
+    def _failed(self, half: PipelinedHalf, why: str, is_open: bool) -> None:
         """Finishes a transaction whose half was not stored."""
-        self._forget(half)
+        error = SendError(
+            failure_text("the half was not", why, is_open, HALF_IS_ASKED_ABOUT),
+            half.transaction_id,
+        )
+        self._running.discard(half.transaction_id)
         if half.on_done is None:
             self._unheard_count += 1
             self._unheard = self._unheard or [error]
             self.leave()
         else:
             self._lanes[0].items.append((half, error))
+
+    def end_reported(self, half: PipelinedHalf, is_sent: bool) -> None:
+        """Takes Kafka's report about an operation, on the sender's thread."""
+        if half.on_done is None:
+            self.leave()
+        else:
+            lane = self._lanes[half.queue_id % len(self._lanes)]
+            lane.items.append((half, half.result(is_sent)))
+            if not lane.has_items.is_set():
+                lane.has_items.set()
 
     def wake(self) -> None:
         """Starts the work on what was taken, once for each round of delivery reports."""
@@ -191,6 +189,7 @@ class _Lane:
     def __init__(self, work: Callable[[_Lane], None], number: int) -> None:
         self.items: deque[tuple[Any, Any]] = deque()
         self.has_items = threading.Event()
-        name = f"txlake-local-{number}"
-        self.thread = threading.Thread(target=work, args=(self,), name=name, daemon=True)
+        self.thread = threading.Thread(
+            target=work, args=(self,), name=f"txlake-local-{number}", daemon=True
+        )
         self.thread.start()

@@ -27,13 +27,11 @@ def _plain(column: pa.ChunkedArray) -> list[Any]:
         return column.to_numpy().tolist()  # type: ignore[no-any-return]
     if kind == pa.timestamp("us", tz="UTC"):
         known: dict[int | None, datetime | None] = {None: None}
-        return [known[us] if us in known else known.setdefault(us, _instant(us))
-                for us in _plain(column.cast(pa.int64()))]  # fmt: skip
+        return [
+            known[us] if us in known else known.setdefault(us, _EPOCH + timedelta(microseconds=us))
+            for us in _plain(column.cast(pa.int64()))
+        ]
     return column.to_pylist()  # type: ignore[no-any-return]
-
-
-def _instant(us: int) -> datetime:
-    return _EPOCH + timedelta(microseconds=us)
 
 
 def _objects(values: Any) -> list[Any]:

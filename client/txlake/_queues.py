@@ -74,8 +74,8 @@ class QueueBuffers:
         for topic, reader in self._readers.items():
             self._refresh(topic, reader)
             queue_ids = [queue_id for name, queue_id in self._buffers if name == topic]
-            for queue_id, offset in look(reader, queue_ids).items():
-                found[topic, queue_id] = offset
+            offsets = look(reader, queue_ids)
+            found.update({(topic, queue_id): offset for queue_id, offset in offsets.items()})
         return found
 
     def begin(self, queues: list[Queue], at: str) -> None:
@@ -109,9 +109,7 @@ class QueueBuffers:
                 for (name, queue_id), buffer in self._buffers.items()
                 if name == topic and buffer.rows is None and buffer.may_have_more
             }
-            if not positions:
-                continue
-            read = self._read(topic, reader, positions)
+            read = self._read(topic, reader, positions) if positions else {}
             for queue_id in positions:
                 buffer = self._buffers[topic, queue_id]
                 buffer.rows = read.get(queue_id)

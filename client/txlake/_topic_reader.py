@@ -7,16 +7,15 @@ offsets for every queue from one snapshot, so a missing offset is a real gap and
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import math
+from collections.abc import Iterable, Mapping
 from functools import reduce
-from operator import or_
-from typing import TypeVar
+from operator import itemgetter, or_
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.dataset as ds
 
-from txlake._delta_files import STALE_SNAPSHOT, DeltaFiles, TableFile, told
+from txlake._delta_files import DeltaFiles, TableFile, told
 from txlake.errors import OffsetGapError, OffsetOutOfRangeError
 from txlake.protocol import floor_id
 
@@ -25,13 +24,11 @@ COLUMNS = [
     "transaction_id", "real_topic", "asked_queue_id", "reason", "keys", "tags", "properties",
     "body", "half_queue_id", "half_queue_offset", "raw_headers", "epoch",
 ]  # fmt: skip
-_TRIES_MAX = 5
 # Windows are sized by file bytes: a large file from OPTIMIZE is decoded once for each window.
 _READ_AHEAD_BYTES = 32 << 20
 _WINDOW_ROWS_MIN = 1_000
 _WINDOW_ROWS_MAX = 100_000
 
-_Seen = TypeVar("_Seen")
 Span = tuple[int, int]  # first and last queue offset of one queue in one file
 
 
@@ -48,12 +45,11 @@ class TopicReader:
         """Takes the newest snapshot. Output: whether there might be new rows."""
         with told(self._files.uri):
             is_new = self._files.refresh()
-        if not is_new:
-            return False
-        self._spans = {
-            path: spans for path, spans in self._spans.items() if path in self._files.files
-        }
-        return True
+        if is_new:
+            self._spans = {
+                path: spans for path, spans in self._spans.items() if path in self._files.files
+            }
+        return is_new
 
     def read(self, positions: Mapping[int, int]) -> dict[int, pa.Table]:
         """Reads ahead from each queue's position.
@@ -61,15 +57,15 @@ class TopicReader:
         Output: for each queue with new rows, rows of contiguous offsets from its position.
         Errors: OffsetGapError, OffsetOutOfRangeError, naming the offsets; LakeError.
         """
-        return self._patiently(lambda: self._read(positions))
+        return self._files.patiently(lambda: self._read(positions))
 
     def ends(self, queue_ids: range | list[int]) -> dict[int, int]:
         """Returns each queue's end: the offset of the message that comes next."""
-        return self._patiently(lambda: {q: self._last(q) + 1 for q in queue_ids})
+        return self._files.patiently(lambda: {q: self._last(q) + 1 for q in queue_ids})
 
     def begins(self, queue_ids: Iterable[int]) -> dict[int, int]:
         """Returns where each queue begins: older messages are deleted."""
-        return self._patiently(lambda: {q: self._begin(q) for q in queue_ids})
+        return self._files.patiently(lambda: {q: self._begin(q) for q in queue_ids})
 
     def _begin(self, queue_id: int) -> int:
         first = self._first(queue_id)
@@ -88,16 +84,6 @@ class TopicReader:
             return 0
         return int(self._files.table.transaction_version(floor_id(queue_id)) or 0)
 
-    def _patiently(self, look: Callable[[], _Seen]) -> _Seen:
-        """Reads, from a fresh snapshot when files of this one are gone. Errors: LakeError."""
-        with told(self._files.uri):
-            for _ in range(_TRIES_MAX - 1):
-                try:
-                    return look()
-                except STALE_SNAPSHOT:
-                    self._files.refresh(is_afresh=True)
-            return look()
-
     def _read(self, positions: Mapping[int, int]) -> dict[int, pa.Table]:
         files = self._holding(positions)
         if not files:
@@ -109,20 +95,13 @@ class TopicReader:
             & (pc.field("queue_offset") < position + window)
             for queue_id, position in positions.items()
         ]
-        paths = [
-            file.path
-            for file in self._files.files.values()
-            if any(
-                first < position + window and last >= position
-                for queue_id, position in positions.items()
-                for first, last in self._span(file, queue_id, position, position + window)
-            )
-        ]
-        rows = self._dataset(paths).to_table(columns=COLUMNS, filter=reduce(or_, wanted))
+        paths = [file.path for file in self._holding(positions, window)]
+        rows = self._files.dataset(paths).to_table(columns=COLUMNS, filter=reduce(or_, wanted))
         rows = rows.sort_by([("queue_id", "ascending"), ("queue_offset", "ascending")])
         read: dict[int, pa.Table] = {}
         start = 0
-        for entry in sorted(pc.value_counts(rows.column("queue_id")).to_pylist(), key=_values):
+        counts = pc.value_counts(rows.column("queue_id")).to_pylist()
+        for entry in sorted(counts, key=itemgetter("values")):
             queue_id, count = entry["values"], entry["counts"]
             read[queue_id] = rows.slice(start, count)
             start += count
@@ -145,8 +124,7 @@ class TopicReader:
             beyond = [
                 max(first, position + count)
                 for file in self._files.files.values()
-                for first, last in self._span(file, queue_id, position + count, None)
-                if last >= position + count
+                for first, _ in self._span(file, queue_id, position + count)
             ]
             if beyond:
                 self._fail(queue_id, position + count, min(beyond))
@@ -163,50 +141,49 @@ class TopicReader:
             "found: rows are missing or stand twice; run `txlake verify`"
         )
 
-    def _holding(self, positions: Mapping[int, int]) -> list[TableFile]:
-        """Returns the files that hold the next row of any queue, or a later one."""
+    def _holding(self, positions: Mapping[int, int], window: float = math.inf) -> list[TableFile]:
+        """Returns the files that hold a row of any queue, from its position on within a window."""
         return [
             file
             for file in self._files.files.values()
             if any(
-                span[1] >= position
+                self._span(file, queue_id, position, position + window)
                 for queue_id, position in positions.items()
-                for span in self._span(file, queue_id, position, None)
             )
         ]
 
     def _span(
-        self, file: TableFile, queue_id: int, from_offset: int, to_offset: int | None
+        self, file: TableFile, queue_id: int, from_offset: int, to_offset: float = math.inf
     ) -> list[Span]:
-        """Returns the offsets of a queue in a file, if any; opens it if statistics do not say.
+        """Returns the first and last offset of a queue in a file, if that matters; else nothing.
 
-        Only offsets from `from_offset` to below `to_offset` matter: a file that statistics place
-        outside of them is not opened.
+        Only offsets from `from_offset` to below `to_offset` matter. A file is opened if its
+        statistics do not say what it holds, and do not place it outside of these.
         """
         least, most = file.least, file.most
-        if most["queue_offset"] is not None and most["queue_offset"] < from_offset:
-            return []
-        if (
-            to_offset is not None
-            and least["queue_offset"] is not None
-            and least["queue_offset"] >= to_offset
-        ):
-            return []
-        if most["queue_id"] is not None and not least["queue_id"] <= queue_id <= most["queue_id"]:
+        is_outside = (
+            (most["queue_offset"] is not None and most["queue_offset"] < from_offset)
+            or (least["queue_offset"] is not None and least["queue_offset"] >= to_offset)
+            or (most["queue_id"] is not None
+                and not least["queue_id"] <= queue_id <= most["queue_id"])
+        )  # fmt: skip
+        if is_outside:
             return []
         if file.path not in self._spans:
             self._spans[file.path] = self._read_spans(file)
         span = self._spans[file.path].get(queue_id)
-        return [] if span is None else [span]
+        return [] if span is None or span[1] < from_offset or span[0] >= to_offset else [span]
 
     def _read_spans(self, file: TableFile) -> dict[int, Span]:
         least, most = file.least, file.most
         is_known = None not in (*least.values(), *most.values())
         if is_known and least["queue_id"] == most["queue_id"]:
             return {least["queue_id"]: (least["queue_offset"], most["queue_offset"])}
-        rows = self._dataset([file.path]).to_table(columns=["queue_id", "queue_offset"])
-        spans = rows.group_by("queue_id").aggregate(
-            [("queue_offset", "min"), ("queue_offset", "max")]
+        spans = (
+            self._files.dataset([file.path])
+            .to_table(columns=["queue_id", "queue_offset"])
+            .group_by("queue_id")
+            .aggregate([("queue_offset", "min"), ("queue_offset", "max")])
         )
         return {
             row["queue_id"]: (row["queue_offset_min"], row["queue_offset_max"])
@@ -215,33 +192,24 @@ class TopicReader:
 
     def _last(self, queue_id: int) -> int:
         best = -1
-        by_last = sorted(
+        for file in sorted(
             self._files.files.values(), key=lambda file: -(file.most["queue_offset"] or 0)
-        )
-        for file in by_last:
-            best = max([best, *(span[1] for span in self._span(file, queue_id, best + 1, None))])
+        ):
+            best = max([best, *(last for _, last in self._span(file, queue_id, best + 1))])
         return best if best >= 0 else self._begin(queue_id) - 1
 
     def _first(self, queue_id: int) -> int | None:
         """Returns the first offset of a queue that is there; None if it has no rows."""
         best: int | None = None
-        by_first = sorted(
+        for file in sorted(
             self._files.files.values(), key=lambda file: file.least["queue_offset"] or 0
-        )
-        for file in by_first:
-            for first, _ in self._span(file, queue_id, 0, best):
-                best = first if best is None else min(best, first)
+        ):
+            for first, _ in self._span(file, queue_id, 0, math.inf if best is None else best):
+                best = first
         return best
-
-    def _dataset(self, paths: list[str]) -> ds.Dataset:
-        return self._files.dataset(paths)
 
 
 def _window_rows(files: list[TableFile]) -> int:
     size = sum(file.size_bytes for file in files)
     rows = max(sum(file.row_count for file in files), 1)
     return max(_WINDOW_ROWS_MIN, min(_WINDOW_ROWS_MAX, _READ_AHEAD_BYTES * rows // max(size, 1)))
-
-
-def _values(entry: dict[str, int]) -> int:
-    return entry["values"]

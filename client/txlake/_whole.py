@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from txlake._delta_files import STALE_SNAPSHOT, DeltaFiles, TableFile, first_line
+from txlake._delta_files import STALE_SNAPSHOT, DeltaFiles, first_line
 from txlake._store import store_trouble
 from txlake.errors import LakeError
 from txlake.protocol import deleted_id
@@ -23,14 +22,6 @@ _NAMED_EPOCHS_MAX = 500  # the most epochs between two rows that name all tables
 _TRIES = 4
 _PAUSE_S = 0.05
 _COLUMNS = ["epoch", "state", "counts", "tables"]
-
-
-@dataclass(frozen=True, slots=True)
-class _Told:
-    """What the epochs tell: the newest committed one, and each table's version and rows."""
-
-    committed: int
-    tables: Mapping[str, tuple[int, int]]
 
 
 class WholeTables:
@@ -47,17 +38,16 @@ class WholeTables:
         Input: `since_epoch` made the table; until it is committed the table can be missing.
         Errors: LakeError, in one sentence that names the table, what is there and what was.
         """
-        problem = self._problem(table, since_epoch)
-        for _ in range(_TRIES - 1):
+        for attempt in range(_TRIES):
+            if attempt:
+                time.sleep(_PAUSE_S)
+            problem = self._problem(table, since_epoch)
             if problem is None:
                 return
-            time.sleep(_PAUSE_S)
-            problem = self._problem(table, since_epoch)
-        if problem is not None:
-            raise LakeError(
-                f"{self._path}: the lake is not whole: {problem}; put it back from a copy, or "
-                "`txlake verify` says what else is wrong"
-            )
+        raise LakeError(
+            f"{self._path}: the lake is not whole: {problem}; put it back from a copy, or "
+            "`txlake verify` says what else is wrong"
+        )
 
     def _problem(self, table: str, since_epoch: int) -> str | None:
         """Returns what is wrong, if anything is; reads the epochs before the table, and after."""
@@ -65,26 +55,20 @@ class WholeTables:
         try:
             epochs = self._open("epochs")
             problem = self._epochs_problem(epochs)
-            if problem is not None:
-                return f"the table epochs {problem}"
-            told = _told(epochs)
-            looking_at = table
-            files = self._open(table)
-            if not files.exists and since_epoch > told.committed and table not in told.tables:
-                return None
-            problem, newest = self._table_problem(table, files, told)
             if problem is None:
-                epochs.refresh()
-                planned = _newest(epochs)
-                if newest <= planned:
+                committed, tables = _told(epochs)
+                looking_at = table
+                files = self._open(table)
+                if not files.exists and since_epoch > committed and table not in tables:
                     return None
-                problem = f"has rows of epoch {newest}, and the newest in epochs is {planned}"
+                was = tables.get(table, (0, 0))
+                problem = self._table_problem(files, epochs, committed, *was)
         except STALE_SNAPSHOT as error:
             trouble = store_trouble(self._path, self._path, error)
             if trouble is not None:
                 raise trouble from error
             problem = f"cannot be read: {first_line(error)}"
-        return f"the table {looking_at} {problem}"
+        return None if problem is None else f"the table {looking_at} {problem}"
 
     def _open(self, table: str) -> DeltaFiles:
         files = DeltaFiles(f"{self._path}/{table}", self._storage_options, ("epoch",))
@@ -98,25 +82,33 @@ class WholeTables:
             return f"is empty, at version {epochs.table.version()}"
         return self._owner_problem(epochs) or _file_problem(epochs)
 
-    def _table_problem(self, table: str, files: DeltaFiles, told: _Told) -> tuple[str | None, int]:
-        """Returns what is wrong with a table, if anything is, and the newest epoch in it."""
-        version, rows = told.tables.get(table, (0, 0))
-        when = f"when epoch {told.committed} committed"
+    def _table_problem(
+        self, files: DeltaFiles, epochs: DeltaFiles, committed: int, version: int, rows: int
+    ) -> str | None:
+        """Returns what is wrong with a table, if anything is.
+
+        Input: its `version` and how many `rows` it held when epoch `committed` committed.
+        """
+        when = f"when epoch {committed} committed"
         if not files.exists:
-            return f"is missing; its version was {version} {when}", 0
+            return f"is missing; its version was {version} {when}"
         is_at = files.table.version()
         problem = self._owner_problem(files)
         if problem is None and is_at < version:
             problem = f"is at version {is_at}, and was at {version} {when}"
         problem = problem or _file_problem(files)
-        if problem is not None or table == "lake":
-            return problem, 0
-        held, newest = _held(files, told.committed)
+        if problem is not None:
+            return problem
+        held, newest = _held(files, committed)
         if held < rows:  # to ask what was deleted is slow
             held += files.table.transaction_version(deleted_id(self._lake_id)) or 0
         if held < rows:
-            return f"holds {held} rows, and held {rows} {when}", newest
-        return None, newest
+            return f"holds {held} rows, and held {rows} {when}"
+        epochs.refresh()
+        planned = _newest(epochs)
+        if newest > planned:
+            return f"has rows of epoch {newest}, and the newest in epochs is {planned}"
+        return None
 
     def _owner_problem(self, files: DeltaFiles) -> str | None:
         owner = owner_of(files)
@@ -139,8 +131,11 @@ def _newest(files: DeltaFiles) -> int:
     return max((file.most["epoch"] or 0 for file in files.files.values()), default=0)
 
 
-def _told(epochs: DeltaFiles) -> _Told:
-    """Returns what the newest rows tell, back to one that names all tables."""
+def _told(epochs: DeltaFiles) -> tuple[int, dict[str, tuple[int, int]]]:
+    """Returns what the newest rows tell, back to one that names all tables.
+
+    Output: the newest committed epoch; each table's version and rows.
+    """
     newest = _newest(epochs)
     first = newest - _NAMED_EPOCHS_MAX
     rows = _commits(epochs, pc.field("epoch") >= first)
@@ -154,7 +149,7 @@ def _told(epochs: DeltaFiles) -> _Told:
         pc.struct_field(entries, name).to_pylist() for name in ("table", "version", "rows")
     )
     tables = dict(zip(names, zip(*at, strict=True), strict=True))
-    return _Told(pc.max(rows["epoch"]).as_py() or 0, tables)
+    return pc.max(rows["epoch"]).as_py() or 0, tables
 
 
 def _commits(epochs: DeltaFiles, within: pc.Expression) -> pa.Table:
@@ -170,17 +165,13 @@ def _held(files: DeltaFiles, committed: int) -> tuple[int, int]:
     """
     held, newest, unsure = 0, _newest(files), []
     for file in files.files.values():
-        if _is_unsure(file, committed):
+        least, most = file.least["epoch"], file.most["epoch"]
+        if least is None or most is None or not file.row_count or least <= committed < most:
             unsure.append(file.path)
-        elif file.most["epoch"] <= committed:
+        elif most <= committed:
             held += file.row_count
     if unsure:
         epochs = files.dataset(unsure).to_table(["epoch"])["epoch"]
         held += pc.sum(pc.less_equal(epochs, committed)).as_py() or 0
         newest = max(newest, pc.max(epochs).as_py() or 0)
     return held, newest
-
-
-def _is_unsure(file: TableFile, committed: int) -> bool:
-    least, most = file.least["epoch"], file.most["epoch"]
-    return least is None or most is None or not file.row_count or least <= committed < most

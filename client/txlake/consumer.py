@@ -99,8 +99,11 @@ class Consumer:
             raise ValueError(f"auto_offset_reset {auto_offset_reset!r}: earliest or latest")
         if out_of_range_reset not in ("stop", "earliest", "latest"):
             raise ValueError(f"out_of_range_reset {out_of_range_reset!r}: stop, earliest or latest")
-        limits = {"session_timeout_ms": session_timeout_ms, "max_poll_records": max_poll_records}
-        for name, value in (limits | {"store_look_ms_max": store_look_ms_max}).items():
+        for name, value in (
+            ("session_timeout_ms", session_timeout_ms),
+            ("max_poll_records", max_poll_records),
+            ("store_look_ms_max", store_look_ms_max),
+        ):
             if value < 1:
                 raise ValueError(f"{name} {value!r}: 1 or more")
         if unknown := set(queues or {}) - set(topics):
@@ -119,8 +122,7 @@ class Consumer:
             self._lake.lake_id,
         )  # fmt: skip
         self._checked: set[str] = set()
-        deadline = time.monotonic() + wait_for_owner_ms / 1000
-        self._take_queues(deadline)
+        self._take_queues(time.monotonic() + wait_for_owner_ms / 1000)
 
     def __enter__(self) -> Consumer:
         return self
@@ -205,9 +207,7 @@ class Consumer:
         """Takes the queues that exist now and were asked for."""
         topics = self._lake.topics()
         new = []
-        for name in self._topics:
-            if name not in topics:
-                continue
+        for name in [name for name in self._topics if name in topics]:
             count = topics[name].queue_count
             for queue_id in self._asked.get(name, range(count)):
                 if not self._ownership.owns(name, queue_id):
@@ -216,24 +216,19 @@ class Consumer:
                     new.append((name, queue_id))
         if not new:
             return
-        self._check_topics({name for name, _ in new} - self._checked)
+        unchecked = {name for name, _ in new} - self._checked
+        for name in sorted(unchecked):  # before anything is written about them
+            self._lake.require_whole(name)
+        self._checked |= unchecked
         self._check_within(new, topics)
         taken = self._ownership.take(new, deadline)
         for (name, queue_id), offset in taken.items():
             self._buffers.add(name, topics[name].table_id, queue_id, offset or 0)
-        begun = [queue for queue, offset in taken.items() if offset is None]
-        self._buffers.begin(begun, self._reset)
-
-    def _check_topics(self, names: set[str]) -> None:
-        """Checks that topics hold what was committed, before anything is written about them."""
-        for name in sorted(names):
-            self._lake.require_whole(name)
-        self._checked |= names
+        self._buffers.begin([queue for queue, at in taken.items() if at is None], self._reset)
 
     def _check_within(self, queues: Sequence[tuple[str, int]], topics: Mapping[str, Topic]) -> None:
         """Checks that the group is beyond no queue's end: it would leave messages out."""
-        committed = self._ownership.committed(queues)
-        for (name, queue_id), offset in committed.items():
+        for (name, queue_id), offset in self._ownership.committed(queues).items():
             if offset:
                 end = self._buffers.end(name, topics[name].table_id, queue_id)
                 if offset > end:
@@ -264,5 +259,4 @@ def _messages(topic: str, rows: pa.Table) -> Iterator[ConsumedMessage]:
             None if headers is None else [(header["key"], header["value"]) for header in headers]
             for headers in columns["raw_headers"]
         ]
-    values = zip(itertools.repeat(topic), *columns.values(), strict=False)
-    return map(ConsumedMessage._make, values)
+    return map(ConsumedMessage._make, zip(itertools.repeat(topic), *columns.values(), strict=False))

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
 from txlake import protocol
 from txlake.message import Message
+
+log = logging.getLogger("txlake.listener")
+
+_REMARK_CHARACTERS_MAX = 300  # enough for an exception's first line
 
 
 class LocalTransactionState(Enum):
@@ -109,3 +114,20 @@ class TransactionListener(ABC):
     @abstractmethod
     def check_local_transaction(self, message: CheckedMessage) -> LocalTransactionState:
         """Returns how the local transaction of this message ended."""
+
+
+def run_guarded(call: Callable[..., Any], *args: Any) -> tuple[LocalTransactionState, str]:
+    """Returns the state that a call gives, and a remark that says why it counts as UNKNOWN.
+
+    Errors: an Exception counts as UNKNOWN; others (KeyboardInterrupt) are raised.
+    """
+    try:
+        state = call(*args)
+    except Exception as error:
+        log.exception("a listener failed; its answer counts as UNKNOWN")
+        text = f"{type(error).__name__}: {error}".encode("utf-8", "replace").decode()
+        return LocalTransactionState.UNKNOWN, text[:_REMARK_CHARACTERS_MAX]
+    if not isinstance(state, LocalTransactionState):
+        log.error("a listener answered %r; it counts as UNKNOWN", state)
+        return LocalTransactionState.UNKNOWN, f"not a LocalTransactionState: {type(state).__name__}"
+    return state, ""

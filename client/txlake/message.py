@@ -73,11 +73,17 @@ class Message:
             )
 
     def _check_numbers(self) -> None:
-        _check_int("delay_level", self.delay_level, _NUMBER_MAX)
-        _check_int("deliver_at", self.deliver_at, _INSTANT_MAX)
-        _check_int("deliver_after_ms", self.deliver_after_ms, _INSTANT_MAX // 2)
-        _check_int("queue_id", self.queue_id, _NUMBER_MAX)
-        _check_int("check_immunity_time_s", self.check_immunity_time_s, _NUMBER_MAX)
+        for name, value, most in (
+            ("delay_level", self.delay_level, _NUMBER_MAX),
+            ("deliver_at", self.deliver_at, _INSTANT_MAX),
+            ("deliver_after_ms", self.deliver_after_ms, _INSTANT_MAX // 2),
+            ("queue_id", self.queue_id, _NUMBER_MAX),
+            ("check_immunity_time_s", self.check_immunity_time_s, _NUMBER_MAX),
+        ):
+            if value is not None and (
+                not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= most
+            ):
+                raise MessageError(f"{name} {value!r}: a whole number from 0 to {most}")
         delays = (self.delay_level, self.deliver_at, self.deliver_after_ms)
         if sum(value is not None for value in delays) > 1:
             raise MessageError(
@@ -97,18 +103,18 @@ def asks(message: Message) -> bool:
 
 def asked_headers(message: Message) -> dict[str, str]:
     """Returns those of the headers REAL_QID, KEYS, TAGS, DELAY, DELIVER_AT that it asks for."""
-    headers = {}
-    if message.queue_id is not None:
-        headers[protocol.REAL_QID] = f"{message.queue_id:d}"
-    if message.keys is not None:
-        headers[protocol.KEYS] = message.keys
-    if message.tags is not None:
-        headers[protocol.TAGS] = message.tags
-    if message.delay_level:
-        headers[protocol.DELAY] = f"{message.delay_level:d}"
-    if message.deliver_at is not None:
-        headers[protocol.DELIVER_AT] = f"{message.deliver_at:d}"
-    return headers
+    asked = (
+        (protocol.REAL_QID, message.queue_id),
+        (protocol.KEYS, message.keys),
+        (protocol.TAGS, message.tags),
+        (protocol.DELAY, message.delay_level or None),
+        (protocol.DELIVER_AT, message.deliver_at),
+    )
+    return {
+        name: value if isinstance(value, str) else f"{value:d}"
+        for name, value in asked
+        if value is not None
+    }
 
 
 @lru_cache(maxsize=1024)
@@ -161,10 +167,3 @@ def _check_text(what: str, value: str) -> None:
         value.encode()
     except UnicodeEncodeError as error:
         raise MessageError(f"{what}: {value!r} cannot be written as UTF-8") from error
-
-
-def _check_int(name: str, value: int | None, most: int) -> None:
-    if value is None:
-        return
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= most:
-        raise MessageError(f"{name} {value!r}: a whole number from 0 to {most}")

@@ -5,19 +5,23 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from txlake import protocol
 from txlake._checks import CheckAnswerer
-from txlake._halves import REPORT_S, HalfSender
+from txlake._half import HalfSender
 from txlake._identifiers import TransactionIds
-from txlake._kafka import KafkaSender, client_settings
-from txlake._local import run_guarded
+from txlake._kafka import REPORT_S, KafkaSender, Reports, client_settings
 from txlake._operations import OperationBatcher
 from txlake._pipeline import Pipeline, PipelinedHalf
-from txlake._reports import Reports
 from txlake.errors import ClosedError, MessageError, NoListenerError, SendError
-from txlake.listener import HalfMessage, LocalTransactionState, TransactionListener
+from txlake.listener import (
+    HalfMessage,
+    LocalTransactionState,
+    TransactionListener,
+    run_guarded,
+)
 from txlake.message import Message
 from txlake.options import ProducerOptions
 from txlake.results import TransactionSendResult
@@ -62,16 +66,14 @@ class TransactionProducer:
         self._running: set[str] = set()
         self._is_closed = False
         self._timeout_s = options.send_timeout_ms / 1000
-        self._sender = KafkaSender(
-            settings, options.half_linger_ms, options.send_timeout_ms, options.message_bytes_max
-        )
+        self._sender = KafkaSender(settings, options)
         self._operations = OperationBatcher(
             self._sender, options.op_topic, producer_group,
             options.operation_linger_ms, options.operation_ends_max, keys[0] if keys else None,
         )  # fmt: skip
         self._halves = HalfSender(self._sender, self._operations, producer_group, options)
         self._pipeline = Pipeline(
-            self._run_pipelined, _result_of, self._forget,
+            self._run_pipelined, self._running,
             options.in_flight_max, options.local_transaction_threads,
         )  # fmt: skip
         self._sender.after_poll = self._pipeline.wake
@@ -119,12 +121,17 @@ class TransactionProducer:
         try:
             half_offsets = self._halves.store(half, now_ms)
             state, remark = run_guarded(run, half, arg)
-            is_sent = self._end(half, half_offsets, state, remark)
+            end = Reports(1)
+            self._operations.add(
+                half.queue_id, half_offsets, half.transaction_id, state.value, end.sent,
+                [(protocol.REMARK, remark)] if remark else (),
+            )  # fmt: skip
+            end.wait(self._timeout_s + REPORT_S)
         finally:
             self._running.discard(half.transaction_id)
         return TransactionSendResult(
-            half.transaction_id, half.queue_id, half.queue_offset, state, is_sent, remark,
-            tuple(half_offsets),
+            half.transaction_id, half.queue_id, half.queue_offset, state, end.failure is None,
+            remark, tuple(half_offsets),
         )  # fmt: skip
 
     def send_pipelined(
@@ -141,22 +148,16 @@ class TransactionProducer:
         """
         self._executor(None)
         self._pipeline.begin(self._timeout_s)
+        now_ms = time.time_ns() // 1_000_000
+        half = PipelinedHalf(message, self._ids.next(now_ms), arg, on_done)
+        self._running.add(half.transaction_id)
         try:
-            now_ms = time.time_ns() // 1_000_000
-            half = PipelinedHalf(message, self._ids.next(now_ms), arg, on_done, self._pipeline)
-            transaction_id = half.transaction_id
-            headers = self._halves.headers(message, transaction_id, now_ms)
-            queue_id = self._halves.choose_queue(message)
-            self._running.add(transaction_id)
-            try:
-                self._halves.send(queue_id, message, headers, half.stored)
-            except BaseException:
-                self._running.discard(transaction_id)
-                raise
+            self._halves.send(half, now_ms, partial(self._pipeline.half_reported, half))
         except BaseException:
+            self._running.discard(half.transaction_id)
             self._pipeline.leave()
             raise
-        return transaction_id
+        return half.transaction_id
 
     def flush(self, timeout_s: float | None = None) -> int:
         """Waits until every pipelined transaction has ended. Output: how many have not.
@@ -188,22 +189,7 @@ class TransactionProducer:
             raise ClosedError("the producer is closed")
         if os.getpid() != self._process_id:
             raise ClosedError("made before a fork: make a producer in each process")
-        if execute is not None:
-            return execute
-        if self._listener is None:
-            raise NoListenerError("a transaction needs a listener, or `execute`")
-        return self._listener.execute_local_transaction
-
-    def _end(
-        self, half: HalfMessage, offsets: list[int], state: LocalTransactionState, remark: str
-    ) -> bool:
-        report = Reports(1)
-        self._operations.add(
-            half.queue_id, offsets, half.transaction_id, state.value, report.sent,
-            [(protocol.REMARK, remark)] if remark else (),
-        )  # fmt: skip
-        report.wait(self._timeout_s + REPORT_S)
-        return report.failure is None
+        return executor(self._listener, execute)
 
     def _run_pipelined(self, half: PipelinedHalf) -> None:
         assert self._listener is not None  # send_pipelined has checked that
@@ -212,16 +198,16 @@ class TransactionProducer:
         # Before Python 3.12 `value` is a function call; `_value_` is an attribute.
         self._operations.add(
             half.queue_id, (half.queue_offset,), half.transaction_id, state._value_,
-            half.operation_reported, [(protocol.REMARK, remark)] if remark else (),
+            partial(self._pipeline.end_reported, half),
+            [(protocol.REMARK, remark)] if remark else (),
         )  # fmt: skip
         self._running.discard(half.transaction_id)
 
-    def _forget(self, half: PipelinedHalf) -> None:
-        self._running.discard(half.transaction_id)
 
-
-def _result_of(half: PipelinedHalf, is_sent: bool) -> TransactionSendResult:
-    return TransactionSendResult(
-        half.transaction_id, half.queue_id, half.queue_offset, half.local_state, is_sent,
-        half.remark, (half.queue_offset,),
-    )  # fmt: skip
+def executor(listener: TransactionListener | None, execute: Execute | None) -> Execute:
+    """Returns what runs a local transaction. Errors: NoListenerError when nothing does."""
+    if execute is not None:
+        return execute
+    if listener is None:
+        raise NoListenerError("a transaction needs a listener, or `execute`")
+    return listener.execute_local_transaction

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Final, TypeAlias
+from typing import Final, TypeAlias
 
 WIRE_VERSION: Final = "1"
 Headers = list[tuple[str, bytes]]
@@ -112,9 +112,9 @@ MESSAGE_BYTES_MAX: Final = 1_048_576
 # What Kafka adds to a record: its key, the lengths of its headers, the batch around it. For the
 # SDK's headers it adds a third of this at most.
 FRAMING_BYTES_MAX: Final = 65_536
-_CLIENT_BYTES_MAX = 1_000_000_000  # librdkafka's largest message.max.bytes
 _TOPIC_BYTES_MAX = 1_048_588  # Kafka's default of max.message.bytes: no topic of ours takes less
-MESSAGE_BYTES_LARGEST: Final = _CLIENT_BYTES_MAX - FRAMING_BYTES_MAX  # the largest limit allowed
+# The largest limit allowed: librdkafka's largest message.max.bytes without what Kafka adds.
+MESSAGE_BYTES_LARGEST: Final = 1_000_000_000 - FRAMING_BYTES_MAX
 MESSAGES_MAX: Final = 1000
 PROPERTIES_BYTES_MAX: Final = 32_767  # RocketMQ stores the length of the properties in 16 bits
 
@@ -143,7 +143,6 @@ class UndeliverableTarget:
     """A message of TRANS_UNDELIVERABLE_TOPIC: `undeliverable:<offset>`."""
 
     queue_offset: int
-    kind: ClassVar[str] = "undeliverable"
 
     def __str__(self) -> str:
         return f"undeliverable:{self.queue_offset}"
@@ -155,7 +154,6 @@ class TopicTarget:
 
     topic: str
     queue_count: int
-    kind: ClassVar[str] = "topic"
 
     def __str__(self) -> str:
         return f"topic:{self.topic}:{self.queue_count}"
@@ -168,7 +166,6 @@ class ConfigTarget:
     topic: str
     name: str
     value: int
-    kind: ClassVar[str] = "config"
 
     def __str__(self) -> str:
         return f"config:{self.topic}:{self.name}={self.value}"
@@ -210,7 +207,7 @@ def command_target(command: str, text: str | None) -> Target | None:
     """Returns what a command is about; None if it cannot be about that."""
     target = read_target(text)
     kinds = {form.partition(":")[0] for form in TARGET_FORMS.get(command, ())}
-    return target if target is not None and target.kind in kinds else None
+    return target if str(target).partition(":")[0] in kinds else None
 
 
 def floor_id(queue_id: int) -> str:
@@ -275,13 +272,13 @@ def operation_headers(
 
     Errors: KeyError for a decision other than COMMIT, ROLLBACK, UNKNOWN.
     """
-    headers: Headers = [
+    return [
         (TAGS, OP_TAG.encode()),
         (PGROUP, producer_group.encode()),
         (TRAN_TYPE, DECISION_CODES[decision].encode()),
         (UNIQ_KEY, ",".join(transaction_ids).encode()),
+        *((name, value.encode()) for name, value in extra),
     ]
-    return headers + [(name, value.encode()) for name, value in extra]
 
 
 def delay_levels_ms(levels: str = DELAY_LEVELS) -> tuple[int, ...]:

@@ -9,8 +9,7 @@ from typing import Any
 from txlake import protocol
 from txlake._half import checked_headers
 from txlake._identifiers import TransactionIds
-from txlake._kafka import KafkaSender, client_settings
-from txlake._reports import Reports, failure_text
+from txlake._kafka import KafkaSender, client_settings, failure_text
 from txlake.errors import SendError
 from txlake.message import Message
 from txlake.options import ProducerOptions
@@ -39,10 +38,7 @@ class Producer:
         self._options = options = options or ProducerOptions()
         self._level_count = len(protocol.delay_levels_ms(options.delay_levels))
         self._ids = TransactionIds()
-        settings = client_settings(bootstrap_servers, client)
-        self._sender = KafkaSender(
-            settings, options.half_linger_ms, options.send_timeout_ms, options.message_bytes_max
-        )
+        self._sender = KafkaSender(client_settings(bootstrap_servers, client), options)
 
     def __enter__(self) -> Producer:
         return self
@@ -64,27 +60,18 @@ class Producer:
         MessageError for any of them, before one is sent.
         """
         now_ms = time.time_ns() // 1_000_000
-        reports = Reports(len(messages))
         ids = [self._ids.next(now_ms) for _ in messages]
         queues = [self._queue(message) for message in messages]
-        all_headers = [
-            checked_headers(message, self._group, message_id, now_ms, self._options)
-            for message, message_id in zip(messages, ids, strict=True)
+        records = [
+            (queue, message.body, checked_headers(message, self._group, id_, now_ms, self._options))
+            for message, id_, queue in zip(messages, ids, queues, strict=True)
         ]
-        for position, (message, headers) in enumerate(zip(messages, all_headers, strict=True)):
-            try:
-                self._sender.send(
-                    self._options.schedule_topic, queues[position], message.body, headers,
-                    reports.taker(position),
-                )  # fmt: skip
-            except SendError as error:
-                reports.fail(position, str(error))
-        reports.wait(self._options.send_timeout_ms / 1000 + 5.0)
+        reports = self._sender.send_all(self._options.schedule_topic, records)
         if reports.failure is not None:
-            what = f"{len(messages)} messages, not all"
-            raise SendError(
-                failure_text(what, reports.failure, reports.is_open, "the job delivers it")
-            )
+            raise SendError(failure_text(
+                f"{len(messages)} messages, not all", reports.failure, reports.is_open,
+                "the job delivers it",
+            ))  # fmt: skip
         return [SendResult(*result) for result in zip(ids, queues, reports.stored(), strict=True)]
 
     def close(self) -> None:

@@ -8,17 +8,17 @@ from typing import Any
 
 from txlake._half import checked_headers, group_headers
 from txlake._identifiers import TransactionIds
-from txlake._local import run_guarded
 from txlake.errors import ClosedError, MessageError, NoListenerError, SendError
 from txlake.listener import (
     CheckedMessage,
     HalfMessage,
     LocalTransactionState,
     TransactionListener,
+    run_guarded,
 )
 from txlake.message import Message
 from txlake.options import ProducerOptions
-from txlake.producer import Execute, OnDone
+from txlake.producer import Execute, OnDone, executor
 from txlake.results import TransactionSendResult
 
 COMMIT = LocalTransactionState.COMMIT_MESSAGE
@@ -88,8 +88,7 @@ class FakeTransactionProducer:
             raise MessageError(
                 f"{len(messages)} messages in a transaction: 1 to {self._options.messages_max}"
             )
-        if execute is None and self._listener is None:
-            raise NoListenerError("a transaction needs a listener, or `execute`")
+        run = executor(self._listener, execute)
         now_ms = time.time_ns() // 1_000_000
         half = HalfMessage(messages[0], tuple(messages), self._ids.next(now_ms))
         for seq, message in enumerate(messages):
@@ -102,10 +101,6 @@ class FakeTransactionProducer:
         self._next_offset += len(messages)
         self.halves.append(half)
         self.states[half.transaction_id] = LocalTransactionState.UNKNOWN
-        run = execute
-        if run is None:
-            assert self._listener is not None  # seen above
-            run = self._listener.execute_local_transaction
         state, remark = run_guarded(run, half, arg)
         is_sent = not self.lose_next_operation
         self.lose_next_operation = False

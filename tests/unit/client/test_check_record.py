@@ -8,7 +8,7 @@ import pytest
 
 from pipelines.epoch.ask import _Attempt, _headers
 from txlake import CheckedMessage, protocol
-from txlake._check_record import read_check
+from txlake._checks import read_check
 
 Header = tuple[str, Any]
 ROW = {
@@ -36,10 +36,9 @@ class Record:
 
 
 def read(headers: list[Header], body: bytes | None = b"body") -> CheckedMessage:
-    check = read_check(Record(headers, body))  # type: ignore[arg-type]
+    check = read_check(Record(headers, body), "shop")  # type: ignore[arg-type]
     assert check is not None
-    assert check.producer_group == "shop"
-    return check.message
+    return check
 
 
 def half(properties: list[Header], raw: list[Header] | None = None) -> dict[str, Any]:
@@ -114,4 +113,8 @@ def test_a_check_is_read_as_the_job_means_it(
 @pytest.mark.parametrize("missing", ["UNIQ_KEY", "HALF_QUEUE_ID", "HALF_QUEUE_OFFSET", "CHECK_ID"])
 def test_a_record_without_what_a_check_needs_is_none(missing: str) -> None:
     headers = [header for header in OWN if header[0] != missing]
-    assert read_check(Record(headers)) is None  # type: ignore[arg-type]
+    assert read_check(Record(headers), "shop") is None  # type: ignore[arg-type]
+
+
+def test_a_check_of_another_group_is_none() -> None:
+    assert read_check(Record(OWN), "other") is None  # type: ignore[arg-type]

@@ -8,7 +8,7 @@ import pytest
 from confluent_kafka import KafkaError
 
 from txlake import Message, Producer, ProducerOptions, SendError
-from txlake._reports import HALF_IS_ASKED_ABOUT, Reports, failure_text, may_be_stored
+from txlake._kafka import HALF_IS_ASKED_ABOUT, Reports, failure_text, may_be_stored
 
 NOWHERE = "127.0.0.1:1"
 
@@ -47,8 +47,8 @@ def test_a_report_leaves_open_whether_the_record_is_stored_or_does_not(
     error = KafkaError(code)
     assert may_be_stored(error) is is_open
     reports = Reports(2)
-    reports.taker(0)(error, Stored(-1))  # type: ignore[arg-type]
-    reports.taker(1)(None, Stored(7))  # type: ignore[arg-type]
+    reports.take(0, error, Stored(-1))  # type: ignore[arg-type]
+    reports.take(1, None, Stored(7))  # type: ignore[arg-type]
     reports.wait(0)
     assert (reports.is_open, reports.stored()) == (is_open, [7])
     text = failure_text("the half was not", str(reports.failure), is_open, HALF_IS_ASKED_ABOUT)
@@ -60,13 +60,13 @@ def test_a_report_leaves_open_whether_the_record_is_stored_or_does_not(
 def test_a_record_that_was_refused_and_one_that_is_not_known_leave_it_open() -> None:
     reports = Reports(2)
     reports.fail(0, "too large")
-    reports.taker(1)(KafkaError(KafkaError._MSG_TIMED_OUT), None)  # type: ignore[arg-type]
+    reports.take(1, KafkaError(KafkaError._MSG_TIMED_OUT), None)  # type: ignore[arg-type]
     assert (reports.failure, reports.is_open) == ("too large", True)
 
 
 def test_a_record_without_offset_or_without_report_may_be_stored() -> None:
     reports = Reports(1)
-    reports.taker(0)(None, Stored(None))  # type: ignore[arg-type]
+    reports.take(0, None, Stored(None))  # type: ignore[arg-type]
     assert (reports.failure, reports.is_open) == ("no offset in the delivery report", True)
     silent = Reports(3)
     silent.wait(0)
