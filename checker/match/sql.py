@@ -61,6 +61,15 @@ def run(text: str, parameters: dict[str, Any] | None = None, /, **frames: pa.Tab
     return found
 
 
+def select(
+    schema: pa.Schema, text: str, parameters: dict[str, Any] | None = None, /, **frames: pa.Table
+) -> pa.Table:
+    """Returns the rows as `run` does, as a frame of a schema; none if no frame has rows."""
+    if not any(frame.num_rows for frame in frames.values()):
+        return schema.empty_table()
+    return run(text, parameters, **frames).cast(schema)
+
+
 def _execute() -> pa.Table:
     """Runs as `run`'s own function, with its frames as global names."""
     return connection_.execute(text_, parameters_).fetch_arrow_table()  # type: ignore[name-defined]  # noqa: F821
