@@ -116,8 +116,8 @@ class StagedLake(Lake):
         What waits for the same table is written first.
         """
         if epoch <= self._held_epoch(table):
-            is_there = pc.field("epoch") == epoch
-            self.stock.add(table, self.dataset(table).count_rows(filter=is_there))
+            there = self.dataset(table).count_rows(filter=pc.field("epoch") == epoch)
+            self.stock.add(table, there)
             return
         self.wait()
         with self._lock:

@@ -34,8 +34,7 @@ class Told:
     @classmethod
     def by(cls, progress: Progress) -> Told:
         """Returns the same from where the epochs stand."""
-        committed = 0 if progress.last is None else progress.last.epoch
-        return cls(committed, progress.newest_epoch, progress.tables)
+        return cls(progress.next_epoch - 1, progress.newest_epoch, progress.tables)
 
 
 def read_told(lake: Lake) -> Told:

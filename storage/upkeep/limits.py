@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 
 from storage.files.order import kind_of
-from storage.upkeep.merge_plan import MergeLimits, TableFile
 from storage.upkeep.topic_retention import Retention
 
 
@@ -25,10 +23,6 @@ class MaintenanceLimits:
     stream_retention_ms: int
     retention_ms: int = 0
     topics: Retention = field(default_factory=Retention)
-
-    def merging(self, span_of: Callable[[TableFile], int], old_epoch: int) -> MergeLimits:
-        """Returns the limits of merging. Input: rows up to that epoch are old."""
-        return MergeLimits(self.merge_files, self.file_bytes_max, span_of, old_epoch)
 
     def log_kept_ms(self, table: str) -> int:
         """Returns how long the entries of a table's log are kept."""

@@ -120,8 +120,7 @@ def all_merges(files: Sequence[TableFile], limits: MergeLimits) -> Iterator[Sequ
         size = sum(file.size_bytes for file in chosen)
         rows = sum(file.row_count for file in chosen)
         whole = TableFile(merged_name(chosen, False), size, rows, chosen[0].first_epoch)
-        left = [file for file in left if file not in chosen]
-        left.append(whole)
+        left = [*(file for file in left if file not in chosen), whole]
 
 
 def _by_level(files: Sequence[TableFile]) -> Iterator[list[TableFile]]:

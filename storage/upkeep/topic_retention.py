@@ -58,11 +58,16 @@ def alter(lake: Lake, table: str, configs: Mapping[str, int]) -> bool:
 
     Errors: DeltaError, also when another has changed the table's properties meanwhile.
     """
-    wanted = {_PROPERTY + name: str(value) for name, value in configs.items()}
+    properties = {_PROPERTY + name: str(value) for name, value in configs.items()}
+    return set_properties(lake, table, properties)
+
+
+def set_properties(lake: Lake, table: str, wanted: Mapping[str, str]) -> bool:
+    """Writes properties of a table. Output: whether one is new. Errors: as `alter`."""
     handle = lake.handle(table)
     if wanted.items() <= handle.metadata().configuration.items():
         return False
-    handle.alter.set_table_properties(wanted, raise_if_not_exists=False)
+    handle.alter.set_table_properties(dict(wanted), raise_if_not_exists=False)
     lake.table(table).changed()
     return True
 

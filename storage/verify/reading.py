@@ -7,6 +7,7 @@ pattern, delta-rs reads them.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import duckdb
@@ -82,9 +83,14 @@ SELECT id,
 FROM (SELECT parameters_id AS id, any_value(parameters) AS p FROM all_epochs
       WHERE state = 'planned' GROUP BY parameters_id)
 """
-# Topics of which messages are deleted (`storage/upkeep/topic_retention.py`), and where their queues
-# begin. The columns of `gone` have names of their own: what a macro is given is put in as text.
-_GONE = """
+# What is found out beside the rows of the tables.
+_FOUND_OUT = """
+CREATE TABLE table_problems (name VARCHAR, problem VARCHAR);
+CREATE TABLE chain (epoch BIGINT, state VARCHAR, problem VARCHAR);
+CREATE TABLE topic_tables (topic VARCHAR, table_id BIGINT);
+-- Topics of which messages are deleted (`storage/upkeep/topic_retention.py`), and where their
+-- queues begin. The columns of `gone` have names of their own: what a macro is given is put in as
+-- text.
 CREATE TABLE gone (
   gone_topic VARCHAR, gone_table VARCHAR, gone_epoch BIGINT, gone_rows BIGINT);
 CREATE TABLE queue_floors (topic VARCHAR, queue_id INTEGER, queue_floor BIGINT)
@@ -111,8 +117,7 @@ def read_lake(connection: duckdb.DuckDBPyConnection, lake: Lake, format_version:
     read is empty, and one row of `table_problems` says so.
     """
     reader = Reader(connection, lake, format_version)
-    connection.execute("CREATE TABLE table_problems (name VARCHAR, problem VARCHAR)")
-    connection.execute("CREATE TABLE chain (epoch BIGINT, state VARCHAR, problem VARCHAR)")
+    connection.execute(_FOUND_OUT)
     reader.read("epochs", COLUMNS["epochs"])
     connection.execute(_PARAMETER_SETS)
     connection.execute("ALTER TABLE all_epochs DROP COLUMN parameters")
@@ -156,8 +161,7 @@ def _read_logs(connection: duckdb.DuckDBPyConnection, lake: Lake) -> set[str]:
     except BrokenLakeError as error:
         problems, tables = {"epochs": error.problem}, {"epochs"}
     for table in sorted(tables | problems.keys()):
-        row = [table, problems.get(table)]
-        connection.execute("INSERT INTO table_problems VALUES (?, ?)", row)
+        connection.execute("INSERT INTO table_problems VALUES (?, ?)", [table, problems.get(table)])
     for rows, found in _chained_rows(lake):
         broken = {(fault.epoch, fault.state): fault.problem for fault in found}
         connection.executemany(
@@ -170,22 +174,17 @@ def _read_logs(connection: duckdb.DuckDBPyConnection, lake: Lake) -> set[str]:
 def _chained_rows(lake: Lake) -> Iterator[tuple[list[dict[str, Any]], list[Fault]]]:
     """Returns all rows of `epochs`, some hundred at a time, with the faults of their digests."""
     before: str | None = None
-    try:
+    with suppress(BrokenLakeError):
         newest = lake.last("epochs", "epoch") or 0
-    except BrokenLakeError:
-        return
-    for low in range(1, newest + 1, _EPOCHS_AT_ONCE):
-        within = (pc.field("epoch") >= low) & (pc.field("epoch") < low + _EPOCHS_AT_ONCE)
-        try:
+        for low in range(1, newest + 1, _EPOCHS_AT_ONCE):
+            within = (pc.field("epoch") >= low) & (pc.field("epoch") < low + _EPOCHS_AT_ONCE)
             rows = in_chain(lake.read("epochs", where=within).to_pylist())
-        except BrokenLakeError:
-            return
-        if not rows:  # deleted
-            continue
-        if rows[0]["epoch"] == 1:
-            before = lake.tables_id()
-        yield rows, chain_faults(rows, before)
-        before = rows[-1]["digest"]
+            if not rows:  # deleted
+                continue
+            if rows[0]["epoch"] == 1:
+                before = lake.tables_id()
+            yield rows, chain_faults(rows, before)
+            before = rows[-1]["digest"]
 
 
 def _read_topics(connection: duckdb.DuckDBPyConnection, reader: Reader) -> None:
@@ -195,8 +194,6 @@ def _read_topics(connection: duckdb.DuckDBPyConnection, reader: Reader) -> None:
     columns = f"$topic::VARCHAR AS topic, {_TOPIC_COLUMNS}"
     empty = TOPIC.empty_table()
     reader.fill("topics", "CREATE TABLE all_messages AS", columns, empty, {"topic": None})
-    connection.execute("CREATE TABLE topic_tables (topic VARCHAR, table_id BIGINT)")
-    connection.execute(_GONE)
     for topic, table_id in found:
         table = f"topics/{table_id}"
         source = reader.source(table, TOPIC)
