@@ -233,13 +233,12 @@ def _committed(ends: pa.Table, epoch_at: int, parameters: Parameters) -> pa.Tabl
     committed = where(ends.select(_COMMITTED_COLUMNS), is_committed)
     is_later = truth(committed["delay_level"].is_valid())
     is_later |= truth(committed["deliver_at"].is_valid())
-    nothing = pa.field("due_at", pa.int64())
-    if not is_later.any():
-        return committed.append_column(nothing, pa.nulls(committed.num_rows, nothing.type))
     at_once = where(committed, ~is_later)
-    at_once = at_once.append_column(nothing, pa.nulls(at_once.num_rows, nothing.type))
-    later = where(committed, is_later)
-    later = run(_DUE_AT, delay.delay_parameters(epoch_at, parameters), committed=later)
+    at_once = at_once.append_column("due_at", pa.nulls(at_once.num_rows, pa.int64()))
+    if not is_later.any():
+        return at_once
+    values = delay.delay_parameters(epoch_at, parameters)
+    later = run(_DUE_AT, values, committed=where(committed, is_later))
     return pa.concat_tables([at_once, later.cast(at_once.schema)])
 
 

@@ -149,9 +149,8 @@ class _Commands:
     def _create_topic(self, target: TopicTarget) -> str:
         topic, count, parameters = target.topic, target.queue_count, self._parameters
         is_own = is_own_topic(topic, parameters.own_topics, parameters.check_topic_prefix)
-        if is_own or topic in (*SYSTEM_REAL_TOPICS, ".", ".."):
-            return "bad_target"
-        if not 1 <= count <= QUEUE_COUNT_MAX:
+        is_allowed = not is_own and topic not in (*SYSTEM_REAL_TOPICS, ".", "..")
+        if not (is_allowed and 1 <= count <= QUEUE_COUNT_MAX):
             return "bad_target"
         topics = self.state.topics
         names, counts = topics["topic"].to_pylist(), topics["queue_count"].to_pylist()

@@ -127,11 +127,10 @@ def deliver(
         made[UNDELIVERABLE_TOPIC] = 1
     placements = place(routed, discarded, state.next_offsets)
     phase = longs(routed["phase"])
-    told = where(routed, (phase != 2) | is_stuck)
     return Delivered(
         placements,
         _numbered(state.topics, made, used.makers),
-        _deliveries(told, placements),
+        _deliveries(where(routed, (phase != 2) | is_stuck), placements),
         where(routed.select(["admin_offset"]), (phase == 3) & is_stuck)["admin_offset"].to_pylist(),
     )
 

@@ -28,13 +28,12 @@ def newer_floor(lake: Lake, last: Plan, until_ms: int) -> Floor:
     back.
     """
     floor = last.floor
-    columns = ["epoch", "counts"]
     bounds: Bounds = {
         "epoch": (floor.epoch + 1, last.epoch),
         "epoch_at": (None, instant(until_ms)),
         "state": [COMMITTED],
     }
-    rows = read_pruned(lake, "epochs", columns, bounds).to_pylist()
+    rows = read_pruned(lake, "epochs", ["epoch", "counts"], bounds).to_pylist()
     newest = max((row["epoch"] for row in rows if has_snapshot(row)), default=None)
     if newest is None:
         return floor

@@ -52,8 +52,9 @@ class LogEntries:
         except AlreadyExistsError:
             return False
         except BaseError as error:
-            trouble = store_trouble(self._place, error)
-            raise trouble or StoreAwayError(f"{self._place.path}: {error}") from error
+            raise store_trouble(self._place, error) or StoreAwayError(
+                f"{self._place.path}: {error}"
+            ) from error
 
     def _has_newer(self, version: int, path: str) -> bool:
         """Returns whether the log has an entry or a checkpoint of a later version."""

@@ -51,16 +51,14 @@ class Fault:
     is_early: bool = False
 
 
-def require_whole(
-    lake: Lake, progress: Progress, tables: Iterable[str] | None = None, *, is_alone: bool = False
-) -> None:
+def require_whole(lake: Lake, progress: Progress, *, is_alone: bool = False) -> None:
     """Checks that a lake is whole.
 
-    Input: where its epochs stand; which tables (None: all); `is_alone`: the lake is not being
-    written, so its tables hold exactly what was committed.
+    Input: where its epochs stand; `is_alone`: the lake is not being written, so its tables hold
+    exactly what was committed.
     Errors: BrokenLakeError naming the first table, what is wrong and the way back.
     """
-    _refuse(lake, faults(lake, progress, tables, is_alone=is_alone))
+    _refuse(lake, faults(lake, progress, is_alone=is_alone))
 
 
 def require_recorded(lake: Lake, tables: Iterable[str] | None = None) -> Progress:

@@ -82,8 +82,10 @@ class Maintenance:
         """Writes configs of topics, by name. Output: the topics of which one is new."""
         if not topics:
             return []
-        rows = self.lake.read("catalog", ["topic", "table_id"]).to_pylist()
-        tables = {row["topic"]: f"topics/{row['table_id']}" for row in rows}
+        tables = {
+            row["topic"]: f"topics/{row['table_id']}"
+            for row in self.lake.read("catalog", ["topic", "table_id"]).to_pylist()
+        }
         self._before_deletion()
         return [
             topic for topic, configs in topics.items() if alter(self.lake, tables[topic], configs)

@@ -13,6 +13,7 @@ is merged with would stay as long.
 
 from __future__ import annotations
 
+import itertools
 import re
 import uuid
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -130,11 +131,5 @@ def _by_level(files: Sequence[TableFile]) -> Iterator[list[TableFile]]:
 
 def _within(files: Sequence[TableFile], bytes_max: int) -> list[TableFile]:
     """Returns the oldest files that fit together."""
-    chosen: list[TableFile] = []
-    size = 0
-    for file in files[:_FILES_AT_ONCE]:
-        size += file.size_bytes
-        if size > bytes_max:
-            break
-        chosen.append(file)
-    return chosen
+    sizes = itertools.accumulate(file.size_bytes for file in files[:_FILES_AT_ONCE])
+    return [file for file, size in zip(files, sizes, strict=False) if size <= bytes_max]

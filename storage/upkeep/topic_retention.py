@@ -49,8 +49,11 @@ class Retention:
 def configs_of(handle: DeltaTable) -> dict[str, int]:
     """Returns the configs that a topic's table has of its own, by Kafka's names."""
     own = handle.metadata().configuration
-    names = (RETENTION_MS, RETENTION_BYTES)
-    return {name: int(own[_PROPERTY + name]) for name in names if _PROPERTY + name in own}
+    return {
+        name: int(own[_PROPERTY + name])
+        for name in (RETENTION_MS, RETENTION_BYTES)
+        if _PROPERTY + name in own
+    }
 
 
 def alter(lake: Lake, table: str, configs: Mapping[str, int]) -> bool:

@@ -128,8 +128,12 @@ def read_lake(connection: duckdb.DuckDBPyConnection, lake: Lake, format_version:
         offsets = _CONSUMER_OFFSETS.empty_table()
     elif lake.table("consumer_offsets").owner() not in ("", lake.tables_id()):
         reader.problems["consumer_offsets"] = "belongs to another lake"
-    names = ", ".join(_CONSUMER_OFFSETS.names)
-    reader.fill("consumer_offsets", "CREATE TABLE all_consumer_offsets AS", names, offsets)
+    reader.fill(
+        "consumer_offsets",
+        "CREATE TABLE all_consumer_offsets AS",
+        ", ".join(_CONSUMER_OFFSETS.names),
+        offsets,
+    )
     for table, columns in COLUMNS.items():
         if table != "epochs":
             reader.read(table, columns)
