@@ -229,8 +229,7 @@ def _other_ends(
 
 def _committed(ends: pa.Table, epoch_at: int, parameters: Parameters) -> pa.Table:
     """Returns where the committed halves go and when they are due; null: at once."""
-    is_committed = truth(pc.equal(ends["outcome"], COMMITTED))
-    committed = where(ends.select(_COMMITTED_COLUMNS), is_committed)
+    committed = where(ends.select(_COMMITTED_COLUMNS), truth(pc.equal(ends["outcome"], COMMITTED)))
     is_later = truth(committed["delay_level"].is_valid())
     is_later |= truth(committed["deliver_at"].is_valid())
     at_once = where(committed, ~is_later)

@@ -60,8 +60,11 @@ def in_order(due_delayed: pa.Table, committed: pa.Table, resumed: pa.Table) -> p
     Output: phase, source, queue_id, queue_offset, real_topic, real_queue_id, producer_group,
     admin_offset, rank.
     """
-    is_schedule = ~truth(pc.equal(due_delayed["source"], "half"))
-    by_time = [longs(due_delayed["deliver_at"]), is_schedule, places(due_delayed)]
+    by_time = [
+        longs(due_delayed["deliver_at"]),
+        ~truth(pc.equal(due_delayed["source"], "half")),
+        places(due_delayed),
+    ]
     by_operation = [
         places(committed, "op_queue_offset"),
         longs(committed["position"]),

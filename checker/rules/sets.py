@@ -93,10 +93,9 @@ def members_with_id(halves: pa.Table, *with_ids: pa.Table) -> Mask:
     """
     ids = [pc.unique(of_sets(rows)["transaction_id"]) for rows in with_ids]
     found = is_member(halves)
-    if found.any() and any(map(len, ids)):
-        found &= truth(pc.is_in(halves["transaction_id"], pa.concat_arrays(ids)))
-        return found
-    return np.zeros(halves.num_rows, bool)
+    if not (found.any() and any(map(len, ids))):
+        return np.zeros(halves.num_rows, bool)
+    return found & truth(pc.is_in(halves["transaction_id"], pa.concat_arrays(ids)))
 
 
 def set_members(halves: pa.Table, new_halves: pa.Table, ended: pa.Table) -> pa.Table:

@@ -196,8 +196,13 @@ def _read_topics(connection: duckdb.DuckDBPyConnection, reader: Reader) -> None:
         "SELECT DISTINCT topic, table_id FROM all_catalog ORDER BY table_id, topic"
     ).fetchall()
     columns = f"$topic::VARCHAR AS topic, {_TOPIC_COLUMNS}"
-    empty = TOPIC.empty_table()
-    reader.fill("topics", "CREATE TABLE all_messages AS", columns, empty, {"topic": None})
+    reader.fill(
+        "topics",
+        "CREATE TABLE all_messages AS",
+        columns,
+        TOPIC.empty_table(),
+        {"topic": None},
+    )
     for topic, table_id in found:
         table = f"topics/{table_id}"
         source = reader.source(table, TOPIC)
@@ -221,8 +226,9 @@ def _read_floors(connection: duckdb.DuckDBPyConnection, lake: Lake, topic: str, 
     connection.execute("INSERT INTO gone VALUES (?, ?, ?, ?)",
                        [topic, table, epoch, deleted_rows(handle)])  # fmt: skip
     connection.execute("DELETE FROM all_messages WHERE topic = ? AND epoch <= ?", [topic, epoch])
-    count = "SELECT max(queue_count) FROM all_catalog WHERE topic = ?"
-    (queues,) = connection.execute(count, [topic]).fetchall()[0]
+    (queues,) = connection.execute(
+        "SELECT max(queue_count) FROM all_catalog WHERE topic = ?", [topic]
+    ).fetchall()[0]
     connection.executemany(
         "INSERT INTO queue_floors VALUES (?, ?, ?)",
         [[topic, queue_id, queue_floor(handle, queue_id)] for queue_id in range(queues)],
