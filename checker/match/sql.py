@@ -55,8 +55,13 @@ def run(text: str, parameters: dict[str, Any] | None = None, /, **frames: pa.Tab
     connection = _connection(sum(frame.num_rows for frame in frames.values()) <= _FEW_ROWS)
     # DuckDB takes a name it does not know for a variable of its caller. To register each frame as
     # a view costs as much as to plan the statement.
-    names = {"connection_": connection, "text_": text, "parameters_": parameters or None}
-    variables = {"__builtins__": builtins, **frames, **names}
+    variables = {
+        "__builtins__": builtins,
+        **frames,
+        "connection_": connection,
+        "text_": text,
+        "parameters_": parameters or None,
+    }
     found: pa.Table = FunctionType(_execute.__code__, variables)()
     return found
 

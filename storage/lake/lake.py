@@ -211,9 +211,8 @@ class Lake:
             return files
 
         rows = sum(file.rows for file in files)
-        return self._counted(
-            table, rows, _commit_files(self.table(table), there, epoch, None, self._upkeep)
-        )
+        is_committed = _commit_files(self.table(table), there, epoch, None, self._upkeep)
+        return self._counted(table, rows, is_committed)
 
     def _counted(self, table: str, rows: int, is_committed: bool) -> int:
         if not is_committed:
