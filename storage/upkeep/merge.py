@@ -20,7 +20,7 @@ import pyarrow.dataset as ds
 from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.transaction import AddAction, RemoveAction
 
-from storage.files.data_files import write_file
+from storage.files.data_files import DataFile, write_file
 from storage.files.order import DUE_GROUP_ROWS, in_file_order
 from storage.lake.datasets import facts_of
 from storage.lake.lake import NO_LOG_UPKEEP, Lake
@@ -54,12 +54,7 @@ def merge(lake: Lake, table: str, files: Sequence[TableFile], memory_bytes_max: 
     rows = in_file_order(table, rows)
     # Closed: two such files would not fit into memory.
     name = merged_name(taken, is_closed=2 * rows.nbytes > memory_bytes_max)
-    most = DUE_GROUP_ROWS if table == SCHEDULE else _GROUP_ROWS_MAX
-    in_bytes = _GROUP_BYTES * rows.num_rows // max(rows.nbytes, 1)
-    merged = write_file(
-        lake.place, table, name, rows, group_rows=max(_GROUP_ROWS_MIN, min(most, in_bytes)),
-        compression="zstd", compression_level=1,
-    )  # fmt: skip
+    merged = _write(lake, table, name, rows)
     added = merged.added(is_data_change=False)
     replace_files(lake.handle(table), taken, [added], f"merged {len(taken)} files")
     lake.table(table).changed()
@@ -86,6 +81,16 @@ def _read(
         batches += found
         taken.append(file)
     return pa.Table.from_batches(batches, schema=schema), taken
+
+
+def _write(lake: Lake, table: str, name: str, rows: pa.Table) -> DataFile:
+    """Writes the rows into one file, in row groups small enough to skip."""
+    most = DUE_GROUP_ROWS if table == SCHEDULE else _GROUP_ROWS_MAX
+    in_bytes = _GROUP_BYTES * rows.num_rows // max(rows.nbytes, 1)
+    return write_file(
+        lake.place, table, name, rows, group_rows=max(_GROUP_ROWS_MIN, min(most, in_bytes)),
+        compression="zstd", compression_level=1,
+    )  # fmt: skip
 
 
 def replace_files(
