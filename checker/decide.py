@@ -113,10 +113,12 @@ def decide(state: State, inputs: Inputs, instants: Instants, parameters: Paramet
     is_near |= timing.acts_upon(state.halves, instants.queues, parameters)
     is_near |= floor.leaves(state.halves, instants.queues)
     is_due = delay.is_due(state.delayed["deliver_at"], instants.epoch_at)
-    ttl_ms = parameters.orphan_operation_ttl_ms
-    acts = naming.acts(state.waiting, inputs.operations, instants.queues, ttl_ms)
-    is_member = sets.is_member(state.halves)
-    near, left = touched.split_state(state, inputs, is_near, is_member, is_due, acts)
+    acts = naming.acts(
+        state.waiting, inputs.operations, instants.queues, parameters.orphan_operation_ttl_ms
+    )
+    near, left = touched.split_state(
+        state, inputs, is_near, sets.is_member(state.halves), is_due, acts
+    )
     decision = _decide(near, inputs, instants, parameters)
     after = replace(
         decision.state,
@@ -130,8 +132,8 @@ def decide(state: State, inputs: Inputs, instants: Instants, parameters: Paramet
 def _decide(state: State, inputs: Inputs, instants: Instants, parameters: Parameters) -> Decision:
     """Returns the decision for a part of the state: the rows that the epoch can touch."""
     epoch_at = instants.epoch_at
-    below = floor.leaves(state.halves, instants.queues)
-    state = replace(state, halves=where(state.halves, ~below))
+    is_kept = ~floor.leaves(state.halves, instants.queues)
+    state = replace(state, halves=where(state.halves, is_kept))
     commanded = commands.apply_commands(inputs, state, epoch_at, parameters)
     state = commanded.state
     members = sets.set_members(state.halves, inputs.halves, inputs.ended)
@@ -198,8 +200,7 @@ def _ended(halves: pa.Table, wins: pa.Table, winner: Numbers) -> pa.Table:
     ended = where(halves.select(of_half), winner >= 0)
     won = wins.select(["decision", *by_operation]).take(pa.array(winner[winner >= 0]))
     outcome = pc.if_else(pc.equal(won["decision"], "COMMIT"), COMMITTED, ROLLED_BACK)
-    values = {name: won[name] for name in by_operation}
-    return frame(_END_ROWS, ended, outcome=outcome, **values)
+    return frame(_END_ROWS, ended, outcome=outcome, **{name: won[name] for name in by_operation})
 
 
 def _other_ends(
@@ -228,17 +229,15 @@ def _other_ends(
 
 def _committed(ends: pa.Table, epoch_at: int, parameters: Parameters) -> pa.Table:
     """Returns where the committed halves go and when they are due; null: at once."""
-    is_committed = truth(pc.equal(ends["outcome"], COMMITTED))
-    committed = where(ends.select(_COMMITTED_COLUMNS), is_committed)
+    committed = where(ends.select(_COMMITTED_COLUMNS), truth(pc.equal(ends["outcome"], COMMITTED)))
     is_later = truth(committed["delay_level"].is_valid())
     is_later |= truth(committed["deliver_at"].is_valid())
-    nothing = pa.field("due_at", pa.int64())
-    if not is_later.any():
-        return committed.append_column(nothing, pa.nulls(committed.num_rows, nothing.type))
     at_once = where(committed, ~is_later)
-    at_once = at_once.append_column(nothing, pa.nulls(at_once.num_rows, nothing.type))
-    later = where(committed, is_later)
-    later = run(_DUE_AT, delay.delay_parameters(epoch_at, parameters), committed=later)
+    at_once = at_once.append_column("due_at", pa.nulls(at_once.num_rows, pa.int64()))
+    if not is_later.any():
+        return at_once
+    values = delay.delay_parameters(epoch_at, parameters)
+    later = run(_DUE_AT, values, committed=where(committed, is_later))
     return pa.concat_tables([at_once, later.cast(at_once.schema)])
 
 

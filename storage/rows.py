@@ -34,20 +34,18 @@ def to_rows(frame: pa.Table, schema: pa.Schema, **values: Any) -> pa.Table:
         elif wanted.name not in frame.column_names:
             column = pa.nulls(frame.num_rows, wanted.type)
         else:
-            column = frame[wanted.name]
-            if pa.types.is_timestamp(wanted.type) and pa.types.is_int64(column.type):
-                column = column.cast(_MS)
-            column = column.cast(wanted.type)
+            column = _as(wanted.type, frame[wanted.name])
         columns.append(column)
     return pa.table(columns, schema=schema)
 
 
 def to_frame(rows: pa.Table, schema: pa.Schema) -> pa.Table:
     """Returns table rows as a frame of `schema`: its columns only, instants in ms."""
-    columns = []
-    for wanted in schema:
-        column = rows[wanted.name]
-        if pa.types.is_timestamp(column.type):
-            column = column.cast(_MS).cast(pa.int64())
-        columns.append(column.cast(wanted.type))
-    return pa.table(columns, schema=schema)
+    return pa.table([_as(field.type, rows[field.name]) for field in schema], schema=schema)
+
+
+def _as(kind: pa.DataType, column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Returns a column as another type; a number that is or becomes an instant is in ms."""
+    if pa.types.is_timestamp(kind) != pa.types.is_timestamp(column.type):
+        column = column.cast(_MS)
+    return column.cast(kind)

@@ -20,8 +20,6 @@ Numbers = Any  # numpy array of int64
 
 def truth(values: pa.Array | pa.ChunkedArray) -> Mask:
     """Returns a boolean column as a numpy array, null as false."""
-    if isinstance(values, pa.ChunkedArray):
-        return pc.fill_null(values, False).to_numpy()
     return pc.fill_null(values, False).to_numpy(zero_copy_only=False)
 
 

@@ -55,10 +55,24 @@ def run(text: str, parameters: dict[str, Any] | None = None, /, **frames: pa.Tab
     connection = _connection(sum(frame.num_rows for frame in frames.values()) <= _FEW_ROWS)
     # DuckDB takes a name it does not know for a variable of its caller. To register each frame as
     # a view costs as much as to plan the statement.
-    names = {"connection_": connection, "text_": text, "parameters_": parameters or None}
-    variables = {"__builtins__": builtins, **frames, **names}
+    variables = {
+        "__builtins__": builtins,
+        **frames,
+        "connection_": connection,
+        "text_": text,
+        "parameters_": parameters or None,
+    }
     found: pa.Table = FunctionType(_execute.__code__, variables)()
     return found
+
+
+def select(
+    schema: pa.Schema, text: str, parameters: dict[str, Any] | None = None, /, **frames: pa.Table
+) -> pa.Table:
+    """Returns the rows as `run` does, as a frame of a schema; none if no frame has rows."""
+    if not any(frame.num_rows for frame in frames.values()):
+        return schema.empty_table()
+    return run(text, parameters, **frames).cast(schema)
 
 
 def _execute() -> pa.Table:

@@ -50,8 +50,10 @@ def split_state(
     is_near = _with_sets(state.halves, is_near | is_named(state.halves, named), is_member)
     halves, halves_left = split(state.halves, is_near)
     delayed, delayed_left = split(state.delayed, is_due | is_named(state.delayed, commanded))
-    near = replace(state, halves=halves, delayed=delayed, waiting=waiting)
-    return near, State(halves=halves_left, delayed=delayed_left, waiting=waiting_left)
+    return (
+        replace(state, halves=halves, delayed=delayed, waiting=waiting),
+        State(halves=halves_left, delayed=delayed_left, waiting=waiting_left),
+    )
 
 
 def _with_sets(halves: pa.Table, is_near: Mask, is_member: Mask) -> Mask:

@@ -15,8 +15,16 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from checker.frames import COMMAND_RESULTS, DELAYED, UNDELIVERABLE, Inputs, Parameters, State
-from checker.match.sql import run
+from checker.frames import (
+    COMMAND_RESULTS,
+    DELAYED,
+    HALVES,
+    UNDELIVERABLE,
+    Inputs,
+    Parameters,
+    State,
+)
+from checker.match.sql import select
 from txlake.protocol import (
     CANCEL,
     MAINTAIN,
@@ -67,21 +75,19 @@ def apply_commands(
         for row in sorted(inputs.commands.to_pylist(), key=lambda row: row["admin_offset"])
     ]
     topics = commands.state.topics
-    is_grown = pc.not_equal(topics["queue_count"], state.topics["queue_count"])
     return Commanded(
         state=commands.state,
         cancelled=pa.concat_tables(commands.cancelled),
         resumed=pa.concat_tables(commands.resumed),
         repeated=commands.repeated,
         topics=commands.topics,
-        grown=topics.filter(is_grown),
+        grown=topics.filter(pc.not_equal(topics["queue_count"], state.topics["queue_count"])),
         results=pa.Table.from_pylist(results, schema=COMMAND_RESULTS),
     )
 
 
 def _with_offset(rows: pa.Table, admin_offset: int) -> pa.Table:
-    offsets = pa.array([admin_offset] * rows.num_rows, pa.int64())
-    return rows.append_column("admin_offset", offsets)
+    return rows.append_column("admin_offset", pa.array([admin_offset] * rows.num_rows, pa.int64()))
 
 
 class _Commands:
@@ -100,22 +106,23 @@ class _Commands:
 
     def apply(self, row: dict[str, Any]) -> str:
         """Applies a readable command and returns its result."""
-        target = command_target(row["command"], row["target"])
         if row["command"] in (MAINTAIN, PING):
             return "accepted"
-        if target is None:
-            return "bad_target"
-        if isinstance(target, TopicTarget):
-            return self._create_topic(target)
-        if isinstance(target, ConfigTarget):
-            return self._alter_topic(target)
-        if isinstance(target, UndeliverableTarget):
-            return self._resume(target, row["admin_offset"])
-        if row["command"] == CANCEL:
-            return self._cancel(target, row["admin_offset"])
-        if row["command"] == RESEND:
-            return "resent" if self._rearm(target, is_discarded=False) else "not_pending"
-        return "rearmed" if self._rearm(target, is_discarded=True) else "not_discarded"
+        match command_target(row["command"], row["target"]):
+            case None:
+                return "bad_target"
+            case TopicTarget() as topic:
+                return self._create_topic(topic)
+            case ConfigTarget() as config:
+                return self._alter_topic(config)
+            case UndeliverableTarget() as message:
+                return self._resume(message, row["admin_offset"])
+            case record if row["command"] == CANCEL:
+                return self._cancel(record, row["admin_offset"])
+            case half if row["command"] == RESEND:
+                return "resent" if self._rearm(half, is_discarded=False) else "not_pending"
+            case half:
+                return "rearmed" if self._rearm(half, is_discarded=True) else "not_discarded"
 
     def _cancel(self, target: RecordTarget, admin_offset: int) -> str:
         is_named = (
@@ -142,9 +149,8 @@ class _Commands:
     def _create_topic(self, target: TopicTarget) -> str:
         topic, count, parameters = target.topic, target.queue_count, self._parameters
         is_own = is_own_topic(topic, parameters.own_topics, parameters.check_topic_prefix)
-        if is_own or topic in (*SYSTEM_REAL_TOPICS, ".", ".."):
-            return "bad_target"
-        if not 1 <= count <= QUEUE_COUNT_MAX:
+        is_allowed = not is_own and topic not in (*SYSTEM_REAL_TOPICS, ".", "..")
+        if not (is_allowed and 1 <= count <= QUEUE_COUNT_MAX):
             return "bad_target"
         topics = self.state.topics
         names, counts = topics["topic"].to_pylist(), topics["queue_count"].to_pylist()
@@ -182,8 +188,7 @@ class _Commands:
             "unit": named["unit_offset"][0].as_py(),
             "epoch_at": self._epoch_at,
         }
-        rearmed = run(_REARMED, values, halves=halves).cast(halves.schema)
-        self.state = replace(self.state, halves=rearmed)
+        self.state = replace(self.state, halves=select(HALVES, _REARMED, values, halves=halves))
         return True
 
 

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from checker.frames import DELAYED, Parameters
 from checker.match.columns import Mask, truth
-from checker.match.sql import run
+from checker.match.sql import select
 
 # The due time; null: the message is due at once. A level above the last counts as the last, a time
 # beyond the maximum as the maximum. `counted_from`: `stored_at` of a schedule record, `epoch_at`
@@ -44,9 +44,8 @@ def admit_schedules(schedules: pa.Table, epoch_at: int, parameters: Parameters) 
     Input: NEW_SCHEDULES.
     Output: DELAYED; without a delay the due time is `stored_at`, at most `epoch_at`.
     """
-    if schedules.num_rows == 0:
-        return DELAYED.empty_table()
-    return run(
+    return select(
+        DELAYED,
         f"""
         SELECT 'schedule' AS source, queue_id, queue_offset,
           coalesce({DELIVER_AT_SQL}, least(counted_from, $epoch_at))::BIGINT AS deliver_at,
@@ -56,4 +55,4 @@ def admit_schedules(schedules: pa.Table, epoch_at: int, parameters: Parameters) 
         """,
         delay_parameters(epoch_at, parameters),
         schedules=schedules,
-    ).cast(DELAYED)
+    )

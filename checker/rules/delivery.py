@@ -27,7 +27,7 @@ from checker.frames import (
     Parameters,
     State,
 )
-from checker.match.columns import Mask, Numbers, choose, frame, longs, truth, where
+from checker.match.columns import Numbers, choose, frame, longs, truth, where
 from checker.match.sql import run
 from checker.rules.topics import first_used
 from storage.schemas import places
@@ -60,27 +60,31 @@ def in_order(due_delayed: pa.Table, committed: pa.Table, resumed: pa.Table) -> p
     Output: phase, source, queue_id, queue_offset, real_topic, real_queue_id, producer_group,
     admin_offset, rank.
     """
-    is_schedule = ~truth(pc.equal(due_delayed["source"], "half"))
-    parts = [
-        _phase(1, due_delayed, longs(due_delayed["deliver_at"]), is_schedule, places(due_delayed)),
-        _phase(2, committed, places(committed, "op_queue_offset"), longs(committed["position"]),
-               longs(committed["tran_seq"], null=0)),
-        _phase(3, resumed, longs(resumed["undeliverable_offset"])),
-    ]  # fmt: skip
-    ordered = pa.concat_tables(parts)
+    by_time = [
+        longs(due_delayed["deliver_at"]),
+        ~truth(pc.equal(due_delayed["source"], "half")),
+        places(due_delayed),
+    ]
+    by_operation = [
+        places(committed, "op_queue_offset"),
+        longs(committed["position"]),
+        longs(committed["tran_seq"], null=0),
+    ]
+    ordered = pa.concat_tables(
+        [
+            _phase(due_delayed, by_time, phase=1, admin_offset=None),
+            _phase(committed, by_operation, phase=2, source="half", admin_offset=None),
+            _phase(resumed, [longs(resumed["undeliverable_offset"])], phase=3),
+        ]
+    )
     return ordered.append_column("rank", pa.array(np.arange(1, ordered.num_rows + 1)))
 
 
-def _phase(phase: int, rows: pa.Table, *keys: Numbers) -> pa.Table:
-    """Returns the messages of a phase, sorted by these keys. The source of phase 2 is `half`."""
+def _phase(rows: pa.Table, keys: Sequence[Numbers], **values: Any) -> pa.Table:
+    """Returns the messages of a phase, sorted by these keys. Input: what all its messages have."""
     order = np.lexsort(keys[::-1])
     if (np.diff(order) != 1).any():
         rows = rows.take(pa.array(order))
-    values: dict[str, Any] = {"phase": phase}
-    if phase == 2:
-        values["source"] = "half"
-    if phase != 3:
-        values["admin_offset"] = None
     return frame(_ORDERED_ROWS, rows, **values)
 
 
@@ -126,11 +130,10 @@ def deliver(
         made[UNDELIVERABLE_TOPIC] = 1
     placements = place(routed, discarded, state.next_offsets)
     phase = longs(routed["phase"])
-    told = where(routed, (phase != 2) | is_stuck)
     return Delivered(
         placements,
         _numbered(state.topics, made, used.makers),
-        _deliveries(told, placements),
+        _deliveries(where(routed, (phase != 2) | is_stuck), placements),
         where(routed.select(["admin_offset"]), (phase == 3) & is_stuck)["admin_offset"].to_pylist(),
     )
 
@@ -176,13 +179,15 @@ def route(
     is_refused = np.array([name in refused for name in by_name], bool)[topic]
     asked = longs(ordered["real_queue_id"])
     is_beyond = (np.maximum(asked, 0) >= queue_count) & (is_known | parameters.auto_create_topics)
-    cases: list[tuple[Mask, str | None]] = [
-        (is_beyond, "queue_out_of_range"),
-        (is_refused, "group_topics_max"),
-        (~is_known, "topic_not_allowed"),
-    ]
+    reason = choose(
+        [
+            (is_beyond, "queue_out_of_range"),
+            (is_refused, "group_topics_max"),
+            (~is_known, "topic_not_allowed"),
+        ]
+    )
     target = np.where(asked >= 0, asked, longs(ordered["queue_offset"]) % queue_count)
-    return ordered.append_column("reason", choose(cases)).append_column(
+    return ordered.append_column("reason", reason).append_column(
         "target_queue_id", pa.array(target.astype(np.int32))
     )
 

@@ -27,7 +27,7 @@ from checker.match.columns import (
     truth,
     where,
 )
-from checker.match.sql import run
+from checker.match.sql import select
 from checker.rules.floor import is_below
 from checker.rules.sets import is_member
 from storage.schemas import places
@@ -121,12 +121,11 @@ def verdicts(
     found = take(known.select(_NAMED_COLUMNS), at)
     is_ahead, is_orphan = _still_to_come(namings, queues, orphan_ttl_ms)
     is_missing = at < 0
-    below = is_below(namings, queues, "half_queue_offset")
     verdict = choose(
         [
             (is_missing & is_orphan, "orphan_expired"),
             (is_missing & is_ahead, WAITS),
-            (is_missing & below, "below_floor"),
+            (is_missing & is_below(namings, queues, "half_queue_offset"), "below_floor"),
             (is_missing, "unknown_half"),
             (truth(pc.equal(found["status"], UNREADABLE)), "unreadable_half"),
             (~_agree("producer_group", namings, known, at), "wrong_producer_group"),
@@ -181,11 +180,10 @@ def _agree(name: str, namings: pa.Table, known: pa.Table, at: Numbers) -> Mask:
 
 def _is_refused(refused_units: pa.ChunkedArray, unit_offset: pa.ChunkedArray) -> Mask:
     """Returns for each naming whether its operation is a conflict for this unit already."""
-    refused = np.zeros(len(refused_units), bool)
-    if refused_units.null_count < len(refused_units):
-        pairs = zip(refused_units.to_pylist(), unit_offset.to_pylist(), strict=True)
-        refused[:] = [unit in (units or ()) for units, unit in pairs]
-    return refused
+    if refused_units.null_count == len(refused_units):
+        return np.zeros(len(refused_units), bool)
+    pairs = zip(refused_units.to_pylist(), unit_offset.to_pylist(), strict=True)
+    return np.array([unit in (units or ()) for units, unit in pairs], bool)
 
 
 def _known(
@@ -193,15 +191,13 @@ def _known(
 ) -> pa.Table:
     """Returns the half at each place that can be named; no two stand at one place."""
     unreadable = where(new_halves, truth(new_halves["error"].is_valid()))
-    alone = ~is_member(ended)
-    ended = where(ended, alone | truth(pc.equal(ended["status"], UNREADABLE)))
+    ended = where(ended, ~is_member(ended) | truth(pc.equal(ended["status"], UNREADABLE)))
     parts = [
         frame(_KNOWN_ROWS, halves, status="PENDING", winner_offset=None),
         _standing(unreadable, UNREADABLE, None),
         _standing(ended, ended["status"], ended["op_queue_offset"]),
+        select(_KNOWN_ROWS, _OF_SETS, members=members, units=units),
     ]
-    if members.num_rows:
-        parts.append(run(_OF_SETS, members=members, units=units).cast(_KNOWN_ROWS))
     return pa.concat_tables(part for part in parts if part.num_rows or part is parts[0])
 
 

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from checker.frames import CONFLICTS, NAMINGS, Inputs, Instants, Parameters
 from checker.match.columns import truth, where
-from checker.match.sql import run
+from checker.match.sql import run, select
 from checker.rules.naming import namings, verdicts
 from checker.rules.winner import WINS, judge
 
@@ -62,8 +62,8 @@ def match(
     judged = judge(found, units, parameters.late_end_policy == "apply")
     return Matched(
         wins=where(judged, truth(pc.equal(judged["verdict"], WINS))),
-        conflicts=conflicts(inputs.operations, found, judged).cast(CONFLICTS),
-        waiting=still_waiting(found, judged).cast(NAMINGS),
+        conflicts=conflicts(inputs.operations, found, judged),
+        waiting=still_waiting(found, judged),
         answers=answers(found),
     )
 
@@ -91,9 +91,8 @@ def conflicts(operations: pa.Table, verdicts: pa.Table, judged: pa.Table) -> pa.
 
     Output: CONFLICTS.
     """
-    if operations.num_rows == 0 and verdicts.num_rows == 0:
-        return CONFLICTS.empty_table()
-    return run(
+    return select(
+        CONFLICTS,
         """
         SELECT queue_id, op_queue_offset, NULL::BIGINT AS half_queue_offset,
           'unreadable_operation' AS reason
@@ -120,9 +119,8 @@ def still_waiting(verdicts: pa.Table, judged: pa.Table) -> pa.Table:
     wait: `refused_units` records it.
     Output: NAMINGS.
     """
-    if verdicts.num_rows == 0:
-        return NAMINGS.empty_table()
-    return run(
+    return select(
+        NAMINGS,
         """
         SELECT v.queue_id, v.op_queue_offset, v.position, v.half_queue_offset, v.decision,
           v.producer_group, v.transaction_id, v.cause, v.stored_at, v.landed_at,

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from checker.frames import ENDED, HALVES
 from checker.match.columns import Mask, frame, longs, truth, where
-from checker.match.sql import run
+from checker.match.sql import run, select
 
 # The columns in which the halves of a set are equal.
 SET_KEY: Final = "queue_id, producer_group, transaction_id, tran_size"
@@ -93,10 +93,9 @@ def members_with_id(halves: pa.Table, *with_ids: pa.Table) -> Mask:
     """
     ids = [pc.unique(of_sets(rows)["transaction_id"]) for rows in with_ids]
     found = is_member(halves)
-    if found.any() and any(map(len, ids)):
-        found &= truth(pc.is_in(halves["transaction_id"], pa.concat_arrays(ids)))
-        return found
-    return np.zeros(halves.num_rows, bool)
+    if not (found.any() and any(map(len, ids))):
+        return np.zeros(halves.num_rows, bool)
+    return found & truth(pc.is_in(halves["transaction_id"], pa.concat_arrays(ids)))
 
 
 def set_members(halves: pa.Table, new_halves: pa.Table, ended: pa.Table) -> pa.Table:
@@ -107,9 +106,7 @@ def set_members(halves: pa.Table, new_halves: pa.Table, ended: pa.Table) -> pa.T
     Output: one row a half: the ENDED columns, discard_cause, is_new, unit_offset, is_duplicate.
     """
     halves, new_halves, ended = map(of_sets, (halves, new_halves, ended))
-    if not (halves.num_rows or new_halves.num_rows or ended.num_rows):
-        return _MEMBER_ROWS.empty_table()
-    return run(_MEMBERS, halves=halves, new_halves=new_halves, ended=ended)
+    return select(_MEMBER_ROWS, _MEMBERS, halves=halves, new_halves=new_halves, ended=ended)
 
 
 def set_units(members: pa.Table) -> pa.Table:
@@ -119,9 +116,7 @@ def set_units(members: pa.Table) -> pa.Table:
     Output: queue_id, unit_offset, is_complete, status, cause, op_queue_offset, arm, discard_cause,
     producer_group, transaction_id.
     """
-    if members.num_rows == 0:
-        return _UNIT_ROWS.empty_table()
-    return run(_UNITS, members=members)
+    return select(_UNIT_ROWS, _UNITS, members=members)
 
 
 def admit(halves: pa.Table, new_halves: pa.Table, members: pa.Table, units: pa.Table) -> pa.Table:

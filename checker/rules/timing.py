@@ -81,8 +81,7 @@ def _interval_ms(halves: pa.Table, check_interval_ms: int) -> Numbers:
     one: a group that has no check topic costs a few rows a day.
     """
     doublings = np.clip(longs(halves["unacknowledged"]) - 1, 0, _DOUBLINGS_MAX)
-    longest = max(check_interval_ms, BACK_OFF_MS_MAX)
-    return np.minimum(check_interval_ms << doublings, longest)
+    return np.minimum(check_interval_ms << doublings, max(check_interval_ms, BACK_OFF_MS_MAX))
 
 
 def first_turn(halves: pa.Table, parameters: Parameters) -> int | None:
@@ -99,13 +98,14 @@ def _rules(halves: pa.Table, known_at: Numbers, parameters: Parameters) -> pa.Ar
     Source: PROTOCOL.md "What happens to a half at an epoch": line 3 before 4 before 5 and 6.
     """
     expired_at, turn_at = _from_when(halves, parameters)
-    is_asked_up = longs(halves["check_times"]) >= parameters.check_max
-    cases = [
-        (known_at >= expired_at, EXPIRED),
-        (known_at < turn_at, None),
-        (is_asked_up, CHECK_MAX),
-    ]
-    return choose(cases, CHECK)
+    return choose(
+        [
+            (known_at >= expired_at, EXPIRED),
+            (known_at < turn_at, None),
+            (longs(halves["check_times"]) >= parameters.check_max, CHECK_MAX),
+        ],
+        CHECK,
+    )
 
 
 def apply_time(

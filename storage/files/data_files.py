@@ -121,14 +121,12 @@ def require_there(place: LakePlace, table: str, files: Sequence[DataFile]) -> No
 
 def _statistics(table: str, rows: pa.Table) -> str:
     """Returns a file's statistics as Delta's log has them."""
-    named = STATISTICS.get(kind_of(table))
-    kept = None if named is None else named.split(",")
+    kept = STATISTICS.get(kind_of(table), ",".join(rows.schema.names)).split(",")
     least: dict[str, Any] = {}
     most: dict[str, Any] = {}
     nulls: dict[str, int] = {}
     for field in rows.schema:
-        is_wanted = kept is None or field.name in kept
-        if not is_wanted or not _has_order(field.type):
+        if field.name not in kept or not _has_order(field.type):
             continue
         column = rows[field.name]
         nulls[field.name] = column.null_count

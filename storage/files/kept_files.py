@@ -23,32 +23,26 @@ FILE_BYTES_MAX: Final = 4 * 1024 * 1024
 KEPT_BYTES_MAX: Final = 64 * 1024 * 1024
 
 
-class KeptFiles:
+class KeptFiles(DeltaStorageHandler):
     """The files of one lake that were read last. Input: where it is, in a store."""
 
-    def __init__(self, place: LakePlace) -> None:
-        self._handler = _Handler(place)
-        self._filesystem = pa_fs.PyFileSystem(self._handler)
-
-    def of(self, table: str, files: pa.Table) -> pa_fs.FileSystem:
-        """Returns a file system for reading, in which these files of a table have their paths."""
-        names, sizes = files["path"].to_pylist(), files["size_bytes"].to_pylist()
-        self._handler.sizes[table] = dict(zip(names, sizes, strict=True))
-        return pa_fs.SubTreeFileSystem(table, self._filesystem)
-
-
-class _Handler(DeltaStorageHandler):
     def __init__(self, place: LakePlace) -> None:
         super().__init__(place.path, dict(place.options))
         self._client = s3_client(place)
         self._lock = threading.Lock()
         self._kept: dict[str, pa.Buffer] = {}
         self._bytes = 0
-        self.sizes: dict[str, dict[str, int]] = {}  # by table, as their logs say
+        self._sizes: dict[str, dict[str, int]] = {}  # by table, as their logs say
+
+    def of(self, table: str, files: pa.Table) -> pa_fs.FileSystem:
+        """Returns a file system for reading, in which these files of a table have their paths."""
+        names, sizes = files["path"].to_pylist(), files["size_bytes"].to_pylist()
+        self._sizes[table] = dict(zip(names, sizes, strict=True))
+        return pa_fs.SubTreeFileSystem(table, pa_fs.PyFileSystem(self))
 
     def open_input_file(self, path: str) -> Any:
         table, _, name = path.rpartition("/")
-        size = self.sizes.get(table, {}).get(name, FILE_BYTES_MAX + 1)
+        size = self._sizes.get(table, {}).get(name, FILE_BYTES_MAX + 1)
         with self._lock:
             found = self._kept.pop(path, None)
             if found is not None:
@@ -75,5 +69,4 @@ class _Handler(DeltaStorageHandler):
                 self._kept[path] = found
                 self._bytes += found.size
             while self._bytes > KEPT_BYTES_MAX:
-                oldest = next(iter(self._kept))
-                self._bytes -= self._kept.pop(oldest).size
+                self._bytes -= self._kept.pop(next(iter(self._kept))).size

@@ -34,17 +34,12 @@ _ORDERS: Final[dict[str, tuple[str, ...]]] = {
 DUE_GROUP_ROWS: Final = 1_024
 
 
-def order_of(table: str) -> tuple[str, ...]:
-    """Names the columns by which a table's files are sorted."""
-    return _ORDERS[kind_of(table)]
-
-
 def in_file_order(table: str, rows: pa.Table) -> pa.Table:
     """Sorts rows as a table's files have them; equal ones stay in the order they came in.
 
     Rows in order are returned without a copy.
     """
-    names = order_of(table)
+    names = _ORDERS[kind_of(table)]
     if names == _PLACE:  # numbers are compared faster than columns
         numbers = places(rows)
         if (numbers[1:] >= numbers[:-1]).all():

@@ -61,8 +61,7 @@ class LakePlace:
         if self.is_local:
             return pa_fs.SubTreeFileSystem(self.table_path(table), pa_fs.LocalFileSystem())
         if is_s3(self):
-            below = self.path.partition("://")[2]
-            folder = f"{below}/{table}" if table else below
+            folder = self.table_path(table).partition("://")[2]
             return pa_fs.SubTreeFileSystem(folder, _s3(s3_access(self)))
         return self.reading(table)
 

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from storage.errors import LakeError
+from storage.lake.datasets import facts_of
 from storage.lake.epochs import COMMITTED, Plan, has_snapshot
 from storage.lake.floor import Floor
 from storage.lake.history import read_plans
@@ -27,13 +28,12 @@ def newer_floor(lake: Lake, last: Plan, until_ms: int) -> Floor:
     back.
     """
     floor = last.floor
-    columns = ["epoch", "counts"]
     bounds: Bounds = {
         "epoch": (floor.epoch + 1, last.epoch),
         "epoch_at": (None, instant(until_ms)),
         "state": [COMMITTED],
     }
-    rows = read_pruned(lake, "epochs", columns, bounds).to_pylist()
+    rows = read_pruned(lake, "epochs", ["epoch", "counts"], bounds).to_pylist()
     newest = max((row["epoch"] for row in rows if has_snapshot(row)), default=None)
     if newest is None:
         return floor
@@ -70,12 +70,9 @@ def epoch_of_newest(lake: Lake, table: str, rows: int) -> int:
 
     Within a file the rows are taken as spread evenly over its epochs; without statistics it is 0.
     """
-    files = lake.table(table).files()
     names = ["min.epoch", "max.epoch", "num_records"]
-    if not {*names} <= {*files.column_names}:
-        return 0
-    facts = files.select(names)
-    if any(facts[name].null_count for name in names):
+    facts = facts_of(lake.table(table).files(), names)
+    if any(column.null_count for column in facts.columns):
         return 0
     newest_first = sorted(facts.to_pylist(), key=lambda file: file["max.epoch"], reverse=True)
     for file in newest_first:

@@ -36,15 +36,20 @@ def dataset_of(
     return ds.FileSystemDataset(fragments, schema, parquet, filesystem)
 
 
+def facts_of(files: pa.Table, names: Sequence[str]) -> pa.Table:
+    """Returns columns of a table's files, as its log has them; null where it has none."""
+    nothing = pa.nulls(files.num_rows)
+    there = files.column_names
+    return pa.table({name: files[name] if name in there else nothing for name in names})
+
+
 def bounds_of(files: pa.Table) -> list[pc.Expression | None]:
     """Returns for each file what holds for all its rows; a column with nulls says nothing."""
     bounds: list[pc.Expression | None] = [None] * files.num_rows
     for name in _PRUNING:
-        wanted = [f"{what}.{name}" for what in ("min", "max", "null_count")]
-        if not set(wanted) <= set(files.column_names):
-            continue
+        facts = facts_of(files, [f"{what}.{name}" for what in ("min", "max", "null_count")])
         field = pc.field(name)
-        rows = zip(*(files[column].to_pylist() for column in wanted), strict=True)
+        rows = zip(*(column.to_pylist() for column in facts.columns), strict=True)
         for number, (least, most, nulls) in enumerate(rows):
             if nulls == 0 and least is not None and most is not None:
                 within = (field >= least) & (field <= most)

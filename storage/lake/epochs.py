@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from storage.errors import WAY_BACK, BrokenLakeError
-from storage.lake.floor import Floor, floor_of
+from storage.lake.floor import FLOOR, Floor
 from storage.lake.snapshots import Snapshot, snapshot_of
 from storage.rows import instant, milliseconds
 from storage.schemas import EPOCHS, SNAPSHOT, STATE_TABLES
@@ -83,8 +83,9 @@ class Plan:
 
     @property
     def floor(self) -> Floor:
-        """Returns the floor that the epoch decides with."""
-        return floor_of(self.parameters)
+        """Returns the floor that the epoch decides with; before retention came there was none."""
+        found = self.parameters.get(FLOOR)
+        return Floor() if found is None else Floor(**{**found, "offsets": dict(found["offsets"])})
 
     @property
     def snapshot(self) -> Snapshot:
@@ -193,11 +194,6 @@ def next_offsets_of(row: Mapping[str, Any]) -> dict[tuple[str, int], int]:
     return {(o["topic"], o["queue_id"]): o["next_offset"] for o in row["next_offsets"] or ()}
 
 
-def names_all(row: Mapping[str, Any]) -> bool:
-    """Returns whether a committed row names all real queues and all tables."""
-    return SNAPSHOT in dict(row["counts"] or ())
-
-
 def has_snapshot(row: Mapping[str, Any]) -> bool:
     """Returns whether a committed epoch took a snapshot of the state."""
     return dict(row["counts"] or ()).get(SNAPSHOT) == 1
@@ -260,7 +256,8 @@ def read_progress(lake: Lake, until: int | None = None) -> Progress:
         )
     last_epoch = max(committed, default=None)
     unfinished = plans[newest] if newest not in committed else None
-    named_epoch = max((e for e, row in committed.items() if names_all(row)), default=None)
+    naming_all = (e for e, row in committed.items() if SNAPSHOT in dict(row["counts"] or ()))
+    named_epoch = max(naming_all, default=None)
     named = _since(lake, committed, named_epoch, min(plans))
     newest_row = unfinished or committed[newest]
     return Progress(

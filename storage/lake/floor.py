@@ -37,9 +37,3 @@ class Floor:
     def as_parameter(self) -> dict[str, Any]:
         """Returns the floor as a plan records it."""
         return {**asdict(self), "offsets": sorted(self.offsets.items())}
-
-
-def floor_of(parameters: Mapping[str, Any]) -> Floor:
-    """Returns the floor among a plan's parameters; before retention came there was none."""
-    found = parameters.get(FLOOR)
-    return Floor() if found is None else Floor(**{**found, "offsets": dict(found["offsets"])})

@@ -41,9 +41,8 @@ class Recorded:
 def read_plans(lake: Lake, epochs: Iterable[int]) -> dict[int, Plan]:
     """Returns the plans of some epochs, as far as they are there."""
     bounds: Bounds = {"epoch": sorted(set(epochs)), "state": [PLANNED]}
-    columns = [field.name for field in fields(Plan)]
-    rows = read_pruned(lake, "epochs", columns, bounds).to_pylist()
-    return {row["epoch"]: plan_of(row) for row in rows}
+    rows = read_pruned(lake, "epochs", [field.name for field in fields(Plan)], bounds)
+    return {row["epoch"]: plan_of(row) for row in rows.to_pylist()}
 
 
 def recorded_epochs(lake: Lake, first: int, last: int) -> Iterator[Recorded]:

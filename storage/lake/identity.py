@@ -31,8 +31,7 @@ if TYPE_CHECKING:
 
 def lake_row(lake_id: str, now: dt.datetime) -> pa.Table:
     """Returns the row that makes the tables a lake."""
-    row = {"lake_id": lake_id, "format_version": FORMAT_VERSION, "created_at": now}
-    return pa.Table.from_pylist([row], schema=LAKE)
+    return pa.table([[lake_id], [FORMAT_VERSION], [now]], schema=LAKE)
 
 
 def owner_of_most(lake: Lake) -> str:

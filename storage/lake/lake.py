@@ -232,10 +232,13 @@ class Lake:
         if epoch is None:
             write(self.handle(table), None)
             return True
-        transaction = _transaction_of(table, epoch, rows)
+        transaction = epoch
+        if table == "epochs":  # it has two an epoch
+            transaction = 2 * epoch + int(rows["state"][-1].as_py() == COMMITTED)
         if not self.table(table).has_entries:
             return self.table(table).once(epoch, write, transaction)
-        files = _written_once(self.place, table, rows, epoch)
+        # Written when they are first asked for, and once.
+        files = functools.cache(lambda: [write_file(self.place, table, new_name(epoch), rows)])
         return _commit_files(self.table(table), files, epoch, transaction, self._upkeep)
 
     def forget(self, table: str | None = None) -> None:
@@ -285,15 +288,3 @@ def _commit_files(
         )
 
     return table.once(epoch, write, transaction, files)
-
-
-def _written_once(place: LakePlace, table: str, rows: pa.Table, epoch: int) -> NewFiles:
-    """Returns what writes rows into a file when it is first asked for it."""
-    return functools.cache(lambda: [write_file(place, table, new_name(epoch), rows)])
-
-
-def _transaction_of(table: str, epoch: int, rows: pa.Table) -> int:
-    """Returns which transaction of a table the rows of an epoch are; `epochs` has two an epoch."""
-    if table != "epochs":
-        return epoch
-    return 2 * epoch + int(rows["state"][-1].as_py() == COMMITTED)

@@ -28,15 +28,13 @@ class LakeLock:
         self.fd: int | None = None
         if not place.is_local:
             return
-        lake_path = place.path
-        folder = Path(lake_path)
-        path = folder / "_driver.lock"
+        folder = Path(place.path)
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            fd = os.open(folder / "_driver.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as error:
             raise LakeError(
-                f"the lake {lake_path} cannot be made or written: {error.strerror}; name a folder "
+                f"the lake {place.path} cannot be made or written: {error.strerror}; name a folder "
                 "that the job may write into"
             ) from error
         try:
@@ -45,7 +43,7 @@ class LakeLock:
             holder = os.pread(fd, 200, 0).decode(errors="replace").strip() or "another process"
             os.close(fd)
             raise LakeLockedError(
-                f"the lake {lake_path} is written by {holder}: one driver at a time; stop it first"
+                f"the lake {place.path} is written by {holder}: one driver at a time; stop it first"
             ) from error
         os.ftruncate(fd, 0)
         os.pwrite(fd, owner.encode(), 0)

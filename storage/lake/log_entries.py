@@ -52,8 +52,9 @@ class LogEntries:
         except AlreadyExistsError:
             return False
         except BaseError as error:
-            trouble = store_trouble(self._place, error)
-            raise trouble or StoreAwayError(f"{self._place.path}: {error}") from error
+            raise store_trouble(self._place, error) or StoreAwayError(
+                f"{self._place.path}: {error}"
+            ) from error
 
     def _has_newer(self, version: int, path: str) -> bool:
         """Returns whether the log has an entry or a checkpoint of a later version."""
@@ -88,23 +89,23 @@ def entry_of(files: Sequence[DataFile], app_id: str, transaction: int, epoch: in
         "engineInfo": "txlake",
         "txlake.epoch": str(epoch),
     }
+    added = [
+        {
+            "path": file.path,
+            "partitionValues": {},
+            "size": file.size_bytes,
+            "modificationTime": now_ms,
+            "dataChange": True,
+            "stats": file.stats,
+        }
+        for file in files
+    ]
     actions: list[dict[str, Any]] = [
         {"commitInfo": info},
         {"txn": {"appId": app_id, "version": transaction, "lastUpdated": now_ms}},
-        *({"add": _added(file, now_ms)} for file in files),
+        *({"add": file} for file in added),
     ]
     return "\n".join(map(json.dumps, actions)).encode()
-
-
-def _added(file: DataFile, now_ms: int) -> dict[str, Any]:
-    return {
-        "path": file.path,
-        "partitionValues": {},
-        "size": file.size_bytes,
-        "modificationTime": now_ms,
-        "dataChange": True,
-        "stats": file.stats,
-    }
 
 
 def with_added(files: pa.Table, added: Sequence[DataFile]) -> pa.Table:
@@ -123,8 +124,12 @@ def with_added(files: pa.Table, added: Sequence[DataFile]) -> pa.Table:
 def _row(file: DataFile) -> dict[str, Any]:
     """Returns a file as delta-rs lists it."""
     stats = json.loads(file.stats)
-    row = {"path": file.path, "size_bytes": file.size_bytes, "modification_time": 0}
-    row["num_records"] = file.rows
+    row = {
+        "path": file.path,
+        "size_bytes": file.size_bytes,
+        "modification_time": 0,
+        "num_records": file.rows,
+    }
     for which, key in (("null_count", "nullCount"), ("min", "minValues"), ("max", "maxValues")):
         row |= {f"{which}.{name}": value for name, value in stats[key].items()}
     return row

@@ -30,11 +30,8 @@ def read_checkpoint(place: LakePlace, table: str) -> None:
     if not place.is_local:
         return
     found = sorted((Path(place.table_path(table)) / "_delta_log").glob("*.checkpoint*.parquet"))
-    if not found:
-        return
-    version = found[-1].name[:_VERSION_DIGITS]
     for part in found:
-        if part.name.startswith(version):
+        if part.name[:_VERSION_DIGITS] == found[-1].name[:_VERSION_DIGITS]:
             pq.ParquetFile(part, memory_map=True).read(use_threads=False)
 
 
@@ -50,7 +47,10 @@ def reading(place: LakePlace, table: str) -> Iterator[None]:
     except LakeError:
         raise
     except (DeltaError, OSError, pa.ArrowException, UnicodeDecodeError) as error:
-        raise _told(place, table, error) from error
+        trouble = store_trouble(place, error)
+        if trouble is None and isinstance(error, TableNotFoundError):
+            trouble = missing(place.path, table)
+        raise trouble or _unreadable(place.path, table, error) from error
     except BaseException as error:  # delta-rs panics over some logs
         if type(error).__name__ != "PanicException":
             raise
@@ -70,15 +70,6 @@ def using(place: LakePlace) -> Iterator[None]:
         if trouble is None:
             raise
         raise trouble from error
-
-
-def _told(place: LakePlace, table: str, error: BaseException) -> LakeError:
-    trouble = store_trouble(place, error)
-    if trouble is not None:
-        return trouble
-    if isinstance(error, TableNotFoundError):
-        return missing(place.path, table)
-    return _unreadable(place.path, table, error)
 
 
 def missing(lake_path: str, table: str) -> MissingTableError:

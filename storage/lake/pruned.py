@@ -76,8 +76,7 @@ def _may_hold(files: pa.Table, bounds: Bounds) -> pa.ChunkedArray:
             continue
         lows, highs = files[f"min.{column}"], files[f"max.{column}"]
         if isinstance(wanted, list):
-            within = _holds_any(sorted(wanted), lows.to_pylist(), highs.to_pylist())
-            may_hold = pc.and_(may_hold, within)
+            may_hold = pc.and_(may_hold, _holds_any(sorted(wanted), lows, highs))
             continue
         least, most = wanted
         if most is not None:
@@ -87,13 +86,13 @@ def _may_hold(files: pa.Table, bounds: Bounds) -> pa.ChunkedArray:
     return may_hold
 
 
-def _holds_any(values: list[Any], lows: list[Any], highs: list[Any]) -> pa.Array:
+def _holds_any(values: list[Any], lows: pa.ChunkedArray, highs: pa.ChunkedArray) -> pa.Array:
     return pa.array(
         [
             low is None
             or high is None
             or bisect.bisect_left(values, low) < bisect.bisect_right(values, high)
-            for low, high in zip(lows, highs, strict=True)
+            for low, high in zip(lows.to_pylist(), highs.to_pylist(), strict=True)
         ],
         pa.bool_(),
     )

@@ -1,7 +1,7 @@
 """A lake whose appends wait in memory, so that many epochs become one commit a table.
 
 A replay knows all its epochs beforehand and can write a hundred of them at once. Rows that wait are
-read as if they were written. `flush` writes the tables side by side and `epochs` last. If the
+read as if they were written. A flush writes the tables side by side and `epochs` last. If the
 process dies in between, some tables hold epochs that are not committed. The same epochs give the
 same rows, so a table takes only epochs after the newest it holds; `epochs`, the last, takes all.
 """
@@ -62,7 +62,7 @@ class StagedLake(Lake):
         self.append("lake", rows)
 
     def append(self, table: str, rows: pa.Table, epoch: int | None = None) -> int:
-        """Lets the rows of an epoch wait for `flush`, unless the table holds it already."""
+        """Lets the rows of an epoch wait for a flush, unless the table holds it already."""
         if epoch is None:
             return self.append_now(table, rows)
         self.stock.add(table, rows.num_rows)
@@ -116,8 +116,8 @@ class StagedLake(Lake):
         What waits for the same table is written first.
         """
         if epoch <= self._held_epoch(table):
-            is_there = pc.field("epoch") == epoch
-            self.stock.add(table, self.dataset(table).count_rows(filter=is_there))
+            there = self.dataset(table).count_rows(filter=pc.field("epoch") == epoch)
+            self.stock.add(table, there)
             return
         self.wait()
         with self._lock:
@@ -145,13 +145,11 @@ class StagedLake(Lake):
         with self._lock:
             self._on_disk.pop(table, None)
 
-    def flush(self) -> None:
-        """Writes all that waits, in one commit a table; `epochs` when all others are written."""
-        self.begin_flush()
-        self.wait()
-
     def begin_flush(self) -> None:
-        """Flushes in the background, one flush at a time; `wait` raises its errors."""
+        """Writes all that waits, in one commit a table; `epochs` when all others are written.
+
+        In the background, one flush at a time; `wait` raises its errors.
+        """
         self.wait()
         with self._lock:
             for table, parts in self._staged.items():

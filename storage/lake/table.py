@@ -23,7 +23,7 @@ from storage.files.data_files import STATISTICS, DataFile
 from storage.files.kept_files import KeptFiles
 from storage.files.order import kind_of
 from storage.files.place import LakePlace
-from storage.lake.datasets import bounds_of, dataset_of
+from storage.lake.datasets import bounds_of, dataset_of, facts_of
 from storage.lake.log_entries import entry_of, fits, log_entries
 from storage.lake.newest import Newest
 from storage.lake.opening import reading, using
@@ -135,10 +135,7 @@ class LakeTable:
 
     def last(self, column: str) -> Any:
         """Returns the largest value of a column, as the log says; None if it has no statistics."""
-        files = self.files()
-        if files.num_rows == 0 or f"max.{column}" not in files.column_names:
-            return None
-        return pc.max(files[f"max.{column}"]).as_py()
+        return pc.max(facts_of(self.files(), [f"max.{column}"])[0]).as_py()
 
     def dataset(self) -> ds.Dataset:
         """Returns the newest version as an Arrow dataset.

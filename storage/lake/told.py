@@ -34,8 +34,7 @@ class Told:
     @classmethod
     def by(cls, progress: Progress) -> Told:
         """Returns the same from where the epochs stand."""
-        committed = 0 if progress.last is None else progress.last.epoch
-        return cls(committed, progress.newest_epoch, progress.tables)
+        return cls(progress.next_epoch - 1, progress.newest_epoch, progress.tables)
 
 
 def read_told(lake: Lake) -> Told:
@@ -53,14 +52,12 @@ def read_told(lake: Lake) -> Told:
     commits = rows.filter(pc.equal(rows["state"], COMMITTED)).sort_by("epoch")
     naming = commits.filter(pc.is_valid(pc.map_lookup(commits["counts"], SNAPSHOT, "first")))
     if naming.num_rows:
-        since = pc.max(naming["epoch"])
-        commits = commits.filter(pc.greater_equal(commits["epoch"], since))
+        commits = commits.filter(pc.greater_equal(commits["epoch"], pc.max(naming["epoch"])))
     elif newest > NAMED_EPOCHS_MAX:  # no row of a backfill from files names all
         earlier: Bounds = {"epoch": (None, newest - NAMED_EPOCHS_MAX - 1), "state": [COMMITTED]}
         before = read_pruned(lake, "epochs", _COLUMNS, earlier).sort_by("epoch")
         commits = pa.concat_tables([before, commits])
-    committed = pc.max(commits["epoch"]).as_py() or 0
-    return Told(committed, newest, _tables(commits))
+    return Told(pc.max(commits["epoch"]).as_py() or 0, newest, _tables(commits))
 
 
 def _tables(commits: pa.Table) -> dict[str, TableAt]:

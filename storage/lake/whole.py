@@ -25,7 +25,7 @@ from deltalake import DeltaTable
 
 from storage.errors import WAY_BACK, BrokenLakeError, MissingTableError
 from storage.lake.chain import digest_of, in_chain
-from storage.lake.datasets import dataset_of
+from storage.lake.datasets import dataset_of, facts_of
 from storage.lake.epochs import Progress, TableAt, read_progress
 from storage.lake.lake import Lake
 from storage.lake.table import deleted_rows, owner_of
@@ -51,16 +51,14 @@ class Fault:
     is_early: bool = False
 
 
-def require_whole(
-    lake: Lake, progress: Progress, tables: Iterable[str] | None = None, *, is_alone: bool = False
-) -> None:
+def require_whole(lake: Lake, progress: Progress, *, is_alone: bool = False) -> None:
     """Checks that a lake is whole.
 
-    Input: where its epochs stand; which tables (None: all); `is_alone`: the lake is not being
-    written, so its tables hold exactly what was committed.
+    Input: where its epochs stand; `is_alone`: the lake is not being written, so its tables hold
+    exactly what was committed.
     Errors: BrokenLakeError naming the first table, what is wrong and the way back.
     """
-    _refuse(lake, faults(lake, progress, tables, is_alone=is_alone))
+    _refuse(lake, faults(lake, progress, is_alone=is_alone))
 
 
 def require_recorded(lake: Lake, tables: Iterable[str] | None = None) -> Progress:
@@ -192,9 +190,7 @@ def _of_epochs(lake: Lake, handle: DeltaTable, files: pa.Table, told: Told) -> s
         return f"is empty, at version {handle.version()}"
     held, _ = _held(lake, "epochs", files, told.planned)
     written, deleted = told.planned + told.committed, deleted_rows(handle)
-    if not deleted:  # then a gap shows
-        return None
-    if held + deleted < written:
+    if deleted and held + deleted < written:  # where none is deleted a gap shows
         return f"holds {held} rows, and {written - deleted} of its epochs are not deleted"
     return None
 
@@ -209,12 +205,7 @@ def _held(lake: Lake, table: str, files: pa.Table, committed: int) -> tuple[int,
     The log tells. Of a file without statistics, and of one in which others than the job put
     committed and later rows together, the column `epoch` is read.
     """
-    names = ("num_records", "min.epoch", "max.epoch")
-    if not files.num_rows:
-        return 0, 0
-    if not set(names) <= set(files.column_names):
-        return _counted(lake, table, files, committed)
-    rows, least, most = (files[name] for name in names)
+    rows, least, most = facts_of(files, ["num_records", "min.epoch", "max.epoch"]).columns
     is_known = pc.and_(pc.is_valid(rows), pc.and_(pc.is_valid(least), pc.is_valid(most)))
     is_before = pc.less_equal(most, committed)
     is_sure = pc.and_kleene(is_known, pc.or_kleene(is_before, pc.greater(least, committed)))
@@ -261,12 +252,11 @@ def _all_tables(lake: Lake, told: Told) -> tuple[list[str], list[Fault]]:
 def _missing_file(lake: Lake, table: str, files: pa.Table) -> str | None:
     """Names a file that a table's log names and its folder does not have, or has shorter."""
     filesystem = lake.place.filesystem(table)
-    names = files["path"].to_pylist() if files.num_rows else []
-    sizes = files["size_bytes"].to_pylist() if files.num_rows else []
+    named = files.select(["path", "size_bytes"]).to_pylist() if files.num_rows else []
     with lake.reading(table):
-        found = filesystem.get_file_info(names)
-    for info, size in zip(found, sizes, strict=True):
-        if info.type != pa_fs.FileType.File or (info.size is not None and info.size != size):
+        found = filesystem.get_file_info([file["path"] for file in named])
+    for info, file in zip(found, named, strict=True):
+        if info.type != pa_fs.FileType.File or info.size not in (None, file["size_bytes"]):
             return str(info.path)
     return None
 
@@ -276,8 +266,7 @@ def _chain_faults(lake: Lake, progress: Progress) -> list[Fault]:
     first = max(1, progress.named_epoch or 1)
     where = (pc.field("epoch") >= first) & (pc.field("epoch") <= progress.newest_epoch)
     rows = lake.read("epochs", where=where).to_pylist()
-    before = lake.tables_id() if first == 1 else None
-    return chain_faults(rows, before)
+    return chain_faults(rows, lake.tables_id() if first == 1 else None)
 
 
 def chain_faults(rows: list[dict[str, Any]], before: str | None) -> list[Fault]:

@@ -108,8 +108,7 @@ class Places:
     def __init__(self, placements: pa.Table) -> None:
         self._numbers = schemas.places(placements)
         columns = {name: placements[name] for name in _OF_PLACEMENTS}
-        for name in _FEW_TEXTS:
-            columns[name] = columns[name].dictionary_encode()
+        columns |= {name: placements[name].dictionary_encode() for name in _FEW_TEXTS}
         self._placements = pa.table(columns).combine_chunks()
         if (self._numbers[1:] < self._numbers[:-1]).any():
             order = np.argsort(self._numbers, kind="stable")

@@ -16,20 +16,19 @@ A crash leaves a file deleted or not. The next round deletes what is left; VACUU
 
 from __future__ import annotations
 
-import time
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.dataset as ds
-from deltalake import CommitProperties, Transaction
-from deltalake.transaction import AddAction, RemoveAction
 
-from storage.lake.lake import NO_LOG_UPKEEP, Lake
+from storage.lake.lake import Lake
 from storage.lake.pruned import Bounds, read_pruned
 from storage.lake.table import deleted_rows, owner_of
 from storage.schemas import SNAPSHOT, STATE_TABLES, places
+from storage.upkeep.merge import replace_files
 from storage.upkeep.merge_plan import TableFile
 from storage.wire.kinds import ADMIN, HALF, OP, SCHEDULE
 from txlake.protocol import UNDELIVERABLE_TOPIC, deleted_id
@@ -50,7 +49,7 @@ class Expiry:
         self._lake = lake
         self._until = 0
         self._alive: Places = {}
-        self._looked_at: set[str] = set()
+        self._held: set[tuple[str, str]] = set()
 
     def expired(self, table: str, until: int, files: Sequence[TableFile]) -> list[TableFile]:
         """Returns some files of a table that can go, the oldest first.
@@ -61,25 +60,22 @@ class Expiry:
         if until == 0 or table not in EXPIRING:
             return []
         if until != self._until:
-            self._alive, self._looked_at = alive_at(self._lake, until), set()
+            self._alive, self._held = alive_at(self._lake, until), set()
             self._until = until
         last = until - 1 if table in _FROM_ITS_SNAPSHOT else until
         old = [file for file in files if file.last_epoch is not None and file.last_epoch <= last]
-        found: list[TableFile] = []
-        for file in sorted(old, key=lambda file: (file.first_epoch, file.path)):
-            name = f"{table}/{file.path}"
-            if name in self._looked_at:
-                continue
-            if self._is_held(table, file):
-                self._looked_at.add(name)
-                continue
-            found.append(file)
-            if len(found) == _DELETIONS:
-                break
-        return found
+        free = (
+            file
+            for file in sorted(old, key=lambda file: (file.first_epoch, file.path))
+            if (table, file.path) not in self._held and not self._is_held(table, file)
+        )
+        return list(itertools.islice(free, _DELETIONS))
 
     def _is_held(self, table: str, file: TableFile) -> bool:
-        """Returns whether a file has a row that stays; without statistics its rows are read."""
+        """Returns whether a file has a row that stays, and remembers it.
+
+        Without statistics its rows are read.
+        """
         kind = _HELD.get(table)
         if kind is None or not any(map(len, self._alive.values())):
             return False
@@ -90,11 +86,15 @@ class Expiry:
         with self._lake.reading(table):
             rows = fragment.to_table(columns=names)
         if kind != "source":
-            return bool(np.isin(places(rows), self._alive[kind]).any())
-        return any(
-            np.isin(places(rows.filter(ds.field("source") == source)), self._alive[source]).any()
-            for source in (HALF, SCHEDULE)
-        )
+            is_held = bool(np.isin(places(rows), self._alive[kind]).any())
+        else:
+            is_held = any(
+                np.isin(places(rows.filter(ds.field("source") == of)), self._alive[of]).any()
+                for of in (HALF, SCHEDULE)
+            )
+        if is_held:
+            self._held.add((table, file.path))
+        return is_held
 
 
 def alive_at(lake: Lake, epoch: int) -> Places:
@@ -142,24 +142,10 @@ def delete(
     Errors: CommitFailedError from deltalake when another writer was faster.
     """
     rows = sum(file.row_count for file in files)
-    handle = lake.handle(table)
-    now_ms = time.time_ns() // 1_000_000
-    removed: list[AddAction | RemoveAction] = [
-        RemoveAction(file.path, False, now_ms, file.size_bytes, {}) for file in files
-    ]
     last = max(file.last_epoch or 0 for file in files)
     note = f"deleted {len(files)} files, {rows} rows of epochs up to {last}"
+    handle = lake.handle(table)
     said = {**(said or {}), deleted_id(owner_of(handle)): deleted_rows(handle) + rows}
-    handle.create_write_transaction(
-        removed,
-        "append",
-        handle.schema(),
-        commit_properties=CommitProperties(
-            custom_metadata={"txlake.maintenance": note},
-            max_commit_retries=0,
-            app_transactions=[Transaction(name, value) for name, value in said.items()],
-        ),
-        post_commithook_properties=NO_LOG_UPKEEP,
-    )
+    replace_files(handle, files, [], note, said)
     lake.table(table).changed()
     return rows

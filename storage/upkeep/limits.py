@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 
 from storage.files.order import kind_of
-from storage.upkeep.merge_plan import MergeLimits, TableFile
 from storage.upkeep.topic_retention import Retention
 
 
@@ -26,24 +24,19 @@ class MaintenanceLimits:
     retention_ms: int = 0
     topics: Retention = field(default_factory=Retention)
 
-    def merging(self, span_of: Callable[[TableFile], int], old_epoch: int) -> MergeLimits:
-        """Returns the limits of merging. Input: rows up to that epoch are old."""
-        return MergeLimits(self.merge_files, self.file_bytes_max, span_of, old_epoch)
-
-    def log_kept_ms(self, table: str) -> int:
-        """Returns how long the entries of a table's log are kept."""
-        least = self.stream_retention_ms if kind_of(table) == "topics" else 0
-        return max(self.log_retention_ms, least)
-
     def files_kept_ms(self, table: str) -> int:
         """Returns how long a table's files are kept, from when they were written."""
-        least = self.stream_retention_ms if kind_of(table) == "topics" else 0
-        return max(self.file_retention_ms, least)
+        return max(self.file_retention_ms, self._streamed_ms(table))
+
+    def _streamed_ms(self, table: str) -> int:
+        """Returns how long a stream from a table can need what it had; 0: there is none."""
+        return self.stream_retention_ms if kind_of(table) == "topics" else 0
 
     def properties(self, table: str) -> dict[str, str]:
         """Returns a table's retentions as Delta's properties: of its log, and of tombstones."""
+        log_ms = max(self.log_retention_ms, self._streamed_ms(table))
         return {
-            "delta.logRetentionDuration": f"interval {self.log_kept_ms(table) // 1000} seconds",
+            "delta.logRetentionDuration": f"interval {log_ms // 1000} seconds",
             "delta.deletedFileRetentionDuration":
                 f"interval {self.file_retention_ms // 1000} seconds",
         }  # fmt: skip

@@ -36,7 +36,7 @@ from storage.upkeep.expiry import EXPIRING, Expiry, delete, undeliverable_tables
 from storage.upkeep.limits import MaintenanceLimits, Work
 from storage.upkeep.merge import files_of, merge
 from storage.upkeep.merge_plan import MergeLimits, TableFile, all_merges, next_merge
-from storage.upkeep.topic_retention import Retention, alter, expired, floors
+from storage.upkeep.topic_retention import Retention, alter, expired, floors, set_properties
 
 _MEMORY = 2  # rows of a merge in memory, as a multiple of the largest file
 # How often replaced files are looked for in the time that they are kept.
@@ -82,8 +82,10 @@ class Maintenance:
         """Writes configs of topics, by name. Output: the topics of which one is new."""
         if not topics:
             return []
-        rows = self.lake.read("catalog", ["topic", "table_id"]).to_pylist()
-        tables = {row["topic"]: f"topics/{row['table_id']}" for row in rows}
+        tables = {
+            row["topic"]: f"topics/{row['table_id']}"
+            for row in self.lake.read("catalog", ["topic", "table_id"]).to_pylist()
+        }
         self._before_deletion()
         return [
             topic for topic, configs in topics.items() if alter(self.lake, tables[topic], configs)
@@ -119,14 +121,9 @@ class Maintenance:
         return len(files), work
 
     def _configure(self, table: str) -> None:
-        if table in self._configured:
-            return
-        handle = self.lake.handle(table)
-        wanted = self.limits.properties(table)
-        if not wanted.items() <= handle.metadata().configuration.items():
-            handle.alter.set_table_properties(wanted, raise_if_not_exists=False)
-            self.lake.table(table).changed()
-        self._configured.add(table)
+        if table not in self._configured:
+            set_properties(self.lake, table, self.limits.properties(table))
+            self._configured.add(table)
 
     def _expired(self, table: str) -> Iterator[Work]:
         while files := self._old_files(table):
@@ -150,7 +147,9 @@ class Maintenance:
     def _merging(self, table: str) -> MergeLimits:
         """Returns the limits of merging: by spans of time where rows go, else all together."""
         old_epoch = self._old_epoch if table in EXPIRING else 0
-        return self.limits.merging(self._span_of(table), old_epoch)
+        return MergeLimits(
+            self.limits.merge_files, self.limits.file_bytes_max, self._span_of(table), old_epoch
+        )
 
     def _span_of(self, table: str) -> Callable[[TableFile], int]:
         """Returns the function that says in which span of time a file is."""
@@ -179,7 +178,7 @@ class Maintenance:
                 left_alone.add(chosen[0].path)
                 continue
             self._removed_at[table] = time.monotonic()
-            yield Work(1, merged.files_before, merged.bytes_before, merged.bytes_after)
+            yield merged
 
     def _checkpoint(self, table: str, is_full: bool) -> bool:
         handle = self.lake.handle(table)

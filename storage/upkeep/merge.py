@@ -12,53 +12,38 @@ it is.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import time
+from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 import pyarrow.dataset as ds
-from deltalake import CommitProperties
+from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.transaction import AddAction, RemoveAction
 
 from storage.files.data_files import DataFile, write_file
 from storage.files.order import DUE_GROUP_ROWS, in_file_order
+from storage.lake.datasets import facts_of
 from storage.lake.lake import NO_LOG_UPKEEP, Lake
 from storage.rows import milliseconds
+from storage.upkeep.limits import Work
 from storage.upkeep.merge_plan import TableFile, merged_name
 from storage.wire.kinds import SCHEDULE
 
-_GROUP_ROWS = (1_000, 65_536)
+_GROUP_ROWS_MIN, _GROUP_ROWS_MAX = 1_000, 65_536
 _GROUP_BYTES = 4 * 1024 * 1024  # a consumer's window is a few of these
-
-
-@dataclass(frozen=True)
-class Merged:
-    """What a merge did."""
-
-    files_before: int
-    bytes_before: int
-    bytes_after: int
 
 
 def files_of(lake: Lake, table: str) -> list[TableFile]:
     """Returns the files of a table's newest version."""
-    actions = lake.table(table).files()
-    if actions.num_rows == 0:
-        return []
     names = ["path", "size_bytes", "num_records", "min.epoch", "max.epoch", "max.stored_at"]
-    columns = [
-        actions[name].to_pylist() if name in actions.column_names else [None] * actions.num_rows
-        for name in names
-    ]
+    columns = [column.to_pylist() for column in facts_of(lake.table(table).files(), names).columns]
     return [
         TableFile(path, size, rows or 0, first or 0, last, None if at is None else milliseconds(at))
         for path, size, rows, first, last, at in zip(*columns, strict=True)
     ]
 
 
-def merge(
-    lake: Lake, table: str, files: Sequence[TableFile], memory_bytes_max: int
-) -> Merged | None:
+def merge(lake: Lake, table: str, files: Sequence[TableFile], memory_bytes_max: int) -> Work | None:
     """Merges files, as many of the oldest as fit into memory. Output: None if fewer than two do.
 
     Errors: CommitFailedError from deltalake when another writer was faster.
@@ -70,8 +55,10 @@ def merge(
     # Closed: two such files would not fit into memory.
     name = merged_name(taken, is_closed=2 * rows.nbytes > memory_bytes_max)
     merged = _write(lake, table, name, rows)
-    _commit(lake, table, merged.added(is_data_change=False), taken)
-    return Merged(len(taken), sum(file.size_bytes for file in taken), merged.size_bytes)
+    added = merged.added(is_data_change=False)
+    replace_files(lake.handle(table), taken, [added], f"merged {len(taken)} files")
+    lake.table(table).changed()
+    return Work(1, len(taken), sum(file.size_bytes for file in taken), merged.size_bytes)
 
 
 def _read(
@@ -98,30 +85,35 @@ def _read(
 
 def _write(lake: Lake, table: str, name: str, rows: pa.Table) -> DataFile:
     """Writes the rows into one file, in row groups small enough to skip."""
-    least, most = _GROUP_ROWS
-    if table == SCHEDULE:
-        most = DUE_GROUP_ROWS
-    group_rows = max(least, min(most, _GROUP_BYTES * rows.num_rows // max(rows.nbytes, 1)))
+    most = DUE_GROUP_ROWS if table == SCHEDULE else _GROUP_ROWS_MAX
+    in_bytes = _GROUP_BYTES * rows.num_rows // max(rows.nbytes, 1)
     return write_file(
-        lake.place, table, name, rows,
-        group_rows=group_rows, compression="zstd", compression_level=1,
+        lake.place, table, name, rows, group_rows=max(_GROUP_ROWS_MIN, min(most, in_bytes)),
+        compression="zstd", compression_level=1,
     )  # fmt: skip
 
 
-def _commit(lake: Lake, table: str, added: AddAction, files: Sequence[TableFile]) -> None:
-    handle = lake.handle(table)
-    removed = [
-        RemoveAction(file.path, False, added.modification_time, file.size_bytes, {})
-        for file in files
-    ]
+def replace_files(
+    handle: DeltaTable,
+    removed: Sequence[TableFile],
+    added: Sequence[AddAction],
+    note: str,
+    said: Mapping[str, int] | None = None,
+) -> None:
+    """Takes files out of a table and others in, in one Delta commit on the version of a handle.
+
+    Input: `note`: what is done; `said`: what else the commit says, by transaction identifier.
+    Errors: CommitFailedError from deltalake when another writer was faster.
+    """
+    now_ms = time.time_ns() // 1_000_000
     handle.create_write_transaction(
-        [added, *removed],
+        [*added, *(RemoveAction(f.path, False, now_ms, f.size_bytes, {}) for f in removed)],
         "append",
         handle.schema(),
         commit_properties=CommitProperties(
-            custom_metadata={"txlake.maintenance": f"merged {len(removed)} files"},
+            custom_metadata={"txlake.maintenance": note},
             max_commit_retries=0,
+            app_transactions=[Transaction(name, value) for name, value in (said or {}).items()],
         ),
         post_commithook_properties=NO_LOG_UPKEEP,
     )
-    lake.table(table).changed()

@@ -13,6 +13,7 @@ is merged with would stay as long.
 
 from __future__ import annotations
 
+import itertools
 import re
 import uuid
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -120,8 +121,7 @@ def all_merges(files: Sequence[TableFile], limits: MergeLimits) -> Iterator[Sequ
         size = sum(file.size_bytes for file in chosen)
         rows = sum(file.row_count for file in chosen)
         whole = TableFile(merged_name(chosen, False), size, rows, chosen[0].first_epoch)
-        left = [file for file in left if file not in chosen]
-        left.append(whole)
+        left = [*(file for file in left if file not in chosen), whole]
 
 
 def _by_level(files: Sequence[TableFile]) -> Iterator[list[TableFile]]:
@@ -131,11 +131,5 @@ def _by_level(files: Sequence[TableFile]) -> Iterator[list[TableFile]]:
 
 def _within(files: Sequence[TableFile], bytes_max: int) -> list[TableFile]:
     """Returns the oldest files that fit together."""
-    chosen: list[TableFile] = []
-    size = 0
-    for file in files[:_FILES_AT_ONCE]:
-        size += file.size_bytes
-        if size > bytes_max:
-            break
-        chosen.append(file)
-    return chosen
+    sizes = itertools.accumulate(file.size_bytes for file in files[:_FILES_AT_ONCE])
+    return [file for file, size in zip(files, sizes, strict=False) if size <= bytes_max]

@@ -49,8 +49,11 @@ class Retention:
 def configs_of(handle: DeltaTable) -> dict[str, int]:
     """Returns the configs that a topic's table has of its own, by Kafka's names."""
     own = handle.metadata().configuration
-    names = (RETENTION_MS, RETENTION_BYTES)
-    return {name: int(own[_PROPERTY + name]) for name in names if _PROPERTY + name in own}
+    return {
+        name: int(own[_PROPERTY + name])
+        for name in (RETENTION_MS, RETENTION_BYTES)
+        if _PROPERTY + name in own
+    }
 
 
 def alter(lake: Lake, table: str, configs: Mapping[str, int]) -> bool:
@@ -58,11 +61,16 @@ def alter(lake: Lake, table: str, configs: Mapping[str, int]) -> bool:
 
     Errors: DeltaError, also when another has changed the table's properties meanwhile.
     """
-    wanted = {_PROPERTY + name: str(value) for name, value in configs.items()}
+    properties = {_PROPERTY + name: str(value) for name, value in configs.items()}
+    return set_properties(lake, table, properties)
+
+
+def set_properties(lake: Lake, table: str, wanted: Mapping[str, str]) -> bool:
+    """Writes properties of a table. Output: whether one is new. Errors: as `alter`."""
     handle = lake.handle(table)
     if wanted.items() <= handle.metadata().configuration.items():
         return False
-    handle.alter.set_table_properties(wanted, raise_if_not_exists=False)
+    handle.alter.set_table_properties(dict(wanted), raise_if_not_exists=False)
     lake.table(table).changed()
     return True
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from storage.verify.delays import same_message
-from storage.verify.invariant import Invariant
+from storage.verify.invariant import MESSAGE, Invariant, same
 from txlake.protocol import UNDELIVERABLE_TOPIC
 
 _RESULTS = [
@@ -19,7 +18,32 @@ _RESULTS = [
     }.items()
     for result in results.split()
 ]
-_COMMANDS_HAVE_EFFECT = f"""
+_HALF_TARGET = "^(half|schedule):([0-9]{1,9})-([0-9]{1,18})$"
+
+FRAMES = """
+-- How many topics there were after each epoch: of users, and of each producer group that made some.
+CREATE TABLE topic_counts AS
+WITH first AS (
+  SELECT topic, min(epoch) AS epoch, any_value(producer_group) AS maker FROM catalog GROUP BY topic
+)
+SELECT maker, epoch, sum(topics) OVER (PARTITION BY maker ORDER BY epoch) AS topics FROM (
+  SELECT maker, epoch, count(*) AS topics FROM first WHERE maker IS NOT NULL GROUP BY ALL
+  UNION ALL
+  SELECT NULL, epoch, count(*) FROM first WHERE NOT is_own(topic) GROUP BY epoch);
+
+-- Where messages went that verify does not judge; who sent them may be deleted.
+CREATE VIEW untold_places AS
+SELECT real_topic AS topic, epoch FROM all_outcomes
+WHERE outcome = 'COMMITTED' AND NOT is_told('half', queue_id, queue_offset)
+UNION ALL
+SELECT real_topic, epoch FROM all_deliveries WHERE NOT is_told(source, queue_id, queue_offset)
+"""
+
+INVARIANTS = (
+    Invariant(
+        "commands_have_effect",
+        "Every command did what its result says, and nothing else.",
+        f"""
 WITH done AS (SELECT admin_offset, epoch, min(action) AS action FROM all_deliveries
               WHERE admin_offset IS NOT NULL AND epoch > base() GROUP BY ALL),
 resumed AS (
@@ -71,11 +95,13 @@ LEFT JOIN (SELECT topic, min(epoch) AS epoch FROM catalog GROUP BY topic) t
   ON t.topic = split_part(a.target, ':', 2) AND t.epoch <= a.epoch
 LEFT JOIN rearms r ON a.queue_offset = r.admin_offset
 LEFT JOIN units u ON r.queue_id = u.queue_id AND r.unit_offset = u.unit_offset
-"""
-
-_HALF_TARGET = "^(half|schedule):([0-9]{1,9})-([0-9]{1,18})$"
-# What a command could have found when its turn came in the order of commands.
-_NOTHING_FOUND = f"""
+""",
+    ),
+    # What a command could have found when its turn came in the order of commands.
+    Invariant(
+        "nothing_was_there",
+        "A command that found nothing to do had nothing to find.",
+        f"""
 WITH named AS (
   SELECT a.*,
     regexp_extract(target, '{_HALF_TARGET}', ['source', 'queue_id', 'queue_offset']) AS it,
@@ -122,7 +148,7 @@ delayed_then AS (
   JOIN due d ON d.is_later AND r.source = d.source AND r.queue_id = d.queue_id
     AND r.named_offset = d.queue_offset AND d.epoch < r.epoch
   WHERE r.result = 'not_delayed'
-    AND NOT EXISTS (FROM deliveries g WHERE {same_message("g", "d")}
+    AND NOT EXISTS (FROM deliveries g WHERE {same(MESSAGE, "g", "d")}
       AND (g.epoch < r.epoch OR g.epoch = r.epoch AND g.admin_offset < r.admin_offset))
 ),
 undeliverable AS (
@@ -158,30 +184,12 @@ LEFT JOIN (SELECT DISTINCT * FROM delayed_then) w ON r.admin_offset = w.admin_of
 LEFT JOIN undeliverable u ON r.place = u.queue_offset AND u.epoch < r.epoch
 ASOF LEFT JOIN queue_counts q ON u.real_topic = q.topic AND r.epoch >= q.epoch
 ASOF LEFT JOIN queue_counts t ON r.topic = t.topic AND r.epoch >= t.epoch
-"""
-
-# How many topics there were after each epoch: of users, and of each producer group that made some.
-_TOPIC_COUNTS = """
-CREATE TABLE topic_counts AS
-WITH first AS (
-  SELECT topic, min(epoch) AS epoch, any_value(producer_group) AS maker FROM catalog GROUP BY topic
-)
-SELECT maker, epoch, sum(topics) OVER (PARTITION BY maker ORDER BY epoch) AS topics FROM (
-  SELECT maker, epoch, count(*) AS topics FROM first WHERE maker IS NOT NULL GROUP BY ALL
-  UNION ALL
-  SELECT NULL, epoch, count(*) FROM first WHERE NOT is_own(topic) GROUP BY epoch)
-"""
-# Where messages went that verify does not judge; who sent them may be deleted.
-_UNTOLD_PLACES = """
-CREATE VIEW untold_places AS
-SELECT real_topic AS topic, epoch FROM all_outcomes
-WHERE outcome = 'COMMITTED' AND NOT is_told('half', queue_id, queue_offset)
-UNION ALL
-SELECT real_topic, epoch FROM all_deliveries WHERE NOT is_told(source, queue_id, queue_offset)
-"""
-FRAMES = (_TOPIC_COUNTS, _UNTOLD_PLACES)
-
-_UNDELIVERABLE_HAVE_REASON = f"""
+""",
+    ),
+    Invariant(
+        "undeliverable_have_reason",
+        "A message is undeliverable only when its topic lacked that queue, or could not be made.",
+        f"""
 WITH judged AS (
   SELECT m.*, q.queue_count, p.auto_create_topics, p.topics_max, p.group_topics_max,
     coalesce(r.producer_group, '') AS maker,
@@ -213,10 +221,14 @@ FROM judged j
 ASOF LEFT JOIN (FROM topic_counts WHERE maker IS NULL) s ON j.epoch >= s.epoch
 ASOF LEFT JOIN (FROM topic_counts WHERE maker IS NOT NULL) g
   ON j.maker = g.maker AND j.epoch >= g.epoch
-"""
-
-# A topic has the queues that commands of that epoch ask for; without a command those of first use.
-_CATALOG_GROWS = """
+""",
+    ),
+    # A topic has the queues that commands of that epoch ask for; without a command those of first
+    # use.
+    Invariant(
+        "catalog_grows",
+        "A topic has one table, ids are 1, 2, 3 ..., and queue counts only grow, by command.",
+        """
 WITH asked AS (
   SELECT epoch, split_part(target, ':', 2) AS topic,
     max(try_cast(split_part(target, ':', 3) AS INTEGER)) AS queue_count
@@ -268,27 +280,6 @@ JOIN plans p ON c.epoch = p.epoch
 LEFT JOIN asked a ON c.epoch = a.epoch AND c.topic = a.topic
 LEFT JOIN (SELECT DISTINCT table_id FROM topic_tables) t ON c.table_id = t.table_id
 LEFT JOIN topic_counts g ON c.producer_group = g.maker AND c.epoch = g.epoch
-"""
-
-INVARIANTS = (
-    Invariant(
-        "commands_have_effect",
-        "Every command did what its result says, and nothing else.",
-        _COMMANDS_HAVE_EFFECT,
-    ),
-    Invariant(
-        "nothing_was_there",
-        "A command that found nothing to do had nothing to find.",
-        _NOTHING_FOUND,
-    ),
-    Invariant(
-        "undeliverable_have_reason",
-        "A message is undeliverable only when its topic lacked that queue, or could not be made.",
-        _UNDELIVERABLE_HAVE_REASON,
-    ),
-    Invariant(
-        "catalog_grows",
-        "A topic has one table, ids are 1, 2, 3 ..., and queue counts only grow, by command.",
-        _CATALOG_GROWS,
+""",
     ),
 )

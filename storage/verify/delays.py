@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-from storage.verify.invariant import Invariant
+from storage.verify.invariant import MESSAGE, Invariant, same
 from txlake.protocol import UNDELIVERABLE_TOPIC
-
-
-def same_message(a: str, b: str) -> str:
-    """Returns SQL that is true of two rows of the same message."""
-    columns = ("source", "queue_id", "queue_offset")
-    return " AND ".join(f"{a}.{name} = {b}.{name}" for name in columns)
-
 
 # When messages with a time are due. A level beats DELIVER_AT. A time at or before `epoch_at` is no
 # delay: such a schedule record is due at once (`is_later` is false).
-_DUE = """
+FRAMES = """
 CREATE TABLE due AS
 WITH waiting AS (
   SELECT 'schedule' AS source, s.queue_id, s.queue_offset, s.epoch, s.stored_ms AS counted_ms,
@@ -44,9 +37,13 @@ SELECT source, queue_id, queue_offset, epoch, due_ms, real_topic, real_queue_id,
 FROM timed
 WHERE source = 'schedule' OR due_ms > at_ms
 """
-FRAMES = (_DUE,)
 
-_DELAYED_ARRIVE_ON_TIME = f"""
+INVARIANTS = (
+    Invariant(
+        "delayed_arrive_on_time",
+        "A delayed message leaves once, in the first epoch whose epoch_at has reached its time, or "
+        "is cancelled before and never delivered.",
+        f"""
 WITH instants AS (
   SELECT at_ms, min(epoch) AS epoch FROM
     (SELECT epoch, max(at_ms) OVER (ORDER BY epoch) AS at_ms FROM plans)
@@ -73,11 +70,15 @@ SELECT t.epoch, t.source, t.queue_id, t.queue_offset,
     WHEN g.action <> 'CANCELLED' AND g.epoch > t.due_epoch
       THEN concat('due in epoch ', t.due_epoch, ', delivered in epoch ', g.epoch)
   END AS problem
-FROM timed t LEFT JOIN gone g ON {same_message("t", "g")}
-"""
-
-# Several commands of an epoch can resume the same message; the first one counts.
-_DELIVERIES_HAVE_THEIR_REASON = f"""
+FROM timed t LEFT JOIN gone g ON {same(MESSAGE, "t", "g")}
+""",
+    ),
+    # Several commands of an epoch can resume the same message; the first one counts.
+    Invariant(
+        "deliveries_have_their_reason",
+        "Every row of deliveries follows from a delay, a commit or a command, and its message is "
+        "where it says.",
+        f"""
 WITH refused AS (
   SELECT source, queue_id, queue_offset, min(epoch) AS epoch, min(real_queue_offset) AS place
   FROM deliveries WHERE action = 'UNDELIVERABLE' GROUP BY ALL
@@ -114,29 +115,16 @@ SELECT d.epoch, d.source, d.queue_id, d.queue_offset, d.action,
       THEN concat('not at offset ', d.real_queue_offset, ' of queue ', d.real_queue_id)
   END AS problem
 FROM deliveries d
-LEFT JOIN refused u ON {same_message("d", "u")}
-LEFT JOIN waits w ON {same_message("d", "w")}
-LEFT JOIN times t ON {same_message("d", "t")} AND d.action = t.action
-LEFT JOIN halves h ON {same_message("d", "h")}
+LEFT JOIN refused u ON {same(MESSAGE, "d", "u")}
+LEFT JOIN waits w ON {same(MESSAGE, "d", "w")}
+LEFT JOIN times t ON {same(MESSAGE, "d", "t")} AND d.action = t.action
+LEFT JOIN halves h ON {same(MESSAGE, "d", "h")}
 LEFT JOIN (SELECT DISTINCT ON (queue_offset) * FROM admin) a ON d.admin_offset = a.queue_offset
 LEFT JOIN (SELECT source, half_queue_id, half_queue_offset, topic, queue_id, queue_offset, epoch,
              count(*) AS n FROM messages GROUP BY ALL) m
   ON d.source = m.source AND d.queue_id = m.half_queue_id AND d.queue_offset = m.half_queue_offset
   AND m.topic = CASE d.action WHEN 'DELIVERED' THEN d.real_topic ELSE '{UNDELIVERABLE_TOPIC}' END
   AND d.real_queue_id = m.queue_id AND d.real_queue_offset = m.queue_offset AND d.epoch = m.epoch
-"""
-
-INVARIANTS = (
-    Invariant(
-        "delayed_arrive_on_time",
-        "A delayed message leaves once, in the first epoch whose epoch_at has reached its time, or "
-        "is cancelled before and never delivered.",
-        _DELAYED_ARRIVE_ON_TIME,
-    ),
-    Invariant(
-        "deliveries_have_their_reason",
-        "Every row of deliveries follows from a delay, a commit or a command, and its message is "
-        "where it says.",
-        _DELIVERIES_HAVE_THEIR_REASON,
+""",
     ),
 )

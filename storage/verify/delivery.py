@@ -5,14 +5,13 @@ from __future__ import annotations
 from storage.verify.invariant import Invariant, differing
 from txlake.protocol import CHECK_MAX_TOPIC, UNDELIVERABLE_TOPIC
 
-# How many queues each topic has from an epoch on.
-_QUEUE_COUNTS = """
+FRAMES = f"""
+-- How many queues each topic has from an epoch on.
 CREATE TABLE queue_counts AS
 SELECT topic, epoch, max(max(queue_count)) OVER (PARTITION BY topic ORDER BY epoch) AS queue_count
-FROM catalog GROUP BY topic, epoch
-"""
-# Messages with their rank in the one order of their epoch.
-_ORDERED = f"""
+FROM catalog GROUP BY topic, epoch;
+
+-- Messages with their rank in the one order of their epoch.
 CREATE TABLE ordered AS
 WITH winners AS (
   SELECT queue_id, unit_offset, op_queue_offset, min(position) AS position
@@ -42,7 +41,6 @@ LEFT JOIN (SELECT DISTINCT ON (source, queue_id, queue_offset) * FROM places
            WHERE topic = '{UNDELIVERABLE_TOPIC}') u
   ON p.source = u.source AND p.queue_id = u.queue_id AND p.queue_offset = u.queue_offset
 """
-FRAMES = (_QUEUE_COUNTS, _ORDERED)
 
 
 _PARTS = differing(

@@ -6,35 +6,6 @@ from storage.verify.invariant import Invariant
 from storage.verify.told import TABLES
 from storage.wire.kinds import KINDS
 
-_OFFSETS_ONCE = " UNION ALL ".join(
-    f"""
-SELECT max(epoch) AS epoch, '{kind}' AS "table", queue_id, queue_offset,
-  CASE WHEN count(*) > 1 THEN concat('in ', count(*), ' rows') END AS problem
-FROM "{kind}" GROUP BY queue_id, queue_offset"""
-    for kind in KINDS
-)
-_ROWS_IN_RANGES = " UNION ALL ".join(
-    f"""
-SELECT t.epoch, '{kind}' AS "table", t.queue_id, t.queue_offset,
-  CASE
-    WHEN r.epoch IS NULL THEN 'its epoch has no range of this partition'
-    WHEN t.queue_offset < r.from_offset OR t.queue_offset >= r.to_offset
-      THEN concat('outside the range ', r.from_offset, ' to ', r.to_offset)
-  END AS problem
-FROM "{kind}" t
-LEFT JOIN ranges r ON r.kind = '{kind}' AND t.epoch = r.epoch AND t.queue_id = r.queue_id"""
-    for kind in KINDS
-)
-
-_ROWS_ARE_PLANNED = " UNION ALL ".join(
-    f"""
-SELECT t.epoch, '{table}' AS "table", t.n AS rows,
-  CASE WHEN e.epoch IS NULL THEN 'no such epoch is planned' END AS problem
-FROM (SELECT epoch, count(*) AS n FROM all_{table} WHERE epoch >= base() GROUP BY epoch) t
-LEFT JOIN (SELECT DISTINCT epoch FROM all_epochs) e ON t.epoch = e.epoch"""
-    for table in TABLES
-)
-
 _INSTANTS = {
     "outcomes": ("decided_ms", "queue_id, queue_offset"),
     "conflicts": ("decided_ms", "queue_id, op_queue_offset"),
@@ -43,15 +14,6 @@ _INSTANTS = {
     "catalog": ("created_ms", "NULL, table_id"),
     "messages": ("stored_ms", "queue_id, queue_offset"),
 }
-_ROWS_HAVE_THEIR_T = " UNION ALL ".join(
-    f"""
-SELECT t.epoch, '{table}' AS "table", {place.split(", ")[0]} AS queue_id,
-  {place.split(", ")[1]} AS "offset",
-  CASE WHEN t.{instant} IS DISTINCT FROM p.at_ms
-    THEN concat(t.{instant} - p.at_ms, ' ms beside epoch_at') END AS problem
-FROM {table} t JOIN plans p ON t.epoch = p.epoch"""
-    for table, (instant, place) in _INSTANTS.items()
-)
 
 INVARIANTS = (
     Invariant(
@@ -180,22 +142,54 @@ FROM (
     Invariant(
         "offsets_once",
         "Each landed Kafka offset is in exactly one row.",
-        _OFFSETS_ONCE,
+        " UNION ALL ".join(
+            f"""
+SELECT max(epoch) AS epoch, '{kind}' AS "table", queue_id, queue_offset,
+  CASE WHEN count(*) > 1 THEN concat('in ', count(*), ' rows') END AS problem
+FROM "{kind}" GROUP BY queue_id, queue_offset"""
+            for kind in KINDS
+        ),
     ),
     Invariant(
         "rows_in_ranges",
         "Every landed row lies in its epoch's range of its Kafka partition.",
-        _ROWS_IN_RANGES,
+        " UNION ALL ".join(
+            f"""
+SELECT t.epoch, '{kind}' AS "table", t.queue_id, t.queue_offset,
+  CASE
+    WHEN r.epoch IS NULL THEN 'its epoch has no range of this partition'
+    WHEN t.queue_offset < r.from_offset OR t.queue_offset >= r.to_offset
+      THEN concat('outside the range ', r.from_offset, ' to ', r.to_offset)
+  END AS problem
+FROM "{kind}" t
+LEFT JOIN ranges r ON r.kind = '{kind}' AND t.epoch = r.epoch AND t.queue_id = r.queue_id"""
+            for kind in KINDS
+        ),
     ),
     Invariant(
         "rows_are_planned",
         "Every row belongs to an epoch that was planned.",
-        _ROWS_ARE_PLANNED,
+        " UNION ALL ".join(
+            f"""
+SELECT t.epoch, '{table}' AS "table", t.n AS rows,
+  CASE WHEN e.epoch IS NULL THEN 'no such epoch is planned' END AS problem
+FROM (SELECT epoch, count(*) AS n FROM all_{table} WHERE epoch >= base() GROUP BY epoch) t
+LEFT JOIN (SELECT DISTINCT epoch FROM all_epochs) e ON t.epoch = e.epoch"""
+            for table in TABLES
+        ),
     ),
     Invariant(
         "rows_have_their_t",
         "Every decided row carries epoch_at of its epoch.",
-        _ROWS_HAVE_THEIR_T,
+        " UNION ALL ".join(
+            f"""
+SELECT t.epoch, '{table}' AS "table", {place.split(", ")[0]} AS queue_id,
+  {place.split(", ")[1]} AS "offset",
+  CASE WHEN t.{instant} IS DISTINCT FROM p.at_ms
+    THEN concat(t.{instant} - p.at_ms, ' ms beside epoch_at') END AS problem
+FROM {table} t JOIN plans p ON t.epoch = p.epoch"""
+            for table, (instant, place) in _INSTANTS.items()
+        ),
     ),
 )
 # Of lakes in which every epoch says what it wrote: from format 2 on.

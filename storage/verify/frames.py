@@ -22,22 +22,26 @@ from __future__ import annotations
 
 from duckdb import DuckDBPyConnection
 
-from storage.verify.operations import FRAMES as OPERATION_FRAMES
 from storage.verify.told import make_views
 from txlake.protocol import CHECK_MAX_TOPIC, UNDELIVERABLE_TOPIC
 
-_PLANS = """
+# Each place once: a table if some place stands twice, else a view.
+_ONCE = "CREATE {kind} {table}_once AS SELECT {distinct} * FROM {table}"
+_TWICE = """
+SELECT count(*) FROM (
+  SELECT 1 FROM {table} GROUP BY queue_id, queue_offset HAVING count(*) > 1 LIMIT 1)
+"""
+
+_FRAMES = f"""
 CREATE TABLE plans AS
 SELECT DISTINCT ON (e.epoch) e.epoch, e.at_ms, e.rule_version, s.* EXCLUDE (id)
 FROM all_epochs e JOIN parameter_sets s ON e.parameters_id = s.id
-WHERE e.state = 'planned' AND e.epoch <= {last} AND e.epoch >= base()
-"""
-_COMMITS = """
+WHERE e.state = 'planned' AND e.epoch <= newest() AND e.epoch >= base();
+
 CREATE VIEW commits AS
 SELECT epoch, at_ms, next_offsets, counts, tables FROM all_epochs
-WHERE state = 'committed' AND epoch <= {last} AND epoch >= base()
-"""
-_RANGES = """
+WHERE state = 'committed' AND epoch <= newest() AND epoch >= base();
+
 CREATE TABLE ranges AS
 SELECT r.epoch, p.at_ms, r.range.topic AS topic, r.range.partition AS queue_id,
   r.range.from_offset AS from_offset, r.range.to_offset AS to_offset,
@@ -46,39 +50,30 @@ SELECT r.epoch, p.at_ms, r.range.topic AS topic, r.range.partition AS queue_id,
   CASE r.range.topic WHEN p.half_topic THEN 'half' WHEN p.op_topic THEN 'op'
     WHEN p.schedule_topic THEN 'schedule' WHEN p.admin_topic THEN 'admin' END AS kind
 FROM (SELECT DISTINCT epoch, asked_ms, unnest(ranges) AS range FROM all_epochs
-      WHERE state = 'planned' AND epoch <= {last}) r
-JOIN plans p ON r.epoch = p.epoch
-"""
-_KNOWN = """
+      WHERE state = 'planned' AND epoch <= newest()) r
+JOIN plans p ON r.epoch = p.epoch;
+
 CREATE TABLE known AS
 SELECT * FROM (
   SELECT DISTINCT ON (epoch, what, entry.key) epoch, what, entry.key AS queue_id,
     epoch_ms(entry.value) AS known_ms
   FROM (
     SELECT epoch, 'op' AS what, unnest(map_entries(known_at)) AS entry FROM all_epochs
-    WHERE state = 'planned' AND epoch <= {last} AND epoch >= base()
+    WHERE state = 'planned' AND epoch <= newest() AND epoch >= base()
     UNION ALL
     SELECT epoch, 'half', unnest(map_entries(halves_known_at)) FROM all_epochs
-    WHERE state = 'planned' AND epoch <= {last} AND epoch >= base()))
-"""
-# Each place once: a table if some place stands twice, else a view.
-_ONCE = "CREATE {kind} {table}_once AS SELECT {distinct} * FROM {table}"
-_TWICE = """
-SELECT count(*) FROM (
-  SELECT 1 FROM {table} GROUP BY queue_id, queue_offset HAVING count(*) > 1 LIMIT 1)
-"""
-# A set is the halves that share queue, group, transaction id and a TRAN_SIZE above 1.
-_MEMBERS = """
+    WHERE state = 'planned' AND epoch <= newest() AND epoch >= base()));
+
+-- A set is the halves that share queue, group, transaction id and a TRAN_SIZE above 1.
 CREATE TABLE members AS
 SELECT queue_id, queue_offset,
   min(queue_offset) OVER (PARTITION BY queue_id, producer_group, transaction_id, tran_size)
     AS unit_offset,
   row_number() OVER (PARTITION BY queue_id, producer_group, transaction_id, tran_size, tran_seq
                      ORDER BY queue_offset) > 1 AS is_duplicate
-FROM half_once WHERE error IS NULL AND tran_size > 1
-"""
-# Every landed half with its unit and its end; an unreadable one has neither.
-_LANDED = """
+FROM half_once WHERE error IS NULL AND tran_size > 1;
+
+-- Every landed half with its unit and its end; an unreadable one has neither.
 CREATE TABLE landed AS
 SELECT h.* EXCLUDE (body_print, header_print),
   coalesce(h.tran_size, 1) > 1 AS is_in_set,
@@ -89,12 +84,10 @@ FROM half_once h
 LEFT JOIN members m ON h.queue_id = m.queue_id AND h.queue_offset = m.queue_offset
 LEFT JOIN (SELECT DISTINCT ON (queue_id, queue_offset) * FROM
              (FROM outcomes WHERE outcome <> 'DISCARDED' ORDER BY epoch)) f
-  ON h.queue_id = f.queue_id AND h.queue_offset = f.queue_offset
-"""
-_HALVES = """
-CREATE VIEW halves AS SELECT 'half' AS source, * EXCLUDE (error) FROM landed WHERE error IS NULL
-"""
-_REARMS = """
+  ON h.queue_id = f.queue_id AND h.queue_offset = f.queue_offset;
+
+CREATE VIEW halves AS SELECT 'half' AS source, * EXCLUDE (error) FROM landed WHERE error IS NULL;
+
 CREATE TABLE rearms AS
 SELECT h.queue_id, h.unit_offset, a.epoch, a.queue_offset AS admin_offset, p.at_ms,
   row_number() OVER (PARTITION BY h.queue_id, h.unit_offset ORDER BY a.epoch, a.queue_offset)
@@ -106,10 +99,9 @@ FROM (
 ) a
 JOIN halves h ON try_cast(a.named.queue_id AS INTEGER) = h.queue_id
   AND try_cast(a.named.queue_offset AS BIGINT) = h.queue_offset
-JOIN plans p ON a.epoch = p.epoch
-"""
-# `rearm_epochs`: the arm at an epoch is how many of these are at or before it.
-_UNITS = """
+JOIN plans p ON a.epoch = p.epoch;
+
+-- `rearm_epochs`: the arm at an epoch is how many of these are at or before it.
 CREATE TABLE units AS
 WITH together AS (
   SELECT queue_id, queue_offset AS unit_offset, 1 AS size, stored_ms, immunity_ms, epoch,
@@ -131,14 +123,12 @@ SELECT t.*, coalesce(r.epochs, []) AS rearm_epochs, coalesce(r.ats, []) AS rearm
 FROM together t
 LEFT JOIN (SELECT queue_id, unit_offset, list(epoch ORDER BY arm) AS epochs,
              list(at_ms ORDER BY arm) AS ats FROM rearms GROUP BY queue_id, unit_offset) r
-  ON t.queue_id = r.queue_id AND t.unit_offset = r.unit_offset
-"""
-# The arm of a unit at an epoch.
-_ARM = """
+  ON t.queue_id = r.queue_id AND t.unit_offset = r.unit_offset;
+
+-- The arm of a unit at an epoch.
 CREATE MACRO arm_at(rearm_epochs, at_epoch) AS
-  len(list_filter(rearm_epochs, lambda e: e <= at_epoch))::INTEGER
-"""
-_UNIT_DISCARDS = """
+  len(list_filter(rearm_epochs, lambda e: e <= at_epoch))::INTEGER;
+
 CREATE TABLE unit_discards AS
 SELECT u.queue_id, u.unit_offset, arm_at(u.rearm_epochs, o.epoch) AS arm,
   min(o.epoch) AS epoch, arg_min(o.cause, o.epoch) AS cause
@@ -146,16 +136,14 @@ FROM outcomes o
 JOIN halves h ON o.queue_id = h.queue_id AND o.queue_offset = h.queue_offset
 JOIN units u ON h.queue_id = u.queue_id AND h.unit_offset = u.unit_offset
 WHERE o.outcome = 'DISCARDED' AND h.queue_offset = h.unit_offset
-GROUP BY ALL
-"""
-_RECORDS = """
+GROUP BY ALL;
+
 CREATE VIEW records AS
 SELECT 'half' AS source, * FROM half_once
 UNION ALL
-SELECT 'schedule', * FROM schedule_once
-"""
-# Where a committed or scheduled message is said to have gone.
-_PLACES = f"""
+SELECT 'schedule', * FROM schedule_once;
+
+-- Where a committed or scheduled message is said to have gone.
 CREATE TABLE places AS
 SELECT 'half' AS source, queue_id, queue_offset, real_topic AS topic, real_queue_id,
   real_queue_offset, epoch, 'COMMITTED' AS action, NULL::BIGINT AS admin_offset
@@ -164,16 +152,10 @@ UNION ALL
 SELECT source, queue_id, queue_offset,
   CASE action WHEN 'DELIVERED' THEN real_topic ELSE '{UNDELIVERABLE_TOPIC}' END, real_queue_id,
   real_queue_offset, epoch, action, admin_offset
-FROM deliveries WHERE action <> 'CANCELLED'
-"""
-_OWN = f"""
+FROM deliveries WHERE action <> 'CANCELLED';
+
 CREATE MACRO is_own(topic) AS topic IN ('{CHECK_MAX_TOPIC}', '{UNDELIVERABLE_TOPIC}')
 """
-
-FRAMES = (
-    _PLANS, _COMMITS, _RANGES, _KNOWN, _MEMBERS, _LANDED, _HALVES, _REARMS, _UNITS,
-    _ARM, _UNIT_DISCARDS, _RECORDS, _PLACES, _OWN, *OPERATION_FRAMES,
-)  # fmt: skip
 
 
 def make_frames(connection: DuckDBPyConnection, last: int) -> int:
@@ -185,6 +167,5 @@ def make_frames(connection: DuckDBPyConnection, last: int) -> int:
             ("TABLE", "DISTINCT ON (queue_id, queue_offset)") if found[0] else ("VIEW", "")
         )
         connection.execute(_ONCE.format(kind=kind, table=table, distinct=distinct))
-    for text in FRAMES:
-        connection.execute(text.replace("{last}", str(last)))
+    connection.execute(_FRAMES)
     return base

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -21,6 +22,17 @@ class Invariant:
     name: str
     says: str
     rows: str
+
+
+# The columns that name a half, a naming and a message.
+HALF: Final = ("queue_id", "queue_offset")
+NAMING: Final = ("queue_id", "op_queue_offset", "position")
+MESSAGE: Final = ("source", "queue_id", "queue_offset")
+
+
+def same(columns: Iterable[str], a: str, b: str) -> str:
+    """Returns SQL that is true of two rows that are equal in some columns."""
+    return " AND ".join(f"{a}.{name} = {b}.{name}" for name in columns)
 
 
 def differing(pairs: dict[str, tuple[str, str]]) -> str:

@@ -11,9 +11,9 @@ from storage.verify.invariant import Invariant
 
 CAUSE = """CASE WHEN actor IS NOT NULL THEN 'operator' WHEN from_check THEN 'check_answer'
   ELSE 'operation' END"""
-# Every half that a readable operation names. From `resolve_epoch` on the naming can be judged: the
-# operation has landed, and so has the half's place, with a half or without one.
-_NAMINGS = f"""
+FRAMES = f"""
+-- Every half that a readable operation names. From `resolve_epoch` on the naming can be judged: the
+-- operation has landed, and so has the half's place, with a half or without one.
 CREATE TABLE namings AS
 WITH named AS (
   SELECT queue_id, queue_offset AS op_queue_offset, epoch AS op_epoch, stored_ms, producer_group,
@@ -58,11 +58,9 @@ SELECT r.* EXCLUDE (error, half_group, half_transaction_id), x.epoch AS expired_
   END AS test
 FROM resolved r
 LEFT JOIN expired x ON r.queue_id = x.queue_id AND r.op_queue_offset = x.op_queue_offset
-  AND r.half_queue_offset = x.half_queue_offset
-"""
+  AND r.half_queue_offset = x.half_queue_offset;
 
-# Namings that `conflicts` turned down because their unit was discarded, each with the epoch.
-_REJECTED = """
+-- Namings that `conflicts` turned down because their unit was discarded, each with the epoch.
 CREATE TABLE rejected AS
 SELECT n.queue_id, n.op_queue_offset, n.position, min(c.epoch) AS epoch
 FROM namings n
@@ -70,21 +68,17 @@ JOIN halves h ON n.queue_id = h.queue_id AND n.unit_offset = h.unit_offset
 JOIN conflicts c ON n.queue_id = c.queue_id AND n.op_queue_offset = c.op_queue_offset
   AND h.queue_offset = c.half_queue_offset
 WHERE n.test = 'end' AND c.reason = 'end_after_discard' AND c.epoch >= n.resolve_epoch
-GROUP BY n.queue_id, n.op_queue_offset, n.position
-"""
+GROUP BY n.queue_id, n.op_queue_offset, n.position;
 
-# The sets for which an operation was turned down. This holds for ever, whatever lands later.
-_REFUSALS = """
+-- The sets for which an operation was turned down. This holds for ever, whatever lands later.
 CREATE TABLE refusals AS
 SELECT n.queue_id, n.op_queue_offset, n.unit_offset, min(j.epoch) AS epoch
 FROM rejected j JOIN namings n ON j.queue_id = n.queue_id
   AND j.op_queue_offset = n.op_queue_offset AND j.position = n.position
-GROUP BY n.queue_id, n.op_queue_offset, n.unit_offset
-"""
+GROUP BY n.queue_id, n.op_queue_offset, n.unit_offset;
 
-# What became of a naming, and when. An operation names a unit once, at its first position among
-# those that are judged together. Another naming of the same half is judged for itself.
-_FATES = """
+-- What became of a naming, and when. An operation names a unit once, at its first position among
+-- those that are judged together. Another naming of the same half is judged for itself.
 CREATE TABLE fates AS
 WITH judged AS (
   SELECT n.*, u.end_epoch, u.outcome, u.complete_epoch, j.epoch AS rejected_epoch,
@@ -127,10 +121,11 @@ SELECT * EXCLUDE (is_first, is_again),
     WHEN (decision = 'COMMIT') = (outcome = 'COMMITTED') THEN 'duplicate_end'
     ELSE 'conflicting_end'
   END AS fate
-FROM ranked
-"""
-# The rows that `conflicts` has to have.
-_EXPECTED = """
+FROM ranked;
+
+DROP TABLE namings;
+
+-- The rows that `conflicts` has to have.
 CREATE TABLE expected_conflicts AS
 SELECT queue_id, op_queue_offset, half_queue_offset, fate AS reason, judged_epoch AS epoch,
   count(*) AS times
@@ -141,7 +136,6 @@ UNION ALL
 SELECT queue_id, queue_offset, -1, 'unreadable_operation', epoch, 1
 FROM op_once WHERE error IS NOT NULL
 """
-FRAMES = (_NAMINGS, _REJECTED, _REFUSALS, _FATES, "DROP TABLE namings", _EXPECTED)
 
 
 INVARIANTS = (

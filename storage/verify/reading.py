@@ -7,6 +7,7 @@ pattern, delta-rs reads them.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import duckdb
@@ -82,9 +83,14 @@ SELECT id,
 FROM (SELECT parameters_id AS id, any_value(parameters) AS p FROM all_epochs
       WHERE state = 'planned' GROUP BY parameters_id)
 """
-# Topics of which messages are deleted (`storage/upkeep/topic_retention.py`), and where their queues
-# begin. The columns of `gone` have names of their own: what a macro is given is put in as text.
-_GONE = """
+# What is found out beside the rows of the tables.
+_FOUND_OUT = """
+CREATE TABLE table_problems (name VARCHAR, problem VARCHAR);
+CREATE TABLE chain (epoch BIGINT, state VARCHAR, problem VARCHAR);
+CREATE TABLE topic_tables (topic VARCHAR, table_id BIGINT);
+-- Topics of which messages are deleted (`storage/upkeep/topic_retention.py`), and where their
+-- queues begin. The columns of `gone` have names of their own: what a macro is given is put in as
+-- text.
 CREATE TABLE gone (
   gone_topic VARCHAR, gone_table VARCHAR, gone_epoch BIGINT, gone_rows BIGINT);
 CREATE TABLE queue_floors (topic VARCHAR, queue_id INTEGER, queue_floor BIGINT)
@@ -111,8 +117,7 @@ def read_lake(connection: duckdb.DuckDBPyConnection, lake: Lake, format_version:
     read is empty, and one row of `table_problems` says so.
     """
     reader = Reader(connection, lake, format_version)
-    connection.execute("CREATE TABLE table_problems (name VARCHAR, problem VARCHAR)")
-    connection.execute("CREATE TABLE chain (epoch BIGINT, state VARCHAR, problem VARCHAR)")
+    connection.execute(_FOUND_OUT)
     reader.read("epochs", COLUMNS["epochs"])
     connection.execute(_PARAMETER_SETS)
     connection.execute("ALTER TABLE all_epochs DROP COLUMN parameters")
@@ -123,8 +128,12 @@ def read_lake(connection: duckdb.DuckDBPyConnection, lake: Lake, format_version:
         offsets = _CONSUMER_OFFSETS.empty_table()
     elif lake.table("consumer_offsets").owner() not in ("", lake.tables_id()):
         reader.problems["consumer_offsets"] = "belongs to another lake"
-    names = ", ".join(_CONSUMER_OFFSETS.names)
-    reader.fill("consumer_offsets", "CREATE TABLE all_consumer_offsets AS", names, offsets)
+    reader.fill(
+        "consumer_offsets",
+        "CREATE TABLE all_consumer_offsets AS",
+        ", ".join(_CONSUMER_OFFSETS.names),
+        offsets,
+    )
     for table, columns in COLUMNS.items():
         if table != "epochs":
             reader.read(table, columns)
@@ -156,8 +165,7 @@ def _read_logs(connection: duckdb.DuckDBPyConnection, lake: Lake) -> set[str]:
     except BrokenLakeError as error:
         problems, tables = {"epochs": error.problem}, {"epochs"}
     for table in sorted(tables | problems.keys()):
-        row = [table, problems.get(table)]
-        connection.execute("INSERT INTO table_problems VALUES (?, ?)", row)
+        connection.execute("INSERT INTO table_problems VALUES (?, ?)", [table, problems.get(table)])
     for rows, found in _chained_rows(lake):
         broken = {(fault.epoch, fault.state): fault.problem for fault in found}
         connection.executemany(
@@ -170,22 +178,17 @@ def _read_logs(connection: duckdb.DuckDBPyConnection, lake: Lake) -> set[str]:
 def _chained_rows(lake: Lake) -> Iterator[tuple[list[dict[str, Any]], list[Fault]]]:
     """Returns all rows of `epochs`, some hundred at a time, with the faults of their digests."""
     before: str | None = None
-    try:
+    with suppress(BrokenLakeError):
         newest = lake.last("epochs", "epoch") or 0
-    except BrokenLakeError:
-        return
-    for low in range(1, newest + 1, _EPOCHS_AT_ONCE):
-        within = (pc.field("epoch") >= low) & (pc.field("epoch") < low + _EPOCHS_AT_ONCE)
-        try:
+        for low in range(1, newest + 1, _EPOCHS_AT_ONCE):
+            within = (pc.field("epoch") >= low) & (pc.field("epoch") < low + _EPOCHS_AT_ONCE)
             rows = in_chain(lake.read("epochs", where=within).to_pylist())
-        except BrokenLakeError:
-            return
-        if not rows:  # deleted
-            continue
-        if rows[0]["epoch"] == 1:
-            before = lake.tables_id()
-        yield rows, chain_faults(rows, before)
-        before = rows[-1]["digest"]
+            if not rows:  # deleted
+                continue
+            if rows[0]["epoch"] == 1:
+                before = lake.tables_id()
+            yield rows, chain_faults(rows, before)
+            before = rows[-1]["digest"]
 
 
 def _read_topics(connection: duckdb.DuckDBPyConnection, reader: Reader) -> None:
@@ -193,10 +196,13 @@ def _read_topics(connection: duckdb.DuckDBPyConnection, reader: Reader) -> None:
         "SELECT DISTINCT topic, table_id FROM all_catalog ORDER BY table_id, topic"
     ).fetchall()
     columns = f"$topic::VARCHAR AS topic, {_TOPIC_COLUMNS}"
-    empty = TOPIC.empty_table()
-    reader.fill("topics", "CREATE TABLE all_messages AS", columns, empty, {"topic": None})
-    connection.execute("CREATE TABLE topic_tables (topic VARCHAR, table_id BIGINT)")
-    connection.execute(_GONE)
+    reader.fill(
+        "topics",
+        "CREATE TABLE all_messages AS",
+        columns,
+        TOPIC.empty_table(),
+        {"topic": None},
+    )
     for topic, table_id in found:
         table = f"topics/{table_id}"
         source = reader.source(table, TOPIC)
@@ -220,8 +226,9 @@ def _read_floors(connection: duckdb.DuckDBPyConnection, lake: Lake, topic: str, 
     connection.execute("INSERT INTO gone VALUES (?, ?, ?, ?)",
                        [topic, table, epoch, deleted_rows(handle)])  # fmt: skip
     connection.execute("DELETE FROM all_messages WHERE topic = ? AND epoch <= ?", [topic, epoch])
-    count = "SELECT max(queue_count) FROM all_catalog WHERE topic = ?"
-    (queues,) = connection.execute(count, [topic]).fetchall()[0]
+    (queues,) = connection.execute(
+        "SELECT max(queue_count) FROM all_catalog WHERE topic = ?", [topic]
+    ).fetchall()[0]
     connection.executemany(
         "INSERT INTO queue_floors VALUES (?, ?, ?)",
         [[topic, queue_id, queue_floor(handle, queue_id)] for queue_id in range(queues)],

@@ -144,9 +144,8 @@ def _verified(lake: Lake, first_epoch: int, last_epoch: int, memory: int) -> Rep
             last = min(last_epoch, committed)
             base = make_frames(connection, last)
             first_epoch = max(first_epoch, base + 1) if base else first_epoch
-            rooms = (time_rules, delays, delivery, commands, state)
-            for text in (text for room in rooms for text in room.FRAMES):
-                connection.execute(text)
+            for room in (operations, time_rules, delays, delivery, commands, state):
+                connection.execute(room.FRAMES)
             return Report(
                 lake_id=lake_id,
                 first_epoch=first_epoch,
@@ -163,8 +162,8 @@ def _verified(lake: Lake, first_epoch: int, last_epoch: int, memory: int) -> Rep
 def _check(
     connection: duckdb.DuckDBPyConnection, invariant: Invariant, first: int, last: int
 ) -> Finding:
-    where = f"WHERE coalesce(epoch, {first}) BETWEEN {first} AND {last}"
-    rows = f"SELECT * FROM ({invariant.rows}) {where}"
+    within = f"coalesce(epoch, {first}) BETWEEN {first} AND {last}"
+    rows = f"SELECT * FROM ({invariant.rows}) WHERE {within}"
     checked, violations = connection.execute(
         f"SELECT count(*), count(problem) FROM ({rows})"
     ).fetchall()[0]

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from storage.verify.invariant import Invariant, differing
+from storage.verify.invariant import HALF, MESSAGE, NAMING, Invariant, differing, same
 from storage.verify.state import OF_HALVES, OF_MESSAGES, OF_NAMINGS
 
 
 def _snapshot(table: str, key: tuple[str, ...], columns: tuple[str, ...]) -> str:
     """Returns SQL that compares every snapshot of a table with the changes up to it."""
     names = ", ".join(key)
-    same = " AND ".join(f"n.{name} = r.{name}" for name in key)
     place = ", ".join(f"coalesce(n.{name}, r.{name})::VARCHAR" for name in key)
     pairs = {name: (f"r.{name}", f"n.{name}") for name in columns}
     return f"""
@@ -31,22 +30,20 @@ FROM (
 ) n
 FULL JOIN (SELECT *, count(*) OVER (PARTITION BY epoch, {names}) AS times FROM {table}
            WHERE change = 'snapshot') r
-  ON n.snapshot = r.epoch AND {same}"""
+  ON n.snapshot = r.epoch AND {same(key, "n", "r")}"""
 
-
-_SNAPSHOTS_ARE_CHANGES = " UNION ALL ".join(
-    (
-        _snapshot("pending", ("queue_id", "queue_offset"), OF_HALVES),
-        _snapshot("waiting", ("queue_id", "op_queue_offset", "position"), OF_NAMINGS),
-        _snapshot("delayed", ("source", "queue_id", "queue_offset"), OF_MESSAGES),
-    )
-)
 
 # Of lakes in which every epoch recorded what it changed in the state: from format 2 on.
 RECORDED = (
     Invariant(
         "snapshots_are_changes",
         "A snapshot holds the result of all changes up to it.",
-        _SNAPSHOTS_ARE_CHANGES,
+        " UNION ALL ".join(
+            (
+                _snapshot("pending", HALF, OF_HALVES),
+                _snapshot("waiting", NAMING, OF_NAMINGS),
+                _snapshot("delayed", MESSAGE, OF_MESSAGES),
+            )
+        ),
     ),
 )

@@ -6,27 +6,28 @@ was recorded as changed.
 
 from __future__ import annotations
 
-from storage.verify.delays import same_message
-from storage.verify.invariant import Invariant, differing
+from collections.abc import Iterable
+
+from storage.verify.invariant import HALF, MESSAGE, NAMING, Invariant, differing, same
 
 _NEVER = 9223372036854775807
-_SAME_HALF = "{0}.queue_id = {1}.queue_id AND {0}.queue_offset = {1}.queue_offset"
-_SAME_NAMING = (
-    "{0}.queue_id = {1}.queue_id AND {0}.op_queue_offset = {1}.op_queue_offset"
-    " AND {0}.position = {1}.position"
-)
 
 
-def _half(a: str, b: str) -> str:
-    return _SAME_HALF.format(a, b)
+def _changes(table: str, key: Iterable[str]) -> str:
+    """Returns SQL for one frame's changes, each with the change of its key before it."""
+    columns = ", ".join(key)
+    return f"""
+CREATE TABLE {table}_changes AS
+SELECT *, lag(change) OVER of_{table} AS before_change,
+  lag(COLUMNS(* EXCLUDE (change))) OVER of_{table} AS "before_\\0",
+  count(*) OVER (PARTITION BY {columns}, epoch) AS times
+FROM {table} WHERE change <> 'snapshot'
+WINDOW of_{table} AS (PARTITION BY {columns} ORDER BY epoch);
+"""
 
 
-def _naming(a: str, b: str) -> str:
-    return _SAME_NAMING.format(a, b)
-
-
-# The epochs at which the state of a half is looked at: when it had to change, or did.
-_POINTS = f"""
+FRAMES = f"""
+-- The epochs at which the state of a half is looked at: when it had to change, or did.
 CREATE TABLE points AS
 SELECT DISTINCT p.epoch AS point, p.queue_id, p.queue_offset FROM (
   SELECT epoch, queue_id, queue_offset FROM pending WHERE change <> 'snapshot'
@@ -42,38 +43,19 @@ SELECT DISTINCT p.epoch AS point, p.queue_id, p.queue_offset FROM (
   JOIN halves h ON r.queue_id = h.queue_id AND r.unit_offset = h.unit_offset AND h.epoch < r.epoch
   UNION ALL
   SELECT resolve_epoch, queue_id, unit_offset FROM fates WHERE fate = 'heard'
-) p WHERE p.epoch IS NOT NULL
-"""
-# What has to be in the state at a point: the halves that had landed and not ended.
-_ALIVE = f"""
+) p WHERE p.epoch IS NOT NULL;
+
+-- What has to be in the state at a point: the halves that had landed and not ended.
 CREATE TABLE alive AS
 SELECT p.point, h.*, u.rearm_epochs, u.rearm_ats, arm_at(u.rearm_epochs, p.point) AS arm
 FROM points p
-JOIN halves h ON {_half("p", "h")} AND h.epoch <= p.point
+JOIN halves h ON {same(HALF, "p", "h")} AND h.epoch <= p.point
   AND coalesce(h.end_epoch, {_NEVER}) > p.point
-JOIN units u ON h.queue_id = u.queue_id AND h.unit_offset = u.unit_offset
+JOIN units u ON h.queue_id = u.queue_id AND h.unit_offset = u.unit_offset;
+{_changes("pending", HALF)}
+{_changes("waiting", NAMING)}
+{_changes("delayed", MESSAGE)}
 """
-
-
-def _changes(table: str, key: str) -> str:
-    """Returns SQL for one frame's changes, each with the change of its key before it."""
-    return f"""
-CREATE TABLE {table}_changes AS
-SELECT *, lag(change) OVER w AS before_change,
-  lag(COLUMNS(* EXCLUDE (change))) OVER w AS "before_\\0",
-  count(*) OVER (PARTITION BY {key}, epoch) AS times
-FROM {table} WHERE change <> 'snapshot'
-WINDOW w AS (PARTITION BY {key} ORDER BY epoch)
-"""
-
-
-FRAMES = (
-    _POINTS,
-    _ALIVE,
-    _changes("pending", "queue_id, queue_offset"),
-    _changes("waiting", "queue_id, op_queue_offset, position"),
-    _changes("delayed", "source, queue_id, queue_offset"),
-)
 
 _PLAIN = (
     "unit_offset", "producer_group", "transaction_id", "tran_size", "tran_seq", "real_topic",
@@ -117,7 +99,14 @@ _PENDING_COLUMNS = differing(
         "discards": ("r.discards", "coalesce(d.times, 0)"),
     }
 )  # fmt: skip
-_HALVES_ARE_PENDING_OR_ENDED = f"""
+
+# Of lakes in which every epoch recorded what it changed in the state: from format 2 on.
+RECORDED = (
+    Invariant(
+        "halves_are_pending_or_ended",
+        "Halves = pending + ended, at every epoch: the halves that are recorded as pending are "
+        "exactly those that had landed and not ended.",
+        f"""
 SELECT p.point AS epoch, p.queue_id, p.queue_offset,
   CASE
     WHEN a.point IS NOT NULL AND r.change IS DISTINCT FROM 'put'
@@ -125,11 +114,15 @@ SELECT p.point AS epoch, p.queue_id, p.queue_offset,
     WHEN a.point IS NULL AND r.change = 'put' THEN 'recorded as pending, and ended or not landed'
   END AS problem
 FROM points p
-LEFT JOIN alive a ON p.point = a.point AND {_half("p", "a")}
+LEFT JOIN alive a ON p.point = a.point AND {same(HALF, "p", "a")}
 ASOF LEFT JOIN (FROM pending WHERE change <> 'snapshot') r
-  ON {_half("p", "r")} AND p.point >= r.epoch
-"""
-_PENDING_IS_STATE = f"""
+  ON {same(HALF, "p", "r")} AND p.point >= r.epoch
+""",
+    ),
+    Invariant(
+        "pending_is_state",
+        "What is recorded of a pending half is, at every epoch, what the other tables say.",
+        f"""
 WITH timed AS (
   SELECT a.*, CASE WHEN a.arm > 0 AND a.epoch < a.rearm_epochs[a.arm] THEN a.rearm_ats[a.arm]
     ELSE a.stored_ms END AS since_ms
@@ -138,13 +131,14 @@ WITH timed AS (
 asked AS (
   SELECT a.point, a.queue_id, a.queue_offset, count(*) FILTER (c.acknowledged) AS times,
     max(c.sent_ms) AS sent_ms, arg_max(c.unacknowledged, c.epoch) AS unacknowledged
-  FROM alive a JOIN attempts c ON {_half("a", "c")} AND a.arm = c.arm_then AND c.epoch <= a.point
+  FROM alive a JOIN attempts c ON {same(HALF, "a", "c")} AND a.arm = c.arm_then
+    AND c.epoch <= a.point
   GROUP BY ALL
 ),
 given_up AS (
   SELECT a.point, a.queue_id, a.queue_offset, count(*) AS times,
     max(o.cause) FILTER (arm_at(a.rearm_epochs, o.epoch) = a.arm) AS cause
-  FROM alive a JOIN outcomes o ON {_half("a", "o")} AND o.outcome = 'DISCARDED'
+  FROM alive a JOIN outcomes o ON {same(HALF, "a", "o")} AND o.outcome = 'DISCARDED'
     AND o.epoch <= a.point
   GROUP BY ALL
 ),
@@ -158,18 +152,23 @@ answered AS (
 SELECT a.point AS epoch, a.queue_id, a.queue_offset,
   {_PENDING_COLUMNS} || ' is not what the other tables say' AS problem
 FROM timed a
-ASOF JOIN (FROM pending WHERE change <> 'snapshot') r ON {_half("a", "r")} AND a.point >= r.epoch
+ASOF JOIN (FROM pending WHERE change <> 'snapshot') r
+  ON {same(HALF, "a", "r")} AND a.point >= r.epoch
 LEFT JOIN plans p ON r.epoch = p.epoch
-LEFT JOIN asked c ON a.point = c.point AND {_half("a", "c")}
-LEFT JOIN given_up d ON a.point = d.point AND {_half("a", "d")}
-LEFT JOIN answered w ON a.point = w.point AND {_half("a", "w")}
+LEFT JOIN asked c ON a.point = c.point AND {same(HALF, "a", "c")}
+LEFT JOIN given_up d ON a.point = d.point AND {same(HALF, "a", "d")}
+LEFT JOIN answered w ON a.point = w.point AND {same(HALF, "a", "w")}
 WHERE r.change = 'put'
 UNION ALL
 SELECT r.epoch, r.queue_id, r.queue_offset, {_needless(OF_HALVES)} FROM pending_changes r
-"""
-
-# A naming waits from its operation's epoch until it is judged.
-_WAITING_IS_STATE = f"""
+""",
+    ),
+    # A naming waits from its operation's epoch until it is judged.
+    Invariant(
+        "waiting_is_state",
+        "The operations recorded as waiting are, at every epoch, those that wait for their half or "
+        "set, and no others.",
+        f"""
 WITH spans AS (
   SELECT f.*, p.at_ms AS landed_ms, coalesce(f.judged_epoch, {_NEVER}) AS gone_epoch
   FROM fates f JOIN plans p ON f.op_epoch = p.epoch
@@ -191,7 +190,7 @@ wanted AS (
   SELECT p.point, s.*, (SELECT list(r.unit_offset ORDER BY r.unit_offset) FROM refusals r
     WHERE r.queue_id = p.queue_id AND r.op_queue_offset = p.op_queue_offset
       AND r.epoch <= p.point) AS refused_units
-  FROM points p JOIN spans s ON {_naming("p", "s")}
+  FROM points p JOIN spans s ON {same(NAMING, "p", "s")}
   WHERE p.point >= s.op_epoch AND p.point < s.gone_epoch
 )
 SELECT p.point AS epoch, p.queue_id, p.op_queue_offset, p.position,
@@ -202,20 +201,24 @@ SELECT p.point AS epoch, p.queue_id, p.op_queue_offset, p.position,
       || ' is not what the operation says'
   END AS problem
 FROM points p
-LEFT JOIN wanted w ON p.point = w.point AND {_naming("p", "w")}
+LEFT JOIN wanted w ON p.point = w.point AND {same(NAMING, "p", "w")}
 ASOF LEFT JOIN (FROM waiting WHERE change <> 'snapshot') r
-  ON {_naming("p", "r")} AND p.point >= r.epoch
+  ON {same(NAMING, "p", "r")} AND p.point >= r.epoch
 UNION ALL
 SELECT r.epoch, r.queue_id, r.op_queue_offset, r.position, {_needless(OF_NAMINGS)}
 FROM waiting_changes r
-"""
-
-_DELAYED_IS_STATE = f"""
+""",
+    ),
+    Invariant(
+        "delayed_is_state",
+        "The messages recorded as delayed are, at every epoch, those that wait for their time, and "
+        "no others.",
+        f"""
 WITH spans AS (
   SELECT d.*, coalesce(g.epoch, {_NEVER}) AS gone_epoch
   FROM (FROM due WHERE is_later) d
   LEFT JOIN (SELECT source, queue_id, queue_offset, min(epoch) AS epoch FROM deliveries
-             GROUP BY ALL) g ON {same_message("d", "g")}
+             GROUP BY ALL) g ON {same(MESSAGE, "d", "g")}
 ),
 points AS (
   SELECT DISTINCT * FROM (
@@ -229,53 +232,27 @@ SELECT p.point AS epoch, p.source, p.queue_id, p.queue_offset,
     WHEN s.source IS NULL THEN CASE WHEN r.change = 'put' THEN 'it does not wait' END
     WHEN r.change IS DISTINCT FROM 'put' THEN 'it waits, and no row says so'
     ELSE {
-    differing(
-        {
-            "deliver_at": ("r.deliver_ms", "s.due_ms"),
-            "real_topic": ("r.real_topic", "s.real_topic"),
-            "real_queue_id": ("r.real_queue_id", "s.real_queue_id"),
-            "producer_group": (
-                "r.producer_group",
-                "CASE WHEN l.rule_version >= 4 THEN s.producer_group END",
-            ),
-        }
-    )
-} || ' is not what its record says'
+            differing(
+                {
+                    "deliver_at": ("r.deliver_ms", "s.due_ms"),
+                    "real_topic": ("r.real_topic", "s.real_topic"),
+                    "real_queue_id": ("r.real_queue_id", "s.real_queue_id"),
+                    "producer_group": (
+                        "r.producer_group",
+                        "CASE WHEN l.rule_version >= 4 THEN s.producer_group END",
+                    ),
+                }
+            )
+        } || ' is not what its record says'
   END AS problem
 FROM points p
 JOIN plans l ON p.point = l.epoch
-LEFT JOIN spans s ON {same_message("p", "s")} AND s.epoch <= p.point AND p.point < s.gone_epoch
+LEFT JOIN spans s ON {same(MESSAGE, "p", "s")} AND s.epoch <= p.point AND p.point < s.gone_epoch
 ASOF LEFT JOIN (FROM delayed WHERE change <> 'snapshot') r
-  ON {same_message("p", "r")} AND p.point >= r.epoch
+  ON {same(MESSAGE, "p", "r")} AND p.point >= r.epoch
 UNION ALL
 SELECT r.epoch, r.source, r.queue_id, r.queue_offset, {_needless(OF_MESSAGES)}
 FROM delayed_changes r
-"""
-
-
-# Of lakes in which every epoch recorded what it changed in the state: from format 2 on.
-RECORDED = (
-    Invariant(
-        "halves_are_pending_or_ended",
-        "Halves = pending + ended, at every epoch: the halves that are recorded as pending are "
-        "exactly those that had landed and not ended.",
-        _HALVES_ARE_PENDING_OR_ENDED,
-    ),
-    Invariant(
-        "pending_is_state",
-        "What is recorded of a pending half is, at every epoch, what the other tables say.",
-        _PENDING_IS_STATE,
-    ),
-    Invariant(
-        "waiting_is_state",
-        "The operations recorded as waiting are, at every epoch, those that wait for their half or "
-        "set, and no others.",
-        _WAITING_IS_STATE,
-    ),
-    Invariant(
-        "delayed_is_state",
-        "The messages recorded as delayed are, at every epoch, those that wait for their time, and "
-        "no others.",
-        _DELAYED_IS_STATE,
+""",
     ),
 )

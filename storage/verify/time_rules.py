@@ -8,7 +8,7 @@ from txlake.protocol import CHECK_MAX_TOPIC
 # Attempts in their order, by unit and arm. `since_ms`: `stored_at`, or `epoch_at` of the re-arm.
 # Attempts with the same `acknowledged_before` follow one that was acknowledged, or the arm's start.
 # Since rule version 3 those that were not acknowledged make the interval longer.
-_ATTEMPTS = """
+FRAMES = """
 CREATE TABLE attempts AS
 WITH counted AS (
   SELECT c.*, u.unit_offset, u.end_epoch, u.epoch AS landed_epoch, k.known_ms,
@@ -42,7 +42,6 @@ SELECT *, CASE WHEN acknowledged THEN 0 ELSE unacknowledged_before + 1 END AS un
   END AS wanted_ms
 FROM in_a_row
 """
-FRAMES = (_ATTEMPTS,)
 
 
 INVARIANTS = (

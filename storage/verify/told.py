@@ -6,6 +6,7 @@ of its set are below the floor. `replay --verify` runs all epochs above the floo
 too. Views with the tables' own names hold what is judged. Made before them:
 
 base        the floor's epoch; 0 without a floor
+newest      the last epoch that is judged
 old_ends    where landing stood after it (`kind`: the table)
 untold      halves above the floor that depend on something below it
 is_told     whether a record is judged
@@ -42,33 +43,32 @@ SELECT coalesce(max(s.floor_epoch), 0) FROM all_epochs e
 JOIN parameter_sets s ON e.parameters_id = s.id
 WHERE e.state = 'planned' AND e.epoch = {last}
 """
-_OLD_ENDS = """
+_BELOW_FLOOR = """
 CREATE TABLE old_ends AS
 SELECT CASE r.topic WHEN s.half_topic THEN 'half' WHEN s.op_topic THEN 'op'
     WHEN s.schedule_topic THEN 'schedule' END AS old_kind, r.partition AS old_queue,
   r.to_offset AS old_end
 FROM (SELECT parameters_id, unnest(ranges) AS r FROM all_epochs
-      WHERE state = 'planned' AND epoch = {base}) e
-JOIN parameter_sets s ON e.parameters_id = s.id
-"""
-_UNTOLD = """
+      WHERE state = 'planned' AND epoch = base()) e
+JOIN parameter_sets s ON e.parameters_id = s.id;
+
 CREATE TABLE untold AS
 WITH reached AS (  -- by an operation that had landed up to the floor
   SELECT o.queue_id, o.queue_offset FROM all_outcomes o
   JOIN old_ends ON old_kind = 'op' AND o.queue_id = old_queue AND o.op_queue_offset < old_end
   UNION
-  SELECT queue_id, half_queue_offset FROM all_waiting WHERE epoch = {base} AND change = 'snapshot'
+  SELECT queue_id, half_queue_offset FROM all_waiting WHERE epoch = base() AND change = 'snapshot'
 ),
 members AS (
   SELECT h.queue_id, h.queue_offset, h.producer_group, h.transaction_id, h.tran_size, h.tran_seq,
     r.queue_id IS NOT NULL AS is_reached
   FROM all_half h
   LEFT JOIN reached r ON h.queue_id = r.queue_id AND h.queue_offset = r.queue_offset
-  WHERE h.epoch > {base} AND h.tran_size > 1
+  WHERE h.epoch > base() AND h.tran_size > 1
 ),
 alive AS (
   SELECT DISTINCT queue_id, producer_group, transaction_id, tran_size FROM all_pending
-  WHERE epoch = {base} AND change = 'snapshot' AND tran_size > 1
+  WHERE epoch = base() AND change = 'snapshot' AND tran_size > 1
 ),
 sets AS (
   SELECT queue_id, producer_group, transaction_id, tran_size FROM members
@@ -98,8 +98,9 @@ def make_views(connection: DuckDBPyConnection, last: int) -> int:
     """Makes the views up to the last committed epoch. Output: the epoch of its floor."""
     base = int(connection.execute(_BASE.format(last=last)).fetchall()[0][0])
     connection.execute(f"CREATE MACRO base() AS {base}::BIGINT")
-    for text in (_OLD_ENDS, _UNTOLD) if base else ():
-        connection.execute(text.format(base=base))
+    connection.execute(f"CREATE MACRO newest() AS {last}::BIGINT")
+    if base:
+        connection.execute(_BELOW_FLOOR)
     connection.execute(_IS_TOLD[base > 0])
     for table in TABLES:
         within = [f"epoch <= {last}"]

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from storage import schemas
-from storage.wire.headers import Headers, Mask, as_text, text_lists, truth
+from storage.wire.headers import Headers, Mask, as_text, truth
 from storage.wire.kinds import ADMIN, HALF, INSTANT_MS_MAX, OP, SCHEDULE, WireLimits
 from txlake import protocol as p
 
@@ -86,7 +86,7 @@ class _Decoder:
         has = self._headers.has
         self._is_alone = ~has(p.TRAN_SIZE) & ~has(p.TRAN_SEQ)
         self._half_offsets = self._offsets()
-        self._ids = text_lists(_where(self._is[OP], self._unique_key))
+        self._ids = pc.split_pattern(_where(self._is[OP], self._unique_key), ",")
         self._error = self._errors()
         self._is_read = truth(self._error.is_null())
         self._is_message = self._is_wide & self._is_read
@@ -110,8 +110,8 @@ class _Decoder:
         texts = as_text(_where(self._is[OP], self._body))
         is_list = ~truth(pc.match_substring_regex(texts, _NO_OFFSETS))
         is_list &= truth(pc.not_equal(texts, ""))
-        lists = text_lists(pc.replace_substring_regex(_where(is_list, texts), r",\z", ""))
-        return lists.cast(pa.list_(pa.int64()))
+        listed = pc.replace_substring_regex(_where(is_list, texts), r",\z", "")
+        return pc.split_pattern(listed, ",").cast(pa.list_(pa.int64()))
 
     def _errors(self) -> pa.Array:
         """Returns the first reason, in the protocol's order, why a record cannot be read."""

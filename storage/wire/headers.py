@@ -36,11 +36,6 @@ def _text(value: bytes | None) -> str | None:
         return None
 
 
-def text_lists(texts: pa.Array) -> pa.Array:
-    """Splits texts at each comma; null stays null."""
-    return pc.split_pattern(texts, ",")
-
-
 class Headers:
     """The headers of a frame's records.
 

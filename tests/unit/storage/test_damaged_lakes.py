@@ -45,7 +45,7 @@ def look_at_the_tables_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run, "INVARIANTS", run.INVARIANTS[:1])
     monkeypatch.setattr(run, "RECORDED", ())
     for module in (run.time_rules, run.delays, run.delivery, run.state):
-        monkeypatch.setattr(module, "FRAMES", ())
+        monkeypatch.setattr(module, "FRAMES", "")
 
 
 @pytest.mark.usefixtures("one_look")

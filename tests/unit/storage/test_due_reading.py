@@ -83,7 +83,8 @@ def test_whatever_is_due_is_found_once(tmp_path: Path, seed: int) -> None:
         landed = [mixed(chance, at - chance.randrange(900), places) for _ in range(60)]
         land(lake, landed, epoch)
         if isinstance(lake, StagedLake) and epoch == 6:
-            lake.flush()
+            lake.begin_flush()
+            lake.wait()
         admitted = admit_schedules(frame(landed), at, PARAMETERS).to_pylist()
         waiting += [row for row in admitted if row["deliver_at"] > at]
     assert len(gone) > 100

@@ -182,7 +182,7 @@ def test_rows_too_large_for_memory_are_left_alone_and_large_ones_are_closed(
     size = lake.read("half").nbytes
     merged = merge(lake, "half", files, size // 2)
     assert merged is not None
-    assert 2 <= merged.files_before < len(files)
+    assert 2 <= merged.files_merged < len(files)
     assert [f.path.startswith("closed-") for f in files_of(lake, "half")].count(True) == 1
     check_sound(many_files, appended_rows)
     maintenance = Maintenance(lake, replace(NOW_GONE, file_bytes_max=1))
