@@ -15,6 +15,7 @@ import io
 import json
 import re
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -39,6 +40,11 @@ def printable(text: str) -> str:
 def print_line(text: str = "") -> None:
     """Prints a line that has texts of producers in it."""
     click.echo(printable(text))
+
+
+def now_ms() -> int:
+    """Returns the instant that tables and pages are seen from."""
+    return time.time_ns() // 1_000_000
 
 
 def instant(ms: int) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pipelines.cli.options import conf_option
+from pipelines.cli.options import conf_option, refuse, settings_of
 from pipelines.screen import print_line
 
 if TYPE_CHECKING:
@@ -50,11 +50,10 @@ def print_(
 ) -> None:
     """Print Kafka's ACLs as kafka-acls.sh adds them; nothing is reached or written."""
     from pipelines.kafka_log.rights import PRODUCER, ROLES, command_of, quota_command, rights
-    from pipelines.settings import load
     from storage.files.store_policy import store_policy
     from txlake.protocol import GROUP_PATTERN, matches
 
-    settings = load(conf)
+    settings = settings_of(conf)
     for role in roles:
         if role not in ROLES:
             raise click.UsageError(f"--role {role}: the roles are {', '.join(ROLES)}")
@@ -62,10 +61,12 @@ def print_(
         if not matches(GROUP_PATTERN, group):
             raise click.UsageError(f"--group {group!r}: a group's name is {GROUP_PATTERN}")
     chosen = roles or ROLES
-    if producer_bytes and (store or output != _FORMS[0]):
-        raise click.UsageError("--producer-bytes is printed as a command: without --store and -o")
-    if producer_bytes and not (groups and PRODUCER in chosen):
-        raise click.UsageError("--producer-bytes is about producer groups: name them, --group NAME")
+    refuse({
+        "--producer-bytes is printed as a command: without --store and -o":
+            bool(producer_bytes) and (store or output != _FORMS[0]),
+        "--producer-bytes is about producer groups: name them, --group NAME":
+            bool(producer_bytes) and not (groups and PRODUCER in chosen),
+    })  # fmt: skip
     if store:
         place = settings.lake.place()
         click.echo(json.dumps({role: store_policy(place, role) for role in chosen}, indent=2))

@@ -7,7 +7,7 @@ import json
 
 import click
 
-from pipelines.cli.options import conf_option, output_option
+from pipelines.cli.options import conf_option, output_option, refuse, settings_of
 from pipelines.cli.replay import print_rebuilt, show_spark_that_we_run
 
 
@@ -67,22 +67,22 @@ def backfill(
     paths = {"half": half, "op": op, "schedule": schedule, "admin": admin}
     files = {kind: path for kind, path in paths.items() if path is not None}
     bounds = (from_time, to_time, from_offsets, to_offsets)
-    if files and any(bound is not None for bound in bounds):
-        raise click.UsageError("files are taken whole: no --from or --to beside them")
-    if files and (half is None or op is None):
-        raise click.UsageError("files: --half and --op are both needed")
-    for time, offsets, name in ((from_time, from_offsets, "from"), (to_time, to_offsets, "to")):
-        if time is not None and offsets is not None:
-            raise click.UsageError(f"name one: --{name}-time or --{name}-offsets")
+    refuse({
+        "files are taken whole: no --from or --to beside them":
+            bool(files) and any(bound is not None for bound in bounds),
+        "files: --half and --op are both needed": bool(files) and (half is None or op is None),
+        "name one: --from-time or --from-offsets":
+            from_time is not None and from_offsets is not None,
+        "name one: --to-time or --to-offsets": to_time is not None and to_offsets is not None,
+    })  # fmt: skip
     from pipelines.kafka_log.topics import KafkaTopics
-    from pipelines.meter import Meter
+    from pipelines.meter import meter_of
     from pipelines.replay import from_kafka
     from pipelines.replay.archive import Archive
     from pipelines.replay.new_lake import fill
-    from pipelines.settings import load
 
-    settings = load(conf)
-    with Meter("backfill", "records") as meter:
+    settings = settings_of(conf)
+    with meter_of("backfill", "records") as meter:
         if files:
             show_spark_that_we_run()
             identity = from_kafka.identity_from_kafka(settings)

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import wraps
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from pipelines.cli.lists import now_ms
-from pipelines.cli.options import Command
+from pipelines.cli.options import as_one, refuse
 from pipelines.cli.spans import Span
 from pipelines.cli.writing import Writing
 from pipelines.errors import OperatorError
-from pipelines.screen import print_json, print_rows
+from pipelines.screen import now_ms, print_json, print_rows
 
 if TYPE_CHECKING:
     from pipelines.health.transactions import Filters
@@ -22,30 +21,30 @@ if TYPE_CHECKING:
     from txlake.protocol import Target
 
 Look = Callable[["Lake", "Filters"], Sequence["Target"]]
-_FILTERS = ("group", "topic", "keys", "older_than")
 
 
+@dataclass(frozen=True)
 class Bulk:
-    """The options of a command about many things; `is_asked`: it has a filter. Units: ms."""
+    """The options of a command about many things. Units: ms."""
 
-    def __init__(
-        self, *, group: str | None, topic: str | None, keys: str | None, older_than: int | None,
-        max: int | None, yes: bool,
-    ) -> None:  # fmt: skip
-        self._group, self._topic, self._keys, self._older_than = group, topic, keys, older_than
-        self._max, self._yes = max, yes
-        self.is_asked = any(value is not None for value in (group, topic, keys, older_than))
+    group: str | None
+    topic: str | None
+    keys: str | None
+    older_than: int | None
+    max: int | None
+    yes: bool
 
     def check(self, target: str | None) -> None:
         """Refuses anything but one target, or filters with --max."""
-        if self.is_asked == (target is not None):
-            raise click.UsageError(
-                "name one target, or choose several by --group, --topic, --keys, --older-than"
-            )
-        if self.is_asked and self._max is None:
-            raise click.UsageError("--max is needed: at most so many are written")
-        if not self.is_asked and (self._max is not None or self._yes):
-            raise click.UsageError("--max and --yes go with filters")
+        filters = (self.group, self.topic, self.keys, self.older_than)
+        is_asked = any(value is not None for value in filters)
+        refuse({
+            "name one target, or choose several by --group, --topic, --keys, --older-than":
+                is_asked == (target is not None),
+            "--max is needed: at most so many are written": is_asked and self.max is None,
+            "--max and --yes go with filters":
+                not is_asked and (self.max is not None or self.yes),
+        })  # fmt: skip
 
     def command(self, writing: Writing, name: str, text: str | None, look: Look) -> None:
         """Try a command about one target, or about all that `look` finds; write it.
@@ -70,19 +69,23 @@ class Bulk:
         if target is not None:
             writing.write(attempt(target))
             return
-        until = None if self._older_than is None else now_ms() - self._older_than
-        filters = Filters(self._group, self._topic, self._keys, None, until)
+        until = None if self.older_than is None else now_ms() - self.older_than
+        filters = Filters(self.group, self.topic, self.keys, None, until)
         targets = look(writing.lake, filters)
-        chosen = targets[: self._max]
-        is_written = self._yes and not writing.dry_run
+        chosen = targets[: self.max]
+        is_written = self.yes and not writing.dry_run
         trials = [attempt(one) for one in chosen]
-        rows: list[dict[str, Any]] = []
-        for one, trial in zip(chosen, trials, strict=True):
-            offset = writing.send(trial) if is_written else None
-            rows.append({"target": str(one), "expected": trial.expected, "offset": offset})
+        rows: list[dict[str, Any]] = [
+            {"target": str(one), "expected": trial.expected,
+             "offset": writing.send(trial) if is_written else None}
+            for one, trial in zip(chosen, trials, strict=True)
+        ]  # fmt: skip
         for row, trial in zip(rows, trials, strict=True) if is_written else ():
             row["result"] = writing.result(trial, row["offset"])
-        _print(rows, writing.output)
+        if writing.output == "json":
+            print_json(rows)
+        elif rows:
+            print_rows(list(rows[0]), [list(row.values()) for row in rows])
         click.echo(_summary(len(chosen), len(targets) - len(chosen), is_written), err=True)
         if is_written and writing.wait_s > 0:
             self._require(rows)
@@ -99,32 +102,17 @@ class Bulk:
             )
 
 
-def bulk_options(command: Command) -> Command:
-    """Let a command be about many things: its options come as one Bulk."""
-
-    @wraps(command)
-    def run(**options: Any) -> None:
-        names = (*_FILTERS, "max", "yes")
-        command(bulk=Bulk(**{name: options.pop(name) for name in names}), **options)
-
-    decorated: Command = run
-    for option in (
-        click.option("--yes", is_flag=True, help="With filters: write. Else it only says what."),
-        click.option("--max", type=click.IntRange(1), help="With filters: at most so many."),
-        click.option("--older-than", type=Span(), help="Several: those that are older: 10m, 2h."),
-        click.option("--keys", help="Several: those with these KEYS."),
-        click.option("--topic", help="Several: those for this topic."),
-        click.option("--group", help="Several: those of this producer group."),
-    ):
-        decorated = option(decorated)
-    return decorated
-
-
-def _print(rows: list[dict[str, Any]], output: str) -> None:
-    if output == "json":
-        print_json(rows)
-    elif rows:
-        print_rows(list(rows[0]), [list(row.values()) for row in rows])
+# Let a command be about many things: its options come as one Bulk.
+bulk_options = as_one(
+    "bulk",
+    Bulk,
+    click.option("--group", help="Several: those of this producer group."),
+    click.option("--topic", help="Several: those for this topic."),
+    click.option("--keys", help="Several: those with these KEYS."),
+    click.option("--older-than", type=Span(), help="Several: those that are older: 10m, 2h."),
+    click.option("--max", type=click.IntRange(1), help="With filters: at most so many."),
+    click.option("--yes", is_flag=True, help="With filters: write. Else it only says what."),
+)
 
 
 def _summary(count: int, more: int, is_written: bool) -> str:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import click
 
-from pipelines.cli.lists import print_list, rows_option
-from pipelines.cli.options import conf_option
+from pipelines.cli.options import conf_option, print_list, rows_option, settings_of
 
 
 @click.group()
@@ -29,9 +28,8 @@ def show(conf: str, changed: bool, output: str) -> None:
 @conf_option
 def validate(conf: str) -> None:
     """Check the settings as a start of the job does; nothing is reached or written."""
-    from pipelines.settings import load
 
-    settings = load(conf)
+    settings = settings_of(conf)
     settings.lake.place()
     settings.parameters()
     click.echo(f"{conf}: the job can start with these settings")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import click
 
-from pipelines.cli.lists import limit_option, now_ms, print_list, rows_option
-from pipelines.cli.options import lake_options, open_lake
+from pipelines.cli.options import lake_options, limit_option, open_lake, print_list, rows_option
 from pipelines.cli.spans import Span
+from pipelines.screen import now_ms
 
 _DAY_MS = 86_400_000
 

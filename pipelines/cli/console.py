@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import click
 
-from pipelines.cli.options import lake_options, named_place, whole_lake
-
-if TYPE_CHECKING:
-    from pipelines.health.facts import Facts
-    from storage.lake.lake import Lake
+from pipelines.cli.options import lake_options, named_place, settings_of, whole_lake
 
 TOKEN_VARIABLE: Final = "TXLAKE_CONSOLE_TOKEN"  # noqa: S105 - its name
 _TOKEN_CHARACTERS: Final = 20
@@ -59,7 +56,6 @@ def console(
     from pipelines.console.asked import Asked
     from pipelines.console.serve import LOOPBACK, is_loopback, listen, serve
     from pipelines.console.site import Site
-    from pipelines.settings import load
 
     is_local = is_loopback(host)
     if not is_local and token is None:
@@ -67,13 +63,10 @@ def console(
             f"--host {host} is not loopback, so it needs a token: --token-file FILE, or "
             f"{TOKEN_VARIABLE}"
         )
-    settings = None if conf is None else load(conf)
+    settings = None if conf is None else settings_of(conf)
     whole_lake(place)
     asked = Asked()
-
-    def look(lake: Lake) -> Facts:
-        return facts_of(lake, settings, lambda asks: asked.ask("status", asks))
-
+    look = partial(facts_of, settings=settings, ask=partial(asked.ask, "status"))
     with listen(host, port) as listener:
         site = Site(
             place.path, lambda: whole_lake(place), look, settings, token, allow_writes,

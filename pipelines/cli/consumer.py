@@ -7,8 +7,7 @@ from typing import Any
 
 import click
 
-from pipelines.cli.lists import limit_option, print_list, rows_option
-from pipelines.cli.options import lake_options, open_lake
+from pipelines.cli.options import lake_options, limit_option, open_lake, print_list, rows_option
 from pipelines.cli.spans import Span
 
 _SESSION_MS = 30_000
@@ -100,10 +99,6 @@ def lag(
     """
     from pipelines.health.consumers import LAG_COLUMNS, read_lags
 
-    rows = [
-        row
-        for row in read_lags(open_lake(lake_path, conf))
-        if group in (None, row["consumer_group"]) and topic in (None, row["topic"])
-    ]
-    rows.sort(key=lambda row: -row["lag"])
+    lags = read_lags(open_lake(lake_path, conf), group, topic)
+    rows = sorted(lags, key=lambda row: -row["lag"])
     print_list(LAG_COLUMNS, rows[:limit], len(rows), output, "no consumer group has read it")

@@ -5,8 +5,7 @@ from __future__ import annotations
 import click
 
 from pipelines.cli.bulk import Bulk, bulk_options
-from pipelines.cli.lists import list_options, print_list
-from pipelines.cli.options import open_lake
+from pipelines.cli.options import list_options, open_lake, print_list
 from pipelines.cli.writing import Writing, writes
 from txlake.protocol import RESUME
 
@@ -29,11 +28,7 @@ def list_dead(
     """List what was given up or cannot be delivered, and was not ended or delivered since."""
     from pipelines.health.dead import COLUMNS, read_dead
 
-    rows = [
-        row
-        for row in read_dead(open_lake(lake_path, conf))
-        if topic in (None, row["real_topic"]) and group in (None, row["producer_group"])
-    ]
+    rows = read_dead(open_lake(lake_path, conf), topic, group)
     print_list(COLUMNS, rows[:limit], len(rows), output, "nothing is dead")
 
 

@@ -4,8 +4,15 @@ from __future__ import annotations
 
 import click
 
-from pipelines.cli.lists import limit_option, now_ms, print_list, rows_option
-from pipelines.cli.options import lake_options, open_lake
+from pipelines.cli.options import (
+    lake_options,
+    limit_option,
+    open_lake,
+    print_list,
+    rows_option,
+    settings_of,
+)
+from pipelines.screen import now_ms
 
 
 @click.command()
@@ -19,13 +26,12 @@ def groups(lake_path: str | None, conf: str | None, limit: int, output: str) -> 
     """
     from pipelines.health.groups import COLUMNS, read_groups
     from pipelines.health.transactions import state_of
-    from pipelines.settings import load
 
     lake = open_lake(lake_path, conf)
     rows = read_groups(lake, state_of(lake), now_ms())
     if conf is not None:
         from pipelines.health.kafka import members_of
 
-        members = members_of(load(conf).kafka, [row["producer_group"] for row in rows])
+        members = members_of(settings_of(conf).kafka, [row["producer_group"] for row in rows])
         rows = [{**row, "members": members.get(row["producer_group"])} for row in rows]
     print_list(COLUMNS, rows[:limit], len(rows), output, "no group was asked or has to be")

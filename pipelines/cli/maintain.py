@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import time
-from typing import TYPE_CHECKING
+from dataclasses import asdict
 
 import click
 
@@ -13,12 +13,6 @@ from pipelines.cli.options import conf_option, output_option
 from pipelines.cli.writing import Writing
 from pipelines.screen import print_json, print_rows
 from txlake.protocol import MAINTAIN
-
-if TYPE_CHECKING:
-    from pipelines.settings import Settings
-    from storage.files.place import LakePlace
-    from storage.lake.lake import Lake
-    from storage.upkeep.limits import Work
 
 _COLUMNS = ("table", "files", "to merge", "into", "MB", "to delete")
 
@@ -46,20 +40,20 @@ def maintain(
     """Merge small files, shorten the tables' logs, delete files that nothing needs any more."""
     writing = Writing(conf, actor, reason, dry_run, wait_s, output)
     if dry_run:
-        _foretell(writing.settings, writing.lake, output)
+        _foretell(writing)
     elif offline:
-        _run(writing.settings, writing.lake.place, output)
+        _run(writing)
     else:
         writing.command(MAINTAIN, None)
 
 
-def _foretell(settings: Settings, lake: Lake, output: str) -> None:
+def _foretell(writing: Writing) -> None:
     """Print what a full round would do, table by table."""
     from storage.lake.whole import require_recorded
     from storage.upkeep.maintenance import Maintenance
 
-    progress = require_recorded(lake)
-    maintenance = Maintenance(lake, settings.maintenance_limits())
+    progress = require_recorded(writing.lake)
+    maintenance = Maintenance(writing.lake, writing.settings.maintenance_limits())
     if progress.last is not None:
         maintenance.take_up(progress.last)
     rows = []
@@ -67,7 +61,7 @@ def _foretell(settings: Settings, lake: Lake, output: str) -> None:
         files, work = maintenance.foretell(table)
         mb = round(work.bytes_before / 1e6, 2)
         rows.append([table, files, work.files_merged, work.merges, mb, work.files_deleted])
-    if output == "json":
+    if writing.output == "json":
         print_json([dict(zip(_COLUMNS, row, strict=True)) for row in rows])
         return
     worth = [row for row in rows if row[2] or row[5]]
@@ -76,7 +70,7 @@ def _foretell(settings: Settings, lake: Lake, output: str) -> None:
     click.echo(f"{len(rows)} tables, {len(worth)} with something to do; nothing was changed")
 
 
-def _run(settings: Settings, place: LakePlace, output: str) -> None:
+def _run(writing: Writing) -> None:
     """Take every step of a full round, alone at the lake."""
     from pipelines.job.upkeep import told
     from pipelines.jvm.lock import held_without_jvm
@@ -87,6 +81,7 @@ def _run(settings: Settings, place: LakePlace, output: str) -> None:
     from storage.upkeep.limits import Work
     from storage.upkeep.maintenance import Maintenance
 
+    place = writing.lake.place
     lock = LakeLock(place, f"{socket.gethostname()}:{os.getpid()}:txlake maintain")
     began = time.monotonic()
     done = Work()
@@ -95,20 +90,15 @@ def _run(settings: Settings, place: LakePlace, output: str) -> None:
             lake = Lake(place, is_driver=True)
             progress = read_progress(lake)
             require_whole(lake, progress, is_alone=True)
-            maintenance = Maintenance(lake, settings.maintenance_limits())
+            maintenance = Maintenance(lake, writing.settings.maintenance_limits())
             if progress.last is not None:
                 maintenance.take_up(progress.last)
             for table in maintenance.tables():
                 done = sum(maintenance.steps(table, is_full=True), done)
     finally:
         lock.release()
-    _print_done(done, told(done), time.monotonic() - began, output)
-
-
-def _print_done(done: Work, text: str, seconds: float, output: str) -> None:
-    from dataclasses import asdict
-
-    if output == "json":
+    seconds = time.monotonic() - began
+    if writing.output == "json":
         print_json({**asdict(done), "seconds": round(seconds, 3)})
     else:
-        click.echo(f"{text}, {seconds:.1f} s")
+        click.echo(f"{told(done)}, {seconds:.1f} s")

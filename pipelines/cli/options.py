@@ -1,42 +1,99 @@
-"""What the operator's commands share: options, and the lake that they name."""
+"""What the operator's commands share: options, the lake that they name, how a list is printed."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
+from functools import wraps
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from pipelines.screen import FORMATS, TABLE, Row, now_ms, print_records
+
 if TYPE_CHECKING:
+    from pipelines.settings import Settings
     from storage.files.place import LakePlace
     from storage.lake.lake import Lake
 
 Command = Callable[..., Any]
 
 
-def output_option(command: Command) -> Command:
-    """Let a command print JSON."""
-    return click.option(
-        "-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True,
-        help="For people or for programs.",
-    )(command)  # fmt: skip
+def together(*options: Command) -> Command:
+    """Returns several options as one decorator; help shows them in this order."""
+
+    def decorate(command: Command) -> Any:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorate
 
 
-def lake_options(command: Command) -> Command:
-    """Let a command name its lake, directly or by the job's settings."""
-    command = click.option(
+def as_one(name: str, kind: type[Any], *options: Command) -> Command:
+    """Returns several options as one decorator: a command gets their values as one argument.
+
+    Input: the argument's name, and its dataclass, which has a field for each option.
+    """
+
+    def decorate(command: Command) -> Any:
+        @wraps(command)
+        def run(**given: Any) -> None:
+            one = kind(**{field.name: given.pop(field.name) for field in fields(kind)})
+            command(**{name: one}, **given)
+
+        return together(*options)(run)
+
+    return decorate
+
+
+def refuse(wrong: Mapping[str, bool]) -> None:
+    """Raises click's usage error with the first sentence whose condition holds."""
+    for sentence, holds in wrong.items():
+        if holds:
+            raise click.UsageError(sentence)
+
+
+# Let a command print JSON.
+output_option = click.option(
+    "-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True,
+    help="For people or for programs.",
+)  # fmt: skip
+# Let a command print its rows for people or for programs.
+rows_option = click.option(
+    "-o", "--output", type=click.Choice(FORMATS), default=TABLE, show_default=True,
+    help="For people, or for programs.",
+)  # fmt: skip
+# Let a command cut its list.
+limit_option = click.option(
+    "--limit", type=click.IntRange(1), default=100, show_default=True, help="Rows to show."
+)
+# Let a command that writes name the job's settings: lake and Kafka.
+conf_option = click.option(
+    "--conf", required=True, type=click.Path(dir_okay=False), help="The job's settings."
+)
+# Let a command name its lake, directly or by the job's settings.
+lake_options = together(
+    click.option("--lake", "lake_path", help="Where the lake is: a folder, or s3://..."),
+    click.option(
         "--conf", type=click.Path(dir_okay=False), help="The job's settings: they name the lake."
-    )(command)
-    return click.option("--lake", "lake_path", help="Where the lake is: a folder, or s3://...")(
-        command
-    )
+    ),
+)
+# Let a command choose the messages that it lists.
+list_options = together(
+    click.option("--topic", help="Only messages for this topic."),
+    click.option("--group", help="Only messages of this producer group."),
+    limit_option,
+    lake_options,
+    rows_option,
+)
 
 
-def conf_option(command: Command) -> Command:
-    """Let a command that writes name the job's settings: lake and Kafka."""
-    return click.option(
-        "--conf", required=True, type=click.Path(dir_okay=False), help="The job's settings."
-    )(command)
+def settings_of(conf: str) -> Settings:
+    """Returns the job's settings: imported late, as help needs none. Errors: SettingsError."""
+    from pipelines.settings import load
+
+    return load(conf)
 
 
 def named_place(lake_path: str | None, conf: str | None) -> LakePlace:
@@ -44,14 +101,13 @@ def named_place(lake_path: str | None, conf: str | None) -> LakePlace:
 
     Errors: LakeError, SettingsError; click's usage error without an option.
     """
-    from pipelines.settings import load
     from storage.files.place import lake_place
 
     if lake_path is None and conf is None:
         raise click.UsageError("name the lake: --lake PATH, or --conf FILE")
     if conf is None:
         return lake_place(str(lake_path))
-    lake = load(conf).lake
+    lake = settings_of(conf).lake
     return lake_place(lake.path if lake_path is None else lake_path, lake.store)
 
 
@@ -72,3 +128,26 @@ def whole_lake(place: LakePlace) -> Lake:
     lake.lake_id()
     require_readable(lake)
     return lake
+
+
+def print_list(
+    columns: Sequence[str],
+    rows: Sequence[Row],
+    count: int,
+    output: str,
+    nothing: str,
+    only_data: Sequence[str] = (),
+) -> None:
+    """Print the first of `count` rows; a table without rows is the sentence `nothing`.
+
+    Input: `only_data`: columns that a table leaves out.
+    """
+    if output == TABLE and not rows:
+        click.echo(nothing)
+        return
+    if output == TABLE:
+        columns = [name for name in columns if name not in only_data]
+    print_records(columns, rows, output, now_ms())
+    if count > len(rows):
+        text = f"{count - len(rows)} more: --limit shows more, and filters choose"
+        click.echo(text, err=output != TABLE)

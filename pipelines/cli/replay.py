@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pipelines.cli.options import named_place, output_option
+from pipelines.cli.options import named_place, output_option, refuse, settings_of
 from pipelines.cli.verify import VIOLATED, epochs_option
 from pipelines.screen import print_json, print_line, print_rows
 from storage.verify.invariant import EPOCH_MAX
@@ -51,30 +51,29 @@ def replay(
     output: str,
 ) -> None:
     """Run a lake's history again: --verify it, rebuild it --into another, or ask --what-if."""
-    if (is_verify, into is not None, bool(changes)).count(True) != 1:
-        raise click.UsageError("name one: --verify, --into NEW_LAKE, or --what-if KEY=VALUE")
-    if not is_verify and epochs[0] != 1:
-        raise click.UsageError("only --verify can begin later than with epoch 1")
-    if one_batch and (into is None or epochs != (1, EPOCH_MAX)):
-        raise click.UsageError("--one-batch goes with --into, and takes all that was landed")
-    if changes and epochs != (1, EPOCH_MAX):
-        raise click.UsageError("--what-if is about the whole history: no --epochs")
+    is_all = epochs == (1, EPOCH_MAX)
+    refuse({
+        "name one: --verify, --into NEW_LAKE, or --what-if KEY=VALUE":
+            (is_verify, into is not None, bool(changes)).count(True) != 1,
+        "only --verify can begin later than with epoch 1": not is_verify and epochs[0] != 1,
+        "--one-batch goes with --into, and takes all that was landed":
+            one_batch and (into is None or not is_all),
+        "--what-if is about the whole history: no --epochs": bool(changes) and not is_all,
+    })  # fmt: skip
     place = named_place(lake_path, conf)
     show_spark_that_we_run()
-    from pipelines.meter import Meter
+    from pipelines.meter import meter_of
     from pipelines.replay import rebuild, verify
     from pipelines.replay.other_parameters import imagine
     from storage.files.place import lake_place
 
-    with Meter("replay", "records") as meter:
+    with meter_of("replay", "records") as meter:
         if is_verify:
             verified = verify(place, *epochs, progress=meter)
         elif into is not None:
             identity, store = None, {}
             if conf is not None:
-                from pipelines.settings import load
-
-                settings = load(conf)
+                settings = settings_of(conf)
                 store = settings.lake.store
                 identity = _identity(place, settings) if one_batch else None
             target = lake_place(into, store)
@@ -149,11 +148,12 @@ def _told(row: dict[str, Any]) -> str:
     topic = f" ({row['topic']})" if row["topic"] else ""
     epoch = "" if row["epoch"] is None else f", epoch {row['epoch']}"
     place = f"{row['table']}{topic} {row['row']}{epoch}"
-    if row["kind"] == "changed":
-        return f"{place}: {row['column']} is {row['there']}, replayed {row['replayed']}"
-    if row["kind"] == "missing":
-        return f"{place}: missing, replayed {row['replayed']}"
-    kinds = {"extra": "is there, and the replay has none", "twice": "is there once too often"}
+    kinds = {
+        "changed": f"{row['column']} is {row['there']}, replayed {row['replayed']}",
+        "missing": f"missing, replayed {row['replayed']}",
+        "extra": "is there, and the replay has none",
+        "twice": "is there once too often",
+    }
     return f"{place}: {kinds[row['kind']]}"
 
 

@@ -6,10 +6,9 @@ from typing import Any
 
 import click
 
-from pipelines.cli.lists import list_options, now_ms, print_list
-from pipelines.cli.options import open_lake
+from pipelines.cli.options import list_options, open_lake, print_list
 from pipelines.cli.writing import Writing, writes
-from pipelines.screen import JSON, TABLE, for_programs, print_json, print_records, span
+from pipelines.screen import JSON, TABLE, for_programs, now_ms, print_json, print_records, span
 from txlake.protocol import CANCEL
 
 

@@ -35,12 +35,13 @@ SECRET_VARIABLE = "TXLAKE_STORE_SECRET_ACCESS_KEY"  # noqa: S105
 def broker(port: int, data_dir: Path) -> None:
     """Run a Kafka broker on loopback until Ctrl-C or SIGTERM."""
     server = Broker(data_dir, port=port)
-
-    def tell() -> None:
-        click.echo(f"Kafka answers at {server.bootstrap_servers}")
-        click.echo(f"its data and log are in {server.data_folder}; stop it with Ctrl-C")
-
-    _run_until_stopped(server, tell)
+    _run_until_stopped(
+        server,
+        lambda: click.echo(
+            f"Kafka answers at {server.bootstrap_servers}\n"
+            f"its data and log are in {server.data_folder}; stop it with Ctrl-C"
+        ),
+    )
 
 
 @click.command()

@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from pipelines.cli.options import settings_of
 from pipelines.errors import JobError
 from pipelines.jvm import ivy
 from pipelines.jvm import jars as jar_lock
@@ -121,9 +122,8 @@ def findings() -> Iterator[Finding]:
 def driver_findings(conf: str) -> Iterator[Finding]:
     """Yields a line about each driver of the lake that the settings name. Errors: SettingsError."""
     from pipelines.job.group import DriverGroup
-    from pipelines.settings import load
 
-    settings = load(conf)
+    settings = settings_of(conf)
     what = "driver"
     try:
         drivers = DriverGroup(settings.kafka, settings.lake.place().path).look()

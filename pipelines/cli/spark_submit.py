@@ -13,6 +13,7 @@ from typing import Any
 
 import click
 
+from pipelines.cli.options import refuse
 from pipelines.jvm.cluster import cluster_conf, environment_conf, write_environment
 from pipelines.jvm.jars import class_path
 from pipelines.jvm.java import java_home
@@ -40,8 +41,8 @@ def submit_line(
     arguments: Sequence[str],
     archive: Path,
     master: str,
-    conf: Mapping[str, str] | None = None,
-    options: Sequence[str] = (),
+    conf: Mapping[str, str],
+    options: Sequence[str],
 ) -> list[str]:
     """Returns the plain spark-submit command that runs the job, or the command in `arguments`.
 
@@ -49,7 +50,7 @@ def submit_line(
     """
     # The program of this environment's pyspark, not another Spark's that is first on PATH.
     found = shutil.which("spark-submit", path=str(Path(sys.executable).parent)) or "spark-submit"
-    wanted = {**cluster_conf(master, (conf or {}).get("spark.driver.host")), **(conf or {})}
+    wanted = {**cluster_conf(master, conf.get("spark.driver.host")), **conf}
     return [
         found,
         *("--master", master),
@@ -109,10 +110,11 @@ def spark_submit(
 
     After `--` another COMMAND: `-- replay --lake lake --verify`, `-- backfill --conf FILE`.
     """
-    if (conf is None) == (not command):
-        raise click.UsageError("name the job's settings, --conf FILE, or a command after --")
-    if standby and conf is None:
-        raise click.UsageError("--standby goes with the job: name its settings, --conf FILE")
+    refuse({
+        "name the job's settings, --conf FILE, or a command after --":
+            (conf is None) == (not command),
+        "--standby goes with the job: name its settings, --conf FILE": standby and conf is None,
+    })  # fmt: skip
     arguments = command if conf is None else ("--conf", str(Path(conf).absolute()))
     arguments += ("--standby",) if standby else ()
     archive = write_zip(Path(".cache/txlake.zip").absolute())

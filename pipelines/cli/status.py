@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pipelines.cli.lists import now_ms, rows_option
-from pipelines.cli.options import lake_options, open_lake
-from pipelines.screen import JSON, TABLE, print_json, print_records
+from pipelines.cli.options import lake_options, open_lake, rows_option, settings_of
+from pipelines.screen import JSON, TABLE, now_ms, print_json, print_records
 
 if TYPE_CHECKING:
     from pipelines.health.facts import Drivers, Facts, TopicLag
@@ -35,19 +34,16 @@ def status(lake_path: str | None, conf: str | None, output: str) -> None:
     and `-o csv` print the problems alone; JSON has all. Exit code 0 in either case.
     """
     from pipelines.health.problems import problems
+    from pipelines.health.report import as_json, lines
 
     facts = gather(lake_path, conf)
     if output == JSON:
-        from pipelines.health.report import as_json
-
         print_json(as_json(facts))
         return
     if output != TABLE:
         rows: list[dict[str, Any]] = [vars(problem) for problem in problems(facts)]
         print_records(_PROBLEM, rows, output, facts.lake.now_ms)
         return
-    from pipelines.health.report import lines
-
     for line in lines(facts):
         click.echo(line)
 
@@ -87,9 +83,8 @@ def gather(lake_path: str | None, conf: str | None) -> Facts:
 
     Errors: as `open_lake`. A Kafka that does not answer is a fact.
     """
-    from pipelines.settings import load
 
-    return facts_of(open_lake(lake_path, conf), None if conf is None else load(conf))
+    return facts_of(open_lake(lake_path, conf), None if conf is None else settings_of(conf))
 
 
 def facts_of(

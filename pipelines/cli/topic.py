@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import click
 
-from pipelines.cli.lists import limit_option, print_list, rows_option
-from pipelines.cli.options import Command, lake_options, open_lake
+from pipelines.cli.options import (
+    lake_options,
+    limit_option,
+    open_lake,
+    print_list,
+    rows_option,
+    settings_of,
+    together,
+)
 from pipelines.cli.spans import Size, Span
 from pipelines.cli.writing import Writing, writes
 from txlake.protocol import (
@@ -22,21 +27,18 @@ from txlake.protocol import (
     matches,
 )
 
-if TYPE_CHECKING:
-    from storage.upkeep.topic_retention import Retention
-
-
-def _retention(command: Command) -> Command:
-    """Let a command say how long a topic keeps its messages."""
-    command = click.option(
-        "--retention-bytes", type=Size(), help="Keep so many bytes on disk: 10GiB, forever."
-    )(command)
-    return click.option(
+# Let a command say how long a topic keeps its messages.
+_retention = together(
+    click.option(
         "--retention",
         "retention_ms",
         type=Span(can_be_forever=True),
         help="Keep messages so long: 36h, forever.",
-    )(command)
+    ),
+    click.option(
+        "--retention-bytes", type=Size(), help="Keep so many bytes on disk: 10GiB, forever."
+    ),
+)
 
 
 @click.group()
@@ -52,7 +54,9 @@ def list_topics(lake_path: str | None, conf: str | None, limit: int, output: str
     """List the real topics: what they hold, and how long they keep it."""
     from pipelines.health.topics import COLUMNS, read_topics
 
-    rows = read_topics(open_lake(lake_path, conf), _default(conf))
+    lake = open_lake(lake_path, conf)
+    default = None if conf is None else settings_of(conf).maintenance_limits().topics
+    rows = read_topics(lake, default)
     print_list(COLUMNS, rows[:limit], len(rows), output, "no topic was made yet")
 
 
@@ -66,13 +70,6 @@ def describe(name: str, lake_path: str | None, conf: str | None, output: str) ->
 
     rows = read_queues(open_lake(lake_path, conf), name)
     print_list(QUEUE_COLUMNS, rows, len(rows), output, "")
-
-
-def _default(conf: str | None) -> Retention | None:
-    """Return how long topics keep messages that have no limits of their own."""
-    from pipelines.settings import load
-
-    return None if conf is None else load(conf).maintenance_limits().topics
 
 
 @topic.command()

@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING
 import click
 
 from pipelines.cli.bulk import Bulk, bulk_options
-from pipelines.cli.lists import list_options, now_ms, print_list
-from pipelines.cli.options import lake_options, open_lake, output_option
+from pipelines.cli.options import lake_options, list_options, open_lake, output_option, print_list
 from pipelines.cli.spans import Span
 from pipelines.cli.writing import Writing, writes
 from pipelines.errors import OperatorError
-from pipelines.screen import print_json, print_rows
+from pipelines.screen import now_ms, print_json, print_rows
 from storage.wire.kinds import HALF
 from txlake.protocol import COMMIT, ROLLBACK, RecordTarget
 
@@ -107,9 +106,10 @@ def explain(
     if not told:
         raise OperatorError(nothing_found(found, wanted, lake.path))
     if output == "json":
-        newest = {"lake": lake.path, "target": str(target), "epoch": found.epoch}
-        told_json = [to_json(report) for report in told]
-        print_json({**newest, "transactions": told_json, "more": more})
+        print_json({
+            "lake": lake.path, "target": str(target), "epoch": found.epoch,
+            "transactions": [to_json(report) for report in told], "more": more,
+        })  # fmt: skip
         return
     for number, report in enumerate(told):
         if number:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pipelines.cli.options import Command, lake_options, named_place
+from pipelines.cli.options import lake_options, named_place
 from storage.verify.invariant import EPOCH_MAX, NAMED_MAX
 
 if TYPE_CHECKING:
@@ -28,11 +28,10 @@ def _epochs(_: click.Context, parameter: click.Parameter, text: str | None) -> t
     return int(first), int(last)
 
 
-def epochs_option(command: Command) -> Command:
-    """Let a command name the first and the last epoch that it is about."""
-    return click.option(
-        "--epochs", metavar="FROM-TO", callback=_epochs, help="Only these, as if no later ones."
-    )(command)
+# Let a command name the first and the last epoch that it is about.
+epochs_option = click.option(
+    "--epochs", metavar="FROM-TO", callback=_epochs, help="Only these, as if no later ones."
+)
 
 
 @click.command()

@@ -8,13 +8,20 @@ from __future__ import annotations
 
 import getpass
 from collections.abc import Callable
-from dataclasses import dataclass, fields
-from functools import cached_property, wraps
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
 
 import click
 
-from pipelines.cli.options import Command, conf_option, output_option, whole_lake
+from pipelines.cli.options import (
+    as_one,
+    conf_option,
+    output_option,
+    refuse,
+    settings_of,
+    whole_lake,
+)
 from pipelines.errors import OperatorError
 from pipelines.screen import print_json, print_line
 from txlake.protocol import TARGET_FORMS, command_target
@@ -40,9 +47,7 @@ class Writing:
     @cached_property
     def settings(self) -> Settings:
         """Returns the job's settings."""
-        from pipelines.settings import load
-
-        return load(self.conf)
+        return settings_of(self.conf)
 
     @cached_property
     def lake(self) -> Lake:
@@ -53,11 +58,12 @@ class Writing:
     def by(self) -> tuple[str, str]:
         """Returns actor and reason as they are stored; an empty one is wrong usage."""
         actor = _login() if self.actor is None else self.actor.strip()
-        if not actor:
-            raise click.UsageError("--actor is empty: say who")
-        if not self.reason.strip():
-            raise click.UsageError("--reason is empty: say why")
-        return actor, self.reason.strip()
+        reason = self.reason.strip()
+        refuse({
+            "--actor is empty: say who": not actor,
+            "--reason is empty: say why": not reason,
+        })  # fmt: skip
+        return actor, reason
 
     def target(self, name: str, text: str) -> Target:
         """Returns what a command is about; a text that is no target of it is wrong usage."""
@@ -135,26 +141,20 @@ class Writing:
             print_line(f"the job says: {result}")
 
 
-def writes(command: Command) -> Command:
-    """Let a command write: its options come as one Writing."""
-
-    @wraps(command)
-    def run(**options: Any) -> None:
-        writing = Writing(**{field.name: options.pop(field.name) for field in fields(Writing)})
-        command(writing=writing, **options)
-
-    decorated: Command = output_option(run)
-    for option in (
-        click.option("--reason", required=True, help="Why: it is stored with the record."),
-        click.option("--actor", help="Who: the login user when it is not given."),
-        click.option("--dry-run", is_flag=True, help="Write nothing; say what would be written."),
-        click.option(
-            "--wait-s", type=click.FloatRange(0), default=0.0, show_default=True,
-            help="How long to wait for what the running job makes of it.",
-        ),
-    ):  # fmt: skip
-        decorated = option(decorated)
-    return conf_option(decorated)
+# Let a command write: its options come as one Writing.
+writes = as_one(
+    "writing",
+    Writing,
+    conf_option,
+    click.option(
+        "--wait-s", type=click.FloatRange(0), default=0.0, show_default=True,
+        help="How long to wait for what the running job makes of it.",
+    ),
+    click.option("--dry-run", is_flag=True, help="Write nothing; say what would be written."),
+    click.option("--actor", help="Who: the login user when it is not given."),
+    click.option("--reason", required=True, help="Why: it is stored with the record."),
+    output_option,
+)  # fmt: skip
 
 
 def _login() -> str:

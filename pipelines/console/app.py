@@ -19,20 +19,18 @@ from pipelines.console import reading, writing
 from pipelines.console.guard import Guard
 from pipelines.console.queries import BadQueryError
 from pipelines.console.render import page
-from pipelines.console.session import Sessions
 from pipelines.console.site import Site
 from pipelines.errors import JobError, OperatorError
 from pipelines.settings import SettingsError
 from storage.errors import LakeError
 from txlake.errors import LakeError as ClientLakeError
 
-Page = Callable[[Request], Response]
 Endpoint = Callable[[Request], Awaitable[Response]]
 
 # So many pages are made at once. Its threads live as long as the console, and each has its own
 # DuckDB: one that goes down with a thread of the event loop's can abort the process at its end.
 _MAKERS: Final = 4
-_READS: Final[dict[str, Page]] = {
+_READS: Final[dict[str, Callable[[Request], Response]]] = {
     "/": reading.overview,
     "/find": reading.find_page,
     "/transactions": reading.transactions_page,
@@ -70,32 +68,27 @@ _KNOWN: Final[dict[type[Exception], int]] = {
 
 def console_app(site: Site) -> Guard:
     """Returns the app of a console."""
-    sessions = Sessions()
     pool = ThreadPoolExecutor(_MAKERS, thread_name_prefix="txlake-console")
 
-    def made(of: Page) -> Endpoint:
+    def made(of: Callable[..., Response], *, has_form: bool = False) -> Endpoint:
         async def endpoint(request: Request) -> Response:
-            return await asyncio.get_running_loop().run_in_executor(pool, of, request)
-
-        return endpoint
-
-    def written(of: Callable[[Request, writing.Form], Response]) -> Endpoint:
-        async def endpoint(request: Request) -> Response:
-            form = await _form(request)
-            return await asyncio.get_running_loop().run_in_executor(pool, of, request, form)
+            asked = (request, await _form(request)) if has_form else (request,)
+            return await asyncio.get_running_loop().run_in_executor(pool, of, *asked)
 
         return endpoint
 
     routes = [Route(path, made(of), methods=["GET"]) for path, of in _READS.items()]
-    routes += [Route(path, written(of), methods=["POST"]) for path, of in _WRITES.items()]
+    routes += [
+        Route(path, made(of, has_form=True), methods=["POST"]) for path, of in _WRITES.items()
+    ]
     routes.append(Route("/style.css", _style, methods=["GET"]))
     handlers = {error: _said(status) for error, status in _KNOWN.items()}
     app = Starlette(
         routes=routes, exception_handlers={**handlers, HTTPException: _missing, Exception: _bug}
     )
-    app.state.site, app.state.sessions = site, sessions
+    app.state.site = site
     app.router.redirect_slashes = False
-    return Guard(app, site, sessions)
+    return Guard(app, site)
 
 
 async def _form(request: Request) -> writing.Form:

@@ -25,8 +25,8 @@ class _Question:
     answer: Future[Any] = field(default_factory=Future)
     ended_at: float | None = None
 
-    def ended_since(self, seconds: float) -> bool:
-        return self.ended_at is not None and monotonic() - self.ended_at < seconds
+    def is_older(self, seconds: float) -> bool:
+        return self.ended_at is not None and monotonic() - self.ended_at >= seconds
 
     def run(self, question: Callable[[], Any]) -> None:
         try:
@@ -59,9 +59,14 @@ class Asked:
         that is made within seconds takes up.
         """
         with self._lock:
-            self._forget_old()
+            # Groups come and go, and with them questions: what nobody asks for long is dropped.
+            self._questions = {
+                known: asked
+                for known, asked in self._questions.items()
+                if not asked.is_older(_TROUBLE_S)
+            }
             asked = self._questions.get(name)
-            if asked is None or (asked.ended_at is not None and not asked.ended_since(_FRESH_S)):
+            if asked is None or asked.is_older(_FRESH_S):
                 asked = _Question("" if asked is None else asked.next_trouble())
                 self._questions[name] = asked
                 threading.Thread(
@@ -76,9 +81,3 @@ class Asked:
                 asked.trouble or f"Kafka has not answered within {_WAIT_S:.0f} s; look again"
             ) from None
         return found
-
-    def _forget_old(self) -> None:
-        """Drops what nobody has asked for long: groups come and go, and with them questions."""
-        for name, asked in list(self._questions.items()):
-            if asked.ended_at is not None and not asked.ended_since(_TROUBLE_S):
-                del self._questions[name]

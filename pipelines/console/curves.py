@@ -56,12 +56,13 @@ def charts(history: History) -> list[Chart]:
         return [0.0 if row is None else row[name] / seconds for row in rows]
 
     rates = {"landed": rate("landed"), "ended": rate("ended"), "given up": rate("given_up")}
+    count = "{:.0f}".format
     times = {"longest": values("max_ms"), "median": values("p50_ms")}
     return [
         _chart("lag", "Lag of the oldest record", _span, {"lag": values("lag_ms")}),
-        _chart("waiting", "Records waiting in Kafka", _count, {"waiting": values("waiting")}),
-        _chart("pending", "Pending halves", _count, {"pending": _held(values("pending"))}),
-        _chart("rates", "Transactions a second", _rate, rates),
+        _chart("waiting", "Records waiting in Kafka", count, {"waiting": values("waiting")}),
+        _chart("pending", "Pending halves", count, {"pending": _held(values("pending"))}),
+        _chart("rates", "Transactions a second", "{:.3g}".format, rates),
         _chart("epoch-times", "Epoch times", _span, times),
     ]
 
@@ -71,14 +72,6 @@ def _held(values: Points) -> Points:
     for value in values:
         held.append(held[-1] if value is None and held else value)
     return held
-
-
-def _count(value: float) -> str:
-    return f"{value:.0f}"
-
-
-def _rate(value: float) -> str:
-    return f"{value:.3g}"
 
 
 def _span(value: float) -> str:

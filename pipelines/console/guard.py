@@ -15,7 +15,6 @@ from starlette.responses import PlainTextResponse, RedirectResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pipelines.console.links import url
-from pipelines.console.session import Sessions
 from pipelines.console.site import Site
 
 POLICY: Final = "; ".join((
@@ -39,8 +38,8 @@ _OPEN: Final = ("/login", "/style.css")
 class Guard:
     """The app behind its guard."""
 
-    def __init__(self, app: ASGIApp, site: Site, sessions: Sessions) -> None:
-        self._app, self._site, self._sessions = app, site, sessions
+    def __init__(self, app: ASGIApp, site: Site) -> None:
+        self._app, self._site = app, site
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -71,19 +70,13 @@ class Guard:
     def _login(self, scope: Scope) -> ASGIApp | None:
         if not self._site.reads_need_token or scope["path"] in _OPEN:
             return None
-        if self._sessions.actor(HTTPConnection(scope).cookies.get(cookie_name(self._site))):
+        cookie = HTTPConnection(scope).cookies.get(self._site.cookie_name)
+        if self._site.sessions.actor(cookie):
             return None
-        path = url(scope["path"]) + (f"?{query}" if (query := _query(scope)) else "")
+        path, query = url(scope["path"]), scope["query_string"].decode("latin-1")
+        if query and scope["method"] in _READS:
+            path += f"?{query}"
         return RedirectResponse(url("/login", then=path), 303)
-
-
-def cookie_name(site: Site) -> str:
-    """Returns the session cookie's name: browsers do not part cookies by port."""
-    return f"txlake-console-{site.port}"
-
-
-def _query(scope: Scope) -> str:
-    return scope["query_string"].decode("latin-1") if scope["method"] in _READS else ""
 
 
 def _part(address: str, name: str) -> str | None:

@@ -33,17 +33,19 @@ def link(name: str, row: Row) -> str | None:
     value = row[name]
     if value is None or value == "":
         return None
-    if name in ("target", "half"):
-        return url("/story", of=value) if str(value).startswith(_STORIES) else None
-    if name == "transaction_id":
-        is_id = matches(TRANSACTION_ID_PATTERN, str(value))  # one of an unreadable half need not be
-        return url("/story", of=f"id:{value}") if is_id else None
-    if name == "producer_group":
-        return url("/transactions", group=value, state="all")
-    if name == "keys":
-        return url("/find", q=value)
-    if name in ("topic", "real_topic"):
-        return url("/topic", name=value)
-    if name == "consumer_group":
-        return url("/consumer", group=value)
+    match name:
+        case "target" | "half":
+            return url("/story", of=value) if str(value).startswith(_STORIES) else None
+        case "transaction_id":
+            # One of an unreadable half need not be an id.
+            is_id = matches(TRANSACTION_ID_PATTERN, str(value))
+            return url("/story", of=f"id:{value}") if is_id else None
+        case "producer_group":
+            return url("/transactions", group=value, state="all")
+        case "keys":
+            return url("/find", q=value)
+        case "topic" | "real_topic":
+            return url("/topic", name=value)
+        case "consumer_group":
+            return url("/consumer", group=value)
     return None

@@ -6,8 +6,8 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-from pipelines.console.site import now_ms
 from pipelines.errors import OperatorError
+from pipelines.screen import now_ms
 from txlake.protocol import delay_levels_ms
 
 ROWS: Final = 100
@@ -38,21 +38,15 @@ def number(query: Mapping[str, str], name: str, default: int, most: int) -> int:
     return int(value)
 
 
-def span_ms(query: Mapping[str, str], name: str) -> int | None:
-    """Returns a span as `1h`; ms. None if it is missing."""
+def before_now(query: Mapping[str, str], name: str) -> int | None:
+    """Returns the instant that a span before now, as `1h`, names; ms. None if it is missing."""
     value = text(query, name)
     if value is None:
         return None
     try:
-        (found,) = delay_levels_ms(value)
+        (span_ms,) = delay_levels_ms(value)
     except ValueError as error:
         raise BadQueryError(
             f"{name} = {value!r}: a number and one of the units s, m, h, d is allowed"
         ) from error
-    return found
-
-
-def before_now(query: Mapping[str, str], name: str) -> int | None:
-    """Returns the instant that a span before now names; ms. None if it is missing."""
-    span = span_ms(query, name)
-    return None if span is None else max(0, now_ms() - span)
+    return max(0, now_ms() - span_ms)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Final
+from collections.abc import Sequence
+from typing import Any, Final
 
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
@@ -12,7 +13,7 @@ from pipelines.console import queries
 from pipelines.console.curves import HEIGHT, WIDTH, charts
 from pipelines.console.links import PROBLEMS, url
 from pipelines.console.render import page
-from pipelines.console.site import Site, now_ms
+from pipelines.console.site import Site
 from pipelines.errors import JobError
 from pipelines.explain.find import find, find_keys
 from pipelines.explain.report import Report, nothing_found, reports
@@ -24,6 +25,7 @@ from pipelines.health.facts import Facts
 from pipelines.health.history import read_history
 from pipelines.health.problems import problems, unknown
 from pipelines.operate import delays
+from pipelines.screen import now_ms
 from storage.lake.lake import Lake
 from txlake.protocol import RecordTarget
 
@@ -40,6 +42,14 @@ def site_of(request: Request) -> Site:
 
 def _lake(request: Request) -> Lake:
     return site_of(request).open_lake()
+
+
+def _rows_page(
+    request: Request, template: str, columns: Sequence[str], rows: Sequence[Row], **more: Any
+) -> Response:
+    """Returns a page of rows: the first of them, as many as its address says."""
+    shown = rows[: queries.limit(request.query_params)]
+    return page(request, template, columns=columns, rows=shown, count=len(rows), **more)
 
 
 def overview(request: Request) -> Response:
@@ -72,7 +82,7 @@ def _grouped(facts: Facts) -> list[tuple[str, list[str]]]:
 
 def find_page(request: Request) -> Response:
     """What an operator knows of a transaction, whatever it is: its story, or a list."""
-    asked = (queries.text(request.query_params, "q") or "").strip()
+    asked = request.query_params.get("q", "").strip()
     if not asked:
         return RedirectResponse(url("/transactions"), 303)
     lake = _lake(request)
@@ -92,11 +102,7 @@ def find_page(request: Request) -> Response:
     if of_group and not rows:
         return RedirectResponse(url("/transactions", group=asked, state="all", since=_ANY), 303)
     columns = ("target", "stored_at", "transaction_id", "producer_group", "real_topic", "keys")
-    shown = rows[: queries.limit(request.query_params)]
-    return page(
-        request, "found", asked=asked, columns=columns, rows=shown, count=len(rows),
-        of_group=of_group,
-    )  # fmt: skip
+    return _rows_page(request, "found", columns, rows, asked=asked, of_group=of_group)
 
 
 def transactions_page(request: Request) -> Response:
@@ -120,7 +126,7 @@ def transactions_page(request: Request) -> Response:
 
 def story(request: Request) -> Response:
     """All that happened to a transaction, and why."""
-    asked = (queries.text(request.query_params, "of") or "").strip()
+    asked = request.query_params.get("of", "").strip()
     try:
         target: RecordTarget | Transaction = parse_target(asked)
     except ValueError as error:
@@ -144,15 +150,8 @@ def dead_page(request: Request) -> Response:
     """What was given up or cannot be delivered."""
     query = request.query_params
     group, topic = queries.text(query, "group"), queries.text(query, "topic")
-    rows = [
-        row
-        for row in dead.read_dead(_lake(request))
-        if topic in (None, row["real_topic"]) and group in (None, row["producer_group"])
-    ]
-    shown = rows[: queries.limit(query)]
-    return page(
-        request, "dead", columns=dead.COLUMNS, rows=shown, count=len(rows), query=query
-    )  # fmt: skip
+    rows = dead.read_dead(_lake(request), topic, group)
+    return _rows_page(request, "dead", dead.COLUMNS, rows, query=query)
 
 
 def groups_page(request: Request) -> Response:
@@ -183,17 +182,15 @@ def conflicts_page(request: Request) -> Response:
     group, reason = queries.text(query, "group"), queries.text(query, "reason")
     rows = conflicts.read_conflicts(_lake(request), since_at, group, reason)[::-1]
     counts = Counter((row["producer_group"], row["reason"]) for row in rows)
-    return page(
-        request, "conflicts", columns=conflicts.COLUMNS, count=len(rows), counts=counts,
-        rows=rows[: queries.limit(query)], since=since, query=query,
-    )  # fmt: skip
+    return _rows_page(
+        request, "conflicts", conflicts.COLUMNS, rows, counts=counts, since=since, query=query
+    )
 
 
 def topics_page(request: Request) -> Response:
     """Real topics."""
     rows = topics.read_topics(_lake(request), site_of(request).retention())
-    shown = rows[: queries.limit(request.query_params)]
-    return page(request, "topics", columns=topics.COLUMNS, rows=shown, count=len(rows))
+    return _rows_page(request, "topics", topics.COLUMNS, rows)
 
 
 def topic_page(request: Request) -> Response:
@@ -201,7 +198,7 @@ def topic_page(request: Request) -> Response:
     name, lake = request.query_params.get("name", ""), _lake(request)
     is_made = any(row["topic"] == name for row in topics.catalog(lake))
     rows = topics.read_queues(lake, name) if is_made else []
-    readers = [row for row in consumers.read_lags(lake) if row["topic"] == name]
+    readers = consumers.read_lags(lake, topic=name)
     return page(
         request, "topic", name=name, columns=topics.QUEUE_COLUMNS[1:], rows=rows, readers=readers,
         reader_columns=consumers.LAG_COLUMNS,
@@ -211,19 +208,15 @@ def topic_page(request: Request) -> Response:
 def consumers_page(request: Request) -> Response:
     """Consumer groups, what they read and how far behind they are."""
     rows = consumers.read_consumers(_lake(request))
-    shown = rows[: queries.limit(request.query_params)]
-    return page(request, "consumers", columns=consumers.COLUMNS, rows=shown, count=len(rows))
+    return _rows_page(request, "consumers", consumers.COLUMNS, rows)
 
 
 def consumer_page(request: Request) -> Response:
     """One consumer group, queue by queue, the most behind first."""
     name = request.query_params.get("group", "")
-    rows = [row for row in consumers.read_lags(_lake(request)) if row["consumer_group"] == name]
-    rows.sort(key=lambda row: -row["lag"])
-    return page(
-        request, "consumer", name=name, columns=consumers.LAG_COLUMNS[1:], count=len(rows),
-        rows=rows[: queries.limit(request.query_params)],
-    )  # fmt: skip
+    lags = consumers.read_lags(_lake(request), group=name)
+    rows = sorted(lags, key=lambda row: -row["lag"])
+    return _rows_page(request, "consumer", consumers.LAG_COLUMNS[1:], rows, name=name)
 
 
 def delayed_page(request: Request) -> Response:

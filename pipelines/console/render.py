@@ -14,10 +14,8 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse
 
 from pipelines import screen
-from pipelines.console.guard import cookie_name
 from pipelines.console.links import PAGES, link, url
-from pipelines.console.session import Sessions
-from pipelines.console.site import Site, now_ms
+from pipelines.console.site import Site
 
 
 def _seen(value: Any) -> Any:
@@ -28,34 +26,28 @@ def _seen(value: Any) -> Any:
     return value
 
 
-def _environment() -> Environment:
-    made = Environment(
-        loader=PackageLoader("pipelines.console"),
-        autoescape=True,
-        finalize=_seen,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    made.globals |= {
-        "url": url, "link": link, "pages": PAGES, "iso": screen.instant, "ago": screen.ago,
-        "span": screen.span, "is_instant": screen.is_instant, "for_people": screen.for_people,
-    }  # fmt: skip
-    return made
-
-
-_TEMPLATES: Final = _environment()
+_TEMPLATES: Final = Environment(
+    loader=PackageLoader("pipelines.console"),
+    autoescape=True,
+    finalize=_seen,
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+)
+_TEMPLATES.globals |= {
+    "url": url, "link": link, "pages": PAGES, "iso": screen.instant, "ago": screen.ago,
+    "span": screen.span, "is_instant": screen.is_instant, "for_people": screen.for_people,
+}  # fmt: skip
 
 
 def page(request: Request, template: str, /, status: int = 200, **values: Any) -> HTMLResponse:
     """Returns a page. Input: the template's name without its ending, and what it shows."""
     site: Site = request.app.state.site
-    sessions: Sessions = request.app.state.sessions
-    cookie = request.cookies.get(cookie_name(site))
-    actor = sessions.actor(cookie)
+    cookie = request.cookies.get(site.cookie_name)
+    actor = site.sessions.actor(cookie)
     common = {
-        "site": site, "path": request.url.path, "now": now_ms(), "actor": actor,
-        "form_value": sessions.form_value(str(cookie)) if actor else "",
+        "site": site, "path": request.url.path, "now": screen.now_ms(), "actor": actor,
+        "form_value": site.sessions.form_value(str(cookie)) if actor else "",
     }  # fmt: skip
     text = _TEMPLATES.get_template(f"{template}.html").render({**common, **values})
     return HTMLResponse(text, status)

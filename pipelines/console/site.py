@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from pipelines.console.asked import Asked
+from pipelines.console.session import Sessions
 from pipelines.health.facts import Facts
 from pipelines.settings import Settings
 from storage.lake.lake import Lake
@@ -20,7 +20,7 @@ class Site:
     `open_lake` returns the lake, whole; `look` what is known of it and of its Kafka. `settings`:
     None where only the lake was named. `token`: None if nobody can log in. `reads_need_token`:
     whether pages are shown only to who has logged in. `hosts`: by which names it may be asked for.
-    `asked`: how a page asks Kafka.
+    `asked`: how a page asks Kafka. `sessions`: who has logged in.
     """
 
     path: str
@@ -33,12 +33,13 @@ class Site:
     hosts: frozenset[str] = frozenset()
     port: int = 0
     asked: Asked = field(default_factory=Asked)
+    sessions: Sessions = field(default_factory=Sessions)
+
+    @property
+    def cookie_name(self) -> str:
+        """Returns the session cookie's name: browsers do not part cookies by port."""
+        return f"txlake-console-{self.port}"
 
     def retention(self) -> Retention | None:
         """Returns how long topics keep messages without limits of their own, if it is known."""
         return None if self.settings is None else self.settings.maintenance_limits().topics
-
-
-def now_ms() -> int:
-    """Returns the instant that a page is seen from."""
-    return time.time_ns() // 1_000_000

@@ -19,18 +19,16 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from pipelines.console import queries
-from pipelines.console.guard import cookie_name
 from pipelines.console.links import url
 from pipelines.console.reading import site_of
 from pipelines.console.render import page
-from pipelines.console.session import SESSION_S, Sessions, is_token
+from pipelines.console.session import SESSION_S, is_token
 from pipelines.errors import JobError, OperatorError
 from pipelines.explain import words
 from pipelines.health.transactions import Filters
 from pipelines.operate import records
 from pipelines.operate.bulk import dead_targets
-from pipelines.operate.trial import Trial, try_command
-from pipelines.settings import Settings
+from pipelines.operate.trial import try_command
 from storage.lake.lake import Lake
 from txlake.protocol import RESUME, Target, command_target
 
@@ -49,7 +47,7 @@ def login_page(request: Request) -> Response:
 
 def login(request: Request, form: Form) -> Response:
     """Begins a session for who has the token."""
-    site, sessions = site_of(request), _sessions(request)
+    site = site_of(request)
     name, then = _one(form, "actor").strip(), _path(_one(form, "then"))
     trouble = ""
     if not is_token(_one(form, "token").strip(), site.token):
@@ -60,7 +58,7 @@ def login(request: Request, form: Form) -> Response:
         return page(request, "login", 403, then=then, trouble=trouble, name=name)
     answer = RedirectResponse(then, 303)
     answer.set_cookie(
-        cookie_name(site), sessions.begin(name), SESSION_S, httponly=True, samesite="strict"
+        site.cookie_name, site.sessions.begin(name), SESSION_S, httponly=True, samesite="strict"
     )
     return answer
 
@@ -69,7 +67,7 @@ def logout(request: Request, form: Form) -> Response:
     """Ends a session in its browser."""
     _require_session(request, form)
     answer = RedirectResponse("/", 303)
-    answer.delete_cookie(cookie_name(site_of(request)), httponly=True, samesite="strict")
+    answer.delete_cookie(site_of(request).cookie_name, httponly=True, samesite="strict")
     return answer
 
 
@@ -103,11 +101,14 @@ def resume(request: Request, form: Form) -> Response:
     at: list[str] = []
     for target, trial in tried:
         try:
-            at.append(f"{_write(settings, trial)}.{target}")
+            offset = records.write(
+                settings.kafka, trial.record, trial.cluster_id, settings.security
+            )
         except JobError:
             if not at:
                 raise
             break
+        at.append(f"{offset}.{target}")
     left = len(targets) - len(at)
     return RedirectResponse(url("/resumed", at=at, left=left or None), 303)
 
@@ -154,10 +155,6 @@ def _tried(
     )  # fmt: skip
 
 
-def _write(settings: Settings, trial: Trial) -> int:
-    return records.write(settings.kafka, trial.record, trial.cluster_id, settings.security)
-
-
 def _targets(texts: list[str]) -> list[Target]:
     targets = [command_target(RESUME, text) for text in texts]
     found = [target for target in targets if target is not None]
@@ -168,16 +165,12 @@ def _targets(texts: list[str]) -> list[Target]:
 
 def _require_session(request: Request, form: Form) -> str:
     """Returns who asks. Errors: HTTPException if the form is not of a session of this console."""
-    sessions, cookie = _sessions(request), request.cookies.get(cookie_name(site_of(request)), "")
-    actor = sessions.actor(cookie)
-    if actor is None or not sessions.is_of(cookie, _one(form, "form")):
+    site = site_of(request)
+    cookie = request.cookies.get(site.cookie_name, "")
+    actor = site.sessions.actor(cookie)
+    if actor is None or not site.sessions.is_of(cookie, _one(form, "form")):
         raise HTTPException(403)
     return actor
-
-
-def _sessions(request: Request) -> Sessions:
-    found: Sessions = request.app.state.sessions
-    return found
 
 
 def _one(form: Form, name: str) -> str:

@@ -7,9 +7,10 @@ from typing import Final
 
 from checker.match.sql import run
 from pipelines.explain.rows import Row, plain
-from pipelines.health.topics import catalog, queue_begin, queue_ends
+from pipelines.health.topics import catalog, queue_ends
 from storage.errors import MissingTableError
 from storage.lake.lake import Lake
+from storage.lake.table import queue_floor
 
 TABLE: Final = "consumer_offsets"
 LAG_COLUMNS: Final = (
@@ -27,9 +28,10 @@ ORDER BY consumer_group, topic, queue_id
 """
 
 
-def read_lags(lake: Lake) -> list[Row]:
+def read_lags(lake: Lake, group: str | None = None, topic: str | None = None) -> list[Row]:
     """Returns each queue of each consumer group. Output: LAG_COLUMNS; ms.
 
+    Input: the consumer group and the topic to choose, if any.
     `lag`: messages that are there and not committed; `queue_offset` null: nothing read yet; `owner`
     null: given back.
     """
@@ -41,13 +43,17 @@ def read_lags(lake: Lake) -> list[Row]:
     tables = {row["topic"]: f"topics/{row['table_id']}" for row in catalog(lake)}
     rows = []
     for row in plain(run(_NEWEST, commits=commits)):
-        topic, queue_id = row["topic"], row["queue_id"]
-        begin = queue_begin(lake, tables[topic], queue_id) if topic in tables else 0
-        end = ends.get((topic, queue_id), 0)
+        table, queue_id = tables.get(row["topic"]), row["queue_id"]
+        begin = 0 if table is None else queue_floor(lake.handle(table), queue_id)
+        end = ends.get((row["topic"], queue_id), 0)
         row |= {"end_offset": end, "lag": max(0, end - max(begin, row["queue_offset"] or 0))}
         rows.append({name: row[name] or None if name == "owner" else row[name]
                      for name in LAG_COLUMNS})  # fmt: skip
-    return rows
+    return [
+        row
+        for row in rows
+        if group in (None, row["consumer_group"]) and topic in (None, row["topic"])
+    ]
 
 
 def read_consumers(lake: Lake) -> list[Row]:

@@ -70,14 +70,15 @@ ORDER BY m.queue_offset
 """
 
 
-def read_dead(lake: Lake) -> list[Row]:
+def read_dead(lake: Lake, topic: str | None = None, group: str | None = None) -> list[Row]:
     """Returns all that is dead: halves, then messages, the oldest first. Output: COLUMNS; ms.
 
+    Input: the real topic and the producer group to choose, if any.
     Errors: BrokenLakeError.
     """
     epoch, _ = newest_epochs(lake)
     tables = _tables(lake, epoch)
-    require_readable(lake, [tables[topic] for topic in _OWN_TOPICS if topic in tables])
+    require_readable(lake, [tables[own] for own in _OWN_TOPICS if own in tables])
     until: Bounds = {"epoch": (None, epoch)}
     rows: list[Row] = []
     if CHECK_MAX_TOPIC in tables:
@@ -86,37 +87,31 @@ def read_dead(lake: Lake) -> list[Row]:
             for row in plain(_halves(lake, tables[CHECK_MAX_TOPIC], until))
         ]
     if UNDELIVERABLE_TOPIC in tables:
-        rows += _undeliverable(lake, tables[UNDELIVERABLE_TOPIC], until)
-    return [{name: row[name] for name in COLUMNS} for row in rows]
+        rows += [
+            {**row, "target": str(UndeliverableTarget(row["queue_offset"]))}
+            for row in plain(_messages(lake, tables[UNDELIVERABLE_TOPIC], until))
+        ]
+    return [
+        {name: row[name] for name in COLUMNS}
+        for row in rows
+        if topic in (None, row["real_topic"]) and group in (None, row["producer_group"])
+    ]
 
 
 def _tables(lake: Lake, epoch: int) -> dict[str, str]:
     """Returns the tables of the topics that a committed epoch made."""
-    until: Bounds = {"epoch": (None, epoch)}
-    rows = read_pruned(lake, "catalog", ["topic", "table_id"], until).to_pylist()
+    rows = read_pruned(lake, "catalog", ["topic", "table_id"], {"epoch": (None, epoch)}).to_pylist()
     return {row["topic"]: f"topics/{row['table_id']}" for row in rows}
 
 
-def _delivered(lake: Lake, bounds: Bounds) -> pa.Table:
-    columns = ["source", "queue_id", "queue_offset"]
-    return read_pruned(lake, "deliveries", columns, bounds, pc.field("action") == "DELIVERED")
-
-
-def undeliverable(lake: Lake) -> list[Row]:
-    """Returns the undeliverable messages that wait for an operator. Output: ms."""
+def undeliverable(lake: Lake) -> int:
+    """Returns how many undeliverable messages wait for an operator."""
     epoch, _ = newest_epochs(lake)
     table = _tables(lake, epoch).get(UNDELIVERABLE_TOPIC)
     if table is None:
-        return []
+        return 0
     require_readable(lake, [table])
-    return _undeliverable(lake, table, {"epoch": (None, epoch)})
-
-
-def _undeliverable(lake: Lake, table: str, until: Bounds) -> list[Row]:
-    return [
-        {**row, "target": str(UndeliverableTarget(row["queue_offset"]))}
-        for row in plain(_messages(lake, table, until))
-    ]
+    return int(_messages(lake, table, {"epoch": (None, epoch)}).num_rows)
 
 
 def _messages(lake: Lake, table: str, until: Bounds) -> pa.Table:
@@ -127,7 +122,10 @@ def _messages(lake: Lake, table: str, until: Bounds) -> pa.Table:
         **until,
         "queue_offset": sorted(set(messages["half_queue_offset"].to_pylist())),
     }
-    return run(_MESSAGES, messages=messages, delivered=_delivered(lake, since))
+    columns = ["source", "queue_id", "queue_offset"]
+    is_delivered = pc.field("action") == "DELIVERED"
+    delivered = read_pruned(lake, "deliveries", columns, since, is_delivered)
+    return run(_MESSAGES, messages=messages, delivered=delivered)
 
 
 def _halves(lake: Lake, copies_table: str, until: Bounds) -> pa.Table:

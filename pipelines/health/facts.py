@@ -110,11 +110,6 @@ class LakeFacts:
         found = [group["oldest_at"] for group in self.groups if group["oldest_at"] is not None]
         return min(found, default=None)
 
-    @property
-    def unanswered(self) -> int:
-        """Returns how many of the groups' newest checks are unanswered."""
-        return sum(group["unanswered"] for group in self.groups)
-
 
 @dataclass(frozen=True)
 class Facts:
@@ -179,7 +174,7 @@ def lake_facts(lake: Lake, now_ms: int) -> LakeFacts:
         owner=last["owner"],
         groups=read_groups(lake, state, now_ms),
         given_up=_given_up(lake, epoch, now_ms),
-        undeliverable=len(undeliverable(lake)),
+        undeliverable=undeliverable(lake),
         delayed=delayed.num_rows,
         next_delayed_at=pc.min(delayed["deliver_at"]).as_py(),
         discarded=discarded["halves"],

@@ -112,14 +112,12 @@ def read_answers(lake: Lake, epoch: int, state: pa.Table, now_ms: int) -> tuple[
         "epoch": (first, epoch),
     }
     checks = read_pruned(lake, "checks", _CHECK, lately)
-    chosen = {"newest": NEWEST_CHECKS, "until_at": now_ms - ANSWER_MS}
-    newest = run(_NEWEST, chosen, checks=checks)
+    newest = run(_NEWEST, {"newest": NEWEST_CHECKS, "until_at": now_ms - ANSWER_MS}, checks=checks)
     bounds: Bounds = {
         "epoch": (pc.min(newest["epoch"]).as_py() or 0, epoch),
         "queue_offset": sorted(set(newest["queue_offset"].to_pylist())),
     }
     outcomes = read_pruned(lake, "outcomes", _OUTCOME, bounds)
-    answers = run(
+    return checks, run(
         _ANSWERS, {"wanted": WANTED_ENDS}, newest=newest, state=state, outcomes=outcomes
-    )  # fmt: skip
-    return checks, answers
+    )

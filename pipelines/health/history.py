@@ -6,9 +6,8 @@ Epochs are put into buckets of equal time, so that a curve has few points whatev
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
-import pyarrow as pa
 import pyarrow.compute as pc
 
 from checker.match.sql import run
@@ -102,13 +101,6 @@ def read_history(lake: Lake, now_ms: int, span_ms: int, pending: int) -> History
     is_cut = epochs.num_rows >= EPOCHS_MAX
     from_at = pc.min(epochs["decided_at"]).as_py() if is_cut else now_ms - span_ms
     bucket_ms = max(1, -(-(now_ms - from_at) // BUCKETS))
-    return History(
-        from_at, now_ms, bucket_ms, _in_buckets(epochs, from_at, bucket_ms, pending), is_cut
-    )
-
-
-def _in_buckets(epochs: pa.Table, from_at: int, bucket_ms: int, pending: int) -> list[Row]:
-    values: dict[str, Any] = {"from_at": from_at, "bucket_ms": bucket_ms, "buckets": BUCKETS,
-                              "pending": pending}  # fmt: skip
-    found: list[Row] = run(_BUCKETS, values, epochs=epochs).to_pylist()
-    return found
+    values = {"from_at": from_at, "bucket_ms": bucket_ms, "buckets": BUCKETS, "pending": pending}
+    buckets = run(_BUCKETS, values, epochs=epochs).to_pylist()
+    return History(from_at, now_ms, bucket_ms, buckets, is_cut)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from concurrent.futures import TimeoutError as FutureTimeoutError  # Python 3.10's is its own
 
@@ -38,20 +37,16 @@ def lags(settings: Settings, last: Plan | None) -> list[TopicLag]:
     ends = kafka.end_offsets(kafka.places())
     landed = {} if last is None else last.landed()
     first = kafka.first_offsets(place for place in ends if place not in landed)
-    behind = {
-        place: (landed.get(place, first.get(place, 0)), end)
-        for place, end in ends.items()
-        if end > landed.get(place, first.get(place, 0))
-    }
-    oldest = _oldest(settings.kafka, {place: start for place, (start, _) in behind.items()})
-    records: dict[str, int] = defaultdict(int)
-    times: dict[str, list[int]] = defaultdict(list)
-    for (topic, partition), (start, end) in behind.items():
-        records[topic] += end - start
-        if (topic, partition) in oldest:
-            times[topic].append(oldest[topic, partition])
+    starts = {place: landed.get(place, first.get(place, 0)) for place in ends}
+    behind = {place: start for place, start in starts.items() if start < ends[place]}
+    oldest = _oldest(settings.kafka, behind)
     return [
-        TopicLag(topic, records[topic], min(times[topic], default=None), kind != ADMIN)
+        TopicLag(
+            topic,
+            sum(ends[place] - start for place, start in behind.items() if place[0] == topic),
+            min((at for place, at in oldest.items() if place[0] == topic), default=None),
+            kind != ADMIN,
+        )
         for kind, topic in names.items()
     ]
 

@@ -22,10 +22,9 @@ def lines(facts: Facts) -> list[str]:
 
 
 def _lines(facts: Facts) -> Iterator[str]:
-    found = problems(facts)
     not_told = unknown(facts)
     yield verdict(facts)
-    for problem in found:
+    for problem in problems(facts):
         yield f"  {problem.name}: {problem.words}"
         yield f"  {'':{len(problem.name)}}  -> {problem.command}"
     if not_told:

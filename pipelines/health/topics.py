@@ -90,11 +90,6 @@ def queue_ends(lake: Lake) -> dict[tuple[str, int], int]:
     return {(row["topic"], row["queue_id"]): row["next_offset"] for row in found}
 
 
-def queue_begin(lake: Lake, table: str, queue_id: int) -> int:
-    """Returns the first offset that a real queue still has: older messages are deleted."""
-    return queue_floor(lake.handle(table), queue_id)
-
-
 def read_queues(lake: Lake, name: str) -> list[Row]:
     """Returns the queues of one topic. Output: QUEUE_COLUMNS.
 
@@ -109,7 +104,7 @@ def read_queues(lake: Lake, name: str) -> list[Row]:
     require_readable(lake, [table])
     rows = []
     for queue_id in range(found[name]["queue_count"]):
-        begin, end = queue_begin(lake, table, queue_id), ends.get((name, queue_id), 0)
+        begin, end = queue_floor(lake.handle(table), queue_id), ends.get((name, queue_id), 0)
         rows.append({"topic": name, "queue_id": queue_id, "begin_offset": begin,
                      "end_offset": end, "messages": end - begin})  # fmt: skip
     return rows

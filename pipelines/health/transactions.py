@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -80,14 +80,6 @@ class Filters:
     since_at: int | None = None
     until_at: int | None = None
 
-    def choose(self, rows: pa.Table) -> pa.Table:
-        """Returns the rows that fit in all but their keys, the oldest first."""
-        values: dict[str, Any] = {
-            "group": self.group, "topic": self.topic,
-            "since_at": self.since_at, "until_at": self.until_at,
-        }  # fmt: skip
-        return run(_CHOSEN, values, rows=rows)
-
 
 def state_of(lake: Lake) -> pa.Table:
     """Returns the halves that can still be ended, at the newest committed epoch. Output: HALVES."""
@@ -101,13 +93,15 @@ def pending(lake: Lake, filters: Filters, limit: int | None = None) -> tuple[lis
     Output: COLUMNS.
     """
     state = state_of(lake)
-    state = filters.choose(state.filter(pc.is_null(state["discard_cause"])))
+    named = {name: value for name, value in vars(filters).items() if name != "keys"}
+    state = run(_CHOSEN, named, rows=state.filter(pc.is_null(state["discard_cause"])))
     if filters.keys is None:
         halves = _halves(lake, state.slice(0, limit))
     else:
         halves = _halves(lake, state)
         halves = halves.filter(pc.equal(halves["keys"], filters.keys))
-    rows = _rows(run(_STATUS, halves=halves, state=state, outcomes=_no_outcomes(lake)))
+    no_outcomes = lake.schema("outcomes").empty_table()
+    rows = _rows(run(_STATUS, halves=halves, state=state, outcomes=no_outcomes))
     return rows[:limit], state.num_rows if filters.keys is None else len(rows)
 
 
@@ -156,10 +150,6 @@ def _halves(lake: Lake, places: pa.Table, until: Bounds | None = None) -> pa.Tab
 
 def _offsets(rows: pa.Table) -> list[int]:
     return sorted(set(rows["queue_offset"].to_pylist()))
-
-
-def _no_outcomes(lake: Lake) -> pa.Table:
-    return lake.schema("outcomes").empty_table()
 
 
 def _rows(found: pa.Table) -> list[Row]:

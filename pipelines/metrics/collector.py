@@ -10,7 +10,9 @@ import threading
 import time
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate
+from operator import add
 from typing import Final
 
 import pyarrow as pa
@@ -23,12 +25,11 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector as Collects
 
 from checker.frames import COMMITTED, ROLLED_BACK, State
-from pipelines.metrics.catalog import COUNTER, GAUGE, METRICS, Metric
+from pipelines.metrics.catalog import COUNTER, HISTOGRAM, METRICS, Metric
 from pipelines.metrics.groups import Groups
 from pipelines.metrics.labels import Labels
 from pipelines.metrics.lag import Lag
-from pipelines.metrics.pending import Pending, pending_of
-from pipelines.metrics.tally import LATENCY_S, Latency, Tally
+from pipelines.metrics.tally import LATENCY_S, Latency, Pending, Tally, pending_of
 from storage.lake.epochs import Plan
 from storage.wire.kinds import KINDS
 
@@ -63,8 +64,8 @@ class Collector(Collects):
         self._lock = threading.Lock()
         self._retention_ms, self._lag, self._now, self.now_ms = retention_ms, lag, now, now_ms
         self._counts: dict[str, _Values] = defaultdict(lambda: defaultdict(float))
-        self._waits: dict[str, tuple[list[int], float]] = {}
-        self._epoch_s: tuple[list[int], float] = ([0] * (len(LATENCY_S) + 1), 0.0)
+        self._waits: dict[tuple[str, ...], Latency] = defaultdict(Latency)
+        self._epoch_s = Latency()
         self._topics, self._group_names = Labels(), Labels()
         self._groups = Groups()
         self._last: Plan | None = None
@@ -105,34 +106,33 @@ class Collector(Collects):
             self._add("txlake_check_answers_total", tally.answers)
             for row in attempts["acknowledged"].value_counts().to_pylist():
                 self._add("txlake_checks_total", row["counts"], str(row["values"]).lower())
-            for kind in KINDS:
-                self._add("txlake_landed_records_total", counts.get(f"landed_{kind}", 0), kind)
-            for kind, count in tally.unreadable.items():
-                self._add("txlake_unreadable_records_total", count, kind)
-            for reason, count in tally.conflicts.items():
-                self._add("txlake_conflicts_total", count, reason)
-            for step, ms in step_ms.items():
-                self._add("txlake_step_seconds_total", ms / 1000, step)
+            landed = {kind: counts.get(f"landed_{kind}", 0) for kind in KINDS}
+            self._add_each("txlake_landed_records_total", landed)
+            self._add_each("txlake_unreadable_records_total", tally.unreadable)
+            self._add_each("txlake_conflicts_total", tally.conflicts)
+            step_s = {step: ms / 1000 for step, ms in step_ms.items()}
+            self._add_each("txlake_step_seconds_total", step_s)
             seconds = sum(step_ms.values()) / 1000
             one = [0] * (len(LATENCY_S) + 1)
             one[bisect_left(LATENCY_S, seconds)] = 1
-            self._epoch_s = _sum(self._epoch_s, Latency(tuple(one), seconds))
+            self._epoch_s += Latency(tuple(one), seconds)
 
     def _add_ends(self, tally: Tally) -> None:
         for (topic, outcome), count in tally.ends.items():
             if outcome in _ENDS:
                 self._add(_ENDS[outcome], count, self._topics.of(topic))
-        for cause, count in tally.causes.items():
-            self._add("txlake_given_up_total", count, cause)
-        for topic, count in tally.delivered.items():
-            self._add("txlake_delivered_messages_total", count, self._topics.of(topic))
+        self._add_each("txlake_given_up_total", tally.causes)
+        delivered = self._topics.by_label(tally.delivered, add)
+        self._add_each("txlake_delivered_messages_total", delivered)
         for topic, latency in tally.latencies.items():
-            label = self._topics.of(topic)
-            empty = ([0] * len(latency.counts), 0.0)
-            self._waits[label] = _sum(self._waits.get(label, empty), latency)
+            self._waits[(self._topics.of(topic),)] += latency
 
     def _add(self, name: str, count: float, *labels: str) -> None:
         self._counts[name][labels] += count
+
+    def _add_each(self, name: str, counts: Mapping[str, float]) -> None:
+        for label, count in counts.items():
+            self._add(name, count, label)
 
     def collect(self) -> Iterator[Family]:
         """Yields every metric of the catalog that is known at the moment."""
@@ -141,31 +141,26 @@ class Collector(Collects):
             gauges = self._gauges() | {
                 name: {(): value} for name, value in now.items() if value is not None
             }
-            families = [self._family(metric, gauges) for metric in METRICS]
+            values = {**self._counts, **gauges}
+            families = [self._family(metric, values.get(metric.name, {})) for metric in METRICS]
         yield from families
 
     def describe(self) -> Iterable[Family]:
         """Returns nothing: a registry asks for no scrape when it takes this collector."""
         return ()
 
-    def _family(self, metric: Metric, gauges: Mapping[str, _Values]) -> Family:
-        if metric.kind == GAUGE:
-            gauge = GaugeMetricFamily(metric.name, metric.help, labels=metric.labels)
-            for labels, value in gauges.get(metric.name, {}).items():
-                gauge.add_metric(labels, value)
-            return gauge
-        if metric.kind == COUNTER:
-            counter = CounterMetricFamily(metric.name, metric.help, labels=metric.labels)
-            for labels, value in self._counts[metric.name].items():
-                counter.add_metric(labels, value)
-            return counter
-        histogram = HistogramMetricFamily(metric.name, metric.help, labels=metric.labels)
-        if metric.labels:
-            for label, (counts, total_s) in self._waits.items():
-                histogram.add_metric((label,), _buckets(counts), total_s)
-        else:
-            histogram.add_metric((), _buckets(self._epoch_s[0]), self._epoch_s[1])
-        return histogram
+    def _family(self, metric: Metric, values: _Values) -> Family:
+        if metric.kind == HISTOGRAM:
+            histogram = HistogramMetricFamily(metric.name, metric.help, labels=metric.labels)
+            waits = self._waits if metric.labels else {(): self._epoch_s}
+            for labels, latency in waits.items():
+                histogram.add_metric(labels, _buckets(latency.counts), latency.total_s)
+            return histogram
+        of_kind = CounterMetricFamily if metric.kind == COUNTER else GaugeMetricFamily
+        family = of_kind(metric.name, metric.help, labels=metric.labels)
+        for labels, value in values.items():
+            family.add_metric(labels, value)
+        return family
 
     def _gauges(self) -> dict[str, _Values]:
         """Returns what holds at the moment; without a lake only what is set."""
@@ -173,8 +168,8 @@ class Collector(Collects):
         if self._state is None:
             return found
         now_ms, pending = self.now_ms(), self._counted(self._state)
-        by_topic = self._topics.summed(pending.by_topic)
-        unanswered = self._group_names.largest(self._groups.unanswered(now_ms))
+        by_topic = self._topics.by_label(pending.by_topic, add)
+        unanswered = self._group_names.by_label(self._groups.unanswered(now_ms), max)
         oldest_s, given_up_s = (
             0 if at is None else max(0, now_ms - at) / 1000
             for at in (pending.oldest_at, pending.given_up_oldest_at)
@@ -208,15 +203,7 @@ class Collector(Collects):
         return self._pending[1]
 
 
-def _sum(before: tuple[list[int], float], more: Latency) -> tuple[list[int], float]:
-    counts, total_s = before
-    return [a + b for a, b in zip(counts, more.counts, strict=True)], total_s + more.total_s
-
-
-def _buckets(counts: list[int]) -> list[tuple[str, float]]:
+def _buckets(counts: Sequence[int]) -> list[tuple[str, float]]:
     """Returns a histogram's buckets as Prometheus has them: each with all that is below it."""
-    bounds, so_far, found = [*map(str, LATENCY_S), "+Inf"], 0, []
-    for bound, count in zip(bounds, counts, strict=True):
-        so_far += count
-        found.append((bound, float(so_far)))
-    return found
+    bounds = [*map(str, LATENCY_S), "+Inf"]
+    return [(b, float(count)) for b, count in zip(bounds, accumulate(counts), strict=True)]

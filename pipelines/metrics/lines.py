@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
+from itertools import islice
 from typing import Any, Final
 
 from checker.frames import COMMITTED, ROLLED_BACK
@@ -36,15 +37,12 @@ class Limited:
         Input: how many there are; `lines` are the first of them.
         """
         self.tick()
-        said = 0
-        for text, fields in lines:
-            if self._said >= self._lines_max:
-                break
+        shown = list(islice(lines, self._lines_max - self._said))
+        for text, fields in shown:
             told = {"kind": self._kind.replace(" ", "_"), **fields}
             log.warning("%s: %s", self._kind, printable(text), extra={"fields": told})
-            self._said += 1
-            said += 1
-        self._left_out += count - said
+        self._said += len(shown)
+        self._left_out += count - len(shown)
 
     def tick(self, *, is_over: bool = False) -> None:
         """Begins another minute when one is over, and says how many lines that one left out."""

@@ -23,7 +23,6 @@ class Probe:
     def __init__(self, settings: Settings, lag: Lag) -> None:
         self._settings, self._lag = settings, lag
         self.is_up: bool | None = None
-        self._places: list[Place] = []
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._run, name="txlake-probe", daemon=True)
 
@@ -37,17 +36,15 @@ class Probe:
 
     def _run(self) -> None:
         topics: KafkaTopics | None = None
+        places: list[Place] = []
         while not self._ending.is_set():
             try:
                 topics = topics or KafkaTopics(self._settings, self._settings.kafka.topics())
-                self._ask(topics)
+                places = places or topics.places()
+                asked_at = time.time_ns() // 1_000_000
+                self._lag.asked(asked_at, topics.end_offsets(places))
                 self.is_up = True
             except JobError as error:
                 log.debug("%s", error)
-                self.is_up, self._places = False, []
+                self.is_up, places = False, []
             self._ending.wait(_INTERVAL_S)
-
-    def _ask(self, topics: KafkaTopics) -> None:
-        self._places = self._places or topics.places()
-        asked_at = time.time_ns() // 1_000_000
-        self._lag.asked(asked_at, topics.end_offsets(self._places))

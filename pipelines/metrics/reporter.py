@@ -99,7 +99,7 @@ class Reporter(Watch):
         self._lag.took_up(last, self._collector.now_ms())
         stuck, answers = 0, None
         if self._settings.metrics.port != 0 and last is not None:
-            stuck, now_ms = len(undeliverable(lake)), self._collector.now_ms()
+            stuck, now_ms = undeliverable(lake), self._collector.now_ms()
             _, answers = read_answers(lake, last.epoch, state.halves, now_ms)
         self._collector.took_up(last, state, stuck, answers)
 

@@ -79,17 +79,18 @@ def _handler(
         server_version, sys_version = "txlake", ""
 
         def do_GET(self) -> None:
-            path = self.path.partition("?")[0]
-            if path == "/metrics":
-                self._answer(HTTPStatus.OK, generate_latest(registry), CONTENT_TYPE_LATEST)
-            elif path == "/healthz":
-                self._answer(HTTPStatus.OK, b"ok\n")
-            elif path == "/readyz":
-                why = why_not_ready()
-                status = HTTPStatus.SERVICE_UNAVAILABLE if why else HTTPStatus.OK
-                self._answer(status, f"{why or 'ok'}\n".encode())
-            else:
-                self._answer(HTTPStatus.NOT_FOUND, b"/metrics, /healthz and /readyz are here\n")
+            match self.path.partition("?")[0]:
+                case "/metrics":
+                    self._answer(HTTPStatus.OK, generate_latest(registry), CONTENT_TYPE_LATEST)
+                case "/healthz":
+                    self._answer(HTTPStatus.OK, b"ok\n")
+                case "/readyz":
+                    why = why_not_ready()
+                    status = HTTPStatus.SERVICE_UNAVAILABLE if why else HTTPStatus.OK
+                    self._answer(status, f"{why or 'ok'}\n".encode())
+                case _:
+                    here = b"/metrics, /healthz and /readyz are here\n"
+                    self._answer(HTTPStatus.NOT_FOUND, here)
 
         do_HEAD = do_GET  # noqa: N815
 

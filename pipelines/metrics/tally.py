@@ -1,8 +1,8 @@
-"""What an epoch has decided, counted. A pure function of the decision and its input."""
+"""What an epoch has decided, and the halves of a state, counted: pure functions of their input."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -31,8 +31,12 @@ class Latency:
     Units: s.
     """
 
-    counts: tuple[int, ...]
-    total_s: float
+    counts: tuple[int, ...] = (0,) * (len(LATENCY_S) + 1)
+    total_s: float = 0.0
+
+    def __add__(self, more: Latency) -> Latency:
+        counts = tuple(a + b for a, b in zip(self.counts, more.counts, strict=True))
+        return Latency(counts, self.total_s + more.total_s)
 
 
 @dataclass(frozen=True)
@@ -64,6 +68,19 @@ class Tally:
         return sum(count for (_, found), count in self.ends.items() if found == outcome)
 
 
+@dataclass(frozen=True)
+class Pending:
+    """How many halves wait, by real topic, and are given up; when the oldest were stored.
+
+    Units: ms.
+    """
+
+    by_topic: Mapping[str, int]
+    oldest_at: int | None
+    given_up: int
+    given_up_oldest_at: int | None
+
+
 def tallied(
     before: State, inputs: Inputs, decision: Decision, epoch_at: int, rows_max: int
 ) -> Tally:
@@ -80,12 +97,18 @@ def tallied(
     kinds = {HALF: inputs.halves, OP: operations, SCHEDULE: inputs.schedules,
              ADMIN: inputs.commands}  # fmt: skip
     return Tally(
-        ends=dict(_ends(outcomes)),
+        ends={
+            (topic, outcome): count
+            for outcome in (*_ENDED, DISCARDED)
+            for topic, count in _counts(
+                where(outcomes, truth(pc.equal(outcomes["outcome"], outcome)))["real_topic"]
+            ).items()
+        },
         causes=_counts(discarded["cause"]),
         latencies=_latencies(before, inputs, outcomes, epoch_at),
         conflicts=_counts(decision.conflicts["reason"]),
         delivered=_counts(where(placements, ~truth(is_ours))["topic"]),
-        unreadable={kind: _filled(rows["error"]) for kind, rows in kinds.items()},
+        unreadable={kind: rows.num_rows - rows["error"].null_count for kind, rows in kinds.items()},
         answers=answers.num_rows,
         heard=Heard(decision.changes["halves"].put, outcomes),
         stuck_count=stuck.num_rows,
@@ -96,21 +119,21 @@ def tallied(
     )
 
 
-def _ends(outcomes: pa.Table) -> Iterator[tuple[tuple[str, str], int]]:
-    for outcome in (*_ENDED, DISCARDED):
-        rows = where(outcomes, truth(pc.equal(outcomes["outcome"], outcome)))
-        for topic, count in _counts(rows["real_topic"]).items():
-            yield (topic, outcome), count
+def pending_of(halves: pa.Table) -> Pending:
+    """Returns the counts of a state. Input: HALVES."""
+    is_pending = truth(halves["discard_cause"].is_null())
+    narrow = halves.select(["real_topic", "stored_at"])
+    rows, given_up = where(narrow, is_pending), where(narrow, ~is_pending)
+    return Pending(
+        _counts(rows["real_topic"]),
+        pc.min(rows["stored_at"]).as_py(),
+        given_up.num_rows,
+        pc.min(given_up["stored_at"]).as_py(),
+    )
 
 
 def _counts(values: pa.ChunkedArray) -> dict[str, int]:
-    if not len(values):
-        return {}
     return {row["values"]: row["counts"] for row in pc.value_counts(values).to_pylist()}
-
-
-def _filled(values: pa.ChunkedArray) -> int:
-    return len(values) - int(values.null_count)
 
 
 def _resumed(deliveries: pa.Table) -> int:

@@ -7,13 +7,13 @@ masked in every print.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, Final, get_type_hints
 
 from pipelines.settings.secrets import SettingsError, secret
-from pipelines.settings.security import read_security
+from pipelines.settings.security import read_security, section_of
 from pipelines.settings.values import Settings
 from txlake.protocol import FOREVER, SYSTEM_REAL_TOPICS
 
@@ -162,10 +162,8 @@ def _check_together(settings: Settings, source: str) -> None:
 
 def _passed_on(values: Any, section: str, rule: _Rule) -> dict[str, str]:
     """Returns settings of a library; `<key>_env` and `<key>_file` say where a secret is."""
-    if not isinstance(values, dict):
-        raise SettingsError(f"{section} = {values!r}: {section.rpartition(' ')[2]} is a section")
     given: dict[str, str] = {}
-    for key, value in values.items():
+    for key, value in section_of(values, section).items():
         place = f"{section} {key}"
         text = _text(value, place)
         if key.endswith(("_env", "_file")):
@@ -190,19 +188,20 @@ def _text(value: Any, place: str) -> str:
 
 
 def _spark(values: dict[str, Any], source: str) -> dict[str, str]:
-    spark: dict[str, str] = {}
-
-    def flatten(prefix: str, value: Any) -> None:
-        if isinstance(value, dict):
-            for key, inner in value.items():
-                flatten(f"{prefix}.{key}" if prefix else key, inner)
-        else:
-            spark[prefix] = _text(value, f"{source}: [spark] {prefix}")
-
-    flatten("", values)
+    spark = {key: _text(value, f"{source}: [spark] {key}") for key, value in flat(values)}
     for key in spark:
         if not key.startswith("spark.") or "\0" in key:
             raise SettingsError(
                 f"{source}: [spark] {key}: settings that begin with spark. are allowed"
             )
     return spark
+
+
+def flat(values: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yields the settings of nested sections, their keys joined by dots."""
+    for key, value in values.items():
+        name = f"{prefix}.{key}" if prefix else key
+        if isinstance(value, dict):
+            yield from flat(value, name)
+        else:
+            yield name, value

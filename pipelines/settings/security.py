@@ -32,7 +32,7 @@ def read_security(values: Mapping[str, Any], source: str) -> SecuritySettings:
             raise SettingsError(
                 f"{source}: [security] {name} is unknown; the keys are {_KEYS}, {_OPERATORS}"
             )
-    groups = _table(values.get(_KEYS, {}), f"{source}: [security.keys]")
+    groups = section_of(values.get(_KEYS, {}), f"{source}: [security.keys]")
     keys = {}
     for group, given in groups.items():
         section = f"{source}: [security.keys.{group}]"
@@ -49,7 +49,8 @@ def read_security(values: Mapping[str, Any], source: str) -> SecuritySettings:
     return SecuritySettings(keys, _read(values.get(_OPERATORS, {}), section))
 
 
-def _table(values: Any, section: str) -> dict[str, Any]:
+def section_of(values: Any, section: str) -> dict[str, Any]:
+    """Returns the values of a section. Errors: SettingsError if it is none."""
     if not isinstance(values, dict):
         raise SettingsError(f"{section} = {values!r}: {section.rpartition(' ')[2]} is a section")
     return values
@@ -58,7 +59,7 @@ def _table(values: Any, section: str) -> dict[str, Any]:
 def _read(values: Any, section: str) -> dict[str, SigningKey]:
     """Returns the keys of a table: `<key id>_env` or `<key id>_file` says where a secret is."""
     found: dict[str, SigningKey] = {}
-    for name, value in _table(values, section).items():
+    for name, value in section_of(values, section).items():
         ending = next((ending for ending in _ENDINGS if name.endswith(ending)), None)
         if ending is None:
             raise SettingsError(

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
-from pipelines.settings.reading import load, read_values
+from pipelines.settings.reading import flat, load, read_values
 
 HIDDEN: Final = "***"
 # Of [spark], whose keys nobody here knows: too many are hidden rather than too few.
@@ -45,18 +45,10 @@ def shown(path: str | Path) -> list[dict[str, Any]]:
 def _of(given: dict[str, Any], section: str) -> dict[str, Any]:
     """Returns what a file says in a section; of [spark] its keys are joined by dots."""
     if section == "spark":
-        return _flat("", given.get(section, {}))
+        return dict(flat(given.get(section, {})))
     for part in section.split("."):
         given = given.get(part, {})
     return given
-
-
-def _flat(prefix: str, values: dict[str, Any]) -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for key, value in values.items():
-        name = f"{prefix}.{key}" if prefix else key
-        flat |= _flat(name, value) if isinstance(value, dict) else {name: value}
-    return flat
 
 
 def _masked(section: str, key: str, value: Any) -> Any:

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from pipelines import meter
 from pipelines.cli.main import main
-from pipelines.meter import Meter
+from pipelines.meter import meter_of
 from pipelines.replay import what_if
 from pipelines.settings import SettingsError
 from tests.support.lake_rows import LakeRows
@@ -154,7 +154,7 @@ class Screen(io.StringIO):
 
 def test_progress_is_a_bar_with_its_end_on_a_terminal() -> None:
     screen = Screen()
-    with Meter("replay", "records", screen) as told:
+    with meter_of("replay", "records", screen) as told:
         told(250, 1_000)
     assert "250/1000" in screen.getvalue()
     assert "left" in screen.getvalue()
@@ -163,7 +163,7 @@ def test_progress_is_a_bar_with_its_end_on_a_terminal() -> None:
 def test_progress_is_a_line_every_ten_seconds_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     lines, seconds = io.StringIO(), 0.0
     monkeypatch.setattr(meter.time, "monotonic", lambda: seconds)
-    with Meter("replay", "records", lines) as told:
+    with meter_of("replay", "records", lines) as told:
         for seconds in (1.0, 9.9, 10.0, 19.9, 21.0):
             told(int(seconds * 100), 5_000)
     assert lines.getvalue().splitlines() == [
