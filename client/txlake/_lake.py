@@ -58,6 +58,7 @@ class Lake:
             rows = read_all(self._catalog, ["topic", "table_id", "queue_count", "epoch"])
             # Queue counts only grow, so of a topic's rows the one with the most queues holds.
             rows.sort(key=lambda row: row["queue_count"])
+            # Of a topic's rows the oldest one says when it was made: it comes last, and stays.
             made = {
                 row["topic"]: row["epoch"] for row in sorted(rows, key=lambda row: -row["epoch"])
             }

@@ -5,10 +5,13 @@ They are cut into epochs anew, so many records each, by the time at which the br
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
+from typing import Any
 
 import duckdb
 import pyarrow as pa
@@ -108,19 +111,28 @@ class Archive:
                 at = max(at, ms)
             yield Cut(dict(ends), at)
 
-    def _engine(self) -> duckdb.DuckDBPyConnection:
-        """Returns an engine with a view `records`: the places and times of all records."""
-        engine = duckdb.connect(":memory:", config={"threads": 2, "memory_limit": _MEMORY})
-        parts = []
-        for rank, kind in enumerate((ADMIN, HALF, SCHEDULE, OP)):
-            if kind in self._datasets:
-                engine.register(f"{kind}_rows", self._datasets[kind])
-                parts.append(
-                    f"SELECT {rank} AS rank, '{kind}' AS kind, queue_id, queue_offset,"
-                    f" epoch_ms(stored_at) AS ms FROM {kind}_rows"
-                )
-        engine.execute(f"CREATE VIEW records AS {' UNION ALL '.join(parts)}")
-        return engine
+    @contextmanager
+    def _engine(self) -> Iterator[duckdb.DuckDBPyConnection]:
+        """Gives an engine with a view `records`: the places and times of all records.
+
+        What does not fit into its memory goes to a temporary folder.
+        """
+        with ExitStack() as opened:
+            folder = opened.enter_context(tempfile.TemporaryDirectory(prefix="txlake-replay-"))
+            config: dict[str, Any] = {
+                "threads": 2, "memory_limit": _MEMORY, "temp_directory": folder,
+            }  # fmt: skip
+            engine = opened.enter_context(duckdb.connect(":memory:", config=config))
+            parts = []
+            for rank, kind in enumerate((ADMIN, HALF, SCHEDULE, OP)):
+                if kind in self._datasets:
+                    engine.register(f"{kind}_rows", self._datasets[kind])
+                    parts.append(
+                        f"SELECT {rank} AS rank, '{kind}' AS kind, queue_id, queue_offset,"
+                        f" epoch_ms(stored_at) AS ms FROM {kind}_rows"
+                    )
+            engine.execute(f"CREATE VIEW records AS {' UNION ALL '.join(parts)}")
+            yield engine
 
     def read(self, kind: str, ranges: list[Range]) -> tuple[pa.Table, bool]:
         """Returns the records of some ranges, and whether they are too large to be read whole.
