@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 from txlake import protocol
@@ -149,10 +148,10 @@ class TransactionProducer:
         self._executor(None)
         self._pipeline.begin(self._timeout_s)
         now_ms = time.time_ns() // 1_000_000
-        half = PipelinedHalf(message, self._ids.next(now_ms), arg, on_done)
+        half = PipelinedHalf(message, self._ids.next(now_ms), arg, on_done, self._pipeline)
         self._running.add(half.transaction_id)
         try:
-            self._halves.send(half, now_ms, partial(self._pipeline.half_reported, half))
+            self._halves.send(half, now_ms, half.reported)
         except BaseException:
             self._running.discard(half.transaction_id)
             self._pipeline.leave()
@@ -198,7 +197,7 @@ class TransactionProducer:
         # Before Python 3.12 `value` is a function call; `_value_` is an attribute.
         self._operations.add(
             half.queue_id, (half.queue_offset,), half.transaction_id, state._value_,
-            partial(self._pipeline.end_reported, half),
+            half.end_reported,
             [(protocol.REMARK, remark)] if remark else (),
         )  # fmt: skip
         self._running.discard(half.transaction_id)
