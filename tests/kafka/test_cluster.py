@@ -17,12 +17,7 @@ from typing import Any
 import psutil
 import pytest
 
-from pipelines.jvm.cluster import (
-    JVM_OPTIONS,
-    cluster_conf,
-    environment_conf,
-    write_environment,
-)
+from pipelines.jvm.cluster import JVM_OPTIONS, cluster_conf, environment_conf, write_environment
 from pipelines.local_broker.broker import Broker
 from pipelines.local_server.ports import Reservation
 from storage.lake.lake import Lake
@@ -60,6 +55,11 @@ def submitted(cluster: Cluster, environment: Path, conf: Path) -> list[str]:
         "--submit-options", "--executor-memory 600m",
         "--spark", f"spark.executor.extraJavaOptions={QUICK_JAVA}",
     ]  # fmt: skip
+
+
+def compiles_as_asked(executor: psutil.Process) -> bool:
+    options = " ".join(executor.cmdline())
+    return -1 < options.find(JVM_OPTIONS) < options.find(QUICK_JAVA)
 
 
 class Traffic:
@@ -133,8 +133,7 @@ def test_traffic_and_kills_on_a_cluster_lose_nothing_and_double_nothing(
             traffic.send(30)
             run_until_delivered(running, f"all, after {what} was killed")
         wait_until(lambda: len(cluster.executors()) == WORKERS, "both executors", 120)
-        options = " ".join(cluster.executors()[0].cmdline())
-        assert -1 < options.find(JVM_OPTIONS) < options.find(QUICK_JAVA), "ours, then the user's"
+        assert compiles_as_asked(cluster.executors()[0]), "with our options, then the user's"
         fill_disk(cluster.executors()[0])
         for _ in range(30):  # until Spark gives a task to this worker
             traffic.send(10)
