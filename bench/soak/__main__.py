@@ -14,7 +14,8 @@ defaults. Undeliverable messages are kept for ever by design: some are made at t
 
 Looks at the lake 100 times. The report has the mean of each quarter of disk, files, entries of
 logs, memory and times, and the last over the second: what is 1.05 or less met its aim. Curves stand
-beside it.
+beside it. Times are compared with those of a reference, the same few epochs of a new lake in
+another process at each look, as a machine does not stay equally fast.
 
 Ctrl-C or SIGTERM ends it after the epoch that runs, and it reports what was looked at until then.
 
@@ -43,6 +44,7 @@ from bench.soak.growth import QUARTERS, by_table, figures
 from bench.soak.job import SoakJob
 from bench.soak.look import Look, look
 from bench.soak.memory_job import Spent
+from bench.soak.reference import Reference
 from storage.lake.lake import Lake
 from storage.verify.run import verify
 
@@ -51,7 +53,11 @@ _REPORT = Path(__file__).parents[2] / "build" / "soak"
 
 
 def run(
-    job: SoakJob, epochs: int, say: Callable[[str], None], is_stopped: Callable[[], bool]
+    job: SoakJob,
+    reference: Reference,
+    epochs: int,
+    say: Callable[[str], None],
+    is_stopped: Callable[[], bool],
 ) -> list[Look]:
     """Runs all epochs, or those before a stop. Output: what was looked at on the way."""
     between = max(1, epochs // _LOOKS, min(_BETWEEN, epochs // 8))
@@ -60,7 +66,7 @@ def run(
     for number in range(1, epochs + 1):
         spent.append(job.run())
         if number % between == 0:
-            looks.append(look(job, spent))
+            looks.append(look(job, spent, reference))
             spent.clear()
             if len(looks) % 10 == 0:
                 say(_told(looks[-1]))
@@ -71,10 +77,12 @@ def run(
 
 
 def _told(found: Look) -> str:
+    spent = found.spent
     return (
-        f"epoch {found.epoch}: {found.epoch_s * 1e3:.0f} ms, "
-        f"{found.epoch_processor_s * 1e3:.0f} ms of processor, maintenance "
-        f"{found.upkeep_s * 1e3:.0f} ms; {found.data_bytes.total() / 1e6:.1f} MB in "
+        f"epoch {found.epoch}: {spent.epoch_s * 1e3:.0f} ms, "
+        f"{spent.epoch_processor_s * 1e3:.0f} ms of processor "
+        f"({found.reference.epoch_processor_s * 1e3:.0f} ms the reference), maintenance "
+        f"{spent.upkeep_s * 1e3:.0f} ms; {found.data_bytes.total() / 1e6:.1f} MB in "
         f"{found.data_files.total()} files, {found.log_files.total()} entries of logs; "
         f"resident {found.resident_bytes / 1e6:.0f} MB; state {found.state_rows} rows"
     )
@@ -138,8 +146,11 @@ def main() -> int:
 
     with tempfile.TemporaryDirectory(prefix="txlake-soak-") as temporary:
         folder = (options.folder or Path(temporary)) / "lake"
-        with closing(SoakJob(folder, options.retention, options.seed)) as job:
-            looks = run(job, options.epochs, say, stopped.is_set)
+        with (
+            closing(Reference()) as reference,
+            closing(SoakJob(folder, options.retention, options.seed)) as job,
+        ):
+            looks = run(job, reference, options.epochs, say, stopped.is_set)
             sound = verified(job)
     if len(looks) < len(QUARTERS):
         say("stopped too early: there is nothing to compare")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import statistics
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -11,7 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bench.soak.job import SoakJob
-from bench.soak.memory_job import Spent
+from bench.soak.memory_job import Spent, mean
+from bench.soak.reference import Reference
 from bench.usage import own_resident_bytes
 from pipelines.epoch.restore import restore
 from storage.lake.epochs import read_progress
@@ -24,16 +24,16 @@ _LOG = "_delta_log"
 
 @dataclass
 class Look:
-    """What was found after an epoch. The times are means since the look before.
+    """What was found after an epoch. `spent`: the mean since the look before.
 
-    `data_files`: also those that wait to be deleted. `start_s`: processor time of what a start does
-    with the lake before its first epoch.
+    `reference`: what the same epochs of a new lake took at this moment. `data_files`: also those
+    that wait to be deleted. `start_s`: processor time of what a start does with the lake before its
+    first epoch.
     """
 
     epoch: int
-    epoch_s: float
-    epoch_processor_s: float
-    upkeep_s: float
+    spent: Spent
+    reference: Spent
     start_s: float
     resident_bytes: int
     state_rows: int
@@ -44,14 +44,13 @@ class Look:
     rows: Counter[str] = field(default_factory=Counter)
 
 
-def look(job: SoakJob, spent: Sequence[Spent]) -> Look:
+def look(job: SoakJob, spent: Sequence[Spent], reference: Reference) -> Look:
     """Looks at the lake between two epochs. Input: what the epochs since the last look took."""
     state = job.epochs.state
     found = Look(
         job.last.epoch,
-        statistics.mean(one.epoch_s for one in spent),
-        statistics.mean(one.epoch_processor_s for one in spent),
-        statistics.mean(one.upkeep_s for one in spent),
+        mean(spent),
+        reference.run(),
         _start_s(job.lake.path),
         own_resident_bytes(),
         sum(rows.num_rows for rows in (state.halves, state.waiting, state.delayed)),

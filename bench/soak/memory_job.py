@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import statistics
 import time
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass
 from typing import Any, Final, cast
 
 from bench.soak.kafka import EPOCH_MS, MemoryAsker, MemoryKafka
@@ -31,6 +33,11 @@ class Spent:
     epoch_s: float
     epoch_processor_s: float  # of all threads of this process
     upkeep_s: float
+
+
+def mean(spent: Sequence[Spent]) -> Spent:
+    """Returns the mean of what some epochs took. Errors: StatisticsError without any."""
+    return Spent(*map(statistics.mean, zip(*map(astuple, spent), strict=True)))
 
 
 class MemoryJob:

@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 
 from bench.figure import MET, MISSED
-from bench.soak.growth import JUDGED, figures, quarters, ratio
+from bench.soak.growth import JUDGED, TOLD, figures, quarters, ratio
 from bench.soak.kafka import EPOCH_MS, TOPICS, MemoryKafka
 from bench.soak.look import Look
+from bench.soak.memory_job import Spent
 from bench.soak.stories import STORIES
 from bench.soak.traffic import SHOP, Traffic, World
 from tests.support.job import wait_until
@@ -27,7 +28,7 @@ RETENTION = 10
 def looks(sizes: list[int]) -> list[Look]:
     found = []
     for number, size in enumerate(sizes, 1):
-        one = Look(10 * number, 0.1, 0.1, 0.1, 0.1, 1_000, 5)
+        one = Look(10 * number, Spent(0.1, 0.1, 0.1), Spent(0.1, 0.1, 0.1), 0.1, 1_000, 5)
         one.data_bytes["half"] = size
         found.append(one)
     return found
@@ -50,6 +51,28 @@ def test_growth_is_the_last_quarter_over_the_second(
 
     assert found["bytes"].value == pytest.approx(expected)
     assert found["bytes"].verdict == verdict
+
+
+@pytest.mark.parametrize(
+    ("reference_s", "expected"),
+    [
+        pytest.param([9, 1, 1, 2], 1.0, id="a machine that became slower"),
+        pytest.param([9, 1, 1, 1], 2.0, id="epochs that became slower"),
+    ],
+)
+def test_times_are_those_of_an_epoch_over_the_reference(
+    reference_s: list[float], expected: float
+) -> None:
+    aging = looks([1, 1, 1, 1])
+    for one, epoch_s, other_s in zip(aging, [9, 1, 1, 2], reference_s, strict=True):
+        one.spent, one.reference = Spent(*[epoch_s] * 3), Spent(*[other_s] * 3)
+
+    found = {figure.name: figure for figure in figures(aging, {})}
+
+    for name in ("epoch, processor", "epoch, wall", "maintenance, wall"):
+        assert found[name].value == pytest.approx(expected)
+    assert found["epoch, processor in ms"].samples == [9000, 1000, 1000, 2000]
+    assert found["epoch, processor in ms"].must is None
 
 
 def test_what_was_not_there_in_the_second_quarter_has_grown_without_end() -> None:
@@ -138,7 +161,8 @@ def test_a_tiny_soak_deletes_what_is_old_and_verify_finds_nothing(tmp_path: Path
     report = json.loads((tmp_path / "report.json").read_text())
 
     found = {figure["name"]: figure for figure in report["figures"]}
-    assert found.keys() >= JUDGED.keys()
+    assert found.keys() >= JUDGED.keys() | TOLD.keys()
+    assert all(found[name]["value"] > 0 for name in TOLD)
     end = found["violations"]["details"]
     assert end["floor"]["deleted"] > 0
     assert end["numbers"]["epochs"] < 32
