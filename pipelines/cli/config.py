@@ -28,7 +28,6 @@ def show(conf: str, changed: bool, output: str) -> None:
 @conf_option
 def validate(conf: str) -> None:
     """Check the settings as a start of the job does; nothing is reached or written."""
-
     settings = settings_of(conf)
     settings.lake.place()
     settings.parameters()
