@@ -66,10 +66,11 @@ def test_times_are_those_of_an_epoch_over_the_reference(
     aging = looks([1, 1, 1, 1])
     for one, epoch_s, other_s in zip(aging, [9, 1, 1, 2], reference_s, strict=True):
         one.spent, one.reference = Spent(*[epoch_s] * 3), Spent(*[other_s] * 3)
+        one.start_s = epoch_s
 
     found = {figure.name: figure for figure in figures(aging, {})}
 
-    for name in ("epoch, processor", "epoch, wall", "maintenance, wall"):
+    for name in ("epoch, processor", "epoch, wall", "maintenance, wall", "start, processor"):
         assert found[name].value == pytest.approx(expected)
     assert found["epoch, processor in ms"].samples == [9000, 1000, 1000, 2000]
     assert found["epoch, processor in ms"].must is None
