@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import time
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -48,12 +49,14 @@ class LoadRun:
 
 def run_load(
     bench: Workbench, name: str, seconds: float, arguments: list[str], *,
-    checkout: Path | None = None, flood_rate: float = 0.0, **sections: dict[str, Any],
+    checkout: Path | None = None, flood_rate: float = 0.0, watches_memory: bool = True,
+    **sections: dict[str, Any],
 ) -> LoadRun:  # fmt: skip
     """Let a producer send for a warm-up and some seconds more; wait until all is consumed.
 
     Input: `arguments` of the producer; `checkout`: whose job and consumer, without it this one's.
-    The producer is always this one's. `flood_rate`: records a second of a group that floods.
+    The producer is always this one's. `flood_rate`: records a second of a group that floods;
+    `watches_memory`: looking at it takes 3 % of two cores.
     """
     name = bench.new_name(name)
     sections = {"maintenance": _KEEP_LOGS, **sections}
@@ -72,7 +75,9 @@ def run_load(
             time.sleep(bench.size.warm_up_s)
             # On a slow machine the warm-up may be over before the first epochs are.
             wait_for_epochs(job, _WARM_UP_EPOCHS)
-            _watch(bench, run, processes, folder, seconds)
+            with Watch(job.group) if watches_memory else nullcontext() as watch:
+                _watch(bench, run, processes, folder, seconds)
+            run.resident_bytes = watch.resident_bytes if watch else []
             if flood_rate:
                 end(processes["flood"])
             end(processes["producer"])
@@ -93,25 +98,23 @@ def _watch(
     sent, consumed = counters(folder)
     before = {name: processor_s(group) for name, group in groups.items()}
     run.began_at = time.time()
-    with Watch(run.job.group) as watch:
+    run.job.landed()
+    epochs = run.job.epochs + _EPOCHS_MIN
+    while (left := run.began_at + seconds - time.time()) > 0 or (
+        run.job.epochs < epochs and left > -_LONGER * seconds
+    ):
+        for name, process in (*processes.items(), ("job", run.job.process)):
+            if process.code is not None:
+                raise BenchError(f"the {name} ended: {process.last_line()}")
+        run.counts.append((time.time(), sent.read()[1], consumed.read()[0]))
+        time.sleep(min(_LOOK_S, left) if left > 0 else _LOOK_S)
         run.job.landed()
-        epochs = run.job.epochs + _EPOCHS_MIN
-        while (left := run.began_at + seconds - time.time()) > 0 or (
-            run.job.epochs < epochs and left > -_LONGER * seconds
-        ):
-            for name, process in (*processes.items(), ("job", run.job.process)):
-                if process.code is not None:
-                    raise BenchError(f"the {name} ended: {process.last_line()}")
-            run.counts.append((time.time(), sent.read()[1], consumed.read()[0]))
-            time.sleep(min(_LOOK_S, left) if left > 0 else _LOOK_S)
-            run.job.landed()
     run.ended_at = time.time()
     spent = run.ended_at - run.began_at
     run.processor = {
         name: round((processor_s(group) - before[name]) / spent, 3)
         for name, group in groups.items()
     }
-    run.resident_bytes = watch.resident_bytes
 
 
 def wait_for_epochs(job: JobProcess, count: int) -> None:

@@ -14,6 +14,7 @@ import threading
 import time
 from pathlib import Path
 
+from bench.collector import look_rarely
 from bench.counter_file import CounterFile
 from bench.load_producer import LATE
 from bench.sample_data import TOPIC
@@ -58,6 +59,7 @@ def main() -> None:
     options = parser.parse_args()
     ended = threading.Event()
     faulthandler.register(signal.SIGUSR1)
+    look_rarely()
     signal.signal(signal.SIGTERM, lambda *_: ended.set())
     consumed = CounterFile(options.consumed, 1)
     lake = load(options.conf).lake.place()

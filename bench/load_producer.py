@@ -17,7 +17,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from bench.bodies import JSON, KINDS, body
+from bench.bodies import JSON, KINDS, bodies
+from bench.collector import look_rarely
 from bench.counter_file import CounterFile
 from bench.sample_data import GROUP, TOPIC, Mix, user_properties
 from pipelines.settings import Settings, load
@@ -59,6 +60,7 @@ class Sender:
     def __init__(self, producer: TransactionProducer, mix: Mix) -> None:
         self._producer, self._mix = producer, mix
         self._random = random.Random(1)
+        self._bodies = bodies(mix.body, mix.body_bytes)
         self.sent = 0
         self.committed = 0  # without those that a check ends
 
@@ -73,9 +75,8 @@ class Sender:
         else:
             self.committed += 1
         message = Message(
-            TOPIC, body(mix.body, mix.body_bytes, self._random), tags=tags,
-            properties=user_properties(self.sent),
-        )  # fmt: skip
+            TOPIC, next(self._bodies), tags=tags, properties=user_properties(self.sent)
+        )
         self.sent += 1
         self._producer.send_pipelined(message, state)
 
@@ -110,11 +111,11 @@ def send_delayed(
     producer: Producer, rate: float, mix: Mix, sent: CounterFile, has_ended: Callable[[], bool]
 ) -> None:
     """Send so many delayed messages a second: half by level, half by time."""
-    rng = random.Random(1)
+    rng, contents = random.Random(1), bodies(mix.body, mix.body_bytes)
     began, count = time.monotonic(), 0
     while not has_ended():
         due = int((time.monotonic() - began) * rate) - count
-        messages = [_delayed(rng, mix, count + number) for number in range(due)]
+        messages = [_delayed(rng, next(contents), count + number) for number in range(due)]
         if messages:
             producer.send_all(messages)
         count += due
@@ -122,8 +123,8 @@ def send_delayed(
         time.sleep(_DELAYED_TICK_S)
 
 
-def _delayed(rng: random.Random, mix: Mix, number: int) -> Message:
-    content, properties = body(mix.body, mix.body_bytes, rng), user_properties(number)
+def _delayed(rng: random.Random, content: bytes, number: int) -> Message:
+    properties = user_properties(number)
     if number % 2:
         level = rng.choice(_DELAY_LEVELS)
         return Message(TOPIC, content, properties=properties, delay_level=level)
@@ -165,6 +166,7 @@ def main() -> None:
     options = parser.parse_args()
     ended = threading.Event()
     faulthandler.register(signal.SIGUSR1)
+    look_rarely()
     signal.signal(signal.SIGTERM, lambda *_: ended.set())
     settings = load(options.conf)
     servers = settings.kafka.bootstrap_servers

@@ -15,7 +15,7 @@ from typing import Any
 
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from bench.bodies import JSON, body
+from bench.bodies import JSON, bodies
 from bench.hostile import Hostile, unreadable
 from storage.wire.kinds import HALF, OP, SCHEDULE
 from txlake import Message, protocol
@@ -82,12 +82,13 @@ class Writer:
         self._servers = bootstrap_servers
         self._topics = dict(topics)
         self._queues = queues
-        self._random = random.Random(seed)
+        self._seed, self._random = seed, random.Random(seed)
         self._ids = TransactionIds()
         self._group = group_headers(GROUP)
         self._sent = 0
         self._next: dict[tuple[str, int], int] = {}
         self._templates: dict[Mix, list[Message]] = {}
+        self._bodies: dict[tuple[str, int], Iterator[bytes]] = {}
         self._unreadable: Iterator[Hostile] = iter(())
         # Any: the client's annotations do not take a list of (str, bytes), the client does.
         self._producer: Any = Producer(
@@ -194,7 +195,10 @@ class Writer:
         self._produce(self._topics[OP], queue, value, headers)
 
     def _body(self, mix: Mix) -> bytes:
-        return body(mix.body, mix.body_bytes, self._random)
+        kind, size = mix.body, mix.body_bytes
+        if (kind, size) not in self._bodies:
+            self._bodies[kind, size] = bodies(kind, size, self._seed)
+        return next(self._bodies[kind, size])
 
     def _template(self, number: int, mix: Mix) -> Message:
         """Return a message with everything but its body; a thousand different ones come in turn."""

@@ -12,7 +12,7 @@ from bench.load import LoadRun, run_load
 from bench.workbench import Workbench
 
 # A producer that sends all it can collects records for longer than the SDK does by itself.
-UNDER_LOAD = ("--linger-ms", "20")
+UNDER_LOAD = ("--linger-ms", "100")
 SMALL: Final = ("sustained", 256)
 MIDDLE: Final = ("sustained", 2_048)  # bytes of a body
 # Name, must and aim.

@@ -60,7 +60,7 @@ def _ours(bench: Bench, folder: Path, body_bytes: int, number: int) -> Turn:
     arguments += ["--body", RANDOM, "--body-bytes", str(body_bytes)]
     with Broker(folder / "kafka") as broker:
         workbench = Workbench(size, folder, broker, bench.say)
-        run = run_load(workbench, "peer", size.sustained_s, arguments)
+        run = run_load(workbench, "peer", size.sustained_s, arguments, watches_memory=False)
     rate, _ = sustained_rate(run)
     return Turn(
         OURS, body_bytes, number, rate, cores=run.processor, counts=run.counts,

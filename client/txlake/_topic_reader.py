@@ -7,6 +7,7 @@ offsets for every queue from one snapshot, so a missing offset is a real gap and
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable, Mapping
 from functools import reduce
@@ -25,9 +26,10 @@ COLUMNS = [
     "body", "half_queue_id", "half_queue_offset", "raw_headers", "epoch",
 ]  # fmt: skip
 # Windows are sized by file bytes: a large file from OPTIMIZE is decoded once for each window.
-_READ_AHEAD_BYTES = 32 << 20
+_READ_AHEAD_BYTES = 32 << 20  # of all queues
 _WINDOW_ROWS_MIN = 1_000
 _WINDOW_ROWS_MAX = 100_000
+_RUNS_MAX = 256  # the files of some epochs, each with all queues
 
 Span = tuple[int, int]  # first and last queue offset of one queue in one file
 
@@ -88,7 +90,7 @@ class TopicReader:
         files = self._holding(positions)
         if not files:
             return {}
-        window = _window_rows(files)
+        window = _window_rows(files, len(positions))
         wanted = [
             (pc.field("queue_id") == queue_id)
             & (pc.field("queue_offset") >= position)
@@ -97,7 +99,7 @@ class TopicReader:
         ]
         paths = [file.path for file in self._holding(positions, window)]
         rows = self._files.dataset(paths).to_table(columns=COLUMNS, filter=reduce(or_, wanted))
-        rows = rows.sort_by([("queue_id", "ascending"), ("queue_offset", "ascending")])
+        rows = _in_order(rows)
         read: dict[int, pa.Table] = {}
         start = 0
         counts = pc.value_counts(rows.column("queue_id")).to_pylist()
@@ -209,7 +211,20 @@ class TopicReader:
         return best
 
 
-def _window_rows(files: list[TableFile]) -> int:
-    size = sum(file.size_bytes for file in files)
+def _window_rows(files: list[TableFile], queues: int) -> int:
+    size = queues * sum(file.size_bytes for file in files)
     rows = max(sum(file.row_count for file in files), 1)
     return max(_WINDOW_ROWS_MIN, min(_WINDOW_ROWS_MAX, _READ_AHEAD_BYTES * rows // max(size, 1)))
+
+
+def _in_order(rows: pa.Table) -> pa.Table:
+    """Returns rows in the order of queues and offsets; those that stand in order are not copied."""
+    keys = [("queue_id", "ascending"), ("queue_offset", "ascending")]
+    order = pc.sort_indices(rows, sort_keys=keys).to_numpy().astype("int64")
+    if not len(order):
+        return rows
+    starts = [0, *((order[1:] != order[:-1] + 1).nonzero()[0] + 1).tolist(), len(order)]
+    if len(starts) > _RUNS_MAX:
+        return rows.take(pa.array(order))
+    runs = itertools.pairwise(starts)
+    return pa.concat_tables([rows.slice(order[start], end - start) for start, end in runs])

@@ -34,9 +34,11 @@ JVM_LOST = (Py4JError, OSError)
 CONF_FOLDER = Path(__file__).parents[2] / "conf"
 # `query.stop()` while Python runs can overflow the stream thread's stack.
 _JAVA_OPTIONS = (
-    "-Xss16m -Xmn192m -XX:+UseParallelGC -XX:MinHeapFreeRatio=10 -XX:MaxHeapFreeRatio=30 "
+    "-Xss16m -Xmn192m -XX:MinHeapFreeRatio=10 -XX:MaxHeapFreeRatio=40 "
     f"{JVM_OPTIONS} -Djava.net.preferIPv4Stack=true"
 )
+# On so few cores the threads of a parallel collector wait for each other (DECISIONS.md 3).
+_SERIAL_CORES: Final = 2
 _CLASS_PATH: Final = "spark.driver.extraClassPath"
 # Settings that stand behind ours instead of replacing them, and what parts them.
 _ADDED: Final = {JAVA_OPTIONS: " ", _CLASS_PATH: ":"}
@@ -146,7 +148,11 @@ def _is_not_of_py4j(record: logging.LogRecord) -> bool:
 
 def java_options() -> str:
     """Returns the options that the driver's JVM needs."""
-    return f"{_JAVA_OPTIONS} -Dlog4j2.configurationFile={CONF_FOLDER / 'log4j2.properties'}"
+    has_sets = hasattr(os, "sched_getaffinity")
+    cores = len(os.sched_getaffinity(0)) if has_sets else os.cpu_count() or 1
+    collector = "-XX:+UseSerialGC" if cores <= _SERIAL_CORES else "-XX:+UseParallelGC"
+    log_settings = CONF_FOLDER / "log4j2.properties"
+    return f"{collector} {_JAVA_OPTIONS} -Dlog4j2.configurationFile={log_settings}"
 
 
 def listen_for_callbacks(spark: SparkSession) -> None:

@@ -6,10 +6,12 @@ written; VACUUM deletes it.
 
 from __future__ import annotations
 
+import contextlib
+import datetime as dt
 import json
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -63,36 +65,71 @@ def new_name(epoch: int) -> str:
     return f"epoch-{epoch:09d}-{uuid.uuid4().hex}.parquet"
 
 
+class FileWriter:
+    """One new file of a table, whose rows come in parts; each part is written when it comes.
+
+    Input: parts of the table's schema; `options`: of pyarrow's ParquetWriter.
+    """
+
+    def __init__(
+        self, place: LakePlace, table: str, name: str, schema: pa.Schema, **options: Any
+    ) -> None:
+        self._table, self._name = table, name
+        self._rows = self._row_bytes = 0
+        self._statistics = Statistics(table, schema)
+        self._stream = place.filesystem(table).open_output_stream(name)
+        self._parquet = pq.ParquetWriter(
+            self._stream,
+            schema,
+            use_dictionary=[n for n in schema.names if n not in _UNIQUE] + _NESTED,
+            write_statistics=[field.name for field in schema if _has_order(field.type)],
+            store_schema=False,
+            **options,
+        )
+
+    def write(self, rows: pa.Table, group_rows: int = 0) -> None:
+        """Writes a part. Input: how many rows a row group has (0: as the table wants it)."""
+        size = rows.nbytes
+        most = group_rows or _group_rows(self._table, rows.num_rows, size)
+        with self._left_by_errors():
+            self._parquet.write_table(rows, most)
+        self._statistics.add(rows)
+        self._rows, self._row_bytes = self._rows + rows.num_rows, self._row_bytes + size
+
+    def close(self) -> DataFile:
+        """Ends the file. Output: what a commit says of it."""
+        with self._left_by_errors():
+            self._parquet.close()
+            size = int(self._stream.tell())
+            self._stream.close()
+        return DataFile(self._name, size, self._rows, self._row_bytes, self._statistics.as_json())
+
+    @contextlib.contextmanager
+    def _left_by_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except BaseException:
+            self._parquet.is_open = False  # it would try once more when it is collected
+            raise
+
+
 def write_file(
-    place: LakePlace,
-    table: str,
-    name: str,
-    rows: pa.Table,
-    *,
-    group_rows: int = 0,
-    compression: str = "snappy",
-    compression_level: int | None = None,
+    place: LakePlace, table: str, name: str, rows: pa.Table, group_rows: int = 0, **options: Any
 ) -> DataFile:
     """Writes rows into one new file of a table.
 
-    Input: rows of the table's schema; how many of them a row group has (0: as the table wants it).
+    Input: rows of the table's schema; the others as `FileWriter` has them.
     """
-    narrow = [field.name for field in rows.schema if _has_order(field.type)]
-    most = GROUP_ROWS.get(kind_of(table)) or rows.num_rows
-    in_bytes = GROUP_BYTES * rows.num_rows // max(rows.nbytes, 1)
-    with place.filesystem(table).open_output_stream(name) as stream:
-        pq.write_table(
-            rows,
-            stream,
-            row_group_size=group_rows or max(1, min(most, in_bytes)),
-            use_dictionary=[n for n in rows.schema.names if n not in _UNIQUE] + _NESTED,
-            compression=compression,
-            compression_level=compression_level,
-            write_statistics=narrow,
-            store_schema=False,
-        )
-        size = int(stream.tell())
-    return DataFile(name, size, rows.num_rows, rows.nbytes, _statistics(table, rows))
+    file = FileWriter(place, table, name, rows.schema, **options)
+    file.write(rows, group_rows)
+    return file.close()
+
+
+def _group_rows(table: str, rows: int, size: int) -> int:
+    """Returns how many rows a row group has: as many as the others, none of them too large."""
+    most = min(GROUP_ROWS.get(kind_of(table), rows), GROUP_BYTES * rows // max(size, 1))
+    groups = -(-rows // max(1, most))
+    return -(-rows // max(1, groups)) or 1
 
 
 def require_there(place: LakePlace, table: str, files: Sequence[DataFile]) -> None:
@@ -119,35 +156,46 @@ def require_there(place: LakePlace, table: str, files: Sequence[DataFile]) -> No
             time.sleep(_LOOK_S)
 
 
-def _statistics(table: str, rows: pa.Table) -> str:
-    """Returns a file's statistics as Delta's log has them."""
-    kept = STATISTICS.get(kind_of(table), ",".join(rows.schema.names)).split(",")
-    least: dict[str, Any] = {}
-    most: dict[str, Any] = {}
-    nulls: dict[str, int] = {}
-    for field in rows.schema:
-        if field.name not in kept or not _has_order(field.type):
-            continue
-        column = rows[field.name]
-        nulls[field.name] = column.null_count
-        bounds = None if pa.types.is_boolean(field.type) else _bounds(column)
-        if bounds is not None:
-            least[field.name], most[field.name] = bounds
-    return json.dumps(
-        {"numRecords": rows.num_rows, "minValues": least, "maxValues": most, "nullCount": nulls}
-    )
+class Statistics:
+    """A file's statistics as Delta's log has them, of rows that come in parts."""
+
+    def __init__(self, table: str, schema: pa.Schema) -> None:
+        kept = STATISTICS.get(kind_of(table), ",".join(schema.names)).split(",")
+        self._rows = 0
+        self._nulls = {
+            field.name: 0 for field in schema if field.name in kept and _has_order(field.type)
+        }
+        self._has_bounds = {n for n in self._nulls if not pa.types.is_boolean(schema.field(n).type)}
+        self._bounds: dict[str, tuple[Any, Any]] = {}
+
+    def add(self, rows: pa.Table) -> None:
+        """Takes a part."""
+        self._rows += rows.num_rows
+        for name in self._nulls:
+            column = rows[name]
+            self._nulls[name] += column.null_count
+            if name in self._has_bounds and column.null_count < len(column):
+                found = pc.min_max(column).as_py()
+                low, high = self._bounds.get(name, (found["min"], found["max"]))
+                self._bounds[name] = min(low, found["min"]), max(high, found["max"])
+
+    def as_json(self) -> str:
+        """Returns all of them."""
+        told = {name: both for name, both in self._bounds.items() if not _is_long(both)}
+        return json.dumps({
+            "numRecords": self._rows,
+            "minValues": {name: _as_told(low) for name, (low, _) in told.items()},
+            "maxValues": {name: _as_told(high) for name, (_, high) in told.items()},
+            "nullCount": self._nulls,
+        })  # fmt: skip
 
 
-def _bounds(column: pa.ChunkedArray) -> tuple[Any, Any] | None:
-    if column.null_count == len(column):
-        return None
-    found = pc.min_max(column).as_py()
-    low, high = found["min"], found["max"]
-    if pa.types.is_timestamp(column.type):
-        return tuple(at.strftime("%Y-%m-%dT%H:%M:%S.%fZ") for at in (low, high))
-    if isinstance(high, str) and max(len(low), len(high)) > _TEXT_MAX:
-        return None
-    return low, high
+def _is_long(bounds: tuple[Any, Any]) -> bool:
+    return isinstance(bounds[0], str) and max(map(len, bounds)) > _TEXT_MAX
+
+
+def _as_told(value: Any) -> Any:
+    return value.strftime("%Y-%m-%dT%H:%M:%S.%fZ") if isinstance(value, dt.datetime) else value
 
 
 def _has_order(kind: pa.DataType) -> bool:

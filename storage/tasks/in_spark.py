@@ -59,10 +59,12 @@ def read_files(batch: pa.RecordBatch) -> Files:
 
 @functools.cache
 def _settle() -> None:
-    """Hides the imported modules from the garbage collector, once a process.
+    """Makes a worker's process one that runs small tasks on one core; does so once.
 
     A worker collects garbage after each task. Going through all modules took 20 to 40 ms of a
-    core that the driver needs.
+    core that the driver needs: they are hidden from the collector. And Arrow would take a thread
+    for each core of the machine.
     """
     gc.collect()
     gc.freeze()
+    pa.set_cpu_count(1)

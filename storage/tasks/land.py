@@ -3,7 +3,7 @@
     land(batches of Kafka records) -> files of `half` and `schedule` in their tables' folders;
                                       yields narrow rows, and what a commit says of each file
 
-It streams: memory holds one portion of records and the messages that wait to become one file. The
+It streams: memory holds one portion of records, and the messages that wait to fill a row group. The
 driver commits the files; it names those of one successful attempt.
 """
 
@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -22,13 +23,15 @@ from storage.rows import to_rows
 from storage.tasks.arrow_bytes import as_bytes, from_bytes
 from storage.tasks.written import Files, Waiting, as_json, from_json
 from storage.wire.decode import RECORDS, decode_rows
+from storage.wire.headers import truth
 from storage.wire.kinds import HALF, SCHEDULE, WireLimits
 
 # Columns of a message that decisions do not read: they stay where they were landed.
 HEAVY: Final = ("keys", "tags", "born_at", "properties", "body", "raw_key", "raw_headers")
 # Rows and bytes that are decoded at once, and bytes of Arrow that become one file.
 _PORTION_ROWS = 16_384
-_PORTION_BYTES = 16 * 1024 * 1024
+_PORTION_BYTES = 8 * 1024 * 1024
+_RUNS_MAX = 64  # pieces of Kafka partitions in a portion; without transactions there are few
 FILE_BYTES: Final = 64 * 1024 * 1024
 # What a task yields: a row a portion. `narrow`: an Arrow stream of RECORDS; `files`: JSON.
 LANDED: Final = pa.schema([("narrow", pa.binary()), ("files", pa.string())])
@@ -52,7 +55,7 @@ class Landing:
         for portion in _portions(batches):
             rows = decode_rows(portion, self.limits)
             for kind in (HALF, SCHEDULE):
-                of_kind = rows.filter(pc.equal(rows["kind"], kind))
+                of_kind = _of_kind(rows, kind)
                 if of_kind.num_rows:
                     messages = to_rows(of_kind, schemas.HALF, epoch=self.epoch)
                     waiting.add(kind, messages)
@@ -74,6 +77,16 @@ def _portions(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
             waiting, rows, size = [], 0, 0
     if rows:
         yield pa.Table.from_batches(waiting)
+
+
+def _of_kind(rows: pa.Table, kind: str) -> pa.Table:
+    """Returns the records of a kind; those that stand together are not copied."""
+    is_kind = np.concatenate([[False], truth(pc.equal(rows["kind"], kind)), [False]])
+    edges = np.flatnonzero(is_kind[1:] != is_kind[:-1]).reshape(-1, 2).tolist()
+    if len(edges) > _RUNS_MAX:
+        return rows.filter(pa.array(is_kind[1:-1]))
+    runs = [rows.slice(start, end - start) for start, end in edges]
+    return pa.concat_tables(runs) if runs else rows.slice(0, 0)
 
 
 def _narrow(rows: pa.Table) -> pa.Table:

@@ -10,37 +10,52 @@ from typing import TypeAlias
 
 import pyarrow as pa
 
-from storage.files.data_files import DataFile, new_name, write_file
+from storage.files.data_files import GROUP_BYTES, DataFile, FileWriter, new_name
 from storage.files.order import in_file_order
 from storage.files.place import LakePlace
+from storage.wire.kinds import SCHEDULE
 
 Files: TypeAlias = dict[str, list[DataFile]]  # by table
 
 
 class Waiting:
-    """Rows of an epoch that wait until they are enough for a file.
+    """Rows of an epoch on their way into files.
 
-    `bytes`: their size, as the one who adds them counts it.
+    Rows of a table wait until they fill a row group, then they are written: memory follows the size
+    of a row group, not that of a file. Those of `schedule` wait for all others of their file, since
+    it has them in another order than they come in.
+    `bytes`: the size of what no file that was ended has, as the one who adds it counts.
     """
 
     def __init__(self, place: LakePlace, epoch: int) -> None:
         self._place, self._epoch = place, epoch
         self._rows: dict[str, list[pa.Table]] = defaultdict(list)
+        self._waiting_bytes: dict[str, int] = defaultdict(int)
+        self._open: dict[str, FileWriter] = {}
         self.bytes = 0
 
     def add(self, table: str, rows: pa.Table) -> None:
         """Takes rows of a table."""
         self._rows[table].append(rows)
+        self._waiting_bytes[table] += rows.nbytes
+        if table != SCHEDULE and self._waiting_bytes[table] >= GROUP_BYTES:
+            self._write(table)
 
     def write(self) -> Files:
-        """Writes all rows that wait, a file a table, in the order of its files."""
-        written = {}
-        for table, parts in self._rows.items():
-            rows = in_file_order(table, pa.concat_tables(parts))
-            written[table] = [write_file(self._place, table, new_name(self._epoch), rows)]
-        self._rows.clear()
+        """Writes all rows that wait, and ends the files, one a table."""
+        for table in list(self._rows):
+            self._write(table)
+        written = {table: [file.close()] for table, file in self._open.items()}
+        self._open.clear()
         self.bytes = 0
         return written
+
+    def _write(self, table: str) -> None:
+        del self._waiting_bytes[table]
+        rows = in_file_order(table, pa.concat_tables(self._rows.pop(table)))
+        if table not in self._open:
+            self._open[table] = FileWriter(self._place, table, new_name(self._epoch), rows.schema)
+        self._open[table].write(rows)
 
 
 def together(parts: Iterable[Files]) -> Files:

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from storage import schemas
-from storage.wire.headers import Headers, Mask, as_text, truth
+from storage.wire.headers import Headers, Mask, as_text, one_piece, truth
 from storage.wire.kinds import ADMIN, HALF, INSTANT_MS_MAX, OP, SCHEDULE, WireLimits
 from txlake import protocol as p
 
@@ -61,8 +61,12 @@ def _full_of_few(texts: pa.Array, pattern: str) -> Mask:
 
 
 def _where(wanted: Mask, values: pa.Array) -> pa.Array:
-    """Returns values where they are wanted, null elsewhere."""
-    return pc.if_else(pa.array(wanted), values, pa.scalar(None, values.type))
+    """Returns values where they are wanted, null elsewhere; only wanted ones are copied."""
+    if wanted.all():
+        return values
+    if not wanted.any():
+        return pa.nulls(len(values), values.type)
+    return values.take(pa.array(np.arange(len(values)), mask=~wanted))
 
 
 class _Decoder:
@@ -73,11 +77,11 @@ class _Decoder:
         self._headers = Headers(records["headers"], sorted(p.RESERVED_HEADERS))
         topics = pa.array(list(limits.topics.values()))
         kinds = pa.array(list(limits.topics))
-        self._kind = kinds.take(pc.index_in(_one(records["topic"]), value_set=topics))
+        self._kind = kinds.take(pc.index_in(one_piece(records["topic"]), value_set=topics))
         self._is = {kind: truth(pc.equal(self._kind, kind)) for kind in limits.topics}
         self._is_wide = self._is[HALF] | self._is[SCHEDULE]
-        self._body = _one(records["value"])
-        self._stored_us = _one(records["timestamp"]).cast(pa.int64())
+        self._body = one_piece(records["value"])
+        self._stored_us = one_piece(records["timestamp"]).cast(pa.int64())
         text = self._headers.text
         self._group, self._unique_key = text(p.PGROUP), text(p.UNIQ_KEY)
         self._real_topic, self._tran_type = text(p.REAL_TOPIC), text(p.TRAN_TYPE)
@@ -212,7 +216,7 @@ class _Decoder:
             "raw_headers": self._raw_headers(),
         }
         return pa.table(
-            [_one(columns[field.name]).cast(field.type) for field in RECORDS], schema=RECORDS
+            [one_piece(columns[field.name]).cast(field.type) for field in RECORDS], schema=RECORDS
         )
 
 
@@ -229,10 +233,3 @@ _PATTERNS = {
     p.REAL_TOPIC: p.TOPIC_PATTERN,
 }
 _OF_FEW_TEXTS = (p.PGROUP, p.REAL_TOPIC)  # the same few come again and again
-
-
-def _one(column: pa.Array | pa.ChunkedArray) -> pa.Array:
-    """Returns a column in one piece."""
-    if isinstance(column, pa.Array):
-        return column
-    return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)

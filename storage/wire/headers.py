@@ -21,6 +21,15 @@ def truth(values: pa.Array | pa.ChunkedArray) -> Mask:
     return pc.fill_null(values, False).to_numpy(zero_copy_only=False)
 
 
+def one_piece(column: pa.Array | pa.ChunkedArray) -> pa.Array:
+    """Returns a column in one piece; one that is so already is not copied."""
+    if isinstance(column, pa.Array):
+        return column
+    if column.num_chunks == 1:
+        return column.chunk(0)
+    return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
+
+
 def as_text(values: pa.Array) -> pa.Array:
     """Returns bytes as text, null where they are not UTF-8."""
     try:
@@ -44,9 +53,7 @@ class Headers:
     """
 
     def __init__(self, column: pa.ChunkedArray, names: Sequence[str]) -> None:
-        lists = column.combine_chunks().cast(HEADERS)
-        if isinstance(lists, pa.ChunkedArray):
-            lists = pa.concat_arrays(lists.chunks) if lists.num_chunks else pa.array([], HEADERS)
+        lists = one_piece(column).cast(HEADERS)
         self.count = len(lists)
         sizes = pc.fill_null(pc.list_value_length(lists), 0).to_numpy(zero_copy_only=False)
         self._starts = np.zeros(self.count + 1, np.int32)

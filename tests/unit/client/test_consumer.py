@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
@@ -19,6 +21,9 @@ from txlake import (
     OffsetOutOfRangeError,
     UnknownTopicError,
 )
+from txlake._topic_reader import _in_order
+
+_QUEUE_ROWS = pa.schema([("queue_id", pa.int32()), ("queue_offset", pa.int64())])
 
 
 @pytest.fixture
@@ -250,3 +255,20 @@ def test_a_poll_with_nothing_new_is_cheap(orders: LakeFactory) -> None:
             assert consumer.poll(0) == []
         each_ms = (time.process_time() - started) / 50 * 1000
     assert each_ms < 20, f"{each_ms:.1f} ms of processor time a poll"
+
+
+@pytest.mark.parametrize(("files", "rows_max"), [(0, 0), (1, 40), (5, 40), (400, 3)])
+def test_rows_of_several_files_are_put_in_order(files: int, rows_max: int) -> None:
+    chance, ends, parts = random.Random(files), [0, 0, 0], []
+    for _ in range(files):  # as a job writes them: in each the next offsets of some queues
+        queues, offsets = [], []
+        for queue_id in chance.sample(range(3), 3):
+            count = chance.randrange(rows_max)
+            queues += [queue_id] * count
+            offsets += range(ends[queue_id], ends[queue_id] + count)
+            ends[queue_id] += count
+        parts.append(pa.table({"queue_id": queues, "queue_offset": offsets}, _QUEUE_ROWS))
+    chance.shuffle(parts)
+    rows = pa.concat_tables([_QUEUE_ROWS.empty_table(), *parts])
+    expected = rows.sort_by([("queue_id", "ascending"), ("queue_offset", "ascending")])
+    assert _in_order(rows).equals(expected)

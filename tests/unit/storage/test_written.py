@@ -1,0 +1,144 @@
+"""Files that are written in parts: row groups, statistics, memory, and files that fail."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import json
+import random
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.fs as pa_fs
+import pyarrow.parquet as pq
+import pytest
+
+from storage.files import data_files
+from storage.files.data_files import GROUP_BYTES, FileWriter, write_file
+from storage.files.place import LakePlace
+from storage.rows import to_rows
+from storage.schemas import HALF, OUTCOMES
+from storage.tasks.land import _of_kind
+from storage.tasks.written import Waiting
+from storage.wire import kinds
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> LakePlace:
+    for table in ("half", "schedule", "outcomes", "topics/1"):
+        (tmp_path / table).mkdir(parents=True)
+    return LakePlace(str(tmp_path))
+
+
+def halves(first: int, count: int, body_bytes: int = 10, queue_id: int = 0) -> pa.Table:
+    chance = random.Random(first)
+    frame = pa.table({
+        "queue_id": pa.array([queue_id] * count, pa.int32()),
+        "queue_offset": pa.array(range(first, first + count), pa.int64()),
+        "transaction_id": [f"tx-{number}" for number in range(first, first + count)],
+        "body": [chance.randbytes(body_bytes) for _ in range(count)],
+    })  # fmt: skip
+    return to_rows(frame, HALF, epoch=1)
+
+
+def groups(place: LakePlace, table: str, path: str) -> list[int]:
+    metadata = pq.ParquetFile(f"{place.path}/{table}/{path}").metadata
+    return [metadata.row_group(number).num_rows for number in range(metadata.num_row_groups)]
+
+
+def test_memory_follows_a_row_group_and_not_a_file(place: LakePlace) -> None:
+    waiting, pool, rows = Waiting(place, 1), pa.default_memory_pool(), 512
+    before, most = pool.bytes_allocated(), 0
+    for number in range(24):
+        waiting.add("half", halves(number * rows, rows, body_bytes=2_048))
+        most = max(most, pool.bytes_allocated() - before)
+    (file,) = waiting.write()["half"]
+    assert file.row_bytes > 5 * GROUP_BYTES
+    assert most < 2 * GROUP_BYTES
+    assert sum(groups(place, "half", file.path)) == file.rows == 24 * rows
+    read = pq.read_table(f"{place.path}/half/{file.path}")
+    assert read["queue_offset"].to_pylist() == list(range(24 * rows))
+
+
+def test_each_table_has_a_file_and_new_ones_after_they_were_written(place: LakePlace) -> None:
+    waiting = Waiting(place, 1)
+    for _ in range(2):
+        waiting.add("half", halves(0, 3))
+        waiting.add("schedule", halves(0, 2))
+        waiting.add("half", halves(3, 4))
+        written = waiting.write()
+        assert {table: [file.rows for file in files] for table, files in written.items()} == {
+            "half": [7], "schedule": [2],
+        }  # fmt: skip
+    assert len(list(Path(place.path).glob("half/*.parquet"))) == 2
+    assert waiting.write() == {}
+
+
+@pytest.mark.parametrize(
+    ("rows", "expected"),
+    [(1, [1]), (4_096, [4_096]), (4_097, [2_049, 2_048]), (9_000, [3_000] * 3)],
+)
+def test_row_groups_of_a_part_are_equally_large(
+    place: LakePlace, rows: int, expected: list[int]
+) -> None:
+    write_file(place, "half", "one.parquet", halves(0, rows))
+    assert groups(place, "half", "one.parquet") == expected
+
+
+def test_row_group_of_large_bodies_has_few_rows(place: LakePlace) -> None:
+    write_file(place, "half", "one.parquet", halves(0, 8, body_bytes=1 << 20))
+    assert max(groups(place, "half", "one.parquet")) <= 4
+
+
+def test_statistics_of_parts_are_those_of_all_rows_together(place: LakePlace) -> None:
+    chance = random.Random(1)
+    frame = pa.table({
+        "queue_id": pa.array([chance.choice((None, 1, 7)) for _ in range(60)], pa.int32()),
+        "queue_offset": pa.array(range(60), pa.int64()),
+        "transaction_id": [chance.choice((None, f"tx-{number}")) for number in range(60)],
+        "outcome": ["COMMITTED"] * 59 + ["L" * 200],
+    })  # fmt: skip
+    rows = to_rows(frame, OUTCOMES, epoch=3)
+    whole = write_file(place, "outcomes", "whole.parquet", rows)
+    in_parts = FileWriter(place, "outcomes", "parts.parquet", rows.schema)
+    for start in range(0, 60, 7):
+        in_parts.write(rows.slice(start, 7))
+    file = in_parts.close()
+    assert json.loads(file.stats) == json.loads(whole.stats)
+    assert (file.rows, file.size_bytes) == (
+        60, Path(f"{place.path}/outcomes/parts.parquet").stat().st_size,
+    )  # fmt: skip
+    told = json.loads(file.stats)
+    assert told["nullCount"]["queue_id"] == rows["queue_id"].null_count > 0
+    assert (told["minValues"]["queue_id"], told["maxValues"]["queue_offset"]) == (1, 59)
+    assert "outcome" not in told["minValues"], "a text of 200 characters is none for the log"
+
+
+def test_file_that_cannot_be_written_fails_once(
+    place: LakePlace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not Path("/dev/full").exists():
+        pytest.skip("there is no /dev/full")
+    later: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", later.append)
+    full = pa_fs.LocalFileSystem().open_output_stream("/dev/full")
+    monkeypatch.setattr(
+        LakePlace, "filesystem",
+        lambda *_: type("Full", (), {"open_output_stream": lambda *_: full})(),
+    )  # fmt: skip
+    with pytest.raises(OSError, match="No space left"):
+        data_files.write_file(place, "half", "one.parquet", halves(0, 100))
+    gc.collect()
+    assert later == []
+
+
+@pytest.mark.parametrize("runs", [0, 1, 3, 200])
+def test_records_of_a_kind_are_found_in_their_order(runs: int) -> None:
+    chance = random.Random(runs)
+    order = itertools.cycle((kinds.HALF, kinds.OP, None))
+    found = [kind for kind in itertools.islice(order, runs) for _ in range(chance.randrange(1, 4))]
+    rows = pa.table({"kind": pa.array(found, pa.string()), "number": pa.array(range(len(found)))})
+    for kind in (kinds.HALF, kinds.OP, kinds.SCHEDULE):
+        numbers = [number for number, one in enumerate(found) if one == kind]
+        assert _of_kind(rows, kind)["number"].to_pylist() == numbers
