@@ -165,11 +165,18 @@ class KafkaSender:
         """Sends what is buffered, gives up what does not go out in time, and stops the thread."""
         if self._is_closed:
             return
-        if self._producer.flush(max(timeout_s, 0.0)):
+        if not self._has_sent_all(timeout_s):
             self._producer.purge()
-            self._producer.flush(_POLL_S)
+            self._has_sent_all(_POLL_S)
         self._is_closed = True
         self._thread.join(timeout=1.0)
+
+    def _has_sent_all(self, timeout_s: float) -> bool:
+        """Waits until nothing is buffered; after a fatal error Kafka's client raises it here."""
+        try:
+            return bool(self._producer.flush(max(timeout_s, 0.0)) == 0)
+        except KafkaException:
+            return False  # what is buffered gets its report; whoever sent it hears of the error
 
 
 def may_be_stored(error: KafkaError | None) -> bool:

@@ -5,10 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaError
+from confluent_kafka import KafkaError, KafkaException
 
-from txlake import Message, Producer, ProducerOptions, SendError
-from txlake._kafka import HALF_IS_ASKED_ABOUT, Reports, failure_text, may_be_stored
+from txlake import ClosedError, Message, Producer, ProducerOptions, SendError
+from txlake._kafka import (
+    HALF_IS_ASKED_ABOUT,
+    KafkaSender,
+    Reports,
+    client_settings,
+    failure_text,
+    may_be_stored,
+)
 
 NOWHERE = "127.0.0.1:1"
 
@@ -84,3 +91,26 @@ def test_a_message_that_timed_out_may_be_delivered_and_the_error_says_so() -> No
     said = str(failure.value)
     assert said.startswith("1 messages, not all confirmed: ")
     assert said.endswith("; it may be stored all the same: then the job delivers it")
+
+
+def test_a_client_with_a_fatal_error_is_closed_all_the_same() -> None:
+    """As when Kafka refuses the right to be idempotent after a record was handed over."""
+    sender = KafkaSender(client_settings(NOWHERE, None), ProducerOptions())
+    asked: list[str] = []
+
+    class Refused:
+        def flush(self, _timeout_s: float) -> int:
+            asked.append("flush")
+            raise KafkaException(KafkaError(KafkaError.CLUSTER_AUTHORIZATION_FAILED, fatal=True))
+
+        def purge(self) -> None:
+            asked.append("purge")
+
+        poll = staticmethod(lambda _timeout_s: 0)
+
+    sender._producer = Refused()
+    sender.close(1.0)
+    assert asked == ["flush", "purge", "flush"]
+    assert not sender._thread.is_alive()
+    with pytest.raises(ClosedError):
+        sender.send("halves", 0, b"", [], lambda *_: None)
