@@ -43,7 +43,7 @@ def bodies(kind: str, size: int, seed: int = 1) -> Iterator[bytes]:
 
 
 def _random_bytes(size: int, seed: int) -> Iterator[bytes]:
-    """Returns random pieces; they are made in blocks, which costs a tenth of single ones."""
+    """Returns random pieces; they are made in blocks, which costs a quarter of single ones."""
     source = np.random.SFC64(seed)
     while True:
         block = source.random_raw(max(size, _BLOCK_BYTES) // 8 + 1).tobytes()

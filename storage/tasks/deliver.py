@@ -3,7 +3,7 @@
     deliver(a slice of placements) -> files of topic tables, each with what a commit says of it
 
 The same function runs in a Spark task and in the driver. It streams: memory holds the bodies that
-are being read and those that wait to become files.
+are being read and those that wait to fill a row group of their table.
 """
 
 from __future__ import annotations

@@ -30,6 +30,7 @@ from storage.wire.kinds import HALF, SCHEDULE, WireLimits
 HEAVY: Final = ("keys", "tags", "born_at", "properties", "body", "raw_key", "raw_headers")
 # Rows and bytes that are decoded at once, and bytes of Arrow that become one file.
 _PORTION_ROWS = 16_384
+# Half of a full batch of Spark's, so that none waits for another: two put together are copied.
 _PORTION_BYTES = 8 * 1024 * 1024
 _RUNS_MAX = 64  # pieces of Kafka partitions in a portion; without transactions there are few
 FILE_BYTES: Final = 64 * 1024 * 1024

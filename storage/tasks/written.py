@@ -22,8 +22,8 @@ class Waiting:
     """Rows of an epoch on their way into files.
 
     Rows of a table wait until they fill a row group, then they are written: memory follows the size
-    of a row group, not that of a file. Those of `schedule` wait for all others of their file, since
-    it has them in another order than they come in.
+    of a row group of each table, not that of a file. Those of `schedule` wait for all others of
+    their file, since it has them in another order than they come in.
     `bytes`: the size of what no file that was ended has, as the one who adds it counts.
     """
 

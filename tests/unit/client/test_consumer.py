@@ -21,7 +21,8 @@ from txlake import (
     OffsetOutOfRangeError,
     UnknownTopicError,
 )
-from txlake._topic_reader import _in_order
+from txlake._delta_files import TableFile
+from txlake._topic_reader import _in_order, _window_rows
 
 _QUEUE_ROWS = pa.schema([("queue_id", pa.int32()), ("queue_offset", pa.int64())])
 
@@ -272,3 +273,10 @@ def test_rows_of_several_files_are_put_in_order(files: int, rows_max: int) -> No
     rows = pa.concat_tables([_QUEUE_ROWS.empty_table(), *parts])
     expected = rows.sort_by([("queue_id", "ascending"), ("queue_offset", "ascending")])
     assert _in_order(rows).equals(expected)
+
+
+@pytest.mark.parametrize("queues", [1, 4, 16])
+def test_windows_of_all_queues_together_are_read_ahead(queues: int) -> None:
+    nothing: dict[str, int] = {}
+    files = [TableFile(f"{n}", 64 << 20, 32_768, nothing, nothing) for n in range(3)]  # 2 KiB a row
+    assert queues * _window_rows(files, queues) * 2_048 == 32 << 20
