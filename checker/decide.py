@@ -33,6 +33,7 @@ from checker.frames import (
 from checker.match import touched
 from checker.match.changes import changes
 from checker.match.columns import Numbers, find, frame, longs, take, truth, where
+from checker.match.memory import give_back
 from checker.match.sql import run
 from checker.rules import commands, delay, delivery, floor, naming, operations, sets, timing
 from storage.schemas import places
@@ -149,9 +150,8 @@ def _decide(state: State, inputs: Inputs, instants: Instants, parameters: Parame
         [_ended(halves, wins, winner), _other_ends(halves, wins, rules, inputs, members, units)]
     )
     remaining = _remaining(where(halves, winner < 0), ends, matched.answers)
-    # With millions of records each frame takes some hundred megabytes.
     del halves, wins
-    pa.default_memory_pool().release_unused()
+    give_back(inputs.records)
     committed = _committed(ends, epoch_at, parameters)
     waiting_long = pa.concat_tables(
         [
@@ -169,7 +169,7 @@ def _decide(state: State, inputs: Inputs, instants: Instants, parameters: Parame
         ordered, where(ends, is_first), state, commanded.topics, parameters
     )
     del ordered
-    pa.default_memory_pool().release_unused()
+    give_back(inputs.records)
     placements = delivered.placements
     return Decision(
         outcomes=_outcomes(ends, placements),

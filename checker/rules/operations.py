@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from checker.frames import CONFLICTS, NAMINGS, Inputs, Instants, Parameters
 from checker.match.columns import truth, where
+from checker.match.memory import give_back
 from checker.match.sql import run, select
 from checker.rules.naming import namings, verdicts
 from checker.rules.winner import WINS, judge
@@ -57,8 +58,8 @@ def match(
         named, halves, inputs.halves, inputs.ended, members, units, instants.queues,
         parameters.orphan_operation_ttl_ms,
     )  # fmt: skip
-    del named  # with millions of records it takes some hundred megabytes
-    pa.default_memory_pool().release_unused()
+    del named
+    give_back(inputs.records)
     judged = judge(found, units, parameters.late_end_policy == "apply")
     return Matched(
         wins=where(judged, truth(pc.equal(judged["verdict"], WINS))),

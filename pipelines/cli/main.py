@@ -111,6 +111,9 @@ def run(conf: str, standby: bool, quiet: bool) -> None:
     It ends after the running epoch, and at the latest 10 s later: the next start finishes an epoch
     that takes longer.
     """
+    from pipelines.jvm.kept_memory import keep_memory
+
+    keep_memory()
     from pipelines import logs
     from pipelines.settings import load
 

@@ -42,6 +42,11 @@ class Batch:
     tasks: int = 0
 
     @property
+    def records(self) -> int:
+        """Returns how many there are, as long as none are dropped."""
+        return sum(rows.num_rows for rows in self.by_kind.values())
+
+    @property
     def landed_bytes(self) -> int:
         """Returns the size of the landed messages in bytes, as Arrow counts them."""
         return sum(file.row_bytes for files in self.files.values() for file in files)

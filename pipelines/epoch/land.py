@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from checker.match.memory import LARGE_RECORDS, give_back
 from pipelines.epoch.arrow_batches import arrow_batches
 from pipelines.epoch.batch import Batch, rows_by_kind
 from pipelines.kafka_log.options import by_topic
@@ -32,7 +33,6 @@ log = logging.getLogger("txlake.kafka")
 Plainly = Callable[[], Iterator[pa.RecordBatch]]
 # How Java says that a record's time in ms is too large to be counted in us.
 _NO_TIME = "long overflow"
-_LARGE_RECORDS = 1_000_000  # five times what an epoch has by default
 _KAFKA_TYPES = [
     f"CAST(NULL AS {kind}) AS {name}"
     for name, kind in zip(
@@ -78,8 +78,8 @@ def land(records: DataFrame, landing: Landing, tasks: int, plainly: Plainly | No
             ended = 0
             batch = Batch(rows_by_kind(parts(landing(plainly()))), files)
     batch.tasks = ended
-    pa.default_memory_pool().release_unused()  # the parts took as much memory again
-    if sum(rows.num_rows for rows in batch.by_kind.values()) > _LARGE_RECORDS:
+    give_back(batch.records)  # the parts took as much memory again
+    if batch.records > LARGE_RECORDS:
         jvm: Any = records.sparkSession._jvm
         jvm.System.gc()  # gives back what tasks handed over: 0.2 GB after two million records
     return batch

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from checker.decide import decide
 from checker.frames import OUTCOMES, STATE_KEYS, Decision, State
+from checker.match.memory import give_back
 from checker.rules.timing import record_attempts
 from pipelines.epoch.apply import Applier
 from pipelines.epoch.ask import Asks, ask_once
@@ -86,12 +87,13 @@ class PlannedEpochs:
     def finish(self, plan: Plan, batch: Batch, steps: Steps) -> None:
         """Runs a planned epoch to its commit. Input: its records."""
         applier, counts = self._applier(plan, batch), landed_counts(batch)
+        records = batch.records
         futures: list[Future[Any]] = [*applier.land(self._pool)]
         verdicts = applier.land_verdicts(self._pool)
         try:
             decision = self._decide(plan, batch)
             batch.drop_written()
-            pa.default_memory_pool().release_unused()
+            give_back(records)
             steps.done("decide")
             _raise_first(verdicts)  # before anything that depends on them
             applier.create_topics(decision)
@@ -112,7 +114,7 @@ class PlannedEpochs:
             futures += self._record_state(applier, decision, counts)
             if is_large:  # many are delivered last: tasks need the memory
                 wait(writes)
-                pa.default_memory_pool().release_unused()
+                give_back(records)
                 futures += applier.deliver(decision, landed, self._pool)
         finally:
             written = _ended([*verdicts, *futures])

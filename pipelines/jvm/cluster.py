@@ -17,6 +17,7 @@ import pyarrow.fs as pa_fs
 
 from pipelines.errors import StartError
 from pipelines.jvm.jars import jar_paths
+from pipelines.jvm.kept_memory import KEPT
 from storage.files.place import LakePlace
 from storage.tasks.probe import answer_probe
 
@@ -56,6 +57,7 @@ def cluster_conf(master: str, driver_host: str | None = None) -> dict[str, str]:
         "spark.jars": ",".join(map(str, jar_paths("spark"))),
         "spark.task.maxFailures": _TASK_FAILURES,
         "spark.executor.defaultJavaOptions": JVM_OPTIONS,  # `extraJavaOptions` stands behind it
+        **{f"spark.executorEnv.{name}": value for name, value in KEPT.items()},
     }
 
 

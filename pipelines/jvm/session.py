@@ -18,6 +18,7 @@ from pipelines.jvm.cluster import JVM_OPTIONS, cluster_conf
 from pipelines.jvm.jars import class_path
 from pipelines.jvm.java import java_home
 from pipelines.jvm.java_log import JavaLog
+from pipelines.jvm.kept_memory import keep_memory
 from pipelines.jvm.spark_settings import (
     JAVA_OPTIONS,
     not_started,
@@ -79,6 +80,7 @@ def start_session(
 
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
+    keep_memory()
     if SparkContext._active_spark_context is not None:
         return SparkSession.builder.getOrCreate()
     given = settings or {}

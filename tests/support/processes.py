@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import psutil
@@ -25,12 +25,14 @@ _JAVA_OPTIONS = "-XX:-UsePerfData -Djava.io.tmpdir="
 class Process:
     """`python -m module`, the leader of its own group, with its own log.
 
-    Input: `checkout`: whose packages it runs; without it this one's.
+    Input: `checkout`: whose packages it runs; without it this one's; `variables` of its environment
+    beside this process's.
     """
 
     def __init__(
         self, module: str, arguments: Sequence[str], log: Path, temp: Path, *,
         is_short_lived: bool = True, checkout: Path | None = None,
+        variables: Mapping[str, str] | None = None,
     ) -> None:  # fmt: skip
         self.log = log
         is_quick = is_short_lived or is_test_run()  # what a test of bench/ measures says nothing
@@ -42,6 +44,7 @@ class Process:
             "SPARK_LOCAL_DIRS": str(temp),
             "JAVA_TOOL_OPTIONS": java_options.strip(),
             "PYTHONUNBUFFERED": "1",
+            **(variables or {}),
         }
         if checkout is not None:  # before what the virtual environment has of ours
             paths = (str(checkout), str(checkout / "client"))
