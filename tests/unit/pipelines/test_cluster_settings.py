@@ -18,6 +18,7 @@ from pipelines.jvm.cluster import (
     is_local,
     write_environment,
 )
+from pipelines.jvm.kept_memory import KEPT
 from tests.support.cluster import BARE_PYTHON
 
 MASTERS = [
@@ -89,6 +90,7 @@ def test_options_go_to_spark_submit(tmp_path: Path) -> None:
         "--executor-memory 2g", "--conf spark.pyspark.python=py", "PYSPARK_PYTHON=py",
         f"spark.archives={archive}#environment", "--conf spark.jars=",
         f"--conf 'spark.executor.defaultJavaOptions={JVM_OPTIONS}'",
+        *(f"--conf spark.executorEnv.{name}={value}" for name, value in KEPT.items()),
     ):  # fmt: skip
         assert part in line, part
     assert environment_conf("x")["spark.executorEnv.PYTHONPATH"] == "environment"
