@@ -1,7 +1,7 @@
 """How long the memory that Arrow frees stays in the driver and in Spark's Python workers.
 
 By itself Arrow's allocator gives it back after a second. The next portion of an epoch then gets new
-pages: with bodies of 2 KiB a tenth of the processor time of everything (DECISIONS.md 3).
+pages: with bodies of 2 KiB a fifth of the processor time of everything (DECISIONS.md 3).
 """
 
 from __future__ import annotations

@@ -64,7 +64,7 @@ def read_files(batch: pa.RecordBatch) -> Files:
 def _at_work() -> Iterator[None]:
     """Keeps free memory from one task to the next; a worker that waits longer gives it back.
 
-    Giving it back after each task cost a tenth of the processor time of all processes under load.
+    Giving it back after each task costs new pages (DECISIONS.md 3).
     A signal, not a thread: Arrow's allocator gives back only what the calling thread had. It
     interrupts the worker's wait for a task, which Python then takes up again.
     """
