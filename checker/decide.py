@@ -33,7 +33,7 @@ from checker.frames import (
 from checker.match import touched
 from checker.match.changes import changes
 from checker.match.columns import Numbers, find, frame, longs, take, truth, where
-from checker.match.memory import give_back
+from checker.match.memory import give_back, landed
 from checker.match.sql import run
 from checker.rules import commands, delay, delivery, floor, naming, operations, sets, timing
 from storage.schemas import places
@@ -151,7 +151,7 @@ def _decide(state: State, inputs: Inputs, instants: Instants, parameters: Parame
     )
     remaining = _remaining(where(halves, winner < 0), ends, matched.answers)
     del halves, wins
-    give_back(inputs.records)
+    give_back(landed(inputs))
     committed = _committed(ends, epoch_at, parameters)
     waiting_long = pa.concat_tables(
         [
@@ -169,7 +169,7 @@ def _decide(state: State, inputs: Inputs, instants: Instants, parameters: Parame
         ordered, where(ends, is_first), state, commanded.topics, parameters
     )
     del ordered
-    give_back(inputs.records)
+    give_back(landed(inputs))
     placements = delivered.placements
     return Decision(
         outcomes=_outcomes(ends, placements),

@@ -268,12 +268,6 @@ class Inputs:
     ended: pa.Table = field(default_factory=ENDED.empty_table)
     undeliverable: pa.Table = field(default_factory=UNDELIVERABLE.empty_table)
 
-    @property
-    def records(self) -> int:
-        """Returns how many records the epoch lands."""
-        landed = (self.halves, self.operations, self.schedules, self.commands)
-        return sum(rows.num_rows for rows in landed)
-
 
 @dataclass(frozen=True)
 class Instants:

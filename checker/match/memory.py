@@ -6,9 +6,17 @@ from typing import Final
 
 import pyarrow as pa
 
+from checker.frames import Inputs
+
 # More than twice what an epoch has by default (`max_offsets_per_trigger`). With millions of records
 # each step has frames of some hundred megabytes, and others than the step after it.
 LARGE_RECORDS: Final = 500_000
+
+
+def landed(inputs: Inputs) -> int:
+    """Returns how many records an epoch lands."""
+    frames = (inputs.halves, inputs.operations, inputs.schedules, inputs.commands)
+    return sum(rows.num_rows for rows in frames)
 
 
 def give_back(records: int) -> None:

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from checker.frames import CONFLICTS, NAMINGS, Inputs, Instants, Parameters
 from checker.match.columns import truth, where
-from checker.match.memory import give_back
+from checker.match.memory import give_back, landed
 from checker.match.sql import run, select
 from checker.rules.naming import namings, verdicts
 from checker.rules.winner import WINS, judge
@@ -59,7 +59,7 @@ def match(
         parameters.orphan_operation_ttl_ms,
     )  # fmt: skip
     del named
-    give_back(inputs.records)
+    give_back(landed(inputs))
     judged = judge(found, units, parameters.late_end_policy == "apply")
     return Matched(
         wins=where(judged, truth(pc.equal(judged["verdict"], WINS))),
