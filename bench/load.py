@@ -14,6 +14,7 @@ from bench.counter_file import CounterFile
 from bench.job_process import BenchError, JobProcess
 from bench.usage import Watch, processor_s
 from bench.workbench import Workbench
+from pipelines.jvm.kept_memory import KEPT
 from tests.support.processes import Process
 
 _END_TIMEOUT_S = 60.0
@@ -23,8 +24,6 @@ _WARM_UP_EPOCHS = 2
 # Where epochs are slow the time measured is longer, up to three times, so that it has some of them.
 _EPOCHS_MIN, _LONGER = 4, 2
 _SAID_MAX = 4_000
-# As docs/sdk.md advises for consumers.
-_KEEP_MEMORY = {"MIMALLOC_PURGE_DELAY": "60000"}
 # When messages became readable is read from the tables' logs afterwards.
 _KEEP_LOGS: dict[str, Any] = {
     "log_retention_ms": 86_400_000, "file_retention_ms": 86_400_000,
@@ -161,7 +160,8 @@ def _start(
     log = folder / f"{module.rpartition('.')[2]}.log"
     arguments = ["--conf", str(conf), *arguments]
     temp = bench.folder / "temp"
-    return Process(module, arguments, log, temp, checkout=checkout, variables=_KEEP_MEMORY)
+    # KEPT: as docs/sdk.md advises for consumers.
+    return Process(module, arguments, log, temp, checkout=checkout, variables=KEPT)
 
 
 def end(process: Process) -> None:

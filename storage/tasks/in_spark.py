@@ -66,7 +66,8 @@ def _at_work() -> Iterator[None]:
 
     Giving it back after each task costs new pages (DECISIONS.md 3).
     A signal, not a thread: Arrow's allocator gives back only what the calling thread had. It
-    interrupts the worker's wait for a task, which Python then takes up again.
+    interrupts the worker's wait for a task, which Python then takes up again. Only a process's main
+    thread can do that; Spark's workers run tasks there.
     """
     _settle()
     signal.setitimer(signal.ITIMER_REAL, 0.0)
