@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from pipelines.epoch.land import land, warm_up
 from pipelines.epoch.restore import restore
-from pipelines.job.stream import source_of
+from pipelines.job.stream import QUERY_NAME, SILENT_S, source_of
 from pipelines.kafka_log.topics import KafkaTopics
 from pipelines.settings import Settings
 from storage.lake.epochs import read_progress
@@ -55,15 +55,18 @@ class Rehearsal:
         admin = self._settings.kafka.admin_topic, 0
         starts[admin] = max(starts[admin] - 1, *self._kafka.first_offsets([admin]).values())
         with tempfile.TemporaryDirectory(prefix="txlake-rehearsal-") as checkpoint:
-            (
+            query = (
                 source_of(self._spark, self._settings, starts)
-                .writeStream.queryName("txlake-rehearsal")
+                .writeStream.queryName(f"{QUERY_NAME}-rehearsal")
                 .foreachBatch(self._land)
                 .option("checkpointLocation", checkpoint)
                 .trigger(once=True)
                 .start()
-                .awaitTermination()
             )
+            try:
+                query.awaitTermination(int(SILENT_S))
+            finally:
+                query.stop()
 
     def _land(self, batch: DataFrame, _batch_id: int) -> None:
         """Lands a micro-batch of narrow records: it writes no file."""

@@ -9,6 +9,7 @@ ahead is lost with the process, and read again.
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
 import threading
@@ -20,9 +21,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipelines.epoch.run import Epochs, Gathered
-from pipelines.errors import StartError
+from pipelines.errors import KafkaAwayError, StartError
 from pipelines.job.trigger import Trigger
 from pipelines.job.upkeep import Maintainer
+from pipelines.jvm.session import jvm_trouble
 from pipelines.kafka_log.options import by_topic, spark_options
 from pipelines.kafka_log.topics import Place
 from pipelines.settings import Settings
@@ -32,10 +34,15 @@ from storage.lake.store_trouble import store_trouble
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
 
 log = logging.getLogger("txlake.driver")
 
 QUERY_NAME = "txlake"
+# How long Spark may need between two micro-batches beside the trigger's interval. It asks Kafka for
+# its ends up to five times, each of which ends within 20 s; but closing the client between two of
+# them has no limit, and did hang.
+SILENT_S = 180.0
 _POLL_S = 0.1
 
 
@@ -68,8 +75,10 @@ class Stream:
         self._before_plan = before_plan
         self._on_epoch = on_epoch
         self._starts = epochs.start_offsets()
-        self._trigger = Trigger(settings.stream.trigger_interval_ms / 1000)
+        self._interval_s = settings.stream.trigger_interval_ms / 1000
+        self._trigger = Trigger(self._interval_s)
         self._failure: BaseException | None = None
+        self._returned_at: float | None = None  # from a micro-batch; None while one is here
         self._planning = threading.Lock()
         self._finisher = ThreadPoolExecutor(1, thread_name_prefix="txlake-epoch")
         self._running: Future[None] = Future()
@@ -81,15 +90,17 @@ class Stream:
         Output: the error that ended it; None if `stop` did.
         """
         source = source_of(self._spark, self._settings, self._starts)
+        self._returned_at = time.monotonic()
+        name = _free_name(self._spark)
         query = (
-            source.writeStream.queryName(QUERY_NAME)
+            source.writeStream.queryName(name)
             .foreachBatch(self._on_batch)
             .option("checkpointLocation", str(self._checkpoint))
             .trigger(processingTime=f"{self._settings.stream.trigger_interval_ms} milliseconds")
             .start()
         )
         try:
-            while query.isActive and not (self._stop.is_set() or self._is_ended_by_run):
+            while self._goes_on(query):
                 self._stop.wait(_POLL_S)
             with self._planning:  # a planned epoch goes on to its end; no other begins
                 wait_for([self._running])
@@ -100,10 +111,30 @@ class Stream:
             try:
                 query.stop()
             except Exception as error:
+                if jvm_trouble(self._spark) is None:
+                    log.warning("Spark cannot end the query %s: it is left behind, and no epoch "
+                                "comes from it any more", name)  # fmt: skip
                 log.debug("stopping the stream: %s", error)
             self._finisher.shutdown(wait=True)
 
+    def _goes_on(self, query: StreamingQuery) -> bool:
+        """Returns whether nothing has ended the query.
+
+        It is active until its source is closed, even if it has failed before.
+        """
+        if self._stop.is_set() or self._is_ended_by_run:
+            return False
+        returned_at = self._returned_at
+        silent_s = 0.0 if returned_at is None else time.monotonic() - returned_at
+        if silent_s > self._interval_s + SILENT_S:
+            self._failure = self._failure or KafkaAwayError(
+                f"the stream has cut no micro-batch for {silent_s:.0f} s: it waits for Kafka"
+            )
+            return False
+        return query.isActive and query.exception() is None
+
     def _on_batch(self, batch: DataFrame, batch_id: int) -> None:
+        self._returned_at = None
         self._trigger.began()
         try:
             if self._failure is not None:  # of an epoch that ended between two micro-batches
@@ -117,6 +148,8 @@ class Stream:
             if self._is_ended_by_run:  # raised here, py4j would print it
                 return
             raise
+        finally:
+            self._returned_at = time.monotonic()
         self._trigger.ended()
 
     @property
@@ -176,6 +209,13 @@ class Stream:
                     f"batch {batch_id} begins at offset {offset} of {topic} partition {partition}, "
                     f"but the lake has landed it up to {wanted}: the stream and the lake disagree"
                 )
+
+
+def _free_name(spark: SparkSession) -> str:
+    """Returns our name for a query; a query that was left behind keeps it, and the next has 2."""
+    taken = {query.name for query in spark.streams.active}
+    others = (f"{QUERY_NAME}-{n}" for n in itertools.count(2))
+    return next(name for name in itertools.chain([QUERY_NAME], others) if name not in taken)
 
 
 def source_of(spark: SparkSession, settings: Settings, starts: Mapping[Place, int]) -> DataFrame:

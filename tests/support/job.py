@@ -151,7 +151,8 @@ class Job:
 
         def look() -> Any:
             if self.error is not None:
-                raise AssertionError(f"the job failed while waiting for {what}") from self.error
+                failed = f"the job failed while waiting for {what}: {self.error!r}"
+                raise AssertionError(failed[:500]) from self.error
             return is_met()
 
         return wait_until(look, what, deadline_s, seen=lambda: [p.epoch for p in self.plans][-3:])
