@@ -18,8 +18,8 @@ KINDS: Final = (JSON, RANDOM)
 
 _NAMES = ("customer_reference", "delivery_reference", "shipping_reference")
 # A field of 64 bytes: its name, and 40 random hex digits. What is repeated, as the names are, any
-# compression takes away; of the digits the lake's merged files (zstd) need half, new ones
-# (snappy) all.
+# compression takes away; of the digits the lake's merged files (level 1 of zstd) need half, new
+# ones (level -3) all.
 _VALUE_BYTES = 20
 _FIELD_BYTES = len(f'"{_NAMES[0]}":"",') + 2 * _VALUE_BYTES
 _REST = '"rest":""'

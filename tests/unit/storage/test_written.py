@@ -91,6 +91,21 @@ def test_row_group_of_large_bodies_has_few_rows(place: LakePlace) -> None:
     assert max(groups(place, "half", "one.parquet")) <= 4
 
 
+def test_new_files_are_compressed_quickly_and_merged_ones_well(place: LakePlace) -> None:
+    rows = halves(0, 2_000)
+    digits = [
+        b'{"reference":"%s"}' % random.Random(n).randbytes(40).hex().encode() for n in range(2_000)
+    ]
+    rows = rows.set_column(rows.schema.get_field_index("body"), rows.schema.field("body"), [digits])
+    new = write_file(place, "half", "new.parquet", rows)
+    merged = write_file(place, "half", "merged.parquet", rows, compression_level=1)
+    columns = pq.ParquetFile(f"{place.path}/half/new.parquet").metadata.row_group(0)
+    codecs = {columns.column(n).compression for n in range(columns.num_columns)}
+    assert codecs == {"ZSTD"}
+    body_bytes = sum(map(len, digits))
+    assert merged.size_bytes < 0.75 * body_bytes < new.size_bytes < body_bytes
+
+
 def test_statistics_of_parts_are_those_of_all_rows_together(place: LakePlace) -> None:
     chance = random.Random(1)
     frame = pa.table({
