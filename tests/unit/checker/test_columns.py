@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
 import pyarrow as pa
 import pytest
 
 from checker.decide import decide
 from checker.frames import NEW_HALVES, OPERATIONS, QUEUES, Inputs, Instants, Parameters, State
-from checker.match.columns import choose, find, longs, same, take
+from checker.match.columns import choose, find, same, take
 from storage.schemas import places
 
 
@@ -30,8 +33,42 @@ def test_an_offset_that_no_partition_has_is_no_place(offset: int | None) -> None
     assert find(places(wanted), places(among)).tolist() == [-1]
 
 
+def numbers(*values: int) -> Any:
+    return np.array(values, np.int64)
+
+
+ORDER = np.arange(0, 6_000, 2, dtype=np.int64)  # the odd ones are not there
+CHANCE = np.random.default_rng(1)
+
+
+@pytest.mark.parametrize(
+    "among",
+    [
+        ORDER,
+        np.concatenate([ORDER[2_000:], ORDER[:2_000]]),  # two runs
+        np.concatenate([ORDER, ORDER[::-1][:50], ORDER]),  # the first of equals is meant
+        CHANCE.permutation(ORDER),
+        ORDER[::-1].copy(),
+        CHANCE.choice(ORDER, 500),
+        numbers(7),
+        numbers(),
+    ],
+)
+@pytest.mark.parametrize(
+    "wanted",
+    [np.arange(-3, 6_005), CHANCE.permutation(6_000), numbers(5_998, 0, 1, 0), numbers()],
+)
+def test_the_first_of_equal_numbers_is_found_in_any_order(among: Any, wanted: Any) -> None:
+    first: dict[int, int] = {}
+    for index, number in enumerate(among.tolist()):
+        first.setdefault(number, index)
+    found = find(wanted.astype(np.int64), among)
+    assert found.tolist() == [first.get(number, -1) for number in wanted.tolist()]
+    assert found.dtype == np.int64
+
+
 def test_rows_of_nothing_are_null() -> None:
-    rows = take(table(queue_id=[7], queue_offset=[8]), find(longs(pa.chunked_array([[0, 1]])), [1]))
+    rows = take(table(queue_id=[7], queue_offset=[8]), find(numbers(0, 1), numbers(1)))
     assert rows.to_pylist() == [
         {"queue_id": None, "queue_offset": None},
         {"queue_id": 7, "queue_offset": 8},
