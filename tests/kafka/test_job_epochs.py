@@ -18,7 +18,7 @@ from pipelines.local_broker.broker import Broker
 from pipelines.replay.verification import verify as replay_verified
 from storage.lake.epochs import Plan
 from storage.schemas import STATE_TABLES
-from tests.support.job import Job, running, settings_for
+from tests.support.job import Job, live_query, running, settings_for
 from tests.support.wire import Wire
 from txlake.protocol import (
     COMMIT,
@@ -113,8 +113,8 @@ def test_what_spark_shows_agrees_with_the_lake(
         for n in range(7):
             wire.end(COMMIT, wire.half(f"tx{n}", n % 2), queue=n % 2)
         job.wait_for(lambda: len(job.messages("orders")) == 7, "seven messages")
-        (query,) = spark.streams.active
-        assert query.name == QUERY_NAME
+        query = live_query(spark)
+        assert query.name.startswith(QUERY_NAME)
 
         def read() -> int:
             return sum(

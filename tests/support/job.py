@@ -13,6 +13,8 @@ from typing import Any
 
 import pyarrow as pa
 from deltalake.exceptions import TableNotFoundError
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 
 from checker.frames import State
 from pipelines.epoch.restore import restore
@@ -190,6 +192,12 @@ class Job:
             assert self.error is not None
             return
         assert {f.invariant.name: f.rows for f in report.findings if f.violations} == {}
+
+
+def live_query(spark: SparkSession) -> StreamingQuery:
+    """Return the one query that runs; those that Spark could not end are listed beside it."""
+    (query,) = (query for query in spark.streams.active if query.isActive)
+    return query
 
 
 def plain_state(state: State) -> dict[str, list[Any]]:
