@@ -16,7 +16,8 @@ import pyarrow.compute as pc
 
 Mask = Any  # numpy array of bool; numpy's generic types make signatures long
 Numbers = Any  # numpy array of int64
-# Runs are merged and searched in less time than they are hashed; a hundred of them still are.
+# Alone, a few runs take half the time of hashing, fifty a third more; in the job, where hash tables
+# take fresh memory, hashing takes three times as long (DECISIONS.md 15).
 _FALLS_MAX = 100
 
 
