@@ -11,13 +11,13 @@ from typing import Any, Final, cast
 from bench.soak.kafka import EPOCH_MS, MemoryAsker, MemoryKafka
 from pipelines.epoch.parameters import EpochSettings
 from pipelines.epoch.run import Epochs
-from pipelines.job.memory import give_back_large_arrays
 from pipelines.job.upkeep import Maintainer
 from pipelines.kafka_log.topics import KafkaTopics
 from pipelines.settings import Settings
 from storage.lake.epochs import Plan
 from storage.lake.lake import Lake
 from storage.rows import instant
+from storage.tasks import malloc
 from storage.upkeep.limits import MaintenanceLimits
 from tests.support.landed_here import NO_SPARK, land_here
 from txlake import protocol as p
@@ -50,7 +50,7 @@ class MemoryJob:
         self, settings: Settings, limits: MaintenanceLimits, kafka: MemoryKafka, asker: MemoryAsker
     ) -> None:
         land_here()
-        give_back_large_arrays()
+        malloc.give_back_large_arrays()
         self.settings = settings
         self.lake = Lake(settings.lake.path, is_driver=True)
         self.lake.create(instant(START_MS))

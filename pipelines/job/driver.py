@@ -17,7 +17,6 @@ from pipelines.errors import JobError, StorageError
 from pipelines.job.checkpoint import require_folder
 from pipelines.job.election import Election
 from pipelines.job.locks import Locks
-from pipelines.job.memory import give_back_large_arrays
 from pipelines.job.work import Manner, Work
 from pipelines.jvm.session import listen_for_callbacks, start_session
 from pipelines.jvm.spark_settings import require_possible
@@ -27,6 +26,7 @@ from pipelines.metrics.reporter import Reporter, Standing
 from pipelines.settings import Settings
 from storage.lake.epochs import Plan
 from storage.lake.lake import Lake
+from storage.tasks import malloc
 
 
 class Driver:
@@ -89,7 +89,7 @@ class Driver:
 
     def _run_as_member(self, lake: Lake) -> None:
         settings = self._settings
-        give_back_large_arrays()
+        malloc.give_back_large_arrays()
         lake.check()
         # These name a setting that cannot be used, before Java starts.
         Cluster(settings.kafka.bootstrap_servers, settings.kafka.client)

@@ -12,15 +12,18 @@ from typing import Final
 
 import pyarrow as pa
 
+from storage.tasks import malloc
 from storage.tasks.arrow_bytes import from_bytes
 from storage.tasks.deliver import Delivery, LandedFiles, deliver
 from storage.tasks.land import Landing
 from storage.tasks.written import Files, as_json, from_json, together
 
 FILES_IN_SPARK: Final = "files string"
-# A worker has a task every second or two under load. Before a large epoch is decided, which takes
-# most of the memory that the job has, workers are idle for longer.
-_IDLE_S = 2.0
+# Under load a worker has a task every second or two, else one as often as records come.
+_IDLE_S = 30.0
+# A task with so many has a large epoch's. Its decision, which comes next, takes most of the memory
+# that the job has.
+_LARGE_ROWS = 250_000
 
 
 @dataclass(frozen=True)
@@ -31,8 +34,18 @@ class LandTask:
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Lands records. Input: KAFKA_COLUMNS. Output: LANDED."""
+        rows = 0
+
+        def counted() -> Iterator[pa.RecordBatch]:
+            nonlocal rows
+            for batch in batches:
+                rows += batch.num_rows
+                yield batch
+
         with _at_work():
-            yield from self.landing(batches)
+            yield from self.landing(counted())
+        if rows > _LARGE_ROWS:
+            _give_back()
 
 
 @dataclass(frozen=True)
@@ -62,7 +75,7 @@ def read_files(batch: pa.RecordBatch) -> Files:
 
 @contextlib.contextmanager
 def _at_work() -> Iterator[None]:
-    """Keeps free memory from one task to the next; a worker that waits longer gives it back.
+    """Keeps free memory from one task to the next; a worker that waits for 30 s gives it back.
 
     Giving it back after each task costs new pages (DECISIONS.md 3).
     A signal, not a thread: Arrow's allocator gives back only what the calling thread had. It
@@ -88,4 +101,10 @@ def _settle() -> None:
     gc.collect()
     gc.freeze()
     pa.set_cpu_count(1)
-    signal.signal(signal.SIGALRM, lambda *_: pa.default_memory_pool().release_unused())
+    malloc.keep_free_arrays()
+    signal.signal(signal.SIGALRM, lambda *_: _give_back())
+
+
+def _give_back() -> None:
+    pa.default_memory_pool().release_unused()
+    malloc.give_back()

@@ -1,15 +1,21 @@
-"""A worker keeps Arrow's free memory from one task to the next, and not while it waits."""
+"""A worker keeps free memory from one task to the next, and not while it waits for long."""
 
 from __future__ import annotations
 
+import contextlib
 import os
+import platform
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
 
+import pyarrow as pa
 import pytest
 
 from pipelines.jvm import kept_memory
+from storage.tasks import in_spark
 
 _MB = 96
 # Prints how much memory (MB) is resident: while a task has its buffers, and after two tasks
@@ -54,6 +60,46 @@ def test_free_memory_stays_for_the_next_task_and_goes_when_none_comes(
     assert had >= _MB
     assert (left > _MB * 3 // 4) == is_kept, (had, left)
     assert is_kept or left < _MB // 4
+
+
+_ARRAYS = """
+import resource
+import numpy as np
+from storage.tasks import in_spark
+
+def run():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    with in_spark._at_work():
+        arrays = [np.ones(250_000 // 8) for _ in range(160)]
+    del arrays
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+print(run(), run(), in_spark._give_back() or run())
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another allocator than glibc's")
+def test_arrays_of_a_task_get_the_pages_of_the_one_before_until_they_are_given_back() -> None:
+    said = subprocess.run(
+        [sys.executable, "-c", _ARRAYS], check=True, capture_output=True, text=True
+    )
+    first, second, after_all_was_given_back = map(int, said.stdout.split())
+    assert second < first / 10, (first, second)
+    assert after_all_was_given_back > first / 2, (first, after_all_was_given_back)
+
+
+@pytest.mark.parametrize(("rows", "is_large"), [(10, False), (11, True)])
+def test_task_that_lands_a_large_part_gives_back_at_once(
+    rows: int, is_large: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given_back = Mock()
+    monkeypatch.setattr(in_spark, "_give_back", given_back)
+    monkeypatch.setattr(in_spark, "_at_work", contextlib.nullcontext)
+    monkeypatch.setattr(in_spark, "_LARGE_ROWS", 10)
+    batches = [pa.RecordBatch.from_pydict({"n": range(part)}) for part in (7, rows - 7)]
+    landing: Any = list  # hands over what it gets
+    assert list(in_spark.LandTask(landing)(batches)) == batches
+    assert given_back.called == is_large
 
 
 def test_driver_is_told_before_it_loads_arrow() -> None:

@@ -1,0 +1,51 @@
+"""What glibc's malloc keeps of the memory that numpy and Python free; Arrow has its own allocator.
+
+Where there is another C library nothing happens.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import sys
+from typing import Any, Final
+
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
+_LARGE_BYTES: Final = 4 * 1024 * 1024
+_KEPT_ARRAY_BYTES: Final = 32 * 1024 * 1024  # the most that glibc takes
+_KEPT_BYTES: Final = 64 * 1024 * 1024
+
+
+def give_back_large_arrays() -> None:
+    """Lets each array of 4 MiB or more go back to the system when it is freed: in the driver.
+
+    By itself glibc raises that threshold up to 32 MiB and keeps what is smaller. The decision of an
+    epoch of two million records makes and frees dozens of arrays of 16 MB: 0.2 GB were kept.
+    """
+    _call("mallopt", _M_MMAP_THRESHOLD, _LARGE_BYTES)
+
+
+def keep_free_arrays() -> None:
+    """Keeps up to 64 MiB of freed arrays for the next task: in Spark's Python workers.
+
+    By itself glibc keeps as much as the arrays freed until now were large; tasks with half of an
+    epoch each then got new pages for theirs in every epoch (DECISIONS.md 3).
+    """
+    _call("mallopt", _M_MMAP_THRESHOLD, _KEPT_ARRAY_BYTES)
+    _call("mallopt", _M_TRIM_THRESHOLD, _KEPT_BYTES)
+
+
+def give_back() -> None:
+    """Gives all that is free back to the system."""
+    _call("malloc_trim", 0)
+
+
+def _call(name: str, *arguments: int) -> None:
+    function = getattr(_libc(), name, None)  # musl has none of them
+    if function is not None:
+        function(*arguments)
+
+
+@functools.cache
+def _libc() -> Any:
+    return ctypes.CDLL(None) if sys.platform == "linux" else None
