@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -9,12 +11,16 @@ from typing import Any, NoReturn
 
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 
 from pipelines.epoch.run import Epochs
-from pipelines.job import stream
+from pipelines.job import rehearsal, stream
+from pipelines.job.rehearsal import Rehearsal
 from pipelines.job.stream import QUERY_NAME
+from pipelines.kafka_log.topics import KafkaTopics
 from pipelines.local_broker.broker import Broker
 from pipelines.settings import Settings
+from storage.lake.lake import Lake
 from tests.support.job import Job, live_query, running, settings_for, wait_until
 from tests.support.stuck_client import stuck
 from tests.support.wire import Wire
@@ -113,3 +119,50 @@ def test_a_stream_that_waits_for_its_client_for_ever_is_begun_anew(
             job.wait_for(lambda: len(job.messages("orders")) == 2, "the message after it")
     assert "the stream has cut no micro-batch for 3 s: it waits for Kafka" in caplog.text
     wait_until(lambda: runs(spark) <= earlier, "all queries have ended", seen=lambda: runs(spark))
+
+
+def test_a_rehearsal_ends_when_its_micro_batch_does_not(
+    settings: Settings,
+    spark: SparkSession,
+    earlier: frozenset[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(rehearsal, "SILENT_S", 10.0)  # its micro-batch begins within
+    began, may_end, ended = (threading.Event() for _ in range(3))
+
+    def lands(*_: Any) -> None:
+        began.set()
+        may_end.wait(60)
+        ended.set()
+
+    monkeypatch.setattr(Rehearsal, "_land", lands)
+    kafka = KafkaTopics(settings, settings.kafka.topics())
+    kafka.create_missing()
+    try:
+        Rehearsal(spark, settings, kafka, Lake(settings.lake.path)).run()
+        assert (began.is_set(), ended.is_set()) == (True, False)
+    finally:
+        may_end.set()
+    wait_until(lambda: runs(spark) <= earlier, "the query has ended", seen=lambda: runs(spark))
+
+
+def test_a_stream_with_a_micro_batch_a_moment_ago_is_not_asked_whether_it_lives(
+    settings: Settings, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[float] = []
+    is_active: Any = StreamingQuery.isActive
+
+    def counted(query: StreamingQuery) -> bool:
+        asked.append(time.monotonic())
+        return bool(is_active.fget(query))
+
+    monkeypatch.setattr(StreamingQuery, "isActive", property(counted))
+    wire = Wire(settings)
+    with running(settings) as job:
+        for count in range(1, 4):  # the first ones load classes
+            wire.end(COMMIT, wire.half(f"m{count}"), ids=[f"m{count}"])
+            job.wait_for(lambda count=count: len(job.messages("orders")) == count, "a message")
+        began = time.monotonic()
+        time.sleep(4)
+        looks = (time.monotonic() - began) / stream._POLL_S
+        assert len([at for at in asked if at > began]) < looks / 4
