@@ -127,8 +127,14 @@ def test_a_rehearsal_ends_when_its_micro_batch_does_not(
     earlier: frozenset[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(rehearsal, "SILENT_S", 10.0)  # its micro-batch begins within
     began, may_end, ended = (threading.Event() for _ in range(3))
+
+    class OnceBegun:  # however slow the machine is
+        def __int__(self) -> int:
+            began.wait(60)
+            return 1
+
+    monkeypatch.setattr(rehearsal, "SILENT_S", OnceBegun())
 
     def lands(*_: Any) -> None:
         began.set()
