@@ -16,7 +16,7 @@ from txlake.protocol import CHECK_TOPIC_PREFIX
 
 _INT, _LONG, _TEXT, _BOOL = pa.int32(), pa.int64(), pa.string(), pa.bool_()
 
-RULE_VERSION: Final = 4  # raised whenever a change of the rules decides the same input differently
+RULE_VERSION: Final = 5  # raised whenever a change of the rules decides the same input differently
 
 COMMITTED: Final = "COMMITTED"
 ROLLED_BACK: Final = "ROLLED_BACK"

@@ -12,9 +12,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-FORMAT_VERSION: Final = 4
+FORMAT_VERSION: Final = 5
 TELLING_FORMAT: Final = 2  # from this one on the epochs tell what each table holds
 SIGNED_FORMAT: Final = 3  # from this one on operations say whether they are signed
+GROUPS_FORMAT: Final = 4  # from this one on `catalog` and `delayed` name producer groups
 FORMATS: Final = tuple(range(1, FORMAT_VERSION + 1))  # of lakes that can be checked and rebuilt
 _OFFSET_BITS = 44  # of a place as one number: the queue stands above them
 

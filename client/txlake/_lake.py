@@ -11,7 +11,7 @@ from txlake._delta_files import DeltaFiles, told
 from txlake._whole import WholeTables
 from txlake.errors import LakeError
 
-FORMAT_VERSION_MAX = 4  # the newest lake format this SDK reads
+FORMAT_VERSION_MAX = 5  # the newest lake format this SDK reads
 _TELLING_FORMAT = 2  # from this one on the epochs tell what each table holds
 
 

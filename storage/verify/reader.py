@@ -10,7 +10,7 @@ import pyarrow as pa
 from storage.errors import BrokenLakeError, MissingTableError
 from storage.lake.lake import Lake
 from storage.lake.store_trouble import store_trouble
-from storage.schemas import FORMAT_VERSION, SIGNED_FORMAT, TABLES, TELLING_FORMAT
+from storage.schemas import GROUPS_FORMAT, SIGNED_FORMAT, TABLES, TELLING_FORMAT
 
 # Columns that a lake of an earlier format lacks, by the format that brought them. In format 1
 # `pending` and `waiting` had snapshots only, `delayed` the messages that came in.
@@ -26,7 +26,7 @@ _SINCE: dict[int, dict[str, tuple[str, ...]]] = {
         "pending": ("NULL::INTEGER AS unacknowledged",),
         "waiting": ("NULL::BOOLEAN AS is_signed",),
     },
-    FORMAT_VERSION: {
+    GROUPS_FORMAT: {
         "delayed": ("NULL::VARCHAR AS producer_group",),
         "catalog": ("NULL::VARCHAR AS producer_group",),
     },
