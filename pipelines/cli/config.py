@@ -18,9 +18,9 @@ def config() -> None:
 @rows_option
 def show(conf: str, changed: bool, output: str) -> None:
     """Show every setting with its value in force; secrets stay hidden."""
-    from pipelines.settings import shown
+    from pipelines.settings import redacted_settings
 
-    rows = [row for row in shown(conf) if not (changed and row["is_default"])]
+    rows = [row for row in redacted_settings(conf) if not (changed and row["is_default"])]
     print_list(("section", "key", "value", "is_default"), rows, len(rows), output, "")
 
 

@@ -25,6 +25,7 @@ from pipelines.jvm.spark_settings import (
     require_known,
     require_possible,
 )
+from pipelines.settings import SPARK
 
 if TYPE_CHECKING:
     from pyspark import SparkConf
@@ -93,7 +94,7 @@ def start_session(
         with java_log or nullcontext():
             stderr = subprocess.DEVNULL if is_quiet else java_log and java_log.fd
             gateway = launch_gateway(  # type: ignore[no-untyped-call]
-                conf, popen_kwargs={"pass_fds": lock_fds, "stderr": stderr}
+                _launch_conf(conf, given), popen_kwargs={"pass_fds": lock_fds, "stderr": stderr}
             )
         context = SparkContext(conf=conf, gateway=gateway)
         require_known(context, given)
@@ -125,6 +126,20 @@ def _conf_of(given: Mapping[str, str]) -> SparkConf:
         is_added = key in _ADDED and conf.contains(key)
         conf.set(key, f"{conf.get(key)}{_ADDED[key]}{value}" if is_added else value)
     return conf
+
+
+def _launch_conf(conf: SparkConf, given: Mapping[str, str]) -> SparkConf:
+    """Returns the settings that the JVM is started with.
+
+    PySpark writes them into the JVM's command line, which everybody on the machine can read. What
+    can be a secret is not among them: the Spark context gets it through the JVM's socket.
+    """
+    from pyspark import SparkConf
+
+    launch = SparkConf()
+    hidden = {key for key in given if not SPARK.is_harmless(key)}
+    launch.setAll([(key, value) for key, value in conf.getAll() if key not in hidden])
+    return launch
 
 
 def own_umask() -> int:

@@ -18,6 +18,7 @@ from py4j.protocol import Py4JError
 
 from pipelines.errors import StartError
 from pipelines.jvm.java import java_binary
+from pipelines.settings import SPARK, redacted
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -84,13 +85,13 @@ def _require_java_starts(settings: Mapping[str, str]) -> None:
         )  # fmt: skip
     except subprocess.TimeoutExpired:
         raise StartError(
-            f"Java does not start within {_JAVA_TIMEOUT_S} s with {shlex.join(options)!r}"
+            f"Java does not start within {_JAVA_TIMEOUT_S} s with "
+            f"{redacted(SPARK, JAVA_OPTIONS, shlex.join(options))!r}"
         ) from None
     if done.returncode:
-        named = [key for key in (JAVA_OPTIONS, _MEMORY) if key in settings]
-        what = ", ".join(f"{key} = {settings[key]!r}" for key in named)
+        named = {key: settings[key] for key in (JAVA_OPTIONS, _MEMORY) if key in settings}
         reason = java_reason(done.stderr.splitlines())
-        raise StartError(f"Java does not start: {reason}; see [spark] {what}")
+        raise StartError(f"Java does not start: {reason}; see [spark] {_texts(named)}")
 
 
 def java_reason(said: Iterable[str]) -> str:
@@ -128,12 +129,16 @@ def not_started(
     """
     is_silent = "JAVA_GATEWAY_EXITED" in str(error)
     cause = (java_reason(said) if is_silent else "") or java_cause(error)
-    named = [
-        f"{key} = {value!r}"
+    named = {
+        key: value
         for key, value in settings.items()
         if key in cause or (len(value) > 1 and value in cause)
-    ]
-    return StartError(f"Spark does not start: {cause}; see [spark] {', '.join(named)}".rstrip())
+    }
+
+    for key, value in named.items():
+        cause = _redact(cause, key, value)
+
+    return StartError(f"Spark does not start: {cause}; see [spark] {_texts(named)}".rstrip())
 
 
 def java_cause(error: BaseException) -> str:
@@ -146,4 +151,14 @@ def java_cause(error: BaseException) -> str:
 
 
 def _wrong(key: str, value: str, why: str) -> StartError:
-    return StartError(f"[spark] {key} = {value!r}: {why}")
+    return StartError(f"[spark] {_texts({key: value})}: {_redact(why, key, value)}")
+
+
+def _texts(settings: Mapping[str, str]) -> str:
+    """Returns settings as an error shows them."""
+    return ", ".join(f"{key} = {redacted(SPARK, key, value)!r}" for key, value in settings.items())
+
+
+def _redact(text: str, key: str, value: str) -> str:
+    """Returns a text in which the value of a setting stands, if at all, as it can be shown."""
+    return text.replace(value, redacted(SPARK, key, value)) if value else text

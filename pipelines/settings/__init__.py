@@ -1,9 +1,10 @@
 """The job's settings: `values` says what they are, `reading` reads them from TOML."""
 
+from pipelines.settings.library_options import SPARK, redacted
 from pipelines.settings.reading import load, parse
+from pipelines.settings.redaction import redacted_settings
 from pipelines.settings.secrets import SettingsError
 from pipelines.settings.security import SecuritySettings
-from pipelines.settings.shown import shown
 from pipelines.settings.values import (
     DelaySettings,
     KafkaSettings,
@@ -18,6 +19,7 @@ from pipelines.settings.values import (
 )
 
 __all__ = [
+    "SPARK",
     "DelaySettings",
     "KafkaSettings",
     "LakeSettings",
@@ -32,5 +34,6 @@ __all__ = [
     "TransactionSettings",
     "load",
     "parse",
-    "shown",
+    "redacted",
+    "redacted_settings",
 ]

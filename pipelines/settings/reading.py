@@ -1,19 +1,20 @@
 """Reading settings: TOML in, frozen values out, every mistake named.
 
-Secrets come by `<key>_env` or `<key>_file` in [kafka.client], [lake.store] and [security], and are
-masked in every print.
+Secrets come by `<key>_env` or `<key>_file` in [kafka.client], [lake.store], [spark] and [security],
+and are in no print and no error.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
-from dataclasses import MISSING, Field, dataclass, fields, is_dataclass, replace
+from collections.abc import Callable
+from dataclasses import MISSING, Field, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, Final, get_type_hints
 
-from pipelines.settings.secrets import SettingsError, secret
-from pipelines.settings.security import read_security, section_of
+from pipelines.settings.library_options import CLIENT, STORE, library_options, spark_options
+from pipelines.settings.secrets import SettingsError
+from pipelines.settings.security import read_security
 from pipelines.settings.values import Settings
 from txlake.protocol import FOREVER, SYSTEM_REAL_TOPICS
 
@@ -29,26 +30,6 @@ _SECTIONS: Final[dict[str, Any]] = {
 }
 
 
-@dataclass(frozen=True)
-class _Rule:
-    """Which settings of a library are secrets, and which are not to be set."""
-
-    is_secret: Callable[[str], bool]
-    ours: tuple[str, ...]
-
-
-_CLIENT = _Rule(
-    lambda key: key.endswith((".password", ".secret", ".key.pem")) or key == "sasl.jaas.config",
-    ("bootstrap.servers", "enable.idempotence", "acks", "transactional.id", "group.id",
-     "enable.auto.commit", "auto.offset.reset"),
-)  # fmt: skip
-_STORE = _Rule(
-    lambda key: any(word in key for word in ("secret", "token", "account_key", "sas_key"))
-    or key.endswith("storage_key"),
-    # Where one key can have two writers, epochs would not be there once.
-    ("allow_unsafe_rename", "aws_s3_allow_unsafe_rename", "AWS_S3_ALLOW_UNSAFE_RENAME",
-     "conditional_put", "aws_conditional_put"),
-)  # fmt: skip
 _PASSED_ON = ("client", "store")  # of [kafka], of [lake]
 
 
@@ -79,19 +60,22 @@ def parse(values: dict[str, Any], source: str) -> Settings:
                 f"{source}: [{name}] is unknown; the sections are {', '.join(known)}"
             )
         if not isinstance(section, dict):
-            raise SettingsError(f"{source}: {name} = {section!r}: [{name}] is a section")
+            raise SettingsError(f"{source}: {name} has a value: [{name}] is a section")
+
     kafka, lake = dict(values.get("kafka", {})), dict(values.get("lake", {}))
-    client = _passed_on(kafka.pop("client", {}), f"{source}: [kafka.client]", _CLIENT)
-    store = _passed_on(lake.pop("store", {}), f"{source}: [lake.store]", _STORE)
-    given = {**values, "kafka": kafka, "lake": lake}
+    client = library_options(kafka.pop("client", {}), f"{source}: [kafka.client]", CLIENT)
+    store = library_options(lake.pop("store", {}), f"{source}: [lake.store]", STORE)
+    ours = {**values, "kafka": kafka, "lake": lake}
     sections = {
-        name: _section(make, name, given.get(name, {}), source) for name, make in _SECTIONS.items()
+        name: _section(make, name, ours.get(name, {}), source) for name, make in _SECTIONS.items()
     }
     sections["kafka"] = replace(sections["kafka"], client=client)
     sections["lake"] = replace(sections["lake"], store=store)
-    security = read_security(values.get("security", {}), source)
+
     settings = Settings(
-        **sections, security=security, spark=_spark(values.get("spark", {}), source)
+        **sections,
+        security=read_security(values.get("security", {}), source),
+        spark=spark_options(values.get("spark", {}), f"{source}: [spark]"),
     )
     _check_together(settings, source)
     return settings
@@ -158,50 +142,3 @@ def _check_together(settings: Settings, source: str) -> None:
         raise SettingsError(
             f"{source}: [kafka] {twice[0]!r} names two topics; each needs a name of its own"
         )
-
-
-def _passed_on(values: Any, section: str, rule: _Rule) -> dict[str, str]:
-    """Returns settings of a library; `<key>_env` and `<key>_file` say where a secret is."""
-    given: dict[str, str] = {}
-    for key, value in section_of(values, section).items():
-        place = f"{section} {key}"
-        text = _text(value, place)
-        if key.endswith(("_env", "_file")):
-            given[key.rpartition("_")[0]] = secret(key, text, section)
-        elif rule.is_secret(key.lower()):
-            raise SettingsError(
-                f"{place}: a secret does not stand in a settings file; use {key}_env (a variable) "
-                f"or {key}_file (a file)"
-            )
-        elif key in rule.ours:
-            raise SettingsError(f"{place} is set by txlake; connection settings are allowed")
-        else:
-            given[key] = text
-    return given
-
-
-def _text(value: Any, place: str) -> str:
-    """Returns a setting of a library as the text that it reads."""
-    if not isinstance(value, str | int | float | bool) or "\0" in str(value):
-        raise SettingsError(f"{place}: text without NUL, a number, true or false is allowed")
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _spark(values: dict[str, Any], source: str) -> dict[str, str]:
-    spark = {key: _text(value, f"{source}: [spark] {key}") for key, value in flat(values)}
-    for key in spark:
-        if not key.startswith("spark.") or "\0" in key:
-            raise SettingsError(
-                f"{source}: [spark] {key}: settings that begin with spark. are allowed"
-            )
-    return spark
-
-
-def flat(values: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yields the settings of nested sections, their keys joined by dots."""
-    for key, value in values.items():
-        name = f"{prefix}.{key}" if prefix else key
-        if isinstance(value, dict):
-            yield from flat(value, name)
-        else:
-            yield name, value

@@ -1,12 +1,15 @@
 """Secrets by the name of a variable or of a file: they never stand in a settings file.
 
-SettingsError    file, key, value and what is allowed, in one sentence
+SettingsError    file, key, value and what is allowed, in one sentence; a secret is in none
 """
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any, Final
+
+_ENDINGS: Final = ("_env", "_file")
 
 
 class SettingsError(Exception):
@@ -16,21 +19,45 @@ class SettingsError(Exception):
         super().__init__(" ".join(text.split("\n")))
 
 
-def secret(key: str, value: str, section: str) -> str:
+def secret_name(name: str) -> tuple[str, str]:
+    """Returns the key that a setting's name is about, and how its value is found.
+
+    Output: of `<key>_env` and `<key>_file` the key and the ending; of any other the name and "".
+    """
+    ending = next((ending for ending in _ENDINGS if name.endswith(ending)), "")
+    return name.removesuffix(ending), ending
+
+
+def section_of(values: Any, section: str) -> dict[str, Any]:
+    """Returns the values of a section. Errors: SettingsError if it is none."""
+    if not isinstance(values, dict):
+        raise SettingsError(f"{section} has a value: {section.rpartition(' ')[2]} is a section")
+    return values
+
+
+def secret(name: str, value: str, section: str) -> str:
     """Returns the secret of `<key>_env`, the name of a variable, or of `<key>_file`.
 
-    Errors: SettingsError if there is none.
+    Errors: SettingsError if there is none. It does not have the value: who takes the setting for
+    the secret itself would find it in a log.
     """
-    place = f"{section} {key} = {value!r}"
-    if key.endswith("_env"):
+    place = f"{section} {name}"
+
+    if name.endswith("_env"):
         if value not in os.environ:
-            raise SettingsError(f"{place}: no such environment variable is set")
+            raise SettingsError(
+                f"{place}: no such environment variable is set; the name of one is allowed, not "
+                "the secret"
+            )
         return os.environ[value]
+
     try:
         return Path(value).read_text(encoding="utf-8").rstrip("\n")
     except OSError as error:
-        raise SettingsError(f"{place}: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise SettingsError(f"{place}: it is not text in UTF-8") from error
-    except ValueError as error:
-        raise SettingsError(f"{place}: no file can have this name") from error
+        raise SettingsError(
+            f"{place}: {error.strerror}; the path of a file is allowed, not the secret"
+        ) from None
+    except UnicodeDecodeError:
+        raise SettingsError(f"{place}: the file is not text in UTF-8") from None
+    except ValueError:
+        raise SettingsError(f"{place}: no file can have this name") from None

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from pipelines.settings.secrets import SettingsError, secret
+from pipelines.settings.secrets import SettingsError, secret, secret_name, section_of
 from txlake.protocol import GROUP_PATTERN, matches
 from txlake.signing import KEYS_MAX, SigningKey, group_keys
 
-_KEYS, _OPERATORS = "keys", "operators"
-_ENDINGS: Final = ("_env", "_file")
+_KEYS: Final = "keys"
+_OPERATORS: Final = "operators"
 
 
 @dataclass(frozen=True)
@@ -49,30 +49,26 @@ def read_security(values: Mapping[str, Any], source: str) -> SecuritySettings:
     return SecuritySettings(keys, _read(values.get(_OPERATORS, {}), section))
 
 
-def section_of(values: Any, section: str) -> dict[str, Any]:
-    """Returns the values of a section. Errors: SettingsError if it is none."""
-    if not isinstance(values, dict):
-        raise SettingsError(f"{section} = {values!r}: {section.rpartition(' ')[2]} is a section")
-    return values
-
-
 def _read(values: Any, section: str) -> dict[str, SigningKey]:
     """Returns the keys of a table: `<key id>_env` or `<key id>_file` says where a secret is."""
-    found: dict[str, SigningKey] = {}
+    keys: dict[str, SigningKey] = {}
+
     for name, value in section_of(values, section).items():
-        ending = next((ending for ending in _ENDINGS if name.endswith(ending)), None)
-        if ending is None:
+        key_id, ending = secret_name(name)
+
+        if not ending:
             raise SettingsError(
                 f"{section} {name}: a secret does not stand in a settings file; use "
                 f"<key id>_env (a variable) or <key id>_file (a file)"
             )
         if not isinstance(value, str):
-            raise SettingsError(f"{section} {name} = {value!r}: text is allowed")
-        key_id = name.removesuffix(ending)
-        if key_id in found:
+            raise SettingsError(f"{section} {name}: text is allowed")
+        if key_id in keys:
             raise SettingsError(f"{section} {key_id} stands twice: each key needs its own id")
+
         try:
-            found[key_id] = SigningKey(key_id, secret(name, value, section).encode())
+            keys[key_id] = SigningKey(key_id, secret(name, value, section).encode())
         except ValueError as error:
             raise SettingsError(f"{section} {name}: {error}") from None
-    return found
+
+    return keys

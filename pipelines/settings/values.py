@@ -214,7 +214,7 @@ class Settings:
     security: SecuritySettings = field(default_factory=SecuritySettings)
     metrics: MetricsSettings = field(default_factory=MetricsSettings)
     log: LogSettings = field(default_factory=LogSettings)
-    spark: dict[str, str] = field(default_factory=dict)
+    spark: dict[str, str] = field(default_factory=dict, repr=False)
 
     def parameters(self) -> Parameters:
         """Returns what the decision depends on; recorded in every epoch's plan."""

@@ -23,7 +23,13 @@ from storage.errors import (
     UnfinishedLakeError,
 )
 from storage.lake.opening import missing
-from storage.schemas import FORMAT_VERSION, GROUPS_FORMAT, LAKE, SIGNED_FORMAT, TABLES, TELLING_FORMAT
+from storage.schemas import (
+    FORMAT_VERSION,
+    LAKE,
+    SIGNED_FORMAT,
+    TABLES,
+    TELLING_FORMAT,
+)
 
 if TYPE_CHECKING:
     from storage.lake.lake import Lake

@@ -34,6 +34,8 @@ from tests.support.store import Bucket
 from tests.support.wire import Wire
 from txlake.protocol import COMMIT, ROLLBACK
 
+SPARK_SECRET = "a key that Hadoop is given"
+
 Unique = Callable[[str], str]
 
 
@@ -162,11 +164,13 @@ def test_traffic_and_kills_on_a_cluster_lose_nothing_and_double_nothing(
 def write_secret_conf(
     secure: SecureBroker, own: Certificate, bucket: Bucket, folder: Path, name: str
 ) -> Path:
-    """Write settings of a job that has secrets of a bucket and of Kafka, both in files."""
+    """Write settings of a job that has secrets of a bucket, of Kafka and of Spark, in files."""
     path, secret_file = write_conf(secure, folder, name), folder / "secret_access_key"
     secret_file.write_text(bucket.keys.secret_access_key)
     password_file, own_file = folder / "password", own.write(folder / "own.pem")
     password_file.write_text(PASSWORD)
+    spark_file = folder / "encryption_key"
+    spark_file.write_text(SPARK_SECRET)
     path.write_text(
         path.read_text()
         .replace(str(folder / "lake"), f"{bucket.uri}/lake")
@@ -188,6 +192,8 @@ secret_access_key_file = "{secret_file}"
 "ssl.ca.location" = "{secure.ca_file}"
 "ssl.certificate.location" = "{own_file}"
 "ssl.key.location" = "{own_file}"
+[spark]
+"spark.hadoop.fs.s3a.encryption.key_file" = "{spark_file}"
 """
     )
     return path
@@ -207,7 +213,10 @@ def test_a_lake_in_a_store_is_written_by_a_cluster_and_its_secrets_by_nobody(
     log, events = tmp_path / "job.log", tmp_path / "events"
     own = secure.authority.issue(USER)
     # Of the password the words that no way of quoting changes; of the key a line of its text.
-    secrets = (bucket.keys.secret_access_key, "hidden from all", own.key_pem().splitlines()[1])
+    secrets = (
+        bucket.keys.secret_access_key, "hidden from all", own.key_pem().splitlines()[1],
+        SPARK_SECRET,
+    )  # fmt: skip
     assert secrets[1] in PASSWORD
     conf = write_secret_conf(secure, own, bucket, tmp_path, name)
     job = Job(settings_for(secure, bucket.folder / "lake", name))  # it reads the server's files

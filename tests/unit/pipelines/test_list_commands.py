@@ -121,26 +121,43 @@ def test_settings_are_shown_without_their_secrets(
     path.write_text(
         '[lake]\npath = "s3://ada:hunter2hunter2@bucket/lake"\n'
         '[kafka]\nbootstrap_servers = "k:1"\n'
-        '[kafka.client]\n"sasl.password_env" = "NIGHT_PASSWORD"\n'
+        '[kafka.client]\n"sasl.password_env" = "NIGHT_PASSWORD"\n"sasl.username" = "ada"\n'
+        '"some.new.setting" = "hunter2hunter2"\n'
+        '[lake.store]\nregion = "eu-1"\nnew_option = "hunter2hunter2"\n'
         '[security.keys.shop]\nk1_env = "NIGHT_KEY"\n'
         '[security.operators]\nada_env = "NIGHT_KEY"\n'
-        '[spark]\n"spark.hadoop.fs.s3a.secret.key" = "hunter2hunter2"\n'
+        '[spark]\n"spark.hadoop.fs.s3a.secret.key_env" = "NIGHT_PASSWORD"\n'
+        '"spark.executorEnv.SERVICE" = "hunter2hunter2"\n"spark.driver.memory" = "1g"\n'
+        '"spark.driver.extraJavaOptions" = "-Xss1m -Djavax.net.ssl.keyStorePassword=hunter2"\n'
     )
     found = {
         (row["section"], row["key"]): row for row in rows("config", "show", "--conf", str(path))
     }
     assert found["kafka.client", "sasl.password_env"]["value"] == "NIGHT_PASSWORD"
     assert found["security.keys", "shop"]["value"] == {"k1_env": "NIGHT_KEY"}
-    assert found["spark", "spark.hadoop.fs.s3a.secret.key"]["value"] == "***"
+    assert found["spark", "spark.hadoop.fs.s3a.secret.key_env"]["value"] == "NIGHT_PASSWORD"
+    assert found["spark", "spark.driver.memory"]["value"] == "1g"
+    assert found["spark", "spark.driver.extraJavaOptions"]["value"] == (
+        "-Xss1m -Djavax.net.ssl.keyStorePassword=***"
+    )
+    assert found["kafka.client", "sasl.username"]["value"] == "ada"
+    assert found["lake.store", "region"]["value"] == "eu-1"
+    for name in (
+        ("kafka.client", "some.new.setting"),
+        ("lake.store", "new_option"),
+        ("spark", "spark.executorEnv.SERVICE"),
+    ):
+        assert found[name]["value"] == "***"
     assert found["transaction", "check_max"] == {
         "section": "transaction", "key": "check_max", "value": 15, "is_default": True,
     }  # fmt: skip
     assert not found["kafka", "bootstrap_servers"]["is_default"]
     changed = rows("config", "show", "--changed", "--conf", str(path))
-    assert [row["key"] for row in changed] == [
-        "path", "bootstrap_servers", "spark.hadoop.fs.s3a.secret.key", "sasl.password_env",
-        "shop", "ada_env",
-    ]  # fmt: skip
+    assert {row["key"] for row in changed} == {
+        "path", "bootstrap_servers", "sasl.password_env", "sasl.username", "some.new.setting",
+        "region", "new_option", "shop", "ada_env", "spark.hadoop.fs.s3a.secret.key_env",
+        "spark.executorEnv.SERVICE", "spark.driver.memory", "spark.driver.extraJavaOptions",
+    }  # fmt: skip
     for output in ("table", "json", "jsonl", "csv"):
         assert "hunter2" not in said("config", "show", "--conf", str(path), "-o", output)
 
