@@ -35,7 +35,7 @@ from checker.match.changes import changes
 from checker.match.columns import Numbers, find, frame, longs, take, truth, where
 from checker.match.memory import give_back, landed
 from checker.match.sql import run
-from checker.rules import commands, delay, delivery, floor, naming, operations, sets, timing
+from checker.rules import commands, delay, delivery, naming, operations, presence, sets, timing
 from storage.schemas import places
 
 # Ends that do not come from an operation of this epoch, one row a half.
@@ -110,10 +110,12 @@ def decide(state: State, inputs: Inputs, instants: Instants, parameters: Paramet
     Replay: the same input gives the same rows; nothing else is read.
     Source: PROTOCOL.md.
     """
-    is_near = sets.members_with_id(state.halves, inputs.halves)
+    is_near = sets.members_with_id(state.halves, inputs.halves, inputs.ended)
     is_near |= timing.acts_upon(state.halves, instants.queues, parameters)
-    is_near |= floor.leaves(state.halves, instants.queues)
+    is_near |= presence.leaves(state, inputs.ended, instants.queues)
     is_due = delay.is_due(state.delayed["deliver_at"], instants.epoch_at)
+    is_old = presence.is_below(inputs.ended, instants.queues)
+    is_due |= touched.is_named(state.delayed, where(inputs.ended, is_old))
     acts = naming.acts(
         state.waiting, inputs.operations, instants.queues, parameters.orphan_operation_ttl_ms
     )
@@ -133,10 +135,12 @@ def decide(state: State, inputs: Inputs, instants: Instants, parameters: Paramet
 def _decide(state: State, inputs: Inputs, instants: Instants, parameters: Parameters) -> Decision:
     """Returns the decision for a part of the state: the rows that the epoch can touch."""
     epoch_at = instants.epoch_at
-    is_kept = ~floor.leaves(state.halves, instants.queues)
+    is_kept = ~presence.leaves(state, inputs.ended, instants.queues)
     state = replace(state, halves=where(state.halves, is_kept))
     commanded = commands.apply_commands(inputs, state, epoch_at, parameters)
     state = commanded.state
+    is_there = presence.is_there(inputs.ended, state, instants.queues)
+    inputs = replace(inputs, ended=where(inputs.ended, is_there))
     members = sets.set_members(state.halves, inputs.halves, inputs.ended)
     units = sets.set_units(members)
     halves = sets.admit(state.halves, inputs.halves, members, units)

@@ -79,8 +79,8 @@ OPERATIONS: Final = pa.schema(
         ("is_signed", _BOOL),
     ]
 )
-# One half named by one operation. `refused_units`: sets, by their `unit_offset`, for which the
-# operation is a conflict already, by another position.
+# One half named by one operation. `decided_sets`: the sets, by name, for which its operation is
+# decided already; it stands at the operation's first position whose half is still to come.
 NAMINGS: Final = pa.schema(
     [
         ("queue_id", _INT),
@@ -93,7 +93,7 @@ NAMINGS: Final = pa.schema(
         ("cause", _TEXT),
         ("stored_at", _LONG),
         ("landed_at", _LONG),
-        ("refused_units", pa.list_(_LONG)),
+        ("decided_sets", pa.list_(_TEXT)),
         ("is_signed", _BOOL),
     ]
 )

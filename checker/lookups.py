@@ -6,20 +6,22 @@ missing: they are asked for here.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pyarrow as pa
 
 from checker.frames import Inputs, State
 from checker.match.columns import find, longs, take, where
 from checker.match.sql import run
 from checker.match.touched import PLACE, is_named, named_halves
-from checker.rules.floor import is_below, leaves
+from checker.rules.presence import can_be_there, is_there, leaves
 from checker.rules.sets import SET_KEY, members_with_id, of_sets
 
 _BY_PLACE = [("queue_id", "ascending"), ("queue_offset", "ascending")]
 
 
 def halves_to_look_up(state: State, inputs: Inputs, half_ends: pa.Table) -> pa.Table:
-    """Returns the named places below the landed ends, and not below the floor, that are not state.
+    """Returns the named places below the landed ends where a half can be there that is no state.
 
     Input: half_ends: queue_id, half_end (where landing stood before this epoch), floor.
     Output: queue_id, queue_offset.
@@ -28,7 +30,8 @@ def halves_to_look_up(state: State, inputs: Inputs, half_ends: pa.Table) -> pa.T
     places = pa.concat_tables([waiting, named_halves(inputs.operations)])
     queue = take(half_ends, find(longs(places["queue_id"]), longs(half_ends["queue_id"])))
     is_earlier = longs(places["queue_offset"]) < longs(queue["half_end"])
-    wanted = where(places, is_earlier & ~is_below(places, half_ends))
+    wanted = where(places, is_earlier)
+    wanted = where(wanted, can_be_there(wanted, state, half_ends))
     state_halves = where(state.halves, is_named(state.halves, wanted))
     wanted = where(wanted, ~is_named(wanted, state_halves))
     return wanted.group_by(wanted.column_names).aggregate([]).sort_by(_BY_PLACE)
@@ -41,7 +44,10 @@ def sets_to_look_up(
 
     Input: as `halves_to_look_up`; found: the halves that it asked for (ENDED).
     """
-    new_halves, found = of_sets(inputs.halves), of_sets(found)
+    is_going = leaves(state, found, half_ends)
+    state = replace(state, halves=where(state.halves, ~is_going))
+    found = of_sets(where(found, is_there(found, state, half_ends)))
+    new_halves = of_sets(inputs.halves)
     if not (new_halves.num_rows or found.num_rows):
         return []
     halves = where(state.halves, members_with_id(state.halves, new_halves, found))
@@ -54,7 +60,7 @@ def sets_to_look_up(
         ANTI JOIN halves USING ({SET_KEY})
         ORDER BY transaction_id
         """,
-        halves=where(halves, ~leaves(halves, half_ends)),
+        halves=halves,
         new_halves=new_halves,
         found=found,
     )

@@ -16,6 +16,7 @@ FORMAT_VERSION: Final = 5
 TELLING_FORMAT: Final = 2  # from this one on the epochs tell what each table holds
 SIGNED_FORMAT: Final = 3  # from this one on operations say whether they are signed
 GROUPS_FORMAT: Final = 4  # from this one on `catalog` and `delayed` name producer groups
+ONCE_FORMAT: Final = 5  # from this one on operations are decided once for each set
 FORMATS: Final = tuple(range(1, FORMAT_VERSION + 1))  # of lakes that can be checked and rebuilt
 _OFFSET_BITS = 44  # of a place as one number: the queue stands above them
 
@@ -221,7 +222,7 @@ WAITING: Final = pa.schema(
         ("cause", _TEXT),
         ("stored_at", _INSTANT),
         ("landed_at", _INSTANT),
-        ("refused_units", pa.list_(_LONG)),
+        ("decided_sets", pa.list_(_TEXT)),
         ("is_signed", _BOOL),
         ("epoch", _LONG),
     ]

@@ -29,8 +29,8 @@ def split_state(
     """Returns the part of a state that an epoch can touch, and the rest.
 
     Input: `is_near`: the halves that it can touch even if they are not named; `is_member`: those
-    that belong to a set; `is_due`: the delayed messages that are due; `is_awaited`: the namings
-    that can do something; all others name nothing that has landed.
+    that belong to a set; `is_due`: the delayed messages that are due, or named; `is_awaited`: the
+    namings that can do something; all others name nothing that has landed.
     Output: the rest has halves, delayed and waiting only. Of a set, and of an operation's namings,
     it has all, or none.
     """

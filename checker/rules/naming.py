@@ -28,31 +28,32 @@ from checker.match.columns import (
     where,
 )
 from checker.match.sql import select
-from checker.rules.floor import is_below
-from checker.rules.sets import is_member
+from checker.rules.decided import carried, is_absorbed
+from checker.rules.presence import is_below
+from checker.rules.sets import is_member, names
 from storage.schemas import places
 
 VALID: Final = "valid"
 WAITS: Final = "waits"
-ABSORBED: Final = "absorbed"  # its operation was decided for this unit before: no row
+ABSORBED: Final = "absorbed"  # its operation is decided for this set at another position: no row
 
 # The halves that have their set's status: duplicates, and members of sets that ended before.
 _OF_SETS = """
-SELECT m.queue_id, m.queue_offset, m.producer_group, m.transaction_id, m.unit_offset,
-  coalesce(u.status, 'PENDING') AS status, u.op_queue_offset AS winner_offset, u.discard_cause
+SELECT m.queue_id, m.queue_offset, m.producer_group, m.transaction_id, m.tran_size,
+  m.unit_offset, coalesce(u.status, 'PENDING') AS status, u.discard_cause
 FROM members m JOIN units u ON m.queue_id = u.queue_id AND m.unit_offset = u.unit_offset
 WHERE m.is_duplicate OR u.status IS NOT NULL
 """
 
-_NAMED_COLUMNS = ["unit_offset", "status", "winner_offset", "discard_cause"]  # of a half
+_NAMED_COLUMNS = ["unit_offset", "status", "discard_cause"]  # of a half
 VERDICT_ROWS: Final = pa.schema(
     [*NAMINGS, ("unit_offset", pa.int64()), ("status", pa.string()),
-     ("winner_offset", pa.int64()), ("discard_cause", pa.string()), ("verdict", pa.string())]
+     ("discard_cause", pa.string()), ("set_name", pa.string()), ("verdict", pa.string())]
 )  # fmt: skip
 _KNOWN_ROWS = pa.schema(
     [NAMINGS.field("queue_id"), ("queue_offset", pa.int64()),
      *(NAMINGS.field(name) for name in ("producer_group", "transaction_id")),
-     *(VERDICT_ROWS.field(name) for name in _NAMED_COLUMNS)]
+     ("tran_size", pa.int32()), *(VERDICT_ROWS.field(name) for name in _NAMED_COLUMNS)]
 )  # fmt: skip
 
 
@@ -76,7 +77,7 @@ def namings(operations: pa.Table, landed_at: int) -> pa.Table:
         half_queue_offset=pc.list_flatten(halves),
         transaction_id=_at_positions(ids, operation, position),
         landed_at=landed_at,
-        refused_units=None,
+        decided_sets=None,
     )
 
 
@@ -110,15 +111,16 @@ def verdicts(
 ) -> pa.Table:
     """Returns the verdict of tests 2 to 6 on every naming.
 
-    Output: NAMINGS, the unit it names, its status, and `verdict`: `valid`, `waits` (its half has
-    not landed yet), `absorbed` (its operation was refused for this set before) or the reason of a
-    conflict.
+    Output: NAMINGS, the unit it names, its status and its set's name (null: a half alone), and
+    `verdict`: `valid`, `waits` (its half has not landed yet), `absorbed` (its operation is decided
+    for this set at another position) or the reason of a conflict.
     """
     if namings.num_rows == 0:
         return VERDICT_ROWS.empty_table()
     known = _known(halves, new_halves, ended, members, units)
     at = find(places(namings, "half_queue_offset"), places(known))
-    found = take(known.select(_NAMED_COLUMNS), at)
+    found = take(known, at)
+    found = found.append_column("set_name", names(found))
     is_ahead, is_orphan = _still_to_come(namings, queues, orphan_ttl_ms)
     is_missing = at < 0
     verdict = choose(
@@ -128,14 +130,20 @@ def verdicts(
             (is_missing & is_below(namings, queues, "half_queue_offset"), "below_floor"),
             (is_missing, "unknown_half"),
             (truth(pc.equal(found["status"], UNREADABLE)), "unreadable_half"),
-            (~_agree("producer_group", namings, known, at), "wrong_producer_group"),
+            (is_absorbed(namings, found, new_halves), ABSORBED),
+            (~_agree("producer_group", namings, found), "wrong_producer_group"),
             (truth(pc.invert(namings["is_signed"])), "bad_signature"),
-            (~_agree("transaction_id", namings, known, at), "wrong_transaction_id"),
-            (_is_refused(namings["refused_units"], found["unit_offset"]), ABSORBED),
+            (~_agree("transaction_id", namings, found), "wrong_transaction_id"),
         ],
         VALID,
     )
-    return pa.table([*namings.columns, *found.columns, verdict], schema=VERDICT_ROWS)
+    return frame(
+        VERDICT_ROWS,
+        namings,
+        **{name: found[name] for name in (*_NAMED_COLUMNS, "set_name")},
+        decided_sets=carried(namings, found["set_name"], truth(pc.equal(verdict, WAITS))),
+        verdict=verdict,
+    )
 
 
 def acts(waiting: pa.Table, operations: pa.Table, queues: pa.Table, orphan_ttl_ms: int) -> Mask:
@@ -173,17 +181,9 @@ def _still_to_come(namings: pa.Table, queues: pa.Table, orphan_ttl_ms: int) -> t
     return is_ahead, is_ahead & truth(pc.greater(waits_ms, orphan_ttl_ms))
 
 
-def _agree(name: str, namings: pa.Table, known: pa.Table, at: Numbers) -> Mask:
-    """Returns for each naming whether its half, at that row of `known`, has the same value."""
-    return same(namings[name], take(known.select([name]), at)[name])
-
-
-def _is_refused(refused_units: pa.ChunkedArray, unit_offset: pa.ChunkedArray) -> Mask:
-    """Returns for each naming whether its operation is a conflict for this unit already."""
-    if refused_units.null_count == len(refused_units):
-        return np.zeros(len(refused_units), bool)
-    pairs = zip(refused_units.to_pylist(), unit_offset.to_pylist(), strict=True)
-    return np.array([unit in (units or ()) for units, unit in pairs], bool)
+def _agree(name: str, namings: pa.Table, halves: pa.Table) -> Mask:
+    """Returns for each naming whether its half, in the same row, has the same value."""
+    return same(namings[name], halves[name])
 
 
 def _known(
@@ -193,21 +193,21 @@ def _known(
     unreadable = where(new_halves, truth(new_halves["error"].is_valid()))
     ended = where(ended, ~is_member(ended) | truth(pc.equal(ended["status"], UNREADABLE)))
     parts = [
-        frame(_KNOWN_ROWS, halves, status="PENDING", winner_offset=None),
-        _standing(unreadable, UNREADABLE, None),
-        _standing(ended, ended["status"], ended["op_queue_offset"]),
+        frame(_KNOWN_ROWS, halves, status="PENDING"),
+        _standing(unreadable, UNREADABLE),
+        _standing(ended, ended["status"]),
         select(_KNOWN_ROWS, _OF_SETS, members=members, units=units),
     ]
     return pa.concat_tables(part for part in parts if part.num_rows or part is parts[0])
 
 
-def _standing(rows: pa.Table, status: Any, winner_offset: Any) -> pa.Table:
+def _standing(rows: pa.Table, status: Any) -> pa.Table:
     """Returns halves outside the state, each as its own unit. Output: _KNOWN_ROWS."""
     return frame(
         _KNOWN_ROWS,
         rows,
+        tran_size=None,
         unit_offset=rows["queue_offset"],
         status=status,
-        winner_offset=winner_offset,
         discard_cause=None,
     )

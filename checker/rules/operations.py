@@ -115,27 +115,20 @@ def conflicts(operations: pa.Table, verdicts: pa.Table, judged: pa.Table) -> pa.
 def still_waiting(verdicts: pa.Table, judged: pa.Table) -> pa.Table:
     """Returns the namings that wait for their half or for their set.
 
-    While an operation waits for a set, all its namings of that set wait. An operation that was
-    refused for a discarded set (`end_after_discard`) stays refused at its positions that still
-    wait: `refused_units` records it.
+    An operation waits for a set at one position; its others that name the set are absorbed.
     Output: NAMINGS.
     """
     return select(
         NAMINGS,
         """
         SELECT v.queue_id, v.op_queue_offset, v.position, v.half_queue_offset, v.decision,
-          v.producer_group, v.transaction_id, v.cause, v.stored_at, v.landed_at,
-          CASE WHEN r.units IS NULL THEN v.refused_units
-            ELSE list_sort(list_distinct(list_concat(coalesce(v.refused_units, []), r.units)))
-          END AS refused_units, v.is_signed
+          v.producer_group, v.transaction_id, v.cause, v.stored_at, v.landed_at, v.decided_sets,
+          v.is_signed
         FROM verdicts v
-        LEFT JOIN (SELECT DISTINCT queue_id, op_queue_offset, unit_offset FROM judged
+        LEFT JOIN (SELECT queue_id, op_queue_offset, position FROM judged
                    WHERE verdict = 'waits') j
           ON v.queue_id = j.queue_id AND v.op_queue_offset = j.op_queue_offset
-          AND v.unit_offset = j.unit_offset AND v.verdict = 'valid'
-        LEFT JOIN (SELECT queue_id, op_queue_offset, list(unit_offset) AS units FROM judged
-                   WHERE verdict = 'end_after_discard' GROUP BY queue_id, op_queue_offset) r
-          ON v.queue_id = r.queue_id AND v.op_queue_offset = r.op_queue_offset
+          AND v.position = j.position
         WHERE v.verdict = 'waits' OR j.queue_id IS NOT NULL
         ORDER BY v.queue_id, v.op_queue_offset, v.position
         """,

@@ -1,8 +1,8 @@
 """Which halves belong to one transaction.
 
-A set is the halves that share half queue, producer group, transaction id and a TRAN_SIZE above 1.
-Its unit is named by its first landed half; a half alone is its own unit. Of one TRAN_SEQ the
-smallest offset counts; later halves are duplicates.
+A set is the halves that share half queue, producer group, transaction id and TRAN_SIZE; TRAN_SIZE 1
+makes a set of one. Its unit is named by its first landed half; a half without TRAN_SIZE is its own
+unit. Of one TRAN_SEQ the smallest offset counts; later halves are duplicates.
 
 Source: PROTOCOL.md "Sets". A transaction of RocketMQ has one message.
 """
@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from checker.frames import ENDED, HALVES
-from checker.match.columns import Mask, frame, longs, truth, where
+from checker.match.columns import Mask, frame, truth, where
 from checker.match.sql import run, select
 
 # The columns in which the halves of a set are equal.
@@ -78,12 +78,32 @@ _UNIT_ROWS = pa.schema(
 
 def is_member(halves: pa.Table) -> Mask:
     """Returns for each half whether it belongs to a set. Input: `tran_size`."""
-    return longs(halves["tran_size"], null=1) > 1
+    return truth(halves["tran_size"].is_valid())
 
 
 def of_sets(halves: pa.Table) -> pa.Table:
     """Returns the halves that belong to sets."""
     return where(halves, is_member(halves))
+
+
+def names(halves: pa.Table) -> pa.ChunkedArray:
+    """Returns the name of each half's set in its half queue, `group/transaction id/TRAN_SIZE`.
+
+    It is the same whatever is left of the set; null for a half alone.
+    """
+    members = of_sets(halves)
+    if members.num_rows == 0:
+        return pa.chunked_array([pa.nulls(halves.num_rows, pa.string())])
+    return pc.if_else(
+        halves["tran_size"].is_valid(),
+        pc.binary_join_element_wise(
+            halves["producer_group"],
+            halves["transaction_id"],
+            halves["tran_size"].cast(pa.string()),
+            "/",
+        ),
+        pa.scalar(None, pa.string()),
+    )
 
 
 def members_with_id(halves: pa.Table, *with_ids: pa.Table) -> Mask:
@@ -102,7 +122,7 @@ def set_members(halves: pa.Table, new_halves: pa.Table, ended: pa.Table) -> pa.T
     """Returns the halves of all sets that this epoch can touch, with their units.
 
     Input: HALVES, NEW_HALVES, ENDED; of a set that ended before, `ended` holds all members that are
-    not below the floor.
+    there (`presence.py`).
     Output: one row a half: the ENDED columns, discard_cause, is_new, unit_offset, is_duplicate.
     """
     halves, new_halves, ended = map(of_sets, (halves, new_halves, ended))

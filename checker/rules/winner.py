@@ -18,49 +18,42 @@ import pyarrow.compute as pc
 from checker.frames import COMMITTED
 from checker.match.columns import Mask, choose, find, frame, longs, same, truth, where
 from checker.match.sql import run
+from checker.rules.decided import decided_sets
 from checker.rules.naming import VALID, VERDICT_ROWS, WAITS
 from storage.schemas import places
 
 WINS: Final = "wins"
 
-# One candidate for each operation and unit, at its first position. A half that is named again
-# stays, to become a duplicate_end. The operation that ended a set before is left out.
-_CANDIDATES = """
-SELECT v.*, coalesce(u.is_complete, true) AS is_complete, u.transaction_id AS set_transaction_id,
-  u.producer_group AS set_producer_group
-FROM (
-  SELECT *,
-    row_number() OVER (PARTITION BY queue_id, op_queue_offset, unit_offset
-                       ORDER BY position) AS naming_of_unit,
-    row_number() OVER (PARTITION BY queue_id, op_queue_offset, half_queue_offset
-                       ORDER BY position) AS naming_of_half
-  FROM ends
-) v
-LEFT JOIN units u ON v.queue_id = u.queue_id AND v.unit_offset = u.unit_offset
-WHERE (v.naming_of_unit = 1 OR v.naming_of_half > 1)
-  AND (v.winner_offset IS NULL OR v.winner_offset <> v.op_queue_offset OR v.naming_of_half > 1)
-"""
-
+# All candidates of each unit, the one with the smallest op offset first.
 _RANKED = """
 WITH ranked AS (
-  SELECT *, row_number() OVER (PARTITION BY queue_id, unit_offset
-                               ORDER BY op_queue_offset, position) AS rank
-  FROM candidates
+  SELECT v.*, coalesce(u.is_complete, true) AS is_complete,
+    u.transaction_id AS set_transaction_id, u.producer_group AS set_producer_group,
+    row_number() OVER (PARTITION BY v.queue_id, v.unit_offset
+                       ORDER BY v.op_queue_offset, v.position) AS rank
+  FROM ends v
+  LEFT JOIN units u ON v.queue_id = u.queue_id AND v.unit_offset = u.unit_offset
+),
+behind AS (
+  -- An operation of smaller offset that names a half still to come could end this set.
+  SELECT DISTINCT r.queue_id, r.unit_offset
+  FROM ranked r
+  JOIN verdicts w ON w.queue_id = r.queue_id AND w.producer_group = r.set_producer_group
+    AND w.op_queue_offset < r.op_queue_offset
+  LEFT JOIN decided d ON w.queue_id = d.queue_id AND w.op_queue_offset = d.op_queue_offset
+    AND r.set_name = d.set_name
+  WHERE r.rank = 1 AND r.decision = 'ROLLBACK' AND NOT r.is_complete
+    AND w.verdict = 'waits' AND w.decision <> 'UNKNOWN'
+    AND w.is_signed IS DISTINCT FROM false
+    AND (w.transaction_id IS NULL OR w.transaction_id = r.set_transaction_id)
+    AND d.queue_id IS NULL
 ),
 first AS (
-  SELECT queue_id, unit_offset, decision AS first_decision,
-    is_complete
-    OR decision = 'ROLLBACK' AND NOT EXISTS (
-      -- An operation of smaller offset that names a half still to come could end this set.
-      FROM verdicts w
-      WHERE w.verdict = 'waits' AND w.decision <> 'UNKNOWN' AND w.queue_id = ranked.queue_id
-        AND w.op_queue_offset < ranked.op_queue_offset
-        AND w.producer_group = ranked.set_producer_group
-        AND w.is_signed IS DISTINCT FROM false
-        AND (w.transaction_id IS NULL OR w.transaction_id = ranked.set_transaction_id)
-        AND NOT list_contains(coalesce(w.refused_units, []), ranked.unit_offset)
-    ) AS takes_effect
-  FROM ranked WHERE rank = 1
+  SELECT r.queue_id, r.unit_offset, r.decision AS first_decision,
+    r.is_complete OR r.decision = 'ROLLBACK' AND b.queue_id IS NULL AS takes_effect
+  FROM ranked r
+  LEFT JOIN behind b ON r.queue_id = b.queue_id AND r.unit_offset = b.unit_offset
+  WHERE r.rank = 1
 )
 SELECT r.*, f.first_decision, f.takes_effect
 FROM ranked r JOIN first f ON r.queue_id = f.queue_id AND r.unit_offset = f.unit_offset
@@ -91,8 +84,13 @@ def judge(verdicts: pa.Table, units: pa.Table, applies_late_ends: bool) -> pa.Ta
     judged = _judged(_alone(where(ends, ~is_contested)), applies_late_ends)
     if not is_contested.any():
         return judged
-    candidates = run(_CANDIDATES, ends=where(ends, is_contested), units=units)
-    ranked = run(_RANKED, candidates=candidates, verdicts=verdicts)
+    ranked = run(
+        _RANKED,
+        ends=where(ends, is_contested),
+        units=units,
+        verdicts=verdicts,
+        decided=decided_sets(verdicts),
+    )
     return pa.concat_tables(
         [judged, _judged(ranked.select(_RANKED_ROWS.names).cast(_RANKED_ROWS), applies_late_ends)]
     )
@@ -107,13 +105,7 @@ def _contested(ends: pa.Table, units: pa.Table) -> Mask:
 
 
 def _alone(ends: pa.Table) -> pa.Table:
-    """Returns the only naming of each unit as its first candidate.
-
-    The operation that ended its half before is left out.
-    Output: _RANKED_ROWS.
-    """
-    is_again = truth(pc.equal(ends["winner_offset"], ends["op_queue_offset"]))
-    ends = where(ends, ~is_again)
+    """Returns the only naming of each unit as its first candidate. Output: _RANKED_ROWS."""
     return frame(_RANKED_ROWS, ends, rank=1, first_decision=ends["decision"], takes_effect=True)
 
 

@@ -18,7 +18,7 @@ from checker.frames import (
 )
 from checker.match.columns import where
 from checker.match.sql import run
-from checker.rules.floor import is_below
+from checker.rules.presence import is_there
 from pipelines.epoch.batch import Batch
 from storage.files.messages import touched_ranges
 from storage.lake.epochs import Plan
@@ -33,8 +33,8 @@ _HALF_ENDS = pa.schema([("queue_id", pa.int32()), ("half_end", pa.int64()), ("fl
 def inputs_of(batch: Batch, lake: Lake, state: State, plan: Plan, limits: WireLimits) -> Inputs:
     """Returns a batch as the decision's input, with the earlier halves that it names.
 
-    Reads only rows of epochs before the plan's, and of halves only what is not below the floor:
-    what is below can be deleted at any time, and decides nothing.
+    Reads only rows of epochs before the plan's, and of halves only what is there: all else can be
+    deleted at any time, and decides nothing.
     """
     commands = batch.rows(ADMIN).rename_columns({"queue_offset": "admin_offset"})
     inputs = Inputs(
@@ -54,9 +54,11 @@ def inputs_of(batch: Batch, lake: Lake, state: State, plan: Plan, limits: WireLi
     set_ids = lookups.sets_to_look_up(state, inputs, half_ends, ended)
     if set_ids:
         of_sets = _ended(lake, pc.field("transaction_id").isin(set_ids), plan.epoch)
-        of_sets = where(of_sets, ~is_below(of_sets, half_ends))  # deleted sooner or later
+        of_sets = where(of_sets, is_there(of_sets, state, half_ends))  # others may be deleted
         ended = run(
-            "SELECT * FROM a UNION SELECT * FROM b WHERE tran_size > 1", a=ended, b=of_sets
+            "SELECT * FROM a UNION SELECT * FROM b WHERE tran_size IS NOT NULL",
+            a=ended,
+            b=of_sets,
         ).cast(ENDED)
     return Inputs(
         halves=inputs.halves,

@@ -91,6 +91,6 @@ def newest_epochs(lake: Lake) -> tuple[int, dict[int, Plan]]:
 
 def set_of(half: Row) -> tuple[object, ...]:
     """Returns what names a half's set, empty for a half alone (PROTOCOL.md "Sets", line 1)."""
-    if half["error"] is not None or (half["tran_size"] or 1) == 1:
+    if half["error"] is not None or half["tran_size"] is None:
         return ()
     return tuple(half[c] for c in ("queue_id", "producer_group", "transaction_id", "tran_size"))

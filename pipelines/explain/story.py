@@ -137,7 +137,7 @@ _EFFECTS = {
     "conflict": "without effect",
     "declines": "ends nothing",
     "waits": "waits",
-    "absorbed": "its other naming ended the set",
+    "absorbed": "decided for the set at another of its namings",
     "undecided": "not decided yet",
 }
 

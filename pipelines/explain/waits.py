@@ -104,6 +104,13 @@ def _ends(unit: Unit, first: Row) -> Iterator[Wait]:
 
 def _behind(unit: Unit, first: Row, rollback: Row) -> str | None:
     """Returns the operation of smaller offset that waits for its half and could end the set."""
+    set_name = f"{first['producer_group']}/{first['transaction_id']}/{first['tran_size']}"
+    decided = {
+        (naming["op_queue_offset"], name)
+        for naming in unit.found.namings
+        if naming["queue_id"] == unit.queue_id
+        for name in naming["decided_sets"] or ()
+    }
     for naming in unit.found.namings:
         if (
             naming["queue_id"] == unit.queue_id
@@ -113,7 +120,7 @@ def _behind(unit: Unit, first: Row, rollback: Row) -> str | None:
             and naming["producer_group"] == first["producer_group"]
             and naming["transaction_id"] in (None, first["transaction_id"])
             and naming["is_signed"] is not False
-            and first["unit_offset"] not in (naming["refused_units"] or ())
+            and (naming["op_queue_offset"], set_name) not in decided
         ):
             place = f"{unit.queue_id}-{naming['op_queue_offset']}"
             half = f"{unit.queue_id}-{naming['half_queue_offset']}"

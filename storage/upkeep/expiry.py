@@ -2,9 +2,10 @@
 
 What is old a plan says (`storage/lake/floor.py`): rows of epochs up to one that took a snapshot. A
 file goes when all its rows are old and none of them is held. Held is what was alive at that epoch,
-as its snapshot tells: halves that were pending, delayed messages, operations that waited, with the
-rows of their outcomes and deliveries; and what was ever undeliverable, with the row that says
-whether it was delivered since. A held file is looked at again when more has become old.
+as its snapshot tells: halves that were pending and the duplicates of their sets, delayed messages,
+operations that waited, with the rows of their outcomes and deliveries; and what was ever
+undeliverable, with the row that says whether it was delivered since. A held file is looked at again
+when more has become old.
 
 A deletion is one Delta commit. It carries, as a transaction identifier, how many rows of the table
 were deleted so far: rows that are there and rows that were deleted add up to the rows that were
@@ -22,6 +23,7 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
 from storage.lake.lake import Lake
@@ -39,6 +41,7 @@ _HELD: Final = {HALF: HALF, SCHEDULE: SCHEDULE, OP: OP, "outcomes": HALF, "deliv
 # The newest old epoch stays in these: everything after it begins at its rows and its snapshot.
 _FROM_ITS_SNAPSHOT: Final = (*STATE_TABLES, "epochs")
 EXPIRING: Final = (*_HELD, *_FROM_ITS_SNAPSHOT, ADMIN, "conflicts", "checks")
+_SET_KEY: Final = ("producer_group", "transaction_id", "tran_size")  # in one half queue
 Places = dict[str, Any]  # a kind of record -> its places as numbers
 
 
@@ -107,17 +110,34 @@ def alive_at(lake: Lake, epoch: int) -> Places:
     alive = {}
     for kind in (HALF, SCHEDULE):
         parts = [rows.filter(ds.field("source") == kind) for rows in (delayed, undeliverable)]
-        parts += [state["pending"]] if kind == HALF else []
+        if kind == HALF:
+            parts += [state["pending"], _of_pending_sets(lake, state["pending"], epoch)]
         alive[kind] = np.unique(np.concatenate([places(rows) for rows in parts]))
     alive[OP] = places(state["waiting"], "op_queue_offset")
     return alive
 
 
 def _snapshot(lake: Lake, table: str, epoch: int) -> pa.Table:
-    names = {"pending": ["queue_id", "queue_offset"], "waiting": ["queue_id", "op_queue_offset"],
-             "delayed": ["source", "queue_id", "queue_offset"]}  # fmt: skip
+    names = {
+        "pending": ["queue_id", "queue_offset", *_SET_KEY],
+        "waiting": ["queue_id", "op_queue_offset"],
+        "delayed": ["source", "queue_id", "queue_offset"],
+    }
     bounds: Bounds = {"epoch": [epoch], "change": [SNAPSHOT]}
     return read_pruned(lake, table, names[table], bounds)
+
+
+def _of_pending_sets(lake: Lake, pending: pa.Table, epoch: int) -> pa.Table:
+    """Returns the halves, duplicates too, that landed up to an epoch in the sets pending then."""
+    sets = pending.filter(pc.is_valid(pending["tran_size"]))
+    if sets.num_rows == 0:
+        return pending.slice(0, 0)
+    names = ["queue_id", "queue_offset", *_SET_KEY]
+    in_set = ds.field("transaction_id").isin(pc.unique(sets["transaction_id"]))
+    in_set &= ds.field("tran_size").is_valid() & (ds.field("epoch") <= epoch)
+    halves = lake.read(HALF, names, in_set)
+    key = ["queue_id", *_SET_KEY]
+    return halves.join(sets.select(key), keys=key, join_type="left semi").select(names)
 
 
 def _undeliverable(lake: Lake) -> pa.Table:

@@ -79,7 +79,7 @@ JOIN units u ON h.queue_id = u.queue_id AND h.unit_offset = u.unit_offset
         f"""
 WITH named AS (
   SELECT queue_id, unit_offset, op_queue_offset, min(resolve_epoch) AS resolve_epoch
-  FROM fates WHERE test = 'end' GROUP BY ALL
+  FROM fates WHERE test = 'end' AND NOT is_elsewhere GROUP BY ALL
 ),
 late AS (
   SELECT DISTINCT u.queue_id, u.unit_offset
@@ -128,7 +128,7 @@ WITH smaller AS (
   SELECT u.queue_id, u.unit_offset, min(f.op_queue_offset) AS op_queue_offset
   FROM fates f
   JOIN units u ON f.queue_id = u.queue_id AND f.unit_offset = u.unit_offset
-  WHERE f.test = 'end' AND f.op_queue_offset < u.op_queue_offset
+  WHERE f.test = 'end' AND NOT f.is_elsewhere AND f.op_queue_offset < u.op_queue_offset
     AND NOT f.is_refused AND NOT coalesce(f.rejected_epoch <= u.end_epoch, false)
     AND NOT coalesce(f.half_epoch > u.end_epoch AND u.complete_epoch <= u.end_epoch, false)
   GROUP BY u.queue_id, u.unit_offset

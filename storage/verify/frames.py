@@ -64,19 +64,19 @@ SELECT * FROM (
     SELECT epoch, 'half', unnest(map_entries(halves_known_at)) FROM all_epochs
     WHERE state = 'planned' AND epoch <= newest() AND epoch >= base()));
 
--- A set is the halves that share queue, group, transaction id and a TRAN_SIZE above 1.
+-- A set is the halves that share queue, group, transaction id and TRAN_SIZE.
 CREATE TABLE members AS
 SELECT queue_id, queue_offset,
   min(queue_offset) OVER (PARTITION BY queue_id, producer_group, transaction_id, tran_size)
     AS unit_offset,
   row_number() OVER (PARTITION BY queue_id, producer_group, transaction_id, tran_size, tran_seq
                      ORDER BY queue_offset) > 1 AS is_duplicate
-FROM half_once WHERE error IS NULL AND tran_size > 1;
+FROM half_once WHERE error IS NULL AND makes_set(tran_size);
 
 -- Every landed half with its unit and its end; an unreadable one has neither.
 CREATE TABLE landed AS
 SELECT h.* EXCLUDE (body_print, header_print),
-  coalesce(h.tran_size, 1) > 1 AS is_in_set,
+  makes_set(h.tran_size) AS is_in_set,
   coalesce(m.unit_offset, h.queue_offset) AS unit_offset,
   coalesce(m.is_duplicate, false) AS is_duplicate,
   f.epoch AS end_epoch, f.outcome, f.cause, f.op_queue_offset

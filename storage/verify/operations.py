@@ -22,10 +22,18 @@ WITH named AS (
     unnest(half_offsets) AS half_queue_offset, unnest(transaction_ids) AS transaction_id
   FROM op_once WHERE error IS NULL
 ),
-told AS (FROM named WHERE is_told('half', queue_id, half_queue_offset)),
+told AS (  -- `is_whole`: all halves that the operation names are judged
+  SELECT * EXCLUDE (is_told_of),
+    NOT is_of_several OR bool_and(is_told_of) OVER (PARTITION BY queue_id, op_queue_offset)
+      AS is_whole
+  FROM (SELECT *, is_told('half', queue_id, half_queue_offset) AS is_told_of FROM named)
+  QUALIFY is_told_of
+),
 joined AS (
   SELECT n.*, h.queue_id IS NOT NULL AS is_there, h.epoch AS half_epoch, h.error, h.unit_offset,
-    h.is_duplicate, h.producer_group AS half_group, h.transaction_id AS half_transaction_id
+    h.is_duplicate, h.producer_group AS half_group, h.transaction_id AS half_transaction_id,
+    CASE WHEN h.is_in_set AND h.error IS NULL
+      THEN concat_ws('/', h.producer_group, h.transaction_id, h.tran_size) END AS set_name
   FROM told n
   LEFT JOIN landed h ON n.queue_id = h.queue_id AND n.half_queue_offset = h.queue_offset
 ),
@@ -45,6 +53,10 @@ expired AS (
   FROM conflicts WHERE reason = 'orphan_expired' GROUP BY ALL
 )
 SELECT r.* EXCLUDE (error, half_group, half_transaction_id), x.epoch AS expired_epoch,
+  -- Its operation is decided for its set at another position, that named it before.
+  decides_once() AND r.is_of_several AND r.set_name IS NOT NULL AND x.epoch IS NULL
+    AND row_number() OVER (PARTITION BY r.queue_id, r.op_queue_offset, r.set_name, x.epoch
+                           ORDER BY r.resolve_epoch, r.position) > 1 AS is_elsewhere,
   CASE
     WHEN x.epoch IS NOT NULL THEN 'orphan_expired'
     WHEN r.resolve_epoch IS NULL THEN 'waits'
@@ -77,16 +89,18 @@ FROM rejected j JOIN namings n ON j.queue_id = n.queue_id
   AND j.op_queue_offset = n.op_queue_offset AND j.position = n.position
 GROUP BY n.queue_id, n.op_queue_offset, n.unit_offset;
 
--- What became of a naming, and when. An operation names a unit once, at its first position among
--- those that are judged together. Another naming of the same half is judged for itself.
+-- What became of a naming, and when. An operation is decided for a set once. Another naming of the
+-- same half alone is judged for itself. Before rule version 5 an operation named a set once among
+-- those of its positions that are judged together.
 CREATE TABLE fates AS
 WITH judged AS (
   SELECT n.*, u.end_epoch, u.outcome, u.complete_epoch, j.epoch AS rejected_epoch,
     coalesce(s.epoch < n.resolve_epoch, false) AS is_refused,
     u.op_queue_offset = n.op_queue_offset AS is_winner,
-    CASE n.test
-      WHEN 'orphan_expired' THEN n.expired_epoch
-      WHEN 'end' THEN CASE WHEN s.epoch < n.resolve_epoch THEN n.resolve_epoch
+    CASE
+      WHEN n.is_elsewhere THEN n.resolve_epoch
+      WHEN n.test = 'orphan_expired' THEN n.expired_epoch
+      WHEN n.test = 'end' THEN CASE WHEN s.epoch < n.resolve_epoch THEN n.resolve_epoch
         WHEN j.epoch IS NOT NULL THEN j.epoch
         WHEN u.end_epoch IS NOT NULL THEN greatest(n.resolve_epoch, u.end_epoch) END
       ELSE n.resolve_epoch END AS judged_epoch
@@ -101,14 +115,15 @@ ranked AS (
   SELECT *, true AS is_first, false AS is_again FROM judged WHERE NOT is_of_several
   UNION ALL
   SELECT *,
-    row_number() OVER (PARTITION BY queue_id, op_queue_offset, test, unit_offset, judged_epoch
-                       ORDER BY position) = 1,
-    row_number() OVER (PARTITION BY queue_id, op_queue_offset, test, half_queue_offset
-                       ORDER BY position) > 1
+    row_number() OVER (PARTITION BY queue_id, op_queue_offset, test, unit_offset, judged_epoch,
+                       is_elsewhere ORDER BY position) = 1,
+    row_number() OVER (PARTITION BY queue_id, op_queue_offset, test, half_queue_offset,
+                       is_elsewhere ORDER BY position) > 1
   FROM judged WHERE is_of_several
 )
 SELECT * EXCLUDE (is_first, is_again),
   CASE
+    WHEN is_elsewhere THEN 'absorbed'
     WHEN test <> 'end' THEN test
     WHEN is_refused THEN 'absorbed'
     WHEN judged_epoch IS NULL AND complete_epoch IS NULL THEN 'waits_for_set'

@@ -10,7 +10,7 @@ import pyarrow as pa
 from storage.errors import BrokenLakeError, MissingTableError
 from storage.lake.lake import Lake
 from storage.lake.store_trouble import store_trouble
-from storage.schemas import GROUPS_FORMAT, SIGNED_FORMAT, TABLES, TELLING_FORMAT
+from storage.schemas import GROUPS_FORMAT, ONCE_FORMAT, SIGNED_FORMAT, TABLES, TELLING_FORMAT
 
 # Columns that a lake of an earlier format lacks, by the format that brought them. In format 1
 # `pending` and `waiting` had snapshots only, `delayed` the messages that came in.
@@ -18,7 +18,7 @@ _SINCE: dict[int, dict[str, tuple[str, ...]]] = {
     TELLING_FORMAT: {
         "epochs": ('NULL::STRUCT("table" VARCHAR, version BIGINT, rows BIGINT)[] AS tables',),
         "pending": ("'snapshot' AS change", "NULL::BIGINT AS unit_offset"),
-        "waiting": ("'snapshot' AS change", "NULL::BIGINT[] AS refused_units"),
+        "waiting": ("'snapshot' AS change",),
         "delayed": ("'put' AS change",),
     },
     SIGNED_FORMAT: {
@@ -30,6 +30,8 @@ _SINCE: dict[int, dict[str, tuple[str, ...]]] = {
         "delayed": ("NULL::VARCHAR AS producer_group",),
         "catalog": ("NULL::VARCHAR AS producer_group",),
     },
+    # Before it `refused_units` said less, by the sets' offsets.
+    ONCE_FORMAT: {"waiting": ("NULL::VARCHAR[] AS decided_sets",)},
 }
 
 

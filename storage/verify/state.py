@@ -67,8 +67,13 @@ OF_HALVES = (
 )  # fmt: skip
 OF_NAMINGS = (
     "half_queue_offset", "decision", "producer_group", "transaction_id", "cause", "stored_ms",
-    "landed_ms", "refused_units", "is_signed",
+    "landed_ms", "decided_sets", "is_signed",
 )  # fmt: skip
+_OPERATION = ("queue_id", "op_queue_offset")
+_NAMING_COLUMNS = {
+    **{name: (f"r.{name}", f"w.{name}") for name in OF_NAMINGS},
+    "decided_sets": ("CASE WHEN w.is_whole THEN r.decided_sets END", "w.decided_sets"),
+}
 OF_MESSAGES = ("deliver_ms", "real_topic", "real_queue_id", "producer_group")
 
 
@@ -173,6 +178,14 @@ WITH spans AS (
   SELECT f.*, p.at_ms AS landed_ms, coalesce(f.judged_epoch, {_NEVER}) AS gone_epoch
   FROM fates f JOIN plans p ON f.op_epoch = p.epoch
 ),
+several AS (FROM spans WHERE is_of_several AND is_whole),
+decisions AS (
+  SELECT queue_id, op_queue_offset, set_name, min(resolve_epoch) AS epoch
+  FROM several
+  WHERE set_name IS NOT NULL AND resolve_epoch IS NOT NULL AND expired_epoch IS NULL
+    AND decides_once()
+  GROUP BY ALL
+),
 points AS (
   SELECT DISTINCT * FROM (
     SELECT queue_id, op_queue_offset, position, epoch AS point FROM waiting
@@ -181,23 +194,39 @@ points AS (
     SELECT queue_id, op_queue_offset, position, unnest([op_epoch, judged_epoch]) FROM spans
     WHERE gone_epoch > op_epoch
     UNION ALL
-    SELECT s.queue_id, s.op_queue_offset, s.position, r.epoch FROM spans s
-    JOIN refusals r ON s.queue_id = r.queue_id AND s.op_queue_offset = r.op_queue_offset
-    WHERE r.epoch < s.gone_epoch
+    SELECT s.queue_id, s.op_queue_offset, s.position, o.judged_epoch FROM spans s
+    JOIN several o ON {same(_OPERATION, "s", "o")} AND o.judged_epoch < s.gone_epoch
+    UNION ALL
+    SELECT s.queue_id, s.op_queue_offset, s.position, d.epoch FROM spans s
+    JOIN decisions d ON {same(_OPERATION, "s", "d")} AND d.epoch < s.gone_epoch
   ) WHERE point IS NOT NULL
 ),
+-- The first position that waits for its half carries the sets for which its operation is decided.
+carriers AS (
+  SELECT p.point, p.queue_id, p.op_queue_offset, min(o.position) AS position
+  FROM (SELECT DISTINCT point, queue_id, op_queue_offset FROM points) p
+  JOIN several o ON {same(_OPERATION, "p", "o")} AND o.op_epoch <= p.point
+    AND o.gone_epoch > p.point AND coalesce(o.resolve_epoch, {_NEVER}) > p.point
+  GROUP BY ALL
+),
+carried AS (
+  SELECT c.*, list(DISTINCT d.set_name ORDER BY d.set_name) AS decided_sets
+  FROM carriers c
+  JOIN decisions d ON {same(_OPERATION, "c", "d")} AND d.epoch <= c.point
+  GROUP BY ALL
+),
 wanted AS (
-  SELECT p.point, s.*, (SELECT list(r.unit_offset ORDER BY r.unit_offset) FROM refusals r
-    WHERE r.queue_id = p.queue_id AND r.op_queue_offset = p.op_queue_offset
-      AND r.epoch <= p.point) AS refused_units
-  FROM points p JOIN spans s ON {same(NAMING, "p", "s")}
+  SELECT p.point, s.*, c.decided_sets
+  FROM points p
+  JOIN spans s ON {same(NAMING, "p", "s")}
+  LEFT JOIN carried c ON p.point = c.point AND {same(NAMING, "p", "c")}
   WHERE p.point >= s.op_epoch AND p.point < s.gone_epoch
 )
 SELECT p.point AS epoch, p.queue_id, p.op_queue_offset, p.position,
   CASE
     WHEN w.point IS NULL THEN CASE WHEN r.change = 'put' THEN 'it does not wait' END
     WHEN r.change IS DISTINCT FROM 'put' THEN 'it waits, and no row says so'
-    ELSE {differing({name: (f"r.{name}", f"w.{name}") for name in OF_NAMINGS})}
+    ELSE {differing(_NAMING_COLUMNS)}
       || ' is not what the operation says'
   END AS problem
 FROM points p

@@ -43,6 +43,20 @@ SELECT coalesce(max(s.floor_epoch), 0) FROM all_epochs e
 JOIN parameter_sets s ON e.parameters_id = s.id
 WHERE e.state = 'planned' AND e.epoch = {last}
 """
+_OLDEST_RULES = """
+SELECT coalesce(min(rule_version), 5) FROM all_epochs WHERE state = 'planned' AND epoch <= {last}
+"""
+# Since rule version 5 TRAN_SIZE 1 makes a set, and an operation is decided once for each set.
+_ONCE_FOR_EACH_SET = {
+    False: (
+        "CREATE MACRO makes_set(size) AS coalesce(size, 0) > 1",
+        "CREATE MACRO decides_once() AS false",
+    ),
+    True: (
+        "CREATE MACRO makes_set(size) AS coalesce(size, 0) > 0",
+        "CREATE MACRO decides_once() AS true",
+    ),
+}
 _BELOW_FLOOR = """
 CREATE TABLE old_ends AS
 SELECT CASE r.topic WHEN s.half_topic THEN 'half' WHEN s.op_topic THEN 'op'
@@ -59,16 +73,21 @@ WITH reached AS (  -- by an operation that had landed up to the floor
   UNION
   SELECT queue_id, half_queue_offset FROM all_waiting WHERE epoch = base() AND change = 'snapshot'
 ),
+-- The first half of its TRAN_SEQ above the floor that is a duplicate: another stands below.
 members AS (
   SELECT h.queue_id, h.queue_offset, h.producer_group, h.transaction_id, h.tran_size, h.tran_seq,
-    r.queue_id IS NOT NULL AS is_reached
+    r.queue_id IS NOT NULL OR coalesce(o.cause = 'duplicate_in_set', false) AND row_number() OVER (
+      PARTITION BY h.queue_id, h.producer_group, h.transaction_id, h.tran_size, h.tran_seq
+      ORDER BY h.queue_offset) = 1 AS is_reached
   FROM all_half h
   LEFT JOIN reached r ON h.queue_id = r.queue_id AND h.queue_offset = r.queue_offset
-  WHERE h.epoch > base() AND h.tran_size > 1
+  LEFT JOIN (FROM all_outcomes WHERE outcome <> 'DISCARDED' AND epoch > base()) o
+    ON h.queue_id = o.queue_id AND h.queue_offset = o.queue_offset
+  WHERE h.epoch > base() AND h.error IS NULL AND makes_set(h.tran_size)
 ),
 alive AS (
   SELECT DISTINCT queue_id, producer_group, transaction_id, tran_size FROM all_pending
-  WHERE epoch = base() AND change = 'snapshot' AND tran_size > 1
+  WHERE epoch = base() AND change = 'snapshot' AND makes_set(tran_size)
 ),
 sets AS (
   SELECT queue_id, producer_group, transaction_id, tran_size FROM members
@@ -96,6 +115,9 @@ CREATE MACRO is_told(k, q, o) AS
 
 def make_views(connection: DuckDBPyConnection, last: int) -> int:
     """Makes the views up to the last committed epoch. Output: the epoch of its floor."""
+    oldest = connection.execute(_OLDEST_RULES.format(last=last)).fetchall()[0][0]
+    for text in _ONCE_FOR_EACH_SET[oldest >= 5]:
+        connection.execute(text)
     base = int(connection.execute(_BASE.format(last=last)).fetchall()[0][0])
     connection.execute(f"CREATE MACRO base() AS {base}::BIGINT")
     connection.execute(f"CREATE MACRO newest() AS {last}::BIGINT")

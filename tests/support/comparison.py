@@ -94,9 +94,8 @@ class Checker:
         found = pa.Table.from_pylist(ended, schema=ENDED)
         ids = set(lookups.sets_to_look_up(self.state, inputs, half_ends, found))
         for place, half in self.halves.items():
-            if half["transaction_id"] in ids and (half["tran_size"] or 1) > 1:
-                is_old = place[1] < (floors.get(place[0]) or 0)
-                row = None if is_old else self._ended(place)
+            if half["transaction_id"] in ids and half["tran_size"] is not None:
+                row = self._ended(place)
                 ended += [row] if row and row not in ended else []
         targets = [(row["target"] or "").partition(":") for row in epoch["commands"]]
         places = {int(place) for kind, _, place in targets if kind == "undeliverable"}

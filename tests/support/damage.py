@@ -205,6 +205,7 @@ _SINCE: dict[int, dict[str, tuple[str, ...]]] = {
     3: {"op": ("signature", "is_signed"), "waiting": ("is_signed",),
         "pending": ("unacknowledged",)},
     4: {"delayed": ("producer_group",), "catalog": ("producer_group",)},
+    5: {"waiting": ("decided_sets",)},
 }  # fmt: skip
 
 
@@ -213,7 +214,7 @@ def as_format_1(path: Path) -> None:
     lake = Lake(str(path))
     keep = {"pending": "snapshot", "waiting": "snapshot", "delayed": "put"}
     kept: Counter[tuple[int, str]] = Counter()
-    since = ("tables", "digest", "change", "unit_offset", "refused_units")
+    since = ("tables", "digest", "change", "unit_offset")
     for table in (*keep, "op", "catalog", "lake", "epochs"):
         rows = lake.read(table)
         if table in keep:

@@ -170,10 +170,11 @@ def _halves(chance: random.Random, queue_id: int, count: int) -> list[Row]:
         elif kind < 0.45:
             size = chance.choice((2, 2, 3))
             members = [(chance.choice(SET_IDS), size, chance.randrange(size))]
+        elif kind < 0.6:
+            members = [(chance.choice(SET_IDS), 1, 0)]  # a set of one, or once more the same
         else:
-            alone = chance.choice((None, None, 1))
             id_ = chance.choice((f"t{len(rows)}", f"t{len(rows)}", "s0"))
-            members = [(id_, alone, None if alone is None else 0)]
+            members = [(id_, None, None)]
         for id_, tran_size, seq in members:
             rows.append(_half(chance, queue_id, offset, group))
             rows[-1] |= {"transaction_id": id_, "tran_size": tran_size, "tran_seq": seq}
@@ -219,6 +220,8 @@ def _operations(
         ids = [half["transaction_id"] for half in named]
         if early and chance.random() < 0.08:
             offsets[chance.randrange(len(offsets))] = last + chance.randint(1, 3)
+        if early and chance.random() < 0.15:
+            _name_whole_set(chance, halves, target, offsets, ids)
         if chance.random() < 0.05:
             offsets[chance.randrange(len(offsets))] = chance.randint(0, last)
         if chance.random() < 0.05:
@@ -242,6 +245,18 @@ def _operations(
             rows[-1] |= {"error": "bad_body", **empty}
         op_offset += chance.choice((1, 1, 1, 2))
     return rows
+
+
+def _name_whole_set(
+    chance: random.Random, halves: list[Row], target: Row, offsets: list[int], ids: list[str]
+) -> None:
+    """Name all halves of a set, its duplicates too: some may land long after the others."""
+    key = ("producer_group", "transaction_id", "tran_size")
+    for half in halves:
+        if half["tran_size"] is not None and all(half[name] == target[name] for name in key):
+            at = chance.randint(0, len(offsets))
+            offsets.insert(at, half["queue_offset"])
+            ids.insert(at, half["transaction_id"])
 
 
 def _add_schedules(chance: random.Random, epochs: list[Row], queue_count: int) -> None:

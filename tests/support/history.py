@@ -39,17 +39,22 @@ class History:
         """Sets how far known_at of every queue is behind epoch_at; None: nothing is known yet."""
         self.epochs[-1] |= {"behind_ms": behind_ms, "halves_behind_ms": halves_behind_ms}
 
+    def floor(self, offset: int) -> None:
+        """Raise the floor of half queue 0 in the epoch, and in those after it."""
+        self.epochs[-1]["floor"] = offset
+
     def world(self) -> Row:
         """Return the world; every epoch knows of each half queue where landing stands."""
-        half_ends = {0: 0, 1: 0}
+        half_ends, floor = {0: 0, 1: 0}, 0
         for epoch in self.epochs:
+            floor = epoch.get("floor", floor)
             for row in epoch["halves"]:
                 half_ends[row["queue_id"]] = row["queue_offset"] + 1
             known_at = _before(epoch["at"], epoch["behind_ms"])
             halves_known_at = _before(epoch["at"], epoch["halves_behind_ms"])
             epoch["queues"] = [
                 {"queue_id": queue, "known_at": known_at, "halves_known_at": halves_known_at,
-                 "half_end": end}
+                 "half_end": end, "floor": floor if queue == 0 else 0}
                 for queue, end in half_ends.items()
             ]  # fmt: skip
         return {"seed": 0, "parameters": self.parameters, "epochs": self.epochs}

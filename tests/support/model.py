@@ -10,10 +10,10 @@ Where the rules' text is silent this is what was chosen:
 
 1. A set is keyed by (queue, group, transaction id, TRAN_SIZE).
 2. An operation that names a duplicate member (cause `duplicate_in_set`) names its set.
-3. An operation names a set once, at its first position among the positions resolved in that epoch;
-   other positions that name other members are absorbed. The same half offset again is judged
-   again: a duplicate_end where the operation won. The operation that won a set absorbs its later
-   positions.
+3. An operation is decided for a set once, at the first of its positions that names a half of it
+   that is there; its other positions that name the set, the same half once more included, come to
+   nothing, whenever their halves land. What is the same set its key says, whatever was forgotten of
+   it meanwhile. A half alone that is named again is judged again.
 4. orphan_expired: what is known of the half queue minus the T that landed the operation exceeds
    the ttl.
 5. A new member of a discarded set is discarded with the set's cause, unless an operation ends the
@@ -22,12 +22,13 @@ Where the rules' text is silent this is what was chosen:
    transaction id or the set's. A complete set waits for nothing.
 7. A waiting COMMIT of a set that was discarded meanwhile is rejected at once where the policy says.
 8. Last answer, n, c and s of a set live on its first landed half.
-9. An operation that is `end_after_discard` for a set at one position is absorbed at positions
-   whose half lands in that set later, also after a re-arm, and no ROLLBACK waits behind it.
+9. No ROLLBACK of a set waits behind an operation that is decided for that set already.
 10. The rate ranks the due checks of a group by (s, queue, offset).
-11. Of a set that ended only what stands at the floor or above it is known. A duplicate stands for
-    its TRAN_SEQ when the first half of that is gone; if only duplicates are left, the set was
-    rolled back. What lands later of an ended set is rolled back.
+11. Of a set that ended only what stands at the floor or above it, or is delayed, is known. A
+    duplicate stands for its TRAN_SEQ when the first half of that is gone; if only duplicates are
+    left, the set was rolled back. What lands later of an ended set is rolled back.
+12. What is delayed is there until commands of the epoch have cancelled it. A discarded set is there
+    until the floor has passed its members, and while an operation that waits names it.
 """
 
 from __future__ import annotations
@@ -52,6 +53,7 @@ class Model:
         self.unit_of: dict[tuple[int, int], Unit] = {}
         self.operations = Operations(self.halves, self.unit_of)
         self.copied: set[tuple[int, int]] = set()
+        self.duplicates: set[tuple[int, int]] = set()
         self.messages = Messages()
 
     def decide(self, epoch: Row, parameters: Row) -> dict[str, list[Row]]:
@@ -62,6 +64,7 @@ class Model:
         self.messages.begin(epoch["at"], parameters)
         self._forget()
         results = [self._command(row) for row in sorted(epoch["commands"], key=_admin_offset)]
+        self._forget()  # what was cancelled
         late_members = self._land(epoch["halves"])
         committed = self._end(self.operations.decide(epoch, parameters))
         for half, unit in late_members:
@@ -92,18 +95,29 @@ class Model:
         return [unit for unit in self.units.values() if unit.end is None]
 
     def _forget(self) -> None:
-        """Forget what is below the floor of its queue, and neither pending nor in such a set."""
+        """Forget what is not there: below the floor of its queue, and in no state."""
+        waited_for = {
+            id(self.unit_of[place])
+            for naming in self.operations.waiting
+            if (place := (naming["queue_id"], naming["half_queue_offset"])) in self.unit_of
+        }
         for key, unit in list(self.units.items()):
-            mine = [h for place, h in self.halves.items() if self.unit_of.get(place) is unit]
-            gone = [half for half in mine if self._is_below(half)]
-            is_kept = unit.end is None and (
-                unit.discard_cause is None or not all(map(self._is_below, unit.halves))
+            is_in_state = unit.end is None and (
+                unit.discard_cause is None
+                or id(unit) in waited_for
+                or not all(map(self._is_below, unit.halves))
             )
-            if is_kept:
-                gone = [half for half in gone if half not in unit.halves]
+            if is_in_state:
+                continue
+            mine = [h for place, h in self.halves.items() if self.unit_of.get(place) is unit]
+            gone = [
+                half
+                for half in mine
+                if self._is_below(half) and ("half", *coordinate(half)) not in self.messages.delayed
+            ]
             for half in gone:
                 del self.halves[coordinate(half)], self.unit_of[coordinate(half)]
-            if gone and not is_kept:
+            if gone:
                 self._forget_set(key, unit, [half for half in mine if half not in gone])
         for place, half in list(self.halves.items()):
             if half["error"] is not None and self._is_below(half):
@@ -119,12 +133,12 @@ class Model:
         if not left:
             return
         left.sort(key=coordinate)
-        rest = self.units[key] = Unit(unit.queue_id, left[0], unit.size, unit.stored_at)
+        rest = self.units[key] = Unit(unit.queue_id, left[0], unit.size, unit.stored_at, unit.key)
         rest.arm = unit.arm
         for half in left:
             rest.members.setdefault(half["tran_seq"], half)
             self.unit_of[coordinate(half)] = rest
-        ended = [half for half in left if half in unit.halves]
+        ended = [half for half in left if coordinate(half) not in self.duplicates]
         nothing = {"decision": "ROLLBACK", "cause": "duplicate_in_set", "op_queue_offset": None}
         rest.end = unit.end if ended else nothing
 
@@ -154,14 +168,15 @@ class Model:
             self.halves[coordinate(half)] = half
             if half["error"] is not None:
                 continue
-            size, seq, key = 1, 0, coordinate(half)
-            if (half["tran_size"] or 1) > 1:
+            size, seq, key = 1, 0, None
+            if half["tran_size"] is not None:
                 size, seq = half["tran_size"], half["tran_seq"]
                 names = ("queue_id", "producer_group", "transaction_id", "tran_size")
                 key = tuple(half[name] for name in names)
-            if key not in self.units:
-                self.units[key] = Unit(half["queue_id"], half, size, half["stored_at"])
-            unit = self.unit_of[coordinate(half)] = self.units[key]
+            place = key or coordinate(half)
+            if place not in self.units:
+                self.units[place] = Unit(half["queue_id"], half, size, half["stored_at"], key)
+            unit = self.unit_of[coordinate(half)] = self.units[place]
             if seq in unit.members:
                 self._outcome(half, unit, "ROLLED_BACK", "duplicate_in_set")
                 continue
@@ -178,6 +193,8 @@ class Model:
     def _outcome(
         self, half: Row, unit: Unit, outcome: str, cause: str | None, op: int | None = None
     ) -> None:
+        if cause == "duplicate_in_set":
+            self.duplicates.add(coordinate(half))
         row = {"arm": unit.arm, "outcome": outcome, "cause": cause, "op_queue_offset": op}
         self.outcomes.append({**half, **row})
 

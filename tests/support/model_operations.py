@@ -13,6 +13,7 @@ class Operations:
     def __init__(self, halves: dict[tuple[int, int], Row], unit_of: dict[Any, Unit]) -> None:
         self.halves, self.unit_of = halves, unit_of
         self.waiting: list[Row] = []
+        self.decided: dict[Any, Any] = {}  # (op queue, op offset, set) -> the position
 
     def decide(self, epoch: Row, parameters: Row) -> list[tuple[Row, Unit]]:
         """Return each unit that is ended now, and the naming that ends it, in order of delivery."""
@@ -61,6 +62,8 @@ class Operations:
                 self._conflict(naming, "below_floor" if below else "unknown_half")
             elif half["error"] is not None:
                 self._conflict(naming, "unreadable_half")
+            elif self._is_decided_elsewhere(naming):
+                continue
             elif naming["producer_group"] != half["producer_group"]:
                 self._conflict(naming, "wrong_producer_group")
             elif naming.get("is_signed") is False:
@@ -71,14 +74,21 @@ class Operations:
                 valid.append(naming)
         return valid
 
+    def _is_decided_elsewhere(self, naming: Row) -> bool:
+        """An operation is decided for a set once: at the first position that names it."""
+        unit = self.unit_of[naming["queue_id"], naming["half_queue_offset"]]
+        if unit.key is None:
+            return False
+        of_set = (naming["queue_id"], naming["op_queue_offset"], unit.key)
+        position: int = self.decided.setdefault(of_set, naming["position"])
+        return position != naming["position"]
+
     def _judge(self, valid: list[Row]) -> list[tuple[Row, Unit]]:
         """Test 7, one unit after the other."""
         early = [naming for naming in self.waiting if naming["decision"] != "UNKNOWN"]
         by_unit: dict[int, tuple[Unit, list[Row]]] = {}
         for naming in valid:
             unit = self.unit_of[naming["queue_id"], naming["half_queue_offset"]]
-            if id(unit) in naming.get("refused", ()):
-                continue
             if naming["decision"] == "UNKNOWN":
                 answer = (naming["op_queue_offset"], naming["stored_at"])
                 unit.answer = answer if unit.answer is None else max(unit.answer, answer)
@@ -91,12 +101,11 @@ class Operations:
         return sorted(won, key=lambda pair: _place(pair[0]))
 
     def _judge_unit(self, unit: Unit, named: list[Row], early: list[Row]) -> Row | None:
-        namings = _once_an_operation(named)
+        namings = sorted(named, key=_place)
         is_rejected = self.parameters["late_end_policy"] == "reject"
         if unit.end is None and unit.discard_cause and is_rejected:
             for naming in namings:
                 self._conflict(naming, "end_after_discard")
-                self._refuse(unit, naming)
             return None
         winner = None
         if unit.end is None:
@@ -106,17 +115,9 @@ class Operations:
             winner, *namings = namings
             unit.end = {**winner, "cause": "late_end" if unit.discard_cause else winner["cause"]}
         for naming in namings:
-            if naming["op_queue_offset"] == unit.end["op_queue_offset"] and not naming["is_again"]:
-                continue
             same = naming["decision"] == unit.end["decision"]
             self._conflict(naming, "duplicate_end" if same else "conflicting_end")
         return winner
-
-    def _refuse(self, unit: Unit, naming: Row) -> None:
-        """An operation is decided once: what it still waits to name is nothing to this set."""
-        for other in self.waiting:
-            if all(other[name] == naming[name] for name in ("queue_id", "op_queue_offset")):
-                other["refused"] = {*other.get("refused", ()), id(unit)}
 
     def _must_wait(self, unit: Unit, naming: Row, early: list[Row]) -> bool:
         if naming["decision"] == "COMMIT":
@@ -128,25 +129,9 @@ class Operations:
             and other["producer_group"] == unit.first["producer_group"]
             and other["transaction_id"] in (None, unit.first["transaction_id"])
             and other.get("is_signed") is not False
-            and id(unit) not in other.get("refused", ())
+            and (other["queue_id"], other["op_queue_offset"], unit.key) not in self.decided
             for other in early
         )
-
-
-def _once_an_operation(namings: list[Row]) -> list[Row]:
-    """Keep each operation's first position, and a half that it names again."""
-    kept: list[Row] = []
-    named = set()
-    operations = set()
-    for naming in sorted(namings, key=_place):
-        operation = naming["op_queue_offset"]
-        is_again = (operation, naming["half_queue_offset"]) in named
-        is_again = is_again or naming.get("is_again", False)
-        if is_again or operation not in operations:
-            kept.append({**naming, "is_again": is_again})
-        named.add((operation, naming["half_queue_offset"]))
-        operations.add(operation)
-    return kept
 
 
 def _place(naming: Row) -> tuple[int, int, int]:

@@ -17,6 +17,7 @@ class Unit:
     first: Row
     size: int
     stored_at: int
+    key: tuple[Any, ...] | None = None  # of a set
     members: dict[int, Row] = field(default_factory=dict)  # by TRAN_SEQ
     arm: int = 0
     check_times: int = 0

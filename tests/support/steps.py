@@ -36,6 +36,11 @@ def known(behind_ms: int | None, halves_behind_ms: int | None = 0) -> Step:
     return lambda history: history.known(behind_ms, halves_behind_ms)
 
 
+def floor(offset: int) -> Step:
+    """Let the floor of half queue 0 stand there, from this epoch on."""
+    return lambda history: history.floor(offset)
+
+
 def half(transaction_id: str = "", **columns: Any) -> Step:
     """Land a half; it is 500 ms old and in no set."""
     return lambda history: history.half(transaction_id, **columns)

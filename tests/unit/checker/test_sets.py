@@ -47,14 +47,20 @@ MEMBERSHIP = [
         why="1. another TRAN_SIZE: another set",
     ),
     case(
-        given=[half("same", tran_size=1, tran_seq=0)] * 2 + [commit(0)],
-        expected={0: "COMMITTED", 1: "WAITS"},
-        why="1. TRAN_SIZE 1 is a half alone",
-    ),
-    case(
         given=[half("same"), half("same"), commit(0)],
         expected={0: "COMMITTED", 1: "WAITS"},
         why="1. without TRAN_SIZE a transaction id makes no set",
+    ),
+    case(
+        given=[member(0, 1), half("set"), commit(0)],
+        expected={0: "COMMITTED", 1: "WAITS"},
+        why="1. a half without TRAN_SIZE is a duplicate of nothing",
+    ),
+    case(
+        given=[member(0, 1), member(0, 1, "another"), member(0, 1, group="other"),
+               member(0, 1, queue=1), commit(0)],
+        expected={0: "COMMITTED", 1: "WAITS", 2: "WAITS", "1-0": "WAITS"},
+        why="1. TRAN_SIZE 1: sets of one, with a queue, a group and an id of their own",
     ),
     case(
         given=[*TWO_OF_THREE, member(2, 3, error="too_large"), commit(0)],
@@ -72,6 +78,26 @@ DUPLICATES = [
         given=[member(0, 2), later(), member(0, 2)],
         expected={0: "WAITS", 1: DUPLICATE},
         why="2. a duplicate that lands in a later epoch ends there",
+    ),
+    case(
+        given=[member(0, 1), member(0, 1), commit(0)],
+        expected={0: "COMMITTED", 1: DUPLICATE},
+        why="D39, 2. a set of one: the half that is stored once more is no second message",
+    ),
+    case(
+        given=[member(0, 1), later(), commit(0), later(), member(0, 1)],
+        expected={0: "COMMITTED", 1: DUPLICATE},
+        why="2. ... also when it lands after the set was ended",
+    ),
+    case(
+        given=[member(0, 1), member(0, 1), commit(1)],
+        expected={0: "COMMITTED", 1: DUPLICATE},
+        why="3. ... and when it is the one that the operation names",
+    ),
+    case(
+        given=[member(0, 1, age_ms=10_000), member(0, 1, age_ms=9_000)],
+        expected={0: "CHECK 1", 1: DUPLICATE},
+        why="2. ... and the group is asked about the first one alone",
     ),
     case(
         given=[member(0, 2), member(0, 2), commit(0)],

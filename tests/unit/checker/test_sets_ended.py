@@ -22,6 +22,7 @@ from tests.support.steps import (
 
 DUPLICATE = "ROLLED_BACK duplicate_in_set"
 TWO_OF_THREE = [member(0, 3), member(1, 3)]
+ENDED = [member(0, 2), member(1, 2), commit(0), later()]
 NAMED_ONCE = [
     case(
         given=[*TWO_OF_THREE, member(2, 3), commit(2, 0, 1)],
@@ -29,25 +30,107 @@ NAMED_ONCE = [
         why="4. other positions of the operation are no conflict",
     ),
     case(
-        given=[*TWO_OF_THREE, commit(0, 1, 1), later(), member(2, 3)],
-        expected={**dict.fromkeys(range(3), "COMMITTED"), "conflicts": [(0, 1, "duplicate_end")]},
-        why="4. the same half once more is a duplicate_end, also where the operation waits",
+        given=[*TWO_OF_THREE, member(2, 3), commit(0, 1, 1, 0)],
+        expected=dict.fromkeys(range(3), "COMMITTED"),
+        why="4. so is the same half once more",
     ),
     case(
-        given=[*TWO_OF_THREE, commit(0, 1, 1), later(), later(), member(2, 3)],
-        expected={**dict.fromkeys(range(3), "COMMITTED"), "conflicts": [(0, 1, "duplicate_end")]},
-        why="4. the same half once more, an epoch between",
+        given=[*TWO_OF_THREE, commit(0, 1, 1), later(), member(2, 3)],
+        expected=dict.fromkeys(range(3), "COMMITTED"),
+        why="4. ... also where the operation waits",
     ),
     case(
         given=[*TWO_OF_THREE, commit(0), rollback(0, 1, 1), later(), member(2, 3)],
-        expected={**dict.fromkeys(range(3), "COMMITTED"),
-                  "conflicts": [(1, 0, "conflicting_end"), (1, 1, "conflicting_end")]},
-        why="4. where the operation lost, the same half once more has its reason once more",
+        expected={**dict.fromkeys(range(3), "COMMITTED"), "conflicts": [(1, 0, "conflicting_end")]},
+        why="4. where the operation lost, there is one conflict",
+    ),
+    case(
+        given=[*TWO_OF_THREE, commit(1, 0, producer_group="other")],
+        expected={0: "WAITS", 1: "WAITS", "conflicts": [(0, 1, "wrong_producer_group")]},
+        why="4. one conflict for another group's set, too",
+    ),
+    case(
+        given=[*TWO_OF_THREE, commit(0, 1, is_signed=False)],
+        expected={0: "WAITS", 1: "WAITS", "conflicts": [(0, 0, "bad_signature")]},
+        why="4. one conflict for a set without a valid signature",
+    ),
+    case(
+        given=[member(0, 2), member(1, 2), commit(0, 1, transaction_ids=["nope", "set"])],
+        expected={0: "WAITS", 1: "WAITS", "conflicts": [(0, 0, "wrong_transaction_id")]},
+        why="4. the first position decides: a wrong id there, and the right one later is absorbed",
+    ),
+    case(
+        given=[member(0, 2), member(1, 2), commit(0, 1, transaction_ids=["set", "nope"])],
+        expected={0: "COMMITTED", 1: "COMMITTED"},
+        why="4. the first position decides: the right id there, and a wrong one later is absorbed",
+    ),
+    case(
+        given=[*TWO_OF_THREE, half(), commit(0, 2, 1)],
+        expected={0: "WAITS", 1: "WAITS", 2: "COMMITTED", "waiting": [0]},
+        why="4. another half between two of the set is decided for itself",
+    ),
+    case(
+        given=[member(0, 1), commit(0, 0)],
+        expected={0: "COMMITTED"},
+        why="4. a set of one that is named twice: the second naming is absorbed",
     ),
     case(
         given=[member(0, 2), member(1, 2), commit(0, 2), later(), member(1, 2)],
         expected={0: "COMMITTED", 1: "COMMITTED", 2: DUPLICATE},
         why="4. a position whose half lands later in the set that its operation ended is absorbed",
+    ),
+    case(
+        given=[*ENDED, commit(0, 2), later(), member(1, 2)],
+        expected={0: "COMMITTED", 1: "COMMITTED", 2: DUPLICATE,
+                  "conflicts": [(1, 0, "duplicate_end")]},
+        why="D40, 4. ... and one whose operation is a duplicate_end for the set",
+    ),
+    case(
+        given=[*ENDED, rollback(2, 0), later(), member(1, 2)],
+        expected={0: "COMMITTED", 1: "COMMITTED", 2: DUPLICATE,
+                  "conflicts": [(1, 0, "conflicting_end")]},
+        why="4. ... or a conflicting_end, though the position that waited comes first",
+    ),
+    case(
+        given=[*ENDED, commit(0, 2, producer_group="other"), later(), member(1, 2)],
+        expected={0: "COMMITTED", 1: "COMMITTED", 2: DUPLICATE,
+                  "conflicts": [(1, 0, "wrong_producer_group")]},
+        why="4. ... or a wrong_producer_group",
+    ),
+    case(
+        given=[member(0, 2), commit(0, 1, transaction_ids=["nope", "set"]), later(), member(1, 2)],
+        expected={0: "WAITS", 1: "WAITS", "conflicts": [(0, 0, "wrong_transaction_id")]},
+        why="4. ... or a wrong_transaction_id: the right id comes too late",
+    ),
+    case(
+        given=[member(0, 2), commit(0, 1, is_signed=False), later(), member(1, 2)],
+        expected={0: "WAITS", 1: "WAITS", "conflicts": [(0, 0, "bad_signature")]},
+        why="4. ... or a bad_signature",
+    ),
+    case(
+        given=[member(0, 2), unknown(0, 1, transaction_ids=["set", "nope"]), later(),
+               member(1, 2)],
+        expected={0: "WAITS", 1: "WAITS"},
+        why="4. ... or was heard, an UNKNOWN",
+    ),
+    case(
+        given=[*TWO_OF_THREE, commit(0, 2), later(), member(1, 3), later(), member(2, 3),
+               later(), rollback(0)],
+        expected={0: "COMMITTED", 1: "COMMITTED", 2: DUPLICATE, 3: "COMMITTED",
+                  "conflicts": [(1, 0, "conflicting_end")]},
+        why="4. ... or waits for the set: a duplicate that lands is absorbed",
+    ),
+    case(
+        given=[*ENDED, commit(0, 2, 3, 4), later(), half(), later(), member(0, 2), later(),
+               member(0, 2)],
+        expected={0: "COMMITTED", 1: "COMMITTED", 2: "COMMITTED", 3: DUPLICATE, 4: DUPLICATE,
+                  "conflicts": [(1, 0, "duplicate_end")]},
+        why="4. what is decided goes on to the positions that still wait, epoch after epoch",
+    ),
+    case(
+        given=[member(0, 2), commit(0, 1, transaction_ids=["nope", "set"]), rollback(0)],
+        expected={0: "ROLLED_BACK", "conflicts": [(0, 0, "wrong_transaction_id")], "waiting": [0]},
+        why="6. a ROLLBACK does not wait behind an operation that is decided for its set",
     ),
 ]  # fmt: skip
 COMMITS = [
@@ -219,7 +302,27 @@ def test_a_refused_operation_holds_nothing_up(
     assert Told(given).ends() == expected
 
 
-def test_what_waits_of_a_refused_operation_says_for_which_set_it_is_refused() -> None:
+def test_what_waits_of_an_operation_says_for_which_sets_it_is_decided() -> None:
     (naming,) = decided_rows(world_of(REFUSED)).states[3].waiting.to_pylist()
     assert (naming["position"], naming["half_queue_offset"]) == (2, 2)
-    assert naming["refused_units"] == [0]
+    assert naming["decided_sets"] == ["g/set/3"]
+
+
+def test_the_first_position_that_waits_says_it_for_all_positions_of_its_operation() -> None:
+    story = [
+        member(0, 1, "a"), half("b"), commit(4, 0, 3, 1, 2), later(), member(0, 2, "c"), later(),
+        half(), later(),
+    ]  # fmt: skip
+    states = decided_rows(world_of(story)).states
+    found = {
+        epoch: {
+            row["half_queue_offset"]: row["decided_sets"] for row in state.waiting.to_pylist()
+        }
+        for epoch, state in states.items()
+    }
+    assert found == {
+        1: {4: ["g/a/1"], 3: None, 2: None},
+        2: {4: ["g/a/1", "g/c/2"], 3: None, 2: None},
+        3: {4: ["g/a/1", "g/c/2"], 2: None},
+        4: {4: ["g/a/1", "g/c/2"], 2: None},
+    }

@@ -1,0 +1,110 @@
+"""For which sets an operation is decided: once for each.
+
+An operation is decided for a set at the first of its positions that names a half of it that is
+there, whatever it becomes. Its other positions that name the set are absorbed, also those whose
+half lands in a later epoch. So a naming that waits for its half carries for which sets its
+operation is decided; of several such namings of an operation the first one does, for all.
+
+Source: PROTOCOL.md "Sets", 4.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from checker.match.columns import Mask, Numbers, find, longs, truth, where
+from storage.schemas import places
+
+DECIDED: Final = pa.schema(
+    [("queue_id", pa.int32()), ("op_queue_offset", pa.int64()), ("set_name", pa.string())]
+)
+
+
+def decided_sets(namings: pa.Table) -> pa.Table:
+    """Returns the sets for which the operations are decided, one row each. Input: NAMINGS.
+
+    Output: DECIDED.
+    """
+    if namings["decided_sets"].null_count == namings.num_rows:
+        return DECIDED.empty_table()
+    carriers = where(namings, truth(namings["decided_sets"].is_valid())).combine_chunks()
+    lists = carriers["decided_sets"].combine_chunks()
+    rows = carriers.take(pc.list_parent_indices(lists))
+    columns = [rows["queue_id"], rows["op_queue_offset"], pc.list_flatten(lists)]
+    return pa.table(columns, schema=DECIDED)
+
+
+def is_absorbed(namings: pa.Table, halves: pa.Table, new_halves: pa.Table) -> Mask:
+    """Returns for each naming whether its operation is decided for its set at another position.
+
+    Input: NAMINGS; for each the set that it names (`set_name`, null: none that is there) and its
+    `unit_offset`; NEW_HALVES: only a half that lands now can be named by a position that waited
+    for it.
+    """
+    found = np.zeros(namings.num_rows, bool)
+    at = np.flatnonzero(truth(halves["set_name"].is_valid()))
+    if len(at) == 0:
+        return found
+    of_sets = namings.take(pa.array(at))
+    set_names = halves["set_name"].take(pa.array(at))
+    decided = decided_sets(namings)
+    if decided.num_rows:
+        is_new = find(places(of_sets, "half_queue_offset"), places(new_halves)) >= 0
+        found[at] = is_new & _are_among(of_sets, set_names, decided)
+    rest = at[~found[at]]
+    operations = places(namings, "op_queue_offset")[rest]
+    positions, units = longs(namings["position"])[rest], longs(halves["unit_offset"])[rest]
+    order = np.lexsort((positions, units, operations))
+    is_later = (np.diff(operations[order]) == 0) & (np.diff(units[order]) == 0)
+    found[rest[order[1:]]] = is_later
+    return found
+
+
+def _are_among(namings: pa.Table, set_names: pa.ChunkedArray, decided: pa.Table) -> Mask:
+    known = set(zip(*(decided[name].to_pylist() for name in DECIDED.names), strict=True))
+    named = zip(
+        namings["queue_id"].to_pylist(),
+        namings["op_queue_offset"].to_pylist(),
+        set_names.to_pylist(),
+        strict=True,
+    )
+    return np.array([naming in known for naming in named], bool)
+
+
+def carried(namings: pa.Table, set_names: pa.ChunkedArray, is_ahead: Mask) -> pa.ChunkedArray:
+    """Returns `decided_sets` of the namings after this epoch.
+
+    Input: NAMINGS; the set that each names (null: none that is there); `is_ahead`: those that go on
+    waiting for their half.
+    """
+    operations = places(namings, "op_queue_offset")
+    in_set = truth(set_names.is_valid())
+    has_list = truth(namings["decided_sets"].is_valid())
+    is_concerned = is_ahead & (find(operations, operations[in_set | has_list]) >= 0)
+    column = pa.nulls(namings.num_rows, pa.list_(pa.string()))
+    if not is_concerned.any():
+        return pa.chunked_array([column])
+    sets = defaultdict(set)
+    for row in decided_sets(namings).to_pylist():
+        sets[row["queue_id"], row["op_queue_offset"]].add(row["set_name"])
+    named = where(namings, in_set).select(["queue_id", "op_queue_offset"])
+    for row, name in zip(named.to_pylist(), set_names.drop_null().to_pylist(), strict=True):
+        sets[row["queue_id"], row["op_queue_offset"]].add(name)
+    lists: list[list[str] | None] = [None] * namings.num_rows
+    for at in _first_of_each(operations, longs(namings["position"]), is_concerned):
+        key = namings["queue_id"][at].as_py(), namings["op_queue_offset"][at].as_py()
+        lists[at] = sorted(sets[key])
+    return pa.chunked_array([pa.array(lists, pa.list_(pa.string()))])
+
+
+def _first_of_each(operations: Numbers, positions: Numbers, wanted: Mask) -> Numbers:
+    """Returns the row of the first wanted position of each operation."""
+    at = np.flatnonzero(wanted)
+    order = at[np.lexsort((positions[at], operations[at]))]
+    is_first = np.diff(operations[order], prepend=-1) != 0
+    return order[is_first]
