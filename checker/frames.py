@@ -44,6 +44,7 @@ NEW_HALVES: Final = pa.schema(
     ]
 )
 # A half that can still be ended. `unit_offset`: of the first landed half of its set, or its own.
+# `deadline_at`: until when a producer's own end of its unit counts (`rules/deadline.py`).
 HALVES: Final = pa.schema(
     [
         *_MEMBER,
@@ -52,6 +53,7 @@ HALVES: Final = pa.schema(
         ("stored_at", _LONG),
         *_ROUTING,
         ("immunity_ms", _LONG),
+        ("deadline_at", _LONG),
         ("check_times", _INT),
         ("unacknowledged", _INT),
         ("checked_at", _LONG),
@@ -62,7 +64,15 @@ HALVES: Final = pa.schema(
 )
 # A half of an earlier epoch that this epoch's input names, and that was ended or cannot be read.
 ENDED: Final = pa.schema(
-    [*_MEMBER, ("status", _TEXT), ("cause", _TEXT), ("op_queue_offset", _LONG), ("arm", _INT)]
+    [
+        *_MEMBER,
+        ("stored_at", _LONG),
+        ("immunity_ms", _LONG),
+        ("status", _TEXT),
+        ("cause", _TEXT),
+        ("op_queue_offset", _LONG),
+        ("arm", _INT),
+    ]
 )
 # A record of the op topic that this epoch lands. `is_signed`: null if its group had no key then.
 OPERATIONS: Final = pa.schema(
@@ -208,7 +218,10 @@ COMMAND_RESULTS: Final = pa.schema([("admin_offset", _LONG), ("result", _TEXT)])
 
 @dataclass(frozen=True)
 class Parameters:
-    """The parameters of the rules in force at an epoch; its plan records them. Units: ms."""
+    """The parameters of the rules in force at an epoch; its plan records them. Units: ms.
+
+    A default stands for a parameter that an older plan lacks: that plan's outcomes stay.
+    """
 
     transaction_timeout_ms: int = 6_000
     check_interval_ms: int = 30_000
@@ -217,6 +230,8 @@ class Parameters:
     check_rate_max: int = 50_000
     late_end_policy: str = "apply"
     orphan_operation_ttl_ms: int = 3_600_000
+    require_transaction_id: bool = False
+    reject_after_immunity: bool = False
     auto_create_topics: bool = True
     default_queue_count: int = 4
     topics_max: int = 1_000

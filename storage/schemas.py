@@ -16,6 +16,7 @@ FORMAT_VERSION: Final = 5
 TELLING_FORMAT: Final = 2  # from this one on the epochs tell what each table holds
 SIGNED_FORMAT: Final = 3  # from this one on operations say whether they are signed
 GROUPS_FORMAT: Final = 4  # from this one on `catalog` and `delayed` name producer groups
+DEADLINES_FORMAT: Final = 5  # from this one on `pending` has deadlines
 FORMATS: Final = tuple(range(1, FORMAT_VERSION + 1))  # of lakes that can be checked and rebuilt
 _OFFSET_BITS = 44  # of a place as one number: the queue stands above them
 
@@ -198,6 +199,7 @@ PENDING: Final = pa.schema(
         ("delay_level", _INT),
         ("deliver_at", _INSTANT),
         ("immunity_ms", _LONG),
+        ("deadline_at", _INSTANT),
         ("check_times", _INT),
         ("unacknowledged", _INT),
         ("checked_at", _INSTANT),

@@ -1,9 +1,9 @@
-"""Which of the valid operations ends a half: test 7, and what becomes of all others.
+"""Which of the valid operations ends a half: test 8, and what becomes of all others.
 
 Of the valid COMMITs and ROLLBACKs that name a unit the one with the smallest op offset wins, for
 ever. An operation that comes too late is a conflict; one whose set is incomplete waits.
 
-Source: PROTOCOL.md "Which operation ends a half", test 7; RocketMQ's
+Source: PROTOCOL.md "Which operation ends a half", test 8; RocketMQ's
 TransactionalMessageServiceImpl (fillOpRemoveMap), without its order effects.
 """
 
@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from checker.frames import COMMITTED
+from checker.frames import COMMITTED, Parameters
 from checker.match.columns import Mask, choose, find, frame, longs, same, truth, where
 from checker.match.sql import run
 from checker.rules.naming import VALID, VERDICT_ROWS, WAITS
@@ -27,7 +27,7 @@ WINS: Final = "wins"
 # stays, to become a duplicate_end. The operation that ended a set before is left out.
 _CANDIDATES = """
 SELECT v.*, coalesce(u.is_complete, true) AS is_complete, u.transaction_id AS set_transaction_id,
-  u.producer_group AS set_producer_group
+  u.producer_group AS set_producer_group, u.deadline_at AS set_deadline_at
 FROM (
   SELECT *,
     row_number() OVER (PARTITION BY queue_id, op_queue_offset, unit_offset
@@ -57,6 +57,9 @@ first AS (
         AND w.op_queue_offset < ranked.op_queue_offset
         AND w.producer_group = ranked.set_producer_group
         AND w.is_signed IS DISTINCT FROM false
+        AND NOT ($require_transaction_id AND w.transaction_id IS NULL AND w.cause <> 'operator')
+        AND NOT ($reject_after_immunity AND w.cause = 'operation'
+                 AND coalesce(w.stored_at > ranked.set_deadline_at, false))
         AND (w.transaction_id IS NULL OR w.transaction_id = ranked.set_transaction_id)
         AND NOT list_contains(coalesce(w.refused_units, []), ranked.unit_offset)
     ) AS takes_effect
@@ -77,8 +80,8 @@ _JUDGED_ROWS = pa.schema(
 )  # fmt: skip
 
 
-def judge(verdicts: pa.Table, units: pa.Table, applies_late_ends: bool) -> pa.Table:
-    """Returns the verdict of test 7 on valid COMMITs and ROLLBACKs.
+def judge(verdicts: pa.Table, units: pa.Table, parameters: Parameters) -> pa.Table:
+    """Returns the verdict of test 8 on valid COMMITs and ROLLBACKs.
 
     Input: the frames of `verdicts` and `set_units`.
     Output: queue_id, op_queue_offset, position, half_queue_offset, unit_offset, decision, cause and
@@ -88,11 +91,16 @@ def judge(verdicts: pa.Table, units: pa.Table, applies_late_ends: bool) -> pa.Ta
     is_end &= ~truth(pc.equal(verdicts["decision"], "UNKNOWN"))
     ends = where(verdicts, is_end)
     is_contested = _contested(ends, units)
+    applies_late_ends = parameters.late_end_policy == "apply"
     judged = _judged(_alone(where(ends, ~is_contested)), applies_late_ends)
     if not is_contested.any():
         return judged
     candidates = run(_CANDIDATES, ends=where(ends, is_contested), units=units)
-    ranked = run(_RANKED, candidates=candidates, verdicts=verdicts)
+    values = {
+        "require_transaction_id": parameters.require_transaction_id,
+        "reject_after_immunity": parameters.reject_after_immunity,
+    }
+    ranked = run(_RANKED, values, candidates=candidates, verdicts=verdicts)
     return pa.concat_tables(
         [judged, _judged(ranked.select(_RANKED_ROWS.names).cast(_RANKED_ROWS), applies_late_ends)]
     )

@@ -118,6 +118,10 @@ MESSAGE_BYTES_LARGEST: Final = 1_000_000_000 - FRAMING_BYTES_MAX
 MESSAGES_MAX: Final = 1000
 PROPERTIES_BYTES_MAX: Final = 32_767  # RocketMQ stores the length of the properties in 16 bits
 
+# The last instant that any column holds, in ms: 2262-04-11T00:00:00Z. Readers that count ns end on
+# that day (pandas); the rest of it leaves room for every time zone.
+INSTANT_MS_MAX: Final = 9_223_286_400_000
+
 _UNITS_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 

@@ -159,7 +159,7 @@ def _effect_of(unit: Unit, op: Row) -> str:
 def _conflicts(unit: Unit) -> Iterator[Event]:
     for row in unit.conflicts:
         rule = words.CONFLICTS.get(row["reason"])
-        sentence = "" if rule is None else f": {rule}"
+        sentence = "" if rule is None else f": {rule}{_lateness(unit, row)}"
         text = (
             f"op {row['queue_id']}-{row['op_queue_offset']} is without effect on half "
             f"{row['queue_id']}-{row['half_queue_offset']}: {row['reason']}{sentence}"
@@ -168,6 +168,21 @@ def _conflicts(unit: Unit) -> Iterator[Event]:
             unit, row, row["decided_at"], CONFLICT, "conflict", text,
             ("queue_id", "op_queue_offset", "half_queue_offset", "reason"),
         )  # fmt: skip
+
+
+def _lateness(unit: Unit, conflict: Row) -> str:
+    """Returns how long after its deadline an operation came, if that is why it is a conflict."""
+    if conflict["reason"] != "after_immunity":
+        return ""
+    first = unit.messages[0]
+    offset = conflict["op_queue_offset"]
+    op = next((op for op in unit.operations if op["queue_offset"] == offset), None)
+    if op is None or first["immunity_ms"] is None:
+        return ""
+    late_ms = op["stored_at"] - first["stored_at"] - first["immunity_ms"]
+    has_decided = any(row["cause"] == "check_answer" for row in unit.outcomes)
+    decision = "the check decided" if has_decided else "no check has decided yet"
+    return f"; it came {span(late_ms)} after its deadline; {decision}"
 
 
 def _commands(unit: Unit) -> Iterator[Event]:

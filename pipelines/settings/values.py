@@ -125,6 +125,7 @@ class TransactionSettings:
     messages_max: int = field(default=p.MESSAGES_MAX, metadata=_whole(1, 1_000_000))
     late_end_policy: str = field(default="apply", metadata=_one_of("apply", "reject"))
     orphan_operation_ttl_ms: int = field(default=3_600_000, metadata=_span_ms(1_000))
+    reject_after_immunity: bool = True
 
 
 @dataclass(frozen=True)
@@ -227,6 +228,8 @@ class Settings:
             check_rate_max=t.check_rate_max,
             late_end_policy=t.late_end_policy,
             orphan_operation_ttl_ms=t.orphan_operation_ttl_ms,
+            require_transaction_id=self.security.require_transaction_id,
+            reject_after_immunity=t.reject_after_immunity,
             auto_create_topics=self.topics.auto_create_topics,
             default_queue_count=self.topics.default_queue_count,
             topics_max=self.topics.topics_max,

@@ -53,6 +53,7 @@ def random_world(
     if checks:
         _add_commands(chance, epochs, queue_count)
         _change_parameters(random.Random(f"{seed} parameters"), epochs)
+    _require(random.Random(f"{seed} requirements"), parameters, epochs, changes=checks)
     _sign(random.Random(f"{seed} signatures"), epochs)
     _limit_groups(random.Random(f"{seed} groups"), parameters, epochs)
     if floors:
@@ -74,6 +75,8 @@ def _parameters(chance: random.Random, queue_count: int) -> Row:
         "topics_max": chance.choice((0, 1, 2, 3, 1_000, 1_000)),
         "delay_levels_ms": chance.choice(((1_000, 5_000, 10_000), (4_000,))),
         "deliver_at_max_ms": chance.choice((10_000, 2_592_000_000)),
+        "require_transaction_id": False,
+        "reject_after_immunity": False,
     }
 
 
@@ -96,6 +99,16 @@ def _change_parameters(chance: random.Random, epochs: list[Row]) -> None:
             }
         if changed:
             epoch["parameters"] = changed
+
+
+def _require(chance: random.Random, parameters: Row, epochs: list[Row], *, changes: bool) -> None:
+    """Require transaction ids and ends in time, or not; a restart can change it."""
+    for name in ("require_transaction_id", "reject_after_immunity"):
+        parameters[name] = chance.random() < 0.5
+        if changes and chance.random() < 0.3:
+            for epoch in epochs[chance.randrange(len(epochs)) :]:
+                epoch.setdefault("parameters", {})
+                epoch["parameters"] = {**epoch["parameters"], name: not parameters[name]}
 
 
 def _sign(chance: random.Random, epochs: list[Row]) -> None:
