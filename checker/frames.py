@@ -32,7 +32,7 @@ _MEMBER = [
     ("tran_seq", _INT),
 ]
 _TOWARDS = [("real_topic", _TEXT), ("real_queue_id", _INT)]
-_ROUTING = [*_TOWARDS, ("delay_level", _INT), ("deliver_at", _LONG)]
+_ROUTING = [*_TOWARDS, ("delay_level", _INT), ("delay_ms", _LONG), ("deliver_at", _LONG)]
 # A record of the half topic that this epoch lands; `error` says why it cannot be read.
 NEW_HALVES: Final = pa.schema(
     [
@@ -238,6 +238,8 @@ class Parameters:
     group_topics_max: int = 1_000_000  # as in plans of rule version 3, which have no such limit
     delay_levels_ms: tuple[int, ...] = (1_000,)
     deliver_at_max_ms: int = 2_592_000_000
+    deliver_at_goes_first: bool = False  # up to rule version 4 a level went before DELIVER_AT
+    due_at_max: int = 253_402_300_799_999  # as up to rule version 4, whose instants ended later
     own_topics: tuple[str, ...] = ()
     check_topic_prefix: str = CHECK_TOPIC_PREFIX
 

@@ -140,7 +140,7 @@ def admit(halves: pa.Table, new_halves: pa.Table, members: pa.Table, units: pa.T
         SELECT n.queue_id, n.queue_offset, n.producer_group, n.transaction_id, n.tran_size,
           n.tran_seq, coalesce(m.unit_offset, n.queue_offset) AS unit_offset,
           coalesce(u.arm, 0)::INTEGER AS arm, n.stored_at, n.real_topic, n.real_queue_id,
-          n.delay_level, n.deliver_at, n.immunity_ms,
+          n.delay_level, n.delay_ms, n.deliver_at, n.immunity_ms,
           CASE WHEN u.queue_id IS NULL THEN n.deadline_at ELSE u.deadline_at END AS deadline_at,
           0::INTEGER AS check_times,
           0::INTEGER AS unacknowledged, NULL::BIGINT AS checked_at, NULL::BIGINT AS last_answer_at,

@@ -80,15 +80,18 @@ def _landed(unit: Unit) -> Iterator[Event]:
         yield _event(
             unit, row, row["stored_at"], LANDED, unit.source, text,
             ("queue_id", "queue_offset", "producer_group", "transaction_id", "real_topic", "keys",
-             "tran_size", "tran_seq", "delay_level", "deliver_at", "immunity_ms", "error"),
+             "tran_size", "tran_seq", "delay_level", "delay_ms", "deliver_at", "immunity_ms",
+             "error"),
         )  # fmt: skip
 
 
 def _delay_text(row: Row) -> str:
-    if (row["delay_level"] or 0) > 0:
-        return f", delay level {row['delay_level']}"
     if row["deliver_at"] is not None:
         return f", not before {instant(row['deliver_at'])}"
+    if row["delay_ms"] is not None:
+        return f", delay {span(row['delay_ms'])}"
+    if (row["delay_level"] or 0) > 0:
+        return f", delay level {row['delay_level']}"
     return ""
 
 
@@ -301,8 +304,16 @@ def delayed_text(unit: Unit, row: Row) -> str:
     # A DELIVER_AT at or before `epoch_at` is no delay: nothing was cut short.
     floor = max(due_at, _epoch_at(unit, row["epoch"]) or due_at)
     message = next(m for m in unit.messages if m["queue_offset"] == row["queue_offset"])
-    if (message["delay_level"] or 0) <= 0 and (message["deliver_at"] or 0) > floor:
-        text += f" (asked for {instant(message['deliver_at'])}, capped at deliver_at_max_ms)"
+    parameters = plan_parameters(unit.found.epochs.get(row["epoch"]) or unit.found.newest)
+    if (message["delay_level"] or 0) > 0 and not parameters.deliver_at_goes_first:
+        return text
+    asked = ""
+    if message["deliver_at"] is not None:
+        asked = instant(message["deliver_at"]) if message["deliver_at"] > floor else ""
+    elif (message["delay_ms"] or 0) > parameters.deliver_at_max_ms:
+        asked = span(message["delay_ms"])
+    if asked:
+        text += f" (asked for {asked}, capped at deliver_at_max_ms)"
     return text
 
 

@@ -32,7 +32,9 @@ _SINCE: dict[int, dict[str, tuple[str, ...]]] = {
         "catalog": ("NULL::VARCHAR AS producer_group",),
     },
     DEADLINES_FORMAT: {
-        "pending": ("NULL::BIGINT AS deadline_ms",),
+        "half": ("NULL::BIGINT AS delay_ms",),
+        "schedule": ("NULL::BIGINT AS delay_ms",),
+        "pending": ("NULL::BIGINT AS delay_ms", "NULL::BIGINT AS deadline_ms"),
     },
 }
 

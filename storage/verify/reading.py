@@ -31,7 +31,7 @@ _PRINTS = """hash(body) AS body_print,
     producer_group, transaction_id) AS header_print"""
 _MESSAGE = f"""queue_id, queue_offset, epoch_ms(stored_at) AS stored_ms, epoch, producer_group,
   transaction_id, real_topic, real_queue_id, delay_level, epoch_ms(deliver_at) AS deliver_ms,
-  immunity_ms, tran_size, tran_seq, error, {_PRINTS}"""
+  immunity_ms, tran_size, tran_seq, error, {_PRINTS}, delay_ms"""
 
 COLUMNS = {
     "epochs": """epoch, state, epoch_ms(epoch_at) AS at_ms, known_at, halves_known_at,
@@ -79,6 +79,8 @@ SELECT id,
   coalesce(p['group_topics_max']::BIGINT, 1000000) AS group_topics_max,
   p['delay_levels_ms']::BIGINT[] AS delay_levels_ms,
   p['deliver_at_max_ms']::BIGINT AS deliver_at_max_ms,
+  coalesce(p['due_at_max']::BIGINT, 253402300799999) AS due_at_max,
+  coalesce(p['deliver_at_goes_first']::BOOLEAN, false) AS deliver_at_goes_first,
   coalesce(json_extract(p['floor'], '$.epoch')::BIGINT, 0) AS floor_epoch,
   json_extract_string(p['wire'], '$.topics.half') AS half_topic,
   json_extract_string(p['wire'], '$.topics.op') AS op_topic,

@@ -62,7 +62,7 @@ JOIN units u ON h.queue_id = u.queue_id AND h.unit_offset = u.unit_offset;
 
 _PLAIN = (
     "unit_offset", "producer_group", "transaction_id", "tran_size", "tran_seq", "real_topic",
-    "real_queue_id", "delay_level", "deliver_ms", "immunity_ms",
+    "real_queue_id", "delay_level", "delay_ms", "deliver_ms", "immunity_ms",
 )  # fmt: skip
 OF_HALVES = (
     *_PLAIN, "arm", "stored_ms", "check_times", "unacknowledged", "checked_ms", "last_answer_ms",

@@ -62,6 +62,7 @@ def test_histories_are_two_thousand_and_hit_every_end_and_every_conflict() -> No
             hits.update(f"{row['outcome']} {row['cause']}" for row in decided["outcomes"])
             hits.update(row["reason"] for row in decided["conflicts"])
             hits.update(row["action"] for row in decided["deliveries"])
+            hits.update("span" for row in decided["delayed"] if row["delay_ms"] is not None)
             hits.update(row["reason"] for row in decided["placements"] if row["reason"])
             hits.update(row["result"] for row in decided["command_results"])
             hits.update(f"arm {row['arm']}" for row in decided["outcomes"])
@@ -95,7 +96,7 @@ def test_histories_are_two_thousand_and_hit_every_end_and_every_conflict() -> No
             "accepted",
             "unknown_command",
         ),
-        *("arm 0", "arm 1", "check 1", "check 2", "check 3"),
+        *("span", "arm 0", "arm 1", "check 1", "check 2", "check 3"),
     }
     assert expected - hits.keys() == set()
 
