@@ -84,8 +84,8 @@ class Flood:
         self._produce(self._half, _BODY, number % self._queues, headers, on_delivery)
 
     def _end(self, queue: int, offsets: Any) -> None:
-        of_ids = protocol.operation_headers(FLOOD_GROUP, protocol.COMMIT, [])
-        headers = [header for header in of_ids if header[0] != protocol.UNIQ_KEY]
+        ids = ["flood"] * len(offsets)
+        headers = protocol.operation_headers(FLOOD_GROUP, protocol.COMMIT, ids)
         self._produce(self._op, protocol.operation_body(offsets), queue, headers)
 
     def _produce(

@@ -42,14 +42,14 @@ from storage.schemas import places
 _OTHER_ENDS = """
 SELECT h.queue_id, h.queue_offset, h.arm, 'DISCARDED' AS outcome, r.rule AS cause,
   NULL AS op_queue_offset, NULL AS position, h.producer_group, h.transaction_id, h.tran_seq,
-  h.real_topic, h.real_queue_id, h.delay_level, h.deliver_at, h.discards
+  h.real_topic, h.real_queue_id, h.delay_level, h.delay_ms, h.deliver_at, h.discards
 FROM halves h JOIN rules r ON h.queue_id = r.queue_id AND h.unit_offset = r.unit_offset
 WHERE r.rule <> 'due'
 UNION ALL
 -- A half that lands after its set was discarded is discarded with it.
 SELECT h.queue_id, h.queue_offset, h.arm, 'DISCARDED', h.discard_cause, NULL, NULL,
   h.producer_group, h.transaction_id, h.tran_seq, h.real_topic, h.real_queue_id, h.delay_level,
-  h.deliver_at, h.discards
+  h.delay_ms, h.deliver_at, h.discards
 FROM halves h
 SEMI JOIN new_halves n ON h.queue_id = n.queue_id AND h.queue_offset = n.queue_offset
 ANTI JOIN wins w ON h.queue_id = w.queue_id AND h.unit_offset = w.unit_offset
@@ -60,7 +60,8 @@ UNION ALL
 SELECT m.queue_id, m.queue_offset, coalesce(u.arm, 0)::INTEGER, 'ROLLED_BACK',
   CASE WHEN m.is_duplicate THEN 'duplicate_in_set' ELSE u.cause END,
   CASE WHEN NOT m.is_duplicate THEN u.op_queue_offset END, NULL, m.producer_group,
-  m.transaction_id, m.tran_seq, n.real_topic, n.real_queue_id, n.delay_level, n.deliver_at, 0
+  m.transaction_id, m.tran_seq, n.real_topic, n.real_queue_id, n.delay_level, n.delay_ms,
+  n.deliver_at, 0
 FROM (SELECT x.* EXCLUDE (is_duplicate), x.is_duplicate OR (x.is_new AND y.status = 'COMMITTED')
         IS TRUE AS is_duplicate
       FROM members x
@@ -75,12 +76,12 @@ _END_ROWS = pa.schema(
      ("position", pa.int32()),
      *(HALVES.field(name) for name in ("producer_group", "transaction_id", "tran_seq",
                                        "real_topic", "real_queue_id", "delay_level",
-                                       "deliver_at", "discards"))]
+                                       "delay_ms", "deliver_at", "discards"))]
 )  # fmt: skip
 # The columns of an end that its delivery needs.
 _COMMITTED_COLUMNS = [
     "queue_id", "queue_offset", "op_queue_offset", "position", "tran_seq", "real_topic",
-    "real_queue_id", "delay_level", "deliver_at", "producer_group",
+    "real_queue_id", "delay_level", "delay_ms", "deliver_at", "producer_group",
 ]  # fmt: skip
 
 _DUE_AT = f"""
@@ -235,6 +236,7 @@ def _committed(ends: pa.Table, epoch_at: int, parameters: Parameters) -> pa.Tabl
     """Returns where the committed halves go and when they are due; null: at once."""
     committed = where(ends.select(_COMMITTED_COLUMNS), truth(pc.equal(ends["outcome"], COMMITTED)))
     is_later = truth(committed["delay_level"].is_valid())
+    is_later |= truth(committed["delay_ms"].is_valid())
     is_later |= truth(committed["deliver_at"].is_valid())
     at_once = where(committed, ~is_later)
     at_once = at_once.append_column("due_at", pa.nulls(at_once.num_rows, pa.int64()))

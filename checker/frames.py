@@ -32,7 +32,7 @@ _MEMBER = [
     ("tran_seq", _INT),
 ]
 _TOWARDS = [("real_topic", _TEXT), ("real_queue_id", _INT)]
-_ROUTING = [*_TOWARDS, ("delay_level", _INT), ("deliver_at", _LONG)]
+_ROUTING = [*_TOWARDS, ("delay_level", _INT), ("delay_ms", _LONG), ("deliver_at", _LONG)]
 # A record of the half topic that this epoch lands; `error` says why it cannot be read.
 NEW_HALVES: Final = pa.schema(
     [
@@ -44,6 +44,7 @@ NEW_HALVES: Final = pa.schema(
     ]
 )
 # A half that can still be ended. `unit_offset`: of the first landed half of its set, or its own.
+# `deadline_at`: until when a producer's own end of its unit counts (`rules/deadline.py`).
 HALVES: Final = pa.schema(
     [
         *_MEMBER,
@@ -52,6 +53,7 @@ HALVES: Final = pa.schema(
         ("stored_at", _LONG),
         *_ROUTING,
         ("immunity_ms", _LONG),
+        ("deadline_at", _LONG),
         ("check_times", _INT),
         ("unacknowledged", _INT),
         ("checked_at", _LONG),
@@ -62,7 +64,15 @@ HALVES: Final = pa.schema(
 )
 # A half of an earlier epoch that this epoch's input names, and that was ended or cannot be read.
 ENDED: Final = pa.schema(
-    [*_MEMBER, ("status", _TEXT), ("cause", _TEXT), ("op_queue_offset", _LONG), ("arm", _INT)]
+    [
+        *_MEMBER,
+        ("stored_at", _LONG),
+        ("immunity_ms", _LONG),
+        ("status", _TEXT),
+        ("cause", _TEXT),
+        ("op_queue_offset", _LONG),
+        ("arm", _INT),
+    ]
 )
 # A record of the op topic that this epoch lands. `is_signed`: null if its group had no key then.
 OPERATIONS: Final = pa.schema(
@@ -208,7 +218,10 @@ COMMAND_RESULTS: Final = pa.schema([("admin_offset", _LONG), ("result", _TEXT)])
 
 @dataclass(frozen=True)
 class Parameters:
-    """The parameters of the rules in force at an epoch; its plan records them. Units: ms."""
+    """The parameters of the rules in force at an epoch; its plan records them. Units: ms.
+
+    A default stands for a parameter that an older plan lacks: that plan's outcomes stay.
+    """
 
     transaction_timeout_ms: int = 6_000
     check_interval_ms: int = 30_000
@@ -217,12 +230,16 @@ class Parameters:
     check_rate_max: int = 50_000
     late_end_policy: str = "apply"
     orphan_operation_ttl_ms: int = 3_600_000
+    require_transaction_id: bool = False
+    reject_after_immunity: bool = False
     auto_create_topics: bool = True
     default_queue_count: int = 4
     topics_max: int = 1_000
     group_topics_max: int = 1_000_000  # as in plans of rule version 3, which have no such limit
     delay_levels_ms: tuple[int, ...] = (1_000,)
     deliver_at_max_ms: int = 2_592_000_000
+    deliver_at_goes_first: bool = False  # up to rule version 4 a level went before DELIVER_AT
+    due_at_max: int = 253_402_300_799_999  # as up to rule version 4, whose instants ended later
     own_topics: tuple[str, ...] = ()
     check_topic_prefix: str = CHECK_TOPIC_PREFIX
 

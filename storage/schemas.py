@@ -16,7 +16,7 @@ FORMAT_VERSION: Final = 5
 TELLING_FORMAT: Final = 2  # from this one on the epochs tell what each table holds
 SIGNED_FORMAT: Final = 3  # from this one on operations say whether they are signed
 GROUPS_FORMAT: Final = 4  # from this one on `catalog` and `delayed` name producer groups
-ONCE_FORMAT: Final = 5  # from this one on operations are decided once for each set
+THIRD_EDITION_FORMAT: Final = 5  # from this one on: deadlines, spans, sets decided once
 FORMATS: Final = tuple(range(1, FORMAT_VERSION + 1))  # of lakes that can be checked and rebuilt
 _OFFSET_BITS = 44  # of a place as one number: the queue stands above them
 
@@ -36,6 +36,7 @@ _MESSAGE = [
     ("keys", _TEXT),
     ("tags", _TEXT),
     ("delay_level", _INT),
+    ("delay_ms", _LONG),
     ("deliver_at", _INSTANT),
     ("immunity_ms", _LONG),
     ("tran_size", _INT),
@@ -197,8 +198,10 @@ PENDING: Final = pa.schema(
         ("real_topic", _TEXT),
         ("real_queue_id", _INT),
         ("delay_level", _INT),
+        ("delay_ms", _LONG),
         ("deliver_at", _INSTANT),
         ("immunity_ms", _LONG),
+        ("deadline_at", _INSTANT),
         ("check_times", _INT),
         ("unacknowledged", _INT),
         ("checked_at", _INSTANT),

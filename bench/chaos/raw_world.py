@@ -113,7 +113,7 @@ class World:
             "operator": [(p.ACTOR, "chaos"), (p.REASON, "to see what happens")],
         }[origin]
         headers = p.operation_headers(group, decision, ids, extra)
-        if not carries_ids:
+        if not carries_ids and origin == "operator":  # others have to name their transactions
             headers = [header for header in headers if header[0] != p.UNIQ_KEY]
         body = p.operation_body(offsets)
         if self.rng.random() < 0.3:

@@ -12,14 +12,19 @@ from checker.frames import DELAYED, Parameters
 from checker.match.columns import Mask, truth
 from checker.match.sql import select
 
-# The due time; null: the message is due at once. A level above the last counts as the last, a time
-# beyond the maximum as the maximum. `counted_from`: `stored_at` of a schedule record, `epoch_at`
-# for a committed half.
+# The due time; null: the message is due at once. DELIVER_AT goes before the span, and that before
+# the level. A level above the last counts as the last, a time or a span beyond the maximum as the
+# maximum, an instant after the last that a column holds as that one. `counted_from`: `stored_at` of
+# a schedule record, `epoch_at` for a committed half.
 DELIVER_AT_SQL = """
   CASE
-    WHEN delay_level > 0 THEN counted_from + ($levels)[least(delay_level, len($levels))]
-    WHEN least(deliver_at, counted_from + $deliver_at_max_ms) > $epoch_at
-      AND deliver_at IS NOT NULL THEN least(deliver_at, counted_from + $deliver_at_max_ms)
+    WHEN deliver_at IS NOT NULL AND ($deliver_at_goes_first OR coalesce(delay_level, 0) <= 0)
+      THEN CASE WHEN least(deliver_at, counted_from + $deliver_at_max_ms) > $epoch_at
+        THEN least(deliver_at, counted_from + $deliver_at_max_ms, $due_at_max) END
+    WHEN delay_ms IS NOT NULL AND ($deliver_at_goes_first OR coalesce(delay_level, 0) <= 0)
+      THEN least(counted_from + least(delay_ms, $deliver_at_max_ms), $due_at_max)
+    WHEN delay_level > 0
+      THEN least(counted_from + ($levels)[least(delay_level, len($levels))], $due_at_max)
   END
 """
 
@@ -35,6 +40,8 @@ def delay_parameters(epoch_at: int, parameters: Parameters) -> dict[str, object]
         "epoch_at": epoch_at,
         "levels": list(parameters.delay_levels_ms),
         "deliver_at_max_ms": parameters.deliver_at_max_ms,
+        "deliver_at_goes_first": parameters.deliver_at_goes_first,
+        "due_at_max": parameters.due_at_max,
     }
 
 

@@ -1,4 +1,4 @@
-"""Which half each operation names, and whether it can end it: tests 1 to 6 of an operation.
+"""Which half each operation names, and whether it can end it: tests 1 to 7 of an operation.
 
 An operation names one half or several; each naming is a row.
 
@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from checker.frames import NAMINGS, UNREADABLE
+from checker.frames import NAMINGS, UNREADABLE, Parameters
 from checker.match.columns import (
     Mask,
     Numbers,
@@ -28,6 +28,7 @@ from checker.match.columns import (
     where,
 )
 from checker.match.sql import select
+from checker.rules.deadline import deadlines, is_late
 from checker.rules.decided import carried, is_absorbed
 from checker.rules.presence import is_below
 from checker.rules.sets import is_member, names
@@ -40,15 +41,17 @@ ABSORBED: Final = "absorbed"  # its operation is decided for this set at another
 # The halves that have their set's status: duplicates, and members of sets that ended before.
 _OF_SETS = """
 SELECT m.queue_id, m.queue_offset, m.producer_group, m.transaction_id, m.tran_size,
-  m.unit_offset, coalesce(u.status, 'PENDING') AS status, u.discard_cause
+  m.unit_offset, coalesce(u.status, 'PENDING') AS status, u.discard_cause, u.deadline_at
 FROM members m JOIN units u ON m.queue_id = u.queue_id AND m.unit_offset = u.unit_offset
 WHERE m.is_duplicate OR u.status IS NOT NULL
 """
 
-_NAMED_COLUMNS = ["unit_offset", "status", "discard_cause"]  # of a half
+# Of a half.
+_NAMED_COLUMNS = ["unit_offset", "status", "discard_cause", "deadline_at"]
 VERDICT_ROWS: Final = pa.schema(
     [*NAMINGS, ("unit_offset", pa.int64()), ("status", pa.string()),
-     ("discard_cause", pa.string()), ("set_name", pa.string()), ("verdict", pa.string())]
+     ("discard_cause", pa.string()), ("deadline_at", pa.int64()), ("set_name", pa.string()),
+     ("verdict", pa.string())]
 )  # fmt: skip
 _KNOWN_ROWS = pa.schema(
     [NAMINGS.field("queue_id"), ("queue_offset", pa.int64()),
@@ -101,16 +104,20 @@ def _at_positions(lists: pa.ChunkedArray, row: Numbers, position: Numbers) -> pa
 
 def verdicts(
     namings: pa.Table,
+    waiting_count: int,
     halves: pa.Table,
     new_halves: pa.Table,
     ended: pa.Table,
     members: pa.Table,
     units: pa.Table,
     queues: pa.Table,
-    orphan_ttl_ms: int,
+    parameters: Parameters,
 ) -> pa.Table:
-    """Returns the verdict of tests 2 to 6 on every naming.
+    """Returns the verdict of tests 2 to 7 on every naming.
 
+    Tests 6 and 7 are made when the half is there for the first time: a naming that waits for its
+    set since then has passed them.
+    Input: NAMINGS, of which the first `waiting_count` are of earlier epochs.
     Output: NAMINGS, the unit it names, its status and its set's name (null: a half alone), and
     `verdict`: `valid`, `waits` (its half has not landed yet), `absorbed` (its operation is decided
     for this set at another position) or the reason of a conflict.
@@ -121,8 +128,12 @@ def verdicts(
     at = find(places(namings, "half_queue_offset"), places(known))
     found = take(known, at)
     found = found.append_column("set_name", names(found))
-    is_ahead, is_orphan = _still_to_come(namings, queues, orphan_ttl_ms)
+    is_ahead, is_orphan = _still_to_come(namings, queues, parameters.orphan_operation_ttl_ms)
     is_missing = at < 0
+    is_first_time = ~_waits_for_set(namings, new_halves, waiting_count)
+    is_nameless = is_first_time & parameters.require_transaction_id & lacks_id(namings)
+    is_after_immunity = is_first_time & parameters.reject_after_immunity
+    is_after_immunity &= is_late(namings, found["deadline_at"])
     verdict = choose(
         [
             (is_missing & is_orphan, "orphan_expired"),
@@ -133,7 +144,9 @@ def verdicts(
             (is_absorbed(namings, found, new_halves), ABSORBED),
             (~_agree("producer_group", namings, found), "wrong_producer_group"),
             (truth(pc.invert(namings["is_signed"])), "bad_signature"),
+            (is_nameless, "no_transaction_id"),
             (~_agree("transaction_id", namings, found), "wrong_transaction_id"),
+            (is_after_immunity, "after_immunity"),
         ],
         VALID,
     )
@@ -144,6 +157,24 @@ def verdicts(
         decided_sets=carried(namings, found["set_name"], truth(pc.equal(verdict, WAITS))),
         verdict=verdict,
     )
+
+
+def lacks_id(namings: pa.Table) -> Mask:
+    """Returns for each naming whether it needs a transaction id and has none.
+
+    An operator names a half of which it may not know the transaction. Input: NAMINGS.
+    """
+    is_producers = ~truth(pc.equal(namings["cause"], "operator"))
+    return is_producers & truth(namings["transaction_id"].is_null())
+
+
+def _waits_for_set(namings: pa.Table, new_halves: pa.Table, waiting_count: int) -> Mask:
+    """Returns for each naming whether it waits since an earlier epoch, and its half is there.
+
+    Input: `waiting_count`: how many namings, the first ones, are of earlier epochs.
+    """
+    is_new = find(places(namings, "half_queue_offset"), places(new_halves)) >= 0
+    return ~is_new & (np.arange(namings.num_rows) < waiting_count)
 
 
 def acts(waiting: pa.Table, operations: pa.Table, queues: pa.Table, orphan_ttl_ms: int) -> Mask:
@@ -210,4 +241,5 @@ def _standing(rows: pa.Table, status: Any) -> pa.Table:
         unit_offset=rows["queue_offset"],
         status=status,
         discard_cause=None,
+        deadline_at=deadlines(rows),
     )

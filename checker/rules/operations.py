@@ -55,12 +55,19 @@ def match(
     """
     named = pa.concat_tables([waiting, namings(inputs.operations, instants.epoch_at)])
     found = verdicts(
-        named, halves, inputs.halves, inputs.ended, members, units, instants.queues,
-        parameters.orphan_operation_ttl_ms,
-    )  # fmt: skip
+        named,
+        waiting.num_rows,
+        halves,
+        inputs.halves,
+        inputs.ended,
+        members,
+        units,
+        instants.queues,
+        parameters,
+    )
     del named
     give_back(landed(inputs))
-    judged = judge(found, units, parameters.late_end_policy == "apply")
+    judged = judge(found, units, parameters)
     return Matched(
         wins=where(judged, truth(pc.equal(judged["verdict"], WINS))),
         conflicts=conflicts(inputs.operations, found, judged),

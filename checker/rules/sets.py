@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 from checker.frames import ENDED, HALVES
 from checker.match.columns import Mask, frame, truth, where
 from checker.match.sql import run, select
+from checker.rules.deadline import DEADLINE_SQL, deadlines
 
 # The columns in which the halves of a set are equal.
 SET_KEY: Final = "queue_id, producer_group, transaction_id, tran_size"
@@ -26,15 +27,15 @@ _MEMBERS = f"""
 WITH members AS (
   SELECT queue_id, queue_offset, producer_group, transaction_id, tran_size, tran_seq,
          'PENDING' AS status, NULL::VARCHAR AS cause, NULL::BIGINT AS op_queue_offset,
-         arm, discard_cause, false AS is_new
+         arm, discard_cause, deadline_at, false AS is_new
   FROM halves
   UNION ALL
   SELECT queue_id, queue_offset, producer_group, transaction_id, tran_size, tran_seq,
-         'PENDING', NULL, NULL, NULL, NULL, true
+         'PENDING', NULL, NULL, NULL, NULL, {DEADLINE_SQL}, true
   FROM new_halves WHERE error IS NULL
   UNION ALL
   SELECT queue_id, queue_offset, producer_group, transaction_id, tran_size, tran_seq,
-         status, cause, op_queue_offset, arm, NULL, false
+         status, cause, op_queue_offset, arm, NULL, {DEADLINE_SQL}, false
   FROM ended WHERE status <> 'UNREADABLE'
 )
 SELECT *,
@@ -58,6 +59,7 @@ SELECT queue_id, unit_offset,
   max(op_queue_offset) FILTER (NOT is_duplicate AND status <> 'PENDING') AS op_queue_offset,
   max(arm) AS arm,
   max(discard_cause) AS discard_cause,
+  first(deadline_at ORDER BY queue_offset) AS deadline_at,
   any_value(producer_group) AS producer_group,
   any_value(transaction_id) AS transaction_id
 FROM members GROUP BY queue_id, unit_offset
@@ -65,14 +67,15 @@ FROM members GROUP BY queue_id, unit_offset
 
 
 _MEMBER_ROWS = pa.schema(
-    [*ENDED, HALVES.field("discard_cause"), ("is_new", pa.bool_()), ("unit_offset", pa.int64()),
-     ("is_duplicate", pa.bool_())]
+    [*(field for field in ENDED if field.name not in ("stored_at", "immunity_ms")),
+     HALVES.field("discard_cause"), HALVES.field("deadline_at"), ("is_new", pa.bool_()),
+     ("unit_offset", pa.int64()), ("is_duplicate", pa.bool_())]
 )  # fmt: skip
 _UNIT_ROWS = pa.schema(
     [("queue_id", pa.int32()), ("unit_offset", pa.int64()), ("is_complete", pa.bool_()),
      ("status", pa.string()), ("cause", pa.string()), ("op_queue_offset", pa.int64()),
-     ("arm", pa.int32()), ("discard_cause", pa.string()), ("producer_group", pa.string()),
-     ("transaction_id", pa.string())]
+     ("arm", pa.int32()), ("discard_cause", pa.string()), HALVES.field("deadline_at"),
+     ("producer_group", pa.string()), ("transaction_id", pa.string())]
 )  # fmt: skip
 
 
@@ -123,7 +126,8 @@ def set_members(halves: pa.Table, new_halves: pa.Table, ended: pa.Table) -> pa.T
 
     Input: HALVES, NEW_HALVES, ENDED; of a set that ended before, `ended` holds all members that are
     there (`presence.py`).
-    Output: one row a half: the ENDED columns, discard_cause, is_new, unit_offset, is_duplicate.
+    Output: one row a half: the ENDED columns but for `stored_at` and `immunity_ms`, discard_cause,
+    deadline_at, is_new, unit_offset, is_duplicate.
     """
     halves, new_halves, ended = map(of_sets, (halves, new_halves, ended))
     return select(_MEMBER_ROWS, _MEMBERS, halves=halves, new_halves=new_halves, ended=ended)
@@ -134,7 +138,7 @@ def set_units(members: pa.Table) -> pa.Table:
 
     Input: the frame of `set_members`.
     Output: queue_id, unit_offset, is_complete, status, cause, op_queue_offset, arm, discard_cause,
-    producer_group, transaction_id.
+    deadline_at (of its first half), producer_group, transaction_id.
     """
     return select(_UNIT_ROWS, _UNITS, members=members)
 
@@ -142,8 +146,8 @@ def set_units(members: pa.Table) -> pa.Table:
 def admit(halves: pa.Table, new_halves: pa.Table, members: pa.Table, units: pa.Table) -> pa.Table:
     """Returns the halves that can still be ended, with the readable new ones.
 
-    A new member takes over the arm and the discard of its set. Duplicates and members of ended sets
-    are left out.
+    A new member takes over the arm, the discard and the deadline of its set. Duplicates and members
+    of ended sets are left out.
     Input: HALVES, NEW_HALVES and the frames of this module.
     Output: HALVES.
     """
@@ -152,14 +156,16 @@ def admit(halves: pa.Table, new_halves: pa.Table, members: pa.Table, units: pa.T
     if members.num_rows == 0:
         return pa.concat_tables([halves, _alone(new_halves)])
     admitted = run(
-        """
+        f"""
         SELECT n.queue_id, n.queue_offset, n.producer_group, n.transaction_id, n.tran_size,
           n.tran_seq, coalesce(m.unit_offset, n.queue_offset) AS unit_offset,
           coalesce(u.arm, 0)::INTEGER AS arm, n.stored_at, n.real_topic, n.real_queue_id,
-          n.delay_level, n.deliver_at, n.immunity_ms, 0::INTEGER AS check_times,
+          n.delay_level, n.delay_ms, n.deliver_at, n.immunity_ms,
+          CASE WHEN u.queue_id IS NULL THEN n.deadline_at ELSE u.deadline_at END AS deadline_at,
+          0::INTEGER AS check_times,
           0::INTEGER AS unacknowledged, NULL::BIGINT AS checked_at, NULL::BIGINT AS last_answer_at,
           u.discard_cause, 0::INTEGER AS discards
-        FROM new_halves n
+        FROM (SELECT *, {DEADLINE_SQL} AS deadline_at FROM new_halves) n
         LEFT JOIN members m ON n.queue_id = m.queue_id AND n.queue_offset = m.queue_offset
         LEFT JOIN units u ON n.queue_id = u.queue_id AND m.unit_offset = u.unit_offset
         WHERE n.error IS NULL AND NOT coalesce(m.is_duplicate, false) AND u.status IS NULL
@@ -176,6 +182,6 @@ def _alone(new_halves: pa.Table) -> pa.Table:
     """Returns the readable new halves, if none of them is in a set. Output: HALVES."""
     rows = where(new_halves, truth(new_halves["error"].is_null()))
     absent = dict.fromkeys(set(HALVES.names) - set(rows.column_names))
-    absent |= {"unit_offset": rows["queue_offset"]}
+    absent |= {"unit_offset": rows["queue_offset"], "deadline_at": deadlines(rows)}
     absent |= dict.fromkeys(("arm", "check_times", "unacknowledged", "discards"), 0)
     return frame(HALVES, rows, **absent)

@@ -1,9 +1,9 @@
-"""Which of the valid operations ends a half: test 7, and what becomes of all others.
+"""Which of the valid operations ends a half: test 8, and what becomes of all others.
 
 Of the valid COMMITs and ROLLBACKs that name a unit the one with the smallest op offset wins, for
 ever. An operation that comes too late is a conflict; one whose set is incomplete waits.
 
-Source: PROTOCOL.md "Which operation ends a half", test 7; RocketMQ's
+Source: PROTOCOL.md "Which operation ends a half", test 8; RocketMQ's
 TransactionalMessageServiceImpl (fillOpRemoveMap), without its order effects.
 """
 
@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from checker.frames import COMMITTED
+from checker.frames import COMMITTED, Parameters
 from checker.match.columns import Mask, choose, find, frame, longs, same, truth, where
 from checker.match.sql import run
 from checker.rules.decided import decided_sets
@@ -29,6 +29,7 @@ _RANKED = """
 WITH ranked AS (
   SELECT v.*, coalesce(u.is_complete, true) AS is_complete,
     u.transaction_id AS set_transaction_id, u.producer_group AS set_producer_group,
+    u.deadline_at AS set_deadline_at,
     row_number() OVER (PARTITION BY v.queue_id, v.unit_offset
                        ORDER BY v.op_queue_offset, v.position) AS rank
   FROM ends v
@@ -45,6 +46,9 @@ behind AS (
   WHERE r.rank = 1 AND r.decision = 'ROLLBACK' AND NOT r.is_complete
     AND w.verdict = 'waits' AND w.decision <> 'UNKNOWN'
     AND w.is_signed IS DISTINCT FROM false
+    AND NOT ($require_transaction_id AND w.transaction_id IS NULL AND w.cause <> 'operator')
+    AND NOT ($reject_after_immunity AND w.cause = 'operation'
+             AND coalesce(w.stored_at > r.set_deadline_at, false))
     AND (w.transaction_id IS NULL OR w.transaction_id = r.set_transaction_id)
     AND d.queue_id IS NULL
 ),
@@ -70,8 +74,8 @@ _JUDGED_ROWS = pa.schema(
 )  # fmt: skip
 
 
-def judge(verdicts: pa.Table, units: pa.Table, applies_late_ends: bool) -> pa.Table:
-    """Returns the verdict of test 7 on valid COMMITs and ROLLBACKs.
+def judge(verdicts: pa.Table, units: pa.Table, parameters: Parameters) -> pa.Table:
+    """Returns the verdict of test 8 on valid COMMITs and ROLLBACKs.
 
     Input: the frames of `verdicts` and `set_units`.
     Output: queue_id, op_queue_offset, position, half_queue_offset, unit_offset, decision, cause and
@@ -81,11 +85,17 @@ def judge(verdicts: pa.Table, units: pa.Table, applies_late_ends: bool) -> pa.Ta
     is_end &= ~truth(pc.equal(verdicts["decision"], "UNKNOWN"))
     ends = where(verdicts, is_end)
     is_contested = _contested(ends, units)
+    applies_late_ends = parameters.late_end_policy == "apply"
     judged = _judged(_alone(where(ends, ~is_contested)), applies_late_ends)
     if not is_contested.any():
         return judged
+    values = {
+        "require_transaction_id": parameters.require_transaction_id,
+        "reject_after_immunity": parameters.reject_after_immunity,
+    }
     ranked = run(
         _RANKED,
+        values,
         ends=where(ends, is_contested),
         units=units,
         verdicts=verdicts,

@@ -47,7 +47,7 @@ def message_headers(
         *group,
         (protocol.UNIQ_KEY, transaction_id.encode()),
         (protocol.REAL_TOPIC, message.topic.encode()),
-        *(_asked_headers(message, now_ms) if asks(message) else ()),
+        *(_asked_headers(message) if asks(message) else ()),
         (protocol.BORN_TIMESTAMP, b"%d" % now_ms),
         *members,
         _WIRE,
@@ -92,10 +92,8 @@ def _check_deliver_at(message: Message, now_ms: int, ahead_max_ms: int) -> None:
         raise MessageError(f"{said}: deliver_at_max_ms = {ahead_max_ms} at most")
 
 
-def _asked_headers(message: Message, now_ms: int) -> Headers:
+def _asked_headers(message: Message) -> Headers:
     headers = [(name, value.encode()) for name, value in asked_headers(message).items()]
-    if message.deliver_after_ms is not None:
-        headers.append((protocol.DELIVER_AT, b"%d" % (now_ms + message.deliver_after_ms)))
     if message.check_immunity_time_s is not None:
         headers.append((protocol.CHECK_IMMUNITY, b"%d" % message.check_immunity_time_s))
     return headers

@@ -18,7 +18,7 @@ PROTOCOL_HEADERS_BYTES_MAX = 768
 _PROPERTIES_BYTES_MAX = protocol.PROPERTIES_BYTES_MAX - PROTOCOL_HEADERS_BYTES_MAX
 _REAL_TOPIC_BYTES = len(protocol.REAL_TOPIC) + 2  # as `_bytes` counts
 _NUMBER_MAX = 999_999_999  # protocol.SMALL_NUMBER_PATTERN
-_INSTANT_MAX = 10**18 - 1  # protocol.NUMBER_PATTERN
+_SPAN_MAX = 10**15 - 1  # protocol.SPAN_PATTERN
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,8 @@ class Message:
     only one is allowed; `delay_level` 1 is the first of the configured levels, 0 is no delay.
     For `check_immunity_time_s` nobody is asked how the transaction ended.
 
-    Units: `deliver_at` epoch ms, `deliver_after_ms` ms from sending, `check_immunity_time_s` s.
+    Units: `deliver_at` epoch ms; `deliver_after_ms` ms, counted from the broker's time of a message
+    without a transaction, else from the commit; `check_immunity_time_s` s.
     Errors: MessageError, naming the field, its value and what is allowed. The producer raises it
     for what its options limit: the size of the record, and how far ahead it is delivered.
     Source: PROTOCOL.md "The half message".
@@ -75,8 +76,8 @@ class Message:
     def _check_numbers(self) -> None:
         for name, value, most in (
             ("delay_level", self.delay_level, _NUMBER_MAX),
-            ("deliver_at", self.deliver_at, _INSTANT_MAX),
-            ("deliver_after_ms", self.deliver_after_ms, _INSTANT_MAX // 2),
+            ("deliver_at", self.deliver_at, protocol.INSTANT_MS_MAX),
+            ("deliver_after_ms", self.deliver_after_ms, _SPAN_MAX),
             ("queue_id", self.queue_id, _NUMBER_MAX),
             ("check_immunity_time_s", self.check_immunity_time_s, _NUMBER_MAX),
         ):
@@ -102,12 +103,13 @@ def asks(message: Message) -> bool:
 
 
 def asked_headers(message: Message) -> dict[str, str]:
-    """Returns those of the headers REAL_QID, KEYS, TAGS, DELAY, DELIVER_AT that it asks for."""
+    """Returns those of REAL_QID, KEYS, TAGS, DELAY, DELAY_MS and DELIVER_AT that it asks for."""
     asked = (
         (protocol.REAL_QID, message.queue_id),
         (protocol.KEYS, message.keys),
         (protocol.TAGS, message.tags),
         (protocol.DELAY, message.delay_level or None),
+        (protocol.DELAY_MS, message.deliver_after_ms),
         (protocol.DELIVER_AT, message.deliver_at),
     )
     return {

@@ -36,6 +36,7 @@ REAL_QID: Final = "REAL_QID"
 KEYS: Final = "KEYS"
 TAGS: Final = "TAGS"
 DELAY: Final = "DELAY"
+DELAY_MS: Final = "DELAY_MS"
 DELIVER_AT: Final = "DELIVER_AT"
 CHECK_IMMUNITY: Final = "CHECK_IMMUNITY_TIME_IN_SECONDS"
 BORN_TIMESTAMP: Final = "BORN_TIMESTAMP"
@@ -60,8 +61,8 @@ OP_TAG: Final = "d"  # RocketMQ's TransactionalMessageUtil.REMOVETAG
 # The SDK writes a half's protocol headers first and in this order; the user's headers follow. The
 # decoder reads headers by position where this order holds, and else searches them by name.
 HALF_HEADERS: Final = (
-    TRAN_MSG, PGROUP, UNIQ_KEY, REAL_TOPIC, REAL_QID, KEYS, TAGS, DELAY, DELIVER_AT,
-    CHECK_IMMUNITY, BORN_TIMESTAMP, TRAN_SIZE, TRAN_SEQ, TXV,
+    TRAN_MSG, PGROUP, UNIQ_KEY, REAL_TOPIC, REAL_QID, KEYS, TAGS, DELAY, DELAY_MS,
+    DELIVER_AT, CHECK_IMMUNITY, BORN_TIMESTAMP, TRAN_SIZE, TRAN_SEQ, TXV,
 )  # fmt: skip
 OP_HEADERS: Final = (
     TAGS, PGROUP, TRAN_TYPE, UNIQ_KEY, FROM_CHECK, CHECK_ID, REMARK, ACTOR, REASON, TXV, SIG,
@@ -104,6 +105,7 @@ TRANSACTION_ID_PATTERN: Final = "[A-Za-z0-9_-]{1,128}"
 TOPIC_PATTERN: Final = "[A-Za-z0-9._-]{1,127}"
 OFFSETS_PATTERN: Final = "[0-9]{1,18}(,[0-9]{1,18})*,?"
 NUMBER_PATTERN: Final = "[0-9]{1,18}"
+SPAN_PATTERN: Final = "[0-9]{1,15}"
 SMALL_NUMBER_PATTERN: Final = "[0-9]{1,9}"
 
 DELAY_LEVELS: Final = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
@@ -117,6 +119,10 @@ _TOPIC_BYTES_MAX = 1_048_588  # Kafka's default of max.message.bytes: no topic o
 MESSAGE_BYTES_LARGEST: Final = 1_000_000_000 - FRAMING_BYTES_MAX
 MESSAGES_MAX: Final = 1000
 PROPERTIES_BYTES_MAX: Final = 32_767  # RocketMQ stores the length of the properties in 16 bits
+
+# The last instant that any column holds, in ms: 2262-04-11T00:00:00Z. Readers that count ns end on
+# that day (pandas); the rest of it leaves room for every time zone.
+INSTANT_MS_MAX: Final = 9_223_286_400_000
 
 _UNITS_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 

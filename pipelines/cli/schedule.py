@@ -36,7 +36,7 @@ def list_delayed(
     levels = [
         {
             "level": row["level"],
-            "delay": "DELIVER_AT"
+            "delay": "no level"
             if row["level"] is None
             else span(waiting.level_spans_ms[row["level"] - 1]),
             "waiting": row["waiting"],

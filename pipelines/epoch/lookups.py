@@ -97,6 +97,7 @@ def ended_halves(lake: Lake, named: pa.Table, epoch: int) -> pa.Table:
 
 _ENDED = """
 SELECT h.queue_id, h.queue_offset, h.producer_group, h.transaction_id, h.tran_size, h.tran_seq,
+  epoch_ms(h.stored_at) AS stored_at, h.immunity_ms,
   CASE WHEN h.error IS NOT NULL THEN 'UNREADABLE' ELSE o.outcome END AS status,
   o.cause, o.op_queue_offset, coalesce(o.arm, 0)::INTEGER AS arm
 FROM halves h
@@ -109,7 +110,7 @@ def _ended(lake: Lake, where: pc.Expression, epoch: int) -> pa.Table:
     before = pc.field("epoch") < epoch
     columns = [
         "queue_id", "queue_offset", "producer_group", "transaction_id", "tran_size", "tran_seq",
-        "error",
+        "stored_at", "immunity_ms", "error",
     ]  # fmt: skip
     halves = lake.read("half", columns, before & where)
     if halves.num_rows == 0:

@@ -34,7 +34,8 @@ from txlake import protocol as p
 
 MESSAGE_COLUMNS = [
     "queue_id", "queue_offset", "stored_at", "epoch", "producer_group", "transaction_id",
-    "real_topic", "real_queue_id", "keys", "tags", "delay_level", "deliver_at", "immunity_ms",
+    "real_topic", "real_queue_id", "keys", "tags", "delay_level", "delay_ms", "deliver_at",
+    "immunity_ms",
     "tran_size", "tran_seq", "born_at", "error",
 ]  # fmt: skip
 _ADMIN_COLUMNS = [

@@ -80,15 +80,18 @@ def _landed(unit: Unit) -> Iterator[Event]:
         yield _event(
             unit, row, row["stored_at"], LANDED, unit.source, text,
             ("queue_id", "queue_offset", "producer_group", "transaction_id", "real_topic", "keys",
-             "tran_size", "tran_seq", "delay_level", "deliver_at", "immunity_ms", "error"),
+             "tran_size", "tran_seq", "delay_level", "delay_ms", "deliver_at", "immunity_ms",
+             "error"),
         )  # fmt: skip
 
 
 def _delay_text(row: Row) -> str:
-    if (row["delay_level"] or 0) > 0:
-        return f", delay level {row['delay_level']}"
     if row["deliver_at"] is not None:
         return f", not before {instant(row['deliver_at'])}"
+    if row["delay_ms"] is not None:
+        return f", delay {span(row['delay_ms'])}"
+    if (row["delay_level"] or 0) > 0:
+        return f", delay level {row['delay_level']}"
     return ""
 
 
@@ -159,7 +162,7 @@ def _effect_of(unit: Unit, op: Row) -> str:
 def _conflicts(unit: Unit) -> Iterator[Event]:
     for row in unit.conflicts:
         rule = words.CONFLICTS.get(row["reason"])
-        sentence = "" if rule is None else f": {rule}"
+        sentence = "" if rule is None else f": {rule}{_lateness(unit, row)}"
         text = (
             f"op {row['queue_id']}-{row['op_queue_offset']} is without effect on half "
             f"{row['queue_id']}-{row['half_queue_offset']}: {row['reason']}{sentence}"
@@ -168,6 +171,21 @@ def _conflicts(unit: Unit) -> Iterator[Event]:
             unit, row, row["decided_at"], CONFLICT, "conflict", text,
             ("queue_id", "op_queue_offset", "half_queue_offset", "reason"),
         )  # fmt: skip
+
+
+def _lateness(unit: Unit, conflict: Row) -> str:
+    """Returns how long after its deadline an operation came, if that is why it is a conflict."""
+    if conflict["reason"] != "after_immunity":
+        return ""
+    first = unit.messages[0]
+    offset = conflict["op_queue_offset"]
+    op = next((op for op in unit.operations if op["queue_offset"] == offset), None)
+    if op is None or first["immunity_ms"] is None:
+        return ""
+    late_ms = op["stored_at"] - first["stored_at"] - first["immunity_ms"]
+    has_decided = any(row["cause"] == "check_answer" for row in unit.outcomes)
+    decision = "the check decided" if has_decided else "no check has decided yet"
+    return f"; it came {span(late_ms)} after its deadline; {decision}"
 
 
 def _commands(unit: Unit) -> Iterator[Event]:
@@ -286,8 +304,16 @@ def delayed_text(unit: Unit, row: Row) -> str:
     # A DELIVER_AT at or before `epoch_at` is no delay: nothing was cut short.
     floor = max(due_at, _epoch_at(unit, row["epoch"]) or due_at)
     message = next(m for m in unit.messages if m["queue_offset"] == row["queue_offset"])
-    if (message["delay_level"] or 0) <= 0 and (message["deliver_at"] or 0) > floor:
-        text += f" (asked for {instant(message['deliver_at'])}, capped at deliver_at_max_ms)"
+    parameters = plan_parameters(unit.found.epochs.get(row["epoch"]) or unit.found.newest)
+    if (message["delay_level"] or 0) > 0 and not parameters.deliver_at_goes_first:
+        return text
+    asked = ""
+    if message["deliver_at"] is not None:
+        asked = instant(message["deliver_at"]) if message["deliver_at"] > floor else ""
+    elif (message["delay_ms"] or 0) > parameters.deliver_at_max_ms:
+        asked = span(message["delay_ms"])
+    if asked:
+        text += f" (asked for {asked}, capped at deliver_at_max_ms)"
     return text
 
 

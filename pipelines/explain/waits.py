@@ -96,7 +96,7 @@ def _ends(unit: Unit, first: Row) -> Iterator[Wait]:
         yield Wait("only_conflicts", Rule(text, words.END_RULES))
     elif first["last_answer_at"] is not None:
         text = "the producer's last answer was UNKNOWN: it does not know yet"
-        yield Wait("answered_unknown", Rule(text, words.END_RULES, 7))
+        yield Wait("answered_unknown", Rule(text, words.END_RULES, 8))
     else:
         text = "no landed COMMIT or ROLLBACK names it"
         yield Wait("no_end", Rule(text, words.END_RULES))

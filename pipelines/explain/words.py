@@ -78,9 +78,17 @@ CONFLICTS: Final = {
     "bad_signature": Rule(
         "its group has a key, and it has no valid signature under one", END_RULES, 5
     ),
+    "no_transaction_id": Rule(
+        "it names no transaction (UNIQ_KEY), and require_transaction_id asks for one", END_RULES, 6
+    ),
     "wrong_transaction_id": Rule("it is another transaction's half", END_RULES, 6),
-    "duplicate_end": Rule("ended before, by the same decision", END_RULES, 7),
-    "conflicting_end": Rule("ended before, by the other decision", END_RULES, 7),
+    "after_immunity": Rule(
+        "it came after its deadline, the immunity that its half had asked for; a check decides",
+        END_RULES,
+        7,
+    ),
+    "duplicate_end": Rule("ended before, by the same decision", END_RULES, 8),
+    "conflicting_end": Rule("ended before, by the other decision", END_RULES, 8),
     "end_after_discard": Rule(
         'too late: the half is discarded and late_end_policy is "reject"', END_RULES
     ),

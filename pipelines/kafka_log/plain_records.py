@@ -16,7 +16,7 @@ from pipelines.errors import KafkaAwayError
 from pipelines.kafka_log.connection import REQUEST_TIMEOUT_S, client_config
 from pipelines.kafka_log.topics import Place
 from pipelines.settings import KafkaSettings
-from storage.wire.kinds import INSTANT_MS_MAX
+from txlake.protocol import INSTANT_MS_MAX
 
 KAFKA: Final = pa.schema(
     [("topic", pa.string()), ("partition", pa.int32()), ("offset", pa.int64()),

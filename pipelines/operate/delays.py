@@ -22,13 +22,19 @@ COLUMNS: Final = (
     "target", "deliver_at", "level", "real_topic", "producer_group", "transaction_id", "keys",
 )  # fmt: skip
 _MESSAGE = [
-    "queue_id", "queue_offset", "delay_level", "producer_group", "transaction_id", "keys",
+    "queue_id", "queue_offset", "delay_level", "delay_ms", "deliver_at", "producer_group",
+    "transaction_id", "keys",
 ]  # fmt: skip
 
-# A level above the last counts as the last; 0 is no level (PROTOCOL.md "Delay").
-_WAITING = """
+# A level above the last counts as the last; 0 is no level, and DELIVER_AT and a span go before it
+# (PROTOCOL.md "Delay").
+_LEVEL = """
+CASE WHEN m.delay_level > 0 AND m.deliver_at IS NULL AND m.delay_ms IS NULL
+  THEN least(m.delay_level, $levels) END
+"""
+_WAITING = f"""
 SELECT d.source, d.queue_id, d.queue_offset, d.deliver_at,
-  CASE WHEN m.delay_level > 0 THEN least(m.delay_level, $levels) END AS level,
+  {_LEVEL} AS level,
   d.real_topic, m.producer_group, m.transaction_id, m.keys
 FROM delayed d
 LEFT JOIN messages m
@@ -36,7 +42,7 @@ LEFT JOIN messages m
 WHERE ($topic IS NULL OR d.real_topic = $topic)
   AND ($group IS NULL OR m.producer_group = $group)
   AND ($level IS NULL
-    OR coalesce(CASE WHEN m.delay_level > 0 THEN least(m.delay_level, $levels) END, 0) = $level)
+    OR coalesce({_LEVEL}, 0) = $level)
 ORDER BY d.deliver_at, d.source, d.queue_id, d.queue_offset
 """
 
@@ -50,7 +56,7 @@ FROM waiting GROUP BY level ORDER BY level NULLS LAST
 class Waiting:
     """Delayed messages (COLUMNS, the next first), and how many wait at each level. Units: ms.
 
-    A message without a level waits for its DELIVER_AT.
+    A message without a level waits for its DELIVER_AT, or for its span.
     """
 
     messages: list[Row]

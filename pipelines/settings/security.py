@@ -12,6 +12,7 @@ from txlake.signing import KEYS_MAX, SigningKey, group_keys
 
 _KEYS: Final = "keys"
 _OPERATORS: Final = "operators"
+_REQUIRE_ID: Final = "require_transaction_id"
 
 
 @dataclass(frozen=True)
@@ -19,19 +20,27 @@ class SecuritySettings:
     """The keys that operations and checks are signed with; the first one of each signs.
 
     `keys`: by producer group, one or two; `operators`: any number, by their ids.
+    `require_transaction_id`: whether a producer's operation has to name its transaction.
     """
 
     keys: Mapping[str, tuple[SigningKey, ...]] = field(default_factory=dict)
     operators: Mapping[str, SigningKey] = field(default_factory=dict)
+    require_transaction_id: bool = True
 
 
 def read_security(values: Mapping[str, Any], source: str) -> SecuritySettings:
     """Returns the keys that [security] names. Errors: SettingsError."""
     for name in values:
-        if name not in (_KEYS, _OPERATORS):
+        if name not in (_KEYS, _OPERATORS, _REQUIRE_ID):
             raise SettingsError(
-                f"{source}: [security] {name} is unknown; the keys are {_KEYS}, {_OPERATORS}"
+                f"{source}: [security] {name} is unknown; the keys are {_KEYS}, {_OPERATORS}, "
+                f"{_REQUIRE_ID}"
             )
+    is_required = values.get(_REQUIRE_ID, True)
+    if not isinstance(is_required, bool):
+        raise SettingsError(
+            f"{source}: [security] {_REQUIRE_ID} = {is_required!r}: true or false is allowed"
+        )
     groups = section_of(values.get(_KEYS, {}), f"{source}: [security.keys]")
     keys = {}
     for group, given in groups.items():
@@ -46,7 +55,7 @@ def read_security(values: Mapping[str, Any], source: str) -> SecuritySettings:
         except ValueError as error:
             raise SettingsError(f"{section}: {error}") from None
     section = f"{source}: [security.operators]"
-    return SecuritySettings(keys, _read(values.get(_OPERATORS, {}), section))
+    return SecuritySettings(keys, _read(values.get(_OPERATORS, {}), section), is_required)
 
 
 def _read(values: Any, section: str) -> dict[str, SigningKey]:

@@ -21,6 +21,9 @@ _LONG_MAX = 2**63 - 1
 _DAY_MS = 86_400_000
 # 31,700 years: longer than anything lasts, and an instant behind it still fits a column.
 _SPAN_MS_MAX = 10**15
+# A hundred years: how far ahead a message can be due. From any present the instant fits a column,
+# which ends in 2262.
+_DELAY_DAYS_MAX = 36_500
 _HOST = re.compile(r"[\w.-]+|\[[0-9A-Fa-f:.%]+\]", re.ASCII)
 
 
@@ -125,6 +128,7 @@ class TransactionSettings:
     messages_max: int = field(default=p.MESSAGES_MAX, metadata=_whole(1, 1_000_000))
     late_end_policy: str = field(default="apply", metadata=_one_of("apply", "reject"))
     orphan_operation_ttl_ms: int = field(default=3_600_000, metadata=_span_ms(1_000))
+    reject_after_immunity: bool = True
 
 
 @dataclass(frozen=True)
@@ -144,7 +148,7 @@ def _are_levels(text: str) -> bool:
         levels_ms = p.delay_levels_ms(text)
     except ValueError:
         return False
-    return len(levels_ms) <= 1_000 and max(levels_ms) <= _SPAN_MS_MAX
+    return len(levels_ms) <= 1_000 and max(levels_ms) <= _DELAY_DAYS_MAX * _DAY_MS
 
 
 @dataclass(frozen=True)
@@ -153,9 +157,14 @@ class DelaySettings:
 
     levels: str = field(
         default=p.DELAY_LEVELS,
-        metadata={"is_allowed": _are_levels, "allowed": "spans like '1s 5m 2h 1d', level 1 first"},
+        metadata={
+            "is_allowed": _are_levels,
+            "allowed": f"spans like '1s 5m 2h 1d' up to {_DELAY_DAYS_MAX}d, level 1 first",
+        },
     )
-    deliver_at_max_ms: int = field(default=p.DELIVER_AT_MAX_MS, metadata=_span_ms(1))
+    deliver_at_max_ms: int = field(
+        default=p.DELIVER_AT_MAX_MS, metadata=_whole(1, _DELAY_DAYS_MAX * _DAY_MS)
+    )
 
 
 @dataclass(frozen=True)
@@ -227,12 +236,16 @@ class Settings:
             check_rate_max=t.check_rate_max,
             late_end_policy=t.late_end_policy,
             orphan_operation_ttl_ms=t.orphan_operation_ttl_ms,
+            require_transaction_id=self.security.require_transaction_id,
+            reject_after_immunity=t.reject_after_immunity,
             auto_create_topics=self.topics.auto_create_topics,
             default_queue_count=self.topics.default_queue_count,
             topics_max=self.topics.topics_max,
             group_topics_max=self.topics.group_topics_max,
             delay_levels_ms=p.delay_levels_ms(self.delay.levels),
             deliver_at_max_ms=self.delay.deliver_at_max_ms,
+            deliver_at_goes_first=True,
+            due_at_max=p.INSTANT_MS_MAX,
             own_topics=tuple(sorted(self.wire_limits().own_topics())),
             check_topic_prefix=self.kafka.check_topic_prefix,
         )

@@ -5,32 +5,43 @@ from __future__ import annotations
 from storage.verify.invariant import MESSAGE, Invariant, same
 from txlake.protocol import UNDELIVERABLE_TOPIC
 
-# When messages with a time are due. A level beats DELIVER_AT. A time at or before `epoch_at` is no
+# When messages with a time are due. DELIVER_AT goes before the span, and the span before the level;
+# up to rule version 4 a level above 0 went before DELIVER_AT. A time at or before `epoch_at` is no
 # delay: such a schedule record is due at once (`is_later` is false).
 FRAMES = """
 CREATE TABLE due AS
 WITH waiting AS (
   SELECT 'schedule' AS source, s.queue_id, s.queue_offset, s.epoch, s.stored_ms AS counted_ms,
-    p.at_ms, s.delay_level, s.deliver_ms, p.delay_levels_ms, p.deliver_at_max_ms, s.real_topic,
-    s.real_queue_id, s.producer_group
-  FROM schedule_once s
-  JOIN plans p ON s.epoch = p.epoch WHERE s.error IS NULL
+    s.delay_level, s.delay_ms, s.deliver_ms, s.real_topic, s.real_queue_id, s.producer_group
+  FROM schedule_once s WHERE s.error IS NULL
   UNION ALL
-  SELECT 'half', h.queue_id, h.queue_offset, h.end_epoch, p.at_ms, p.at_ms, h.delay_level,
-    h.deliver_ms, p.delay_levels_ms, p.deliver_at_max_ms, h.real_topic, h.real_queue_id,
-    h.producer_group
+  SELECT 'half', h.queue_id, h.queue_offset, h.end_epoch, p.at_ms, h.delay_level, h.delay_ms,
+    h.deliver_ms, h.real_topic, h.real_queue_id, h.producer_group
   FROM halves h JOIN plans p ON h.end_epoch = p.epoch
-  WHERE h.outcome = 'COMMITTED' AND (h.delay_level > 0 OR h.deliver_ms IS NOT NULL)
+  WHERE h.outcome = 'COMMITTED'
+    AND (h.delay_level > 0 OR h.delay_ms IS NOT NULL OR h.deliver_ms IS NOT NULL)
+),
+ruled AS (
+  SELECT w.*, p.at_ms, p.due_at_max, p.deliver_at_max_ms, p.delay_levels_ms,
+    CASE
+      WHEN w.delay_level > 0 AND NOT p.deliver_at_goes_first THEN 'level'
+      WHEN w.deliver_ms IS NOT NULL THEN 'time'
+      WHEN w.delay_ms IS NOT NULL THEN 'span'
+      WHEN w.delay_level > 0 THEN 'level'
+    END AS counts
+  FROM waiting w JOIN plans p ON w.epoch = p.epoch
 ),
 timed AS (
   SELECT *, CASE
-      WHEN delay_level > 0
-        THEN counted_ms + delay_levels_ms[least(delay_level, len(delay_levels_ms))]
-      WHEN deliver_ms IS NOT NULL AND least(deliver_ms, counted_ms + deliver_at_max_ms) > at_ms
-        THEN least(deliver_ms, counted_ms + deliver_at_max_ms)
+      WHEN counts = 'level'
+        THEN least(due_at_max,
+          counted_ms + delay_levels_ms[least(delay_level, len(delay_levels_ms))])
+      WHEN counts = 'span' THEN least(due_at_max, counted_ms + least(delay_ms, deliver_at_max_ms))
+      WHEN counts = 'time' AND least(deliver_ms, counted_ms + deliver_at_max_ms) > at_ms
+        THEN least(due_at_max, deliver_ms, counted_ms + deliver_at_max_ms)
       WHEN source = 'schedule' THEN least(counted_ms, at_ms)
     END AS due_ms
-  FROM waiting
+  FROM ruled
 )
 SELECT source, queue_id, queue_offset, epoch, due_ms, real_topic, real_queue_id, producer_group,
   due_ms > at_ms AS is_later

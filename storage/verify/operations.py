@@ -1,6 +1,6 @@
 """What has to become of every naming, and the invariants about it.
 
-Of PROTOCOL.md's tests, 1 to 6 are made with what stands in `half` and `op`, and 7 with the end of
+Of PROTOCOL.md's tests, 1 to 7 are made with what stands in `half` and `op`, and 8 with the end of
 the unit.
 `fates` says of each naming which row it has to have in `conflicts`, if any.
 """
@@ -33,9 +33,11 @@ joined AS (
   SELECT n.*, h.queue_id IS NOT NULL AS is_there, h.epoch AS half_epoch, h.error, h.unit_offset,
     h.is_duplicate, h.producer_group AS half_group, h.transaction_id AS half_transaction_id,
     CASE WHEN h.is_in_set AND h.error IS NULL
-      THEN concat_ws('/', h.producer_group, h.transaction_id, h.tran_size) END AS set_name
+      THEN concat_ws('/', h.producer_group, h.transaction_id, h.tran_size) END AS set_name,
+    u.immunity_ms AS unit_immunity_ms, n.stored_ms - u.stored_ms AS after_ms
   FROM told n
   LEFT JOIN landed h ON n.queue_id = h.queue_id AND n.half_queue_offset = h.queue_offset
+  LEFT JOIN units u ON h.queue_id = u.queue_id AND h.unit_offset = u.unit_offset
 ),
 passed AS (  -- the epoch that brought the landed end of a half queue so far
   SELECT queue_id, to_offset, min(epoch) AS epoch FROM ranges WHERE kind = 'half'
@@ -52,7 +54,8 @@ expired AS (
   SELECT queue_id, op_queue_offset, half_queue_offset, min(epoch) AS epoch
   FROM conflicts WHERE reason = 'orphan_expired' GROUP BY ALL
 )
-SELECT r.* EXCLUDE (error, half_group, half_transaction_id), x.epoch AS expired_epoch,
+SELECT r.* EXCLUDE (error, half_group, half_transaction_id, unit_immunity_ms, after_ms),
+  x.epoch AS expired_epoch,
   -- Its operation is decided for its set at another position, that named it before.
   decides_once() AND r.is_of_several AND r.set_name IS NOT NULL AND x.epoch IS NULL
     AND row_number() OVER (PARTITION BY r.queue_id, r.op_queue_offset, r.set_name, x.epoch
@@ -64,11 +67,16 @@ SELECT r.* EXCLUDE (error, half_group, half_transaction_id), x.epoch AS expired_
     WHEN r.error IS NOT NULL THEN 'unreadable_half'
     WHEN r.producer_group <> r.half_group THEN 'wrong_producer_group'
     WHEN NOT r.is_signed THEN 'bad_signature'
+    WHEN r.transaction_id IS NULL AND r.cause <> 'operator' AND p.require_transaction_id
+      THEN 'no_transaction_id'
     WHEN r.transaction_id <> r.half_transaction_id THEN 'wrong_transaction_id'
+    WHEN r.decision <> 'UNKNOWN' AND r.cause = 'operation' AND p.reject_after_immunity
+      AND r.after_ms > r.unit_immunity_ms THEN 'after_immunity'
     WHEN r.decision = 'UNKNOWN' THEN 'heard'
     ELSE 'end'
   END AS test
 FROM resolved r
+LEFT JOIN plans p ON r.resolve_epoch = p.epoch
 LEFT JOIN expired x ON r.queue_id = x.queue_id AND r.op_queue_offset = x.op_queue_offset
   AND r.half_queue_offset = x.half_queue_offset;
 

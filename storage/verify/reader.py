@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import duckdb
@@ -10,7 +11,13 @@ import pyarrow as pa
 from storage.errors import BrokenLakeError, MissingTableError
 from storage.lake.lake import Lake
 from storage.lake.store_trouble import store_trouble
-from storage.schemas import GROUPS_FORMAT, ONCE_FORMAT, SIGNED_FORMAT, TABLES, TELLING_FORMAT
+from storage.schemas import (
+    GROUPS_FORMAT,
+    SIGNED_FORMAT,
+    TABLES,
+    TELLING_FORMAT,
+    THIRD_EDITION_FORMAT,
+)
 
 # Columns that a lake of an earlier format lacks, by the format that brought them. In format 1
 # `pending` and `waiting` had snapshots only, `delayed` the messages that came in.
@@ -30,8 +37,13 @@ _SINCE: dict[int, dict[str, tuple[str, ...]]] = {
         "delayed": ("NULL::VARCHAR AS producer_group",),
         "catalog": ("NULL::VARCHAR AS producer_group",),
     },
-    # Before it `refused_units` said less, by the sets' offsets.
-    ONCE_FORMAT: {"waiting": ("NULL::VARCHAR[] AS decided_sets",)},
+    THIRD_EDITION_FORMAT: {
+        "half": ("NULL::BIGINT AS delay_ms",),
+        "schedule": ("NULL::BIGINT AS delay_ms",),
+        "pending": ("NULL::BIGINT AS delay_ms", "NULL::BIGINT AS deadline_ms"),
+        # Before it `refused_units` said less, by the sets' offsets.
+        "waiting": ("NULL::VARCHAR[] AS decided_sets",),
+    },
 }
 
 
@@ -67,7 +79,8 @@ class Reader:
             for text in tables.get(table, ())
         ]
         for text in later:
-            columns = columns.removesuffix(text.rpartition(" ")[2]).rstrip(", \n")
+            name = text.rpartition(" ")[2]
+            columns = re.sub(rf",\s*(?:\S+ AS )?{name}\s*(?=,|$)", "", columns)
         return ", ".join([columns, *later])
 
     def look(self, table: str) -> None:

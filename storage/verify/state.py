@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from storage.verify.invariant import HALF, MESSAGE, NAMING, Invariant, differing, same
+from txlake.protocol import INSTANT_MS_MAX
 
 _NEVER = 9223372036854775807
 
@@ -47,7 +48,9 @@ SELECT DISTINCT p.epoch AS point, p.queue_id, p.queue_offset FROM (
 
 -- What has to be in the state at a point: the halves that had landed and not ended.
 CREATE TABLE alive AS
-SELECT p.point, h.*, u.rearm_epochs, u.rearm_ats, arm_at(u.rearm_epochs, p.point) AS arm
+SELECT p.point, h.*, u.rearm_epochs, u.rearm_ats, arm_at(u.rearm_epochs, p.point) AS arm,
+  CASE WHEN u.immunity_ms IS NOT NULL THEN least(u.stored_ms + u.immunity_ms, {INSTANT_MS_MAX})
+    END AS deadline_ms
 FROM points p
 JOIN halves h ON {same(HALF, "p", "h")} AND h.epoch <= p.point
   AND coalesce(h.end_epoch, {_NEVER}) > p.point
@@ -59,11 +62,11 @@ JOIN units u ON h.queue_id = u.queue_id AND h.unit_offset = u.unit_offset;
 
 _PLAIN = (
     "unit_offset", "producer_group", "transaction_id", "tran_size", "tran_seq", "real_topic",
-    "real_queue_id", "delay_level", "deliver_ms", "immunity_ms",
+    "real_queue_id", "delay_level", "delay_ms", "deliver_ms", "immunity_ms",
 )  # fmt: skip
 OF_HALVES = (
     *_PLAIN, "arm", "stored_ms", "check_times", "unacknowledged", "checked_ms", "last_answer_ms",
-    "discard_cause", "discards",
+    "deadline_ms", "discard_cause", "discards",
 )  # fmt: skip
 OF_NAMINGS = (
     "half_queue_offset", "decision", "producer_group", "transaction_id", "cause", "stored_ms",
@@ -93,6 +96,7 @@ _PENDING_COLUMNS = differing(
     {
         **{name: (f"r.{name}", f"a.{name}") for name in ("arm", *_PLAIN)},
         "stored_at": ("r.stored_ms", "a.since_ms"),
+        "deadline_at": ("r.deadline_ms", "CASE WHEN p.rule_version >= 5 THEN a.deadline_ms END"),
         "check_times": ("r.check_times", "coalesce(c.times, 0)"),
         "unacknowledged": (
             "r.unacknowledged",

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from storage import schemas
 from storage.wire.headers import Headers, Mask, as_text, one_piece, truth
-from storage.wire.kinds import ADMIN, HALF, INSTANT_MS_MAX, OP, SCHEDULE, WireLimits
+from storage.wire.kinds import ADMIN, HALF, OP, SCHEDULE, WireLimits
 from txlake import protocol as p
 
 # What Spark's Kafka source gives, as far as it is needed.
@@ -35,7 +35,7 @@ RECORDS = pa.schema(
     ]
 )
 _DECISIONS = pa.array(["8", "12", "0"]), pa.array(["COMMIT", "ROLLBACK", "UNKNOWN"])
-_STORED_US_MAX = INSTANT_MS_MAX * 1_000
+_STORED_US_MAX = p.INSTANT_MS_MAX * 1_000
 # Finds a forbidden character: a pattern for the whole body would match it once more.
 _NO_OFFSETS = r"[^0-9,]|[0-9]{19}|,,|^,"
 
@@ -99,14 +99,22 @@ class _Decoder:
         """Returns for each record whether its header of that name is as the protocol wants it."""
         if name not in self._well_formed:
             matches = _full_of_few if name in _OF_FEW_TEXTS else _full
-            self._well_formed[name] = matches(self._headers.text(name), _PATTERNS[name])
+            is_well_formed = matches(self._headers.text(name), _PATTERNS[name])
+            if name == p.BORN_TIMESTAMP:
+                is_well_formed &= ~self._is_beyond(name, is_well_formed)
+            self._well_formed[name] = is_well_formed
         return self._well_formed[name]
+
+    def _is_beyond(self, name: str, is_number: Mask) -> Mask:
+        """Returns for each record whether its header is an instant that no column holds."""
+        numbers = _where(is_number, self._headers.text(name)).cast(pa.int64())
+        return truth(pc.greater(numbers, p.INSTANT_MS_MAX))
 
     def _number(self, name: str) -> pa.Array:
         return _where(self._is_well_formed(name), self._headers.text(name)).cast(pa.int64())
 
     def _instant(self, name: str) -> pa.Array:
-        return pc.min_element_wise(self._number(name), INSTANT_MS_MAX, skip_nulls=False).cast(
+        return pc.min_element_wise(self._number(name), p.INSTANT_MS_MAX, skip_nulls=False).cast(
             pa.timestamp("ms", tz="UTC")
         )
 
@@ -164,6 +172,7 @@ class _Decoder:
         left_out = ~self._is_read | ~self._headers.fit()
         for name in _OPTIONAL:
             left_out |= self._headers.has(name) & ~self._is_well_formed(name)
+        left_out |= self._is_beyond(p.DELIVER_AT, self._is_well_formed(p.DELIVER_AT))
         for name in p.FOREIGN_HEADERS:
             left_out |= self._headers.has(name) & self._is_message
         return self._headers.whole(left_out)
@@ -192,6 +201,7 @@ class _Decoder:
             "keys": self._when(message, p.KEYS),
             "tags": self._when(message, p.TAGS),
             "delay_level": _where(message, self._number(p.DELAY)),
+            "delay_ms": _where(message, self._number(p.DELAY_MS)),
             "deliver_at": _where(message, self._instant(p.DELIVER_AT)),
             "immunity_ms": pc.multiply(_where(message, self._number(p.CHECK_IMMUNITY)), 1_000),
             "tran_size": _where(is_in_set, self._size),
@@ -220,10 +230,14 @@ class _Decoder:
         )
 
 
-# An optional header that cannot be read counts as absent and is kept raw. So does a message's
-# header that has a meaning for other kinds of records alone.
-_OPTIONAL = (p.REAL_QID, p.DELAY, p.DELIVER_AT, p.CHECK_IMMUNITY, p.BORN_TIMESTAMP)
+# An optional header that cannot be read counts as absent and is kept raw, and so does a
+# BORN_TIMESTAMP that no column holds. So does a message's header that has a meaning for other kinds
+# of records alone.
+_OPTIONAL = (
+    p.REAL_QID, p.DELAY, p.DELAY_MS, p.DELIVER_AT, p.CHECK_IMMUNITY, p.BORN_TIMESTAMP,
+)  # fmt: skip
 _PATTERNS = {
+    p.DELAY_MS: p.SPAN_PATTERN,
     **dict.fromkeys((p.DELIVER_AT, p.BORN_TIMESTAMP), p.NUMBER_PATTERN),
     **dict.fromkeys(
         (p.TRAN_SIZE, p.TRAN_SEQ, p.REAL_QID, p.DELAY, p.CHECK_IMMUNITY), p.SMALL_NUMBER_PATTERN

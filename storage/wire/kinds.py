@@ -9,9 +9,6 @@ from txlake import protocol as p
 HALF, OP, SCHEDULE, ADMIN = "half", "op", "schedule", "admin"
 KINDS = (HALF, OP, SCHEDULE, ADMIN)
 
-# The largest instant that is carried, in ms: 9999-12-31. A later one is beyond every maximum.
-INSTANT_MS_MAX = 253_402_300_799_999
-
 
 @dataclass(frozen=True)
 class WireLimits:

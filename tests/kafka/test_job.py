@@ -160,6 +160,41 @@ def test_a_discarded_half_is_rearmed_and_an_undeliverable_message_resumed(
         assert len(job.messages(CHECK_MAX_TOPIC)) == 1
 
 
+def _has_landed(job: Job, offset: int) -> bool:
+    """Return whether a half of queue 0 has landed: milliseconds after it was stored."""
+    return any(row["queue_offset"] == offset for row in job.rows("half"))
+
+
+def test_an_operation_without_an_id_ends_no_transaction(
+    broker: Broker, tmp_path: Path, unique: Unique
+) -> None:
+    settings = settings_for(broker, tmp_path / "lake", unique("nameless"))
+    with running(settings) as job:
+        wire = Wire(settings)
+        offset = wire.half("a")
+        headers = [("PGROUP", b"g"), ("TRAN_TYPE", b"12")]  # in the wrong op queue, it may be
+        wire.send(settings.kafka.op_topic, 0, b"%d," % offset, headers)
+        wire.end(COMMIT, offset)
+        wire.half("b")
+        slow = wire.half("c", CHECK_IMMUNITY_TIME_IN_SECONDS="0")
+        headers = [("PGROUP", b"g"), ("TRAN_TYPE", b"12"), ("ACTOR", b"ada")]
+        wire.send(settings.kafka.op_topic, 0, b"%d," % (offset + 1), headers)
+        job.wait_for(lambda: _has_landed(job, slow), "the half in the lake")
+        wire.end(ROLLBACK, slow)
+        wire.end(COMMIT, slow, FROM_CHECK="true")
+        job.wait_for(lambda: len(job.rows("outcomes")) == 3, "three ends")
+        assert sorted(row["reason"] for row in job.rows("conflicts")) == [
+            "after_immunity", "no_transaction_id",
+        ]  # fmt: skip
+        ends = {row["transaction_id"]: (row["outcome"], row["cause"])
+                for row in job.rows("outcomes")}  # fmt: skip
+    assert ends == {
+        "a": ("COMMITTED", "operation"),
+        "b": ("ROLLED_BACK", "operator"),
+        "c": ("COMMITTED", "check_answer"),
+    }
+
+
 def test_delayed_messages_are_delivered_once_and_never_early(
     broker: Broker, tmp_path: Path, unique: Unique
 ) -> None:

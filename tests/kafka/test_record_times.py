@@ -16,14 +16,17 @@ from pipelines.epoch.recover import batch_again
 from pipelines.local_broker.broker import Broker
 from pipelines.settings import Settings
 from storage.lake.lake import Lake
-from storage.wire.kinds import INSTANT_MS_MAX, KINDS
+from storage.wire.kinds import KINDS
 from tests.support.committed import commit, wait_for_bodies
 from tests.support.job import running, settings_for
 from tests.support.wire import Wire, half_headers
 from txlake import protocol as p
 
 Unique = Callable[[str], str]
-TIMES = (10**18, INSTANT_MS_MAX + 1)  # ms: more than Spark can count in us, after the year 9999
+TIMES = (
+    10**18,
+    p.INSTANT_MS_MAX + 1,
+)  # ms: more than Spark can count in us, after the last instant
 
 
 def alter(settings: Settings, configs: Mapping[str, str]) -> None:

@@ -44,7 +44,7 @@ TABLES = (
 PRODUCER_CLOCKS = ["0", "4102444800000"]  # 1970 and 2100: the producer's clock plays no part
 SETTINGS = (
     "transaction_timeout_ms", "check_interval_ms", "check_max", "half_retention_ms",
-    "check_rate_max", "late_end_policy", "orphan_operation_ttl_ms",
+    "check_rate_max", "late_end_policy", "orphan_operation_ttl_ms", "reject_after_immunity",
 )  # fmt: skip
 
 
@@ -189,12 +189,14 @@ def test_the_lake_says_what_the_vector_expects(
     broker: Broker, spark: SparkSession, tmp_path: Path, unique: Unique, cases: list[Case]
 ) -> None:
     stories = [Told(case.values[0]) for case in cases]
-    values = {name: stories[0].world["parameters"][name] for name in SETTINGS}
+    parameters = stories[0].world["parameters"]
+    values = {name: parameters[name] for name in SETTINGS}
     settings = settings_for(
         broker,
         tmp_path / "lake",
         unique("vectors"),
         transaction={**values, "ask_timeout_ms": 10_000},
+        security={"require_transaction_id": parameters["require_transaction_id"]},
     )
     play = Play(stories, settings)
     play.make_topics()

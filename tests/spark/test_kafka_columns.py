@@ -103,6 +103,8 @@ def test_user_headers_that_do_not_fit_text_are_kept_raw_and_the_rest_in_properti
         (p.CHECK_IMMUNITY, "immunity_ms", b" 7"),
         (p.CHECK_IMMUNITY, "immunity_ms", b"1.5"),
         (p.CHECK_IMMUNITY, "immunity_ms", b"1234567890"),
+        (p.DELAY_MS, "delay_ms", b"1234567890123456"),
+        (p.DELAY_MS, "delay_ms", b"1.5"),
         (p.BORN_TIMESTAMP, "born_at", b"1e3"),
         (p.KEYS, "keys", b"\xff"),
         (p.TAGS, "tags", b"\xff"),
@@ -117,10 +119,23 @@ def test_an_optional_header_that_cannot_be_read_counts_as_absent_and_is_kept_raw
     assert (name, bad) in raw_headers(row)
 
 
-def test_an_instant_after_the_year_9999_is_its_last(decoded: Decode) -> None:
-    (row,) = decoded(("later", b"", half({p.DELIVER_AT: b"999999999999999999"})))
-    last = dt.datetime(9999, 12, 31, 23, 59, 59, 999_000, dt.timezone.utc)
-    assert row["deliver_at"] == last
+@pytest.mark.parametrize("beyond_ms", [p.INSTANT_MS_MAX + 1, 10**18 - 1])
+def test_a_time_that_no_column_holds_is_the_last_one_or_absent_and_kept_raw(
+    decoded: Decode, beyond_ms: int
+) -> None:
+    times = {p.DELIVER_AT: b"%d" % beyond_ms, p.BORN_TIMESTAMP: b"%d" % beyond_ms}
+    (row,) = decoded(("later", b"", half(times)))
+    assert row["error"] is None
+    assert row["deliver_at"] == dt.datetime(2262, 4, 11, tzinfo=dt.timezone.utc)
+    assert row["born_at"] is None
+    assert dict(raw_headers(row)).items() >= times.items()
+
+
+def test_the_last_instant_is_carried(decoded: Decode) -> None:
+    last = b"%d" % p.INSTANT_MS_MAX
+    (row,) = decoded(("later", b"", half({p.DELIVER_AT: last, p.BORN_TIMESTAMP: last})))
+    assert row["deliver_at"] == row["born_at"] == dt.datetime(2262, 4, 11, tzinfo=dt.timezone.utc)
+    assert row["raw_headers"] is None
 
 
 def test_an_operation_in_columns(decoded: Decode) -> None:

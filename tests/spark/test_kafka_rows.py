@@ -21,7 +21,6 @@ from pipelines.kafka_log.plain_records import KAFKA
 from storage.lake.lake import Lake
 from storage.tasks.land import Landing
 from storage.wire.decode import decode_rows
-from storage.wire.kinds import INSTANT_MS_MAX
 from tests.support.kafka_records import (
     LIMITS,
     RECORD_FIELDS,
@@ -130,10 +129,10 @@ def test_every_record_is_one_row_with_its_first_reason(decoded: Decode) -> None:
     [
         (-1, 0, "bad_timestamp"),
         (0, 0, None),
-        (INSTANT_MS_MAX, INSTANT_MS_MAX, None),
-        (INSTANT_MS_MAX + 1, INSTANT_MS_MAX, "bad_timestamp"),
+        (p.INSTANT_MS_MAX, p.INSTANT_MS_MAX, None),
+        (p.INSTANT_MS_MAX + 1, p.INSTANT_MS_MAX, "bad_timestamp"),
         (-(2**63 // 1_000), 0, "bad_timestamp"),
-        ((2**63 - 1) // 1_000, INSTANT_MS_MAX, "bad_timestamp"),
+        ((2**63 - 1) // 1_000, p.INSTANT_MS_MAX, "bad_timestamp"),
     ],
 )
 def test_a_record_whose_time_no_row_can_hold_has_its_reason(

@@ -53,6 +53,8 @@ def random_world(
     if checks:
         _add_commands(chance, epochs, queue_count)
         _change_parameters(random.Random(f"{seed} parameters"), epochs)
+    _add_spans(random.Random(f"{seed} spans"), parameters, epochs)
+    _require(random.Random(f"{seed} requirements"), parameters, epochs, changes=checks)
     _sign(random.Random(f"{seed} signatures"), epochs)
     _limit_groups(random.Random(f"{seed} groups"), parameters, epochs)
     if floors:
@@ -74,6 +76,10 @@ def _parameters(chance: random.Random, queue_count: int) -> Row:
         "topics_max": chance.choice((0, 1, 2, 3, 1_000, 1_000)),
         "delay_levels_ms": chance.choice(((1_000, 5_000, 10_000), (4_000,))),
         "deliver_at_max_ms": chance.choice((10_000, 2_592_000_000)),
+        "deliver_at_goes_first": True,
+        "due_at_max": 9_223_286_400_000,
+        "require_transaction_id": False,
+        "reject_after_immunity": False,
     }
 
 
@@ -96,6 +102,26 @@ def _change_parameters(chance: random.Random, epochs: list[Row]) -> None:
             }
         if changed:
             epoch["parameters"] = changed
+
+
+def _add_spans(chance: random.Random, parameters: Row, epochs: list[Row]) -> None:
+    """Delay some messages by a span; which of several delays counts, and where instants end."""
+    parameters["deliver_at_goes_first"] = chance.random() < 0.8
+    parameters["due_at_max"] = chance.choice((START_AT + 20_000, 9_223_286_400_000))
+    for epoch in epochs:
+        for row in (*epoch["halves"], *epoch["schedules"]):
+            if chance.random() < 0.15:
+                row["delay_ms"] = chance.choice((0, 1, 1_000, 8_000, 99_999_000))
+
+
+def _require(chance: random.Random, parameters: Row, epochs: list[Row], *, changes: bool) -> None:
+    """Require transaction ids and ends in time, or not; a restart can change it."""
+    for name in ("require_transaction_id", "reject_after_immunity"):
+        parameters[name] = chance.random() < 0.5
+        if changes and chance.random() < 0.3:
+            for epoch in epochs[chance.randrange(len(epochs)) :]:
+                epoch.setdefault("parameters", {})
+                epoch["parameters"] = {**epoch["parameters"], name: not parameters[name]}
 
 
 def _sign(chance: random.Random, epochs: list[Row]) -> None:
@@ -194,7 +220,7 @@ def _half(chance: random.Random, queue_id: int, offset: int, group: str) -> Row:
 
 
 def _routing(chance: random.Random) -> Row:
-    delay: Row = {"delay_level": None, "deliver_at": None}
+    delay: Row = {"delay_level": None, "delay_ms": None, "deliver_at": None}
     if chance.random() < 0.25:
         delay["delay_level"] = chance.choice((0, 1, 2, 3, 4, 99))
     if chance.random() < 0.15:

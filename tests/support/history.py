@@ -11,7 +11,8 @@ Row = dict[str, Any]
 START_AT = 1_000_000_000
 SILENT = "nobody"  # the group whose check topic does not exist
 LATE = "late"  # the group whose checks Kafka does not take in time
-_ROUTING = {"real_topic": "orders", "real_queue_id": None, "delay_level": None, "deliver_at": None}
+_ROUTING = {"real_topic": "orders", "real_queue_id": None, "delay_level": None,
+            "delay_ms": None, "deliver_at": None}  # fmt: skip
 
 
 class History:

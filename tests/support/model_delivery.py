@@ -2,7 +2,8 @@
 
 What was chosen where the rules' text is silent:
 
-1. With a level above 0 and DELIVER_AT the level holds. DELIVER_AT's maximum is counted from T for
+1. DELIVER_AT holds before DELAY_MS, and that before a level above 0. Up to rule version 4 a level
+   above 0 held before DELIVER_AT. DELIVER_AT's maximum is counted from T for
    halves and from stored_at for schedule records. A schedule record that is due at once is a
    `delayed` row all the same, with min(stored_at, T).
 2. Topics are made in name order among those with a message in range of the default queue count,
@@ -122,7 +123,7 @@ class Messages:
         at_once = []
         for half in committed:
             due_at = self._due_at(half, self.at)
-            if due_at is None:
+            if due_at is None or due_at <= self.at:
                 at_once.append({**half, "source": "half", "admin_offset": None})
             else:
                 new.append({**half, "source": "half", "deliver_at": due_at})
@@ -152,12 +153,14 @@ class Messages:
     def _due_at(self, message: Row, counted_from: int) -> int | None:
         levels = self.parameters["delay_levels_ms"]
         level = message["delay_level"] or 0
-        if level > 0:
-            return int(counted_from + levels[min(level, len(levels)) - 1])
-        if message["deliver_at"] is None:
-            return None
-        due_at = min(message["deliver_at"], counted_from + self.parameters["deliver_at_max_ms"])
-        return due_at if due_at > self.at else None
+        span, at, most = message["delay_ms"], message["deliver_at"], self.parameters
+        by_level = counted_from + levels[min(level, len(levels)) - 1] if level > 0 else None
+        if at is not None and (most["deliver_at_goes_first"] or level == 0):
+            due_at = min(at, counted_from + most["deliver_at_max_ms"])
+            return min(due_at, most["due_at_max"]) if due_at > self.at else None
+        if span is not None and (most["deliver_at_goes_first"] or level == 0):
+            by_level = counted_from + min(span, most["deliver_at_max_ms"])
+        return None if by_level is None else int(min(by_level, most["due_at_max"]))
 
     def _delay(self, schedules: list[Row]) -> list[Row]:
         rows = []

@@ -1,4 +1,4 @@
-"""Which operation ends which half: tests 1 to 7 of the rules, one operation after the other."""
+"""Which operation ends which half: tests 1 to 8 of the rules, one operation after the other."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Operations:
         self.conflicts.append({**naming, "reason": reason})
 
     def _resolve(self, namings: list[Row]) -> list[Row]:
-        """Test 1 to 6 of each naming; give those that are valid, keep those that are early."""
+        """Test 1 to 7 of each naming; give those that are valid, keep those that are early."""
         valid = []
         self.waiting = []
         for naming in namings:
@@ -68,8 +68,12 @@ class Operations:
                 self._conflict(naming, "wrong_producer_group")
             elif naming.get("is_signed") is False:
                 self._conflict(naming, "bad_signature")
+            elif self._lacks_id(naming):
+                self._conflict(naming, "no_transaction_id")
             elif naming["transaction_id"] not in (None, half["transaction_id"]):
                 self._conflict(naming, "wrong_transaction_id")
+            elif self._is_late(naming, self.unit_of[naming["queue_id"], half["queue_offset"]]):
+                self._conflict(naming, "after_immunity")
             else:
                 valid.append(naming)
         return valid
@@ -83,8 +87,23 @@ class Operations:
         position: int = self.decided.setdefault(of_set, naming["position"])
         return position != naming["position"]
 
+    def _lacks_id(self, naming: Row) -> bool:
+        """Test 6 of a producer's operation; one that waits for its set has passed it before."""
+        is_asked = self.parameters["require_transaction_id"] and not naming.get("has_passed")
+        return is_asked and naming["cause"] != "operator" and naming["transaction_id"] is None
+
+    def _is_late(self, naming: Row, unit: Unit) -> bool:
+        """Test 7: a producer's own end after the immunity that the unit's first half asks for."""
+        immunity_ms = unit.first["immunity_ms"]
+        is_asked = self.parameters["reject_after_immunity"] and not naming.get("has_passed")
+        if not is_asked or immunity_ms is None:
+            return False
+        is_own_end = naming["cause"] == "operation" and naming["decision"] != "UNKNOWN"
+        after_ms: int = naming["stored_at"] - unit.first["stored_at"]
+        return is_own_end and after_ms > immunity_ms
+
     def _judge(self, valid: list[Row]) -> list[tuple[Row, Unit]]:
-        """Test 7, one unit after the other."""
+        """Test 8, one unit after the other."""
         early = [naming for naming in self.waiting if naming["decision"] != "UNKNOWN"]
         by_unit: dict[int, tuple[Unit, list[Row]]] = {}
         for naming in valid:
@@ -110,7 +129,7 @@ class Operations:
         winner = None
         if unit.end is None:
             if self._must_wait(unit, namings[0], early):
-                self.waiting += named
+                self.waiting += [{**naming, "has_passed": True} for naming in named]
                 return None
             winner, *namings = namings
             unit.end = {**winner, "cause": "late_end" if unit.discard_cause else winner["cause"]}
@@ -130,6 +149,8 @@ class Operations:
             and other["transaction_id"] in (None, unit.first["transaction_id"])
             and other.get("is_signed") is not False
             and (other["queue_id"], other["op_queue_offset"], unit.key) not in self.decided
+            and not self._lacks_id(other)
+            and not self._is_late(other, unit)
             for other in early
         )
 

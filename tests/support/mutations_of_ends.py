@@ -102,7 +102,7 @@ def unreadable_operation_is_dropped(rows: LakeRows) -> None:
 @violates("namings_accounted", queue_id=0, op_queue_offset=17, half_queue_offset=14)
 def valid_end_without_effect(rows: LakeRows) -> None:
     operation = {**rows.find("op", queue_id=0, queue_offset=0), "queue_offset": 17}
-    operation |= {"half_offsets": [14], "transaction_ids": None, "epoch": 12}
+    operation |= {"half_offsets": [14], "transaction_ids": ["young"], "epoch": 12}
     rows.tables["op"].append(operation)
     set_range(rows, 12, {**range_of(rows, 12, "ops", 0), "to_offset": 18, "end_offset": 18})
     rows.keep_books()
@@ -131,6 +131,28 @@ def signed_answer_is_turned_down(rows: LakeRows) -> None:
 def forged_operation_is_not_told(rows: LakeRows) -> None:
     rows.take("conflicts", reason="bad_signature")
     rows.keep_books()
+
+
+@violates("namings_accounted", queue_id=1, op_queue_offset=11, half_queue_offset=12)
+def nameless_answer_is_not_told(rows: LakeRows) -> None:
+    rows.take("conflicts", reason="no_transaction_id", op_queue_offset=11)
+    rows.keep_books()
+
+
+@violates("conflicts_are_true", queue_id=1, op_queue_offset=11, reason="no_transaction_id")
+def nameless_operator_is_turned_down(rows: LakeRows) -> None:
+    rows.find("op", queue_id=1, queue_offset=11).update(from_check=False, actor="ada")
+
+
+@violates("namings_accounted", queue_id=1, op_queue_offset=9, half_queue_offset=11)
+def end_after_immunity_is_not_told(rows: LakeRows) -> None:
+    rows.take("conflicts", reason="after_immunity")
+    rows.keep_books()
+
+
+@violates("conflicts_are_true", queue_id=1, op_queue_offset=9, reason="after_immunity")
+def unknown_after_immunity_is_turned_down(rows: LakeRows) -> None:
+    rows.find("op", queue_id=1, queue_offset=9)["decision"] = "UNKNOWN"
 
 
 @violates("conflicts_are_true", queue_id=0, op_queue_offset=3, reason="duplicate_end")

@@ -153,7 +153,8 @@ class PaperJob:
             for queue in range(QUEUES["half"])
         ]  # fmt: skip
         names = ("producer_group", "tran_size", "tran_seq", "real_queue_id", "delay_level",
-                 "deliver_at", "immunity_ms", "transaction_ids", "keys", "properties", "body",
+                 "delay_ms", "deliver_at", "immunity_ms", "transaction_ids", "keys", "properties",
+                 "body",
                  "actor")  # fmt: skip
         filled = {
             kind: [{**dict.fromkeys(names), "error": None, **row} for row in rows]

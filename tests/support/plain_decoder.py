@@ -10,15 +10,17 @@ import re
 from typing import Any
 
 from storage.wire.decode import RECORDS
-from storage.wire.kinds import ADMIN, HALF, INSTANT_MS_MAX, OP, SCHEDULE, WireLimits
+from storage.wire.kinds import ADMIN, HALF, OP, SCHEDULE, WireLimits
 from txlake import protocol as p
 
 Row = dict[str, Any]
 Headers = list[tuple[str, bytes | None]]
+LAST_MS = 9_223_286_400_000  # 2262-04-11T00:00:00Z
 UTC_1970 = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
 DECISIONS = {"8": "COMMIT", "12": "ROLLBACK", "0": "UNKNOWN"}
 OPTIONAL = {
     p.REAL_QID: p.SMALL_NUMBER_PATTERN, p.DELAY: p.SMALL_NUMBER_PATTERN,
+    p.DELAY_MS: "[0-9]{1,15}",
     p.CHECK_IMMUNITY: p.SMALL_NUMBER_PATTERN, p.DELIVER_AT: p.NUMBER_PATTERN,
     p.BORN_TIMESTAMP: p.NUMBER_PATTERN,
 }  # fmt: skip
@@ -57,7 +59,12 @@ class PlainRecord:
 
     def instant(self, name: str) -> dt.datetime | None:
         ms = self.number(name, p.NUMBER_PATTERN)
-        return None if ms is None else UTC_1970 + dt.timedelta(milliseconds=min(ms, INSTANT_MS_MAX))
+        return None if ms is None else UTC_1970 + dt.timedelta(milliseconds=min(ms, LAST_MS))
+
+    def is_beyond(self, name: str) -> bool:
+        """Return whether a header is an instant that no column holds."""
+        ms = self.number(name, p.NUMBER_PATTERN)
+        return ms is not None and ms > LAST_MS
 
     def offsets(self) -> list[int] | None:
         text = text_of(self.value)
@@ -126,7 +133,8 @@ class PlainRecord:
         )
         left_out = any(n in self.first and self.fitting(n, o) is None for n, o in OPTIONAL.items())
         foreign = is_message and not p.FOREIGN_HEADERS.isdisjoint(names)
-        return self.error() is not None or does_not_fit or left_out or foreign
+        beyond = self.is_beyond(p.DELIVER_AT) or self.is_beyond(p.BORN_TIMESTAMP)
+        return self.error() is not None or does_not_fit or left_out or foreign or beyond
 
 
 def plain_row(topic: str, value: bytes | None, headers: Headers | None, limits: WireLimits) -> Row:
@@ -156,9 +164,10 @@ def plain_row(topic: str, value: bytes | None, headers: Headers | None, limits: 
             "keys": r.text(p.KEYS),
             "tags": r.text(p.TAGS),
             "delay_level": r.number(p.DELAY, p.SMALL_NUMBER_PATTERN),
+            "delay_ms": r.number(p.DELAY_MS, "[0-9]{1,15}"),
             "deliver_at": r.instant(p.DELIVER_AT),
             "immunity_ms": None if seconds is None else seconds * 1_000,
-            "born_at": r.instant(p.BORN_TIMESTAMP),
+            "born_at": None if r.is_beyond(p.BORN_TIMESTAMP) else r.instant(p.BORN_TIMESTAMP),
             "properties": r.properties(),
         }
     if in_set:

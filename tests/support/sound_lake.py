@@ -27,6 +27,7 @@ PARAMETERS = {
     "half_retention_ms": 60_000, "check_rate_max": 100, "late_end_policy": "apply",
     "orphan_operation_ttl_ms": 4_000, "auto_create_topics": True, "default_queue_count": 2,
     "topics_max": 2, "group_topics_max": 2, "delay_levels_ms": (2_000, 5_000),
+    "require_transaction_id": False, "reject_after_immunity": False,
     "deliver_at_max_ms": 20_000,
 }  # fmt: skip
 
@@ -127,9 +128,16 @@ def _late_ends_and_expiry(h: History) -> None:
     h.command(RESEND, "half:0-0")
     h.command(RESEND, "half:0-15")
     h.command(CREATE_TOPIC, "topic:orders:6")
-    h.epoch(1, topics_max=3, group_topics_max=1)  # 12: the group has made one topic
+    h.epoch(
+        1, topics_max=3, group_topics_max=1, require_transaction_id=True, reject_after_immunity=True
+    )  # 12: the group has made one topic
     h.half("crowded", queue=1, real_topic="fifth")
-    h.end(COMMIT, 10, queue=1)
+    h.half("slow", queue=1, immunity_ms=299)
+    h.half("nameless", queue=1)
+    h.end(COMMIT, 10, queue=1, transaction_ids=["crowded"])
+    h.end(COMMIT, 11, queue=1, transaction_ids=["slow"])  # 300 ms after its half
+    h.end(COMMIT, 12, queue=1)
+    h.end(UNKNOWN, 12, queue=1, cause="check_answer")
 
 
 HISTORY = _history()

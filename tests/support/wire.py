@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 from confluent_kafka import Producer
 
@@ -26,7 +27,12 @@ def half_headers(
 
 
 class Wire:
-    """A Kafka producer that gives back where each record was stored."""
+    """A Kafka producer that gives back where each record was stored.
+
+    An end names the transactions of its halves, as far as this process has sent them.
+    """
+
+    _ids: ClassVar[dict[tuple[str, str, int, int], str]] = {}
 
     def __init__(self, settings: Settings) -> None:
         self._kafka = settings.kafka
@@ -72,7 +78,12 @@ class Wire:
     ) -> int:
         """Send a half message and give its offset."""
         headers = half_headers(transaction_id, topic, group, **extra)
-        return self.send(self._kafka.half_topic, queue, body, headers)
+        offset = self.send(self._kafka.half_topic, queue, body, headers)
+        self._ids[self._place(queue, offset)] = transaction_id
+        return offset
+
+    def _place(self, queue: int, offset: int) -> tuple[str, str, int, int]:
+        return self._kafka.bootstrap_servers, self._kafka.half_topic, queue, offset
 
     def end(
         self,
@@ -83,10 +94,9 @@ class Wire:
         ids: Sequence[str] = (),
         **extra: str,
     ) -> int:
-        """Send an operation and give its offset."""
-        headers: list[Header] = list(p.operation_headers(group, decision, ids, extra.items()))
-        if not ids:
-            headers = [header for header in headers if header[0] != p.UNIQ_KEY]
+        """Send an operation and give its offset. Input: `ids`: those of its halves, else known."""
+        named = [self._ids.get(self._place(queue, offset), "unknown") for offset in offsets]
+        headers = list(p.operation_headers(group, decision, ids or named, extra.items()))
         return self.send(self._kafka.op_topic, queue, p.operation_body(offsets), headers)
 
     def command(self, command: str, target: str, actor: str = "test", reason: str = "why") -> int:

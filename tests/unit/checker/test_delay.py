@@ -19,7 +19,13 @@ from tests.support.steps import (
     schedule,
 )
 
-LEVELS = parameters(delay_levels_ms=(1_000, 5_000, 10_000), deliver_at_max_ms=60_000)
+LEVELS = parameters(
+    delay_levels_ms=(1_000, 5_000, 10_000),
+    deliver_at_max_ms=60_000,
+    deliver_at_goes_first=True,
+    due_at_max=T_MS + 1_000_000,
+)
+BEFORE = parameters(deliver_at_goes_first=False)  # as up to rule version 4
 FAR_MS = T_MS + 99_000_000
 
 OF_HALVES = [
@@ -75,8 +81,73 @@ OF_HALVES = [
     ),
     case(
         given=[LEVELS, half(delay_level=2, deliver_at=T_MS + 30_000), commit(0)],
+        expected=30_000,
+        why="DELIVER_AT goes before a level",
+    ),
+    case(
+        given=[LEVELS, BEFORE, half(delay_level=2, deliver_at=T_MS + 30_000), commit(0)],
         expected=5_000,
-        why="a level above 0 beats DELIVER_AT",
+        why="up to rule version 4 a level above 0 went before DELIVER_AT",
+    ),
+    case(
+        given=[LEVELS, half(delay_level=2, deliver_at=T_MS), commit(0)],
+        expected=None,
+        why="a DELIVER_AT that has passed goes before a level, too: no delay",
+    ),
+    case(
+        given=[LEVELS, half(delay_ms=15_000), later(7_000), commit(0)],
+        expected=22_000,
+        why="a span counts from epoch_at of the epoch that committed the half",
+    ),
+    case(
+        given=[LEVELS, half(delay_ms=60_000), commit(0)],
+        expected=60_000,
+        why="a span of the configured maximum",
+    ),
+    case(
+        given=[LEVELS, half(delay_ms=60_001), commit(0)],
+        expected=60_000,
+        why="a span beyond the maximum is the maximum",
+    ),
+    case(
+        given=[LEVELS, half(delay_ms=0), commit(0)],
+        expected=None,
+        why="a span of 0 is no delay",
+    ),
+    case(
+        given=[LEVELS, half(delay_ms=2_000, delay_level=3), commit(0)],
+        expected=2_000,
+        why="a span goes before a level",
+    ),
+    case(
+        given=[LEVELS, half(delay_ms=0, delay_level=3), commit(0)],
+        expected=None,
+        why="a span of 0, too",
+    ),
+    case(
+        given=[LEVELS, half(delay_ms=2_000, deliver_at=T_MS + 30_000), commit(0)],
+        expected=30_000,
+        why="DELIVER_AT goes before a span",
+    ),
+    case(
+        given=[LEVELS, parameters(due_at_max=T_MS + 4_999), half(delay_level=2), commit(0)],
+        expected=4_999,
+        why="a level that leads beyond the last instant ends there",
+    ),
+    case(
+        given=[LEVELS, parameters(due_at_max=T_MS + 4_999), half(delay_ms=5_000), commit(0)],
+        expected=4_999,
+        why="a span that leads beyond the last instant ends there",
+    ),
+    case(
+        given=[
+            LEVELS,
+            parameters(due_at_max=T_MS + 4_999),
+            half(deliver_at=T_MS + 5_000),
+            commit(0),
+        ],
+        expected=4_999,
+        why="a DELIVER_AT beyond the last instant ends there",
     ),
     case(
         given=[LEVELS, half(delay_level=0, deliver_at=T_MS + 30_000), commit(0)],
@@ -90,6 +161,11 @@ OF_SCHEDULE_RECORDS = [
         given=[LEVELS, schedule(delay_level=2, age_ms=300)],
         expected=4_700,
         why="a level counts from when the broker stored the schedule record",
+    ),
+    case(
+        given=[LEVELS, schedule(delay_ms=15_000, age_ms=300)],
+        expected=14_700,
+        why="a span counts from when the broker stored the schedule record",
     ),
     case(
         given=[LEVELS, schedule(deliver_at=FAR_MS, age_ms=300)],

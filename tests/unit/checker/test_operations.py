@@ -1,4 +1,4 @@
-"""Which operation ends a half: PROTOCOL.md's tests 1 to 7, in their order, and what follows."""
+"""Which operation ends a half: PROTOCOL.md's tests 1 to 8, in their order, and what follows."""
 
 from __future__ import annotations
 
@@ -171,7 +171,7 @@ TESTS_4_AND_5_AND_6 = [
     case(
         given=[half(), commit(0), commit(0, transaction_ids=["nope"])],
         expected={0: "COMMITTED", "conflicts": [(1, 0, "wrong_transaction_id")]},
-        why="test 6 comes before test 7",
+        why="test 6 comes before test 8",
     ),
     case(
         given=[half(), commit(0), later(), commit(0, producer_group="other")],

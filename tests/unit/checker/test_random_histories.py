@@ -62,6 +62,7 @@ def test_histories_are_two_thousand_and_hit_every_end_and_every_conflict() -> No
             hits.update(f"{row['outcome']} {row['cause']}" for row in decided["outcomes"])
             hits.update(row["reason"] for row in decided["conflicts"])
             hits.update(row["action"] for row in decided["deliveries"])
+            hits.update("span" for row in decided["delayed"] if row["delay_ms"] is not None)
             hits.update(row["reason"] for row in decided["placements"] if row["reason"])
             hits.update(row["result"] for row in decided["command_results"])
             hits.update(f"arm {row['arm']}" for row in decided["outcomes"])
@@ -72,7 +73,7 @@ def test_histories_are_two_thousand_and_hit_every_end_and_every_conflict() -> No
         *("ROLLED_BACK duplicate_in_set", "DISCARDED check_max", "DISCARDED expired"),
         *("unreadable_operation", "unknown_half", "unreadable_half", "wrong_producer_group"),
         *("below_floor", "wrong_transaction_id", "duplicate_end", "conflicting_end"),
-        *("orphan_expired", "bad_signature"),
+        *("orphan_expired", "bad_signature", "no_transaction_id", "after_immunity"),
         *("end_after_discard", "DELIVERED", "UNDELIVERABLE", "CANCELLED", "topic_not_allowed"),
         *(
             "queue_out_of_range",
@@ -95,18 +96,23 @@ def test_histories_are_two_thousand_and_hit_every_end_and_every_conflict() -> No
             "accepted",
             "unknown_command",
         ),
-        *("arm 0", "arm 1", "check 1", "check 2", "check 3"),
+        *("span", "arm 0", "arm 1", "check 1", "check 2", "check 3"),
     }
     assert expected - hits.keys() == set()
 
 
-def test_cut_of_the_log_changes_no_end_no_conflict_and_no_real_queue() -> None:
+@pytest.mark.parametrize("requires_id", [False, True])
+def test_cut_of_the_log_changes_no_end_no_conflict_and_no_real_queue(requires_id: bool) -> None:
     world = _cuttable(random_world(CUT_SEED, 150, checks=False, early=False, epoch_count=20))
+    world["parameters"] |= {"require_transaction_id": requires_id, "reject_after_immunity": True}
     in_one, in_two, in_twenty = (_run(merged(world, count)) for count in (1, 2, 20))
     for name in ("outcomes", "conflicts", "messages"):
         assert in_one[name] == in_two[name], (CUT_SEED, name)
         assert in_one[name] == in_twenty[name], (CUT_SEED, name)
     assert len(in_one["messages"]) > 100, CUT_SEED
+    reasons = Counter(row[3] for row in in_one["conflicts"])
+    assert reasons["after_immunity"] > 10, CUT_SEED
+    assert (reasons["no_transaction_id"] > 10) == requires_id, CUT_SEED
 
 
 def test_cut_of_one_half_queue_without_waiting_changes_no_queue_offset() -> None:
@@ -116,7 +122,9 @@ def test_cut_of_one_half_queue_without_waiting_changes_no_queue_offset() -> None
     for epoch in world["epochs"]:
         epoch["schedules"] = []
         for half in epoch["halves"]:
-            half |= {"tran_size": None, "tran_seq": None, "delay_level": None, "deliver_at": None}
+            half |= dict.fromkeys(
+                ("tran_size", "tran_seq", "delay_level", "delay_ms", "deliver_at")
+            )
             half["real_topic"] += f"-of-{half['queue_id']}"
             if half["real_queue_id"] is not None:
                 half["real_queue_id"] %= count

@@ -54,6 +54,22 @@ def test_a_rolled_back_half_is_not_delivered(job: PaperJob) -> None:
     assert list(lines(report))[1].endswith("ROLLED_BACK, not delivered")
 
 
+def test_an_end_after_its_deadline_and_the_check_decides(tmp_path: Path) -> None:
+    job = PaperJob(tmp_path / "lake", reject_after_immunity=True)
+    offset = job.half(immunity_ms=10_000)
+    job.run(13_000)
+    job.end(COMMIT, offset)  # stored 13 s after its half
+    job.run()
+    text = next(event.text for event in told(job).events if event.kind == "conflict")
+    assert text.endswith("it came 3 s after its deadline; no check has decided yet"), text
+    job.end(ROLLBACK, offset, from_check=True)
+    job.run()
+    report = told(job)
+    assert report.status == "ROLLED_BACK"
+    text = next(event.text for event in report.events if event.kind == "conflict")
+    assert text.endswith("it came 3 s after its deadline; the check decided"), text
+
+
 def test_operations_without_effect_say_why(job: PaperJob) -> None:
     offset = job.half()
     job.end(COMMIT, offset, group="other")

@@ -83,7 +83,11 @@ def with_(section: str, **values: Any) -> dict[str, Any]:
         ),
         (
             with_("security", colour={}),
-            "[security] colour is unknown; the keys are keys, operators",
+            "[security] colour is unknown; the keys are keys, operators, require_transaction_id",
+        ),
+        (
+            with_("security", require_transaction_id="no"),
+            "[security] require_transaction_id = 'no': true or false is allowed",
         ),
         (with_("security", keys={"a b": {"k_file": "f"}}), "[security.keys.a b]: a group's name"),
         (with_("security", keys={"shop": {}}), "[security.keys.shop] is empty: one key is needed"),

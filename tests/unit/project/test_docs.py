@@ -67,8 +67,8 @@ CAUSES = [
 ]  # fmt: skip
 CONFLICTS = [
     "unreadable_operation", "unknown_half", "below_floor", "unreadable_half",
-    "wrong_producer_group", "bad_signature", "wrong_transaction_id", "duplicate_end",
-    "conflicting_end", "end_after_discard", "orphan_expired",
+    "wrong_producer_group", "bad_signature", "no_transaction_id", "wrong_transaction_id",
+    "after_immunity", "duplicate_end", "conflicting_end", "end_after_discard", "orphan_expired",
 ]  # fmt: skip
 RESULTS = [
     "rearmed", "not_discarded", "resent", "not_pending", "resumed", "not_undeliverable",

@@ -69,7 +69,7 @@ def test_the_sound_lake_has_every_kind_of_row(rows: LakeRows) -> None:
         "ROLLED_BACK check_answer", "ROLLED_BACK duplicate_in_set", "DISCARDED check_max",
         "DISCARDED expired", "conflicting_end", "duplicate_end", "unreadable_half",
         "unreadable_operation", "wrong_producer_group", "bad_signature", "wrong_transaction_id",
-        "orphan_expired",
+        "orphan_expired", "no_transaction_id", "after_immunity",
         "end_after_discard", "DELIVERED", "UNDELIVERABLE", "CANCELLED", "rearmed", "resumed",
         "resent", "not_pending",
         "cancelled", "grown", "accepted", "not_delayed", "queue_out_of_range",
