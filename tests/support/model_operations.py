@@ -13,7 +13,7 @@ class Operations:
     def __init__(self, halves: dict[tuple[int, int], Row], unit_of: dict[Any, Unit]) -> None:
         self.halves, self.unit_of = halves, unit_of
         self.waiting: list[Row] = []
-        self.decided: dict[Any, Any] = {}  # (op queue, op offset, set) -> the position
+        self.decided: dict[tuple[Any, ...], int] = {}  # (op queue, op offset, set) -> the position
 
     def decide(self, epoch: Row, parameters: Row) -> list[tuple[Row, Unit]]:
         """Return each unit that is ended now, and the naming that ends it, in order of delivery."""
@@ -84,8 +84,7 @@ class Operations:
         if unit.key is None:
             return False
         of_set = (naming["queue_id"], naming["op_queue_offset"], unit.key)
-        position: int = self.decided.setdefault(of_set, naming["position"])
-        return position != naming["position"]
+        return bool(self.decided.setdefault(of_set, naming["position"]) != naming["position"])
 
     def _lacks_id(self, naming: Row) -> bool:
         """Test 6 of a producer's operation; one that waits for its set has passed it before."""

@@ -115,6 +115,50 @@ def test_cut_of_the_log_changes_no_end_no_conflict_and_no_real_queue(requires_id
     assert (reasons["no_transaction_id"] > 10) == requires_id, CUT_SEED
 
 
+def test_cut_changes_no_end_and_no_conflict_though_operations_come_before_their_halves() -> None:
+    """But for duplicates that are named early, and operations with several ids for one set."""
+    world = _cuttable(random_world(CUT_SEED + 1, 150, checks=False, epoch_count=20))
+    names = _name_what_counts(world)
+    ends = []
+    for count in (1, 2, 7, 20):
+        rows = _run(merged(world, count))
+        conflicts = [
+            (queue, op, names.get((queue, offset), offset), reason)
+            for queue, op, offset, reason in rows["conflicts"]
+        ]
+        ends.append((rows["outcomes"], sorted(conflicts, key=repr)))
+    assert ends[0][0] == ends[1][0] == ends[2][0] == ends[3][0], CUT_SEED
+    assert ends[0][1] == ends[1][1] == ends[2][1] == ends[3][1], CUT_SEED
+    assert len(ends[0][1]) > 100, CUT_SEED
+
+
+def _name_what_counts(world: Row) -> dict[tuple[int, int], Any]:
+    """Let operations name no duplicate, and carry right ids or none. Return each half's set."""
+    halves = {}
+    names: dict[tuple[int, int], Any] = {}
+    duplicates = set()
+    known = set()
+    for epoch in world["epochs"]:
+        for half in epoch["halves"]:
+            place = half["queue_id"], half["queue_offset"]
+            halves[place] = half
+            if half["tran_size"] is None or half["error"] is not None:
+                continue
+            key = (half["producer_group"], half["transaction_id"], half["tran_size"])
+            names[place] = key
+            seq = (half["queue_id"], *key, half["tran_seq"])
+            duplicates |= {place} if seq in known else set()
+            known.add(seq)
+    for epoch in world["epochs"]:
+        for row in epoch["operations"]:
+            queue_id, offsets = row["queue_id"], row["half_offsets"] or []
+            kept = [offset for offset in offsets if (queue_id, offset) not in duplicates]
+            if row["error"] is None:
+                ids = [halves.get((queue_id, o), {}).get("transaction_id", "nope") for o in kept]
+                row |= {"half_offsets": kept, "transaction_ids": row["transaction_ids"] and ids}
+    return names
+
+
 def test_cut_of_one_half_queue_without_waiting_changes_no_queue_offset() -> None:
     """Each half queue has real topics of its own, so that many are compared in one run."""
     world = _cuttable(random_world(CUT_SEED, 150, checks=False, early=False, epoch_count=20))
