@@ -43,13 +43,15 @@ NEW_HALVES: Final = pa.schema(
         ("error", _TEXT),
     ]
 )
-# A half that can still be ended. `unit_offset`: of the first landed half of its set, or its own.
+# A half that can still be ended. `unit_offset`: of the first landed half of its set, or its own;
+# `age_from_at`: the instant from which its age counts.
 HALVES: Final = pa.schema(
     [
         *_MEMBER,
         ("unit_offset", _LONG),
         ("arm", _INT),
         ("stored_at", _LONG),
+        ("age_from_at", _LONG),
         *_ROUTING,
         ("immunity_ms", _LONG),
         ("check_times", _INT),
@@ -97,11 +99,13 @@ NAMINGS: Final = pa.schema(
         ("is_signed", _BOOL),
     ]
 )
-# A queue: `known_at` of its operations, of its halves, where landing stands, and its floor.
+# A queue: `known_at` of its operations now and in the epoch before, of its halves, where landing
+# stands, and its floor.
 QUEUES: Final = pa.schema(
     [
         ("queue_id", _INT),
         ("known_at", _LONG),
+        ("earlier_known_at", _LONG),
         ("halves_known_at", _LONG),
         ("half_end", _LONG),
         ("floor", _LONG),
@@ -223,6 +227,7 @@ class Parameters:
     group_topics_max: int = 1_000_000  # as in plans of rule version 3, which have no such limit
     delay_levels_ms: tuple[int, ...] = (1_000,)
     deliver_at_max_ms: int = 2_592_000_000
+    ages_from_known_at: bool = False  # as in plans before rule version 5: ages from `stored_at`
     own_topics: tuple[str, ...] = ()
     check_topic_prefix: str = CHECK_TOPIC_PREFIX
 

@@ -16,6 +16,7 @@ FORMAT_VERSION: Final = 5
 TELLING_FORMAT: Final = 2  # from this one on the epochs tell what each table holds
 SIGNED_FORMAT: Final = 3  # from this one on operations say whether they are signed
 GROUPS_FORMAT: Final = 4  # from this one on `catalog` and `delayed` name producer groups
+AGES_FORMAT: Final = 5  # from this one on `pending` says from when a half's age counts
 FORMATS: Final = tuple(range(1, FORMAT_VERSION + 1))  # of lakes that can be checked and rebuilt
 _OFFSET_BITS = 44  # of a place as one number: the queue stands above them
 
@@ -189,6 +190,7 @@ PENDING: Final = pa.schema(
         ("unit_offset", _LONG),
         ("arm", _INT),
         ("stored_at", _INSTANT),
+        ("age_from_at", _INSTANT),
         ("producer_group", _TEXT),
         ("transaction_id", _TEXT),
         ("tran_size", _INT),

@@ -124,7 +124,7 @@ def admit(halves: pa.Table, new_halves: pa.Table, members: pa.Table, units: pa.T
 
     A new member takes over the arm and the discard of its set. Duplicates and members of ended sets
     are left out.
-    Input: HALVES, NEW_HALVES and the frames of this module.
+    Input: HALVES, NEW_HALVES with `age_from_at`, and the frames of this module.
     Output: HALVES.
     """
     if new_halves.num_rows == 0:
@@ -135,8 +135,8 @@ def admit(halves: pa.Table, new_halves: pa.Table, members: pa.Table, units: pa.T
         """
         SELECT n.queue_id, n.queue_offset, n.producer_group, n.transaction_id, n.tran_size,
           n.tran_seq, coalesce(m.unit_offset, n.queue_offset) AS unit_offset,
-          coalesce(u.arm, 0)::INTEGER AS arm, n.stored_at, n.real_topic, n.real_queue_id,
-          n.delay_level, n.deliver_at, n.immunity_ms, 0::INTEGER AS check_times,
+          coalesce(u.arm, 0)::INTEGER AS arm, n.stored_at, n.age_from_at, n.real_topic,
+          n.real_queue_id, n.delay_level, n.deliver_at, n.immunity_ms, 0::INTEGER AS check_times,
           0::INTEGER AS unacknowledged, NULL::BIGINT AS checked_at, NULL::BIGINT AS last_answer_at,
           u.discard_cause, 0::INTEGER AS discards
         FROM new_halves n

@@ -233,6 +233,7 @@ class Settings:
             group_topics_max=self.topics.group_topics_max,
             delay_levels_ms=p.delay_levels_ms(self.delay.levels),
             deliver_at_max_ms=self.delay.deliver_at_max_ms,
+            ages_from_known_at=True,
             own_topics=tuple(sorted(self.wire_limits().own_topics())),
             check_topic_prefix=self.kafka.check_topic_prefix,
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import duckdb
@@ -10,10 +11,11 @@ import pyarrow as pa
 from storage.errors import BrokenLakeError, MissingTableError
 from storage.lake.lake import Lake
 from storage.lake.store_trouble import store_trouble
-from storage.schemas import GROUPS_FORMAT, SIGNED_FORMAT, TABLES, TELLING_FORMAT
+from storage.schemas import AGES_FORMAT, GROUPS_FORMAT, SIGNED_FORMAT, TABLES, TELLING_FORMAT
 
-# Columns that a lake of an earlier format lacks, by the format that brought them. In format 1
-# `pending` and `waiting` had snapshots only, `delayed` the messages that came in.
+# Columns that a lake of an earlier format lacks, by the format that brought them, and what stands
+# for them. In format 1 `pending` and `waiting` had snapshots only, `delayed` the messages that came
+# in.
 _SINCE: dict[int, dict[str, tuple[str, ...]]] = {
     TELLING_FORMAT: {
         "epochs": ('NULL::STRUCT("table" VARCHAR, version BIGINT, rows BIGINT)[] AS tables',),
@@ -29,6 +31,9 @@ _SINCE: dict[int, dict[str, tuple[str, ...]]] = {
     GROUPS_FORMAT: {
         "delayed": ("NULL::VARCHAR AS producer_group",),
         "catalog": ("NULL::VARCHAR AS producer_group",),
+    },
+    AGES_FORMAT: {
+        "pending": ("stored_at AS age_from_at",),
     },
 }
 
@@ -50,23 +55,18 @@ class Reader:
         if source is None:
             self.problems.setdefault(table, "is missing")
             source = TABLES[table].empty_table()
-        else:
-            columns = self._with_later(table, columns)
-        begin = f"CREATE TABLE all_{table} AS"
-        if not self.fill(table, begin, columns, source):
+        begin, later = f"CREATE TABLE all_{table} AS", self._later_columns(table)
+        if not self.fill(table, begin, columns, source, later=later):
             self.fill(table, begin, columns, TABLES[table].empty_table())
 
-    def _with_later(self, table: str, columns: str) -> str:
-        """Returns columns to read; those that the lake's format lacks have what stands for them."""
-        later = [
+    def _later_columns(self, table: str) -> list[str]:
+        """Returns the columns that the lake's format lacks, each as SQL of what stands for it."""
+        return [
             text
             for since, tables in _SINCE.items()
             if self._format_version < since
             for text in tables.get(table, ())
         ]
-        for text in later:
-            columns = columns.removesuffix(text.rpartition(" ")[2]).rstrip(", \n")
-        return ", ".join([columns, *later])
 
     def look(self, table: str) -> None:
         """Checks that a table without invariants can be read."""
@@ -106,11 +106,20 @@ class Reader:
         columns: str,
         source: Any,
         parameters: dict[str, str | None] | None = None,
+        later: Sequence[str] = (),
     ) -> bool:
-        """Runs `begin` with the columns of a source. Output: whether its files can be read."""
+        """Runs `begin` with the columns of a source. Output: whether its files can be read.
+
+        Input: `later`: columns that it lacks, as SQL.
+        """
+        rows = "source"
+        if later:
+            names = [text.rpartition(" ")[2] for text in later]
+            own = f"COLUMNS(name -> NOT list_contains({names}, name))"
+            rows = f"(SELECT {own}, {', '.join(later)} FROM source)"
         self._connection.register("source", source)
         try:
-            self._connection.execute(f"{begin} SELECT {columns} FROM source", parameters)
+            self._connection.execute(f"{begin} SELECT {columns} FROM {rows}", parameters)
         except (duckdb.Error, OSError, pa.ArrowException) as error:
             trouble = store_trouble(self.lake.place, error)
             if trouble is not None:

@@ -205,6 +205,7 @@ _SINCE: dict[int, dict[str, tuple[str, ...]]] = {
     3: {"op": ("signature", "is_signed"), "waiting": ("is_signed",),
         "pending": ("unacknowledged",)},
     4: {"delayed": ("producer_group",), "catalog": ("producer_group",)},
+    5: {"pending": ("age_from_at",)},
 }  # fmt: skip
 
 
@@ -227,7 +228,7 @@ def as_format_1(path: Path) -> None:
 
 
 def as_format(path: Path, version: int) -> None:
-    """Make of a lake what the last txlake of format 2 or 3 would have left."""
+    """Make of a lake what the last txlake of format 2, 3 or 4 would have left."""
     later = {table for since, tables in _SINCE.items() if since > version for table in tables}
     for table in sorted({*later, "lake"}):
         rows = _as_of(version, table, Lake(str(path)).read(table))
