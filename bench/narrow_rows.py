@@ -117,7 +117,7 @@ def run_epoch(narrow_rows: Path, folder: Path, transactions: int, meter: Meter) 
     with meter.step("look up"):
         inputs = [inputs_of(batch, lake, State(), plan, _limits())]
     with meter.step("decide"):
-        instants = instants_of(plan, p.HALF_TOPIC)
+        instants = instants_of(plan, None, p.HALF_TOPIC)
         decision = decide(State(), inputs.pop(), instants, plan_parameters(plan))
         del batch.by_kind[HALF]  # as the job does: its memory is needed
         pa.default_memory_pool().release_unused()

@@ -49,6 +49,7 @@ def halves(first: int, count: int) -> pa.Table:
         "transaction_id": pa.array([f"{n:032x}" for n in number]),
         "real_topic": pa.repeat("orders", count),
         "stored_at": pa.array(_AT + number),
+        "age_from_at": pa.array(_AT + number),
         **{name: pa.repeat(pa.scalar(0, pa.int32()), count)
            for name in ("arm", "check_times", "unacknowledged", "discards")},
     }  # fmt: skip

@@ -141,10 +141,11 @@ def _record_state(
 ) -> None:
     """Record what the epoch changed of the pending halves."""
     for numbers, times in ((waiting, 0), (asked, 1)):
+        stored = [instant(START_MS + int(n) * EPOCH_MS // EPOCH_ROWS) for n in numbers]
         rows.add(
             "pending", len(numbers), change=PUT, queue_id=numbers % QUEUES,
             queue_offset=numbers // QUEUES, unit_offset=numbers // QUEUES, arm=0,
-            stored_at=[instant(START_MS + int(n) * EPOCH_MS // EPOCH_ROWS) for n in numbers],
+            stored_at=stored, age_from_at=stored,
             producer_group="shop", transaction_id=[transaction_id(int(n)) for n in numbers],
             real_topic="orders", check_times=times, unacknowledged=0,
             checked_at=[at if times else None] * len(numbers),

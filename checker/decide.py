@@ -144,7 +144,8 @@ def _decide(state: State, inputs: Inputs, instants: Instants, parameters: Parame
     inputs = replace(inputs, ended=where(inputs.ended, is_there))
     members = sets.set_members(state.halves, inputs.halves, inputs.ended)
     units = sets.set_units(members)
-    halves = sets.admit(state.halves, inputs.halves, members, units)
+    new_halves = timing.with_age(inputs.halves, instants.queues, parameters)
+    halves = sets.admit(state.halves, new_halves, members, units)
 
     matched = operations.match(state.waiting, inputs, halves, members, units, instants, parameters)
     wins = matched.wins

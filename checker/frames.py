@@ -43,14 +43,16 @@ NEW_HALVES: Final = pa.schema(
         ("error", _TEXT),
     ]
 )
-# A half that can still be ended. `unit_offset`: of the first landed half of its set, or its own.
-# `deadline_at`: until when a producer's own end of its unit counts (`rules/deadline.py`).
+# A half that can still be ended. `unit_offset`: of the first landed half of its set, or its own;
+# `age_from_at`: the instant from which its age counts; `deadline_at`: until when a producer's own
+# end of its unit counts (`rules/deadline.py`).
 HALVES: Final = pa.schema(
     [
         *_MEMBER,
         ("unit_offset", _LONG),
         ("arm", _INT),
         ("stored_at", _LONG),
+        ("age_from_at", _LONG),
         *_ROUTING,
         ("immunity_ms", _LONG),
         ("deadline_at", _LONG),
@@ -107,11 +109,13 @@ NAMINGS: Final = pa.schema(
         ("is_signed", _BOOL),
     ]
 )
-# A queue: `known_at` of its operations, of its halves, where landing stands, and its floor.
+# A queue: `known_at` of its operations now and in the epoch before, of its halves, where landing
+# stands, and its floor.
 QUEUES: Final = pa.schema(
     [
         ("queue_id", _INT),
         ("known_at", _LONG),
+        ("earlier_known_at", _LONG),
         ("halves_known_at", _LONG),
         ("half_end", _LONG),
         ("floor", _LONG),
@@ -240,6 +244,7 @@ class Parameters:
     deliver_at_max_ms: int = 2_592_000_000
     deliver_at_goes_first: bool = False  # up to rule version 4 a level went before DELIVER_AT
     due_at_max: int = 253_402_300_799_999  # as up to rule version 4, whose instants ended later
+    ages_from_known_at: bool = False  # as in plans before rule version 5: ages from `stored_at`
     own_topics: tuple[str, ...] = ()
     check_topic_prefix: str = CHECK_TOPIC_PREFIX
 

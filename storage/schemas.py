@@ -16,7 +16,7 @@ FORMAT_VERSION: Final = 5
 TELLING_FORMAT: Final = 2  # from this one on the epochs tell what each table holds
 SIGNED_FORMAT: Final = 3  # from this one on operations say whether they are signed
 GROUPS_FORMAT: Final = 4  # from this one on `catalog` and `delayed` name producer groups
-THIRD_EDITION_FORMAT: Final = 5  # from this one on: deadlines, spans, sets decided once
+THIRD_EDITION_FORMAT: Final = 5  # from this one on: ages, deadlines, spans, sets decided once
 FORMATS: Final = tuple(range(1, FORMAT_VERSION + 1))  # of lakes that can be checked and rebuilt
 _OFFSET_BITS = 44  # of a place as one number: the queue stands above them
 
@@ -191,6 +191,7 @@ PENDING: Final = pa.schema(
         ("unit_offset", _LONG),
         ("arm", _INT),
         ("stored_at", _INSTANT),
+        ("age_from_at", _INSTANT),
         ("producer_group", _TEXT),
         ("transaction_id", _TEXT),
         ("tran_size", _INT),

@@ -197,6 +197,7 @@ _REARMED = """
 SELECT * EXCLUDE (named) REPLACE (
   CASE WHEN named THEN arm + 1 ELSE arm END::INTEGER AS arm,
   CASE WHEN named THEN $epoch_at ELSE stored_at END::BIGINT AS stored_at,
+  CASE WHEN named THEN $epoch_at ELSE age_from_at END::BIGINT AS age_from_at,
   CASE WHEN named THEN 0 ELSE check_times END::INTEGER AS check_times,
   CASE WHEN named THEN 0 ELSE unacknowledged END::INTEGER AS unacknowledged,
   CASE WHEN NOT named THEN checked_at END AS checked_at,

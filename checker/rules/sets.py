@@ -148,7 +148,7 @@ def admit(halves: pa.Table, new_halves: pa.Table, members: pa.Table, units: pa.T
 
     A new member takes over the arm, the discard and the deadline of its set. Duplicates and members
     of ended sets are left out.
-    Input: HALVES, NEW_HALVES and the frames of this module.
+    Input: HALVES, NEW_HALVES with `age_from_at`, and the frames of this module.
     Output: HALVES.
     """
     if new_halves.num_rows == 0:
@@ -159,8 +159,8 @@ def admit(halves: pa.Table, new_halves: pa.Table, members: pa.Table, units: pa.T
         f"""
         SELECT n.queue_id, n.queue_offset, n.producer_group, n.transaction_id, n.tran_size,
           n.tran_seq, coalesce(m.unit_offset, n.queue_offset) AS unit_offset,
-          coalesce(u.arm, 0)::INTEGER AS arm, n.stored_at, n.real_topic, n.real_queue_id,
-          n.delay_level, n.delay_ms, n.deliver_at, n.immunity_ms,
+          coalesce(u.arm, 0)::INTEGER AS arm, n.stored_at, n.age_from_at, n.real_topic,
+          n.real_queue_id, n.delay_level, n.delay_ms, n.deliver_at, n.immunity_ms,
           CASE WHEN u.queue_id IS NULL THEN n.deadline_at ELSE u.deadline_at END AS deadline_at,
           0::INTEGER AS check_times,
           0::INTEGER AS unacknowledged, NULL::BIGINT AS checked_at, NULL::BIGINT AS last_answer_at,

@@ -63,15 +63,33 @@ def _from_when(halves: pa.Table, parameters: Parameters) -> tuple[Numbers, Numbe
     """Returns the first `known_at` at which each half has expired, and at which its turn comes.
 
     Its turn is to be checked or, after `check_max` checks, to be discarded. Immunity is over when
-    `known_at` - `stored_at` exceeds it; a further check is due when `known_at` - `checked_at` has
+    `known_at` - `age_from_at` exceeds it; a further check is due when `known_at` - `checked_at` has
     reached the interval, which attempts that Kafka did not acknowledge make longer.
     """
-    stored_at = longs(halves["stored_at"])
+    age_from_at = longs(halves["age_from_at"])
     was_asked = truth(halves["checked_at"].is_valid())
-    first_at = stored_at + longs(halves["immunity_ms"], null=parameters.transaction_timeout_ms) + 1
+    immunity_ms = longs(halves["immunity_ms"], null=parameters.transaction_timeout_ms)
+    first_at = age_from_at + immunity_ms + 1
     again_at = longs(halves["checked_at"]) + _interval_ms(halves, parameters.check_interval_ms)
     turn_at = np.where(was_asked, again_at, first_at)
-    return stored_at + parameters.half_retention_ms + 1, turn_at
+    return age_from_at + parameters.half_retention_ms + 1, turn_at
+
+
+def with_age(new_halves: pa.Table, queues: pa.Table, parameters: Parameters) -> pa.Table:
+    """Returns the new halves with `age_from_at`: the instant from which the age of each counts.
+
+    It is the later of `stored_at` and the `known_at` that the half's queue had in the epoch before.
+    After a step of the clocks `known_at` can be days ahead of what the broker says; a half that
+    lands then still has its immunity, its checks and their intervals.
+
+    Input: NEW_HALVES, QUEUES. Output: NEW_HALVES and `age_from_at`.
+    Replay: plans before rule version 5 lack the parameter; their halves age from `stored_at`.
+    """
+    age_from_at = longs(new_halves["stored_at"])
+    if parameters.ages_from_known_at:
+        earlier_known_at = _of_queue("earlier_known_at", new_halves, queues)
+        age_from_at = np.maximum(age_from_at, earlier_known_at)
+    return new_halves.append_column("age_from_at", pa.array(age_from_at))
 
 
 def _interval_ms(halves: pa.Table, check_interval_ms: int) -> Numbers:
@@ -130,7 +148,7 @@ def acts_upon(halves: pa.Table, queues: pa.Table, parameters: Parameters) -> Mas
 def _acted_upon(
     halves: pa.Table, queues: pa.Table, parameters: Parameters
 ) -> tuple[pa.Array, Mask]:
-    rule = _rules(halves, _known_at(halves, queues), parameters)
+    rule = _rules(halves, _of_queue("known_at", halves, queues), parameters)
     return rule, truth(rule.is_valid()) & _can_be_asked(halves)
 
 
@@ -140,10 +158,13 @@ def _can_be_asked(halves: pa.Table) -> Mask:
     return is_first & truth(halves["discard_cause"].is_null())
 
 
-def _known_at(halves: pa.Table, queues: pa.Table) -> Numbers:
-    """Returns `known_at` of each half's queue; an instant before all others while it is unknown."""
+def _of_queue(name: str, halves: pa.Table, queues: pa.Table) -> Numbers:
+    """Returns an instant of each half's queue; one before all others while it is unknown.
+
+    Input: `name`: a column of QUEUES.
+    """
     at = find(longs(halves["queue_id"]), longs(queues["queue_id"]))
-    return np.append(longs(queues["known_at"], null=_UNKNOWN), _UNKNOWN)[at]
+    return np.append(longs(queues[name], null=_UNKNOWN), _UNKNOWN)[at]
 
 
 @dataclass(frozen=True)
@@ -158,7 +179,7 @@ class NextStep:
     reached_at: int
 
 
-_TIMED = ("stored_at", "immunity_ms", "check_times", "unacknowledged", "checked_at")
+_TIMED = ("age_from_at", "immunity_ms", "check_times", "unacknowledged", "checked_at")
 
 
 def next_step(first: Mapping[str, Any], parameters: Parameters) -> NextStep:

@@ -17,6 +17,7 @@ PAGES: Final = (
 PROBLEMS: Final = {
     "no_epoch": "/", "lag": "/", "group_silent": "/groups", "given_up": "/dead",
     "undeliverable": "/dead", "pending_old": "/transactions", "floor_near": "/dead",
+    "lake_ahead": "/",
 }  # fmt: skip
 _STORIES: Final = ("half:", "schedule:")
 

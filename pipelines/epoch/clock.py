@@ -36,6 +36,11 @@ class EpochClock:
         """Sets the earliest `epoch_at` to come."""
         self._last_ms = max(self._last_ms, instant_ms)
 
+    @property
+    def last_ms(self) -> int:
+        """Returns the newest instant that was given, or taken from the lake."""
+        return self._last_ms
+
     def raw_ms(self) -> int:
         """Returns the clock itself, for the comparison with the broker's."""
         passed = self._monotonic() - self._started

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 # Keys of a plan's parameters outside the rules, beside its floor and the newest snapshot: the
-# limits of decoding, and in how many epochs one row names all.
-_WIRE, _SNAPSHOT_EPOCHS = "wire", "snapshot_epochs"
+# limits of decoding, in how many epochs one row names all, and how long what has ended decides.
+_WIRE, _SNAPSHOT_EPOCHS, _RETENTION_MS = "wire", "snapshot_epochs", "retention_ms"
 
 
 @dataclass(frozen=True)
@@ -56,6 +56,7 @@ class EpochSettings:
             **asdict(self.parameters),
             _WIRE: asdict(self.limits),
             _SNAPSHOT_EPOCHS: self.snapshot_epochs,
+            _RETENTION_MS: self.retention_ms,
             FLOOR: floor.as_parameter(),
             SNAPSHOT: snapshot.as_parameter(),
         }

@@ -99,7 +99,7 @@ class Planner:
 
     def is_due(self, plan: Plan, state: State) -> bool:
         """Returns whether time alone asks for an epoch: a check, discard, delivery or orphan."""
-        instants = instants_of(plan, self._settings.limits.topics[HALF])
+        instants = instants_of(plan, None, self._settings.limits.topics[HALF])
         return is_something_due(state, instants, self._settings.parameters)
 
 
@@ -116,8 +116,12 @@ def _asked(epoch_at: int, asked_at: int | None, ranges: tuple[Range, ...]) -> tu
     return Horizon(asked_at, before), at_t
 
 
-def instants_of(plan: Plan, half_topic: str) -> Instants:
-    """Returns `epoch_at`, and of each queue how far it is known, where it stands, its floor."""
+def instants_of(plan: Plan, before: Plan | None, half_topic: str) -> Instants:
+    """Returns `epoch_at`, and of each queue how far it is known, where it stands, its floor.
+
+    Input: `before`: the plan of the epoch before; None where nothing lands, or there is none.
+    """
+    earlier_known_at = {} if before is None else before.known_at
     half_ends = plan.queue_ends(half_topic)
     ids = sorted({*half_ends, *plan.known_at, *plan.halves_known_at})
     queues = pa.Table.from_pylist(
@@ -125,6 +129,7 @@ def instants_of(plan: Plan, half_topic: str) -> Instants:
             {
                 "queue_id": queue,
                 "known_at": plan.known_at.get(queue),
+                "earlier_known_at": earlier_known_at.get(queue),
                 "halves_known_at": plan.halves_known_at.get(queue),
                 "half_end": half_ends.get(queue, 0),
                 "floor": plan.floor.offsets.get(queue, 0),

@@ -137,7 +137,7 @@ class PlannedEpochs:
     def _decide(self, plan: Plan, batch: Batch) -> Decision:
         limits = plan_limits(plan)
         inputs = inputs_of(batch, self._lake, self.state, plan, limits)
-        instants = instants_of(plan, limits.topics[HALF])
+        instants = instants_of(plan, self.last, limits.topics[HALF])
         decision = decide(self.state, inputs, instants, plan_parameters(plan))
         self._watch.decided(plan, self.state, inputs, decision)
         return decision

@@ -180,17 +180,16 @@ def _numbers(unit: Unit, row: Row) -> str:
     if row["outcome"] != DISCARDED or epoch is None or known_at is None:
         return ""
     limits = plan_parameters(epoch)
-    stored_at = unit.stored_at(row["arm"])
+    age_ms = known_at - unit.age_from_at(row["arm"])
     if row["cause"] == "expired":
         return (
-            f"known_at - stored_at = {known_at - stored_at} ms, half_retention_ms = "
-            f"{limits.half_retention_ms}"
+            f"known_at - age_from_at = {age_ms} ms, half_retention_ms = {limits.half_retention_ms}"
         )
     attempts = [check for check in unit.checks if check["arm"] == row["arm"]]
     count = sum(check["acknowledged"] for check in attempts)
     text = f"check_times = {count}, check_max = {limits.check_max}, "
     if not attempts:
-        return f"{text}known_at - stored_at = {known_at - stored_at} ms"
+        return f"{text}known_at - age_from_at = {age_ms} ms"
     waited_ms = known_at - max(check["sent_at"] for check in attempts)
     return (
         f"{text}known_at - checked_at = {waited_ms} ms, check_interval_ms = "

@@ -155,10 +155,10 @@ class Unit:
             return []
         return sorted(set(range(first["tran_size"])) - {m["tran_seq"] for m in self.messages})
 
-    def stored_at(self, arm: int) -> int:
-        """Returns `stored_at` of an arm: after a re-arm it is `epoch_at` of the re-arm's epoch."""
+    def age_from_at(self, arm: int) -> int:
+        """Returns from when its age counts in an arm: of a re-arm `epoch_at` of its epoch."""
         recorded = self.of(self.found.pending)  # the oldest first
-        of_arm = [row["stored_at"] for row in recorded if row["arm"] == arm]
+        of_arm = [row["age_from_at"] for row in recorded if row["arm"] == arm]
         return int(of_arm[0] if of_arm else self.messages[0]["stored_at"])
 
 

@@ -8,6 +8,7 @@ undeliverable   committed messages wait for an operator
 pending_old     the oldest half that waits for its end is older than PENDING_OLD_MS
 floor_near      a discarded half is older than FLOOR_NEAR of retention_ms: when the floor passes it,
                 it leaves the state, and neither a late end nor RESUME finds it
+lake_ahead      `epoch_at` of the newest epoch is more than LAKE_AHEAD_MS later than the clocks say
 """
 
 from __future__ import annotations
@@ -18,13 +19,14 @@ from typing import Final
 
 from pipelines.health.facts import HOUR_MS, Facts
 from pipelines.health.groups import NEWEST_CHECKS
-from pipelines.screen import span
+from pipelines.screen import instant, span
 
 NO_EPOCH_MS: Final = HOUR_MS
 LAG_MS: Final = 300_000
 GIVEN_UP_MS: Final = HOUR_MS
 PENDING_OLD_MS: Final = HOUR_MS
 FLOOR_NEAR: Final = 0.75
+LAKE_AHEAD_MS: Final = 60_000  # as far as the clocks of machine and broker can be apart
 
 
 @dataclass(frozen=True)
@@ -108,6 +110,22 @@ def _floor_near(facts: Facts) -> list[str]:
     ]
 
 
+def lake_ahead_text(epoch_at: int, ahead_ms: int) -> str:
+    """Returns in words that a lake is ahead of the clocks, and what that means. Units: ms."""
+    return (
+        f"the lake is {span(ahead_ms)} ahead of the clocks: its newest epoch_at is "
+        f"{instant(epoch_at)}, so a clock was wrong. Until they reach it no half is asked about or "
+        "given up, and no delay ends; commits and rollbacks take effect as ever"
+    )
+
+
+def _lake_ahead(facts: Facts) -> list[str]:
+    lake = facts.lake
+    if lake.epoch_at is None or lake.epoch_at - lake.now_ms <= LAKE_AHEAD_MS:
+        return []
+    return [lake_ahead_text(lake.epoch_at, lake.epoch_at - lake.now_ms)]
+
+
 RULES: Final = (
     Rule("no_epoch", f"{span(NO_EPOCH_MS)}, while records wait", _no_epoch,
          "txlake doctor --conf FILE; is `txlake run` running?", needs_kafka=True),
@@ -121,6 +139,9 @@ RULES: Final = (
     Rule("pending_old", span(PENDING_OLD_MS), _pending_old, "txlake tx list --pending"),
     Rule("floor_near", f"{FLOOR_NEAR:.0%} of [lake] retention_ms", _floor_near,
          "txlake dead list, then txlake dead resume or txlake tx commit|rollback"),
+    Rule("lake_ahead", span(LAKE_AHEAD_MS), _lake_ahead,
+         "date; txlake doctor --conf FILE; if the clocks are right, wait, or txlake tx "
+         "commit|rollback"),
 )  # fmt: skip
 
 

@@ -1,10 +1,12 @@
-"""This machine's clock compared with the broker's, at each start and then every hour.
+"""This machine's clock compared with the broker's and the lake's, at each start, then every hour.
 
-The broker says its time when it stores a PING of ours in the admin topic.
+The broker says its time when it stores a PING of ours in the admin topic. A lake whose newest
+`epoch_at` is later than both clocks is ahead: they were wrong once.
 """
 
 from __future__ import annotations
 
+import logging
 import time
 
 from confluent_kafka import KafkaException, Producer
@@ -12,10 +14,13 @@ from confluent_kafka import KafkaException, Producer
 from pipelines.epoch.clock import EpochClock
 from pipelines.epoch.pings import OwnPings
 from pipelines.errors import ClockError, KafkaAwayError
+from pipelines.health.problems import LAKE_AHEAD_MS, lake_ahead_text
 from pipelines.kafka_log.connection import produce_one, producer_config
 from pipelines.settings import Settings
 from storage.rows import instant
 from txlake import protocol as p
+
+log = logging.getLogger("txlake.driver")
 
 DIFFERENCE_MS_MAX = 60_000
 _INTERVAL_S = 3_600.0
@@ -40,7 +45,7 @@ class Clocks:
         return time.monotonic() - self._compared > _INTERVAL_S
 
     def compare(self, pings: OwnPings) -> None:
-        """Asks the broker for its time and notes the PING.
+        """Asks the broker for its time and notes the PING; warns of a lake that is ahead.
 
         Errors: ClockError if the clocks are too far apart; KafkaAwayError.
         """
@@ -48,11 +53,17 @@ class Clocks:
         pings[offset] = broker_ms
         self._compared = time.monotonic()
         ours_ms = self._ours.raw_ms()
-        if not self._is_tolerant and abs(ours_ms - broker_ms) > DIFFERENCE_MS_MAX:
+        if self._is_tolerant:
+            return
+        if abs(ours_ms - broker_ms) > DIFFERENCE_MS_MAX:
             raise ClockError(
                 f"this machine's clock says {_text(ours_ms)} and the broker's {_text(broker_ms)}: "
                 f"more than {DIFFERENCE_MS_MAX // 1000} s apart; set the one that is wrong"
             )
+
+        ahead_ms = self._ours.last_ms - max(ours_ms, broker_ms)
+        if ahead_ms > LAKE_AHEAD_MS:
+            log.warning("lake_ahead: %s", lake_ahead_text(self._ours.last_ms, ahead_ms))
 
     def _ping(self) -> tuple[int, int]:
         """Writes a PING; returns its offset, and the broker's clock in ms."""

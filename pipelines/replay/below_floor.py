@@ -38,12 +38,13 @@ from storage.lake.lake import NO_LOG_UPKEEP, Lake
 from storage.lake.staged import StagedLake
 from storage.lake.table import deleted_epoch, deleted_rows, queue_floor
 from storage.rows import to_rows
-from storage.schemas import EPOCHS, FORMAT_VERSION, FORMATS, TABLES
+from storage.schemas import EPOCHS, FORMAT_VERSION, FORMATS, GROUPS_FORMAT, TABLES
 from storage.upkeep.topic_retention import alter, configs_of
 from storage.wire.kinds import KINDS
 from txlake.protocol import DELETED_EPOCH_ID, UNDELIVERABLE_TOPIC, deleted_id, floor_id
 
 _EPOCHS_AT_ONCE = 1_000
+_COPIED_FORMAT = GROUPS_FORMAT  # from this one on what a lake lacks of the newest one can be filled
 
 
 @dataclass(frozen=True)
@@ -151,6 +152,8 @@ class Below:
                 file = dataset_of(self.lake.place, table, files.slice(place, 1), schema)
                 rows = file.to_table(filter=(epoch <= self.floor.epoch) & (epoch > gone_epoch))
                 rows.validate(full=True)
+            if table == "pending":
+                rows = _with_ages(rows)
             if rows.num_rows:
                 yield write_file(target.place, table, PurePosixPath(path).name, rows)
 
@@ -218,12 +221,19 @@ def below_floor(lake: Lake) -> Below | None:
     if last.floor.first_epoch == 1:
         return None
     _, version = likely_identity(lake, FORMATS)
-    if version < FORMAT_VERSION:
+    if version < _COPIED_FORMAT:
         raise OlderLakeError(
             f"the lake {lake.path} has format {version} and a floor, epoch {last.floor.epoch}: "
             f"what stands below it cannot be written in format {FORMAT_VERSION}"
         )
     return Below(lake, last.floor, read_progress(lake, until=last.floor.epoch))
+
+
+def _with_ages(pending: pa.Table) -> pa.Table:
+    """Returns rows of `pending` with `age_from_at`: a lake of format 4 counts from `stored_at`."""
+    place = pending.schema.get_field_index("age_from_at")
+    age_from_at = pc.coalesce(pending["age_from_at"], pending["stored_at"])
+    return pending.set_column(place, pending.schema.field(place), age_from_at)
 
 
 def _commit(

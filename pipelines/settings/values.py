@@ -246,6 +246,7 @@ class Settings:
             deliver_at_max_ms=self.delay.deliver_at_max_ms,
             deliver_at_goes_first=True,
             due_at_max=p.INSTANT_MS_MAX,
+            ages_from_known_at=True,
             own_topics=tuple(sorted(self.wire_limits().own_topics())),
             check_topic_prefix=self.kafka.check_topic_prefix,
         )

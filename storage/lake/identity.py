@@ -10,7 +10,7 @@ import datetime as dt
 import uuid
 from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
@@ -25,6 +25,7 @@ from storage.errors import (
 from storage.lake.opening import missing
 from storage.schemas import (
     FORMAT_VERSION,
+    GROUPS_FORMAT,
     LAKE,
     SIGNED_FORMAT,
     TABLES,
@@ -33,6 +34,10 @@ from storage.schemas import (
 
 if TYPE_CHECKING:
     from storage.lake.lake import Lake
+
+
+# Columns that the newest format brought, with their tables.
+_OF_NEWEST: Final = (("pending", "age_from_at"),)
 
 
 def lake_row(lake_id: str, now: dt.datetime) -> pa.Table:
@@ -111,8 +116,10 @@ def _likely_format(lake: Lake) -> int:
     """Returns the lake's format by the columns that its tables have."""
     if "digest" not in _columns(lake, "epochs"):
         return 1
-    if any("producer_group" in _columns(lake, table) for table in ("catalog", "delayed")):
+    if any(name in _columns(lake, table) for table, name in _OF_NEWEST):
         return FORMAT_VERSION
+    if any("producer_group" in _columns(lake, table) for table in ("catalog", "delayed")):
+        return GROUPS_FORMAT
     if any("is_signed" in _columns(lake, table) for table in ("op", "waiting")):
         return SIGNED_FORMAT
     return TELLING_FORMAT

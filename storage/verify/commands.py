@@ -18,7 +18,6 @@ _RESULTS = [
     }.items()
     for result in results.split()
 ]
-_HALF_TARGET = "^(half|schedule):([0-9]{1,9})-([0-9]{1,18})$"
 
 FRAMES = """
 -- How many topics there were after each epoch: of users, and of each producer group that made some.
@@ -47,8 +46,8 @@ INVARIANTS = (
 WITH done AS (SELECT admin_offset, epoch, min(action) AS action FROM all_deliveries
               WHERE admin_offset IS NOT NULL AND epoch > base() GROUP BY ALL),
 resumed AS (
-  SELECT a.epoch, a.target FROM admin a
-  JOIN done d ON a.queue_offset = d.admin_offset AND a.epoch = d.epoch
+  SELECT a.epoch, a.named_offset FROM commanded a
+  JOIN done d ON a.admin_offset = d.admin_offset AND a.epoch = d.epoch
   WHERE d.action = 'DELIVERED'
 ),
 made AS (
@@ -56,16 +55,18 @@ made AS (
     max(queue_count) AS queue_count
   FROM catalog GROUP BY epoch, topic
 )
-SELECT a.epoch, a.queue_offset AS admin_offset, a.command, a.target, a.result,
+SELECT a.epoch, a.admin_offset, a.command, a.target, a.result,
   CASE
     WHEN a.result IS NULL THEN 'no result'
     WHEN a.error IS NOT NULL AND a.result <> a.error THEN 'it cannot be read'
     WHEN a.error IS NULL AND NOT list_contains({_RESULTS}, concat(a.command, ' ', a.result))
       THEN 'no such result'
+    WHEN a.error IS NULL AND a.kind IS NULL AND a.result NOT IN ('bad_target', 'accepted')
+      THEN 'its target cannot be read'
     WHEN a.result = 'cancelled' AND d.action IS DISTINCT FROM 'CANCELLED'
       THEN 'nothing is cancelled'
     WHEN a.result = 'resumed' AND NOT EXISTS
-        (FROM resumed r WHERE r.epoch = a.epoch AND r.target = a.target)
+        (FROM resumed r WHERE r.epoch = a.epoch AND r.named_offset = a.named_offset)
       THEN 'nothing is delivered'
     WHEN a.result NOT IN ('cancelled', 'resumed') AND d.action IS NOT NULL
       THEN concat('yet a message is ', d.action)
@@ -73,13 +74,12 @@ SELECT a.epoch, a.queue_offset AS admin_offset, a.command, a.target, a.result,
       AND (m.epoch = m.first_epoch) IS DISTINCT FROM (a.result = 'created')
       THEN 'the catalog of this epoch says otherwise'
     WHEN a.result IN ('created', 'grown')
-      AND m.queue_count < try_cast(split_part(a.target, ':', 3) AS INTEGER)
+      AND m.queue_count < a.queue_count
       THEN concat('the topic has ', m.queue_count, ' queues')
     WHEN a.result = 'altered' AND t.epoch IS NULL THEN 'there is no such topic'
     WHEN a.result = 'no_such_topic' AND t.epoch < a.epoch THEN 'there was such a topic'
     WHEN a.result IN ('rearmed', 'resent') AND u.queue_id IS NULL
-      AND is_told('half', try_cast(regexp_extract(a.target, '^half:([0-9]+)-', 1) AS INTEGER),
-        try_cast(regexp_extract(a.target, '-([0-9]+)$', 1) AS BIGINT)) THEN 'there is no such half'
+      AND is_told('half', a.named_queue, a.named_offset) THEN 'there is no such half'
     WHEN a.result IN ('rearmed', 'resent') AND u.end_epoch < a.epoch THEN 'the half had ended'
     WHEN a.result = 'rearmed' AND u.queue_id IS NOT NULL AND NOT EXISTS (
       FROM unit_discards g WHERE g.queue_id = u.queue_id AND g.unit_offset = u.unit_offset
@@ -88,12 +88,12 @@ SELECT a.epoch, a.queue_offset AS admin_offset, a.command, a.target, a.result,
       FROM unit_discards g WHERE g.queue_id = u.queue_id AND g.unit_offset = u.unit_offset
         AND g.arm = r.arm - 1 AND g.epoch < a.epoch) THEN 'the half was discarded'
   END AS problem
-FROM admin a
-LEFT JOIN done d ON a.queue_offset = d.admin_offset AND a.epoch = d.epoch
-LEFT JOIN made m ON m.topic = split_part(a.target, ':', 2) AND m.epoch = a.epoch
+FROM commanded a
+LEFT JOIN done d ON a.admin_offset = d.admin_offset AND a.epoch = d.epoch
+LEFT JOIN made m ON m.topic = a.topic AND m.epoch = a.epoch
 LEFT JOIN (SELECT topic, min(epoch) AS epoch FROM catalog GROUP BY topic) t
-  ON t.topic = split_part(a.target, ':', 2) AND t.epoch <= a.epoch
-LEFT JOIN rearms r ON a.queue_offset = r.admin_offset
+  ON t.topic = a.topic AND t.epoch <= a.epoch
+LEFT JOIN rearms r ON a.admin_offset = r.admin_offset
 LEFT JOIN units u ON r.queue_id = u.queue_id AND r.unit_offset = u.unit_offset
 """,
     ),
@@ -102,24 +102,14 @@ LEFT JOIN units u ON r.queue_id = u.queue_id AND r.unit_offset = u.unit_offset
         "nothing_was_there",
         "A command that found nothing to do had nothing to find.",
         f"""
-WITH named AS (
-  SELECT a.*,
-    regexp_extract(target, '{_HALF_TARGET}', ['source', 'queue_id', 'queue_offset']) AS it,
-    try_cast(regexp_extract(target, '^undeliverable:([0-9]{{1,18}})$', 1) AS BIGINT) AS place,
-    split_part(target, ':', 2) AS topic,
-    try_cast(split_part(target, ':', 3) AS INTEGER) AS asked_count
-  FROM admin a
+WITH read AS (
+  FROM commanded
   WHERE error IS NULL AND result IN ('not_discarded', 'not_pending', 'not_delayed',
     'not_undeliverable', 'still_undeliverable', 'unchanged', 'bad_target')
 ),
-read AS (
-  SELECT * REPLACE (try_cast(it.queue_id AS INTEGER) AS queue_id), queue_offset AS admin_offset,
-    it.source AS source, try_cast(it.queue_offset AS BIGINT) AS named_offset
-  FROM named
-),
 discarded AS (
   SELECT r.admin_offset FROM read r
-  JOIN halves h ON r.source = 'half' AND r.queue_id = h.queue_id
+  JOIN halves h ON r.kind = 'half' AND r.named_queue = h.queue_id
     AND r.named_offset = h.queue_offset AND coalesce(h.end_epoch, r.epoch) >= r.epoch
   JOIN units u ON h.queue_id = u.queue_id AND h.unit_offset = u.unit_offset
   JOIN outcomes o ON o.queue_id = h.queue_id AND o.queue_offset = h.queue_offset
@@ -131,7 +121,7 @@ discarded AS (
 armed AS (
   SELECT r.admin_offset, r.epoch, h.queue_id, h.unit_offset, coalesce(max(m.arm), 0) AS arm
   FROM read r
-  JOIN halves h ON r.source = 'half' AND r.queue_id = h.queue_id
+  JOIN halves h ON r.kind = 'half' AND r.named_queue = h.queue_id
     AND r.named_offset = h.queue_offset AND h.epoch < r.epoch
     AND coalesce(h.end_epoch, r.epoch) >= r.epoch
   LEFT JOIN rearms m ON h.queue_id = m.queue_id AND h.unit_offset = m.unit_offset
@@ -145,7 +135,7 @@ pending_then AS (
 ),
 delayed_then AS (
   SELECT r.admin_offset FROM read r
-  JOIN due d ON d.is_later AND r.source = d.source AND r.queue_id = d.queue_id
+  JOIN due d ON d.is_later AND r.kind = d.source AND r.named_queue = d.queue_id
     AND r.named_offset = d.queue_offset AND d.epoch < r.epoch
   WHERE r.result = 'not_delayed'
     AND NOT EXISTS (FROM deliveries g WHERE {same(MESSAGE, "g", "d")}
@@ -170,18 +160,18 @@ SELECT r.epoch, r.admin_offset, r.command, r.target, r.result,
     WHEN r.result = 'still_undeliverable' AND u.epoch IS NULL THEN 'there was no such message'
     WHEN r.result = 'still_undeliverable' AND q.queue_count > u.asked_queue_id
       THEN concat('the topic had ', q.queue_count, ' queues')
-    WHEN r.result = 'unchanged' AND coalesce(t.queue_count, 0) < r.asked_count
+    WHEN r.result = 'unchanged' AND coalesce(t.queue_count, 0) < r.queue_count
       THEN concat('the topic had ', coalesce(t.queue_count, 0), ' queues')
-    WHEN r.result = 'bad_target' AND (r.command = 'RESUME'
-        AND (r.source = 'half' OR r.place IS NOT NULL) OR r.command = 'CANCEL' AND r.source <> ''
-        OR r.command = 'RESEND' AND r.source = 'half')
+    WHEN r.result = 'bad_target' AND (r.kind IN ('half', 'schedule', 'undeliverable')
+        OR r.config_value <> 0 AND r.topic <> '{UNDELIVERABLE_TOPIC}')
       THEN 'the target can be read'
   END AS problem
 FROM read r
 LEFT JOIN (SELECT DISTINCT * FROM discarded) x ON r.admin_offset = x.admin_offset
 LEFT JOIN (SELECT DISTINCT * FROM pending_then) y ON r.admin_offset = y.admin_offset
 LEFT JOIN (SELECT DISTINCT * FROM delayed_then) w ON r.admin_offset = w.admin_offset
-LEFT JOIN undeliverable u ON r.place = u.queue_offset AND u.epoch < r.epoch
+LEFT JOIN undeliverable u
+  ON r.kind = 'undeliverable' AND r.named_offset = u.queue_offset AND u.epoch < r.epoch
 ASOF LEFT JOIN queue_counts q ON u.real_topic = q.topic AND r.epoch >= q.epoch
 ASOF LEFT JOIN queue_counts t ON r.topic = t.topic AND r.epoch >= t.epoch
 """,
@@ -230,9 +220,8 @@ ASOF LEFT JOIN (FROM topic_counts WHERE maker IS NOT NULL) g
         "A topic has one table, ids are 1, 2, 3 ..., and queue counts only grow, by command.",
         """
 WITH asked AS (
-  SELECT epoch, split_part(target, ':', 2) AS topic,
-    max(try_cast(split_part(target, ':', 3) AS INTEGER)) AS queue_count
-  FROM admin WHERE result IN ('created', 'grown') GROUP BY ALL
+  SELECT epoch, topic, max(queue_count) AS queue_count
+  FROM commanded WHERE result IN ('created', 'grown') GROUP BY ALL
 )
 SELECT c.epoch, c.topic, c.table_id, c.queue_count,
   CASE

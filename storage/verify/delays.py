@@ -105,8 +105,9 @@ SELECT d.epoch, d.source, d.queue_id, d.queue_offset, d.action,
   CASE
     WHEN d.action NOT IN ('DELIVERED', 'UNDELIVERABLE', 'CANCELLED') THEN 'no such action'
     WHEN d.action = 'CANCELLED' AND w.epoch IS NULL THEN 'it was not delayed'
-    WHEN d.action = 'CANCELLED' AND (a.epoch, a.result, a.target) IS DISTINCT FROM
-        (d.epoch, 'cancelled', concat(d.source, ':', d.queue_id, '-', d.queue_offset))
+    WHEN d.action = 'CANCELLED'
+      AND (a.epoch, a.result, a.kind, a.named_queue, a.named_offset) IS DISTINCT FROM
+        (d.epoch, 'cancelled', d.source, d.queue_id, d.queue_offset)
       THEN 'no command of this epoch cancelled it'
     WHEN d.action = 'UNDELIVERABLE' AND w.epoch IS NULL
       AND (d.source, h.outcome, h.end_epoch) IS DISTINCT FROM ('half', 'COMMITTED', d.epoch)
@@ -116,8 +117,8 @@ SELECT d.epoch, d.source, d.queue_id, d.queue_offset, d.action,
     WHEN d.action = 'DELIVERED' AND d.admin_offset IS NOT NULL
       AND NOT coalesce(u.epoch < d.epoch, false) THEN 'it was not undeliverable before'
     WHEN d.action = 'DELIVERED' AND d.admin_offset IS NOT NULL
-      AND (a.epoch, a.result, a.target) IS DISTINCT FROM
-        (d.epoch, 'resumed', concat('undeliverable:', u.place))
+      AND (a.epoch, a.result, a.kind, a.named_offset) IS DISTINCT FROM
+        (d.epoch, 'resumed', 'undeliverable', u.place)
       THEN 'no command of this epoch resumed it'
     WHEN t.n > 1 AND (w.epoch IS NULL OR d.admin_offset IS NOT NULL)
       THEN concat(t.n, ' rows of this action')
@@ -130,7 +131,8 @@ LEFT JOIN refused u ON {same(MESSAGE, "d", "u")}
 LEFT JOIN waits w ON {same(MESSAGE, "d", "w")}
 LEFT JOIN times t ON {same(MESSAGE, "d", "t")} AND d.action = t.action
 LEFT JOIN halves h ON {same(MESSAGE, "d", "h")}
-LEFT JOIN (SELECT DISTINCT ON (queue_offset) * FROM admin) a ON d.admin_offset = a.queue_offset
+LEFT JOIN (SELECT DISTINCT ON (admin_offset) * FROM commanded) a
+  ON d.admin_offset = a.admin_offset
 LEFT JOIN (SELECT source, half_queue_id, half_queue_offset, topic, queue_id, queue_offset, epoch,
              count(*) AS n FROM messages GROUP BY ALL) m
   ON d.source = m.source AND d.queue_id = m.half_queue_id AND d.queue_offset = m.half_queue_offset

@@ -69,7 +69,8 @@ FROM paired
     ),
     # The newest instant at which Kafka reported an end of a queue that was landed; it never
     # decreases. A report of a later epoch counts as one at this epoch's `epoch_at`: the end was
-    # landed by then.
+    # landed by then. What Kafka reported in epochs below the floor is deleted: it was at or before
+    # `epoch_at` of the floor's epoch.
     Invariant(
         "c_is_known",
         "known_at and halves_known_at are never after the newest instant at which Kafka named an "
@@ -91,11 +92,10 @@ newest AS (
     AND r.to_offset >= e.end_offset
 )
 SELECT k.epoch, k.what, k.queue_id,
-  CASE WHEN k.known_ms > greatest(b.known_ms,  -- at the floor, where the look begins
+  CASE WHEN k.known_ms > greatest((SELECT at_ms FROM plans WHERE epoch = base()),
       coalesce(n.ms, CASE WHEN n.epoch IS NULL THEN p.at_ms END, -1))
     THEN 'ahead of what was landed' END AS problem
 FROM known k
-LEFT JOIN (FROM known WHERE epoch = base()) b ON k.what = b.what AND k.queue_id = b.queue_id
 JOIN plans p ON k.epoch = p.epoch
 LEFT JOIN newest n ON k.epoch = n.epoch AND k.what = n.kind AND k.queue_id = n.queue_id
 """,

@@ -6,6 +6,7 @@ in order:
 plans           an epoch's `epoch_at` and parameters
 ranges          what an epoch landed of a Kafka partition (`kind`: the table)
 known           `known_at` and `halves_known_at` of each queue
+commanded       operators' commands and what each is about (`targets.py`)
 half_once       landed halves, each place once; `op_once`, `schedule_once` likewise
 rearms          re-arms by unit, counted
 landed          every landed half, with its unit and its end
@@ -22,6 +23,7 @@ from __future__ import annotations
 
 from duckdb import DuckDBPyConnection
 
+from storage.verify import targets
 from storage.verify.told import make_views
 from txlake.protocol import CHECK_MAX_TOPIC, UNDELIVERABLE_TOPIC
 
@@ -79,9 +81,14 @@ SELECT h.* EXCLUDE (body_print, header_print),
   makes_set(h.tran_size) AS is_in_set,
   coalesce(m.unit_offset, h.queue_offset) AS unit_offset,
   coalesce(m.is_duplicate, false) AS is_duplicate,
+  -- Where its age begins: stored, or known of its queue in the epoch before, whichever is later.
+  CASE WHEN p.ages_from_known_at THEN greatest(h.stored_ms, k.known_ms) ELSE h.stored_ms END
+    AS age_from_ms,
   f.epoch AS end_epoch, f.outcome, f.cause, f.op_queue_offset
 FROM half_once h
 LEFT JOIN members m ON h.queue_id = m.queue_id AND h.queue_offset = m.queue_offset
+LEFT JOIN plans p ON h.epoch = p.epoch
+LEFT JOIN known k ON k.what = 'op' AND h.queue_id = k.queue_id AND k.epoch = h.epoch - 1
 LEFT JOIN (SELECT DISTINCT ON (queue_id, queue_offset) * FROM
              (FROM outcomes WHERE outcome <> 'DISCARDED' ORDER BY epoch)) f
   ON h.queue_id = f.queue_id AND h.queue_offset = f.queue_offset;
@@ -89,27 +96,23 @@ LEFT JOIN (SELECT DISTINCT ON (queue_id, queue_offset) * FROM
 CREATE VIEW halves AS SELECT 'half' AS source, * EXCLUDE (error) FROM landed WHERE error IS NULL;
 
 CREATE TABLE rearms AS
-SELECT h.queue_id, h.unit_offset, a.epoch, a.queue_offset AS admin_offset, p.at_ms,
-  row_number() OVER (PARTITION BY h.queue_id, h.unit_offset ORDER BY a.epoch, a.queue_offset)
+SELECT h.queue_id, h.unit_offset, a.epoch, a.admin_offset, p.at_ms,
+  row_number() OVER (PARTITION BY h.queue_id, h.unit_offset ORDER BY a.epoch, a.admin_offset)
     AS arm
-FROM (
-  SELECT *, regexp_extract(target, '^half:([0-9]+)-([0-9]+)$', ['queue_id', 'queue_offset'])
-    AS named
-  FROM admin WHERE result IN ('rearmed', 'resent')
-) a
-JOIN halves h ON try_cast(a.named.queue_id AS INTEGER) = h.queue_id
-  AND try_cast(a.named.queue_offset AS BIGINT) = h.queue_offset
-JOIN plans p ON a.epoch = p.epoch;
+FROM commanded a
+JOIN halves h ON a.kind = 'half' AND a.named_queue = h.queue_id AND a.named_offset = h.queue_offset
+JOIN plans p ON a.epoch = p.epoch
+WHERE a.result IN ('rearmed', 'resent');
 
 -- `rearm_epochs`: the arm at an epoch is how many of these are at or before it.
 CREATE TABLE units AS
 WITH together AS (
-  SELECT queue_id, queue_offset AS unit_offset, 1 AS size, stored_ms, immunity_ms, epoch,
+  SELECT queue_id, queue_offset AS unit_offset, 1 AS size, age_from_ms, immunity_ms, epoch,
     epoch AS complete_epoch, end_epoch, outcome, cause, op_queue_offset
   FROM halves WHERE NOT is_in_set
   UNION ALL
   SELECT queue_id, unit_offset, any_value(tran_size),
-    min(stored_ms) FILTER (queue_offset = unit_offset),
+    min(age_from_ms) FILTER (queue_offset = unit_offset),
     min(immunity_ms) FILTER (queue_offset = unit_offset), min(epoch),
     CASE WHEN count(*) FILTER (NOT is_duplicate) = any_value(tran_size)
       THEN max(epoch) FILTER (NOT is_duplicate) END,
@@ -167,5 +170,6 @@ def make_frames(connection: DuckDBPyConnection, last: int) -> int:
             ("TABLE", "DISTINCT ON (queue_id, queue_offset)") if found[0] else ("VIEW", "")
         )
         connection.execute(_ONCE.format(kind=kind, table=table, distinct=distinct))
+    connection.execute(targets.FRAMES)
     connection.execute(_FRAMES)
     return base

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+from collections.abc import Sequence
 from typing import Any
 
 import duckdb
@@ -19,8 +19,9 @@ from storage.schemas import (
     THIRD_EDITION_FORMAT,
 )
 
-# Columns that a lake of an earlier format lacks, by the format that brought them. In format 1
-# `pending` and `waiting` had snapshots only, `delayed` the messages that came in.
+# Columns that a lake of an earlier format lacks, by the format that brought them, and what stands
+# for them. In format 1 `pending` and `waiting` had snapshots only, `delayed` the messages that came
+# in.
 _SINCE: dict[int, dict[str, tuple[str, ...]]] = {
     TELLING_FORMAT: {
         "epochs": ('NULL::STRUCT("table" VARCHAR, version BIGINT, rows BIGINT)[] AS tables',),
@@ -40,7 +41,11 @@ _SINCE: dict[int, dict[str, tuple[str, ...]]] = {
     THIRD_EDITION_FORMAT: {
         "half": ("NULL::BIGINT AS delay_ms",),
         "schedule": ("NULL::BIGINT AS delay_ms",),
-        "pending": ("NULL::BIGINT AS delay_ms", "NULL::BIGINT AS deadline_ms"),
+        "pending": (
+            "stored_at AS age_from_at",
+            "NULL::BIGINT AS delay_ms",
+            "NULL::TIMESTAMPTZ AS deadline_at",
+        ),
         # Before it `refused_units` said less, by the sets' offsets.
         "waiting": ("NULL::VARCHAR[] AS decided_sets",),
     },
@@ -64,24 +69,18 @@ class Reader:
         if source is None:
             self.problems.setdefault(table, "is missing")
             source = TABLES[table].empty_table()
-        else:
-            columns = self._with_later(table, columns)
-        begin = f"CREATE TABLE all_{table} AS"
-        if not self.fill(table, begin, columns, source):
+        begin, later = f"CREATE TABLE all_{table} AS", self._later_columns(table)
+        if not self.fill(table, begin, columns, source, later=later):
             self.fill(table, begin, columns, TABLES[table].empty_table())
 
-    def _with_later(self, table: str, columns: str) -> str:
-        """Returns columns to read; those that the lake's format lacks have what stands for them."""
-        later = [
+    def _later_columns(self, table: str) -> list[str]:
+        """Returns the columns that the lake's format lacks, each as SQL of what stands for it."""
+        return [
             text
             for since, tables in _SINCE.items()
             if self._format_version < since
             for text in tables.get(table, ())
         ]
-        for text in later:
-            name = text.rpartition(" ")[2]
-            columns = re.sub(rf",\s*(?:\S+ AS )?{name}\s*(?=,|$)", "", columns)
-        return ", ".join([columns, *later])
 
     def look(self, table: str) -> None:
         """Checks that a table without invariants can be read."""
@@ -121,11 +120,20 @@ class Reader:
         columns: str,
         source: Any,
         parameters: dict[str, str | None] | None = None,
+        later: Sequence[str] = (),
     ) -> bool:
-        """Runs `begin` with the columns of a source. Output: whether its files can be read."""
+        """Runs `begin` with the columns of a source. Output: whether its files can be read.
+
+        Input: `later`: columns that it lacks, as SQL.
+        """
+        rows = "source"
+        if later:
+            names = [text.rpartition(" ")[2] for text in later]
+            own = f"COLUMNS(name -> NOT list_contains({names}, name))"
+            rows = f"(SELECT {own}, {', '.join(later)} FROM source)"
         self._connection.register("source", source)
         try:
-            self._connection.execute(f"{begin} SELECT {columns} FROM source", parameters)
+            self._connection.execute(f"{begin} SELECT {columns} FROM {rows}", parameters)
         except (duckdb.Error, OSError, pa.ArrowException) as error:
             trouble = store_trouble(self.lake.place, error)
             if trouble is not None:

@@ -65,8 +65,8 @@ _PLAIN = (
     "real_queue_id", "delay_level", "delay_ms", "deliver_ms", "immunity_ms",
 )  # fmt: skip
 OF_HALVES = (
-    *_PLAIN, "arm", "stored_ms", "check_times", "unacknowledged", "checked_ms", "last_answer_ms",
-    "deadline_ms", "discard_cause", "discards",
+    *_PLAIN, "arm", "stored_ms", "age_from_ms", "check_times", "unacknowledged", "checked_ms",
+    "last_answer_ms", "deadline_ms", "discard_cause", "discards",
 )  # fmt: skip
 OF_NAMINGS = (
     "half_queue_offset", "decision", "producer_group", "transaction_id", "cause", "stored_ms",
@@ -95,7 +95,8 @@ def _needless(columns: tuple[str, ...]) -> str:
 _PENDING_COLUMNS = differing(
     {
         **{name: (f"r.{name}", f"a.{name}") for name in ("arm", *_PLAIN)},
-        "stored_at": ("r.stored_ms", "a.since_ms"),
+        "stored_at": ("r.stored_ms", "coalesce(a.rearm_ms, a.stored_ms)"),
+        "age_from_at": ("r.age_from_ms", "coalesce(a.rearm_ms, a.age_from_ms)"),
         "deadline_at": ("r.deadline_ms", "CASE WHEN p.rule_version >= 5 THEN a.deadline_ms END"),
         "check_times": ("r.check_times", "coalesce(c.times, 0)"),
         "unacknowledged": (
@@ -134,7 +135,7 @@ ASOF LEFT JOIN (FROM pending WHERE change <> 'snapshot') r
         f"""
 WITH timed AS (
   SELECT a.*, CASE WHEN a.arm > 0 AND a.epoch < a.rearm_epochs[a.arm] THEN a.rearm_ats[a.arm]
-    ELSE a.stored_ms END AS since_ms
+    END AS rearm_ms
   FROM alive a
 ),
 asked AS (

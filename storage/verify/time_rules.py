@@ -5,7 +5,8 @@ from __future__ import annotations
 from storage.verify.invariant import Invariant
 from txlake.protocol import CHECK_MAX_TOPIC
 
-# Attempts in their order, by unit and arm. `since_ms`: `stored_at`, or `epoch_at` of the re-arm.
+# Attempts in their order, by unit and arm. `since_ms`: where the unit's age begins, `age_from_at`;
+# after a re-arm its `epoch_at`.
 # Attempts with the same `acknowledged_before` follow one that was acknowledged, or the arm's start.
 # Since rule version 3 those that were not acknowledged make the interval longer.
 FRAMES = """
@@ -13,7 +14,7 @@ CREATE TABLE attempts AS
 WITH counted AS (
   SELECT c.*, u.unit_offset, u.end_epoch, u.epoch AS landed_epoch, k.known_ms,
     arm_at(u.rearm_epochs, c.epoch) AS arm_then,
-    coalesce(u.rearm_ats[arm_at(u.rearm_epochs, c.epoch)], u.stored_ms) AS since_ms,
+    coalesce(u.rearm_ats[arm_at(u.rearm_epochs, c.epoch)], u.age_from_ms) AS since_ms,
     coalesce(u.immunity_ms, p.transaction_timeout_ms) AS unit_immunity_ms,
     h.producer_group AS unit_group,
     p.check_interval_ms, p.check_max, p.half_retention_ms, p.check_rate_max, p.rule_version,
@@ -72,7 +73,7 @@ SELECT epoch, queue_id, queue_offset, arm, check_times,
   CASE
     WHEN known_ms IS NULL THEN 'known_at was not known'
     WHEN before_epoch IS NULL AND NOT coalesce(known_ms - since_ms > unit_immunity_ms, false)
-      THEN concat('known_at - stored_at was ', known_ms - since_ms, ' ms, the immunity ',
+      THEN concat('known_at - age_from_at was ', known_ms - since_ms, ' ms, the immunity ',
         unit_immunity_ms)
     WHEN before_epoch < epoch AND NOT coalesce(known_ms - before_ms >= wanted_ms, false)
       THEN concat('known_at - checked_at was ', known_ms - before_ms, ' ms, the interval ',
@@ -116,13 +117,13 @@ FROM attempts GROUP BY epoch
     # A half that lands after its set was given up is given up with it, in the epoch that lands it.
     Invariant(
         "discards_have_their_cause",
-        "A half is discarded as expired when known_at - stored_at exceeds half_retention_ms; as "
+        "A half is discarded as expired when known_at - age_from_at exceeds half_retention_ms; as "
         "check_max after check_max acknowledged checks of that arm, the last with its whole "
         "interval.",
         """
 WITH given_up AS (
   SELECT o.epoch, o.queue_id, o.queue_offset, o.cause, h.epoch AS landed_epoch, u.unit_offset,
-    u.stored_ms, u.rearm_ats, u.immunity_ms, k.known_ms, p.check_max, p.check_interval_ms,
+    u.age_from_ms, u.rearm_ats, u.immunity_ms, k.known_ms, p.check_max, p.check_interval_ms,
     p.half_retention_ms, p.transaction_timeout_ms, arm_at(u.rearm_epochs, o.epoch) AS arm
   FROM outcomes o
   JOIN plans p ON o.epoch = p.epoch
@@ -141,7 +142,7 @@ asked AS (
   GROUP BY g.queue_id, g.unit_offset, g.epoch
 ),
 judged AS (
-  SELECT g.*, g.known_ms - coalesce(g.rearm_ats[g.arm], g.stored_ms) AS age_ms,
+  SELECT g.*, g.known_ms - coalesce(g.rearm_ats[g.arm], g.age_from_ms) AS age_ms,
     coalesce(a.times, 0) AS times, a.asked_ms, g.known_ms - a.asked_ms AS pause_ms,
     d.epoch AS unit_epoch, d.cause AS unit_cause
   FROM given_up g
@@ -157,14 +158,14 @@ SELECT epoch, queue_id, queue_offset, cause,
       THEN concat('its set was discarded in epoch ', unit_epoch, ' as ', unit_cause)
     WHEN known_ms IS NULL THEN 'known_at was not known'
     WHEN cause = 'expired' AND NOT coalesce(age_ms > half_retention_ms, false)
-      THEN concat('known_at - stored_at was ', age_ms, ' ms, half_retention_ms ',
+      THEN concat('known_at - age_from_at was ', age_ms, ' ms, half_retention_ms ',
         half_retention_ms)
     WHEN cause = 'check_max' AND age_ms > half_retention_ms THEN 'it had expired'
     WHEN cause = 'check_max' AND times < check_max
       THEN concat('asked ', times, ' times, check_max was ', check_max)
     WHEN cause = 'check_max' AND asked_ms IS NULL
       AND NOT coalesce(age_ms > coalesce(immunity_ms, transaction_timeout_ms), false)
-      THEN concat('its immunity was not over, known_at - stored_at was ', age_ms, ' ms')
+      THEN concat('its immunity was not over, known_at - age_from_at was ', age_ms, ' ms')
     WHEN cause = 'check_max' AND pause_ms < check_interval_ms
       THEN concat('the last check had ', pause_ms, ' ms, not ', check_interval_ms)
     WHEN cause NOT IN ('expired', 'check_max') THEN 'no cause of a discard'
@@ -173,14 +174,14 @@ FROM judged
 """,
     ),
     # When each unit, in each arm, had to be given up: the first epoch whose `known_at` has gone so
-    # far. A half that was stored, or last asked about, before `reach` has waited long enough by
-    # that epoch.
+    # far. A half whose age begins, or that was last asked about, before `reach` has waited long
+    # enough by that epoch.
     Invariant(
         "nobody_waits_too_long",
         "No half waits in an epoch in which it had to be given up.",
         """
 WITH arms AS (
-  SELECT queue_id, unit_offset, 0 AS arm, stored_ms AS since_ms, epoch FROM units
+  SELECT queue_id, unit_offset, 0 AS arm, age_from_ms AS since_ms, epoch FROM units
   UNION ALL
   SELECT queue_id, unit_offset, arm, at_ms, epoch FROM rearms
 ),

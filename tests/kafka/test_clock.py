@@ -10,8 +10,11 @@ from pathlib import Path
 import pytest
 
 from pipelines.epoch.clock import EpochClock
+from pipelines.epoch.pings import OwnPings
 from pipelines.errors import ClockError
 from pipelines.job import work
+from pipelines.job.clocks import Clocks
+from pipelines.kafka_log.topics import KafkaTopics
 from pipelines.local_broker.broker import Broker
 from tests.support.committed import commit, wait_for_bodies, wait_for_the_end
 from tests.support.job import Job, running, settings_for
@@ -93,3 +96,23 @@ def test_a_clock_that_is_less_than_60_s_off_the_brokers_is_accepted(
     with running(settings) as job:
         commit(Wire(settings), "a")
         wait_for_bodies(job, "a")
+
+
+def test_a_lake_that_is_ahead_of_both_clocks_is_named_with_what_that_means(
+    broker: Broker, tmp_path: Path, unique: Unique, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = settings_for(broker, tmp_path / "lake", unique("ahead"))
+    KafkaTopics(settings, settings.kafka.topics()).create_missing()
+    four_days_ms = 4 * 86_400_000
+    clock = EpochClock()
+    clocks = Clocks(settings, "host:1:a", clock, is_tolerant=False)
+    clocks.compare(OwnPings())
+    clock.not_before(clock.raw_ms() + 50_000)
+    clocks.compare(OwnPings())
+    assert caplog.messages == [], "as far apart as clocks can be"
+    clock.not_before(clock.raw_ms() + four_days_ms)
+    clocks.compare(OwnPings())
+    (line,) = caplog.messages
+    assert line.startswith("lake_ahead: the lake is ")
+    assert "ahead of the clocks" in line
+    assert "no half is asked about or given up" in line

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from checker.rules.known import Horizon, known_at
 from storage.lake.aging import newer_floor
 from storage.lake.epochs import Plan
 from storage.lake.floor import FLOOR, Floor
@@ -19,6 +20,7 @@ from storage.upkeep.maintenance import Maintenance
 from storage.upkeep.topic_retention import Retention
 from tests.support.damage import WholeJob
 from tests.support.maintained import NOW_GONE
+from tests.support.paper_job import TOPICS
 from txlake.protocol import COMMIT, CREATE_TOPIC, RESUME, ROLLBACK
 
 SNAPSHOT_EPOCHS = 3
@@ -116,3 +118,36 @@ def live(job: AgingJob, chance: random.Random, epochs: int) -> None:
         if chance.random() < 0.2:
             job.schedule(delay_level=chance.choice((3, 18)))
         job.run(EPOCH_MS)
+
+
+class LaggingJob(AgingJob):
+    """A job that lands the op topic late; `known_at` follows from what Kafka was asked."""
+
+    def __init__(self, path: Path, **parameters: Any) -> None:
+        super().__init__(path, **parameters)
+        self._horizons: list[Horizon] = []
+        self._known: dict[int, int] = {}
+
+    def _plan(self, known: bool, ops_ahead: int) -> Plan:
+        plan = super()._plan(known, ops_ahead)
+        ends = {r.place: r.end_offset for r in plan.ranges}
+        self._horizons.append(Horizon(self.at, ends))
+        self._known = known_at(self._horizons, plan.landed(), self._known, TOPICS["op"])
+        self.last = replace(plan, known_at=dict(self._known))
+        return self.last
+
+    def _known_at(self, queue: int, known: bool) -> int | None:
+        return self._known.get(queue)
+
+
+def lag(job: LaggingJob, chance: random.Random, epochs: int) -> None:
+    """Run epochs that land operations for long after Kafka had them, or soon."""
+    ahead, halves = 0, 0
+    for _ in range(epochs):
+        for _ in range(chance.randint(0, 2)):
+            halves = 1 + job.half(f"tx{job.epoch}-{halves}")
+        count = min(chance.randint(0, 3), ahead) if ahead else chance.randint(0, 1)
+        for _ in range(count if halves else 0):
+            job.end(chance.choice((COMMIT, ROLLBACK)), chance.randrange(halves))
+        ahead = max(0, ahead - count) + chance.choice((0, 0, 0, 0, 5, 25))
+        job.run(EPOCH_MS, ops_ahead=ahead)

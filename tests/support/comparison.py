@@ -38,6 +38,7 @@ from tests.support.comparison_rows import (
 from tests.support.histories import parameters_at
 from tests.support.model import Model
 from tests.support.model_units import coordinate
+from txlake.protocol import UndeliverableTarget, read_target
 
 Row = dict[str, Any]
 ATTEMPT = pa.schema(
@@ -52,6 +53,7 @@ class Checker:
         self.state = State()
         self.decision: Decision
         self.half_ends: dict[int, int] = {}
+        self.known_at: dict[int, int | None] = {}
         self.halves: dict[tuple[int, int], Row] = {}
         self.ends: dict[tuple[int, int], Row] = {}
         self.undeliverable: dict[int, Row] = {}
@@ -60,7 +62,13 @@ class Checker:
 
     def decide(self, epoch: Row, parameters: Row) -> Decision:
         inputs = self._inputs(epoch)
-        queues = pa.Table.from_pylist(epoch["queues"], schema=QUEUES)
+        queues = pa.Table.from_pylist(
+            [
+                {**row, "earlier_known_at": self.known_at.get(row["queue_id"])}
+                for row in epoch["queues"]
+            ],
+            schema=QUEUES,
+        )
         decision = decide(
             self.state, inputs, Instants(epoch["at"], queues), Parameters(**parameters)
         )
@@ -97,8 +105,8 @@ class Checker:
             if half["transaction_id"] in ids and half["tran_size"] is not None:
                 row = self._ended(place)
                 ended += [row] if row and row not in ended else []
-        targets = [(row["target"] or "").partition(":") for row in epoch["commands"]]
-        places = {int(place) for kind, _, place in targets if kind == "undeliverable"}
+        targets = [read_target(row["target"]) for row in epoch["commands"]]
+        places = {t.queue_offset for t in targets if isinstance(t, UndeliverableTarget)}
         resumable = [
             {
                 **row,
@@ -127,6 +135,7 @@ class Checker:
 
     def _remember(self, epoch: Row, decision: Decision) -> None:
         self.half_ends = {row["queue_id"]: row["half_end"] for row in epoch["queues"]}
+        self.known_at = {row["queue_id"]: row["known_at"] for row in epoch["queues"]}
         self.halves |= {coordinate(row): row for row in epoch["halves"]}
         for source, rows in (("half", epoch["halves"]), ("schedule", epoch["schedules"])):
             self.groups |= {(source, *coordinate(row)): row["producer_group"] for row in rows}

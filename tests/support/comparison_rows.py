@@ -51,7 +51,7 @@ def rows_of_model(expected: dict[str, list[Row]]) -> Rows:
 
 def state_of_checker(state: State, queues: list[Row]) -> Rows:
     halves = state.halves.to_pylist()
-    unit = "stored_at check_times unacknowledged checked_at last_answer_at"
+    unit = "stored_at age_from_at check_times unacknowledged checked_at last_answer_at"
     return {
         "members": _sorted(_rows(halves, "queue_id queue_offset unit_offset arm discard_cause")),
         "units": _sorted(
@@ -82,6 +82,7 @@ def state_of_model(model: Model, queues: list[Row]) -> Rows:
             (
                 *coordinate(unit.first),
                 unit.stored_at,
+                unit.age_from_at,
                 unit.check_times,
                 unit.unacknowledged,
                 unit.checked_at,

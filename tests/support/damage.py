@@ -205,7 +205,8 @@ _SINCE: dict[int, dict[str, tuple[str, ...]]] = {
     3: {"op": ("signature", "is_signed"), "waiting": ("is_signed",),
         "pending": ("unacknowledged",)},
     4: {"delayed": ("producer_group",), "catalog": ("producer_group",)},
-    5: {"waiting": ("decided_sets",)},
+    5: {"half": ("delay_ms",), "schedule": ("delay_ms",), "waiting": ("decided_sets",),
+        "pending": ("age_from_at", "delay_ms", "deadline_at")},
 }  # fmt: skip
 
 
@@ -228,7 +229,7 @@ def as_format_1(path: Path) -> None:
 
 
 def as_format(path: Path, version: int) -> None:
-    """Make of a lake what the last txlake of format 2 or 3 would have left."""
+    """Make of a lake what the last txlake of format 2, 3 or 4 would have left."""
     later = {table for since, tables in _SINCE.items() if since > version for table in tables}
     for table in sorted({*later, "lake"}):
         rows = _as_of(version, table, Lake(str(path)).read(table))

@@ -9,9 +9,11 @@ the boundaries of the rules are hit often.
 from __future__ import annotations
 
 import random
+import re
 from typing import Any
 
 from tests.support.cuts import cut
+from tests.support.history import OF_TODAY
 
 Row = dict[str, Any]
 SECOND_MS = 1_000
@@ -52,6 +54,7 @@ def random_world(
     _add_schedules(chance, epochs, queue_count)
     if checks:
         _add_commands(chance, epochs, queue_count)
+        _write_targets_oddly(random.Random(f"{seed} targets"), epochs)
         _change_parameters(random.Random(f"{seed} parameters"), epochs)
     _add_spans(random.Random(f"{seed} spans"), parameters, epochs)
     _require(random.Random(f"{seed} requirements"), parameters, epochs, changes=checks)
@@ -64,6 +67,7 @@ def random_world(
 
 def _parameters(chance: random.Random, queue_count: int) -> Row:
     return {
+        **OF_TODAY,
         "transaction_timeout_ms": chance.choice((1_000, 3_000, 6_000)),
         "check_interval_ms": chance.choice((1, 1_000, 2_000, 5_000, 5_000, 10_000)),
         "check_max": chance.choice((0, 1, 1, 2, 3, 15)),
@@ -122,6 +126,24 @@ def _require(chance: random.Random, parameters: Row, epochs: list[Row], *, chang
             for epoch in epochs[chance.randrange(len(epochs)) :]:
                 epoch.setdefault("parameters", {})
                 epoch["parameters"] = {**epoch["parameters"], name: not parameters[name]}
+def _write_targets_oddly(chance: random.Random, epochs: list[Row]) -> None:
+    """Write the numbers of some targets with leading zeros, and some targets so that none reads."""
+    for epoch in epochs:
+        for row in epoch["commands"]:
+            if row["target"] is not None and chance.random() < 0.4:
+                row["target"] = _odd_target(chance, row["target"])
+
+
+def _odd_target(chance: random.Random, target: str) -> str:
+    zeros = chance.choice(("0", "00", "000"))
+    if chance.random() < 0.7:
+        return re.sub(r"(?<=[:=-])(?=[0-9])", zeros, target)
+    kind, colon, rest = target.partition(":")
+    many = re.sub(r"(?<=[:=-])(?=[0-9]+$)", "0" * 18, target)  # one digit more than is read
+    return chance.choice(
+        (f" {target}", f"{target}\n", f"{target}-0", f"{kind.upper()}{colon}{rest}", many,
+         f"{kind}{colon}+{rest}", target.replace("0", "\u0660"), rest, "")
+    )  # fmt: skip
 
 
 def _sign(chance: random.Random, epochs: list[Row]) -> None:

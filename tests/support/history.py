@@ -11,6 +11,8 @@ Row = dict[str, Any]
 START_AT = 1_000_000_000
 SILENT = "nobody"  # the group whose check topic does not exist
 LATE = "late"  # the group whose checks Kafka does not take in time
+# What a job of today records, where a plan of an earlier rule version lacks the parameter.
+OF_TODAY = {"ages_from_known_at": True}
 _ROUTING = {"real_topic": "orders", "real_queue_id": None, "delay_level": None,
             "delay_ms": None, "deliver_at": None}  # fmt: skip
 
@@ -22,7 +24,7 @@ class History:
     """
 
     def __init__(self, **parameters: Any) -> None:
-        self.parameters = asdict(Parameters(**parameters))
+        self.parameters = asdict(Parameters(**{**OF_TODAY, **parameters}))
         self.epochs: list[Row] = []
         self._ends: dict[tuple[str, int], int] = {}
         self.at_ms = START_AT

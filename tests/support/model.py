@@ -21,7 +21,7 @@ Where the rules' text is silent this is what was chosen:
 6. A ROLLBACK of an incomplete set waits behind an early operation of its group that carries no
    transaction id or the set's. A complete set waits for nothing.
 7. A waiting COMMIT of a set that was discarded meanwhile is rejected at once where the policy says.
-8. Last answer, n, c and s of a set live on its first landed half.
+8. Last answer, n, c, s and a of a set live on its first landed half.
 9. No ROLLBACK of a set waits behind an operation that is decided for that set already.
 10. The rate ranks the due checks of a group by (s, queue, offset).
 11. Of a set that ended only what stands at the floor or above it, or is delayed, is known. A
@@ -51,6 +51,7 @@ class Model:
         self.halves: dict[tuple[int, int], Row] = {}
         self.units: dict[tuple[Any, ...], Unit] = {}
         self.unit_of: dict[tuple[int, int], Unit] = {}
+        self.queues: dict[int, Row] = {}
         self.operations = Operations(self.halves, self.unit_of)
         self.copied: set[tuple[int, int]] = set()
         self.duplicates: set[tuple[int, int]] = set()
@@ -59,6 +60,7 @@ class Model:
     def decide(self, epoch: Row, parameters: Row) -> dict[str, list[Row]]:
         """Decide one epoch: `at`, `queues`, and the rows that it lands."""
         self.at, self.parameters = epoch["at"], parameters
+        self.queues_before = self.queues
         self.queues = {row["queue_id"]: row for row in epoch["queues"]}
         self.outcomes: list[Row] = []
         self.messages.begin(epoch["at"], parameters)
@@ -133,7 +135,9 @@ class Model:
         if not left:
             return
         left.sort(key=coordinate)
-        rest = self.units[key] = Unit(unit.queue_id, left[0], unit.size, unit.stored_at, unit.key)
+        rest = self.units[key] = Unit(
+            unit.queue_id, left[0], unit.size, unit.stored_at, unit.age_from_at, unit.key
+        )
         rest.arm = unit.arm
         for half in left:
             rest.members.setdefault(half["tran_seq"], half)
@@ -143,7 +147,7 @@ class Model:
         rest.end = unit.end if ended else nothing
 
     def _command(self, row: Row) -> Row:
-        half = re.fullmatch(r"half:(\d+)-(\d+)", row["target"] or "")
+        half = re.fullmatch(r"half:([0-9]{1,9})-([0-9]{1,18})", row["target"] or "")
         if row["error"] is None and row["command"] in _ARMED and half:
             place = int(half[1]), int(half[2])
             result = self._rearm(row["command"], self.unit_of.get(place), place[1])
@@ -175,7 +179,9 @@ class Model:
                 key = tuple(half[name] for name in names)
             place = key or coordinate(half)
             if place not in self.units:
-                self.units[place] = Unit(half["queue_id"], half, size, half["stored_at"], key)
+                self.units[place] = Unit(
+                    half["queue_id"], half, size, half["stored_at"], self._age_from_at(half), key
+                )
             unit = self.unit_of[coordinate(half)] = self.units[place]
             if seq in unit.members:
                 self._outcome(half, unit, "ROLLED_BACK", "duplicate_in_set")
@@ -189,6 +195,14 @@ class Model:
             elif unit.discard_cause is not None:
                 joined.append((half, unit))
         return joined
+
+    def _age_from_at(self, half: Row) -> int:
+        """Return since when a half ages: stored, or known of its queue in the epoch before."""
+        stored_at: int = half["stored_at"]
+        before = self.queues_before.get(half["queue_id"], {})
+        if not self.parameters["ages_from_known_at"]:
+            return stored_at
+        return max(stored_at, before.get("known_at") or stored_at)
 
     def _outcome(
         self, half: Row, unit: Unit, outcome: str, cause: str | None, op: int | None = None
@@ -243,7 +257,7 @@ class Model:
         immunity_ms = unit.first["immunity_ms"]
         if immunity_ms is None:
             immunity_ms = limits["transaction_timeout_ms"]
-        age_ms = known_at - unit.stored_at
+        age_ms = known_at - unit.age_from_at
         if age_ms > limits["half_retention_ms"]:
             return "expired"
         if unit.checked_at is None:

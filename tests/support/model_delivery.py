@@ -26,8 +26,9 @@ Row = dict[str, Any]
 DISCARDS = "TRANS_CHECK_MAX_TIME_TOPIC"
 UNDELIVERABLE = "TRANS_UNDELIVERABLE_TOPIC"
 OWN = (DISCARDS, UNDELIVERABLE)
-CONFIG = r"config:([A-Za-z0-9._-]{1,127}):retention\.(?:ms|bytes)=(-1|\d{1,18})"
-TOPIC = r"topic:([A-Za-z0-9._-]{1,127}):(\d+)"
+CONFIG = r"config:([A-Za-z0-9._-]{1,127}):retention\.(?:ms|bytes)=(-1|[0-9]{1,18})"
+UNDELIVERABLE_AT = r"undeliverable:([0-9]{1,18})"
+TOPIC = r"topic:([A-Za-z0-9._-]{1,127}):([0-9]{1,5})"
 
 
 class Messages:
@@ -57,10 +58,10 @@ class Messages:
         if row["command"] in ("PING", "MAINTAIN"):
             return "accepted"
         text = row["target"] or ""
-        if row["command"] == "RESUME" and (found := re.fullmatch(r"undeliverable:(\d+)", text)):
+        if row["command"] == "RESUME" and (found := re.fullmatch(UNDELIVERABLE_AT, text)):
             return self._resume(int(found[1]), row["admin_offset"])
         if row["command"] == "CANCEL" and (
-            found := re.fullmatch(r"(half|schedule):(\d+)-(\d+)", text)
+            found := re.fullmatch(r"(half|schedule):([0-9]{1,9})-([0-9]{1,18})", text)
         ):
             key = (found[1], int(found[2]), int(found[3]))
             message = self.delayed.pop(key, None)

@@ -17,6 +17,7 @@ class Unit:
     first: Row
     size: int
     stored_at: int
+    age_from_at: int
     key: tuple[Any, ...] | None = None  # of a set
     members: dict[int, Row] = field(default_factory=dict)  # by TRAN_SEQ
     arm: int = 0
@@ -38,7 +39,8 @@ class Unit:
     def arm_again(self, at: int) -> None:
         """Let it wait as if it were stored at this instant, without attempts."""
         self.discard_cause, self.arm = None, self.arm + 1
-        self.stored_at, self.check_times, self.checked_at, self.unacknowledged = at, 0, None, 0
+        self.stored_at = self.age_from_at = at
+        self.check_times, self.checked_at, self.unacknowledged = 0, None, 0
 
 
 def coordinate(row: Row) -> tuple[int, int]:

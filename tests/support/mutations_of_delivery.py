@@ -181,6 +181,11 @@ def unknown_result(rows: LakeRows) -> None:
     rows.find("admin", queue_offset=3)["result"] = "done"
 
 
+@violates("commands_have_effect", admin_offset=8, problem="its target cannot be read")
+def target_cannot_be_read(rows: LakeRows) -> None:
+    rows.find("admin", queue_offset=8)["target"] = "half:0-" + "0" * 19
+
+
 @violates("commands_have_effect", admin_offset=8, problem="no such result")
 def result_of_another_command(rows: LakeRows) -> None:
     rows.find("admin", queue_offset=8)["command"] = "CANCEL"

@@ -19,6 +19,7 @@ from storage.lake.lake import Lake
 from storage.rows import instant
 from storage.schemas import TABLES, TOPIC
 from tests.support.decided_rows import Decided, EpochRows
+from tests.support.history import OF_TODAY
 from tests.support.lake_rows import table_of
 from txlake import protocol as p
 
@@ -36,7 +37,7 @@ class PaperJob:
     def __init__(self, path: Path, **parameters: Any) -> None:
         self.lake = Lake(str(path))
         self.lake.create(instant(START_AT))
-        self.parameters = replace(Parameters(), **parameters)
+        self.parameters = replace(Parameters(), **{**OF_TODAY, **parameters})
         self.at = START_AT
         self.epoch = 0
         self._decided = Decided()
@@ -144,9 +145,13 @@ class PaperJob:
         return Plan(self.epoch, self.at, known_at, known_at, tuple(ranges), "cluster", {},
                     parameters, "paper", RULE_VERSION)  # fmt: skip
 
+    def _known_at(self, queue: int, known: bool) -> int | None:
+        """Return `known_at` of an op queue in this epoch."""
+        return self.at if known else None
+
     def _inputs(self, known: bool, floors: Mapping[int, int]) -> Row:
         queues = [
-            {"queue_id": queue, "known_at": self.at if known else None,
+            {"queue_id": queue, "known_at": self._known_at(queue, known),
              "halves_known_at": self.at if known else None,
              "half_end": self._next.get(("half", queue), 0),
              "floor": floors.get(queue, 0)}

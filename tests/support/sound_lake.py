@@ -85,7 +85,7 @@ def _commands_and_checks(h: History) -> None:
     h.half("two", real_topic="parts")
     h.half("three", real_topic="parts")
     h.end(COMMIT, 11, 12, 13)
-    h.command(CANCEL, "half:0-7")
+    h.command(CANCEL, "half:00-007")
     h.command(CANCEL, "half:0-0")
     h.command(CREATE_TOPIC, "topic:orders:4")
     h.command(MAINTAIN, None)
@@ -101,7 +101,7 @@ def _commands_and_checks(h: History) -> None:
     h.command(CREATE_TOPIC, "topic:orders:6")
     h.epoch(1)  # 5: asked again
     h.command(RESUME, "undeliverable:0")
-    h.command(RESUME, "undeliverable:0")
+    h.command(RESUME, "undeliverable:00")
     h.epoch(1)  # 6
     h.epoch(1)  # 7: given up
 
@@ -110,7 +110,7 @@ def _late_ends_and_expiry(h: History) -> None:
     """Epochs 8 to 12: late ends under both policies, a re-armed half, retention."""
     h.epoch(1)  # 8
     h.end(COMMIT, 9)  # late
-    h.command(RESUME, "half:0-2")
+    h.command(RESUME, "half:00-02")
     h.epoch(1, late_end_policy="reject")  # 9
     h.end(COMMIT, 2)
     h.epoch(61)  # 10: patient and nobody have expired
@@ -127,7 +127,7 @@ def _late_ends_and_expiry(h: History) -> None:
     h.command(RESUME, "half:0-0")
     h.command(RESEND, "half:0-0")
     h.command(RESEND, "half:0-15")
-    h.command(CREATE_TOPIC, "topic:orders:6")
+    h.command(CREATE_TOPIC, "topic:orders:06")
     h.epoch(
         1, topics_max=3, group_topics_max=1, require_transaction_id=True, reject_after_immunity=True
     )  # 12: the group has made one topic

@@ -102,7 +102,7 @@ def test_a_pending_half_is_asked_about_anew_with_its_whole_set() -> None:
     ])  # fmt: skip
     assert told.halves() == {0: "WAITS", 1: "WAITS"}
     (unit,) = told.state["units"]
-    assert unit[3:6] == (0, 0, None), "without attempts"
+    assert unit[4:7] == (0, 0, None), "without attempts"
     assert {member[3] for member in told.state["members"]} == {1}, "arm + 1"
 
 
@@ -113,7 +113,8 @@ def test_a_half_is_rearmed_with_its_whole_set() -> None:
     ])  # fmt: skip
     assert told.halves() == {0: "WAITS", 1: "WAITS"}
     (unit,) = told.state["units"]
-    assert unit[2:6] == (T_MS + 1_000, 0, 0, None), "as if stored at epoch_at, without attempts"
+    assert unit[2:4] == (T_MS + 1_000, T_MS + 1_000), "as if stored at epoch_at"
+    assert unit[4:7] == (0, 0, None), "without attempts"
     assert {member[3] for member in told.state["members"]} == {1}, "arm + 1"
 
 

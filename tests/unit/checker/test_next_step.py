@@ -57,7 +57,7 @@ def test_the_next_step_is_the_first_that_the_rules_take(
         check_interval_ms=check_interval_ms,
     )
     half = {
-        "stored_at": STORED_AT,
+        "age_from_at": STORED_AT,
         "immunity_ms": immunity_ms,
         "check_times": check_times,
         "unacknowledged": unacknowledged,
@@ -133,5 +133,5 @@ def test_the_next_step_is_the_first_that_the_rules_take(
 def test_each_line_is_named(
     half: dict[str, Any], parameters: dict[str, Any], expected: NextStep
 ) -> None:
-    values = {"stored_at": STORED_AT, "check_times": 0, **half}
+    values = {"age_from_at": STORED_AT, "check_times": 0, **half}
     assert step_of(values, Parameters(**parameters)) == expected

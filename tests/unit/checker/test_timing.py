@@ -16,6 +16,7 @@ from tests.support.steps import (
     half,
     known,
     later,
+    member,
     parameters,
     resume,
     rollback,
@@ -262,9 +263,71 @@ AFTER_A_DISCARD = [
         why="a re-armed half has no attempts: its first check again is number 1",
     ),
 ]  # fmt: skip
+# The broker stored the half long before `epoch_at`: the lake is ahead, after a step of the clocks.
+AGES = [
+    case(
+        given=[later(), half(age_ms=RETENTION_MS + 1), later(5_000)],
+        expected={0: "WAITS"},
+        why="the age counts from known_at of the epoch before: exactly 6 s is still immune",
+    ),
+    case(
+        given=[later(), half(age_ms=RETENTION_MS + 1), later(5_001)],
+        expected={0: "CHECK 1"},
+        why="the age counts from known_at of the epoch before: asked when immunity is exceeded",
+    ),
+    case(
+        given=[parameters(half_retention_ms=20_000, transaction_timeout_ms=20_000), later(),
+               half(age_ms=RETENTION_MS), later(19_000)],
+        expected={0: "WAITS"},
+        why="retention counts from known_at of the epoch before: reached, not exceeded",
+    ),
+    case(
+        given=[parameters(half_retention_ms=20_000, transaction_timeout_ms=20_000), later(),
+               half(age_ms=RETENTION_MS), later(19_001)],
+        expected={0: "DISCARDED expired"},
+        why="retention counts from known_at of the epoch before: exceeded",
+    ),
+    case(
+        given=[parameters(check_max=1), later(), half(age_ms=RETENTION_MS + 1), later(5_001),
+               later(INTERVAL_MS - 1)],
+        expected={0: "WAITS"},
+        why="a half that seemed old when it landed has its checks and their intervals",
+    ),
+    case(
+        given=[known(500), later(), half(age_ms=7_501), half(age_ms=1_400)],
+        expected={0: "WAITS", 1: "WAITS"},
+        why="of stored_at and known_at before the later one counts: known_at, and then stored_at",
+    ),
+    case(
+        given=[known(10_000), later(), half(age_ms=6_001), half(age_ms=6_000)],
+        expected={0: "CHECK 1", 1: "WAITS"},
+        why="known_at of the epoch before is before stored_at: stored_at counts",
+    ),
+    case(
+        given=[known(None), later(), half(age_ms=RETENTION_MS + 1)],
+        expected={0: "DISCARDED expired"},
+        why="known_at was not known in the epoch before: stored_at counts",
+    ),
+    case(
+        given=[parameters(ages_from_known_at=False), later(), half(age_ms=RETENTION_MS + 1)],
+        expected={0: "DISCARDED expired"},
+        why="a plan before rule version 5 lacks the parameter: stored_at counts",
+    ),
+    case(
+        given=[member(0, 2, age_ms=6_000), later(), member(1, 2, age_ms=RETENTION_MS + 1)],
+        expected={0: "CHECK 1", 1: "WITH 0"},
+        why="a set has the age of its first landed half",
+    ),
+    case(
+        given=[parameters(check_max=0), half(age_ms=DUE_MS), later(), resume("half:0-0"),
+               later(), later(5_001)],
+        expected={0: "DISCARDED check_max"},
+        why="the age of a re-armed half counts from epoch_at of the re-arm",
+    ),
+]  # fmt: skip
 CASES = [
     *LINES_1_AND_2, *LINE_3, *LINE_4, *LINE_5, *LINE_6, *LINE_7, *TIME_IS_C,
-    *AFTER_A_DISCARD,
+    *AFTER_A_DISCARD, *AGES,
 ]  # fmt: skip
 
 

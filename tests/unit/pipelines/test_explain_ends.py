@@ -137,9 +137,9 @@ def test_a_discarded_half_shows_the_numbers_and_the_copy(job: PaperJob) -> None:
     ("parameter", "line", "numbers"),
     [
         pytest.param({"half_retention_ms": 6_000}, 3,
-                     "known_at - stored_at = 6001 ms, half_retention_ms = 6000", id="expired"),
+                     "known_at - age_from_at = 6001 ms, half_retention_ms = 6000", id="expired"),
         pytest.param({"check_max": 0}, 4,
-                     "check_times = 0, check_max = 0, known_at - stored_at = 6001 ms",
+                     "check_times = 0, check_max = 0, known_at - age_from_at = 6001 ms",
                      id="given up without a check"),
     ],
 )  # fmt: skip

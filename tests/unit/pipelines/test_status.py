@@ -70,6 +70,8 @@ def group(**values: Any) -> Facts:
             with_lake(discarded=1, discarded_oldest_at=NOW - 6 * DAY_MS), ["floor_near"],
             id="a discarded half of six of seven days",
         ),
+        pytest.param(with_lake(epoch_at=NOW + 60_000), [], id="as far ahead as clocks can be"),
+        pytest.param(with_lake(epoch_at=NOW + 60_001), ["lake_ahead"], id="ahead of the clocks"),
     ],
 )  # fmt: skip
 def test_a_problem_is_named_at_its_limit(facts: Facts, expected: list[str]) -> None:
@@ -99,7 +101,7 @@ def test_the_states_memory_is_told_where_an_epoch_counted_it() -> None:
 def test_a_rule_has_one_name_and_one_limit() -> None:
     names = [rule.name for rule in RULES]
     assert names == ["no_epoch", "lag", "group_silent", "given_up", "undeliverable", "pending_old",
-                     "floor_near"]  # fmt: skip
+                     "floor_near", "lake_ahead"]  # fmt: skip
     page = (Path(__file__).parents[3] / "docs" / "operator.md").read_text("utf-8")
     for rule in RULES:
         assert f"| `{rule.name}` | {rule.limit} |" in page

@@ -89,6 +89,7 @@ def test_alerts_and_status_have_the_same_limits() -> None:
         "undeliverable": "> 0",
         "pending_old": f"> {problems.PENDING_OLD_MS // 1_000}",
         "floor_near": f"> {problems.FLOOR_NEAR} *",
+        "lake_ahead": f"> {problems.LAKE_AHEAD_MS // 1_000}",
     }
     found = dict(zip(PROBLEMS, re.findall(r"expr: (.*)", RULES), strict=True))
     for name, limit in limits.items():

@@ -24,8 +24,16 @@ from storage.upkeep.expiry import EXPIRING, Expiry, delete
 from storage.upkeep.limits import Work
 from storage.upkeep.merge import files_of
 from storage.verify.run import verify
-from tests.support.aging_job import EPOCH_MS, SNAPSHOT_EPOCHS, AgingJob, live
+from tests.support.aging_job import (
+    EPOCH_MS,
+    SNAPSHOT_EPOCHS,
+    AgingJob,
+    LaggingJob,
+    lag,
+    live,
+)
 from tests.support.damage import SNAPSHOT_EPOCH, WholeJob
+from tests.support.floored import require_sound
 from tests.support.job import plain_state
 from tests.support.maintained import rows_in
 from txlake.protocol import COMMIT
@@ -242,3 +250,33 @@ def test_a_topic_is_sound_wherever_the_floor_stands(tmp_path: Path, epoch: int) 
             assert violations(job.lake) == {}
         floors.add(job.floor.epoch)
         job.maintain()
+
+
+def test_known_at_can_come_to_an_instant_that_an_epoch_below_the_floor_recorded(
+    tmp_path: Path,
+) -> None:
+    job = LaggingJob(tmp_path / "lake", **LIMITS)
+    job.half("first")
+    job.run(EPOCH_MS)
+    job.half("second")
+    job.run(EPOCH_MS, ops_ahead=40)  # landing comes to them when this epoch is below the floor
+    asked_at = job.at
+    for epoch in range(40):
+        job.end(COMMIT, 0)
+        job.run(EPOCH_MS, ops_ahead=60 - epoch)
+    job.maintain()
+    assert job.floor.epoch > 2
+    assert job.last is not None and job.last.known_at[0] == asked_at
+    assert 2 not in job.lake.read("epochs")["epoch"].to_pylist()
+    require_sound(tmp_path / "lake")
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_job_that_lags_longer_than_retention_leaves_a_sound_lake(
+    tmp_path: Path, seed: int
+) -> None:
+    job = LaggingJob(tmp_path / "lake", **LIMITS)
+    for _ in range(2):
+        lag(job, random.Random(seed), 18)
+        job.maintain()
+    require_sound(tmp_path / "lake")

@@ -4,6 +4,10 @@
 discarded with two members landed; a COMMIT that names both was refused, as late ends were; the job
 was started anew, and its restored state had the COMMIT waiting again. A RESUME and the third member
 later the set was committed, by the operation that is a conflict.
+
+`format_4.tar.xz` and `format_4_floor.tar.xz` are from a real job of the last commit of format 4:
+sets, duplicates, discards, re-arms, operations that wait, delays, conflicts, and commands
+whose targets have leading zeros. The second one has deleted what stood below its floor.
 """
 
 from __future__ import annotations
@@ -17,17 +21,22 @@ import pyarrow.compute as pc
 import pytest
 
 from checker.rules import timing
-from pipelines.replay import rebuild
+from pipelines.replay import rebuild, verification
 from storage.errors import OlderLakeError
 from storage.lake.lake import Lake
+from storage.schemas import TABLES
 from storage.verify.run import verify
-from tests.support.damage import as_format
+from tests.support.damage import as_format, refusal, txlake
 from tests.support.decided_rows import decided_rows
 from tests.support.histories import random_world
 from tests.support.history import SILENT
 from tests.support.sound_lake import HISTORY
+from txlake import Consumer
 
-ARCHIVE = Path(__file__).parents[2] / "support" / "lakes" / "format_1_refused_commit.tar.gz"
+# What a plan of rule version 3 has in place of the parameters that later versions brought.
+OF_RULE_VERSION_3 = {"group_topics_max": 1_000_000, "ages_from_known_at": False}
+LAKES = Path(__file__).parents[2] / "support" / "lakes"
+ARCHIVE = LAKES / "format_1_refused_commit.tar.gz"
 
 
 @pytest.fixture
@@ -80,7 +89,7 @@ def decided_alike(world: dict[str, Any]) -> dict[str, Any]:
 def before_format_3(path: Path, world: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> Lake:
     """Return what the last version before format 3, of rule version 2, would have left."""
     world = decided_alike(world)
-    world["parameters"]["group_topics_max"] = 1_000_000
+    world["parameters"] |= OF_RULE_VERSION_3
     for epoch in world["epochs"]:
         epoch.get("parameters", {}).pop("group_topics_max", None)
         for operation in epoch["operations"]:
@@ -135,12 +144,14 @@ def test_a_lake_without_signatures_is_verified_and_rebuilt_row_for_row(
 def groupless(tmp_path: Path) -> Lake:
     """Return what the last version before format 4, of rule version 3, would have left."""
     world = decided_alike(random_world(2, 20))
-    world["parameters"]["group_topics_max"] = 1_000_000
+    world["parameters"] |= OF_RULE_VERSION_3
     rows = decided_rows(world)
     for row in rows.tables["epochs"]:
         row["rule_version"] = 3
         row["parameters"] = [
-            (name, value) for name, value in row["parameters"] or [] if name != "group_topics_max"
+            (name, value)
+            for name, value in row["parameters"] or []
+            if name not in OF_RULE_VERSION_3
         ]
     rows.keep_books()
     rows.write(tmp_path / "format_3")
@@ -162,3 +173,49 @@ def test_a_lake_without_makers_of_topics_is_refused_verified_and_rebuilt(
     for table in ("outcomes", "deliveries", "conflicts"):
         rows = [sorted(lake.read(table).to_pylist(), key=repr) for lake in (groupless, new)]
         assert rows[0] == rows[1] != [], table
+
+
+@pytest.fixture(params=["format_4", "format_4_floor"])
+def ageless(request: pytest.FixtureRequest, tmp_path: Path) -> Lake:
+    """Return a lake in which halves age from `stored_at`."""
+    with tarfile.open(LAKES / f"{request.param}.tar.xz") as archive:
+        archive.extractall(tmp_path, filter="data")
+    return Lake(str(tmp_path / request.param))
+
+
+def test_a_lake_of_the_last_format_is_sound_and_refused_with_the_way_over(ageless: Lake) -> None:
+    assert {f.invariant.name: f.rows for f in verify(ageless).findings if f.violations} == {}
+    sentence = (
+        "has format 4, this txlake writes format 5: `txlake replay --into NEW --lake "
+        f"{ageless.path}`"
+    )
+    with pytest.raises(OlderLakeError, match="has format 4"):
+        ageless.check()
+    for words in (("status",), ("tx", "list"), ("replay", "--verify")):
+        assert sentence in refusal(*words, "--lake", ageless.path)
+
+
+def test_a_lake_of_the_last_format_is_carried_over_row_for_row(
+    ageless: Lake, tmp_path: Path
+) -> None:
+    code, said = txlake("replay", "--into", str(tmp_path / "new"), "--lake", ageless.path)
+    assert code == 0, said
+    new = Lake(str(tmp_path / "new"))
+    assert {f.invariant.name: f.rows for f in verify(new).findings if f.violations} == {}
+    assert verification.verify(new).is_equal
+    topics = [f"topics/{number}" for number in new.read("catalog")["table_id"].to_pylist()]
+    for table in (*TABLES.keys() - {"lake", "epochs"}, *dict.fromkeys(topics)):
+        names = [field.name for field in ageless.handle(table).schema().fields]
+        rows = [sorted(lake.read(table, names).to_pylist(), key=repr) for lake in (ageless, new)]
+        assert rows[0] == rows[1], table
+    pending = new.read("pending")
+    assert pending["age_from_at"].equals(pending["stored_at"])
+    assert pending.num_rows > 0
+
+
+def test_a_consumer_reads_a_lake_of_the_last_format_as_any_other(ageless: Lake) -> None:
+    catalog = {row["topic"]: row["table_id"] for row in ageless.read("catalog").to_pylist()}
+    stored = ageless.read(f"topics/{catalog['orders']}").num_rows
+    with Consumer(ageless.path, "readers", ["orders"]) as consumer:
+        assert len(consumer.poll(0.0)) == stored > 0
+        consumer.commit()
