@@ -1,8 +1,9 @@
-"""The headers of a Kafka record, also of one whose header's name is not text.
+"""The headers of a Kafka record, also of one that has a header whose name is not UTF-8.
 
-Kafka's client for Python raises SystemError at the first look at such a record, or nothing at all
-when its call was specialized by the interpreter, and gives a list with holes then: whoever walks
-through it ends the process. The garbage collector's view of a list leaves the holes out.
+Kafka takes any bytes as a name. Its client for Python sets an error then, and returns headers all
+the same: pairs with a hole in place of a name. A call `record.headers()` that Python has
+specialised does not look for the error, and whoever unpacks such a pair ends the process with a
+segmentation fault.
 """
 
 from __future__ import annotations
@@ -13,19 +14,17 @@ from typing import Any
 
 Header = tuple[str, "bytes | None"]
 
-# A call that the interpreter does not specialize: an error that the client leaves behind is raised
-# here, not at some later call.
+# A call that Python does not specialise: it always meets the error.
 _call_headers = methodcaller("headers")
 
 
 def readable_headers(record: Any) -> tuple[list[Header], int]:
     """Returns the headers of a record whose names are UTF-8, and how many others it has."""
     try:
-        headers = _call_headers(record)
+        return _call_headers(record) or [], 0
     except (SystemError, UnicodeDecodeError):
-        headers = _call_headers(record)  # the client has kept what it has made of them
+        pairs = _call_headers(record)  # the client has kept what it has made of them
 
-    if not headers:
-        return [], 0
-    readable = gc.get_referents(headers)
-    return readable, len(headers) - len(readable)
+    # The garbage collector's view of a pair leaves a hole out.
+    readable = [pair for pair in pairs if len(gc.get_referents(pair)) == 2]
+    return readable, len(pairs) - len(readable)

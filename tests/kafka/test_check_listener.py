@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 
+from pipelines.kafka_log.plain_records import plain_records
 from pipelines.local_broker.broker import Broker
+from pipelines.settings import KafkaSettings
 from tests.support.raw_record import write_raw_record
 from tests.support.transaction_topics import Record, TransactionTopics, wait_until
 from txlake import (
@@ -293,6 +295,26 @@ def test_a_record_with_a_name_that_is_no_text_is_passed_over(
     assert len(lines) == 5  # of 20 records: at 1, 2, 4, 8, 16
     assert f"{topic}: partition 0 offset 0 is passed over" in lines[0]
     assert "16 such records so far" in lines[-1]
+
+
+def test_of_a_record_with_a_name_that_is_no_text_the_other_headers_are_read(
+    topics: TransactionTopics,
+) -> None:
+    topic = topics.check_prefix + GROUP
+    topics.make(topic, 1)
+    headers = [(b"a", b"1"), (b"caf\xe9", b"2"), (b"b", b""), (b"\xff", b"4"), (b"c", b"\xff")]
+    for _ in range(20):
+        write_raw_record(topics.bootstrap_servers, topic, 0, b"x", headers)
+
+    kafka = KafkaSettings(bootstrap_servers=topics.bootstrap_servers)
+    batches = plain_records(kafka, {(topic, 0): range(0, 20)})
+    rows = [row for batch in batches for row in batch.to_pylist()]
+    expected = [
+        {"key": "a", "value": b"1"},
+        {"key": "b", "value": b""},
+        {"key": "c", "value": b"\xff"},
+    ]
+    assert [row["headers"] for row in rows] == [expected] * 20
 
 
 def test_another_live_producer_of_the_group_answers(topics: TransactionTopics) -> None:
