@@ -1,8 +1,9 @@
 """The answers to a producer group's checks: how did this local transaction end?
 
-One thread reads the group's check topic. A bounded number of threads ask the listener. A check's
-offset is committed when its answer is in Kafka, or could not be sent: then the job asks again. So
-when a producer dies, the next one gets the checks that it had taken and not answered.
+One thread reads the group's check topic. A bounded number of threads ask the listener, each about
+another transaction. A check's offset is committed when its answer is in Kafka, or could not be
+sent: then the job asks again. So when a producer dies, the next one gets the checks that it had
+taken and not answered.
 """
 
 from __future__ import annotations
@@ -22,12 +23,13 @@ from confluent_kafka.cimpl import NewTopic
 
 from txlake import protocol
 from txlake._operations import OperationBatcher
+from txlake._records import Header, readable_headers
 from txlake._watermark import Watermarks
 from txlake.listener import (
     CheckedMessage,
     LocalTransactionState,
     TransactionListener,
-    run_guarded,
+    call_safely,
 )
 from txlake.options import ProducerOptions
 from txlake.signing import SigningKey, is_signed_check
@@ -36,6 +38,9 @@ log = logging.getLogger("txlake.checks")
 
 _POLL_S = 0.2
 _RETRY_S = 1.0
+_FULL_WARNING_S = 60.0
+# The half queue, the offsets and the transaction id of the halves that a check is about.
+_Halves = tuple[int, tuple[int, ...], str]
 RUNNING_REMARK = "the local transaction still runs"
 
 
@@ -61,15 +66,23 @@ class CheckAnswerer:
         self._options = options
         self._keys = tuple(keys)
         self._forged = 0  # checks that were not answered, since they are not signed
+        self._unreadable = 0  # records with a header that Kafka's client cannot read
         self._batch_bytes_max = protocol.batch_bytes_max(options.message_bytes_max)
         self._done = Watermarks()
         self._is_closing = threading.Event()
-        # Bounds what was taken and not answered: when a listener hangs, reading stops.
+        # Bounds the transactions that were taken and not answered.
         self._slots = threading.BoundedSemaphore(options.check_threads)
-        # Each with the partition and offset that its answer ends; None ends a worker.
-        self._questions: queue.SimpleQueue[tuple[int, int, CheckedMessage] | None] = (
-            queue.SimpleQueue()
-        )
+        # By its halves, of each transaction that is being answered: the records that asked about
+        # it. One that hangs takes one worker, however often it is asked about.
+        self._answering: dict[_Halves, list[tuple[int, int]]] = {}
+        self._answering_lock = threading.Lock()
+        # Whether Kafka's client reads the assigned partitions; None after an assignment, since it
+        # depends on the version of the client whether a partition that was paused still is.
+        self._is_reading: bool | None = None
+        self._full_since: float | None = None  # monotonic s; None: a worker is free
+        self._warned_at = 0.0
+        # None ends a worker.
+        self._questions: queue.SimpleQueue[CheckedMessage | None] = queue.SimpleQueue()
         # A ThreadPoolExecutor would wait at exit for its threads, and so for a listener that hangs.
         self._workers = [
             threading.Thread(target=self._answer, name=f"txlake-check-{number}", daemon=True)
@@ -92,10 +105,16 @@ class CheckAnswerer:
                 thread.join(max(deadline - time.monotonic(), 0.0))
 
     def _read(self) -> None:
-        while not self._is_closing.is_set() and not self._has_topic():
+        """Reads checks until `close`; whatever goes wrong, it begins anew."""
+        while not self._is_closing.is_set():
+            try:
+                if self._has_topic():
+                    self._read_until_closed()
+            except BaseException:  # the thread goes on: the group is asked through it
+                log.exception("%s: reading checks failed; it begins anew", self._topic)
             self._is_closing.wait(_RETRY_S)
-        if self._is_closing.is_set():
-            return
+
+    def _read_until_closed(self) -> None:
         consumer = Consumer(
             {
                 "session.timeout.ms": self._options.check_session_timeout_ms,
@@ -107,11 +126,15 @@ class CheckAnswerer:
             },
             logger=log,
         )
-        consumer.subscribe([self._topic], on_revoke=self._revoked, on_lost=self._lost)
+        consumer.subscribe(
+            [self._topic], on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._lost
+        )
+
         try:
             while not self._is_closing.is_set():
                 self._read_one(consumer)
                 self._commit(consumer, is_last=False)
+
             for worker in self._workers:
                 worker.join(self._options.close_timeout_ms / 2000)
             self._operations.flush()
@@ -142,41 +165,117 @@ class CheckAnswerer:
         return False
 
     def _read_one(self, consumer: Consumer) -> None:
+        """Reads a check, if a worker is free for it; else Kafka hears that this consumer lives."""
         if not self._slots.acquire(timeout=_POLL_S):
+            self._wait_full(consumer)
             return
+
         is_handed_over = False
         try:
+            self._full_since = None
+            self._set_reading(consumer, True)
             record = consumer.poll(_POLL_S)
-            if record is None:
-                return
-            if record.error() is not None:
-                log.info("%s: %s", self._topic, record.error())
-                return
-            partition, offset = record.partition(), record.offset()
-            assert partition is not None  # of every record that was read
-            assert offset is not None
-            self._done.open(partition, offset)
-            check = self._read_check(record, partition, offset)
-            if check is None:
-                self._done.close(partition, offset)
-                return
-            self._questions.put((partition, offset, check))
-            is_handed_over = True
+            is_handed_over = record is not None and self._take(record)
         finally:
             if not is_handed_over:
                 self._slots.release()
 
+    def _wait_full(self, consumer: Consumer) -> None:
+        """Keeps the place in the group while every worker is at a transaction that hangs.
+
+        A consumer that does not poll loses its partitions after max.poll.interval.ms, to the next
+        producer, which would fill in the same way.
+        """
+        self._set_reading(consumer, False)
+        record = consumer.poll(_POLL_S)
+
+        # Of a partition that was assigned in this very poll a record can come.
+        if record is not None and not self._is_error(record):
+            partition, offset = record.partition(), record.offset()
+            assert partition is not None  # of every record that was read
+            assert offset is not None
+            self._set_reading(consumer, False)
+            consumer.seek(TopicPartition(self._topic, partition, offset))
+
+        now = time.monotonic()
+        if self._full_since is None:
+            self._full_since = now
+        if now - max(self._full_since, self._warned_at) >= _FULL_WARNING_S:
+            self._warned_at = now
+            with self._answering_lock:
+                ids = ", ".join(transaction_id for _, _, transaction_id in self._answering)
+            log.warning(
+                "%s: all %d threads that answer checks have waited %.0f s for the listener, at "
+                "transactions %s; this producer answers no other check meanwhile",
+                self._topic, self._options.check_threads, now - self._full_since, ids,
+            )  # fmt: skip
+
+    def _set_reading(self, consumer: Consumer, is_reading: bool) -> None:
+        """Pauses the assigned partitions, or reads on, if that is not so already."""
+        if self._is_reading is is_reading:
+            return
+
+        self._is_reading = is_reading
+        if is_reading:
+            consumer.resume(consumer.assignment())
+        else:
+            consumer.pause(consumer.assignment())
+
+    def _is_error(self, record: Message) -> bool:
+        """Returns whether Kafka's client gives an error in place of a record; it is logged."""
+        error = record.error()
+        if error is None:
+            return False
+
+        log.info("%s: %s", self._topic, error)
+        return True
+
+    def _take(self, record: Message) -> bool:
+        """Takes a record that was read. Output: whether a worker has it now."""
+        if self._is_error(record):
+            return False
+
+        partition, offset = record.partition(), record.offset()
+        assert partition is not None  # of every record that was read
+        assert offset is not None
+        self._done.open(partition, offset)
+
+        check = self._read_check(record, partition, offset)
+        if check is None:
+            self._done.close(partition, offset)
+            return False
+
+        with self._answering_lock:
+            halves = _halves(check)
+            is_new = halves not in self._answering
+            self._answering.setdefault(halves, []).append((partition, offset))
+
+        if is_new:
+            self._questions.put(check)
+        return is_new
+
     def _read_check(self, record: Message, partition: int, offset: int) -> CheckedMessage | None:
         """Returns the check that a record is; None if it is none for this group, or a forged one.
 
-        A forged one is told at 1, 2, 4, 8 ... of them: whoever writes them does not fill the log.
+        A forged or an unreadable one is logged at 1, 2, 4, 8 ... of them: a stranger who writes
+        them does not fill the log.
         """
-        check = read_check(record, self._group)
+        headers, unreadable = readable_headers(record)
+        if unreadable:
+            self._unreadable += 1
+            if self._unreadable & (self._unreadable - 1) == 0:
+                log.warning(
+                    "%s: partition %s offset %s is passed over: the name of a header is not UTF-8; "
+                    "%d such records so far", self._topic, partition, offset, self._unreadable,
+                )  # fmt: skip
+            return None
+
+        check = read_check(headers, record.value(), self._group)
         if check is None:
             log.warning("%s: partition %s offset %s is no check for this group",
                         self._topic, partition, offset)  # fmt: skip
             return None
-        if self._keys and not is_signed_check(self._keys, _headers(record), record.value()):
+        if self._keys and not is_signed_check(self._keys, headers, record.value()):
             self._forged += 1
             if self._forged & (self._forged - 1) == 0:
                 log.warning(
@@ -187,26 +286,43 @@ class CheckAnswerer:
         return check
 
     def _answer(self) -> None:
-        for partition, offset, message in iter(self._questions.get, None):
+        for message in iter(self._questions.get, None):
             if self._is_closing.is_set():
                 return
-            if self._is_running(message.transaction_id):
-                state, remark = LocalTransactionState.UNKNOWN, RUNNING_REMARK
-            else:
-                state, remark = run_guarded(self._listener.check_local_transaction, message)
-            extra = [
-                (protocol.FROM_CHECK, "true"),
-                (protocol.CHECK_ID, message.check_id),
-                *([(protocol.REMARK, remark)] if remark else []),
-            ]
-            self._operations.add(
-                message.queue_id, message.queue_offsets, message.transaction_id, state.value,
-                partial(self._sent, partition, offset), extra,
-            )  # fmt: skip
-            self._slots.release()
 
-    def _sent(self, partition: int, offset: int, _is_sent: bool) -> None:
-        self._done.close(partition, offset)
+            try:
+                self._answer_one(message)
+            except BaseException:  # the thread goes on: the job asks again
+                log.exception("the answer to check %s was not sent", message.check_id)
+                self._sent(message, False)
+            finally:
+                self._slots.release()
+
+    def _answer_one(self, message: CheckedMessage) -> None:
+        if self._is_running(message.transaction_id):
+            state, remark = LocalTransactionState.UNKNOWN, RUNNING_REMARK
+        else:
+            state, remark = call_safely(
+                self._listener.check_local_transaction, message, caught=BaseException
+            )
+
+        extra = [
+            (protocol.FROM_CHECK, "true"),
+            (protocol.CHECK_ID, message.check_id),
+            *([(protocol.REMARK, remark)] if remark else []),
+        ]
+        self._operations.add(
+            message.queue_id, message.queue_offsets, message.transaction_id, state.value,
+            partial(self._sent, message), extra,
+        )  # fmt: skip
+
+    def _sent(self, message: CheckedMessage, _is_sent: bool) -> None:
+        """Ends the records that asked about a transaction, once its answer is sent or given up."""
+        with self._answering_lock:
+            records = self._answering.pop(_halves(message), [])
+
+        for partition, offset in records:
+            self._done.close(partition, offset)
 
     def _commit(self, consumer: Consumer, is_last: bool) -> None:
         offsets = [
@@ -224,6 +340,9 @@ class CheckAnswerer:
             log.info("%s: offsets were not committed, checks can come again: %s",
                      self._topic, error)  # fmt: skip
 
+    def _assigned(self, _consumer: Consumer, _partitions: list[TopicPartition]) -> None:
+        self._is_reading = None
+
     def _revoked(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         self._commit(consumer, is_last=True)
         self._done.forget(partition.partition for partition in partitions)
@@ -232,12 +351,14 @@ class CheckAnswerer:
         self._done.forget(partition.partition for partition in partitions)
 
 
-def read_check(record: Message, producer_group: str) -> CheckedMessage | None:
+def read_check(
+    headers: Sequence[Header], body: bytes | None, producer_group: str
+) -> CheckedMessage | None:
     """Returns a record's check; None if the record cannot be read as one for this group.
 
     Source: PROTOCOL.md "The check".
     """
-    values = _texts(record)
+    values = _texts(headers)
     offsets = values.get(protocol.HALF_QUEUE_OFFSET, "")
     queue_id = values.get(protocol.HALF_QUEUE_ID, "")
     check_times = values.get(protocol.CHECK_TIMES, "")
@@ -251,7 +372,6 @@ def read_check(record: Message, producer_group: str) -> CheckedMessage | None:
     )
     if not is_readable:
         return None
-    body = record.value()
     return CheckedMessage(
         transaction_id=values[protocol.UNIQ_KEY],
         topic=values.get(protocol.REAL_TOPIC, ""),
@@ -267,10 +387,14 @@ def read_check(record: Message, producer_group: str) -> CheckedMessage | None:
     )
 
 
-def _texts(record: Message) -> dict[str, str]:
+def _halves(check: CheckedMessage) -> _Halves:
+    return check.queue_id, check.queue_offsets, check.transaction_id
+
+
+def _texts(headers: Sequence[Header]) -> dict[str, str]:
     """Returns the headers that are text; of a name that stands twice the first header counts."""
     first: dict[str, bytes | None] = {}
-    for name, value in _headers(record):
+    for name, value in headers:
         first.setdefault(name, value)
     texts = {}
     for name, value in first.items():
@@ -278,7 +402,3 @@ def _texts(record: Message) -> dict[str, str]:
             if value is not None:
                 texts[name] = value.decode()
     return texts
-
-
-def _headers(record: Message) -> Any:
-    return record.headers() or []  # a list; the client's annotation leaves that open

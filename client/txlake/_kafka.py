@@ -88,7 +88,7 @@ class KafkaSender:
             try:
                 if self._producer.poll(_POLL_S):
                     self.after_poll()
-            except Exception:
+            except BaseException:  # whatever a report raises, the thread goes on
                 log.exception("a delivery report failed")
 
     def send(

@@ -47,7 +47,7 @@ class _Operation:
         for on_sent in self.on_sent:
             try:
                 on_sent(error is None)
-            except Exception:
+            except BaseException:  # the other ends of the record get their report
                 log.exception("a callback failed")
 
 
@@ -148,9 +148,14 @@ class OperationBatcher:
     def _run(self) -> None:
         while not self._is_closed:
             self._has_open.wait()
-            with self._lock:
-                next_at = self._send_due(time.monotonic())
-                if not self._open:
-                    self._has_open.clear()
-                    continue
-            time.sleep(max(next_at - time.monotonic(), 0.0))
+            next_at = float("inf")
+
+            try:
+                with self._lock:
+                    next_at = self._send_due(time.monotonic())
+                    if not self._open:
+                        self._has_open.clear()
+            except BaseException:  # the thread goes on: ends of other queues wait for it
+                log.exception("operations were not sent, checks will end their halves")
+
+            time.sleep(min(max(next_at - time.monotonic(), 0.0), self._linger_s))

@@ -86,6 +86,7 @@ class Pipeline:
         self._waiting = 0
         self._unheard: list[SendError] = []
         self._unheard_count = 0
+        self._failures = 0  # local transactions and callbacks, since the last `drain`
         self._is_closed = False
         self._lanes = [_Lane(self._work, number) for number in range(threads)]
 
@@ -149,6 +150,11 @@ class Pipeline:
             if not lane.has_items.is_set():
                 lane.has_items.set()
 
+    def note_failure(self) -> None:
+        """Counts a local transaction or a callback that has failed; `drain` says how many."""
+        with self._lock:
+            self._failures += 1
+
     def wake(self) -> None:
         """Starts the work on what was taken, once for each round of delivery reports."""
         for lane in self._lanes:
@@ -165,6 +171,13 @@ class Pipeline:
             self._changed.wait_for(lambda: self._in_flight == 0, timeout_s)
             self._waiting -= 1
             rest = self._in_flight
+            failures, self._failures = self._failures, 0
+
+        if failures:
+            log.warning(
+                "%d local transactions or callbacks have failed; the job asks the group about a "
+                "transaction without an end", failures,
+            )  # fmt: skip
         errors, self._unheard = self._unheard, []
         count, self._unheard_count = self._unheard_count, 0
         if errors:
@@ -188,13 +201,27 @@ class Pipeline:
             while lane.items and not self._is_closed:
                 half, result = lane.items.popleft()
                 if result is None:
-                    self._run_local(half)
-                    continue
-                try:
-                    half.on_done(result)
-                except Exception:
-                    log.exception("on_done of transaction %s failed", half.transaction_id)
-                self.leave()
+                    self._begin_local(half)
+                else:
+                    self._call_on_done(half, result)
+
+    def _begin_local(self, half: PipelinedHalf) -> None:
+        """Runs a local transaction; one whose end cannot be sent is left to the job's checks."""
+        try:
+            self._run_local(half)
+        except BaseException:  # it would end the thread, and all that waits for it
+            log.exception("the end of transaction %s was not sent", half.transaction_id)
+            self.note_failure()
+            self._running.discard(half.transaction_id)
+            self.end_reported(half, is_sent=False)
+
+    def _call_on_done(self, half: PipelinedHalf, result: Any) -> None:
+        try:
+            half.on_done(result)  # type: ignore[misc]  # it has one: it was queued for it
+        except BaseException:
+            log.exception("on_done of transaction %s failed", half.transaction_id)
+            self.note_failure()
+        self.leave()
 
 
 class _Lane:

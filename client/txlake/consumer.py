@@ -17,6 +17,7 @@ from txlake._lake import Lake, Topic
 from txlake._looks import Looks
 from txlake._ownership import Ownership
 from txlake._plain import plain_columns
+from txlake._process import ProcessGuard, note_delta_is_used
 from txlake._queues import QueueBuffers
 from txlake.errors import ClosedError, OffsetOutOfRangeError, UnknownTopicError
 
@@ -108,6 +109,8 @@ class Consumer:
                 raise ValueError(f"{name} {value!r}: 1 or more")
         if unknown := set(queues or {}) - set(topics):
             raise ValueError(f"queues {sorted(unknown)}: not in topics {list(topics)}")
+        note_delta_is_used()
+        self._guard = ProcessGuard("consumer")
         self._topics = tuple(topics)
         self._asked = {topic: tuple(ids) for topic, ids in (queues or {}).items()}
         self._reset = auto_offset_reset
@@ -190,6 +193,7 @@ class Consumer:
 
     def committed(self) -> dict[tuple[str, int], int | None]:
         """Returns how far the group is, for each (topic, queue) of this consumer."""
+        self._check_open()
         return self._ownership.committed(self._buffers.positions())
 
     def lag(self) -> dict[tuple[str, int], int]:
@@ -201,7 +205,9 @@ class Consumer:
         """Gives the queues back: another consumer can take them at once. It commits nothing."""
         if not self._is_closed:
             self._is_closed = True
-            self._ownership.release()
+
+            if self._guard.is_here:  # the queues of a process that forked are still its own
+                self._ownership.release()
 
     def _take_queues(self, deadline: float) -> None:
         """Takes the queues that exist now and were asked for."""
@@ -241,6 +247,7 @@ class Consumer:
     def _check_open(self) -> None:
         if self._is_closed:
             raise ClosedError("the consumer is closed")
+        self._guard.check()
 
     def _check_owned(self, topic: str, queue_id: int) -> None:
         if (topic, queue_id) not in self._buffers.positions():

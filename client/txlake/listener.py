@@ -116,14 +116,18 @@ class TransactionListener(ABC):
         """Returns how the local transaction of this message ended."""
 
 
-def run_guarded(call: Callable[..., Any], *args: Any) -> tuple[LocalTransactionState, str]:
+def call_safely(
+    call: Callable[..., Any], *args: Any, caught: type[BaseException] = Exception
+) -> tuple[LocalTransactionState, str]:
     """Returns the state that a call gives, and a remark that says why it counts as UNKNOWN.
 
-    Errors: an Exception counts as UNKNOWN; others (KeyboardInterrupt) are raised.
+    Input: `caught`: what counts as UNKNOWN. On a thread of the producer that is BaseException:
+    SystemExit or CancelledError would end the thread, and with it what waits for it.
+    Errors: what is not caught, KeyboardInterrupt on the caller's thread, say.
     """
     try:
         state = call(*args)
-    except Exception as error:
+    except caught as error:
         log.exception("a listener failed; its answer counts as UNKNOWN")
         text = f"{type(error).__name__}: {error}".encode("utf-8", "replace").decode()
         return LocalTransactionState.UNKNOWN, text[:_REMARK_CHARACTERS_MAX]

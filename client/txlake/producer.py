@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from txlake import protocol
@@ -14,12 +14,13 @@ from txlake._identifiers import TransactionIds
 from txlake._kafka import REPORT_S, KafkaSender, Reports, client_settings
 from txlake._operations import OperationBatcher
 from txlake._pipeline import Pipeline, PipelinedHalf
+from txlake._process import ProcessGuard
 from txlake.errors import ClosedError, MessageError, NoListenerError, SendError
 from txlake.listener import (
     HalfMessage,
     LocalTransactionState,
     TransactionListener,
-    run_guarded,
+    call_safely,
 )
 from txlake.message import Message
 from txlake.options import ProducerOptions
@@ -61,7 +62,7 @@ class TransactionProducer:
         settings = client_settings(bootstrap_servers, client)
         self._listener = listener
         self._ids = TransactionIds()
-        self._process_id = os.getpid()
+        self._guard = ProcessGuard("producer")
         self._running: set[str] = set()
         self._is_closed = False
         self._timeout_s = options.send_timeout_ms / 1000
@@ -71,15 +72,19 @@ class TransactionProducer:
             options.operation_linger_ms, options.operation_ends_max, keys[0] if keys else None,
         )  # fmt: skip
         self._halves = HalfSender(self._sender, self._operations, producer_group, options)
+        local = _LocalTransactions(listener, self._operations, self._running)
         self._pipeline = Pipeline(
-            self._run_pipelined, self._running,
-            options.in_flight_max, options.local_transaction_threads,
-        )  # fmt: skip
+            local.run, self._running, options.in_flight_max, options.local_transaction_threads
+        )
         self._sender.after_poll = self._pipeline.wake
-        self._checks = None if listener is None else CheckAnswerer(
+        checks = None if listener is None else CheckAnswerer(
             settings, producer_group, listener, self._operations,
             self._running.__contains__, options, keys,
         )  # fmt: skip
+        self._parts = _Parts(
+            self._pipeline, checks, self._operations, self._sender, options.close_timeout_ms
+        )
+        self._finalizer = self._guard.close_when_dropped(self, self._parts.close)
 
     def __enter__(self) -> TransactionProducer:
         return self
@@ -119,7 +124,7 @@ class TransactionProducer:
         self._running.add(half.transaction_id)
         try:
             half_offsets = self._halves.store(half, now_ms)
-            state, remark = run_guarded(run, half, arg)
+            state, remark = call_safely(run, half, arg)
             end = Reports(1)
             self._operations.add(
                 half.queue_id, half_offsets, half.transaction_id, state.value, end.sent,
@@ -161,8 +166,11 @@ class TransactionProducer:
     def flush(self, timeout_s: float | None = None) -> int:
         """Waits until every pipelined transaction has ended. Output: how many have not.
 
-        Errors: SendError when halves without `on_done` were not stored.
+        A warning in the log `txlake.pipeline` says how many local transactions and callbacks have
+        failed since the last call; the job asks the group about those transactions.
+        Errors: SendError when halves without `on_done` were not stored; ClosedError after a fork.
         """
+        self._guard.check()
         return self._pipeline.drain(self._timeout_s if timeout_s is None else timeout_s)
 
     def close(self) -> None:
@@ -173,34 +181,67 @@ class TransactionProducer:
         if self._is_closed:
             return
         self._is_closed = True
-        deadline = time.monotonic() + self._options.close_timeout_ms / 1000
-        try:
-            self._pipeline.drain(deadline - time.monotonic())
-        finally:
-            if self._checks is not None:
-                self._checks.close(deadline)
-            self._operations.close()
-            self._sender.close(deadline - time.monotonic())
-            self._pipeline.close()
+        self._finalizer.detach()
+
+        if self._guard.is_here:  # a child has none of the threads, and its parent closes
+            self._parts.close()
 
     def _executor(self, execute: Execute | None) -> Execute:
         if self._is_closed:
             raise ClosedError("the producer is closed")
-        if os.getpid() != self._process_id:
-            raise ClosedError("made before a fork: make a producer in each process")
+        self._guard.check()
         return executor(self._listener, execute)
 
-    def _run_pipelined(self, half: PipelinedHalf) -> None:
-        assert self._listener is not None  # send_pipelined has checked that
-        state, remark = run_guarded(self._listener.execute_local_transaction, half, half.arg)
+
+@dataclass(frozen=True)
+class _Parts:
+    """What a producer closes. It does not refer to the producer, which can be dropped."""
+
+    pipeline: Pipeline
+    checks: CheckAnswerer | None
+    operations: OperationBatcher
+    sender: KafkaSender
+    timeout_ms: int
+
+    def close(self) -> None:
+        """Finishes what is in flight, and stops all threads."""
+        deadline = time.monotonic() + self.timeout_ms / 1000
+
+        try:
+            self.pipeline.drain(deadline - time.monotonic())
+        finally:
+            if self.checks is not None:
+                self.checks.close(deadline)
+            self.operations.close()
+            self.sender.close(deadline - time.monotonic())
+            self.pipeline.close()
+
+
+@dataclass(frozen=True)
+class _LocalTransactions:
+    """What runs pipelined local transactions. It does not refer to the producer."""
+
+    listener: TransactionListener | None
+    operations: OperationBatcher
+    running: set[str]
+
+    def run(self, half: PipelinedHalf) -> None:
+        """Runs the local transaction of a half that is stored, and sends its end."""
+        assert self.listener is not None  # send_pipelined has checked that
+        state, remark = call_safely(
+            self.listener.execute_local_transaction, half, half.arg, caught=BaseException
+        )
         half.local_state, half.remark = state, remark
+        if remark:
+            half.pipeline.note_failure()
+
         # Before Python 3.12 `value` is a function call; `_value_` is an attribute.
-        self._operations.add(
+        self.operations.add(
             half.queue_id, (half.queue_offset,), half.transaction_id, state._value_,
             half.end_reported,
             [(protocol.REMARK, remark)] if remark else (),
         )  # fmt: skip
-        self._running.discard(half.transaction_id)
+        self.running.discard(half.transaction_id)
 
 
 def executor(listener: TransactionListener | None, execute: Execute | None) -> Execute:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from txlake import protocol
 from txlake._half import checked_headers
 from txlake._identifiers import TransactionIds
 from txlake._kafka import KafkaSender, client_settings, failure_text
+from txlake._process import ProcessGuard
 from txlake.errors import SendError
 from txlake.message import Message
 from txlake.options import ProducerOptions
@@ -38,7 +40,12 @@ class Producer:
         self._options = options = options or ProducerOptions()
         self._level_count = len(protocol.delay_levels_ms(options.delay_levels))
         self._ids = TransactionIds()
+        self._guard = ProcessGuard("producer")
         self._sender = KafkaSender(client_settings(bootstrap_servers, client), options)
+        timeout_s = options.close_timeout_ms / 1000
+        self._finalizer = self._guard.close_when_dropped(
+            self, partial(self._sender.close, timeout_s)
+        )
 
     def __enter__(self) -> Producer:
         return self
@@ -59,6 +66,7 @@ class Producer:
         Errors: as `send`; SendError when some message was not stored, though others can be;
         MessageError for any of them, before one is sent.
         """
+        self._guard.check()
         now_ms = time.time_ns() // 1_000_000
         ids = [self._ids.next(now_ms) for _ in messages]
         queues = [self._queue(message) for message in messages]
@@ -75,8 +83,10 @@ class Producer:
         return [SendResult(*result) for result in zip(ids, queues, reports.stored(), strict=True)]
 
     def close(self) -> None:
-        """Sends what is buffered, and stops."""
-        self._sender.close(self._options.close_timeout_ms / 1000)
+        """Sends what is buffered, and stops; a second call does nothing."""
+        self._finalizer.detach()
+        if self._guard.is_here:  # a child has no thread that sends, and its parent closes
+            self._sender.close(self._options.close_timeout_ms / 1000)
 
     def _queue(self, message: Message) -> int:
         """Returns the partition: level - 1; without a level the one after the last level's."""

@@ -14,7 +14,7 @@ from txlake.listener import (
     HalfMessage,
     LocalTransactionState,
     TransactionListener,
-    run_guarded,
+    call_safely,
 )
 from txlake.message import Message
 from txlake.options import ProducerOptions
@@ -101,7 +101,7 @@ class FakeTransactionProducer:
         self._next_offset += len(messages)
         self.halves.append(half)
         self.states[half.transaction_id] = LocalTransactionState.UNKNOWN
-        state, remark = run_guarded(run, half, arg)
+        state, remark = call_safely(run, half, arg)
         is_sent = not self.lose_next_operation
         self.lose_next_operation = False
         if is_sent:
@@ -151,7 +151,7 @@ class FakeTransactionProducer:
             if not is_asked:
                 continue
             times = self._checks[half.transaction_id] = self._checks.get(half.transaction_id, 0) + 1
-            answer, _ = run_guarded(
+            answer, _ = call_safely(
                 self._listener.check_local_transaction, checked_message(half, times)
             )
             answers.append(answer)

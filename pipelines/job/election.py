@@ -135,6 +135,9 @@ class Election:
                 self._heard(self._consumer.poll(_POLL_S))
         except (KafkaException, RuntimeError) as error:
             self._refusal = StartError(refused(self._group, error))
+        except BaseException as error:  # whoever waits to be elected would wait for ever
+            log.exception("the election of a driver failed")
+            self._refusal = StartError(f"{self._group}: {type(error).__name__}: {error}")
         finally:
             self._elected.clear()
             self._consumer.close()

@@ -6,6 +6,7 @@ the time, and one of 10^18 ms does not fit: each task that meets it fails, at ev
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
@@ -16,7 +17,10 @@ from pipelines.errors import KafkaAwayError
 from pipelines.kafka_log.connection import REQUEST_TIMEOUT_S, client_config
 from pipelines.kafka_log.topics import Place
 from pipelines.settings import KafkaSettings
+from txlake._records import Header, readable_headers
 from txlake.protocol import INSTANT_MS_MAX
+
+log = logging.getLogger("txlake.kafka")
 
 KAFKA: Final = pa.schema(
     [("topic", pa.string()), ("partition", pa.int32()), ("offset", pa.int64()),
@@ -71,7 +75,7 @@ def plain_records(kafka: KafkaSettings, spans: Mapping[Place, range]) -> Iterato
 
 
 def _row(message: Any) -> dict[str, Any]:
-    headers = message.headers()
+    headers = _headers(message)
     at_ms = min(max(message.timestamp()[1], -1), INSTANT_MS_MAX + 1)
     return {
         "topic": message.topic(),
@@ -82,3 +86,17 @@ def _row(message: Any) -> dict[str, Any]:
         "value": message.value(),
         "headers": headers and [{"key": name, "value": value} for name, value in headers],
     }
+
+
+def _headers(message: Any) -> list[Header] | None:
+    """Returns a record's headers; without one whose name is not UTF-8, which is logged.
+
+    Spark gives that one, too, with U+FFFD in its name.
+    """
+    headers, unreadable = readable_headers(message)
+    if unreadable:
+        log.warning(
+            "%s partition %s offset %s: %d headers are left out, their names are not UTF-8",
+            message.topic(), message.partition(), message.offset(), unreadable,
+        )  # fmt: skip
+    return headers or None

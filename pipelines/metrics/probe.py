@@ -47,4 +47,7 @@ class Probe:
             except JobError as error:
                 log.debug("%s", error)
                 self.is_up, places = False, []
+            except Exception:  # the thread goes on: else the metric would say `up` for ever
+                log.exception("Kafka's ends could not be read")
+                self.is_up, places = False, []
             self._ending.wait(_INTERVAL_S)

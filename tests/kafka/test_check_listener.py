@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from collections.abc import Callable
@@ -9,7 +10,10 @@ from typing import Any
 
 import pytest
 
+from pipelines.kafka_log.plain_records import plain_records
 from pipelines.local_broker.broker import Broker
+from pipelines.settings import KafkaSettings
+from tests.support.raw_record import write_raw_record
 from tests.support.transaction_topics import Record, TransactionTopics, wait_until
 from txlake import (
     CheckedMessage,
@@ -179,6 +183,138 @@ def test_a_hanging_listener_takes_a_bounded_number_and_does_not_hold_close(
     with make(topics, second):
         wait_until(lambda: len(second.asked) == 6, "checks that the next producer was asked")
     go_on.set()
+
+
+def test_one_hanging_transaction_takes_one_worker_however_often_it_is_asked_about(
+    topics: TransactionTopics,
+) -> None:
+    go_on = threading.Event()
+
+    def hang(message: CheckedMessage) -> LocalTransactionState:
+        if message.transaction_id == "locked":
+            go_on.wait(60)
+        return COMMIT
+
+    topics.make(topics.check_prefix + GROUP, 1)
+    listener = Listener(hang)
+    with make(topics, listener, check_threads=2):
+        for number in range(1, 6):
+            topics.ask(
+                GROUP, (0, "1"), "locked", CHECK_TIMES=str(number), CHECK_ID=f"0-1-0-{number}"
+            )
+        topics.ask(GROUP, (0, "2"), "free")
+        (op,) = answers(topics, 1)
+        assert op.half_offsets == [2]
+        assert [message.transaction_id for message in listener.asked] == ["locked", "free"]
+        go_on.set()
+        ops = answers(topics, 2)
+    assert [op.half_offsets for op in ops] == [[2], [1]]
+
+    # The one answer is an answer to all five: nobody is asked again.
+    second = Listener()
+    topics.ask(GROUP, (0, "3"), "later")
+    with make(topics, second):
+        answers(topics, 3)
+    assert [message.transaction_id for message in second.asked] == ["later"]
+
+
+def test_a_producer_whose_workers_all_hang_keeps_its_partitions_and_reads_on_later(
+    topics: TransactionTopics,
+) -> None:
+    go_on = threading.Event()
+
+    def hang(message: CheckedMessage) -> LocalTransactionState:
+        if message.transaction_id.startswith("locked"):
+            go_on.wait(60)
+        return COMMIT
+
+    topics.make(topics.check_prefix + GROUP, 1)
+    listener = Listener(hang)
+    client = {"max.poll.interval.ms": 6_000, "session.timeout.ms": 6_000}
+    producer = TransactionProducer(
+        topics.bootstrap_servers, GROUP, listener, client=client,
+        options=topics.options(check_threads=1, close_timeout_ms=1_500),
+    )  # fmt: skip
+    with producer:
+        topics.ask(GROUP, (0, "1"), "locked")
+        wait_until(lambda: listener.asked, "the check that hangs")
+        topics.ask(GROUP, (0, "2"), "next")
+
+        # Longer than a consumer may be silent: Kafka would give its partitions to another.
+        full_at = time.monotonic()
+        wait_until(lambda: time.monotonic() - full_at > 8, "8 s")
+        assert members(topics) == 1
+
+        go_on.set()
+        assert [op.half_offsets for op in answers(topics, 2)] == [[1], [2]]
+
+
+def members(topics: TransactionTopics) -> int:
+    """Returns how many consumers the group of checks has."""
+    group = topics.check_prefix + GROUP
+    described = topics._admin.describe_consumer_groups([group])[group].result(10)
+    return len(described.members)
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), asyncio.CancelledError(), KeyboardInterrupt()])
+def test_whatever_a_listener_raises_its_worker_goes_on(
+    topics: TransactionTopics, error: BaseException
+) -> None:
+    def fail(message: CheckedMessage) -> LocalTransactionState:
+        if message.transaction_id.startswith("bad"):
+            raise error
+        return COMMIT
+
+    topics.make(topics.check_prefix + GROUP, 1)
+    for number in range(3):
+        topics.ask(GROUP, (0, str(number)), f"bad-{number}")
+    topics.ask(GROUP, (0, "7"), "good")
+    with make(topics, Listener(fail), check_threads=1):
+        ops = answers(topics, 4)
+    assert [op.headers["TRAN_TYPE"] for op in ops] == ["0", "0", "0", "8"]
+    assert type(error).__name__ in ops[0].headers["REMARK"]
+
+
+def test_a_record_with_a_name_that_is_no_text_is_passed_over(
+    topics: TransactionTopics, caplog: pytest.LogCaptureFixture
+) -> None:
+    topic = topics.check_prefix + GROUP
+    topics.make(topic, 1)
+    listener = Listener()
+    with make(topics, listener):
+        for _ in range(20):
+            write_raw_record(topics.bootstrap_servers, topic, 0, b"x", [(b"caf\xe9", b"1")])
+        topics.ask(GROUP, (0, "1"), "t1")
+        answers(topics, 1)
+    # The next process is not held up by them either.
+    topics.ask(GROUP, (0, "2"), "t2")
+    with make(topics, listener):
+        answers(topics, 2)
+    assert [message.transaction_id for message in listener.asked] == ["t1", "t2"]
+    lines = [r.message for r in caplog.records if "is not UTF-8" in r.message]
+    assert len(lines) == 5  # of 20 records: at 1, 2, 4, 8, 16
+    assert f"{topic}: partition 0 offset 0 is passed over" in lines[0]
+    assert "16 such records so far" in lines[-1]
+
+
+def test_of_a_record_with_a_name_that_is_no_text_the_other_headers_are_read(
+    topics: TransactionTopics,
+) -> None:
+    topic = topics.check_prefix + GROUP
+    topics.make(topic, 1)
+    headers = [(b"a", b"1"), (b"caf\xe9", b"2"), (b"b", b""), (b"\xff", b"4"), (b"c", b"\xff")]
+    for _ in range(20):
+        write_raw_record(topics.bootstrap_servers, topic, 0, b"x", headers)
+
+    kafka = KafkaSettings(bootstrap_servers=topics.bootstrap_servers)
+    batches = plain_records(kafka, {(topic, 0): range(0, 20)})
+    rows = [row for batch in batches for row in batch.to_pylist()]
+    expected = [
+        {"key": "a", "value": b"1"},
+        {"key": "b", "value": b""},
+        {"key": "c", "value": b"\xff"},
+    ]
+    assert [row["headers"] for row in rows] == [expected] * 20
 
 
 def test_another_live_producer_of_the_group_answers(topics: TransactionTopics) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -146,3 +147,32 @@ def test_close_finishes_what_is_in_flight(
     producer.close()
     ops = topics.records(topics.op)
     assert sum(len(op.half_offsets) for op in ops) == 500
+
+
+@pytest.mark.parametrize("error", [SystemExit(5), asyncio.CancelledError(), GeneratorExit()])
+def test_whatever_a_local_transaction_or_callback_raises_the_others_go_on(
+    topics: TransactionTopics,
+    listener: ScriptedListener,
+    caplog: pytest.LogCaptureFixture,
+    error: BaseException,
+) -> None:
+    results: list[Any] = []
+
+    def fail(_: object) -> LocalTransactionState:
+        raise error
+
+    with make_producer(topics, listener) as producer:
+        for number in range(20):
+            producer.send_pipelined(MESSAGE, fail if number == 3 else COMMIT, results.append)
+        producer.send_pipelined(MESSAGE, COMMIT, fail)
+        assert producer.flush(20) == 0
+
+    states = [result.local_state for result in results]
+    assert sorted(states, key=str) == sorted([COMMIT] * 19 + [UNKNOWN], key=str)
+    assert sum(len(op.half_offsets) for op in topics.records(topics.op)) == 21
+
+    warnings = [r.getMessage() for r in caplog.records if "have failed" in r.getMessage()]
+    assert len(warnings) == 1
+    assert warnings[0].startswith("2 local transactions or callbacks have failed")
+    traced = [r for r in caplog.records if r.exc_info and r.exc_info[1] is error]
+    assert len(traced) == 2

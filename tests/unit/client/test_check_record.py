@@ -22,21 +22,8 @@ OWN = [
 ]  # fmt: skip
 
 
-class Record:
-    """A record as Kafka's client hands it over."""
-
-    def __init__(self, headers: list[Header], body: bytes | None = b"body") -> None:
-        self._headers, self._body = headers, body
-
-    def headers(self) -> list[Header]:
-        return self._headers
-
-    def value(self) -> bytes | None:
-        return self._body
-
-
 def read(headers: list[Header], body: bytes | None = b"body") -> CheckedMessage:
-    check = read_check(Record(headers, body), "shop")  # type: ignore[arg-type]
+    check = read_check(headers, body, "shop")
     assert check is not None
     return check
 
@@ -113,8 +100,8 @@ def test_a_check_is_read_as_the_job_means_it(
 @pytest.mark.parametrize("missing", ["UNIQ_KEY", "HALF_QUEUE_ID", "HALF_QUEUE_OFFSET", "CHECK_ID"])
 def test_a_record_without_what_a_check_needs_is_none(missing: str) -> None:
     headers = [header for header in OWN if header[0] != missing]
-    assert read_check(Record(headers), "shop") is None  # type: ignore[arg-type]
+    assert read_check(headers, b"body", "shop") is None
 
 
 def test_a_check_of_another_group_is_none() -> None:
-    assert read_check(Record(OWN), "other") is None  # type: ignore[arg-type]
+    assert read_check(OWN, b"body", "other") is None

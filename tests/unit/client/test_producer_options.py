@@ -76,12 +76,3 @@ def test_a_closed_producer_refuses(quiet_client: dict[str, Any]) -> None:
         producer.send_message_in_transaction(Message("orders", b""))
     with pytest.raises(ClosedError):
         producer.send_pipelined(Message("orders", b""))
-
-
-def test_a_producer_from_before_a_fork_refuses(
-    quiet_client: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with TransactionProducer(NOWHERE, "shop", client=quiet_client) as producer:
-        monkeypatch.setattr("txlake.producer.os.getpid", lambda: -1)
-        with pytest.raises(ClosedError, match="made before a fork"):
-            producer.send_message_in_transaction(Message("orders", b""))
