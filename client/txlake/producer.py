@@ -41,7 +41,8 @@ class TransactionProducer:
     `client` holds further settings of the Kafka clients (security, SASL). `keys` are the group's,
     as the job has them: the first one signs operations, and only checks that are signed with one of
     them are answered. A producer can be made without a broker.
-    Errors: ValueError for a group's name, a setting or keys that are not allowed.
+    Errors: ValueError for a group's name, a setting or keys that are not allowed; for a group whose
+    check topic Kafka refuses, since another differs from it by '.' and '_' alone.
     """
 
     def __init__(
@@ -80,6 +81,12 @@ class TransactionProducer:
             settings, producer_group, listener, self._operations,
             self._running.__contains__, options, keys,
         )  # fmt: skip
+        if self._checks is not None:
+            try:
+                self._checks.require_possible()
+            except ValueError:
+                self.close()
+                raise
 
     def __enter__(self) -> TransactionProducer:
         return self
