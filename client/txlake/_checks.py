@@ -41,6 +41,8 @@ _RETRY_S = 1.0
 _FULL_WARNING_S = 60.0
 # The half queue, the offsets and the transaction id of the halves that a check is about.
 _Halves = tuple[int, tuple[int, ...], str]
+_ENSURE_S = 10.0  # between two looks whether the topic is still there
+_FIRST_LOOK_S = 1.0  # without a broker a producer is made all the same
 RUNNING_REMARK = "the local transaction still runs"
 
 
@@ -69,6 +71,10 @@ class CheckAnswerer:
         self._unreadable = 0  # records with a header that Kafka's client cannot read
         self._batch_bytes_max = protocol.batch_bytes_max(options.message_bytes_max)
         self._done = Watermarks()
+        self._admin: AdminClient | None = None
+        self._ensured_at = 0.0  # monotonic s
+        self._has_looked = threading.Event()
+        self.refusal = ""  # why Kafka never takes this group's check topic
         self._is_closing = threading.Event()
         # Bounds the transactions that were taken and not answered.
         self._slots = threading.BoundedSemaphore(options.check_threads)
@@ -104,17 +110,31 @@ class CheckAnswerer:
             if thread is not threading.current_thread():
                 thread.join(max(deadline - time.monotonic(), 0.0))
 
+    def require_possible(self) -> None:
+        """Waits a moment for the first look at Kafka, and closes if it refuses this check topic.
+
+        Errors: ValueError that names the group's check topic and the other one.
+        """
+        self._has_looked.wait(_FIRST_LOOK_S)
+        if self.refusal:
+            self.close(time.monotonic() + _FIRST_LOOK_S)
+            raise ValueError(self.refusal)
+
     def _read(self) -> None:
         """Reads checks until `close`; whatever goes wrong, it begins anew."""
-        while not self._is_closing.is_set():
-            try:
-                if self._has_topic():
-                    self._read_until_closed()
-            except BaseException:  # the thread goes on: the group is asked through it
-                log.exception("%s: reading checks failed; it begins anew", self._topic)
-            self._is_closing.wait(_RETRY_S)
+        try:
+            while not self._is_closing.is_set():
+                try:
+                    if self._has_topic():
+                        self._read_topic()
+                except BaseException:  # the thread goes on: the group is asked through it
+                    log.exception("%s: reading checks failed; it begins anew", self._topic)
+                self._is_closing.wait(_RETRY_S)
+        finally:
+            self._has_looked.set()
 
-    def _read_until_closed(self) -> None:
+    def _read_topic(self) -> None:
+        """Reads checks until it is closing, or the topic is gone."""
         consumer = Consumer(
             {
                 "session.timeout.ms": self._options.check_session_timeout_ms,
@@ -134,6 +154,12 @@ class CheckAnswerer:
             while not self._is_closing.is_set():
                 self._read_one(consumer)
                 self._commit(consumer, is_last=False)
+                if self._is_gone(consumer):
+                    log.warning(
+                        "%s was deleted: it is made again, and the job asks again what stood in it",
+                        self._topic,
+                    )
+                    return
 
             for worker in self._workers:
                 worker.join(self._options.close_timeout_ms / 2000)
@@ -147,10 +173,20 @@ class CheckAnswerer:
 
     def _has_topic(self) -> bool:
         """Returns whether the check topic is there; asks Kafka to make it if not."""
-        admin = AdminClient(self._settings, logger=log)
         try:
-            if self._topic in admin.list_topics(timeout=_RETRY_S * 5).topics:
+            if self._admin is None:
+                self._admin = AdminClient(self._settings, logger=log)
+            topics = self._admin.list_topics(timeout=_RETRY_S * 5).topics
+            self._ensured_at = time.monotonic()
+            if self._topic in topics:
+                self._has_looked.set()
                 return True
+
+            other = protocol.colliding_topic(self._topic, topics)
+            if other is not None:
+                self._refuse(other)
+                return False
+            self._has_looked.set()
             new = NewTopic(
                 self._topic,
                 num_partitions=self._options.check_topic_partitions,
@@ -159,10 +195,32 @@ class CheckAnswerer:
                     "max.message.bytes": str(self._batch_bytes_max),
                 },
             )
-            admin.create_topics([new])[self._topic].result(timeout=_RETRY_S * 5)
+            self._admin.create_topics([new])[self._topic].result(timeout=_RETRY_S * 5)
         except Exception as error:  # two producers can make it at once; a broker can be away
             log.info("%s is not there yet: %s", self._topic, error)
         return False
+
+    def _refuse(self, other: str) -> None:
+        """Notes, and logs once, that Kafka takes no check topic of this group's name."""
+        if not self.refusal:
+            self.refusal = (
+                f"producer_group {self._group!r}: Kafka takes no topic {self._topic} beside "
+                f"{other}, since it counts '.' and '_' as one; the group would never be asked: "
+                "choose another name"
+            )
+            log.error("%s", self.refusal)
+        self._has_looked.set()
+
+    def _is_gone(self, consumer: Consumer) -> bool:
+        """Returns whether the topic was deleted; Kafka is asked now and then."""
+        if time.monotonic() - self._ensured_at < _ENSURE_S:
+            return False
+        self._ensured_at = time.monotonic()
+        try:
+            return self._topic not in consumer.list_topics(timeout=_RETRY_S * 5).topics
+        except KafkaException as error:
+            log.info("%s was not looked for: %s", self._topic, error)
+            return False
 
     def _read_one(self, consumer: Consumer) -> None:
         """Reads a check, if a worker is free for it; else Kafka hears that this consumer lives."""

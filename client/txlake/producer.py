@@ -42,7 +42,8 @@ class TransactionProducer:
     `client` holds further settings of the Kafka clients (security, SASL). `keys` are the group's,
     as the job has them: the first one signs operations, and only checks that are signed with one of
     them are answered. A producer can be made without a broker.
-    Errors: ValueError for a group's name, a setting or keys that are not allowed.
+    Errors: ValueError for a group's name, a setting or keys that are not allowed; for a group whose
+    check topic Kafka refuses, since another differs from it by '.' and '_' alone.
     """
 
     def __init__(
@@ -85,6 +86,13 @@ class TransactionProducer:
             self._pipeline, checks, self._operations, self._sender, options.close_timeout_ms
         )
         self._finalizer = self._guard.close_when_dropped(self, self._parts.close)
+
+        if checks is not None:
+            try:
+                checks.require_possible()
+            except ValueError:
+                self.close()
+                raise
 
     def __enter__(self) -> TransactionProducer:
         return self

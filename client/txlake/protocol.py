@@ -258,6 +258,16 @@ def check_topic(producer_group: str, prefix: str = CHECK_TOPIC_PREFIX) -> str:
     return prefix + producer_group
 
 
+def colliding_topic(topic: str, existing: Iterable[str]) -> str | None:
+    """Returns the topic beside which Kafka takes none of this name: to it '.' and '_' are one.
+
+    Output: None if there is no such topic; `topic` itself does not count.
+    """
+    name = topic.replace(".", "_")
+    return next((other for other in existing if other != topic and other.replace(".", "_") == name),
+                None)
+
+
 def check_id(queue_id: int, queue_offset: int, arm: int, check_times: int) -> str:
     """Returns the id of a check: the same for the same question, however often it is sent."""
     return f"{queue_id}-{queue_offset}-{arm}-{check_times}"

@@ -15,6 +15,7 @@ the epoch again from step 3; tables that hold it are skipped.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -25,6 +26,7 @@ from checker.frames import State
 from pipelines.epoch.ask import Asks
 from pipelines.epoch.batch import Batch
 from pipelines.epoch.deliver import Deliverer
+from pipelines.epoch.gaps import unexplained
 from pipelines.epoch.land import land, warm_up
 from pipelines.epoch.parameters import EpochSettings
 from pipelines.epoch.pings import OwnPings
@@ -47,6 +49,8 @@ from storage.wire.kinds import ADMIN
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+log = logging.getLogger("txlake.kafka")
 
 
 @dataclass(frozen=True)
@@ -172,6 +176,8 @@ class Epochs:
             tasks = self._settings.sizes.landing_tasks(sum(map(len, spans.values())))
             plainly = partial(plain_records, self._settings.kafka, spans)
             batch = land(records, landing, tasks, plainly)
+            for gap in unexplained(batch, spans, self._settings.limits.topics):
+                log.error("%s", gap)
             judge_signatures(batch, self._settings.security)
             self._settings.sizes.saw(batch.landed_messages, batch.landed_bytes)
         steps.done("gather")

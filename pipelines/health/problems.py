@@ -2,7 +2,8 @@
 
 no_epoch        records wait in Kafka, and no epoch was committed for NO_EPOCH_MS
 lag             the oldest record that is not landed has waited for LAG_MS
-group_silent    the newest checks of a group, NEWEST_CHECKS of them, are unanswered
+group_silent    the newest checks of a group, NEWEST_CHECKS of them, are unanswered; or its name
+                differs from another group's by '.' and '_' alone, and one of both is never asked
 given_up        halves were discarded in the last GIVEN_UP_MS
 undeliverable   committed messages wait for an operator
 pending_old     the oldest half that waits for its end is older than PENDING_OLD_MS
@@ -20,6 +21,7 @@ from typing import Final
 from pipelines.health.facts import HOUR_MS, Facts
 from pipelines.health.groups import NEWEST_CHECKS
 from pipelines.screen import instant, span
+from txlake.protocol import colliding_topic
 
 NO_EPOCH_MS: Final = HOUR_MS
 LAG_MS: Final = 300_000
@@ -72,7 +74,14 @@ def _lag(facts: Facts) -> list[str]:
 
 
 def _group_silent(facts: Facts) -> list[str]:
+    names = [group["producer_group"] for group in facts.lake.groups]
+    pairs = ((name, colliding_topic(name, names)) for name in sorted(names))
     return [
+        f"groups {name} and {other} differ by '.' and '_' alone: Kafka takes the check topic of "
+        "one of them, and the other is never asked"
+        for name, other in pairs
+        if other is not None and name < other
+    ] + [
         f"group {group['producer_group']} has not answered its newest {group['unanswered']} checks;"
         f" {group['pending']} of its halves are pending"
         for group in facts.lake.groups

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipelines.epoch.run import Epochs, Gathered
-from pipelines.errors import KafkaAwayError, StartError
+from pipelines.errors import ClockError, KafkaAwayError, LostInputError, StartError
 from pipelines.job.trigger import Trigger
 from pipelines.job.upkeep import Maintainer
 from pipelines.jvm.session import jvm_trouble
@@ -47,13 +47,16 @@ _POLL_S = 0.1
 # A query that has just handed over a micro-batch is not asked whether it lives: that takes three
 # calls of the JVM.
 _LIVES_S = 2.0
+# Errors that say all in their sentence; KafkaAwayError is none of them.
+_SAYS_ALL = (ClockError, LostInputError, OwnerError, StartError, StoreAwayError)
 
 
 class Stream:
     """One query: it runs from where the lake ends until `stop` is set, or something fails.
 
-    Input: `before_batch` is called before each micro-batch is read, `before_plan` before its epoch
-    is planned, `on_epoch` with each committed plan and how long its epoch took (s).
+    Input: `before_batch` is called before each micro-batch is read, with whether it brings new
+    partitions; `before_plan` before its epoch is planned, `on_epoch` with each committed plan and
+    how long its epoch took (s).
     """
 
     def __init__(
@@ -64,7 +67,7 @@ class Stream:
         maintainer: Maintainer,
         checkpoint: Path,
         stop: threading.Event,
-        before_batch: Callable[[], None],
+        before_batch: Callable[[bool], None],
         before_plan: Callable[[], None],
         on_epoch: Callable[[Plan, float], None],
     ) -> None:
@@ -78,6 +81,7 @@ class Stream:
         self._before_plan = before_plan
         self._on_epoch = on_epoch
         self._starts = epochs.start_offsets()
+        self._places = set(self._starts)
         self._interval_s = settings.stream.trigger_interval_ms / 1000
         self._trigger = Trigger(self._interval_s)
         self._failure: BaseException | None = None
@@ -159,8 +163,11 @@ class Stream:
 
     @property
     def _is_ended_by_run(self) -> bool:
-        """Returns whether `run` ends the query; one that waits for Kafka is ended by its error."""
-        return isinstance(self._failure, (OwnerError, StoreAwayError))
+        """Returns whether `run` ends the query; one that waits for Kafka is ended by its error.
+
+        An error of one sentence needs no traceback of py4j's beside it.
+        """
+        return isinstance(self._failure, _SAYS_ALL)
 
     @property
     def _is_ending(self) -> bool:
@@ -170,9 +177,11 @@ class Stream:
         """Reads a micro-batch and begins its epoch; waits for it until the next is to be cut."""
         began = time.monotonic()
         self._before_plan()  # another driver that has taken over deletes this one's checkpoint
-        self._before_batch()
+        ends = batch_ends(self._checkpoint, batch_id)
+        self._before_batch(not ends.keys() <= self._places)
+        self._places |= ends.keys()
         self._check_start(batch_id)
-        gathered = self._epochs.gather(batch, batch_ends(self._checkpoint, batch_id))
+        gathered = self._epochs.gather(batch, ends)
         self._running.result()
         with self._planning:
             if self._is_ending:

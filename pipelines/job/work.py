@@ -15,6 +15,7 @@ from __future__ import annotations
 import datetime as dt
 import logging
 import threading
+import time
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
@@ -25,7 +26,7 @@ from pipelines.epoch.clock import EpochClock
 from pipelines.epoch.parameters import EpochSettings
 from pipelines.epoch.run import Epochs
 from pipelines.epoch.watch import Watch
-from pipelines.errors import KafkaAwayError, KafkaRefusedError
+from pipelines.errors import JobError, KafkaAwayError, KafkaRefusedError
 from pipelines.job.away import Away, told
 from pipelines.job.checkpoint import checkpoint_folder, fresh_checkpoint
 from pipelines.job.clocks import Clocks
@@ -40,7 +41,7 @@ from pipelines.jvm.cluster import require_seen
 from pipelines.jvm.session import JVM_LOST, jvm_trouble
 from pipelines.kafka_log.topics import KafkaTopics
 from pipelines.settings import Settings
-from storage.errors import OwnerError, StoreAwayError
+from storage.errors import LakeError, OwnerError, StoreAwayError
 from storage.lake.epochs import NO_PROGRESS, Plan, read_progress
 from storage.lake.lake import Lake
 
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("txlake.driver")
 
+_TOPICS_CHECKED_S = 20.0  # between two looks at the topics of a running job
 _LOSSES_MAX = 3  # to a driver that was replaced and has not noticed yet
 
 
@@ -115,6 +117,7 @@ class Work:
         self.is_streaming = False
         self._maintainer: Maintainer  # of a turn
         self._rehearsal = Rehearsal(spark, settings, self._kafka, lake)
+        self._topics_checked = 0.0  # monotonic s
         self._is_seen = False  # by the executors
         self._was_let_in = False  # by Kafka
         self._losses = 0  # epochs of ours that another driver has written, since our last one
@@ -190,7 +193,7 @@ class Work:
         self._require_seen()
         progress = epochs.take_up()
         epochs.check_identity(progress.unfinished or progress.last)
-        self._kafka.check("timestamp_type" not in self._manner.tolerate)
+        self._check_topics()
         recovered = epochs.recover(progress)
         if epochs.last is not None:
             self._clock.not_before(epochs.last.epoch_at)
@@ -228,10 +231,21 @@ class Work:
             raise error
         raise self._ownership.lost() or error
 
-    def _before_batch(self) -> None:
+    def _before_batch(self, is_grown: bool) -> None:
         self._locks.take_if_free(self._spark)
+        if is_grown or time.monotonic() - self._topics_checked > _TOPICS_CHECKED_S:
+            self.epochs.check_identity(self.epochs.newest)
+            self._check_topics()
         if self._clocks.is_due():
             self._clocks.compare(self.epochs.own_pings)
+
+    def _check_topics(self) -> None:
+        """Checks what the start needs of the topics, which anybody can change while the job runs.
+
+        Errors: StartError; KafkaAwayError.
+        """
+        self._kafka.check("timestamp_type" not in self._manner.tolerate)
+        self._topics_checked = time.monotonic()
 
     def _committed(self, plan: Plan, seconds: float) -> None:
         self._losses = 0
@@ -245,7 +259,20 @@ class Work:
             self._is_seen = True
 
     def _told(self, error: BaseException) -> BaseException:
-        return jvm_trouble(self._spark) or told(error, self.epochs)
+        trouble = jvm_trouble(self._spark)
+        if trouble is not None:
+            return trouble
+        error = told(error, self.epochs)
+        if isinstance(error, (JobError, LakeError)):
+            return error
+        try:  # a topic that is no longer as the start needs it explains much
+            self.epochs.check_identity(self.epochs.newest)
+            self._check_topics()
+        except KafkaAwayError as away:
+            log.debug("the topics could not be looked at: %s", away)
+        except JobError as cause:
+            return cause
+        return error
 
     def _heard(self) -> None:
         """Notes, while another driver is active, that Kafka answers; looks after the own JVM."""

@@ -28,6 +28,9 @@ from txlake import protocol as p
 Place = tuple[str, int]  # Kafka topic, partition
 _TIMESTAMP_TYPE = "message.timestamp.type"
 _BATCH_BYTES_MAX = "max.message.bytes"
+_CLEANUP_POLICY = "cleanup.policy"
+_RETENTION_MS = "retention.ms"
+_RETENTION_BYTES = "retention.bytes"
 
 log = logging.getLogger("txlake.kafka")
 
@@ -43,6 +46,7 @@ class KafkaTopics:
         self.names = dict(own_names)
         self._settings = settings
         self._batch_bytes_max = p.batch_bytes_max(settings.transaction.message_bytes_max)
+        self._warned: frozenset[str] = frozenset()  # of what, by the check before
         self._servers = kafka.bootstrap_servers
         self._cluster = Cluster(kafka.bootstrap_servers, kafka.client)
         self._admin = self._cluster.admin
@@ -70,6 +74,7 @@ class KafkaTopics:
         config = {
             _TIMESTAMP_TYPE: "LogAppendTime",
             _BATCH_BYTES_MAX: str(self._batch_bytes_max),
+            _CLEANUP_POLICY: "delete",  # a broker's own default may be another
         }
         missing = [
             NewTopic(name, partitions[kind], config=config)
@@ -109,10 +114,10 @@ class KafkaTopics:
         require_rights(self._cluster, self._servers, job_topics(self._settings.kafka))
 
     def check(self, needs_append_time: bool = True) -> None:
-        """Checks the topics: LogAppendTime, and as many op partitions as half partitions.
+        """Checks the topics: partitions, LogAppendTime, and that Kafka compacts none of them.
 
-        Warns of topics that refuse a record at message_bytes_max: Kafka tells its producer, and
-        nothing is lost.
+        What can do harm only while the job is away, or what Kafka tells a producer, is warned of;
+        again only when it has changed since the check before.
         Errors: StartError with the topic and both values.
         """
         existing = self._existing()
@@ -139,25 +144,49 @@ class KafkaTopics:
     def _check_configs(self, needs_append_time: bool) -> None:
         resources = [ConfigResource(ResourceType.TOPIC, name) for name in self.names.values()]
         futures = self._admin.describe_configs(resources, request_timeout=REQUEST_TIMEOUT_S)
-        small = []
+        warnings: list[str] = []
         for resource, future in futures.items():
-            config = self._cluster.answer(future, "topic settings")
-            found = config[_TIMESTAMP_TYPE].value
-            if needs_append_time and found != "LogAppendTime":
-                raise StartError(
-                    f"topic {resource.name} has {_TIMESTAMP_TYPE}={found}: broker time decides "
-                    "here; set it to LogAppendTime"
-                )
-            batch_bytes_max = int(config[_BATCH_BYTES_MAX].value)
-            if batch_bytes_max < self._batch_bytes_max:
-                small.append(f"{resource.name} has {batch_bytes_max}")
-        if small:
-            log.warning(
-                "Kafka may refuse records of message_bytes_max = %d bytes, which need a topic's "
-                "%s=%d: %s; raise it, or lower message_bytes_max",
-                self._settings.transaction.message_bytes_max, _BATCH_BYTES_MAX,
-                self._batch_bytes_max, ", ".join(small),
-            )  # fmt: skip
+            described = self._cluster.answer(future, "topic settings")
+            config = {name: entry.value for name, entry in described.items()}
+            _require_sound(resource.name, config, needs_append_time)
+            warnings += self._doubts(resource.name, config)
+
+        for text in warnings:
+            if text not in self._warned:
+                log.warning("%s", text)
+        self._warned = frozenset(warnings)
+
+    def _doubts(self, topic: str, config: Mapping[str, str]) -> list[str]:
+        """Returns what of a topic's settings can do harm under conditions, one sentence each."""
+        doubts = []
+        transaction = self._settings.transaction
+
+        batch_bytes_max = int(config[_BATCH_BYTES_MAX])
+        if batch_bytes_max < self._batch_bytes_max:
+            doubts.append(
+                "Kafka may refuse records of message_bytes_max = "
+                f"{transaction.message_bytes_max} bytes, which need a topic's "
+                f"{_BATCH_BYTES_MAX}={self._batch_bytes_max}: {topic} has {batch_bytes_max}; raise "
+                "it, or lower message_bytes_max"
+            )
+        # An empty policy deletes nothing.
+        if "delete" not in (config.get(_CLEANUP_POLICY) or ""):
+            return doubts
+
+        kept_ms = int(config.get(_RETENTION_MS) or p.FOREVER)
+        if p.FOREVER < kept_ms < transaction.half_retention_ms:
+            doubts.append(
+                f"topic {topic} has {_RETENTION_MS}={kept_ms}, less than half_retention_ms = "
+                f"{transaction.half_retention_ms}: records are lost if the job is away for so "
+                "long; raise it"
+            )
+        kept_bytes = int(config.get(_RETENTION_BYTES) or p.FOREVER)
+        if kept_bytes != p.FOREVER:
+            doubts.append(
+                f"topic {topic} has {_RETENTION_BYTES}={kept_bytes}: records are lost if more than "
+                f"that comes while the job is away; set it to {p.FOREVER}, and limit the time"
+            )
+        return doubts
 
     def topic_ids(self) -> dict[str, str]:
         """Returns the id of each existing topic. A topic that was made again is another log."""
@@ -208,3 +237,19 @@ class KafkaTopics:
             (place.topic, place.partition): int(self._cluster.answer(future, "offsets").offset)
             for place, future in futures.items()
         }
+
+
+def _require_sound(topic: str, config: Mapping[str, str], needs_append_time: bool) -> None:
+    """Checks the settings of a topic that a guarantee rests on. Errors: StartError."""
+    timestamp_type = config[_TIMESTAMP_TYPE]
+    if needs_append_time and timestamp_type != "LogAppendTime":
+        raise StartError(
+            f"topic {topic} has {_TIMESTAMP_TYPE}={timestamp_type}: broker time decides here; set "
+            "it to LogAppendTime"
+        )
+    policy = config.get(_CLEANUP_POLICY) or ""
+    if "compact" in policy:
+        raise StartError(
+            f"topic {topic} has {_CLEANUP_POLICY}={policy}: Kafka deletes records of it that were "
+            "not landed, wherever a newer one has the same key; set it to delete"
+        )

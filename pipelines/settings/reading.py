@@ -16,7 +16,7 @@ from pipelines.settings.library_options import CLIENT, STORE, library_options, s
 from pipelines.settings.secrets import SettingsError
 from pipelines.settings.security import read_security
 from pipelines.settings.values import Settings
-from txlake.protocol import FOREVER, SYSTEM_REAL_TOPICS
+from txlake.protocol import FOREVER, SYSTEM_REAL_TOPICS, colliding_topic
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -135,6 +135,18 @@ def _check_together(settings: Settings, source: str) -> None:
             raise SettingsError(
                 f"{source}: [kafka] {name!r} begins with check_topic_prefix = {prefix!r}: it could "
                 "be the check topic of a group"
+            )
+        if name.replace(".", "_").startswith(prefix.replace(".", "_")):
+            raise SettingsError(
+                f"{source}: [kafka] {name!r} differs from check_topic_prefix = {prefix!r} by '.' "
+                "and '_' alone: Kafka counts them as one, and it could collide with the check "
+                "topic of a group"
+            )
+        other = colliding_topic(name, settings.kafka.topics().values())
+        if other is not None:
+            raise SettingsError(
+                f"{source}: [kafka] {name!r} and {other!r} differ by '.' and '_' alone: Kafka "
+                "counts them as one, and takes no second topic of that name"
             )
     names = [*settings.kafka.topics().values(), *SYSTEM_REAL_TOPICS]
     twice = sorted({name for name in names if names.count(name) > 1})

@@ -91,6 +91,35 @@ def test_a_producer_makes_its_groups_check_topic(topics: TransactionTopics) -> N
         assert answers(topics, 1)[0].half_offsets == [3]
 
 
+def test_a_check_topic_that_is_deleted_is_made_again_and_read(
+    topics: TransactionTopics, caplog: pytest.LogCaptureFixture
+) -> None:
+    topic = topics.check_prefix + GROUP
+    with make(topics, Listener()):
+        wait_until(lambda: has_topic(topics, topic), "no check topic")
+        topics.ask(GROUP, (0, "3"), "t3")
+        answers(topics, 1)
+        topics._admin.delete_topics([topic])[topic].result(10)
+        wait_until(lambda: not has_topic(topics, topic), "it is still there")
+        wait_until(lambda: has_topic(topics, topic), "it was not made again")
+        topics.ask(GROUP, (0, "4"), "t4")
+        assert [record.half_offsets for record in answers(topics, 2)] == [[3], [4]]
+    assert f"{topic} was deleted: it is made again" in caplog.text
+
+
+def test_a_group_whose_check_topic_kafka_refuses_is_refused_and_both_are_named(
+    topics: TransactionTopics,
+) -> None:
+    first, second = "shop.eu", "shop_eu"
+    topics.make(topics.check_prefix + first, 1)
+    with pytest.raises(ValueError, match=r"counts '\.' and '_' as one") as error:
+        TransactionProducer(
+            topics.bootstrap_servers, second, Listener(), options=topics.options()
+        )
+    assert topics.check_prefix + first in str(error.value)
+    assert topics.check_prefix + second in str(error.value)
+
+
 def test_a_check_about_a_set_is_answered_for_all_its_halves(topics: TransactionTopics) -> None:
     listener = Listener()
     topics.make(topics.check_prefix + GROUP, 1)

@@ -65,7 +65,8 @@ def test_records_with_impossible_times_are_rows_with_their_reason(
     settings = settings_for(broker, tmp_path / "lake", unique("times"))
     wire = Wire(settings)
     widest = str(2**63 - 1)
-    with running(settings) as job:
+    # The job looks at its topics now and then: it is to land these records.
+    with running(settings, tolerate=frozenset({"timestamp_type"})) as job:
         commit(wire, "before")
         wait_for_bodies(job, "before")
         alter(settings, {

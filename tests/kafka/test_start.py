@@ -14,6 +14,7 @@ from confluent_kafka.admin import (
     AlterConfigOpType,
     ConfigEntry,
     ConfigResource,
+    NewPartitions,
     NewTopic,
     ResourceType,
 )
@@ -21,6 +22,7 @@ from pyspark.sql import SparkSession
 
 from pipelines.errors import LostInputError, StartError
 from pipelines.jvm.spark_settings import require_known
+from pipelines.kafka_log.topics import KafkaTopics
 from pipelines.local_broker.broker import Broker
 from pipelines.settings import Settings
 from storage.errors import LakeLockedError, NewerLakeError
@@ -135,23 +137,107 @@ def test_a_deleted_checkpoint_loses_nothing(broker: Broker, tmp_path: Path, uniq
         assert len(job.rows("half")) == 2
 
 
-def test_a_topic_without_broker_time_is_refused(
-    broker: Broker, tmp_path: Path, unique: Unique
+def _alter(broker: Broker, topic: str, name: str, value: str) -> None:
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    change = ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[change])
+    for future in admin.incremental_alter_configs([resource]).values():
+        future.result(10)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "kind"),
+    [
+        ("message.timestamp.type", "CreateTime", "half"),
+        ("cleanup.policy", "compact", "half"),
+        ("cleanup.policy", "compact,delete", "op"),
+        ("cleanup.policy", "compact", "schedule"),
+        ("cleanup.policy", "compact", "admin"),
+    ],
+)
+def test_a_topic_with_a_setting_that_breaks_a_guarantee_is_refused(
+    broker: Broker, tmp_path: Path, unique: Unique, name: str, value: str, kind: str
 ) -> None:
     settings = settings_for(broker, tmp_path / "lake", unique("time"))
     Job(settings).prepare_topics()
-    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
-    change = ConfigEntry(
-        "message.timestamp.type", "CreateTime", incremental_operation=AlterConfigOpType.SET
-    )
-    resource = ConfigResource(
-        ResourceType.TOPIC, settings.kafka.half_topic, incremental_configs=[change]
-    )
-    for future in admin.incremental_alter_configs([resource]).values():
-        future.result(10)
+    topic = settings.kafka.topics()[kind]
+    _alter(broker, topic, name, value)
     error = _refusal(settings)
     assert isinstance(error, StartError)
-    assert "message.timestamp.type=CreateTime" in str(error)
+    assert f"topic {topic} has {name}={value}: " in str(error)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("cleanup.policy", "compact"), ("message.timestamp.type", "CreateTime")]
+)
+def test_a_topic_that_gets_such_a_setting_stops_the_running_job(
+    broker: Broker, tmp_path: Path, unique: Unique, name: str, value: str
+) -> None:
+    settings = settings_for(broker, tmp_path / "lake", unique("altered"))
+    job = Job(settings).start()
+    try:
+        Wire(settings).half("a")
+        job.wait_for_rows("half", 1)
+        _alter(broker, settings.kafka.half_topic, name, value)
+        wait_until(lambda: not job.is_running(), "the job stops", deadline_s=60)
+    finally:
+        job.stop()
+    assert isinstance(job.error, StartError), job.error
+    assert f"{settings.kafka.half_topic} has {name}={value}: " in str(job.error)
+
+
+def test_a_half_topic_that_grows_before_the_op_topic_stops_the_running_job_in_one_sentence(
+    broker: Broker, tmp_path: Path, unique: Unique
+) -> None:
+    """What was landed stays, and with the op topic grown, too, the job goes on."""
+    settings = settings_for(broker, tmp_path / "lake", unique("grown"))
+    queues = settings.kafka.queues
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    job = Job(settings).start()
+    try:
+        wire = Wire(settings)
+        wire.half("a")
+        job.wait_for_rows("half", 1)
+        _grow(admin, settings.kafka.half_topic, queues + 1)
+        wait_until(lambda: not job.is_running(), "the job stops", deadline_s=60)
+    finally:
+        job.stop()
+    assert isinstance(job.error, StartError), job.error
+    assert "\n" not in str(job.error)
+    assert f"{settings.kafka.op_topic} has {queues} partitions" in str(job.error)
+    assert f"{settings.kafka.half_topic} has {queues + 1}" in str(job.error)
+
+    _grow(admin, settings.kafka.op_topic, queues + 1)
+    with running(settings) as job:
+        Wire(settings).half("b")
+        job.wait_for_rows("half", 2)
+
+
+def _grow(admin: AdminClient, topic: str, partitions: int) -> None:
+    for future in admin.create_partitions([NewPartitions(topic, partitions)]).values():
+        future.result(10)
+
+
+def test_a_topic_that_keeps_less_than_the_lake_is_warned_of_once(
+    broker: Broker, tmp_path: Path, unique: Unique, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = settings_for(broker, tmp_path / "lake", unique("short"))
+    topics = KafkaTopics(settings, settings.kafka.topics())
+    topics.create_missing()
+    half_topic = settings.kafka.half_topic
+    _alter(broker, half_topic, "retention.ms", "60000")
+
+    def is_warned() -> bool:
+        topics.check()
+        return bool(caplog.messages)
+
+    wait_until(is_warned, "the warning", seen=lambda: caplog.messages)
+    topics.check()
+    kept_ms = settings.transaction.half_retention_ms
+    assert caplog.messages == [
+        f"topic {half_topic} has retention.ms=60000, less than half_retention_ms = {kept_ms}: "
+        "records are lost if the job is away for so long; raise it"
+    ]
 
 
 def test_fewer_op_partitions_than_half_partitions_are_refused(

@@ -58,6 +58,10 @@ def group(**values: Any) -> Facts:
         pytest.param(group(unanswered=4), [], id="one of five answered"),
         pytest.param(group(unanswered=5), ["group_silent"], id="none of five answered"),
         pytest.param(group(unanswered=4, of_checks=4), [], id="asked four times only"),
+        pytest.param(
+            with_lake(groups=[{**GROUP, "producer_group": name} for name in ("a.b", "a_b", "ab")]),
+            ["group_silent"], id="two groups with one check topic",
+        ),
         pytest.param(with_lake(given_up=1), ["given_up"], id="one was given up"),
         pytest.param(with_lake(undeliverable=1), ["undeliverable"], id="one is undeliverable"),
         pytest.param(group(oldest_at=NOW - HOUR_MS + 1), [], id="pending for less than an hour"),
