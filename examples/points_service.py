@@ -2,7 +2,8 @@
 
     python -m examples.points_service --lake demo-lake --database points.sqlite
 
-It needs only the lake: no Kafka, no Java. It goes on until Ctrl-C, or `--until-idle`.
+It needs only the lake: no Kafka, no Java. It goes on until SIGTERM or Ctrl-C, or `--until-idle`;
+then it gives its queues back, and the next start has them at once.
 
 Exactly once, though every step may be cut off by a crash:
 
@@ -66,12 +67,10 @@ def add_points(database: sqlite3.Connection, messages: Iterable[ConsumedMessage]
 
 def serve(options: argparse.Namespace, ended: threading.Event) -> None:
     """Add points until `ended`."""
+    # A predecessor that died owns the queues for one session more: this waits for it.
     consumer = Consumer(
-        options.lake, options.group, [TOPIC],
-        session_timeout_ms=options.session_timeout_ms,
-        # A predecessor that died owns the queues for one session more.
-        wait_for_owner_ms=2 * options.session_timeout_ms,
-    )  # fmt: skip
+        options.lake, options.group, [TOPIC], session_timeout_ms=options.session_timeout_ms
+    )
     with closing(sqlite3.connect(options.database, timeout=10.0)) as database, consumer:
         database.execute("PRAGMA journal_mode = WAL")
         database.executescript(SCHEMA)

@@ -2,8 +2,10 @@
 
 Every write is a compare-and-set: it appends to the very version that was read, or it fails and is
 decided again. Of a queue's rows the newest holds: the one of the largest generation, and of these
-the latest commit. Only the SDK (delta-rs) writes this table. A consumer that finds too many files
-writes the newest rows into one.
+the latest commit. A write has a row for each queue that changes; an owner without changes proves
+with one row of one of its queues that it lives. Only the SDK (delta-rs) writes this table. A
+consumer that finds too many files writes the newest row of each queue into one, and drops the rest:
+nothing reads an older row.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ log = logging.getLogger("txlake.consumer")
 SCHEMA = pa.schema([
     ("consumer_group", pa.string()), ("topic", pa.string()), ("queue_id", pa.int32()),
     ("queue_offset", pa.int64()), ("generation", pa.int64()), ("owner", pa.string()),
-    ("committed_at", pa.timestamp("us", tz="UTC")),
+    ("committed_at", pa.timestamp("us", tz="UTC")), ("session_timeout_ms", pa.int64()),
 ])  # fmt: skip
 # The log is cleaned at each checkpoint: a consumer that runs for months stays as fast.
 _CONFIGURATION: dict[str, str | None] = {
@@ -48,7 +50,11 @@ Key = tuple[str, str, int]
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """One row: where a group is in a queue. `queue_offset` None: it has read nothing yet."""
+    """One row: where a group is in a queue. `queue_offset` None: it has read nothing yet.
+
+    `session_timeout_ms`: how long the owner holds its queues after its latest commit of any queue;
+    None in rows of an SDK before lake format 5.
+    """
 
     consumer_group: str
     topic: str
@@ -57,6 +63,7 @@ class Commit:
     generation: int
     owner: str  # empty when its owner has closed
     committed_at: datetime
+    session_timeout_ms: int | None = None
 
     @property
     def key(self) -> Key:
@@ -68,6 +75,25 @@ class Commit:
         return other is None or (
             (self.generation, self.committed_at) > (other.generation, other.committed_at)
         )
+
+
+def held_until(
+    newest: Mapping[Key, Commit], row: Commit, session_timeout_ms: int
+) -> datetime | None:
+    """Returns when a queue is free if its owner does not commit again; None if it has no owner.
+
+    Input: the newest rows of all queues, of which any of the owner's proves that it lives;
+    `session_timeout_ms`: of an owner that does not say its own.
+    """
+    if not row.owner:
+        return None
+    lives_at = max(
+        commit.committed_at
+        for commit in (row, *newest.values())
+        if (commit.consumer_group, commit.owner) == (row.consumer_group, row.owner)
+    )
+    own = row.session_timeout_ms
+    return lives_at + timedelta(milliseconds=session_timeout_ms if own is None else own)
 
 
 # Returns the rows to append, given the newest rows and the time; raises the error that forbids it.
@@ -131,7 +157,7 @@ class ConsumerOffsets:
         new = [path for path in self._files.files if path not in self._read]
         if new:
             for row in self._files.dataset(new).to_table().to_pylist():
-                commit = Commit(**{name: row[name] for name in SCHEMA.names})
+                commit = Commit(**{name: row.get(name) for name in SCHEMA.names})
                 if commit.is_newer_than(self._newest.get(commit.key)):
                     self._newest[commit.key] = commit
         self._read = set(self._files.files)
@@ -160,9 +186,12 @@ class ConsumerOffsets:
 
     def _write(self, rows: Iterable[Commit], mode: Literal["append", "overwrite"]) -> None:
         write_deltalake(
-            self._files.table, pa.Table.from_pylist(list(map(asdict, rows)), schema=SCHEMA),
-            mode=mode, commit_properties=CommitProperties(max_commit_retries=0),
-        )  # fmt: skip
+            self._files.table,
+            pa.Table.from_pylist(list(map(asdict, rows)), schema=SCHEMA),
+            mode=mode,
+            schema_mode="merge",  # a table of an older format gets the columns that it lacks
+            commit_properties=CommitProperties(max_commit_retries=0),
+        )
 
     def _compact(self) -> None:
         """Writes the newest rows as one file, if nobody writes meanwhile."""

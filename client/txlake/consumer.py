@@ -56,8 +56,9 @@ class Consumer:
 
     Each queue has one owner in a group. `queues` ({"orders": [0, 1]}) names the queues to take, so
     that several consumers share a topic. Without it the consumer takes all queues, and new ones
-    as they come. It waits for a topic that does not exist yet. With `wait_for_owner_ms` it waits
-    so long for the queues of an owner that died; else it fails at once.
+    as they come. It waits for a topic that does not exist yet. The queues of an owner that died are
+    free when the owner's own `session_timeout_ms` ends: a start waits for that, and fails as soon
+    as it sees that the owner lives. `wait_for_owner_ms` is another limit of this wait; 0: none.
 
     Before it takes queues of a topic it checks that the topic's table, and the lake's own, hold
     what was committed. Messages that poll() returned and commit() did not cover come again after
@@ -86,7 +87,7 @@ class Consumer:
         queues: Mapping[str, Sequence[int]] | None = None,
         storage_options: Mapping[str, str] | None = None,
         session_timeout_ms: int = 30_000,
-        wait_for_owner_ms: int = 0,
+        wait_for_owner_ms: int | None = None,
         auto_offset_reset: Literal["earliest", "latest"] = "earliest",
         out_of_range_reset: Literal["stop", "earliest", "latest"] = "stop",
         max_poll_records: int = 500,
@@ -125,7 +126,7 @@ class Consumer:
             self._lake.lake_id,
         )  # fmt: skip
         self._checked: set[str] = set()
-        self._take_queues(time.monotonic() + wait_for_owner_ms / 1000)
+        self._take_queues(None if wait_for_owner_ms is None else wait_for_owner_ms / 1000)
 
     def __enter__(self) -> Consumer:
         return self
@@ -209,8 +210,8 @@ class Consumer:
             if self._guard.is_here:  # the queues of a process that forked are still its own
                 self._ownership.release()
 
-    def _take_queues(self, deadline: float) -> None:
-        """Takes the queues that exist now and were asked for."""
+    def _take_queues(self, wait_s: float | None) -> None:
+        """Takes the queues that exist now and were asked for. Input: as of `Ownership.take`."""
         topics = self._lake.topics()
         new = []
         for name in [name for name in self._topics if name in topics]:
@@ -227,7 +228,7 @@ class Consumer:
             self._lake.require_whole(name)
         self._checked |= unchecked
         self._check_within(new, topics)
-        taken = self._ownership.take(new, deadline)
+        taken = self._ownership.take(new, wait_s)
         for (name, queue_id), offset in taken.items():
             self._buffers.add(name, topics[name].table_id, queue_id, offset or 0)
         self._buffers.begin([queue for queue, at in taken.items() if at is None], self._reset)

@@ -52,7 +52,8 @@ class _Position(click.ParamType[str]):
     "--session",
     type=Span(),
     default=_SESSION_MS,
-    help="An owner that has committed since holds its queue.  [default: 30s, as the SDK's]",
+    help="Session timeout of an owner that does not say its own, of an SDK before lake format 5.  "
+    "[default: 30s, as the SDK's]",
 )
 @lake_options
 @rows_option

@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Callable
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
@@ -41,6 +42,7 @@ _MODULES: Final = {
     "replay": ("replay",),
     "backfill": ("backfill",),
 }
+_CTRL_C: Final = 130
 _MODULE_OF: Final = {name: module for module, names in _MODULES.items() for name in names}
 
 
@@ -63,7 +65,8 @@ def known_errors() -> tuple[type[Exception], ...]:
 class _Commands(click.Group):
     """Commands of other modules, imported when they are needed.
 
-    Prints known errors as one sentence and exits with 1; a bug keeps its traceback.
+    Prints known errors as one sentence and exits with 1; a bug keeps its traceback. Ctrl-C exits
+    with 130, as a shell does for a program that it ends.
     """
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -83,6 +86,9 @@ class _Commands(click.Group):
             return super().invoke(context)
         except (click.ClickException, click.exceptions.Exit, click.Abort):
             raise
+        except KeyboardInterrupt:
+            click.echo("\nstopped by Ctrl-C", err=True)
+            raise click.exceptions.Exit(_CTRL_C) from None
         except Exception as error:
             if not isinstance(error, known_errors()):
                 raise
@@ -128,10 +134,12 @@ STOP_S = 10.0
 
 def run_job(settings: Settings, *, is_standby: bool = False) -> None:
     """Run the job; also what spark-submit runs."""
+    from py4j.protocol import Py4JError
+
+    from pipelines.errors import JobError
     from pipelines.job.driver import Driver
 
     log = logging.getLogger("txlake")
-    driver = Driver(settings, is_standby=is_standby)
 
     def give_up() -> None:
         log.warning(
@@ -150,10 +158,41 @@ def run_job(settings: Settings, *, is_standby: bool = False) -> None:
             patience.start()
         driver.stop()
 
+    driver = Driver(settings, is_standby=is_standby, on_jvm_signal=stop)
     signal.signal(signal.SIGTERM, stop)
     signal.signal(signal.SIGINT, stop)
-    driver.run()
+    try:
+        _run_in_thread(driver.run)
+    except (JobError, Py4JError, OSError) as error:
+        if not driver.is_stopping or driver.epochs is not None:
+            raise
+        # The signal has ended the JVM, too, before it could wait for the driver.
+        log.warning("stopped while it was starting (%s)", str(error).split("\n")[0])
+    finally:
+        patience.cancel()
     log.info("stopped")
+    driver.finish()
+
+
+def _run_in_thread(run: Callable[[], None]) -> None:
+    """Runs a function in a thread of its own, and raises what it raises.
+
+    Spark, started in the main thread, would put a handler of its own in the place of ours for
+    Ctrl-C.
+    """
+    errors: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            run()
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=work, name="txlake-driver")
+    thread.start()
+    thread.join()
+    if errors:
+        raise errors[0]
 
 
 def start() -> None:

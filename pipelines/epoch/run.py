@@ -51,6 +51,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 log = logging.getLogger("txlake.kafka")
+# How long an end waits for the warm-up of a start: it is in Arrow's code, which would abort a
+# process that ends meanwhile. A JVM that is suspended does not answer.
+_WARM_UP_S = 10.0
 
 
 @dataclass(frozen=True)
@@ -94,6 +97,7 @@ class Epochs:
         self.place = lake.place
         self.newest: Plan | None = None
         self.own_pings = OwnPings()
+        self._warm_up: Thread | None = None
 
     @property
     def state(self) -> State:
@@ -131,7 +135,8 @@ class Epochs:
         """Prepares Spark for a landing, in a thread beside the other steps of a start."""
         landing = Landing(self._lake.place, 0, self._settings.limits)
         arguments = self._spark, landing, self._settings.sizes.landing_tasks(0)
-        Thread(target=warm_up, args=arguments, name="txlake-warm-up", daemon=True).start()
+        self._warm_up = Thread(target=warm_up, args=arguments, name="txlake-warm-up", daemon=True)
+        self._warm_up.start()
 
     def start_offsets(self) -> dict[Place, int]:
         """Returns where landing goes on: the committed ends, else Kafka's first offsets.
@@ -238,3 +243,5 @@ class Epochs:
     def close(self) -> None:
         """Waits for running writes and gives the threads back."""
         self._planned.close()
+        if self._warm_up is not None:
+            self._warm_up.join(_WARM_UP_S)

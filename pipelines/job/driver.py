@@ -19,6 +19,7 @@ from pipelines.job.election import Election
 from pipelines.job.locks import Locks
 from pipelines.job.work import Manner, Work
 from pipelines.jvm.session import listen_for_callbacks, start_session
+from pipelines.jvm.shutdown import JvmShutdown
 from pipelines.jvm.spark_settings import require_possible
 from pipelines.kafka_log.connection import Cluster
 from pipelines.kafka_log.java_client import require_taken
@@ -30,7 +31,11 @@ from storage.tasks import malloc
 
 
 class Driver:
-    """The runner of the stream on one lake. Input: how it works, as `Manner` says."""
+    """The runner of the stream on one lake.
+
+    Input: how it works, as `Manner` says. `on_jvm_signal`: called when a signal ends the JVM, which
+    waits for the driver meanwhile; without it the driver is stopped.
+    """
 
     def __init__(
         self,
@@ -40,12 +45,15 @@ class Driver:
         is_standby: bool = False,
         now_ms: Callable[[], int] | None = None,
         tolerate: frozenset[str] = frozenset(),
+        on_jvm_signal: Callable[[], None] | None = None,
     ) -> None:
         self._settings = settings
         self._manner = Manner(on_epoch, is_standby, now_ms, tolerate)
         self._stop = threading.Event()
         self._work: Work | None = None
         self._election: Election | None = None
+        self._on_jvm_signal = on_jvm_signal or self.stop
+        self._jvm_shutdown: JvmShutdown | None = None
         self._reporter = Reporter(settings, self._standing)
         self.owner = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
 
@@ -59,6 +67,11 @@ class Driver:
         """Returns whether the stream runs."""
         return self._work is not None and self._work.is_streaming
 
+    @property
+    def is_stopping(self) -> bool:
+        """Returns whether the driver was asked to end."""
+        return self._stop.is_set()
+
     def _standing(self) -> Standing:
         election = self._election
         if election is None:
@@ -68,6 +81,11 @@ class Driver:
     def stop(self) -> None:
         """Asks the driver to end after the running epoch; safe in a signal handler."""
         self._stop.set()
+
+    def finish(self) -> None:
+        """Ends the JVM with exit code 0 if `stop` came by a signal to it. Call it last."""
+        if self._jvm_shutdown is not None:
+            self._jvm_shutdown.finish()
 
     def run(self) -> None:
         """Runs until `stop`.
@@ -107,6 +125,7 @@ class Driver:
                 locks.take_both(spark)
             require_taken(spark, settings.kafka)
             listen_for_callbacks(spark)
+            self._jvm_shutdown = JvmShutdown(spark, self._on_jvm_signal)
             self._work = Work(
                 settings, self.owner, self._manner, self._stop, spark, lake, locks, election,
                 self._reporter,
@@ -116,6 +135,8 @@ class Driver:
             self._reporter.close()
             locks.release()
             election.leave()  # another driver goes on now
+            if self._jvm_shutdown is not None:
+                self._jvm_shutdown.release()
 
 
 # The system's words for a full or read-only disk; each library passes them on.

@@ -7,7 +7,7 @@ is told at its next commit that its generation is over.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Final
 
 from pipelines.errors import OperatorError
@@ -15,7 +15,7 @@ from pipelines.explain.rows import Row
 from pipelines.health.consumers import TABLE, read_lags
 from pipelines.health.topics import read_queues
 from storage.lake.lake import Lake
-from txlake._consumer_offsets import Commit, ConsumerOffsets, Key
+from txlake._consumer_offsets import Commit, ConsumerOffsets, Key, held_until
 
 EARLIEST, LATEST = "earliest", "latest"
 COLUMNS: Final = ("consumer_group", "topic", "queue_id", "queue_offset", "new_offset", "owner")
@@ -60,8 +60,8 @@ def plan_reset(
 def write_reset(lake: Lake, rows: Sequence[Row], session_ms: int) -> None:
     """Write what `plan_reset` returned, all or nothing.
 
-    Input: `session_ms`: an owner that has committed since is active. Errors: OperatorError when one
-    is; txlake.LakeError.
+    Input: `session_ms`: the session timeout of an owner that does not say its own, of an SDK before
+    lake format 5. Errors: OperatorError when an owner is active; txlake.LakeError.
     """
 
     def decide(newest: Mapping[Key, Commit], now: datetime) -> list[Commit]:
@@ -69,9 +69,11 @@ def write_reset(lake: Lake, rows: Sequence[Row], session_ms: int) -> None:
         for row in rows:
             key = (row["consumer_group"], row["topic"], row["queue_id"])
             held = newest[key]
-            if held.owner and now - held.committed_at <= timedelta(milliseconds=session_ms):
+            until = held_until(newest, held, session_ms)
+            if until is not None and now <= until:
                 raise OperatorError(
-                    f"{held.owner} holds queue {row['queue_id']} of {row['topic']}: nothing was "
+                    f"{held.owner} holds queue {row['queue_id']} of {row['topic']} until "
+                    f"{until:%Y-%m-%d %H:%M:%S} UTC if it does not commit again: nothing was "
                     "written; close the consumers of the group first"
                 )
             commits.append(Commit(*key, row["new_offset"], held.generation + 1, "", now))

@@ -76,10 +76,10 @@ def process(command: list[str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
             started.wait(30)
 
 
-# SIGTERM goes to spark-submit's JVM, which ends at once (128 + 15): the next start cleans up.
-@pytest.mark.parametrize(("command", "code"), [("run", 0), ("spark-submit", 143)])
+# Of spark-submit the signal goes to the JVM, which waits for Python.
+@pytest.mark.parametrize("command", ["run", "spark-submit"])
 def test_the_job_runs_from_the_command_line_until_sigterm(
-    broker: Broker, tmp_path: Path, unique: Unique, command: str, code: int
+    broker: Broker, tmp_path: Path, unique: Unique, command: str
 ) -> None:
     name = unique("cli")
     conf = write_conf(broker, tmp_path, name)
@@ -98,8 +98,8 @@ def test_the_job_runs_from_the_command_line_until_sigterm(
 
         wait_until(messages, "three messages", 120, seen=log.read_text)
         running.send_signal(signal.SIGTERM)
-        assert running.wait(60) == code, log.read_text()
-    assert code or "stopped" in log.read_text()
+        assert running.wait(60) == 0, log.read_text()
+    assert "stopped" in log.read_text()
     wait_until(lambda: lock_is_free(job.lake.path), "the end of all its processes", 30)
     path = str(tmp_path / "lake" / "topics" / "1")
     bodies = {b"0", b"1", b"2"}

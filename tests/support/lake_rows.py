@@ -29,7 +29,7 @@ NOW = dt.datetime(2026, 1, 1, tzinfo=dt.timezone.utc)
 CONSUMER_OFFSETS = pa.schema(
     [("consumer_group", pa.string()), ("topic", pa.string()), ("queue_id", pa.int32()),
      ("queue_offset", pa.int64()), ("generation", pa.int64()), ("owner", pa.string()),
-     ("committed_at", pa.timestamp("us", tz="UTC"))]
+     ("committed_at", pa.timestamp("us", tz="UTC")), ("session_timeout_ms", pa.int64())]
 )  # fmt: skip
 
 

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import threading
 import time
+from datetime import datetime, timezone
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
+from deltalake import write_deltalake
 
 from tests.support.lake_factory import LakeFactory, places, poll_all
 from txlake import Consumer, GroupBusyError, StaleGenerationError, UnknownTopicError
+from txlake._consumer_offsets import SCHEMA, ConsumerOffsets
 
 
 @pytest.fixture
@@ -21,7 +26,7 @@ def orders(tmp_path: Path) -> LakeFactory:
 def test_a_second_consumer_of_a_group_is_told_who_has_the_queues(orders: LakeFactory) -> None:
     with Consumer(orders.path, "points", ["orders"]):
         with pytest.raises(GroupBusyError, match=r"topic orders queue 0: \S+:\d+:\w+ owns it"):
-            Consumer(orders.path, "points", ["orders"])
+            Consumer(orders.path, "points", ["orders"], wait_for_owner_ms=0)
         Consumer(orders.path, "other", ["orders"]).close()
     Consumer(orders.path, "points", ["orders"]).close()  # given back: free at once
 
@@ -68,5 +73,104 @@ def test_polling_keeps_the_queues_without_a_commit(orders: LakeFactory) -> None:
         while time.monotonic() < deadline:
             consumer.poll(0.05)
             with pytest.raises(GroupBusyError):
-                Consumer(orders.path, "points", ["orders"], session_timeout_ms=400)
+                Consumer(orders.path, "points", ["orders"], wait_for_owner_ms=0)
         consumer.commit()
+
+
+def test_the_owners_session_counts_and_not_the_challengers(orders: LakeFactory) -> None:
+    with Consumer(orders.path, "points", ["orders"], session_timeout_ms=60_000):
+        with pytest.raises(GroupBusyError, match=r"UTC, for 5\d\.\d s more") as busy:
+            Consumer(orders.path, "points", ["orders"], session_timeout_ms=1, wait_for_owner_ms=50)
+        assert "\n" not in str(busy.value)
+
+
+def test_a_start_waits_until_the_session_of_an_owner_that_died_ends(orders: LakeFactory) -> None:
+    died = Consumer(orders.path, "points", ["orders"], session_timeout_ms=700)
+    began = time.monotonic()
+    new = Consumer(orders.path, "points", ["orders"], session_timeout_ms=60_000)
+    assert 0.5 < time.monotonic() - began < 10
+    new.close()
+    died.close()
+
+
+def test_a_start_that_waits_fails_as_soon_as_the_owner_shows_that_it_lives(
+    orders: LakeFactory,
+) -> None:
+    ended = threading.Event()
+
+    def poll(owner: Consumer) -> None:
+        while not ended.is_set():
+            owner.poll(0.05)
+
+    with Consumer(orders.path, "points", ["orders"], session_timeout_ms=3_000) as owner:
+        thread = threading.Thread(target=poll, args=(owner,))
+        thread.start()
+        try:
+            began = time.monotonic()
+            with pytest.raises(GroupBusyError):
+                Consumer(orders.path, "points", ["orders"])
+            assert time.monotonic() - began < 2.5  # a third of the session, and some looks
+        finally:
+            ended.set()
+            thread.join()
+
+
+def test_a_commit_writes_the_queues_that_have_moved(orders: LakeFactory) -> None:
+    offsets = ConsumerOffsets(f"{orders.path}/consumer_offsets")
+
+    def rows() -> int:
+        offsets.newest()
+        return sum(file.row_count for file in offsets._files.files.values())
+
+    with Consumer(orders.path, "points", ["orders"]) as consumer:
+        consumer.commit()  # both queues: they begin at 0
+        before = rows()
+        consumer.commit()
+        assert rows() == before
+        orders.deliver("orders", {1: 3})
+        poll_all(consumer, 3)
+        consumer.commit()
+        assert rows() == before + 1
+        assert consumer.committed() == {("orders", 0): 0, ("orders", 1): 3}
+
+
+def test_one_row_proves_that_an_owner_lives_and_holds_all_its_queues(orders: LakeFactory) -> None:
+    offsets = ConsumerOffsets(f"{orders.path}/consumer_offsets")
+
+    def instants() -> dict[int, datetime]:
+        return {row.queue_id: row.committed_at for row in offsets.newest().values()}
+
+    with Consumer(orders.path, "points", ["orders"], session_timeout_ms=600) as consumer:
+        taken = instants()
+        deadline = time.monotonic() + 10
+        while (instants()[0] - taken[0]).total_seconds() < 0.7:
+            assert time.monotonic() < deadline, instants()
+            consumer.poll(0.05)
+        assert instants()[1] == taken[1]
+        for queue_id in (0, 1):
+            with pytest.raises(GroupBusyError):
+                Consumer(
+                    orders.path, "points", ["orders"], queues={"orders": [queue_id]},
+                    wait_for_owner_ms=0,
+                )  # fmt: skip
+
+
+def test_a_table_of_an_older_format_gets_the_column_and_keeps_its_rows(
+    orders: LakeFactory,
+) -> None:
+    orders.deliver("orders", {0: 4})
+    columns = [field for field in SCHEMA if field.name != "session_timeout_ms"]
+    row = {
+        "consumer_group": "points", "topic": "orders", "queue_id": 0, "queue_offset": 2,
+        "generation": 1, "owner": "old", "committed_at": datetime.now(timezone.utc),
+    }  # fmt: skip
+    table = pa.Table.from_pylist([row], schema=pa.schema(columns))
+    write_deltalake(f"{orders.path}/consumer_offsets", table)
+
+    with Consumer(orders.path, "points", ["orders"], session_timeout_ms=300) as consumer:
+        assert places(poll_all(consumer, 2), 0) == [2, 3]
+        consumer.commit()
+
+    newest = ConsumerOffsets(f"{orders.path}/consumer_offsets").newest()
+    held = newest["points", "orders", 0]
+    assert (held.queue_offset, held.generation, held.session_timeout_ms) == (4, 2, 300)

@@ -109,3 +109,17 @@ def test_a_hidden_pandas_is_a_pandas_that_is_not_installed() -> None:
     done = run(program)
     assert done.stdout == "[1]\n"
     assert "ModuleNotFoundError: pandas is hidden" in done.stderr
+
+
+def test_ctrl_c_ends_a_command_with_its_own_exit_code_and_no_traceback() -> None:
+    program = (
+        "import click\n"
+        "from pipelines.cli.main import main\n"
+        "@main.command('wait')\n"
+        "def wait():\n"
+        "    import signal\n"
+        "    signal.raise_signal(signal.SIGINT)\n"
+        "main(['wait'], prog_name='txlake')\n"
+    )
+    done = run(program)
+    assert (done.returncode, done.stderr.strip()) == (130, "stopped by Ctrl-C")

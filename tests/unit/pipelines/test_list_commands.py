@@ -102,12 +102,12 @@ def test_a_group_is_reset_when_none_of_its_consumers_is_active(job: PaperJob) ->
 
 
 def test_a_consumer_that_was_not_seen_is_told_that_it_lost_its_queue(job: PaperJob) -> None:
-    with Consumer(job.lake.path, "points", ["orders"], session_timeout_ms=60_000) as consumer:
+    with Consumer(job.lake.path, "points", ["orders"], session_timeout_ms=1) as consumer:
         assert len(consumer.poll(5.0)) == 3
         said("consumer", "reset", "points", "--topic", "orders", "--to", "latest", "--yes",
              "--session", "1ms", "--lake", job.lake.path, code=2)  # fmt: skip
         lake = Lake(job.lake.path)
-        write_reset(lake, plan_reset(lake, "points", "orders", "latest", []), session_ms=0)
+        write_reset(lake, plan_reset(lake, "points", "orders", "latest", []), session_ms=60_000)
         with pytest.raises(StaleGenerationError):
             consumer.commit()
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +14,7 @@ import pytest
 
 import txlake
 from tests.support.lake_factory import LakeFactory
-from txlake import LocalTransactionState, Message
+from txlake import Consumer, LocalTransactionState, Message
 from txlake.testing import FakeTransactionProducer
 
 ROOT = Path(__file__).parents[3]
@@ -69,3 +73,27 @@ def test_the_consumer_example_prints_messages(
     lake.deliver("orders", {0: 2})
     exec(EXAMPLES[2], namespace)  # noqa: S102
     assert capsys.readouterr().out == "0 0 b'0:0'\n0 1 b'0:1'\n"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_service_that_is_stopped_gives_its_queues_back(
+    namespace: dict[str, Any], number: signal.Signals
+) -> None:
+    lake = LakeFactory(Path("demo-lake"))
+    lake.make_topic("orders", 1)
+    lake.deliver("orders", {0: 1})
+    program = Path("service.py")
+    program.write_text(EXAMPLES[3], "utf-8")
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+
+    with subprocess.Popen(
+        [sys.executable, program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment
+    ) as service:
+        assert service.stdout is not None and service.stderr is not None
+        assert service.stdout.readline() == b"0 0 b'0:0'\n"
+        service.send_signal(number)
+        assert service.wait(60) == 0
+        assert service.stderr.read() == b""
+
+    with Consumer("demo-lake", "bonus", ["orders"], wait_for_owner_ms=0) as next_one:
+        assert next_one.committed() == {("orders", 0): 1}
