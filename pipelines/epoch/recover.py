@@ -59,7 +59,7 @@ def batch_again(spark: SparkSession, lake: Lake, plan: Plan, settings: EpochSett
         count = sum(r.to_offset - r.from_offset for r in plan.ranges)
         spans = {r.place: range(r.from_offset, r.to_offset) for r in ranges}
         batch = land(
-            kafka_records(spark, ranges, spark_options(settings.kafka)),
+            kafka_records(spark, ranges, spark_options(settings.kafka, limits.message_bytes_max)),
             Landing(lake.place, plan.epoch, limits),
             settings.sizes.landing_tasks(count),
             partial(plain_records, settings.kafka, spans),

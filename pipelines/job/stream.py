@@ -236,7 +236,7 @@ def source_of(spark: SparkSession, settings: Settings, starts: Mapping[Place, in
     """Returns the stream of all our topics, with a tick: without data a query runs no batch."""
     records = (
         spark.readStream.format("kafka")
-        .options(**spark_options(settings.kafka))
+        .options(**spark_options(settings.kafka, settings.transaction.message_bytes_max))
         .option("includeHeaders", "true")
         .option("subscribe", ",".join(settings.kafka.topics().values()))
         .option("startingOffsets", json.dumps(by_topic(starts)))

@@ -120,7 +120,8 @@ def land(
         halves = 0
         for step in _steps(begins, wanted):
             places = {r.place: r.to_offset for r in step}
-            epochs.run(kafka_records(spark, step, spark_options(settings.kafka)), places)
+            options = spark_options(settings.kafka, settings.transaction.message_bytes_max)
+            epochs.run(kafka_records(spark, step, options), places)
             halves += sum(r.to_offset - r.from_offset for r in step
                           if r.topic == settings.kafka.half_topic)  # fmt: skip
             if progress is not None:

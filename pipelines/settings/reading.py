@@ -112,6 +112,9 @@ def _check_together(settings: Settings, source: str) -> None:
         ("[transaction] half_retention_ms", t.half_retention_ms,
          "transaction_timeout_ms", t.transaction_timeout_ms,
          "a half would be given up before it may be checked"),
+        ("[transaction] operation_namings_max", t.operation_namings_max,
+         "messages_max", t.messages_max,
+         "no operation could end a transaction of so many messages"),
         ("[lake] retention_ms", lake.retention_ms,
          "[transaction] half_retention_ms", t.half_retention_ms,
          "a half would be deleted before it ends"),
@@ -142,10 +145,10 @@ def _check_together(settings: Settings, source: str) -> None:
                 "and '_' alone: Kafka counts them as one, and it could collide with the check "
                 "topic of a group"
             )
-        other = colliding_topic(name, settings.kafka.topics().values())
-        if other is not None:
+        colliding = colliding_topic(name, settings.kafka.topics().values())
+        if colliding is not None:
             raise SettingsError(
-                f"{source}: [kafka] {name!r} and {other!r} differ by '.' and '_' alone: Kafka "
+                f"{source}: [kafka] {name!r} and {colliding!r} differ by '.' and '_' alone: Kafka "
                 "counts them as one, and takes no second topic of that name"
             )
     names = [*settings.kafka.topics().values(), *SYSTEM_REAL_TOPICS]

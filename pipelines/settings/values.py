@@ -126,6 +126,7 @@ class TransactionSettings:
         default=p.MESSAGE_BYTES_MAX, metadata=_whole(1, p.MESSAGE_BYTES_LARGEST)
     )
     messages_max: int = field(default=p.MESSAGES_MAX, metadata=_whole(1, 1_000_000))
+    operation_namings_max: int = field(default=10_000, metadata=_whole(1, 1_000_000))
     late_end_policy: str = field(default="apply", metadata=_one_of("apply", "reject"))
     orphan_operation_ttl_ms: int = field(default=3_600_000, metadata=_span_ms(1_000))
     reject_after_immunity: bool = True
@@ -258,6 +259,7 @@ class Settings:
             check_topic_prefix=self.kafka.check_topic_prefix,
             message_bytes_max=self.transaction.message_bytes_max,
             messages_max=self.transaction.messages_max,
+            operation_namings_max=self.transaction.operation_namings_max,
         )
 
     def maintenance_limits(self) -> MaintenanceLimits:

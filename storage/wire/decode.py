@@ -9,7 +9,7 @@ Source: PROTOCOL.md "Wire form" and "What can be read".
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -36,6 +36,8 @@ RECORDS = pa.schema(
 )
 _DECISIONS = pa.array(["8", "12", "0"]), pa.array(["COMMIT", "ROLLBACK", "UNKNOWN"])
 _STORED_US_MAX = p.INSTANT_MS_MAX * 1_000
+# Of the value of an operation or a command that is too large: the driver has it in memory.
+KEPT_BYTES: Final = 1_024
 # Finds a forbidden character: a pattern for the whole body would match it once more.
 _NO_OFFSETS = r"[^0-9,]|[0-9]{19}|,,|^,"
 
@@ -69,6 +71,11 @@ def _where(wanted: Mask, values: pa.Array) -> pa.Array:
     return values.take(pa.array(np.arange(len(values)), mask=~wanted))
 
 
+def _sizes(values: pa.Array) -> Any:
+    """Returns the bytes of each value; of null none."""
+    return pc.fill_null(pc.binary_length(values), 0).to_numpy(zero_copy_only=False)
+
+
 class _Decoder:
     """One frame. Masks are named `is_...`; a header that is asked for often has a field."""
 
@@ -80,7 +87,9 @@ class _Decoder:
         self._kind = kinds.take(pc.index_in(one_piece(records["topic"]), value_set=topics))
         self._is = {kind: truth(pc.equal(self._kind, kind)) for kind in limits.topics}
         self._is_wide = self._is[HALF] | self._is[SCHEDULE]
-        self._body = one_piece(records["value"])
+        self._key = one_piece(records["key"])
+        self._is_large = self._too_large(one_piece(records["value"]))
+        self._body = self._kept(one_piece(records["value"]))
         self._stored_us = one_piece(records["timestamp"]).cast(pa.int64())
         text = self._headers.text
         self._group, self._unique_key = text(p.PGROUP), text(p.UNIQ_KEY)
@@ -90,7 +99,9 @@ class _Decoder:
         has = self._headers.has
         self._is_alone = ~has(p.TRAN_SIZE) & ~has(p.TRAN_SEQ)
         self._half_offsets = self._offsets()
-        self._ids = pc.split_pattern(_where(self._is[OP], self._unique_key), ",")
+        self._ids = pc.split_pattern(
+            _where(self._is[OP] & ~self._is_large, self._unique_key), ","
+        )
         self._error = self._errors()
         self._is_read = truth(self._error.is_null())
         self._is_message = self._is_wide & self._is_read
@@ -118,8 +129,32 @@ class _Decoder:
             pa.timestamp("ms", tz="UTC")
         )
 
+    def _too_large(self, body: pa.Array) -> Mask:
+        """Returns for each record whether it is larger, or names more, than is allowed."""
+        limits = self._limits
+        sizes = _sizes(body) + self._headers.sizes()
+        is_large: Mask = self._is_wide & (sizes > limits.message_bytes_max)
+
+        if limits.operation_namings_max is None:
+            return is_large
+
+        is_narrow = ~self._is_wide
+        is_large |= is_narrow & (sizes + _sizes(self._key) > limits.message_bytes_max)
+        operations = _where(self._is[OP] & ~is_large, body)
+        commas = pc.fill_null(pc.count_substring(operations, b","), 0)
+        is_large |= commas.to_numpy(zero_copy_only=False) > limits.operation_namings_max
+        return is_large
+
+    def _kept(self, body: pa.Array) -> pa.Array:
+        """Returns the values; of operations and commands that are too large only a beginning."""
+        is_cut = self._is_large & ~self._is_wide
+        if not is_cut.any():
+            return body
+        beginnings = pc.binary_slice(_where(is_cut, body), 0, KEPT_BYTES)
+        return pc.if_else(pa.array(is_cut), beginnings, _where(~is_cut, body))
+
     def _offsets(self) -> pa.Array:
-        texts = as_text(_where(self._is[OP], self._body))
+        texts = as_text(_where(self._is[OP] & ~self._is_large, self._body))
         is_list = ~truth(pc.match_substring_regex(texts, _NO_OFFSETS))
         is_list &= truth(pc.not_equal(texts, ""))
         listed = pc.replace_substring_regex(_where(is_list, texts), r",\z", "")
@@ -138,13 +173,13 @@ class _Decoder:
                     pc.less_equal(self._size, limits.messages_max)),
             pc.less(self._seq, self._size),
         ))  # fmt: skip
-        bytes_ = pc.fill_null(pc.binary_length(self._body), 0).to_numpy(zero_copy_only=False)
         stored = self._stored_us
         reasons = (
             ("bad_timestamp", ~truth(pc.and_(
                 pc.greater_equal(stored, 0), pc.less_equal(stored, _STORED_US_MAX)))),
             ("newer_version",
              has(p.TXV) & ~truth(pc.equal(self._headers.raw(p.TXV), pa.scalar(b"1")))),
+            ("too_large", is_[ADMIN] & self._is_large),
             ("unknown_command", is_[ADMIN] & ~truth(
                 pc.is_in(self._headers.text(p.COMMAND), value_set=pa.array(p.COMMANDS)))),
             ("", is_[ADMIN]),
@@ -152,6 +187,7 @@ class _Decoder:
              is_[OP] & ~truth(pc.is_in(self._tran_type, value_set=_DECISIONS[0]))),
             ("bad_producer_group",
              ~self._is_well_formed(p.PGROUP) & (~is_later | has(p.PGROUP))),
+            ("too_large", is_[OP] & self._is_large),
             ("bad_offsets", is_[OP] & truth(self._half_offsets.is_null())),
             ("bad_transaction_id",
              is_[OP] & has(p.UNIQ_KEY) & ~truth(pc.equal(*sizes))),
@@ -160,8 +196,7 @@ class _Decoder:
              & (~is_later | has(p.UNIQ_KEY))),
             ("bad_real_topic", ~self._is_well_formed(p.REAL_TOPIC) | is_own),
             ("bad_set", is_[HALF] & ~self._is_alone & ~is_set),
-            ("too_large",
-             self._is_wide & (bytes_ + self._headers.sizes() > limits.message_bytes_max)),
+            ("too_large", self._is_wide & self._is_large),
         )  # fmt: skip
         codes = np.select([mask for _, mask in reasons], range(len(reasons)), -1)
         texts = pa.array([reason or None for reason, _ in reasons], pa.string())
@@ -175,7 +210,7 @@ class _Decoder:
         left_out |= self._is_beyond(p.DELIVER_AT, self._is_well_formed(p.DELIVER_AT))
         for name in p.FOREIGN_HEADERS:
             left_out |= self._headers.has(name) & self._is_message
-        return self._headers.whole(left_out)
+        return self._headers.whole(left_out & (self._is_wide | ~self._is_large))
 
     def _when(self, wanted: Mask, name: str) -> pa.Array:
         return _where(wanted, self._headers.text(name))
@@ -184,7 +219,8 @@ class _Decoder:
         """Returns the decoded records. Output: RECORDS."""
         text, message, is_ = self._headers.text, self._is_message, self._is
         is_op, is_in_set = is_[OP], is_[HALF] & self._is_read & ~self._is_alone
-        is_told = is_op | is_[ADMIN]
+        is_whole = ~self._is_large  # of another operation or command nothing long is kept
+        is_told = (is_op | is_[ADMIN]) & is_whole
         records = self._records
         index = pc.index_in(self._tran_type, value_set=_DECISIONS[0])
         columns: dict[str, Any] = {
@@ -213,16 +249,16 @@ class _Decoder:
             "half_offsets": _where(self._is_read, self._half_offsets),
             "transaction_ids": _where(self._is_read, self._ids),
             "from_check": _where(is_op, pc.fill_null(pc.equal(text(p.FROM_CHECK), "true"), False)),
-            "check_id": self._when(is_op, p.CHECK_ID),
-            "remark": self._when(is_op, p.REMARK),
+            "check_id": self._when(is_op & is_whole, p.CHECK_ID),
+            "remark": self._when(is_op & is_whole, p.REMARK),
             "actor": self._when(is_told, p.ACTOR),
             "reason": self._when(is_told, p.REASON),
-            "signature": self._when(is_op, p.SIG),
+            "signature": self._when(is_op & is_whole, p.SIG),
             "is_signed": pa.nulls(records.num_rows, pa.bool_()),  # the driver has the keys
-            "command": self._when(is_[ADMIN], p.COMMAND),
-            "target": self._when(is_[ADMIN], p.TARGET),
+            "command": self._when(is_[ADMIN] & is_whole, p.COMMAND),
+            "target": self._when(is_[ADMIN] & is_whole, p.TARGET),
             "error": self._error,
-            "raw_key": records["key"],
+            "raw_key": _where(is_whole | self._is_wide, self._key),
             "raw_headers": self._raw_headers(),
         }
         return pa.table(

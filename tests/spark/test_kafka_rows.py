@@ -98,6 +98,14 @@ VERDICTS: list[tuple[str, bytes | None, list[Header] | None, str | None]] = [
     ("ops", b"17\n", operation(), "bad_offsets"),
     ("ops", b"17,18", operation({p.UNIQ_KEY: b"a"}), "bad_transaction_id"),
     ("ops", b"17", operation({p.UNIQ_KEY: b"\xff"}), "bad_transaction_id"),
+    ("ops", b"17," * 20, operation(), None),
+    ("ops", b"17," * 21, operation(), "too_large"),
+    ("ops", b"," * 21, operation({p.UNIQ_KEY: b"a"}), "too_large"),
+    ("ops", b"x" * 900, operation(), "bad_offsets"),
+    ("ops", b"x" * 1_000, operation({p.SIG: b"k1:0f", p.REMARK: b"why"}), "too_large"),
+    ("ops", b"x" * 5_000, operation(), "too_large"),
+    ("ops", b"17", operation({p.REMARK: b"y" * 1_000}), "too_large"),
+    ("ops", b"17", operation({p.TRAN_TYPE: b"4", p.REMARK: b"y" * 1_000}), "bad_tran_type"),
     ("later", b"body", [(p.REAL_TOPIC, b"orders")], None),
     ("later", b"body", [], "bad_real_topic"),
     ("later", b"body", half({p.PGROUP: b"a b"}), "bad_producer_group"),
@@ -107,6 +115,8 @@ VERDICTS: list[tuple[str, bytes | None, list[Header] | None, str | None]] = [
     ("commands", None, [(p.COMMAND, b"PING")], None),
     ("commands", None, [(p.COMMAND, b"ping")], "unknown_command"),
     ("commands", None, [], "unknown_command"),
+    ("commands", b"x" * 1_000, [(p.COMMAND, b"PING")], "too_large"),
+    ("commands", None, [(p.COMMAND, b"PING"), (p.TARGET, b"t" * 1_000)], "too_large"),
     ("commands", None, [(p.COMMAND, b"PING"), (p.TXV, b"2")], "newer_version"),
 ]
 

@@ -34,6 +34,7 @@ LIMITS = WireLimits(
     check_topic_prefix="TRANS_CHECK_",
     message_bytes_max=1_000,
     messages_max=10,
+    operation_namings_max=20,
 )
 RECORD_FIELDS = StructType(
     [

@@ -99,7 +99,7 @@ class Operations:
             return False
         is_own_end = naming["cause"] == "operation" and naming["decision"] != "UNKNOWN"
         after_ms: int = naming["stored_at"] - unit.first["stored_at"]
-        return is_own_end and after_ms > immunity_ms
+        return bool(is_own_end and after_ms > immunity_ms)
 
     def _judge(self, valid: list[Row]) -> list[tuple[Row, Unit]]:
         """Test 8, one unit after the other."""

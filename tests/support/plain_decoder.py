@@ -82,6 +82,8 @@ class PlainRecord:
     def error(self) -> str | None:
         if p.TXV in self.first and self.first[p.TXV] != b"1":
             return "newer_version"
+        if self.kind == ADMIN and self.is_large():
+            return "too_large"
         if self.kind == ADMIN:
             return None if self.text(p.COMMAND) in p.COMMANDS else "unknown_command"
         if self.kind == OP and self.text(p.TRAN_TYPE) not in DECISIONS:
@@ -92,6 +94,8 @@ class PlainRecord:
         return self.operation_error() if self.kind == OP else self.message_error()
 
     def operation_error(self) -> str | None:
+        if self.is_large():
+            return "too_large"
         offsets, ids = self.offsets(), self.ids()
         if offsets is None:
             return "bad_offsets"
@@ -112,10 +116,17 @@ class PlainRecord:
             seq = self.number(p.TRAN_SEQ, p.SMALL_NUMBER_PATTERN)
             if size is None or seq is None or not seq < size <= self.limits.messages_max:
                 return "bad_set"
+        return "too_large" if self.is_large() else None
+
+    def is_large(self) -> bool:
+        namings_max = self.limits.operation_namings_max
+        if self.kind in (OP, ADMIN) and namings_max is None:
+            return False
         parts = [self.value or b"", *(n.encode() for n, _ in self.headers)]
         parts += [content or b"" for _, content in self.headers]
-        is_large = sum(map(len, parts)) > self.limits.message_bytes_max
-        return "too_large" if is_large else None
+        if sum(map(len, parts)) > self.limits.message_bytes_max:
+            return True
+        return self.kind == OP and (self.value or b"").count(b",") > (namings_max or 0)
 
     def properties(self) -> list[tuple[str, str]]:
         names = [name for name, _ in self.headers]
@@ -142,6 +153,7 @@ def plain_row(topic: str, value: bytes | None, headers: Headers | None, limits: 
     r = PlainRecord(topic, value, headers or [], limits)
     error = r.error()
     is_message = r.is_wide and error is None
+    is_cut = not r.is_wide and r.is_large()
     is_op, is_told = r.kind == OP, r.kind in (OP, ADMIN)
     seconds = r.number(p.CHECK_IMMUNITY, p.SMALL_NUMBER_PATTERN)
     in_set = r.kind == HALF and error is None and not r.is_alone()
@@ -149,11 +161,11 @@ def plain_row(topic: str, value: bytes | None, headers: Headers | None, limits: 
         "kind": r.kind,
         "producer_group": r.fitting(p.PGROUP, p.GROUP_PATTERN),
         "transaction_id": None if is_op else r.fitting(p.UNIQ_KEY, p.TRANSACTION_ID_PATTERN),
-        "body": value,
+        "body": value[:1_024] if is_cut and value is not None else value,
         "error": error,
         "raw_headers": (
             [{"key": name, "value": content} for name, content in r.headers]
-            if r.is_kept_raw(is_message)
+            if r.is_kept_raw(is_message) and not is_cut
             else None
         ),
     }
@@ -174,8 +186,9 @@ def plain_row(topic: str, value: bytes | None, headers: Headers | None, limits: 
         row["tran_size"] = r.number(p.TRAN_SIZE, p.SMALL_NUMBER_PATTERN)
         row["tran_seq"] = r.number(p.TRAN_SEQ, p.SMALL_NUMBER_PATTERN)
     if is_op:
+        row["from_check"] = r.text(p.FROM_CHECK) == "true"
+    if is_op and not is_cut:
         row |= {
-            "from_check": r.text(p.FROM_CHECK) == "true",
             "check_id": r.text(p.CHECK_ID),
             "remark": r.text(p.REMARK),
             "signature": r.text(p.SIG),
@@ -184,8 +197,8 @@ def plain_row(topic: str, value: bytes | None, headers: Headers | None, limits: 
             row["decision"] = DECISIONS[r.text(p.TRAN_TYPE) or ""]
             row["half_offsets"] = r.offsets()
             row["transaction_ids"] = r.ids()
-    if is_told:
+    if is_told and not is_cut:
         row |= {"actor": r.text(p.ACTOR), "reason": r.text(p.REASON)}
-    if r.kind == ADMIN:
+    if r.kind == ADMIN and not is_cut:
         row |= {"command": r.text(p.COMMAND), "target": r.text(p.TARGET)}
     return row
