@@ -181,9 +181,9 @@ def unknown_result(rows: LakeRows) -> None:
     rows.find("admin", queue_offset=3)["result"] = "done"
 
 
-@violates("commands_have_effect", admin_offset=8, problem="its target cannot be read")
+@violates("commands_have_effect", admin_offset=9, problem="its target cannot be read")
 def target_cannot_be_read(rows: LakeRows) -> None:
-    rows.find("admin", queue_offset=8)["target"] = "half:0-" + "0" * 19
+    rows.find("admin", queue_offset=9)["target"] = "half:0-" + "0" * 19
 
 
 @violates("commands_have_effect", admin_offset=8, problem="no such result")
