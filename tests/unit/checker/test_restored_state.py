@@ -84,7 +84,7 @@ def test_the_state_after_every_epoch_is_restored_from_any_snapshot(
 @pytest.fixture(scope="module")
 def recorded() -> LakeRows:
     """Return the rows of a world in which every column of the state tables is filled."""
-    rows = decided_rows(random_world(310_000, 25), snapshot_epochs=NO_SNAPSHOT)
+    rows = decided_rows(random_world(310_000, 40), snapshot_epochs=NO_SNAPSHOT)
     for table in STATE_TABLES:
         for column in TABLES[table].names:
             assert any(row.get(column) is not None for row in rows.tables[table]), (table, column)

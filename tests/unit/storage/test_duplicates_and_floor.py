@@ -71,7 +71,7 @@ def test_sets_with_duplicates_around_a_floor_that_moves_are_sound(
     chance = random.Random(seed)
     job = AgingJob(tmp_path / "lake", check_max=4, half_retention_ms=10**12)
     halves: list[int] = []
-    for number in range(30):
+    for number in range(24):
         for _ in range(chance.randint(0, 3)):
             size = chance.choice((1, 2, 2, 3))
             columns = {"tran_size": size, "tran_seq": chance.randrange(size)}
