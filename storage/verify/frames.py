@@ -107,11 +107,13 @@ WHERE a.result IN ('rearmed', 'resent');
 -- `rearm_epochs`: the arm at an epoch is how many of these are at or before it.
 CREATE TABLE units AS
 WITH together AS (
-  SELECT queue_id, queue_offset AS unit_offset, 1 AS size, age_from_ms, immunity_ms, epoch,
+  SELECT queue_id, queue_offset AS unit_offset, 1 AS size, stored_ms, age_from_ms, immunity_ms,
+    epoch,
     epoch AS complete_epoch, end_epoch, outcome, cause, op_queue_offset
   FROM halves WHERE NOT is_in_set
   UNION ALL
   SELECT queue_id, unit_offset, any_value(tran_size),
+    min(stored_ms) FILTER (queue_offset = unit_offset),
     min(age_from_ms) FILTER (queue_offset = unit_offset),
     min(immunity_ms) FILTER (queue_offset = unit_offset), min(epoch),
     CASE WHEN count(*) FILTER (NOT is_duplicate) = any_value(tran_size)
