@@ -108,7 +108,7 @@ def _sets(lake: Lake, halves: list[dict[str, Any]]) -> dict[str, int]:
     """Returns how many sets there are, and how many halves of theirs were duplicates."""
     sizes: dict[tuple[Any, ...], int] = defaultdict(int)
     for row in halves:
-        if not row["error"] and (row["tran_size"] or 1) > 1:
+        if not row["error"] and row["tran_size"] is not None:
             name = tuple(row[key] for key in
                          ("queue_id", "producer_group", "transaction_id", "tran_size"))  # fmt: skip
             sizes[name] += 1
