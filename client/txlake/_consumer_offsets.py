@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta, timezone
+from pathlib import Path
 from typing import Literal
 
 import pyarrow as pa
@@ -24,6 +25,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 
 from txlake._delta_files import STALE_SNAPSHOT, DeltaFiles, split, told
 from txlake._store import store_trouble
+from txlake._table_files import files_of_table
 from txlake._whole import LAKE_ID_PROPERTY, owner_of
 from txlake.errors import ConsumerError, LakeError
 
@@ -201,9 +203,19 @@ class ConsumerOffsets:
         try:
             self._write(newest.values(), "overwrite")
             # By its age: a checkpoint forgets what was replaced longer ago than it is kept.
-            self._files.table.vacuum(dry_run=False, full=True)
+            self._delete_stale()
         except STALE_SNAPSHOT as error:  # the next commit tries again
             log.info("%s was not compacted: %s", self._files.uri, error)
+
+    def _delete_stale(self) -> None:
+        """Deletes files that no kept version names; of a local table in its own folder alone."""
+        folder = self._files.uri
+        if "://" in folder:
+            self._files.table.vacuum(dry_run=False, full=True)
+            return
+
+        for name in files_of_table(self._files.table.vacuum(dry_run=True, full=True), folder):
+            Path(folder, name).unlink(missing_ok=True)
 
 
 def _later(row: Commit, before: Commit | None) -> Commit:

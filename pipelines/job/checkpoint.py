@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import re
 import shutil
 import tempfile
 import uuid
@@ -12,6 +13,8 @@ from pipelines.errors import StartError
 from storage.files.place import LakePlace
 
 _BELONGS_TO = "belongs-to-lake"
+_LAKES_LOG = Path("lake", "_delta_log")  # of the table that makes a folder a lake
+_RUN = re.compile("run-[0-9a-f]{12}")
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)  # told as what befalls a disk, not a setting
 
 
@@ -24,28 +27,66 @@ def checkpoint_folder(configured: str, place: LakePlace, lake_id: str) -> Path:
     return Path(tempfile.gettempdir(), f"txlake-checkpoint-{lake_id}")
 
 
-def require_folder(configured: str) -> None:
-    """Makes the checkpoint's folder, if one is configured. Errors: StartError if it cannot be."""
-    if configured:
-        _make(Path(configured))
+def require_folder(configured: str, place: LakePlace) -> None:
+    """Makes the checkpoint's folder, if one is configured, and checks that it can be ours.
+
+    What is in it is deleted by each start, and what is in a lake by that lake's maintenance.
+    Errors: StartError if it cannot be made, lies in a lake, or holds what txlake has not made.
+    """
+    if not configured:
+        return
+
+    folder = Path(configured)
+    lake = _lake_around(folder)
+    if lake is not None and folder.resolve() != checkpoint_folder("", place, "").resolve():
+        raise StartError(
+            f"[stream] checkpoint = {configured!r} lies in the lake {lake}: name a folder outside, "
+            "or leave the setting empty"
+        )
+
+    _make(folder)
+    _require_ours(folder)
 
 
 def fresh_checkpoint(folder: Path, lake_id: str) -> Path:
-    """Returns an empty checkpoint folder for this run.
+    """Returns an empty checkpoint folder for this run; those of runs before it are deleted.
 
-    Errors: StartError if the folder belongs to another lake, or cannot be one.
+    Errors: StartError if the folder belongs to another lake, holds what txlake has not made, or
+    cannot be one.
     """
-    mark = folder / _BELONGS_TO
     _make(folder)
+    _require_ours(folder)
+
+    mark = folder / _BELONGS_TO
     if mark.exists() and mark.read_text() != lake_id:
         raise StartError(
             f"[stream] checkpoint = {str(folder)!r} belongs to lake {mark.read_text()}, not to "
             f"{lake_id}: give each lake a checkpoint of its own"
         )
     mark.write_text(lake_id)
-    for old in folder.glob("run-*"):
-        shutil.rmtree(old, ignore_errors=True)
+
+    for run in folder.iterdir():
+        if _RUN.fullmatch(run.name) and not run.is_symlink():
+            shutil.rmtree(run, ignore_errors=True)
     return folder / f"run-{uuid.uuid4().hex[:12]}"
+
+
+def _lake_around(folder: Path) -> Path | None:
+    """Returns the lake that a folder is, or lies in."""
+    whole = folder.resolve()
+    return next((at for at in (whole, *whole.parents) if (at / _LAKES_LOG).is_dir()), None)
+
+
+def _require_ours(folder: Path) -> None:
+    """Checks that a folder is empty, or has our mark. Errors: StartError."""
+    mark = folder / _BELONGS_TO
+    is_ours = mark.is_file() and not mark.is_symlink()
+
+    if not is_ours and any(folder.iterdir()):
+        raise StartError(
+            f"[stream] checkpoint = {str(folder)!r} holds files that are not of a checkpoint of "
+            "txlake: an empty folder, or one that is not there yet, is needed"
+        )
 
 
 def _make(folder: Path) -> None:

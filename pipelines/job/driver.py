@@ -112,7 +112,7 @@ class Driver:
         # These name a setting that cannot be used, before Java starts.
         Cluster(settings.kafka.bootstrap_servers, settings.kafka.client)
         require_possible(settings.spark)
-        require_folder(settings.stream.checkpoint)
+        require_folder(settings.stream.checkpoint, lake.place)
         locks = Locks(lake.place, self.owner, self._stop)
         self._election = election = Election(settings.kafka, lake.path, self.owner)
         try:

@@ -37,6 +37,7 @@ from storage.upkeep.limits import MaintenanceLimits, Work
 from storage.upkeep.merge import files_of, merge
 from storage.upkeep.merge_plan import MergeLimits, TableFile, all_merges, next_merge
 from storage.upkeep.topic_retention import Retention, alter, expired, floors, set_properties
+from txlake._table_files import files_of_table
 
 _MEMORY = 2  # rows of a merge in memory, as a multiple of the largest file
 # How often replaced files are looked for in the time that they are kept.
@@ -239,7 +240,9 @@ class Maintenance:
     def _stale(self, table: str) -> list[str]:
         """Returns the files that neither a kept version nor a stream needs."""
         # The retention is the table's property: an argument of vacuum would be in whole hours.
-        paths = self.lake.handle(table).vacuum(dry_run=True, full=True)
+        listed = self.lake.handle(table).vacuum(dry_run=True, full=True)
+        folder = self.lake.place.table_path(table) if self.lake.place.is_local else None
+        paths = files_of_table(listed, folder)
         kept_ms = self.limits.files_kept_ms(table)
         found = self.lake.place.filesystem(table).get_file_info(paths)
         return [

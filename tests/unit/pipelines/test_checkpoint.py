@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from pipelines.errors import StartError
-from pipelines.job.checkpoint import fresh_checkpoint
+from pipelines.job.checkpoint import fresh_checkpoint, require_folder
+from storage.files.place import lake_place
+from tests.support.paper_job import PaperJob
 
 
 def test_each_start_deletes_the_checkpoints_before_it(tmp_path: Path) -> None:
@@ -21,3 +23,44 @@ def test_each_start_deletes_the_checkpoints_before_it(tmp_path: Path) -> None:
     with pytest.raises(StartError, match="belongs to lake a lake, not to another"):
         fresh_checkpoint(folder, "another")
     assert runs[-1].exists()
+
+
+def test_a_folder_of_somebody_else_is_refused_and_stays_as_it_is(tmp_path: Path) -> None:
+    folder = tmp_path / "models"
+    (folder / "run-0123456789ab").mkdir(parents=True)
+    (folder / "run-0123456789ab" / "weights").write_text("years of work")
+
+    with pytest.raises(StartError, match="holds files that are not of a checkpoint of txlake"):
+        require_folder(str(folder), lake_place(str(tmp_path / "lake")))
+    with pytest.raises(StartError, match="holds files that are not of a checkpoint of txlake"):
+        fresh_checkpoint(folder, "a lake")
+    assert (folder / "run-0123456789ab" / "weights").read_text() == "years of work"
+
+
+def test_of_our_own_folder_only_runs_are_deleted(tmp_path: Path) -> None:
+    folder, beside = tmp_path / "checkpoint", tmp_path / "beside"
+    old = fresh_checkpoint(folder, "a lake")
+    for kept in (folder / "run-of-mine", folder / "notes", old, beside):
+        kept.mkdir()
+    (beside / "file").write_text("here")
+    (folder / "run-ffffffffffff").symlink_to(beside)
+
+    fresh_checkpoint(folder, "a lake")
+    assert not old.exists()
+    assert (folder / "run-of-mine").is_dir()
+    assert (folder / "notes").is_dir()
+    assert (beside / "file").read_text() == "here"
+
+
+@pytest.mark.parametrize("inside", ["", "half", "half/checkpoint", "mine", "topics/1/deep"])
+def test_a_folder_inside_a_lake_is_refused(tmp_path: Path, inside: str) -> None:
+    job = PaperJob(tmp_path / "lake")
+    job.half("tx")
+    job.run()
+    place = lake_place(job.lake.path)
+
+    with pytest.raises(StartError, match=f"lies in the lake {job.lake.path}"):
+        require_folder(str(Path(job.lake.path, inside)), place)
+    require_folder("", place)
+    require_folder(str(Path(job.lake.path, "_checkpoint")), place)
+    require_folder(str(tmp_path / "outside"), place)

@@ -1,0 +1,25 @@
+"""Which files of a local table can be deleted: those of its own folder, nothing behind a link.
+
+Whoever may write a table's folder can put a link there. Delta's VACUUM lists what is behind it, and
+deletes that: another table, or a folder that is no lake's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+
+def files_of_table(names: Iterable[str], folder: str | None) -> list[str]:
+    """Returns the names that are files in a table's own folder.
+
+    A lake's tables have no partitions, so no file of theirs lies deeper.
+    Input: names as Delta's log has them; the table's folder, None on a store: it has no links.
+    """
+    if folder is None:
+        return list(names)
+    return [
+        name
+        for name in names
+        if "/" not in name and name.endswith(".parquet") and not Path(folder, name).is_symlink()
+    ]
