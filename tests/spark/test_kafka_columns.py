@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
 
+from storage.wire.decode import KEPT_BYTES, decode_rows
 from tests.support.kafka_records import (
+    LIMITS,
     STORED_AT,
     Header,
     half,
+    in_spark,
     operation,
     raw_headers,
 )
@@ -159,7 +164,20 @@ def test_an_operation_in_columns(decoded: Decode) -> None:
     assert (row["actor"], row["reason"]) == ("me", "because")
 
 
-def test_a_long_operation_is_read(decoded: Decode) -> None:
+def test_a_long_operation_is_read(spark: SparkSession) -> None:
     offsets = range(1_000_000, 1_020_000)
-    (row,) = decoded(("ops", ",".join(map(str, offsets)).encode(), operation()))
+    record = ("ops", ",".join(map(str, offsets)).encode(), operation())
+    frame = in_spark(spark, [record]).toArrow()
+    allowed = replace(LIMITS, message_bytes_max=1 << 20, operation_namings_max=len(offsets))
+
+    (row,) = decode_rows(frame, allowed).to_pylist()
+    assert row["half_offsets"] == list(offsets)
+
+    refused = replace(allowed, operation_namings_max=len(offsets) - 2)
+    (row,) = decode_rows(frame, refused).to_pylist()
+    assert (row["error"], row["half_offsets"], len(row["body"])) == ("too_large", None, KEPT_BYTES)
+
+    # A plan of before the limits.
+    before = replace(LIMITS, operation_namings_max=None)
+    (row,) = decode_rows(frame, before).to_pylist()
     assert row["half_offsets"] == list(offsets)
