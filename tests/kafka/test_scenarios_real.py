@@ -127,11 +127,12 @@ class Play:
         """Send and run one epoch of all stories after the other."""
         for epochs in zip(*(story.world["epochs"] for story in self.stories), strict=True):
             at, behind_ms = epochs[0]["at"], epochs[0]["behind_ms"]
-            if behind_ms:
-                self._know_until(rig, at - behind_ms)
             for queue, epoch in enumerate(epochs):
                 for half in epoch["halves"]:
                     self._send_half(queue, half)
+            if behind_ms:  # what lands behind that instant would count its age from it
+                self._know_until(rig, at - behind_ms)
+            for queue, epoch in enumerate(epochs):
                 for operation in epoch["operations"]:
                     self._send_operation(queue, operation)
             rig.run(at, held_back=(self._settings.kafka.op_topic,) if behind_ms else ())

@@ -68,10 +68,12 @@ def test_the_end_waits_for_the_warm_up(
     """A process that ends while a thread of it is in Arrow's code is aborted, exit code -6."""
     warm_up = run.warm_up
     has_begun = threading.Event()
+    is_started = threading.Event()
     ended_before: list[bool] = []
 
     def warm_up_that_takes_long(*arguments: Any) -> None:
         has_begun.set()
+        assert is_started.wait(60)
         job.driver._stop.wait(60)
         wait_until(lambda: not job.driver.is_streaming, "the stream's end")
         with suppress(AssertionError):
@@ -81,6 +83,7 @@ def test_the_end_waits_for_the_warm_up(
 
     monkeypatch.setattr(run, "warm_up", warm_up_that_takes_long)
     with running(settings_for(broker, tmp_path / "lake", unique("threads"))) as job:
+        is_started.set()
         Wire(job.settings).half("one")
         assert has_begun.wait(60)
     assert ended_before == [False]
