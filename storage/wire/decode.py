@@ -138,8 +138,7 @@ class _Decoder:
         if limits.operation_namings_max is None:
             return is_large
 
-        is_narrow = ~self._is_wide
-        is_large |= is_narrow & (sizes + _sizes(self._key) > limits.message_bytes_max)
+        is_large |= sizes > limits.message_bytes_max
         operations = _where(self._is[OP] & ~is_large, body)
         commas = pc.fill_null(pc.count_substring(operations, b","), 0)
         is_large |= commas.to_numpy(zero_copy_only=False) > limits.operation_namings_max
@@ -152,6 +151,13 @@ class _Decoder:
             return body
         beginnings = pc.binary_slice(_where(is_cut, body), 0, KEPT_BYTES)
         return pc.if_else(pa.array(is_cut), beginnings, _where(~is_cut, body))
+
+    def _kept_key(self) -> pa.Array:
+        """Returns Kafka's keys; of operations and commands only a beginning."""
+        is_cut = ~self._is_wide & (_sizes(self._key) > KEPT_BYTES)
+        if not is_cut.any():
+            return self._key
+        return pc.if_else(pa.array(is_cut), pc.binary_slice(self._key, 0, KEPT_BYTES), self._key)
 
     def _offsets(self) -> pa.Array:
         texts = as_text(_where(self._is[OP] & ~self._is_large, self._body))
@@ -258,7 +264,7 @@ class _Decoder:
             "command": self._when(is_[ADMIN] & is_whole, p.COMMAND),
             "target": self._when(is_[ADMIN] & is_whole, p.TARGET),
             "error": self._error,
-            "raw_key": _where(is_whole | self._is_wide, self._key),
+            "raw_key": self._kept_key(),
             "raw_headers": self._raw_headers(),
         }
         return pa.table(
