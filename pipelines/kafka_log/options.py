@@ -193,8 +193,9 @@ _PIECE_RECORDS: Final = 10_000
 
 # What Kafka's client hands over at once, as records of the largest size that is allowed. It
 # unpacks them all before the first is used, and its own limits count what is compressed: 500 of
-# them, its default, were 500 MiB in a heap of 768. A twenty-fourth of a task's share of that.
-_POLL_BYTES: Final = 16 * 1024 * 1024
+# them, its default, were 500 MiB in a heap of 768. After each Spark asks the broker twice, so fewer
+# cost time: 200,000 halves of 200 B landed in 2.6 s with 500, in 4.0 s with 48, in 6.9 s with 16.
+_POLL_BYTES: Final = 48 * 1024 * 1024
 _POLL_RECORDS_MAX: Final = 500
 
 
