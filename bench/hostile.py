@@ -62,7 +62,7 @@ def hostile(rng: random.Random, number: int) -> Hostile:
         else:
             headers.insert(at, (rng.choice(_NAMES), rng.choice(_VALUES)))
     body = rng.choice(_VALUES) if kind != OP else _offsets(rng)
-    if number % 5_000 == 17:  # whole records at the limit, and one byte above
+    if number % 501 == 17:  # whole records at the limit, and one byte above
         size = sum(len(name.encode()) + len(value or b"") for name, value in headers)
         body = b"b" * (BODY_BYTES_MAX - size + number % 2)
     if number % 50_000 == 33:

@@ -87,17 +87,19 @@ STORE: Final = Library(
     }),
 )  # fmt: skip
 # Source: Spark's configuration page. What Hadoop, a connector or an executor's environment gets
-# has names that anybody can choose.
+# has names that anybody can choose. What is harmless stands in the JVM's command line: the only
+# place from which spark-submit takes what it distributes itself (files, archives, jars, packages
+# of Python).
 SPARK: Final = Library(
     secret=re.compile(
         r"secret|password|passphrase|token|credential|jaas|access\.key$|account\.key|sas\.key"
         r"|encryption\.key$|private\.key"
     ),
     harmless=re.compile(
-        r"spark\.(master|app\.name|submit\.deploymode|local\.dir|default\.parallelism"
+        r"spark\.(master|app\.name|submit\.(deploymode|pyfiles)|local\.dir|default\.parallelism"
         r"|(sql|ui|driver|task|scheduler|shuffle|memory|rpc|network|storage|locality|cleaner"
         r"|broadcast|speculation|dynamicallocation|python|pyspark|eventlog|history|port"
-        r"|blockmanager|reducer|rdd|serializer|io|files|jars|cores|stage|excludeonfailure"
+        r"|blockmanager|reducer|rdd|serializer|io|files|archives|jars|cores|stage|excludeonfailure"
         r"|databricks\.delta)(\.[a-z0-9.]+)?"
         r"|executor\.(cores|memory|memoryoverhead|memoryoverheadfactor|instances|heartbeatinterval"
         r"|extrajavaoptions|extraclasspath|extralibrarypath|pyspark\.memory|logs\.[a-z.]+))"

@@ -52,7 +52,10 @@ def test_a_setting_that_only_java_can_refuse_is_one_sentence(
 
 @pytest.mark.parametrize(
     ("client", "words"),
-    [({"isolation.level": "READ_COMMITTED"}, ("isolation.level", "READ_COMMITTED"))],
+    [
+        ({"check.crcs": "1"}, ("check.crcs", "Invalid value 1")),
+        ({"client.dns.lookup": "ALL"}, ("client.dns.lookup", "Invalid value ALL")),
+    ],
 )
 def test_a_client_setting_that_java_reads_otherwise_is_named(
     spark: SparkSession, client: dict[str, str], words: tuple[str, ...]

@@ -274,9 +274,11 @@ def refusal(*words: str) -> str:
     return said
 
 
-def consume(path: Path, group: str = "points") -> int:
+def consume(path: Path, group: str = "points", session_timeout_ms: int = 30_000) -> int:
     """Return how many messages a group reads and commits."""
-    with Consumer(str(path), group, ["orders"]) as consumer:
+    with Consumer(
+        str(path), group, ["orders"], session_timeout_ms=session_timeout_ms
+    ) as consumer:
         count = len(consumer.poll(0.0))
         consumer.commit()
         return count
