@@ -264,8 +264,9 @@ def colliding_topic(topic: str, existing: Iterable[str]) -> str | None:
     Output: None if there is no such topic; `topic` itself does not count.
     """
     name = topic.replace(".", "_")
-    return next((other for other in existing if other != topic and other.replace(".", "_") == name),
-                None)
+    return next(
+        (other for other in existing if other != topic and other.replace(".", "_") == name), None
+    )
 
 
 def check_id(queue_id: int, queue_offset: int, arm: int, check_times: int) -> str:

@@ -99,9 +99,7 @@ class _Decoder:
         has = self._headers.has
         self._is_alone = ~has(p.TRAN_SIZE) & ~has(p.TRAN_SEQ)
         self._half_offsets = self._offsets()
-        self._ids = pc.split_pattern(
-            _where(self._is[OP] & ~self._is_large, self._unique_key), ","
-        )
+        self._ids = pc.split_pattern(_where(self._is[OP] & ~self._is_large, self._unique_key), ",")
         self._error = self._errors()
         self._is_read = truth(self._error.is_null())
         self._is_message = self._is_wide & self._is_read

@@ -113,9 +113,7 @@ def test_a_group_whose_check_topic_kafka_refuses_is_refused_and_both_are_named(
     first, second = "shop.eu", "shop_eu"
     topics.make(topics.check_prefix + first, 1)
     with pytest.raises(ValueError, match=r"counts '\.' and '_' as one") as error:
-        TransactionProducer(
-            topics.bootstrap_servers, second, Listener(), options=topics.options()
-        )
+        TransactionProducer(topics.bootstrap_servers, second, Listener(), options=topics.options())
     assert topics.check_prefix + first in str(error.value)
     assert topics.check_prefix + second in str(error.value)
 

@@ -29,7 +29,7 @@ settings = parse(
 )
 spark = start_session("secrets", settings.spark, is_quiet=True)
 hadoop = spark.sparkContext._jsc.hadoopConfiguration()
-print("Spark has", hadoop.get("{NAME.removeprefix('spark.hadoop.')}"))
+print("Spark has", hadoop.get("{NAME.removeprefix("spark.hadoop.")}"))
 
 for process in psutil.Process().children(recursive=True):
     print("command line", Path(f"/proc/{{process.pid}}/cmdline").read_bytes())

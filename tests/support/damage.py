@@ -276,9 +276,7 @@ def refusal(*words: str) -> str:
 
 def consume(path: Path, group: str = "points", session_timeout_ms: int = 30_000) -> int:
     """Return how many messages a group reads and commits."""
-    with Consumer(
-        str(path), group, ["orders"], session_timeout_ms=session_timeout_ms
-    ) as consumer:
+    with Consumer(str(path), group, ["orders"], session_timeout_ms=session_timeout_ms) as consumer:
         count = len(consumer.poll(0.0))
         consumer.commit()
         return count

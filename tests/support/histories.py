@@ -126,6 +126,8 @@ def _require(chance: random.Random, parameters: Row, epochs: list[Row], *, chang
             for epoch in epochs[chance.randrange(len(epochs)) :]:
                 epoch.setdefault("parameters", {})
                 epoch["parameters"] = {**epoch["parameters"], name: not parameters[name]}
+
+
 def _write_targets_oddly(chance: random.Random, epochs: list[Row]) -> None:
     """Write the numbers of some targets with leading zeros, and some targets so that none reads."""
     for epoch in epochs:

@@ -57,8 +57,13 @@ MEMBERSHIP = [
         why="1. a half without TRAN_SIZE is a duplicate of nothing",
     ),
     case(
-        given=[member(0, 1), member(0, 1, "another"), member(0, 1, group="other"),
-               member(0, 1, queue=1), commit(0)],
+        given=[
+            member(0, 1),
+            member(0, 1, "another"),
+            member(0, 1, group="other"),
+            member(0, 1, queue=1),
+            commit(0),
+        ],
         expected={0: "COMMITTED", 1: "WAITS", 2: "WAITS", "1-0": "WAITS"},
         why="1. TRAN_SIZE 1: sets of one, with a queue, a group and an id of their own",
     ),

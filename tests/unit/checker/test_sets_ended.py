@@ -315,9 +315,7 @@ def test_the_first_position_that_waits_says_it_for_all_positions_of_its_operatio
     ]  # fmt: skip
     states = decided_rows(world_of(story)).states
     found = {
-        epoch: {
-            row["half_queue_offset"]: row["decided_sets"] for row in state.waiting.to_pylist()
-        }
+        epoch: {row["half_queue_offset"]: row["decided_sets"] for row in state.waiting.to_pylist()}
         for epoch, state in states.items()
     }
     assert found == {

@@ -89,7 +89,7 @@ def test_a_lake_is_rebuilt_from_nothing_but_half_and_op(
 ) -> None:
     newest = read_progress(Lake(str(sound_lake))).last
     assert newest is not None
-    # Its last epochs refuse what the earlier ones took: ends without an id, and ends after immunity.
+    # Its last epochs refuse what earlier ones took: ends without an id, and ends after immunity.
     parameters = replace(
         plan_parameters(newest), require_transaction_id=False, reject_after_immunity=False
     )

@@ -38,9 +38,7 @@ def lake(tmp_path: Path) -> Lake:
 
 
 @pytest.mark.parametrize("table", ["half", "consumer_offsets", "topics/1"])
-def test_maintenance_deletes_nothing_behind_a_link(
-    lake: Lake, tmp_path: Path, table: str
-) -> None:
+def test_maintenance_deletes_nothing_behind_a_link(lake: Lake, tmp_path: Path, table: str) -> None:
     folder = Path(lake.path, table)
     if table == "consumer_offsets":
         Consumer(lake.path, "points", ["orders"]).close()
