@@ -33,6 +33,7 @@ from txlake.protocol import (
     SYSTEM_REAL_TOPICS,
     UNDELIVERABLE_TOPIC,
     ConfigTarget,
+    LostTarget,
     RecordTarget,
     TopicTarget,
     UndeliverableTarget,
@@ -111,6 +112,8 @@ class _Commands:
         match command_target(row["command"], row["target"]):
             case None:
                 return "bad_target"
+            case LostTarget():  # the shell knows what Kafka has; the rows that come decide
+                return "noted"
             case TopicTarget() as topic:
                 return self._create_topic(topic)
             case ConfigTarget() as config:

@@ -90,9 +90,12 @@ RESEND: Final = "RESEND"
 CANCEL: Final = "CANCEL"
 CREATE_TOPIC: Final = "CREATE_TOPIC"
 ALTER_TOPIC: Final = "ALTER_TOPIC"
+ACCEPT_LOSS: Final = "ACCEPT_LOSS"
 MAINTAIN: Final = "MAINTAIN"
 PING: Final = "PING"
-COMMANDS: Final = (RESUME, RESEND, CANCEL, CREATE_TOPIC, ALTER_TOPIC, MAINTAIN, PING)
+COMMANDS: Final = (
+    RESUME, RESEND, CANCEL, CREATE_TOPIC, ALTER_TOPIC, ACCEPT_LOSS, MAINTAIN, PING,
+)  # fmt: skip
 
 # What ALTER_TOPIC can set of a topic, under Kafka's names; without a limit (`forever`) it is -1.
 RETENTION_MS: Final = "retention.ms"
@@ -177,7 +180,23 @@ class ConfigTarget:
         return f"config:{self.topic}:{self.name}={self.value}"
 
 
-Target: TypeAlias = RecordTarget | UndeliverableTarget | TopicTarget | ConfigTarget
+@dataclass(frozen=True)
+class LostTarget:
+    """Offsets that Kafka has no longer, of a partition of the topic of one kind of records.
+
+    `lost:<kind>:<partition>:<first>-<last>`; `kind`: half, op, schedule or admin.
+    """
+
+    kind: str
+    partition: int
+    first: int
+    last: int
+
+    def __str__(self) -> str:
+        return f"lost:{self.kind}:{self.partition}:{self.first}-{self.last}"
+
+
+Target: TypeAlias = RecordTarget | UndeliverableTarget | TopicTarget | ConfigTarget | LostTarget
 # The targets that each command can have; the other commands have no target.
 TARGET_FORMS: Final = {
     RESUME: ("half:<queue>-<offset>", "undeliverable:<offset>"),
@@ -185,11 +204,13 @@ TARGET_FORMS: Final = {
     CANCEL: ("half:<queue>-<offset>", "schedule:<queue>-<offset>"),
     CREATE_TOPIC: ("topic:<name>:<queue count>",),
     ALTER_TOPIC: ("config:<topic>:retention.ms=<ms>", "config:<topic>:retention.bytes=<bytes>"),
+    ACCEPT_LOSS: ("lost:<kind>:<partition>:<first>-<last>",),
 }
 _TARGET = re.compile(
     rf"(half|schedule):({SMALL_NUMBER_PATTERN})-({NUMBER_PATTERN})"
     rf"|undeliverable:({NUMBER_PATTERN})|topic:({TOPIC_PATTERN}):([0-9]{{1,5}})"
     rf"|config:({TOPIC_PATTERN}):({re.escape(RETENTION_MS)}|{re.escape(RETENTION_BYTES)})=(-1|{NUMBER_PATTERN})"
+    rf"|lost:(half|op|schedule|admin):({SMALL_NUMBER_PATTERN}):({NUMBER_PATTERN})-({NUMBER_PATTERN})"
 )
 
 
@@ -198,15 +219,19 @@ def read_target(text: str | None) -> Target | None:
     found = _TARGET.fullmatch(text or "")
     if found is None:
         return None
-    kind, queue_id, queue_offset, undeliverable_offset, topic, queue_count, *config = found.groups()
+    kind, queue_id, queue_offset, undeliverable_offset, topic, queue_count, *more = found.groups()
+    altered, name, value, lost, partition, first, last = more
     if kind is not None:
         return RecordTarget(kind, int(queue_id), int(queue_offset))
     if undeliverable_offset is not None:
         return UndeliverableTarget(int(undeliverable_offset))
     if topic is not None:
         return TopicTarget(topic, int(queue_count))
-    altered, name, value = config
-    return ConfigTarget(altered, name, int(value))
+    if altered is not None:
+        return ConfigTarget(altered, name, int(value))
+    if int(first) > int(last):
+        return None
+    return LostTarget(lost, int(partition), int(first), int(last))
 
 
 def command_target(command: str, text: str | None) -> Target | None:

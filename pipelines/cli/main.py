@@ -32,6 +32,7 @@ _MODULES: Final = {
     "conflicts": ("conflicts",),
     "dead": ("dead",),
     "schedule": ("schedule",),
+    "losses": ("losses",),
     "topic": ("topic",),
     "consumer": ("consumer", "lag"),
     "config": ("config",),

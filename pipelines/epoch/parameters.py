@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 from checker.frames import Parameters
 from pipelines.epoch.sizes import Sizes
+from pipelines.kafka_log.losses import Loss, as_parameter
 from pipelines.settings import KafkaSettings, SecuritySettings, Settings
 from storage.lake.epochs import Plan
 from storage.lake.floor import FLOOR, Floor
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
 # Keys of a plan's parameters outside the rules, beside its floor and the newest snapshot: the
 # limits of decoding, in how many epochs one row names all, and how long what has ended decides.
 _WIRE, _SNAPSHOT_EPOCHS, _RETENTION_MS = "wire", "snapshot_epochs", "retention_ms"
+# Offsets that an epoch passes because an operator has accepted that they are lost.
+_LOSSES = "losses"
 
 
 @dataclass(frozen=True)
@@ -50,9 +54,13 @@ class EpochSettings:
             security=settings.security,
         )
 
-    def planned(self, floor: Floor, snapshot: Snapshot) -> dict[str, Any]:
+    def planned(
+        self, floor: Floor, snapshot: Snapshot, losses: Iterable[Loss] = ()
+    ) -> dict[str, Any]:
         """Returns the values that a plan records."""
+        accepted = as_parameter(losses)
         return {
+            **({_LOSSES: accepted} if accepted else {}),
             **asdict(self.parameters),
             _WIRE: asdict(self.limits),
             _SNAPSHOT_EPOCHS: self.snapshot_epochs,

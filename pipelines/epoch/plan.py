@@ -50,8 +50,9 @@ class Planner:
         self._asked = Horizon(asked_at, self._kafka.end_offsets(places))
 
     def used(self) -> None:
-        """Drops what `look_ahead` asked: a plan has it."""
+        """Drops what `look_ahead` asked, and the accepted losses: a plan has them."""
         self._asked = None
+        self._kafka.accepted = {}
 
     def plan(
         self,
@@ -91,7 +92,9 @@ class Planner:
             ranges=ranges,
             cluster_id=self._kafka.cluster_id,
             topic_ids=self._kafka.topic_ids,
-            parameters=self._settings.planned(*marks_at(epoch, epoch_at)),
+            parameters=self._settings.planned(
+                *marks_at(epoch, epoch_at), self._kafka.accepted.values()
+            ),
             owner=self._settings.owner,
             rule_version=RULE_VERSION,
             asked_at=asked_at,

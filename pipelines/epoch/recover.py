@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -19,7 +20,7 @@ from pipelines.errors import StartError
 from pipelines.kafka_log.options import spark_options
 from pipelines.kafka_log.plain_records import plain_records
 from storage import schemas
-from storage.lake.epochs import Plan
+from storage.lake.epochs import Place, Plan
 from storage.lake.lake import Lake
 from storage.rows import to_rows
 from storage.tasks.land import HEAVY, Landing
@@ -48,22 +49,43 @@ def with_our_rules(lake: Lake, plan: Plan) -> Plan:
     return replace(plan, rule_version=RULE_VERSION)
 
 
-def batch_again(spark: SparkSession, lake: Lake, plan: Plan, settings: EpochSettings) -> Batch:
-    """Returns a plan's records, from tables that hold the epoch, else landed again from Kafka."""
+def next_offsets(lake: Lake, plan: Plan) -> dict[Place, int]:
+    """Returns which offset of each partition comes next, to finish a planned epoch or after it."""
+    held = {plan.topics[kind] for kind in KINDS if lake.holds(kind, plan.epoch)}
+    return {r.place: r.to_offset if r.topic in held else r.from_offset for r in plan.ranges}
+
+
+def batch_again(
+    spark: SparkSession,
+    lake: Lake,
+    plan: Plan,
+    settings: EpochSettings,
+    present: Callable[[Mapping[Place, range]], dict[Place, range]],
+) -> Batch:
+    """Returns a plan's records, from tables that hold the epoch, else landed again from Kafka.
+
+    Input: `present`: from offsets to those that are not accepted as lost.
+    """
     held = [kind for kind in KINDS if lake.holds(kind, plan.epoch)]
     limits = plan_limits(plan)
     missing = [topic for kind, topic in limits.topics.items() if kind not in held]
-    ranges = tuple(r for r in plan.ranges if r.topic in missing and r.to_offset > r.from_offset)
+    spans = present(
+        {r.place: range(r.from_offset, r.to_offset) for r in plan.ranges if r.topic in missing}
+    )
+    ranges = tuple(
+        replace(r, from_offset=spans[r.place].start) for r in plan.ranges if spans.get(r.place)
+    )
     batch = Batch()
+
     if ranges:
         count = sum(r.to_offset - r.from_offset for r in plan.ranges)
-        spans = {r.place: range(r.from_offset, r.to_offset) for r in ranges}
         batch = land(
             kafka_records(spark, ranges, spark_options(settings.kafka, limits.message_bytes_max)),
             Landing(lake.place, plan.epoch, limits),
             settings.sizes.landing_tasks(count),
             partial(plain_records, settings.kafka, spans),
         )
+
     for kind in held:
         batch.add_table(_landed(lake, kind, plan.epoch), kind)
     if OP not in held:  # nothing was decided yet that depends on a signature

@@ -32,7 +32,7 @@ from pipelines.epoch.parameters import EpochSettings
 from pipelines.epoch.pings import OwnPings
 from pipelines.epoch.plan import Planner
 from pipelines.epoch.planned import PlannedEpochs, Steps, state_size
-from pipelines.epoch.recover import batch_again, with_our_rules
+from pipelines.epoch.recover import batch_again, next_offsets, with_our_rules
 from pipelines.epoch.signatures import judge_signatures
 from pipelines.epoch.watch import Watch
 from pipelines.kafka_log.log import KafkaLog
@@ -123,11 +123,16 @@ class Epochs:
         return progress
 
     def recover(self, progress: Progress) -> Plan | None:
-        """Finishes a planned epoch. Output: its plan, if there was one."""
+        """Finishes a planned epoch. Output: its plan, if there was one.
+
+        Errors: LostInputError if Kafka no longer has its records, and they are not landed.
+        """
         if progress.unfinished is None:
             return None
         plan = with_our_rules(self._lake, progress.unfinished)
-        self._finish(plan, batch_again(self._spark, self._lake, plan, self._settings), Steps())
+        self._kafka.start_offsets(next_offsets(self._lake, plan))
+        batch = batch_again(self._spark, self._lake, plan, self._settings, self._kafka.present)
+        self._finish(plan, batch, Steps())
         self.newest = plan
         return plan
 
@@ -144,6 +149,10 @@ class Epochs:
         Errors: LostInputError if Kafka no longer has the records that come next.
         """
         return self._kafka.start_offsets({} if self.last is None else self.last.landed())
+
+    def begins(self, place: Place, landed: int) -> int:
+        """Returns where landing of a partition goes on, behind what is accepted as lost."""
+        return self._kafka.begins(place, landed)
 
     def check_identity(self, plan: Plan | None) -> None:
         """Compares the Kafka cluster and topics with those of a plan. Errors: LostInputError."""
@@ -178,10 +187,11 @@ class Epochs:
         if self._has_news(spans):
             epoch = 1 if newest is None else newest.epoch + 1
             landing = Landing(self._lake.place, epoch, self._settings.limits)
-            tasks = self._settings.sizes.landing_tasks(sum(map(len, spans.values())))
-            plainly = partial(plain_records, self._settings.kafka, spans)
+            present = self._kafka.present(spans)
+            tasks = self._settings.sizes.landing_tasks(sum(map(len, present.values())))
+            plainly = partial(plain_records, self._settings.kafka, present)
             batch = land(records, landing, tasks, plainly)
-            for gap in unexplained(batch, spans, self._settings.limits.topics):
+            for gap in unexplained(batch, present, self._settings.limits.topics):
                 log.error("%s", gap)
             judge_signatures(batch, self._settings.security)
             self._settings.sizes.saw(batch.landed_messages, batch.landed_bytes)

@@ -6,7 +6,7 @@ and half written, are read too: their epoch tells them apart.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -73,7 +73,9 @@ def _find(lake: Lake, pool: ThreadPoolExecutor, target: p.RecordTarget | Transac
     messages = _messages(lake, target)
     table_ids = {row["topic"]: row["table_id"] for row in catalog.result().to_pylist()}
     found = Found(epoch, epochs, messages, table_ids=table_ids)
-    return _About(lake, pool, found).all() if messages else found
+    if messages:
+        return _About(lake, pool, found).all()
+    return replace(found, losses=_commands(lake, [p.ACCEPT_LOSS]))
 
 
 def find_keys(lake: Lake, keys: str) -> list[Row]:
@@ -106,6 +108,12 @@ def _of_source(
     return [{**row, "source": source} for row in rows]
 
 
+def _commands(lake: Lake, names: Sequence[str]) -> list[Row]:
+    """Returns the landed commands of these names."""
+    where = pc.field("command").isin(names)
+    return plain(read_pruned(lake, "admin", _ADMIN_COLUMNS, {}, where))
+
+
 def _place_of(row: Row) -> tuple[str, int, int]:
     return row.get("source", HALF), row["queue_id"], row["queue_offset"]
 
@@ -129,7 +137,7 @@ class _About:
             deliveries=partial(self._of_places, "deliveries"),
             namings=self._namings,
             conflicts=self._conflicts,
-            commands=self._commands,
+            commands=partial(_commands, self._lake, [p.RESUME, p.RESEND, p.CANCEL]),
             recorded=self._recorded,
             delayed=self._delayed,
         )
@@ -212,10 +220,6 @@ class _About:
             if (HALF, row["queue_id"], row["half_queue_offset"]) in self._places
         ]
         return rows + plain(read_pruned(self._lake, "conflicts", columns, unreadable))
-
-    def _commands(self) -> list[Row]:
-        where = pc.field("command").isin([p.RESUME, p.RESEND, p.CANCEL])
-        return plain(read_pruned(self._lake, "admin", _ADMIN_COLUMNS, {}, where))
 
     def _own_topic(self, topic: str, column: str, values: set[int]) -> list[Row]:
         """Returns the messages' copies in a topic of the job's own, those with some values."""

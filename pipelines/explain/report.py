@@ -19,7 +19,7 @@ from pipelines.explain.waits import Wait, why_not_delivered, why_not_ended
 from pipelines.explain.words import Rule
 from storage.lake.floor import Floor
 from storage.wire.kinds import HALF
-from txlake.protocol import RecordTarget
+from txlake.protocol import ACCEPT_LOSS, LostTarget, RecordTarget, command_target
 
 PENDING = "PENDING"
 _NOT_DELIVERED = {"undeliverable": "UNDELIVERABLE", "cancelled": "CANCELLED"}
@@ -210,6 +210,12 @@ def nothing_found(found: Found, target: RecordTarget | Transaction, lake_path: s
         return f"there is no {name} {where}: it has landed nothing of that queue"
     if target.queue_offset >= end:
         return f"there is no {name} {where}: that queue is landed up to offset {end}"
+    loss = _accepted_loss(found, target)
+    if loss is not None:
+        return (
+            f"there is no {name} {where}: Kafka deleted it before it was landed, and "
+            f"{loss['actor']} accepted that offsets {loss['offsets']} are lost: {loss['reason']}"
+        )
     floor = Floor() if newest is None else newest.floor
     if target.kind == HALF and target.queue_offset < floor.offsets.get(target.queue_id, 0):
         return (
@@ -218,3 +224,21 @@ def nothing_found(found: Found, target: RecordTarget | Transaction, lake_path: s
             "deleted, unless it still waited then"
         )
     return f"there is no {name} {where}, although that queue is landed up to offset {end}"
+
+
+def _accepted_loss(found: Found, target: RecordTarget) -> dict[str, str] | None:
+    """Returns who has accepted that a record is lost, why, and with which other offsets."""
+    for row in found.losses:
+        lost = command_target(ACCEPT_LOSS, row["target"])
+        if (
+            row["result"] == "noted"
+            and isinstance(lost, LostTarget)
+            and (lost.kind, lost.partition) == (target.kind, target.queue_id)
+            and lost.first <= target.queue_offset <= lost.last
+        ):
+            return {
+                "actor": row["actor"] or "somebody",
+                "reason": row["reason"] or "no reason is given",
+                "offsets": f"{lost.first} to {lost.last}",
+            }
+    return None

@@ -26,6 +26,7 @@ class Found:
     it. As the job holds them after it: `halves`, `still_delayed`, and `namings`, what waits in the
     halves' queues.
     `copies`: rows of TRANS_CHECK_MAX_TIME_TOPIC; `undeliverable`: of TRANS_UNDELIVERABLE_TOPIC.
+    `losses`: where nothing was found: the commands that accept that offsets are lost.
     `deleted`: by table of a topic, up to which epoch its messages are deleted.
     """
 
@@ -47,6 +48,7 @@ class Found:
     halves: Sequence[Row] = ()
     still_delayed: Sequence[Row] = ()
     namings: Sequence[Row] = ()
+    losses: Sequence[Row] = ()
 
     @property
     def has_early_rows(self) -> bool:

@@ -111,6 +111,7 @@ RESULTS: Final = {
     "altered": "the topic keeps messages so long from that epoch on",
     "no_such_topic": "there is no such topic",
     "accepted": "the job does it step by step, between epochs",
+    "noted": "the job goes on without these offsets, if they are all that Kafka has lost there",
     "bad_target": "the target cannot be read, or such a topic may not be made",
 }
 # Results that say: nothing was changed as the operator wanted.

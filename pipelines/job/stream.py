@@ -214,7 +214,8 @@ class Stream:
         begins = self._starts if batch_id == 0 else batch_ends(self._checkpoint, batch_id - 1)
         landed = {} if epochs.newest is None else epochs.newest.landed()
         for (topic, partition), offset in begins.items():
-            wanted = landed.get((topic, partition), offset)
+            place = topic, partition
+            wanted = epochs.begins(place, landed.get(place, offset))
             is_admin = topic == self._settings.kafka.admin_topic
             if is_admin and epochs.own_pings.are(range(wanted, offset)):
                 continue

@@ -5,20 +5,24 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from pipelines.errors import LostInputError
+from pipelines.kafka_log.losses import Loss, accepted_losses
 from pipelines.kafka_log.topics import KafkaTopics, Place
 from storage.lake.epochs import Plan
+from storage.wire.kinds import ADMIN
 
 
 class KafkaLog:
     """Kafka's cluster and topics as a lake knows them.
 
-    `cluster_id` and `topic_ids`: as the last `check` found them.
+    `cluster_id` and `topic_ids`: as the last `check` found them. `accepted`: losses that an
+    operator has accepted, and that no plan names yet, by partition.
     """
 
     def __init__(self, kafka: KafkaTopics) -> None:
         self._kafka = kafka
         self.cluster_id = ""
         self.topic_ids: Mapping[str, str] = {}
+        self.accepted: Mapping[Place, Loss] = {}
 
     def check(self, plan: Plan | None) -> None:
         """Compares the Kafka cluster and topics with those of a plan of this lake.
@@ -42,13 +46,16 @@ class KafkaLog:
                     "landed are lost; a lake belongs to one log"
                 )
 
-    def start_offsets(self, landed: Mapping[Place, int]) -> dict[Place, int]:
-        """Returns where landing goes on: where it stands, else Kafka's first offsets.
+    def losses(self, landed: Mapping[Place, int]) -> dict[Place, range]:
+        """Returns the offsets that come next and that Kafka has no longer, by partition.
 
-        Errors: LostInputError if Kafka no longer has the records that come next.
+        Errors: LostInputError if a partition is gone, or ends before what is landed: that cannot
+        be accepted, since offsets would stand for two records.
         """
         places = self._kafka.places()
         first, ends = self._kafka.first_offsets(places), self._kafka.end_offsets(places)
+        lost = {}
+
         for place, offset in landed.items():
             topic, partition = place
             if place not in first:
@@ -56,17 +63,62 @@ class KafkaLog:
                     f"partition {partition} of {topic} is gone; the lake has landed it up to "
                     f"offset {offset}: a topic with fewer partitions is another topic"
                 )
-            if first[place] > offset:
-                raise LostInputError(
-                    f"Kafka no longer has offsets {offset} to {first[place] - 1} of {topic} "
-                    f"partition {partition}: they were deleted before they were landed and are lost"
-                )
             if ends[place] < offset:
                 raise LostInputError(
                     f"{topic} partition {partition} ends at {ends[place]}, but the lake has landed "
                     f"it up to {offset}: Kafka lost records, or this is another log"
                 )
-        return {place: landed.get(place, offset) for place, offset in first.items()}
+            if first[place] > offset:
+                lost[place] = range(offset, first[place])
+
+        return lost
+
+    def start_offsets(self, landed: Mapping[Place, int]) -> dict[Place, int]:
+        """Returns where landing goes on: where it stands, else Kafka's first offsets.
+
+        Behind a loss that an operator has accepted it goes on where Kafka does; `accepted` has it.
+        Errors: LostInputError if Kafka no longer has the records that come next.
+        """
+        lost = self.losses(landed)
+        self.accepted = self._accepted(lost, landed) if lost else {}
+
+        for place, offsets in lost.items():
+            if place not in self.accepted:
+                raise LostInputError(
+                    f"Kafka no longer has offsets {offsets.start} to {offsets[-1]} of {place[0]} "
+                    f"partition {place[1]}: they were deleted before they were landed and are "
+                    "lost; `txlake losses accept` lets the job go on without them"
+                )
+
+        first = self._kafka.first_offsets(self._kafka.places())
+        return {place: max(landed.get(place, offset), offset) for place, offset in first.items()}
+
+    def _accepted(
+        self, lost: Mapping[Place, range], landed: Mapping[Place, int]
+    ) -> dict[Place, Loss]:
+        """Returns the losses that commands accept which are not landed yet."""
+        admin = self._kafka.names[ADMIN], 0
+        first, end = self._kafka.first_offsets([admin]), self._kafka.end_offsets([admin])
+        begin = max(first[admin], landed.get(admin, 0))
+        commands = accepted_losses(self._kafka.settings, range(begin, end[admin]))
+        return {
+            place: loss
+            for loss in commands
+            for place, offsets in lost.items()
+            if loss.accepts(place, offsets)
+        }
+
+    def begins(self, place: Place, landed: int) -> int:
+        """Returns where landing of a partition goes on, behind what is accepted as lost."""
+        loss = self.accepted.get(place)
+        return landed if loss is None else max(landed, loss.last + 1)
+
+    def present(self, spans: Mapping[Place, range]) -> dict[Place, range]:
+        """Returns the part of some offsets that is not accepted as lost."""
+        return {
+            place: range(min(self.begins(place, span.start), span.stop), span.stop)
+            for place, span in spans.items()
+        }
 
     def spans(
         self, to_offsets: Mapping[Place, int], landed: Mapping[Place, int]

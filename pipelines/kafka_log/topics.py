@@ -44,7 +44,7 @@ class KafkaTopics:
     def __init__(self, settings: Settings, own_names: Mapping[str, str]) -> None:
         kafka = settings.kafka
         self.names = dict(own_names)
-        self._settings = settings
+        self.settings = settings
         self._batch_bytes_max = p.batch_bytes_max(settings.transaction.message_bytes_max)
         self._warned: frozenset[str] = frozenset()  # of what, by the check before
         self._servers = kafka.bootstrap_servers
@@ -66,9 +66,9 @@ class KafkaTopics:
         """
         existing = self._existing()
         partitions = {
-            HALF: self._settings.kafka.queues,
-            OP: self._settings.kafka.queues,
-            SCHEDULE: len(p.delay_levels_ms(self._settings.delay.levels)) + 1,
+            HALF: self.settings.kafka.queues,
+            OP: self.settings.kafka.queues,
+            SCHEDULE: len(p.delay_levels_ms(self.settings.delay.levels)) + 1,
             ADMIN: 1,
         }
         config = {
@@ -111,7 +111,7 @@ class KafkaTopics:
 
         A topic that may not be looked at would seem to be missing. Errors: KafkaRefusedError.
         """
-        require_rights(self._cluster, self._servers, job_topics(self._settings.kafka))
+        require_rights(self._cluster, self._servers, job_topics(self.settings.kafka))
 
     def check(self, needs_append_time: bool = True) -> None:
         """Checks the topics: partitions, LogAppendTime, and that Kafka compacts none of them.
@@ -159,7 +159,7 @@ class KafkaTopics:
     def _doubts(self, topic: str, config: Mapping[str, str]) -> list[str]:
         """Returns what of a topic's settings can do harm under conditions, one sentence each."""
         doubts = []
-        transaction = self._settings.transaction
+        transaction = self.settings.transaction
 
         batch_bytes_max = int(config[_BATCH_BYTES_MAX])
         if batch_bytes_max < self._batch_bytes_max:

@@ -13,6 +13,7 @@ _RESULTS = [
         "CANCEL": "cancelled not_delayed bad_target",
         "CREATE_TOPIC": "created grown unchanged bad_target",
         "ALTER_TOPIC": "altered no_such_topic bad_target",
+        "ACCEPT_LOSS": "noted bad_target",
         "MAINTAIN": "accepted",
         "PING": "accepted",
     }.items()

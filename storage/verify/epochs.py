@@ -14,6 +14,9 @@ _INSTANTS = {
     "catalog": ("created_ms", "NULL, table_id"),
     "messages": ("stored_ms", "queue_id, queue_offset"),
 }
+_LANDED = " UNION ALL ".join(
+    f"SELECT '{kind}' AS kind, queue_id, queue_offset FROM \"{kind}\"" for kind in KINDS
+)
 
 INVARIANTS = (
     Invariant(
@@ -165,6 +168,30 @@ FROM "{kind}" t
 LEFT JOIN ranges r ON r.kind = '{kind}' AND t.epoch = r.epoch AND t.queue_id = r.queue_id"""
             for kind in KINDS
         ),
+    ),
+    # A command can be landed some epochs after the one that passes what it names.
+    Invariant(
+        "losses_are_accepted",
+        "Offsets that an epoch passes as lost were accepted by a command, and hold no row.",
+        f"""
+WITH landed AS ({_LANDED})
+SELECT l.epoch, l.topic, l.queue_id AS partition, l.first_offset, l.last_offset,
+  CASE
+    WHEN r.epoch IS NULL OR l.last_offset >= r.to_offset THEN 'the epoch ends before them'
+    WHEN c.admin_offset IS NULL
+        AND l.admin_offset < (SELECT max(to_offset) FROM ranges WHERE kind = 'admin')
+      THEN concat('no command at offset ', l.admin_offset, ' accepts that')
+    WHEN EXISTS (
+        FROM landed o WHERE o.kind = r.kind AND o.queue_id = l.queue_id
+        AND o.queue_offset BETWEEN l.first_offset AND l.last_offset)
+      THEN 'there are rows'
+  END AS problem
+FROM (FROM losses WHERE epoch > base() AND epoch <= newest()) l
+LEFT JOIN ranges r ON r.epoch = l.epoch AND r.topic = l.topic AND r.queue_id = l.queue_id
+LEFT JOIN commanded c ON c.admin_offset = l.admin_offset AND c.lost_kind = r.kind
+  AND c.named_queue = l.queue_id AND c.named_offset = l.first_offset
+  AND c.lost_last = l.last_offset AND c.result = 'noted'
+""",
     ),
     Invariant(
         "rows_are_planned",

@@ -90,6 +90,17 @@ SELECT id,
 FROM (SELECT parameters_id AS id, any_value(parameters) AS p FROM all_epochs
       WHERE state = 'planned' GROUP BY parameters_id)
 """
+# Offsets that epochs passed because an operator had accepted that they are lost.
+_LOSSES = """
+CREATE TABLE losses AS
+SELECT epoch, loss.topic AS topic, loss.partition AS queue_id, loss.first AS first_offset,
+  loss.last AS last_offset, loss.admin_offset AS admin_offset
+FROM (
+  SELECT epoch, unnest(from_json(parameters['losses'],
+    '[{"topic": "VARCHAR", "partition": "INTEGER", "first": "BIGINT", "last": "BIGINT",
+       "admin_offset": "BIGINT"}]')) AS loss
+  FROM all_epochs WHERE state = 'planned' AND map_contains(parameters, 'losses'))
+"""
 # What is found out beside the rows of the tables.
 _FOUND_OUT = """
 CREATE TABLE table_problems (name VARCHAR, problem VARCHAR);
@@ -127,6 +138,7 @@ def read_lake(connection: duckdb.DuckDBPyConnection, lake: Lake, format_version:
     connection.execute(_FOUND_OUT)
     reader.read("epochs", COLUMNS["epochs"])
     connection.execute(_PARAMETER_SETS)
+    connection.execute(_LOSSES)
     connection.execute("ALTER TABLE all_epochs DROP COLUMN parameters")
     told = _read_logs(connection, lake) if format_version >= TELLING_FORMAT else set()
     reader.look("lake")

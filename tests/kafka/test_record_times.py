@@ -84,7 +84,7 @@ def test_records_with_impossible_times_are_rows_with_their_reason(
     for kind in KINDS:
         scratch.create_table(kind)
     of_job = EpochSettings.of(settings, "again", spark)
-    again = [batch_again(spark, scratch, plan, of_job) for plan in plans]
+    again = [batch_again(spark, scratch, plan, of_job, dict) for plan in plans]
     landed = [batch.rows(kind)["error"].to_pylist() for batch in again for kind in KINDS]
     assert sum(errors.count("bad_timestamp") for errors in landed) == count
     with running(settings) as restarted:

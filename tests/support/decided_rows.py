@@ -199,6 +199,8 @@ def _plan(epoch: Row, number: int, parameters: Row, ranges: list[Row]) -> Row:
     wire = {"topics": KAFKA_TOPICS, "check_topic_prefix": "TRANS_CHECK_",
             "message_bytes_max": 1_000, "messages_max": 10}  # fmt: skip
     values = {**asdict(Parameters(**parameters)), "wire": wire}
+    if "losses" in epoch:
+        values["losses"] = epoch["losses"]
     known = {
         column: [
             (row["queue_id"], instant(row[name]))

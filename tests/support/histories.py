@@ -343,6 +343,7 @@ def _add_commands(chance: random.Random, epochs: list[Row], queue_count: int) ->
                     ("CANCEL", f"schedule:{chance.randint(0, 2)}-{chance.randint(0, 3)}"),
                     ("CREATE_TOPIC", f"topic:{topic}"),
                     ("ALTER_TOPIC", f"config:{topic.replace(':', ':retention.ms=')}"),
+                    ("ACCEPT_LOSS", f"lost:half:0:{chance.randint(0, 3)}-{chance.randint(0, 3)}"),
                     ("CANCEL", "nothing"),
                     ("PING", None),
                     ("MAINTAIN", None),

@@ -6,6 +6,7 @@ from dataclasses import asdict
 from typing import Any
 
 from checker.frames import Parameters
+from txlake.protocol import ACCEPT_LOSS
 
 Row = dict[str, Any]
 START_AT = 1_000_000_000
@@ -104,6 +105,15 @@ class History:
         """Land an operator's command in the epoch."""
         row = {"admin_offset": self._next("admin", 0), "command": command, "target": target}
         self.epochs[-1]["commands"].append({**row, "error": error})
+
+    def accept_loss(self, queue: int, first: int, last: int) -> None:
+        """Pass lost offsets of a half queue in the epoch, and land the command that accepts it."""
+        self.command(ACCEPT_LOSS, f"lost:half:{queue}:{first}-{last}")
+        (admin_offset,) = [row["admin_offset"] for row in self.epochs[-1]["commands"]][-1:]
+        self.epochs[-1].setdefault("losses", []).append(
+            {"topic": "halves", "partition": queue, "first": first, "last": last,
+             "admin_offset": admin_offset}
+        )  # fmt: skip
 
 
 def _before(at: int, behind_ms: int | None) -> int | None:

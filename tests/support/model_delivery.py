@@ -28,6 +28,7 @@ UNDELIVERABLE = "TRANS_UNDELIVERABLE_TOPIC"
 OWN = (DISCARDS, UNDELIVERABLE)
 CONFIG = r"config:([A-Za-z0-9._-]{1,127}):retention\.(?:ms|bytes)=(-1|[0-9]{1,18})"
 UNDELIVERABLE_AT = r"undeliverable:([0-9]{1,18})"
+LOST = r"lost:(?:half|op|schedule|admin):[0-9]{1,9}:([0-9]{1,18})-([0-9]{1,18})"
 TOPIC = r"topic:([A-Za-z0-9._-]{1,127}):([0-9]{1,5})"
 
 
@@ -76,6 +77,8 @@ class Messages:
                 return "bad_target"
             is_there = found[1] in self.topics or found[1] in self.wanted
             return "altered" if is_there else "no_such_topic"
+        if row["command"] == "ACCEPT_LOSS" and (found := re.fullmatch(LOST, text)):
+            return "noted" if int(found[1]) <= int(found[2]) else "bad_target"
         return "bad_target"
 
     def _resume(self, offset: int, admin_offset: int) -> str:

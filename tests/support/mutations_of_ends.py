@@ -133,7 +133,7 @@ def forged_operation_is_not_told(rows: LakeRows) -> None:
     rows.keep_books()
 
 
-@violates("namings_accounted", queue_id=1, op_queue_offset=11, half_queue_offset=12)
+@violates("namings_accounted", queue_id=1, op_queue_offset=11, half_queue_offset=14)
 def nameless_answer_is_not_told(rows: LakeRows) -> None:
     rows.take("conflicts", reason="no_transaction_id", op_queue_offset=11)
     rows.keep_books()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 from storage.rows import instant
 from tests.support.lake_rows import LakeRows
 from tests.support.mutation import ORDERS, at_ms, move, range_of, set_range, violates
@@ -62,9 +64,35 @@ def range_overlaps(rows: LakeRows) -> None:
     set_range(rows, 12, {**found, "from_offset": found["from_offset"] - 1})
 
 
-@violates("ranges_adjoin", epoch=11, topic="admin", partition=0, problem="not in the epoch after")
+@violates(
+    "ranges_adjoin", epoch=11, topic="schedules", partition=0, problem="not in the epoch after"
+)  # fmt: skip
 def range_is_forgotten(rows: LakeRows) -> None:
-    rows.plan(12)["ranges"] = [r for r in rows.plan(12)["ranges"] if r["topic"] != "admin"]
+    rows.plan(12)["ranges"] = [r for r in rows.plan(12)["ranges"] if r["topic"] != "schedules"]
+
+
+@violates("losses_are_accepted", epoch=12, first_offset=12, problem="the epoch ends before them")
+def more_is_passed_than_is_landed(rows: LakeRows) -> None:
+    _set_loss(rows, last=15)
+
+
+@violates("losses_are_accepted", problem="no command at offset 13 accepts that")
+def nobody_has_accepted_the_loss(rows: LakeRows) -> None:
+    rows.find("admin", queue_offset=13)["target"] = "lost:half:1:12-12"
+
+
+@violates("losses_are_accepted", epoch=12, first_offset=11, problem="there are rows")
+def what_is_passed_was_landed(rows: LakeRows) -> None:
+    rows.find("admin", queue_offset=13)["target"] = "lost:half:1:11-13"
+    _set_loss(rows, first=11)
+
+
+def _set_loss(rows: LakeRows, **values: int) -> None:
+    """Changes the loss that epoch 12 passes."""
+    parameters = dict(rows.plan(12)["parameters"])
+    (loss,) = json.loads(parameters["losses"])
+    parameters["losses"] = json.dumps([{**loss, **values}])
+    rows.plan(12)["parameters"] = sorted(parameters.items())
 
 
 @violates("one_log", epoch=5, what="halves")

@@ -157,7 +157,7 @@ def waiting_end_says_otherwise(rows: LakeRows) -> None:
 
 @violates("snapshots_are_changes", epoch=12, table="pending", place="0-14")
 def snapshot_lacks_a_half(rows: LakeRows) -> None:
-    rows.take("pending", epoch=12, queue_offset=14, change="snapshot")
+    rows.take("pending", epoch=12, queue_id=0, queue_offset=14, change="snapshot")
     rows.keep_books()
 
 

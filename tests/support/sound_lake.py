@@ -133,11 +133,12 @@ def _late_ends_and_expiry(h: History) -> None:
     )  # 12: the group has made one topic
     h.half("crowded", queue=1, real_topic="fifth")
     h.half("slow", queue=1, immunity_ms=299)
-    h.half("nameless", queue=1)
+    h.half("nameless", queue=1, skipped=2)
+    h.accept_loss(1, 12, 13)
     h.end(COMMIT, 10, queue=1, transaction_ids=["crowded"])
     h.end(COMMIT, 11, queue=1, transaction_ids=["slow"])  # 300 ms after its half
-    h.end(COMMIT, 12, queue=1)
-    h.end(UNKNOWN, 12, queue=1, cause="check_answer")
+    h.end(COMMIT, 14, queue=1)
+    h.end(UNKNOWN, 14, queue=1, cause="check_answer")
 
 
 HISTORY = _history()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from txlake.protocol import (
+    ACCEPT_LOSS,
     ALTER_TOPIC,
     CANCEL,
     COMMANDS,
@@ -13,6 +14,7 @@ from txlake.protocol import (
     RESEND,
     RESUME,
     ConfigTarget,
+    LostTarget,
     RecordTarget,
     Target,
     TopicTarget,
@@ -24,6 +26,7 @@ from txlake.protocol import (
 HALF, SCHEDULE = RecordTarget("half", 3, 17), RecordTarget("schedule", 3, 17)
 CONFIG = ConfigTarget("shop.orders-1", "retention.ms", -1)
 UNDELIVERABLE, TOPIC = UndeliverableTarget(17), TopicTarget("shop.orders-1", 4)
+LOST = LostTarget("op", 3, 17, 42)
 
 
 @pytest.mark.parametrize(
@@ -34,6 +37,7 @@ UNDELIVERABLE, TOPIC = UndeliverableTarget(17), TopicTarget("shop.orders-1", 4)
         (UNDELIVERABLE, "undeliverable:17"),
         (TOPIC, "topic:shop.orders-1:4"),
         (CONFIG, "config:shop.orders-1:retention.ms=-1"),
+        (LOST, "lost:op:3:17-42"),
     ],
 )
 def test_a_target_is_read_as_it_is_written(target: Target, text: str) -> None:
@@ -57,6 +61,9 @@ def test_a_target_is_read_as_it_is_written(target: Target, text: str) -> None:
         pytest.param("config:a:retention.ms=-2", None, id="below -1"),
         pytest.param("topic:a b:1", None, id="no topic's name"),
         pytest.param("topic:" + "a" * 128 + ":1", None, id="a topic's name of 128 characters"),
+        pytest.param("lost:admin:0:7-7", LostTarget("admin", 0, 7, 7), id="one lost offset"),
+        pytest.param("lost:half:0:8-7", None, id="ends before it begins"),
+        pytest.param("lost:epochs:0:7-7", None, id="no kind of record"),
         pytest.param("3-17", None, id="no kind"),
         pytest.param("op:3-17", None, id="no such kind"),
         pytest.param("half:3", None, id="no offset"),
@@ -73,12 +80,12 @@ def test_what_is_no_target_is_not_read(text: str | None, expected: Target | None
 
 
 def test_each_command_is_about_its_own_kinds() -> None:
-    targets = (HALF, SCHEDULE, UNDELIVERABLE, TOPIC, CONFIG)
+    targets = (HALF, SCHEDULE, UNDELIVERABLE, TOPIC, CONFIG, LOST)
     allowed = {
         command: [target for target in targets if command_target(command, str(target))]
         for command in COMMANDS
     }
     assert allowed == {
         RESUME: [HALF, UNDELIVERABLE], RESEND: [HALF], CANCEL: [HALF, SCHEDULE],
-        CREATE_TOPIC: [TOPIC], ALTER_TOPIC: [CONFIG], MAINTAIN: [], "PING": [],
+        CREATE_TOPIC: [TOPIC], ALTER_TOPIC: [CONFIG], ACCEPT_LOSS: [LOST], MAINTAIN: [], "PING": [],
     }  # fmt: skip

@@ -73,7 +73,7 @@ CONFLICTS = [
 RESULTS = [
     "rearmed", "not_discarded", "resent", "not_pending", "resumed", "not_undeliverable",
     "cancelled", "not_delayed", "created", "grown", "unchanged", "altered", "no_such_topic",
-    "accepted", "bad_target",
+    "accepted", "bad_target", "noted",
     "still_undeliverable",
 ]  # fmt: skip
 ACTIONS = ["DELIVERED", "UNDELIVERABLE", "CANCELLED"]

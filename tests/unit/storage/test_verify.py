@@ -72,7 +72,7 @@ def test_the_sound_lake_has_every_kind_of_row(rows: LakeRows) -> None:
         "orphan_expired", "no_transaction_id", "after_immunity",
         "end_after_discard", "DELIVERED", "UNDELIVERABLE", "CANCELLED", "rearmed", "resumed",
         "resent", "not_pending",
-        "cancelled", "grown", "accepted", "not_delayed", "queue_out_of_range",
+        "cancelled", "grown", "accepted", "noted", "not_delayed", "queue_out_of_range",
         "topic_not_allowed", "group_topics_max", "check_max", "expired",
     }  # fmt: skip
     assert {row["arm"] for row in tables["outcomes"]} == {0, 1}

@@ -1,0 +1,56 @@
+"""`txlake losses`: records that Kafka deleted before the job landed them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from pipelines.cli.options import conf_option, output_option, print_list, settings_of, whole_lake
+from pipelines.cli.writing import Writing, writes
+from pipelines.errors import OperatorError
+from txlake.protocol import ACCEPT_LOSS, LostTarget
+
+_COLUMNS = ("target", "kind", "partition", "first", "last", "offsets")
+_NONE = "Kafka has all that comes next: nothing is lost"
+
+
+@click.group()
+def losses() -> None:
+    """Look at what Kafka deleted before it was landed, and let the job go on without it."""
+
+
+@losses.command("list")
+@conf_option
+@output_option
+def list_losses(conf: str, output: str) -> None:
+    """List the offsets that come next and that Kafka has no longer."""
+    from pipelines.operate.losses import losses as losses_of
+
+    settings = settings_of(conf)
+    rows = [_row(loss) for loss in losses_of(settings, whole_lake(settings.lake.place()))]
+    print_list(_COLUMNS, rows, len(rows), output, _NONE)
+
+
+@losses.command()
+@writes
+def accept(writing: Writing) -> None:
+    """Accept all that `losses list` shows: the next start of the job goes on behind it."""
+    from pipelines.operate.losses import losses as losses_of
+
+    found = losses_of(writing.settings, writing.lake)
+    if not found:
+        raise OperatorError(f"{_NONE}; nothing was written")
+    for loss in found:
+        writing.command(ACCEPT_LOSS, str(loss))
+
+
+def _row(loss: LostTarget) -> dict[str, Any]:
+    return {
+        "target": str(loss),
+        "kind": loss.kind,
+        "partition": loss.partition,
+        "first": loss.first,
+        "last": loss.last,
+        "offsets": loss.last - loss.first + 1,
+    }

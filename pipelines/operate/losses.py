@@ -1,0 +1,34 @@
+"""What Kafka deleted before the job landed it, as the lake and Kafka stand now."""
+
+from __future__ import annotations
+
+from pipelines.epoch.recover import next_offsets
+from pipelines.kafka_log.log import KafkaLog
+from pipelines.kafka_log.topics import KafkaTopics
+from pipelines.settings import Settings
+from storage.lake.epochs import read_progress
+from storage.lake.lake import Lake
+from txlake.protocol import LostTarget
+
+
+def losses(settings: Settings, lake: Lake) -> list[LostTarget]:
+    """Returns the offsets that come next and that Kafka has no longer, one range a partition.
+
+    Errors: LostInputError for what cannot be accepted: another cluster, a topic that was made
+    again, a partition that is gone or that ends before what is landed; KafkaAwayError.
+    """
+    progress = read_progress(lake)
+    plan = progress.unfinished or progress.last
+    if plan is None:
+        return []
+
+    topics = settings.kafka.topics()
+    log = KafkaLog(KafkaTopics(settings, topics))
+    log.check(plan)
+
+    kinds = {topic: kind for kind, topic in topics.items()}
+    lost = log.losses(next_offsets(lake, plan))
+    return [
+        LostTarget(kinds[topic], partition, offsets.start, offsets[-1])
+        for (topic, partition), offsets in sorted(lost.items())
+    ]
