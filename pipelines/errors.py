@@ -7,7 +7,8 @@ JobError
 |-- StorageError      the lake or the checkpoint cannot be written
 |-- JvmError          the driver's JVM has ended
 `-- KafkaAwayError    Kafka cannot be reached; the driver tries again
-    `-- KafkaRefusedError    Kafka does not let us in; at its start that ends the driver
+    |-- KafkaRefusedError    Kafka does not let us in; at its start that ends the driver
+    `-- NotAnsweredYetError  Kafka was asked a moment ago; nobody knows whether it is away
 
 OperatorError         what an operator asked for is missing, or is refused
 """
@@ -45,6 +46,10 @@ class KafkaAwayError(JobError):
 
 class KafkaRefusedError(KafkaAwayError):
     """Kafka does not let this client in, or it lacks a right."""
+
+
+class NotAnsweredYetError(KafkaAwayError):
+    """Kafka was asked, and its answer was not waited for to the end."""
 
 
 class OperatorError(Exception):

@@ -18,34 +18,41 @@ if TYPE_CHECKING:
     from storage.lake.epochs import Plan
     from storage.lake.lake import Lake
 
-    KafkaLook = tuple[list[TopicLag], Drivers]
+    KafkaLook = tuple[str | None, list[TopicLag], Drivers | None]
     Look = Callable[[], KafkaLook]
 
+WRONG = 3  # the exit code of --check
 _PROBLEM = ("name", "words", "command")
 
 
 @click.command()
 @lake_options
 @rows_option
-def status(lake_path: str | None, conf: str | None, output: str) -> None:
+@click.option("--check", "is_check", is_flag=True, help="Exit with 3 where something is wrong.")
+def status(lake_path: str | None, conf: str | None, output: str, is_check: bool) -> None:
     """Show whether everything is well, and if not, what is wrong and which command helps.
 
     With --conf Kafka is asked, too: how far behind the job is, and which driver runs. `-o jsonl`
-    and `-o csv` print the problems alone; JSON has all. Exit code 0 in either case.
+    and `-o csv` print the problems alone; JSON has all. Exit code 0 in either case, unless --check
+    asks for another.
     """
     from pipelines.health.problems import problems
     from pipelines.health.report import as_json, lines
 
     facts = gather(lake_path, conf)
+    found = problems(facts)
+
     if output == JSON:
         print_json(as_json(facts))
-        return
-    if output != TABLE:
-        rows: list[dict[str, Any]] = [vars(problem) for problem in problems(facts)]
+    elif output == TABLE:
+        for line in lines(facts):
+            click.echo(line)
+    else:
+        rows: list[dict[str, Any]] = [vars(problem) for problem in found]
         print_records(_PROBLEM, rows, output, facts.lake.now_ms)
-        return
-    for line in lines(facts):
-        click.echo(line)
+
+    if is_check and found:
+        raise click.exceptions.Exit(WRONG)
 
 
 @click.command()
@@ -98,22 +105,28 @@ def facts_of(
     found = lake_facts(lake, now_ms())
     if settings is None:
         return Facts(found)
-    from pipelines.errors import JobError
+    from pipelines.errors import JobError, NotAnsweredYetError
 
     retention_ms = settings.lake.retention_ms
     try:
-        behind, drivers = ask(functools.partial(_look, settings, found.plan))
+        trouble, behind, drivers = ask(functools.partial(_look, settings, found.plan))
     except JobError as error:
-        return Facts(found, kafka_trouble=str(error), retention_ms=retention_ms)
-    return Facts(found, behind, drivers, retention_ms=retention_ms)
+        is_away = not isinstance(error, NotAnsweredYetError)
+        return Facts(found, None, None, str(error), is_away, retention_ms=retention_ms)
+    return Facts(found, behind, drivers, start_trouble=trouble, retention_ms=retention_ms)
 
 
 def _look(settings: Settings, last: Plan | None) -> KafkaLook:
-    """Asks Kafka. Errors: as `health.kafka.lags`, `DriverGroup.look`."""
+    """Asks Kafka: why a start is refused, how far the job is behind, who drives.
+
+    Errors: KafkaAwayError; StartError as `DriverGroup.look`.
+    """
     from pipelines.health.facts import Drivers
-    from pipelines.health.kafka import lags
+    from pipelines.health.kafka import lags, start_trouble
     from pipelines.job.group import DriverGroup
 
-    behind = lags(settings, last)
+    trouble = start_trouble(settings, last)
+    if trouble is not None:
+        last = None  # offsets of another log, or of a topic that is gone, tell no lag
     drivers = DriverGroup(settings.kafka, settings.lake.place().path).look()
-    return behind, Drivers(drivers.active, drivers.others)
+    return trouble, lags(settings, last), Drivers(drivers.active, drivers.others)

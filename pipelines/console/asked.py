@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any, Final, TypeVar
 
-from pipelines.errors import JobError, KafkaAwayError
+from pipelines.errors import JobError, KafkaAwayError, NotAnsweredYetError
 
 T = TypeVar("T")
 
@@ -55,8 +55,8 @@ class Asked:
         """Returns the answer to a question.
 
         Input: `name`: two questions of one name are the same question.
-        Errors: what the question raises; KafkaAwayError if there is no answer yet, which a page
-        that is made within seconds takes up.
+        Errors: what the question raises; NotAnsweredYetError if there is no answer yet, which a
+        page that is made within seconds takes up; KafkaAwayError if the time before had none.
         """
         with self._lock:
             # Groups come and go, and with them questions: what nobody asks for long is dropped.
@@ -77,7 +77,9 @@ class Asked:
         except FutureTimeoutError:
             if asked.answer.done():  # the question's own
                 raise
-            raise KafkaAwayError(
-                asked.trouble or f"Kafka has not answered within {_WAIT_S:.0f} s; look again"
+            if asked.trouble:
+                raise KafkaAwayError(asked.trouble) from None
+            raise NotAnsweredYetError(
+                f"Kafka has not answered within {_WAIT_S:.0f} s; look again"
             ) from None
         return found

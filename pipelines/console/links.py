@@ -15,10 +15,17 @@ PAGES: Final = (
 )  # fmt: skip
 # Where to look when something is wrong, by the problem's name.
 PROBLEMS: Final = {
-    "no_epoch": "/", "lag": "/", "group_silent": "/groups", "given_up": "/dead",
-    "undeliverable": "/dead", "pending_old": "/transactions", "floor_near": "/dead",
+    "not_running": "/",
+    "kafka_away": "/",
+    "no_epoch": "/",
+    "lag": "/",
+    "group_silent": "/groups",
+    "given_up": "/dead",
+    "undeliverable": "/dead",
+    "pending_old": "/transactions",
+    "floor_near": "/dead",
     "lake_ahead": "/",
-}  # fmt: skip
+}
 _STORIES: Final = ("half:", "schedule:")
 
 

@@ -116,13 +116,16 @@ class Facts:
     """All that is known: of the lake, of Kafka, of the settings. Units: ms.
 
     `lags`, `drivers`: None where Kafka was not asked, or `kafka_trouble` says why it did not
-    answer. `retention_ms`: the settings' [lake] retention_ms; None without settings.
+    answer; `is_kafka_away`: it is known not to. `start_trouble`: why a start is refused, as
+    Kafka's topics stand. `retention_ms`: the settings' [lake] retention_ms; None without settings.
     """
 
     lake: LakeFacts
     lags: Sequence[TopicLag] | None = None
     drivers: Drivers | None = None
     kafka_trouble: str | None = None
+    is_kafka_away: bool = False
+    start_trouble: str | None = None
     retention_ms: int | None = None
 
     @property

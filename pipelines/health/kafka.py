@@ -8,9 +8,10 @@ from concurrent.futures import TimeoutError as FutureTimeoutError  # Python 3.10
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
-from pipelines.errors import LostInputError
+from pipelines.errors import LostInputError, StartError
 from pipelines.health.facts import TopicLag
 from pipelines.kafka_log.connection import REQUEST_TIMEOUT_S, Cluster, client_config
+from pipelines.kafka_log.log import KafkaLog
 from pipelines.kafka_log.topics import KafkaTopics, Place
 from pipelines.settings import KafkaSettings, Settings
 from storage.lake.epochs import Plan
@@ -19,6 +20,26 @@ from storage.wire.kinds import ADMIN
 _OLDEST_S = 3.0
 _POLL_S = 0.1
 _RECORD_BYTES = 65_536
+
+
+def start_trouble(settings: Settings, last: Plan | None) -> str | None:
+    """Returns why a job on this lake refuses Kafka's topics as they stand; None if it does not.
+
+    Input: the newest plan of the lake; None: there is none, and the job makes what is missing.
+    Errors: KafkaAwayError.
+    """
+    if last is None:
+        return None
+
+    kafka = KafkaTopics(settings, settings.kafka.topics())
+    log = KafkaLog(kafka)
+    try:
+        log.check(last)
+        kafka.require_sound()
+        log.start_offsets(last.landed())
+    except (LostInputError, StartError) as error:
+        return str(error)
+    return None
 
 
 def lags(settings: Settings, last: Plan | None) -> list[TopicLag]:

@@ -1,5 +1,7 @@
 """The problems that have a name: status, metrics and alerts use it, each limit stands here once.
 
+not_running     no driver has the lake, or a start is refused as Kafka's topics stand
+kafka_away      Kafka does not answer, or does not let us in
 no_epoch        records wait in Kafka, and no epoch was committed for NO_EPOCH_MS
 lag             the oldest record that is not landed has waited for LAG_MS
 group_silent    the newest checks of a group, NEWEST_CHECKS of them, are unanswered; or its name
@@ -55,6 +57,18 @@ class Rule:
     look: Callable[[Facts], list[str]]
     command: str
     needs_kafka: bool = False
+
+
+def _not_running(facts: Facts) -> list[str]:
+    refused = facts.start_trouble
+    if facts.drivers is not None and facts.drivers.active is None:
+        text = "no driver has the lake: nothing is decided or delivered"
+        return [text if refused is None else f"{text}, and a start is refused: {refused}"]
+    return [] if refused is None else [f"a start is refused: {refused}"]
+
+
+def _kafka_away(facts: Facts) -> list[str]:
+    return [str(facts.kafka_trouble)] if facts.is_kafka_away else []
 
 
 def _no_epoch(facts: Facts) -> list[str]:
@@ -136,6 +150,11 @@ def _lake_ahead(facts: Facts) -> list[str]:
 
 
 RULES: Final = (
+    Rule("not_running", "at once", _not_running,
+         "txlake run --conf FILE; txlake doctor --conf FILE says why it does not start",
+         needs_kafka=True),
+    Rule("kafka_away", "at once", _kafka_away,
+         "txlake doctor --conf FILE; is Kafka running?", needs_kafka=True),
     Rule("no_epoch", f"{span(NO_EPOCH_MS)}, while records wait", _no_epoch,
          "txlake doctor --conf FILE; is `txlake run` running?", needs_kafka=True),
     Rule("lag", span(LAG_MS), _lag, "txlake status: epoch times by step", needs_kafka=True),
@@ -161,9 +180,11 @@ def problems(facts: Facts) -> list[Problem]:
 
 def unknown(facts: Facts) -> list[str]:
     """Returns the names of the problems that cannot be told from what is known."""
+    told = {problem.name for problem in problems(facts)}
     no_kafka, no_settings = facts.lags is None, facts.retention_ms is None
     return [
         rule.name
         for rule in RULES
-        if (rule.needs_kafka and no_kafka) or (rule.name == "floor_near" and no_settings)
+        if rule.name not in told
+        and ((rule.needs_kafka and no_kafka) or (rule.name == "floor_near" and no_settings))
     ]

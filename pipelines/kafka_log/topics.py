@@ -114,11 +114,22 @@ class KafkaTopics:
         require_rights(self._cluster, self._servers, job_topics(self.settings.kafka))
 
     def check(self, needs_append_time: bool = True) -> None:
-        """Checks the topics: partitions, LogAppendTime, and that Kafka compacts none of them.
+        """Checks what a start needs of the topics, as `require_sound`, and warns of the doubts.
 
-        What can do harm only while the job is away, or what Kafka tells a producer, is warned of;
-        again only when it has changed since the check before.
+        A doubt is named again only when there are others than at the check before.
         Errors: StartError with the topic and both values.
+        """
+        doubts = self.require_sound(needs_append_time)
+        for text in doubts:
+            if text not in self._warned:
+                log.warning("%s", text)
+        self._warned = frozenset(doubts)
+
+    def require_sound(self, needs_append_time: bool = True) -> list[str]:
+        """Checks that our topics are as the job needs them.
+
+        Output: what can do harm only while the job is away, or what Kafka tells a producer, one
+        sentence each. Errors: StartError with the topic and both values.
         """
         existing = self._existing()
         missing = sorted(set(self.names.values()) - set(existing))
@@ -139,9 +150,9 @@ class KafkaTopics:
                 f"{self.names[ADMIN]} has {count[ADMIN]} partitions: commands take effect in the "
                 "order of one partition; make the topic again with 1"
             )
-        self._check_configs(needs_append_time)
+        return self._doubts_of_configs(needs_append_time)
 
-    def _check_configs(self, needs_append_time: bool) -> None:
+    def _doubts_of_configs(self, needs_append_time: bool) -> list[str]:
         resources = [ConfigResource(ResourceType.TOPIC, name) for name in self.names.values()]
         futures = self._admin.describe_configs(resources, request_timeout=REQUEST_TIMEOUT_S)
         warnings: list[str] = []
@@ -151,10 +162,7 @@ class KafkaTopics:
             _require_sound(resource.name, config, needs_append_time)
             warnings += self._doubts(resource.name, config)
 
-        for text in warnings:
-            if text not in self._warned:
-                log.warning("%s", text)
-        self._warned = frozenset(warnings)
+        return warnings
 
     def _doubts(self, topic: str, config: Mapping[str, str]) -> list[str]:
         """Returns what of a topic's settings can do harm under conditions, one sentence each."""

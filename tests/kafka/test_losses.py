@@ -104,6 +104,9 @@ def test_an_accepted_loss_is_passed_recorded_and_explained(cut: Cut) -> None:
     cut.delete_before(op_topic, 0, 1)
     assert f"offsets 1 to 3 of {half_topic} partition 0" in cut.refusal()
     assert "lost:half:0:1-3" in cut.txlake("losses", "list")
+    status = cut.txlake("status", "--check", code=3)
+    assert "not_running: no driver has the lake" in status
+    assert "a start is refused: Kafka no longer has offsets" in status
 
     said = cut.txlake("losses", "accept", "--dry-run", *BY)
     assert "would write" in said and "lost:op:0:0-0" in said

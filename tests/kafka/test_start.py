@@ -29,6 +29,7 @@ from storage.errors import LakeLockedError, NewerLakeError
 from storage.lake.lake import Lake
 from storage.schemas import TABLES
 from tests.support.job import Job, running, settings_for, wait_until
+from tests.support.operator import conf_of, said
 from tests.support.wire import Wire
 from txlake.protocol import COMMIT
 
@@ -206,6 +207,8 @@ def test_a_half_topic_that_grows_before_the_op_topic_stops_the_running_job_in_on
     assert "\n" not in str(job.error)
     assert f"{settings.kafka.op_topic} has {queues} partitions" in str(job.error)
     assert f"{settings.kafka.half_topic} has {queues + 1}" in str(job.error)
+    status = said("status", "--check", "--conf", conf_of(settings, tmp_path), code=3)
+    assert f"a start is refused: {job.error}" in status
 
     _grow(admin, settings.kafka.op_topic, queues + 1)
     with running(settings) as job:

@@ -44,7 +44,7 @@ def test_the_overview_has_what_status_says(shop_lake: str, shop_now: int) -> Non
         name, fact = line[:15].rstrip(), line[15:].strip()
         if name in ("pending", "given up", "undeliverable", "delayed", "floor"):
             assert f"<dt>{name}</dt><dd><span>{fact}</span>" in shown, line
-    assert "Not known: no_epoch, lag, floor_near (--conf FILE" in shown
+    assert "Not known: not_running, kafka_away, no_epoch, lag, floor_near (--conf FILE" in shown
 
 
 def test_every_problem_has_a_page() -> None:

@@ -45,6 +45,15 @@ def group(**values: Any) -> Facts:
     ("facts", "expected"),
     [
         pytest.param(WELL, [], id="all is well"),
+        pytest.param(replace(WELL, drivers=Drivers()), ["not_running"], id="no driver"),
+        pytest.param(replace(WELL, start_trouble="why"), ["not_running"], id="a start is refused"),
+        pytest.param(
+            Facts(WELL.lake, kafka_trouble="no answer", is_kafka_away=True, retention_ms=1),
+            ["kafka_away"], id="Kafka is away",
+        ),
+        pytest.param(
+            Facts(WELL.lake, kafka_trouble="look again", retention_ms=1), [], id="not answered yet"
+        ),
         pytest.param(waiting(0, HOUR_MS - 1), [], id="an epoch came less than an hour ago"),
         pytest.param(waiting(0, HOUR_MS), ["no_epoch"], id="none for an hour, and records wait"),
         pytest.param(with_lake(epoch_at=NOW - DAY_MS), [], id="none for a day, nothing waits"),
@@ -86,11 +95,16 @@ def test_a_problem_is_named_at_its_limit(facts: Facts, expected: list[str]) -> N
 
 def test_what_kafka_alone_knows_is_said_to_be_unknown() -> None:
     facts = replace(WELL, lags=None, drivers=None, retention_ms=None)
-    assert unknown(facts) == ["no_epoch", "lag", "floor_near"]
+    assert unknown(facts) == ["not_running", "kafka_away", "no_epoch", "lag", "floor_near"]
     text = "\n".join(lines(facts))
-    assert "not known: no_epoch, lag, floor_near (--conf FILE" in text
-    away = "\n".join(lines(replace(facts, kafka_trouble="Kafka at k:1 did not answer")))
-    assert "(Kafka at k:1 did not answer)" in away
+    assert "not known: not_running, kafka_away, no_epoch, lag, floor_near (--conf FILE" in text
+
+    trouble = "Kafka at k:1 did not answer"
+    away = replace(facts, kafka_trouble=trouble, is_kafka_away=True)
+    assert unknown(away) == ["not_running", "no_epoch", "lag", "floor_near"]
+    assert f"kafka_away: {trouble}" in "\n".join(lines(away))
+    slow = replace(facts, kafka_trouble="look again")
+    assert unknown(slow) == unknown(facts) and "(look again)" in "\n".join(lines(slow))
     # A record waits, and Kafka did not hand it out in time: how long is not known.
     assert replace(WELL, lags=[TopicLag("half", 3, None, True)]).behind_ms is None
 
@@ -104,8 +118,8 @@ def test_the_states_memory_is_told_where_an_epoch_counted_it() -> None:
 
 def test_a_rule_has_one_name_and_one_limit() -> None:
     names = [rule.name for rule in RULES]
-    assert names == ["no_epoch", "lag", "group_silent", "given_up", "undeliverable", "pending_old",
-                     "floor_near", "lake_ahead"]  # fmt: skip
+    assert names == ["not_running", "kafka_away", "no_epoch", "lag", "group_silent", "given_up",
+                     "undeliverable", "pending_old", "floor_near", "lake_ahead"]  # fmt: skip
     page = (Path(__file__).parents[3] / "docs" / "operator.md").read_text("utf-8")
     for rule in RULES:
         assert f"| `{rule.name}` | {rule.limit} |" in page
@@ -164,6 +178,9 @@ def test_status_of_a_young_lake_and_top_and_every_format(
     assert said("status", *lake, "-o", "csv") == "name,words,command\n"
     assert said("top", "--times", "2", "--every-s", "0.2", *lake).count("nothing is wrong") == 2
     away = said("status", "--conf", conf)  # nobody answers there
-    assert "did not answer" in away and "nothing is wrong" in away
+    assert "something is wrong" in away and "kafka_away: " in away and "did not answer" in away
+    said("status", "--check", *lake)
+    said("status", "--check", "--conf", conf, code=3)
+    assert json.loads(said("status", "--check", "--conf", conf, "-o", "json", code=3))["problems"]
     said("status", code=2)
     assert "not a lake" in said("status", "--lake", str(tmp_path / "none"), code=1)
