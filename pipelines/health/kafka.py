@@ -16,6 +16,7 @@ from pipelines.kafka_log.topics import KafkaTopics, Place
 from pipelines.settings import KafkaSettings, Settings
 from storage.lake.epochs import Plan
 from storage.wire.kinds import ADMIN
+from txlake.protocol import check_topic
 
 _OLDEST_S = 3.0
 _POLL_S = 0.1
@@ -102,21 +103,25 @@ def _oldest(kafka: KafkaSettings, starts: Mapping[Place, int]) -> dict[Place, in
 
 
 def members_of(kafka: KafkaSettings, groups: Iterable[str]) -> dict[str, int]:
-    """Returns how many members of each producer group listen for checks.
+    """Returns how many producers of each producer group listen for checks.
 
-    A group that Kafka does not know, or did not describe in time, is missing.
+    They are the members of the Kafka consumer group that has the name of the check topic. A group
+    that Kafka does not know, or did not describe in time, is missing.
     Errors: KafkaAwayError.
     """
-    names = sorted(set(groups))
-    if not names:
+    readers = {check_topic(group, kafka.check_topic_prefix): group for group in groups}
+    if not readers:
         return {}
+
     cluster = Cluster(kafka.bootstrap_servers, kafka.client)
     cluster.topics()  # says why if Kafka is away, before groups are asked for
     found = {}
-    asked = cluster.admin.describe_consumer_groups(names, request_timeout=REQUEST_TIMEOUT_S)
+    asked = cluster.admin.describe_consumer_groups(
+        sorted(readers), request_timeout=REQUEST_TIMEOUT_S
+    )
     for name, future in asked.items():
         try:
-            found[name] = len(future.result(timeout=REQUEST_TIMEOUT_S).members)
+            found[readers[name]] = len(future.result(timeout=REQUEST_TIMEOUT_S).members)
         except (KafkaException, FutureTimeoutError):
             continue
     return found

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from pipelines.health.kafka import members_of
 from pipelines.kafka_log.plain_records import plain_records
 from pipelines.local_broker.broker import Broker
 from pipelines.settings import KafkaSettings
@@ -277,10 +278,9 @@ def test_a_producer_whose_workers_all_hang_keeps_its_partitions_and_reads_on_lat
 
 
 def members(topics: TransactionTopics) -> int:
-    """Returns how many consumers the group of checks has."""
-    group = topics.check_prefix + GROUP
-    described = topics._admin.describe_consumer_groups([group])[group].result(10)
-    return len(described.members)
+    """Returns how many producers of the group listen, as `txlake groups` says it."""
+    kafka = KafkaSettings(topics.bootstrap_servers, check_topic_prefix=topics.check_prefix)
+    return members_of(kafka, [GROUP])[GROUP]
 
 
 @pytest.mark.parametrize("error", [SystemExit(3), asyncio.CancelledError(), KeyboardInterrupt()])

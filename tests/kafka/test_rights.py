@@ -113,7 +113,7 @@ def test_each_role_does_its_work_and_nothing_else(
         for user in ("txlake-operator", "txlake-metrics"):
             seen = settings_of(guarded, lake, user)
             assert len(lags(seen, read_progress(job.lake).last)) == 4
-            assert list(members_of(seen.kafka, [f"{NAME}-check-shop"])) == [f"{NAME}-check-shop"]
+            assert list(members_of(seen.kafka, ["shop"])) == ["shop"]
         looked = DriverGroup(operator.kafka, str(lake)).look()
         assert looked.active == job.driver.owner
         consumed(str(lake))
