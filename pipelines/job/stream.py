@@ -21,7 +21,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipelines.epoch.run import Epochs, Gathered
-from pipelines.errors import ClockError, KafkaAwayError, LostInputError, StartError
+from pipelines.errors import (
+    ClockError,
+    KafkaAwayError,
+    LargeEpochError,
+    LostInputError,
+    StartError,
+)
 from pipelines.job.landing_mark import DiedLanding, LandingMark
 from pipelines.job.trigger import Trigger
 from pipelines.job.upkeep import Maintainer
@@ -50,7 +56,7 @@ _POLL_S = 0.1
 # calls of the JVM.
 _LIVES_S = 2.0
 # Errors that say all in their sentence; KafkaAwayError is none of them.
-_SAYS_ALL = (ClockError, LostInputError, OwnerError, StartError, StoreAwayError)
+_SAYS_ALL = (ClockError, LargeEpochError, LostInputError, OwnerError, StartError, StoreAwayError)
 
 
 class Stream:

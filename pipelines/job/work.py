@@ -27,7 +27,7 @@ from pipelines.epoch.clock import EpochClock
 from pipelines.epoch.parameters import EpochSettings
 from pipelines.epoch.run import Epochs
 from pipelines.epoch.watch import Watch
-from pipelines.errors import JobError, KafkaAwayError, KafkaRefusedError
+from pipelines.errors import JobError, KafkaAwayError, KafkaRefusedError, LargeEpochError
 from pipelines.job.away import Away, told
 from pipelines.job.checkpoint import checkpoint_folder, fresh_checkpoint, take_folder
 from pipelines.job.clocks import Clocks
@@ -223,14 +223,19 @@ class Work:
         take_folder(self._checkpoint, lake_id)
         self._mark = LandingMark(self._checkpoint)
 
+        self._take_smaller_steps("the last run died while it landed records")
+
+    def _take_smaller_steps(self, why: str) -> None:
+        """Takes smaller steps if a landing has left its mark, and says so."""
+        assert self._mark is not None
         self._died = self._mark.died()
         if self._died is None:
             return
         self._intake.divisor = self._died.divisor
         log.warning(
-            "the last run died while it landed records: until they are landed this one takes 1/%d "
-            "of the usual steps, up to %d records a poll of Kafka and %d an epoch",
-            self._died.divisor, self._intake.poll_records, self._intake.epoch_offsets,
+            "%s: until they are landed, 1/%d of the usual steps, up to %d records a poll of Kafka "
+            "and %d an epoch",
+            why, self._died.divisor, self._intake.poll_records, self._intake.epoch_offsets,
         )  # fmt: skip
 
     def _recover(self, progress: Progress) -> Plan | None:
@@ -248,7 +253,7 @@ class Work:
         if self._died is None or last is None or not self._died.is_landed(last.landed()):
             return
         self._died, self._intake.divisor = None, 1
-        log.info("landed what the last run died of: the usual steps again")
+        log.info("landed what needed smaller steps: the usual steps again")
 
     def _stream(self) -> None:
         """Runs the query until `stop`, or until it ends by itself."""
@@ -281,6 +286,9 @@ class Work:
             self._look_at_steps()
             return
         error = self._told(failure)
+        if isinstance(error, LargeEpochError) and self._intake.epoch_offsets > 1:
+            self._take_smaller_steps("records were too large for one epoch")
+            return
         if isinstance(error, (KafkaAwayError, OwnerError, StoreAwayError)):
             raise error
         raise self._ownership.lost() or error

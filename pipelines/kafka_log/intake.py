@@ -17,6 +17,8 @@ log = logging.getLogger("txlake.kafka")
 # The share of the heap that the polls of all tasks may fill. While a poll is unpacked, the one
 # before is still held, so they fill twice that. The young generation is a quarter of the heap.
 _HEAP_SHARE: Final = 8
+# The share of the heap that the texts of an epoch's records may have, of all tasks together.
+_NARROW_SHARE: Final = 3
 # Kafka's default. After each poll Spark asks the broker twice, so few records cost time.
 POLL_RECORDS_MAX: Final = 500
 
@@ -69,6 +71,11 @@ class Intake:
     def epoch_offsets(self) -> int:
         """Returns how many offsets an epoch takes."""
         return max(1, self._epoch_offsets // self.divisor)
+
+    @property
+    def narrow_bytes(self) -> int:
+        """Returns how many bytes of long texts a task may hand back; JVM and driver hold them."""
+        return self._heap.bytes // _NARROW_SHARE // self._heap.tasks
 
     def tell(self) -> None:
         """Logs the bound of a poll, when it is another than before."""

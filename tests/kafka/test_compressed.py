@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import psutil
+import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import (
     AdminClient,
@@ -16,12 +18,13 @@ from confluent_kafka.admin import (
     ConfigResource,
     ResourceType,
 )
+from pyspark.sql import SparkSession
 
 from pipelines.local_broker.broker import Broker
 from pipelines.settings import Settings
 from storage.lake.lake import Lake
 from storage.wire.kinds import ADMIN, HALF, OP
-from tests.support.job import Job, settings_for, wait_until
+from tests.support.job import Job, running, settings_for, wait_until
 from tests.support.processes import Process
 from tests.support.standby_processes import drivers_of
 from tests.support.wire import half_headers
@@ -135,3 +138,30 @@ def test_records_that_compress_well_are_landed_in_the_heap_there_is(
     print(f"the largest resident sets, in MiB: {dict(peaks.mib)}")
     assert peaks.mib["java"] < HEAP_MIB + BESIDE_MIB, peaks.mib
     assert peaks.mib["worker"] < WORKER_MIB, peaks.mib
+
+
+def test_operations_that_are_too_many_bytes_for_one_epoch_are_landed_in_several(
+    broker: Broker, tmp_path: Path, unique: Unique, spark: SparkSession,
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    """The driver has an operation's texts in memory, and here they are the heap's half."""
+    count = 600
+    settings = settings_for(
+        broker, tmp_path / "lake", unique("texts"), stream={"max_offsets_per_trigger": count}
+    )
+    Job(settings).prepare_topics()
+    producer = Producer({
+        "bootstrap.servers": settings.kafka.bootstrap_servers, "compression.type": "zstd",
+    })  # fmt: skip
+    headers = [*HEADERS[OP], (p.REMARK, b"z" * 600_000)]
+    for number in range(count):
+        producer.produce(settings.kafka.op_topic, b"1", partition=number % 2, headers=headers)
+        if number % 50 == 49:
+            assert producer.flush(60) == 0
+
+    caplog.set_level(logging.INFO, "txlake")
+    with running(settings) as job:
+        job.wait_for(lambda: len(job.rows("op", ["epoch"])) == count, "all operations")
+        job.wait_for(lambda: "usual steps again" in caplog.text, "the usual steps")
+        assert len({row["epoch"] for row in job.rows("op", ["epoch"])}) > 1
+    assert "records were too large for one epoch: until they are landed, 1/4 of" in caplog.text

@@ -21,10 +21,10 @@ from tests.support.wire import half_headers
 Unique = Callable[[str], str]
 HALVES = 3_000
 SMALLER = (
-    "the last run died while it landed records: until they are landed this one takes 1/4 of the "
-    "usual steps, up to 11 records a poll of Kafka and 50000 an epoch"
+    "the last run died while it landed records: until they are landed, 1/4 of the usual steps, "
+    "up to 11 records a poll of Kafka and 50000 an epoch"
 )
-USUAL = "landed what the last run died of: the usual steps again"
+USUAL = "landed what needed smaller steps: the usual steps again"
 ENDED = "the driver's JVM has ended"
 # A JVM that ends by itself, as one does that is out of memory.
 PROGRAM = """
