@@ -6,6 +6,7 @@ JobError
 |-- ClockError        this machine's clock and the broker's differ too much
 |-- StorageError      the lake or the checkpoint cannot be written
 |-- JvmError          the driver's JVM has ended
+|-- LargeEpochError   an epoch's records are more than the heap takes; the driver takes fewer
 `-- KafkaAwayError    Kafka cannot be reached; the driver tries again
     |-- KafkaRefusedError    Kafka does not let us in; at its start that ends the driver
     `-- NotAnsweredYetError  Kafka was asked a moment ago; nobody knows whether it is away
@@ -38,6 +39,10 @@ class StorageError(JobError):
 
 class JvmError(JobError):
     """The driver's JVM has ended."""
+
+
+class LargeEpochError(JobError):
+    """An epoch's records are more than the heap takes."""
 
 
 class KafkaAwayError(JobError):

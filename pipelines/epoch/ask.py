@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -40,14 +40,19 @@ ATTEMPTS = pa.schema(
 )
 _BODY_COLUMNS = ["queue_id", "queue_offset", "keys", "tags", "properties", "raw_headers", "body"]
 _METADATA_TIMEOUT_S = 2.0
+# What waits for Kafka at once, in KiB: 50,000 checks can have 1 MiB each.
+_WAITING_KIB: Final = 64 * 1024
 
 
 @dataclass
 class _Attempt:
+    """One check. `half`: what it is made of but for the body, empty when Kafka has answered."""
+
     row: dict[str, Any]
-    half: Mapping[str, Any]
+    too_large: list[_Attempt]
+    half: Mapping[str, Any] = field(default_factory=dict)
+    has_body: bool = False
     acknowledged: bool = False
-    is_too_large: bool = False
 
     @property
     def check_id(self) -> str:
@@ -56,7 +61,10 @@ class _Attempt:
 
     def report(self, error: KafkaError | None, _message: object) -> None:
         self.acknowledged = error is None
-        self.is_too_large = error is not None and error.code() == KafkaError.MSG_SIZE_TOO_LARGE
+        if error is not None and error.code() == KafkaError.MSG_SIZE_TOO_LARGE and self.has_body:
+            self.too_large.append(self)
+            return
+        self.half = {}
 
 
 class Asks(Protocol):
@@ -110,6 +118,7 @@ class Asker:
                 "linger.ms": 5,
                 "message.timeout.ms": ask_timeout_ms,
                 "queue.buffering.max.messages": 200_000,
+                "queue.buffering.max.kbytes": max(_WAITING_KIB, 2 * message_bytes_max // 1024),
                 "allow.auto.create.topics": "false",
                 "compression.type": "lz4",
             }
@@ -120,12 +129,14 @@ class Asker:
 
         Input: DUE; the bodies of halves whose group can hear are read from `half`, as a stream.
         Output: one row an attempt: the columns of CHECKS but sent_at and epoch.
+        Memory holds what waits for Kafka, some MiB, not the checks' bodies.
         """
         if due.num_rows == 0:
             return ATTEMPTS.empty_table()
         deadline = time.monotonic() + self._timeout_s
         is_heard = self._has_topic(due)
-        attempts = [_Attempt(row, {}) for row in where(due, ~is_heard).to_pylist()]
+        too_large: list[_Attempt] = []
+        attempts = [_Attempt(row, too_large) for row in where(due, ~is_heard).to_pylist()]
         due = where(due, is_heard)
         questions = {(row["queue_id"], row["queue_offset"]): row for row in due.to_pylist()}
         batches = read_messages(lake, "half", due, _BODY_COLUMNS, opened=lake.opened)
@@ -133,14 +144,14 @@ class Asker:
             row = questions.pop((half["queue_id"], half["queue_offset"]), None)
             if row is None:
                 continue
-            attempt = _Attempt(row, half)
-            if not self._hand_over(attempt, half["body"], deadline):
+            body = half.pop("body")
+            attempt = _Attempt(row, too_large, half, has_body=body is not None)
+            if not self._hand_over(attempt, body, deadline):
                 break
             attempts.append(attempt)
+            self._without_bodies(too_large, deadline)
         self._producer.flush(max(0.0, deadline - time.monotonic()))
-        # Where the check topic is too small for the message: without body.
-        for attempt in [attempt for attempt in attempts if attempt.is_too_large]:
-            self._hand_over(attempt, None, deadline)
+        self._without_bodies(too_large, deadline)
         self._producer.flush(max(0.0, deadline - time.monotonic()))
         return pa.Table.from_pylist(
             [a.row | {"check_id": a.check_id, "acknowledged": a.acknowledged} for a in attempts],
@@ -163,9 +174,18 @@ class Asker:
         heard = [group for group in groups if p.check_topic(group, self._prefix) in topics]
         return truth(pc.is_in(due["producer_group"], pa.array(heard, pa.string())))
 
-    def _hand_over(self, attempt: _Attempt, body: bytes | None, deadline: float) -> bool:
+    def _without_bodies(self, too_large: list[_Attempt], deadline: float) -> None:
+        """Sends checks again whose topic is too small for the message: without its body."""
+        while too_large:
+            attempt = too_large.pop()
+            is_omitted, attempt.has_body = attempt.has_body, False
+            self._hand_over(attempt, None, deadline, is_omitted=is_omitted)
+
+    def _hand_over(
+        self, attempt: _Attempt, body: bytes | None, deadline: float, *, is_omitted: bool = False
+    ) -> bool:
         group = attempt.row["producer_group"]
-        headers = _headers(attempt, body is None and attempt.half["body"] is not None)
+        headers = _headers(attempt, is_omitted)
         for key in self._keys.get(group, ())[:1]:
             headers.append((p.SIG, sign_check(key, headers, body).encode()))
         while time.monotonic() < deadline:

@@ -17,11 +17,12 @@ import pyarrow as pa
 from checker.match.memory import LARGE_RECORDS, give_back
 from pipelines.epoch.arrow_batches import arrow_batches
 from pipelines.epoch.batch import Batch, rows_by_kind
+from pipelines.errors import LargeEpochError
 from pipelines.kafka_log.options import by_topic
 from storage.files.data_files import DataFile
 from storage.lake.epochs import Range
 from storage.tasks.in_spark import LandTask
-from storage.tasks.land import LANDED_IN_SPARK, Landing, read_landed
+from storage.tasks.land import LANDED_IN_SPARK, TOO_MUCH, Landing, read_landed
 from storage.wire.decode import KAFKA_COLUMNS
 
 if TYPE_CHECKING:
@@ -68,6 +69,12 @@ def land(records: DataFrame, landing: Landing, tasks: int, plainly: Plainly | No
         try:
             batch = Batch(rows_by_kind(parts(arrow_batches(landed))), files)
         except Exception as error:
+            if TOO_MUCH in str(error):
+                raise LargeEpochError(
+                    f"epoch {landing.epoch}: a task would hand back texts of more than "
+                    f"{landing.narrow_bytes_max} bytes to the driver; give the JVM more memory, or "
+                    "lower max_offsets_per_trigger"
+                ) from None
             if plainly is None or _NO_TIME not in str(error):
                 raise
             log.warning(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from checker.frames import Parameters
 from pipelines.epoch.sizes import Sizes
+from pipelines.kafka_log.intake import Intake
 from pipelines.kafka_log.losses import Loss, as_parameter
 from pipelines.settings import KafkaSettings, SecuritySettings, Settings
 from storage.lake.epochs import Plan
@@ -37,11 +38,14 @@ class EpochSettings:
     kafka: KafkaSettings
     owner: str
     sizes: Sizes
+    intake: Intake
     security: SecuritySettings = field(default_factory=SecuritySettings)
 
     @classmethod
-    def of(cls, settings: Settings, owner: str, spark: SparkSession) -> EpochSettings:
-        """Returns the part of a job's settings."""
+    def of(
+        cls, settings: Settings, owner: str, spark: SparkSession, intake: Intake | None = None
+    ) -> EpochSettings:
+        """Returns the part of a job's settings; without an intake that of a local job."""
         parallelism = spark.sparkContext.defaultParallelism
         return cls(
             parameters=settings.parameters(),
@@ -51,6 +55,7 @@ class EpochSettings:
             kafka=settings.kafka,
             owner=owner,
             sizes=Sizes(parallelism, settings.stream.deliveries),
+            intake=intake or Intake.of(settings),
             security=settings.security,
         )
 

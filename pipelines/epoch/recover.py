@@ -79,8 +79,9 @@ def batch_again(
 
     if ranges:
         count = sum(r.to_offset - r.from_offset for r in plan.ranges)
+        options = spark_options(settings.kafka, settings.intake.poll_records)
         batch = land(
-            kafka_records(spark, ranges, spark_options(settings.kafka, limits.message_bytes_max)),
+            kafka_records(spark, ranges, options),
             Landing(lake.place, plan.epoch, limits),
             settings.sizes.landing_tasks(count),
             partial(plain_records, settings.kafka, spans),

@@ -186,7 +186,9 @@ class Epochs:
         batch = None
         if self._has_news(spans):
             epoch = 1 if newest is None else newest.epoch + 1
-            landing = Landing(self._lake.place, epoch, self._settings.limits)
+            landing = Landing(
+                self._lake.place, epoch, self._settings.limits, self._settings.intake.narrow_bytes
+            )
             present = self._kafka.present(spans)
             tasks = self._settings.sizes.landing_tasks(sum(map(len, present.values())))
             plainly = partial(plain_records, self._settings.kafka, present)

@@ -48,8 +48,8 @@ def require_folder(configured: str, place: LakePlace) -> None:
     _require_ours(folder)
 
 
-def fresh_checkpoint(folder: Path, lake_id: str) -> Path:
-    """Returns an empty checkpoint folder for this run; those of runs before it are deleted.
+def take_folder(folder: Path, lake_id: str) -> None:
+    """Makes the checkpoint's folder a lake's, if it is not yet.
 
     Errors: StartError if the folder belongs to another lake, holds what txlake has not made, or
     cannot be one.
@@ -65,6 +65,13 @@ def fresh_checkpoint(folder: Path, lake_id: str) -> Path:
         )
     mark.write_text(lake_id)
 
+
+def fresh_checkpoint(folder: Path, lake_id: str) -> Path:
+    """Returns an empty checkpoint folder for this run; those of runs before it are deleted.
+
+    Errors: as `take_folder`.
+    """
+    take_folder(folder, lake_id)
     for run in folder.iterdir():
         if _RUN.fullmatch(run.name) and not run.is_symlink():
             shutil.rmtree(run, ignore_errors=True)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from pipelines.epoch.land import land, warm_up
 from pipelines.epoch.restore import restore
 from pipelines.job.stream import QUERY_NAME, SILENT_S, source_of
+from pipelines.kafka_log.intake import Intake
 from pipelines.kafka_log.topics import KafkaTopics
 from pipelines.settings import Settings
 from storage.lake.epochs import read_progress
@@ -31,9 +32,15 @@ class Rehearsal:
     """
 
     def __init__(
-        self, spark: SparkSession, settings: Settings, kafka: KafkaTopics, lake: Lake
+        self,
+        spark: SparkSession,
+        settings: Settings,
+        intake: Intake,
+        kafka: KafkaTopics,
+        lake: Lake,
     ) -> None:
         self._spark, self._settings, self._kafka, self._lake = spark, settings, kafka, lake
+        self._intake = intake
         self._landing = Landing(lake.place, _NO_EPOCH, settings.wire_limits())
         self._is_first = True
 
@@ -56,7 +63,7 @@ class Rehearsal:
         starts[admin] = max(starts[admin] - 1, *self._kafka.first_offsets([admin]).values())
         with tempfile.TemporaryDirectory(prefix="txlake-rehearsal-") as checkpoint:
             query = (
-                source_of(self._spark, self._settings, starts)
+                source_of(self._spark, self._settings, self._intake, starts)
                 .writeStream.queryName(f"{QUERY_NAME}-rehearsal")
                 .foreachBatch(self._land)
                 .option("checkpointLocation", checkpoint)

@@ -21,10 +21,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipelines.epoch.run import Epochs, Gathered
-from pipelines.errors import ClockError, KafkaAwayError, LostInputError, StartError
+from pipelines.errors import (
+    ClockError,
+    KafkaAwayError,
+    LargeEpochError,
+    LostInputError,
+    StartError,
+)
+from pipelines.job.landing_mark import DiedLanding, LandingMark
 from pipelines.job.trigger import Trigger
 from pipelines.job.upkeep import Maintainer
-from pipelines.jvm.session import jvm_trouble
+from pipelines.jvm.session import jvm_has_ended, jvm_trouble
+from pipelines.kafka_log.intake import Intake
 from pipelines.kafka_log.options import by_topic, spark_options
 from pipelines.kafka_log.topics import Place
 from pipelines.settings import Settings
@@ -48,11 +56,13 @@ _POLL_S = 0.1
 # calls of the JVM.
 _LIVES_S = 2.0
 # Errors that say all in their sentence; KafkaAwayError is none of them.
-_SAYS_ALL = (ClockError, LostInputError, OwnerError, StartError, StoreAwayError)
+_SAYS_ALL = (ClockError, LargeEpochError, LostInputError, OwnerError, StartError, StoreAwayError)
 
 
 class Stream:
     """One query: it runs from where the lake ends until `stop` is set, or something fails.
+
+    It ends, too, when it has landed what an earlier run `died` of: the next one takes all again.
 
     Input: `before_batch` is called before each micro-batch is read, with whether it brings new
     partitions; `before_plan` before its epoch is planned, `on_epoch` with each committed plan and
@@ -63,9 +73,12 @@ class Stream:
         self,
         spark: SparkSession,
         settings: Settings,
+        intake: Intake,
         epochs: Epochs,
         maintainer: Maintainer,
         checkpoint: Path,
+        mark: LandingMark,
+        died: DiedLanding | None,
         stop: threading.Event,
         before_batch: Callable[[bool], None],
         before_plan: Callable[[], None],
@@ -73,9 +86,11 @@ class Stream:
     ) -> None:
         self._spark = spark
         self._settings = settings
+        self._intake = intake
         self._epochs = epochs
         self._maintainer = maintainer
         self._checkpoint = checkpoint
+        self._mark, self._died = mark, died
         self._stop = stop
         self._before_batch = before_batch
         self._before_plan = before_plan
@@ -94,9 +109,9 @@ class Stream:
     def run(self) -> BaseException | None:
         """Runs the query and its last epoch to the end.
 
-        Output: the error that ended it; None if `stop` did.
+        Output: the error that ended it; None if `stop` did, or if it has landed what it had to.
         """
-        source = source_of(self._spark, self._settings, self._starts)
+        source = source_of(self._spark, self._settings, self._intake, self._starts)
         self._returned_at = time.monotonic()
         name = _free_name(self._spark)
         query = (
@@ -111,7 +126,7 @@ class Stream:
                 self._stop.wait(_POLL_S)
             with self._planning:  # a planned epoch goes on to its end; no other begins
                 wait_for([self._running])
-            if self._stop.is_set():
+            if self._stop.is_set() or (self._is_through and self._failure is None):
                 return None
             return self._failure or query.exception() or StartError("the stream ended by itself")
         finally:
@@ -129,7 +144,10 @@ class Stream:
 
         It is active until its source is closed, even if it has failed before.
         """
-        if self._stop.is_set() or self._is_ended_by_run:
+        if self._stop.is_set() or self._is_ended_by_run or self._is_through:
+            return False
+        if jvm_has_ended(self._spark):
+            self._failure = self._failure or jvm_trouble(self._spark)
             return False
         returned_at = self._returned_at
         silent_s = 0.0 if returned_at is None else time.monotonic() - returned_at
@@ -171,7 +189,15 @@ class Stream:
 
     @property
     def _is_ending(self) -> bool:
-        return self._stop.is_set() or self._failure is not None
+        return self._stop.is_set() or self._failure is not None or self._is_through
+
+    @property
+    def _is_through(self) -> bool:
+        """Returns whether all is committed that an earlier run died of."""
+        last = self._epochs.last
+        if self._died is None or last is None:
+            return False
+        return self._died.is_landed(last.landed())
 
     def _run_epoch(self, batch: DataFrame, batch_id: int) -> None:
         """Reads a micro-batch and begins its epoch; waits for it until the next is to be cut."""
@@ -181,7 +207,8 @@ class Stream:
         self._before_batch(not ends.keys() <= self._places)
         self._places |= ends.keys()
         self._check_start(batch_id)
-        gathered = self._epochs.gather(batch, ends)
+        with self._mark.over(ends, self._intake.divisor):
+            gathered = self._epochs.gather(batch, ends)
         self._running.result()
         with self._planning:
             if self._is_ending:
@@ -233,15 +260,17 @@ def _free_name(spark: SparkSession) -> str:
     return next(name for name in itertools.chain([QUERY_NAME], others) if name not in taken)
 
 
-def source_of(spark: SparkSession, settings: Settings, starts: Mapping[Place, int]) -> DataFrame:
+def source_of(
+    spark: SparkSession, settings: Settings, intake: Intake, starts: Mapping[Place, int]
+) -> DataFrame:
     """Returns the stream of all our topics, with a tick: without data a query runs no batch."""
     records = (
         spark.readStream.format("kafka")
-        .options(**spark_options(settings.kafka, settings.transaction.message_bytes_max))
+        .options(**spark_options(settings.kafka, intake.poll_records))
         .option("includeHeaders", "true")
         .option("subscribe", ",".join(settings.kafka.topics().values()))
         .option("startingOffsets", json.dumps(by_topic(starts)))
-        .option("maxOffsetsPerTrigger", settings.stream.max_offsets_per_trigger)
+        .option("maxOffsetsPerTrigger", intake.epoch_offsets)
         .option("failOnDataLoss", "true")
         .load()
     )

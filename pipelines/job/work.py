@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipelines.epoch.ask import Asker
@@ -26,11 +27,12 @@ from pipelines.epoch.clock import EpochClock
 from pipelines.epoch.parameters import EpochSettings
 from pipelines.epoch.run import Epochs
 from pipelines.epoch.watch import Watch
-from pipelines.errors import JobError, KafkaAwayError, KafkaRefusedError
+from pipelines.errors import JobError, KafkaAwayError, KafkaRefusedError, LargeEpochError
 from pipelines.job.away import Away, told
-from pipelines.job.checkpoint import checkpoint_folder, fresh_checkpoint
+from pipelines.job.checkpoint import checkpoint_folder, fresh_checkpoint, take_folder
 from pipelines.job.clocks import Clocks
 from pipelines.job.election import Election
+from pipelines.job.landing_mark import DiedLanding, LandingMark
 from pipelines.job.locks import Locks
 from pipelines.job.ownership import Ownership
 from pipelines.job.rehearsal import Rehearsal
@@ -38,11 +40,13 @@ from pipelines.job.stream import Stream
 from pipelines.job.turn import Turn
 from pipelines.job.upkeep import Maintainer
 from pipelines.jvm.cluster import require_seen
+from pipelines.jvm.heap import landing_heap
 from pipelines.jvm.session import JVM_LOST, jvm_trouble
+from pipelines.kafka_log.intake import Intake
 from pipelines.kafka_log.topics import KafkaTopics
 from pipelines.settings import Settings
 from storage.errors import LakeError, OwnerError, StoreAwayError
-from storage.lake.epochs import NO_PROGRESS, Plan, read_progress
+from storage.lake.epochs import NO_PROGRESS, Plan, Progress, read_progress
 from storage.lake.lake import Lake
 
 if TYPE_CHECKING:
@@ -110,13 +114,18 @@ class Work:
             settings.transaction.message_bytes_max,
             settings.security.keys,
         )
+        self._intake = Intake.of(settings, landing_heap(spark))
         self.epochs = Epochs(
-            spark, lake, self._kafka, self._asker, EpochSettings.of(settings, owner, spark),
+            spark, lake, self._kafka, self._asker,
+            EpochSettings.of(settings, owner, spark, self._intake),
             manner.now_ms or self._clock.now_ms, watch,
         )  # fmt: skip
         self.is_streaming = False
         self._maintainer: Maintainer  # of a turn
-        self._rehearsal = Rehearsal(spark, settings, self._kafka, lake)
+        self._checkpoint: Path  # of a turn, as is the mark in it
+        self._mark: LandingMark | None = None
+        self._died: DiedLanding | None = None  # what an earlier run could not land
+        self._rehearsal = Rehearsal(spark, settings, self._intake, self._kafka, lake)
         self._topics_checked = 0.0  # monotonic s
         self._is_seen = False  # by the executors
         self._was_let_in = False  # by Kafka
@@ -132,6 +141,8 @@ class Work:
                 except (KafkaAwayError, StoreAwayError) as error:
                     if isinstance(error, KafkaRefusedError) and not self._was_let_in:
                         raise
+                    if self._mark is not None:
+                        self._mark.clear()
                     self._stop.wait(self._away.wait_s(error))
                 except OwnerError as error:
                     self._losses += 1
@@ -176,6 +187,7 @@ class Work:
             if self._ownership.term == 0:
                 self._clock.start()  # it may have waited for days
         self._lake.forget()  # another driver may have written it meanwhile
+        self._mark = None
         self._ownership.begin()
         self._maintainer = Maintainer(
             self._lake,
@@ -194,28 +206,73 @@ class Work:
         progress = epochs.take_up()
         epochs.check_identity(progress.unfinished or progress.last)
         self._check_topics()
-        recovered = epochs.recover(progress)
+        self._take_checkpoint()
+        recovered = self._recover(progress)
         if epochs.last is not None:
             self._clock.not_before(epochs.last.epoch_at)
         self._clocks.compare(epochs.own_pings)
         if recovered is not None:
             log.info("finished epoch %d, which an earlier run had planned", recovered.epoch)
 
+    def _take_checkpoint(self) -> None:
+        """Takes the checkpoint's folder, and smaller steps if the run before died landing."""
+        if self._mark is not None:
+            return
+        lake_id, place = self._lake.lake_id(), self._lake.place
+        self._checkpoint = checkpoint_folder(self._settings.stream.checkpoint, place, lake_id)
+        take_folder(self._checkpoint, lake_id)
+        self._mark = LandingMark(self._checkpoint)
+
+        self._take_smaller_steps("the last run died while it landed records")
+
+    def _take_smaller_steps(self, why: str) -> None:
+        """Takes smaller steps if a landing has left its mark, and says so."""
+        assert self._mark is not None
+        self._died = self._mark.died()
+        if self._died is None:
+            return
+        self._intake.divisor = self._died.divisor
+        log.warning(
+            "%s: until they are landed, 1/%d of the usual steps, up to %d records a poll of Kafka "
+            "and %d an epoch",
+            why, self._died.divisor, self._intake.poll_records, self._intake.epoch_offsets,
+        )  # fmt: skip
+
+    def _recover(self, progress: Progress) -> Plan | None:
+        """Finishes a planned epoch; then looks whether smaller steps are needed any more."""
+        recovered = None
+        if progress.unfinished is not None and self._mark is not None:
+            with self._mark.over(progress.unfinished.landed(), self._intake.divisor):
+                recovered = self.epochs.recover(progress)
+        self._look_at_steps()
+        return recovered
+
+    def _look_at_steps(self) -> None:
+        """Takes usual steps again when that is landed which an earlier run died of."""
+        last = self.epochs.last
+        if self._died is None or last is None or not self._died.is_landed(last.landed()):
+            return
+        self._died, self._intake.divisor = None, 1
+        log.info("landed what needed smaller steps: the usual steps again")
+
     def _stream(self) -> None:
         """Runs the query until `stop`, or until it ends by itself."""
-        lake_id = self._lake.lake_id()
-        folder = checkpoint_folder(self._settings.stream.checkpoint, self._lake.place, lake_id)
+        assert self._mark is not None
         stream = Stream(
             self._spark,
             self._settings,
+            self._intake,
             self.epochs,
             self._maintainer,
-            fresh_checkpoint(folder, lake_id),
+            fresh_checkpoint(self._checkpoint, self._lake.lake_id()),
+            self._mark,
+            self._died,
             self._stop,
             self._before_batch,
             self._ownership.require,
             self._committed,
         )
+        self._intake.tell()
         log.info("running; owner %s", self._owner)
         self.is_streaming = True
         try:
@@ -225,8 +282,13 @@ class Work:
         finally:
             self.is_streaming = False
         if failure is None:
+            self._mark.clear()
+            self._look_at_steps()
             return
         error = self._told(failure)
+        if isinstance(error, LargeEpochError) and self._intake.epoch_offsets > 1:
+            self._take_smaller_steps("records were too large for one epoch")
+            return
         if isinstance(error, (KafkaAwayError, OwnerError, StoreAwayError)):
             raise error
         raise self._ownership.lost() or error
@@ -245,6 +307,7 @@ class Work:
         Errors: StartError; KafkaAwayError.
         """
         self._kafka.check("timestamp_type" not in self._manner.tolerate)
+        self._intake.topics_take(self._kafka.batch_bytes_taken)
         self._topics_checked = time.monotonic()
 
     def _committed(self, plan: Plan, seconds: float) -> None:

@@ -183,6 +183,17 @@ def listen_for_callbacks(spark: SparkSession) -> None:
     ensure_callback_server_started(spark.sparkContext._gateway)  # type: ignore[no-untyped-call]
 
 
+def jvm_has_ended(spark: SparkSession) -> bool:
+    """Returns whether the session's JVM is a child of this process that has ended.
+
+    It asks the system, not the JVM: cheap, and true at once. Under spark-submit the JVM is no
+    child; there a call that fails tells it.
+    """
+    gateway: Any = spark.sparkContext._gateway
+    process = getattr(gateway, "proc", None)
+    return process is not None and process.poll() is not None
+
+
 def jvm_trouble(spark: SparkSession) -> JvmError | None:
     """Returns what is wrong if the session's JVM does not answer any more; None if it does.
 
@@ -190,10 +201,12 @@ def jvm_trouble(spark: SparkSession) -> JvmError | None:
     """
     jvm: Any = spark._jvm
     try:
-        jvm.System.nanoTime()
+        if not jvm_has_ended(spark):
+            jvm.System.nanoTime()
+            return None
     except JVM_LOST:
-        return JvmError(
-            "the driver's JVM has ended, by a signal, for lack of memory or by a crash: nothing is "
-            "lost; start the driver again"
-        )
-    return None
+        pass
+    return JvmError(
+        "the driver's JVM has ended, by a signal, for lack of memory or by a crash: nothing is "
+        "lost; start the driver again"
+    )

@@ -1,8 +1,11 @@
-"""A signal to the driver's JVM: a stop of the driver, which finishes its epoch before Spark ends.
+"""The end of the driver's JVM: by a signal, a stop of the driver, which finishes its epoch first.
 
 The JVM gets one where a service manager sends SIGTERM to all processes of a service, and where
 spark-submit is the process that is stopped, by SIGTERM or Ctrl-C. Spark's own hook would end its
 work at once, beneath a running epoch.
+
+A JVM that ends for another reason, out of memory say, ends at once: that is no stop, and the driver
+has to fail.
 """
 
 from __future__ import annotations
@@ -29,12 +32,15 @@ _AFTER_SPARK: Final = 1
 _COPIER: Final = "redirect output"
 _COPY_S: Final = 2.0
 _POLL_S: Final = 0.02
+# The exit code of a JVM that has ended by itself.
+_NOT_BY_SIGNAL: Final = 1
 
 
 class JvmShutdown:
     """The hooks of a driver in its JVM. Input: `stop` asks the driver to end.
 
     1. The JVM gets a signal: the driver is asked to stop, and the JVM waits until it has.
+       Where it got none, it ends here, with an exit code of its own.
     2. Spark ends.
     3. Where spark-submit has started the driver, the exit code is the JVM's: it ends with 0, not
        with that of the signal, as soon as the driver's last line is out.
@@ -78,6 +84,9 @@ class JvmShutdown:
         return hook
 
     def _wait_for_driver(self) -> None:
+        if not self._is_by_signal():
+            self._halt(_NOT_BY_SIGNAL)
+            return
         self._has_begun.set()
         self._stop()
         self._is_stopped.wait(_WAIT_S)
@@ -92,14 +101,22 @@ class JvmShutdown:
         os.dup2(nothing, 2)  # so the copier comes to the end of the output
         deadline = time.monotonic() + _COPY_S
         with suppress(Py4JError, OSError):  # it ends beneath the call
-            while self._is_copying() and time.monotonic() < deadline:
+            while _COPIER in self._threads() and time.monotonic() < deadline:
                 time.sleep(_POLL_S)
-            self._jvm.java.lang.Runtime.getRuntime().halt(0)
+        self._halt(0)
         self._is_over.set()
 
-    def _is_copying(self) -> bool:
+    def _is_by_signal(self) -> bool:
+        """Returns whether a signal ends the JVM: Java runs its handler in a thread of that name."""
+        return any(name.startswith("SIG") and name.endswith(" handler") for name in self._threads())
+
+    def _threads(self) -> list[str]:
         threads = self._jvm.java.lang.Thread.getAllStackTraces().keySet().toArray()
-        return any(thread.getName() == _COPIER for thread in threads)
+        return [str(thread.getName()) for thread in threads]
+
+    def _halt(self, code: int) -> None:
+        with suppress(Py4JError, OSError):  # it ends beneath the call
+            self._jvm.java.lang.Runtime.getRuntime().halt(code)
 
 
 class _Runnable:

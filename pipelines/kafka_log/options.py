@@ -22,8 +22,8 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from pipelines.errors import StartError
+from pipelines.kafka_log.intake import POLL_RECORDS_MAX
 from pipelines.settings import KafkaSettings
-from txlake import protocol as p
 
 # librdkafka's names of what is translated below. The Java client has the others, too, or does not
 # know them and goes on: then they say how fast librdkafka is, not who may connect.
@@ -191,25 +191,10 @@ def by_topic(offsets: Mapping[tuple[str, int], int]) -> dict[str, dict[str, int]
 _PIECE_RECORDS: Final = 10_000
 
 
-# What Kafka's client hands over at once, as records of the largest size that is allowed. It
-# unpacks them all before the first is used, and its own limits count what is compressed: 500 of
-# them, its default, were 500 MiB in a heap of 768. After each Spark asks the broker twice, so fewer
-# cost time: 200,000 halves of 200 B landed in 2.6 s with 500, in 4.0 s with 48, in 6.9 s with 16.
-_POLL_BYTES: Final = 48 * 1024 * 1024
-_POLL_RECORDS_MAX: Final = 500
-
-
-def poll_records_max(message_bytes_max: int) -> int:
-    """Returns how many records Kafka's client unpacks at once."""
-    return max(1, min(_POLL_RECORDS_MAX, _POLL_BYTES // message_bytes_max))
-
-
-def spark_options(
-    kafka: KafkaSettings, message_bytes_max: int = p.MESSAGE_BYTES_MAX
-) -> dict[str, str]:
+def spark_options(kafka: KafkaSettings, poll_records: int = POLL_RECORDS_MAX) -> dict[str, str]:
     """Returns the options of Spark's Kafka source.
 
-    Input: `message_bytes_max`: of the job's settings.
+    Input: `poll_records`: how many records Kafka's client unpacks at once (`Intake`).
 
     fetch.max.wait.ms is short: Spark asks for a partition's end behind its own outstanding fetch,
     and would wait half a second for each. It never fetches what is not there yet, so nothing is
@@ -222,7 +207,7 @@ def spark_options(
         "kafka.request.timeout.ms": "10000",
         "kafka.default.api.timeout.ms": "10000",
         "kafka.fetch.max.wait.ms": "2",
-        "kafka.max.poll.records": str(poll_records_max(message_bytes_max)),
+        "kafka.max.poll.records": str(poll_records),
         **{f"kafka.{key}": value for key, value in java_client(kafka.client).items()},
         "kafka.bootstrap.servers": kafka.bootstrap_servers,
         "kafkaConsumer.pollTimeoutMs": "30000",

@@ -27,7 +27,9 @@ KAFKA: Final = pa.schema(
      ("timestamp", pa.timestamp("us", tz="UTC")), ("key", pa.binary()), ("value", pa.binary()),
      ("headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())])))]
 )  # fmt: skip
-_BATCH_RECORDS = 1_000
+# A batch ends with either; the client holds as many bytes again that were not asked for yet.
+_BATCH_RECORDS: Final = 1_000
+_BATCH_BYTES: Final = 8 * 1024 * 1024
 
 
 def plain_records(kafka: KafkaSettings, spans: Mapping[Place, range]) -> Iterator[pa.RecordBatch]:
@@ -44,8 +46,10 @@ def plain_records(kafka: KafkaSettings, spans: Mapping[Place, range]) -> Iterato
         "allow.auto.create.topics": False,
         "enable.partition.eof": True,
         "isolation.level": "read_uncommitted",
+        "queued.max.messages.kbytes": _BATCH_BYTES // 1024,
     })  # fmt: skip
     rows: list[dict[str, Any]] = []
+    size = 0
     try:
         consumer.assign([TopicPartition(*place, spans[place].start) for place in ends])
         while ends:
@@ -61,11 +65,12 @@ def plain_records(kafka: KafkaSettings, spans: Mapping[Place, range]) -> Iterato
             offset = int(message.offset() or 0)
             if error is None and place in ends and offset < ends[place]:
                 rows.append(_row(message))
+                size += len(message)
             if place in ends and offset + (error is None) >= ends[place]:
                 del ends[place]
-            if len(rows) >= _BATCH_RECORDS:
+            if len(rows) >= _BATCH_RECORDS or size >= _BATCH_BYTES:
                 yield pa.RecordBatch.from_pylist(rows, schema=KAFKA)
-                rows = []
+                rows, size = [], 0
         if rows:
             yield pa.RecordBatch.from_pylist(rows, schema=KAFKA)
     except KafkaException as failed:

@@ -38,6 +38,7 @@ log = logging.getLogger("txlake.kafka")
 class KafkaTopics:
     """The job's topics on one cluster.
 
+    `batch_bytes_taken`: the largest batch that one of them takes, as `check` has found it.
     Errors: KafkaAwayError if Kafka does not answer in time; KafkaRefusedError if it refuses.
     """
 
@@ -46,6 +47,7 @@ class KafkaTopics:
         self.names = dict(own_names)
         self.settings = settings
         self._batch_bytes_max = p.batch_bytes_max(settings.transaction.message_bytes_max)
+        self.batch_bytes_taken = 0
         self._warned: frozenset[str] = frozenset()  # of what, by the check before
         self._servers = kafka.bootstrap_servers
         self._cluster = Cluster(kafka.bootstrap_servers, kafka.client)
@@ -156,11 +158,14 @@ class KafkaTopics:
         resources = [ConfigResource(ResourceType.TOPIC, name) for name in self.names.values()]
         futures = self._admin.describe_configs(resources, request_timeout=REQUEST_TIMEOUT_S)
         warnings: list[str] = []
+        batch_bytes: list[int] = []
         for resource, future in futures.items():
             described = self._cluster.answer(future, "topic settings")
             config = {name: entry.value for name, entry in described.items()}
             _require_sound(resource.name, config, needs_append_time)
             warnings += self._doubts(resource.name, config)
+            batch_bytes.append(int(config[_BATCH_BYTES_MAX]))
+        self.batch_bytes_taken = max(batch_bytes)
 
         return warnings
 

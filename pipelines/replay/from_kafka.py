@@ -20,8 +20,10 @@ from pipelines.epoch.land import kafka_records
 from pipelines.epoch.parameters import EpochSettings
 from pipelines.epoch.run import Epochs
 from pipelines.errors import StartError
+from pipelines.jvm.heap import landing_heap
 from pipelines.jvm.lock import JvmLock
 from pipelines.jvm.session import start_session
+from pipelines.kafka_log.intake import Intake
 from pipelines.kafka_log.options import spark_options
 from pipelines.kafka_log.topics import KafkaTopics, Place
 from pipelines.replay.archive import EPOCH_RECORDS
@@ -103,7 +105,9 @@ def land(
     kafka = BoundedKafka(settings, starts)
     kafka.check()
     clock = EpochClock()
-    of_epochs = EpochSettings.of(settings, owner, spark)
+    intake = Intake.of(settings, landing_heap(spark))
+    intake.topics_take(kafka.batch_bytes_taken)
+    of_epochs = EpochSettings.of(settings, owner, spark, intake)
     with closing(Epochs(spark, lake, kafka, RecordedAsker(), of_epochs, clock.now_ms)) as epochs:
         lake.create(dt.datetime.now(dt.timezone.utc))
         before = epochs.take_up()
@@ -120,7 +124,7 @@ def land(
         halves = 0
         for step in _steps(begins, wanted):
             places = {r.place: r.to_offset for r in step}
-            options = spark_options(settings.kafka, settings.transaction.message_bytes_max)
+            options = spark_options(settings.kafka, intake.poll_records)
             epochs.run(kafka_records(spark, step, options), places)
             halves += sum(r.to_offset - r.from_offset for r in step
                           if r.topic == settings.kafka.half_topic)  # fmt: skip

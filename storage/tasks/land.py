@@ -22,7 +22,7 @@ from storage.files.place import LakePlace
 from storage.rows import to_rows
 from storage.tasks.arrow_bytes import as_bytes, from_bytes
 from storage.tasks.written import Files, Waiting, as_json, from_json
-from storage.wire.decode import RECORDS, decode_rows
+from storage.wire.decode import KEPT_BYTES, RECORDS, decode_rows
 from storage.wire.headers import truth
 from storage.wire.kinds import HALF, SCHEDULE, WireLimits
 
@@ -36,23 +36,32 @@ _RUNS_MAX = 64  # pieces of Kafka partitions in a portion; without transactions 
 FILE_BYTES: Final = 64 * 1024 * 1024
 # What a task yields: a row a portion. `narrow`: an Arrow stream of RECORDS; `files`: JSON.
 LANDED: Final = pa.schema([("narrow", pa.binary()), ("files", pa.string())])
+# How a task says that it would hand back more than it may: of an error only the text crosses Spark.
+TOO_MUCH: Final = "an epoch's records are too large for the driver"
 LANDED_IN_SPARK: Final = "narrow binary, files string"
 
 
 @dataclass(frozen=True)
 class Landing:
-    """What a task needs to land its part of an epoch; Spark sends it to where the task runs."""
+    """What a task needs to land its part of an epoch; Spark sends it to where the task runs.
+
+    `narrow_bytes_max`: the most that the records of one task may have in the driver beside
+    `KEPT_BYTES` each; None: no limit.
+    """
 
     place: LakePlace
     epoch: int
     limits: WireLimits
+    narrow_bytes_max: int | None = None
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Lands records. Input: KAFKA_COLUMNS. Output: LANDED.
 
         Replay: a task that runs again writes other files with the same rows.
+        Errors: ValueError with `TOO_MUCH`.
         """
         waiting = Waiting(self.place, self.epoch)
+        beyond = 0
         for portion in _portions(batches):
             rows = decode_rows(portion, self.limits)
             for kind in (HALF, SCHEDULE):
@@ -62,7 +71,11 @@ class Landing:
                     waiting.add(kind, messages)
                     waiting.bytes += messages.nbytes
             files = waiting.write() if waiting.bytes >= FILE_BYTES else {}
-            yield _landed(_narrow(rows), files)
+            narrow = _narrow(rows)
+            beyond += max(0, narrow.nbytes - KEPT_BYTES * narrow.num_rows)
+            if self.narrow_bytes_max is not None and beyond > self.narrow_bytes_max:
+                raise ValueError(f"{TOO_MUCH}: more than {self.narrow_bytes_max} bytes")
+            yield _landed(narrow, files)
         yield _landed(RECORDS.empty_table(), waiting.write())
 
 

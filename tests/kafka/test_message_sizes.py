@@ -9,7 +9,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Producer as KafkaProducer
 from confluent_kafka.admin import (
     AdminClient,
     AlterConfigOpType,
@@ -21,12 +20,10 @@ from confluent_kafka.admin import (
 from pyspark.sql import SparkSession
 
 from pipelines.kafka_log.connection import producer_config
-from pipelines.kafka_log.options import poll_records_max
 from pipelines.kafka_log.topics import KafkaTopics
 from pipelines.local_broker.broker import Broker
-from tests.support.job import Job, running, settings_for, wait_until
+from tests.support.job import running, settings_for, wait_until
 from tests.support.producers import CommitsWhenAsked, options_of
-from tests.support.wire import half_headers
 from txlake import (
     LocalTransactionState,
     Message,
@@ -156,40 +153,3 @@ def test_a_topic_that_takes_less_is_warned_of_in_one_sentence(
         f"max.message.bytes=1114112: {half_topic} has 1048588; raise it, or lower "
         "message_bytes_max",
     )]  # fmt: skip
-
-
-def test_messages_that_compress_well_are_landed_in_the_heap_there_is(
-    broker: Broker, tmp_path: Path, unique: Unique, spark: SparkSession
-) -> None:
-    """Kafka has 300 KB of them; unpacked they are twice the heap of the JVM that lands them."""
-    settings = settings_for(broker, tmp_path / "lake", unique("packed"))
-    Job(settings).prepare_topics()
-    body = b"z" * 996_147  # 0.95 MiB
-    count = 1_600
-
-    producer = KafkaProducer({
-        "bootstrap.servers": broker.bootstrap_servers,
-        "compression.type": "zstd",
-        "message.max.bytes": 60_000_000,
-        "linger.ms": 5,
-    })  # fmt: skip
-    for number in range(count):
-        headers = half_headers(f"tx-{number}")
-        producer.produce(settings.kafka.half_topic, body, partition=number % 2, headers=headers)
-        producer.poll(0)
-        if number % 50 == 49:
-            assert producer.flush(60) == 0
-
-    with running(settings) as job:
-        wait_until(lambda: len(job.rows("half", ["error"])) == count, "all halves", 240)
-    assert {row["error"] for row in job.rows("half", ["error"])} == {None}
-
-
-@pytest.mark.parametrize(
-    ("message_bytes_max", "records"),
-    [(1, 500), (100_000, 500), (1 << 20, 48), (8 << 20, 6), (48 << 20, 1), (900_000_000, 1)],
-)
-def test_fewer_records_are_unpacked_at_once_where_they_can_be_larger(
-    message_bytes_max: int, records: int
-) -> None:
-    assert poll_records_max(message_bytes_max) == records

@@ -17,6 +17,7 @@ from pipelines.epoch.run import Epochs
 from pipelines.job import rehearsal, stream
 from pipelines.job.rehearsal import Rehearsal
 from pipelines.job.stream import QUERY_NAME
+from pipelines.kafka_log.intake import Intake
 from pipelines.kafka_log.topics import KafkaTopics
 from pipelines.local_broker.broker import Broker
 from pipelines.settings import Settings
@@ -145,7 +146,7 @@ def test_a_rehearsal_ends_when_its_micro_batch_does_not(
     kafka = KafkaTopics(settings, settings.kafka.topics())
     kafka.create_missing()
     try:
-        Rehearsal(spark, settings, kafka, Lake(settings.lake.path)).run()
+        Rehearsal(spark, settings, Intake.of(settings), kafka, Lake(settings.lake.path)).run()
         assert (began.is_set(), ended.is_set()) == (True, False)
     finally:
         may_end.set()

@@ -133,7 +133,7 @@ def start(path: Path) -> Epochs:
     """Do what a job's start does before it asks Kafka for anything."""
     lake = Lake(str(path), is_driver=True)
     lake.check()
-    settings = EpochSettings(Parameters(), limits(), 100, 1, NOTHING, "start", Sizes(1))
+    settings = EpochSettings(Parameters(), limits(), 100, 1, NOTHING, "start", Sizes(1), NOTHING)
     epochs = Epochs(NOTHING, lake, NOTHING, RecordedAsker(), settings, lambda: 0)
     try:
         epochs.take_up()

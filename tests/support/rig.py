@@ -107,7 +107,7 @@ class Rig:
             for place in places
             if ends[place] > starts[place]
         )
-        options = spark_options(self._settings.kafka, self._settings.transaction.message_bytes_max)
+        options = spark_options(self._settings.kafka)
         whole = ranges or (Range(*places[0], ends[places[0]], ends[places[0]], ends[places[0]]),)
         return kafka_records(self._spark, whole, options), ends
 

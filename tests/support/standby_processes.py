@@ -44,11 +44,12 @@ def conf_of(settings: Settings, store: Mapping[str, str] | None = None) -> str:
         "stream": {"trigger_interval_ms": settings.stream.trigger_interval_ms},
         "metrics": asdict(settings.metrics),
         "log": asdict(settings.log),
+        "spark": settings.spark,
     }
     lines = []
     for section, values in sections.items():
         lines.append(f"[{section}]")
-        lines += [f"{key} = {json.dumps(value)}" for key, value in values.items()]
+        lines += [f"{json.dumps(key)} = {json.dumps(value)}" for key, value in values.items()]
     return "\n".join(lines) + "\n"
 
 

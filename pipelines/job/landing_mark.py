@@ -1,0 +1,67 @@
+"""The mark of a landing that runs: a start that finds one knows that the run before died of it.
+
+It stands in the checkpoint's folder while records are landed. A JVM that dies, for lack of memory
+say, leaves it behind. The next start takes a quarter of what that run took at once, and all again
+when it has landed what that run could not.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from pipelines.kafka_log.topics import Place
+
+_NAME: Final = "landing.json"
+_SMALLER: Final = 4
+
+
+@dataclass(frozen=True)
+class DiedLanding:
+    """A landing that its run did not survive: where it ended, and what to divide by now."""
+
+    ends: Mapping[Place, int]
+    divisor: int
+
+    def is_landed(self, landed: Mapping[Place, int]) -> bool:
+        """Returns whether all of it is landed. Input: the committed ends, by partition."""
+        return all(landed.get(place, 0) >= end for place, end in self.ends.items())
+
+
+class LandingMark:
+    """The mark in a checkpoint's folder, which is there already."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / _NAME
+
+    def died(self) -> DiedLanding | None:
+        """Returns what an earlier run died of; None if it ended otherwise."""
+        try:
+            told = json.loads(self._path.read_text(encoding="utf-8"))
+            ends = {(topic, int(partition)): int(end) for topic, partition, end in told["ends"]}
+            return DiedLanding(ends, int(told["divisor"]) * _SMALLER)
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
+    @contextmanager
+    def over(self, ends: Mapping[Place, int], divisor: int) -> Iterator[None]:
+        """Marks a landing: the mark goes when the landing succeeds, and stays when it fails.
+
+        Input: where it ends, by partition; what the bounds of this run are divided by.
+        """
+        told = {"divisor": divisor, "ends": [[*place, end] for place, end in ends.items()]}
+        new = self._path.with_suffix(".new")
+        new.write_text(json.dumps(told), encoding="utf-8")
+        os.replace(new, self._path)
+        yield
+        self.clear()
+
+    def clear(self) -> None:
+        """Takes the mark away: what failed did not end the process."""
+        with suppress(OSError):
+            self._path.unlink()

@@ -1,0 +1,93 @@
+"""A JVM that dies: the driver ends at once, and the next start takes smaller steps."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from confluent_kafka import Producer
+
+from pipelines.local_broker.broker import Broker
+from pipelines.settings import Settings
+from storage.lake.lake import Lake
+from tests.support.job import Job, settings_for, wait_until
+from tests.support.processes import ROOT
+from tests.support.standby_processes import drivers_of
+from tests.support.wire import half_headers
+
+Unique = Callable[[str], str]
+HALVES = 3_000
+SMALLER = (
+    "the last run died while it landed records: until they are landed, 1/4 of the usual steps, "
+    "up to 11 records a poll of Kafka and 50000 an epoch"
+)
+USUAL = "landed what needed smaller steps: the usual steps again"
+ENDED = "the driver's JVM has ended"
+# A JVM that ends by itself, as one does that is out of memory.
+PROGRAM = """
+from pipelines.jvm.session import (
+    JVM_LOST, jvm_has_ended, jvm_trouble, listen_for_callbacks, start_session,
+)
+from pipelines.jvm.shutdown import JvmShutdown
+
+spark = start_session("ends", is_quiet=True)
+listen_for_callbacks(spark)
+shutdown = JvmShutdown(spark, lambda: print("asked to stop"))
+try:
+    spark._jvm.java.lang.System.exit(52)
+except JVM_LOST:
+    print("lost")
+spark.sparkContext._gateway.proc.wait()
+print(jvm_has_ended(spark), jvm_trouble(spark))
+"""
+
+
+def send_halves(settings: Settings) -> None:
+    producer = Producer({"bootstrap.servers": settings.kafka.bootstrap_servers, "linger.ms": 5})
+    for number in range(HALVES):
+        headers = half_headers(f"tx-{number}")
+        producer.produce(settings.kafka.half_topic, b"x" * 4_000, headers=headers)
+    assert producer.flush(60) == 0
+
+
+def test_a_start_after_a_death_in_a_landing_takes_smaller_steps_until_that_is_landed(
+    broker: Broker, tmp_path: Path, unique: Unique
+) -> None:
+    settings = settings_for(broker, tmp_path / "lake", unique("deaths"))
+    Job(settings).prepare_topics()
+    send_halves(settings)
+    mark = tmp_path / "lake" / "_checkpoint" / "landing.json"
+
+    with drivers_of(settings, tmp_path) as drivers:
+        first = drivers.start()
+        wait_until(mark.exists, "a landing", seen=first.log.read_text)
+        first.kill("jvm")
+        killed_at = time.monotonic()
+        assert first.wait(60) == 1
+        print(f"the driver ended {time.monotonic() - killed_at:.1f} s after its JVM")
+        assert ENDED in first.last_line()
+        assert not first.has_said("last run")
+        assert mark.exists()
+
+        second = drivers.start()
+        drivers.wait_for(SMALLER, second)
+        wait_until(lambda: second.has_said(SMALLER, USUAL, "running; owner"), "usual steps again",
+                   seen=second.log.read_text)  # fmt: skip
+        second.terminate()
+        assert second.wait(60) == 0
+
+    assert Lake(settings.lake.place()).read("half", ["epoch"]).num_rows == HALVES
+    assert not mark.exists()
+
+
+def test_a_jvm_that_ends_by_itself_is_no_stop_of_the_driver() -> None:
+    ran = subprocess.run(
+        [sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=False, cwd=ROOT
+    )
+    assert ran.returncode == 0, ran.stderr
+    lost, ended = ran.stdout.splitlines()
+    assert lost == "lost"
+    assert ended.startswith(f"True {ENDED}")
