@@ -16,10 +16,7 @@ def files_of_table(names: Iterable[str], folder: str | None) -> list[str]:
     A lake's tables have no partitions, so no file of theirs lies deeper.
     Input: names as Delta's log has them; the table's folder, None on a store: it has no links.
     """
+    own = [name for name in names if "/" not in name and name.endswith(".parquet")]
     if folder is None:
-        return list(names)
-    return [
-        name
-        for name in names
-        if "/" not in name and name.endswith(".parquet") and not Path(folder, name).is_symlink()
-    ]
+        return own
+    return [name for name in own if not Path(folder, name).is_symlink()]

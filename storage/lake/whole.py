@@ -31,6 +31,7 @@ from storage.lake.lake import Lake
 from storage.lake.table import deleted_rows, owner_of
 from storage.lake.told import Told, read_told
 from storage.schemas import TABLES
+from txlake._table_files import files_of_table
 
 _ABSENT = TableAt(0, 0)
 _TRIES = 4
@@ -170,6 +171,9 @@ def _problem(lake: Lake, table: str, told: Told, is_alone: bool) -> tuple[str | 
     if handle.version() < at.version:
         return _then(f"is at version {handle.version()}", f"was at {at.version}", told), 0
     files = lake.table(table).files(handle)
+    foreign = _foreign_file(lake, table, files)
+    if foreign is not None:
+        return f"names {foreign}, which is no file in its own folder", 0
     missing = _missing_file(lake, table, files)
     if missing is not None:
         return f"has lost its file {missing}", 0
@@ -247,6 +251,14 @@ def _all_tables(lake: Lake, told: Told) -> tuple[list[str], list[Fault]]:
     except BrokenLakeError as error:
         return sorted(found), [Fault("catalog", error.problem)]
     return sorted(found | {f"topics/{table_id}" for table_id in ids}), []
+
+
+def _foreign_file(lake: Lake, table: str, files: pa.Table) -> str | None:
+    """Names a file of a table's log that lies elsewhere, or behind a link: it is not the job's."""
+    names = files["path"].to_pylist() if files.num_rows else []
+    folder = lake.place.table_path(table) if lake.place.is_local else None
+    own = set(files_of_table(names, folder))
+    return next((name for name in names if name not in own), None)
 
 
 def _missing_file(lake: Lake, table: str, files: pa.Table) -> str | None:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from pathlib import Path
 
 import pytest
 
+from storage.errors import BrokenLakeError
 from storage.lake.lake import Lake
+from storage.lake.whole import require_recorded
 from storage.upkeep.limits import MaintenanceLimits
 from storage.upkeep.maintenance import Maintenance
+from storage.verify.run import verify
 from tests.support.paper_job import PaperJob
 from txlake import Consumer
 from txlake._consumer_offsets import ConsumerOffsets
@@ -80,3 +84,23 @@ def test_a_consumers_compaction_deletes_nothing_behind_a_link(lake: Lake) -> Non
 
     assert files_below(half) == before
     assert not stray.exists()
+
+
+@pytest.mark.parametrize("kind", ["outside", "link"])
+def test_a_log_that_names_a_file_elsewhere_is_damaged(lake: Lake, kind: str) -> None:
+    folder = Path(lake.path, "outcomes")
+    file = next(folder.glob("*.parquet"))
+    elsewhere = Path(lake.path, "op", file.name)
+    file.rename(elsewhere)
+    if kind == "link":
+        file.symlink_to(elsewhere)
+    else:
+        for entry in (folder / "_delta_log").glob("*.json"):
+            entry.write_text(entry.read_text("utf-8").replace(file.name, f"../op/{file.name}"))
+
+    named = file.name if kind == "link" else f"../op/{file.name}"
+    sentence = f"the table outcomes names {re.escape(named)}, which is no file in its own folder"
+    with pytest.raises(BrokenLakeError, match=sentence):
+        require_recorded(Lake(lake.path))
+    report = verify(Lake(lake.path))
+    assert [f.invariant.name for f in report.findings if f.violations][:1] == ["lake_is_whole"]
