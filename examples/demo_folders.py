@@ -10,7 +10,7 @@ from pathlib import Path
 from shlex import quote
 
 from examples.demo_programs import ROOT, DemoError
-from storage.errors import LakeLockedError
+from storage.errors import LakeLockedError, NotALakeError
 from storage.files.place import lake_place
 from storage.lake.lock import LakeLock
 
@@ -67,8 +67,8 @@ class Folders:
     def make_anew(self) -> bool:
         """Delete what an earlier demo left, make both folders; say whether there was something.
 
-        Errors: DemoError for a folder that is not empty and that no demo has made, and for a lake
-        on which a job runs.
+        Errors: DemoError for a folder that is not empty and that no demo has made, for one that
+        cannot be a lake's, and for a lake on which a job runs.
         """
         self._check_nobody_writes()
         folders = (self.lake, self.beside)
@@ -88,17 +88,17 @@ class Folders:
         return was_there
 
     def _check_nobody_writes(self) -> None:
-        if not (self.lake / _MARK).exists():
-            return
         try:
-            LakeLock(lake_place(str(self.lake)), "demo").release()
-        except LakeLockedError as error:
+            place = lake_place(str(self.lake))
+            if (self.lake / _MARK).exists():
+                LakeLock(place, "demo").release()
+        except (NotALakeError, LakeLockedError) as error:
             raise DemoError(str(error)) from None
 
     def write_conf(self, bootstrap_servers: str, check_max: int) -> None:
         """Write the job's settings."""
         text = _SETTINGS.format(
-            lake=json.dumps(str(self.lake)),  # a JSON text is a TOML text
+            lake=json.dumps(str(self.lake), ensure_ascii=False),  # a JSON text is a TOML text
             bootstrap_servers=bootstrap_servers,
             check_max=check_max,
         )
@@ -124,10 +124,11 @@ class Folders:
             ]),
             ("Who was asked how often (duckdb over deltalake):", [
                 f"""{python} -c "import duckdb, deltalake; """
-                f"""files = deltalake.DeltaTable('{short(self.lake)}/checks').file_uris(); """
-                """print(duckdb.sql(f'SELECT producer_group, count(*) AS checks, """
+                f"""checks = deltalake.DeltaTable('{short(self.lake)}/checks')"""
+                """.to_pyarrow_dataset(); """
+                """print(duckdb.sql('SELECT producer_group, count(*) AS checks, """
                 """count(DISTINCT (queue_id, queue_offset)) AS transactions """
-                """FROM read_parquet({files}) WHERE acknowledged GROUP BY ALL'))\"""",
+                """FROM checks WHERE acknowledged GROUP BY ALL'))\"""",
             ]),
             ("Another consumer group reads the whole topic, without Kafka:", [
                 f"{python} -m examples.points_service --lake {lake} --group another "

@@ -16,7 +16,7 @@ ROOT = Path(__file__).parent.parent
 # The job ends after its running epoch; one whose JVM is still starting takes longer and is killed.
 STOP_TIMEOUT_S = 20.0
 # The job lives for a minute: without the slow compiler it needs half the CPU time (measured).
-_JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -Djava.io.tmpdir="
+_JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -Djava.io.tmpdir='{temp}'"
 
 
 class DemoError(Exception):
@@ -34,7 +34,9 @@ class Program:
         self.name = name
         self.log = log
         # All that Python, Spark and their JVM call temporary goes with the demo.
-        java_options = f"{os.environ.get('JAVA_TOOL_OPTIONS', '')} {_JAVA_OPTIONS}{temp}"
+        java_options = (
+            f"{os.environ.get('JAVA_TOOL_OPTIONS', '')} {_JAVA_OPTIONS.format(temp=temp)}"
+        )
         folders = {
             "TMPDIR": str(temp),
             "SPARK_LOCAL_DIRS": str(temp),

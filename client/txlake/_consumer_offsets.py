@@ -24,6 +24,7 @@ from deltalake import CommitProperties, DeltaTable, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError
 
 from txlake._delta_files import STALE_SNAPSHOT, DeltaFiles, split, told
+from txlake._paths import is_in_store
 from txlake._store import store_trouble
 from txlake._table_files import files_of_table
 from txlake._whole import LAKE_ID_PROPERTY, owner_of
@@ -210,7 +211,7 @@ class ConsumerOffsets:
     def _delete_stale(self) -> None:
         """Deletes files that no kept version names; of a local table in its own folder alone."""
         folder = self._files.uri
-        if "://" in folder:
+        if is_in_store(folder):
             self._files.table.vacuum(dry_run=False, full=True)
             return
 

@@ -8,7 +8,6 @@ column mapping.
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -23,6 +22,7 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
+from txlake._paths import file_name, is_in_store
 from txlake._store import StoreFiles, few_idle, store_trouble
 from txlake.errors import LakeError
 
@@ -211,7 +211,7 @@ class DeltaFiles:
         return ds.FileSystemDataset(fragments, self._schema, parquet, filesystem)
 
     def _is_local(self) -> bool:
-        return os.path.isdir(self.uri)
+        return not is_in_store(self.uri)
 
     def _filesystem(self) -> pa_fs.FileSystem:
         if self._is_local():
@@ -233,6 +233,7 @@ def _entry(version: int) -> str:
 def _files(table: DeltaTable, statistics: Sequence[str]) -> dict[str, TableFile]:
     actions = pa.table(table.get_add_actions(flatten=True))
     columns = {name: actions.column(name).to_pylist() for name in actions.column_names}
+    paths = list(map(file_name, columns["path"]))
     nothing = [None] * actions.num_rows
     counts = columns.get("num_records", nothing)
     return {
@@ -243,5 +244,5 @@ def _files(table: DeltaTable, statistics: Sequence[str]) -> dict[str, TableFile]
             {name: columns.get(f"min.{name}", nothing)[row] for name in statistics},
             {name: columns.get(f"max.{name}", nothing)[row] for name in statistics},
         )
-        for row, path in enumerate(columns["path"])
+        for row, path in enumerate(paths)
     }

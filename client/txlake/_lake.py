@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from txlake._delta_files import DeltaFiles, told
+from txlake._paths import lake_path
 from txlake._whole import WholeTables
 from txlake.errors import LakeError
 
@@ -31,12 +32,13 @@ class Lake:
     whole.
     """
 
-    def __init__(self, path: str, storage_options: Mapping[str, str] | None = None) -> None:
-        if not path or "\0" in path:
-            raise LakeError(f"{path!r}: no folder can have this name")
-        if os.path.isfile(path):
-            raise LakeError(f"{path}: this is a file; name the folder of a lake")
-        self.path = path.rstrip("/")
+    def __init__(
+        self, path: str | os.PathLike[str], storage_options: Mapping[str, str] | None = None
+    ) -> None:
+        try:
+            self.path = lake_path(path)
+        except ValueError as error:
+            raise LakeError(str(error)) from error
         self.storage_options = dict(storage_options or {})
         self.lake_id, format_version = self._identity()
         self._whole: WholeTables | None = None

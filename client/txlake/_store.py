@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 from deltalake.fs import DeltaStorageHandler
 
+from txlake._paths import is_in_store
 from txlake.errors import LakeError, StoreAwayError
 
 # The words of delta-rs, whose errors are an OSError or a DeltaError with a long, coloured text.
@@ -40,7 +41,7 @@ def few_idle(uri: str, storage_options: Mapping[str, str] | None) -> dict[str, s
 def store_trouble(uri: str, lake: str, error: BaseException) -> LakeError | None:
     """Returns what a store's error means, if it is one; None for an error about what is in it."""
     text = str(error)
-    if "://" not in uri or not _OF_A_STORE.search(text):
+    if not is_in_store(uri) or not _OF_A_STORE.search(text):
         return None
     said = _said(text)
     if _REFUSED.search(text):

@@ -16,6 +16,7 @@ from txlake import protocol
 from txlake._lake import Lake, Topic
 from txlake._looks import Looks
 from txlake._ownership import Ownership
+from txlake._paths import is_in_store
 from txlake._plain import plain_columns
 from txlake._process import ProcessGuard, note_delta_is_used
 from txlake._queues import QueueBuffers
@@ -117,9 +118,9 @@ class Consumer:
         self._reset = auto_offset_reset
         self._poll_records_max = max_poll_records
         self._is_closed = False
-        self._looks = Looks(is_store="://" in os.fspath(lake), most_s=store_look_ms_max / 1000)
         owner = f"{socket.gethostname()}:{os.getpid()}:{os.urandom(4).hex()}"
-        self._lake = Lake(os.fspath(lake), storage_options)
+        self._lake = Lake(lake, storage_options)
+        self._looks = Looks(is_store=is_in_store(self._lake.path), most_s=store_look_ms_max / 1000)
         self._buffers = QueueBuffers(self._lake, out_of_range_reset)
         self._ownership = Ownership(
             self._lake.uri("consumer_offsets"), storage_options, group, owner, session_timeout_ms,

@@ -168,7 +168,7 @@ def java_options() -> str:
     has_sets = hasattr(os, "sched_getaffinity")
     cores = len(os.sched_getaffinity(0)) if has_sets else os.cpu_count() or 1
     collector = "-XX:+UseSerialGC" if cores <= _SERIAL_CORES else "-XX:+UseParallelGC"
-    log_settings = CONF_FOLDER / "log4j2.properties"
+    log_settings = (CONF_FOLDER / "log4j2.properties").as_uri()  # a space would part the options
     return f"{collector} {_JAVA_OPTIONS} -Dlog4j2.configurationFile={log_settings}"
 
 

@@ -11,6 +11,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
+from pathlib import Path
 from typing import Any
 
 import duckdb
@@ -32,6 +33,7 @@ from storage.lake.lake import Lake
 from storage.rows import to_rows
 from storage.schemas import TABLES
 from storage.wire.kinds import ADMIN, HALF, KINDS, OP, SCHEDULE
+from txlake._paths import is_in_store, lake_path
 
 EPOCH_RECORDS = 200_000
 _MEMORY = "1GB"
@@ -169,13 +171,25 @@ class Archive:
 
 
 def _open(kind: str, path: str) -> ds.Dataset:
+    at = path if is_in_store(path) else str(Path(path).absolute())
     try:
-        if DeltaTable.is_deltatable(path):
-            folder, _, name = path.rstrip("/").rpartition("/")
-            return Lake(folder).dataset(name)
-        return ds.dataset(path, format="parquet")
-    except (OSError, pa.ArrowInvalid) as error:
-        raise StartError(f"{kind} records: {path} is no Delta table and no Parquet") from error
+        if not _is_delta(at):
+            return ds.dataset(at, format="parquet")
+    except (OSError, pa.ArrowInvalid, UnicodeEncodeError) as error:
+        raise StartError(f"{kind} records: {path!r} is no Delta table and no Parquet") from error
+
+    try:
+        folder, _, name = lake_path(at).rpartition("/")
+    except ValueError as error:
+        raise StartError(f"{kind} records: {error}") from error
+    return Lake(folder).dataset(name)
+
+
+def _is_delta(path: str) -> bool:
+    """Returns whether there is a Delta table. delta-rs does not see each that a folder has."""
+    if is_in_store(path):
+        return bool(DeltaTable.is_deltatable(path))
+    return Path(path, "_delta_log").is_dir()
 
 
 def _once(kind: str, rows: pa.Table) -> pa.Table:

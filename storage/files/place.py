@@ -10,15 +10,14 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, Final
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import pyarrow.fs as pa_fs
 
 from storage.errors import NotALakeError
+from txlake._paths import is_in_store, lake_path
 
-STORES: Final = ("s3", "s3a", "abfss", "abfs", "az", "gs", "hdfs")
 _S3 = ("s3://", "s3a://")
 # Of a request that Arrow makes; it waits 25 ms, then twice as long each time: 6 s in all. delta-rs
 # tries ten times in about 4 s. Arrow's "standard" strategy waits up to 20 s between two tries.
@@ -42,7 +41,7 @@ class LakePlace:
     @property
     def is_local(self) -> bool:
         """Returns whether it is a folder."""
-        return "://" not in self.path
+        return not is_in_store(self.path)
 
     @property
     def storage_options(self) -> dict[str, str] | None:
@@ -86,44 +85,11 @@ def lake_place(path: str | LakePlace, options: Mapping[str, str] | None = None) 
     """Returns where a lake is. Errors: NotALakeError for a path that cannot be one."""
     if isinstance(path, LakePlace):
         return path
-    scheme, separator, below = path.partition("://")
-    if separator:
-        return LakePlace(_checked_uri(path, scheme, below), dict(options or {}))
-    if not path or "\0" in path:
-        raise NotALakeError(f"the lake {path!r}: no folder can have this name")
-    folder = Path(path).absolute()
     try:
-        above = next((at for at in (folder, *folder.parents) if at.exists()), folder)
-        is_file = above.exists() and not above.is_dir()
-    except OSError as error:
-        raise NotALakeError(f"the lake {folder} cannot be looked at: {error.strerror}") from error
-    if is_file:
-        raise NotALakeError(f"the lake {folder}: {above} is a file, not a folder")
-    return LakePlace(str(folder))
-
-
-def _checked_uri(path: str, scheme: str, below: str) -> str:
-    if scheme not in STORES:
-        known = ", ".join(f"{name}://" for name in STORES)
-        raise NotALakeError(
-            f"the lake {path}: {scheme}:// is not a store that is known; a folder, or one of "
-            f"{known} is allowed"
-        )
-    bucket, *names = below.strip("/").split("/")
-    if not bucket or "" in names or {".", ".."} & set(names) or any(map(_is_strange, below)):
-        raise NotALakeError(
-            f"the lake {path!r}: {scheme}://BUCKET/PREFIX is allowed, without empty names, '.', "
-            "'..', '?', '#' and control characters"
-        )
-    if scheme in ("s3", "s3a") and not names:
-        raise NotALakeError(
-            f"the lake {path}: name a prefix in the bucket, as in {scheme}://{bucket}/lake"
-        )
-    return f"{scheme}://{'/'.join((bucket, *names))}"
-
-
-def _is_strange(letter: str) -> bool:
-    return letter in "?#\\%" or not letter.isprintable()
+        place = LakePlace(lake_path(path))
+    except ValueError as error:
+        raise NotALakeError(f"the lake {error}") from error
+    return place if place.is_local else replace(place, options=dict(options or {}))
 
 
 @dataclass(frozen=True)

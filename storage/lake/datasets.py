@@ -8,10 +8,23 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.fs as pa_fs
+from deltalake import DeltaTable
 
 from storage.files.place import LakePlace
+from txlake._paths import file_name
 
 _PRUNING = ("epoch", "queue_id", "queue_offset", "transaction_id")
+
+
+def files_of(handle: DeltaTable) -> pa.Table:
+    """Returns the files of a table's version, as delta-rs lists them, by their own names."""
+    files = pa.table(handle.get_add_actions(flatten=True))
+    logged = files["path"]
+    if not pc.any(pc.match_substring(logged, "%")).as_py():  # ours never are: epochs ask often
+        return files
+
+    names = pa.array(map(file_name, logged.to_pylist()), pa.string())
+    return files.set_column(files.column_names.index("path"), "path", names)
 
 
 def dataset_of(
@@ -24,7 +37,7 @@ def dataset_of(
 ) -> ds.Dataset:
     """Returns files of a table as a dataset.
 
-    Input: the files as the table's log names them; `bounds`: what holds for all rows of each;
+    Input: the files as `files_of` returns them; `bounds`: what holds for all rows of each;
     `filesystem`: another way to the table's files.
     """
     filesystem, parquet = filesystem or place.reading(table), ds.ParquetFileFormat()

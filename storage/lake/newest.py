@@ -16,6 +16,7 @@ from deltalake.exceptions import DeltaError
 
 from storage.files.data_files import DataFile
 from storage.files.place import LakePlace
+from storage.lake.datasets import files_of
 from storage.lake.log_entries import with_added
 from storage.lake.opening import read_checkpoint, reading, using
 
@@ -86,7 +87,7 @@ class Newest:
 
     def files(self) -> pa.Table:
         """Returns the files of the newest version, as delta-rs lists them."""
-        return with_added(pa.table(self.last_read().get_add_actions(flatten=True)), self._added)
+        return with_added(files_of(self.last_read()), self._added)
 
     def changed(self) -> None:
         """Has the log read at the next use."""

@@ -23,7 +23,7 @@ from storage.files.data_files import STATISTICS, DataFile
 from storage.files.kept_files import KeptFiles
 from storage.files.order import kind_of
 from storage.files.place import LakePlace
-from storage.lake.datasets import bounds_of, dataset_of, facts_of
+from storage.lake.datasets import bounds_of, dataset_of, facts_of, files_of
 from storage.lake.log_entries import entry_of, fits, log_entries
 from storage.lake.newest import Newest
 from storage.lake.opening import reading, using
@@ -123,7 +123,7 @@ class LakeTable:
         """
         with self.reading():
             if handle is not None:
-                return pa.table(handle.get_add_actions(flatten=True))
+                return files_of(handle)
             with self._lock:
                 return self._newest.files()
 

@@ -92,21 +92,17 @@ class Reader:
     def source(self, table: str, schema: pa.Schema) -> Any:
         """Returns what DuckDB can read a table's newest version from; None without a table."""
         try:
-            handle = self.lake.handle(table)
+            names = self.lake.table(table).files()["path"].to_pylist()
         except MissingTableError:
             return None
         except BrokenLakeError as error:
             self.problems[table] = error.problem
             return schema.empty_table()
-        files = handle.file_uris()
-        if not files:
+        if not names:
             return schema.empty_table()
-        if not self.lake.place.is_local:
+        files = [f"{self.lake.table_path(table)}/{name}" for name in names]
+        if not self.lake.place.is_local or any(map(_is_pattern, files)):
             return self.lake.dataset(table)
-        # DuckDB takes *, ? and [ in a path for a pattern; delta-rs writes some characters as %20.
-        path = self.lake.path
-        if not files[0].startswith(path) or set("*?[") & set(path):
-            return handle.to_pyarrow_dataset()
         try:
             return self._connection.read_parquet(files)
         except (duckdb.Error, OSError) as error:
@@ -143,6 +139,11 @@ class Reader:
         finally:
             self._connection.unregister("source")
         return True
+
+
+def _is_pattern(path: str) -> bool:
+    """Returns whether DuckDB would look for other files that fit a path."""
+    return not {"*", "?", "["}.isdisjoint(path)
 
 
 def _unreadable(error: BaseException) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -80,6 +81,23 @@ def test_a_topic_is_read_by_its_name(spark: SparkSession, sound: Lake) -> None:
         rows = in_spark(spark, sound.read(f"topics/{number}"))
         found = read_topic(spark, sound.path, topic)
         assert_df_equality(found.orderBy(*PLACE), rows.orderBy(*PLACE), ignore_nullable=True)
+
+
+def test_a_lake_and_a_checkpoint_are_read_in_folders_of_unusual_names(
+    spark: SparkSession, sound: Lake, views: int, tmp_path: Path
+) -> None:
+    lake, checkpoint = tmp_path / "100% #a?*{b}`c" / "lake", tmp_path / "a%20b\\[c]|"
+    shutil.copytree(sound.path, lake)
+    assert create_views(spark, str(lake), "strange_") == views
+    count = spark.table("sound_messages").count()
+    assert spark.table("strange_messages").count() == count > 0
+
+    rows = read_topic_stream(spark, str(lake), "orders").writeStream.format("memory")
+    query = rows.queryName("strange").option("checkpointLocation", str(checkpoint))
+    query.trigger(availableNow=True).start().awaitTermination()
+    assert spark.table("strange").count() == read_topic(spark, str(lake), "orders").count()
+    assert (checkpoint / "metadata").is_file()
+    assert {path.name for path in tmp_path.iterdir()} == {lake.parent.name, checkpoint.name}
 
 
 def test_what_is_not_there_is_one_sentence(

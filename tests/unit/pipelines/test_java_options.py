@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import os
+import shlex
+from pathlib import Path
+from urllib.parse import unquote
 
 import pytest
 
+from pipelines.jvm import session
 from pipelines.jvm.session import java_options
 
 
@@ -18,3 +22,13 @@ def test_few_cores_have_the_serial_collector(
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(cores)), raising=False)
     options = java_options().split()
     assert [option for option in options if option.endswith("GC")] == [f"-XX:+Use{collector}GC"]
+
+
+def test_a_space_in_the_folder_of_the_settings_parts_no_option(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(session, "CONF_FOLDER", tmp_path / "a b%20")
+    option = shlex.split(java_options())[-1]
+    name, _, uri = option.partition("=file://")
+    expected = f"{tmp_path}/a b%20/log4j2.properties"
+    assert (name, unquote(uri)) == ("-Dlog4j2.configurationFile", expected)

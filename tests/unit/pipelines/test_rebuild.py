@@ -192,6 +192,20 @@ class TestFiles:
         with pytest.raises(StartError, match="twice, and they differ"):
             fill(str(tmp_path / "new"), Archive.of_files(paths), identity)
 
+    def test_a_table_is_found_from_the_folder_that_it_is_in(
+        self, sound_lake: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.chdir(sound_lake)
+        archive = Archive.of_files({"half": "half", "op": "op"})
+        assert archive.dataset("half").count_rows() == Lake(str(sound_lake)).read("half").num_rows
+
+    def test_a_table_that_delta_rs_does_not_see_is_not_taken_for_loose_files(
+        self, sound_lake: Path, tmp_path: Path
+    ) -> None:
+        shutil.copytree(sound_lake / "half", tmp_path / "a%20b")
+        with pytest.raises(StartError, match=r"half records: '.*a%20b': it has '%20'"):
+            Archive.of_files({"half": str(tmp_path / "a%20b"), "op": str(sound_lake / "op")})
+
     def test_files_that_are_no_records_are_named(self, sound_lake: Path, tmp_path: Path) -> None:
         (tmp_path / "x.parquet").write_text("no")
         with pytest.raises(StartError, match="no Delta table and no Parquet"):

@@ -18,6 +18,7 @@ from examples.demo_folders import Folders
 from examples.demo_news import changes, milestones
 from examples.demo_programs import DemoError
 from examples.demo_screen import Screen
+from pipelines.settings import load
 from storage.files.place import lake_place
 from storage.lake.lock import LakeLock
 
@@ -214,3 +215,16 @@ def test_lake_on_which_a_job_runs_is_not_deleted(tmp_path: Path) -> None:
         folders.make_anew()
     lock.release()
     assert folders.make_anew()
+
+
+def test_settings_name_a_folder_of_any_usable_name(tmp_path: Path) -> None:
+    folders = Folders(tmp_path / 'ü \U0001f600 "100%"')
+    folders.make_anew()
+    folders.write_conf("127.0.0.1:9092", CHECK_MAX)
+    assert load(str(folders.conf)).lake.path == str(folders.lake)
+
+
+def test_a_folder_that_no_lake_can_have_is_refused_and_not_made(tmp_path: Path) -> None:
+    with pytest.raises(DemoError, match="a%20b': it has '%20'"):
+        Folders(tmp_path / "a%20b").make_anew()
+    assert list(tmp_path.iterdir()) == []
