@@ -77,6 +77,7 @@ def _run(writing: Writing) -> None:
     from storage.lake.epochs import read_progress
     from storage.lake.lake import Lake
     from storage.lake.lock import LakeLock
+    from storage.lake.opening import changing
     from storage.lake.whole import require_whole
     from storage.upkeep.limits import Work
     from storage.upkeep.maintenance import Maintenance
@@ -86,7 +87,7 @@ def _run(writing: Writing) -> None:
     began = time.monotonic()
     done = Work()
     try:
-        with held_without_jvm(place):
+        with held_without_jvm(place), changing(place):
             lake = Lake(place, is_driver=True)
             progress = read_progress(lake)
             require_whole(lake, progress, is_alone=True)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
+from collections.abc import Callable
 
 from pipelines.epoch.run import Epochs
 from pipelines.errors import JobError, KafkaAwayError, KafkaRefusedError
@@ -48,18 +50,33 @@ def told(error: BaseException, epochs: Epochs) -> BaseException:
 class Away:
     """How long Kafka or the store has been away, or has refused this job, told in the log.
 
-    Input: what they are called.
+    Input: what they are called; `stop`: set when nobody is to wait any more.
     """
 
-    def __init__(self, kafka: str, store: str) -> None:
-        self._kafka, self._store = kafka, store
+    def __init__(self, kafka: str, store: str, stop: threading.Event) -> None:
+        self._kafka, self._store, self._stop = kafka, store, stop
         self._state, self._is_over = "", ""
         self._since: float | None = None
         self._told_at: float | None = None
         self._tries = 0
 
-    def wait_s(self, error: KafkaAwayError | StoreAwayError) -> float:
-        """Logs how it is, once a minute, and returns how long to wait before the next try."""
+    def until_done(self, step: Callable[[], None]) -> bool:
+        """Takes a step, again and again while Kafka or the store is away.
+
+        Output: whether it was taken; else `stop` is set. Errors: the step's, but those two.
+        """
+        while not self._stop.is_set():
+            try:
+                step()
+            except (KafkaAwayError, StoreAwayError) as error:
+                self.wait(error)
+            else:
+                self.is_over()
+                return True
+        return False
+
+    def wait(self, error: KafkaAwayError | StoreAwayError) -> None:
+        """Logs how it is, once a minute, and waits before the next try."""
         now, state = time.monotonic(), self._state
         what = self._store if isinstance(error, StoreAwayError) else self._kafka
         self._state, self._is_over = f"{what} is away", f"{what} is back"
@@ -80,7 +97,7 @@ class Away:
             self._state, now - self._since, pause, error,
         )  # fmt: skip
         log.debug("how that was noticed", exc_info=error)
-        return pause
+        self._stop.wait(pause)
 
     def is_over(self) -> None:
         """Logs how long it was so, if it was."""

@@ -14,6 +14,7 @@ from collections.abc import Callable
 
 from pipelines.epoch.run import Epochs
 from pipelines.errors import JobError, StorageError
+from pipelines.job.away import Away
 from pipelines.job.checkpoint import require_folder
 from pipelines.job.election import Election
 from pipelines.job.locks import Locks
@@ -108,7 +109,11 @@ class Driver:
     def _run_as_member(self, lake: Lake) -> None:
         settings = self._settings
         malloc.give_back_large_arrays()
-        lake.check()
+        away = Away(
+            f"Kafka at {settings.kafka.bootstrap_servers}", f"the store of {lake.path}", self._stop
+        )
+        if not away.until_done(lake.check):
+            return
         # These name a setting that cannot be used, before Java starts.
         Cluster(settings.kafka.bootstrap_servers, settings.kafka.client)
         require_possible(settings.spark)
@@ -128,7 +133,7 @@ class Driver:
             self._jvm_shutdown = JvmShutdown(spark, self._on_jvm_signal)
             self._work = Work(
                 settings, self.owner, self._manner, self._stop, spark, lake, locks, election,
-                self._reporter,
+                self._reporter, away,
             )  # fmt: skip
             self._work.run()
         finally:

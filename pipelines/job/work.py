@@ -91,14 +91,13 @@ class Work:
         locks: Locks,
         election: Election,
         watch: Watch,
+        away: Away,
     ) -> None:
         self._settings, self._manner, self._stop = settings, manner, stop
         self._owner = owner
         self._spark, self._lake, self._locks, self._election = spark, lake, locks, election
         self._kafka = KafkaTopics(settings, settings.kafka.topics())
-        self._away = Away(
-            f"Kafka at {settings.kafka.bootstrap_servers}", f"the store of {lake.path}"
-        )
+        self._away = away
         self._ownership = Ownership(lake, owner, election, stop)
         self._turn = Turn(
             lake.path, owner, election, self._ownership.other, stop, self._heard, self._rehearse,
@@ -143,7 +142,7 @@ class Work:
                         raise
                     if self._mark is not None:
                         self._mark.clear()
-                    self._stop.wait(self._away.wait_s(error))
+                    self._away.wait(error)
                 except OwnerError as error:
                     self._losses += 1
                     if self._losses > _LOSSES_MAX or self._ownership.lost() is not None:

@@ -35,6 +35,7 @@ from pipelines.settings import Settings
 from storage.lake.epochs import Range
 from storage.lake.lake import Lake
 from storage.lake.lock import LakeLock
+from storage.lake.opening import changing
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -88,6 +89,7 @@ def backfill(
         locks.callback(lock.release)
         spark = start_session("txlake backfill", settings.spark, lock.fds)
         locks.callback(JvmLock(spark, settings.lake.place()).release)
+        locks.enter_context(changing(settings.lake.place()))
         return land(spark, settings, owner, starts or {}, ends or {}, progress)
 
 

@@ -29,6 +29,7 @@ from storage.lake.floor import Floor
 from storage.lake.identity import likely_identity
 from storage.lake.lake import Lake
 from storage.lake.lock import LakeLock
+from storage.lake.opening import changing
 from storage.lake.staged import StagedLake
 from storage.lake.whole import require_begun, require_recorded, require_whole
 from storage.schemas import FORMATS, TELLING_FORMAT
@@ -117,6 +118,7 @@ def _locked(place: LakePlace, write: Callable[[StagedLake], Rebuilt]) -> Rebuilt
     with ExitStack() as ending:
         lock = LakeLock(place, f"{socket.gethostname()}:{os.getpid()}:replay")
         ending.callback(lock.release)
+        ending.enter_context(changing(place))
         target = StagedLake(place)
         ending.callback(target.wait)
         return write(target)

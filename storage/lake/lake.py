@@ -35,7 +35,7 @@ from storage.lake.epochs import COMMITTED
 from storage.lake.identity import identity, lake_row, owner_of_most, require_not_begun
 from storage.lake.opening import using
 from storage.lake.stock import Stock
-from storage.lake.store_probe import require_conditional_put
+from storage.lake.store_probe import StoreProbe
 from storage.lake.table import LakeTable, NewFiles
 from storage.schemas import TABLES, TOPIC
 from storage.wire.kinds import SCHEDULE
@@ -68,6 +68,7 @@ class Lake:
         self._upkeep = NO_LOG_UPKEEP if is_driver else None
         self._tables: dict[str, LakeTable] = {}
         self._tables_id = ""
+        self._probe = StoreProbe(self.place)
 
     def table_path(self, table: str) -> str:
         """Returns a table's folder; `topics/<table_id>` names a topic's table."""
@@ -115,14 +116,14 @@ class Lake:
     def check(self) -> None:
         """Checks that this version can use the lake, or make one here, and that its store can.
 
-        Errors: as `lake_id`, but NotALakeError; StoreRefusedError, StoreAwayError.
+        Errors: as `lake_id`, but NotALakeError; StoreRefusedError; StoreAwayError: try again.
         """
         if self.exists():
             self.lake_id()
         else:
             require_not_begun(self)
         if not self.place.is_local:
-            require_conditional_put(self.place)
+            self._probe.require_conditional_put()
 
     def lake_id(self) -> str:
         """Returns the lake's id after checking that this version can use it.
@@ -229,6 +230,8 @@ class Lake:
         def write(handle: DeltaTable, properties: CommitProperties | None) -> None:
             insert(handle, table, rows, properties, self._upkeep)
 
+        if table == "lake":  # a row of no epoch; a rebuild takes it away and writes another
+            return self.table(table).once(0, write, self.table(table).transaction() + 1)
         if epoch is None:
             write(self.handle(table), None)
             return True

@@ -1,4 +1,4 @@
-"""Open a lake or a table so that whatever is wrong with it is one sentence.
+"""Open or make a lake or a table so that whatever is wrong with it is one sentence.
 
 delta-rs panics over some damaged checkpoints: its threads write to stderr, whatever Python catches
 afterwards. Of 5,400 changes to checkpoints it panicked over 13, none of which Arrow could
@@ -7,19 +7,21 @@ read. So Arrow reads the newest one first: 3 ms where opening the table takes 13
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from deltalake.exceptions import DeltaError, TableNotFoundError
+from deltalake import CommitProperties, DeltaTable
+from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
 from storage.errors import WAY_BACK, BrokenLakeError, LakeError, MissingTableError
 from storage.files.place import LakePlace
 from storage.lake.store_trouble import store_trouble
 
 _VERSION_DIGITS = 20  # of a log file's name
+_SAID_MAX = 300
 
 
 def read_checkpoint(place: LakePlace, table: str) -> None:
@@ -72,6 +74,50 @@ def using(place: LakePlace) -> Iterator[None]:
         raise trouble from error
 
 
+@contextmanager
+def changing(place: LakePlace) -> Iterator[None]:
+    """Turns what ends a command that changes a lake, if its store is the cause, into one sentence.
+
+    Errors: StoreAwayError, StoreRefusedError; LakeError for a commit that was refused.
+    """
+    try:
+        yield
+    except CommitFailedError as error:
+        raise store_trouble(place, error) or LakeError(
+            f"the lake {place.path} refused a commit ({_first_line(error)}): another process "
+            "writes it, or its store lost an answer; nothing is lost: run the command again"
+        ) from error
+    except Exception as error:  # Spark passes on what its tasks say
+        trouble = store_trouble(place, error)
+        if trouble is None:
+            raise
+        raise trouble from error
+
+
+def make_table(
+    place: LakePlace, table: str, schema: pa.Schema, configuration: Mapping[str, str | None]
+) -> None:
+    """Makes a table if it is missing.
+
+    delta-rs would answer the loss of an answer with a second commit, of the same properties.
+    Errors: StoreAwayError: it may be made or not; StoreRefusedError; CommitFailedError.
+    """
+    with using(place):
+        try:
+            DeltaTable.create(
+                place.table_path(table),
+                schema,
+                mode="ignore",
+                configuration=configuration,
+                storage_options=place.storage_options,
+                commit_properties=CommitProperties(max_commit_retries=0),
+                raise_if_key_not_exists=False,
+            )
+        except CommitFailedError:
+            if not DeltaTable.is_deltatable(place.table_path(table), place.storage_options):
+                raise
+
+
 def missing(lake_path: str, table: str) -> MissingTableError:
     """Returns the error of a table that is not there."""
     return MissingTableError(
@@ -80,8 +126,11 @@ def missing(lake_path: str, table: str) -> MissingTableError:
 
 
 def _unreadable(lake_path: str, table: str, error: BaseException) -> BrokenLakeError:
-    said = (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
-    problem = f"cannot be read: {said}"
+    problem = f"cannot be read: {_first_line(error)}"
     return BrokenLakeError(
         f"the table {table} of the lake {lake_path} {problem}; {WAY_BACK}", problem
     )
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:_SAID_MAX]

@@ -26,7 +26,7 @@ from storage.files.place import LakePlace
 from storage.lake.datasets import bounds_of, dataset_of, facts_of, files_of
 from storage.lake.log_entries import entry_of, fits, log_entries
 from storage.lake.newest import Newest
-from storage.lake.opening import reading, using
+from storage.lake.opening import make_table, reading, using
 from txlake.protocol import DELETED_EPOCH_ID, deleted_id, floor_id
 
 LAKE_ID_PROPERTY: Final = "txlake.lakeId"  # of every table: which lake it belongs to
@@ -55,7 +55,6 @@ class LakeTable:
         self._kept = kept
         self._entries = log_entries(place, name) if is_driver else None
         self._newest = Newest(place, name, is_trusted=is_driver and not place.is_local)
-        self._path = place.table_path(name)
         self._lock = threading.RLock()
 
     @property
@@ -66,21 +65,13 @@ class LakeTable:
     def create(self, schema: pa.Schema) -> None:
         """Makes the table if it is missing, with statistics of the columns that prune."""
         kind = kind_of(self._name)
-        configuration = {
+        configuration: dict[str, str | None] = {
             "delta.checkpointInterval": _CHECKPOINT_INTERVAL,
             LAKE_ID_PROPERTY: self._lake_id(),
         }
         if kind in STATISTICS:
             configuration["delta.dataSkippingStatsColumns"] = STATISTICS[kind]
-        with using(self._place):
-            DeltaTable.create(
-                self._path,
-                schema,
-                mode="ignore",
-                configuration=configuration,
-                storage_options=self._place.storage_options,
-                raise_if_key_not_exists=False,
-            )
+        make_table(self._place, self._name, schema, configuration)
 
     def handle(self) -> DeltaTable:
         """Returns the table at its newest version.

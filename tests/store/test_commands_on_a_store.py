@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,9 +18,12 @@ from pipelines.local_store.store import Store
 from pipelines.replay import rebuild
 from storage.files.place import lake_place
 from tests.support.asked_console import client
+from tests.support.fault_proxy import FaultProxy
+from tests.support.faults import LOG, Fault, LostAnswer, Status
 from tests.support.operator import said, txlake
 from tests.support.sound_lake import sound_rows
 from tests.support.store import Bucket, make_bucket
+from txlake._consumer_offsets import Commit, ConsumerOffsets
 
 COMMANDS = [
     ("verify",),
@@ -74,7 +78,7 @@ def local_lake(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(scope="module")
 def lake(store: Store, local_lake: str) -> StoredLake:
-    """A lake that holds what the local one does. No test changes it."""
+    """A lake that holds what the local one does. No test changes a row of the job's."""
     made = StoredLake(make_bucket(store, f"commands-{time.time_ns()}"))
     rebuild(local_lake, lake_place(made.uri, made.bucket.options))
     return made
@@ -129,6 +133,35 @@ def test_a_lake_is_rebuilt_in_its_store_without_kafka(
     assert "added" in said("replay", "--conf", conf, "--into", into, *only)
     assert "nothing was added" in said("replay", "--conf", conf, "--into", into, *only)
     assert "all invariants hold" in said("verify", "--conf", conf, "--lake", into)
+
+
+@pytest.mark.parametrize(
+    "fault", [Fault(Status(), "PUT"), Fault(LostAnswer(), "PUT", LOG)], ids=["503", "lost answers"]
+)
+@pytest.mark.parametrize("command", ["maintain", "replay", "consumer"])
+def test_a_command_whose_writes_a_store_does_not_answer_says_so_in_a_sentence(
+    lake: StoredLake, store: Store, tmp_path: Path, unique: Callable[[str], str], command: str,
+    fault: Fault,
+) -> None:  # fmt: skip
+    words = {
+        "maintain": ["maintain", "--offline"],
+        "replay": ["replay", "--into", f"{lake.bucket.uri}/{unique('new')}"],
+        "consumer": ["consumer", "reset", "points", "--topic=parts", "--to=earliest", "--yes"],
+    }[command]
+    if command == "consumer":
+        read_something(lake)
+    with FaultProxy(store.port) as proxy, proxy.fault(fault) as happening:
+        result = txlake(*words, "--conf", lake.conf(tmp_path, endpoint=proxy.endpoint))
+        assert happening.hits > 0
+    assert result.exit_code == 1, result.output
+    assert result.output.count("\n") == 1, result.output
+    assert re.match("Error: .*(does not answer|refused a commit|cannot be)", result.output)
+
+
+def read_something(lake: StoredLake) -> None:
+    """Lets a group have read a topic."""
+    offsets = ConsumerOffsets(f"{lake.uri}/consumer_offsets", lake.bucket.options)
+    offsets.write(lambda _, now: [Commit("points", "parts", 0, 0, 1, "", now)])
 
 
 def test_credentials_can_be_in_the_environment(

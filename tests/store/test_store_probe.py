@@ -12,7 +12,7 @@ from pipelines.local_store.store import Store, write_private
 from storage.errors import StoreRefusedError
 from storage.files.place import lake_place
 from storage.lake.lake import Lake
-from storage.lake.store_probe import require_conditional_put
+from storage.lake.store_probe import StoreProbe
 from tests.support.fault_proxy import FaultProxy
 from tests.support.faults import Fault, Unconditional
 from tests.support.store import Bucket, make_bucket, need
@@ -54,5 +54,5 @@ def test_a_store_that_lets_several_writers_make_one_version_is_refused(
         ),
     ):
         Lake(place).check()
-    require_conditional_put(place)
+    StoreProbe(place).require_conditional_put()
     assert list(bucket.folder.rglob("*.json")) == []

@@ -130,7 +130,7 @@ def test_a_check_is_answered_in_the_next_minute() -> None:
 
 def test_a_soak_that_is_stopped_ends_its_epoch_and_reports(tmp_path: Path) -> None:
     running = subprocess.Popen(
-        [sys.executable, "-m", "bench.soak", "--epochs", "80", "--report", str(tmp_path / "report"),
+        [sys.executable, "-m", "bench.soak", "--epochs", "40", "--report", str(tmp_path / "report"),
          "--folder", str(tmp_path)],
         cwd=ROOT, stdout=subprocess.PIPE, text=True,
     )  # fmt: skip
@@ -140,14 +140,14 @@ def test_a_soak_that_is_stopped_ends_its_epoch_and_reports(tmp_path: Path) -> No
         return max((int(path.stem) for path in log.glob("*.json")), default=0)
 
     try:
-        wait_until(lambda: commits() > 130, "more than half of its epochs", 300, seen=commits)
+        wait_until(lambda: commits() > 60, "more than half of its epochs", 300, seen=commits)
         running.terminate()
         said, _ = running.communicate(timeout=120)
     finally:
         running.kill()
     assert running.returncode == 0, said
     report = json.loads((tmp_path / "report" / "report.json").read_text())
-    assert 40 <= report["parameters"]["epochs"] < 80
+    assert 20 <= report["parameters"]["epochs"] < 40
     assert "stopped after epoch" in said
 
 

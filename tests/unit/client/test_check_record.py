@@ -35,7 +35,7 @@ def half(properties: list[Header], raw: list[Header] | None = None) -> dict[str,
 
 
 def test_a_check_has_the_halfs_properties() -> None:
-    headers = _headers(_Attempt(ROW, half([("colour", "red")])), False)
+    headers = _headers(_Attempt(ROW, [], half([("colour", "red")])), False)
     assert headers == [*OWN, ("colour", b"red")]
     message = read(headers)
     assert (message.body, message.keys, message.properties) == (b"body", "k", {"colour": "red"})
@@ -47,7 +47,7 @@ def test_no_name_of_the_protocol_comes_from_the_half(name: str, is_raw: bool) ->
     """In `properties` they stand in lakes from before the names of all tables were reserved."""
     users = [("colour", b"red"), (name, b"true"), ("colour", b"blue"), ("bad", b"\xff")]
     sent = half([], users) if is_raw else half([("colour", "red"), (name, "true")])
-    headers = _headers(_Attempt(ROW, sent), False)
+    headers = _headers(_Attempt(ROW, [], sent), False)
     users = [header for header in users if header[0] != name] if is_raw else users[:1]
     assert headers == [*OWN, *users]
     message = read(headers)
@@ -56,7 +56,7 @@ def test_no_name_of_the_protocol_comes_from_the_half(name: str, is_raw: bool) ->
 
 
 def test_a_body_that_was_left_out_is_said_before_the_users_headers() -> None:
-    headers = _headers(_Attempt(ROW, half([("colour", "red")])), True)
+    headers = _headers(_Attempt(ROW, [], half([("colour", "red")])), True)
     assert headers == [*OWN, ("BODY_OMITTED", b"true"), ("colour", b"red")]
     message = read(headers, None)
     assert (message.body, message.is_body_omitted) == (None, True)

@@ -118,7 +118,7 @@ def test_the_metric_counts_what_the_command_reads_of_a_shop(tmp_path: Path) -> N
 
 def test_the_metric_counts_what_the_command_reads_of_random_histories(tmp_path: Path) -> None:
     compared = 0
-    for seed in range(30):
+    for seed in range(12):
         worlds = (random_world(seed, 2) for _ in range(2))
         compared += counted_alike(*worlds, tmp_path / str(seed))
-    assert compared > 20
+    assert compared > 8
