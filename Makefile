@@ -43,7 +43,7 @@ notebooks: $(VENV)/.jupyter ## Open the notebooks: on the lake TXLAKE_LAKE, else
 		--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate $(JUPYTER_OPTIONS)
 
 test: lint types $(VENV)/.release ## Run all checks and tests (does the set-up first)
-	@$(PY) -m pytest -n 2 --dist loadfile
+	@$(PY) -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 # BENCH takes its options, as in: make bench BENCH="--size small --figures drain,backlog"
 bench: setup ## Measure everything and write docs/benchmarks (does the set-up first)

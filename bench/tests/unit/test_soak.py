@@ -153,7 +153,7 @@ def test_a_soak_that_is_stopped_ends_its_epoch_and_reports(tmp_path: Path) -> No
 
 def test_a_tiny_soak_deletes_what_is_old_and_verify_finds_nothing(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "bench.soak", "--epochs", "32", "--retention", "8",
+        [sys.executable, "-m", "bench.soak", "--epochs", "20", "--retention", "5",
          "--report", str(tmp_path)],
         cwd=ROOT, capture_output=True, text=True,
     )  # fmt: skip
@@ -166,6 +166,6 @@ def test_a_tiny_soak_deletes_what_is_old_and_verify_finds_nothing(tmp_path: Path
     assert all(found[name]["value"] > 0 for name in TOLD)
     end = found["violations"]["details"]
     assert end["floor"]["deleted"] > 0
-    assert end["numbers"]["epochs"] < 32
+    assert end["numbers"]["epochs"] < 20
     assert end["messages consumed"] > 0
     assert len(list(tmp_path.glob("*.png"))) == sum(len(f["plots"]) for f in report["figures"])
