@@ -28,7 +28,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-from bench.chaos.kills import Kill, schedule
+from bench.chaos.kills import Kill, schedule, with_lost_answers
 from bench.chaos.report import differences, facts_of, report
 from bench.chaos.run import Chaos
 from bench.lake_store import LakeStore, lake_store
@@ -54,7 +54,7 @@ def run(
             chaos.carry_out(kill)
             say(
                 f"{time.monotonic() - started:6.1f} s, kill {number} of {len(kills)}:"
-                f" {kill.name} + {kill.pause_s:.1f} s"
+                f" {kill.name} + {kill.pause_s:.1f} s{_answers(chaos, kill)}"
             )
         chaos.restart_in_good_order()
         say(f"{time.monotonic() - started:6.1f} s: restarted in good order")
@@ -63,6 +63,10 @@ def run(
     facts = facts_of(chaos)
     found = differences(chaos, facts)
     return chaos, report(chaos, facts, time.monotonic() - started, found)
+
+
+def _answers(chaos: Chaos, kill: Kill) -> str:
+    return f", {chaos.counts.lost_answers[-1]} answers lost" if kill.loses_answers else ""
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -80,6 +84,13 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--store", choices=["s3"], help="the lake is on an S3 server of this machine"
+    )
+    parser.add_argument(
+        "--lost-answers",
+        type=int,
+        default=0,
+        metavar="KILLS",
+        help="so many kills happen while the store does what it is asked and loses answers",
     )
     parser.add_argument(
         "--drivers",
@@ -108,8 +119,15 @@ def main() -> None:
         options.kills, options.seed, options.pause_max, options.kill_broker, options.cluster,
         options.drivers == 2,
     )  # fmt: skip
+    if options.lost_answers and not options.store:
+        parser.error("--lost-answers needs a store: --store s3")
+    try:
+        kills = with_lost_answers(kills, options.seed, options.lost_answers)
+    except ValueError as error:
+        parser.error(f"--lost-answers: {error}")
     if options.store:
         _require_jars(parser)
+    has_proxy = options.lost_answers > 0
     temp = None if options.lake else Path(tempfile.mkdtemp(prefix="txlake-chaos-"))
     lake = options.lake or (temp or Path()) / "lake"
     folder = lake.with_name(f"{lake.name}-files")
@@ -121,7 +139,9 @@ def main() -> None:
     try:
         with (
             Cluster(folder / "cluster") if options.cluster else nullcontext() as cluster,
-            lake_store(folder / "store") if options.store else nullcontext() as store,
+            lake_store(folder / "store", has_proxy=has_proxy)
+            if options.store
+            else nullcontext() as store,
         ):
             _, figures = run(
                 lake, folder, kills, options.seed, lambda text: print(text, flush=True),

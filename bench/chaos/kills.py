@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from bench.chaos.names import BROKER, CONSUMER, EXECUTORS, JOB, PRODUCERS, RAW, STANDBY
 
@@ -20,6 +21,7 @@ SAYS = {
 }
 # What else happens to drivers where there are two: suspended for longer than Kafka counts them.
 SUSPENDED, STOPPED = "suspended", "SIGTERM"
+_WRITERS = (JOB, STANDBY, CONSUMER)  # of the lake, whose store can lose answers
 
 
 @dataclass(frozen=True)
@@ -29,12 +31,14 @@ class Kill:
     `whom`: of the job's processes: python, jvm, all; of its executors': one's JVM, its daemon of
     Python workers, or a Python worker; of two drivers: also SUSPENDED and STOPPED. `when`: what to
     wait for first; STARTING is nothing, for a job that is just starting or recovering.
+    `loses_answers`: the store of the lake loses answers from before the kill until after it.
     """
 
     target: str
     whom: str
     when: str
     pause_s: float
+    loses_answers: bool = False
 
     @property
     def name(self) -> str:
@@ -80,6 +84,21 @@ def schedule(
         pause_s = rng.uniform(PAUSE_S_MIN, pause_s_max)
         found.append(Kill(target, whom, when if target == JOB else STARTING, pause_s))
     return found
+
+
+def with_lost_answers(kills: Sequence[Kill], seed: int, count: int) -> list[Kill]:
+    """Returns the kills, with so many at a store that loses answers: of who writes the lake.
+
+    Errors: ValueError if there are fewer of these.
+    """
+    writers = [number for number, kill in enumerate(kills) if kill.target in _WRITERS]
+    if count > len(writers):
+        raise ValueError(
+            f"{len(writers)} of {len(kills)} kills are of processes that write the lake; {count} "
+            "were to lose answers"
+        )
+    chosen = random.Random(f"{seed}/lost answers").sample(writers, count)
+    return [replace(kill, loses_answers=number in chosen) for number, kill in enumerate(kills)]
 
 
 def _of_two(rng: random.Random, target: str, pause_s_max: float) -> Kill:

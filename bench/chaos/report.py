@@ -45,6 +45,8 @@ def report(chaos: Chaos, facts: Facts, seconds: float, found: Sequence[str]) -> 
         "seconds": round(seconds),
         "kills": dict(counts.kills),
         "kills_in_all": sum(counts.kills.values()),
+        "kills_while_answers_were_lost": len(counts.lost_answers),
+        "answers_that_the_store_lost": sum(counts.lost_answers),
         "dead_by_their_own_hand": counts.own_deaths,
         "job_starts_refused_while_the_jvm_lived": counts.refused_starts,
         "drivers_that_stopped_since_another_was_active": counts.replaced,

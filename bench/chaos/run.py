@@ -40,6 +40,7 @@ END_TIMEOUT_S = 60.0
 RECOVERED = "which an earlier run had planned"
 _POLL_S = 0.05
 _LATE_END_S = 40.0  # a discard and an end after it take so long at most
+_LOSING_S = 15.0  # after a kill: about as long as a job needs to start
 
 
 class ChaosError(Exception):
@@ -55,6 +56,7 @@ class Counts:
     refused_starts: int = 0
     replaced: int = 0  # drivers that ended because another one was active
     recovered_epochs: int = 0
+    lost_answers: list[int] = field(default_factory=list)  # one a kill that was to lose some
     unexpected: list[str] = field(default_factory=list)
 
 
@@ -65,7 +67,7 @@ class Chaos:
         self, lake: Path, folder: Path, seed: int, cluster: Cluster | None = None,
         store: LakeStore | None = None, drivers: int = 1,
     ) -> None:  # fmt: skip
-        self._cluster = cluster
+        self._cluster, self._store = cluster, store
         self.folder, self.seed = folder.absolute(), seed
         self.lake_section = {"path": str(lake.absolute())}
         if store is not None:
@@ -118,10 +120,25 @@ class Chaos:
         """Waits for the moment, kills, and starts the killed one again at once."""
         if kill.says:
             self._wait_until_says(kill.target, kill.says)
-        end = time.monotonic() + kill.pause_s
+        if not kill.loses_answers:
+            self._strike(kill)
+            return
+
+        assert self._store is not None
+        with self._store.losing_answers() as losing:
+            self._strike(kill)
+            self._pause(_LOSING_S)
+            self.counts.lost_answers.append(losing.hits)
+
+    def _pause(self, seconds: float) -> None:
+        end = time.monotonic() + seconds
         while time.monotonic() < end:
             self.look()
             time.sleep(_POLL_S)
+
+    def _strike(self, kill: Kill) -> None:
+        """Kills after a pause, and starts the killed one again at once."""
+        self._pause(kill.pause_s)
         self.counts.kills[kill.name] += 1
         if kill.target == BROKER:
             self.broker.kill()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -11,8 +12,18 @@ import pytest
 
 from bench.chaos import drivers as module
 from bench.chaos.drivers import Drivers, ended_well, was_replaced
-from bench.chaos.kills import SAYS, STANDING_BY, STARTING, STOPPED, STREAMING, SUSPENDED, schedule
-from bench.chaos.names import DRIVERS, JOB, STANDBY
+from bench.chaos.kills import (
+    SAYS,
+    STANDING_BY,
+    STARTING,
+    STOPPED,
+    STREAMING,
+    SUSPENDED,
+    Kill,
+    schedule,
+    with_lost_answers,
+)
+from bench.chaos.names import CONSUMER, DRIVERS, JOB, RAW, STANDBY
 from bench.chaos.settings import settings_text
 from pipelines.settings import load
 from tests.support.processes import Process
@@ -36,6 +47,25 @@ def test_only_a_driver_that_has_begun_is_stopped_suspended_or_loses_its_jvm() ->
     early = {kill.whom for kill in kills if kill.when == STARTING}
     assert early == {"all", "python"}
     assert {k.says for k in kills if k.target == STANDBY} == {(), SAYS[STANDING_BY]}
+
+
+def test_answers_are_lost_at_so_many_kills_of_who_writes_the_lake_and_no_other_draw_changes() -> (
+    None
+):
+    kills = schedule(100, 1, 2.0, has_standby=True)
+    found = with_lost_answers(kills, 1, 10)
+    assert found == with_lost_answers(kills, 1, 10)
+    losing = [kill for kill in found if kill.loses_answers]
+    assert len(losing) == 10
+    assert {kill.target for kill in losing} <= {JOB, STANDBY, CONSUMER}
+    assert [replace(kill, loses_answers=False) for kill in found] == kills
+    assert with_lost_answers(kills, 1, 0) == kills
+
+
+def test_more_kills_with_lost_answers_than_there_can_be_are_refused_in_a_sentence() -> None:
+    kills = [Kill(RAW, "all", STARTING, 1.0), Kill(JOB, "all", STARTING, 1.0)]
+    with pytest.raises(ValueError, match=r"^1 of 2 kills are of processes that write the lake; 2 "):
+        with_lost_answers(kills, 1, 2)
 
 
 @pytest.fixture
