@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from storage.lake.epochs import Plan
     from storage.lake.lake import Lake
 
-    KafkaLook = tuple[str | None, list[TopicLag], Drivers | None]
+    KafkaLook = tuple[str | None, list[TopicLag] | None, Drivers]
     Look = Callable[[], KafkaLook]
 
 WRONG = 3  # the exit code of --check
@@ -121,12 +121,15 @@ def _look(settings: Settings, last: Plan | None) -> KafkaLook:
 
     Errors: KafkaAwayError; StartError as `DriverGroup.look`.
     """
+    from pipelines.errors import LostInputError
     from pipelines.health.facts import Drivers
     from pipelines.health.kafka import lags, start_trouble
     from pipelines.job.group import DriverGroup
 
     trouble = start_trouble(settings, last)
-    if trouble is not None:
-        last = None  # offsets of another log, or of a topic that is gone, tell no lag
+    try:
+        behind = lags(settings, last)
+    except LostInputError:  # another Kafka, as `trouble` says: its offsets tell no lag
+        behind = None
     drivers = DriverGroup(settings.kafka, settings.lake.place().path).look()
-    return trouble, lags(settings, last), Drivers(drivers.active, drivers.others)
+    return trouble, behind, Drivers(drivers.active, drivers.others)

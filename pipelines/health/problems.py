@@ -151,7 +151,7 @@ def _lake_ahead(facts: Facts) -> list[str]:
 
 RULES: Final = (
     Rule("not_running", "at once", _not_running,
-         "txlake run --conf FILE; txlake doctor --conf FILE says why it does not start",
+         "txlake run --conf FILE; txlake losses list --conf FILE where records are lost",
          needs_kafka=True),
     Rule("kafka_away", "at once", _kafka_away,
          "txlake doctor --conf FILE; is Kafka running?", needs_kafka=True),

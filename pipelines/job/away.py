@@ -43,7 +43,10 @@ def told(error: BaseException, epochs: Epochs) -> BaseException:
     if any(sign in text for sign in _AWAY_SIGNS):
         return KafkaAwayError(f"the stream lost Kafka: {text.strip().splitlines()[0][:_TEXT_MAX]}")
     if "Could not read records in offset" in text or "some data may have been lost" in text.lower():
-        epochs.start_offsets()  # raises what is lost, if Kafka can still tell
+        try:
+            epochs.start_offsets()
+        except JobError as lost:  # what is lost, if Kafka can still tell
+            return lost
     return error
 
 

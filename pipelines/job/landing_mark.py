@@ -38,6 +38,7 @@ class LandingMark:
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / _NAME
+        self._is_ours = False
 
     def died(self) -> DiedLanding | None:
         """Returns what an earlier run died of; None if it ended otherwise."""
@@ -58,10 +59,13 @@ class LandingMark:
         new = self._path.with_suffix(".new")
         new.write_text(json.dumps(told), encoding="utf-8")
         os.replace(new, self._path)
+        self._is_ours = True
         yield
         self.clear()
 
     def clear(self) -> None:
-        """Takes the mark away: what failed did not end the process."""
+        """Takes away the mark of a landing of this run; that of an earlier run stays."""
+        if not self._is_ours:
+            return
         with suppress(OSError):
             self._path.unlink()

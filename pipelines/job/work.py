@@ -140,8 +140,6 @@ class Work:
                 except (KafkaAwayError, StoreAwayError) as error:
                     if isinstance(error, KafkaRefusedError) and not self._was_let_in:
                         raise
-                    if self._mark is not None:
-                        self._mark.clear()
                     self._away.wait(error)
                 except OwnerError as error:
                     self._losses += 1
@@ -281,7 +279,7 @@ class Work:
         finally:
             self.is_streaming = False
         if failure is None:
-            self._mark.clear()
+            self._take_mark_away()
             self._look_at_steps()
             return
         error = self._told(failure)
@@ -325,16 +323,27 @@ class Work:
         if trouble is not None:
             return trouble
         error = told(error, self.epochs)
-        if isinstance(error, (JobError, LakeError)):
-            return error
-        try:  # a topic that is no longer as the start needs it explains much
+        if not isinstance(error, (JobError, LakeError)):
+            error = self._trouble_of_topics() or error
+        if isinstance(error, (JobError, LakeError)) and not isinstance(error, LargeEpochError):
+            self._take_mark_away()
+        return error
+
+    def _trouble_of_topics(self) -> JobError | None:
+        """Returns why a start would refuse the topics: that explains much."""
+        try:
             self.epochs.check_identity(self.epochs.newest)
             self._check_topics()
         except KafkaAwayError as away:
             log.debug("the topics could not be looked at: %s", away)
         except JobError as cause:
             return cause
-        return error
+        return None
+
+    def _take_mark_away(self) -> None:
+        """Notes that a landing of this run ended for another reason than its size."""
+        if self._mark is not None:
+            self._mark.clear()
 
     def _heard(self) -> None:
         """Notes, while another driver is active, that Kafka answers; looks after the own JVM."""

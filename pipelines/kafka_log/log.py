@@ -49,12 +49,39 @@ class KafkaLog:
     def losses(self, landed: Mapping[Place, int]) -> dict[Place, range]:
         """Returns the offsets that come next and that Kafka has no longer, by partition.
 
+        Errors: as `_require_one_log`.
+        """
+        return _lost(landed, self._require_one_log(landed))
+
+    def start_offsets(self, landed: Mapping[Place, int]) -> dict[Place, int]:
+        """Returns where landing goes on: where it stands, else Kafka's first offsets.
+
+        Behind a loss that an operator has accepted it goes on where Kafka does; `accepted` has it.
+        Errors: LostInputError if Kafka no longer has the records that come next; as
+        `_require_one_log`.
+        """
+        first = self._require_one_log(landed)
+        starts = {place: max(landed.get(place, offset), offset) for place, offset in first.items()}
+        lost = _lost(landed, first)
+        self.accepted = self._accepted(lost, landed) if lost else {}
+
+        for (topic, partition), offsets in lost.items():
+            if (topic, partition) not in self.accepted:
+                raise LostInputError(
+                    f"Kafka no longer has offsets {offsets.start} to {offsets[-1]} of {topic} "
+                    f"partition {partition}: they were deleted before they were landed and are "
+                    "lost; `txlake losses accept` lets the job go on without them"
+                )
+        return starts
+
+    def _require_one_log(self, landed: Mapping[Place, int]) -> dict[Place, int]:
+        """Checks that partitions go on behind what is landed. Output: Kafka's first offsets.
+
         Errors: LostInputError if a partition is gone, or ends before what is landed: that cannot
         be accepted, since offsets would stand for two records.
         """
         places = self._kafka.places()
         first, ends = self._kafka.first_offsets(places), self._kafka.end_offsets(places)
-        lost = {}
 
         for place, offset in landed.items():
             topic, partition = place
@@ -68,30 +95,7 @@ class KafkaLog:
                     f"{topic} partition {partition} ends at {ends[place]}, but the lake has landed "
                     f"it up to {offset}: Kafka lost records, or this is another log"
                 )
-            if first[place] > offset:
-                lost[place] = range(offset, first[place])
-
-        return lost
-
-    def start_offsets(self, landed: Mapping[Place, int]) -> dict[Place, int]:
-        """Returns where landing goes on: where it stands, else Kafka's first offsets.
-
-        Behind a loss that an operator has accepted it goes on where Kafka does; `accepted` has it.
-        Errors: LostInputError if Kafka no longer has the records that come next.
-        """
-        lost = self.losses(landed)
-        self.accepted = self._accepted(lost, landed) if lost else {}
-
-        for place, offsets in lost.items():
-            if place not in self.accepted:
-                raise LostInputError(
-                    f"Kafka no longer has offsets {offsets.start} to {offsets[-1]} of {place[0]} "
-                    f"partition {place[1]}: they were deleted before they were landed and are "
-                    "lost; `txlake losses accept` lets the job go on without them"
-                )
-
-        first = self._kafka.first_offsets(self._kafka.places())
-        return {place: max(landed.get(place, offset), offset) for place, offset in first.items()}
+        return first
 
     def _accepted(
         self, lost: Mapping[Place, range], landed: Mapping[Place, int]
@@ -133,3 +137,11 @@ class KafkaLog:
     def end_offsets(self, places: Mapping[Place, object]) -> dict[Place, int]:
         """Returns where partitions end now. Errors: KafkaAwayError."""
         return self._kafka.end_offsets(places)
+
+
+def _lost(landed: Mapping[Place, int], first: Mapping[Place, int]) -> dict[Place, range]:
+    return {
+        place: range(offset, first[place])
+        for place, offset in landed.items()
+        if first[place] > offset
+    }

@@ -97,6 +97,7 @@ def test_records_that_retention_deletes_before_they_land_stop_the_running_job(
         job.stop()
     assert isinstance(job.error, LostInputError), job.error
     assert "offsets 1 to 2" in str(job.error)
+    assert not list(tmp_path.rglob("landing.json")), "the next start would take smaller steps"
     assert len(job.rows("half")) == 1
 
 

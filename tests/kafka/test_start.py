@@ -24,11 +24,10 @@ from pipelines.errors import LostInputError, StartError
 from pipelines.jvm.spark_settings import require_known
 from pipelines.kafka_log.topics import KafkaTopics
 from pipelines.local_broker.broker import Broker
-from pipelines.settings import Settings
 from storage.errors import LakeLockedError, NewerLakeError
 from storage.lake.lake import Lake
 from storage.schemas import TABLES
-from tests.support.job import Job, running, settings_for, wait_until
+from tests.support.job import Job, refusal, running, settings_for, wait_until
 from tests.support.operator import conf_of, said
 from tests.support.wire import Wire
 from txlake.protocol import COMMIT
@@ -41,25 +40,12 @@ def _session(spark: SparkSession) -> None:
     """The job uses the run's one Spark session."""
 
 
-def _refusal(settings: Settings) -> BaseException:
-    job = Job(settings)
-    job.begin()
-    try:
-        wait_until(lambda: not job.is_running(), "the refusal")
-    finally:
-        job.driver.stop()
-    job.wait_until_dead()
-    assert job.error is not None
-    assert "\n" not in str(job.error)
-    return job.error
-
-
 def test_a_second_driver_on_the_same_lake_is_refused(
     broker: Broker, tmp_path: Path, unique: Unique
 ) -> None:
     settings = settings_for(broker, tmp_path / "lake", unique("two"))
     with running(settings) as first:
-        error = _refusal(settings)
+        error = refusal(settings)
         assert isinstance(error, LakeLockedError)
         assert first.driver.owner in str(error)
         Wire(settings).half("still-running")
@@ -74,7 +60,7 @@ def test_a_lake_of_a_newer_version_is_refused(
     lake.create_table("lake")
     row = {"lake_id": "x", "format_version": 99, "created_at": dt.datetime.now(dt.timezone.utc)}
     lake.append("lake", pa.Table.from_pylist([row], schema=TABLES["lake"]))
-    error = _refusal(settings)
+    error = refusal(settings)
     assert isinstance(error, NewerLakeError)
     assert "format 99" in str(error)
 
@@ -86,7 +72,7 @@ def test_a_checkpoint_of_another_lake_is_refused(
     stream = {"checkpoint": str(tmp_path / "checkpoint")}
     with running(settings_for(broker, tmp_path / "a", name, stream=stream)):
         pass
-    error = _refusal(settings_for(broker, tmp_path / "b", name, stream=stream))
+    error = refusal(settings_for(broker, tmp_path / "b", name, stream=stream))
     assert isinstance(error, StartError)
     assert "belongs to lake" in str(error)
 
@@ -96,7 +82,7 @@ def test_a_checkpoint_that_is_a_file_is_refused(
 ) -> None:
     (tmp_path / "file").write_text("")
     stream = {"checkpoint": str(tmp_path / "file")}
-    error = _refusal(settings_for(broker, tmp_path / "lake", unique("file"), stream=stream))
+    error = refusal(settings_for(broker, tmp_path / "lake", unique("file"), stream=stream))
     assert isinstance(error, StartError)
     assert "file': File exists; a folder that can be made is needed" in str(error)
 
@@ -163,7 +149,7 @@ def test_a_topic_with_a_setting_that_breaks_a_guarantee_is_refused(
     Job(settings).prepare_topics()
     topic = settings.kafka.topics()[kind]
     _alter(broker, topic, name, value)
-    error = _refusal(settings)
+    error = refusal(settings)
     assert isinstance(error, StartError)
     assert f"topic {topic} has {name}={value}: " in str(error)
 
@@ -255,7 +241,7 @@ def test_fewer_op_partitions_than_half_partitions_are_refused(
     ]
     for future in admin.create_topics(topics).values():
         future.result(10)
-    error = _refusal(settings)
+    error = refusal(settings)
     assert isinstance(error, StartError)
     assert "2 partitions" in str(error) and "has 3" in str(error)
 
@@ -277,7 +263,7 @@ def test_a_deleted_topic_stops_the_job_and_says_what_is_lost(
     )
     if is_made_again:
         Job(settings).prepare_topics()
-    error = _refusal(settings)
+    error = refusal(settings)
     assert isinstance(error, LostInputError)
     said = "was deleted and made again" if is_made_again else "was deleted (id"
     assert f"{settings.kafka.half_topic} {said}" in str(error)
@@ -298,7 +284,7 @@ def test_records_deleted_before_they_landed_stop_the_job_and_are_named(
     admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
     for future in admin.delete_records([TopicPartition(settings.kafka.half_topic, 0, 3)]).values():
         future.result(10)
-    error = _refusal(settings)
+    error = refusal(settings)
     assert isinstance(error, LostInputError)
     assert "offsets 1 to 2" in str(error)
 

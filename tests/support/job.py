@@ -218,3 +218,17 @@ def running(settings: Settings, **driver_options: Any) -> Iterator[Job]:
         job.stop()
     if job.error is not None:
         raise job.error
+
+
+def refusal(settings: Settings) -> BaseException:
+    """Return the error with which a start is refused: one sentence."""
+    job = Job(settings)
+    job.begin()
+    try:
+        wait_until(lambda: not job.is_running(), "the refusal")
+    finally:
+        job.driver.stop()
+    job.wait_until_dead()
+    assert job.error is not None
+    assert "\n" not in str(job.error)
+    return job.error

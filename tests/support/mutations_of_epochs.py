@@ -82,7 +82,7 @@ def nobody_has_accepted_the_loss(rows: LakeRows) -> None:
 
 
 @violates("losses_are_accepted", epoch=12, first_offset=11, problem="there are rows")
-def what_is_passed_was_landed(rows: LakeRows) -> None:
+def lost_offsets_hold_rows(rows: LakeRows) -> None:
     rows.find("admin", queue_offset=13)["target"] = "lost:half:1:11-13"
     _set_loss(rows, first=11)
 

@@ -57,7 +57,7 @@ def test_a_mark_that_cannot_be_read_is_none(tmp_path: Path, text: str) -> None:
     assert LandingMark(tmp_path).died() is None
 
 
-def test_what_was_not_landed_is_landed_when_each_partition_is() -> None:
+def test_a_landing_is_over_when_every_partition_is_landed() -> None:
     died = DiedLanding(ENDS, 4)
     assert not died.is_landed({})
     assert not died.is_landed({("half", 0): 7, ("op", 1): 2})

@@ -111,7 +111,7 @@ def test_a_folder_whose_name_looks_like_a_store_is_a_folder(
     assert not lake_place("s3://bucket/lake").is_local
 
 
-def test_a_file_is_found_by_its_name_not_by_what_the_log_calls_it(lake_copy: Path) -> None:
+def test_a_file_is_found_by_its_decoded_name(lake_copy: Path) -> None:
     rows = rows_in(lake_copy)
     file = live_file(lake_copy / ORDERS)
     strange = file.with_name("a b%20#ü.parquet")
