@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 from checker.frames import Parameters
 from pipelines.epoch.sizes import Sizes
 from pipelines.kafka_log.intake import Intake
-from pipelines.kafka_log.losses import Loss, as_parameter
 from pipelines.settings import KafkaSettings, SecuritySettings, Settings
 from storage.lake.epochs import Plan
 from storage.lake.floor import FLOOR, Floor
+from storage.lake.loss import Loss, as_parameter
 from storage.lake.snapshots import Snapshot
 from storage.schemas import SNAPSHOT
 from storage.wire.kinds import WireLimits

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from pipelines.errors import LostInputError
-from pipelines.kafka_log.losses import Loss, accepted_losses
+from pipelines.kafka_log.losses import accepted_losses
 from pipelines.kafka_log.topics import KafkaTopics, Place
 from storage.lake.epochs import Plan
+from storage.lake.loss import Loss
 from storage.wire.kinds import ADMIN
 
 

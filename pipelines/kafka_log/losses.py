@@ -8,52 +8,14 @@ Source: PROTOCOL.md "Operator commands".
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Any
-
 import pyarrow as pa
 
 from pipelines.kafka_log.plain_records import plain_records
 from pipelines.settings import Settings
-from storage.lake.epochs import Place
+from storage.lake.loss import Loss
 from storage.wire.decode import decode_rows
 from storage.wire.kinds import ADMIN
 from txlake.protocol import ACCEPT_LOSS, LostTarget, command_target
-
-
-@dataclass(frozen=True)
-class Loss:
-    """Offsets of a partition that Kafka has no longer, and the command that accepts that."""
-
-    topic: str
-    partition: int
-    first: int
-    last: int
-    admin_offset: int
-
-    @property
-    def place(self) -> Place:
-        """Returns the Kafka partition."""
-        return self.topic, self.partition
-
-    def accepts(self, place: Place, lost: range) -> bool:
-        """Returns whether it names all of a loss, and nothing that Kafka still has."""
-        return self.place == place and self.first <= lost.start and self.last == lost.stop - 1
-
-
-def as_parameter(losses: Iterable[Loss]) -> list[dict[str, Any]]:
-    """Returns losses as a plan records them, in order."""
-    return [
-        {
-            "topic": loss.topic,
-            "partition": loss.partition,
-            "first": loss.first,
-            "last": loss.last,
-            "admin_offset": loss.admin_offset,
-        }
-        for loss in sorted(losses, key=lambda loss: loss.place)
-    ]
 
 
 def accepted_losses(settings: Settings, admin: range) -> list[Loss]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -134,9 +133,9 @@ def test_a_standby_is_healthy_and_not_ready_until_it_takes_over(
     with drivers_of(settings, tmp_path) as drivers:
         first = drivers.start_active()
         text = drivers.conf.read_text()
-        line = f"port = {json.dumps(ports[0])}"
+        line = f'"port" = {ports[0]}'
         assert line in text
-        drivers.conf.write_text(text.replace(line, f"port = {json.dumps(ports[1])}"))
+        drivers.conf.write_text(text.replace(line, f'"port" = {ports[1]}'))
         drivers.start_standby()
         wait_until(lambda: get(ports[0], "/readyz").status == 200, "the first is ready")
         assert get(ports[1], "/healthz").status == 200
