@@ -31,9 +31,9 @@ from pipelines.local_store.store import REGION, Store
 from pipelines.settings import Settings, parse
 from storage.lake.lake import Lake
 from storage.rows import milliseconds
-from tests.support.job import wait_until
 from tests.support.processes import Process
 from tests.support.standby_processes import Drivers, drivers_of
+from tests.support.wait import wait_until
 
 _REPORT = Path(__file__).parent.parent / "docs" / "benchmarks" / "standby.md"
 _BUCKET = "lakes"

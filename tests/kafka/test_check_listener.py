@@ -15,7 +15,8 @@ from pipelines.kafka_log.plain_records import plain_records
 from pipelines.local_broker.broker import Broker
 from pipelines.settings import KafkaSettings
 from tests.support.raw_record import write_raw_record
-from tests.support.transaction_topics import Record, TransactionTopics, wait_until
+from tests.support.transaction_topics import Record, TransactionTopics
+from tests.support.wait import wait_until
 from txlake import (
     CheckedMessage,
     HalfMessage,

@@ -21,8 +21,9 @@ from storage.errors import LakeLockedError
 from storage.files.place import lake_place
 from storage.lake.lock import LakeLock
 from tests.support.class_archive import archive_options
-from tests.support.job import Job, settings_for, wait_until
+from tests.support.job import Job, settings_for
 from tests.support.processes import QUICK_JAVA
+from tests.support.wait import wait_until
 from tests.support.wire import Wire
 from txlake.protocol import COMMIT
 

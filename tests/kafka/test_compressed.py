@@ -24,9 +24,10 @@ from pipelines.local_broker.broker import Broker
 from pipelines.settings import Settings
 from storage.lake.lake import Lake
 from storage.wire.kinds import ADMIN, HALF, OP
-from tests.support.job import Job, running, settings_for, wait_until
+from tests.support.job import Job, running, settings_for
 from tests.support.processes import Process
 from tests.support.standby_processes import drivers_of
+from tests.support.wait import wait_until
 from tests.support.wire import half_headers
 from txlake import protocol as p
 

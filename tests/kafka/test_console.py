@@ -11,8 +11,9 @@ from starlette.testclient import TestClient
 
 from pipelines.local_broker.broker import Broker
 from tests.support.asked_console import TOKEN, client
-from tests.support.job import running, settings_for, wait_until
+from tests.support.job import running, settings_for
 from tests.support.operator import conf_of
+from tests.support.wait import wait_until
 from tests.support.wire import Wire
 from txlake.protocol import COMMIT, CREATE_TOPIC
 

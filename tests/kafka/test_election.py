@@ -29,7 +29,8 @@ from pipelines.local_broker.broker import Broker
 from pipelines.settings import Settings
 from storage.errors import LakeLockedError, OwnerError
 from storage.lake.lake import Lake
-from tests.support.job import settings_for, wait_until
+from tests.support.job import settings_for
+from tests.support.wait import wait_until
 
 Unique = Callable[[str], str]
 WAIT_S = 30.0

@@ -17,9 +17,10 @@ from tests.kafka.test_connections import settings_of as secure_settings
 from tests.kafka.test_rights import printed
 from tests.kafka.test_rights import settings_of as settings_of_user
 from tests.support.committed import commit, wait_for_bodies
-from tests.support.job import Job, running, settings_for, wait_until
+from tests.support.job import Job, running, settings_for
 from tests.support.rights_broker import RightsBroker
 from tests.support.secure_broker import PASSWORD, SecureBroker, secure_broker
+from tests.support.wait import wait_until
 from tests.support.wire import Wire
 
 Unique = Callable[[str], str]

@@ -24,8 +24,9 @@ from pipelines.settings import Settings
 from storage.lake.epochs import read_progress
 from storage.lake.lake import Lake
 from storage.verify.run import verify
-from tests.support.job import Job, refusal, running, settings_for, wait_until
+from tests.support.job import Job, refusal, running, settings_for
 from tests.support.operator import conf_of
+from tests.support.wait import wait_until
 from tests.support.wire import Wire
 from txlake.protocol import ACCEPT_LOSS, COMMIT
 

@@ -22,8 +22,9 @@ from pyspark.sql import SparkSession
 from pipelines.kafka_log.connection import producer_config
 from pipelines.kafka_log.topics import KafkaTopics
 from pipelines.local_broker.broker import Broker
-from tests.support.job import running, settings_for, wait_until
+from tests.support.job import running, settings_for
 from tests.support.producers import CommitsWhenAsked, options_of
+from tests.support.wait import wait_until
 from txlake import (
     LocalTransactionState,
     Message,

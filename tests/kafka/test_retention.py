@@ -15,7 +15,8 @@ from pipelines.replay import rebuild
 from pipelines.replay import verify as run_again
 from storage.lake.epochs import read_progress
 from storage.verify.run import verify
-from tests.support.job import DEADLINE_S, Job, running, settings_for
+from tests.support.job import Job, running, settings_for
+from tests.support.wait import DEADLINE_S
 from tests.support.wire import Wire
 from txlake import Consumer, OffsetOutOfRangeError
 from txlake.protocol import ALTER_TOPIC, COMMIT, DELIVER_AT

@@ -24,9 +24,10 @@ from pipelines.job.group import DriverGroup
 from pipelines.operate.records import command, operation, write
 from pipelines.settings import Settings
 from storage.lake.epochs import read_progress
-from tests.support.job import Job, running, settings_for, wait_until
+from tests.support.job import Job, running, settings_for
 from tests.support.producers import CommitsWhenAsked, options_of
 from tests.support.rights_broker import RightsBroker
+from tests.support.wait import wait_until
 from txlake import (
     Consumer,
     LocalTransactionState,

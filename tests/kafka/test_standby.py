@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from pipelines.local_broker.broker import Broker
-from tests.support.job import settings_for, wait_until
+from tests.support.job import settings_for
 from tests.support.processes import Process
 from tests.support.standby_processes import ACTIVE, Drivers, drivers_of
+from tests.support.wait import wait_until
 
 Unique = Callable[[str], str]
 

@@ -27,8 +27,9 @@ from pipelines.local_broker.broker import Broker
 from storage.errors import LakeLockedError, NewerLakeError
 from storage.lake.lake import Lake
 from storage.schemas import TABLES
-from tests.support.job import Job, refusal, running, settings_for, wait_until
+from tests.support.job import Job, refusal, running, settings_for
 from tests.support.operator import conf_of, said
+from tests.support.wait import wait_until
 from tests.support.wire import Wire
 from txlake.protocol import COMMIT
 

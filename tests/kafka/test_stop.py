@@ -14,8 +14,9 @@ from pyspark.sql import SparkSession
 
 from pipelines.epoch import run
 from pipelines.local_broker.broker import Broker
-from tests.support.job import running, settings_for, wait_until
+from tests.support.job import running, settings_for
 from tests.support.standby_processes import ACTIVE, Drivers, drivers_of
+from tests.support.wait import wait_until
 from tests.support.wire import Wire
 
 Unique = Callable[[str], str]

@@ -22,8 +22,9 @@ from pipelines.kafka_log.topics import KafkaTopics
 from pipelines.local_broker.broker import Broker
 from pipelines.settings import Settings
 from storage.lake.lake import Lake
-from tests.support.job import Job, live_query, running, settings_for, wait_until
+from tests.support.job import Job, live_query, running, settings_for
 from tests.support.stuck_client import stuck
+from tests.support.wait import wait_until
 from tests.support.wire import Wire
 from txlake.protocol import COMMIT
 

@@ -13,8 +13,9 @@ import pytest
 from pipelines.local_broker.broker import Broker
 from storage.errors import LakeLockedError
 from tests.support.committed import bodies, commit, wait_for_bodies
-from tests.support.job import Job, settings_for, wait_until
+from tests.support.job import Job, settings_for
 from tests.support.processes import Process
+from tests.support.wait import wait_until
 from tests.support.wire import Wire
 from txlake.protocol import COMMIT
 

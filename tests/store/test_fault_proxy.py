@@ -35,9 +35,9 @@ from tests.support.faults import (
     Together,
     What,
 )
-from tests.support.job import wait_until
 from tests.support.processes import ROOT
 from tests.support.store import Bucket
+from tests.support.wait import wait_until
 
 APP = "txlake/test"
 

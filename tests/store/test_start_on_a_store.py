@@ -24,11 +24,12 @@ from storage.lake.lake import Lake
 from storage.schemas import TABLES
 from tests.support.fault_proxy import FaultProxy, Running
 from tests.support.faults import LOG, CutBefore, Fault, LostAnswer, Status
-from tests.support.job import settings_for, wait_until
+from tests.support.job import settings_for
 from tests.support.owned_rows import NOW
 from tests.support.processes import Process
 from tests.support.standby_processes import ACTIVE, Drivers, drivers_of
 from tests.support.store import Bucket, make_bucket
+from tests.support.wait import wait_until
 
 AWAY = "is away, for"
 TRIES = 12  # of a request: delta-rs makes eleven before it gives up

@@ -22,9 +22,9 @@ from pipelines.local_server.server import HOST
 from pipelines.local_store.store import Store
 from pipelines.settings import load
 from pipelines.settings.values import LakeSettings
-from tests.support.job import wait_until
 from tests.support.processes import ROOT
 from tests.support.store import need
+from tests.support.wait import wait_until
 
 if sys.version_info >= (3, 11):
     import tomllib

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from tests.support.job import Job, wait_until
+from tests.support.job import Job
+from tests.support.wait import wait_until
 from tests.support.wire import Wire
 from txlake.protocol import COMMIT
 

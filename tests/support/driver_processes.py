@@ -17,8 +17,8 @@ from typing import Any
 import click
 
 from pipelines.cli.main import known_errors
-from tests.support.job import wait_until
 from tests.support.landed_here import land_here
+from tests.support.wait import wait_until
 
 _DEADLINE_S = 120.0
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import threading
-import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -27,8 +26,8 @@ from storage.lake.epochs import Plan, read_progress
 from storage.lake.lake import Lake
 from storage.rows import milliseconds
 from storage.verify.run import verify
+from tests.support.wait import DEADLINE_S, wait_until
 
-DEADLINE_S = 240.0
 # Short spans, so that a test sees a half through its whole life in seconds.
 QUICK = {"transaction_timeout_ms": 1_000, "check_interval_ms": 1_000, "ask_timeout_ms": 2_000}
 
@@ -55,23 +54,6 @@ def settings_for(
     for section, extra in sections.items():
         values[section] = {**values.get(section, {}), **extra}
     return parse(values, "test")
-
-
-def wait_until(
-    is_met: Callable[[], Any],
-    what: str,
-    deadline_s: float = DEADLINE_S,
-    seen: Callable[[], Any] = lambda: "",
-) -> Any:
-    """Wait for a condition and give what it gave; say what was seen last when time is up."""
-    end = time.monotonic() + deadline_s
-    while True:
-        found = is_met()
-        if found:
-            return found
-        if time.monotonic() > end:
-            raise AssertionError(f"not within {deadline_s:.0f} s: {what}; seen last: {seen()!r}")
-        time.sleep(0.02)
 
 
 class Job:

@@ -21,7 +21,7 @@ from pipelines.jvm.jars import class_path
 from pipelines.jvm.java import java_binary
 from pipelines.local_broker.broker import Broker
 from pipelines.local_server.server import HOST
-from tests.support.job import wait_until
+from tests.support.wait import wait_until
 
 PASSWORD = "of a test"
 _ANY: dict[str, Any] = {"name": None, "principal": None, "host": None}

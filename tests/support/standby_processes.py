@@ -17,8 +17,8 @@ from typing import Any
 from pipelines.settings import Settings
 from storage.lake.lake import Lake
 from storage.verify.run import verify
-from tests.support.job import DEADLINE_S, wait_until
 from tests.support.processes import ROOT, Process
+from tests.support.wait import DEADLINE_S, wait_until
 from tests.support.wire import Wire
 from txlake.protocol import COMMIT
 

@@ -11,6 +11,7 @@ from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
+from tests.support.wait import wait_until
 from txlake import ProducerOptions, protocol
 
 
@@ -115,13 +116,3 @@ def _record(message: Any) -> Record:
         message.partition(), message.offset(), message.value(),
         [name for name, _ in headers], {name: value.decode() for name, value in headers},
     )  # fmt: skip
-
-
-def wait_until(what: Callable[[], Any], said: str) -> Any:
-    """Wait until something is true, or fail with what was seen last."""
-    deadline = time.monotonic() + 20
-    pause_s = 0.005
-    while not (seen := what()):
-        assert time.monotonic() < deadline, f"{said}: last seen {seen!r}"
-        time.sleep(pause_s)
-    return seen

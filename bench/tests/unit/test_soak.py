@@ -18,7 +18,7 @@ from bench.soak.look import Look
 from bench.soak.memory_job import Spent
 from bench.soak.stories import STORIES
 from bench.soak.traffic import SHOP, Traffic, World
-from tests.support.job import wait_until
+from tests.support.wait import wait_until
 from txlake import protocol as p
 
 ROOT = Path(__file__).parents[3]

@@ -10,7 +10,7 @@ import pytest
 from pipelines.console import asked as asking
 from pipelines.console.asked import Asked
 from pipelines.errors import KafkaAwayError, StartError
-from tests.support.job import wait_until
+from tests.support.wait import wait_until
 
 
 class Broker:

@@ -14,8 +14,8 @@ from pipelines.local_server.ports import listens
 from pipelines.metrics.reporter import Reporter, Standing
 from tests.support.asked import Answer, free_port, get
 from tests.support.history import History
-from tests.support.job import wait_until
 from tests.support.scraped import Told, reporter_of, samples_of
+from tests.support.wait import wait_until
 
 STREAMS = Standing(is_active=True, is_streaming=True)
 

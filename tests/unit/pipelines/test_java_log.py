@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from pipelines.jvm.java_log import JavaLog, levels
-from tests.support.job import wait_until
+from tests.support.wait import wait_until
 
 DEBUG, INFO, WARNING, ERROR = logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR
 PRINTED = [

@@ -44,6 +44,25 @@ def test_the_readmes_screen_has_the_rows_of_the_demos_table() -> None:
     assert shown == drawn
 
 
+def test_the_readmes_figures_are_those_of_the_report() -> None:
+    report = (ROOT / "docs" / "benchmarks" / "small" / "report.md").read_text("utf-8")
+    names = {
+        "latency": "latency at 1,000 tx/s, p50",
+        "throughput": "sustained",
+        "memory": "memory",
+        "size": "bytes",
+        "start": "start",
+    }
+    shown = dict(re.findall(r"^\| ([a-z]+) \| ([\d.,]+)", README, re.MULTILINE))
+
+    assert shown.keys() == names.keys()
+    for name, figure in names.items():
+        assert f"\n| {figure} | {shown[name]} | " in report
+
+    (p99,) = re.findall(r"at 1,000 tx/s, ([\d.]+) s at p99", README)
+    assert f"\n| latency at 1,000 tx/s, p99 | {p99} | " in report
+
+
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
 def test_documents_name_no_file_that_is_not_there(document: Path) -> None:
     text = document.read_text("utf-8")

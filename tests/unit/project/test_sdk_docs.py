@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
 import signal
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +17,33 @@ import pytest
 
 import txlake
 from tests.support.lake_factory import LakeFactory
-from txlake import Consumer, LocalTransactionState, Message
+from tests.support.postgres import postgres
+from tests.support.wait import wait_until
+from txlake import (
+    ConsumedMessage,
+    Consumer,
+    HalfMessage,
+    LocalTransactionState,
+    Message,
+    TransactionSendResult,
+)
 from txlake.testing import FakeTransactionProducer
 
 ROOT = Path(__file__).parents[3]
-EXAMPLES = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "sdk.md").read_text(), re.DOTALL)
+TEXT = (ROOT / "docs" / "sdk.md").read_text("utf-8")
+EXAMPLES = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
+
+
+def example(part: str) -> str:
+    """Return the only example that has these words."""
+    (text,) = [text for text in EXAMPLES if part in text]
+    return text
+
+
+def rows(heading: str) -> list[list[str]]:
+    """Return the cells of the first table after some words of the document, without its head."""
+    lines = TEXT[TEXT.index(heading) :].split("\n\n")[1].splitlines()
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
 
 
 @pytest.fixture
@@ -71,7 +96,7 @@ def test_the_consumer_example_prints_messages(
     lake = LakeFactory(Path("demo-lake"))
     lake.make_topic("orders", 1)
     lake.deliver("orders", {0: 2})
-    exec(EXAMPLES[2], namespace)  # noqa: S102
+    exec(example('with Consumer("demo-lake", "points"'), namespace)  # noqa: S102
     assert capsys.readouterr().out == "0 0 b'0:0'\n0 1 b'0:1'\n"
 
 
@@ -83,7 +108,7 @@ def test_a_service_that_is_stopped_gives_its_queues_back(
     lake.make_topic("orders", 1)
     lake.deliver("orders", {0: 1})
     program = Path("service.py")
-    program.write_text(EXAMPLES[3], "utf-8")
+    program.write_text(example("bonus"), "utf-8")
     environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
 
     with subprocess.Popen(
@@ -97,3 +122,75 @@ def test_a_service_that_is_stopped_gives_its_queues_back(
 
     with Consumer("demo-lake", "bonus", ["orders"], wait_for_owner_ms=0) as next_one:
         assert next_one.committed() == {("orders", 0): 1}
+
+
+def test_a_check_waits_for_the_local_transaction_that_postgresql_still_runs() -> None:
+    psycopg = pytest.importorskip("psycopg")
+    namespace: dict[str, Any] = {}
+    exec(example("import psycopg"), namespace)  # noqa: S102
+
+    with postgres() as dsn:
+        listener = namespace["PostgresListener"](dsn)
+        producer = FakeTransactionProducer(listener)
+
+        # The COMMIT is lost: the check finds the guard.
+        producer.lose_next_operation = True
+        producer.send_message_in_transaction(Message("orders", b"", keys="o-1"))
+        assert producer.check() == [LocalTransactionState.COMMIT_MESSAGE]
+
+        # A check comes before the local transaction: that one fails, and nothing is written.
+        def check_first(half: Any, _arg: Any) -> LocalTransactionState:
+            assert producer.check(half.transaction_id) == [LocalTransactionState.ROLLBACK_MESSAGE]
+            state: LocalTransactionState = listener.execute_local_transaction(half, None)
+            return state
+
+        late = producer.send_message_in_transaction(
+            Message("orders", b"", keys="o-2"), execute=check_first
+        )
+        assert "duplicate key" in late.remark
+
+        # A check comes while the local transaction runs: it waits, and says what that one did.
+        message = Message("orders", b"", keys="o-3")
+        running = HalfMessage(message, [message], "t-3")
+        with psycopg.connect(dsn) as db:
+            db.execute("INSERT INTO ends VALUES ('t-3', 'COMMIT')")
+            with ThreadPoolExecutor(1) as threads:
+                answer = threads.submit(listener.check_local_transaction, running)
+                wait_until(lambda: waits_for_a_lock(dsn), "the check waits for the row")
+                assert not answer.done()
+                db.commit()
+                assert answer.result() is LocalTransactionState.COMMIT_MESSAGE
+
+        with psycopg.connect(dsn) as db:
+            assert db.execute("SELECT id FROM orders").fetchall() == [("o-1",)]
+
+
+def waits_for_a_lock(dsn: str) -> bool:
+    """Return whether a connection of this server waits for a lock."""
+    import psycopg
+
+    with psycopg.connect(dsn) as db:
+        query = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+        (number,) = db.execute(query).fetchone() or (0,)
+        return bool(number)
+
+
+@pytest.mark.parametrize(
+    ("heading", "fields"),
+    [
+        ("`TransactionSendResult`:", [field.name for field in fields(TransactionSendResult)]),
+        ("A `ConsumedMessage`", list(ConsumedMessage._fields)),
+    ],
+)
+def test_every_field_is_described(heading: str, fields: list[str]) -> None:
+    described = [name for row in rows(heading) for name in re.findall(r"`(\w+)`", row[0])]
+    assert sorted(described) == sorted(fields)
+
+
+def test_every_parameter_of_a_consumer_is_described_with_its_default() -> None:
+    parameters = [*inspect.signature(Consumer).parameters.values()]
+    described = [(row[0].strip("`"), row[1].strip("`")) for row in rows("parameters of `Consumer`")]
+
+    assert described == [
+        (each.name, "" if each.default is each.empty else repr(each.default)) for each in parameters
+    ]

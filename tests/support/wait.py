@@ -1,0 +1,27 @@
+"""Waiting for what another thread or process does."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+# Long enough for a machine that others load: it is never what a test asserts.
+DEADLINE_S = 240.0
+
+
+def wait_until(
+    is_met: Callable[[], Any],
+    what: str,
+    deadline_s: float = DEADLINE_S,
+    seen: Callable[[], Any] = lambda: "",
+) -> Any:
+    """Wait for a condition and give what it gave; say what was seen last when time is up."""
+    end = time.monotonic() + deadline_s
+    while True:
+        found = is_met()
+        if found:
+            return found
+        if time.monotonic() > end:
+            raise AssertionError(f"not within {deadline_s:.0f} s: {what}; seen last: {seen()!r}")
+        time.sleep(0.02)
