@@ -8,7 +8,7 @@ its epoch and commits ten. Then the first gets SIGCONT: it must end with one sen
 1, and leave each byte of the tables' logs as it was; the rows must be those of a run without a
 suspension. At last a driver is suspended before it deletes files (VACUUM): it must delete none.
 
-The drivers land without Spark (`tests/support/landed_here.py`); tests suspend the whole job.
+The drivers land without Spark (`tests/support/local_landing.py`); tests suspend the whole job.
 Exit code: 0 when all hold; else 1, with what differs.
 """
 

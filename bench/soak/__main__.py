@@ -8,7 +8,7 @@ all kinds (`bench/soak/stories.py`) at a steady rate.
 Real: the epochs of the job (plan, decide, apply, ask, commit), landing and decoding, Delta tables
 on the local disk, the job's maintenance after each epoch, a consumer of the SDK, `verify`.
 Not real: Kafka, whose records are handed over in memory and whose checks are acknowledged at once;
-Spark, whose tasks are called in this process (`tests/support/landed_here.py`). Files and logs are
+Spark, whose tasks are called in this process (`tests/support/local_landing.py`). Files and logs are
 kept for 2 s of the machine's clock instead of minutes and hours, about as many epochs as with the
 defaults. Undeliverable messages are kept for ever by design: some are made at the beginning alone.
 

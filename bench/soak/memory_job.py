@@ -19,7 +19,7 @@ from storage.lake.lake import Lake
 from storage.rows import instant
 from storage.tasks import malloc
 from storage.upkeep.limits import MaintenanceLimits
-from tests.support.landed_here import NO_SPARK, land_here
+from tests.support.local_landing import LocalLander
 from txlake import protocol as p
 
 START_MS: Final = 1_767_225_600_000  # 2026-01-01
@@ -49,16 +49,16 @@ class MemoryJob:
     def __init__(
         self, settings: Settings, limits: MaintenanceLimits, kafka: MemoryKafka, asker: MemoryAsker
     ) -> None:
-        land_here()
         malloc.give_back_large_arrays()
         self.settings = settings
         self.lake = Lake(settings.lake.path, is_driver=True)
         self.lake.create(instant(START_MS))
         self.kafka = kafka
         self.now_ms = START_MS
-        of_job = EpochSettings.of(settings, "bench", NO_SPARK)
+        lander = LocalLander()
+        of_job = EpochSettings.of(settings, "bench", lander.parallelism)
         topics = cast(KafkaTopics, kafka)
-        self.epochs = Epochs(NO_SPARK, self.lake, topics, asker, of_job, lambda: self.now_ms)
+        self.epochs = Epochs(lander, self.lake, topics, asker, of_job, lambda: self.now_ms)
         self.epochs.take_up()
         self._maintainer = Maintainer(self.lake, limits, 0, p.ADMIN_TOPIC, lambda: False)
 

@@ -1,5 +1,7 @@
 """An epoch's records landed by one Spark job: tasks decode and write, the driver gets narrow rows.
 
+What an epoch needs of Spark stands in `Lander`; tests have one that needs no JVM.
+
 Source: PROTOCOL.md "What can be read"; ARCHITECTURE.md "One epoch", 1.
 """
 
@@ -10,7 +12,8 @@ import logging
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 
@@ -43,6 +46,49 @@ _KAFKA_TYPES = [
         strict=True,
     )
 ]  # fmt: skip
+
+
+class Lander(Protocol):
+    """Reads Kafka's records, and lands them: tasks of Spark, or one process without Spark.
+
+    `parallelism`: how many tasks run at once. `spark`: whose tasks deliver many messages; None:
+    the driver delivers.
+    """
+
+    @property
+    def parallelism(self) -> int: ...
+
+    @property
+    def spark(self) -> SparkSession | None: ...
+
+    def read(self, ranges: tuple[Range, ...], options: Mapping[str, str]) -> Any:
+        """Returns recorded ranges, read again from Kafka. Input: options of Spark's source."""
+
+    def land(self, records: Any, landing: Landing, tasks: int, plainly: Plainly) -> Batch:
+        """Lands records, as `read` or the stream gives them. Input: as `land`."""
+
+    def warm_up(self, landing: Landing, tasks: int) -> None:
+        """Prepares for a landing: the first one of a process takes longer."""
+
+
+@dataclass(frozen=True)
+class SparkLander:
+    """The tasks of a Spark session."""
+
+    spark: SparkSession
+
+    @property
+    def parallelism(self) -> int:
+        return self.spark.sparkContext.defaultParallelism
+
+    def read(self, ranges: tuple[Range, ...], options: Mapping[str, str]) -> DataFrame:
+        return kafka_records(self.spark, ranges, options)
+
+    def land(self, records: DataFrame, landing: Landing, tasks: int, plainly: Plainly) -> Batch:
+        return land(records, landing, tasks, plainly)
+
+    def warm_up(self, landing: Landing, tasks: int) -> None:
+        warm_up(self.spark, landing, tasks)
 
 
 def land(records: DataFrame, landing: Landing, tasks: int, plainly: Plainly | None = None) -> Batch:

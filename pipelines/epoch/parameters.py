@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, fields
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from checker.frames import Parameters
 from pipelines.epoch.sizes import Sizes
@@ -16,9 +16,6 @@ from storage.lake.loss import Loss, as_parameter
 from storage.lake.snapshots import Snapshot
 from storage.schemas import SNAPSHOT
 from storage.wire.kinds import WireLimits
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 # Keys of a plan's parameters outside the rules, beside its floor and the newest snapshot: the
 # limits of decoding, in how many epochs one row names all, and how long what has ended decides.
@@ -43,10 +40,12 @@ class EpochSettings:
 
     @classmethod
     def of(
-        cls, settings: Settings, owner: str, spark: SparkSession, intake: Intake | None = None
+        cls, settings: Settings, owner: str, parallelism: int, intake: Intake | None = None
     ) -> EpochSettings:
-        """Returns the part of a job's settings; without an intake that of a local job."""
-        parallelism = spark.sparkContext.defaultParallelism
+        """Returns the part of a job's settings; without an intake that of a local job.
+
+        Input: `parallelism`: how many tasks run at once.
+        """
         return cls(
             parameters=settings.parameters(),
             limits=settings.wire_limits(),

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from checker.frames import RULE_VERSION
 from pipelines.epoch.batch import Batch
-from pipelines.epoch.land import kafka_records, land
+from pipelines.epoch.land import Lander
 from pipelines.epoch.parameters import EpochSettings, plan_limits
 from pipelines.epoch.restore import topics_before
 from pipelines.epoch.signatures import judge_signatures
@@ -26,9 +25,6 @@ from storage.rows import to_rows
 from storage.tasks.land import HEAVY, Landing
 from storage.wire.decode import RECORDS
 from storage.wire.kinds import HALF, KINDS, OP, SCHEDULE
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 
 def with_our_rules(lake: Lake, plan: Plan) -> Plan:
@@ -56,7 +52,7 @@ def next_offsets(lake: Lake, plan: Plan) -> dict[Place, int]:
 
 
 def batch_again(
-    spark: SparkSession,
+    lander: Lander,
     lake: Lake,
     plan: Plan,
     settings: EpochSettings,
@@ -80,8 +76,8 @@ def batch_again(
     if ranges:
         count = sum(r.to_offset - r.from_offset for r in plan.ranges)
         options = spark_options(settings.kafka, settings.intake.poll_records)
-        batch = land(
-            kafka_records(spark, ranges, options),
+        batch = lander.land(
+            lander.read(ranges, options),
             Landing(lake.place, plan.epoch, limits),
             settings.sizes.landing_tasks(count),
             partial(plain_records, settings.kafka, spans),

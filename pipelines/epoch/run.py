@@ -27,7 +27,7 @@ from pipelines.epoch.ask import Asks
 from pipelines.epoch.batch import Batch
 from pipelines.epoch.deliver import Deliverer
 from pipelines.epoch.gaps import unexplained
-from pipelines.epoch.land import land, warm_up
+from pipelines.epoch.land import Lander
 from pipelines.epoch.parameters import EpochSettings
 from pipelines.epoch.pings import OwnPings
 from pipelines.epoch.plan import Planner
@@ -48,7 +48,7 @@ from storage.tasks.land import Landing
 from storage.wire.kinds import ADMIN
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
 log = logging.getLogger("txlake.kafka")
 # How long an end waits for the warm-up of a start: it is in Arrow's code, which would abort a
@@ -72,6 +72,8 @@ class Gathered:
 class Epochs:
     """The runner of epochs on one lake; it keeps the state between them.
 
+    `lander`: who reads Kafka's records and lands them.
+
     `newest`: the last committed plan, or the one that is being finished.
     Errors: LostInputError, OwnerError, StartError. Any other leaves the lake with a planned epoch:
     call `recover` before the next `run`.
@@ -79,7 +81,7 @@ class Epochs:
 
     def __init__(
         self,
-        spark: SparkSession,
+        lander: Lander,
         lake: Lake,
         kafka: KafkaTopics,
         asker: Asks,
@@ -88,12 +90,14 @@ class Epochs:
         watch: Watch | None = None,
     ) -> None:
         self._watch = watch or Watch()
-        self._spark = spark
+        self._lander = lander
         self._lake = lake
         self._settings = settings
         self._kafka = KafkaLog(kafka)
         self._planner = Planner(self._kafka, settings, now_ms)
-        self._planned = PlannedEpochs(lake, asker, settings.sizes, Deliverer(spark), self._watch)
+        self._planned = PlannedEpochs(
+            lake, asker, settings.sizes, Deliverer(lander.spark), self._watch
+        )
         self.place = lake.place
         self.newest: Plan | None = None
         self.own_pings = OwnPings()
@@ -131,7 +135,7 @@ class Epochs:
             return None
         plan = with_our_rules(self._lake, progress.unfinished)
         self._kafka.start_offsets(next_offsets(self._lake, plan))
-        batch = batch_again(self._spark, self._lake, plan, self._settings, self._kafka.present)
+        batch = batch_again(self._lander, self._lake, plan, self._settings, self._kafka.present)
         self._finish(plan, batch, Steps())
         self.newest = plan
         return plan
@@ -139,8 +143,10 @@ class Epochs:
     def warm_up(self) -> None:
         """Prepares Spark for a landing, in a thread beside the other steps of a start."""
         landing = Landing(self._lake.place, 0, self._settings.limits)
-        arguments = self._spark, landing, self._settings.sizes.landing_tasks(0)
-        self._warm_up = Thread(target=warm_up, args=arguments, name="txlake-warm-up", daemon=True)
+        arguments = landing, self._settings.sizes.landing_tasks(0)
+        self._warm_up = Thread(
+            target=self._lander.warm_up, args=arguments, name="txlake-warm-up", daemon=True
+        )
         self._warm_up.start()
 
     def start_offsets(self) -> dict[Place, int]:
@@ -192,7 +198,7 @@ class Epochs:
             present = self._kafka.present(spans)
             tasks = self._settings.sizes.landing_tasks(sum(map(len, present.values())))
             plainly = partial(plain_records, self._settings.kafka, present)
-            batch = land(records, landing, tasks, plainly)
+            batch = self._lander.land(records, landing, tasks, plainly)
             for gap in unexplained(batch, present, self._settings.limits.topics):
                 log.error("%s", gap)
             judge_signatures(batch, self._settings.security)

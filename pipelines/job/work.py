@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING
 
 from pipelines.epoch.ask import Asker
 from pipelines.epoch.clock import EpochClock
+from pipelines.epoch.land import SparkLander
 from pipelines.epoch.parameters import EpochSettings
 from pipelines.epoch.run import Epochs
 from pipelines.epoch.watch import Watch
@@ -114,9 +115,10 @@ class Work:
             settings.security.keys,
         )
         self._intake = Intake.of(settings, landing_heap(spark))
+        lander = SparkLander(spark)
         self.epochs = Epochs(
-            spark, lake, self._kafka, self._asker,
-            EpochSettings.of(settings, owner, spark, self._intake),
+            lander, lake, self._kafka, self._asker,
+            EpochSettings.of(settings, owner, lander.parallelism, self._intake),
             manner.now_ms or self._clock.now_ms, watch,
         )  # fmt: skip
         self.is_streaming = False

@@ -16,7 +16,7 @@ from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING
 
 from pipelines.epoch.clock import EpochClock
-from pipelines.epoch.land import kafka_records
+from pipelines.epoch.land import SparkLander, kafka_records
 from pipelines.epoch.parameters import EpochSettings
 from pipelines.epoch.run import Epochs
 from pipelines.errors import StartError
@@ -109,8 +109,9 @@ def land(
     clock = EpochClock()
     intake = Intake.of(settings, landing_heap(spark))
     intake.topics_take(kafka.batch_bytes_taken)
-    of_epochs = EpochSettings.of(settings, owner, spark, intake)
-    with closing(Epochs(spark, lake, kafka, RecordedAsker(), of_epochs, clock.now_ms)) as epochs:
+    lander = SparkLander(spark)
+    of_epochs = EpochSettings.of(settings, owner, lander.parallelism, intake)
+    with closing(Epochs(lander, lake, kafka, RecordedAsker(), of_epochs, clock.now_ms)) as epochs:
         lake.create(dt.datetime.now(dt.timezone.utc))
         before = epochs.take_up()
         epochs.check_identity(before.unfinished or before.last)

@@ -11,6 +11,7 @@ from confluent_kafka.admin._config import ConfigEntry, ConfigResource
 from confluent_kafka.admin._resource import ResourceType
 from pyspark.sql import SparkSession
 
+from pipelines.epoch.land import SparkLander
 from pipelines.epoch.parameters import EpochSettings
 from pipelines.epoch.recover import batch_again
 from pipelines.local_broker.broker import Broker
@@ -83,8 +84,9 @@ def test_records_with_impossible_times_are_rows_with_their_reason(
     scratch = Lake(str(tmp_path / "scratch"))
     for kind in KINDS:
         scratch.create_table(kind)
-    of_job = EpochSettings.of(settings, "again", spark)
-    again = [batch_again(spark, scratch, plan, of_job, dict) for plan in plans]
+    lander = SparkLander(spark)
+    of_job = EpochSettings.of(settings, "again", lander.parallelism)
+    again = [batch_again(lander, scratch, plan, of_job, dict) for plan in plans]
     landed = [batch.rows(kind)["error"].to_pylist() for batch in again for kind in KINDS]
     assert sum(errors.count("bad_timestamp") for errors in landed) == count
     with running(settings) as restarted:

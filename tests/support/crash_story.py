@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
-
-from pyspark.sql import SparkSession
+from typing import TYPE_CHECKING, Any
 
 from pipelines.settings import Settings
 from storage.schemas import TABLES
@@ -14,6 +12,9 @@ from tests.support.rig import Rig
 from tests.support.watch import CHECKS_ARE_SENT, Watch
 from tests.support.wire import Wire, half_headers
 from txlake.protocol import CANCEL, COMMIT, CREATE_TOPIC, RESEND, ROLLBACK, UNKNOWN
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 ANSWERING, SILENT = "answering", "silent"  # a producer group with a check topic, one without
 
@@ -31,9 +32,12 @@ WRITES = [
 
 @dataclass
 class Story:
-    """Two epochs that went well, and one over whose every write a test may stumble."""
+    """Two epochs that went well, and one over whose every write a test may stumble.
 
-    spark: SparkSession
+    `spark`: None: its processes land by themselves.
+    """
+
+    spark: SparkSession | None
     settings: Settings
     folder: Path
     base_ms: int = 0

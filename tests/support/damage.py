@@ -27,6 +27,7 @@ from storage.lake.epochs import NO_PROGRESS, Plan, Progress, read_progress
 from storage.lake.lake import Lake
 from storage.schemas import TABLES
 from storage.wire.kinds import WireLimits
+from tests.support.local_landing import LocalLander
 from tests.support.paper_job import TOPICS, PaperJob
 from txlake import Consumer
 from txlake.protocol import COMMIT, RESUME
@@ -134,7 +135,7 @@ def start(path: Path) -> Epochs:
     lake = Lake(str(path), is_driver=True)
     lake.check()
     settings = EpochSettings(Parameters(), limits(), 100, 1, NOTHING, "start", Sizes(1), NOTHING)
-    epochs = Epochs(NOTHING, lake, NOTHING, RecordedAsker(), settings, lambda: 0)
+    epochs = Epochs(LocalLander(), lake, NOTHING, RecordedAsker(), settings, lambda: 0)
     try:
         epochs.take_up()
     finally:

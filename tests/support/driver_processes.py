@@ -17,7 +17,6 @@ from typing import Any
 import click
 
 from pipelines.cli.main import known_errors
-from tests.support.landed_here import land_here
 from tests.support.wait import wait_until
 
 _DEADLINE_S = 120.0
@@ -86,7 +85,6 @@ def _run(log: str, work: Callable[..., None], values: tuple[Any, ...]) -> None:
     os.dup2(output, 2)
     # DuckDB draws a progress bar for a program that has no file, as for one that is typed.
     sys.modules["__main__"].__file__ = __file__
-    land_here()
     try:
         work(*values)
     except known_errors() as error:

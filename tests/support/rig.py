@@ -6,15 +6,13 @@ What the job does, without its stream: a test says when an epoch begins and what
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any
-
-from pyspark.sql import DataFrame, SparkSession
+from typing import TYPE_CHECKING, Any
 
 from pipelines.epoch.ask import Asker
-from pipelines.epoch.land import kafka_records
+from pipelines.epoch.land import Lander, SparkLander
 from pipelines.epoch.parameters import EpochSettings
 from pipelines.epoch.run import Epochs
 from pipelines.kafka_log.options import spark_options
@@ -23,6 +21,10 @@ from pipelines.settings import Settings
 from storage.lake.epochs import Plan, Range
 from storage.lake.lake import Lake
 from tests.support.job import plain_state
+from tests.support.local_landing import LocalLander
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 OWNER = "rig"
 # What differs between two runs of one epoch: who ran it, and how long it took.
@@ -35,21 +37,22 @@ UNLIKE = {
 class Rig:
     """The epochs of one lake. A new one is a new process: it knows what the lake says.
 
-    Input: a `lake` and an `asker` that a test watches; else the job's own.
+    Input: a Spark session, or None: this process lands by itself; a `lake` and an `asker` that a
+    test watches, else the job's own.
     """
-
-    owner = OWNER
 
     def __init__(
         self,
-        spark: SparkSession,
+        spark: SparkSession | None,
         settings: Settings,
         lake: Lake | None = None,
         asker: Callable[..., Asker] = Asker,
+        owner: str = OWNER,
     ) -> None:
         self.now_ms = 0
+        self.owner = owner
         self.lake = lake or Lake(settings.lake.path)
-        self._spark = spark
+        self._lander: Lander = SparkLander(spark) if spark else LocalLander()
         self._settings = settings
         self._kafka = KafkaTopics(settings, settings.kafka.topics())
         self._asker = asker(
@@ -60,11 +63,11 @@ class Rig:
             settings.transaction.message_bytes_max,
         )
         self.epochs = Epochs(
-            spark,
+            self._lander,
             self.lake,
             self._kafka,
             self._asker,
-            EpochSettings.of(settings, self.owner, spark),
+            EpochSettings.of(settings, owner, self._lander.parallelism),
             lambda: self.now_ms,
         )
 
@@ -94,7 +97,15 @@ class Rig:
         self.now_ms = at_ms
         return self.epochs.run(*self.waiting(held_back))
 
-    def waiting(self, held_back: Collection[str] = ()) -> tuple[DataFrame, dict[Place, int]]:
+    def run_to(self, at_ms: int, ends: Mapping[Place, int]) -> None:
+        """Run one epoch over what Kafka has up to some offsets."""
+        self.now_ms = at_ms
+        starts = self.epochs.start_offsets()
+        ranges = tuple(Range(*place, starts[place], end, end) for place, end in ends.items())
+        records = self._lander.read(ranges, spark_options(self._settings.kafka))
+        self.epochs.run(records, ends)
+
+    def waiting(self, held_back: Collection[str] = ()) -> tuple[Any, dict[Place, int]]:
         """Return the records of the next epoch, and where they end."""
         places = self._kafka.places()
         starts = self.epochs.start_offsets()
@@ -109,7 +120,7 @@ class Rig:
         )
         options = spark_options(self._settings.kafka)
         whole = ranges or (Range(*places[0], ends[places[0]], ends[places[0]], ends[places[0]]),)
-        return kafka_records(self._spark, whole, options), ends
+        return self._lander.read(whole, options), ends
 
     def state(self) -> dict[str, list[Any]]:
         """Return the state in memory as sorted rows."""

@@ -7,6 +7,7 @@ writes, `python -m bench.suspensions` all.
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import threading
@@ -31,7 +32,6 @@ from storage.upkeep.maintenance import Maintenance
 from storage.verify.run import verify
 from tests.support.crash_story import ANSWERING, WRITES, Story
 from tests.support.driver_processes import driver, stop_here
-from tests.support.landed_here import NO_SPARK, LightRig
 from tests.support.maintained import NOW_GONE, parquet_files
 from tests.support.rig import Rig, decided_rows_of
 from tests.support.watch import Watch
@@ -84,7 +84,7 @@ class LightStory(Story):
         assert not stream
         settings, watch = self.of(folder), watch or Watch()
         lake = watch.lake(settings.lake.place(), is_driver=True)
-        return LightRig(self.spark, settings, lake, watch.asker)
+        return Rig(None, settings, lake, watch.asker, f"process-{os.getpid()}")
 
     def send_more(self) -> None:
         """Sends what the last ten epochs land, and remembers where each epoch ends."""
@@ -97,7 +97,7 @@ class LightStory(Story):
     def go_on(self, rig: Rig, to_epoch: int) -> None:
         """Runs what is left of the story, from wherever the lake is."""
         last = rig.epochs.last
-        assert last is not None and isinstance(rig, LightRig)
+        assert last is not None
         for number in range(3, to_epoch + 1):
             if last.epoch_at < self.at(number):
                 rig.run_to(self.at(number), self.ends[number])
@@ -120,7 +120,7 @@ def story_of(
     check_topic = f"{settings.kafka.check_topic_prefix}{ANSWERING}"
     for future in admin.create_topics([NewTopic(check_topic, 1)]).values():
         future.result(10)
-    story = LightStory(NO_SPARK, settings, folder, int(time.time() * 1000), uri, options or {})
+    story = LightStory(None, settings, folder, int(time.time() * 1000), uri, options or {})
     with driver(story.log("begin"), _begin, story) as first:
         first.require_end(0)
     story.send_more()
