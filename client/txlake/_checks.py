@@ -22,6 +22,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from txlake import protocol
+from txlake._client_log import CLIENT_LOGGER, RepeatedLines
 from txlake._operations import OperationBatcher
 from txlake._records import Header, readable_headers
 from txlake._watermark import Watermarks
@@ -35,6 +36,8 @@ from txlake.options import ProducerOptions
 from txlake.signing import SigningKey, is_signed_check
 
 log = logging.getLogger("txlake.checks")
+# While Kafka is away each try fails the same way.
+_repeated = RepeatedLines(log)
 
 _POLL_S = 0.2
 _RETRY_S = 1.0
@@ -144,7 +147,7 @@ class CheckAnswerer:
                 "auto.offset.reset": "earliest",
                 "enable.auto.commit": False,
             },
-            logger=log,
+            logger=CLIENT_LOGGER,
         )
         consumer.subscribe(
             [self._topic], on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._lost
@@ -175,7 +178,7 @@ class CheckAnswerer:
         """Returns whether the check topic is there; asks Kafka to make it if not."""
         try:
             if self._admin is None:
-                self._admin = AdminClient(self._settings, logger=log)
+                self._admin = AdminClient(self._settings, logger=CLIENT_LOGGER)
             topics = self._admin.list_topics(timeout=_RETRY_S * 5).topics
             self._ensured_at = time.monotonic()
             if self._topic in topics:
@@ -197,7 +200,7 @@ class CheckAnswerer:
             )
             self._admin.create_topics([new])[self._topic].result(timeout=_RETRY_S * 5)
         except Exception as error:  # two producers can make it at once; a broker can be away
-            log.info("%s is not there yet: %s", self._topic, error)
+            _repeated.log(logging.INFO, "%s is not there yet: %s", self._topic, error)
         return False
 
     def _refuse(self, other: str) -> None:
@@ -219,7 +222,7 @@ class CheckAnswerer:
         try:
             return self._topic not in consumer.list_topics(timeout=_RETRY_S * 5).topics
         except KafkaException as error:
-            log.info("%s was not looked for: %s", self._topic, error)
+            _repeated.log(logging.INFO, "%s was not looked for: %s", self._topic, error)
             return False
 
     def _read_one(self, consumer: Consumer) -> None:
@@ -285,7 +288,7 @@ class CheckAnswerer:
         if error is None:
             return False
 
-        log.info("%s: %s", self._topic, error)
+        _repeated.log(logging.INFO, "%s: %s", self._topic, error)
         return True
 
     def _take(self, record: Message) -> bool:
@@ -395,7 +398,7 @@ class CheckAnswerer:
             else:
                 consumer.commit(offsets=offsets, asynchronous=True)
         except KafkaException as error:
-            log.info("%s: offsets were not committed, checks can come again: %s",
+            _repeated.log(logging.INFO, "%s: offsets were not committed, checks can come again: %s",
                      self._topic, error)  # fmt: skip
 
     def _assigned(self, _consumer: Consumer, _partitions: list[TopicPartition]) -> None:

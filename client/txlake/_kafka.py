@@ -14,6 +14,7 @@ from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
+from txlake._client_log import CLIENT_LOGGER
 from txlake.errors import ClosedError, SendError, UnknownTopicError
 from txlake.options import ProducerOptions
 from txlake.protocol import Headers, batch_bytes_max
@@ -71,7 +72,7 @@ class KafkaSender:
                 **settings,
                 **_FIXED,
             },
-            logger=log,
+            logger=CLIENT_LOGGER,
         )
         self._partitions: dict[str, tuple[int, float]] = {}
         self._is_closed = False
