@@ -22,8 +22,12 @@ from typing import Any, Final
 import click
 
 TABLE, JSON, JSONL, CSV = FORMATS = ("table", "json", "jsonl", "csv")
-# Control characters, line and paragraph separators, marks that change the direction of writing.
-_UNSEEN = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+# Control characters, line and paragraph separators, marks that change the direction of writing, and
+# what has no width: two texts that look alike could be two.
+_UNSEEN = re.compile(
+    "[\x00-\x1f\x7f-\x9f\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e"
+    "\u2060-\u206f\u3164\ufeff\uffa0\ufff9-\ufffb\U000e0000-\U000e0fff]"
+)
 # With these a spreadsheet begins a formula; a quote before them makes it a text (OWASP).
 _FORMULA = ("=", "+", "-", "@")
 _SPANS: Final = (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1_000))
@@ -33,8 +37,15 @@ Row = Mapping[str, Any]
 
 
 def printable(text: str) -> str:
-    """Returns a text as one line of what can be seen; the rest as \\u and four digits."""
-    return _UNSEEN.sub(lambda found: f"\\u{ord(found.group()):04x}", text)
+    """Returns a text as one line of what can be seen; the rest as \\u and four digits.
+
+    What needs more digits is written as Python does, \\U and eight.
+    """
+    return _UNSEEN.sub(lambda match: _escape(ord(match.group())), text)
+
+
+def _escape(code: int) -> str:
+    return f"\\u{code:04x}" if code <= 0xFFFF else f"\\U{code:08x}"
 
 
 def print_line(text: str = "") -> None:

@@ -10,6 +10,7 @@ from typing import Final
 import click
 
 from pipelines.cli.options import lake_options, named_place, settings_of, whole_lake
+from pipelines.settings.secrets import warn_if_others_can_read
 
 TOKEN_VARIABLE: Final = "TXLAKE_CONSOLE_TOKEN"  # noqa: S105 - its name
 _TOKEN_CHARACTERS: Final = 20
@@ -86,6 +87,7 @@ def _token(path: str | None) -> str | None:
     else:
         try:
             token, place = Path(path).read_text("utf-8").strip(), f"--token-file {path}"
+            warn_if_others_can_read(path, "--token-file")
         except (OSError, UnicodeDecodeError) as error:
             raise click.UsageError(f"--token-file {path} cannot be read: {error}") from error
     if token is not None and len(token) < _TOKEN_CHARACTERS:

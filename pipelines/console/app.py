@@ -11,7 +11,7 @@ from urllib.parse import parse_qs
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
@@ -53,6 +53,8 @@ _WRITES: Final[dict[str, Callable[[Request, writing.Form], Response]]] = {
     "/resume": writing.resume,
 }
 _FORM_BYTES_MAX: Final = 65_536
+# The answer to a login that is refused waits so long; no maker of pages waits with it.
+REFUSED_FORM_S: Final = 2.0
 _REFUSED: Final = {
     403: "nothing was written: log in first, on a console that may write (--allow-writes)",
     404: "there is no such page",
@@ -73,7 +75,11 @@ def console_app(site: Site) -> Guard:
     def made(of: Callable[..., Response], *, has_form: bool = False) -> Endpoint:
         async def endpoint(request: Request) -> Response:
             asked = (request, await _form(request)) if has_form else (request,)
-            return await asyncio.get_running_loop().run_in_executor(pool, of, *asked)
+            answer = await asyncio.get_running_loop().run_in_executor(pool, of, *asked)
+
+            if of is writing.login and answer.status_code == 403:
+                await asyncio.sleep(REFUSED_FORM_S)
+            return answer
 
         return endpoint
 
@@ -94,10 +100,13 @@ def console_app(site: Site) -> Guard:
 async def _form(request: Request) -> writing.Form:
     """Returns the fields of a form. Errors: HTTPException if it is too large."""
     body = b""
-    async for part in request.stream():
-        body += part
-        if len(body) > _FORM_BYTES_MAX:
-            raise HTTPException(413)
+    try:
+        async for part in request.stream():
+            body += part
+            if len(body) > _FORM_BYTES_MAX:
+                raise HTTPException(413)
+    except ClientDisconnect:
+        raise HTTPException(400) from None  # nobody is there to read it
     return parse_qs(body.decode("utf-8", "replace"), keep_blank_values=True)
 
 

@@ -13,11 +13,14 @@ from typing import Final
 import uvicorn
 
 from pipelines.console.app import console_app
+from pipelines.console.connections import LimitedConnection
 from pipelines.console.site import Site
 from pipelines.errors import OperatorError
 
 LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
 _END_S: Final = 3
+# So many connections are accepted before one of them can be closed again.
+_BACKLOG: Final = 16
 
 
 def is_loopback(host: str) -> bool:
@@ -52,7 +55,8 @@ def serve(site: Site, listener: socket.socket, tell: Callable[[], None]) -> None
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
     config = uvicorn.Config(
         console_app(site), log_config=None, access_log=False, server_header=False, lifespan="off",
-        proxy_headers=False, ws="none", http="h11", timeout_graceful_shutdown=_END_S,
+        proxy_headers=False, ws="none", http=LimitedConnection, timeout_graceful_shutdown=_END_S,
+        backlog=_BACKLOG,
     )  # fmt: skip
     # uvicorn ends by these signals, then raises them once more for whoever had them before.
     for name in (signal.SIGINT, signal.SIGTERM):

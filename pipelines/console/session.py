@@ -1,6 +1,7 @@
 """Who has logged in: a signed cookie, and for its forms a value that another site cannot know.
 
-Nothing is kept: the key is made when the console starts, so all are logged out when it ends.
+The key is made when the console starts, so all are logged out when it ends. Kept are only the
+sessions that were ended before their time, and what forms have written.
 """
 
 from __future__ import annotations
@@ -10,17 +11,22 @@ import binascii
 import hashlib
 import hmac
 import secrets
+import threading
 import time
 from typing import Final
 
 SESSION_S: Final = 8 * 3_600  # a night's watch
+FORMS_MAX: Final = 10_000
+_FORM_NUMBER: Final = 16  # hex digits
 
 
 class Sessions:
-    """The sessions of one console."""
+    """The sessions of one console. It is thread-safe."""
 
     def __init__(self) -> None:
         self._key = secrets.token_bytes(32)
+        self._lock = threading.Lock()
+        self._ended: dict[str, int] = {}  # cookies, and until when each would have held
 
     def begin(self, actor: str) -> str:
         """Returns the cookie of a new session of an actor."""
@@ -34,23 +40,56 @@ class Sessions:
         if not text or not _is_equal(signature, self._sign("session", text)):
             return None
         name, until, _ = text.split(".")
-        if int(until) <= time.time():
+        if int(until) <= time.time() or text in self._ended:
             return None
         try:
             return base64.urlsafe_b64decode(name).decode()
         except (binascii.Error, UnicodeDecodeError):
             return None
 
+    def end(self, cookie: str) -> None:
+        """Ends a session: its cookie, wherever it was copied to, is worth nothing any more."""
+        text = cookie.rpartition(".")[0]
+        now = time.time()
+
+        with self._lock:
+            self._ended = {one: until for one, until in self._ended.items() if until > now}
+            self._ended[text] = int(text.split(".")[1])
+
     def form_value(self, cookie: str) -> str:
-        """Returns the value that each form of a session has to carry."""
-        return self._sign("form", cookie)
+        """Returns the value that a form of a session has to carry; each form has its own."""
+        number = secrets.token_hex(_FORM_NUMBER // 2)
+        return number + self._sign("form", f"{number} {cookie}")
 
     def is_of(self, cookie: str, form_value: str) -> bool:
         """Returns whether a form was made for this session."""
-        return _is_equal(form_value, self.form_value(cookie))
+        number, signature = form_value[:_FORM_NUMBER], form_value[_FORM_NUMBER:]
+        return _is_equal(signature, self._sign("form", f"{number} {cookie}"))
 
     def _sign(self, purpose: str, text: str) -> str:
         return hmac.new(self._key, f"{purpose}\n{text}".encode(), hashlib.sha256).hexdigest()
+
+
+class SentForms:
+    """What forms have written, so that one that is sent twice writes once. It is thread-safe.
+
+    Kept are the newest `FORMS_MAX`.
+    """
+
+    def __init__(self) -> None:
+        self._answers: dict[str, str] = {}
+        self.writing = threading.Lock()  # held by who writes, so that the second of two waits
+
+    def answer(self, form_value: str) -> str | None:
+        """Returns the address to which this form led before; None: it has written nothing yet."""
+        return self._answers.get(form_value)
+
+    def keep(self, form_value: str, address: str) -> None:
+        """Keeps where a form has led that has written."""
+        self._answers[form_value] = address
+
+        if len(self._answers) > FORMS_MAX:
+            del self._answers[next(iter(self._answers))]
 
 
 def is_token(given: str, token: str | None) -> bool:

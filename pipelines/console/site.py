@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from pipelines.console.asked import Asked
-from pipelines.console.session import Sessions
+from pipelines.console.session import SentForms, Sessions
 from pipelines.health.facts import Facts
 from pipelines.settings import Settings
 from storage.lake.lake import Lake
@@ -20,7 +20,8 @@ class Site:
     `open_lake` returns the lake, whole; `look` what is known of it and of its Kafka. `settings`:
     None where only the lake was named. `token`: None if nobody can log in. `reads_need_token`:
     whether pages are shown only to who has logged in. `hosts`: by which names it may be asked for.
-    `asked`: how a page asks Kafka. `sessions`: who has logged in.
+    `asked`: how a page asks Kafka. `sessions`: who has logged in. `sent_forms`:
+    what was written.
     """
 
     path: str
@@ -34,6 +35,7 @@ class Site:
     port: int = 0
     asked: Asked = field(default_factory=Asked)
     sessions: Sessions = field(default_factory=Sessions)
+    sent_forms: SentForms = field(default_factory=SentForms)
 
     @property
     def cookie_name(self) -> str:

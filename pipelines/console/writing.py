@@ -9,6 +9,7 @@ The lake itself is never written.
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Mapping
 from typing import Final
@@ -29,12 +30,16 @@ from pipelines.health.transactions import Filters
 from pipelines.operate import records
 from pipelines.operate.bulk import dead_targets
 from pipelines.operate.trial import try_command
+from pipelines.settings import Settings
 from storage.lake.lake import Lake
 from txlake.protocol import RESUME, Target, command_target
 
 Form = Mapping[str, list[str]]
 
+log = logging.getLogger("txlake.console")
+
 TARGETS_MAX: Final = 100
+WRONG_TOKEN: Final = "this is not the token of this console"  # noqa: S105 - a sentence
 _ACTOR_MAX, _REASON_MAX = 100, 1_000
 _WRITTEN = re.compile(r"(?P<offset>[0-9]{1,18})\.(?P<target>.{1,100})", re.ASCII)
 
@@ -51,7 +56,9 @@ def login(request: Request, form: Form) -> Response:
     name, then = _one(form, "actor").strip(), _path(_one(form, "then"))
     trouble = ""
     if not is_token(_one(form, "token").strip(), site.token):
-        trouble = "this is not the token of this console"
+        trouble = WRONG_TOKEN
+        client = "unknown" if request.client is None else request.client.host
+        log.warning("a login with a wrong token, from %s, as %r", client, name[:_ACTOR_MAX])
     elif not name or len(name) > _ACTOR_MAX or not name.isprintable():
         trouble = f"say who you are, in up to {_ACTOR_MAX} characters"
     if trouble:
@@ -64,8 +71,11 @@ def login(request: Request, form: Form) -> Response:
 
 
 def logout(request: Request, form: Form) -> Response:
-    """Ends a session in its browser."""
+    """Ends a session, in its browser and here."""
     _require_session(request, form)
+    site = site_of(request)
+    site.sessions.end(request.cookies[site.cookie_name])
+
     answer = RedirectResponse("/", 303)
     answer.delete_cookie(site_of(request).cookie_name, httponly=True, samesite="strict")
     return answer
@@ -83,15 +93,30 @@ def resume_page(request: Request) -> Response:
 
 
 def resume(request: Request, form: Form) -> Response:
-    """Writes a RESUME for each target.
+    """Writes a RESUME for each target. A form that is sent again leads where it led before.
 
     Errors: HTTPException without a session, or where nothing may be written; OperatorError;
     KafkaAwayError, LostInputError, StartError.
     """
     actor = _require_session(request, form)
-    settings = site_of(request).settings
-    if not site_of(request).allow_writes or settings is None:
+    site, settings = site_of(request), site_of(request).settings
+    if not site.allow_writes or settings is None:
         raise HTTPException(403)
+
+    form_value = _one(form, "form")
+    with site.sent_forms.writing:
+        address = site.sent_forms.answer(form_value)
+        if address is not None:
+            return RedirectResponse(address, 303)
+
+        answer = _write_resume(request, form, actor, settings)
+        if answer.status_code == 303:
+            site.sent_forms.keep(form_value, answer.headers["location"])
+    return answer
+
+
+def _write_resume(request: Request, form: Form, actor: str, settings: Settings) -> Response:
+    """Writes the records, and leads to what became of them; or shows again what is missing."""
     lake, reason = site_of(request).open_lake(), _one(form, "reason").strip()
     targets = _targets(form.get("target", []))
     if not reason or len(reason) > _REASON_MAX or _one(form, "confirmed") != "yes":

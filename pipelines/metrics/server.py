@@ -6,6 +6,7 @@ import logging
 import socket
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Final
@@ -18,6 +19,9 @@ log = logging.getLogger("txlake.metrics")
 
 _TEXT: Final = "text/plain; charset=utf-8"
 _PATIENCE_S: Final = 5.0  # with a client that does not send its request, or does not read
+# The job's files and threads are its own: so many requests at once, each for so long at most.
+_REQUESTS_MAX: Final = 16
+_REQUEST_S: Final = 10.0
 
 
 class MetricsServer:
@@ -59,6 +63,28 @@ def _server(of: socket.AddressFamily) -> type[ThreadingHTTPServer]:
         block_on_close = False
         allow_reuse_port = False  # else a second job could listen there, too
 
+        def __init__(self, *arguments: Any) -> None:
+            self._free = threading.Semaphore(_REQUESTS_MAX)
+            super().__init__(*arguments)
+
+        def process_request(self, request: Any, client_address: Any) -> None:
+            """Answers in a thread, or closes the connection where there are too many."""
+            if self._free.acquire(blocking=False):
+                super().process_request(request, client_address)
+            else:
+                self.shutdown_request(request)
+
+        def process_request_thread(self, request: Any, client_address: Any) -> None:
+            """Answers one request; ends its connection when its time is over."""
+            timer = threading.Timer(_REQUEST_S, _disconnect, (request,))
+            timer.daemon = True
+            timer.start()
+            try:
+                super().process_request_thread(request, client_address)
+            finally:
+                timer.cancel()
+                self._free.release()
+
         def handle_error(self, request: Any, client_address: Any) -> None:
             log.debug("a request was not answered", exc_info=True)
 
@@ -69,6 +95,11 @@ def _server(of: socket.AddressFamily) -> type[ThreadingHTTPServer]:
             self.server_address = self.socket.getsockname()
 
     return Server
+
+
+def _disconnect(connection: socket.socket) -> None:
+    with suppress(OSError):  # it has ended meanwhile
+        connection.shutdown(socket.SHUT_RDWR)
 
 
 def _handler(

@@ -5,9 +5,13 @@ SettingsError    file, key, value and what is allowed, in one sentence; a secret
 
 from __future__ import annotations
 
+import logging
 import os
+import stat
 from pathlib import Path
 from typing import Any, Final
+
+log = logging.getLogger("txlake.settings")
 
 _ENDINGS: Final = ("_env", "_file")
 
@@ -35,6 +39,19 @@ def section_of(values: Any, section: str) -> dict[str, Any]:
     return values
 
 
+def warn_if_others_can_read(path: str, place: str) -> None:
+    """Logs a warning if every user of this machine may read the file of a secret.
+
+    Input: `place`: the setting or option that names it. Errors: OSError.
+    """
+    mode = stat.S_IMODE(Path(path).stat().st_mode)
+
+    if mode & stat.S_IROTH:
+        log.warning(
+            "%s: every user of this machine may read %s (mode %o): chmod 600 it", place, path, mode
+        )
+
+
 def secret(name: str, value: str, section: str) -> str:
     """Returns the secret of `<key>_env`, the name of a variable, or of `<key>_file`.
 
@@ -52,7 +69,9 @@ def secret(name: str, value: str, section: str) -> str:
         return os.environ[value]
 
     try:
-        return Path(value).read_text(encoding="utf-8").rstrip("\n")
+        text = Path(value).read_text(encoding="utf-8").rstrip("\n")
+        warn_if_others_can_read(value, place)
+        return text
     except OSError as error:
         raise SettingsError(
             f"{place}: {error.strerror}; the path of a file is allowed, not the secret"

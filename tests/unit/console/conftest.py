@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from pipelines.console import app
 from tests.support.lake_rows import LakeRows
 from tests.support.notebook_lake import EPOCHS, START_AT, STEP_MS, shop_rows, write_lake
 
@@ -18,6 +19,12 @@ def shop() -> LakeRows:
 @pytest.fixture(scope="session")
 def shop_lake(shop: LakeRows, tmp_path_factory: pytest.TempPathFactory) -> str:
     return write_lake(shop, tmp_path_factory.mktemp("shop") / "lake").path
+
+
+@pytest.fixture(autouse=True)
+def _quick_refusals(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A wrong token is answered at once, but in the test of that."""
+    monkeypatch.setattr(app, "REFUSED_FORM_S", 0.0)
 
 
 @pytest.fixture

@@ -7,6 +7,8 @@ import socket
 import subprocess
 import sys
 import urllib.request
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import psutil
@@ -56,6 +58,91 @@ def test_what_is_not_there_or_taken_is_said_in_a_sentence(tmp_path: Path) -> Non
         text = said("console", "--lake", lake, "--port", port, code=1)
     assert f"cannot listen on 127.0.0.1 port {port} (Address already in use)" in text
     assert text.count("\n") == 1
+
+
+LIMITED = """
+import resource, sys
+
+resource.setrlimit(resource.RLIMIT_NOFILE, (300, 300))
+
+from pipelines.cli.main import main
+from pipelines.console import connections
+
+connections.REQUEST_S = float(sys.argv[1])
+main(sys.argv[2:])
+"""
+
+
+@contextmanager
+def serving(
+    lake: str, request_s: float, log: Path, *words: str
+) -> Iterator[tuple[subprocess.Popen[str], int]]:
+    """Yield a console that may open 300 files, and its port; it writes its errors to a file."""
+    command = [
+        sys.executable, "-c", LIMITED, str(request_s),
+        "console", "--lake", lake, "--port", "0", *words,
+    ]  # fmt: skip
+    with (
+        log.open("w") as errors,
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True) as running,
+    ):
+        try:
+            assert running.stdout is not None
+            yield running, int(running.stdout.readline().strip().rstrip("/").rpartition(":")[2])
+        finally:
+            running.kill()
+
+
+def front_page(port: int) -> bytes:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=120) as answer:
+        return bytes(answer.read())
+
+
+def test_half_open_requests_take_neither_its_files_nor_its_log(tmp_path: Path) -> None:
+    lake, log = PaperJob(tmp_path / "lake").lake.path, tmp_path / "log"
+    with serving(lake, 600, log) as (running, port), ExitStack() as stack:
+        sockets = []
+        for _ in range(400):
+            connection = socket.create_connection(("127.0.0.1", port), 120)
+            sockets.append(stack.enter_context(connection))
+            with suppress(OSError):  # it is closed already
+                connection.sendall(b"GET / HTTP/1.1\r\nHost: 127")
+
+        for connection in sockets[300:]:  # beyond the limit: closed, not kept waiting
+            connection.settimeout(120)
+            with suppress(ConnectionResetError):
+                assert connection.recv(1) == b""
+        assert psutil.Process(running.pid).num_fds() < 300
+
+        for connection in sockets:
+            connection.close()
+        assert b"nothing is wrong" in front_page(port)
+    assert log.read_text() == ""
+
+
+def test_a_request_that_comes_too_slowly_is_closed(tmp_path: Path) -> None:
+    lake, log = PaperJob(tmp_path / "lake").lake.path, tmp_path / "log"
+    with serving(lake, 1, log) as (_, port):
+        for start in (b"GET / HTTP/1.1\r\n", b"POST /login HTTP/1.1\r\nHost: 127.0.0.1:1\r\n"
+                      b"Content-Length: 9\r\n\r\nactor"):  # fmt: skip
+            with socket.create_connection(("127.0.0.1", port), 120) as connection:
+                connection.sendall(start)
+                with suppress(ConnectionResetError):
+                    assert connection.recv(1) == b""
+        assert b"nothing is wrong" in front_page(port)
+    assert log.read_text() == ""
+
+
+def test_a_token_file_that_everybody_may_read_is_mentioned(tmp_path: Path) -> None:
+    lake, log, secret = PaperJob(tmp_path / "lake").lake.path, tmp_path / "log", tmp_path / "token"
+    secret.write_text(TOKEN)
+    sentence = f"--token-file: every user of this machine may read {secret} (mode 644): chmod 600"
+
+    for mode, is_said in ((0o644, True), (0o600, False)):
+        secret.chmod(mode)
+        with serving(lake, 10, log, "--token-file", str(secret)):
+            pass
+        assert (sentence in log.read_text()) is is_said
 
 
 def test_it_serves_until_sigterm_and_its_token_is_in_no_command_line(tmp_path: Path) -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
 
+from pipelines.console import app
 from pipelines.console.session import SESSION_S, Sessions
 from pipelines.errors import KafkaAwayError
 from pipelines.operate import records
@@ -110,9 +112,54 @@ def test_what_kafka_did_not_take_is_said(
     form = form_of(console, "half:0-0", "half:0-1", "half:0-2")
     answer = console.post("/resume", data={**form, **SAID})
     assert "Kafka did not take 1 more" in console.get(answer.headers["location"]).text
-    answer = console.post("/resume", data={**form, **SAID})
+
+    # Sent again the form writes nothing; a new one tries what is left.
+    assert console.post("/resume", data={**form, **SAID}).headers == answer.headers
+    answer = console.post("/resume", data={**form_of(console, "half:0-2"), **SAID})
     assert answer.status_code == 503 and "did not answer" in answer.text
     assert len(kafka) == 2
+
+
+def test_a_form_that_is_sent_twice_writes_once(
+    console: TestClient, kafka: list[records.Record]
+) -> None:
+    log_in(console)
+    form = {**form_of(console, "half:0-0"), **SAID}
+
+    with ThreadPoolExecutor(4) as threads:
+        answers = list(threads.map(lambda _: console.post("/resume", data=form), range(4)))
+
+    assert [answer.status_code for answer in answers] == [303] * 4
+    assert len({answer.headers["location"] for answer in answers}) == 1
+    assert len(kafka) == 1
+    assert console.post("/resume", data={**form_of(console, "half:0-0"), **SAID}).is_redirect
+    assert len(kafka) == 2, "a new form writes"
+
+
+def test_logging_out_ends_the_session_wherever_its_cookie_is(
+    console: TestClient, kafka: list[records.Record]
+) -> None:
+    log_in(console)
+    copied = console.cookies["txlake-console-0"]
+    form, another = form_of(console, "half:0-0"), form_of(console, "half:0-1")
+    assert console.post("/logout", data={"form": form["form"]}).status_code == 303
+
+    console.cookies.set("txlake-console-0", copied)
+    assert console.post("/resume", data={**another, **SAID}).status_code == 403
+    assert "Log in to resume" in console.get("/resume?target=half:0-1").text
+    assert kafka == []
+
+
+def test_a_wrong_token_is_slowed_and_logged(
+    console: TestClient, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(app, "REFUSED_FORM_S", 0.7)
+    began = time.monotonic()
+
+    assert log_in(console, token="a-guess-of-20-characters").status_code == 403
+    assert time.monotonic() - began >= 0.7
+    assert "a login with a wrong token, from testclient, as 'ada'" in caplog.messages
+    assert "a-guess" not in caplog.text
 
 
 @pytest.mark.parametrize(

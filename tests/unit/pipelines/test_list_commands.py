@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from pipelines.operate.consumers import plan_reset, write_reset
-from pipelines.screen import ago, print_records, size
+from pipelines.screen import ago, print_records, printable, size
 from storage.lake.lake import Lake
 from tests.support.operator import said
 from tests.support.paper_job import START_AT, PaperJob
@@ -217,3 +217,15 @@ def test_an_empty_list_is_a_sentence_for_people_and_no_row_for_programs(tmp_path
     assert texts == {"table": "nothing is dead\n", "json": "[]\n", "jsonl": ""}
     assert said("dead", "list", *lake, "-o", "csv").startswith("target,real_topic,")
     said("dead", "list", *lake, "-o", "xml", code=2)
+
+
+@pytest.mark.parametrize(
+    "unseen",
+    ["\u061c", "\u200b", "\u200d", "\u2060", "\ufeff", "\xad", "\u3164", "\U000e0041"],
+)
+def test_what_nobody_sees_is_shown_as_its_code(unseen: str) -> None:
+    shown = printable(f"ord{unseen}ers")
+    assert shown.isascii() and shown == f"ord{unseen.encode('unicode_escape').decode()}ers".replace(
+        "\\xad", "\\u00ad"
+    )
+    assert printable("Zürich ☕ 注文") == "Zürich ☕ 注文"
