@@ -80,9 +80,7 @@ def is_signed_operation(
     return _is_signed(signature, keys, operation_fields(queue_id, body, headers))
 
 
-def check_signatures(
-    key: SigningKey, headers: _Headers, body: bytes | None
-) -> list[tuple[str, _Field]]:
+def check_signatures(key: SigningKey, headers: _Headers, body: bytes | None) -> p.Headers:
     """Returns the SIG headers with which the job ends a check: version 1, then version 2.
 
     For one release: the SDK that knows version 1 alone reads the first of them.

@@ -74,7 +74,7 @@ class OperationCase:
 
     why: str
     headers: tuple[tuple[str, str], ...]
-    value: bytes | None = b"17,"
+    value: bytes = b"17,"
     queue_id: int = 2
     key: str | None = "k1"
     added: tuple[tuple[str, str], ...] = ()

@@ -159,12 +159,13 @@ def half_vector(case: cases.HalfCase) -> dict[str, Any]:
 
 def operation_vector(case: cases.OperationCase) -> dict[str, Any]:
     """Returns an operation with its signature, and what the job reads of it."""
-    headers = [(name, value.encode()) for name, value in case.headers]
+    headers: list[Header] = [(name, value.encode()) for name, value in case.headers]
     text = None
     if case.key is not None:
-        key, signed = KEYS[case.key], (case.queue_id, case.value, dict(headers))
-        text = signed_text(key, operation_fields(*signed))
-        headers.append((p.SIG, sign_operation(key, *signed).encode()))
+        key, queue_id, value, signed = KEYS[case.key], case.queue_id, case.value, dict(headers)
+        text = signed_text(key, operation_fields(queue_id, value, signed))
+        signature = sign_operation(key, queue_id, value, signed)
+        headers.append((p.SIG, signature.encode()))
     headers += [(name, value.encode()) for name, value in case.added]
 
     row = decoded(OP, case.queue_id, case.value, headers).to_pylist()[0]
