@@ -7,7 +7,7 @@ then it gives its queues back, and the next start has them at once.
 
 Exactly once, though every step may be cut off by a crash:
 
-    1. poll()      gives messages; (topic, queue_id, queue_offset) names each for ever
+    1. poll()      gives messages; (topic, id) names each, in a lake that is made anew too
     2. one SQLite transaction stores that name (primary key) and the points, or finds it stored
     3. commit()    stores in the lake how far this group is
 
@@ -32,8 +32,8 @@ TOPIC = "orders"
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS points (
-    topic TEXT, queue_id INTEGER, queue_offset INTEGER, transaction_id TEXT, order_id TEXT,
-    customer TEXT, points INTEGER, PRIMARY KEY (topic, queue_id, queue_offset));
+    topic TEXT, id TEXT, transaction_id TEXT, order_id TEXT, customer TEXT, points INTEGER,
+    PRIMARY KEY (topic, id));
 CREATE TABLE IF NOT EXISTS balances (
     customer TEXT PRIMARY KEY, points INTEGER NOT NULL);
 """
@@ -49,12 +49,10 @@ def add_points(database: sqlite3.Connection, messages: Iterable[ConsumedMessage]
         for message in messages:
             order = json.loads(message.body or b"{}")
             row = (
-                message.topic, message.queue_id, message.queue_offset, message.transaction_id,
+                message.topic, message.id, message.transaction_id,
                 order["order_id"], order["customer"], order["points"],
             )  # fmt: skip
-            cursor = database.execute(
-                "INSERT OR IGNORE INTO points VALUES (?, ?, ?, ?, ?, ?, ?)", row
-            )
+            cursor = database.execute("INSERT OR IGNORE INTO points VALUES (?, ?, ?, ?, ?, ?)", row)
             if cursor.rowcount == 1:
                 added += 1
                 database.execute(

@@ -193,10 +193,7 @@ class CheckAnswerer:
             new = NewTopic(
                 self._topic,
                 num_partitions=self._options.check_topic_partitions,
-                config={
-                    "message.timestamp.type": "LogAppendTime",
-                    "max.message.bytes": str(self._batch_bytes_max),
-                },
+                config=protocol.check_topic_config(self._options.message_bytes_max),
             )
             self._admin.create_topics([new])[self._topic].result(timeout=_RETRY_S * 5)
         except Exception as error:  # two producers can make it at once; a broker can be away

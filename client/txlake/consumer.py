@@ -24,8 +24,10 @@ from txlake.errors import ClosedError, OffsetOutOfRangeError, UnknownTopicError
 
 
 class ConsumedMessage(NamedTuple):
-    """A delivered message. (`topic`, `queue_id`, `queue_offset`) identifies it for ever.
+    """A delivered message: `topic` and `id` name it, in every lake that is made of the same Kafka.
 
+    (`topic`, `queue_id`, `queue_offset`) names it in its lake alone: in a lake that was made anew
+    another message can stand there.
     `raw_headers` holds all headers when some are not in the other fields as they came: not UTF-8,
     null, repeated, or with a name of the protocol's. `reason`, `real_topic` and `asked_queue_id`
     are filled in the two topics of messages that could not be delivered.
@@ -50,6 +52,16 @@ class ConsumedMessage(NamedTuple):
     half_queue_offset: int
     raw_headers: Sequence[tuple[str, bytes | None]] | None
     epoch: int
+
+    @property
+    def id(self) -> str:
+        """The record of Kafka that it was sent as: `half:2-17`, `schedule:0-5`.
+
+        The same text names it in operators' commands. A topic has each id once.
+        Source: PROTOCOL.md "Operator commands".
+        """
+        record = protocol.RecordTarget(self.source, self.half_queue_id, self.half_queue_offset)
+        return str(record)
 
 
 class Consumer:

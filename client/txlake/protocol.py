@@ -283,6 +283,19 @@ def check_topic(producer_group: str, prefix: str = CHECK_TOPIC_PREFIX) -> str:
     return prefix + producer_group
 
 
+def check_topic_config(message_bytes_max: int) -> dict[str, str]:
+    """Returns how Kafka is to keep a check topic, whatever its own defaults are.
+
+    It takes each check whole, as the job has sent it: uncompressed, for clients that read no codec.
+    """
+    return {
+        "message.timestamp.type": "LogAppendTime",
+        "max.message.bytes": str(batch_bytes_max(message_bytes_max)),
+        "cleanup.policy": "delete",  # checks have no key, and a compacted topic takes none such
+        "compression.type": "producer",
+    }
+
+
 def colliding_topic(topic: str, existing: Iterable[str]) -> str | None:
     """Returns the topic beside which Kafka takes none of this name: to it '.' and '_' are one.
 

@@ -17,12 +17,17 @@ KEYS_MAX: Final = 2  # of a producer group: the one that signs, and the one befo
 SECRET_BYTES_MIN: Final = 32
 _ID_PATTERN = "[A-Za-z0-9._-]{1,64}"
 # The first field of what is signed: the signature of an operation is never that of a check.
-_OPERATION, _CHECK = b"txlake operation 1", b"txlake check 1"
+_OPERATION, _CHECK, _CHECK_1 = b"txlake operation 1", b"txlake check 2", b"txlake check 1"
+# With what the signature of a check begins; one of version 1 has no such beginning.
+_VERSION: Final = "2:"
 # The headers of an operation that are signed, in this order.
 _SIGNED: Final = (
     p.PGROUP, p.TRAN_TYPE, p.UNIQ_KEY, p.FROM_CHECK, p.CHECK_ID, p.REMARK, p.ACTOR, p.REASON,
 )  # fmt: skip
+# The headers of a check that are signed, in this order; the user's properties follow.
+_SIGNED_OF_A_CHECK: Final = tuple(name for name in p.CHECK_HEADERS if name != p.SIG)
 _Field: TypeAlias = "bytes | str | None"
+_Headers: TypeAlias = "Sequence[tuple[str, _Field]]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +66,7 @@ def sign_operation(
     key: SigningKey, queue_id: int, body: bytes, headers: Mapping[str, _Field]
 ) -> str:
     """Returns the SIG of an operation. Input: its partition, its value, its other headers."""
-    return _sign(key, _operation(queue_id, body, headers))
+    return _sign(key, operation_fields(queue_id, body, headers))
 
 
 def is_signed_operation(
@@ -72,35 +77,83 @@ def is_signed_operation(
     headers: Mapping[str, _Field],
 ) -> bool:
     """Returns whether an operation has a valid signature under one of these keys."""
-    return _is_signed(signature, keys, _operation(queue_id, body, headers))
+    return _is_signed(signature, keys, operation_fields(queue_id, body, headers))
 
 
-def sign_check(key: SigningKey, headers: Sequence[tuple[str, _Field]], body: bytes | None) -> str:
-    """Returns the SIG of a check. Input: its headers in their order, and its value."""
-    return _sign(key, _check(headers, body))
+def check_signatures(key: SigningKey, headers: _Headers, body: bytes | None) -> p.Headers:
+    """Returns the SIG headers with which the job ends a check: version 1, then version 2.
+
+    For one release: the SDK that knows version 1 alone reads the first of them.
+    Input: the check's other headers in their order, and its value.
+    """
+    signatures = (_sign(key, _check_1(headers, body)), sign_check(key, headers, body))
+    return [(p.SIG, signature.encode()) for signature in signatures]
 
 
-def is_signed_check(
-    keys: Sequence[SigningKey], headers: Sequence[tuple[str, _Field]], body: bytes | None
-) -> bool:
-    """Returns whether a check has a valid signature under one of these keys."""
-    found = next((value for name, value in headers if name == p.SIG), None)
-    # What is not UTF-8 becomes a character that no signature has.
-    signature = found.decode(errors="replace") if isinstance(found, bytes) else found
-    return _is_signed(signature, keys, _check(headers, body))
+def sign_check(key: SigningKey, headers: _Headers, body: bytes | None) -> str:
+    """Returns the SIG of a check, version 2. Input: its headers and its value.
+
+    Headers of different names can come in any order.
+    """
+    return _VERSION + _sign(key, check_fields(headers, body))
 
 
-def _operation(
+def is_signed_check(keys: Sequence[SigningKey], headers: _Headers, body: bytes | None) -> bool:
+    """Returns whether a check has a valid signature under one of these keys.
+
+    Of several SIG the last can be of version 2, the first of version 1: a stranger's record with
+    thousands of them costs two digests.
+    """
+    found = [value for name, value in headers if name == p.SIG]
+    if not found:
+        return False
+
+    first, last = _text(found[0]), _text(found[-1])
+    if last.startswith(_VERSION) and _is_signed(
+        last.removeprefix(_VERSION), keys, check_fields(headers, body)
+    ):
+        return True
+    return _is_signed(first, keys, _check_1(headers, body))
+
+
+def operation_fields(
     queue_id: int, body: bytes | None, headers: Mapping[str, _Field]
 ) -> tuple[_Field, ...]:
+    """Returns the signed fields of an operation: nothing of it hangs on its headers' order."""
     return _OPERATION, str(queue_id), body, *map(headers.get, _SIGNED)
 
 
-def _check(headers: Sequence[tuple[str, _Field]], body: bytes | None) -> tuple[_Field, ...]:
-    """Returns the signed fields of a check: all that it says, a property's bytes as they came."""
-    digest = None if body is None else sha256(body).digest()
+def check_fields(headers: _Headers, body: bytes | None) -> tuple[_Field, ...]:
+    """Returns the signed fields of a check: nothing of it hangs on the order of its headers.
+
+    The protocol's headers as they are read, the user's sorted by the bytes of their names; those
+    of one name as they stand.
+    """
+    first: dict[str, _Field] = {}
+    for name, value in headers:
+        first.setdefault(name, value)
+    own = [first.get(name) for name in _SIGNED_OF_A_CHECK]
+
+    users = [header for header in headers if p.is_property(header[0])]
+    users.sort(key=lambda header: header[0].encode())
+    told = [part for header in users for part in header]
+
+    return _CHECK, *own, *told, _digest(body)
+
+
+def _check_1(headers: _Headers, body: bytes | None) -> tuple[_Field, ...]:
+    """Returns the signed fields of version 1: all headers but SIG, in the order of the record."""
     told = [part for name, value in headers if name != p.SIG for part in (name, value)]
-    return _CHECK, digest, *told
+    return _CHECK_1, _digest(body), *told
+
+
+def _digest(body: bytes | None) -> bytes | None:
+    return None if body is None else sha256(body).digest()
+
+
+def _text(value: _Field) -> str:
+    """Returns a header's text; what is not UTF-8 becomes a character that no signature has."""
+    return value.decode(errors="replace") if isinstance(value, bytes) else value or ""
 
 
 def _is_signed(signature: str | None, keys: Sequence[SigningKey], fields: Sequence[_Field]) -> bool:
@@ -111,14 +164,18 @@ def _is_signed(signature: str | None, keys: Sequence[SigningKey], fields: Sequen
 
 
 def _sign(key: SigningKey, fields: Sequence[_Field]) -> str:
-    """Returns a signature: the key's id, and the HMAC of the first field, the id and the others.
+    """Returns a signature: the key's id, and the HMAC of the signed text."""
+    return f"{key.id}:{hmac.digest(key.secret, signed_text(key, fields), 'sha256').hex()}"
 
-    Each field is a netstring: its length in bytes, a colon, its bytes, a comma. One that is not
-    there is `-,`.
+
+def signed_text(key: SigningKey, fields: Sequence[_Field]) -> bytes:
+    """Returns what is signed: the first field, the key's id and the other fields as netstrings.
+
+    A netstring is a length in bytes, a colon, the bytes, a comma. A field that is not there is
+    `-,`.
     """
     purpose, *others = fields
-    text = b"".join(map(_netstring, (purpose, key.id, *others)))
-    return f"{key.id}:{hmac.digest(key.secret, text, 'sha256').hex()}"
+    return b"".join(map(_netstring, (purpose, key.id, *others)))
 
 
 def _netstring(value: _Field) -> bytes:

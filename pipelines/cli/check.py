@@ -5,13 +5,15 @@ from __future__ import annotations
 import click
 
 from pipelines.cli.bulk import Bulk, bulk_options
+from pipelines.cli.options import conf_option, settings_of
 from pipelines.cli.writing import Writing, writes
-from txlake.protocol import RESEND
+from pipelines.screen import print_line
+from txlake.protocol import GROUP_PATTERN, RESEND, check_topic, matches
 
 
 @click.group()
 def check() -> None:
-    """Ask producer groups again what became of their transactions."""
+    """How producer groups are asked what became of their transactions."""
 
 
 @check.command()
@@ -27,3 +29,30 @@ def resend(target: str | None, bulk: Bulk, writing: Writing) -> None:
     from pipelines.operate.bulk import pending_targets
 
     bulk.command(writing, RESEND, target, pending_targets)
+
+
+@check.command()
+@click.argument("group")
+@click.option(
+    "--partitions",
+    type=click.IntRange(1, 1000),
+    default=1,
+    show_default=True,
+    help="How many of the group's producers can answer at once.",
+)
+@conf_option
+def topic(group: str, partitions: int, conf: str) -> None:
+    """Make the check topic of a producer group whose client does not make it.
+
+    The SDK makes its group's. Without the topic the group is never asked.
+    """
+    from pipelines.kafka_log.check_topics import make_check_topic
+
+    if not matches(GROUP_PATTERN, group):
+        raise click.UsageError(f"{group!r} is no producer group: {GROUP_PATTERN}")
+    settings = settings_of(conf)
+    name = check_topic(group, settings.kafka.check_topic_prefix)
+    if make_check_topic(settings, group, partitions):
+        print_line(f"made {name} with {partitions} partition{'s' * (partitions > 1)}")
+    else:
+        print_line(f"{name} is there: nothing was changed")

@@ -55,6 +55,7 @@ _RIGHTS: Final = (
     _Rule(OPERATOR, (_OP,), ("READ", "WRITE"), "`tx commit`, `tx rollback`; `status`"),
     _Rule(OPERATOR, (_ADMIN,), ("READ", "WRITE"), "all other commands that write; `status`"),
     _Rule(OPERATOR, (_HALF, _SCHEDULE), ("READ",), "`status`: how far, how long the job is behind"),
+    _Rule(OPERATOR, (_CHECKS,), ("DESCRIBE", "CREATE"), "`check topic`: makes a group's"),
     _Rule(OPERATOR, (_CHECKS,), ("DESCRIBE",), "`groups`: who listens for checks", GROUP),
     _Rule(OPERATOR, (_DRIVERS,), ("DESCRIBE",), "which driver is active", GROUP),
     _Rule(METRICS, _ALL, ("DESCRIBE",), "`status` and `top`: how far the job is behind"),

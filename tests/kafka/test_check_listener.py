@@ -6,10 +6,14 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
+from confluent_kafka.admin import ConfigResource
 
+from pipelines.cli.main import main
 from pipelines.health.kafka import members_of
 from pipelines.kafka_log.plain_records import plain_records
 from pipelines.local_broker.broker import Broker
@@ -25,6 +29,7 @@ from txlake import (
     TransactionListener,
     TransactionProducer,
 )
+from txlake import protocol as p
 
 COMMIT = LocalTransactionState.COMMIT_MESSAGE
 UNKNOWN = LocalTransactionState.UNKNOWN
@@ -91,6 +96,34 @@ def test_a_producer_makes_its_groups_check_topic(topics: TransactionTopics) -> N
         wait_until(lambda: has_topic(topics, topics.check_prefix + GROUP), "no check topic")
         topics.ask(GROUP, (0, "3"), "t3")
         assert answers(topics, 1)[0].half_offsets == [3]
+
+
+def test_a_command_makes_the_check_topic_of_a_group_whose_client_does_not(
+    topics: TransactionTopics, tmp_path: Path
+) -> None:
+    conf, group = tmp_path / "job.toml", f"{GROUP}.made"
+    conf.write_text(
+        f'[lake]\npath = "lake"\n[kafka]\nbootstrap_servers = "{topics.bootstrap_servers}"\n'
+        f'check_topic_prefix = "{topics.check_prefix}"\n'
+    )
+
+    def made(name: str, *more: str) -> str:
+        words = ["check", "topic", name, "--conf", str(conf), *more]
+        done = CliRunner().invoke(main, words)
+        return " ".join(done.output.split())
+
+    name = topics.check_prefix + group
+    assert made(group, "--partitions", "2") == f"made {name} with 2 partitions"
+    assert made(group) == f"{name} is there: nothing was changed"
+    assert f"Kafka takes no topic {topics.check_prefix}{GROUP}_made beside {name}" in made(
+        f"{GROUP}_made"
+    )
+
+    described = topics._admin.describe_configs([ConfigResource("topic", name)])
+    config = next(iter(described.values())).result(10)
+    for setting, value in p.check_topic_config(p.MESSAGE_BYTES_MAX).items():
+        assert config[setting].value == value
+    assert len(topics._admin.list_topics(timeout=10).topics[name].partitions) == 2
 
 
 def test_a_check_topic_that_is_deleted_is_made_again_and_read(

@@ -81,7 +81,7 @@ def test_what_the_producer_sends_the_consumer_reads_once(job: Job, tmp_path: Pat
     assert (message["transaction_id"], message["body"]) == (transaction_id, b"one coffee")
 
     assert "b'one coffee'" in run_program(CONSUMER, job, tmp_path)
-    place = (message["queue_id"], message["queue_offset"], b"one coffee")
+    place = f"half:{message['half_queue_id']}-{message['half_queue_offset']}", b"one coffee"
     assert rows(tmp_path / "points.sqlite", "SELECT * FROM points") == [place]
     assert run_program(CONSUMER, job, tmp_path) == ""  # the group is past it
     assert rows(tmp_path / "points.sqlite", "SELECT * FROM points") == [place]

@@ -41,6 +41,8 @@ pytestmark = pytest.mark.usefixtures("spark")  # the job uses the run's one sess
 COMMIT = LocalTransactionState.COMMIT_MESSAGE
 ROLLBACK = LocalTransactionState.ROLLBACK_MESSAGE
 OLD, NEW = SigningKey("old", b"the key that shop had until today"), SigningKey("new", b"n" * 32)
+# A batch in Kafka's log: its offset (8 bytes), its length (4), and at byte 21 its attributes.
+_LENGTH_ENDS_AT, _ATTRIBUTES_AT, NO_CODEC = 12, 21, 0
 IMMUNE = {"CHECK_IMMUNITY_TIME_IN_SECONDS": "3600"}
 
 
@@ -189,7 +191,7 @@ def test_an_operators_end_is_signed_by_an_operators_key(world: World) -> None:
 
 
 def test_a_forged_check_asks_nobody_and_a_signed_one_is_answered(
-    world: World, caplog: pytest.LogCaptureFixture
+    world: World, broker: Broker, caplog: pytest.LogCaptureFixture
 ) -> None:
     settings = world.settings("new", "old")
     wire, shop = Wire(settings), Shop()
@@ -203,15 +205,27 @@ def test_a_forged_check_asks_nobody_and_a_signed_one_is_answered(
         job.wait_for(lambda: topic in job_topics(settings), "the check topic")
         wire.send(topic, 0, b"body", headers)
         wire.send(topic, 0, b"body", [*headers, (p.SIG, b"new:" + b"0" * 64)])
-        wire.half("silent", group="shop", **{"colour": "red", p.KEYS: "4711"})
+        wire.half("silent", body=b"body" * 500, group="shop", **{"colour": "red", p.KEYS: "4711"})
         wire.half("empty", body=b"", group="shop")
         odd = [*half_headers("odd", group="shop"), ("twice", b"\xff"), ("twice", None)]
         wire.send(settings.kafka.half_topic, 0, None, odd)
         job.wait_for(lambda: len(job.messages("orders")) == 3, "three messages")
+    assert codecs(broker, topic) == {NO_CODEC}
     assert set(shop.asked) == {"silent", "empty", "odd"}
     assert "has no valid signature and is not answered" in caplog.text
     assert {row["cause"] for row in job.rows("outcomes")} == {"check_answer"}
     assert job.rows("conflicts") == []
+
+
+def codecs(broker: Broker, topic: str) -> set[int]:
+    """Return how the batches of a topic are compressed, as they stand on the broker's disk."""
+    found = set()
+    for path in broker.data_folder.glob(f"logs/{topic}-*/*.log"):
+        log, at = path.read_bytes(), 0
+        while at + _ATTRIBUTES_AT < len(log):
+            found.add(log[at + _ATTRIBUTES_AT + 1] & 7)
+            at += _LENGTH_ENDS_AT + int.from_bytes(log[at + 8 : at + _LENGTH_ENDS_AT], "big")
+    return found
 
 
 def job_topics(settings: Settings) -> set[str]:

@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 
+from txlake._checks import read_check
 from txlake.signing import (
     SigningKey,
+    check_signatures,
     group_keys,
     is_signed_check,
     is_signed_operation,
@@ -26,27 +28,67 @@ CHECK: list[tuple[str, bytes | str | None]] = [
     ("PGROUP", b"shop"), ("UNIQ_KEY", b"tx1"), ("HALF_QUEUE_ID", b"2"),
     ("HALF_QUEUE_OFFSET", b"17"), ("colour", b"red"), ("odd", None),
 ]  # fmt: skip
+SENT: Any = [*CHECK, ("CHECK_TIMES", b"1"), ("CHECK_ID", b"2-17-0-1")]
 
 
 def test_the_signed_text_is_as_the_protocol_says() -> None:
     protocol = (Path(__file__).parents[3] / "PROTOCOL.md").read_text("utf-8")
-    found = re.search(r"secret +(\S+)\nsigned text +(.+)\nSIG +(\S+)\n", protocol)
-    assert found is not None
-    secret, text, signature = found.groups()
-    mac = hmac.new(secret.encode(), text.encode(), hashlib.sha256).hexdigest()
-    assert signature == f"k1:{mac}"
-    assert sign_operation(SigningKey("k1", secret.encode()), 2, b"17,", HEADERS) == signature
-
-
-def test_the_text_of_a_check_has_its_body_and_every_header_in_order() -> None:
-    digest = hashlib.sha256(b"body").digest()
-    text = (
-        b"14:txlake check 1,2:k1,32:%b," % digest
-        + b"6:PGROUP,4:shop,8:UNIQ_KEY,3:tx1,13:HALF_QUEUE_ID,1:2,17:HALF_QUEUE_OFFSET,2:17,"
-        + b"6:colour,3:red,3:odd,-,"
+    secret = re.findall(r"^secret +(\S+)$", protocol, re.MULTILINE)[0]
+    found = re.findall(r"^signed text +(.+)\nSIG +(?:2:)?(\S+)$", protocol, re.MULTILINE)
+    for text, signature in found:
+        mac = hmac.new(secret.encode(), text.encode(), hashlib.sha256).hexdigest()
+        assert signature == f"k1:{mac}"
+    key, check = (
+        SigningKey("k1", secret.encode()),
+        [*SENT[:4], ("REAL_TOPIC", b"orders"), *SENT[6:]],
     )
-    mac = hmac.new(KEY.secret, text, hashlib.sha256).hexdigest()
-    assert sign_check(KEY, CHECK, b"body") == f"k1:{mac}"
+    assert sign_operation(key, 2, b"17,", HEADERS) == found[0][1]
+    assert sign_check(key, check, None) == f"2:{found[1][1]}"
+
+
+def version_1(headers: list[tuple[str, bytes | str | None]], body: bytes | None) -> str:
+    """Return the signature that the SDK of the release before looks for."""
+
+    def netstring(part: bytes | str | None) -> bytes:
+        data = part.encode() if isinstance(part, str) else part
+        return b"-," if data is None else b"%d:%b," % (len(data), data)
+
+    digest = None if body is None else hashlib.sha256(body).digest()
+    parts = ["txlake check 1", "k1", digest, *(part for header in headers for part in header)]
+    mac = hmac.new(KEY.secret, b"".join(map(netstring, parts)), hashlib.sha256)
+    return f"k1:{mac.hexdigest()}"
+
+
+@pytest.mark.parametrize("body", [b"body", b"", None])
+def test_an_sdk_of_the_release_before_reads_the_first_signature(body: bytes | None) -> None:
+    first, second = check_signatures(KEY, CHECK, body)
+    assert first == ("SIG", version_1(CHECK, body).encode())
+    assert second == ("SIG", sign_check(KEY, CHECK, body).encode())
+
+
+def test_a_check_of_a_job_of_the_release_before_is_read() -> None:
+    signature = ("SIG", version_1(CHECK, b"body").encode())
+    assert is_signed_check([KEY], [*CHECK, signature], b"body")
+    assert not is_signed_check([KEY], [*CHECK[::-1], signature], b"body")
+
+
+def test_of_many_signatures_the_first_and_the_last_are_looked_at() -> None:
+    good, bad = ("SIG", sign_check(KEY, CHECK, b"body").encode()), ("SIG", b"2:k1:" + b"0" * 64)
+    assert is_signed_check([KEY], [*CHECK, bad, good], b"body")
+    assert not is_signed_check([KEY], [*CHECK, bad, good, bad], b"body")
+
+
+def test_the_order_of_a_checks_headers_changes_nothing() -> None:
+    signature = ("SIG", sign_check(KEY, CHECK, b"body").encode())
+    assert is_signed_check([KEY], [signature, *CHECK[::-1]], b"body")
+
+
+def test_what_is_not_signed_of_a_check_is_not_read() -> None:
+    """A name of another kind of record, and a second header of a name of the protocol's."""
+    signature = ("SIG", sign_check(KEY, CHECK, b"body").encode())
+    more: list[tuple[str, bytes | str | None]] = [("ACTOR", b"me"), ("UNIQ_KEY", b"tx2")]
+    assert is_signed_check([KEY], [*CHECK, *more, signature], b"body")
+    assert read_check(SENT, b"body", "shop") == read_check([*SENT, *more], b"body", "shop")
 
 
 @pytest.mark.parametrize(
@@ -79,7 +121,9 @@ def test_what_is_changed_in_a_signed_operation_is_seen(
         (CHECK, None),
         (CHECK, b""),
         (CHECK[:-1], b"body"),
-        ([*CHECK[1:], CHECK[0]], b"body"),
+        (CHECK[1:], b"body"),
+        ([("UNIQ_KEY", b"tx2"), *CHECK], b"body"),
+        ([*CHECK, ("colour", b"red")], b"body"),
         ([*CHECK, ("more", b"")], b"body"),
         ([*CHECK[:-1], ("odd", b"")], b"body"),
         ([*CHECK[:4], ("colou", b"rred"), *CHECK[5:]], b"body"),

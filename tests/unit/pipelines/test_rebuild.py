@@ -6,6 +6,7 @@ import datetime as dt
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -25,7 +26,11 @@ from storage.lake.staged import StagedLake
 from storage.verify.run import verify as verify_invariants
 from tests.support.lake_rows import LakeRows
 from tests.support.mutation import LAST
+from tests.support.paper_job import PaperJob
 from tests.support.rig import decided_rows_of
+from tests.support.vectors import LIMITS
+from txlake import Consumer
+from txlake.protocol import COMMIT
 
 NOW = dt.datetime(2026, 1, 1, tzinfo=dt.timezone.utc)
 
@@ -214,3 +219,30 @@ class TestFiles:
             Archive.of_files(
                 {"half": str(sound_lake / "checks"), "op": str(sound_lake / "catalog")}
             )
+
+
+def test_the_id_of_a_message_is_the_same_in_a_lake_that_is_made_anew(tmp_path: Path) -> None:
+    """The half of `a` was delayed; in one batch its time has come when it is committed."""
+    job = PaperJob(tmp_path / "old", default_queue_count=1)
+    for name, more in (("a", {"deliver_at": job.at + 5_000}), ("b", {})):
+        job.end(COMMIT, job.half(name, body=name.encode(), **more))
+    job.schedule(body=b"c")
+    job.run()
+    job.run(10_000)
+    job.end(COMMIT, job.half("d", body=b"d"))
+    job.run()
+    identity = Identity("cluster", {}, job.parameters, LIMITS)
+    rebuild(str(tmp_path / "old"), str(tmp_path / "new"), one_batch=True, identity=identity)
+
+    def bodies(lake: str, *key: str) -> dict[tuple[Any, ...], bytes | None]:
+        with Consumer(tmp_path / lake, "points", ["orders"]) as consumer:
+            messages = consumer.poll(5.0)
+        assert len(messages) == 4
+        return {tuple(getattr(one, name) for name in key): one.body for one in messages}
+
+    place = ("topic", "queue_id", "queue_offset")
+    assert bodies("old", *place) != bodies("new", *place)
+    by_id = bodies("new", "topic", "id")
+    assert bodies("old", "topic", "id") == by_id
+    assert set(by_id) == {("orders", one) for one in ("half:0-0", "half:0-1", "half:0-2",
+                                                      "schedule:0-0")}  # fmt: skip

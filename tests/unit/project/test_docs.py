@@ -15,6 +15,8 @@ import pytest
 from checker import frames
 from checker.frames import COMMITTED, DISCARDED, ROLLED_BACK
 from pipelines import settings
+from pipelines.epoch.batch import Batch
+from pipelines.epoch.planned import landed_counts
 from storage import schemas
 from storage.lake import epochs
 from storage.wire import kinds as kafka_rows
@@ -262,6 +264,33 @@ def test_no_reason_of_the_code_is_missing_here() -> None:
     columns = {name for shape in (*shapes, schemas.ADMIN) for name in shape.names}
     assert len(written - columns) >= 30
     assert sorted(written - columns - set(ALL_REASONS) - NO_REASONS) == []
+
+
+def named_in(title: str, heading: str) -> list[str]:
+    """Return the names in the first column of the table with this heading."""
+    table = section(title).partition(f"| {heading} |")[2].partition("\n\n")[0]
+    cells = [line.split("|")[1] for line in table.splitlines() if line.startswith("| ")]
+    return re.findall("`([a-z_]+)`", " ".join(cells))
+
+
+def test_the_parameters_of_a_plan_are_documented() -> None:
+    names = {item.name for item in dataclasses.fields(frames.Parameters)}
+    shell = {"wire", "snapshot_epochs", "retention_ms", "floor", "snapshot", "losses"}
+    assert sorted(named_in("What an epoch records", "parameter")) == sorted(names | shell)
+
+    limits = dataclasses.fields(kafka_rows.WireLimits)
+    (wire,) = [row for row in table_rows(section("What an epoch records")) if row[0] == "`wire`"]
+    assert [name.name for name in limits] == re.findall("`([a-z_]+)`", wire[2])
+
+
+def test_the_counts_of_an_epoch_are_documented() -> None:
+    landed = set(landed_counts(Batch()))
+    outcomes = {name.lower() for name in (COMMITTED, ROLLED_BACK, DISCARDED)}
+    written = {"op", "admin", "outcomes", "conflicts", "checks", "deliveries"}
+    rest = {"placed", "due", schemas.SNAPSHOT, *schemas.STATE_TABLES}
+    assert sorted(named_in("What an epoch records", "name")) == sorted(
+        landed | outcomes | written | rest
+    )
 
 
 def test_states_of_an_epoch_are_documented() -> None:
