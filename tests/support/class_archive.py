@@ -10,6 +10,8 @@ product's do, which have none (DECISIONS.md 17). Java 17 only: 21 refuses what i
 from __future__ import annotations
 
 import hashlib
+import importlib.metadata
+import importlib.util
 import os
 import subprocess
 import sys
@@ -19,11 +21,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-import pyspark
-
 from pipelines.jvm.jars import JarError, cache_folder, jar_paths
 from pipelines.jvm.java import JavaError, java_home, java_version
-from pipelines.jvm.session import start_session
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -61,7 +60,9 @@ def archive_path() -> Path | None:
         return None
     release = home / "release"
     parts = [str(home), release.read_text("utf-8", "replace") if release.is_file() else ""]
-    parts += [pyspark.__file__, pyspark.__version__, *map(str, jars)]
+    spark = importlib.util.find_spec("pyspark")  # found, not imported
+    assert spark is not None
+    parts += [str(spark.origin), importlib.metadata.version("pyspark"), *map(str, jars)]
     digest = hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
     return cache_folder() / "classes" / f"tests-{digest}.jsa"
 
@@ -97,6 +98,8 @@ def make_archive() -> None:
 
 
 def _run(made: Path, folder: Path) -> None:
+    from pipelines.jvm.session import start_session
+
     options = f"-XX:ArchiveClassesAtExit={made} -Xlog:disable"
     settings = {"spark.driver.extraJavaOptions": options, "spark.local.dir": str(folder)}
     spark = start_session("classes", settings, is_quiet=True)

@@ -6,6 +6,7 @@ executors in a Python that has none of our packages.
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import subprocess
 import sys
@@ -13,16 +14,17 @@ import time
 from pathlib import Path
 
 import psutil
-import pyspark
 
 from pipelines.jvm.java import java_home
 from pipelines.local_server.ports import Reservation, listens
 from tests.support.processes import kill_children
 
+_PYSPARK = importlib.util.find_spec("pyspark")
+assert _PYSPARK is not None
 CLUSTER_VARIABLE = "TXLAKE_TESTS_SPARK"  # settings of the tests' Spark session, as JSON
 HOST = "127.0.0.1"
 WORKERS = 2
-_HOME = Path(pyspark.__file__).parent
+_HOME = Path(str(_PYSPARK.origin)).parent
 _DEADLINE_S = 180
 # Without the packages of this environment.
 BARE_PYTHON = os.path.realpath(sys.executable)

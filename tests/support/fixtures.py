@@ -1,20 +1,23 @@
-"""What all tests share: a broker and a Spark session a process, names that no other test uses."""
+"""What all tests share: a broker and a Spark session a process, names that no other test uses.
+
+PySpark, and what imports it, is imported by the tests that ask for a session: others begin sooner.
+"""
 
 from __future__ import annotations
 
 import itertools
 import json
 import os
+import sys
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 import pytest
-from pyspark import SparkContext
-from pyspark.sql import SparkSession
 
-from pipelines.jvm.session import start_session
-from pipelines.local_broker.broker import Broker
-from tests.support.class_archive import archive_options
-from tests.support.cluster import CLUSTER_VARIABLE
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from pipelines.local_broker.broker import Broker
 
 _NUMBERS = itertools.count(1)
 _LEFT_BEHIND = set[str]()
@@ -23,6 +26,8 @@ _LEFT_BEHIND = set[str]()
 @pytest.fixture(scope="session")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     """Run one Kafka broker for all tests of a process; a test that kills one starts its own."""
+    from pipelines.local_broker.broker import Broker
+
     with Broker(tmp_path_factory.mktemp("broker")) as running:
         yield running
 
@@ -40,6 +45,12 @@ def no_query_is_left() -> Iterator[None]:
     Kafka's client may keep one from ending (pipelines/job/stream.py): it is tried once.
     """
     yield
+    if "pyspark" not in sys.modules:
+        return
+
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
     if SparkContext._active_spark_context is None:
         return
     for query in SparkSession.builder.getOrCreate().streams.active:
@@ -54,6 +65,10 @@ def no_query_is_left() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     """Run one Spark session for all tests of a process."""
+    from pipelines.jvm.session import start_session
+    from tests.support.class_archive import archive_options
+    from tests.support.cluster import CLUSTER_VARIABLE
+
     # Most of a short run is compiling: without the second compiler it needs half the CPU.
     # With it alone the JVM keeps room for 48 MB of code, which a whole run fills.
     few_compilers = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
