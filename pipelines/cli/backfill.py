@@ -63,7 +63,10 @@ def backfill(
     admin: str | None,
     output: str,
 ) -> None:
-    """Fill the lake of the settings from the past: from Kafka, or from files of landed records."""
+    """Fill a lake from the past, from Kafka or from files.
+
+    The lake is that of the settings; the files are of landed records.
+    """
     paths = {"half": half, "op": op, "schedule": schedule, "admin": admin}
     files = {kind: path for kind, path in paths.items() if path is not None}
     bounds = (from_time, to_time, from_offsets, to_offsets)

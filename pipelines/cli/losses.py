@@ -17,7 +17,7 @@ _NONE = "Kafka has all that comes next: nothing is lost"
 
 @click.group()
 def losses() -> None:
-    """Look at what Kafka deleted before it was landed, and let the job go on without it."""
+    """Look at what Kafka deleted too early, and go on without it."""
 
 
 @losses.command("list")
@@ -35,7 +35,10 @@ def list_losses(conf: str, output: str) -> None:
 @losses.command()
 @writes
 def accept(writing: Writing) -> None:
-    """Accept all that `losses list` shows: the next start of the job goes on behind it."""
+    """Accept all that `losses list` shows.
+
+    The next start of the job goes on behind it.
+    """
     from pipelines.operate.losses import losses as losses_of
 
     found = losses_of(writing.settings, writing.lake)

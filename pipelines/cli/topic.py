@@ -43,7 +43,7 @@ _retention = together(
 
 @click.group()
 def topic() -> None:
-    """Look at real topics, make them, and set how long they keep messages."""
+    """Look at real topics and their messages; make a topic."""
 
 
 @topic.command("list")
@@ -51,7 +51,7 @@ def topic() -> None:
 @limit_option
 @rows_option
 def list_topics(lake_path: str | None, conf: str | None, limit: int, output: str) -> None:
-    """List the real topics: what they hold, and how long they keep it."""
+    """List the real topics: what they hold and how long they keep it."""
     from pipelines.health.topics import COLUMNS, read_topics
 
     lake = open_lake(lake_path, conf)
@@ -103,7 +103,10 @@ def create(
 def alter(
     name: str, retention_ms: int | None, retention_bytes: int | None, writing: Writing
 ) -> None:
-    """Set how long topic NAME keeps its messages; what is older is deleted by maintenance."""
+    """Set how long topic NAME keeps its messages.
+
+    Maintenance deletes what is older.
+    """
     targets = _configs(name, retention_ms, retention_bytes, writing)
     if not targets:
         raise click.UsageError("say --retention or --retention-bytes, or both")
