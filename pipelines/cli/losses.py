@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from pipelines.cli.options import conf_option, output_option, print_list, settings_of, whole_lake
+from pipelines.cli.options import conf_option, print_list, rows_option, settings_of, whole_lake
 from pipelines.cli.writing import Writing, writes
 from pipelines.errors import OperatorError
 from txlake.protocol import ACCEPT_LOSS, LostTarget
@@ -22,7 +22,7 @@ def losses() -> None:
 
 @losses.command("list")
 @conf_option
-@output_option
+@rows_option
 def list_losses(conf: str, output: str) -> None:
     """List the offsets that come next and that Kafka has no longer."""
     from pipelines.operate.losses import losses as losses_of

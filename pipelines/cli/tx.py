@@ -67,7 +67,7 @@ def list_transactions(
     look = transactions.pending if pending else transactions.stored
     rows, count = look(open_lake(lake_path, conf), filters, limit)
     only_data = ("checked_at", "last_answer_at")
-    print_list(transactions.COLUMNS, rows, count, output, "no transaction is so", only_data)
+    print_list(transactions.COLUMNS, rows, count, output, "no matching transactions", only_data)
 
 
 @tx.command()

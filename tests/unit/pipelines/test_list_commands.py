@@ -203,7 +203,10 @@ def test_tables_tell_time_from_now_and_data_tells_it_in_full(
     row = {"since": START_AT, "deliver_at": NOW + 7_200_000, "delay_ms": 1_500, "file_bytes": 1536,
            "is_late": True, "owners": ["a", "b"], "keeps_ms": -1, "none": None}  # fmt: skip
     print_records(list(row), [row], "table", NOW)
-    shown = capsys.readouterr().out.splitlines()[1]
+    headings, shown = capsys.readouterr().out.splitlines()
+    assert headings.split() == [
+        "since", "deliver_at", "delay_time", "file_size", "is_late", "owners", "keeps_time", "none",
+    ]  # fmt: skip
     assert re.split(" {2,}", shown) == [
         "1.5 min ago", "in 2 h", "1.5 s", "1.5 KiB", "true", "a, b", "for ever",
     ]  # fmt: skip
