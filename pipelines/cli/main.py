@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 # others run.
 _SECTIONS: Final = {
     "See": {
-        "status": "status", "top": "status", "tx": "tx", "topic": "topic",
+        "status": "status", "top": "status", "tx": "tx", "topic": "topic", "sql": "sql",
         "groups": "groups", "conflicts": "conflicts", "consumer": "consumer", "lag": "consumer",
         "console": "console", "verify": "verify",
     },

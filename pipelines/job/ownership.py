@@ -75,8 +75,11 @@ class Ownership:
     def _new_owners(self) -> list[str]:
         """Returns who has planned the newest epoch, if it is newer than at the first look."""
         try:
-            newest = self._lake.last("epochs", "epoch") or 0
-            self._since = newest if self._since is None else self._since
+            newest = 0  # of a lake that is not made yet
+            if self._lake.exists():
+                newest = self._lake.last("epochs", "epoch") or 0
+            if self._since is None:
+                self._since = newest
             return self._newest_owners() if newest > self._since else []
         except LakeError:
             return []

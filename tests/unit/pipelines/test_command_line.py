@@ -34,7 +34,7 @@ NOT_FOR_HELP = (
 WITHOUT_KAFKA = (*HEAVY, "confluent_kafka", "txlake.consumer", "txlake.producer")
 READING = (
     "status", "topic list", "tx list --pending", "dead list", "conflicts list", "groups", "lag",
-    "schedule list", "tx explain 0-1", "verify",
+    "schedule list", "tx explain 0-1", "verify", "topic read orders --tail", "sql SELECT(1)",
 )  # fmt: skip
 COMMANDS = sorted(main.list_commands(Context(main)))
 NAMING = {"--conf", "--lake"}

@@ -43,17 +43,18 @@ def job(tmp_path: Path) -> PaperJob:
     return PaperJob(tmp_path / "lake")
 
 
-def ownership_of(job: PaperJob, owner: str) -> Ownership:
+def ownership_of(lake: Path | str, owner: str) -> Ownership:
+    path = str(lake)
     settings = parse(
-        {"lake": {"path": job.lake.path}, "kafka": {"bootstrap_servers": "127.0.0.1:1"}}, "test"
+        {"lake": {"path": path}, "kafka": {"bootstrap_servers": "127.0.0.1:1"}}, "test"
     )
-    election = Election(settings.kafka, job.lake.path, owner)
-    return Ownership(Lake(job.lake.path), owner, election, threading.Event())
+    election = Election(settings.kafka, path, owner)
+    return Ownership(Lake(path), owner, election, threading.Event())
 
 
 def maintain(job: PaperJob, owner: str, plan: Plan) -> None:
     lake = Lake(job.lake.path, is_driver=True)
-    owned = ownership_of(job, owner).require_newest
+    owned = ownership_of(job.lake.path, owner).require_newest
     keeper = Maintainer(lake, NOW_GONE, 0, ADMIN_TOPIC, lambda: False, owned)
     keeper.after_batch(plan, FOREVER_S)
 
@@ -115,12 +116,12 @@ def test_a_driver_that_is_replaced_while_it_deletes_stops_at_the_next_look(
 
 def test_a_lake_without_epochs_is_nobodys(job: PaperJob) -> None:
     with pytest.raises(OwnerError, match=r"^another driver is the active driver"):
-        ownership_of(job, OWNER).require_newest()
+        ownership_of(job.lake.path, OWNER).require_newest()
 
 
 def test_a_standby_does_not_take_the_driver_before_for_the_active_one(job: PaperJob) -> None:
     run_epochs(job, 1)  # by a driver that is gone
-    standby = ownership_of(job, "standby")
+    standby = ownership_of(job.lake.path, "standby")
     assert standby.other() == "another driver"
 
     lock = LakeLock(lake_place(job.lake.path), "active")
@@ -132,6 +133,13 @@ def test_a_standby_does_not_take_the_driver_before_for_the_active_one(job: Paper
     assert standby.other() == OWNER
     standby.begin()
     assert standby.other() == "another driver"
+
+
+def test_a_driver_that_began_a_new_lake_learns_who_has_taken_it_over(tmp_path: Path) -> None:
+    first = ownership_of(tmp_path / "lake", "first")
+    first.begin()
+    run_epochs(PaperJob(tmp_path / "lake"), 1)
+    assert first.other() == OWNER
 
 
 def test_running_says_where_the_metrics_are() -> None:
