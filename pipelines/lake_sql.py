@@ -22,7 +22,7 @@ from storage.schemas import TABLES, TOPIC
 CONSUMER_OFFSETS: Final = "consumer_offsets"
 MESSAGES: Final = "messages"
 # What is read with SQL is the lake, nothing else of the machine, and nothing is written.
-_READ_ONLY: Final = {
+_READ_ONLY: Final[dict[str, str | bool | int | float | list[str]]] = {
     "threads": 2,
     "enable_external_access": False,
     "python_enable_replacements": False,
@@ -63,9 +63,9 @@ def _require_select(connection: duckdb.DuckDBPyConnection, text: str) -> None:
     statements = connection.extract_statements(text)
     if len(statements) != 1:
         raise OperatorError(f"{len(statements)} statements: one SELECT is allowed")
-    kind = statements[0].type
-    if kind != duckdb.StatementType.SELECT:
-        raise OperatorError(f"{kind.name}: a lake is only read; one SELECT is allowed")
+    kind = statements[0].type.name
+    if kind != "SELECT":
+        raise OperatorError(f"{kind}: a lake is only read; one SELECT is allowed")
 
 
 def _fetched(

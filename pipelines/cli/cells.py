@@ -14,13 +14,12 @@ import pyarrow as pa
 from pipelines.errors import OperatorError
 from pipelines.screen import CSV, TABLE, Row, instant, is_instant
 
-TEXT, JSON_BODY, HEX = BODIES = ("text", "json", "hex")
 # In a table a longer text is cut; the other formats have it whole.
 _CHARACTERS_MAX: Final = 120
 _MS: Final = pa.timestamp("ms", tz="UTC")
 
 
-def plain_rows(rows: pa.Table, output: str, form: str = TEXT) -> tuple[list[str], list[Row]]:
+def plain_rows(rows: pa.Table, output: str, form: str = "text") -> tuple[list[str], list[Row]]:
     """Returns the columns and rows as `print_records` takes them: instants of `_at` in ms.
 
     Two columns of one name become `name` and `name_2`.
@@ -29,13 +28,13 @@ def plain_rows(rows: pa.Table, output: str, form: str = TEXT) -> tuple[list[str]
     Errors: OperatorError for an instant that no calendar has.
     """
     names = _unlike(rows.column_names)
-    of_bytes = {TEXT: _text, JSON_BODY: _json, HEX: bytes.hex}[form]
+    of_bytes = {"text": _text, "json": _json, "hex": _hex}[form]
     columns: list[list[Any]] = []
 
     for name, column in zip(names, rows.columns, strict=True):
+        is_timestamp = pa.types.is_timestamp(column.type)
         try:
-            values = _instants(name, column) if pa.types.is_timestamp(column.type) else None
-            values = column.to_pylist() if values is None else values
+            values = _instants(name, column) if is_timestamp else column.to_pylist()
         except (ValueError, OverflowError) as error:
             raise OperatorError(f"column {name}: no calendar has this instant ({error})") from error
         columns.append([_cell(value, output, of_bytes) for value in values])
@@ -92,6 +91,10 @@ def _plain(value: Any, of_bytes: Callable[[bytes], Any]) -> Any:
 
 def _text(value: bytes) -> str:
     return value.decode("utf-8", "backslashreplace")
+
+
+def _hex(value: bytes) -> str:
+    return value.hex()
 
 
 def _json(value: bytes) -> Any:
