@@ -135,6 +135,9 @@ lock: ## Resolve the Python packages anew and write the lock files
 jars-lock: $(VENV)/.java ## Resolve the jars anew and write pipelines/jvm/jars.lock.toml
 	@$(VENV)/bin/txlake jars lock
 
-clean: ## Delete what was made in the clone (the cache folder stays)
-	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis demo-lake* \
-		spark-warehouse metastore_db derby.log .cache/ipython .cache/jupyter .cache/matplotlib
+clean: ## Delete what was made in the clone, lakes too (the cache folder stays)
+	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache \
+		lake demo-lake* orders.sqlite points.sqlite spark-warehouse metastore_db derby.log artifacts \
+		checkpoint $(addprefix .cache/,broker store prometheus txlake.zip ipython jupyter matplotlib)
+	find . -name __pycache__ -prune -exec rm -rf {} +
+	find . \( -name '*.egg-info' -o -name .ipynb_checkpoints \) -prune -exec rm -rf {} +

@@ -6,6 +6,7 @@ import os
 
 import pytest
 
+from pipelines.cli.options import CONF_VARIABLE, LAKE_VARIABLE
 from tests.support.class_archive import IN_TESTS, made_in_background
 
 # The files that take longest. A worker that gets one of them last would be waited for, alone.
@@ -25,8 +26,10 @@ pytest_plugins = ["tests.support.fixtures", "tests.support.store"]
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Lets the drivers that tests start share an archive of classes."""
+    """Lets the drivers that tests start share an archive of classes; forgets the user's lake."""
     os.environ[IN_TESTS] = "1"
+    for name in (CONF_VARIABLE, LAKE_VARIABLE):
+        os.environ.pop(name, None)
     if getattr(config.option, "numprocesses", None):  # a whole run: it is worth being made
         making = made_in_background()
         making.__enter__()

@@ -89,7 +89,8 @@ def ago(ms: int, now_ms: int) -> str:
 def print_records(columns: Sequence[str], rows: Sequence[Row], output: str, now_ms: int) -> None:
     """Prints rows in one of FORMATS, the instants of a table as seen from now. Units: ms."""
     if output == TABLE:
-        print_rows(columns, [[for_people(name, row[name], now_ms) for name in columns]
+        print_rows([heading(name) for name in columns],
+                   [[for_people(name, row[name], now_ms) for name in columns]
                              for row in rows])  # fmt: skip
         return
     records = [{name: for_programs(name, row[name]) for name in columns} for row in rows]
@@ -129,6 +130,18 @@ def for_people(name: str, value: Any, now_ms: int) -> Any:
     if value == FOREVER:
         return "for ever"
     return span(value) if name.endswith("_ms") else size(value)
+
+
+# In what a table shows spans and sizes, a column's unit is in its cells.
+_UNITS: Final = {"_ms": "_time", "_bytes": "_size"}
+
+
+def heading(name: str) -> str:
+    """Returns what stands above a column for people: `keeps_time` above `7 d`, not `keeps_ms`."""
+    for unit, kind in _UNITS.items():
+        if name.endswith(unit):
+            return name.removesuffix(unit) + kind
+    return name
 
 
 def _print_csv(columns: Sequence[str], records: Sequence[Row]) -> None:

@@ -63,19 +63,20 @@ def bill() -> Bom:
 
 
 def needed_packages() -> set[str]:
-    """Returns what our distributions need without their extras, by what is installed."""
-    needed: set[str] = set()
-    asked = [*_OURS]
+    """Returns what our distributions need, with the extras they name, by what is installed."""
+    needed: set[tuple[str, str]] = set()
+    asked = [(name, "") for name in _OURS]
     while asked:
-        name = asked.pop()
-        if name in needed:
+        name, extra = asked.pop()
+        if (name, extra) in needed:
             continue
-        needed.add(name)
+        needed.add((name, extra))
         for line in metadata.requires(name) or ():
             requirement = Requirement(line)
-            if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
-                asked.append(str(canonicalize_name(requirement.name)))
-    return needed - {*_OURS}
+            if requirement.marker is None or requirement.marker.evaluate({"extra": extra}):
+                other = str(canonicalize_name(requirement.name))
+                asked += [(other, named) for named in ("", *requirement.extras)]
+    return {name for name, _ in needed} - {*_OURS}
 
 
 def _of_package(package: Package, is_needed: bool) -> Component:

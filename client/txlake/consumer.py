@@ -10,9 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Literal, NamedTuple
 
-import pyarrow as pa
-
 from txlake import protocol
+from txlake._consumer_extra import pa
 from txlake._lake import Lake, Topic
 from txlake._looks import Looks
 from txlake._ownership import Ownership

@@ -48,7 +48,10 @@ def print_(
     store: bool,
     output: str,
 ) -> None:
-    """Print Kafka's ACLs as kafka-acls.sh adds them; nothing is reached or written."""
+    """Print Kafka's ACLs as kafka-acls.sh adds them.
+
+    Nothing is reached or written.
+    """
     from pipelines.kafka_log.rights import PRODUCER, ROLES, command_of, quota_command, rights
     from storage.files.store_policy import store_policy
     from txlake.protocol import GROUP_PATTERN, matches

@@ -9,6 +9,7 @@ import click
 
 from pipelines.cli.options import conf_option, output_option, refuse, settings_of
 from pipelines.cli.replay import print_rebuilt, show_spark_that_we_run
+from pipelines.screen import instant, now_ms
 
 
 def _instant(_: click.Context, parameter: click.Parameter, text: str | None) -> int | None:
@@ -63,7 +64,10 @@ def backfill(
     admin: str | None,
     output: str,
 ) -> None:
-    """Fill the lake of the settings from the past: from Kafka, or from files of landed records."""
+    """Fill a lake from the past, from Kafka or from files.
+
+    The lake is that of the settings; the files are of landed records.
+    """
     paths = {"half": half, "op": op, "schedule": schedule, "admin": admin}
     files = {kind: path for kind, path in paths.items() if path is not None}
     bounds = (from_time, to_time, from_offsets, to_offsets)
@@ -75,10 +79,12 @@ def backfill(
             from_time is not None and from_offsets is not None,
         "name one: --to-time or --to-offsets": to_time is not None and to_offsets is not None,
     })  # fmt: skip
+    _require_past(from_time, to_time)
     from pipelines.kafka_log.topics import KafkaTopics
     from pipelines.meter import meter_of
     from pipelines.replay import from_kafka
     from pipelines.replay.archive import Archive
+    from pipelines.replay.from_kafka import offsets_before, offsets_since
     from pipelines.replay.new_lake import fill
 
     settings = settings_of(conf)
@@ -90,8 +96,25 @@ def backfill(
         else:
             kafka = KafkaTopics(settings, settings.kafka.topics())
             if from_time is not None:
-                from_offsets = kafka.offsets_at(kafka.places(), from_time)
+                from_offsets = offsets_since(kafka, from_time)
             if to_time is not None:
-                to_offsets = kafka.offsets_at(kafka.places(), to_time)
+                to_offsets = offsets_before(kafka, to_time)
             done = from_kafka.backfill(settings, from_offsets, to_offsets, meter)
     print_rebuilt(done, settings.lake.path, output)
+
+
+def _require_past(from_time: int | None, to_time: int | None) -> None:
+    """Refuses a range of time in which no record can be; ms."""
+    if from_time is None:
+        return
+    now = now_ms()
+    if from_time > now:
+        raise click.UsageError(
+            f"--from-time {instant(from_time)} is in the future: it is {instant(now)}, and Kafka "
+            "has no record of then"
+        )
+    if to_time is not None and to_time <= from_time:
+        raise click.UsageError(
+            f"--to-time {instant(to_time)} is not after --from-time {instant(from_time)}: nothing "
+            "is between them"
+        )

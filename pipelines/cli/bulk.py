@@ -86,7 +86,8 @@ class Bulk:
             print_json(rows)
         elif rows:
             print_rows(list(rows[0]), [list(row.values()) for row in rows])
-        click.echo(_summary(len(chosen), len(targets) - len(chosen), is_written), err=True)
+        more = len(targets) - len(chosen)
+        click.echo(_summary(len(chosen), more, is_written, writing.wait_s > 0), err=True)
         if is_written and writing.wait_s > 0:
             self._require(rows)
 
@@ -115,6 +116,8 @@ bulk_options = as_one(
 )
 
 
-def _summary(count: int, more: int, is_written: bool) -> str:
+def _summary(count: int, more: int, is_written: bool, is_waited_for: bool) -> str:
     text = f"{count} written" if is_written else f"{count} would be written; --yes writes them"
+    if is_written and not is_waited_for:
+        text += ", and not done yet: --wait-s 30 waits for the job's results"
     return f"{text}; {more} more fit, beyond --max" if more else text

@@ -21,10 +21,11 @@ def check() -> None:
 @bulk_options
 @writes
 def resend(target: str | None, bulk: Bulk, writing: Writing) -> None:
-    """Let a pending half (half:<queue>-<offset>) wait as if it were stored now, without the checks
-    it had: its group is asked anew, once its immunity is over.
+    """Let a pending half wait as if it were stored now.
 
-    Without TARGET: all that is pending and fits the filters, the oldest first.
+    It loses the checks it had: its group is asked anew, once its immunity is over. TARGET is a
+    transaction id, <queue>-<offset> or half:<queue>-<offset>. Without TARGET: all that is pending
+    and fits the filters, the oldest first.
     """
     from pipelines.operate.bulk import pending_targets
 

@@ -14,7 +14,7 @@ def config() -> None:
 
 @config.command()
 @conf_option
-@click.option("--changed", is_flag=True, help="Only what the file names.")
+@click.option("--changed", is_flag=True, help="Only values that are not the default.")
 @rows_option
 def show(conf: str, changed: bool, output: str) -> None:
     """Show every setting with its value in force; secrets stay hidden."""
@@ -27,7 +27,10 @@ def show(conf: str, changed: bool, output: str) -> None:
 @config.command()
 @conf_option
 def validate(conf: str) -> None:
-    """Check the settings as a start of the job does; nothing is reached or written."""
+    """Check the settings as a start of the job does.
+
+    Nothing is reached or written.
+    """
     settings = settings_of(conf)
     settings.lake.place()
     settings.parameters()

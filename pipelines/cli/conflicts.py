@@ -32,7 +32,10 @@ def list_conflicts(
     limit: int,
     output: str,
 ) -> None:
-    """List operations without effect, the newest last: which, why, about which half."""
+    """List operations without effect, the newest last.
+
+    Which they are, why, and about which half.
+    """
     from pipelines.health.conflicts import COLUMNS, read_conflicts
 
     rows = read_conflicts(open_lake(lake_path, conf), now_ms() - since, group, reason)

@@ -23,7 +23,7 @@ def consumer() -> None:
 @limit_option
 @rows_option
 def list_consumers(lake_path: str | None, conf: str | None, limit: int, output: str) -> None:
-    """List the consumer groups, what they read and how far behind they are."""
+    """List the consumer groups: what they read, how far they are."""
     from pipelines.health.consumers import COLUMNS, read_consumers
 
     rows = read_consumers(open_lake(lake_path, conf))
@@ -68,7 +68,10 @@ def reset(
     conf: str | None,
     output: str,
 ) -> None:
-    """Set where consumer group GROUP reads on; refused while a consumer of it is active."""
+    """Set where consumer group GROUP reads on.
+
+    It is refused while a consumer of the group is active.
+    """
     from pipelines.operate.consumers import COLUMNS, plan_reset, write_reset
 
     lake = open_lake(lake_path, conf)
@@ -94,9 +97,9 @@ def lag(
     limit: int,
     output: str,
 ) -> None:
-    """Show how far behind each consumer group is, queue by queue, the most first.
+    """Show how far behind each consumer group is.
 
-    How far the job is behind Kafka: `txlake status`.
+    Queue by queue, the most first. How far the job is behind Kafka: `txlake status`.
     """
     from pipelines.health.consumers import LAG_COLUMNS, read_lags
 

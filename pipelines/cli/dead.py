@@ -12,7 +12,7 @@ from txlake.protocol import RESUME
 
 @click.group()
 def dead() -> None:
-    """Look at discarded halves and undeliverable messages, and resume them."""
+    """Look at what is given up or undeliverable, and resume it."""
 
 
 @dead.command("list")
@@ -25,7 +25,10 @@ def list_dead(
     conf: str | None,
     output: str,
 ) -> None:
-    """List what was given up or cannot be delivered, and was not ended or delivered since."""
+    """List what was given up or cannot be delivered.
+
+    What was ended or delivered since is not there any more.
+    """
     from pipelines.health.dead import COLUMNS, read_dead
 
     rows = read_dead(open_lake(lake_path, conf), topic, group)
@@ -37,10 +40,11 @@ def list_dead(
 @bulk_options
 @writes
 def resume(target: str | None, bulk: Bulk, writing: Writing) -> None:
-    """Make a discarded half pending again (half:<queue>-<offset>), or deliver a message that could
-    not be delivered (undeliverable:<offset>).
+    """Make a discarded half pending again, or deliver a message.
 
-    Without TARGET: all that is dead and fits the filters, the longest dead first.
+    TARGET is a transaction id, a half, <queue>-<offset> or half:<queue>-<offset>, or a message that
+    could not be delivered, undeliverable:<offset>. Without TARGET: all that is dead and fits the
+    filters, the longest dead first.
     """
     from pipelines.operate.bulk import dead_targets
 

@@ -20,9 +20,10 @@ from pipelines.screen import now_ms
 @limit_option
 @rows_option
 def groups(lake_path: str | None, conf: str | None, limit: int, output: str) -> None:
-    """List the producer groups that have something pending, or were asked in the last day.
+    """List the producer groups, and whether they answer.
 
-    With --conf Kafka says how many members of each listen for checks.
+    Those that have something pending, or were asked in the last day. With --conf Kafka says how
+    many members of each listen for checks.
     """
     from pipelines.health.groups import COLUMNS, read_groups
     from pipelines.health.transactions import state_of

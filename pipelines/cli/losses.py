@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from pipelines.cli.options import conf_option, output_option, print_list, settings_of, whole_lake
+from pipelines.cli.options import conf_option, print_list, rows_option, settings_of, whole_lake
 from pipelines.cli.writing import Writing, writes
 from pipelines.errors import OperatorError
 from txlake.protocol import ACCEPT_LOSS, LostTarget
@@ -17,12 +17,12 @@ _NONE = "Kafka has all that comes next: nothing is lost"
 
 @click.group()
 def losses() -> None:
-    """Look at what Kafka deleted before it was landed, and let the job go on without it."""
+    """Look at what Kafka deleted too early, and go on without it."""
 
 
 @losses.command("list")
 @conf_option
-@output_option
+@rows_option
 def list_losses(conf: str, output: str) -> None:
     """List the offsets that come next and that Kafka has no longer."""
     from pipelines.operate.losses import losses as losses_of
@@ -35,7 +35,10 @@ def list_losses(conf: str, output: str) -> None:
 @losses.command()
 @writes
 def accept(writing: Writing) -> None:
-    """Accept all that `losses list` shows: the next start of the job goes on behind it."""
+    """Accept all that `losses list` shows.
+
+    The next start of the job goes on behind it.
+    """
     from pipelines.operate.losses import losses as losses_of
 
     found = losses_of(writing.settings, writing.lake)

@@ -7,44 +7,43 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 import click
+from click.exceptions import NoSuchCommand
 
 from pipelines.cli.light import start_lightly
+from pipelines.cli.options import conf_option
 from pipelines.screen import printable
 
 if TYPE_CHECKING:
     from pipelines.settings import Settings
 
-# Where each command is: its module of this room is imported when the command is typed. What some
-# import, Spark's Python among it, takes longer than others run.
-_MODULES: Final = {
-    "setup": ("jars", "doctor"),
-    "servers": ("broker", "store"),
-    "spark_submit": ("spark-submit", "environment"),
-    "status": ("status", "top"),
-    "tx": ("tx",),
-    "groups": ("groups",),
-    "check": ("check",),
-    "conflicts": ("conflicts",),
-    "dead": ("dead",),
-    "schedule": ("schedule",),
-    "losses": ("losses",),
-    "topic": ("topic",),
-    "consumer": ("consumer", "lag"),
-    "config": ("config",),
-    "acl": ("acl",),
-    "console": ("console",),
-    "maintain": ("maintain",),
-    "verify": ("verify",),
-    "replay": ("replay",),
-    "backfill": ("backfill",),
-}
+# What help lists, by what a user wants; and where each command is: its module of this room is
+# imported when the command is typed. What some import, Spark's Python among it, takes longer than
+# others run.
+_SECTIONS: Final = {
+    "See": {
+        "status": "status", "top": "status", "tx": "tx", "topic": "topic", "sql": "sql",
+        "groups": "groups", "conflicts": "conflicts", "consumer": "consumer", "lag": "consumer",
+        "console": "console", "verify": "verify",
+    },
+    "Fix": {
+        "dead": "dead", "check": "check", "schedule": "schedule", "losses": "losses",
+        "maintain": "maintain", "replay": "replay", "backfill": "backfill",
+    },
+    "Run": {
+        "run": "", "spark-submit": "spark_submit", "environment": "spark_submit",
+        "broker": "servers", "store": "servers",
+    },
+    "Set up": {"doctor": "setup", "jars": "setup", "config": "config", "acl": "acl"},
+}  # fmt: skip
 _CTRL_C: Final = 130
-_MODULE_OF: Final = {name: module for module, names in _MODULES.items() for name in names}
+_MODULE_OF: Final = {
+    name: module for section in _SECTIONS.values() for name, module in section.items() if module
+}
 
 
 def known_errors() -> tuple[type[Exception], ...]:
@@ -74,6 +73,34 @@ class _Commands(click.Group):
         """Returns the names of all commands."""
         return sorted({*super().list_commands(ctx), *_MODULE_OF})
 
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Writes the commands under the heading of their section."""
+        width = formatter.width - 6 - max(map(len, self.list_commands(ctx)))
+        for heading, names in _SECTIONS.items():
+            found = [self.get_command(ctx, name) for name in names]
+            rows = [(str(one.name), one.get_short_help_str(width)) for one in found if one]
+            with formatter.section(heading):
+                formatter.write_dl(rows)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Returns the command that is typed. Errors: click's usage error names near ones."""
+        try:
+            return super().resolve_command(ctx, args)
+        except NoSuchCommand as error:
+            raise NoSuchCommand(
+                error.command_name, possibilities=self._all_names(ctx), ctx=ctx
+            ) from None
+
+    def _all_names(self, ctx: click.Context) -> Iterator[str]:
+        """Yields the names of all commands, those of groups as they are typed: `tx explain`."""
+        for name in self.list_commands(ctx):
+            yield name
+            command = self.get_command(ctx, name)
+            if isinstance(command, click.Group):
+                yield from (f"{name} {inner}" for inner in command.list_commands(ctx))
+
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Returns a command by its name, and imports its module."""
         if cmd_name not in self.commands and cmd_name in _MODULE_OF:
@@ -100,13 +127,15 @@ class _Commands(click.Group):
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="txlake-pipelines", prog_name="txlake")
 def main() -> None:
-    """Transactional messages on a lakehouse."""
+    """Transactional messages on a lakehouse.
+
+    The variables TXLAKE_CONF and TXLAKE_LAKE stand for --conf and --lake of every command. An
+    option goes before both, TXLAKE_CONF before TXLAKE_LAKE.
+    """
 
 
 @main.command()
-@click.option(
-    "--conf", required=True, type=click.Path(dir_okay=False), help="Settings, as conf/local.toml."
-)
+@conf_option
 @click.option(
     "--standby", is_flag=True,
     help="While another driver is active, wait ready to take over; Kafka elects.",

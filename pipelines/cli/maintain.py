@@ -37,7 +37,10 @@ def maintain(
     conf: str,
     output: str,
 ) -> None:
-    """Merge small files, shorten the tables' logs, delete files that nothing needs any more."""
+    """Keep the tables in shape: ask the job, or do it here.
+
+    Small files are merged, the tables' logs shortened, files deleted that nothing needs any more.
+    """
     writing = Writing(conf, actor, reason, dry_run, wait_s, output)
     if dry_run:
         _foretell(writing)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from functools import wraps
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
+from click.core import ParameterSource
 
 from pipelines.screen import FORMATS, TABLE, Row, now_ms, print_records
 
@@ -17,6 +19,9 @@ if TYPE_CHECKING:
     from storage.lake.lake import Lake
 
 Command = Callable[..., Any]
+
+CONF_VARIABLE: Final = "TXLAKE_CONF"
+LAKE_VARIABLE: Final = "TXLAKE_LAKE"
 
 
 def together(*options: Command) -> Command:
@@ -47,6 +52,39 @@ def as_one(name: str, kind: type[Any], *options: Command) -> Command:
     return decorate
 
 
+class _Named(click.Option):
+    """An option that names a lake or its job; a variable stands for it where nothing else does.
+
+    `others`: parameters of the command that say which lake is meant, too. The command line goes
+    before all variables, and TXLAKE_CONF before TXLAKE_LAKE: what a command is about is named once.
+    """
+
+    def __init__(self, *args: Any, others: tuple[str, ...], **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._others = others
+
+    def consume_value(
+        self, ctx: click.Context, opts: Mapping[str, Any]
+    ) -> tuple[Any, ParameterSource]:
+        """Returns the value, and where it is from."""
+        value, source = super().consume_value(ctx, opts)
+        is_named = any(isinstance(opts.get(name), str | tuple | list) for name in self._others)
+        gives_way = self.envvar == LAKE_VARIABLE and bool(os.environ.get(CONF_VARIABLE))
+
+        if source is ParameterSource.ENVIRONMENT and (is_named or gives_way):
+            return None, ParameterSource.DEFAULT
+        return value, source
+
+
+def conf_of(text: str, *, others: tuple[str, ...] = ("lake_path",), **more: Any) -> Command:
+    """Returns the option `--conf`. Input: its help; what else of the command names a lake."""
+    more.setdefault("type", click.Path(dir_okay=False))
+    return click.option(
+        "--conf", cls=_Named, others=others, envvar=CONF_VARIABLE, show_envvar=True, help=text,
+        **more,
+    )  # fmt: skip
+
+
 def refuse(wrong: Mapping[str, bool]) -> None:
     """Raises click's usage error with the first sentence whose condition holds."""
     for sentence, holds in wrong.items():
@@ -69,16 +107,13 @@ limit_option = click.option(
     "--limit", type=click.IntRange(1), default=100, show_default=True, help="Rows to show."
 )
 # Let a command that writes name the job's settings: lake and Kafka.
-conf_option = click.option(
-    "--conf", required=True, type=click.Path(dir_okay=False), help="The job's settings."
-)
+conf_option = conf_of("The job's settings, as conf/local.toml.", required=True)
 # Let a command name its lake, directly or by the job's settings.
-lake_options = together(
-    click.option("--lake", "lake_path", help="Where the lake is: a folder, or s3://..."),
-    click.option(
-        "--conf", type=click.Path(dir_okay=False), help="The job's settings: they name the lake."
-    ),
-)
+lake_option = click.option(
+    "--lake", "lake_path", cls=_Named, others=("conf",), envvar=LAKE_VARIABLE, show_envvar=True,
+    help="Where the lake is: a folder, or s3://...",
+)  # fmt: skip
+lake_options = together(lake_option, conf_of("The job's settings: they name the lake."))
 # Let a command choose the messages that it lists.
 list_options = together(
     click.option("--topic", help="Only messages for this topic."),
@@ -104,7 +139,10 @@ def named_place(lake_path: str | None, conf: str | None) -> LakePlace:
     from storage.files.place import lake_place
 
     if lake_path is None and conf is None:
-        raise click.UsageError("name the lake: --lake PATH, or --conf FILE")
+        raise click.UsageError(
+            f"name the lake: --lake PATH, or --conf FILE; the variables {LAKE_VARIABLE} and "
+            f"{CONF_VARIABLE} do so, too"
+        )
     if conf is None:
         return lake_place(str(lake_path))
     lake = settings_of(conf).lake

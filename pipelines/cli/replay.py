@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pipelines.cli.options import named_place, output_option, refuse, settings_of
+from pipelines.cli.options import (
+    conf_of,
+    lake_option,
+    named_place,
+    output_option,
+    refuse,
+    settings_of,
+)
 from pipelines.cli.verify import VIOLATED, epochs_option
 from pipelines.screen import print_json, print_line, print_rows
 from storage.verify.invariant import EPOCH_MAX
@@ -25,7 +32,7 @@ _SHOWN = 20
 
 
 @click.command()
-@click.option("--lake", "lake_path", help="Where the lake is: a folder, or s3://...")
+@lake_option
 @click.option("--verify", "is_verify", is_flag=True, help="Compare every row; 3 on a difference.")
 @click.option("--into", metavar="NEW_LAKE", help="Rebuild the lake there.")
 @click.option("--what-if", "changes", metavar="KEY=VALUE", multiple=True,
@@ -34,11 +41,10 @@ _SHOWN = 20
 @click.option(
     "--one-batch", is_flag=True, help="With --into: from half, op, schedule, admin alone."
 )
-@click.option(
-    "--conf", type=click.Path(dir_okay=False),
-    help="The job's settings: they name the lake and its store, and with --into the Kafka of a "
-    "lake without epochs.",
-)  # fmt: skip
+@conf_of(
+    "The job's settings: they name the lake and its store, and with --into the Kafka of a lake "
+    "without epochs."
+)
 @output_option
 def replay(
     lake_path: str | None,
@@ -50,7 +56,10 @@ def replay(
     conf: str | None,
     output: str,
 ) -> None:
-    """Run a lake's history again: --verify it, rebuild it --into another, or ask --what-if."""
+    """Run a lake's history again.
+
+    To --verify it, to rebuild it --into another lake, or to ask --what-if.
+    """
     is_all = epochs == (1, EPOCH_MAX)
     refuse({
         "name one: --verify, --into NEW_LAKE, or --what-if KEY=VALUE":

@@ -29,7 +29,10 @@ def list_delayed(
     conf: str | None,
     output: str,
 ) -> None:
-    """List the messages that wait for their time, the next first, and count them by level."""
+    """List the messages that wait for their time, the next first.
+
+    They are counted by delay level, too.
+    """
     from pipelines.operate.delays import COLUMNS, read_waiting
 
     waiting = read_waiting(open_lake(lake_path, conf), topic, group, level, limit)
@@ -63,5 +66,9 @@ def _texts(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 @click.argument("target")
 @writes
 def cancel(target: str, writing: Writing) -> None:
-    """Cancel a delayed message: half:<queue>-<offset> or schedule:<queue>-<offset>."""
+    """Cancel a delayed message.
+
+    TARGET is a transaction id, <queue>-<offset> or half:<queue>-<offset> of a half, or
+    schedule:<queue>-<offset>.
+    """
     writing.command(CANCEL, target)

@@ -55,10 +55,10 @@ def broker(port: int, data_dir: Path) -> None:
 )
 @click.option("--bucket", default="lakes", show_default=True, help="Created if it is missing.")
 def store(port: int, data_dir: Path, bucket: str) -> None:
-    """Run an S3 server on loopback until Ctrl-C or SIGTERM, to try a lake on a store.
+    """Run an S3 server on loopback until Ctrl-C or SIGTERM.
 
-    Its keys are made at random at the first start, and kept in the data folder; those in
-    TXLAKE_STORE_ACCESS_KEY_ID and TXLAKE_STORE_SECRET_ACCESS_KEY win.
+    To try a lake on a store. Its keys are made at random at the first start, and kept in the data
+    folder; those in TXLAKE_STORE_ACCESS_KEY_ID and TXLAKE_STORE_SECRET_ACCESS_KEY win.
     """
     keys = _given_keys()
     _fetch_missing_jars()

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from pipelines.cli.options import settings_of
+from pipelines.cli.options import conf_of, settings_of
 from pipelines.errors import JobError
 from pipelines.jvm import ivy
 from pipelines.jvm import jars as jar_lock
@@ -67,13 +67,12 @@ def lock() -> None:
 
 
 @click.command()
-@click.option(
-    "--conf", type=click.Path(dir_okay=False), help="The job's settings: whose drivers to name."
-)
+@conf_of("The job's settings: whose drivers to name.")
 def doctor(conf: str | None) -> None:
-    """Look whether everything that txlake needs is there, and say what to do if not.
+    """Look whether all that txlake needs is there.
 
-    With --conf it says, too, which driver of the lake is active and which stand by.
+    If not, it says what to do. With --conf it says, too, which driver of the lake is active and
+    which stand by.
     """
     table = Table("", "what", "found", "what to do")
     sound = True

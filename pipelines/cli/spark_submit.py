@@ -13,7 +13,7 @@ from typing import Any
 
 import click
 
-from pipelines.cli.options import refuse
+from pipelines.cli.options import conf_of, refuse
 from pipelines.jvm.cluster import cluster_conf, environment_conf, write_environment
 from pipelines.jvm.jars import class_path
 from pipelines.jvm.java import java_home
@@ -74,7 +74,7 @@ def _pairs(_context: click.Context, _option: click.Parameter, values: Sequence[s
 
 
 @click.command("spark-submit")
-@click.option("--conf", type=click.Path(exists=True, dir_okay=False), help="The job's settings.")
+@conf_of("The job's settings.", others=("command",), type=click.Path(exists=True, dir_okay=False))
 @click.option("--standby", is_flag=True, help="As of `txlake run`; with --conf.")
 @click.option("--master", default="local[2]", show_default=True)
 @click.option(
@@ -144,10 +144,10 @@ def spark_submit(
 @click.command()
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
 def environment(file: Path) -> None:
-    """Write the packages that executors need into the archive FILE (.tar.gz).
+    """Write the packages that executors need into FILE.
 
-    For nodes with this machine's platform and minor version of Python; our own code goes along with
-    spark-submit.
+    It is an archive, .tar.gz, for nodes with this machine's platform and minor version of Python;
+    our own code goes along with spark-submit.
     """
     written = write_environment(file)
     click.echo(f"{written}: {written.stat().st_size / 1e6:.0f} MB, for --environment")

@@ -30,11 +30,11 @@ _PROBLEM = ("name", "words", "command")
 @rows_option
 @click.option("--check", "is_check", is_flag=True, help="Exit with 3 where something is wrong.")
 def status(lake_path: str | None, conf: str | None, output: str, is_check: bool) -> None:
-    """Show whether everything is well, and if not, what is wrong and which command helps.
+    """Show whether all is well.
 
-    With --conf Kafka is asked, too: how far behind the job is, and which driver runs. `-o jsonl`
-    and `-o csv` print the problems alone; JSON has all. Exit code 0 in either case, unless --check
-    asks for another.
+    If not: what is wrong, since when, and which command helps. With --conf Kafka is asked, too: how
+    far behind the job is, and which driver runs. `-o jsonl` and `-o csv` print the problems alone;
+    JSON has all. Exit code 0 in either case, unless --check asks for another.
     """
     from pipelines.health.problems import problems
     from pipelines.health.report import as_json, lines

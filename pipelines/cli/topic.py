@@ -15,12 +15,14 @@ from pipelines.cli.options import (
 )
 from pipelines.cli.spans import Size, Span
 from pipelines.cli.writing import Writing, writes
+from pipelines.screen import TABLE
 from txlake.protocol import (
     ALTER_TOPIC,
     CREATE_TOPIC,
     FOREVER,
     RETENTION_BYTES,
     RETENTION_MS,
+    SYSTEM_REAL_TOPICS,
     TOPIC_PATTERN,
     ConfigTarget,
     TopicTarget,
@@ -43,7 +45,7 @@ _retention = together(
 
 @click.group()
 def topic() -> None:
-    """Look at real topics, make them, and set how long they keep messages."""
+    """Look at real topics and their messages; make a topic."""
 
 
 @topic.command("list")
@@ -51,7 +53,7 @@ def topic() -> None:
 @limit_option
 @rows_option
 def list_topics(lake_path: str | None, conf: str | None, limit: int, output: str) -> None:
-    """List the real topics: what they hold, and how long they keep it."""
+    """List the real topics: what they hold and how long they keep it."""
     from pipelines.health.topics import COLUMNS, read_topics
 
     lake = open_lake(lake_path, conf)
@@ -70,6 +72,49 @@ def describe(name: str, lake_path: str | None, conf: str | None, output: str) ->
 
     rows = read_queues(open_lake(lake_path, conf), name)
     print_list(QUEUE_COLUMNS, rows, len(rows), output, "")
+
+
+@topic.command()
+@click.argument("name")
+@click.option("--tail", is_flag=True, help="The newest messages; else the oldest.")
+@click.option("--queue", "queue_id", type=click.IntRange(0), help="Only this queue.")
+@click.option("--from-offset", type=click.IntRange(0), help="Only from this offset on.")
+@click.option("--keys", help="Only messages with these KEYS (an order number, say).")
+@click.option(
+    "--body", "form", type=click.Choice(["text", "json", "hex"]), default="text", show_default=True,
+    help="How bodies are shown; json: as text where a body is none.",
+)  # fmt: skip
+@lake_options
+@limit_option
+@rows_option
+def read(
+    name: str,
+    tail: bool,
+    queue_id: int | None,
+    from_offset: int | None,
+    keys: str | None,
+    form: str,
+    lake_path: str | None,
+    conf: str | None,
+    limit: int,
+    output: str,
+) -> None:
+    """Show messages of topic NAME, in the order of their delivery.
+
+    A message of an epoch that is not committed yet is not shown.
+    """
+    from pipelines.cli.cells import plain_rows
+    from pipelines.health.messages import Choice, read_messages
+
+    choice = Choice(limit, tail, queue_id, from_offset, keys)
+    found, has_more = read_messages(open_lake(lake_path, conf), name, choice)
+    columns, rows = plain_rows(found, output, form)
+    only_data = ["born_at", "tags", "properties", "epoch"]
+    if name not in SYSTEM_REAL_TOPICS:  # in these it says where a message was sent to
+        only_data += ["real_topic", "reason"]
+    print_list(columns, rows, len(rows), output, "no matching messages", only_data)
+    if has_more:
+        click.echo("there are more messages: --limit shows more", err=output != TABLE)
 
 
 @topic.command()
@@ -103,7 +148,10 @@ def create(
 def alter(
     name: str, retention_ms: int | None, retention_bytes: int | None, writing: Writing
 ) -> None:
-    """Set how long topic NAME keeps its messages; what is older is deleted by maintenance."""
+    """Set how long topic NAME keeps its messages.
+
+    Maintenance deletes what is older.
+    """
     targets = _configs(name, retention_ms, retention_bytes, writing)
     if not targets:
         raise click.UsageError("say --retention or --retention-bytes, or both")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import click
@@ -12,10 +13,10 @@ from pipelines.cli.spans import Span
 from pipelines.cli.writing import Writing, writes
 from pipelines.errors import OperatorError
 from pipelines.screen import now_ms, print_json, print_rows
-from storage.wire.kinds import HALF
 from txlake.protocol import COMMIT, ROLLBACK, RecordTarget
 
 if TYPE_CHECKING:
+    from pipelines.explain.rows import Row
     from pipelines.explain.target import Transaction
     from storage.lake.lake import Lake
 
@@ -49,7 +50,10 @@ def list_transactions(
     conf: str | None,
     output: str,
 ) -> None:
-    """List transactions, the oldest first: whose they are, since when, how often asked about."""
+    """List transactions, the oldest first.
+
+    Whose they are, since when, and how often they were asked about.
+    """
     from pipelines.health import transactions
 
     if since is None and not pending and keys is None:
@@ -63,12 +67,12 @@ def list_transactions(
     look = transactions.pending if pending else transactions.stored
     rows, count = look(open_lake(lake_path, conf), filters, limit)
     only_data = ("checked_at", "last_answer_at")
-    print_list(transactions.COLUMNS, rows, count, output, "no transaction is so", only_data)
+    print_list(transactions.COLUMNS, rows, count, output, "no matching transactions", only_data)
 
 
 @tx.command()
 @click.argument("target", required=False)
-@click.option("--keys", help="List the messages with these KEYS instead (an order number, say).")
+@click.option("--keys", help="Of what has these KEYS instead (an order number, say).")
 @click.option(
     "--limit",
     type=click.IntRange(1),
@@ -88,26 +92,34 @@ def explain(
 ) -> None:
     """Tell all that happened to TARGET, and why.
 
-    TARGET is a transaction id, <queue>-<offset> of a half, or schedule:<queue>-<offset>.
+    TARGET is a transaction id, <queue>-<offset> or half:<queue>-<offset> of a half, or
+    schedule:<queue>-<offset>. Where several transactions have the KEYS they are listed; for
+    programs always.
     """
     if (target is None) == (keys is None):
         raise click.UsageError("name one: a transaction id, <queue>-<offset>, or --keys KEY")
-    if keys is not None:
-        _list_keys(open_lake(lake_path, conf), keys, limit, output)
-        return
+    lake = open_lake(lake_path, conf)
+    if keys is None:
+        _tell(lake, _target(str(target)), limit, output, str(target))
+    else:
+        _tell_of_keys(lake, keys, limit, output)
+
+
+def _tell(
+    lake: Lake, target: RecordTarget | Transaction, limit: int, output: str, asked: str
+) -> None:
+    """Tells the story of each unit of a target. Errors: OperatorError if there is none."""
     from pipelines.explain.find import find
     from pipelines.explain.report import nothing_found, reports
     from pipelines.explain.show import show, to_json
 
-    wanted = _target(str(target))
-    lake = open_lake(lake_path, conf)
-    found = find(lake, wanted)
+    found = find(lake, target)
     told, more = reports(found, now_ms(), limit)
     if not told:
-        raise OperatorError(nothing_found(found, wanted, lake.path))
+        raise OperatorError(nothing_found(found, target, lake.path))
     if output == "json":
         print_json({
-            "lake": lake.path, "target": str(target), "epoch": found.epoch,
+            "lake": lake.path, "target": asked, "epoch": found.epoch,
             "transactions": [to_json(report) for report in told], "more": more,
         })  # fmt: skip
         return
@@ -119,13 +131,27 @@ def explain(
         click.echo(f"\n{more} more: --limit shows more, <queue>-<offset> names one half")
 
 
-def _list_keys(lake: Lake, keys: str, limit: int, output: str) -> None:
+def _tell_of_keys(lake: Lake, keys: str, limit: int, output: str) -> None:
+    """Tells the story of the one unit that has some keys, or lists the messages of several.
+
+    Programs get the list always. Errors: OperatorError if there is none.
+    """
     from pipelines.explain.find import find_keys
-    from pipelines.screen import instant
+    from pipelines.explain.units import only_target
 
     rows = find_keys(lake, keys)
     if not rows:
         raise OperatorError(f"no message in the lake {lake.path} has the keys {keys!r}")
+    only = only_target(rows)
+    if only is None or output == "json":
+        _list_messages(rows, limit, output)
+    else:
+        _tell(lake, only, limit, output, str(only))
+
+
+def _list_messages(rows: Sequence[Row], limit: int, output: str) -> None:
+    from pipelines.screen import instant
+
     names = ("transaction_id", "producer_group", "real_topic", "keys")
     told = [
         {
@@ -144,37 +170,37 @@ def _list_keys(lake: Lake, keys: str, limit: int, output: str) -> None:
 
 
 @tx.command()
-@click.argument("half", required=False)
+@click.argument("target", required=False)
 @bulk_options
 @writes
-def commit(half: str | None, bulk: Bulk, writing: Writing) -> None:
-    """Commit the transaction of HALF, a <queue>-<offset> of the half topic.
+def commit(target: str | None, bulk: Bulk, writing: Writing) -> None:
+    """Commit a transaction by hand.
 
-    Without HALF: of all that is pending and fits the filters, the oldest first.
+    TARGET is its id, or one of its halves: <queue>-<offset> or half:<queue>-<offset>. Without
+    TARGET: all that is pending and fits the filters, the oldest first.
     """
-    _end(COMMIT, half, bulk, writing)
+    _end(COMMIT, target, bulk, writing)
 
 
 @tx.command()
-@click.argument("half", required=False)
+@click.argument("target", required=False)
 @bulk_options
 @writes
-def rollback(half: str | None, bulk: Bulk, writing: Writing) -> None:
-    """Roll back the transaction of HALF, a <queue>-<offset> of the half topic.
+def rollback(target: str | None, bulk: Bulk, writing: Writing) -> None:
+    """Roll back a transaction by hand.
 
-    Without HALF: of all that is pending and fits the filters, the oldest first.
+    TARGET is its id, or one of its halves: <queue>-<offset> or half:<queue>-<offset>. Without
+    TARGET: all that is pending and fits the filters, the oldest first.
     """
-    _end(ROLLBACK, half, bulk, writing)
+    _end(ROLLBACK, target, bulk, writing)
 
 
-def _end(decision: str, half: str | None, bulk: Bulk, writing: Writing) -> None:
+def _end(decision: str, text: str | None, bulk: Bulk, writing: Writing) -> None:
     from pipelines.operate.bulk import pending_targets
     from pipelines.operate.trial import try_end
 
-    bulk.check(half)
-    target = None if half is None else _target(half)
-    if target is not None and not (isinstance(target, RecordTarget) and target.kind == HALF):
-        raise click.UsageError(f"{half!r} is no half: name it as <queue>-<offset>")
+    bulk.check(text)
+    target = None if text is None else writing.target(decision, text)
     lake, by, security = writing.lake, writing.by, writing.settings.security
     bulk.write(
         writing, target, pending_targets,

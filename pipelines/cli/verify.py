@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pipelines.cli.options import lake_options, named_place
+from pipelines.cli.options import lake_options, named_place, output_option
 from storage.verify.invariant import EPOCH_MAX, NAMED_MAX
 
 if TYPE_CHECKING:
@@ -41,9 +41,7 @@ epochs_option = click.option(
     "--memory-mb", type=click.IntRange(10),
     help="How much memory it may take; without it a quarter of the machine's.",
 )  # fmt: skip
-@click.option(
-    "-o", "output", type=click.Choice(["text", "json"]), default="text", show_default=True
-)
+@output_option
 def verify(
     lake_path: str | None,
     conf: str | None,
@@ -51,7 +49,10 @@ def verify(
     memory_mb: int | None,
     output: str,
 ) -> None:
-    """Check the invariants of a lake; exits with 3 when one is violated."""
+    """Check the invariants of a lake.
+
+    Exits with 3 when one is violated.
+    """
     from storage.lake.lake import Lake
     from storage.verify.run import verify as verify_lake
 

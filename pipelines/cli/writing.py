@@ -24,7 +24,6 @@ from pipelines.cli.options import (
 )
 from pipelines.errors import OperatorError
 from pipelines.screen import print_json, print_line
-from txlake.protocol import TARGET_FORMS, command_target
 
 if TYPE_CHECKING:
     from pipelines.operate.trial import Trial
@@ -66,12 +65,16 @@ class Writing:
         return actor, reason
 
     def target(self, name: str, text: str) -> Target:
-        """Returns what a command is about; a text that is no target of it is wrong usage."""
-        target = command_target(name, text)
-        if target is None:
-            allowed = " or ".join(TARGET_FORMS[name])
-            raise click.UsageError(f"{text!r} is no target of {name}: {allowed}")
-        return target
+        """Returns what a command is about; a text that is no target of it is wrong usage.
+
+        Errors: OperatorError if a transaction id names nothing, or several things.
+        """
+        from pipelines.operate.named import named_target
+
+        try:
+            return named_target(self.lake, name, text)
+        except ValueError as error:
+            raise click.UsageError(str(error)) from error
 
     def trial_of(self, name: str) -> Callable[[Target | None], Trial]:
         """Returns what tries a command about a target."""
@@ -139,6 +142,8 @@ class Writing:
         print_line(f"as the lake stands at epoch {trial.epoch}: {trial.expected}")
         if result is not None:
             print_line(f"the job says: {result}")
+        elif offset is not None and self.wait_s <= 0:
+            print_line("that is expected, and not done yet: --wait-s 30 waits for the job's result")
 
 
 # Let a command write: its options come as one Writing.

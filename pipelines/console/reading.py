@@ -20,6 +20,7 @@ from pipelines.explain.report import Report, nothing_found, reports
 from pipelines.explain.rows import Row
 from pipelines.explain.show import lines
 from pipelines.explain.target import Transaction, parse_target
+from pipelines.explain.units import only_target
 from pipelines.health import conflicts, consumers, dead, groups, report, topics, transactions
 from pipelines.health.facts import Facts
 from pipelines.health.history import read_history
@@ -96,8 +97,9 @@ def find_page(request: Request) -> Response:
         {**row, "target": str(RecordTarget(row["source"], row["queue_id"], row["queue_offset"]))}
         for row in find_keys(lake, asked)
     ]
-    if len(rows) == 1:
-        return RedirectResponse(url("/story", of=rows[0]["target"]), 303)
+    only = only_target(rows)
+    if only is not None:
+        return RedirectResponse(url("/story", of=str(only)), 303)
     of_group = transactions.stored(lake, transactions.Filters(group=asked), 1)[1]
     if of_group and not rows:
         return RedirectResponse(url("/transactions", group=asked, state="all", since=_ANY), 303)

@@ -37,6 +37,7 @@ _TEMPLATES: Final = Environment(
 _TEMPLATES.globals |= {
     "url": url, "link": link, "pages": PAGES, "iso": screen.instant, "ago": screen.ago,
     "span": screen.span, "is_instant": screen.is_instant, "for_people": screen.for_people,
+    "heading": screen.heading,
 }  # fmt: skip
 
 

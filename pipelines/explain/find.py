@@ -70,9 +70,9 @@ def find(lake: Lake, target: p.RecordTarget | Transaction) -> Found:
 def _find(lake: Lake, pool: ThreadPoolExecutor, target: p.RecordTarget | Transaction) -> Found:
     catalog = pool.submit(read_pruned, lake, "catalog", ["topic", "table_id"], {})
     epoch, epochs = newest_epochs(lake)
-    messages = _messages(lake, target)
+    messages, elsewhere = _messages(lake, target)
     table_ids = {row["topic"]: row["table_id"] for row in catalog.result().to_pylist()}
-    found = Found(epoch, epochs, messages, table_ids=table_ids)
+    found = Found(epoch, epochs, messages, elsewhere, table_ids=table_ids)
     if messages:
         return _About(lake, pool, found).all()
     return replace(found, losses=_commands(lake, [p.ACCEPT_LOSS]))
@@ -86,18 +86,22 @@ def find_keys(lake: Lake, keys: str) -> list[Row]:
     return sorted(named, key=itemgetter("stored_at", "queue_id", "queue_offset"))
 
 
-def _messages(lake: Lake, target: p.RecordTarget | Transaction) -> list[Row]:
-    """Returns the target's halves and schedule records, whole sets."""
+def _messages(lake: Lake, target: p.RecordTarget | Transaction) -> tuple[list[Row], Sequence[Row]]:
+    """Returns the target's halves and schedule records, whole sets.
+
+    Output: with them, of a set, the halves of its transaction id in other half queues.
+    """
     if isinstance(target, Transaction):
         bounds: Bounds = {"transaction_id": [target.transaction_id]}
-        return _of_source(lake, HALF, bounds) or _of_source(lake, SCHEDULE, bounds)
+        return _of_source(lake, HALF, bounds) or _of_source(lake, SCHEDULE, bounds), ()
     bounds = {"queue_id": [target.queue_id], "queue_offset": [target.queue_offset]}
     rows = _of_source(lake, target.kind, bounds)
     if target.kind != HALF or not rows or not set_of(rows[0]):
-        return rows
+        return rows, ()
     (half,) = rows
-    members = _of_source(lake, HALF, {"transaction_id": [half["transaction_id"]]})
-    return [member for member in members if set_of(member) == set_of(half)]
+    of_id = _of_source(lake, HALF, {"transaction_id": [half["transaction_id"]]})
+    members = [row for row in of_id if set_of(row) == set_of(half)]
+    return members, [row for row in of_id if row["queue_id"] != half["queue_id"]]
 
 
 def _of_source(

@@ -26,6 +26,7 @@ class Found:
     it. As the job holds them after it: `halves`, `still_delayed`, and `namings`, what waits in the
     halves' queues.
     `copies`: rows of TRANS_CHECK_MAX_TIME_TOPIC; `undeliverable`: of TRANS_UNDELIVERABLE_TOPIC.
+    `elsewhere`: halves of the target's transaction id that stand in other half queues.
     `losses`: where nothing was found: the commands that accept that offsets are lost.
     `deleted`: by table of a topic, up to which epoch its messages are deleted.
     """
@@ -33,6 +34,7 @@ class Found:
     epoch: int = 0
     epochs: Mapping[int, Plan] = field(default_factory=dict)
     messages: Sequence[Row] = ()
+    elsewhere: Sequence[Row] = ()
     operations: Sequence[Row] = ()
     outcomes: Sequence[Row] = ()
     conflicts: Sequence[Row] = ()

@@ -155,6 +155,17 @@ class Unit:
             return []
         return sorted(set(range(first["tran_size"])) - {m["tran_seq"] for m in self.messages})
 
+    @cached_property
+    def elsewhere(self) -> list[Row]:
+        """Returns the halves that would be of its set if they were in its half queue."""
+        _, *named = set_of(self.messages[0]) or (None,)
+        rows = (*self.found.messages, *self.found.elsewhere)
+        return [
+            row
+            for row in rows
+            if named and row["queue_id"] != self.queue_id and [*set_of(row)][1:] == named
+        ]
+
     def age_from_at(self, arm: int) -> int:
         """Returns from when its age counts in an arm: of a re-arm `epoch_at` of its epoch."""
         recorded = self.of(self.found.pending)  # the oldest first
@@ -167,6 +178,14 @@ def _offsets_of(body: bytes | None) -> set[int]:
     if not matches(OFFSETS_PATTERN, text):
         return set()
     return {int(offset) for offset in text.split(",") if offset}
+
+
+def only_target(rows: Iterable[Row]) -> RecordTarget | None:
+    """Returns a target of the one unit that all these messages are of; None if they are of more."""
+    units = units_of(Found(messages=tuple(rows)))
+    if len(units) != 1:
+        return None
+    return units[0].target(units[0].messages[0]["queue_offset"])
 
 
 def units_of(found: Found) -> list[Unit]:

@@ -23,6 +23,8 @@ from txlake.protocol import ROLLBACK, UNKNOWN, UndeliverableTarget
 
 # An instant that passed longer ago than this, without an epoch since: the job might not run.
 _SILENT_MS = 60_000
+# How many halves a sentence names.
+_NAMED_MAX = 3
 
 
 @dataclass(frozen=True)
@@ -80,6 +82,7 @@ def _ends(unit: Unit, first: Row) -> Iterator[Wait]:
         size = unit.messages[0]["tran_size"]
         text = f"its set is incomplete: of TRAN_SIZE {size}, TRAN_SEQ {names} missing"
         yield Wait("set_incomplete", Rule(text, words.SETS, 2))
+        yield from _split(unit)
     for op in unit.waiting:
         text = f"op {op['queue_id']}-{op['queue_offset']} {op['decision']} waits"
         behind = _behind(unit, first, op)
@@ -100,6 +103,19 @@ def _ends(unit: Unit, first: Row) -> Iterator[Wait]:
     else:
         text = "no landed COMMIT or ROLLBACK names it"
         yield Wait("no_end", Rule(text, words.END_RULES))
+
+
+def _split(unit: Unit) -> Iterator[Wait]:
+    """Returns that members of the set stand in another half queue."""
+    if unit.elsewhere:
+        seqs = ", ".join(str(seq) for seq in sorted({row["tran_seq"] for row in unit.elsewhere}))
+        halves = [f"half {row['queue_id']}-{row['queue_offset']}" for row in unit.elsewhere]
+        names = ", ".join(halves[:_NAMED_MAX]) + (", ..." if len(halves) > _NAMED_MAX else "")
+        text = (
+            f"the producer sent TRAN_SEQ {seqs} to another half queue ({names}): that is another "
+            "set, since all halves of a set stand in one half queue"
+        )
+        yield Wait("set_split", Rule(text, words.SETS, 1))
 
 
 def _behind(unit: Unit, first: Row, rollback: Row) -> str | None:

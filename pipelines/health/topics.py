@@ -11,6 +11,7 @@ from checker.match.sql import run
 from pipelines.epoch.restore import topics_before
 from pipelines.errors import OperatorError
 from pipelines.explain.rows import Row, newest_epochs
+from pipelines.settings.nearest import did_you_mean
 from storage.lake.epochs import COMMITTED, NAMED_EPOCHS_MAX
 from storage.lake.lake import Lake
 from storage.lake.pruned import read_pruned
@@ -99,6 +100,7 @@ def read_queues(lake: Lake, name: str) -> list[Row]:
     if name not in found:
         raise OperatorError(
             f"there is no topic {name!r} in the lake {lake.path}; `txlake topic list` names all"
+            f"{did_you_mean(name, found)}"
         )
     table, ends = f"topics/{found[name]['table_id']}", queue_ends(lake)
     require_readable(lake, [table])

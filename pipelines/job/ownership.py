@@ -17,8 +17,10 @@ from pipelines.job.group import SESSION_TIMEOUT_MS
 from storage.errors import LakeError, OwnerError
 from storage.lake.epochs import PLANNED
 from storage.lake.lake import Lake
+from storage.lake.lock import lock_holder
 from storage.lake.pruned import read_pruned
 
+ANOTHER = "another driver"
 _PAUSE_S = 0.1
 # Kafka has decided when the sessions of all that do not answer have ended.
 DECIDED_S = 2 * SESSION_TIMEOUT_MS / 1000
@@ -38,10 +40,13 @@ class Ownership:
         self._lake = Lake(lake.place)  # a driver's own may trust what it has read
         self._election, self._stop = election, stop
         self.term = 0
+        self._since: int | None = None  # the newest epoch when this driver came, or began
 
     def begin(self) -> None:
         """Takes the present election as the one by which the lake is this driver's."""
         self.term = self._election.term
+        self._since = None
+        self._new_owners()
 
     def require(self) -> None:
         """Checks that Kafka counts this driver as the active one, as far as it has heard.
@@ -59,12 +64,25 @@ class Ownership:
                 raise KafkaAwayError("Kafka has elected no driver yet")
 
     def other(self) -> str:
-        """Returns who has planned the newest epoch, if the lake says that it was another."""
+        """Returns who is active in the place of this driver, as far as the lake says.
+
+        That is who has planned an epoch since this driver came, or began; else who holds the lake's
+        lock. Who has planned the newest epoch before can be gone.
+        """
+        known = (*self._new_owners(), lock_holder(self._lake.place))
+        return next((owner for owner in known if owner and owner != self._owner), ANOTHER)
+
+    def _new_owners(self) -> list[str]:
+        """Returns who has planned the newest epoch, if it is newer than at the first look."""
         try:
-            owners = self._newest_owners()
+            newest = 0  # of a lake that is not made yet
+            if self._lake.exists():
+                newest = self._lake.last("epochs", "epoch") or 0
+            if self._since is None:
+                self._since = newest
+            return self._newest_owners() if newest > self._since else []
         except LakeError:
-            owners = []
-        return next((owner for owner in owners if owner != self._owner), "another driver")
+            return []
 
     def _is_same_term(self) -> bool:
         return self._election.is_active and self._election.term == self.term
@@ -76,7 +94,7 @@ class Ownership:
         """
         owners = self._newest_owners()
         if owners != [self._owner]:
-            raise overtaken(self._lake.path, ", ".join(owners) or "another driver")
+            raise overtaken(self._lake.path, ", ".join(owners) or ANOTHER)
 
     def _newest_owners(self) -> list[str]:
         newest = self._lake.last("epochs", "epoch")

@@ -13,13 +13,14 @@ import time
 from collections.abc import Callable
 
 from pipelines.job.election import Election
-from pipelines.job.ownership import DECIDED_S, overtaken
+from pipelines.job.ownership import ANOTHER, DECIDED_S, overtaken
 from storage.errors import LakeLockedError
 
 log = logging.getLogger("txlake.driver")
 
 _LOOK_S = 1.0
 _POLL_S = 0.1
+_ASK_S = 10.0  # between two looks at who is active: a request to the lake's store
 # Spark ends a Python worker that was idle for a minute.
 _REHEARSAL_S = 30.0
 
@@ -50,6 +51,7 @@ class Turn:
         self._is_standby = is_standby
         self._was_active = False
         self._told: str | None = None
+        self._ask_at = 0.0
         self._refuse_at: float | None = None
 
     def wait(self) -> bool:
@@ -74,9 +76,7 @@ class Turn:
     def _another_is_active(self) -> None:
         if self._was_active:
             raise overtaken(self._lake_path, self._other())
-        if self._told is None:
-            self._told = self._other()
-            log.info("%s: %s is active", "standby" if self._is_standby else "waiting", self._told)
+        self._tell_who()
         if self._is_standby:
             if time.monotonic() > self._rehearse_at:
                 self._rehearse()
@@ -88,3 +88,15 @@ class Turn:
                 f"the lake {self._lake_path} is written by {self._told}: one driver at a time; "
                 "stop it first, or start this one with --standby"
             )
+
+    def _tell_who(self) -> None:
+        """Says who is active: at once, and whenever that is another, or is known better."""
+        now = time.monotonic()
+        if now < self._ask_at:
+            return
+        self._ask_at = now + (_ASK_S if self._is_standby else _LOOK_S)
+
+        name = self._other()
+        if self._told is None or name not in (self._told, ANOTHER):
+            self._told = name
+            log.info("%s: %s is active", "standby" if self._is_standby else "waiting", name)

@@ -45,7 +45,7 @@ from pipelines.jvm.heap import landing_heap
 from pipelines.jvm.session import JVM_LOST, jvm_trouble
 from pipelines.kafka_log.intake import Intake
 from pipelines.kafka_log.topics import KafkaTopics
-from pipelines.settings import Settings
+from pipelines.settings import MetricsSettings, Settings
 from storage.errors import LakeError, OwnerError, StoreAwayError
 from storage.lake.epochs import NO_PROGRESS, Plan, Progress, read_progress
 from storage.lake.lake import Lake
@@ -272,7 +272,11 @@ class Work:
             self._committed,
         )
         self._intake.tell()
-        log.info("running; owner %s", self._owner)
+        log.info(
+            "running; owner %s; lake %s; Kafka %s; %s",
+            self._owner, self._lake.path, self._settings.kafka.bootstrap_servers,
+            metrics_told(self._settings.metrics),
+        )  # fmt: skip
         self.is_streaming = True
         try:
             failure = stream.run()
@@ -359,3 +363,11 @@ class Work:
         if self._lake.exists():
             self._require_seen()
         self._rehearsal.run()
+
+
+def metrics_told(metrics: MetricsSettings) -> str:
+    """Returns where the metrics are."""
+    if metrics.port == 0:
+        return "no metrics"
+    host = f"[{metrics.host}]" if ":" in metrics.host else metrics.host
+    return f"metrics http://{host}:{metrics.port}/metrics"

@@ -152,7 +152,19 @@ class KafkaTopics:
                 f"{self.names[ADMIN]} has {count[ADMIN]} partitions: commands take effect in the "
                 "order of one partition; make the topic again with 1"
             )
-        return self._doubts_of_configs(needs_append_time)
+        return [*self._doubts_of_counts(count), *self._doubts_of_configs(needs_append_time)]
+
+    def _doubts_of_counts(self, count: Mapping[str, int]) -> list[str]:
+        """Returns that a topic has fewer partitions than the settings say, where it has."""
+        queues, found = self.settings.kafka.queues, count[HALF]
+        if found >= queues:
+            return []
+        half, op = self.names[HALF], self.names[OP]
+        return [
+            f"[kafka] queues = {queues}, and topic {half} has {found} partitions: the setting "
+            f"counts when the job makes its topics; add partitions, to {op} first and then to "
+            f"{half}, or set queues = {found}"
+        ]
 
     def _doubts_of_configs(self, needs_append_time: bool) -> list[str]:
         resources = [ConfigResource(ResourceType.TOPIC, name) for name in self.names.values()]

@@ -5,20 +5,17 @@ from __future__ import annotations
 import datetime as dt
 import html
 from collections.abc import Mapping
-from contextlib import suppress
 from typing import Any
 
 import duckdb
 import polars as pl
 
-from storage.errors import LakeError, MissingTableError, NotALakeError
+from pipelines.lake_sql import LakeSql
+from storage.errors import NotALakeError
 from storage.files.place import lake_place
 from storage.lake.lake import Lake
-from storage.lake.whole import require_recorded
 from storage.rows import instant
-from storage.schemas import TABLES, TOPIC
 
-CONSUMER_OFFSETS = "consumer_offsets"
 # Halves that can be read, and their waits. A wait lasts from the half's landing, or from its re-arm
 # in the recorded state after a discard, to the next outcome.
 _VIEWS = """
@@ -64,23 +61,12 @@ class OpenLake:
     def __init__(self, lake: Lake) -> None:
         self.lake = lake
         self.lake_id = lake.lake_id()
-        last = require_recorded(lake).last
-        if last is None:
-            raise LakeError(f"the lake {lake.path} has no committed epoch yet")
-        self.last = last
-        self.epoch = self.last.epoch
         self._connection = duckdb.connect(config={"threads": 2})
         self._connection.execute("SET TimeZone = 'UTC'")
-        for table in TABLES:
-            self._add(table)
-        with suppress(MissingTableError):  # the first consumer makes it
-            self._add(CONSUMER_OFFSETS)
-        topics = "SELECT DISTINCT topic, table_id FROM catalog ORDER BY 2"
-        self.topics = dict(self._connection.execute(topics).fetchall())
-        for table_id in self.topics.values():
-            self._add(f"topics/{table_id}")
-        self._connection.register("no_messages", TOPIC.empty_table())
-        self._connection.execute(f"CREATE VIEW messages AS {self._messages()}; {_VIEWS}")
+        views = LakeSql(lake, self._connection)
+        views.add_all()
+        self.last, self.epoch, self.topics = views.last, views.epoch, views.topics
+        self._connection.execute(_VIEWS)
 
     def sql(self, text: str, /, **values: Any) -> pl.DataFrame:
         """Returns the rows of a query over the tables; `$name` in it is a value of that name."""
@@ -95,20 +81,6 @@ class OpenLake:
     def last_at(self) -> dt.datetime:
         """Returns `epoch_at` of the newest committed epoch."""
         return instant(self.last.epoch_at)
-
-    def _add(self, table: str) -> None:
-        """Makes a table visible to SQL, up to the newest committed epoch."""
-        name, rows = "all_" + table.replace("/", "_"), self.lake.dataset(table)
-        self._connection.register(name, rows)
-        before = f" WHERE epoch <= {self.epoch}" if "epoch" in rows.schema.names else ""
-        self._connection.execute(f'CREATE VIEW "{table}" AS FROM {name}{before}')
-
-    def _messages(self) -> str:
-        of_topics = [
-            f"SELECT '{topic}', * FROM \"topics/{table_id}\""
-            for topic, table_id in self.topics.items()
-        ]
-        return " UNION ALL ".join(["SELECT NULL::VARCHAR AS topic, * FROM no_messages", *of_topics])
 
 
 def open_lake(path: str, storage_options: Mapping[str, str] | None = None) -> OpenLake:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import polars as pl
 import pyarrow.compute as pc
 
@@ -29,7 +27,7 @@ def verdict(verified: Verified) -> str:
 
 def parameters(lake: OpenLake) -> pl.DataFrame:
     """Returns the parameters in force at the newest epoch that a question can change."""
-    rows = [(name, json.dumps(lake.last.parameters[name])) for name in _ASKED_ABOUT]
+    rows = [(name, str(lake.last.parameters[name])) for name in _ASKED_ABOUT]
     return pl.DataFrame(rows, schema=["parameter", "in force"], orient="row")
 
 

@@ -24,7 +24,15 @@ def dead_targets(lake: Lake, filters: Filters) -> list[Target]:
 
     `since_at` and `until_at` are compared with since when it is dead.
     """
-    rows = [row for row in read_dead(lake) if _is_meant(row, filters)]
+    return _dead(lake, [row for row in read_dead(lake) if _is_meant(row, filters)])
+
+
+def dead_of(lake: Lake, transaction_id: str) -> list[Target]:
+    """Returns what of a transaction id `dead resume` can be about, one half of each set."""
+    return _dead(lake, [row for row in read_dead(lake) if row["transaction_id"] == transaction_id])
+
+
+def _dead(lake: Lake, rows: Sequence[Row]) -> list[Target]:
     targets = [read_target(row["target"]) for row in sorted(rows, key=lambda row: row["since"])]
     kept = set(_one_of_each_set(lake, targets))
     return [

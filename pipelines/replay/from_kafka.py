@@ -31,6 +31,7 @@ from pipelines.replay.epochs import RecordedAsker
 from pipelines.replay.filler import Identity
 from pipelines.replay.new_lake import Rebuilt, added
 from pipelines.replay.source import Told
+from pipelines.screen import instant
 from pipelines.settings import Settings
 from storage.lake.epochs import Range
 from storage.lake.lake import Lake
@@ -69,6 +70,34 @@ def identity_from_kafka(settings: Settings) -> Identity:
     return Identity(
         kafka.cluster_id(), kafka.topic_ids(), settings.parameters(), settings.wire_limits()
     )
+
+
+def offsets_since(kafka: KafkaTopics, at_ms: int) -> dict[Place, int]:
+    """Returns where the records begin that were stored at an instant or later.
+
+    Errors: StartError if there are none; KafkaAwayError.
+    """
+    places = kafka.places()
+    starts = kafka.offsets_at(places, at_ms)
+    if starts == kafka.end_offsets(places):
+        raise StartError(
+            f"Kafka has no record that was stored at {instant(at_ms)} or later: nothing was added"
+        )
+    return starts
+
+
+def offsets_before(kafka: KafkaTopics, at_ms: int) -> dict[Place, int]:
+    """Returns where the records end that were stored before an instant.
+
+    Errors: StartError if there are none; KafkaAwayError.
+    """
+    places = kafka.places()
+    ends = kafka.offsets_at(places, at_ms)
+    if ends == kafka.first_offsets(places):
+        raise StartError(
+            f"Kafka has no record that was stored before {instant(at_ms)}: nothing was added"
+        )
+    return ends
 
 
 def backfill(
@@ -120,9 +149,11 @@ def land(
             clock.not_before(epochs.last.epoch_at)
         _check_starts(epochs, starts)
         begins = epochs.start_offsets()
+        there = kafka.end_offsets(begins)
+        _require_there(there, starts, ends)
         wanted = {
             place: max(begins[place], min(ends.get(place, end), end))
-            for place, end in kafka.end_offsets(begins).items()
+            for place, end in there.items()
         }
         halves = 0
         for step in _steps(begins, wanted):
@@ -145,6 +176,25 @@ def _check_starts(epochs: Epochs, starts: Mapping[Place, int]) -> None:
                 f"the lake has landed {place[0]} partition {place[1]} up to offset "
                 f"{landed[place]}; from offset {start} on was asked for: what is between would be "
                 "missing"
+            )
+
+
+def _require_there(
+    there: Mapping[Place, int], starts: Mapping[Place, int], ends: Mapping[Place, int]
+) -> None:
+    """Checks that Kafka has what was asked for. Input: `there`: where each partition ends."""
+    for topic, partition in [*starts, *ends]:
+        if (topic, partition) not in there:
+            names = ", ".join(sorted({name for name, _ in there}))
+            raise StartError(
+                f"{topic} partition {partition} was asked for: the job reads the topics {names}, "
+                "and has no such partition"
+            )
+    for place, start in starts.items():
+        if start > there[place]:
+            raise StartError(
+                f"Kafka has {place[0]} partition {place[1]} up to offset {there[place]}; from "
+                f"offset {start} on was asked for"
             )
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final, get_type_hints
 
 from pipelines.settings.library_options import CLIENT, STORE, library_options, spark_options
+from pipelines.settings.nearest import did_you_mean
 from pipelines.settings.secrets import SettingsError
 from pipelines.settings.security import read_security
 from pipelines.settings.values import Settings
@@ -58,6 +59,7 @@ def parse(values: dict[str, Any], source: str) -> Settings:
         if name not in known:
             raise SettingsError(
                 f"{source}: [{name}] is unknown; the sections are {', '.join(known)}"
+                f"{did_you_mean(name, known)}"
             )
         if not isinstance(section, dict):
             raise SettingsError(f"{source}: {name} has a value: [{name}] is a section")
@@ -85,8 +87,10 @@ def _section(make: Callable[..., Any], name: str, values: dict[str, Any], source
     items = {item.name: item for item in fields(make) if item.name not in _PASSED_ON}  # type: ignore[arg-type]
     for key, value in values.items():
         if key not in items:
-            allowed = ", ".join(sorted(items))
-            raise SettingsError(f"{source}: [{name}] {key} is unknown; the keys are {allowed}")
+            raise SettingsError(
+                f"{source}: [{name}] {key} is unknown; the keys are {', '.join(sorted(items))}"
+                f"{did_you_mean(key, items)}"
+            )
         _check(items[key], value, f"{source}: [{name}] {key} = {value!r}")
     for key, item in items.items():
         if item.default is MISSING and key not in values:

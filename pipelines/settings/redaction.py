@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict
+from collections.abc import Iterator, Mapping
+from dataclasses import MISSING, asdict, fields, is_dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, get_type_hints
 
 from pipelines.settings.library_options import CLIENT, SPARK, STORE, Library, flatten, redacted
 from pipelines.settings.reading import load, read_values
+from pipelines.settings.values import Settings
 
 # Sections that are shown as the file has them: with the names of variables and files, not with
 # the secrets.
@@ -23,9 +24,10 @@ _LIBRARIES: Final[Mapping[tuple[str, str], Library | None]] = {
 def redacted_settings(path: str | Path) -> list[dict[str, Any]]:
     """Returns every setting of a file, with its default where the file does not name it.
 
-    Output: section, key, value, `is_default`. What is passed on to a library is hidden unless it is
-    known to be harmless; a secret stands here by the name of its variable or file.
-    Errors: as `load`.
+    Output: section, key, value, `is_default`: whether the value is the default, named by the file
+    or not; what is passed on to a library, and a setting that is needed, have none. What is passed
+    on to a library is hidden unless it is known to be harmless; a secret stands here by the name of
+    its variable or file. Errors: as `load`.
     """
     sections = asdict(load(path))
     file = read_values(path)
@@ -37,23 +39,24 @@ def redacted_settings(path: str | Path) -> list[dict[str, Any]]:
         sections[f"{section}.{key}"] = file.get(section, {}).get(key, {})
         libraries[f"{section}.{key}"] = library
 
+    defaults = list(_defaults())
     return [
         {
             "section": section,
             "key": key,
             "value": redacted(libraries.get(section), key, value),
-            "is_default": key not in _section_of_file(file, section),
+            "is_default": (section, key, value) in defaults,
         }
         for section, values in sections.items()
         for key, value in values.items()
     ]
 
 
-def _section_of_file(file: Mapping[str, Any], section: str) -> Mapping[str, Any]:
-    """Returns what a file says in a section; of [spark] its keys are joined by dots."""
-    if section == "spark":
-        return dict(flatten(file.get(section, {})))
-
-    for part in section.split("."):
-        file = file.get(part, {})
-    return file
+def _defaults() -> Iterator[tuple[str, str, Any]]:
+    """Yields section, key and value of each setting that has a default."""
+    for section, kind in get_type_hints(Settings).items():
+        if not is_dataclass(kind):
+            continue
+        for item in fields(kind):
+            if item.default is not MISSING:
+                yield section, item.name, item.default

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from pipelines.settings.nearest import did_you_mean
 from pipelines.settings.secrets import SettingsError, secret, secret_name, section_of
 from txlake.protocol import GROUP_PATTERN, matches
 from txlake.signing import KEYS_MAX, SigningKey, group_keys
@@ -13,6 +14,7 @@ from txlake.signing import KEYS_MAX, SigningKey, group_keys
 _KEYS: Final = "keys"
 _OPERATORS: Final = "operators"
 _REQUIRE_ID: Final = "require_transaction_id"
+_NAMES: Final = (_KEYS, _OPERATORS, _REQUIRE_ID)
 
 
 @dataclass(frozen=True)
@@ -31,10 +33,10 @@ class SecuritySettings:
 def read_security(values: Mapping[str, Any], source: str) -> SecuritySettings:
     """Returns the keys that [security] names. Errors: SettingsError."""
     for name in values:
-        if name not in (_KEYS, _OPERATORS, _REQUIRE_ID):
+        if name not in _NAMES:
             raise SettingsError(
-                f"{source}: [security] {name} is unknown; the keys are {_KEYS}, {_OPERATORS}, "
-                f"{_REQUIRE_ID}"
+                f"{source}: [security] {name} is unknown; the keys are {', '.join(_NAMES)}"
+                f"{did_you_mean(name, _NAMES)}"
             )
     is_required = values.get(_REQUIRE_ID, True)
     if not isinstance(is_required, bool):

@@ -17,6 +17,33 @@ from storage.errors import LakeError, LakeLockedError
 from storage.files.place import LakePlace
 
 
+def lock_holder(place: LakePlace) -> str | None:
+    """Returns who holds the lock of a lake now; None if nobody does, or if it has none.
+
+    A lock file names its last holder, which can be dead. Whether it is, a shared lock tells, held
+    for a moment.
+    """
+    if not place.is_local:
+        return None
+    try:
+        fd = os.open(Path(place.path, "_driver.lock"), os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return _named(fd)
+    else:
+        return None
+    finally:
+        os.close(fd)
+
+
+def _named(fd: int) -> str | None:
+    """Returns whom a lock file names."""
+    return os.pread(fd, 200, 0).decode(errors="replace").strip() or None
+
+
 class LakeLock:
     """The lock of one lake; taken when made. On a store there is none: the identifiers decide.
 
@@ -40,7 +67,7 @@ class LakeLock:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            holder = os.pread(fd, 200, 0).decode(errors="replace").strip() or "another process"
+            holder = _named(fd) or "another process"
             os.close(fd)
             raise LakeLockedError(
                 f"the lake {place.path} is written by {holder}: one driver at a time; stop it first"

@@ -18,7 +18,12 @@ from pipelines.errors import StartError
 from pipelines.kafka_log.topics import KafkaTopics
 from pipelines.local_broker.broker import Broker
 from pipelines.replay import rebuild, verify
-from pipelines.replay.from_kafka import identity_from_kafka, land
+from pipelines.replay.from_kafka import (
+    identity_from_kafka,
+    land,
+    offsets_before,
+    offsets_since,
+)
 from pipelines.settings import Settings
 from storage.lake.lake import Lake
 from storage.verify.run import verify as verify_invariants
@@ -258,3 +263,21 @@ def test_a_backfill_by_time_or_offset_begins_there(history: History, tmp_path: P
     assert min(r["queue_offset"] for r in halves) == 3
     with pytest.raises(StartError, match="would be missing"):
         land(history.spark, settings, "test", {(half, 0): 10_000}, {})
+
+
+def test_a_backfill_of_what_kafka_does_not_have_is_refused(
+    history: History, tmp_path: Path
+) -> None:
+    settings = history.of(tmp_path / "new")
+    kafka = KafkaTopics(settings, settings.kafka.topics())
+    half = settings.kafka.half_topic
+    with pytest.raises(StartError, match=r"no record that was stored at \S+Z or later: nothing"):
+        offsets_since(kafka, history.at(100))
+    with pytest.raises(StartError, match="no record that was stored before 1970-"):
+        offsets_before(kafka, 0)
+    assert offsets_since(kafka, 0)[half, 0] == 0
+    assert offsets_before(kafka, history.at(100)) == kafka.end_offsets(kafka.places())
+    with pytest.raises(StartError, match=f"{half} partition 0 up to offset .* from offset 10000"):
+        land(history.spark, settings, "test", {(half, 0): 10_000}, {})
+    with pytest.raises(StartError, match=r"orders partition 0 was asked for: the job reads"):
+        land(history.spark, settings, "test", {}, {("orders", 0): 3})

@@ -27,7 +27,7 @@ def drivers(broker: Broker, tmp_path: Path, unique: Unique) -> Iterator[Drivers]
 def owner(process: Process) -> str:
     """Returns how the log and the lake name an active driver."""
     (line,) = [line for line in process.log.read_text().splitlines() if ACTIVE in line]
-    return line.rpartition(" ")[2]
+    return line.partition("; owner ")[2].partition(";")[0]
 
 
 def refusal(process: Process) -> str:
@@ -43,10 +43,15 @@ def test_a_standby_goes_on_when_the_active_driver_is_killed(drivers: Drivers) ->
     first = drivers.start_active()
     drivers.send("before")
     second = drivers.start_standby()
-    assert second.has_said("is active")
+    assert second.has_said(f"standby: {owner(first)} is active")
     drivers.wait_for_sent()
     said = drivers.doctor()
     assert f"{owner(first)} is active" in said
+    settings = drivers.settings
+    assert (
+        f"lake {settings.lake.path}; Kafka {settings.kafka.bootstrap_servers}; no metrics\n"
+        in first.log.read_text()
+    )
     assert f":{second.pid}:" in said
     assert "stands by" in said
     assert "one driver at a time; stop it first" in refusal(drivers.start())

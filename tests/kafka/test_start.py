@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -228,6 +229,21 @@ def test_a_topic_that_keeps_less_than_the_lake_is_warned_of_once(
         f"topic {half_topic} has retention.ms=60000, less than half_retention_ms = {kept_ms}: "
         "records are lost if the job is away for so long; raise it"
     ]
+
+
+def test_fewer_partitions_than_queues_are_warned_of(
+    broker: Broker, tmp_path: Path, unique: Unique, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = settings_for(broker, tmp_path / "lake", unique("queues"))
+    KafkaTopics(settings, settings.kafka.topics()).create_missing()
+    count = settings.kafka.queues
+    more = replace(settings, kafka=replace(settings.kafka, queues=8))
+    topics = KafkaTopics(more, more.kafka.topics())
+    topics.check()
+    (warning,) = caplog.messages
+    half, op = settings.kafka.half_topic, settings.kafka.op_topic
+    assert warning.startswith(f"[kafka] queues = 8, and topic {half} has {count} partitions: the")
+    assert warning.endswith(f"to {op} first and then to {half}, or set queues = {count}")
 
 
 def test_fewer_op_partitions_than_half_partitions_are_refused(

@@ -112,7 +112,8 @@ def test_keys_and_ids_find_a_story_or_a_list(tmp_path: Path) -> None:
     assert to("order-2") is None
     page = console.get("/find", params={"q": "order-2"}).text
     assert {"/story?of=half%3A0-1", "/story?of=half%3A0-2"} <= links(page, "/find")
-    assert "No transaction id, no keys" in console.get("/find", params={"q": "order-3"}).text
+    nothing = console.get("/find", params={"q": "order-3"}).text
+    assert "This lake has no such transaction id" in nothing
 
 
 def test_a_story_is_the_one_that_explain_tells(tmp_path: Path) -> None:

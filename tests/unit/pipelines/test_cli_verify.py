@@ -58,7 +58,7 @@ def test_a_violation_exits_with_3_and_names_the_row(violated: Lake) -> None:
 
 
 def test_json_has_every_invariant_with_its_numbers(violated: Lake) -> None:
-    result = txlake("--lake", violated.path, "-o", "json")
+    result = txlake("--lake", violated.path, "--output", "json")
     assert result.exit_code == 3
     report = json.loads(result.output)
     assert (report["is_sound"], report["epochs"]) == (False, [1, 12])

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
-from click import Context
+from click import Context, Group
+from click.testing import CliRunner
 
 from pipelines.cli.light import WITH_SPARK
 from pipelines.cli.main import main
@@ -31,9 +34,26 @@ NOT_FOR_HELP = (
 WITHOUT_KAFKA = (*HEAVY, "confluent_kafka", "txlake.consumer", "txlake.producer")
 READING = (
     "status", "topic list", "tx list --pending", "dead list", "conflicts list", "groups", "lag",
-    "schedule list", "tx explain 0-1", "verify",
+    "schedule list", "tx explain 0-1", "verify", "topic read orders --tail", "sql SELECT(1)",
 )  # fmt: skip
 COMMANDS = sorted(main.list_commands(Context(main)))
+NAMING = {"--conf", "--lake"}
+
+
+def options() -> dict[str, set[str]]:
+    """Return the options of each command, those of groups as `tx list`."""
+    found: dict[str, set[str]] = {}
+    for name in COMMANDS:
+        command = main.get_command(Context(main), name)
+        inner = command.commands if isinstance(command, Group) else {"": command}
+        for other, one in inner.items():
+            assert one is not None
+            found[f"{name} {other}".strip()] = {text for it in one.params for text in it.opts}
+    return found
+
+
+OPTIONS = options()
+GROUPS = sorted({words.split()[0] for words in OPTIONS if " " in words})
 
 
 def run(program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -78,6 +98,74 @@ def test_commands_with_spark_are_commands() -> None:
 def test_help_imports_nothing_heavy() -> None:
     named = sorted({*COMMANDS} - {"spark-submit", "environment"})
     assert imported([f"{name} --help" for name in named], NOT_FOR_HELP) == []
+
+
+@pytest.mark.parametrize("name", ["", *GROUPS])
+def test_help_cuts_no_sentence_at_80_columns(name: str) -> None:
+    result = CliRunner().invoke(main, [*name.split(), "--help"], env={"COLUMNS": "80"})
+    listed = re.findall(r"^  [a-z].*", result.output.partition("Options:")[2], re.M)
+    assert result.exit_code == 0
+    assert len(listed) >= 1
+    assert [line for line in listed if not line.endswith(".")] == []
+
+
+def test_help_has_each_command_once_under_its_heading() -> None:
+    told = CliRunner().invoke(main, ["--help"]).output
+    sections = re.findall(r"^([A-Z][a-z ]+):\n((?:  .+\n)+)", told, re.M)
+    assert [heading for heading, _ in sections] == ["Options", "See", "Fix", "Run", "Set up"]
+    named = [line.split()[0] for _, lines in sections[1:] for line in lines.splitlines()]
+    assert sorted(named) == COMMANDS
+
+
+@pytest.mark.parametrize(
+    ("words", "near"),
+    [
+        ("statsu", "Did you mean 'status'?"),
+        ("spark-sumbit", "Did you mean 'spark-submit'?"),
+        ("resume", "Did you mean 'dead resume'?"),
+        ("topic lst", "Did you mean 'list'?"),
+        ("status --lak x", "Did you mean '--lake'?"),
+    ],
+)
+def test_an_unknown_name_is_told_with_the_near_one(words: str, near: str) -> None:
+    result = CliRunner().invoke(main, words.split())
+    assert result.exit_code == 2
+    assert near in result.output
+
+
+def test_variables_stand_for_conf_and_lake_of_every_command(tmp_path: Path) -> None:
+    def said(words: str, **named: str) -> str:
+        result = CliRunner().invoke(main, words.split(), env=named)
+        assert result.exit_code in (1, 2), result.output
+        return result.output.splitlines()[-1]
+
+    here, there = str(tmp_path / "here"), str(tmp_path / "there")
+    job = tmp_path / "job.toml"
+    job.write_text(f'[lake]\npath = "{there}"\n[kafka]\nbootstrap_servers = "127.0.0.1:1"\n')
+    lake, conf, both = {"TXLAKE_LAKE": here}, {"TXLAKE_CONF": str(job)}, {}
+    both = {**lake, **conf}
+
+    for words in ("status", "verify", "replay --verify", "console"):
+        assert here in said(words, **lake), words
+        assert there in said(words, **conf), words
+        assert there in said(words, **both), words
+        assert here in said(f"{words} --lake {here}", **conf), words
+        assert there in said(f"{words} --conf {job}", **lake), words
+    assert there in said("tx commit 0-0 --reason why", **conf)
+    assert there in said("maintain --dry-run", **both)
+    assert "Missing option '--conf' (env var: 'TXLAKE_CONF')" in said("run", **lake)
+    assert "'nowhere' does not exist" in said("spark-submit --print", TXLAKE_CONF="nowhere")
+    other = ["spark-submit", "--print", "--", "replay", "--lake", "x"]
+    printed = CliRunner().invoke(main, other, env=conf)
+    assert printed.output.rstrip().endswith("submit.py replay --lake x")
+
+
+@pytest.mark.parametrize("words", [words for words in OPTIONS if OPTIONS[words] & NAMING])
+def test_each_option_that_names_a_lake_has_its_variable(words: str) -> None:
+    told = CliRunner().invoke(main, [*words.split(), "--help"]).output
+    flat = " ".join(told.split())
+    for option, variable in (("--conf", "TXLAKE_CONF"), ("--lake", "TXLAKE_LAKE")):
+        assert (option in OPTIONS[words]) == (f"[env var: {variable}" in flat)
 
 
 def test_a_command_that_reads_a_lake_imports_neither_pandas_nor_kafka(lake: str) -> None:

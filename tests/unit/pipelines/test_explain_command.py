@@ -39,12 +39,26 @@ def test_explain_prints_json(job: PaperJob) -> None:
 
 def test_explain_finds_by_keys(job: PaperJob) -> None:
     lake = ("--lake", job.lake.path)
-    assert "half:0-0" in said("tx", "explain", "--keys", "order-1", *lake)
+    of_id = said("tx", "explain", "tx-1", *lake)
+    assert said("tx", "explain", "--keys", "order-1", *lake) == of_id
     (row,) = json.loads(said("tx", "explain", "--keys", "order-1", *lake, "-o", "json"))
     assert (row["target"], row["transaction_id"]) == ("half:0-0", "tx-1")
     assert said("tx", "explain", "--keys", "no", *lake, code=1) == (
         f"Error: no message in the lake {job.lake.path} has the keys 'no'\n"
     )
+
+
+def test_keys_of_one_set_are_one_story_and_those_of_two_transactions_a_list(job: PaperJob) -> None:
+    lake = ("--lake", job.lake.path)
+    for seq in range(2):
+        job.half("set", keys="order-2", tran_size=2, tran_seq=seq)
+    job.half("tx-3", keys="order-1")
+    job.run()
+    told = said("tx", "explain", "--keys", "order-2", *lake)
+    assert told.startswith("transaction set, half 0-1, group g: PENDING\n")
+    heading, *listed = said("tx", "explain", "--keys", "order-1", *lake).splitlines()
+    assert heading.startswith("target ")
+    assert [line.split()[0] for line in listed] == ["half:0-0", "half:0-3"]
 
 
 def test_what_a_producer_sends_cannot_forge_a_line_or_change_the_terminal(tmp_path: Path) -> None:

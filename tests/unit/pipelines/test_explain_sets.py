@@ -54,6 +54,24 @@ def test_an_incomplete_set_names_what_is_missing_and_what_waits(job: PaperJob) -
     assert texts(report, "operation")[0].endswith("names 0-0; waits")
 
 
+def test_a_set_that_is_split_over_two_half_queues_says_so(job: PaperJob) -> None:
+    in_set(job, 0)
+    for seq in (1, 2):
+        job.half("tx", queue=1, tran_size=3, tran_seq=seq)
+    job.half("tx", queue=1, tran_size=3, tran_seq=1, producer_group="other")
+    job.half("tx", queue=1)
+    job.run()
+    of_id = reports(find(job.lake, parse_target("tx")), job.at)[0][0]
+    for report in (told(job, "0-0"), of_id):
+        assert codes(report) == ["set_incomplete", "set_split", "no_end", "immune"]
+        assert str(report.waits[1]) == (
+            "the producer sent TRAN_SEQ 1, 2 to another half queue (half 1-0, half 1-1): that is "
+            'another set, since all halves of a set stand in one half queue (PROTOCOL.md "Sets", '
+            "line 1)"
+        )
+    assert "set_split" not in codes(told(job, "1-2")) + codes(told(job, "1-3"))
+
+
 def test_a_rollback_waits_behind_an_operation_whose_half_is_still_to_come(job: PaperJob) -> None:
     in_set(job, 0)
     job.end(COMMIT, 5)

@@ -162,6 +162,17 @@ def test_settings_are_shown_without_their_secrets(
         assert "hunter2" not in said("config", "show", "--conf", str(path), "-o", output)
 
 
+def test_a_default_that_a_file_names_is_not_changed(tmp_path: Path) -> None:
+    path = tmp_path / "job.toml"
+    path.write_text(
+        '[lake]\npath = "lake"\nretention_ms = 604800000\n[kafka]\nbootstrap_servers = "k:1"\n'
+        "[transaction]\ncheck_max = 15\ncheck_interval_ms = 60000\n"
+        "[security]\nrequire_transaction_id = true\n"
+    )
+    changed = rows("config", "show", "--changed", "--conf", str(path))
+    assert [row["key"] for row in changed] == ["path", "bootstrap_servers", "check_interval_ms"]
+
+
 def test_settings_are_validated_without_reaching_anything(conf: str, tmp_path: Path) -> None:
     assert "can start" in said("config", "validate", "--conf", conf)
     wrong = tmp_path / "wrong.toml"
@@ -192,7 +203,10 @@ def test_tables_tell_time_from_now_and_data_tells_it_in_full(
     row = {"since": START_AT, "deliver_at": NOW + 7_200_000, "delay_ms": 1_500, "file_bytes": 1536,
            "is_late": True, "owners": ["a", "b"], "keeps_ms": -1, "none": None}  # fmt: skip
     print_records(list(row), [row], "table", NOW)
-    shown = capsys.readouterr().out.splitlines()[1]
+    headings, shown = capsys.readouterr().out.splitlines()
+    assert headings.split() == [
+        "since", "deliver_at", "delay_time", "file_size", "is_late", "owners", "keeps_time", "none",
+    ]  # fmt: skip
     assert re.split(" {2,}", shown) == [
         "1.5 min ago", "in 2 h", "1.5 s", "1.5 KiB", "true", "a, b", "for ever",
     ]  # fmt: skip

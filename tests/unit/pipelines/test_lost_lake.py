@@ -10,10 +10,13 @@ import pytest
 from pipelines.job.election import Election
 from pipelines.job.ownership import Ownership
 from pipelines.job.upkeep import Maintainer
-from pipelines.settings import parse
+from pipelines.job.work import metrics_told
+from pipelines.settings import MetricsSettings, parse
 from storage.errors import OwnerError
+from storage.files.place import lake_place
 from storage.lake.epochs import Plan, read_progress
 from storage.lake.lake import Lake
+from storage.lake.lock import LakeLock
 from storage.upkeep import maintenance
 from tests.support.maintained import NOW_GONE, parquet_files, rows_in
 from tests.support.paper_job import PaperJob
@@ -40,17 +43,18 @@ def job(tmp_path: Path) -> PaperJob:
     return PaperJob(tmp_path / "lake")
 
 
-def ownership_of(job: PaperJob, owner: str) -> Ownership:
+def ownership_of(lake: Path | str, owner: str) -> Ownership:
+    path = str(lake)
     settings = parse(
-        {"lake": {"path": job.lake.path}, "kafka": {"bootstrap_servers": "127.0.0.1:1"}}, "test"
+        {"lake": {"path": path}, "kafka": {"bootstrap_servers": "127.0.0.1:1"}}, "test"
     )
-    election = Election(settings.kafka, job.lake.path, owner)
-    return Ownership(Lake(job.lake.path), owner, election, threading.Event())
+    election = Election(settings.kafka, path, owner)
+    return Ownership(Lake(path), owner, election, threading.Event())
 
 
 def maintain(job: PaperJob, owner: str, plan: Plan) -> None:
     lake = Lake(job.lake.path, is_driver=True)
-    owned = ownership_of(job, owner).require_newest
+    owned = ownership_of(job.lake.path, owner).require_newest
     keeper = Maintainer(lake, NOW_GONE, 0, ADMIN_TOPIC, lambda: False, owned)
     keeper.after_batch(plan, FOREVER_S)
 
@@ -112,4 +116,34 @@ def test_a_driver_that_is_replaced_while_it_deletes_stops_at_the_next_look(
 
 def test_a_lake_without_epochs_is_nobodys(job: PaperJob) -> None:
     with pytest.raises(OwnerError, match=r"^another driver is the active driver"):
-        ownership_of(job, OWNER).require_newest()
+        ownership_of(job.lake.path, OWNER).require_newest()
+
+
+def test_a_standby_does_not_take_the_driver_before_for_the_active_one(job: PaperJob) -> None:
+    run_epochs(job, 1)  # by a driver that is gone
+    standby = ownership_of(job.lake.path, "standby")
+    assert standby.other() == "another driver"
+
+    lock = LakeLock(lake_place(job.lake.path), "active")
+    assert standby.other() == "active"
+    lock.release()
+    assert standby.other() == "another driver"
+
+    run_epochs(job, 1)
+    assert standby.other() == OWNER
+    standby.begin()
+    assert standby.other() == "another driver"
+
+
+def test_a_driver_that_began_a_new_lake_learns_who_has_taken_it_over(tmp_path: Path) -> None:
+    first = ownership_of(tmp_path / "lake", "first")
+    first.begin()
+    run_epochs(PaperJob(tmp_path / "lake"), 1)
+    assert first.other() == OWNER
+
+
+def test_running_says_where_the_metrics_are() -> None:
+    assert [
+        metrics_told(MetricsSettings(host, port))
+        for host, port in (("127.0.0.1", 0), ("host-a", 9400), ("::1", 9400))
+    ] == ["no metrics", "metrics http://host-a:9400/metrics", "metrics http://[::1]:9400/metrics"]

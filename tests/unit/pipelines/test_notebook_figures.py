@@ -59,7 +59,7 @@ def test_the_parameters_in_force_are_those_of_the_newest_epoch(job: PaperJob) ->
     job.run()
     shown = dict(replays.parameters(opened(job)).rows())
     assert shown["check_max"] == "7"
-    assert shown["late_end_policy"] == '"apply"'
+    assert shown["late_end_policy"] == "apply"
 
 
 def test_bars_compare_what_was_with_what_would_have_been() -> None:

@@ -31,10 +31,10 @@ WHY = ("--reason", "why", "--conf", "CONF")
         pytest.param(("tx", "commit", "0-0", "--conf", "CONF"), id="no reason"),
         pytest.param(("tx", "commit", "0-0", "--reason", " ", "--conf", "CONF"), id="empty reason"),
         pytest.param(("tx", "commit", "0-0", "--actor", "", *WHY), id="empty actor"),
-        pytest.param(("tx", "rollback", "some-id", *WHY), id="an id is no half"),
+        pytest.param(("tx", "rollback", "half:x", *WHY), id="no half"),
         pytest.param(("tx", "rollback", "schedule:0-0", *WHY), id="a schedule record is no half"),
         pytest.param(("dead", "list"), id="a list of no lake"),
-        pytest.param(("dead", "resume", "0-0", *WHY), id="resume says of what kind"),
+        pytest.param(("dead", "resume", "schedule:0-0", *WHY), id="that is not dead"),
         pytest.param(("dead", "resume", "undeliverable:x", *WHY), id="an offset is a number"),
         pytest.param(("dead", "list", "--limit", "0", "--lake", "LAKE"), id="a list of nothing"),
         pytest.param(("schedule", "cancel", "undeliverable:0", *WHY), id="that is not delayed"),
@@ -141,7 +141,7 @@ def test_a_half_that_is_not_there_is_refused(job: PaperJob, conf: str) -> None:
         f"Error: there is no half 0-1 in the lake {job.lake.path}, which stands at epoch 1: that "
         "queue is landed up to offset 1\n"
     )
-    for group, command in (("dead", "resume"), ("schedule", "cancel")):
+    for group, command in (("dead", "resume"), ("schedule", "cancel"), ("check", "resend")):
         assert "there is no half 0-1" in said(group, command, "half:0-1", *words, code=1)
     assert said("dead", "resume", "undeliverable:0", *words, code=1) == (
         "Error: there is no offset 0 in TRANS_UNDELIVERABLE_TOPIC of the lake "
@@ -238,7 +238,52 @@ def test_a_result_that_does_not_come_is_one_sentence(
         output = said(*command, *words, "--wait-s", "0.1", code=1)
         assert output.endswith(late)
         assert "offset 77" in output
-        assert "the job says" not in said(*command, *words)  # does not wait: exit code 0
+        unwaited = said(*command, *words)  # exit code 0
+        assert "the job says" not in unwaited
+        assert unwaited.splitlines()[-1] == (
+            "that is expected, and not done yet: --wait-s 30 waits for the job's result"
+        )
+
+
+def test_each_command_takes_the_same_forms_of_a_target(job: PaperJob, conf: str) -> None:
+    job.half("given-up")
+    job.half("closed", real_topic="closed")
+    job.end(COMMIT, 1)
+    job.run(7_000)
+    job.half("pending")
+    job.half("delayed", deliver_at=START_AT + 3_600_000)
+    job.end(COMMIT, 3)
+    for seq in range(2):
+        job.half("set", queue=1, tran_size=2, tran_seq=seq)
+    for queue in range(2):
+        job.half("twice", queue=queue)
+    job.run()
+
+    def about(*words: str) -> str:
+        told = dry(conf, *words)
+        return str(told["headers"].get("TARGET") or f"{told['partition']}:{told['body']}")
+
+    for text in ("pending", "0-2", "half:0-2", "id:pending"):
+        assert about("tx", "commit", text) == about("tx", "rollback", text) == "0:2,"
+        assert about("check", "resend", text) == "half:0-2"
+        assert "half 0-2" in said("tx", "explain", text, "--conf", conf)
+    for text in ("given-up", "0-0", "half:0-0"):
+        assert about("dead", "resume", text) == "half:0-0"
+    for text in ("delayed", "0-3", "half:0-3"):
+        assert about("schedule", "cancel", text) == "half:0-3"
+    assert about("dead", "resume", "closed") == "undeliverable:0"
+    assert about("tx", "commit", "set") == "1:0,"
+
+    words = ("--reason", "why", "--conf", conf)
+    assert said("tx", "commit", "twice", *words, code=1) == (
+        "Error: transaction id twice stands for 2 targets of COMMIT: name one of half:0-4, "
+        "half:1-2\n"
+    )
+    assert "nothing that RESUME can be about" in said("dead", "resume", "pending", *words, code=1)
+    assert "has transaction id nobody" in said("tx", "commit", "nobody", *words, code=1)
+    assert "'schedule:0-0' is no target of RESUME: a transaction id or <queue>-<offset> or" in said(
+        "dead", "resume", "schedule:0-0", *words, code=2
+    )
 
 
 def test_a_user_without_a_name_must_say_who(

@@ -128,6 +128,14 @@ class TestBackfillCommand:
             (("--from-time", "2026-01-01T00:00:00"), "say its time zone"),
             (("--from-offsets", "17"), "offsets as"),
             (("--to-time", "2026-01-01T00:00:00Z", "--to-offsets", "{}"), "name one: --to-time"),
+            (
+                ("--from-time", "2199-01-01T00:00:00Z"),
+                "--from-time 2199-01-01T00:00:00.000Z is in the future: it is 20",
+            ),
+            (
+                ("--from-time", "2026-01-02T00:00:00Z", "--to-time", "2026-01-01T00:00:00Z"),
+                "--to-time 2026-01-01T00:00:00.000Z is not after --from-time 2026-01-02",
+            ),
         ],
     )
     def test_wrong_usage_is_said(self, arguments: tuple[str, ...], said: str) -> None:

@@ -25,7 +25,7 @@ EXAMPLES = re.findall(r"^```console\n\$ (.*?)\n(.*?)^```", PAGE.read_text("utf-8
 WIDTH = 130
 DISK = SimpleNamespace(total=1 << 40, used=1 << 39, free=1 << 39)
 GROUPS = ("tx", "dead", "schedule", "topic", "consumer", "config", "conflicts")
-SINGLE = {"maintain --dry-run", "lag --lake", "groups --lake", "status --lake"}
+SINGLE = {"maintain --dry-run", "lag --lake", "groups --lake", "status --lake", 'sql "SELECT'}
 
 
 def make_lake(folder: Path) -> PaperJob:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -101,3 +102,23 @@ def test_lock_holds_the_versions_that_pyproject_names() -> None:
 def test_no_file_names_a_registry_or_a_path_of_one_machine(text: str) -> None:
     naming = [path for path in our_files() if text.encode() in path.read_bytes()]
     assert naming == []
+
+
+def test_clean_deletes_what_git_ignores_and_leaves_the_cache(tmp_path: Path) -> None:
+    clone, cache = tmp_path / "clone", tmp_path / "cache"
+    names = [line.strip("/") for line in (ROOT / ".gitignore").read_text("utf-8").splitlines()]
+    made = [name.replace("*", "x") for name in names if name not in (".cache", "*.py[cod]")]
+    made += [".cache/broker", ".cache/store", ".cache/txlake.zip", "pipelines/__pycache__"]
+    for folder in (*(clone / name for name in made), cache):
+        folder.mkdir(parents=True)
+        (folder / "file").touch()
+    (clone / "kept.py").touch()
+    shutil.copy(ROOT / "Makefile", clone)
+
+    subprocess.run(
+        ["make", "clean"], cwd=clone, env={**os.environ, "TXLAKE_CACHE": str(cache)}, check=True
+    )
+    left = {str(path.relative_to(clone)) for path in clone.rglob("*") if path.is_file()}
+    assert {"lake", ".venv", "demo-lakex"} <= set(made)
+    assert left == {"Makefile", "kept.py"}
+    assert (cache / "file").exists()

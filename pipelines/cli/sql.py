@@ -1,0 +1,34 @@
+"""`txlake sql`: a question in SQL about a lake."""
+
+from __future__ import annotations
+
+import click
+
+from pipelines.cli.options import lake_options, limit_option, open_lake, rows_option
+from pipelines.screen import TABLE, now_ms, print_records
+
+
+@click.command()
+@click.argument("query")
+@lake_options
+@limit_option
+@rows_option
+def sql(query: str, lake_path: str | None, conf: str | None, limit: int, output: str) -> None:
+    """Answer a SELECT over the lake's tables and topics.
+
+    QUERY is one SELECT of DuckDB's SQL. Tables have the names of PROTOCOL.md, a topic's messages
+    the topic's ("..." where it has dots or dashes), and `messages` has those of all topics. Rows of
+    an epoch that is not committed are hidden, and nothing is written. Bytes are shown as text;
+    hex(body) shows them all.
+    """
+    from pipelines.cli.cells import plain_rows
+    from pipelines.lake_sql import select
+
+    found, has_more = select(open_lake(lake_path, conf), query, limit)
+    columns, rows = plain_rows(found, output)
+    if output == TABLE and not rows:
+        click.echo("no rows")
+    else:
+        print_records(columns, rows, output, now_ms())
+    if has_more:
+        click.echo("there are more rows: --limit shows more", err=output != TABLE)

@@ -1,0 +1,144 @@
+"""Messages of a real topic, as they stand at the newest committed epoch."""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pipelines.errors import OperatorError
+from pipelines.explain.rows import newest_epochs
+from pipelines.health.topics import catalog, read_queues
+from storage.lake.lake import Lake
+from storage.lake.pruned import Bounds, read_pruned
+
+COLUMNS: Final = (
+    "queue_id", "queue_offset", "stored_at", "born_at", "producer_group", "transaction_id",
+    "real_topic", "reason", "keys", "tags", "properties", "body", "epoch",
+)  # fmt: skip
+_PLACE: Final = ("epoch", "queue_id", "queue_offset")
+_IN_ORDER: Final = [(name, "ascending") for name in _PLACE]
+
+Ranges = Mapping[int, tuple[int, int]]  # by queue: from an offset on, up to another
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Which messages are meant: at most `limit`, the oldest, or the newest ones with `is_tail`.
+
+    None: all. `keys`: the whole KEYS of a message, or one of their words.
+    """
+
+    limit: int
+    is_tail: bool = False
+    queue_id: int | None = None
+    from_offset: int | None = None
+    keys: str | None = None
+
+
+def read_messages(lake: Lake, topic: str, choice: Choice) -> tuple[pa.Table, bool]:
+    """Returns messages in the order of their delivery, and whether more are meant.
+
+    Output: COLUMNS, sorted by epoch, queue and offset. No row of an epoch that is not committed.
+    Errors: OperatorError when there is no such topic or queue; BrokenLakeError.
+    """
+    ranges = _ranges(lake, topic, choice)
+    (number,) = (row["table_id"] for row in catalog(lake) if row["topic"] == topic)
+    table, epoch = f"topics/{number}", newest_epochs(lake)[0]
+    columns = [*COLUMNS]
+
+    if choice.keys is None:
+        # Offsets have no gaps: the messages that are meant are in as many offsets of each queue.
+        ends = {queue: _cut(*at, choice.limit, choice.is_tail) for queue, at in ranges.items()}
+        rows = _read(lake, table, columns, epoch, ends)
+        count = sum(end - begin for begin, end in ranges.values())
+    else:
+        where = pc.match_substring(pc.field("keys"), choice.keys)
+        found = _read(lake, table, [*_PLACE, "keys"], epoch, ranges, where)
+        rows = found.filter(pa.array(_has_keys(found["keys"].to_pylist(), choice.keys), pa.bool_()))
+        count = rows.num_rows
+
+    chosen = _first(rows, choice)
+    if choice.keys is not None:
+        places = chosen.select(["queue_id", "queue_offset"]).to_pylist()
+        at = [(row["queue_id"], row["queue_offset"]) for row in places]
+        chosen = _first(_at(lake, table, columns, epoch, at), choice)
+    return chosen.select(columns), count > chosen.num_rows
+
+
+def _ranges(lake: Lake, topic: str, choice: Choice) -> dict[int, tuple[int, int]]:
+    """Returns the offsets of each queue that are meant."""
+    queues = {row["queue_id"]: row for row in read_queues(lake, topic)}
+    if choice.queue_id is not None and choice.queue_id not in queues:
+        raise OperatorError(
+            f"topic {topic} has no queue {choice.queue_id}: it has {len(queues)}, 0 to "
+            f"{len(queues) - 1}"
+        )
+    least = choice.from_offset or 0
+    return {
+        queue: (begin, max(begin, row["end_offset"]))
+        for queue, row in queues.items()
+        if choice.queue_id in (None, queue)
+        for begin in (max(row["begin_offset"], least),)
+    }
+
+
+def _cut(begin: int, end: int, limit: int, is_tail: bool) -> tuple[int, int]:
+    return (max(begin, end - limit), end) if is_tail else (begin, min(end, begin + limit))
+
+
+def _read(
+    lake: Lake,
+    table: str,
+    columns: Sequence[str],
+    epoch: int,
+    ranges: Ranges,
+    where: pc.Expression | None = None,
+) -> pa.Table:
+    """Returns the rows of committed epochs in some offsets of each queue."""
+    asked = {queue: at for queue, at in ranges.items() if at[0] < at[1]}
+    if not asked:
+        return lake.schema(table).empty_table().select([*columns])
+    begins, ends = zip(*asked.values(), strict=True)
+    bounds: Bounds = {
+        "epoch": (None, epoch),
+        "queue_id": sorted(asked),
+        "queue_offset": (min(begins), max(ends) - 1),
+    }
+    queue, offset = pc.field("queue_id"), pc.field("queue_offset")
+    within = functools.reduce(
+        operator.or_,
+        [(queue == q) & (offset >= begin) & (offset < end) for q, (begin, end) in asked.items()],
+    )
+    return read_pruned(lake, table, columns, bounds, within if where is None else within & where)
+
+
+def _at(
+    lake: Lake, table: str, columns: Sequence[str], epoch: int, places: Sequence[tuple[int, int]]
+) -> pa.Table:
+    """Returns the rows at some places."""
+    bounds: Bounds = {
+        "epoch": (None, epoch),
+        "queue_id": sorted({queue for queue, _ in places}),
+        "queue_offset": sorted({offset for _, offset in places}),
+    }
+    rows = read_pruned(lake, table, columns, bounds)
+    there = zip(rows["queue_id"].to_pylist(), rows["queue_offset"].to_pylist(), strict=True)
+    wanted = set(places)
+    return rows.filter(pa.array([place in wanted for place in there], pa.bool_()))
+
+
+def _has_keys(found: Sequence[str], keys: str) -> list[bool]:
+    return [text == keys or keys in text.split() for text in found]
+
+
+def _first(rows: pa.Table, choice: Choice) -> pa.Table:
+    """Returns the first rows, or the last ones, in the order of their delivery."""
+    rows = rows.sort_by(_IN_ORDER)
+    begin = max(0, rows.num_rows - choice.limit) if choice.is_tail else 0
+    return rows.slice(begin, choice.limit)

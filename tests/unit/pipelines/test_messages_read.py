@@ -1,0 +1,193 @@
+"""`txlake topic read` and `txlake sql`: messages by a topic's name, of committed epochs alone."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.operator import said, txlake
+from tests.support.paper_job import PaperJob
+from txlake.protocol import COMMIT, CREATE_TOPIC
+
+HOSTILE = "=cmd\x1b[2J"
+
+
+@pytest.fixture(scope="module")
+def lake(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Four messages of orders in two queues, one of another topic, and some that are too early."""
+    job = PaperJob(tmp_path_factory.mktemp("read") / "lake", auto_create_topics=False)
+    for name in ("orders", "half", "shop.bills-1", "none"):
+        job.command(CREATE_TOPIC, f"topic:{name}:2")
+    job.run()
+    deliver(job, b'{"n": 1}', keys="order-1")
+    deliver(job, b"two", keys="order-2 again")
+    job.run()
+    deliver(job, b"\xff\x00", keys="order-21", real_queue_id=1)
+    deliver(job, HOSTILE.encode(), keys="order-2")
+    deliver(job, b"a bill", real_topic="shop.bills-1")
+    deliver(job, b"half a message", real_topic="half")
+    deliver(job, b"nowhere", real_topic="closed")
+    job.run()
+    deliver(job, b"early", keys="order-2")
+    job.run(commit=False)
+    return job.lake.path
+
+
+def deliver(job: PaperJob, body: bytes, **columns: Any) -> None:
+    """Commit a message in the next epoch."""
+    job.end(COMMIT, job.half(**{"real_queue_id": 0, "body": body, **columns}))
+
+
+def told(*words: str) -> list[dict[str, Any]]:
+    """Run a command. Return its rows."""
+    result = txlake(*words, "-o", "json")
+    assert result.exit_code == 0, result.output
+    found: list[dict[str, Any]] = json.loads(result.stdout)
+    return found
+
+
+def read(lake: str, *words: str) -> list[dict[str, Any]]:
+    return told("topic", "read", *words, "--lake", lake)
+
+
+def places(lake: str, *words: str) -> list[tuple[int, int]]:
+    return [(row["queue_id"], row["queue_offset"]) for row in read(lake, *words)]
+
+
+def asked(lake: str, query: str) -> list[dict[str, Any]]:
+    return told("sql", query, "--lake", lake)
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("", [(0, 0), (0, 1), (0, 2), (1, 0)]),
+        ("--limit 2", [(0, 0), (0, 1)]),
+        ("--tail --limit 2", [(0, 2), (1, 0)]),
+        ("--tail --limit 3", [(0, 1), (0, 2), (1, 0)]),
+        ("--queue 1", [(1, 0)]),
+        ("--queue 0 --tail --limit 1", [(0, 2)]),
+        ("--from-offset 1", [(0, 1), (0, 2)]),
+        ("--queue 0 --from-offset 1 --limit 1", [(0, 1)]),
+        ("--from-offset 9", []),
+        ("--keys order-2", [(0, 1), (0, 2)]),
+        ("--keys order-2 --tail --limit 1", [(0, 2)]),
+        ("--keys order", []),
+    ],
+)
+def test_messages_are_chosen_in_the_order_of_their_delivery(
+    lake: str, words: str, expected: list[tuple[int, int]]
+) -> None:
+    assert places(lake, "orders", *words.split()) == expected
+
+
+def test_bodies_are_text_json_or_hex(lake: str) -> None:
+    bodies = {form: [row["body"] for row in read(lake, "orders", "--body", form)]
+              for form in ("text", "json", "hex")}  # fmt: skip
+    assert bodies["text"] == ['{"n": 1}', "two", HOSTILE, "\\xff\x00"]
+    assert bodies["json"] == [{"n": 1}, "two", HOSTILE, "\\xff\x00"]
+    assert bodies["hex"] == [b'{"n": 1}'.hex(), b"two".hex(), HOSTILE.encode().hex(), "ff00"]
+
+
+def test_people_get_a_table_that_says_what_is_left_out(lake: str) -> None:
+    text = said("topic", "read", "orders", "--lake", lake, "--limit", "3")
+    heading, *rows, more = text.splitlines()
+    assert heading.split() == ["queue_id", "queue_offset", "stored_at", "producer_group",
+                               "transaction_id", "keys", "body"]  # fmt: skip
+    assert len(rows) == 3 and rows[2].endswith("=cmd\\u001b[2J")
+    assert more == "there are more messages: --limit shows more"
+    assert said("topic", "read", "none", "--lake", lake) == "no matching messages\n"
+    undeliverable = said("topic", "read", "TRANS_UNDELIVERABLE_TOPIC", "--lake", lake)
+    assert "topic_not_allowed" in undeliverable and "closed" in undeliverable
+    assert "'=cmd\\u001b[2J" in said("topic", "read", "orders", "--lake", lake, "-o", "csv")
+
+
+def test_what_is_not_there_is_one_sentence(lake: str) -> None:
+    assert said("topic", "read", "order", "--lake", lake, code=1) == (
+        f"Error: there is no topic 'order' in the lake {lake}; `txlake topic list` names all; did "
+        "you mean orders?\n"
+    )
+    assert said("topic", "read", "orders", "--queue", "2", "--lake", lake, code=1) == (
+        "Error: topic orders has no queue 2: it has 2, 0 to 1\n"
+    )
+
+
+def test_sql_knows_tables_and_topics_by_their_names(lake: str) -> None:
+    assert asked(lake, "SELECT count(*) AS n FROM orders") == [{"n": 4}]
+    assert asked(lake, 'SELECT body FROM "shop.bills-1"') == [{"body": "a bill"}]
+    assert asked(lake, "SELECT max(epoch) AS epoch, count(*) AS n FROM outcomes") == [
+        {"epoch": 3, "n": 7}
+    ]
+    assert asked(lake, "SELECT topic, count(*) n FROM messages WHERE reason IS NULL GROUP BY ALL"
+                       " ORDER BY n DESC, topic") == [
+        {"topic": "orders", "n": 4}, {"topic": "half", "n": 1}, {"topic": "shop.bills-1", "n": 1},
+    ]  # fmt: skip
+    # A table's name stays its own.
+    assert asked(lake, "SELECT count(*) n FROM half") == [{"n": 7}]
+    assert {"orders", "half", "topics/1"} <= {row["name"] for row in asked(lake, "SHOW TABLES")}
+
+
+def test_sql_prints_any_value_in_every_form(lake: str) -> None:
+    query = (
+        "SELECT 1 AS a, 2 AS a, sum(queue_offset) AS n, 'x'::BLOB AS b, [1, NULL] AS l,"
+        " {'k': DATE '2026-01-01'} AS s, 'nan'::FLOAT AS f, 0.5::DECIMAL(3, 1) AS d,"
+        " min(stored_at) AS first_at, min(stored_at) AS first, 1500 AS took_ms FROM orders"
+    )
+    (row,) = asked(lake, query)
+    assert row == {
+        "a": 1, "a_2": 2, "n": 3, "b": "x", "l": [1, None], "s": {"k": "2026-01-01"}, "f": "nan",
+        "d": 0.5, "first_at": "2026-01-01T00:00:02.000Z", "first": "2026-01-01T00:00:02.000Z",
+        "took_ms": 1500,
+    }  # fmt: skip
+    heading, shown = said("sql", query, "--lake", lake).splitlines()
+    assert heading.endswith("took_time") and " ago " in shown and shown.endswith("1.5 s")
+    assert "[1, null]" in said("sql", query, "--lake", lake, "-o", "csv")
+
+
+def test_sql_shows_at_most_so_many_rows(lake: str) -> None:
+    query = "SELECT * FROM range(1000) r(n) ORDER BY n"
+    text = said("sql", query, "--limit", "2", "--lake", lake)
+    assert text.split("\n") == ["n", "0", "1", "there are more rows: --limit shows more", ""]
+    assert "more" not in said("sql", query, "--limit", "1000", "--lake", lake)
+    assert said("sql", "FROM orders WHERE false", "--lake", lake) == "no rows\n"
+
+
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [
+        ("FROM ordrs", "Table with name ordrs does not exist!; did you mean orders?"),
+        ("FROM zzz", "`txlake topic list` names the topics"),
+        ("INSERT INTO half VALUES (1)", "INSERT: a lake is only read; one SELECT is allowed"),
+        ("COPY (SELECT 1) TO '{lake}/x.csv'", "COPY: a lake is only read"),
+        ("SELECT 1; DROP VIEW half", "2 statements: one SELECT is allowed"),
+        ("", "0 statements: one SELECT is allowed"),
+        ("SELEC 1", "syntax error"),
+        ("SELECT * FROM read_text('{lake}/_driver.lock')", "operations are disabled"),
+        ("FROM '{lake}/half/*.parquet'", "operations are disabled"),
+        ("FROM parquet_scan('{lake}/half/*.parquet')", "operations are disabled"),
+        ("SELECT TIMESTAMP 'infinity' AS never", "column never: no calendar has this instant"),
+    ],
+)
+def test_sql_reads_the_lake_and_nothing_else(lake: str, query: str, expected: str) -> None:
+    before = sorted(Path(lake).rglob("*"))
+    text = said("sql", query.replace("{lake}", lake), "--lake", lake, code=1)
+    assert text.startswith("Error: ") and text.count("\n") == 1
+    assert expected in text
+    assert sorted(Path(lake).rglob("*")) == before
+
+
+def test_rows_of_an_epoch_that_is_not_committed_are_hidden(lake: str) -> None:
+    job_rows = asked(lake, "SELECT state, max(epoch) AS epoch FROM epochs GROUP BY ALL")
+    assert {row["epoch"] for row in job_rows} == {3}
+    assert "early" not in [row["body"] for row in read(lake, "orders", "--tail")]
+    for table in ("orders", "messages", "half", "outcomes"):
+        assert asked(lake, f"SELECT count(*) AS n FROM {table} WHERE epoch > 3") == [{"n": 0}]
+
+
+def test_a_lake_without_a_committed_epoch_says_so(tmp_path: Path) -> None:
+    job = PaperJob(tmp_path / "lake")
+    assert "no committed epoch yet" in said("sql", "SELECT 1", "--lake", job.lake.path, code=1)
+    assert "there is no topic" in said("topic", "read", "a", "--lake", job.lake.path, code=1)
