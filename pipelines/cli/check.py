@@ -13,7 +13,7 @@ from txlake.protocol import GROUP_PATTERN, RESEND, check_topic, matches
 
 @click.group()
 def check() -> None:
-    """How producer groups are asked what became of their transactions."""
+    """Look at how producer groups are asked, and make check topics."""
 
 
 @check.command()
