@@ -13,7 +13,7 @@ from txlake.protocol import GROUP_PATTERN, RESEND, check_topic, matches
 
 @click.group()
 def check() -> None:
-    """Look at how producer groups are asked, and make check topics."""
+    """Look at questions to producers; make check topics."""
 
 
 @check.command()
