@@ -10,7 +10,6 @@ from typing import Final
 import click
 
 from pipelines.cli.options import lake_options, named_place, settings_of, whole_lake
-from pipelines.settings.secrets import warn_if_others_can_read
 
 TOKEN_VARIABLE: Final = "TXLAKE_CONSOLE_TOKEN"  # noqa: S105 - its name
 _TOKEN_CHARACTERS: Final = 20
@@ -85,6 +84,8 @@ def _token(path: str | None) -> str | None:
     if path is None:
         token, place = os.environ.get(TOKEN_VARIABLE), TOKEN_VARIABLE
     else:
+        from pipelines.settings.secrets import warn_if_others_can_read
+
         try:
             token, place = Path(path).read_text("utf-8").strip(), f"--token-file {path}"
             warn_if_others_can_read(path, "--token-file")
