@@ -1,9 +1,8 @@
-"""One driver's part in the election: a member of the group of a lake's drivers.
+"""One process's part in an election: a member of a consumer group on a topic of one partition.
 
-Kafka gives the one partition of the admin topic to one member. Kafka finds the dead by the group's
-session timeout; a member that leaves is replaced at once. A member that joins takes the partition
-from nobody: the assignor is sticky. There is no clock and no lease of our own; a driver that does
-not know yet that it was replaced is kept out by Delta's transaction identifiers (`LakeTable.once`).
+Kafka gives the one partition to one member, which is the active one. Kafka finds the dead by the
+group's session timeout; a member that leaves is replaced at once. A member that joins takes the
+partition from nobody: the assignor is sticky. There is no clock and no lease of our own.
 """
 
 from __future__ import annotations
@@ -11,24 +10,24 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from pipelines.errors import JobError, KafkaRefusedError, StartError
-from pipelines.job.group import SESSION_TIMEOUT_MS, refused
 from pipelines.kafka_log.connection import client_config
-from pipelines.kafka_log.rights import group_id
-from pipelines.settings import KafkaSettings
 
-log = logging.getLogger("txlake.driver")
+log = logging.getLogger("txlake.kafka")
 
+# A member that Kafka has not heard from for so long is dead. Brokers allow 6 s or more by default.
+SESSION_TIMEOUT_MS: Final = 6_000
 # A member learns at its next heartbeat that Kafka elects anew.
 _HEARTBEAT_MS = 1_000
 _POLL_S = 0.1
 _TOPIC_TIMEOUT_S = 2.0
 _LEAVE_TIMEOUT_S = 5.0
-# A driver that has not looked for so long was suspended, and Kafka may have elected another.
+# A member that has not looked for so long was suspended, and Kafka may have elected another.
 _SUSPENDED_S = SESSION_TIMEOUT_MS / 1000 / 2
 # By then it has heard of that: some heartbeats were answered.
 _DOUBT_S = 3 * _HEARTBEAT_MS / 1000
@@ -41,17 +40,29 @@ _REFUSALS = (
 )
 
 
-class Election:
-    """A driver's membership, kept by a thread of its own from `join` to `leave`.
+class Member:
+    """A membership, kept by a thread of its own from `join` to `leave`.
 
-    `term`: how many times Kafka has elected this driver.
+    `term`: how many times Kafka has elected this member.
+    Input: a topic of one partition; the group, and whose it is (`the driver of this lake`); the
+    name of this member, which Kafka tells who asks.
+    Errors: StartError for settings that librdkafka does not take.
     """
 
-    def __init__(self, kafka: KafkaSettings, lake_path: str, owner: str) -> None:
-        self._topic = kafka.admin_topic
-        self._group = group_id(lake_path, kafka.admin_topic)
+    def __init__(
+        self,
+        bootstrap_servers: str,
+        client: Mapping[str, str],
+        topic: str,
+        group: str,
+        elects: str,
+        owner: str,
+    ) -> None:
+        self._topic = topic
+        self._group = group
+        self._elects = elects
         config = {
-            **client_config(kafka.bootstrap_servers, kafka.client),
+            **client_config(bootstrap_servers, client),
             "group.id": self._group,
             "client.id": owner,
             "partition.assignment.strategy": "cooperative-sticky",
@@ -75,23 +86,23 @@ class Election:
         self._thread = threading.Thread(target=self._run, name="txlake-election", daemon=True)
 
     def join(self) -> None:
-        """Joins the group, as soon as the admin topic is there. Replay: does nothing."""
+        """Joins the group, as soon as the topic is there. Replay: does nothing."""
         if self._thread.ident is None:
             self._thread.start()
 
     @property
     def is_active(self) -> bool:
-        """Returns whether this driver is the elected one, as far as it knows."""
+        """Returns whether this member is the elected one, as far as it knows."""
         return self._elected.is_set()
 
     @property
     def is_waiting(self) -> bool:
-        """Returns whether Kafka has counted this driver in, and has another as the active one."""
+        """Returns whether Kafka has counted this member in, and has another as the active one."""
         return self._waiting.is_set()
 
     @property
     def is_sure(self) -> bool:
-        """Returns whether this driver is active and was not suspended just now.
+        """Returns whether this member is active and was not suspended just now.
 
         Kafka is not asked. A description of the group, by librdkafka's AdminClient, aborts the
         process when the broker goes away meanwhile; and the answer would be old when it comes.
@@ -101,7 +112,7 @@ class Election:
         return self._elected.is_set() and is_awake
 
     def wait(self, timeout_s: float) -> bool:
-        """Waits to be elected. Output: whether this driver is.
+        """Waits to be elected. Output: whether this member is.
 
         Errors: KafkaRefusedError if Kafka refuses the group; StartError if the client has failed.
         """
@@ -111,7 +122,7 @@ class Election:
         return is_elected
 
     def leave(self) -> None:
-        """Leaves the group: Kafka elects another driver at once."""
+        """Leaves the group: Kafka elects another member at once."""
         self._leaving.set()
         if self._thread.ident is None:
             self._consumer.close()
@@ -134,9 +145,9 @@ class Election:
                 self._look()
                 self._heard(self._consumer.poll(_POLL_S))
         except (KafkaException, RuntimeError) as error:
-            self._refusal = StartError(refused(self._group, error))
+            self._refusal = StartError(refused(self._group, self._elects, error))
         except BaseException as error:  # whoever waits to be elected would wait for ever
-            log.exception("the election of a driver failed")
+            log.exception("an election failed")
             self._refusal = StartError(f"{self._group}: {type(error).__name__}: {error}")
         finally:
             self._elected.clear()
@@ -153,14 +164,14 @@ class Election:
             found = self._consumer.list_topics(self._topic, timeout=_TOPIC_TIMEOUT_S).topics
         except KafkaException as error:
             if error.args[0].code() in _REFUSALS:
-                self._refusal = KafkaRefusedError(refused(self._group, error))
+                self._refusal = KafkaRefusedError(refused(self._group, self._elects, error))
             return False
         return self._topic in found and found[self._topic].error is None
 
     def _heard(self, message: Any) -> None:
         error = None if message is None else message.error()
         if error is not None and error.code() in _REFUSALS:
-            self._refusal = KafkaRefusedError(refused(self._group, error))
+            self._refusal = KafkaRefusedError(refused(self._group, self._elects, error))
 
     def _assigned(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         consumer.incremental_assign(partitions)
@@ -177,3 +188,11 @@ class Election:
         if partitions:
             self._elected.clear()
         consumer.incremental_unassign(partitions)
+
+
+def refused(group: str, elects: str, error: object) -> str:
+    """Returns the sentence for a group that Kafka does not let us use."""
+    return (
+        f"Kafka refuses the consumer group {group}, in which it elects {elects}: {error}; allow "
+        "READ and DESCRIBE on the group"
+    )
