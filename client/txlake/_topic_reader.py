@@ -163,9 +163,7 @@ class TopicReader:
             "found: rows are missing or stand twice; run `txlake verify`"
         )
 
-    def _holding(
-        self, positions: Mapping[int, int], untils: Mapping[int, int]
-    ) -> list[TableFile]:
+    def _holding(self, positions: Mapping[int, int], untils: Mapping[int, int]) -> list[TableFile]:
         """Returns the files that hold a row of any queue, from its position to its `until`."""
         return [
             file

@@ -42,6 +42,7 @@ _MODULES: Final = {
     "verify": ("verify",),
     "replay": ("replay",),
     "backfill": ("backfill",),
+    "publish": ("publish",),
 }
 _CTRL_C: Final = 130
 _MODULE_OF: Final = {name: module for module, names in _MODULES.items() for name in names}

@@ -1,0 +1,29 @@
+"""One driver's part in the election: a member of the group of a lake's drivers.
+
+A driver that does not know yet that it was replaced is kept out by Delta's transaction identifiers
+(`LakeTable.once`).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pipelines.kafka_log.member import Member
+from pipelines.kafka_log.rights import group_id
+from pipelines.settings import KafkaSettings
+
+DRIVER: Final = "the driver of this lake"
+
+
+class Election(Member):
+    """A driver's membership in the group of its lake's drivers, on the admin topic."""
+
+    def __init__(self, kafka: KafkaSettings, lake_path: str, owner: str) -> None:
+        super().__init__(
+            kafka.bootstrap_servers,
+            kafka.client,
+            kafka.admin_topic,
+            group_id(lake_path, kafka.admin_topic),
+            DRIVER,
+            owner,
+        )
