@@ -3,10 +3,23 @@
 from __future__ import annotations
 
 import signal
+from typing import TYPE_CHECKING
 
 import click
 
-from pipelines.cli.options import refuse, settings_of
+from pipelines.cli.options import (
+    conf_option,
+    print_list,
+    refuse,
+    rows_option,
+    settings_of,
+    together,
+)
+from pipelines.cli.writing import actor_and_reason
+from pipelines.screen import print_line
+
+if TYPE_CHECKING:
+    from pipelines.publish.operate import Change, Operator
 
 
 @click.group(invoke_without_command=True)
@@ -38,3 +51,106 @@ def publish(context: click.Context, conf: str | None, name: str | None, quiet: b
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: process.stop())
     process.run()
+
+
+_name_option = click.option("--name", help="Which [publish.NAME]; without it the only one.")
+_STATUS_COLUMNS = (
+    "publisher", "topic", "destination", "published", "lag", "lag_ms", "active", "stopped",
+)  # fmt: skip
+
+
+@publish.command()
+@conf_option
+@click.option("--name", help="Only this publisher.")
+@rows_option
+def status(conf: str, name: str | None, output: str) -> None:
+    """Show how far publishers are behind, which process is active, and why one has stopped."""
+    from pipelines.publish.run import publisher_of
+    from pipelines.publish.status import read_publishers
+
+    settings = settings_of(conf)
+    names = None if name is None else [publisher_of(settings, name).name]
+    rows = [
+        {
+            "publisher": one.publisher,
+            "topic": topic.topic,
+            "destination": topic.destination,
+            "published": None if topic.published is None else sum(topic.published),
+            "lag": topic.lag,
+            "lag_ms": one.lag_ms if topic.lag else 0,
+            "active": one.active,
+            "stopped": None if one.stop is None else one.stop.reason,
+        }
+        for one in read_publishers(settings, names)
+        for topic in one.topics
+    ]
+    print_list(_STATUS_COLUMNS, rows, len(rows), output, "no publisher, or no topic yet")
+
+
+_change_options = together(
+    conf_option,
+    _name_option,
+    click.option("--dry-run", is_flag=True, help="Write nothing; say what would be written."),
+    click.option("--actor", help="Who: the login user when it is not given."),
+    click.option("--reason", required=True, help="Why: it is stored with the record."),
+)
+
+
+@publish.command()
+@click.option("--topic", required=True, help="The real topic.")
+@click.option("--queue", "queue_id", type=click.IntRange(0), required=True)
+@click.option("--offset", type=click.IntRange(0), required=True, help="What is published next.")
+@click.option("--to", "last", type=click.IntRange(0), help="The last one; without it one message.")
+@_change_options
+def skip(
+    topic: str,
+    queue_id: int,
+    offset: int,
+    last: int | None,
+    conf: str,
+    name: str | None,
+    dry_run: bool,
+    actor: str | None,
+    reason: str,
+) -> None:
+    """Go past messages that come next in a queue: they are never published."""
+    operator = _operator(conf, name, actor, reason)
+    done = operator.skip(topic, queue_id, offset, offset if last is None else last, dry_run=dry_run)
+    _print(done, dry_run=dry_run)
+
+
+@publish.command()
+@click.option(
+    "--position", type=click.Choice(["published", "earliest", "latest"]), required=True,
+    help="Behind the last records, which must be this lake's messages; or where its tables begin "
+    "or end.",
+)  # fmt: skip
+@_change_options
+def adopt(
+    position: str,
+    conf: str,
+    name: str | None,
+    dry_run: bool,
+    actor: str | None,
+    reason: str,
+) -> None:
+    """Say where this lake goes on in Kafka topics that another lake, or nobody known, published.
+
+    Whoever published there before can write no more.
+    """
+    operator = _operator(conf, name, actor, reason)
+    _print(operator.adopt(position, dry_run=dry_run), dry_run=dry_run)
+
+
+def _operator(conf: str, name: str | None, actor: str | None, reason: str) -> Operator:
+    from pipelines.publish.operate import Operator
+    from pipelines.publish.run import publisher_of
+
+    settings = settings_of(conf)
+    publisher = publisher_of(settings, name)
+    return Operator(settings, publisher, *actor_and_reason(actor, reason))
+
+
+def _print(done: Change, *, dry_run: bool) -> None:
+    for line in done.lines:
+        print_line(f"would be: {line}" if dry_run else line)

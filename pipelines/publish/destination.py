@@ -37,6 +37,18 @@ class KafkaTopic:
     config: Mapping[str, str | None]
 
 
+@dataclass(frozen=True)
+class DestinationEnds:
+    """How a destination's partitions end.
+
+    `last`: the newest record that a publisher has written; `emptied`: the ends of those that had
+    records and have none.
+    """
+
+    last: Mapping[int, LastRecord]
+    emptied: Mapping[int, int]
+
+
 def require_fit(
     topic: str, queues: int, found: KafkaTopic, settings: PublisherSettings, record_bytes_max: int
 ) -> None:
@@ -101,17 +113,23 @@ def require_same_end(progress: TopicProgress, lake_id: str, last: Mapping[int, L
             )
 
 
-def require_unpublished(topic: str, destination: str, last: Mapping[int, LastRecord]) -> None:
-    """Checks that no publisher has written to a destination without progress.
+def require_unpublished(topic: str, destination: str, ends: DestinationEnds) -> None:
+    """Checks that no publisher can have written to a destination without progress.
 
     Errors: PublishError.
     """
-    for queue_id, record in sorted(last.items()):
+    for queue_id, record in sorted(ends.last.items()):
         raise PublishError(
             f"the Kafka topic {destination} has records of lake {record.lake_id}, the last one of "
             f"partition {queue_id} is queue offset {record.queue_offset}, and the progress topic "
             f"says nothing of topic {topic}: it was deleted, or another lake published there; "
             "`txlake publish adopt` says how it goes on"
+        )
+    for partition, end in sorted(ends.emptied.items()):
+        raise PublishError(
+            f"the Kafka topic {destination} had {end} records in partition {partition}, which are "
+            f"deleted, and the progress topic says nothing of topic {topic}: nobody knows what was "
+            "published; `txlake publish adopt` says how it goes on"
         )
 
 
@@ -209,11 +227,15 @@ class Destination:
         records = read_committed(self._servers, self._client, begins, ends)
         return read_log((message.key(), message.value()) for message in records)
 
-    def last_records(self, destination: str, partitions: int) -> dict[int, LastRecord]:
-        """Returns the newest record of each partition, where a publisher has written one."""
+    def ends(self, destination: str, partitions: int) -> DestinationEnds:
+        """Returns how the partitions of a topic end."""
         places = [(destination, number) for number in range(partitions)]
-        found = last_records(self._cluster, self._servers, self._client, places)
-        return {partition: record for (_, partition), record in found.items()}
+        begins, ends = begins_and_ends(self._cluster, places)
+        last = last_records(self._servers, self._client, begins, ends)
+        return DestinationEnds(
+            {partition: record for (_, partition), record in last.items()},
+            {at[1]: ends[at] for at in places if begins[at] == ends[at] > 0},
+        )
 
     def _create(self, name: str, partitions: int, config: Mapping[str, str]) -> None:
         asked = self._admin.create_topics(

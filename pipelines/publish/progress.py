@@ -8,7 +8,7 @@ a publisher has stopped, and what operators have skipped or adopted.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
@@ -101,6 +101,16 @@ class ProgressLog:
             if (lake, name) == (lake_id, publisher)
         }
 
+    def skipped(self, lake_id: str, publisher: str, topic: str) -> dict[int, list[Skip]]:
+        """Returns what operators have skipped of a topic, by queue, in the order of offsets."""
+        found: dict[int, list[Skip]] = {}
+        for skip in self.skips.get((lake_id, publisher), ()):
+            if skip.topic == topic:
+                found.setdefault(skip.queue_id, []).append(skip)
+        for skips in found.values():
+            skips.sort(key=lambda skip: skip.from_offset)
+        return found
+
     def others(self, lake_id: str, publisher: str, destination: str) -> list[Key]:
         """Returns whoever else publishes to a destination, or has."""
         return [
@@ -108,6 +118,25 @@ class ProgressLog:
             for key, progress in self.topics.items()
             if progress.destination == destination and key[:2] != (lake_id, publisher)
         ]
+
+
+def after_skips(offset: int, skips: Iterable[Skip]) -> int:
+    """Returns the first queue offset from this one on that is not skipped.
+
+    Input: the skips of its queue, in the order of offsets.
+    """
+    for skip in skips:
+        if skip.from_offset <= offset <= skip.to_offset:
+            offset = skip.to_offset + 1
+    return offset
+
+
+def before_skips(offset: int, skips: Sequence[Skip]) -> int:
+    """Returns the last queue offset up to this one that is not skipped. Input: as above."""
+    for skip in reversed(skips):
+        if skip.from_offset <= offset <= skip.to_offset:
+            offset = skip.from_offset - 1
+    return offset
 
 
 def topic_record(lake_id: str, publisher: str, progress: TopicProgress) -> tuple[bytes, bytes]:

@@ -138,16 +138,18 @@ def is_published(message: Any) -> bool:
 
 
 def last_records(
-    cluster: Cluster, bootstrap_servers: str, client: Mapping[str, str], places: list[Place]
+    bootstrap_servers: str,
+    client: Mapping[str, str],
+    begins: Mapping[Place, int],
+    ends: Mapping[Place, int],
 ) -> dict[Place, LastRecord]:
     """Returns the newest record of each partition, where it has one that a publisher wrote.
 
     Aborted records, and what others have written, are passed over: it looks back further and
-    further. Errors: KafkaAwayError.
+    further. Input: where the partitions begin and end. Errors: KafkaAwayError.
     """
-    begins, ends = begins_and_ends(cluster, places)
     found: dict[Place, LastRecord] = {}
-    remaining = {place for place in places if begins[place] < ends[place]}
+    remaining = {place for place in ends if begins[place] < ends[place]}
     back = _LOOK_BACK
 
     for _ in range(_LOOKS_MAX):

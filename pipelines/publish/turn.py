@@ -43,8 +43,11 @@ from pipelines.publish.errors import PublishError, RefusedRecordError
 from pipelines.publish.progress import (
     NOTHING,
     ProgressLog,
+    Skip,
     Stop,
     TopicProgress,
+    after_skips,
+    before_skips,
     stop_key,
     stop_record,
     topic_record,
@@ -78,11 +81,41 @@ class PublishedTopic:
     progress: TopicProgress
     rows: CommittedRows
     maker: RecordMaker
+    skips: Mapping[int, list[Skip]]
 
     def seek(self) -> None:
-        """Goes back to where the progress stands."""
+        """Goes back to where the progress stands; behind what was skipped there."""
         for queue_id in range(self.queues):
-            self.rows.seek(queue_id, self.progress.next_offset(queue_id))
+            position = self.progress.next_offset(queue_id)
+            self.rows.seek(queue_id, after_skips(position, self.skips.get(queue_id, ())))
+
+    def kept(self, queue_id: int, rows: pa.Table) -> pa.Table:
+        """Returns rows without those that were skipped."""
+        for skip in self.skips.get(queue_id, ()):
+            offsets = rows["queue_offset"]
+            is_skipped = pc.and_(
+                pc.greater_equal(offsets, skip.from_offset), pc.less_equal(offsets, skip.to_offset)
+            )
+            rows = rows.filter(pc.invert(is_skipped))
+        return rows
+
+    def moved(self, until: Mapping[int, int], epoch: int, digest: str) -> TopicProgress:
+        """Returns the progress when all is published up to an offset of each queue."""
+        before = self.progress
+        nexts, lasts = [], []
+        for queue_id in range(self.queues):
+            first, last = before.next_offset(queue_id), before.last_offset(queue_id)
+            end = until.get(queue_id, first)
+            sent = before_skips(end - 1, self.skips.get(queue_id, ()))
+            nexts.append(end)
+            lasts.append(sent if sent >= first else last)
+        return replace(
+            before,
+            next_offsets=tuple(nexts),
+            last_offsets=tuple(lasts),
+            epoch=epoch,
+            digest=digest,
+        )
 
 
 def record_bytes_max(settings: Settings, publisher: PublisherSettings) -> int:
@@ -148,7 +181,7 @@ class Turn:
     def run(self) -> None:
         """Publishes until the process is stopped or another one is elected."""
         try:
-            self._begin()
+            self.begin()
             pause_s = self._first_pause_s()
             while not self._stop.is_set() and self._is_active():
                 if self.publish_committed():
@@ -157,9 +190,14 @@ class Turn:
                 self._stop.wait(pause_s)
                 pause_s = self._next_pause_s(pause_s)
         finally:
-            self._transactions.close()
+            self.close()
 
-    def _begin(self) -> None:
+    def close(self) -> None:
+        """Lets go of Kafka: an open transaction is aborted."""
+        self._transactions.close()
+
+    def begin(self) -> None:
+        """Takes the publisher over from the process before. Steps 1 to 4."""
         self._epochs.refresh()
         self._require_nobody_else(self._destination.progress())  # 1
         self._destination.make_progress_topic()
@@ -227,7 +265,10 @@ class Turn:
                 progress = self._begun(name, topic, rows)
                 begun.append(progress)
             maker = RecordMaker(name, self._lake.lake_id, has_keys=self._publisher.key == "keys")
-            self._topics[name] = PublishedTopic(name, topic.queue_count, progress, rows, maker)
+            skips = self._log.skipped(self._lake.lake_id, self._publisher.name, name)
+            self._topics[name] = PublishedTopic(
+                name, topic.queue_count, progress, rows, maker, skips
+            )
             self._topics[name].seek()
         if begun:
             self._write_progress(begun)
@@ -252,11 +293,11 @@ class Turn:
             found = replace(found, partitions=topic.queue_count)
         require_fit(name, topic.queue_count, found, self._publisher, self._record_bytes_max)
 
-        last = self._destination.last_records(destination, topic.queue_count)
+        ends = self._destination.ends(destination, topic.queue_count)
         if progress is None:
-            require_unpublished(name, destination, last)
+            require_unpublished(name, destination, ends)
         else:
-            require_same_end(progress, self._lake.lake_id, last)
+            require_same_end(progress, self._lake.lake_id, ends.last)
         if not self._transactions.knows_partitions(destination, topic.queue_count):
             log.info("Kafka does not tell of the new partitions of %s yet", destination)
         return progress
@@ -331,7 +372,7 @@ class Turn:
     def _cuts(self, behind: Mapping[Queue, int]) -> Iterator[dict[Queue, int]]:
         """Yields where each transaction ends: by queue, the offset that comes after it."""
         messages = self._count(behind)
-        if messages <= _PLAN_ROWS_MIN:
+        if messages <= min(_PLAN_ROWS_MIN, self._publisher.transaction_messages_max):
             yield dict(behind)
             return
 
@@ -422,31 +463,16 @@ class Turn:
     ) -> Iterator[tuple[PublishedTopic, int, Iterator[Record]]]:
         for name, until in _by_topic(cut).items():
             topic = self._topics[name]
-            for queue_id, rows in topic.rows.take(until):
+            for queue_id, taken in topic.rows.take(until):
+                rows = topic.kept(queue_id, taken)
                 yield topic, queue_id, topic.maker.records(rows, self._times.at_ms(rows))
 
     def _moved(self, cut: Mapping[Queue, int]) -> list[TopicProgress]:
         """Returns the progress of the topics that move up to a cut."""
-        moved = []
-        for name, until in _by_topic(cut).items():
-            topic = self._topics[name]
-            before = topic.progress
-            queues = range(topic.queues)
-            nexts = [until.get(q, before.next_offset(q)) for q in queues]
-            lasts = [
-                nexts[q] - 1 if nexts[q] > before.next_offset(q) else before.last_offset(q)
-                for q in queues
-            ]
-            moved.append(
-                replace(
-                    before,
-                    next_offsets=tuple(nexts),
-                    last_offsets=tuple(lasts),
-                    epoch=self._epochs.epoch,
-                    digest=self._epochs.digest,
-                )
-            )
-        return moved
+        return [
+            self._topics[name].moved(until, self._epochs.epoch, self._epochs.digest)
+            for name, until in _by_topic(cut).items()
+        ]
 
     # A record that is refused.
 
