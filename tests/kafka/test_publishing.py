@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import threading
 from collections.abc import Callable
@@ -32,6 +33,7 @@ from tests.support.published import (
 )
 from txlake import protocol as p
 
+CONSUMERS = Path(__file__).parents[2] / "docs" / "kafka-consumers.md"
 Unique = Callable[[str], str]
 Make = Callable[..., PublishedLake]
 
@@ -328,6 +330,27 @@ def test_a_publisher_goes_on_when_its_broker_comes_back(tmp_path: Path) -> None:
             process.stop()
             thread.join()
         lake.require_published()
+
+
+def test_the_consumer_in_the_docs_reads_each_message_once(make: Make) -> None:
+    lake = make()
+    lake.send(*orders(5))
+    publish_all(lake.settings())
+    (program,) = re.findall(r"^```python\n(.*?)^```", CONSUMERS.read_text(), re.M | re.S)
+    program = program.replace('"orders"', repr(lake.destination()))
+    read: list[tuple[bytes, bytes, int]] = []
+
+    class Enough(Exception):
+        """All has come."""
+
+    def handle(*message: Any) -> None:
+        read.append(message)
+        if len(read) == 5:
+            raise Enough
+
+    with pytest.raises(Enough):
+        exec(program, {"SERVERS": lake.servers, "handle": handle})  # noqa: S102
+    assert sorted(body for body, _, _ in read) == [b"body-%d" % number for number in range(5)]
 
 
 def _count(lake: PublishedLake) -> int:
