@@ -176,6 +176,7 @@ class Turn:
         self._transactions = self._new_transactions()
         self._log = ProgressLog()
         self._topics: dict[str, PublishedTopic] = {}
+        self._begun_at: int | None = None  # the epoch of the first look
         self.published = 0
 
     def run(self) -> None:
@@ -209,6 +210,7 @@ class Turn:
                 self._epochs, self._lake.path, epoch=progress.epoch, digest=progress.digest
             )
         self._open_topics()
+        self._begun_at = self._epochs.epoch
         log.info(
             "publisher %s publishes %d topics from epoch %d on",
             self._publisher.name, len(self._topics), self._epochs.epoch,
@@ -321,8 +323,10 @@ class Turn:
         ends = {q: self._epochs.ends.get((name, q), 0) for q in range(topic.queue_count)}
         begins = rows.begins(ends) if any(ends.values()) else dict.fromkeys(ends, 0)
         begin = self._publisher.begin
-        known_epoch = max((one.epoch for one in self._mine().values()), default=None)
-        is_new = known_epoch is not None and topic.epoch > known_epoch
+        known_epochs = [one.epoch for one in self._mine().values()]
+        if self._begun_at is not None:
+            known_epochs.append(self._begun_at)
+        is_new = bool(known_epochs) and topic.epoch > max(known_epochs)
 
         if begin == EARLIEST or is_new:
             first = begins
@@ -349,7 +353,8 @@ class Turn:
             (name, queue_id): end
             for name, topic in self._topics.items()
             for queue_id in range(topic.queues)
-            if (end := self._epochs.ends.get((name, queue_id), 0)) > topic.rows.positions[queue_id]
+            if (end := self._epochs.ends.get((name, queue_id), 0))
+            > topic.progress.next_offset(queue_id)
         }
 
     def _deleted(self) -> PublishError | None:
@@ -388,6 +393,11 @@ class Turn:
         self, behind: Mapping[Queue, int], rows_max: int
     ) -> Iterator[dict[Queue, int]]:
         """Yields the cuts of what comes next of a backlog."""
+        behind = {  # but for queues whose last messages were skipped
+            (name, queue_id): end
+            for (name, queue_id), end in behind.items()
+            if self._topics[name].rows.positions[queue_id] < end
+        }
         queues = list(behind)
         starts = [self._topics[name].rows.positions[queue_id] for name, queue_id in queues]
         looked_at = max(_PLAN_ROWS, 2 * rows_max)
