@@ -87,6 +87,38 @@ def status(conf: str, name: str | None, output: str) -> None:
     print_list(_STATUS_COLUMNS, rows, len(rows), output, "no publisher, or no topic yet")
 
 
+@publish.command()
+@conf_option
+@_name_option
+@click.option(
+    "--from-offset", type=click.IntRange(0), default=0, show_default=True,
+    help="Of each queue, from this queue offset on.",
+)  # fmt: skip
+@rows_option
+def verify(conf: str, name: str | None, from_offset: int, output: str) -> None:
+    """Compare what is published with the tables: count, order, key, value and headers.
+
+    What Kafka's retention has deleted is left out. Exits with 1 where they differ.
+    """
+    from dataclasses import asdict
+
+    from pipelines.errors import OperatorError
+    from pipelines.publish.run import publisher_of
+    from pipelines.publish.verification import verify_published
+
+    settings = settings_of(conf)
+    publisher = publisher_of(settings, name)
+    rows = [asdict(queue) for queue in verify_published(settings, publisher, from_offset)]
+    columns = ("topic", "queue_id", "first", "count", "problem")
+    print_list(columns, rows, len(rows), output, "nothing was published yet")
+    wrong = [row for row in rows if row["problem"]]
+    if wrong:
+        raise OperatorError(
+            f"{len(wrong)} of {len(rows)} queues differ: topic {wrong[0]['topic']} queue "
+            f"{wrong[0]['queue_id']}: {wrong[0]['problem']}"
+        )
+
+
 _change_options = together(
     conf_option,
     _name_option,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -39,14 +39,14 @@ class KafkaTopic:
 
 @dataclass(frozen=True)
 class DestinationEnds:
-    """How a destination's partitions end.
+    """How a destination's partitions begin and end.
 
-    `last`: the newest record that a publisher has written; `emptied`: the ends of those that had
-    records and have none.
+    `last`: the newest record that a publisher has written.
     """
 
     last: Mapping[int, LastRecord]
-    emptied: Mapping[int, int]
+    begins: Mapping[int, int]
+    ends: Mapping[int, int]
 
 
 def require_fit(
@@ -125,7 +125,9 @@ def require_unpublished(topic: str, destination: str, ends: DestinationEnds) -> 
             f"says nothing of topic {topic}: it was deleted, or another lake published there; "
             "`txlake publish adopt` says how it goes on"
         )
-    for partition, end in sorted(ends.emptied.items()):
+    for partition, end in sorted(ends.ends.items()):
+        if not ends.begins[partition] == end > 0:
+            continue
         raise PublishError(
             f"the Kafka topic {destination} had {end} records in partition {partition}, which are "
             f"deleted, and the progress topic says nothing of topic {topic}: nobody knows what was "
@@ -227,6 +229,13 @@ class Destination:
         records = read_committed(self._servers, self._client, begins, ends)
         return read_log((message.key(), message.value()) for message in records)
 
+    def records(self, destination: str) -> Iterator[Any]:
+        """Returns all committed records of a topic, each partition's in order."""
+        found = self.describe([destination]).get(destination)
+        places = [(destination, number) for number in range(found.partitions if found else 0)]
+        begins, ends = begins_and_ends(self._cluster, places)
+        return read_committed(self._servers, self._client, begins, ends)
+
     def ends(self, destination: str, partitions: int) -> DestinationEnds:
         """Returns how the partitions of a topic end."""
         places = [(destination, number) for number in range(partitions)]
@@ -234,7 +243,8 @@ class Destination:
         last = last_records(self._servers, self._client, begins, ends)
         return DestinationEnds(
             {partition: record for (_, partition), record in last.items()},
-            {at[1]: ends[at] for at in places if begins[at] == ends[at] > 0},
+            {partition: begin for (_, partition), begin in begins.items()},
+            {partition: end for (_, partition), end in ends.items()},
         )
 
     def _create(self, name: str, partitions: int, config: Mapping[str, str]) -> None:
@@ -255,8 +265,10 @@ class Destination:
 
     def _is_ready(self, name: str, partitions: int) -> bool:
         topic: Any = self._cluster.topics().topics.get(name)
-        return (
-            topic is not None
-            and len(topic.partitions) >= partitions
-            and all(one.leader >= 0 for one in topic.partitions.values())
-        )
+        if topic is None or len(topic.partitions) < partitions:
+            return False
+        try:
+            begins_and_ends(self._cluster, [(name, number) for number in topic.partitions])
+        except KafkaAwayError:  # a partition has no leader yet, or that does not know it yet
+            return False
+        return True

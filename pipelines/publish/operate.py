@@ -20,6 +20,7 @@ from pipelines.publish.committed import (
 )
 from pipelines.publish.destination import (
     Destination,
+    DestinationEnds,
     KafkaTopic,
     require_same_end,
     require_same_topic,
@@ -39,7 +40,6 @@ from pipelines.publish.progress import (
     topic_key,
     topic_record,
 )
-from pipelines.publish.reading import LastRecord
 from pipelines.publish.transactions import Transactions
 from pipelines.publish.turn import record_bytes_max, wanted_topics
 from pipelines.settings import PublisherSettings, Settings
@@ -187,8 +187,8 @@ class Operator:
             nexts = rows.begins(queues) if any(ends.values()) else ends
         elif position == PUBLISHED:
             partitions = 0 if there is None else min(there.partitions, topic.queue_count)
-            last = self._destination.ends(destination, partitions).last
-            nexts = {q: self._after_last(name, q, last.get(q), ends[q], rows) for q in queues}
+            found = self._destination.ends(destination, partitions)
+            nexts = {q: self._after_last(name, q, found, ends[q], rows) for q in queues}
             lasts = {q: at - 1 for q, at in nexts.items()}
         return TopicProgress(
             name,
@@ -202,15 +202,16 @@ class Operator:
         )
 
     def _after_last(
-        self, name: str, queue_id: int, last: LastRecord | None, end: int, rows: CommittedRows
+        self, name: str, queue_id: int, found: DestinationEnds, end: int, rows: CommittedRows
     ) -> int:
         """Returns the queue offset behind a partition's last record, which this lake must have."""
         where = f"{self._publisher.destination_of(name)} partition {queue_id}"
+        last = found.last.get(queue_id)
         if last is None:
-            if end:
+            if found.begins.get(queue_id, 0) > 0:
                 raise OperatorError(
-                    f"{where} has no record, and topic {name} queue {queue_id} has {end} messages: "
-                    "say --position earliest or latest"
+                    f"{where} has no record of a publisher any more: Kafka has deleted what was "
+                    "published; say --position earliest or latest"
                 )
             return 0
         if last.queue_offset >= end:

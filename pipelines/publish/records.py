@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import itertools
+from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
@@ -42,7 +43,6 @@ class RecordMaker:
         self._topic = (p.REAL_TOPIC, topic.encode())
         self._lake = (p.LAKE_ID, lake_id.encode())
         self._has_keys = has_keys
-        self._groups: dict[str | None, Header] = {}
 
     def records(self, rows: pa.Table, at_ms: pa.Array | None = None) -> Iterator[Record]:
         """Returns the records of rows, in their order.
@@ -50,46 +50,57 @@ class RecordMaker:
         Input: rows with COLUMNS; when each half was stored, null where the lake has it no longer:
         the record then has the time of its delivery.
         """
-        offsets, groups, ids, keys, tags, properties, bodies, raw = plain_columns(
+        offsets, groups, ids, keys, tags, bodies, raw = plain_columns(
             rows.select([
-                "queue_offset", "producer_group", "transaction_id", "keys", "tags", "properties",
-                "body", "raw_headers",
+                "queue_offset", "producer_group", "transaction_id", "keys", "tags", "body",
+                "raw_headers",
             ])
         )  # fmt: skip
-        places = _places(rows)
-        times = _times(rows, at_ms)
-        topic, lake = self._topic, self._lake
+        properties = _properties(rows["properties"])
+        places, times = _places(rows), _times(rows, at_ms)
+        topic, lake, has_keys = self._topic, self._lake, self._has_keys
 
-        for number, offset in enumerate(offsets):
+        for offset, place, id_, group, key, tag, pairs, all_headers, body, at in zip(
+            offsets, places, ids, groups, keys, tags, properties, raw, bodies, times, strict=True
+        ):
             headers: list[Header] = [
                 (p.QUEUE_OFFSET, b"%d" % offset),
-                (p.PLACE, places[number]),
+                (p.PLACE, place),
                 topic,
                 lake,
             ]
-            if ids[number] is not None:
-                headers.append((p.UNIQ_KEY, ids[number]))
-            group = groups[number]
+            if id_ is not None:
+                headers.append((p.UNIQ_KEY, id_))
             if group is not None:
                 headers.append((p.PGROUP, group))
-            key = keys[number]
             if key is not None:
                 headers.append((p.KEYS, key))
-            if tags[number] is not None:
-                headers.append((p.TAGS, tags[number]))
+            if tag is not None:
+                headers.append((p.TAGS, tag))
 
-            if raw[number] is not None:
-                headers += _raw_properties(raw[number])
-            elif properties[number]:
-                headers += _properties(properties[number])
+            if all_headers is not None:
+                headers += _raw_properties(all_headers)
+            elif pairs:
+                headers += pairs
 
-            yield Record(bodies[number], key if self._has_keys else None, times[number], headers)
+            yield Record(body, key if has_keys else None, at, headers)
 
 
-def _properties(properties: Mapping[str, str]) -> list[Header]:
-    if _OWN_NEW.isdisjoint(properties):
-        return list(properties.items())
-    return [(name, value) for name, value in properties.items() if name not in _OWN_NEW]
+def _properties(column: pa.ChunkedArray) -> list[list[Header]]:
+    """Returns each row's properties; empty where it has none."""
+    return [pairs for chunk in column.chunks for pairs in _of_chunk(chunk)]
+
+
+def _of_chunk(maps: pa.MapArray) -> list[list[Header]]:
+    starts = maps.offsets.to_pylist()
+    first, last = starts[0], starts[-1]
+    names, values = maps.keys.slice(first, last - first), maps.items.slice(first, last - first)
+    pairs = list(zip(names.to_pylist(), values.to_pylist(), strict=True))
+    found = [pairs[start - first : end - first] for start, end in itertools.pairwise(starts)]
+
+    if _OWN_NEW.isdisjoint(pc.unique(names).to_pylist()):
+        return found
+    return [[pair for pair in one if pair[0] not in _OWN_NEW] for one in found]
 
 
 def _raw_properties(headers: list[dict[str, Any]]) -> list[Header]:

@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
+from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 
-from pipelines.cli.main import main
 from pipelines.local_broker.broker import Broker
 from pipelines.publish.errors import FencedError, PublishError, RefusedRecordError
 from pipelines.publish.run import PublisherProcess
@@ -22,6 +21,7 @@ from pipelines.publish.status import read_publishers
 from pipelines.publish.transactions import Transactions
 from pipelines.publish.turn import Turn
 from tests.support.job import wait_until
+from tests.support.operator import said as output_of
 from tests.support.published import (
     AFTER,
     BEFORE,
@@ -332,6 +332,25 @@ def test_a_publisher_goes_on_when_its_broker_comes_back(tmp_path: Path) -> None:
         lake.require_published()
 
 
+def test_what_differs_from_the_tables_is_found(make: Make, broker: Broker) -> None:
+    lake = make()
+    lake.send(*orders(3, real_queue_id=1, properties=[("colour", "red")]))
+    publish_all(lake.settings())
+    rows = operate(lake, "verify -o csv", reason=None).splitlines()
+    assert rows[1:] == ["orders,0,,0,", "orders,1,0,3,", "orders,2,,0,", "orders,3,,0,"]
+    *_, last = lake.consume()
+    forger = Producer({"bootstrap.servers": lake.servers})
+
+    def write(value: bytes, offset: bytes) -> None:
+        headers = [(p.QUEUE_OFFSET, offset), *last.headers()[1:]]
+        forger.produce(lake.destination(), value, last.key(), 1, headers=headers)
+        forger.flush()
+
+    write(last.value(), b"2")
+    said = operate(lake, "verify", reason=None, code=1)
+    assert "1 of 4 queues differ: topic orders queue 1: queue offset 2 comes after 2" in said
+
+
 def test_the_consumer_in_the_docs_reads_each_message_once(make: Make) -> None:
     lake = make()
     lake.send(*orders(5))
@@ -371,9 +390,7 @@ def operate(lake: PublishedLake, words: str, reason: str | None = "a test", code
     conf = lake.path.parent / "job.toml"
     conf.write_text(toml_of(lake.values()))
     more = [] if reason is None else ["--reason", reason]
-    done = CliRunner().invoke(main, ["publish", *words.split(), "--conf", str(conf), *more])
-    assert done.exit_code == code, done.output
-    return done.output
+    return output_of("publish", *words.split(), "--conf", str(conf), *more, code=code)
 
 
 def toml_of(values: dict[str, Any], above: str = "") -> str:

@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,7 @@ class PublishedLake:
     def __init__(self, path: Path, servers: str, prefix: str, **publisher: Any) -> None:
         self.path, self.servers, self.prefix = path, servers, prefix
         self.job = PaperJob(path, default_queue_count=4)
+        self.job.at = time.time_ns() // 1_000_000  # Kafka deletes what is older than a week
         self.publisher = {
             "destination": f"{prefix}-{{topic}}",
             "progress_topic": f"{prefix}-progress",

@@ -118,9 +118,12 @@ def test_the_last_record_is_the_one_that_the_progress_says(
 @pytest.mark.parametrize(
     ("ends", "said"),
     [
-        (DestinationEnds({}, {}), None),
-        (DestinationEnds({1: Last(4)}, {}), "partition 1 is queue offset 4, and the progress"),  # type: ignore[dict-item]
-        (DestinationEnds({}, {0: 8}), "had 8 records in partition 0, which are deleted, and the"),
+        (DestinationEnds({}, {0: 0, 1: 3}, {0: 0, 1: 4}), None),
+        (DestinationEnds({1: Last(4)}, {}, {}), "partition 1 is queue offset 4, and the progress"),  # type: ignore[dict-item]
+        (
+            DestinationEnds({}, {0: 8}, {0: 8}),
+            "had 8 records in partition 0, which are deleted,",
+        ),
     ],
 )
 def test_a_destination_that_was_published_to_needs_progress(
