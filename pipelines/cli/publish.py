@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import logging
+import os
 import signal
+import threading
 from typing import TYPE_CHECKING
 
 import click
@@ -20,6 +23,9 @@ from pipelines.screen import print_line
 
 if TYPE_CHECKING:
     from pipelines.publish.operate import Change, Operator
+
+# How long a stop waits for the running transaction.
+_STOP_S = 10.0
 
 
 @click.group(invoke_without_command=True)
@@ -48,9 +54,29 @@ def publish(context: click.Context, conf: str | None, name: str | None, quiet: b
     settings = settings_of(conf)
     logs.begin("warning" if quiet else settings.log.level, settings.log.format)
     process = PublisherProcess(settings, publisher_of(settings, name))
+
+    def give_up() -> None:
+        logging.getLogger("txlake").warning(
+            "not stopped within %.0f s: the open transaction is given up, and nothing is lost",
+            _STOP_S,
+        )
+        logging.shutdown()
+        os._exit(0)  # as kill -9, which a publisher must survive anyway
+
+    patience = threading.Timer(_STOP_S, give_up)
+    patience.daemon = True
+
+    def stop(*_: object) -> None:
+        if not patience.is_alive():
+            patience.start()
+        process.stop()
+
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: process.stop())
-    process.run()
+        signal.signal(number, stop)
+    try:
+        process.run()
+    finally:
+        patience.cancel()
 
 
 _name_option = click.option("--name", help="Which [publish.NAME]; without it the only one.")

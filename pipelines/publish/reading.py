@@ -20,8 +20,8 @@ from txlake import protocol as p
 
 Place = tuple[str, int]  # Kafka topic, partition
 _POLL_S: Final = 0.5
-# A transaction of another producer can be open for so long: brokers allow 15 minutes at most.
-_OPEN_S: Final = 900.0
+# How long a look waits for open transactions of others; then it is tried again, and said.
+_OPEN_S: Final = 10.0
 _LOOK_BACK: Final = 16  # records; the next look goes back 16 times as far
 _LOOKS_MAX: Final = 6
 

@@ -214,7 +214,7 @@ def test_a_record_that_is_refused_stops_the_publisher_until_it_is_skipped(make: 
             str(refused.value)
         )
     assert lake.consume() == []
-    status = json.loads(operate(lake, "status -o json", reason=None))
+    (status,) = json.loads(operate(lake, "status -o json", reason=None))
     assert (status["lag"], status["stopped"]) == (6, str(refused.value))
 
     command = "skip --topic orders --queue 1 --offset"
@@ -225,8 +225,8 @@ def test_a_record_that_is_refused_stops_the_publisher_until_it_is_skipped(make: 
     assert sorted((m.partition(), offset_of(m)) for m in lake.consume()) == [
         (0, 0), (0, 1), (1, 0), (1, 1), (1, 2),
     ]  # fmt: skip
-    (status,) = read_publishers(settings)
-    assert (status.lag, status.stop, status.skips[0].reason) == (0, None, "a test")
+    (found,) = read_publishers(settings)
+    assert (found.lag, found.stop, found.skips[0].reason) == (0, None, "a test")
     lake.send(*orders(1, first=9, real_queue_id=1))
     assert publish_all(settings) == 1
 
