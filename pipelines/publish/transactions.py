@@ -194,7 +194,7 @@ class Transactions:
         while time.monotonic() < deadline:
             try:
                 self._producer.produce(
-                    one.destination, value, key, one.partition, None, report, at_ms, headers
+                    one.destination, value, key, one.partition, report, None, at_ms, headers
                 )
                 self._producer.poll(0)
                 return
