@@ -59,15 +59,18 @@ class TopicReader:
         ends: Mapping[int, int] | None = None,
         columns: Sequence[str] = COLUMNS,
         rows_max: int | None = None,
+        bytes_max: int = _READ_AHEAD_BYTES,
     ) -> dict[int, pa.Table]:
         """Reads ahead from each queue's position.
 
         Input: by queue, the offset from which on rows are not wanted; the columns, queue and offset
-        among them; how many rows of each queue, in place of as many as fit into memory.
+        among them; how many rows of each queue, in place of what `bytes_max` of all files holds.
         Output: for each queue with new rows, rows of contiguous offsets from its position.
         Errors: OffsetGapError, OffsetOutOfRangeError, naming the offsets; LakeError.
         """
-        return self._files.patiently(lambda: self._read(positions, ends or {}, columns, rows_max))
+        return self._files.patiently(
+            lambda: self._read(positions, ends or {}, columns, rows_max, bytes_max)
+        )
 
     def ends(self, queue_ids: range | list[int]) -> dict[int, int]:
         """Returns each queue's end: the offset of the message that comes next."""
@@ -100,11 +103,12 @@ class TopicReader:
         ends: Mapping[int, int],
         columns: Sequence[str],
         rows_max: int | None,
+        bytes_max: int,
     ) -> dict[int, pa.Table]:
         files = self._holding(positions, ends)
         if not files:
             return {}
-        window = rows_max or _window_rows(files, len(positions))
+        window = rows_max or _window_rows(files, len(positions), bytes_max)
         untils = {
             queue_id: int(min(position + window, ends.get(queue_id, math.inf)))
             for queue_id, position in positions.items()
@@ -231,10 +235,10 @@ class TopicReader:
         return best
 
 
-def _window_rows(files: list[TableFile], queues: int) -> int:
+def _window_rows(files: list[TableFile], queues: int, bytes_max: int) -> int:
     size = queues * sum(file.size_bytes for file in files)
     rows = max(sum(file.row_count for file in files), 1)
-    return max(_WINDOW_ROWS_MIN, min(_WINDOW_ROWS_MAX, _READ_AHEAD_BYTES * rows // max(size, 1)))
+    return max(_WINDOW_ROWS_MIN, min(_WINDOW_ROWS_MAX, bytes_max * rows // max(size, 1)))
 
 
 def _in_order(rows: pa.Table) -> pa.Table:

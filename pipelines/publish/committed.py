@@ -14,14 +14,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipelines.publish.errors import PublishError
+from pipelines.publish.records import COLUMNS as RECORD_COLUMNS
 from txlake._delta_files import DeltaFiles, told
 from txlake._lake import Lake, Topic
-from txlake._topic_reader import COLUMNS, TopicReader
+from txlake._topic_reader import TopicReader
 from txlake.errors import LakeError, OffsetGapError
 
 Queue = tuple[str, int]
 _NAMED_EPOCHS_MAX: Final = 500  # the most epochs between two rows that name all queues
-_PAUSES_MAX: Final = 4
+_AHEAD_BYTES: Final = 8 << 20  # of all queues of a topic, as files have them
+_COLUMNS: Final = (*RECORD_COLUMNS, "epoch")
 
 
 class CommittedEpochs:
@@ -157,7 +159,7 @@ class CommittedRows:
         }
         if wanted:
             self._reader.refresh()
-            self._ahead.update(self._reader.read(wanted, ends))
+            self._ahead.update(self._reader.read(wanted, ends, _COLUMNS, bytes_max=_AHEAD_BYTES))
 
     def units(self, ends: Mapping[int, int], rows_max: int) -> dict[int, pa.Table]:
         """Returns of the queues' next rows what says where they can be cut.
@@ -222,8 +224,3 @@ def require_epochs(epochs: CommittedEpochs, path: str, *, epoch: int, digest: st
             f"epoch {epoch} of the lake {path} has digest {there or '(none)'}, and {digest} is "
             "published: the lake has another history"
         )
-
-
-__all__ = [
-    "COLUMNS", "CommittedEpochs", "CommittedRows", "Queue", "open_lake", "require_epochs",
-]  # fmt: skip

@@ -21,7 +21,7 @@ from pipelines.settings import PublisherSettings
 
 _TRANSACTION_S: Final = 60.0  # for each request of a transaction
 _QUEUED_MAX: Final = 200_000  # records in librdkafka
-_QUEUED_KBYTES: Final = 65_536
+_QUEUED_KBYTES: Final = 32_768
 _BATCH_BYTES: Final = 1_000_000  # librdkafka's default
 _POLL_S: Final = 0.1
 _FENCED: Final = (

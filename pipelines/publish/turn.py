@@ -70,6 +70,7 @@ _STORE_LOOK_MAX_S: Final = 0.5
 _GROWTH: Final = 1.5
 _PLAN_ROWS: Final = 200_000  # what is looked at, of a backlog, to find where to cut
 _PLAN_ROWS_MIN: Final = 1_000
+_SLICE_ROWS: Final = 2_048  # that are Python's values at a time
 
 
 @dataclass
@@ -479,8 +480,10 @@ class Turn:
         for name, until in _by_topic(cut).items():
             topic = self._topics[name]
             for queue_id, taken in topic.rows.take(until):
-                rows = topic.kept(queue_id, taken)
-                yield topic, queue_id, topic.maker.records(rows, self._times.at_ms(rows))
+                kept = topic.kept(queue_id, taken)
+                for start in range(0, kept.num_rows, _SLICE_ROWS):
+                    rows = kept.slice(start, _SLICE_ROWS)
+                    yield topic, queue_id, topic.maker.records(rows, self._times.at_ms(rows))
 
     def _moved(self, cut: Mapping[Queue, int]) -> list[TopicProgress]:
         """Returns the progress of the topics that move up to a cut."""

@@ -16,6 +16,7 @@ from confluent_kafka.admin import AdminClient
 
 from pipelines.local_broker.broker import Broker
 from pipelines.publish.errors import FencedError, PublishError, RefusedRecordError
+from pipelines.publish.retention import PublishedPositions
 from pipelines.publish.run import PublisherProcess
 from pipelines.publish.status import read_publishers
 from pipelines.publish.transactions import Transactions
@@ -330,6 +331,24 @@ def test_a_publisher_goes_on_when_its_broker_comes_back(tmp_path: Path) -> None:
             process.stop()
             thread.join()
         lake.require_published()
+
+
+def test_retention_knows_what_is_published_when_kafka_has_said_so(make: Make) -> None:
+    lake = make()
+    lake.send(*orders(3, real_queue_id=1))
+    settings = lake.settings(main={}, latest={"destination": f"{lake.prefix}-second-{{topic}}"})
+    publish_all(settings)
+    lake.send(*orders(1, first=3, real_queue_id=2))
+    publish_all(settings)
+    publish_all(settings, "latest")
+    lake.send(*orders(2, first=4, real_queue_id=2))
+    publish_all(settings, "latest")
+
+    positions = PublishedPositions(settings)
+    assert positions("topics/1") == {}
+    positions.wait(60)
+    assert positions("topics/1") == {0: 0, 1: 3, 2: 1, 3: 0}
+    assert positions("topics/2") is None
 
 
 def test_what_differs_from_the_tables_is_found(make: Make, broker: Broker) -> None:

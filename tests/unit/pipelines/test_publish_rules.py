@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,7 @@ from pipelines.publish.progress import (
 from pipelines.publish.records import RecordMaker
 from pipelines.publish.stored_times import StoredTimes
 from pipelines.publish.turn import require_nobody_else, wanted_topics
+from pipelines.publish.verification import QueueDigest, difference
 from pipelines.settings import PublisherSettings, SettingsError, parse
 from storage.schemas import TOPIC
 from tests.support.lake_rows import table_of
@@ -322,3 +324,28 @@ def test_the_time_of_a_half_is_found_by_its_place(job: PaperJob) -> None:
     )
     first, second = START_AT + 0, START_AT + 2_000
     assert StoredTimes(lake).at_ms(rows).to_pylist() == [second, first, None, None]
+
+
+Change = Callable[[int], tuple[int, bytes | None, bytes | None, list[Any]]]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda at: (at, b"k", b"v", [("a", "1")]), ""),
+        (lambda at: (at, b"k", b"v" if at != 1_500 else b"w", [("a", "1")]), "1000 to 1999"),
+        (lambda at: (at, b"k" if at != 3 else None, b"v", [("a", "1")]), "offsets 0 to 999"),
+        (lambda at: (at, b"k", b"v", [("a", "1" if at != 3 else None)]), "offsets 0 to 999"),
+        (lambda at: (at if at != 7 else 6, b"k", b"v", [("a", "1")]), "offset 6 comes after 6"),
+        (lambda at: (at + (at > 9), b"k", b"v", [("a", "1")]), "offsets 0 to 999"),
+    ],
+    ids=["same", "value", "key", "header", "twice", "gap"],
+)
+def test_a_queue_that_differs_from_its_table_is_found(change: Change, said: str) -> None:
+    published, table = QueueDigest(), QueueDigest()
+    for at in range(2_000):
+        published.add(*change(at))
+        table.add(at, b"k", b"v", [("a", b"1")])
+    found = difference(published, table)
+    assert said in found
+    assert bool(found) == bool(said)
