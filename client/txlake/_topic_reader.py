@@ -59,12 +59,12 @@ class TopicReader:
         ends: Mapping[int, int] | None = None,
         columns: Sequence[str] = COLUMNS,
         rows_max: int | None = None,
-        bytes_max: int = _READ_AHEAD_BYTES,
+        bytes_max: int | None = None,
     ) -> dict[int, pa.Table]:
         """Reads ahead from each queue's position.
 
         Input: by queue, the offset from which on rows are not wanted; the columns, queue and offset
-        among them; how many rows of each queue, in place of what `bytes_max` of all files holds.
+        among them; how many rows of each queue, in place of what fits into `bytes_max` of files.
         Output: for each queue with new rows, rows of contiguous offsets from its position.
         Errors: OffsetGapError, OffsetOutOfRangeError, naming the offsets; LakeError.
         """
@@ -103,12 +103,12 @@ class TopicReader:
         ends: Mapping[int, int],
         columns: Sequence[str],
         rows_max: int | None,
-        bytes_max: int,
+        bytes_max: int | None,
     ) -> dict[int, pa.Table]:
         files = self._holding(positions, ends)
         if not files:
             return {}
-        window = rows_max or _window_rows(files, len(positions), bytes_max)
+        window = rows_max or _window_rows(files, len(positions), bytes_max or _READ_AHEAD_BYTES)
         untils = {
             queue_id: int(min(position + window, ends.get(queue_id, math.inf)))
             for queue_id, position in positions.items()
