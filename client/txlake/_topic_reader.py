@@ -59,7 +59,7 @@ class TopicReader:
         ends: Mapping[int, int] | None = None,
         columns: Sequence[str] = COLUMNS,
         rows_max: int | None = None,
-        bytes_max: int | None = None,
+        bytes_max: int = _READ_AHEAD_BYTES,
     ) -> dict[int, pa.Table]:
         """Reads ahead from each queue's position.
 
@@ -103,12 +103,12 @@ class TopicReader:
         ends: Mapping[int, int],
         columns: Sequence[str],
         rows_max: int | None,
-        bytes_max: int | None,
+        bytes_max: int,
     ) -> dict[int, pa.Table]:
         files = self._holding(positions, ends)
         if not files:
             return {}
-        window = rows_max or _window_rows(files, len(positions), bytes_max or _READ_AHEAD_BYTES)
+        window = rows_max or _window_rows(files, len(positions), bytes_max)
         untils = {
             queue_id: int(min(position + window, ends.get(queue_id, math.inf)))
             for queue_id, position in positions.items()
@@ -235,7 +235,7 @@ class TopicReader:
         return best
 
 
-def _window_rows(files: list[TableFile], queues: int, bytes_max: int) -> int:
+def _window_rows(files: list[TableFile], queues: int, bytes_max: int = _READ_AHEAD_BYTES) -> int:
     size = queues * sum(file.size_bytes for file in files)
     rows = max(sum(file.row_count for file in files), 1)
     return max(_WINDOW_ROWS_MIN, min(_WINDOW_ROWS_MAX, bytes_max * rows // max(size, 1)))
