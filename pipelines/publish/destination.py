@@ -220,13 +220,17 @@ class Destination:
             self._cluster.answer(future, "more partitions", KafkaError.INVALID_PARTITIONS)
         self._wait_for(destination, partitions)
 
-    def progress(self) -> ProgressLog:
-        """Returns what the progress topic says, up to its end; nothing if it is missing."""
+    def progress(self, *, is_patient: bool = False) -> ProgressLog:
+        """Returns what the progress topic says; nothing if it is missing.
+
+        Input: whether Kafka transactions that are open are waited for. Whoever has fenced the
+        process before needs that; else its open transaction could be waited for.
+        """
         name = self._settings.progress_topic
         if name not in self.describe([name]):
             return ProgressLog()
         begins, ends = begins_and_ends(self._cluster, [(name, 0)])
-        records = read_committed(self._servers, self._client, begins, ends)
+        records = read_committed(self._servers, self._client, begins, ends, is_patient=is_patient)
         return read_log((message.key(), message.value()) for message in records)
 
     def records(self, destination: str) -> Iterator[Any]:

@@ -189,7 +189,11 @@ class Operator:
             partitions = 0 if there is None else min(there.partitions, topic.queue_count)
             found = self._destination.ends(destination, partitions)
             nexts = {q: self._after_last(name, q, found, ends[q], rows) for q in queues}
-            lasts = {q: at - 1 for q, at in nexts.items()}
+            lasts |= {
+                q: last.queue_offset
+                for q, last in found.last.items()
+                if last.lake_id == self._lake.lake_id
+            }
         return TopicProgress(
             name,
             destination,
@@ -244,7 +248,7 @@ class Operator:
         transactions = self._transactions(self._lake.lake_id, self._publisher)
         try:
             transactions.init()
-            done: Change = change(self._destination.progress())
+            done: Change = change(self._destination.progress(is_patient=True))
             transactions.begin()
             transactions.send_progress(self._publisher.progress_topic, done.records)
             transactions.commit()

@@ -59,11 +59,12 @@ def read_committed(
     client: Mapping[str, str],
     starts: Mapping[Place, int],
     ends: Mapping[Place, int],
-    open_s: float = _OPEN_S,
+    *,
+    is_patient: bool = True,
 ) -> Iterator[Any]:
     """Returns the committed records from `starts` to `ends`.
 
-    Units: `open_s`: how long transactions that are open are waited for.
+    Input: whether transactions that are open are waited for; else what is behind them is left out.
     Errors: KafkaAwayError.
     """
     remaining = {place for place, end in ends.items() if starts[place] < end}
@@ -81,12 +82,12 @@ def read_committed(
     })  # fmt: skip
     try:
         consumer.assign([TopicPartition(*place, starts[place]) for place in sorted(remaining)])
-        deadline = time.monotonic() + open_s
+        deadline = time.monotonic() + _OPEN_S
         while remaining:
             if time.monotonic() > deadline:
                 raise KafkaAwayError(
                     f"{sorted(remaining)}: a Kafka transaction is open, or nothing came, for "
-                    f"{open_s:.0f} s"
+                    f"{_OPEN_S:.0f} s"
                 )
             message = consumer.poll(_POLL_S)
             if message is None:
@@ -101,7 +102,7 @@ def read_committed(
                 if offset + 1 >= ends[place]:
                     remaining.discard(place)
             elif error.code() == KafkaError._PARTITION_EOF:
-                if offset >= ends[place]:
+                if offset >= ends[place] or not is_patient:
                     remaining.discard(place)
             elif not error.retriable() and error.code() not in _TRANSIENT:
                 raise KafkaAwayError(f"{place[0]} cannot be read: {error.str()}")

@@ -205,7 +205,7 @@ class Turn:
         self._require_nobody_else(self._destination.progress())  # 1
         self._destination.make_progress_topic()
         self._transactions.init()  # 2
-        self._log = self._destination.progress()  # 3
+        self._log = self._destination.progress(is_patient=True)  # 3
         self._require_nobody_else(self._log)
         for progress in self._mine().values():  # 4
             require_epochs(
