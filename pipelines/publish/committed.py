@@ -7,7 +7,7 @@ known from the epochs: each committed row names the queues that grew, with their
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import pyarrow as pa
@@ -22,7 +22,7 @@ from txlake.errors import LakeError, OffsetGapError
 
 Queue = tuple[str, int]
 _NAMED_EPOCHS_MAX: Final = 500  # the most epochs between two rows that name all queues
-_AHEAD_BYTES: Final = 8 << 20  # of all queues of a topic, as files have them
+_AHEAD_BYTES: Final = 16 << 20  # of all queues of a topic, as files have them
 _COLUMNS: Final = (*RECORD_COLUMNS, "epoch")
 
 
@@ -161,34 +161,33 @@ class CommittedRows:
             self._reader.refresh()
             self._ahead.update(self._reader.read(wanted, ends, _COLUMNS, bytes_max=_AHEAD_BYTES))
 
-    def units(self, ends: Mapping[int, int], rows_max: int) -> dict[int, pa.Table]:
-        """Returns of the queues' next rows what says where they can be cut.
+    def look(
+        self, ends: Mapping[int, int], rows_max: int, columns: Sequence[str]
+    ) -> dict[int, pa.Table]:
+        """Returns some columns of the queues' next rows; the positions stay.
 
         Input: where each queue ends; how many rows of each queue.
-        Output: by queue, `epoch`, `producer_group`, `transaction_id`, in order.
         """
         wanted = {
             queue_id: self.positions[queue_id]
             for queue_id, end in ends.items()
             if self.positions[queue_id] < end
         }
-        columns = ("queue_id", "queue_offset", "epoch", "producer_group", "transaction_id")
         self._reader.refresh()
-        return self._reader.read(wanted, ends, columns, rows_max)
+        return self._reader.read(wanted, ends, ("queue_id", "queue_offset", *columns), rows_max)
 
-    def take(self, until: Mapping[int, int]) -> list[tuple[int, pa.Table]]:
+    def take(self, until: Mapping[int, int]) -> Iterator[tuple[int, pa.Table]]:
         """Takes the rows up to an offset of each queue, and moves the positions there.
 
         Output: queues with pieces of their rows, each queue's in order.
         """
-        taken: list[tuple[int, pa.Table]] = []
         while True:
-            open_queues = {q: end for q, end in until.items() if self.positions[q] < end}
-            if not open_queues:
-                return taken
-            self.read_ahead(open_queues)
+            remaining = {q: end for q, end in until.items() if self.positions[q] < end}
+            if not remaining:
+                return
+            self.read_ahead(remaining)
 
-            for queue_id, end in open_queues.items():
+            for queue_id, end in remaining.items():
                 rows = self._ahead.pop(queue_id, None)
                 if rows is None or not rows.num_rows:
                     raise OffsetGapError(
@@ -197,10 +196,10 @@ class CommittedRows:
                         "`txlake verify`"
                     )
                 count = min(rows.num_rows, end - self.positions[queue_id])
-                taken.append((queue_id, rows.slice(0, count)))
                 self.positions[queue_id] += count
                 if count < rows.num_rows:
                     self._ahead[queue_id] = rows.slice(count)
+                yield queue_id, rows.slice(0, count)
 
 
 def open_lake(path: str, storage_options: Mapping[str, str]) -> Lake:

@@ -57,6 +57,12 @@ def cuts(queues: Sequence[QueueRows], rows_max: int) -> list[tuple[int, ...]]:
     return found
 
 
+def has_large_epoch(queues: Sequence[QueueRows], rows_max: int) -> bool:
+    """Returns whether an epoch is larger than the limit, so that the units count."""
+    ends = _epoch_ends(queues).sum(axis=1)
+    return bool((np.diff(ends, prepend=0) > rows_max).any())
+
+
 def _epoch_ends(queues: Sequence[QueueRows]) -> Array:
     """Returns for each epoch that is whole in all queues how many rows each has up to it."""
     epochs = np.unique(np.concatenate([queue.epochs for queue in queues]))

@@ -15,9 +15,9 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -30,7 +30,7 @@ from pipelines.publish.committed import (
     open_lake,
     require_epochs,
 )
-from pipelines.publish.cuts import ALONE, QueueRows, cuts
+from pipelines.publish.cuts import ALONE, QueueRows, cuts, has_large_epoch
 from pipelines.publish.destination import (
     Destination,
     KafkaTopic,
@@ -411,19 +411,45 @@ class Turn:
 
         while not found:
             each = max(_PLAN_ROWS_MIN, looked_at // len(queues))
-            tables = {
-                (name, queue_id): rows
-                for name, ends in _by_topic(behind).items()
-                for queue_id, rows in self._topics[name].rows.units(ends, each).items()
-            }
-            found = cuts(_queue_rows(tables, behind, dict(zip(queues, starts, strict=True))),
-                         rows_max)  # fmt: skip
+            rows = self._queue_rows(behind, each, has_units=False)
+            if has_large_epoch(rows, rows_max):
+                rows = self._queue_rows(behind, each, has_units=True)
+            found = cuts(rows, rows_max)
             looked_at *= 2
         for counts in found:
             yield {
                 queue: start + count
                 for queue, start, count in zip(queues, starts, counts, strict=True)
             }
+
+    def _queue_rows(
+        self, behind: Mapping[Queue, int], rows_max: int, *, has_units: bool
+    ) -> list[QueueRows]:
+        """Returns what says where queues can be cut.
+
+        Input: where each queue ends; how many rows of each; whether message transactions are told
+        apart: else each message counts as one.
+        """
+        columns = ["epoch", *(("producer_group", "transaction_id") if has_units else ())]
+        tables = {
+            (name, queue_id): rows
+            for name, ends in _by_topic(behind).items()
+            for queue_id, rows in self._topics[name].rows.look(ends, rows_max, columns).items()
+        }
+        units = _units(tables[queue] for queue in behind) if has_units else None
+        found, start = [], 0
+        for queue, end in behind.items():
+            count = tables[queue].num_rows
+            name, queue_id = queue
+            found.append(
+                QueueRows(
+                    tables[queue]["epoch"].to_numpy(),
+                    np.full(count, ALONE) if units is None else units[start : start + count],
+                    self._topics[name].rows.positions[queue_id] + count >= end,
+                )
+            )
+            start += count
+        return found
 
     def _rows_max(self) -> int:
         sizes = [topic.rows.row_bytes() for topic in self._topics.values()]
@@ -560,35 +586,20 @@ def _by_topic(offsets: Mapping[Queue, int]) -> dict[str, dict[int, int]]:
     return found
 
 
-def _queue_rows(
-    tables: Mapping[Queue, pa.Table], ends: Mapping[Queue, int], starts: Mapping[Queue, int]
-) -> list[QueueRows]:
-    """Returns what says where queues can be cut; message transactions as numbers, of all queues."""
-    ids = pa.chunked_array(
+def _units(tables: Iterable[pa.Table]) -> Any:
+    """Returns the message transaction of each row as a number, ALONE where it has none."""
+    names = pa.chunked_array(
         [
             chunk
-            for queue in ends
+            for rows in tables
             for chunk in pc.binary_join_element_wise(
-                pc.fill_null(tables[queue]["producer_group"], ""),
-                tables[queue]["transaction_id"],
-                "\0",
+                pc.fill_null(rows["producer_group"], ""), rows["transaction_id"], "\0"
             ).chunks
         ],
         pa.string(),
     )
-    encoded = ids.combine_chunks().dictionary_encode()
-    if isinstance(encoded, pa.ChunkedArray):
-        encoded = encoded.combine_chunks()
-    numbers = pc.fill_null(encoded.indices, ALONE).to_numpy().astype(np.int64)
-
-    rows, start = [], 0
-    for queue in ends:
-        count = tables[queue].num_rows
-        is_whole = starts[queue] + count >= ends[queue]
-        epochs = tables[queue]["epoch"].to_numpy()
-        rows.append(QueueRows(epochs, numbers[start : start + count], is_whole))
-        start += count
-    return rows
+    encoded = pa.concat_arrays(names.chunks).dictionary_encode()
+    return pc.fill_null(encoded.indices, ALONE).to_numpy().astype(np.int64)
 
 
 def _now_ms() -> int:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from pipelines.publish.cuts import ALONE, QueueRows, cuts
+from pipelines.publish.cuts import ALONE, QueueRows, cuts, has_large_epoch
 
 
 @dataclass(frozen=True)
@@ -52,6 +52,12 @@ def test_cuts(case: Case) -> None:
         for number, text in enumerate(case.queues)
     ]
     assert cuts(queues, case.rows_max) == case.cuts
+
+
+@pytest.mark.parametrize(("rows_max", "is_large"), [(2, True), (3, False)])
+def test_units_count_where_an_epoch_is_larger_than_the_limit(rows_max: int, is_large: bool) -> None:
+    queues = [queue_of("1 2 2", {}, True), queue_of("1 2", {}, True)]
+    assert has_large_epoch(queues, rows_max) == is_large
 
 
 @pytest.mark.parametrize("seed", range(20))

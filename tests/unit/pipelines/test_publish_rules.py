@@ -296,7 +296,7 @@ def test_rows_that_are_missing_stop_the_publisher(job: PaperJob) -> None:
     rows = CommittedRows(lake, "orders", lake.topics()["orders"])
     rows.seek(queue, 0)
     with pytest.raises(OffsetGapError, match=f"offsets up to {end + 1} are committed, and the ta"):
-        rows.take({queue: end + 1})
+        list(rows.take({queue: end + 1}))
 
 
 def test_another_history_of_a_lake_is_refused(job: PaperJob) -> None:
