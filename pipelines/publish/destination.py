@@ -76,8 +76,13 @@ def require_fit(
         )
 
 
-def require_same_topic(progress: TopicProgress, found: KafkaTopic | None) -> None:
+def require_same_topic(progress: TopicProgress, destination: str, found: KafkaTopic | None) -> None:
     """Checks that a destination is the one that was published to. Errors: PublishError."""
+    if progress.destination != destination:
+        raise PublishError(
+            f"topic {progress.topic} was published to the Kafka topic {progress.destination}, and "
+            f"the settings say {destination}; `txlake publish adopt` says where it begins there"
+        )
     if found is not None and found.topic_id == progress.topic_id:
         return
     what = "was deleted" if found is None else "was deleted and made again"
@@ -240,16 +245,19 @@ class Destination:
         begins, ends = begins_and_ends(self._cluster, places)
         return read_committed(self._servers, self._client, begins, ends)
 
-    def ends(self, destination: str, partitions: int) -> DestinationEnds:
-        """Returns how the partitions of a topic end."""
-        places = [(destination, number) for number in range(partitions)]
+    def ends(self, partitions: Mapping[str, int]) -> dict[str, DestinationEnds]:
+        """Returns how the partitions of topics begin and end. Input: how many, by topic."""
+        places = [(name, number) for name, count in partitions.items() for number in range(count)]
         begins, ends = begins_and_ends(self._cluster, places)
         last = last_records(self._servers, self._client, begins, ends)
-        return DestinationEnds(
-            {partition: record for (_, partition), record in last.items()},
-            {partition: begin for (_, partition), begin in begins.items()},
-            {partition: end for (_, partition), end in ends.items()},
-        )
+        return {
+            name: DestinationEnds(
+                {number: record for (topic, number), record in last.items() if topic == name},
+                {number: begins[name, number] for number in range(count)},
+                {number: ends[name, number] for number in range(count)},
+            )
+            for name, count in partitions.items()
+        }
 
     def _create(self, name: str, partitions: int, config: Mapping[str, str]) -> None:
         asked = self._admin.create_topics(

@@ -156,10 +156,10 @@ class Operator:
         try:
             if mine is not None:
                 require_epochs(self._epochs, self._lake.path, epoch=mine.epoch, digest=mine.digest)
-                require_same_topic(mine, there)
+                require_same_topic(mine, destination, there)
             if there is None:
                 return False
-            ends = self._destination.ends(destination, min(there.partitions, topic.queue_count))
+            ends = self._ends(destination, min(there.partitions, topic.queue_count))
             if mine is None:
                 require_unpublished(name, destination, ends)
             else:
@@ -167,6 +167,9 @@ class Operator:
         except PublishError:
             return True
         return False
+
+    def _ends(self, destination: str, partitions: int) -> DestinationEnds:
+        return self._destination.ends({destination: partitions})[destination]
 
     def _made(self, name: str, topic: Topic) -> KafkaTopic:
         destination = self._publisher.destination_of(name)
@@ -187,7 +190,7 @@ class Operator:
             nexts = rows.begins(queues) if any(ends.values()) else ends
         elif position == PUBLISHED:
             partitions = 0 if there is None else min(there.partitions, topic.queue_count)
-            found = self._destination.ends(destination, partitions)
+            found = self._ends(destination, partitions)
             nexts = {q: self._after_last(name, q, found, ends[q], rows) for q in queues}
             lasts |= {
                 q: last.queue_offset

@@ -153,11 +153,17 @@ class Transactions:
             self._producer.purge()
             self._producer.close()
 
-    def knows_partitions(self, destination: str, partitions: int) -> bool:
-        """Returns whether the producer has heard of so many partitions; it asks Kafka."""
-        with _in_words():
-            found = self._producer.list_topics(destination, timeout=_TRANSACTION_S).topics
-        return destination in found and len(found[destination].partitions) >= partitions
+    def hear_of(self, destination: str, partitions: int) -> None:
+        """Waits until the producer has heard of a topic's new partitions."""
+        deadline = time.monotonic() + _TRANSACTION_S
+        while True:
+            with _in_words():
+                found = self._producer.list_topics(destination, timeout=_TRANSACTION_S).topics
+            if destination in found and len(found[destination].partitions) >= partitions:
+                return
+            if time.monotonic() > deadline:
+                raise KafkaAwayError(f"Kafka does not tell of the new partitions of {destination}")
+            time.sleep(_POLL_S)
 
     def find_refused(self, sent: Iterable[Sent]) -> tuple[Sent, str] | None:
         """Returns the first record that the destination refuses, and what it says; None if none.

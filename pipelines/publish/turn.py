@@ -263,15 +263,12 @@ class Turn:
             require_nobody_else(self._log, self._lake.lake_id, self._publisher, name)
             self._lake.require_whole(name)
 
-        destinations = {name: self._publisher.destination_of(name) for name in new}
-        found = self._destination.describe(destinations.values())
-        begun = []
+        begun = self._open_destinations(new)
         for name, topic in new.items():
-            progress = self._open_destination(name, topic, found.get(destinations[name]))
+            progress = self._progress_of(name)
             rows = CommittedRows(self._lake, name, topic)
             if progress is None:
-                progress = self._begun(name, topic, rows)
-                begun.append(progress)
+                progress = self._begun(name, topic, rows, begun[name])
             maker = RecordMaker(name, self._lake.lake_id, has_keys=self._publisher.key == "keys")
             skips = self._log.skipped(self._lake.lake_id, self._publisher.name, name)
             self._topics[name] = PublishedTopic(
@@ -279,36 +276,49 @@ class Turn:
             )
             self._topics[name].seek()
         if begun:
-            self._write_progress(begun)
+            self._write_progress([self._topics[name].progress for name in begun])
 
-    def _open_destination(
-        self, name: str, topic: Topic, found: KafkaTopic | None
-    ) -> TopicProgress | None:
-        """Makes a topic's destination, or checks it. Output: its progress, if it has any."""
-        destination = self._publisher.destination_of(name)
-        progress = self._mine().get(name)
-        if name in self._topics:
-            progress = self._topics[name].progress
+    def _progress_of(self, name: str) -> TopicProgress | None:
+        return self._topics[name].progress if name in self._topics else self._mine().get(name)
 
-        if progress is None and found is None:
-            self._destination.make(name, topic.queue_count, self._record_bytes_max)
-            return None
-        if progress is not None:
-            require_same_topic(progress, found)
-        assert found is not None  # it is the one that was published to
-        if progress is not None and found.partitions < topic.queue_count:
-            self._destination.grow(destination, topic.queue_count)
-            found = replace(found, partitions=topic.queue_count)
-        require_fit(name, topic.queue_count, found, self._publisher, self._record_bytes_max)
+    def _open_destinations(self, topics: Mapping[str, Topic]) -> dict[str, KafkaTopic]:
+        """Makes destinations, or lets them grow, and compares those that were there.
 
-        ends = self._destination.ends(destination, topic.queue_count)
-        if progress is None:
-            require_unpublished(name, destination, ends)
-        else:
-            require_same_end(progress, self._lake.lake_id, ends.last)
-        if not self._transactions.knows_partitions(destination, topic.queue_count):
-            log.info("Kafka does not tell of the new partitions of %s yet", destination)
-        return progress
+        Output: of the topics that were never published, their destinations.
+        """
+        names = {name: self._publisher.destination_of(name) for name in topics}
+        found = self._destination.describe(names.values())
+        there: dict[str, int] = {}
+
+        for name, topic in topics.items():
+            destination, queues = names[name], topic.queue_count
+            progress, described = self._progress_of(name), found.get(names[name])
+            if progress is None and described is None:
+                self._destination.make(name, queues, self._record_bytes_max)
+                continue
+            if progress is not None:
+                require_same_topic(progress, destination, described)
+            assert described is not None  # it is the one that was published to
+            if progress is not None and described.partitions < queues:
+                self._destination.grow(destination, queues)
+                self._transactions.hear_of(destination, queues)
+                described = replace(described, partitions=queues)
+            require_fit(name, queues, described, self._publisher, self._record_bytes_max)
+            there[destination] = queues
+
+        ends = self._destination.ends(there)
+        for name in topics:
+            if names[name] not in there:
+                continue
+            progress = self._progress_of(name)
+            if progress is None:
+                require_unpublished(name, names[name], ends[names[name]])
+            else:
+                require_same_end(progress, self._lake.lake_id, ends[names[name]].last)
+
+        begun = [name for name in topics if self._progress_of(name) is None]
+        now = self._destination.describe(names[name] for name in begun)
+        return {name: now[names[name]] for name in begun}
 
     def _require_free_name(self, name: str) -> None:
         """Checks that a destination is none of our own topics. Errors: PublishError."""
@@ -324,7 +334,9 @@ class Turn:
                 "txlake's own; name another destination"
             )
 
-    def _begun(self, name: str, topic: Topic, rows: CommittedRows) -> TopicProgress:
+    def _begun(
+        self, name: str, topic: Topic, rows: CommittedRows, destination: KafkaTopic
+    ) -> TopicProgress:
         """Returns the progress of a topic that was never published: where it begins."""
         ends = {q: self._epochs.ends.get((name, q), 0) for q in range(topic.queue_count)}
         begins = rows.begins(ends) if any(ends.values()) else dict.fromkeys(ends, 0)
@@ -342,11 +354,10 @@ class Turn:
             at = begin_at(begin)
             assert at is not None  # the settings were read
             first = {**ends, **rows.first_since(at)}
-        destination = self._publisher.destination_of(name)
         return TopicProgress(
             name,
-            destination,
-            self._destination.describe([destination])[destination].topic_id,
+            self._publisher.destination_of(name),
+            destination.topic_id,
             tuple(min(first[q], ends[q]) for q in sorted(ends)),
             tuple(NOTHING for _ in ends),
             self._epochs.epoch,

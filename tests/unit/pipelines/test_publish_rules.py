@@ -95,7 +95,8 @@ def test_a_destination_that_cannot_take_all_is_refused(
     ],
 )
 def test_a_destination_that_is_another_is_refused(found: KafkaTopic, said: str | None) -> None:
-    require(said, require_same_topic, PROGRESS, found)
+    require(said, require_same_topic, PROGRESS, "orders", found)
+    require("the settings say new-orders", require_same_topic, PROGRESS, "new-orders", found)
 
 
 @pytest.mark.parametrize(
