@@ -10,6 +10,8 @@ import threading
 import time
 from typing import Final
 
+import pyarrow as pa
+
 from pipelines.errors import JobError, KafkaAwayError, KafkaRefusedError
 from pipelines.kafka_log.member import Member
 from pipelines.publish.committed import open_lake
@@ -82,6 +84,7 @@ class PublisherProcess:
             return
         gc.freeze()
         gc.set_threshold(_GARBAGE_AFTER)
+        pa.set_memory_pool(pa.system_memory_pool())  # Arrow's own one keeps 50 MB more
         try:
             is_told = False
             while not self._stop.is_set():
