@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import re
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -278,38 +280,36 @@ def test_progress_is_read_behind_the_open_transaction_of_another_publisher(
     lake.require_published()
 
 
-def test_one_process_of_a_name_publishes_and_the_next_takes_over(
-    make: Make, tmp_path: Path
-) -> None:
+def test_one_process_of_a_name_publishes_and_the_next_takes_over(make: Make) -> None:
     lake = make()
     lake.send(*orders(2))
-    processes = [PublisherProcess(s := lake.settings(), s.publish["main"]) for _ in range(2)]
-    threads = [threading.Thread(target=process.run) for process in processes]
+    settings = lake.settings()
+    first = PublisherProcess(settings, settings.publish["main"])
+    thread = threading.Thread(target=first.run)
 
     def count() -> int:
         return len(lake.consume())
 
     def members() -> tuple[bool, int]:
-        (status,) = read_publishers(lake.settings())
+        (status,) = read_publishers(settings)
         return status.active is not None, len(status.standbys)
 
-    threads[0].start()
-    try:
-        wait_until(lambda: members() == (True, 0), "the first one is elected", seen=members)
-        threads[1].start()
-        wait_until(lambda: members() == (True, 1), "the second one stands by", seen=members)
-        lake.send(*orders(2, first=2))
-        wait_until(lambda: count() == 4, "the first one publishes", seen=count)
-        processes[0].stop()
-        threads[0].join()
-        lake.send(*orders(2, first=4))
-        wait_until(lambda: count() == 6, "the second one publishes", seen=count)
-    finally:
-        for process in processes:
-            process.stop()
-        for thread in threads:
-            if thread.ident is not None:
-                thread.join()
+    thread.start()
+    command = [sys.executable, "-m", "pipelines", "publish", "--conf", str(written(lake))]
+    with subprocess.Popen(command) as second:
+        try:
+            wait_until(lambda: members() == (True, 1), "one of two stands by", 120, seen=members)
+            lake.send(*orders(2, first=2))
+            wait_until(lambda: _count(lake) == 4, "the active one publishes", 120)
+            first.stop()
+            thread.join()
+            lake.send(*orders(2, first=4))
+            wait_until(lambda: count() == 6, "the second one publishes", 120, seen=count)
+        finally:
+            first.stop()
+            thread.join()
+            second.terminate()
+        assert second.wait(60) == 0
     lake.require_published()
 
 
@@ -406,10 +406,15 @@ def delete_topic(lake: PublishedLake, topic: str) -> None:
 
 def operate(lake: PublishedLake, words: str, reason: str | None = "a test", code: int = 0) -> str:
     """Run `txlake publish ...` on a lake, and return what it prints."""
+    more = [] if reason is None else ["--reason", reason]
+    return output_of("publish", *words.split(), "--conf", str(written(lake)), *more, code=code)
+
+
+def written(lake: PublishedLake) -> Path:
+    """Write the settings of a lake's publisher."""
     conf = lake.path.parent / "job.toml"
     conf.write_text(toml_of(lake.values()))
-    more = [] if reason is None else ["--reason", reason]
-    return output_of("publish", *words.split(), "--conf", str(conf), *more, code=code)
+    return conf
 
 
 def toml_of(values: dict[str, Any], above: str = "") -> str:
