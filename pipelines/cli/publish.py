@@ -49,7 +49,7 @@ def publish(context: click.Context, conf: str | None, name: str | None, quiet: b
         raise click.UsageError("name the job's settings: --conf FILE")
 
     from pipelines import logs
-    from pipelines.publish.run import PublisherProcess, publisher_of
+    from pipelines.publish.run import PublisherProcess, publisher_of, tune_process
 
     settings = settings_of(conf)
     logs.begin("warning" if quiet else settings.log.level, settings.log.format)
@@ -73,6 +73,7 @@ def publish(context: click.Context, conf: str | None, name: str | None, quiet: b
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop)
+    tune_process()
     try:
         process.run()
     finally:
