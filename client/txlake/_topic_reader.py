@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import reduce
 from operator import itemgetter, or_
 
@@ -53,13 +53,24 @@ class TopicReader:
             }
         return is_new
 
-    def read(self, positions: Mapping[int, int]) -> dict[int, pa.Table]:
+    def read(
+        self,
+        positions: Mapping[int, int],
+        ends: Mapping[int, int] | None = None,
+        columns: Sequence[str] = COLUMNS,
+        rows_max: int | None = None,
+        bytes_max: int = _READ_AHEAD_BYTES,
+    ) -> dict[int, pa.Table]:
         """Reads ahead from each queue's position.
 
+        Input: by queue, the offset from which on rows are not wanted; the columns, queue and offset
+        among them; how many rows of each queue, in place of what fits into `bytes_max` of files.
         Output: for each queue with new rows, rows of contiguous offsets from its position.
         Errors: OffsetGapError, OffsetOutOfRangeError, naming the offsets; LakeError.
         """
-        return self._files.patiently(lambda: self._read(positions))
+        return self._files.patiently(
+            lambda: self._read(positions, ends or {}, columns, rows_max, bytes_max)
+        )
 
     def ends(self, queue_ids: range | list[int]) -> dict[int, int]:
         """Returns each queue's end: the offset of the message that comes next."""
@@ -86,19 +97,32 @@ class TopicReader:
             return 0
         return int(self._files.table.transaction_version(floor_id(queue_id)) or 0)
 
-    def _read(self, positions: Mapping[int, int]) -> dict[int, pa.Table]:
-        files = self._holding(positions)
+    def _read(
+        self,
+        positions: Mapping[int, int],
+        ends: Mapping[int, int],
+        columns: Sequence[str],
+        rows_max: int | None,
+        bytes_max: int,
+    ) -> dict[int, pa.Table]:
+        files = self._holding(positions, ends)
         if not files:
             return {}
-        window = _window_rows(files, len(positions))
+        window = rows_max or _window_rows(files, len(positions), bytes_max)
+        untils = {
+            queue_id: int(min(position + window, ends.get(queue_id, math.inf)))
+            for queue_id, position in positions.items()
+        }
         wanted = [
             (pc.field("queue_id") == queue_id)
             & (pc.field("queue_offset") >= position)
-            & (pc.field("queue_offset") < position + window)
+            & (pc.field("queue_offset") < untils[queue_id])
             for queue_id, position in positions.items()
         ]
-        paths = [file.path for file in self._holding(positions, window)]
-        rows = self._files.dataset(paths).to_table(columns=COLUMNS, filter=reduce(or_, wanted))
+        paths = [file.path for file in self._holding(positions, untils)]
+        rows = self._files.dataset(paths).to_table(
+            columns=list(columns), filter=reduce(or_, wanted)
+        )
         rows = _in_order(rows)
         read: dict[int, pa.Table] = {}
         start = 0
@@ -108,11 +132,11 @@ class TopicReader:
             read[queue_id] = rows.slice(start, count)
             start += count
         for queue_id, position in positions.items():
-            self._check_contiguous(queue_id, position, window, read.get(queue_id))
+            self._check_contiguous(queue_id, position, untils[queue_id], read.get(queue_id))
         return read
 
     def _check_contiguous(
-        self, queue_id: int, position: int, window: int, rows: pa.Table | None
+        self, queue_id: int, position: int, until: int, rows: pa.Table | None
     ) -> None:
         count = 0
         if rows is not None:
@@ -122,7 +146,7 @@ class TopicReader:
             if len(wrong):
                 at = int(wrong[0])
                 self._fail(queue_id, position + at, int(offsets[at]))
-        if count < window:
+        if count < until - position:
             beyond = [
                 max(first, position + count)
                 for file in self._files.files.values()
@@ -143,13 +167,13 @@ class TopicReader:
             "found: rows are missing or stand twice; run `txlake verify`"
         )
 
-    def _holding(self, positions: Mapping[int, int], window: float = math.inf) -> list[TableFile]:
-        """Returns the files that hold a row of any queue, from its position on within a window."""
+    def _holding(self, positions: Mapping[int, int], untils: Mapping[int, int]) -> list[TableFile]:
+        """Returns the files that hold a row of any queue, from its position to its `until`."""
         return [
             file
             for file in self._files.files.values()
             if any(
-                self._span(file, queue_id, position, position + window)
+                self._span(file, queue_id, position, untils.get(queue_id, math.inf))
                 for queue_id, position in positions.items()
             )
         ]
@@ -211,10 +235,10 @@ class TopicReader:
         return best
 
 
-def _window_rows(files: list[TableFile], queues: int) -> int:
+def _window_rows(files: list[TableFile], queues: int, bytes_max: int = _READ_AHEAD_BYTES) -> int:
     size = queues * sum(file.size_bytes for file in files)
     rows = max(sum(file.row_count for file in files), 1)
-    return max(_WINDOW_ROWS_MIN, min(_WINDOW_ROWS_MAX, _READ_AHEAD_BYTES * rows // max(size, 1)))
+    return max(_WINDOW_ROWS_MIN, min(_WINDOW_ROWS_MAX, bytes_max * rows // max(size, 1)))
 
 
 def _in_order(rows: pa.Table) -> pa.Table:

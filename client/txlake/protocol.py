@@ -72,6 +72,13 @@ CHECK_HEADERS: Final = (
     PGROUP, UNIQ_KEY, REAL_TOPIC, KEYS, TAGS, HALF_QUEUE_ID, HALF_QUEUE_OFFSET, CHECK_TIMES,
     CHECK_ID, BODY_OMITTED, SIG,
 )  # fmt: skip
+# What a published record says of itself beside the protocol's own names.
+PLACE: Final = "TXLAKE_PLACE"
+QUEUE_OFFSET: Final = "TXLAKE_QUEUE_OFFSET"
+LAKE_ID: Final = "TXLAKE_LAKE_ID"
+PUBLISHED_HEADERS: Final = (
+    QUEUE_OFFSET, PLACE, REAL_TOPIC, LAKE_ID, UNIQ_KEY, PGROUP, KEYS, TAGS,
+)  # fmt: skip
 # The protocol's own names: a header with one of these is never a property of the user's.
 RESERVED_HEADERS: Final = frozenset((*HALF_HEADERS, *OP_HEADERS, *ADMIN_HEADERS, *CHECK_HEADERS))
 # Of these, the names that no column of a message holds: a message with one keeps its headers raw.

@@ -36,6 +36,7 @@ _SECTIONS: Final = {
     },
     "Run": {
         "run": "", "spark-submit": "spark_submit", "environment": "spark_submit",
+        "publish": "publish",
         "broker": "servers", "store": "servers",
     },
     "Set up": {"doctor": "setup", "jars": "setup", "config": "config", "acl": "acl"},

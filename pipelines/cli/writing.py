@@ -56,13 +56,7 @@ class Writing:
     @cached_property
     def by(self) -> tuple[str, str]:
         """Returns actor and reason as they are stored; an empty one is wrong usage."""
-        actor = _login() if self.actor is None else self.actor.strip()
-        reason = self.reason.strip()
-        refuse({
-            "--actor is empty: say who": not actor,
-            "--reason is empty: say why": not reason,
-        })  # fmt: skip
-        return actor, reason
+        return actor_and_reason(self.actor, self.reason)
 
     def target(self, name: str, text: str) -> Target:
         """Returns what a command is about; a text that is no target of it is wrong usage.
@@ -160,6 +154,20 @@ writes = as_one(
     click.option("--reason", required=True, help="Why: it is stored with the record."),
     output_option,
 )  # fmt: skip
+
+
+def actor_and_reason(actor: str | None, reason: str) -> tuple[str, str]:
+    """Returns who writes and why, as they are stored; an empty one is wrong usage.
+
+    Input: `actor`: the login user if it is not given.
+    """
+    actor = _login() if actor is None else actor.strip()
+    reason = reason.strip()
+    refuse({
+        "--actor is empty: say who": not actor,
+        "--reason is empty: say why": not reason,
+    })  # fmt: skip
+    return actor, reason
 
 
 def _login() -> str:

@@ -40,7 +40,8 @@ class Maintainer:
     """The keeper of one lake's files and logs between epochs.
 
     Input: `admin_topic`: where operators ask; `is_stopping`: no further step is begun then;
-    `before_deletion`: called before files are deleted, raises OwnerError if the lake is another's.
+    `before_deletion`: called before files are deleted, raises OwnerError if the lake is another's;
+    `published`: as of `Maintenance`.
     """
 
     def __init__(
@@ -51,8 +52,9 @@ class Maintainer:
         admin_topic: str,
         is_stopping: Callable[[], bool],
         before_deletion: Callable[[], None] = lambda: None,
+        published: Callable[[str], Mapping[int, int] | None] = lambda _: None,
     ) -> None:
-        self._maintenance = Maintenance(lake, limits, before_deletion)
+        self._maintenance = Maintenance(lake, limits, before_deletion, published)
         self._lake = lake
         self._slice_s = slice_ms / 1000
         self._round_epochs = limits.merge_files

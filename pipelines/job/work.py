@@ -45,6 +45,7 @@ from pipelines.jvm.heap import landing_heap
 from pipelines.jvm.session import JVM_LOST, jvm_trouble
 from pipelines.kafka_log.intake import Intake
 from pipelines.kafka_log.topics import KafkaTopics
+from pipelines.publish.retention import PublishedPositions
 from pipelines.settings import MetricsSettings, Settings
 from storage.errors import LakeError, OwnerError, StoreAwayError
 from storage.lake.epochs import NO_PROGRESS, Plan, Progress, read_progress
@@ -195,6 +196,7 @@ class Work:
             self._settings.kafka.admin_topic,
             self._stop.is_set,
             self._ownership.require_newest,
+            PublishedPositions(self._settings),
         )
 
     def _prepare(self) -> None:

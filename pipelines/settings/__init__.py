@@ -1,6 +1,7 @@
 """The job's settings: `values` says what they are, `reading` reads them from TOML."""
 
 from pipelines.settings.library_options import SPARK, redacted
+from pipelines.settings.publish import PublisherSettings
 from pipelines.settings.reading import load, parse
 from pipelines.settings.redaction import redacted_settings
 from pipelines.settings.secrets import SettingsError
@@ -26,6 +27,7 @@ __all__ = [
     "LogSettings",
     "MaintenanceSettings",
     "MetricsSettings",
+    "PublisherSettings",
     "SecuritySettings",
     "Settings",
     "SettingsError",

@@ -1,7 +1,7 @@
 """Reading settings: TOML in, frozen values out, every mistake named.
 
-Secrets come by `<key>_env` or `<key>_file` in [kafka.client], [lake.store], [spark] and [security],
-and are in no print and no error.
+Secrets come by `<key>_env` or `<key>_file` in [kafka.client], [lake.store], [spark], [security] and
+[publish.NAME.client], and are in no print and no error.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any, Final, get_type_hints
 
 from pipelines.settings.library_options import CLIENT, STORE, library_options, spark_options
 from pipelines.settings.nearest import did_you_mean
+from pipelines.settings.publish import read_publishers
 from pipelines.settings.secrets import SettingsError
 from pipelines.settings.security import read_security
 from pipelines.settings.values import Settings
@@ -77,6 +78,9 @@ def parse(values: dict[str, Any], source: str) -> Settings:
     settings = Settings(
         **sections,
         security=read_security(values.get("security", {}), source),
+        publish=read_publishers(
+            values.get("publish", {}), source, sections["kafka"].bootstrap_servers, client
+        ),
         spark=spark_options(values.get("spark", {}), f"{source}: [spark]"),
     )
     _check_together(settings, source)

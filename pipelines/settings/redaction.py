@@ -34,6 +34,13 @@ def redacted_settings(path: str | Path) -> list[dict[str, Any]]:
     libraries: dict[str, Library | None] = {"spark": SPARK}
 
     sections["spark"] = dict(flatten(file.get("spark", {})))
+    for name, publisher in sections.pop("publish").items():
+        del publisher["name"]
+        sections[f"publish.{name}"] = publisher
+        section = f"publish.{name}.client"
+        sections[section] = file["publish"][name].get("client", {})
+        libraries[section] = CLIENT
+        del publisher["client"]
     for (section, key), library in _LIBRARIES.items():
         sections[section].pop(key)
         sections[f"{section}.{key}"] = file.get(section, {}).get(key, {})

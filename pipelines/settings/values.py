@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from checker.frames import Parameters
+from pipelines.settings.publish import PublisherSettings
 from pipelines.settings.security import SecuritySettings
 from storage.files.place import LakePlace, lake_place
 from storage.upkeep.limits import MaintenanceLimits
@@ -224,6 +225,7 @@ class Settings:
     security: SecuritySettings = field(default_factory=SecuritySettings)
     metrics: MetricsSettings = field(default_factory=MetricsSettings)
     log: LogSettings = field(default_factory=LogSettings)
+    publish: dict[str, PublisherSettings] = field(default_factory=dict)
     spark: dict[str, str] = field(default_factory=dict, repr=False)
 
     def parameters(self) -> Parameters:

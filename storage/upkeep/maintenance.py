@@ -22,6 +22,7 @@ checkpoint repeats, are dropped after `file_retention_ms`; and of old checkpoint
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
@@ -36,7 +37,14 @@ from storage.upkeep.expiry import EXPIRING, Expiry, delete, undeliverable_tables
 from storage.upkeep.limits import MaintenanceLimits, Work
 from storage.upkeep.merge import files_of, merge
 from storage.upkeep.merge_plan import MergeLimits, TableFile, all_merges, next_merge
-from storage.upkeep.topic_retention import Retention, alter, expired, floors, set_properties
+from storage.upkeep.topic_retention import (
+    Retention,
+    alter,
+    expired,
+    floors,
+    queue_ends,
+    set_properties,
+)
 from txlake._table_files import files_of_table
 
 _MEMORY = 2  # rows of a merge in memory, as a multiple of the largest file
@@ -54,6 +62,8 @@ class Maintenance:
     """Keeps the tables of one lake in shape; remembers what it has seen of them.
 
     Input: `before_deletion`: called right before files are deleted; what it raises stops that.
+    `published`: of a topic's table, up to which offset each queue is published to Kafka; None if
+    nobody publishes it. It is asked when messages are old.
     Errors: DeltaError, OSError: the step was not taken and can be tried again.
     """
 
@@ -62,9 +72,11 @@ class Maintenance:
         lake: Lake,
         limits: MaintenanceLimits,
         before_deletion: Callable[[], None] = lambda: None,
+        published: Callable[[str], Mapping[int, int] | None] = lambda _: None,
     ) -> None:
         self.lake = lake
         self.limits = limits
+        self._published = published
         self._before_deletion = before_deletion
         self._old_epoch, self._at_ms = 0, 0
         self._expiry = Expiry(lake)
@@ -139,8 +151,17 @@ class Maintenance:
         files = files_of(self.lake, table)
         if kind_of(table) != "topics":
             return self._expiry.expired(table, self._old_epoch, files)
-        found = expired(files, self._retention(table), self._at_ms)
+        may_go = functools.partial(self._is_published, table)
+        found = expired(files, self._retention(table), self._at_ms, may_go)
         return [] if found and table in undeliverable_tables(self.lake) else found
+
+    def _is_published(self, table: str, file: TableFile) -> bool:
+        """Returns whether no publisher waits for a message of a file."""
+        published = self._published(table)
+        if published is None:
+            return True
+        ends = queue_ends(self.lake, table, [file])
+        return all(end <= published.get(queue_id, 0) for queue_id, end in ends.items())
 
     def _retention(self, table: str) -> Retention:
         return self.limits.topics.of(self.lake.handle(table))

@@ -5,6 +5,8 @@ disk: what breaks either limit goes. Both are properties of its table; a topic w
 those of the settings. Without a limit a topic keeps all. The topic of undeliverable messages keeps
 all, always: an operator can still resume each.
 
+What a publisher to Kafka has not published yet stays, however old it is.
+
 Messages go in the order of their epochs, so that of each queue a beginning is gone and no more. One
 Delta commit deletes some files and says, as transaction identifiers, up to which epoch messages are
 gone, where each queue begins now, and how many rows were deleted so far. So every reader of one
@@ -18,7 +20,7 @@ stays; so does a file here.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -75,10 +77,16 @@ def set_properties(lake: Lake, table: str, wanted: Mapping[str, str]) -> bool:
     return True
 
 
-def expired(files: Sequence[TableFile], retention: Retention, at_ms: int) -> Sequence[TableFile]:
+def expired(
+    files: Sequence[TableFile],
+    retention: Retention,
+    at_ms: int,
+    may_go: Callable[[TableFile], bool] = lambda _: True,
+) -> Sequence[TableFile]:
     """Returns the oldest files that a topic need not keep: all of some first epochs.
 
-    Input: files of the table's newest version; `at_ms`: the newest `epoch_at`.
+    Input: files of the table's newest version; `at_ms`: the newest `epoch_at`; whether nobody waits
+    for an old file's messages.
     """
     ordered = sorted(files, key=lambda file: (file.first_epoch, file.path))
     left = sum(file.size_bytes for file in ordered)
@@ -86,6 +94,8 @@ def expired(files: Sequence[TableFile], retention: Retention, at_ms: int) -> Seq
     for n, file in enumerate(ordered, 1):
         left -= file.size_bytes
         if file.last_epoch is None or not _is_old(file, retention, at_ms, left):
+            break
+        if not may_go(file):
             break
         last_epoch = max(last_epoch, file.last_epoch)
         if n == len(ordered) or ordered[n].first_epoch > last_epoch:
@@ -104,6 +114,12 @@ def _is_old(file: TableFile, retention: Retention, at_ms: int, left: int) -> boo
 
 def floors(lake: Lake, table: str, files: Sequence[TableFile]) -> dict[str, int]:
     """Returns what a deletion of files says, by transaction identifier: where each queue begins."""
+    said = {floor_id(queue_id): end for queue_id, end in queue_ends(lake, table, files).items()}
+    return {DELETED_EPOCH_ID: max(file.last_epoch or 0 for file in files), **said}
+
+
+def queue_ends(lake: Lake, table: str, files: Sequence[TableFile]) -> dict[int, int]:
+    """Returns for each queue that has rows in some files the offset behind the last of them."""
     filesystem = lake.place.reading(table)
     parquet = ds.ParquetFileFormat()
     columns = ["queue_id", "queue_offset"]
@@ -113,5 +129,4 @@ def floors(lake: Lake, table: str, files: Sequence[TableFile]) -> dict[str, int]
             for file in files
         )
     ends = rows.group_by("queue_id").aggregate([("queue_offset", "max")]).to_pylist()
-    said = {floor_id(row["queue_id"]): row["queue_offset_max"] + 1 for row in ends}
-    return {DELETED_EPOCH_ID: max(file.last_epoch or 0 for file in files), **said}
+    return {row["queue_id"]: row["queue_offset_max"] + 1 for row in ends}

@@ -155,6 +155,7 @@ def test_every_table_says_what_a_row_is() -> None:
         ("The operation", protocol.OP_HEADERS),
         ("The check", protocol.CHECK_HEADERS),
         ("The admin record", protocol.ADMIN_HEADERS),
+        ("Published records", protocol.PUBLISHED_HEADERS),
     ],
 )
 def test_headers_are_documented_in_their_order(kind: str, headers: tuple[str, ...]) -> None:

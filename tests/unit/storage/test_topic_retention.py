@@ -87,10 +87,15 @@ def job(tmp_path: Path) -> WholeJob:
     return job
 
 
-def maintain(job: WholeJob, topics: Retention = Retention(), **configs: int) -> Work:  # noqa: B008
+def maintain(
+    job: WholeJob,
+    topics: Retention = Retention(),  # noqa: B008
+    published: dict[int, int] | None = None,
+    **configs: int,
+) -> Work:
     """Take all steps of a round. Input: the settings' retention, and the configs of `orders`."""
     lake = Lake(job.lake.path, is_driver=True)
-    maintenance = Maintenance(lake, replace(NOW_GONE, topics=topics))
+    maintenance = Maintenance(lake, replace(NOW_GONE, topics=topics), published=lambda _: published)
     plan = read_progress(lake).last
     assert plan is not None
     maintenance.take_up(plan)
@@ -130,6 +135,17 @@ def test_old_messages_go_and_the_lake_is_as_sound_as_before(job: WholeJob) -> No
     job.end(COMMIT, job.half("later", real_topic="orders", real_queue_id=0))
     job.run(EPOCH_MS)
     assert offsets(job) == [4, 5, 6, 7, 8]
+    require_sound(job)
+
+
+def test_what_a_publisher_has_not_published_stays_however_old_it_is(job: WholeJob) -> None:
+    old = Retention(ms=3 * EPOCH_MS)
+    maintain(job, old, {})
+    assert offsets(job) == list(range(8))
+    maintain(job, old, {0: 2, 1: 8, 3: 1})
+    assert (offsets(job)[0], offsets(job, 1)[0]) == (2, 2)
+    maintain(job, old, {0: 8, 1: 8, 3: 1})
+    assert offsets(job) == [4, 5, 6, 7]
     require_sound(job)
 
 

@@ -1,0 +1,248 @@
+"""What `txlake publish` takes: drains of a lake that is there, latency beside commits.
+
+    python -m bench.publishing [--messages 1000000] [--sizes 256,2048] [--latency-s 30]
+
+The lake is written as a job lays it out, without Kafka and Spark; the broker is a real one of this
+machine, the publisher a process of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pyarrow as pa
+from confluent_kafka import Consumer, TopicPartition
+
+from checker.frames import RULE_VERSION
+from pipelines.local_broker.broker import Broker
+from storage.lake.epoch_log import EpochLog
+from storage.lake.epochs import Plan
+from storage.lake.lake import Lake
+from storage.rows import instant
+from storage.schemas import CATALOG, HALF, TOPIC
+from txlake.protocol import QUEUE_OFFSET
+
+QUEUES = 4
+EPOCH_MESSAGES = 20_000
+TOPIC_NAME = "orders"
+_MS = 1_000_000
+
+
+class BenchLake:
+    """A lake with one topic, to which epochs of messages are committed."""
+
+    def __init__(self, path: Path, body_bytes: int) -> None:
+        self.lake = Lake(str(path))
+        self.lake.create(instant(time.time_ns() // _MS))
+        self._log = EpochLog(self.lake)
+        self._body_bytes = body_bytes
+        self._random = np.random.default_rng(1)
+        self.epoch = 0
+        self._next = 0  # in each queue
+
+    def commit(self, messages: int) -> None:
+        """Commits an epoch with so many messages, an equal share of each queue."""
+        self.epoch += 1
+        at = time.time_ns() // _MS
+        plan = Plan(self.epoch, at, {}, {}, (), "cluster", {}, {"wire": {"topics": {}}}, "bench",
+                    RULE_VERSION)  # fmt: skip
+        self._log.plan(plan)
+        each = messages // QUEUES
+        offsets = np.tile(np.arange(self._next, self._next + each), QUEUES)
+        queues = np.repeat(np.arange(QUEUES), each)
+        count = len(offsets)
+        common = {
+            "queue_id": queues,
+            "queue_offset": offsets,
+            "stored_at": pa.array([at * 1_000] * count, pa.timestamp("us", "UTC")),
+            "producer_group": ["shop"] * count,
+            "transaction_id": [f"{q:08x}-{o:027x}" for q, o in zip(queues, offsets, strict=True)],
+            "real_topic": [TOPIC_NAME] * count,
+            "keys": [f"order-{offset}" for offset in offsets],
+            "epoch": [self.epoch] * count,
+        }
+        message = {
+            **common,
+            "source": ["half"] * count,
+            "properties": [[("colour", "red")]] * count,
+            "body": self._bodies(count),
+            "half_queue_id": queues,
+            "half_queue_offset": offsets,
+        }
+        if self.epoch == 1:
+            row = {"topic": TOPIC_NAME, "table_id": 1, "queue_count": QUEUES, "epoch": 1,
+                   "created_at": instant(at)}  # fmt: skip
+            self.lake.append("catalog", pa.Table.from_pylist([row], schema=CATALOG), 1)
+            self.lake.create_table("topics/1")
+        self.lake.append("half", _table(common, HALF, count), self.epoch)
+        self.lake.append("topics/1", _table(message, TOPIC, count), self.epoch)
+        self._next += each
+        ends = {(TOPIC_NAME, queue): self._next for queue in range(QUEUES)}
+        self._log.commit(plan, ends, {"committed": count}, {})
+
+    def _bodies(self, count: int) -> list[bytes]:
+        """Returns bodies like JSON: half of each is random."""
+        half = self._body_bytes // 2
+        data = self._random.bytes(count * half)
+        filler = b'{"order":"' + b"x" * (self._body_bytes - half - 10)
+        return [filler + data[number * half : (number + 1) * half] for number in range(count)]
+
+
+def _table(columns: dict[str, object], schema: pa.Schema, count: int) -> pa.Table:
+    return pa.table(
+        [
+            pa.array(columns[field.name], field.type)
+            if field.name in columns
+            else pa.nulls(count, field.type)
+            for field in schema
+        ],
+        schema=schema,
+    )
+
+
+def settings_of(folder: Path, lake: BenchLake, broker: Broker, name: str) -> Path:
+    """Writes the settings of a publisher."""
+    path = folder / f"{name}.toml"
+    path.write_text(
+        f'[lake]\npath = "{lake.lake.path}"\n[kafka]\n'
+        f'bootstrap_servers = "{broker.bootstrap_servers}"\n[publish.{name}]\n'
+        f'destination = "{name}-{{topic}}"\nprogress_topic = "{name}-progress"\n'
+    )
+    return path
+
+
+class PublisherRun:
+    """A publisher's process, and what it takes."""
+
+    def __init__(self, conf: Path, *more: str) -> None:
+        command = [sys.executable, *more, "-m", "pipelines", "publish", "--conf", str(conf)]
+        self._process = subprocess.Popen(command)
+        self.seen = psutil.Process(self._process.pid)
+        self.memory_mb = 0.0
+
+    def cpu_s(self) -> float:
+        """Returns the processor time so far."""
+        times = self.seen.cpu_times()
+        self.memory_mb = max(self.memory_mb, self.seen.memory_info().rss / 1e6)
+        return float(times.user + times.system)
+
+    def end(self) -> None:
+        """Ends it."""
+        self._process.terminate()
+        self._process.wait(60)
+
+
+def ends_of(consumer: Consumer, topic: str) -> int:
+    """Returns how many offsets a topic has, markers among them."""
+    try:
+        return sum(
+            consumer.get_watermark_offsets(TopicPartition(topic, q), timeout=10)[1]
+            for q in range(QUEUES)
+        )
+    except Exception:  # it is not there yet
+        return 0
+
+
+def drain(folder: Path, broker: Broker, messages: int, size: int) -> str:
+    """Returns what a drain took."""
+    name = f"drain{size}"
+    lake = BenchLake(folder / name, size)
+    while lake._next * QUEUES < messages:
+        lake.commit(EPOCH_MESSAGES)
+    consumer = Consumer(
+        {"bootstrap.servers": broker.bootstrap_servers, "group.id": "b", "log_level": 0}
+    )
+    run = PublisherRun(settings_of(folder, lake, broker, name))
+    topic = f"{name}-{TOPIC_NAME}"
+    while not ends_of(consumer, topic):
+        time.sleep(0.02)
+    began, used = time.monotonic(), run.cpu_s()
+    while ends_of(consumer, topic) < messages:
+        time.sleep(0.05)
+        run.cpu_s()
+    took, used = time.monotonic() - began, run.cpu_s() - used
+    time.sleep(2.0)
+    idle = run.cpu_s()
+    time.sleep(10.0)
+    idle = (run.cpu_s() - idle) / 10
+    run.end()
+    return (
+        f"{size} B: {messages / took:,.0f} messages/s, {used / messages * 1e6:.1f} us of processor "
+        f"a message, {run.memory_mb:.0f} MB, idle {idle:.3f} cores"
+    )
+
+
+def latency(folder: Path, broker: Broker, seconds: int) -> str:
+    """Returns how long after an epoch's commit a consumer sees its messages, at 1,000 a second."""
+    name = "latency"
+    lake = BenchLake(folder / name, 256)
+    lake.commit(1_000)
+    run = PublisherRun(settings_of(folder, lake, broker, name))
+    committed: dict[int, float] = {}
+    stop = threading.Event()
+
+    def commit() -> None:
+        while not stop.is_set():
+            began = time.monotonic()
+            first = lake._next
+            lake.commit(1_000)
+            committed[first] = time.monotonic()
+            stop.wait(max(0.0, 1.0 - (time.monotonic() - began)))
+
+    consumer = Consumer({
+        "bootstrap.servers": broker.bootstrap_servers, "group.id": name, "log_level": 0,
+        "auto.offset.reset": "earliest", "allow.auto.create.topics": False,
+        "topic.metadata.refresh.interval.ms": 200,
+    })  # fmt: skip
+    consumer.subscribe([f"{name}-{TOPIC_NAME}"])
+    writer = threading.Thread(target=commit)
+    writer.start()
+    seen: dict[int, float] = {}
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        for message in consumer.consume(2_000, 0.05):
+            if message.error() is None:
+                seen[_queue_offset(message)] = time.monotonic()
+    stop.set()
+    writer.join()
+    run.end()
+    waits = sorted(seen[first] - at for first, at in committed.items() if first in seen)[1:]
+    steady = waits[: int(len(waits) * 0.99) or 1]
+    return (
+        f"latency from the commit: p50 {statistics.median(waits):.3f} s, p99 {steady[-1]:.3f} s, "
+        f"most {waits[-1]:.3f} s, of {len(waits)} epochs"
+    )
+
+
+def _queue_offset(message: Any) -> int:
+    return int(dict(message.headers())[QUEUE_OFFSET])
+
+
+def main() -> None:
+    """Measure, and print a line a figure."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--messages", type=int, default=1_000_000)
+    parser.add_argument("--sizes", default="256,2048")
+    parser.add_argument("--latency-s", type=int, default=30)
+    asked = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="bench-publishing-") as name:
+        folder = Path(name)
+        with Broker(folder / "broker") as broker:
+            for size in filter(None, asked.sizes.split(",")):
+                print(drain(folder, broker, asked.messages, int(size)), flush=True)
+            if asked.latency_s:
+                print(latency(folder, broker, asked.latency_s), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,215 @@
+"""`txlake publish`: committed messages to Kafka, too."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import threading
+from typing import TYPE_CHECKING
+
+import click
+
+from pipelines.cli.options import (
+    conf_option,
+    print_list,
+    refuse,
+    rows_option,
+    settings_of,
+    together,
+)
+from pipelines.cli.writing import actor_and_reason
+from pipelines.screen import print_line
+
+if TYPE_CHECKING:
+    from pipelines.publish.operate import Change, Operator
+
+# How long a stop waits for the running transaction.
+_STOP_S = 10.0
+
+
+@click.group(invoke_without_command=True)
+@click.option("--conf", type=click.Path(dir_okay=False), help="The job's settings.")
+@click.option("--name", help="Which [publish.NAME]; without it the only one.")
+@click.option("--quiet", is_flag=True, help="Print warnings only.")
+@click.pass_context
+def publish(context: click.Context, conf: str | None, name: str | None, quiet: bool) -> None:
+    """Publish committed messages to Kafka until Ctrl-C or SIGTERM, each exactly once.
+
+    Of several processes of one name Kafka elects the active one; the others stand by.
+    """
+    if context.invoked_subcommand is not None:
+        refuse({
+            "options stand behind the command: txlake publish status --conf FILE": bool(
+                conf or name or quiet
+            )
+        })  # fmt: skip
+        return
+    if conf is None:
+        raise click.UsageError("name the job's settings: --conf FILE")
+
+    from pipelines import logs
+    from pipelines.publish.run import PublisherProcess, publisher_of, tune_process
+
+    settings = settings_of(conf)
+    logs.begin("warning" if quiet else settings.log.level, settings.log.format)
+    process = PublisherProcess(settings, publisher_of(settings, name))
+
+    def give_up() -> None:
+        logging.getLogger("txlake").warning(
+            "not stopped within %.0f s: the open transaction is given up, and nothing is lost",
+            _STOP_S,
+        )
+        logging.shutdown()
+        os._exit(0)  # as kill -9, which a publisher must survive anyway
+
+    patience = threading.Timer(_STOP_S, give_up)
+    patience.daemon = True
+
+    def stop(*_: object) -> None:
+        if not patience.is_alive():
+            patience.start()
+        process.stop()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, stop)
+    tune_process()
+    try:
+        process.run()
+    finally:
+        patience.cancel()
+
+
+_name_option = click.option("--name", help="Which [publish.NAME]; without it the only one.")
+_STATUS_COLUMNS = (
+    "publisher", "topic", "destination", "published", "lag", "lag_ms", "active", "stopped",
+)  # fmt: skip
+
+
+@publish.command()
+@conf_option
+@click.option("--name", help="Only this publisher.")
+@rows_option
+def status(conf: str, name: str | None, output: str) -> None:
+    """Show how far publishers are behind, which process is active, and why one has stopped."""
+    from pipelines.publish.run import publisher_of
+    from pipelines.publish.status import read_publishers
+
+    settings = settings_of(conf)
+    names = None if name is None else [publisher_of(settings, name).name]
+    rows = [
+        {
+            "publisher": one.publisher,
+            "topic": topic.topic,
+            "destination": topic.destination,
+            "published": None if topic.published is None else sum(topic.published),
+            "lag": topic.lag,
+            "lag_ms": one.lag_ms if topic.lag else 0,
+            "active": one.active,
+            "stopped": None if one.stop is None else one.stop.reason,
+        }
+        for one in read_publishers(settings, names)
+        for topic in one.topics
+    ]
+    print_list(_STATUS_COLUMNS, rows, len(rows), output, "no publisher, or no topic yet")
+
+
+@publish.command()
+@conf_option
+@_name_option
+@click.option(
+    "--from-offset", type=click.IntRange(0), default=0, show_default=True,
+    help="Of each queue, from this queue offset on.",
+)  # fmt: skip
+@rows_option
+def verify(conf: str, name: str | None, from_offset: int, output: str) -> None:
+    """Compare what is published with the tables: count, order, key, value and headers.
+
+    What Kafka's retention has deleted is left out. Exits with 1 where they differ.
+    """
+    from dataclasses import asdict
+
+    from pipelines.errors import OperatorError
+    from pipelines.publish.run import publisher_of
+    from pipelines.publish.verification import verify_published
+
+    settings = settings_of(conf)
+    publisher = publisher_of(settings, name)
+    rows = [asdict(queue) for queue in verify_published(settings, publisher, from_offset)]
+    columns = ("topic", "queue_id", "first", "count", "problem")
+    print_list(columns, rows, len(rows), output, "nothing was published yet")
+    wrong = [row for row in rows if row["problem"]]
+    if wrong:
+        raise OperatorError(
+            f"{len(wrong)} of {len(rows)} queues differ: topic {wrong[0]['topic']} queue "
+            f"{wrong[0]['queue_id']}: {wrong[0]['problem']}"
+        )
+
+
+_change_options = together(
+    conf_option,
+    _name_option,
+    click.option("--dry-run", is_flag=True, help="Write nothing; say what would be written."),
+    click.option("--actor", help="Who: the login user when it is not given."),
+    click.option("--reason", required=True, help="Why: it is stored with the record."),
+)
+
+
+@publish.command()
+@click.option("--topic", required=True, help="The real topic.")
+@click.option("--queue", "queue_id", type=click.IntRange(0), required=True)
+@click.option("--offset", type=click.IntRange(0), required=True, help="What is published next.")
+@click.option("--to", "last", type=click.IntRange(0), help="The last one; without it one message.")
+@_change_options
+def skip(
+    topic: str,
+    queue_id: int,
+    offset: int,
+    last: int | None,
+    conf: str,
+    name: str | None,
+    dry_run: bool,
+    actor: str | None,
+    reason: str,
+) -> None:
+    """Go past messages that come next in a queue: they are never published."""
+    operator = _operator(conf, name, actor, reason)
+    done = operator.skip(topic, queue_id, offset, offset if last is None else last, dry_run=dry_run)
+    _print(done, dry_run=dry_run)
+
+
+@publish.command()
+@click.option(
+    "--position", type=click.Choice(["published", "earliest", "latest"]), required=True,
+    help="Behind the last records, which must be this lake's messages; or where its tables begin "
+    "or end.",
+)  # fmt: skip
+@_change_options
+def adopt(
+    position: str,
+    conf: str,
+    name: str | None,
+    dry_run: bool,
+    actor: str | None,
+    reason: str,
+) -> None:
+    """Say where this lake goes on in Kafka topics that another lake, or nobody known, published.
+
+    Whoever published there before can write no more.
+    """
+    operator = _operator(conf, name, actor, reason)
+    _print(operator.adopt(position, dry_run=dry_run), dry_run=dry_run)
+
+
+def _operator(conf: str, name: str | None, actor: str | None, reason: str) -> Operator:
+    from pipelines.publish.operate import Operator
+    from pipelines.publish.run import publisher_of
+
+    settings = settings_of(conf)
+    publisher = publisher_of(settings, name)
+    return Operator(settings, publisher, *actor_and_reason(actor, reason))
+
+
+def _print(done: Change, *, dry_run: bool) -> None:
+    for line in done.lines:
+        print_line(f"would be: {line}" if dry_run else line)

@@ -1,0 +1,225 @@
+"""What is committed in a lake: its newest committed epoch, where every queue ends in it, its rows.
+
+Only rows of epochs up to the newest committed one are given out. Whether all of them are there is
+known from the epochs: each committed row names the queues that grew, with their next offsets.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pipelines.publish.errors import PublishError
+from pipelines.publish.records import COLUMNS as RECORD_COLUMNS
+from txlake._delta_files import DeltaFiles, told
+from txlake._lake import Lake, Topic
+from txlake._topic_reader import TopicReader
+from txlake.errors import LakeError, OffsetGapError
+
+Queue = tuple[str, int]
+_NAMED_EPOCHS_MAX: Final = 500  # the most epochs between two rows that name all queues
+_AHEAD_BYTES: Final = 16 << 20  # of all queues of a topic, as files have them
+_COLUMNS: Final = (*RECORD_COLUMNS, "epoch")
+
+
+class CommittedEpochs:
+    """The newest committed epoch of a lake, as `refresh` has found it.
+
+    `epoch`, `digest`, `committed_at`: of its row; 0 and "" before the first one. `ends`: where each
+    real queue ends in it.
+    Errors: LakeError; StoreAwayError.
+    """
+
+    def __init__(self, lake: Lake) -> None:
+        self._lake = lake
+        self._files = DeltaFiles(lake.uri("epochs"), lake.storage_options, ("epoch",))
+        self.epoch = 0
+        self.digest = ""
+        self.committed_at: dt.datetime | None = None
+        self.ends: dict[Queue, int] = {}
+
+    def refresh(self) -> bool:
+        """Takes what was committed since. Output: whether there is a newer committed epoch."""
+        with told(self._files.uri):
+            is_new = self._files.refresh()
+        if not self._files.exists:
+            raise LakeError(f"{self._lake.path}: the table epochs is missing")
+        if not is_new:
+            return False
+
+        rows = self._since(self.epoch) if self.epoch else self._all_named()
+        if not rows:
+            return False
+        for row in rows:
+            for queue in row["next_offsets"] or ():
+                self.ends[queue["topic"], queue["queue_id"]] = queue["next_offset"]
+        newest = rows[-1]
+        self.epoch, self.digest = newest["epoch"], newest["digest"] or ""
+        self.committed_at = newest["written_at"]
+        return True
+
+    def digest_of(self, epoch: int) -> str | None:
+        """Returns the digest of a committed epoch's row; None if the lake has it no longer."""
+        rows = self._rows(pc.field("epoch") == epoch, epoch, epoch)
+        return None if not rows else rows[0]["digest"]
+
+    def first_after(self, epoch: int) -> dt.datetime | None:
+        """Returns when the first epoch after this one was committed."""
+        rows = self._since(epoch)
+        return rows[0]["written_at"] if rows else None
+
+    def _all_named(self) -> list[dict[str, Any]]:
+        """Returns the newest committed rows, back to one that names all queues, or all rows."""
+        newest = max((file.most["epoch"] or 0 for file in self._files.files.values()), default=0)
+        rows = self._since(newest - _NAMED_EPOCHS_MAX - 1)
+        naming = [at for at, row in enumerate(rows) if "snapshot" in dict(row["counts"] or ())]
+        return rows[naming[-1] :] if naming else self._since(0)
+
+    def _since(self, epoch: int) -> list[dict[str, Any]]:
+        return self._rows(pc.field("epoch") > epoch, epoch + 1, None)
+
+    def _rows(self, where: pc.Expression, least: int, most: int | None) -> list[dict[str, Any]]:
+        """Returns committed rows, the oldest first; only files that can hold some are opened."""
+
+        def read() -> list[dict[str, Any]]:
+            paths = [
+                path
+                for path, file in self._files.files.items()
+                if (file.most["epoch"] is None or file.most["epoch"] >= least)
+                and (most is None or file.least["epoch"] is None or file.least["epoch"] <= most)
+            ]
+            if not paths:
+                return []
+            columns = ["epoch", "next_offsets", "counts", "digest", "written_at"]
+            committed = where & (pc.field("state") == "committed")
+            rows = self._files.dataset(paths).to_table(columns, filter=committed)
+            return rows.sort_by("epoch").to_pylist()  # type: ignore[no-any-return]
+
+        return self._files.patiently(read)
+
+
+class CommittedRows:
+    """The rows of one topic, each queue's from its position on, read ahead.
+
+    Errors: LakeError; OffsetOutOfRangeError where a queue's next message is deleted.
+    """
+
+    def __init__(self, lake: Lake, name: str, topic: Topic) -> None:
+        uri = lake.uri(f"topics/{topic.table_id}")
+        self._name = name
+        self._reader = TopicReader(name, uri, lake.storage_options)
+        self._files = DeltaFiles(uri, lake.storage_options)
+        self._ahead: dict[int, pa.Table] = {}
+        self.positions: dict[int, int] = {}
+
+    def seek(self, queue_id: int, position: int) -> None:
+        """Goes on at a queue offset."""
+        self.positions[queue_id] = position
+        self._ahead.pop(queue_id, None)
+
+    def begins(self, queue_ids: Iterable[int]) -> dict[int, int]:
+        """Returns where each queue begins: older messages are deleted."""
+        self._reader.refresh()
+        return self._reader.begins(queue_ids)
+
+    def first_since(self, at: dt.datetime) -> dict[int, int]:
+        """Returns each queue's first offset delivered at an instant or later, where it has one."""
+        with told(self._files.uri):
+            self._files.refresh()
+
+        def read() -> dict[int, int]:
+            found = (
+                self._files.dataset(self._files.files)
+                .to_table(["queue_id", "queue_offset"], filter=pc.field("stored_at") >= at)
+                .group_by("queue_id")
+                .aggregate([("queue_offset", "min")])
+            )
+            return {row["queue_id"]: row["queue_offset_min"] for row in found.to_pylist()}
+
+        return self._files.patiently(read)
+
+    def row_bytes(self) -> float:
+        """Returns how large a row is, as far as rows were read; 0 if none was."""
+        rows = sum(table.num_rows for table in self._ahead.values())
+        return sum(table.nbytes for table in self._ahead.values()) / rows if rows else 0.0
+
+    def read_ahead(self, ends: Mapping[int, int]) -> None:
+        """Reads ahead of the queues that have nothing read, as much as fits into memory.
+
+        Input: where each queue ends.
+        """
+        wanted = {
+            queue_id: self.positions[queue_id]
+            for queue_id, end in ends.items()
+            if queue_id not in self._ahead and self.positions[queue_id] < end
+        }
+        if wanted:
+            self._reader.refresh()
+            self._ahead.update(self._reader.read(wanted, ends, _COLUMNS, bytes_max=_AHEAD_BYTES))
+
+    def look(
+        self, ends: Mapping[int, int], rows_max: int, columns: Sequence[str]
+    ) -> dict[int, pa.Table]:
+        """Returns some columns of the queues' next rows; the positions stay.
+
+        Input: where each queue ends; how many rows of each queue.
+        """
+        wanted = {
+            queue_id: self.positions[queue_id]
+            for queue_id, end in ends.items()
+            if self.positions[queue_id] < end
+        }
+        self._reader.refresh()
+        return self._reader.read(wanted, ends, ("queue_id", "queue_offset", *columns), rows_max)
+
+    def take(self, until: Mapping[int, int]) -> Iterator[tuple[int, pa.Table]]:
+        """Takes the rows up to an offset of each queue, and moves the positions there.
+
+        Output: queues with pieces of their rows, each queue's in order.
+        """
+        while True:
+            remaining = {q: end for q, end in until.items() if self.positions[q] < end}
+            if not remaining:
+                return
+            self.read_ahead(remaining)
+
+            for queue_id, end in remaining.items():
+                rows = self._ahead.pop(queue_id, None)
+                if rows is None or not rows.num_rows:
+                    raise OffsetGapError(
+                        f"topic {self._name} queue {queue_id}: offsets up to {end} are committed, "
+                        f"and the table ends at {self.positions[queue_id]}: rows are missing; run "
+                        "`txlake verify`"
+                    )
+                count = min(rows.num_rows, end - self.positions[queue_id])
+                self.positions[queue_id] += count
+                if count < rows.num_rows:
+                    self._ahead[queue_id] = rows.slice(count)
+                yield queue_id, rows.slice(0, count)
+
+
+def open_lake(path: str, storage_options: Mapping[str, str]) -> Lake:
+    """Returns a lake for reading. Errors: LakeError; StoreAwayError."""
+    return Lake(path, storage_options)
+
+
+def require_epochs(epochs: CommittedEpochs, path: str, *, epoch: int, digest: str) -> None:
+    """Checks that a lake has the epoch, the very one, that a publisher has published up to.
+
+    Errors: PublishError.
+    """
+    if epoch > epochs.epoch:
+        raise PublishError(
+            f"the newest committed epoch of the lake {path} is {epochs.epoch}, and epoch {epoch} "
+            "is published: the lake was put back from an older copy"
+        )
+    there = epochs.digest_of(epoch) if epoch else ""
+    if there is not None and there != digest:
+        raise PublishError(
+            f"epoch {epoch} of the lake {path} has digest {there or '(none)'}, and {digest} is "
+            "published: the lake has another history"
+        )

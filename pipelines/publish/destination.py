@@ -1,0 +1,286 @@
+"""The Kafka that a publisher writes to: its topics, made or checked, and its progress topic."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from confluent_kafka import KafkaError, TopicCollection
+from confluent_kafka.admin._config import ConfigResource
+from confluent_kafka.admin._resource import ResourceType
+from confluent_kafka.cimpl import NewPartitions, NewTopic
+
+from pipelines.errors import KafkaAwayError
+from pipelines.kafka_log.connection import REQUEST_TIMEOUT_S, Cluster
+from pipelines.publish.errors import PublishError
+from pipelines.publish.progress import NOTHING, ProgressLog, TopicProgress, read_log
+from pipelines.publish.reading import (
+    LastRecord,
+    begins_and_ends,
+    last_records,
+    read_committed,
+)
+from pipelines.settings import PublisherSettings
+
+_APPEAR_S: Final = 30.0
+_PAUSE_S: Final = 0.05
+
+
+@dataclass(frozen=True)
+class KafkaTopic:
+    """A topic as Kafka describes it."""
+
+    topic_id: str
+    partitions: int
+    config: Mapping[str, str | None]
+
+
+@dataclass(frozen=True)
+class DestinationEnds:
+    """How a destination's partitions begin and end.
+
+    `last`: the newest record that a publisher has written.
+    """
+
+    last: Mapping[int, LastRecord]
+    begins: Mapping[int, int]
+    ends: Mapping[int, int]
+
+
+def require_fit(
+    topic: str, queues: int, found: KafkaTopic, settings: PublisherSettings, record_bytes_max: int
+) -> None:
+    """Checks that a destination topic can take what is published. Errors: PublishError."""
+    destination = settings.destination_of(topic)
+    policy = found.config.get("cleanup.policy") or ""
+    bytes_max = int(found.config.get("max.message.bytes") or 0)
+
+    if found.partitions < queues:
+        raise PublishError(
+            f"the Kafka topic {destination} has {found.partitions} partitions, and topic {topic} "
+            f"has {queues} queues: each queue needs its own; add partitions, or name another "
+            "destination"
+        )
+    if "compact" in policy and settings.null_bodies != "tombstones":
+        raise PublishError(
+            f"the Kafka topic {destination} has cleanup.policy={policy}: Kafka would delete "
+            "messages that have the same key, and take a null body for a deletion; set it to "
+            "delete, or say null_bodies = 'tombstones'"
+        )
+    if bytes_max < record_bytes_max:
+        raise PublishError(
+            f"the Kafka topic {destination} has max.message.bytes={bytes_max}, and a record can "
+            f"need {record_bytes_max}; raise it, or lower record_bytes_max"
+        )
+
+
+def require_same_topic(progress: TopicProgress, destination: str, found: KafkaTopic | None) -> None:
+    """Checks that a destination is the one that was published to. Errors: PublishError."""
+    if progress.destination != destination:
+        raise PublishError(
+            f"topic {progress.topic} was published to the Kafka topic {progress.destination}, and "
+            f"the settings say {destination}; `txlake publish adopt` says where it begins there"
+        )
+    if found is not None and found.topic_id == progress.topic_id:
+        return
+    what = "was deleted" if found is None else "was deleted and made again"
+    now = "" if found is None else f", now {found.topic_id}"
+    raise PublishError(
+        f"the Kafka topic {progress.destination} {what} (id {progress.topic_id}{now}) after "
+        f"{sum(at + 1 for at in progress.last_offsets)} messages of topic {progress.topic} were "
+        "published to it; `txlake publish adopt` says where it goes on"
+    )
+
+
+def require_same_end(progress: TopicProgress, lake_id: str, last: Mapping[int, LastRecord]) -> None:
+    """Compares the progress with the last record of each partition.
+
+    A partition without a record is in order: Kafka deletes what is old. Errors: PublishError.
+    """
+    for queue_id, record in sorted(last.items()):
+        published = progress.last_offset(queue_id)
+        if record.lake_id != lake_id:
+            if published == NOTHING and progress.follows:
+                continue
+            raise PublishError(
+                f"the last record of {progress.destination} partition {queue_id} is of lake "
+                f"{record.lake_id}, and this lake is {lake_id}; `txlake publish adopt` says "
+                "how this one goes on"
+            )
+        if record.queue_offset != published:
+            raise PublishError(
+                f"the last record of {progress.destination} partition {queue_id} is queue offset "
+                f"{record.queue_offset}, and {published} is published as {progress.topic} says in "
+                "the progress topic: one of them was changed or put back from a copy; "
+                "`txlake publish adopt` says how it goes on"
+            )
+
+
+def require_unpublished(topic: str, destination: str, ends: DestinationEnds) -> None:
+    """Checks that no publisher can have written to a destination without progress.
+
+    Errors: PublishError.
+    """
+    for queue_id, record in sorted(ends.last.items()):
+        raise PublishError(
+            f"the Kafka topic {destination} has records of lake {record.lake_id}, the last one of "
+            f"partition {queue_id} is queue offset {record.queue_offset}, and the progress topic "
+            f"says nothing of topic {topic}: it was deleted, or another lake published there; "
+            "`txlake publish adopt` says how it goes on"
+        )
+    for partition, end in sorted(ends.ends.items()):
+        if not ends.begins[partition] == end > 0:
+            continue
+        raise PublishError(
+            f"the Kafka topic {destination} had {end} records in partition {partition}, which are "
+            f"deleted, and the progress topic says nothing of topic {topic}: nobody knows what was "
+            "published; `txlake publish adopt` says how it goes on"
+        )
+
+
+class Destination:
+    """One publisher's Kafka.
+
+    Errors: KafkaAwayError, KafkaRefusedError; StartError for settings that librdkafka does not
+    take.
+    """
+
+    def __init__(self, settings: PublisherSettings) -> None:
+        self._settings = settings
+        self._servers, self._client = settings.bootstrap_servers, settings.client
+        self._cluster = Cluster(self._servers, self._client)
+        self._admin = self._cluster.admin
+
+    def describe(self, names: Iterable[str]) -> dict[str, KafkaTopic]:
+        """Returns the topics that exist, of some."""
+        names = sorted(set(names))
+        if not names:
+            return {}
+        described = self._admin.describe_topics(
+            TopicCollection(names), request_timeout=REQUEST_TIMEOUT_S
+        )
+        topics = {
+            name: self._cluster.answer(future, "topics", KafkaError.UNKNOWN_TOPIC_OR_PART)
+            for name, future in described.items()
+        }
+        there = {name: topic for name, topic in topics.items() if topic is not None}
+        if not there:
+            return {}
+        asked = self._admin.describe_configs(
+            [ConfigResource(ResourceType.TOPIC, name) for name in there],
+            request_timeout=REQUEST_TIMEOUT_S,
+        )
+        configs = {
+            resource.name: self._cluster.answer(future, "topic settings")
+            for resource, future in asked.items()
+        }
+        return {
+            name: KafkaTopic(
+                str(topic.topic_id),
+                len(topic.partitions),
+                {key: entry.value for key, entry in configs[name].items()},
+            )
+            for name, topic in there.items()
+        }
+
+    def make_progress_topic(self) -> None:
+        """Makes the progress topic if it is missing, and checks it. Errors: PublishError."""
+        name = self._settings.progress_topic
+        found = self.describe([name]).get(name)
+        if found is None:
+            self._create(name, 1, {"cleanup.policy": "compact"})
+            found = self.describe([name])[name]
+        policy = found.config.get("cleanup.policy") or ""
+        if "compact" not in policy or "delete" in policy:
+            raise PublishError(
+                f"the progress topic {name} has cleanup.policy={policy}: Kafka would delete how "
+                "far publishers are; set it to compact"
+            )
+        if found.partitions != 1:
+            raise PublishError(
+                f"the progress topic {name} has {found.partitions} partitions: its records are "
+                "read in the order of one; name another"
+            )
+
+    def make(self, topic: str, queues: int, record_bytes_max: int) -> None:
+        """Makes a destination topic. Replay: does nothing if it is there."""
+        self._create(
+            self._settings.destination_of(topic),
+            queues,
+            {
+                "cleanup.policy": "delete",
+                "max.message.bytes": str(record_bytes_max),
+                "message.timestamp.type": "CreateTime",
+            },
+        )
+
+    def grow(self, destination: str, partitions: int) -> None:
+        """Gives a topic more partitions."""
+        asked = self._admin.create_partitions(
+            [NewPartitions(destination, partitions)], request_timeout=REQUEST_TIMEOUT_S
+        )
+        for future in asked.values():
+            self._cluster.answer(future, "more partitions", KafkaError.INVALID_PARTITIONS)
+        self._wait_for(destination, partitions)
+
+    def progress(self, *, is_patient: bool = False) -> ProgressLog:
+        """Returns what the progress topic says; nothing if it is missing.
+
+        Input: whether Kafka transactions that are open are waited for. Whoever has fenced the
+        process before needs that; else its open transaction could be waited for.
+        """
+        name = self._settings.progress_topic
+        if name not in self.describe([name]):
+            return ProgressLog()
+        begins, ends = begins_and_ends(self._cluster, [(name, 0)])
+        records = read_committed(self._servers, self._client, begins, ends, is_patient=is_patient)
+        return read_log((message.key(), message.value()) for message in records)
+
+    def records(self, destination: str) -> Iterator[Any]:
+        """Returns all committed records of a topic, each partition's in order."""
+        found = self.describe([destination]).get(destination)
+        places = [(destination, number) for number in range(found.partitions if found else 0)]
+        begins, ends = begins_and_ends(self._cluster, places)
+        return read_committed(self._servers, self._client, begins, ends)
+
+    def ends(self, partitions: Mapping[str, int]) -> dict[str, DestinationEnds]:
+        """Returns how the partitions of topics begin and end. Input: how many, by topic."""
+        places = [(name, number) for name, count in partitions.items() for number in range(count)]
+        begins, ends = begins_and_ends(self._cluster, places)
+        last = last_records(self._servers, self._client, begins, ends)
+        return {
+            name: DestinationEnds(
+                {number: record for (topic, number), record in last.items() if topic == name},
+                {number: begins[name, number] for number in range(count)},
+                {number: ends[name, number] for number in range(count)},
+            )
+            for name, count in partitions.items()
+        }
+
+    def _create(self, name: str, partitions: int, config: Mapping[str, str]) -> None:
+        asked = self._admin.create_topics(
+            [NewTopic(name, partitions, config=dict(config))], request_timeout=REQUEST_TIMEOUT_S
+        )
+        for future in asked.values():
+            self._cluster.answer(future, f"making {name}", KafkaError.TOPIC_ALREADY_EXISTS)
+        self._wait_for(name, partitions)
+
+    def _wait_for(self, name: str, partitions: int) -> None:
+        """Waits until Kafka tells of a topic's partitions and their leaders."""
+        deadline = time.monotonic() + _APPEAR_S
+        while not self._is_ready(name, partitions):
+            if time.monotonic() > deadline:
+                raise KafkaAwayError(f"the Kafka topic {name} did not appear")
+            time.sleep(_PAUSE_S)
+
+    def _is_ready(self, name: str, partitions: int) -> bool:
+        topic: Any = self._cluster.topics().topics.get(name)
+        if topic is None or len(topic.partitions) < partitions:
+            return False
+        try:
+            begins_and_ends(self._cluster, [(name, number) for number in topic.partitions])
+        except KafkaAwayError:  # a partition has no leader yet, or that does not know it yet
+            return False
+        return True

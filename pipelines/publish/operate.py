@@ -1,0 +1,280 @@
+"""What operators do to a publisher: go past messages, or say where another lake goes on.
+
+Both write to the progress topic in one Kafka transaction, under the publisher's transactional id: a
+publisher that runs is fenced, and begins again behind what was written. What was done, by whom and
+why, stays there as a record of its own.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from typing import Final
+
+from pipelines.errors import OperatorError
+from pipelines.publish.committed import (
+    CommittedEpochs,
+    CommittedRows,
+    open_lake,
+    require_epochs,
+)
+from pipelines.publish.destination import (
+    Destination,
+    DestinationEnds,
+    KafkaTopic,
+    require_same_end,
+    require_same_topic,
+    require_unpublished,
+)
+from pipelines.publish.errors import PublishError
+from pipelines.publish.progress import (
+    NOTHING,
+    Adoption,
+    Key,
+    ProgressLog,
+    Skip,
+    TopicProgress,
+    adoption_record,
+    skip_record,
+    stop_key,
+    topic_key,
+    topic_record,
+)
+from pipelines.publish.transactions import Transactions
+from pipelines.publish.turn import record_bytes_max, wanted_topics
+from pipelines.settings import PublisherSettings, Settings
+from txlake._lake import Lake, Topic
+
+PUBLISHED, EARLIEST, LATEST = "published", "earliest", "latest"
+POSITIONS: Final = (PUBLISHED, EARLIEST, LATEST)
+Record = tuple[bytes, bytes | None]
+
+
+@dataclass(frozen=True)
+class Change:
+    """What an operator's command would write, in words and as records.
+
+    `fences`: the lakes and publishers whose processes must write no more.
+    """
+
+    lines: tuple[str, ...]
+    records: tuple[Record, ...]
+    fences: tuple[tuple[str, str], ...]
+
+
+class Operator:
+    """One publisher, as operators change it.
+
+    Errors: OperatorError; PublishError; KafkaAwayError; LakeError.
+    """
+
+    def __init__(
+        self, settings: Settings, publisher: PublisherSettings, actor: str, reason: str
+    ) -> None:
+        self._settings, self._publisher = settings, publisher
+        self._actor, self._reason = actor, reason
+        self._lake: Lake = open_lake(settings.lake.path, settings.lake.store)
+        self._who = (self._lake.lake_id, publisher.name)
+        self._epochs = CommittedEpochs(self._lake)
+        self._epochs.refresh()
+        self._destination = Destination(publisher)
+
+    def skip(
+        self, topic: str, queue_id: int, first: int, last: int, *, dry_run: bool = False
+    ) -> Change:
+        """Says that messages are not to be published: from one queue offset to another, inclusive.
+
+        Errors: OperatorError for messages that are published, or not committed.
+        """
+
+        def change(log: ProgressLog) -> Change:
+            progress = log.of(*self._who).get(topic)
+            if progress is None:
+                raise OperatorError(
+                    f"publisher {self._publisher.name} has not published topic {topic} yet"
+                )
+            position = progress.next_offset(queue_id)
+            end = self._epochs.ends.get((topic, queue_id), 0)
+            if not position <= first <= last < end:
+                raise OperatorError(
+                    f"topic {topic} queue {queue_id}: {_range(first, last)}; those that are "
+                    f"committed and not published begin at {position} and end before {end}"
+                )
+            skip = Skip(topic, queue_id, first, last, self._actor, self._reason, _now_ms())
+            verb = "is" if first == last else "are"
+            return Change(
+                (f"topic {topic} queue {queue_id}: {_range(first, last)} {verb} not published",),
+                (skip_record(*self._who, skip), (stop_key(*self._who), None)),
+                (),
+            )
+
+        return self._write(change, dry_run=dry_run)
+
+    def adopt(self, position: str, *, dry_run: bool = False) -> Change:
+        """Says where this lake goes on with the destinations that a start refuses.
+
+        Input: `published`: behind the last records, which must be messages of this lake, too;
+        `earliest`, `latest`: where the tables begin or end: the messages follow what is there.
+        """
+
+        def change(log: ProgressLog) -> Change:
+            topics = wanted_topics(self._publisher, self._lake.topics())
+            names = {name: self._publisher.destination_of(name) for name in topics}
+            found = self._destination.describe(names.values())
+            lines: list[str] = []
+            records: list[Record] = []
+            fences: set[tuple[str, str]] = set()
+
+            for name, topic in topics.items():
+                others = log.others(*self._who, names[name])
+                there = found.get(names[name])
+                if not others and not self._is_refused(name, topic, there, log):
+                    continue
+                if there is None and not dry_run:
+                    there = self._made(name, topic)
+                progress = self._adopted(name, topic, there, position)
+                adoption = Adoption(name, position, self._actor, self._reason, _now_ms())
+                records += [(topic_key(*key), None) for key in others]
+                records.append(topic_record(*self._who, progress))
+                records.append(adoption_record(*self._who, adoption))
+                fences |= {key[:2] for key in others}
+                lines.append(_adopted_line(progress, others))
+
+            if not records:
+                raise OperatorError("there is nothing to adopt: a start refuses no destination")
+            records.append((stop_key(*self._who), None))
+            return Change(tuple(lines), tuple(records), tuple(sorted(fences)))
+
+        return self._write(change, dry_run=dry_run)
+
+    def _is_refused(
+        self, name: str, topic: Topic, there: KafkaTopic | None, log: ProgressLog
+    ) -> bool:
+        """Returns whether a publisher that starts would refuse a topic's destination."""
+        destination = self._publisher.destination_of(name)
+        mine = log.of(*self._who).get(name)
+        try:
+            if mine is not None:
+                require_epochs(self._epochs, self._lake.path, epoch=mine.epoch, digest=mine.digest)
+                require_same_topic(mine, destination, there)
+            if there is None:
+                return False
+            ends = self._ends(destination, min(there.partitions, topic.queue_count))
+            if mine is None:
+                require_unpublished(name, destination, ends)
+            else:
+                require_same_end(mine, self._lake.lake_id, ends.last)
+        except PublishError:
+            return True
+        return False
+
+    def _ends(self, destination: str, partitions: int) -> DestinationEnds:
+        return self._destination.ends({destination: partitions})[destination]
+
+    def _made(self, name: str, topic: Topic) -> KafkaTopic:
+        destination = self._publisher.destination_of(name)
+        bytes_max = record_bytes_max(self._settings, self._publisher)
+        self._destination.make(name, topic.queue_count, bytes_max)
+        return self._destination.describe([destination])[destination]
+
+    def _adopted(
+        self, name: str, topic: Topic, there: KafkaTopic | None, position: str
+    ) -> TopicProgress:
+        destination = self._publisher.destination_of(name)
+        queues = range(topic.queue_count)
+        ends = {q: self._epochs.ends.get((name, q), 0) for q in queues}
+        rows = CommittedRows(self._lake, name, topic)
+        nexts = ends
+        lasts = dict.fromkeys(queues, NOTHING)
+        if position == EARLIEST:
+            nexts = rows.begins(queues) if any(ends.values()) else ends
+        elif position == PUBLISHED:
+            partitions = 0 if there is None else min(there.partitions, topic.queue_count)
+            found = self._ends(destination, partitions)
+            nexts = {q: self._after_last(name, q, found, ends[q], rows) for q in queues}
+            lasts |= {
+                q: last.queue_offset
+                for q, last in found.last.items()
+                if last.lake_id == self._lake.lake_id
+            }
+        return TopicProgress(
+            name,
+            destination,
+            "" if there is None else there.topic_id,
+            tuple(nexts[q] for q in queues),
+            tuple(lasts[q] for q in queues),
+            self._epochs.epoch,
+            self._epochs.digest,
+            follows=True,
+        )
+
+    def _after_last(
+        self, name: str, queue_id: int, found: DestinationEnds, end: int, rows: CommittedRows
+    ) -> int:
+        """Returns the queue offset behind a partition's last record, which this lake must have."""
+        where = f"{self._publisher.destination_of(name)} partition {queue_id}"
+        last = found.last.get(queue_id)
+        if last is None:
+            if found.begins.get(queue_id, 0) > 0:
+                raise OperatorError(
+                    f"{where} has no record of a publisher any more: Kafka has deleted what was "
+                    "published; say --position earliest or latest"
+                )
+            return 0
+        if last.queue_offset >= end:
+            raise OperatorError(
+                f"the last record of {where} is queue offset {last.queue_offset}, and the queue "
+                f"ends at {end} in this lake"
+            )
+        rows.seek(queue_id, last.queue_offset)
+        ((_, row),) = rows.take({queue_id: last.queue_offset + 1})
+        place = f"{row['source'][0]}:{row['half_queue_id'][0]}-{row['half_queue_offset'][0]}"
+        if (place, row["body"][0].as_py()) != (last.place, last.value):
+            raise OperatorError(
+                f"the last record of {where}, queue offset {last.queue_offset}, is message "
+                f"{last.place}; in this lake it is {place}, or another body: it is another topic"
+            )
+        return last.queue_offset + 1
+
+    def _write(self, change, *, dry_run: bool) -> Change:  # type: ignore[no-untyped-def]
+        """Says what would be written, or writes it: whoever publishes is fenced first."""
+        if dry_run:
+            return change(self._destination.progress())  # type: ignore[no-any-return]
+
+        self._destination.make_progress_topic()
+        before = change(self._destination.progress())
+        for lake_id, name in before.fences:
+            other = self._transactions(lake_id, replace(self._publisher, name=name))
+            other.init()
+            other.close()
+
+        transactions = self._transactions(self._lake.lake_id, self._publisher)
+        try:
+            transactions.init()
+            done: Change = change(self._destination.progress(is_patient=True))
+            transactions.begin()
+            transactions.send_progress(self._publisher.progress_topic, done.records)
+            transactions.commit()
+        finally:
+            transactions.close()
+        return done
+
+    def _transactions(self, lake_id: str, publisher: PublisherSettings) -> Transactions:
+        return Transactions(publisher, lake_id, record_bytes_max(self._settings, publisher))
+
+
+def _range(first: int, last: int) -> str:
+    return f"message {first}" if first == last else f"messages {first} to {last}"
+
+
+def _adopted_line(progress: TopicProgress, others: list[Key]) -> str:
+    from_whom = "".join(f", taken from publisher {name} of lake {lake}" for lake, name, _ in others)
+    at = ", ".join(map(str, progress.next_offsets))
+    return f"topic {progress.topic}: queues go on at {at} in {progress.destination}{from_whom}"
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+__all__ = ["EARLIEST", "LATEST", "POSITIONS", "PUBLISHED", "Change", "Operator"]

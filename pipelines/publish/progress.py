@@ -1,0 +1,221 @@
+"""How far publishers are: the records of the progress topic, which Kafka compacts.
+
+A publisher writes one record for each of its topics, in the Kafka transaction of the messages that
+it is about. The key has lake, publisher and topic. What else is worth keeping stands beside it: why
+a publisher has stopped, and what operators have skipped or adopted.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final
+
+TOPIC, STOP, SKIP, ADOPTION = "topic", "stop", "skip", "adoption"
+NOTHING: Final = -1  # of a queue of which no message was published
+
+Key = tuple[str, str, str]  # lake id, publisher, topic
+
+
+@dataclass(frozen=True)
+class TopicProgress:
+    """How far one topic is published.
+
+    `next_offsets`, `last_offsets`: by queue, the queue offset that comes next, and that of the
+    newest record that was written, NOTHING if none was. `epoch`, `digest`: the newest committed
+    epoch when this was written, and its row's digest. `topic_id`: Kafka's, of the destination.
+    `follows`: whether records of another lake may stand before ours.
+    """
+
+    topic: str
+    destination: str
+    topic_id: str
+    next_offsets: tuple[int, ...]
+    last_offsets: tuple[int, ...]
+    epoch: int
+    digest: str
+    follows: bool = False
+
+    def next_offset(self, queue_id: int) -> int:
+        """Returns the queue offset that comes next; a queue that came later begins at 0."""
+        return self.next_offsets[queue_id] if queue_id < len(self.next_offsets) else 0
+
+    def last_offset(self, queue_id: int) -> int:
+        """Returns the queue offset of the newest record that was written, or NOTHING."""
+        return self.last_offsets[queue_id] if queue_id < len(self.last_offsets) else NOTHING
+
+
+@dataclass(frozen=True)
+class Stop:
+    """Why a publisher has stopped. Units: `at`, epoch ms."""
+
+    reason: str
+    topic: str
+    queue_id: int
+    queue_offset: int
+    at: int
+
+
+@dataclass(frozen=True)
+class Skip:
+    """Messages that an operator said are not to be published: from `from_offset` to `to_offset`.
+
+    Units: `at`, epoch ms; `to_offset` is inclusive.
+    """
+
+    topic: str
+    queue_id: int
+    from_offset: int
+    to_offset: int
+    actor: str
+    reason: str
+    at: int
+
+
+@dataclass(frozen=True)
+class Adoption:
+    """Who said that a lake goes on with a destination, and from where. Units: `at`, epoch ms."""
+
+    topic: str
+    position: str
+    actor: str
+    reason: str
+    at: int
+
+
+@dataclass
+class ProgressLog:
+    """All that the progress topic says. By lake and publisher; topics by topic, too."""
+
+    topics: dict[Key, TopicProgress] = field(default_factory=dict)
+    stops: dict[tuple[str, str], Stop] = field(default_factory=dict)
+    skips: dict[tuple[str, str], list[Skip]] = field(default_factory=dict)
+    adoptions: dict[tuple[str, str], list[Adoption]] = field(default_factory=dict)
+
+    def of(self, lake_id: str, publisher: str) -> dict[str, TopicProgress]:
+        """Returns the progress of one publisher by topic."""
+        return {
+            topic: progress
+            for (lake, name, topic), progress in self.topics.items()
+            if (lake, name) == (lake_id, publisher)
+        }
+
+    def skipped(self, lake_id: str, publisher: str, topic: str) -> dict[int, list[Skip]]:
+        """Returns what operators have skipped of a topic, by queue, in the order of offsets."""
+        found: dict[int, list[Skip]] = {}
+        for skip in self.skips.get((lake_id, publisher), ()):
+            if skip.topic == topic:
+                found.setdefault(skip.queue_id, []).append(skip)
+        for skips in found.values():
+            skips.sort(key=lambda skip: skip.from_offset)
+        return found
+
+    def others(self, lake_id: str, publisher: str, destination: str) -> list[Key]:
+        """Returns whoever else publishes to a destination, or has."""
+        return [
+            key
+            for key, progress in self.topics.items()
+            if progress.destination == destination and key[:2] != (lake_id, publisher)
+        ]
+
+
+def after_skips(offset: int, skips: Iterable[Skip]) -> int:
+    """Returns the first queue offset from this one on that is not skipped.
+
+    Input: the skips of its queue, in the order of offsets.
+    """
+    for skip in skips:
+        if skip.from_offset <= offset <= skip.to_offset:
+            offset = skip.to_offset + 1
+    return offset
+
+
+def before_skips(offset: int, skips: Sequence[Skip]) -> int:
+    """Returns the last queue offset up to this one that is not skipped. Input: as above."""
+    for skip in reversed(skips):
+        if skip.from_offset <= offset <= skip.to_offset:
+            offset = skip.from_offset - 1
+    return offset
+
+
+def topic_record(lake_id: str, publisher: str, progress: TopicProgress) -> tuple[bytes, bytes]:
+    """Returns the key and the value of a topic's record."""
+    return topic_key(lake_id, publisher, progress.topic), _json(asdict(progress))
+
+
+def topic_key(lake_id: str, publisher: str, topic: str) -> bytes:
+    """Returns the key under which a topic's progress stands."""
+    return _json([TOPIC, lake_id, publisher, topic])
+
+
+def stop_key(lake_id: str, publisher: str) -> bytes:
+    """Returns the key under which stands why a publisher has stopped."""
+    return _json([STOP, lake_id, publisher])
+
+
+def stop_record(lake_id: str, publisher: str, stop: Stop) -> tuple[bytes, bytes]:
+    """Returns the record that says why a publisher has stopped."""
+    return stop_key(lake_id, publisher), _json(asdict(stop))
+
+
+def skip_record(lake_id: str, publisher: str, skip: Skip) -> tuple[bytes, bytes]:
+    """Returns the record of a skip; its key is its own, so that compaction keeps it."""
+    key = [SKIP, lake_id, publisher, skip.topic, skip.queue_id, skip.from_offset, skip.at]
+    return _json(key), _json(asdict(skip))
+
+
+def adoption_record(lake_id: str, publisher: str, adoption: Adoption) -> tuple[bytes, bytes]:
+    """Returns the record of an adoption; its key is its own, so that compaction keeps it."""
+    return (
+        _json([ADOPTION, lake_id, publisher, adoption.topic, adoption.at]),
+        _json(asdict(adoption)),
+    )
+
+
+def read_log(records: Iterable[tuple[bytes | None, bytes | None]]) -> ProgressLog:
+    """Returns what the records of the progress topic say; of a key the newest holds.
+
+    Records of other writers, and of kinds that this version does not know, are passed over.
+    """
+    newest: dict[bytes, bytes | None] = {}
+    for key, value in records:
+        if key is not None:
+            newest[key] = value
+
+    found = ProgressLog()
+    for key, value in newest.items():
+        if value is not None:
+            _take(found, key, value)
+    return found
+
+
+def _take(found: ProgressLog, key: bytes, value: bytes) -> None:
+    try:
+        kind, lake_id, publisher, *more = json.loads(key)
+        content = json.loads(value)
+        who = (lake_id, publisher)
+        if kind == TOPIC:
+            found.topics[(*who, more[0])] = _topic_of(content)
+        elif kind == STOP:
+            found.stops[who] = Stop(**content)
+        elif kind == SKIP:
+            found.skips.setdefault(who, []).append(Skip(**content))
+        elif kind == ADOPTION:
+            found.adoptions.setdefault(who, []).append(Adoption(**content))
+    except (ValueError, TypeError, KeyError, IndexError):
+        return
+
+
+def _topic_of(content: Mapping[str, Any]) -> TopicProgress:
+    return TopicProgress(
+        **{
+            **content,
+            "next_offsets": tuple(content["next_offsets"]),
+            "last_offsets": tuple(content["last_offsets"]),
+        }
+    )
+
+
+def _json(content: Any) -> bytes:
+    return json.dumps(content, separators=(",", ":"), ensure_ascii=False).encode()

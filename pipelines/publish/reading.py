@@ -1,0 +1,173 @@
+"""Committed records of Kafka, read up to an end: the progress topic, the last record of a queue.
+
+A `read_committed` consumer sees nothing behind an open Kafka transaction, whoever has opened it. So
+a read goes up to the end of the log as it was asked for, and waits for transactions that are open
+before it: a publisher that believed less would publish twice.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin._listoffsets import OffsetSpec
+
+from pipelines.errors import KafkaAwayError
+from pipelines.kafka_log.connection import REQUEST_TIMEOUT_S, Cluster, client_config
+from txlake import protocol as p
+
+Place = tuple[str, int]  # Kafka topic, partition
+_POLL_S: Final = 0.5
+# How long a look waits for open transactions of others; then it is tried again, and said.
+_OPEN_S: Final = 10.0
+_LOOK_BACK: Final = 16  # records; the next look goes back 16 times as far
+_LOOKS_MAX: Final = 6
+
+
+def offsets(cluster: Cluster, places: list[Place], spec: Any) -> dict[Place, int]:
+    """Returns an offset of each partition, open Kafka transactions or not.
+
+    Errors: KafkaAwayError.
+    """
+    if not places:
+        return {}
+    futures = cluster.admin.list_offsets(
+        {TopicPartition(*place): spec for place in places},
+        isolation_level=IsolationLevel.READ_UNCOMMITTED,
+        request_timeout=REQUEST_TIMEOUT_S,
+    )
+    return {
+        (at.topic, at.partition): int(cluster.answer(future, "offsets").offset)
+        for at, future in futures.items()
+    }
+
+
+def begins_and_ends(
+    cluster: Cluster, places: list[Place]
+) -> tuple[dict[Place, int], dict[Place, int]]:
+    """Returns where each partition begins and where it ends. Errors: KafkaAwayError."""
+    return (
+        offsets(cluster, places, OffsetSpec.earliest()),  # type: ignore[no-untyped-call]
+        offsets(cluster, places, OffsetSpec.latest()),  # type: ignore[no-untyped-call]
+    )
+
+
+def read_committed(
+    bootstrap_servers: str,
+    client: Mapping[str, str],
+    starts: Mapping[Place, int],
+    ends: Mapping[Place, int],
+    *,
+    is_patient: bool = True,
+) -> Iterator[Any]:
+    """Returns the committed records from `starts` to `ends`.
+
+    Input: whether transactions that are open are waited for; else what is behind them is left out.
+    Errors: KafkaAwayError.
+    """
+    remaining = {place for place, end in ends.items() if starts[place] < end}
+    if not remaining:
+        return
+    consumer = Consumer({
+        **client_config(bootstrap_servers, client),
+        "group.id": "txlake-publish-reader",  # it commits nothing and joins no group
+        "enable.auto.commit": False,
+        "allow.auto.create.topics": False,
+        "auto.offset.reset": "error",
+        "enable.partition.eof": True,
+        "isolation.level": "read_committed",
+        "fetch.wait.max.ms": 50,
+    })  # fmt: skip
+    try:
+        consumer.assign([TopicPartition(*place, starts[place]) for place in sorted(remaining)])
+        deadline = time.monotonic() + _OPEN_S
+        while remaining:
+            if time.monotonic() > deadline:
+                raise KafkaAwayError(
+                    f"{sorted(remaining)}: a Kafka transaction is open, or nothing came, for "
+                    f"{_OPEN_S:.0f} s"
+                )
+            message = consumer.poll(_POLL_S)
+            if message is None:
+                continue
+
+            error = message.error()
+            place = (str(message.topic()), int(message.partition() or 0))
+            offset = int(message.offset() or 0)
+            if error is None:
+                if place in remaining and offset < ends[place]:
+                    yield message
+                if offset + 1 >= ends[place]:
+                    remaining.discard(place)
+            elif error.code() == KafkaError._PARTITION_EOF:
+                if offset >= ends[place] or not is_patient:
+                    remaining.discard(place)
+            elif not error.retriable() and error.code() not in _TRANSIENT:
+                raise KafkaAwayError(f"{place[0]} cannot be read: {error.str()}")
+    except KafkaException as failed:
+        raise KafkaAwayError(f"records could not be read: {failed.args[0].str()}") from failed
+    finally:
+        consumer.close()
+
+
+_TRANSIENT: Final = (
+    KafkaError._TRANSPORT,
+    KafkaError._ALL_BROKERS_DOWN,
+    KafkaError._TIMED_OUT,
+    KafkaError._RESOLVE,
+    KafkaError._TIMED_OUT_QUEUE,
+)
+
+
+class LastRecord:
+    """The newest committed record of a partition that a publisher has written."""
+
+    def __init__(self, message: Any) -> None:
+        headers = dict(reversed(message.headers() or []))  # of a name the first one counts
+        self.lake_id = _text(headers.get(p.LAKE_ID))
+        self.queue_offset = int(_text(headers.get(p.QUEUE_OFFSET)) or -1)
+        self.place = _text(headers.get(p.PLACE))
+        self.value: bytes | None = message.value()
+
+
+def is_published(message: Any) -> bool:
+    """Returns whether a publisher has written a record."""
+    names = {name for name, _ in message.headers() or []}
+    return p.QUEUE_OFFSET in names and p.LAKE_ID in names
+
+
+def last_records(
+    bootstrap_servers: str,
+    client: Mapping[str, str],
+    begins: Mapping[Place, int],
+    ends: Mapping[Place, int],
+) -> dict[Place, LastRecord]:
+    """Returns the newest record of each partition, where it has one that a publisher wrote.
+
+    Aborted records, and what others have written, are passed over: it looks back further and
+    further. Input: where the partitions begin and end. Errors: KafkaAwayError.
+    """
+    found: dict[Place, LastRecord] = {}
+    remaining = {place for place in ends if begins[place] < ends[place]}
+    back = _LOOK_BACK
+
+    for _ in range(_LOOKS_MAX):
+        if not remaining:
+            break
+        starts = {place: max(begins[place], ends[place] - back) for place in remaining}
+        until = {place: ends[place] for place in remaining}
+        for message in read_committed(bootstrap_servers, client, starts, until):
+            if is_published(message):
+                found[str(message.topic()), int(message.partition())] = LastRecord(message)
+        remaining = {
+            place for place in remaining if place not in found and starts[place] > begins[place]
+        }
+        back *= _LOOK_BACK
+
+    return found
+
+
+def _text(value: bytes | None) -> str:
+    return "" if value is None else value.decode("utf-8", "replace")

@@ -1,0 +1,125 @@
+"""How publishers stand: how far they are behind, who is active, why one has stopped.
+
+For `txlake publish status`; for a job's status, metrics and alerts, too.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from pipelines.kafka_log.group import MemberGroup, Members
+from pipelines.publish.committed import CommittedEpochs, open_lake
+from pipelines.publish.destination import Destination
+from pipelines.publish.progress import ProgressLog, Skip, Stop, TopicProgress
+from pipelines.publish.run import elects, group_of
+from pipelines.publish.turn import wanted_topics
+from pipelines.settings import PublisherSettings, Settings
+from txlake._lake import Lake
+
+
+@dataclass(frozen=True)
+class TopicLag:
+    """How far a topic is behind.
+
+    `published`: its next offset in each queue, None of a topic that was never published; `lag`:
+    messages that are committed and not published.
+    """
+
+    topic: str
+    destination: str
+    published: tuple[int, ...] | None
+    lag: int
+
+
+@dataclass(frozen=True)
+class PublisherStatus:
+    """How one publisher stands.
+
+    `active`: the process that Kafka has elected, None if none runs; `lag`: messages; `lag_ms`: how
+    long the oldest of them has been committed, 0 if none is, None if the lake does not tell;
+    `stop`: why it has stopped; `skips`: what operators have skipped.
+    """
+
+    publisher: str
+    lake_id: str
+    active: str | None
+    standbys: tuple[str, ...]
+    topics: tuple[TopicLag, ...]
+    lag: int
+    lag_ms: int | None
+    stop: Stop | None
+    skips: tuple[Skip, ...]
+
+
+def read_publishers(
+    settings: Settings, names: Iterable[str] | None = None
+) -> list[PublisherStatus]:
+    """Returns how the publishers of the settings stand; with `names` some of them.
+
+    Errors: KafkaAwayError, KafkaRefusedError; LakeError; StoreAwayError.
+    """
+    lake = open_lake(settings.lake.path, settings.lake.store)
+    epochs = CommittedEpochs(lake)
+    epochs.refresh()
+    wanted = settings.publish if names is None else {name: settings.publish[name] for name in names}
+    return [_status(lake, epochs, publisher) for publisher in wanted.values()]
+
+
+def _status(lake: Lake, epochs: CommittedEpochs, publisher: PublisherSettings) -> PublisherStatus:
+    log = Destination(publisher).progress()
+    group = MemberGroup(
+        publisher.bootstrap_servers,
+        publisher.client,
+        group_of(lake.lake_id, publisher.name),
+        elects(publisher.name),
+    )
+    members: Members = group.look()
+    topics = topic_lags(lake, epochs, publisher, log)
+    mine = log.of(lake.lake_id, publisher.name)
+    who = (lake.lake_id, publisher.name)
+    lag = sum(topic.lag for topic in topics)
+    behind = [mine.get(topic.topic) for topic in topics if topic.lag]
+    return PublisherStatus(
+        publisher.name,
+        lake.lake_id,
+        members.active,
+        members.others,
+        tuple(topics),
+        lag,
+        _lag_ms(epochs, behind),
+        log.stops.get(who),
+        tuple(log.skips.get(who, ())),
+    )
+
+
+def topic_lags(
+    lake: Lake, epochs: CommittedEpochs, publisher: PublisherSettings, log: ProgressLog
+) -> list[TopicLag]:
+    """Returns how far each topic of a publisher is behind the newest committed epoch."""
+    mine = log.of(lake.lake_id, publisher.name)
+    found = []
+    for name, topic in sorted(wanted_topics(publisher, lake.topics()).items()):
+        progress = mine.get(name)
+        ends = {q: epochs.ends.get((name, q), 0) for q in range(topic.queue_count)}
+        nexts = {q: 0 if progress is None else progress.next_offset(q) for q in ends}
+        found.append(
+            TopicLag(
+                name,
+                publisher.destination_of(name),
+                None if progress is None else tuple(nexts.values()),
+                sum(max(0, ends[q] - nexts[q]) for q in ends),
+            )
+        )
+    return found
+
+
+def _lag_ms(epochs: CommittedEpochs, behind: list[TopicProgress | None]) -> int | None:
+    """Returns for how long the oldest of the epochs that are not published has been committed."""
+    if not behind:
+        return 0
+    at = epochs.first_after(min(0 if one is None else one.epoch for one in behind))
+    if at is None:
+        return None
+    return max(0, (dt.datetime.now(dt.timezone.utc) - at) // dt.timedelta(milliseconds=1))

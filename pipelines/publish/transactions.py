@@ -1,0 +1,236 @@
+"""Kafka transactions of one publisher: librdkafka's producer, and what its errors say.
+
+A record that the destination refuses makes librdkafka report an error for a batch of records. To
+name the one, they are sent once more, each in a batch of its own, in a transaction that is aborted.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, Final, NamedTuple
+
+from confluent_kafka import KafkaError, KafkaException, Producer
+
+from pipelines.errors import KafkaAwayError, StartError
+from pipelines.kafka_log.connection import client_config
+from pipelines.publish.errors import FencedError
+from pipelines.publish.records import Record
+from pipelines.settings import PublisherSettings
+
+_TRANSACTION_S: Final = 60.0  # for each request of a transaction
+# Records in librdkafka: with eight headers one of 256 B takes 1.2 KB there.
+_QUEUED_MAX: Final = 20_000
+_QUEUED_KBYTES: Final = 32_768
+_BATCH_BYTES: Final = 1_000_000  # librdkafka's default
+_POLL_S: Final = 0.1
+_FENCED: Final = (
+    KafkaError._FENCED,
+    KafkaError.INVALID_PRODUCER_EPOCH,
+    KafkaError.PRODUCER_FENCED,
+    KafkaError.INVALID_PRODUCER_ID_MAPPING,
+    KafkaError.UNKNOWN_PRODUCER_ID,
+)
+# What a destination says against a record itself: trying again does not help.
+_OF_A_RECORD: Final = (
+    KafkaError.MSG_SIZE_TOO_LARGE,
+    KafkaError.INVALID_MSG_SIZE,
+    KafkaError.INVALID_MSG,
+    KafkaError.RECORD_LIST_TOO_LARGE,
+    KafkaError.INVALID_TIMESTAMP,
+    KafkaError.INVALID_RECORD,
+    KafkaError.POLICY_VIOLATION,
+)
+
+
+class Sent(NamedTuple):
+    """A record with its Kafka topic and partition."""
+
+    destination: str
+    partition: int
+    record: Record
+
+
+class RecordRefusedError(Exception):
+    """The destination refuses some record of a transaction; which one is not known yet."""
+
+    def __init__(self, error: KafkaError) -> None:
+        super().__init__(error.str())
+
+
+def transactional_id(lake_id: str, publisher: str) -> str:
+    """Returns the id by which Kafka lets only the newest process of a publisher write."""
+    return f"txlake-publish-{lake_id}-{publisher}"
+
+
+class Transactions:
+    """One publisher's producer. It writes nothing before `begin`.
+
+    Input: the smallest max.message.bytes of its destinations, which no batch may exceed.
+    Errors, of all methods: FencedError; KafkaAwayError; RecordRefusedError; StartError for settings
+    that librdkafka does not take.
+    """
+
+    def __init__(
+        self, settings: PublisherSettings, lake_id: str, batch_bytes_max: int, **more: Any
+    ) -> None:
+        self._errors: list[KafkaError] = []
+        config = {
+            **client_config(settings.bootstrap_servers, settings.client),
+            "transactional.id": transactional_id(lake_id, settings.name),
+            "transaction.timeout.ms": settings.transaction_timeout_ms,
+            "batch.size": min(_BATCH_BYTES, batch_bytes_max),
+            "message.max.bytes": 1_000_000_000,  # the destination says what is too large
+            "queue.buffering.max.messages": _QUEUED_MAX,
+            "queue.buffering.max.kbytes": _QUEUED_KBYTES,
+            "batch.num.messages": 100_000,
+            "linger.ms": 5,
+            # Kafka ends a transaction a moment after it says so, and the next one waits for it.
+            "retry.backoff.ms": 10,
+            "delivery.report.only.error": True,
+            "on_delivery": self._note,
+            **more,
+        }
+        try:
+            self._producer = Producer(config)
+        except KafkaException as error:
+            raise StartError(f"[publish.{settings.name}.client]: {error.args[0].str()}") from None
+
+    def init(self) -> None:
+        """Ends what the process before had open, and lets it write no more."""
+        with _in_words():
+            self._producer.init_transactions(_TRANSACTION_S)
+
+    def begin(self) -> None:
+        """Begins a transaction."""
+        self._errors.clear()
+        with _in_words():
+            self._producer.begin_transaction()
+
+    def send(self, destination: str, partition: int, records: Iterable[Record]) -> int:
+        """Sends records to a partition. Output: how many."""
+        produce, poll = self._producer.produce, self._producer.poll
+        count = 0
+        with _in_words():
+            for value, key, at_ms, headers in records:
+                while True:
+                    try:
+                        produce(destination, value, key, partition, None, None, at_ms, headers)
+                        break
+                    except BufferError:
+                        poll(_POLL_S)
+                        self._require_no_error()
+                count += 1
+            poll(0)
+        self._require_no_error()
+        return count
+
+    def send_progress(self, topic: str, records: Iterable[tuple[bytes, bytes | None]]) -> None:
+        """Sends records of the progress topic."""
+        with _in_words():
+            for key, value in records:
+                self._producer.produce(topic, value, key, 0)
+
+    def commit(self) -> None:
+        """Commits: all that was sent since `begin` is seen, or nothing."""
+        try:
+            with _in_words():
+                self._producer.commit_transaction(_TRANSACTION_S)
+        except KafkaAwayError:
+            self._require_no_error()
+            raise
+
+    def abort(self) -> None:
+        """Gives up what was sent since `begin`."""
+        with _in_words():
+            self._producer.purge()
+            self._producer.abort_transaction(_TRANSACTION_S)
+
+    def close(self) -> None:
+        """Lets go of the producer: what is open is aborted by Kafka, or by the next `init`."""
+        with suppress(KafkaException):
+            self._producer.purge()
+            self._producer.close()
+
+    def hear_of(self, destination: str, partitions: int) -> None:
+        """Waits until the producer has heard of a topic's new partitions."""
+        deadline = time.monotonic() + _TRANSACTION_S
+        while True:
+            with _in_words():
+                found = self._producer.list_topics(destination, timeout=_TRANSACTION_S).topics
+            if destination in found and len(found[destination].partitions) >= partitions:
+                return
+            if time.monotonic() > deadline:
+                raise KafkaAwayError(f"Kafka does not tell of the new partitions of {destination}")
+            time.sleep(_POLL_S)
+
+    def find_refused(self, sent: Iterable[Sent]) -> tuple[Sent, str] | None:
+        """Returns the first record that the destination refuses, and what it says; None if none.
+
+        Input: for a producer with batches of one record. Nothing of it is seen.
+        """
+        refused: list[tuple[int, str]] = []
+        kept: list[Sent] = []
+        self.begin()
+        try:
+            for number, one in enumerate(sent):
+                kept.append(one)
+                self._send_alone(one, number, refused)
+                if refused:
+                    break
+            self._producer.flush(_TRANSACTION_S)
+        except (KafkaException, RecordRefusedError, KafkaAwayError):
+            self._producer.poll(_POLL_S)  # calls `report`
+            if not refused:
+                raise
+        finally:
+            self.abort()
+        if not refused:
+            return None
+        number, text = min(refused)
+        return kept[number], text
+
+    def _send_alone(self, one: Sent, number: int, refused: list[tuple[int, str]]) -> None:
+        def report(error: KafkaError | None, _: Any) -> None:
+            if error is not None and error.code() in _OF_A_RECORD:
+                refused.append((number, error.str()))
+
+        value, key, at_ms, headers = one.record
+        deadline = time.monotonic() + _TRANSACTION_S
+        while time.monotonic() < deadline:
+            try:
+                self._producer.produce(
+                    one.destination, value, key, one.partition, report, None, at_ms, headers
+                )
+                self._producer.poll(0)
+                return
+            except BufferError:
+                self._producer.poll(_POLL_S)
+
+    def _note(self, error: KafkaError | None, _: Any) -> None:
+        if error is not None and error.code() != KafkaError._PURGE_QUEUE:
+            self._errors.append(error)
+
+    def _require_no_error(self) -> None:
+        for error in self._errors:
+            if error.code() in _OF_A_RECORD:
+                raise RecordRefusedError(error)
+        for error in self._errors:
+            raise _error_of(error)
+
+
+@contextmanager
+def _in_words() -> Iterator[None]:
+    try:
+        yield
+    except KafkaException as error:
+        raise _error_of(error.args[0]) from error
+
+
+def _error_of(error: KafkaError) -> Exception:
+    if error.code() in _FENCED:
+        return FencedError("another process has this publisher now")
+    if error.code() in _OF_A_RECORD:
+        return RecordRefusedError(error)
+    return KafkaAwayError(f"the destination did not take a transaction: {error.str()}")

@@ -1,0 +1,159 @@
+"""Whether destinations hold what the tables hold: count, order, key, value, headers of each queue.
+
+Both sides are read once, each record becomes a part of a digest of its block of queue offsets. A
+difference names the first block of a queue in which there is one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from pipelines.publish.committed import CommittedRows, open_lake
+from pipelines.publish.destination import Destination
+from pipelines.publish.progress import Skip
+from pipelines.publish.reading import is_published
+from pipelines.publish.records import RecordMaker
+from pipelines.publish.turn import wanted_topics
+from pipelines.settings import PublisherSettings, Settings
+from txlake import protocol as p
+
+_BLOCK: Final = 1_000  # queue offsets
+_READ_ROWS: Final = 20_000
+
+
+@dataclass
+class QueueDigest:
+    """What was read of one queue, from its first offset to its last.
+
+    `problem`: a record that is out of order, or stands twice.
+    """
+
+    first: int | None = None
+    last: int = -1
+    count: int = 0
+    problem: str = ""
+    blocks: dict[int, Any] = field(default_factory=dict)
+
+    def add(self, offset: int, key: bytes | None, value: bytes | None, headers: list[Any]) -> None:
+        """Takes the next record of the queue."""
+        if self.first is None:
+            self.first = offset
+        elif offset <= self.last and not self.problem:
+            self.problem = f"queue offset {offset} comes after {self.last}"
+        self.last = max(self.last, offset)
+        self.count += 1
+        content = json.dumps([offset, _hex(key), _hex(value), [[n, _hex(v)] for n, v in headers]])
+        block = offset // _BLOCK
+        if block not in self.blocks:
+            self.blocks[block] = hashlib.blake2b()
+        self.blocks[block].update(content.encode())
+
+
+def difference(published: QueueDigest, table: QueueDigest) -> str:
+    """Returns how a queue's records differ from its table's rows, in words; empty if they do not.
+
+    Input: the table's rows of the offsets that are published.
+    """
+    if published.problem:
+        return published.problem
+    if published.count != table.count:
+        return f"{published.count} records are published, and the table has {table.count} messages"
+    for block, digest in sorted(table.blocks.items()):
+        there = published.blocks.get(block)
+        if there is None or there.digest() != digest.digest():
+            first = block * _BLOCK
+            return (
+                f"keys, values or headers differ in queue offsets {first} to {first + _BLOCK - 1}"
+            )
+    return ""
+
+
+@dataclass(frozen=True)
+class VerifiedQueue:
+    """One queue of one topic, compared. `problem`: empty if it is sound."""
+
+    topic: str
+    queue_id: int
+    first: int | None
+    count: int
+    problem: str
+
+
+def verify_published(
+    settings: Settings, publisher: PublisherSettings, from_offset: int = 0
+) -> Iterator[VerifiedQueue]:
+    """Compares each queue that a publisher has published, from a queue offset on.
+
+    What Kafka has deleted by its retention is left out. Errors: KafkaAwayError; LakeError.
+    """
+    lake = open_lake(settings.lake.path, settings.lake.store)
+    destination = Destination(publisher)
+    log = destination.progress()
+    mine = log.of(lake.lake_id, publisher.name)
+
+    for name, topic in sorted(wanted_topics(publisher, lake.topics()).items()):
+        progress = mine.get(name)
+        if progress is None:
+            continue
+        queues = range(topic.queue_count)
+        published = {queue_id: QueueDigest() for queue_id in queues}
+        for message in destination.records(progress.destination):
+            headers = dict(reversed(message.headers() or []))
+            if not is_published(message) or headers[p.LAKE_ID].decode() != lake.lake_id:
+                continue
+            offset = int(headers[p.QUEUE_OFFSET])
+            queue = published.setdefault(message.partition(), QueueDigest())
+            if offset >= from_offset:
+                queue.add(offset, message.key(), message.value(), message.headers())
+
+        rows = CommittedRows(lake, name, topic)
+        begins = rows.begins(queues) if any(progress.next_offsets) else {}
+        maker = RecordMaker(name, lake.lake_id, has_keys=publisher.key == "keys")
+        skips = log.skipped(lake.lake_id, publisher.name, name)
+        for queue_id in queues:
+            found = published[queue_id]
+            end = progress.last_offset(queue_id) + 1
+            if found.first is None:
+                yield VerifiedQueue(name, queue_id, None, 0, "")
+                continue
+            first = max(found.first, begins.get(queue_id, 0))
+            table = _table_digest(rows, maker, queue_id, first, end, skips)
+            problem = difference(found, table) if first == found.first else ""
+            yield VerifiedQueue(name, queue_id, first, found.count, problem)
+
+
+def _table_digest(
+    rows: CommittedRows,
+    maker: RecordMaker,
+    queue_id: int,
+    first: int,
+    end: int,
+    skips: Mapping[int, list[Skip]],
+) -> QueueDigest:
+    found = QueueDigest()
+    rows.seek(queue_id, first)
+    while first < end:
+        first = min(first + _READ_ROWS, end)
+        for _, taken in rows.take({queue_id: first}):
+            offsets = taken["queue_offset"].to_pylist()
+            for offset, (value, key, _, headers) in zip(offsets, maker.records(taken), strict=True):
+                if not _is_skipped(offset, skips.get(queue_id, [])):
+                    found.add(offset, _bytes(key), value, headers)
+    return found
+
+
+def _is_skipped(offset: int, skips: list[Skip]) -> bool:
+    return any(skip.from_offset <= offset <= skip.to_offset for skip in skips)
+
+
+def _bytes(text: str | bytes | None) -> bytes | None:
+    return text.encode() if isinstance(text, str) else text
+
+
+def _hex(content: str | bytes | None) -> str | None:
+    raw = _bytes(content)
+    return None if raw is None else raw.hex()

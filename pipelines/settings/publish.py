@@ -1,0 +1,162 @@
+"""[publish.NAME]: a publisher, what it publishes and where to."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from pipelines.settings.library_options import CLIENT, library_options
+from pipelines.settings.secrets import SettingsError, section_of
+from txlake.protocol import TOPIC_PATTERN, matches
+
+EARLIEST: Final = "earliest"
+LATEST: Final = "latest"
+TOPIC_PLACE: Final = "{topic}"
+_NAME_PATTERN: Final = "[A-Za-z0-9_-]{1,60}"  # a part of Kafka's transactional id
+_INT_MAX = 2**31 - 1
+
+
+def _whole(low: int, high: int) -> dict[str, Any]:
+    return {
+        "is_allowed": lambda v: type(v) is int and low <= v <= high,
+        "allowed": f"a whole number {low} .. {high}",
+    }
+
+
+def _one_of(*values: str) -> dict[str, Any]:
+    return {"is_allowed": lambda v: v in values, "allowed": " or ".join(map(repr, values))}
+
+
+def _is_begin(value: Any) -> bool:
+    return value in (EARLIEST, LATEST) or begin_at(value) is not None
+
+
+def begin_at(value: Any) -> dt.datetime | None:
+    """Returns the instant that a text names, if it names one with its time zone."""
+    try:
+        at = dt.datetime.fromisoformat(str(value).replace("Z", "+00:00"))
+    except ValueError:
+        return None
+    return at if at.tzinfo is not None else None
+
+
+def _are_topics(value: Any) -> bool:
+    return isinstance(value, list) and all(
+        isinstance(name, str) and matches(TOPIC_PATTERN, name) for name in value
+    )
+
+
+def _is_destination(value: Any) -> bool:
+    return (
+        isinstance(value, str)
+        and value.count(TOPIC_PLACE) == 1
+        and matches(TOPIC_PATTERN, value.replace(TOPIC_PLACE, "t"))
+    )
+
+
+@dataclass(frozen=True)
+class PublisherSettings:
+    """One publisher. Units: ms, bytes.
+
+    `topics`: empty: all of the users'; `bootstrap_servers`: empty: the job's own Kafka;
+    `record_bytes_max`: 0: as large as the job takes.
+    """
+
+    name: str
+    topics: tuple[str, ...] = field(
+        default=(), metadata={"is_allowed": _are_topics, "allowed": "a list of topics' names"}
+    )
+    destination: str = field(
+        default=TOPIC_PLACE,
+        metadata={
+            "is_allowed": _is_destination,
+            "allowed": f"the name of a Kafka topic with {TOPIC_PLACE} in it",
+        },
+    )
+    bootstrap_servers: str = field(
+        default="",
+        metadata={"is_allowed": lambda v: isinstance(v, str), "allowed": "host:port, or ''"},
+    )
+    begin: str = field(
+        default=EARLIEST,
+        metadata={
+            "is_allowed": _is_begin,
+            "allowed": "'earliest', 'latest' or an instant like '2026-01-31T08:00:00Z'",
+        },
+    )
+    key: str = field(default="keys", metadata=_one_of("keys", "none"))
+    null_bodies: str = field(default="plain", metadata=_one_of("plain", "tombstones"))
+    progress_topic: str = field(
+        default="TXLAKE_PUBLISHED",
+        metadata={
+            "is_allowed": lambda v: isinstance(v, str) and matches(TOPIC_PATTERN, v),
+            "allowed": f"text like {TOPIC_PATTERN}",
+        },
+    )
+    record_bytes_max: int = field(default=0, metadata=_whole(0, 1_000_000_000))
+    transaction_messages_max: int = field(default=50_000, metadata=_whole(1, _INT_MAX))
+    transaction_bytes_max: int = field(default=33_554_432, metadata=_whole(1, _INT_MAX))
+    transaction_timeout_ms: int = field(default=60_000, metadata=_whole(1_000, 900_000))
+    client: dict[str, str] = field(default_factory=dict, repr=False)
+
+    def destination_of(self, topic: str) -> str:
+        """Returns the Kafka topic that a real topic is published to."""
+        return self.destination.replace(TOPIC_PLACE, topic)
+
+
+def read_publishers(
+    values: Mapping[str, Any], source: str, job_servers: str, job_client: Mapping[str, str]
+) -> dict[str, PublisherSettings]:
+    """Returns the publishers by name, each with the Kafka that it writes to.
+
+    Input: the job's own Kafka. Errors: SettingsError.
+    """
+    publishers = {}
+
+    for name, given in values.items():
+        section = f"{source}: [publish.{name}]"
+        if not isinstance(given, dict):
+            raise SettingsError(
+                f"{source}: [publish] {name} = {given!r}: a publisher is a section, [publish.main]"
+            )
+        if not matches(_NAME_PATTERN, name):
+            raise SettingsError(f"{section}: a publisher's name like {_NAME_PATTERN} is allowed")
+        publishers[name] = _publisher(name, given, section, job_servers, job_client)
+
+    return publishers
+
+
+def _publisher(
+    name: str,
+    given: Mapping[str, Any],
+    section: str,
+    job_servers: str,
+    job_client: Mapping[str, str],
+) -> PublisherSettings:
+    items = {
+        key: item
+        for key, item in PublisherSettings.__dataclass_fields__.items()
+        if key not in ("name", "client")
+    }
+    values = dict(section_of(given, section))
+    client_section = section.replace("]", ".client]")
+    client = library_options(values.pop("client", {}), client_section, CLIENT)
+
+    for key, value in values.items():
+        if key not in items:
+            allowed = ", ".join(sorted([*items, "client"]))
+            raise SettingsError(f"{section} {key} is unknown; the keys are {allowed}")
+        if not items[key].metadata["is_allowed"](value):
+            raise SettingsError(
+                f"{section} {key} = {value!r}: {items[key].metadata['allowed']} is allowed"
+            )
+
+    values["topics"] = tuple(values.get("topics", ()))
+    has_own_kafka = bool(values.get("bootstrap_servers"))
+    values["bootstrap_servers"] = values.get("bootstrap_servers") or job_servers
+    # What lets the job into its own Kafka is told to no other cluster.
+    return PublisherSettings(
+        name=name, **values, client=client if client or has_own_kafka else dict(job_client)
+    )

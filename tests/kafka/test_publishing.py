@@ -1,0 +1,428 @@
+"""Committed messages in Kafka, by a real broker and a real lake: each once, whatever dies."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient
+
+from pipelines.local_broker.broker import Broker
+from pipelines.publish.errors import FencedError, PublishError, RefusedRecordError
+from pipelines.publish.retention import PublishedPositions
+from pipelines.publish.run import PublisherProcess
+from pipelines.publish.status import read_publishers
+from pipelines.publish.transactions import Transactions
+from pipelines.publish.turn import Turn
+from tests.support.job import wait_until
+from tests.support.operator import said as output_of
+from tests.support.published import (
+    AFTER,
+    BEFORE,
+    WITHIN,
+    PublishedLake,
+    killed_publisher,
+    offset_of,
+    publish_all,
+)
+from txlake import protocol as p
+
+CONSUMERS = Path(__file__).parents[2] / "docs" / "kafka-consumers.md"
+Unique = Callable[[str], str]
+Make = Callable[..., PublishedLake]
+
+
+@pytest.fixture
+def make(broker: Broker, tmp_path: Path, unique: Unique) -> Make:
+    """Return what makes a lake with a publisher; its Kafka topics have a prefix of their own."""
+
+    def new(folder: str = "lake", **publisher: Any) -> PublishedLake:
+        prefix = publisher.pop("prefix", None) or unique("publish")
+        return PublishedLake(tmp_path / folder, broker.bootstrap_servers, prefix, **publisher)
+
+    return new
+
+
+def orders(count: int, first: int = 0, **columns: Any) -> list[dict[str, Any]]:
+    return [
+        {"body": b"body-%d" % number, "keys": f"key-{number}", **columns}
+        for number in range(first, first + count)
+    ]
+
+
+def test_a_message_is_published_once_with_all_that_was_sent(make: Make) -> None:
+    lake = make()
+    lake.send(
+        {"body": b"plain", "keys": "k1", "tags": "t1", "half_queue": 1, "real_queue_id": 2,
+         "properties": [("colour", "red"), (p.QUEUE_OFFSET, "mine")]},
+        {"body": None, "half_queue": 0, "real_queue_id": 0},
+        {"body": b"raw", "half_queue": 0, "real_queue_id": 1, "raw_headers": [
+            {"key": p.PGROUP, "value": b"g"}, {"key": "a", "value": b"1"},
+            {"key": "a", "value": b"\xff"}, {"key": p.ACTOR, "value": b"x"},
+        ]},
+    )  # fmt: skip
+
+    assert publish_all(lake.settings()) == 3
+    assert publish_all(lake.settings()) == 0
+
+    null, raw, plain = sorted(lake.consume(), key=lambda message: int(message.partition()))
+    assert [(m.partition(), m.key(), m.value()) for m in (null, raw, plain)] == [
+        (0, None, None), (1, None, b"raw"), (2, b"k1", b"plain"),
+    ]  # fmt: skip
+    assert plain.timestamp()[1] == lake.stored_at()[1, 0]
+    assert plain.headers() == [
+        (p.QUEUE_OFFSET, b"0"), (p.PLACE, b"half:1-0"), (p.REAL_TOPIC, b"orders"),
+        (p.LAKE_ID, lake.job.lake.lake_id().encode()), (p.UNIQ_KEY, b"tx-0-0"), (p.PGROUP, b"g"),
+        (p.KEYS, b"k1"), (p.TAGS, b"t1"), ("colour", b"red"),
+    ]  # fmt: skip
+    assert raw.headers()[6:] == [("a", b"1"), ("a", b"\xff")]
+
+
+def test_what_is_not_committed_is_not_read(make: Make) -> None:
+    lake = make()
+    lake.send(*orders(2))
+    lake.send(*orders(3, first=2), commit=False)
+    assert sum(map(len, lake.rows().values())) == 5
+
+    assert publish_all(lake.settings()) == 2
+
+
+@pytest.mark.parametrize("at", [BEFORE, WITHIN, AFTER])
+def test_kill_9_around_a_commit_neither_loses_nor_doubles(
+    make: Make, tmp_path: Path, at: str
+) -> None:
+    lake = make(transaction_messages_max=3)
+    lake.send(*orders(4))
+    lake.send_set(*orders(4, first=4))
+    lake.send(*orders(4, first=8))
+
+    log = tmp_path / "log"
+    with killed_publisher(log, lake.values(), at, 3, signal.SIGKILL) as publisher:
+        publisher.require_end(-signal.SIGKILL)
+
+    publish_all(lake.settings())
+    lake.require_published()
+
+
+def test_one_that_sleeps_longer_than_its_transaction_may_is_fenced_by_the_next(
+    make: Make, tmp_path: Path
+) -> None:
+    lake = make(transaction_timeout_ms=1_000)
+    lake.send(*orders(6))
+
+    log = tmp_path / "log"
+    with killed_publisher(log, lake.values(), BEFORE, 2, signal.SIGSTOP) as sleeper:
+        wait_until(sleeper.is_suspended, "the first publisher sleeps", 120, seen=sleeper.said)
+        assert publish_all(lake.settings()) == 6
+        lake.send(*orders(2, first=6))
+        sleeper.go_on()
+        sleeper.require_end(1)
+        assert FencedError.__name__ in sleeper.said()
+
+    assert publish_all(lake.settings()) == 2
+    lake.require_published()
+
+
+def test_a_message_transaction_is_one_instant(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    lake = make(transaction_messages_max=1)
+    lake.send_set(*orders(3), *orders(2, real_topic="payments"))
+    lake.send_set(*orders(2, first=3), *orders(1, first=2, real_topic="payments"))
+    lake.send(*orders(2, first=5))
+    seen: list[tuple[int, int]] = []
+    commit = Transactions.commit
+
+    def committed(self: Transactions) -> None:
+        commit(self)
+        seen.append((len(lake.consume()), len(lake.consume("payments"))))
+
+    monkeypatch.setattr(Transactions, "commit", committed)
+    publish_all(lake.settings())
+
+    assert seen == [(0, 0), (3, 2), (5, 3), (6, 3), (7, 3)]
+
+
+def test_a_topic_that_grows_grows_in_kafka_first(make: Make) -> None:
+    lake = make()
+    settings = lake.settings()
+    lake.send(*orders(4, real_queue_id=3))
+    turn = Turn(settings, settings.publish["main"], threading.Event(), lambda: True)
+    turn.begin()
+    assert turn.publish_committed()
+
+    lake.job.command(p.CREATE_TOPIC, "topic:orders:6")
+    lake.job.run()
+    lake.send(*orders(3, first=4, real_queue_id=5), *orders(1, first=7, real_queue_id=0))
+    assert turn.publish_committed()
+    turn.close()
+
+    lake.require_published()
+    assert {message.partition() for message in lake.consume()} == {0, 3, 5}
+
+
+def test_a_destination_that_was_deleted_is_refused_until_somebody_says_how_it_goes_on(
+    make: Make,
+) -> None:
+    lake = make()
+    settings = lake.settings()
+    lake.send(*orders(4))
+    publish_all(settings)
+    lake.send(*orders(2, first=4))
+    delete_topic(lake, lake.destination())
+
+    with pytest.raises(PublishError, match=r"was deleted \(id .*\) after 4 messages of topic ord"):
+        publish_all(settings)
+
+    assert "queues go on at 0, 0, 0, 0" in operate(lake, "adopt --position earliest")
+    assert publish_all(settings) == 6
+    lake.require_published()
+
+
+def test_without_the_progress_topic_nothing_is_written_until_somebody_says_how_it_goes_on(
+    make: Make,
+) -> None:
+    lake = make()
+    settings = lake.settings()
+    lake.send(*orders(4))
+    publish_all(settings)
+    delete_topic(lake, f"{lake.prefix}-progress")
+    lake.send(*orders(3, first=4))
+
+    with pytest.raises(PublishError, match="the progress topic says nothing of topic orders"):
+        publish_all(settings)
+
+    assert "taken from" not in operate(lake, "adopt --position published")
+    assert publish_all(settings) == 3
+    lake.require_published()
+
+
+def test_a_record_that_is_refused_stops_the_publisher_until_it_is_skipped(make: Make) -> None:
+    lake = make(record_bytes_max=2_000)
+    settings = lake.settings()
+    lake.send(*orders(3, real_queue_id=1))
+    lake.send({"body": b"x" * 5_000, "real_queue_id": 1}, *orders(2, real_queue_id=0))
+
+    for _ in range(2):
+        with pytest.raises(RefusedRecordError) as refused:
+            publish_all(settings)
+        assert "does not take message half:0-2 of transaction tx-1-0 (topic orders, queue 1, " in (
+            str(refused.value)
+        )
+    assert lake.consume() == []
+    (status,) = json.loads(operate(lake, "status -o json", reason=None))
+    assert (status["lag"], status["stopped"]) == (6, str(refused.value))
+
+    command = "skip --topic orders --queue 1 --offset"
+    said = "message 4; those that are committed and not published begin at 0 and end before 4"
+    assert said in operate(lake, f"{command} 4", code=1)
+    assert "message 3 is not published" in operate(lake, f"{command} 3")
+    assert publish_all(settings) == 5
+    assert sorted((m.partition(), offset_of(m)) for m in lake.consume()) == [
+        (0, 0), (0, 1), (1, 0), (1, 1), (1, 2),
+    ]  # fmt: skip
+    (found,) = read_publishers(settings)
+    assert (found.lag, found.stop, found.skips[0].reason) == (0, None, "a test")
+    lake.send(*orders(1, first=9, real_queue_id=1))
+    assert publish_all(settings) == 1
+
+
+def test_another_lake_of_the_same_names_is_refused_until_somebody_says_how_it_goes_on(
+    make: Make,
+) -> None:
+    lake = make()
+    lake.send(*orders(4))
+    publish_all(lake.settings())
+
+    anew = make("anew", prefix=lake.prefix)
+    anew.send(*orders(4))
+    anew.send(*orders(2, first=4))
+    with pytest.raises(PublishError, match=r"lake \w+ publishes to the Kafka topic .*-orders, and"):
+        publish_all(anew.settings())
+    assert publish_all(lake.settings()) == 0  # it was not disturbed
+
+    assert "would be: " in operate(anew, "adopt --position published --dry-run")
+    assert f"taken from publisher main of lake {lake.job.lake.lake_id()}" in operate(
+        anew, "adopt --position published"
+    )
+    assert publish_all(anew.settings()) == 2
+    anew.require_published()
+    lake.send(*orders(1, first=9))
+    with pytest.raises(PublishError, match="publishes to the Kafka topic"):
+        publish_all(lake.settings())
+
+
+def test_progress_is_read_behind_the_open_transaction_of_another_publisher(
+    make: Make, broker: Broker
+) -> None:
+    lake = make()
+    lake.send(*orders(2))
+    settings = lake.settings(main={}, other={"destination": f"{lake.prefix}-other-{{topic}}"})
+    publish_all(settings)
+    other = Transactions(settings.publish["other"], "another-lake", 1_000_000)
+    other.init()
+    other.begin()
+    other.send_progress(f"{lake.prefix}-progress", [(b"k", b"v")])
+    other._producer.flush()
+    lake.send(*orders(2, first=2))
+
+    threading.Timer(1.0, other.abort).start()  # until then read_committed shows nothing newer
+    assert publish_all(settings) == 2
+    assert publish_all(settings) == 0
+    other.close()
+    lake.require_published()
+
+
+def test_one_process_of_a_name_publishes_and_the_next_takes_over(make: Make) -> None:
+    lake = make()
+    lake.send(*orders(2))
+    settings = lake.settings()
+    first = PublisherProcess(settings, settings.publish["main"])
+    thread = threading.Thread(target=first.run)
+
+    def count() -> int:
+        return len(lake.consume())
+
+    def members() -> tuple[bool, int]:
+        (status,) = read_publishers(settings)
+        return status.active is not None, len(status.standbys)
+
+    thread.start()
+    command = [sys.executable, "-m", "pipelines", "publish", "--conf", str(written(lake))]
+    with subprocess.Popen(command) as second:
+        try:
+            wait_until(lambda: members() == (True, 1), "one of two stands by", 120, seen=members)
+            lake.send(*orders(2, first=2))
+            wait_until(lambda: _count(lake) == 4, "the active one publishes", 120)
+            first.stop()
+            thread.join()
+            lake.send(*orders(2, first=4))
+            wait_until(lambda: count() == 6, "the second one publishes", 120, seen=count)
+        finally:
+            first.stop()
+            thread.join()
+            second.terminate()
+        assert second.wait(60) == 0
+    lake.require_published()
+
+
+def test_a_publisher_goes_on_when_its_broker_comes_back(tmp_path: Path) -> None:
+    with Broker(tmp_path / "broker") as own:
+        lake = PublishedLake(tmp_path / "lake", own.bootstrap_servers, "restarted")
+        lake.send(*orders(4))
+        settings = lake.settings()
+        process = PublisherProcess(settings, settings.publish["main"])
+        thread = threading.Thread(target=process.run)
+        thread.start()
+        try:
+            wait_until(lambda: own.is_running() and _count(lake) == 4, "four are published")
+            own.kill()
+            lake.send(*orders(3, first=4))
+            own.start()
+            wait_until(lambda: _count(lake) == 7, "the others are published")
+        finally:
+            process.stop()
+            thread.join()
+        lake.require_published()
+
+
+def test_retention_knows_what_is_published_when_kafka_has_said_so(make: Make) -> None:
+    lake = make()
+    lake.send(*orders(3, real_queue_id=1))
+    settings = lake.settings(main={}, latest={"destination": f"{lake.prefix}-second-{{topic}}"})
+    publish_all(settings)
+    lake.send(*orders(1, first=3, real_queue_id=2))
+    publish_all(settings)
+    publish_all(settings, "latest")
+    lake.send(*orders(2, first=4, real_queue_id=2))
+    publish_all(settings, "latest")
+
+    positions = PublishedPositions(settings)
+    assert positions("topics/1") == {}
+    positions.wait(60)
+    assert positions("topics/1") == {0: 0, 1: 3, 2: 1, 3: 0}
+    assert positions("topics/2") is None
+
+
+def test_what_differs_from_the_tables_is_found(make: Make, broker: Broker) -> None:
+    lake = make()
+    lake.send(*orders(3, real_queue_id=1, properties=[("colour", "red")]))
+    publish_all(lake.settings())
+    rows = operate(lake, "verify -o csv", reason=None).splitlines()
+    assert rows[1:] == ["orders,0,,0,", "orders,1,0,3,", "orders,2,,0,", "orders,3,,0,"]
+    *_, last = lake.consume()
+    forger = Producer({"bootstrap.servers": lake.servers})
+
+    def write(value: bytes, offset: bytes) -> None:
+        headers = [(p.QUEUE_OFFSET, offset), *last.headers()[1:]]
+        forger.produce(lake.destination(), value, last.key(), 1, headers=headers)
+        forger.flush()
+
+    write(last.value(), b"2")
+    said = operate(lake, "verify", reason=None, code=1)
+    assert "1 of 4 queues differ: topic orders queue 1: queue offset 2 comes after 2" in said
+
+
+def test_the_consumer_in_the_docs_reads_each_message_once(make: Make) -> None:
+    lake = make()
+    lake.send(*orders(5))
+    publish_all(lake.settings())
+    (program,) = re.findall(r"^```python\n(.*?)^```", CONSUMERS.read_text(), re.M | re.S)
+    program = program.replace('"orders"', repr(lake.destination()))
+    read: list[tuple[bytes, bytes, int]] = []
+
+    class Enough(Exception):
+        """All has come."""
+
+    def handle(*message: Any) -> None:
+        read.append(message)
+        if len(read) == 5:
+            raise Enough
+
+    with pytest.raises(Enough):
+        exec(program, {"SERVERS": lake.servers, "handle": handle})  # noqa: S102
+    assert sorted(body for body, _, _ in read) == [b"body-%d" % number for number in range(5)]
+
+
+def _count(lake: PublishedLake) -> int:
+    try:
+        return len(lake.consume())
+    except KeyError:  # the topic is not there yet
+        return -1
+
+
+def delete_topic(lake: PublishedLake, topic: str) -> None:
+    admin = AdminClient({"bootstrap.servers": lake.servers})
+    admin.delete_topics([topic])[topic].result()
+    wait_until(lambda: topic not in admin.list_topics(timeout=30).topics, f"{topic} is deleted")
+
+
+def operate(lake: PublishedLake, words: str, reason: str | None = "a test", code: int = 0) -> str:
+    """Run `txlake publish ...` on a lake, and return what it prints."""
+    more = [] if reason is None else ["--reason", reason]
+    return output_of("publish", *words.split(), "--conf", str(written(lake)), *more, code=code)
+
+
+def written(lake: PublishedLake) -> Path:
+    """Write the settings of a lake's publisher."""
+    conf = lake.path.parent / "job.toml"
+    conf.write_text(toml_of(lake.values()))
+    return conf
+
+
+def toml_of(values: dict[str, Any], above: str = "") -> str:
+    """Return values as TOML; JSON's texts, numbers and lists are TOML's, too."""
+    lines, sections = [], []
+    for key, value in values.items():
+        if isinstance(value, dict):
+            sections.append(f"[{above}{key}]\n{toml_of(value, f'{above}{key}.')}")
+        else:
+            lines.append(f"{key} = {json.dumps(value)}")
+    return "\n".join([*lines, *sections])

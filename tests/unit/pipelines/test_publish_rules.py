@@ -1,0 +1,352 @@
+"""What a publisher compares before it writes, and what the progress topic says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from pipelines.publish.committed import (
+    CommittedEpochs,
+    CommittedRows,
+    open_lake,
+    require_epochs,
+)
+from pipelines.publish.destination import (
+    DestinationEnds,
+    KafkaTopic,
+    require_fit,
+    require_same_end,
+    require_same_topic,
+    require_unpublished,
+)
+from pipelines.publish.errors import PublishError
+from pipelines.publish.progress import (
+    NOTHING,
+    Adoption,
+    Skip,
+    Stop,
+    TopicProgress,
+    adoption_record,
+    after_skips,
+    before_skips,
+    read_log,
+    skip_record,
+    stop_key,
+    stop_record,
+    topic_key,
+    topic_record,
+)
+from pipelines.publish.records import RecordMaker
+from pipelines.publish.stored_times import StoredTimes
+from pipelines.publish.turn import require_nobody_else, wanted_topics
+from pipelines.publish.verification import QueueDigest, difference
+from pipelines.settings import PublisherSettings, SettingsError, parse
+from storage.schemas import TOPIC
+from tests.support.lake_rows import table_of
+from tests.support.paper_job import START_AT, PaperJob
+from txlake import protocol as p
+from txlake._lake import Topic
+from txlake.errors import OffsetGapError
+from txlake.protocol import COMMIT
+
+PROGRESS = TopicProgress("orders", "orders", "id-1", (3, 0), (2, NOTHING), 7, "digest")
+FITTING = KafkaTopic("id-1", 4, {"cleanup.policy": "delete", "max.message.bytes": "1000"})
+MAIN = PublisherSettings("main")
+
+
+class Last:
+    """The last record of a partition, as it is read from Kafka."""
+
+    def __init__(self, queue_offset: int, lake_id: str = "ours") -> None:
+        self.queue_offset, self.lake_id = queue_offset, lake_id
+
+
+@pytest.mark.parametrize(
+    ("found", "settings", "said"),
+    [
+        (FITTING, MAIN, None),
+        (replace(FITTING, partitions=5), MAIN, None),
+        (replace(FITTING, partitions=3), MAIN, "has 3 partitions, and topic orders has 4 queues"),
+        (replace(FITTING, config={**FITTING.config, "cleanup.policy": "compact"}), MAIN,
+         "has cleanup.policy=compact: "),
+        (replace(FITTING, config={**FITTING.config, "cleanup.policy": "compact,delete"}),
+         replace(MAIN, null_bodies="tombstones"), None),
+        (replace(FITTING, config={**FITTING.config, "max.message.bytes": "999"}), MAIN,
+         "has max.message.bytes=999, and a record can need 1000"),
+    ],
+)  # fmt: skip
+def test_a_destination_that_cannot_take_all_is_refused(
+    found: KafkaTopic, settings: PublisherSettings, said: str | None
+) -> None:
+    require(said, require_fit, "orders", 4, found, settings, 1_000)
+
+
+@pytest.mark.parametrize(
+    ("found", "said"),
+    [
+        (FITTING, None),
+        (None, "was deleted (id id-1) after 3 messages of topic orders"),
+        (replace(FITTING, topic_id="id-2"), "was deleted and made again (id id-1, now id-2)"),
+    ],
+)
+def test_a_destination_that_is_another_is_refused(found: KafkaTopic, said: str | None) -> None:
+    require(said, require_same_topic, PROGRESS, "orders", found)
+    require("the settings say new-orders", require_same_topic, PROGRESS, "new-orders", found)
+
+
+@pytest.mark.parametrize(
+    ("progress", "last", "said"),
+    [
+        (PROGRESS, {0: Last(2)}, None),
+        (PROGRESS, {}, None),  # Kafka has deleted what was old
+        (PROGRESS, {0: Last(1)}, "partition 0 is queue offset 1, and 2 is published"),
+        (PROGRESS, {0: Last(3)}, "partition 0 is queue offset 3, and 2 is published"),
+        (PROGRESS, {0: Last(2), 1: Last(0)}, "partition 1 is queue offset 0, and -1 is published"),
+        (PROGRESS, {0: Last(2, "theirs")}, "is of lake theirs, and this lake is ours"),
+        (replace(PROGRESS, follows=True), {0: Last(2), 1: Last(9, "theirs")}, None),
+        (replace(PROGRESS, follows=True), {0: Last(9, "theirs")}, "is of lake theirs"),
+    ],
+)
+def test_the_last_record_is_the_one_that_the_progress_says(
+    progress: TopicProgress, last: dict[int, Any], said: str | None
+) -> None:
+    require(said, require_same_end, progress, "ours", last)
+
+
+@pytest.mark.parametrize(
+    ("ends", "said"),
+    [
+        (DestinationEnds({}, {0: 0, 1: 3}, {0: 0, 1: 4}), None),
+        (DestinationEnds({1: Last(4)}, {}, {}), "partition 1 is queue offset 4, and the progress"),  # type: ignore[dict-item]
+        (
+            DestinationEnds({}, {0: 8}, {0: 8}),
+            "had 8 records in partition 0, which are deleted,",
+        ),
+    ],
+)
+def test_a_destination_that_was_published_to_needs_progress(
+    ends: DestinationEnds, said: str | None
+) -> None:
+    require(said, require_unpublished, "orders", "orders", ends)
+
+
+def require(said: str | None, check: Any, *arguments: Any) -> None:
+    if said is None:
+        check(*arguments)
+        return
+    with pytest.raises(PublishError) as error:
+        check(*arguments)
+    assert said in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_the_newest_record_of_a_key_holds_and_what_cannot_be_read_is_passed_over() -> None:
+    newer = replace(PROGRESS, next_offsets=(4, 1), last_offsets=(3, 0))
+    stop = Stop("too large", "orders", 0, 4, 1)
+    skip = Skip("orders", 0, 4, 5, "ada", "broken", 2)
+    adoption = Adoption("orders", "earliest", "ada", "rebuilt", 3)
+
+    log = read_log([
+        topic_record("ours", "main", PROGRESS),
+        stop_record("ours", "main", stop),
+        stop_record("ours", "other", stop),
+        (b"not ours", b"1"), (None, b""), (b'["future","ours","main"]', b"{}"),
+        (b'["topic","ours","main","x"]', b'{"colour": 1}'),
+        topic_record("theirs", "main", replace(PROGRESS, topic="gone")),
+        (topic_key("theirs", "main", "gone"), None),
+        skip_record("ours", "main", skip),
+        adoption_record("ours", "main", adoption),
+        topic_record("ours", "main", newer),
+        (stop_key("ours", "main"), None),
+    ])  # fmt: skip
+
+    assert log.of("ours", "main") == {"orders": newer}
+    assert log.topics.keys() == {("ours", "main", "orders")}
+    assert log.stops == {("ours", "other"): stop}
+    assert log.skipped("ours", "main", "orders") == {0: [skip]}
+    assert log.adoptions == {("ours", "main"): [adoption]}
+    assert (newer.next_offset(1), newer.next_offset(2), newer.last_offset(2)) == (1, 0, NOTHING)
+
+
+def test_skips_are_passed_in_both_directions() -> None:
+    skips = [Skip("t", 0, first, last, "", "", 0) for first, last in ((2, 3), (4, 4), (9, 9))]
+    assert [after_skips(offset, skips) for offset in (1, 2, 3, 4, 5)] == [1, 5, 5, 5, 5]
+    assert [before_skips(offset, skips) for offset in (5, 4, 3, 2, 9)] == [5, 1, 1, 1, 8]
+
+
+@pytest.mark.parametrize(
+    ("lake_id", "publisher", "said"),
+    [
+        ("ours", "main", None),
+        ("ours", "second", "publisher main of this lake publishes to the Kafka topic orders"),
+        ("theirs", "main", "lake ours publishes to the Kafka topic orders, and this lake is"),
+    ],
+)
+def test_a_destination_has_one_publisher(lake_id: str, publisher: str, said: str | None) -> None:
+    log = read_log([topic_record("ours", "main", PROGRESS)])
+    settings = PublisherSettings(publisher)
+    require(said, require_nobody_else, log, lake_id, settings, "orders")
+    require_nobody_else(log, lake_id, replace(settings, destination="x-{topic}"), "orders")
+
+
+def test_our_own_real_topics_are_published_when_they_are_named_only() -> None:
+    catalog = {name: Topic(1, 4, 1) for name in ("orders", p.CHECK_MAX_TOPIC)}
+    assert list(wanted_topics(MAIN, catalog)) == ["orders"]
+    named = replace(MAIN, topics=(p.CHECK_MAX_TOPIC, "not_there_yet"))
+    assert list(wanted_topics(named, catalog)) == [p.CHECK_MAX_TOPIC]
+
+
+JOB = {"lake": {"path": "l"}, "kafka": {"bootstrap_servers": "h:1", "client": {"client.id": "x"}}}
+
+
+@pytest.mark.parametrize(
+    ("publisher", "said"),
+    [
+        (3, "[publish] main = 3: a publisher is a section, [publish.main]"),
+        ({"colour": 1}, "[publish.main] colour is unknown; the keys are begin, "),
+        ({"topics": "orders"}, "topics = 'orders': a list of topics' names is allowed"),
+        ({"topics": ["a b"]}, "topics = ['a b']: a list of topics' names is allowed"),
+        ({"destination": "orders"}, "destination = 'orders': the name of a Kafka topic with"),
+        ({"begin": "yesterday"}, "begin = 'yesterday': 'earliest', 'latest' or an instant like"),
+        ({"begin": "2026-01-31T08:00:00"}, "begin = '2026-01-31T08:00:00': 'earliest'"),
+        ({"key": "tags"}, "key = 'tags': 'keys' or 'none' is allowed"),
+        ({"transaction_timeout_ms": True}, "transaction_timeout_ms = True: a whole number 1000"),
+        ({"client": {"acks": "0"}}, "[publish.main.client] acks is set by txlake"),
+        ({"client": {"sasl.password": "s3cret"}}, "use sasl.password_env"),
+    ],
+)
+def test_a_wrong_setting_of_a_publisher_is_named(publisher: Any, said: str) -> None:
+    with pytest.raises(SettingsError) as error:
+        parse({**JOB, "publish": {"main": publisher}}, "f")
+    assert said in str(error.value)
+    assert "s3cret" not in str(error.value)
+
+
+def test_a_publisher_writes_to_the_jobs_kafka_unless_it_has_its_own() -> None:
+    given = {
+        "main": {},
+        "far": {"bootstrap_servers": "f:2", "begin": "2026-01-31T08:00:00Z"},
+        "login": {"client": {"client.id": "y"}},
+    }
+    found = parse({**JOB, "publish": given}, "f").publish
+    assert {name: (one.bootstrap_servers, one.client) for name, one in found.items()} == {
+        "main": ("h:1", {"client.id": "x"}),
+        "far": ("f:2", {}),
+        "login": ("h:1", {"client.id": "y"}),
+    }
+
+
+def test_a_name_of_ours_is_never_a_users() -> None:
+    own = [(name, "mine") for name in (p.QUEUE_OFFSET, p.PLACE, p.LAKE_ID)]
+    raw = [(name, b"mine") for name in (*p.PUBLISHED_HEADERS, *p.ADMIN_HEADERS)]
+    rows = table_of(
+        [
+            row(0, properties=[*own, ("colour", "red")]),
+            row(1, raw_headers=[{"key": k, "value": v} for k, v in [*raw, ("a", None)]]),
+        ],
+        TOPIC,
+    )
+    first, second = RecordMaker("orders", "ours", has_keys=True).records(rows)
+    names = [name for name, _ in first.headers]
+    assert names == [p.QUEUE_OFFSET, p.PLACE, p.REAL_TOPIC, p.LAKE_ID, "colour"]
+    assert second.headers[4:] == [("a", None)]
+
+
+def row(queue_offset: int, **columns: Any) -> dict[str, Any]:
+    return {
+        "queue_id": 0, "queue_offset": queue_offset, "stored_at": 1_000, "source": "half",
+        "half_queue_id": 1, "half_queue_offset": queue_offset, "body": b"b", **columns,
+    }  # fmt: skip
+
+
+def test_a_record_has_the_time_of_its_half_or_of_its_delivery_and_the_key_that_is_asked_for() -> (
+    None
+):
+    rows = table_of([row(0, keys="k"), row(1, keys=None)], TOPIC)
+    times = pa.array([77, None], pa.int64())
+    records = list(RecordMaker("orders", "ours", has_keys=True).records(rows, times))
+    assert [(one.key, one.at_ms) for one in records] == [("k", 77), (None, 1_000)]
+    (keyless, _) = RecordMaker("orders", "ours", has_keys=False).records(rows, times)
+    assert keyless.key is None
+    assert (p.KEYS, "k") in keyless.headers
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> PaperJob:
+    job = PaperJob(tmp_path / "lake")
+    for number in range(3):
+        job.end(COMMIT, job.half(f"tx-{number}", body=b"b"))
+        job.run()
+    return job
+
+
+def test_rows_that_are_missing_stop_the_publisher(job: PaperJob) -> None:
+    lake = open_lake(job.lake.path, {})
+    epochs = CommittedEpochs(lake)
+    assert epochs.refresh() and not epochs.refresh()
+    assert epochs.epoch == 3
+    ends = {queue: end for (_, queue), end in epochs.ends.items()}
+    assert sum(ends.values()) == 3
+    queue, end = max(ends.items(), key=lambda one: one[1])
+
+    rows = CommittedRows(lake, "orders", lake.topics()["orders"])
+    rows.seek(queue, 0)
+    with pytest.raises(OffsetGapError, match=f"offsets up to {end + 1} are committed, and the ta"):
+        list(rows.take({queue: end + 1}))
+
+
+def test_another_history_of_a_lake_is_refused(job: PaperJob) -> None:
+    lake = open_lake(job.lake.path, {})
+    epochs = CommittedEpochs(lake)
+    epochs.refresh()
+    digest = epochs.digest_of(2)
+    assert digest and digest != epochs.digest
+    require(None, require_digest, epochs, 2, digest)
+    require(None, require_digest, epochs, 0, "")
+    require("epoch 2 of the lake l has digest", require_digest, epochs, 2, "another")
+    require("is 3, and epoch 4 is published", require_digest, epochs, 4, digest)
+
+
+def require_digest(epochs: CommittedEpochs, epoch: int, digest: str) -> None:
+    require_epochs(epochs, "l", epoch=epoch, digest=digest)
+
+
+def test_the_time_of_a_half_is_found_by_its_place(job: PaperJob) -> None:
+    lake = open_lake(job.lake.path, {})
+    rows = table_of(
+        [{**row(0), "half_queue_id": 0, "half_queue_offset": at} for at in (2, 0, 9)]
+        + [{**row(0), "source": "schedule"}],
+        TOPIC,
+    )
+    first, second = START_AT + 0, START_AT + 2_000
+    assert StoredTimes(lake).at_ms(rows).to_pylist() == [second, first, None, None]
+
+
+Change = Callable[[int], tuple[int, bytes | None, bytes | None, list[Any]]]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda at: (at, b"k", b"v", [("a", "1")]), ""),
+        (lambda at: (at, b"k", b"v" if at != 1_500 else b"w", [("a", "1")]), "1000 to 1999"),
+        (lambda at: (at, b"k" if at != 3 else None, b"v", [("a", "1")]), "offsets 0 to 999"),
+        (lambda at: (at, b"k", b"v", [("a", "1" if at != 3 else None)]), "offsets 0 to 999"),
+        (lambda at: (at if at != 7 else 6, b"k", b"v", [("a", "1")]), "offset 6 comes after 6"),
+        (lambda at: (at + (at > 9), b"k", b"v", [("a", "1")]), "offsets 0 to 999"),
+    ],
+    ids=["same", "value", "key", "header", "twice", "gap"],
+)
+def test_a_queue_that_differs_from_its_table_is_found(change: Change, said: str) -> None:
+    published, table = QueueDigest(), QueueDigest()
+    for at in range(2_000):
+        published.add(*change(at))
+        table.add(at, b"k", b"v", [("a", b"1")])
+    found = difference(published, table)
+    assert said in found
+    assert bool(found) == bool(said)
