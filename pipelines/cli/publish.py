@@ -34,7 +34,7 @@ _STOP_S = 10.0
 @click.option("--quiet", is_flag=True, help="Print warnings only.")
 @click.pass_context
 def publish(context: click.Context, conf: str | None, name: str | None, quiet: bool) -> None:
-    """Publish committed messages to Kafka until Ctrl-C or SIGTERM, each exactly once.
+    """Publish committed messages to Kafka, until Ctrl-C.
 
     Of several processes of one name Kafka elects the active one; the others stand by.
     """
