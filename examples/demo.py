@@ -2,11 +2,11 @@
 
     make demo                                   or    .venv/bin/python -m examples.demo
 
-What happens: 1. a Kafka broker and the job are started on a new lake; 2. an order service answers
-UNKNOWN to everything; 3. another one creates orders, refusing those out of stock; 4. it is killed
-with kill -9 between its local commit and its COMMIT operation, and restarted; 5. a points service
-consumes, and is killed too; 6. reminders of some orders are delivered late, and never early; 7. at
-the end everything must agree, else the exit code is 1.
+What happens: 1. a Kafka broker and the job are started on a new lake, then a publisher; 2. an order
+service answers UNKNOWN to everything; 3. another one creates orders, refusing those out of stock;
+4. it is killed with kill -9 between its local commit and its COMMIT operation, and restarted; 5. a
+points service consumes, and is killed too; 6. reminders of some orders are delivered late, and never early; 7. at
+the end everything must agree, the databases, the lake and Kafka, else the exit code is 1.
 
 It deletes and makes anew `demo-lake/` and, beside it, `demo-lake-files/` (broker, logs, databases).
 """
@@ -18,6 +18,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -27,10 +28,12 @@ from rich.console import Console
 
 from examples.demo_agreement import CHECK_MAX, REMINDER_MS, Seen, disagreements
 from examples.demo_folders import Folders, short
+from examples.demo_kafka import KafkaTopic
 from examples.demo_news import changes
 from examples.demo_programs import ROOT, DemoError, Program, Programs, Stop, StopError
 from examples.demo_screen import Screen
 from examples.demo_sources import FORGETFUL_GROUP, ORDER_GROUP, Sources
+from examples.order_service import TOPIC
 from pipelines.jvm.jars import JarError
 from pipelines.jvm.java import JavaError
 from pipelines.local_broker.broker import Broker, BrokerError
@@ -39,9 +42,10 @@ from txlake import protocol
 _INTRODUCTION = """\
 An order service stores orders in its own SQLite and publishes each as a
 message: both or neither. The job keeps that promise, whatever happens; a points
-service reads what it delivers. What goes wrong here, on purpose: orders out of
-stock, a kill -9 between the local commit and its COMMIT operation, a service
-that always answers UNKNOWN, a consumer that is killed. It takes about a minute.
+service reads what it delivers, and a publisher writes it to Kafka, too. What
+goes wrong here, on purpose: orders out of stock, a kill -9 between the local
+commit and its COMMIT operation, a service that always answers UNKNOWN, a
+consumer that is killed. It takes about a minute.
 """
 _LOOK_S = 0.5  # between two looks: an epoch takes about a second here
 KNOWN_ERRORS = (DemoError, StopError, BrokerError, JavaError, JarError)
@@ -74,7 +78,11 @@ class Demo:
         self._begin(self._order_service(programs, "forgetful service", "--forgetful"))
         # The first epoch takes seconds, in a JVM that is cold: not with the orders waiting for it.
         self._wait(lambda seen: bool(seen.forgotten), "the forgetful service's half in the lake")
-        self._tell("its half is in the lake; starting the order service and the points service")
+        self._tell("its half is in the lake; starting a publisher and the two services")
+        self._begin(
+            programs.start("publisher", "pipelines", "publish", "--conf", str(self._folders.conf))
+        )
+        self._sources.kafka = KafkaTopic(broker.bootstrap_servers, TOPIC)
         doomed = self._order_service(
             programs, "order service", "--orders", str(self._orders),
             "--crash-after", str(max(self._orders // 4, 1)),
@@ -91,8 +99,14 @@ class Demo:
         self._tell("nothing is open any more; stopping everything")
 
     def look(self) -> Seen:
-        """Look at the databases and the lake."""
+        """Look at the databases, the lake and Kafka."""
         return self._sources.look()
+
+    def close(self) -> None:
+        """Read no more from Kafka."""
+        if self._sources.kafka is not None:
+            self._sources.kafka.close()
+            self._sources.kafka = None
 
     def _restart_orders(self, programs: Programs) -> None:
         killed = self._sources.killed = self._sources.newest_order()
@@ -176,9 +190,11 @@ def run_demo(
         broker = stack.enter_context(Broker(folders.kafka))
         programs = stack.enter_context(Programs(folders.beside, Path(temp)))
         stack.enter_context(screen)
+        stack.callback(demo.close)
         demo.run(broker, programs)
+        published = demo.look().published
     # All programs have ended: what is seen now stays.
-    return demo.look(), broker.port
+    return replace(demo.look(), published=published), broker.port
 
 
 def show_end(seen: Seen, screen: Screen, folders: Folders, port: int) -> int:
@@ -193,7 +209,8 @@ def show_end(seen: Seen, screen: Screen, folders: Folders, port: int) -> int:
         return 1
     console.print(
         f"[bold green]Agreed:[/] {len(seen.committed)} orders in SQLite = {len(seen.delivered)} "
-        f"messages in the topic table = {len(seen.pointed)} points rows, each transaction once; "
+        f"messages in the topic table = {len(seen.published)} records in Kafka = "
+        f"{len(seen.pointed)} points rows, each transaction once; "
         f"{len(seen.refused)} refused = {len(seen.rolled_back)} rolled back; killed: 1 delivered; "
         f"{len(seen.reminded)} reminders, none before {REMINDER_MS // 1000} s; "
         f"always UNKNOWN: {len(seen.given_up)} given up after {CHECK_MAX} checks.",

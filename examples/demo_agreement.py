@@ -22,6 +22,7 @@ class Seen:
     in a transaction the first), `delivered` (topic `orders`), `rolled_back` and `causes`
     (outcomes), `reminded` (topic `reminders`) and how long after its order each was,
     `reminded_after_ms`, `given_up` (TRANS_CHECK_MAX_TIME_TOPIC), `checks` (acknowledged ones).
+    From Kafka: `published` (topic `orders`, as any consumer reads it).
     From points.sqlite: `pointed` (rows), `balance_points` (a sum).
     From the demo itself: `killed`, the transaction whose service was killed before its COMMIT.
     """
@@ -33,6 +34,7 @@ class Seen:
     halves: tuple[str, ...] = ()
     forgotten: tuple[str, ...] = ()
     delivered: tuple[str, ...] = ()
+    published: tuple[str, ...] = ()
     rolled_back: tuple[str, ...] = ()
     causes: Mapping[str, str] = field(default_factory=dict)
     reminded: tuple[str, ...] = ()
@@ -50,6 +52,7 @@ class Seen:
             and len(self.halves) >= orders
             and len(self.forgotten) >= 1
             and len(self.delivered) >= len(self.committed)
+            and len(self.published) >= len(self.committed)
             and len(self.rolled_back) >= len(self.refused)
             and len(self.pointed) >= len(self.committed)
             and len(self.reminded) >= len(self.to_remind)
@@ -62,6 +65,7 @@ def disagreements(seen: Seen, check_max: int = CHECK_MAX) -> list[str]:
     return [
         *_nothing_happened(seen),
         *_differ("order in SQLite", seen.committed, "message in topic orders", seen.delivered),
+        *_differ("order in SQLite", seen.committed, "record in Kafka", seen.published),
         *_differ("order in SQLite", seen.committed, "points row", seen.pointed),
         *_differ("order refused in SQLite", seen.refused, "rolled back", seen.rolled_back),
         *_differ(

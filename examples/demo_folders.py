@@ -30,6 +30,8 @@ check_max = {check_max}
 
 [stream]
 trigger_interval_ms = 500
+
+[publish.main]                  # all topics, to topics of the same names
 """
 
 
@@ -137,6 +139,7 @@ class Folders:
             ("Go on where it stopped, each in a terminal of its own:", [
                 f"{txlake} broker --port {port} --data-dir {beside}/kafka",
                 f"{txlake} run --conf {beside}/demo.toml",
+                f"{txlake} publish --conf {beside}/demo.toml",
                 f"{python} -m examples.order_service --bootstrap-servers 127.0.0.1:{port} "
                 f"--database {beside}/orders.sqlite --orders 20",
                 f"{python} -m examples.points_service --lake {lake} "

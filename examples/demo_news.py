@@ -47,6 +47,7 @@ def _counts(seen: Seen) -> list[str]:
         f"{counted(len(seen.committed), 'order')} committed",
         f"{len(seen.refused)} refused",
         f"{len(seen.delivered)} delivered",
+        f"{len(seen.published)} in Kafka",
         f"{len(seen.rolled_back)} rolled back",
         f"{len(seen.pointed)} with points",
         f"killed one asked {counted(seen.checks.get(seen.killed, 0), 'time')}",

@@ -1,4 +1,4 @@
-"""Read what the demo shows: two SQLite databases and the lake's Delta tables."""
+"""Read what the demo shows: two SQLite databases, the lake's Delta tables, a Kafka topic."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from deltalake import DeltaTable
 from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 
 from examples.demo_agreement import Seen
+from examples.demo_kafka import KafkaTopic
 from examples.order_service import REMINDED_ITEM, REMINDERS_TOPIC, TOPIC
 from storage.lake.lake import Lake
 
@@ -23,12 +24,16 @@ Rows = list[dict[str, Any]]
 
 
 class Sources:
-    """Look at databases and lake; each look is one `Seen`. Missing ones are empty."""
+    """Look at databases, lake and Kafka; each look is one `Seen`. Missing ones are empty.
+
+    `kafka`: the topic that is published to; None before there is a broker.
+    """
 
     def __init__(self, lake: Path, orders: Path, points: Path) -> None:
         self._lake = Lake(str(lake))
         self._orders = orders
         self._points = points
+        self.kafka: KafkaTopic | None = None
         self.killed = ""
 
     def look(self) -> Seen:
@@ -36,6 +41,7 @@ class Sources:
 
         In this order nothing is seen downstream that is not yet seen upstream.
         """
+        published = () if self.kafka is None else self.kafka.transaction_ids()
         pointed = _ids(self._points, "SELECT transaction_id FROM points")
         balance_points = _sum(self._points, "SELECT points FROM balances")
         table_ids = {row["topic"]: row["table_id"] for row in self._read("catalog")}
@@ -62,6 +68,7 @@ class Sources:
             halves=_of_group(halves, ORDER_GROUP),
             forgotten=_of_group(halves, FORGETFUL_GROUP),
             delivered=_transaction_ids(delivered),
+            published=published,
             rolled_back=tuple(
                 row["transaction_id"] for row in outcomes if row["outcome"] == "ROLLED_BACK"
             ),

@@ -30,6 +30,7 @@ AGREED = Seen(
     halves=("a", "b", "killed", "no-stock"),
     forgotten=("lost",),
     delivered=("killed", "a", "b"),
+    published=("b", "killed", "a"),
     rolled_back=("no-stock",),
     causes={
         "a": "operation", "b": "operation", "killed": "check_answer",
@@ -55,6 +56,10 @@ def test_what_agrees_is_told_by_silence() -> None:
     [
         ("a message lost", {"delivered": ("a", "killed")},
          ["b: order in SQLite, but not message in topic orders"]),
+        ("a record lost", {"published": ("a", "b")},
+         ["killed: order in SQLite, but not record in Kafka"]),
+        ("a record twice", {"published": ("a", "b", "killed", "a")},
+         ["a: 2 times record in Kafka, not once"]),
         ("a message twice", {"delivered": ("a", "b", "b", "killed")},
          ["b: 2 times message in topic orders, not once"]),
         ("a message swapped for another", {"delivered": ("a", "x", "killed")},
@@ -121,7 +126,10 @@ def ended(seen: Seen, tmp_path: Path) -> tuple[int, str]:
 def test_agreement_is_exit_code_0_and_says_what_to_try_next(tmp_path: Path) -> None:
     code, told = ended(AGREED, tmp_path)
     assert code == 0
-    assert "Agreed: 3 orders in SQLite = 3 messages in the topic table = 3 points rows" in told
+    assert (
+        "Agreed: 3 orders in SQLite = 3 messages in the topic table = 3 records in Kafka = 3 points"
+        in told
+    )
     assert "What to try next" in told
 
 
