@@ -5,8 +5,8 @@
 What happens: 1. a Kafka broker and the job are started on a new lake, then a publisher; 2. an order
 service answers UNKNOWN to everything; 3. another one creates orders, refusing those out of stock;
 4. it is killed with kill -9 between its local commit and its COMMIT operation, and restarted; 5. a
-points service consumes, and is killed too; 6. reminders of some orders are delivered late, and never early; 7. at
-the end everything must agree, the databases, the lake and Kafka, else the exit code is 1.
+points service consumes, and is killed too; 6. reminders of some orders are delivered late, and
+never early; 7. at the end the databases, the lake and Kafka must agree, else the exit code is 1.
 
 It deletes and makes anew `demo-lake/` and, beside it, `demo-lake-files/` (broker, logs, databases).
 """
