@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -91,6 +91,33 @@ class Message:
                 "delay_level, deliver_at, deliver_after_ms: only one of them, not "
                 f"{self.delay_level}, {self.deliver_at}, {self.deliver_after_ms}"
             )
+
+
+def require_message(given: object) -> None:
+    """Raises MessageError for what is no Message."""
+    if not isinstance(given, Message):
+        raise MessageError(
+            f"a txlake.Message is wanted, not {type(given).__name__}: Message(topic, body) makes "
+            "one"
+        )
+
+
+def require_messages(given: object) -> None:
+    """Raises MessageError for what is no sequence of messages."""
+    if not isinstance(given, Sequence) or isinstance(given, str | bytes | bytearray):
+        raise MessageError(
+            f"a list or a tuple of txlake.Message is wanted, not {type(given).__name__}"
+        )
+    for message in given:
+        require_message(message)
+
+
+def require_set(given: object, most: int) -> None:
+    """Raises MessageError for what is not 1 to `most` messages of one transaction."""
+    require_messages(given)
+    assert isinstance(given, Sequence)
+    if not 1 <= len(given) <= most:
+        raise MessageError(f"{len(given)} messages in a transaction: 1 to {most}")
 
 
 def asks(message: Message) -> bool:
