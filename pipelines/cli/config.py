@@ -31,4 +31,7 @@ def validate(conf: str) -> None:
     settings = settings_of(conf)
     settings.lake.place()
     settings.parameters()
-    click.echo(f"{conf}: the job can start with these settings")
+    click.echo(
+        f"{conf}: the settings can be used; whether the lake and Kafka let the job in shows when "
+        "it starts"
+    )

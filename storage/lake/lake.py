@@ -33,7 +33,7 @@ from storage.files.place import LakePlace, lake_place
 from storage.files.row_groups import OpenedFiles
 from storage.lake.epochs import COMMITTED
 from storage.lake.identity import identity, lake_row, owner_of_most, require_not_begun
-from storage.lake.opening import using
+from storage.lake.opening import reading
 from storage.lake.stock import Stock
 from storage.lake.store_probe import StoreProbe
 from storage.lake.table import LakeTable, NewFiles
@@ -80,8 +80,8 @@ class Lake:
         return TOPIC if table.startswith("topics/") else TABLES[table]
 
     def is_table(self, table: str) -> bool:
-        """Returns whether there is such a table."""
-        with using(self.place):
+        """Returns whether there is such a table. Errors: as `reading`."""
+        with reading(self.place, table):
             return bool(
                 DeltaTable.is_deltatable(self.table_path(table), self.place.storage_options)
             )
