@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import errno
+import os
+from pathlib import Path
 from typing import Final
 
+# What a file of Parquet has besides its rows, and the log's entry.
+_BESIDE_BYTES: Final = 65_536
 _RIGHTS: Final = "give this user the right to read and write all below it"
 # Its words | what helps. In none of these cases is anything of a lake damaged.
 _HELP: Final = {
@@ -26,3 +31,15 @@ def disk_refusal(error: BaseException) -> str | None:
         if said in text:
             return f"refuses ({said}): nothing is lost; {help_}"
     return None
+
+
+def require_room(folder: str, size_bytes: int) -> None:
+    """Checks that a folder of a local disk has room for some bytes.
+
+    delta-rs panics over a disk that is full while it writes rows: the thread that does writes its
+    stack to stderr, whatever Python catches afterwards.
+    Errors: OSError, as of a write to a full disk.
+    """
+    disk = os.statvfs(next(at for at in (Path(folder), *Path(folder).parents) if at.exists()))
+    if disk.f_bavail * disk.f_frsize < size_bytes + _BESIDE_BYTES:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), folder)

@@ -27,10 +27,14 @@ def show(conf: str, changed: bool, output: str) -> None:
 @config.command()
 @conf_option
 def validate(conf: str) -> None:
-    """Check the settings as a start of the job does; nothing is reached or written."""
-    settings = settings_of(conf)
-    settings.lake.place()
-    settings.parameters()
+    """Check the settings as a start of the job does.
+
+    Neither the lake nor Kafka is asked. Folders named for the checkpoint and for Spark's own files
+    are made if they are not there.
+    """
+    from pipelines.job.startable import require_startable
+
+    require_startable(settings_of(conf))
     click.echo(
         f"{conf}: the settings can be used; whether the lake and Kafka let the job in shows when "
         "it starts"

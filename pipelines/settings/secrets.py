@@ -52,7 +52,7 @@ def secret(name: str, value: str, section: str) -> str:
         return os.environ[value]
 
     try:
-        return Path(value).read_text(encoding="utf-8").rstrip("\n")
+        return Path(value).read_text(encoding="utf-8-sig").rstrip("\r\n")
     except OSError as error:
         raise SettingsError(
             f"{place}: {error.strerror}; the path of a file is allowed, not the secret"

@@ -39,6 +39,7 @@ from storage.lake.store_probe import StoreProbe
 from storage.lake.table import LakeTable, NewFiles
 from storage.schemas import TABLES, TOPIC
 from storage.wire.kinds import SCHEDULE
+from txlake._disk import require_room
 
 _MESSAGES = {
     kind: WriterProperties(max_row_group_size=rows, compression="SNAPPY")
@@ -226,6 +227,9 @@ class Lake:
         """Commits rows, those of an epoch once. Output: whether they were committed here."""
         if table == SCHEDULE:  # rows of other tables come in order
             rows = in_file_order(table, rows)
+
+        if self.place.is_local:
+            require_room(self.table_path(table), rows.nbytes)
 
         def write(handle: DeltaTable, properties: CommitProperties | None) -> None:
             insert(handle, table, rows, properties, self._upkeep)

@@ -89,7 +89,7 @@ def changing(place: LakePlace) -> Iterator[None]:
             "writes it, or its store lost an answer; nothing is lost: run the command again"
         ) from error
     except Exception as error:  # Spark passes on what its tasks say
-        trouble = store_trouble(place, error)
+        trouble = disk_trouble(place, error) or store_trouble(place, error)
         if trouble is None:
             raise
         raise trouble from error
