@@ -78,7 +78,7 @@ class Message:
             ("delay_level", self.delay_level, _NUMBER_MAX),
             ("deliver_at", self.deliver_at, protocol.INSTANT_MS_MAX),
             ("deliver_after_ms", self.deliver_after_ms, _SPAN_MAX),
-            ("queue_id", self.queue_id, _NUMBER_MAX),
+            ("queue_id", self.queue_id, protocol.QUEUE_COUNT_MAX - 1),
             ("check_immunity_time_s", self.check_immunity_time_s, _NUMBER_MAX),
         ):
             if value is not None and (
