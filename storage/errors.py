@@ -10,7 +10,8 @@ LakeError
 |-- LakeLockedError     another driver has its lock
 |-- OwnerError          another driver has written an epoch of it
 |-- StoreAwayError      its object store does not answer: try again
-`-- StoreRefusedError   its object store refuses, or lacks what a lake needs
+|-- StoreRefusedError   its object store refuses, or lacks what a lake needs
+`-- DiskError           its disk refuses: rights, room, or the disk itself; nothing of it is lost
 """
 
 from __future__ import annotations
@@ -70,6 +71,10 @@ class OwnerError(LakeError):
 
 class StoreAwayError(LakeError):
     """The object store does not answer. What was being done can be done again."""
+
+
+class DiskError(LakeError):
+    """The disk of the lake refuses. What is there stays there, and no copy is needed."""
 
 
 class StoreRefusedError(LakeError):

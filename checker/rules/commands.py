@@ -29,6 +29,7 @@ from txlake.protocol import (
     CANCEL,
     MAINTAIN,
     PING,
+    QUEUE_COUNT_MAX,
     RESEND,
     SYSTEM_REAL_TOPICS,
     UNDELIVERABLE_TOPIC,
@@ -40,8 +41,6 @@ from txlake.protocol import (
     command_target,
     is_own_topic,
 )
-
-QUEUE_COUNT_MAX = 10_000
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ from deltalake import CommitProperties, DeltaTable, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError
 
 from txlake._delta_files import STALE_SNAPSHOT, DeltaFiles, split, told
+from txlake._disk import require_room
 from txlake._paths import is_in_store
 from txlake._store import store_trouble
 from txlake._table_files import files_of_table
@@ -188,9 +189,12 @@ class ConsumerOffsets:
             log.info("%s: %s", self._files.uri, error)
 
     def _write(self, rows: Iterable[Commit], mode: Literal["append", "overwrite"]) -> None:
+        written = pa.Table.from_pylist(list(map(asdict, rows)), schema=SCHEMA)
+        if not is_in_store(self._files.uri):
+            require_room(self._files.uri, written.nbytes)
         write_deltalake(
             self._files.table,
-            pa.Table.from_pylist(list(map(asdict, rows)), schema=SCHEMA),
+            written,
             mode=mode,
             schema_mode="merge",  # a table of an older format gets the columns that it lacks
             commit_properties=CommitProperties(max_commit_retries=0),

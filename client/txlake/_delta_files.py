@@ -22,6 +22,7 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
+from txlake._disk import disk_refusal
 from txlake._paths import file_name, is_in_store
 from txlake._store import StoreFiles, few_idle, store_trouble
 from txlake.errors import LakeError
@@ -49,6 +50,9 @@ def told(uri: str) -> Iterator[None]:
         trouble = store_trouble(uri, lake, error)
         if trouble is not None:
             raise trouble from error
+        refusal = None if is_in_store(uri) else disk_refusal(error)
+        if refusal is not None:
+            raise LakeError(f"{lake}: its disk {refusal}") from error
         raise LakeError(
             f"{lake}: the table {table} cannot be read: {first_line(error)}; put it back from a "
             "copy, or `txlake verify` says what else is wrong"

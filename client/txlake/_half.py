@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
+import logging
 import time
 import zlib
 
@@ -14,6 +16,8 @@ from txlake.listener import HalfMessage
 from txlake.message import Message, asked_headers, asks
 from txlake.options import ProducerOptions
 from txlake.protocol import Headers
+
+log = logging.getLogger("txlake.message")
 
 _WIRE = (protocol.TXV, protocol.WIRE_VERSION.encode())
 
@@ -69,6 +73,8 @@ def checked_headers(
     """
     if message.deliver_at is not None or message.deliver_after_ms is not None:
         _check_deliver_at(message, now_ms, options.deliver_at_max_ms)
+    if message.delay_level:
+        _look_at_level(message.delay_level, options.delay_levels)
     headers = message_headers(message, group, transaction_id, now_ms, place)
     body_bytes, bytes_max = len(message.body or b""), options.message_bytes_max
     # A message's headers have at most PROPERTIES_BYTES_MAX: they are counted only near the limit.
@@ -83,13 +89,29 @@ def checked_headers(
 
 
 def _check_deliver_at(message: Message, now_ms: int, ahead_max_ms: int) -> None:
-    """Raises MessageError for a time beyond the job's limit: the job would deliver earlier."""
+    """Raises MessageError for a time that the job would not obey: beyond its limit, or in seconds.
+
+    An instant in seconds would be one of January 1970, and the message delivered at once.
+    """
+    if message.deliver_at is not None and now_ms < message.deliver_at * 2_000 < 4 * now_ms:
+        raise MessageError(
+            f"deliver_at {message.deliver_at} looks like seconds: epoch ms is wanted, "
+            f"{message.deliver_at * 1_000} then"
+        )
     said, ahead_ms = f"deliver_after_ms {message.deliver_after_ms}", message.deliver_after_ms
     if ahead_ms is None:
         ahead_ms = (message.deliver_at or 0) - now_ms
         said = f"deliver_at {message.deliver_at} is {ahead_ms} ms ahead"
     if ahead_ms > ahead_max_ms:
         raise MessageError(f"{said}: deliver_at_max_ms = {ahead_max_ms} at most")
+
+
+@functools.lru_cache(maxsize=64)  # said once a level
+def _look_at_level(level: int, levels: str) -> None:
+    """Warns of a level beyond the last: it is a mistake more often than it is meant."""
+    count = len(protocol.delay_levels_ms(levels))
+    if level > count:
+        log.warning("delay_level %d: there are %d levels, and the last one counts", level, count)
 
 
 def _asked_headers(message: Message) -> Headers:

@@ -21,6 +21,8 @@ STORES: Final = ("s3", "s3a", "abfss", "abfs", "az", "gs", "hdfs")
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://(.*)", re.DOTALL)
 # What delta-rs does not find again, or panics over: an escape, and some characters.
 _NOT_IN_A_FOLDER = re.compile(r"%[0-9A-Fa-f]{2}|[][\\|^\x00-\x1f\x7f\ud800-\udfff]")
+# One that is meant for a store, or for a file's URI, and lacks a slash.
+_NEARLY_A_SCHEME = re.compile(r"(s3a?|abfss?|az|gs|hdfs|file|https?):", re.IGNORECASE)
 _NOT_IN_A_URI = "?#%[]\\|^"
 
 
@@ -52,6 +54,7 @@ def _folder(path: str) -> str:
         raise ValueError(f"{path!r}: no folder can have this name")
     folder = Path(path).absolute()
     _require_name(str(folder))
+    require_meant(path)
     try:
         above = next((at for at in (folder, *folder.parents) if at.exists()), folder)
         is_file = above.exists() and not above.is_dir()
@@ -60,6 +63,21 @@ def _folder(path: str) -> str:
     if is_file:
         raise ValueError(f"{folder}: {above} is a file, not a folder")
     return str(folder)
+
+
+def require_meant(path: str) -> None:
+    """Checks that a folder of this name can be meant. Errors: ValueError, as of `lake_path`."""
+    if path != path.strip():
+        raise ValueError(f"{path!r}: it begins or ends with a blank; name a folder without it")
+    if path.startswith("~"):
+        raise ValueError(f"{path!r}: '~' is known to a shell alone; write the home folder out")
+    if _NEARLY_A_SCHEME.match(path):
+        raise ValueError(
+            f"{path!r}: a store is named as s3://BUCKET/PREFIX, with two slashes; a folder of this "
+            "name as './...'"
+        )
+    if not path.isprintable():
+        raise ValueError(f"{path!r}: it has a character that cannot be printed")
 
 
 def _require_name(folder: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -78,7 +78,7 @@ class Message:
             ("delay_level", self.delay_level, _NUMBER_MAX),
             ("deliver_at", self.deliver_at, protocol.INSTANT_MS_MAX),
             ("deliver_after_ms", self.deliver_after_ms, _SPAN_MAX),
-            ("queue_id", self.queue_id, _NUMBER_MAX),
+            ("queue_id", self.queue_id, protocol.QUEUE_COUNT_MAX - 1),
             ("check_immunity_time_s", self.check_immunity_time_s, _NUMBER_MAX),
         ):
             if value is not None and (
@@ -91,6 +91,33 @@ class Message:
                 "delay_level, deliver_at, deliver_after_ms: only one of them, not "
                 f"{self.delay_level}, {self.deliver_at}, {self.deliver_after_ms}"
             )
+
+
+def require_message(given: object) -> None:
+    """Raises MessageError for what is no Message."""
+    if not isinstance(given, Message):
+        raise MessageError(
+            f"a txlake.Message is wanted, not {type(given).__name__}: Message(topic, body) makes "
+            "one"
+        )
+
+
+def require_messages(given: object) -> None:
+    """Raises MessageError for what is no sequence of messages."""
+    if not isinstance(given, Sequence) or isinstance(given, str | bytes | bytearray):
+        raise MessageError(
+            f"a list or a tuple of txlake.Message is wanted, not {type(given).__name__}"
+        )
+    for message in given:
+        require_message(message)
+
+
+def require_set(given: object, most: int) -> None:
+    """Raises MessageError for what is not 1 to `most` messages of one transaction."""
+    require_messages(given)
+    assert isinstance(given, Sequence)
+    if not 1 <= len(given) <= most:
+        raise MessageError(f"{len(given)} messages in a transaction: 1 to {most}")
 
 
 def asks(message: Message) -> bool:

@@ -15,14 +15,14 @@ from txlake._kafka import REPORT_S, KafkaSender, Reports, client_settings
 from txlake._operations import OperationBatcher
 from txlake._pipeline import Pipeline, PipelinedHalf
 from txlake._process import ProcessGuard
-from txlake.errors import ClosedError, MessageError, NoListenerError, SendError
+from txlake.errors import ClosedError, NoListenerError, SendError
 from txlake.listener import (
     HalfMessage,
     LocalTransactionState,
     TransactionListener,
     call_safely,
 )
-from txlake.message import Message
+from txlake.message import Message, require_message, require_set
 from txlake.options import ProducerOptions
 from txlake.results import TransactionSendResult
 from txlake.signing import SigningKey, group_keys
@@ -122,10 +122,7 @@ class TransactionProducer:
         whose `messages` has all. When some halves could not be stored, the others are rolled back.
         Errors: as `send_message_in_transaction`; MessageError for none or more than messages_max.
         """
-        if not 1 <= len(messages) <= self._options.messages_max:
-            raise MessageError(
-                f"{len(messages)} messages in a transaction: 1 to {self._options.messages_max}"
-            )
+        require_set(messages, self._options.messages_max)
         run = self._executor(execute)
         now_ms = time.time_ns() // 1_000_000
         half = HalfMessage(messages[0], tuple(messages), self._ids.next(now_ms))
@@ -158,6 +155,7 @@ class TransactionProducer:
         Errors: MessageError, SendError, UnknownTopicError, NoListenerError, ClosedError: the
         transaction was not begun.
         """
+        require_message(message)
         self._executor(None)
         self._pipeline.begin(self._timeout_s)
         now_ms = time.time_ns() // 1_000_000
@@ -253,8 +251,13 @@ class _LocalTransactions:
 
 
 def executor(listener: TransactionListener | None, execute: Execute | None) -> Execute:
-    """Returns what runs a local transaction. Errors: NoListenerError when nothing does."""
+    """Returns what runs a local transaction.
+
+    Errors: NoListenerError when nothing does; TypeError for an `execute` that cannot be called.
+    """
     if execute is not None:
+        if not callable(execute):
+            raise TypeError(f"execute: a function is wanted, not {type(execute).__name__}")
         return execute
     if listener is None:
         raise NoListenerError("a transaction needs a listener, or `execute`")

@@ -130,6 +130,8 @@ MESSAGE_BYTES_LARGEST: Final = 1_000_000_000 - FRAMING_BYTES_MAX
 MESSAGES_MAX: Final = 1000
 PROPERTIES_BYTES_MAX: Final = 32_767  # RocketMQ stores the length of the properties in 16 bits
 
+# As many queues as a real topic can have.
+QUEUE_COUNT_MAX: Final = 10_000
 # The last instant that any column holds, in ms: 2262-04-11T00:00:00Z. Readers that count ns end on
 # that day (pandas); the rest of it leaves room for every time zone.
 INSTANT_MS_MAX: Final = 9_223_286_400_000

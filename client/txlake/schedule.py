@@ -13,7 +13,7 @@ from txlake._identifiers import TransactionIds
 from txlake._kafka import KafkaSender, client_settings, failure_text
 from txlake._process import ProcessGuard
 from txlake.errors import SendError
-from txlake.message import Message
+from txlake.message import Message, require_messages
 from txlake.options import ProducerOptions
 from txlake.results import SendResult
 
@@ -66,6 +66,7 @@ class Producer:
         Errors: as `send`; SendError when some message was not stored, though others can be;
         MessageError for any of them, before one is sent.
         """
+        require_messages(messages)
         self._guard.check()
         now_ms = time.time_ns() // 1_000_000
         ids = [self._ids.next(now_ms) for _ in messages]

@@ -8,7 +8,7 @@ from typing import Any
 
 from txlake._half import checked_headers, group_headers
 from txlake._identifiers import TransactionIds
-from txlake.errors import ClosedError, MessageError, NoListenerError, SendError
+from txlake.errors import ClosedError, NoListenerError, SendError
 from txlake.listener import (
     CheckedMessage,
     HalfMessage,
@@ -16,7 +16,7 @@ from txlake.listener import (
     TransactionListener,
     call_safely,
 )
-from txlake.message import Message
+from txlake.message import Message, require_message, require_set
 from txlake.options import ProducerOptions
 from txlake.producer import Execute, OnDone, executor
 from txlake.results import TransactionSendResult
@@ -84,10 +84,7 @@ class FakeTransactionProducer:
         """Does as the real producer does, without Kafka."""
         if self._is_closed:
             raise ClosedError("the producer is closed")
-        if not 1 <= len(messages) <= self._options.messages_max:
-            raise MessageError(
-                f"{len(messages)} messages in a transaction: 1 to {self._options.messages_max}"
-            )
+        require_set(messages, self._options.messages_max)
         run = executor(self._listener, execute)
         now_ms = time.time_ns() // 1_000_000
         half = HalfMessage(messages[0], tuple(messages), self._ids.next(now_ms))
@@ -116,6 +113,7 @@ class FakeTransactionProducer:
         self, message: Message, arg: Any = None, on_done: OnDone | None = None
     ) -> str:
         """Does as the real producer does, at once and on this thread."""
+        require_message(message)
         try:
             result: TransactionSendResult | SendError = self.send_message_in_transaction(
                 message, arg

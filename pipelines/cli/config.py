@@ -29,9 +29,13 @@ def show(conf: str, changed: bool, output: str) -> None:
 def validate(conf: str) -> None:
     """Check the settings as a start of the job does.
 
-    Nothing is reached or written.
+    Neither the lake nor Kafka is asked. Folders named for the checkpoint and for Spark's own files
+    are made if they are not there.
     """
-    settings = settings_of(conf)
-    settings.lake.place()
-    settings.parameters()
-    click.echo(f"{conf}: the job can start with these settings")
+    from pipelines.job.startable import require_startable
+
+    require_startable(settings_of(conf))
+    click.echo(
+        f"{conf}: the settings can be used; whether the lake and Kafka let the job in shows when "
+        "it starts"
+    )

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import click
 
-from pipelines.cli.options import lake_options, limit_option, open_lake, print_list, rows_option
+from pipelines.cli.options import (
+    lake_options,
+    limit_option,
+    nothing,
+    open_lake,
+    print_list,
+    rows_option,
+)
 from pipelines.cli.spans import Span
 from pipelines.screen import now_ms
 
@@ -36,7 +43,9 @@ def list_conflicts(
 
     Which they are, why, and about which half.
     """
-    from pipelines.health.conflicts import COLUMNS, read_conflicts
+    from pipelines.health.conflicts import COLUMNS, read_conflicts, require_reason
 
+    require_reason(reason)
     rows = read_conflicts(open_lake(lake_path, conf), now_ms() - since, group, reason)
-    print_list(COLUMNS, rows[-limit:], len(rows), output, "no operation was without effect")
+    none = nothing("no operation was without effect", group=group, reason=reason)
+    print_list(COLUMNS, rows[-limit:], len(rows), output, none)

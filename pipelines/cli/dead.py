@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from pipelines.cli.bulk import Bulk, bulk_options
-from pipelines.cli.options import list_options, open_lake, print_list
+from pipelines.cli.options import list_options, nothing, open_lake, print_list
 from pipelines.cli.writing import Writing, writes
 from txlake.protocol import RESUME
 
@@ -32,7 +32,13 @@ def list_dead(
     from pipelines.health.dead import COLUMNS, read_dead
 
     rows = read_dead(open_lake(lake_path, conf), topic, group)
-    print_list(COLUMNS, rows[:limit], len(rows), output, "nothing is dead")
+    print_list(
+        COLUMNS,
+        rows[:limit],
+        len(rows),
+        output,
+        nothing("nothing is dead", group=group, topic=topic),
+    )
 
 
 @dead.command()

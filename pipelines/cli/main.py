@@ -63,6 +63,18 @@ def known_errors() -> tuple[type[Exception], ...]:
     )  # fmt: skip
 
 
+def _refused_by_a_disk(error: Exception) -> Exception:
+    """Returns one sentence for an error of a disk, and any other as it is: that is a bug."""
+    from txlake._disk import disk_refusal
+
+    refusal = disk_refusal(error) if isinstance(error, OSError) else None
+    if refusal is None:
+        return error
+    place = getattr(error, "filename", None)
+    named = "the disk" if place is None else f"the disk of {printable(str(place))}"
+    return click.ClickException(f"{named} {refusal}")
+
+
 class _Commands(click.Group):
     """Commands of other modules, imported when they are needed.
 
@@ -120,7 +132,7 @@ class _Commands(click.Group):
             raise click.exceptions.Exit(_CTRL_C) from None
         except Exception as error:
             if not isinstance(error, known_errors()):
-                raise
+                raise _refused_by_a_disk(error) from error
             lines = [printable(line) for line in str(error).split("\n")]
             raise click.ClickException("\n".join(lines)) from error
 

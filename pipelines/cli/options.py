@@ -168,6 +168,12 @@ def whole_lake(place: LakePlace) -> Lake:
     return lake
 
 
+def nothing(sentence: str, **filters: object) -> str:
+    """Returns what an empty list says: also what was asked for, which may be a typing error."""
+    asked = [f"{name} {value!r}" for name, value in filters.items() if value is not None]
+    return f"{sentence}; asked for {', '.join(asked)} only" if asked else sentence
+
+
 def print_list(
     columns: Sequence[str],
     rows: Sequence[Row],

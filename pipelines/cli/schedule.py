@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from pipelines.cli.options import list_options, open_lake, print_list
+from pipelines.cli.options import list_options, nothing, open_lake, print_list
 from pipelines.cli.writing import Writing, writes
 from pipelines.screen import JSON, TABLE, for_programs, now_ms, print_json, print_records, span
 from txlake.protocol import CANCEL
@@ -55,7 +55,8 @@ def list_delayed(
     if levels and output == TABLE:
         print_records(list(levels[0]), levels, output, now_ms())
         click.echo()
-    print_list(COLUMNS, waiting.messages, waiting.count, output, "no delayed message waits")
+    none = nothing("no delayed message waits", group=group, topic=topic, level=level)
+    print_list(COLUMNS, waiting.messages, waiting.count, output, none)
 
 
 def _texts(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

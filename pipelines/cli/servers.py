@@ -8,6 +8,7 @@ import signal
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -23,8 +24,19 @@ ID_VARIABLE = "TXLAKE_STORE_ACCESS_KEY_ID"
 SECRET_VARIABLE = "TXLAKE_STORE_SECRET_ACCESS_KEY"  # noqa: S105
 
 
+def _port(default: int) -> Callable[..., Any]:
+    """Returns the option that says on which port a server listens."""
+    return click.option(
+        "--port",
+        type=click.IntRange(0, 65_535),
+        default=default,
+        show_default=True,
+        help="0: any free port.",
+    )
+
+
 @click.command()
-@click.option("--port", default=9092, show_default=True, help="0: any free port.")
+@_port(9092)
 @click.option(
     "--data-dir",
     type=click.Path(file_okay=False, path_type=Path),
@@ -45,7 +57,7 @@ def broker(port: int, data_dir: Path) -> None:
 
 
 @click.command()
-@click.option("--port", default=9000, show_default=True, help="0: any free port.")
+@_port(9000)
 @click.option(
     "--data-dir",
     type=click.Path(file_okay=False, path_type=Path),

@@ -130,13 +130,10 @@ def create(
     writing: Writing,
 ) -> None:
     """Make topic NAME, or give it more queues."""
-    target = str(TopicTarget(name, queues))
     if not matches(TOPIC_PATTERN, name):
-        raise click.UsageError(
-            f"{target!r} is no target of {CREATE_TOPIC}: a topic's name is {TOPIC_PATTERN}"
-        )
+        raise click.UsageError(f"{name!r} is no name of a topic: {TOPIC_PATTERN} is allowed")
     targets = _configs(name, retention_ms, retention_bytes, writing)
-    writing.command(CREATE_TOPIC, target)
+    writing.command(CREATE_TOPIC, str(TopicTarget(name, queues)))
     for config in targets if not writing.dry_run else ():
         writing.command(ALTER_TOPIC, config)
 
@@ -152,9 +149,12 @@ def alter(
 
     Maintenance deletes what is older.
     """
+    from pipelines.health.topics import require_topic
+
     targets = _configs(name, retention_ms, retention_bytes, writing)
     if not targets:
         raise click.UsageError("say --retention or --retention-bytes, or both")
+    require_topic(writing.lake, name)
     for target in targets:
         writing.command(ALTER_TOPIC, target)
 

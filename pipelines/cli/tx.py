@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING
 import click
 
 from pipelines.cli.bulk import Bulk, bulk_options
-from pipelines.cli.options import lake_options, list_options, open_lake, output_option, print_list
+from pipelines.cli.options import (
+    lake_options,
+    list_options,
+    nothing,
+    open_lake,
+    output_option,
+    print_list,
+)
 from pipelines.cli.spans import Span
 from pipelines.cli.writing import Writing, writes
 from pipelines.errors import OperatorError
@@ -67,7 +74,8 @@ def list_transactions(
     look = transactions.pending if pending else transactions.stored
     rows, count = look(open_lake(lake_path, conf), filters, limit)
     only_data = ("checked_at", "last_answer_at")
-    print_list(transactions.COLUMNS, rows, count, output, "no matching transactions", only_data)
+    none = nothing("no matching transactions", group=group, topic=topic, keys=keys)
+    print_list(transactions.COLUMNS, rows, count, output, none, only_data)
 
 
 @tx.command()

@@ -182,6 +182,7 @@ def conflicts_page(request: Request) -> Response:
     since = query.get("since") or "1d"
     since_at = queries.before_now({"since": since}, "since")
     group, reason = queries.text(query, "group"), queries.text(query, "reason")
+    conflicts.require_reason(reason)
     rows = conflicts.read_conflicts(_lake(request), since_at, group, reason)[::-1]
     counts = Counter((row["producer_group"], row["reason"]) for row in rows)
     return _rows_page(
@@ -201,10 +202,19 @@ def topic_page(request: Request) -> Response:
     is_made = any(row["topic"] == name for row in topics.catalog(lake))
     rows = topics.read_queues(lake, name) if is_made else []
     readers = consumers.read_lags(lake, topic=name)
+    if not is_made and not readers and not _is_named(lake, name):
+        raise topics.no_topic(lake, name)
     return page(
         request, "topic", name=name, columns=topics.QUEUE_COLUMNS[1:], rows=rows, readers=readers,
         reader_columns=consumers.LAG_COLUMNS,
     )  # fmt: skip
+
+
+def _is_named(lake: Lake, topic: str) -> bool:
+    """Returns whether a message of the lake is for a topic."""
+    _, halves = transactions.stored(lake, transactions.Filters(topic=topic), 1)
+    delayed = delays.read_waiting(lake, topic, limit=1).count
+    return bool(halves or delayed or dead.read_dead(lake, topic))
 
 
 def consumers_page(request: Request) -> Response:
@@ -216,8 +226,7 @@ def consumers_page(request: Request) -> Response:
 def consumer_page(request: Request) -> Response:
     """One consumer group, queue by queue, the most behind first."""
     name = request.query_params.get("group", "")
-    lags = consumers.read_lags(_lake(request), group=name)
-    rows = sorted(lags, key=lambda row: -row["lag"])
+    rows = consumers.chosen_lags(_lake(request), name, None)
     return _rows_page(request, "consumer", consumers.LAG_COLUMNS[1:], rows, name=name)
 
 

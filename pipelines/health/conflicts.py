@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from checker.match.sql import run
+from pipelines.errors import OperatorError
+from pipelines.explain import words
 from pipelines.explain.rows import Row, newest_epochs, plain
 from storage.lake.lake import Lake
 from storage.lake.pruned import Bounds, read_pruned
@@ -25,6 +27,15 @@ WHERE ($group IS NULL OR o.producer_group = $group)
   AND ($reason IS NULL OR c.reason = $reason)
 ORDER BY c.decided_at, c.queue_id, c.op_queue_offset, c.half_queue_offset
 """
+
+
+def require_reason(reason: str | None) -> None:
+    """Raises OperatorError for a reason that no conflict has; None: none was named."""
+    if reason is not None and reason not in words.CONFLICTS:
+        raise OperatorError(
+            f"no operation has the reason {reason!r}: one of {', '.join(words.CONFLICTS)} is "
+            "allowed"
+        )
 
 
 def read_conflicts(

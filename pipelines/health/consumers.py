@@ -6,8 +6,9 @@ from collections import defaultdict
 from typing import Final
 
 from checker.match.sql import run
+from pipelines.errors import OperatorError
 from pipelines.explain.rows import Row, plain
-from pipelines.health.topics import catalog, queue_ends
+from pipelines.health.topics import catalog, queue_ends, require_topic
 from storage.errors import MissingTableError
 from storage.lake.lake import Lake
 from storage.lake.table import queue_floor
@@ -54,6 +55,26 @@ def read_lags(lake: Lake, group: str | None = None, topic: str | None = None) ->
         for row in rows
         if group in (None, row["consumer_group"]) and topic in (None, row["topic"])
     ]
+
+
+def chosen_lags(lake: Lake, group: str | None, topic: str | None) -> list[Row]:
+    """Returns what `read_lags` does, the most behind first, of names that are there.
+
+    Errors: OperatorError for a group that has read nothing of it, and for a topic that is not
+    there: no row would look as if nobody were behind.
+    """
+    rows = read_lags(lake, group, topic)
+    if not rows and group is not None:
+        what = f"the lake {lake.path}"
+        if topic is not None:
+            what = f"topic {topic!r} in {what}"
+        raise OperatorError(
+            f"consumer group {group!r} has read nothing of {what}; `txlake consumer list` names "
+            "the groups and what they read"
+        )
+    if not rows and topic is not None:
+        require_topic(lake, topic)
+    return sorted(rows, key=lambda row: -row["lag"])
 
 
 def read_consumers(lake: Lake) -> list[Row]:

@@ -49,6 +49,22 @@ def catalog(lake: Lake) -> list[Row]:
     return rows
 
 
+def require_topic(lake: Lake, name: str) -> Row:
+    """Returns a topic's row of `catalog`. Errors: OperatorError when there is no such topic."""
+    for row in catalog(lake):
+        if row["topic"] == name:
+            return row
+    raise no_topic(lake, name)
+
+
+def no_topic(lake: Lake, name: str) -> OperatorError:
+    """Returns the error about a topic that nobody has made."""
+    return OperatorError(
+        f"there is no topic {name!r} in the lake {lake.path}; `txlake topic list` names all"
+        f"{did_you_mean(name, (row['topic'] for row in catalog(lake)))}"
+    )
+
+
 def _topic(lake: Lake, row: Row, default: Retention | None) -> Row:
     table = f"topics/{row['table_id']}"
     require_readable(lake, [table])
@@ -96,16 +112,11 @@ def read_queues(lake: Lake, name: str) -> list[Row]:
 
     Errors: OperatorError when there is no such topic.
     """
-    found = {row["topic"]: row for row in catalog(lake)}
-    if name not in found:
-        raise OperatorError(
-            f"there is no topic {name!r} in the lake {lake.path}; `txlake topic list` names all"
-            f"{did_you_mean(name, found)}"
-        )
-    table, ends = f"topics/{found[name]['table_id']}", queue_ends(lake)
+    found = require_topic(lake, name)
+    table, ends = f"topics/{found['table_id']}", queue_ends(lake)
     require_readable(lake, [table])
     rows = []
-    for queue_id in range(found[name]["queue_count"]):
+    for queue_id in range(found["queue_count"]):
         begin, end = queue_floor(lake.handle(table), queue_id), ends.get((name, queue_id), 0)
         rows.append({"topic": name, "queue_id": queue_id, "begin_offset": begin,
                      "end_offset": end, "messages": end - begin})  # fmt: skip

@@ -15,14 +15,12 @@ from collections.abc import Callable
 from pipelines.epoch.run import Epochs
 from pipelines.errors import JobError, StorageError
 from pipelines.job.away import Away
-from pipelines.job.checkpoint import require_folder
 from pipelines.job.election import Election
 from pipelines.job.locks import Locks
+from pipelines.job.startable import require_startable
 from pipelines.job.work import Manner, Work
 from pipelines.jvm.session import listen_for_callbacks, start_session
 from pipelines.jvm.shutdown import JvmShutdown
-from pipelines.jvm.spark_settings import require_possible
-from pipelines.kafka_log.connection import Cluster
 from pipelines.kafka_log.java_client import require_taken
 from pipelines.metrics.reporter import Reporter, Standing
 from pipelines.settings import Settings
@@ -95,6 +93,7 @@ class Driver:
         """
         lake = Lake(self._settings.lake.place(), is_driver=True)
         try:
+            require_startable(self._settings)
             with self._reporter.serving():
                 self._run_as_member(lake)
         except Exception as error:
@@ -114,10 +113,6 @@ class Driver:
         )
         if not away.until_done(lake.check):
             return
-        # These name a setting that cannot be used, before Java starts.
-        Cluster(settings.kafka.bootstrap_servers, settings.kafka.client)
-        require_possible(settings.spark)
-        require_folder(settings.stream.checkpoint, lake.place)
         locks = Locks(lake.place, self.owner, self._stop)
         self._election = election = Election(settings.kafka, lake.path, self.owner)
         try:

@@ -19,6 +19,7 @@ from py4j.protocol import Py4JError
 from pipelines.errors import StartError
 from pipelines.jvm.java import java_binary
 from pipelines.settings import SPARK, redacted
+from txlake._paths import require_meant
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -61,10 +62,13 @@ def require_possible(settings: Mapping[str, str]) -> None:
 
 def _require_folder(folder: str, value: str) -> None:
     try:
+        require_meant(folder)
         Path(folder).mkdir(parents=True, exist_ok=True)
         reason = "" if os.access(folder, os.W_OK | os.X_OK) else "it may not be written"
     except OSError as error:
         reason = error.strerror or str(error)
+    except ValueError as error:
+        reason = str(error)
     if reason:
         raise _wrong(_LOCAL_DIR, value, f"{reason}; a folder that can be written is needed")
 

@@ -135,6 +135,8 @@ class LocalServer(ABC):
     def _reserve(self) -> None:
         try:
             self._reserved = ports.Reservation(HOST, *self._ports)
+        except OverflowError:
+            raise self.ERROR(f"port {self.port}: a number 0 .. 65535 is allowed") from None
         except OSError as error:
             raise self.ERROR(
                 f"port {self.port} on {HOST} cannot be had ({error.strerror}): stop what "

@@ -10,11 +10,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from pipelines.settings.secrets import SettingsError, secret, secret_name, section_of
 
+# Of Kafka's clients: a broker on another machine takes some ms, one that is busy some hundred.
+KAFKA_LEAST_MS: Final = dict.fromkeys(
+    ("message.timeout.ms", "delivery.timeout.ms", "request.timeout.ms", "socket.timeout.ms",
+     "socket.connection.setup.timeout.ms", "session.timeout.ms", "default.api.timeout.ms"),
+    1_000,
+)  # fmt: skip
 HIDDEN: Final = "***"
 
 
@@ -24,12 +30,19 @@ class Library:
 
     `secret`: values that do not stand in a settings file. `harmless`: values that are shown; any
     other is hidden, since the library can have settings that are not known here. `reserved`: keys
-    that txlake sets, with other names that the library knows them by.
+    that txlake sets, with other names that the library knows them by; `least_ms`: times below which
+    no request could be answered.
     """
 
     secret: re.Pattern[str]
     harmless: re.Pattern[str]
     reserved: frozenset[str] = frozenset()
+    prefix: str = ""  # a key is the same with it and without
+    least_ms: Mapping[str, int] = field(default_factory=dict)
+
+    def name(self, key: str) -> str:
+        """Returns the one name of a setting that has two."""
+        return key.lower().removeprefix(self.prefix)
 
     def is_secret(self, key: str) -> bool:
         """Returns whether the value of a setting is a secret."""
@@ -63,6 +76,7 @@ CLIENT: Final = Library(
         "enable.auto.commit", "auto.commit.enable", "enable.auto.offset.store",
         "auto.offset.reset", "isolation.level",
     }),
+    least_ms=KAFKA_LEAST_MS,
 )  # fmt: skip
 # Source: the configuration keys of the Rust crate object_store, which delta-rs passes options to.
 # Where one key of a log can have two writers, an epoch would not be in a table once.
@@ -85,6 +99,7 @@ STORE: Final = Library(
         "allow_unsafe_rename", "aws_s3_allow_unsafe_rename", "mount_allow_unsafe_rename",
         "conditional_put", "aws_conditional_put", "copy_if_not_exists", "aws_copy_if_not_exists",
     }),
+    prefix="aws_",
 )  # fmt: skip
 # Source: Spark's configuration page. What Hadoop, a connector or an executor's environment gets
 # has names that anybody can choose. What is harmless stands in the JVM's command line: the only
@@ -120,6 +135,7 @@ def library_options(values: Any, section: str, library: Library) -> dict[str, st
     Errors: SettingsError.
     """
     options: dict[str, str] = {}
+    known: set[str] = set()
 
     for name, value in section_of(values, section).items():
         place = f"{section} {name}"
@@ -132,13 +148,27 @@ def library_options(values: Any, section: str, library: Library) -> dict[str, st
                 f"{place}: a secret does not stand in a settings file; use {key}_env (a variable) "
                 f"or {key}_file (a file)"
             )
-        if key in options:
+        if library.name(key) in known:
             raise SettingsError(f"{section} {key} stands twice: one of them is allowed")
+        known.add(library.name(key))
 
         text = _text(value, place)
+        _require_long(key, text, place, library)
         options[key] = secret(name, text, section) if ending else text
 
     return options
+
+
+def _require_long(key: str, text: str, place: str, library: Library) -> None:
+    """Checks a time limit that would end each request before its answer; 0 is none.
+
+    Errors: SettingsError.
+    """
+    least_ms = library.least_ms.get(key, 0)
+    if text.isdecimal() and 0 < int(text) < least_ms:
+        raise SettingsError(
+            f"{place} = {text}: at least {least_ms} ms are allowed: Kafka could not answer in less"
+        )
 
 
 def spark_options(values: Any, section: str) -> dict[str, str]:

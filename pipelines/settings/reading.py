@@ -46,7 +46,7 @@ def load(path: str | Path) -> Settings:
 def read_values(path: str | Path) -> dict[str, Any]:
     """Returns what a file says, unchecked. Errors: SettingsError."""
     try:
-        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        return tomllib.loads(Path(path).read_text(encoding="utf-8-sig"))  # some editors put a BOM
     except OSError as error:
         raise SettingsError(f"{path}: cannot be read ({error.strerror})") from error
     except (ValueError, RecursionError) as error:

@@ -69,7 +69,7 @@ def secret(name: str, value: str, section: str) -> str:
         return os.environ[value]
 
     try:
-        text = Path(value).read_text(encoding="utf-8").rstrip("\n")
+        text = Path(value).read_text(encoding="utf-8-sig").rstrip("\r\n")
         warn_if_others_can_read(value, place)
         return text
     except OSError as error:

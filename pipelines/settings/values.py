@@ -17,6 +17,7 @@ from storage.upkeep.limits import MaintenanceLimits
 from storage.upkeep.topic_retention import Retention
 from storage.wire.kinds import ADMIN, HALF, OP, SCHEDULE, WireLimits
 from txlake import protocol as p
+from txlake._paths import require_meant
 
 _LONG_MAX = 2**63 - 1
 _DAY_MS = 86_400_000
@@ -169,6 +170,14 @@ class DelaySettings:
     )
 
 
+def _can_be_folder(text: str) -> bool:
+    try:
+        require_meant(text)
+    except ValueError:
+        return False
+    return True
+
+
 @dataclass(frozen=True)
 class StreamSettings:
     """The pace of the stream."""
@@ -176,7 +185,13 @@ class StreamSettings:
     trigger_interval_ms: int = field(default=1_000, metadata=_whole(1, _DAY_MS))
     max_offsets_per_trigger: int = field(default=200_000, metadata=_whole(1))
     deliveries: str = field(default="auto", metadata=_one_of("auto", "driver", "executors"))
-    checkpoint: str = ""
+    checkpoint: str = field(
+        default="",
+        metadata={
+            "is_allowed": _can_be_folder,
+            "allowed": "a folder without '~', a scheme, blanks at an end, control characters",
+        },
+    )
 
 
 @dataclass(frozen=True)

@@ -86,6 +86,11 @@ def identity(lake: Lake, formats: Sequence[int] = (FORMAT_VERSION,)) -> tuple[st
     if not rows:
         require_not_begun(lake)
         raise NotALakeError(f"{lake.path} is not a lake: `txlake run` makes one there")
+    if not {"lake_id", "format_version"} <= rows[0].keys():
+        raise NotALakeError(
+            f"{lake.path} is not a lake: its table lake is none of txlake's, without the columns "
+            "lake_id and format_version; name another place"
+        )
     version = rows[0]["format_version"]
     if version > FORMAT_VERSION:
         raise NewerLakeError(

@@ -33,12 +33,13 @@ from storage.files.place import LakePlace, lake_place
 from storage.files.row_groups import OpenedFiles
 from storage.lake.epochs import COMMITTED
 from storage.lake.identity import identity, lake_row, owner_of_most, require_not_begun
-from storage.lake.opening import using
+from storage.lake.opening import reading
 from storage.lake.stock import Stock
 from storage.lake.store_probe import StoreProbe
 from storage.lake.table import LakeTable, NewFiles
 from storage.schemas import TABLES, TOPIC
 from storage.wire.kinds import SCHEDULE
+from txlake._disk import require_room
 
 _MESSAGES = {
     kind: WriterProperties(max_row_group_size=rows, compression="SNAPPY")
@@ -80,8 +81,8 @@ class Lake:
         return TOPIC if table.startswith("topics/") else TABLES[table]
 
     def is_table(self, table: str) -> bool:
-        """Returns whether there is such a table."""
-        with using(self.place):
+        """Returns whether there is such a table. Errors: as `reading`."""
+        with reading(self.place, table):
             return bool(
                 DeltaTable.is_deltatable(self.table_path(table), self.place.storage_options)
             )
@@ -226,6 +227,9 @@ class Lake:
         """Commits rows, those of an epoch once. Output: whether they were committed here."""
         if table == SCHEDULE:  # rows of other tables come in order
             rows = in_file_order(table, rows)
+
+        if self.place.is_local:
+            require_room(self.table_path(table), rows.nbytes)
 
         def write(handle: DeltaTable, properties: CommitProperties | None) -> None:
             insert(handle, table, rows, properties, self._upkeep)

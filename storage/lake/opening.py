@@ -16,9 +16,10 @@ import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
-from storage.errors import WAY_BACK, BrokenLakeError, LakeError, MissingTableError
+from storage.errors import WAY_BACK, BrokenLakeError, DiskError, LakeError, MissingTableError
 from storage.files.place import LakePlace
-from storage.lake.store_trouble import store_trouble
+from storage.lake.store_trouble import innermost, store_trouble
+from txlake._disk import disk_refusal
 
 _VERSION_DIGITS = 20  # of a log file's name
 _SAID_MAX = 300
@@ -41,15 +42,15 @@ def read_checkpoint(place: LakePlace, table: str) -> None:
 def reading(place: LakePlace, table: str) -> Iterator[None]:
     """Turns what goes wrong while a table is read into one sentence that names the table.
 
-    Errors: BrokenLakeError; MissingTableError for a table that is not there; StoreAwayError,
-    StoreRefusedError.
+    Errors: BrokenLakeError; MissingTableError for a table that is not there; DiskError,
+    StoreAwayError, StoreRefusedError.
     """
     try:
         yield
     except LakeError:
         raise
     except (DeltaError, OSError, pa.ArrowException, UnicodeDecodeError) as error:
-        trouble = store_trouble(place, error)
+        trouble = disk_trouble(place, error) or store_trouble(place, error)
         if trouble is None and isinstance(error, TableNotFoundError):
             trouble = missing(place.path, table)
         raise trouble or _unreadable(place.path, table, error) from error
@@ -88,7 +89,7 @@ def changing(place: LakePlace) -> Iterator[None]:
             "writes it, or its store lost an answer; nothing is lost: run the command again"
         ) from error
     except Exception as error:  # Spark passes on what its tasks say
-        trouble = store_trouble(place, error)
+        trouble = disk_trouble(place, error) or store_trouble(place, error)
         if trouble is None:
             raise
         raise trouble from error
@@ -118,6 +119,12 @@ def make_table(
                 raise
 
 
+def disk_trouble(place: LakePlace, error: BaseException) -> DiskError | None:
+    """Returns what a disk's error means, if it is one; None for any other."""
+    refusal = disk_refusal(error) if place.is_local else None
+    return None if refusal is None else DiskError(f"the disk of the lake {place.path} {refusal}")
+
+
 def missing(lake_path: str, table: str) -> MissingTableError:
     """Returns the error of a table that is not there."""
     return MissingTableError(
@@ -133,4 +140,4 @@ def _unreadable(lake_path: str, table: str, error: BaseException) -> BrokenLakeE
 
 
 def _first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:_SAID_MAX]
+    return (innermost(str(error)).splitlines() or [type(error).__name__])[0][:_SAID_MAX]

@@ -24,6 +24,7 @@ from storage.files.place import LakePlace
 from storage.lake.identity import lake_row
 from storage.lake.lake import Lake, insert
 from storage.lake.stock import Stock
+from txlake._disk import require_room
 
 _WRITERS = 4
 
@@ -125,6 +126,8 @@ class StagedLake(Lake):
             self._held[table] = epoch
         if waiting:
             self._write(table, pa.concat_tables(waiting))
+        if self.place.is_local:
+            require_room(self.table_path(table), 0)  # how many rows come is not known yet
         schema = self.schema(table)
         counts: list[int] = []
 

@@ -11,12 +11,13 @@ from storage.files.place import LakePlace
 _OF_A_STORE = re.compile(
     r"Generic (S3|MicrosoftAzure|GCS|HDFS)|AWS Error|performing (GET|PUT|HEAD|POST|DELETE|list)|"
     r"lacked the necessary privileges|not authorized|Unable to (parse|recognise) .*(url|URL)|"
-    r"the credential|S3FileSystem"
+    r"credential|IMDS|S3FileSystem"
 )
 _REFUSED = re.compile(
     r"40[13] [A-Z]\w+|ACCESS_DENIED|SIGNATURE_DOES_NOT_MATCH|INVALID_ACCESS_KEY|"
     r"INVALID_CLIENT_TOKEN|privileges|not authenticated|not authorized|credential"
 )
+_NO_CREDENTIALS = re.compile(r"loading credentials|credential provider|IMDS")
 _NO_BUCKET = re.compile(r"NoSuchBucket|NO_SUCH_BUCKET|bucket does not exist|NoSuchContainer")
 _NO_TLS = re.compile(r"URL scheme is not allowed")
 _GONE = re.compile(r"404 Not Found|RESOURCE_NOT_FOUND|NO_SUCH_KEY|NotFound|not found")
@@ -44,6 +45,12 @@ def store_trouble(place: LakePlace, error: BaseException) -> LakeError | None:
             f'the lake {place.path}: its endpoint is http://: set allow_http = "true" in '
             "[lake.store] if that is meant, or name one with https://"
         )
+    if _NO_CREDENTIALS.search(text):
+        return StoreRefusedError(
+            f"the lake {place.path}: no credentials for its store are found ({_said(plain)}): "
+            "name them in [lake.store] of --conf, or set AWS_ACCESS_KEY_ID and "
+            "AWS_SECRET_ACCESS_KEY"
+        )
     if _REFUSED.search(text):
         return StoreRefusedError(
             f"the lake {place.path}: its store refuses access ({_said(plain)}): check the "
@@ -59,5 +66,10 @@ def _said(text: str) -> str:
     found = _CODE.search(text)
     if found:
         return str(next(filter(None, found.groups())))
-    innermost = re.sub(r"\S+://\S+", "", text.rpartition(_CAUSE)[2])
-    return innermost.strip().partition("\n")[0][:_SAID_MAX]
+    told = re.sub(r"\S+://\S+", "", innermost(text))
+    return told.strip().partition("\n")[0][:_SAID_MAX]
+
+
+def innermost(text: str) -> str:
+    """Returns the innermost cause of an error of delta-rs, without its colours."""
+    return _COLOURS.sub("", text).rpartition(_CAUSE)[2].strip()

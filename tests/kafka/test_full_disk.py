@@ -82,7 +82,7 @@ def disk(tmp_path: Path) -> Iterator[SmallDisk]:
 
 
 def test_a_full_disk_stops_the_job_and_nothing_is_lost_when_there_is_room(
-    broker: Broker, disk: SmallDisk, tmp_path: Path, unique: Unique
+    broker: Broker, disk: SmallDisk, unique: Unique, capfd: pytest.CaptureFixture[str]
 ) -> None:
     large = random.Random(1).randbytes(200_000).hex()
     settings = settings_for(broker, disk.path / "lake", unique("full"))
@@ -98,6 +98,7 @@ def test_a_full_disk_stops_the_job_and_nothing_is_lost_when_there_is_room(
         job.driver.stop()
     assert isinstance(error, StorageError), error
     assert sign in str(error)
+    assert "panicked" not in capfd.readouterr().err
     with running(settings) as job:
         commit(wire, "after")
         wait_for_bodies(job, "before", large, "after")

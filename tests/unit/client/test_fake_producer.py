@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -11,9 +12,12 @@ from txlake import (
     HalfMessage,
     LocalTransactionState,
     Message,
+    MessageError,
     NoListenerError,
+    Producer,
     SendError,
     TransactionListener,
+    TransactionProducer,
 )
 from txlake.testing import FakeTransactionProducer
 
@@ -48,6 +52,37 @@ def test_committed_and_rolled_back_messages_are_remembered() -> None:
     assert (producer.committed, producer.rolled_back, producer.pending) == (
         [MESSAGE], [MESSAGE], []
     )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("send", "said"),
+    [
+        ("send_message_in_transaction", "Message is wanted, not bytes: Message(topic, body)"),
+        ("send_messages_in_transaction", "a tuple of txlake.Message is wanted, not bytes"),
+        ("send_pipelined", "Message is wanted, not bytes"),
+        ("send", "Message is wanted, not bytes"),
+        ("send_all", "a tuple of txlake.Message is wanted, not bytes"),
+    ],
+)
+def test_what_is_no_message_is_said_before_anything_is_sent(send: str, said: str) -> None:
+    kafka = "127.0.0.1:1"
+    producers = (
+        FakeTransactionProducer(Orders()), TransactionProducer(kafka, "shop"), Producer(kafka)
+    )  # fmt: skip
+    asked = [producer for producer in producers if hasattr(producer, send)]
+    assert asked
+    for producer in asked:
+        with pytest.raises(MessageError, match=re.escape(said)):
+            getattr(producer, send)(b"x")
+    for producer in producers:
+        producer.close()
+
+
+def test_an_execute_that_cannot_be_called_sends_nothing() -> None:
+    producer = FakeTransactionProducer()
+    with pytest.raises(TypeError, match="execute: a function is wanted, not int"):
+        producer.send_message_in_transaction(MESSAGE, execute=5)  # type: ignore[arg-type]
+    assert producer.halves == []
 
 
 def test_a_half_that_fails_runs_no_local_transaction() -> None:

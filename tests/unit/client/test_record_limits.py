@@ -44,6 +44,15 @@ def test_a_record_at_the_limit_may_be_sent_and_one_byte_more_is_refused_with_bot
         checked_headers(member, GROUP, "id", NOW_MS, OPTIONS, (2, 1))
 
 
+def test_a_level_beyond_the_last_is_a_warning_once(caplog: pytest.LogCaptureFixture) -> None:
+    options = ProducerOptions(delay_levels="1s 7s")
+    for level in (2, 3, 3):
+        check(options, delay_level=level)
+    assert [record.getMessage() for record in caplog.records] == [
+        "delay_level 3: there are 2 levels, and the last one counts"
+    ]
+
+
 @pytest.mark.parametrize("over", [0, 1])
 def test_the_limit_is_counted_to_the_byte_with_the_usual_options_too(over: int) -> None:
     body = b"x" * (protocol.MESSAGE_BYTES_MAX - HEADERS_BYTES + over)
@@ -63,6 +72,8 @@ def test_the_limit_is_counted_to_the_byte_with_the_usual_options_too(over: int) 
         ({"deliver_at": NOW_MS + 5_000}, None),
         ({"deliver_at": NOW_MS + 5_001},
          "deliver_at 1005001 is 5001 ms ahead: deliver_at_max_ms = 5000 at most"),
+        ({"deliver_at": NOW_MS // 1_000 + 1},
+         "deliver_at 1001 looks like seconds: epoch ms is wanted, 1001000 then"),
         ({"delay_level": 99}, None),
     ],
 )  # fmt: skip

@@ -113,7 +113,23 @@ def test_keys_and_ids_find_a_story_or_a_list(tmp_path: Path) -> None:
     page = console.get("/find", params={"q": "order-2"}).text
     assert {"/story?of=half%3A0-1", "/story?of=half%3A0-2"} <= links(page, "/find")
     nothing = console.get("/find", params={"q": "order-3"}).text
-    assert "This lake has no such transaction id" in nothing
+    assert "No transaction id, keys or producer group of this lake is “order-3”." in nothing
+
+
+def test_a_name_that_is_not_there_is_said(shop_lake: str, shop_now: int) -> None:
+    console = client(shop_lake)
+    for path, text in {
+        "/topic?name=nope": "there is no topic &#39;nope&#39; in the lake",
+        "/consumer?group=nope": "consumer group &#39;nope&#39; has read nothing of the lake",
+        "/conflicts?reason=nope": "no operation has the reason &#39;nope&#39;",
+    }.items():
+        answer = console.get(path)
+        assert (answer.status_code, text in answer.text) == (404, True), answer.text
+    for path, name in {
+        "/transactions?group=nope": "group", "/dead?topic=nope": "topic",
+        "/delayed?group=nope": "group", "/conflicts?group=nope": "group",
+    }.items():  # fmt: skip
+        assert f"; asked for {name} “nope” only." in console.get(path).text, path
 
 
 def test_a_story_is_the_one_that_explain_tells(tmp_path: Path) -> None:

@@ -14,7 +14,10 @@ from click.testing import CliRunner
 
 from pipelines.cli.light import WITH_SPARK
 from pipelines.cli.main import main
+from pipelines.local_broker.broker import Broker
+from pipelines.local_server.server import ServerError
 from tests.support.notebook_lake import shop_rows, write_lake
+from tests.support.operator import said
 
 # Too heavy for any command but those that run Spark or draw pictures.
 HEAVY = (
@@ -211,3 +214,14 @@ def test_ctrl_c_ends_a_command_with_its_own_exit_code_and_no_traceback() -> None
     )
     done = run(program)
     assert (done.returncode, done.stderr.strip()) == (130, "stopped by Ctrl-C")
+
+
+@pytest.mark.parametrize("server", ["broker", "store"])
+@pytest.mark.parametrize("port", ["-1", "65536", "80000"])
+def test_a_port_that_is_none_is_wrong_usage(server: str, port: str) -> None:
+    assert "0<=x<=65535" in said(server, "--port", port, code=2)
+
+
+def test_a_server_refuses_such_a_port_too(tmp_path: Path) -> None:
+    with pytest.raises(ServerError, match=r"port 80000: a number 0 \.\. 65535 is allowed"):
+        Broker(tmp_path, port=80_000).start()

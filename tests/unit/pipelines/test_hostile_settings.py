@@ -15,6 +15,7 @@ import pytest
 from click.testing import CliRunner
 
 from pipelines.cli.main import main
+from pipelines.settings import load
 
 NUL, ESCAPE, LINE = "\\u0000", "\\u001b[2J", "\\n"
 LAKE = '[lake]\npath = "{folder}/lake"\n'
@@ -74,6 +75,12 @@ WRONG: list[tuple[str, tuple[str, ...]]] = [
     (lake("s3://bucket/a%20b"), ("'s3://bucket/a%20b': it has '%'",)),
     (lake("{folder}/file"), ("file is a file, not a folder",)),
     (lake("{folder}/file/lake"), ("file is a file, not a folder",)),
+    (lake("s3:/b"), ("'s3:/b': a store is named as s3://BUCKET/PREFIX",)),
+    (lake("file:/b"), ("'file:/b': a store is named",)),
+    (lake("~/lake"), ("'~/lake': '~' is known to a shell alone",)),
+    (lake(" "), ("' ': it begins or ends with a blank",)),
+    (lake("{folder}/a "), ("a ': it begins or ends with a blank",)),
+    (lake(f"a{LINE}b"), ("it has '\\n', which not every library",)),
     (lake("/proc/lake"), ("the lake /proc/lake cannot be made or written",)),
     (lake("/dev/null/lake"), ("/dev/null is a file, not a folder",)),
     (lake("{folder}/" + "n" * 300), ("the lake ", "File name too long")),
@@ -107,6 +114,16 @@ WRONG: list[tuple[str, tuple[str, ...]]] = [
     (client('"socket.timeout.ms" = "soon"'), ("Invalid value", "socket.timeout.ms")),
     (client('"socket.timeout.ms" = -5'), ("socket.timeout.ms", "-5")),
     (client('"sasl.mechanisms" = "MAGIC"\n"security.protocol" = "sasl_ssl"'), ("MAGIC",)),
+    (client('"message.timeout.ms" = 1'), ("message.timeout.ms = 1: at least 1000 ms",)),
+    (client('"request.timeout.ms" = 999'), ("request.timeout.ms = 999: at least 1000",)),
+    (
+        client('"sasl.password_env" = "PATH"\n"sasl.password_file" = "{folder}/file"'),
+        ("[kafka.client] sasl.password stands twice",),
+    ),
+    (
+        store('secret_access_key_env = "PATH"\naws_secret_access_key_file = "{folder}/file"'),
+        ("[lake.store] aws_secret_access_key stands twice",),
+    ),
     (client('"sasl.password" = "s3cret"'), ("use sasl.password_env",)),
     (client('"sasl.password_file" = "{folder}/none"'), ("sasl.password_file: No such file",)),
     (client('"sasl.password_file" = "{folder}"'), ("Is a directory",)),
@@ -147,6 +164,9 @@ WRONG: list[tuple[str, tuple[str, ...]]] = [
     (section("stream", 'checkpoint = "{folder}/file"'), ("file': File exists; a folder",)),
     (section("stream", 'checkpoint = "{folder}/file/x"'), ("Not a directory; a folder",)),
     (section("stream", 'checkpoint = "/proc/x"'), ("checkpoint = '/proc/x': No such file",)),
+    (section("stream", 'checkpoint = "~/checkpoint"'), ("'~/checkpoint': a folder without '~'",)),
+    (section("stream", 'checkpoint = "s3:/b"'), ("'s3:/b': a folder without",)),
+    (section("stream", f'checkpoint = "a{LINE}"'), ("'a\\n': a folder without",)),
     (section("stream", f'checkpoint = "a{NUL}"'), ("checkpoint = 'a\\x00': ",)),
     (section("metrics", "port = 65536"), ("port = 65536: a whole number 0 .. 65535",)),
     (section("metrics", "port = {taken}"), ("metrics cannot be served there (Address",)),
@@ -171,10 +191,15 @@ WRONG: list[tuple[str, tuple[str, ...]]] = [
     (spark("spark.executor.memory", "true"), ("spark.executor.memory = 'true'",)),
     (spark("spark.submit.deployMode", '"cluster"'), ("deployMode = 'cluster'", "'client'")),
     (spark("spark.local.dir", '"{folder}/file"'), ("spark.local.dir = ", "File exists")),
+    (spark("spark.local.dir", '"~/x"'), ("spark.local.dir = '~/x'", "known to a shell alone")),
     (spark("spark.local.dir", '"/proc/x"'), ("spark.local.dir = '/proc/x'", "No such file")),
     (spark("spark.any", "[1]"), ("[spark] spark.any: text without NUL",)),
     (spark("spark.any", f'"a{NUL}"'), ("[spark] spark.any: text without NUL",)),
 ]  # fmt: skip
+
+
+# What is on the machine, and no setting that cannot be used.
+ONLY_A_START_SEES = ("metrics cannot be served there", "cannot be made or written")
 
 
 @pytest.fixture
@@ -185,6 +210,14 @@ def signals() -> Iterator[None]:
     yield
     for one, handler in zip(taken, before, strict=True):
         signal.signal(one, handler)
+
+
+def test_a_byte_order_mark_is_no_mistake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    secret, conf = tmp_path / "secret", tmp_path / "job.toml"
+    secret.write_text("s3cret\r\n", "utf-8-sig")
+    text = client(f'"sasl.username" = "ü"\n"sasl.password_file" = "{secret}"')
+    conf.write_text(text.replace("{folder}", str(tmp_path)), "utf-8-sig")
+    assert load(conf).kafka.client == {"sasl.username": "ü", "sasl.password": "s3cret"}
 
 
 def test_there_are_as_many_wrong_files_as_were_once_tried() -> None:
@@ -202,7 +235,11 @@ def test_a_wrong_settings_file_ends_the_start_with_one_sentence(
         text = text.replace("{folder}", str(tmp_path))
         text = text.replace("{taken}", str(taken.getsockname()[1])).replace("{{}}", "{}")
         (tmp_path / "job.toml").write_text(text, "utf-8")
-        done = CliRunner().invoke(main, ["run", "--conf", str(tmp_path / "job.toml")])
+        conf = str(tmp_path / "job.toml")
+        done = CliRunner().invoke(main, ["run", "--conf", conf])
+        validated = CliRunner().invoke(main, ["config", "validate", "--conf", conf])
+    if not any(said in done.output for said in ONLY_A_START_SEES):
+        assert (validated.exit_code, validated.output) == (1, done.output)
     assert done.exit_code == 1, done
     assert isinstance(done.exception, SystemExit), done.exception
     said = done.output.strip().splitlines()

@@ -77,7 +77,13 @@ def test_consumers_lag_by_what_they_have_not_committed(job: PaperJob) -> None:
     assert (group["consumer_group"], group["topics"], group["queues"], group["lag"]) == (
         "points", ["orders"], 2, 2,
     )  # fmt: skip
-    assert rows("lag", "--group", "others", *lake) == []
+    assert len(rows("lag", "--group", "points", "--topic", "orders", *lake)) == 2
+    for words, answer in (
+        (("--group", "nope"), "consumer group 'nope' has read nothing of the lake"),
+        (("--topic", "nope"), "there is no topic 'nope'"),
+        (("--group", "points", "--topic", "nope"), "has read nothing of topic 'nope'"),
+    ):
+        assert answer in said("lag", *words, *lake, "-o", "json", code=1)
 
 
 def test_a_group_is_reset_when_none_of_its_consumers_is_active(job: PaperJob) -> None:
@@ -174,7 +180,7 @@ def test_a_default_that_a_file_names_is_not_changed(tmp_path: Path) -> None:
 
 
 def test_settings_are_validated_without_reaching_anything(conf: str, tmp_path: Path) -> None:
-    assert "can start" in said("config", "validate", "--conf", conf)
+    assert "the settings can be used" in said("config", "validate", "--conf", conf)
     wrong = tmp_path / "wrong.toml"
     wrong.write_text('[lake]\npath = "lake"\nretention = 1\n')
     assert "[lake] retention is unknown" in said("config", "validate", "--conf", str(wrong), code=1)
@@ -222,6 +228,24 @@ def test_spans_and_sizes_are_in_the_largest_unit_they_fill() -> None:
     assert ago(0, 60_000) == "1 min ago"
     assert [size(count) for count in (0, 1_023, 1_024, 1 << 40)] == ["0 B", "1023 B", "1 KiB",
                                                                      "1 TiB"]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("tx", "list", "--group"), ("tx", "list", "--pending", "--topic"), ("tx", "list", "--keys"),
+        ("dead", "list", "--group"), ("schedule", "list", "--topic"),
+        ("conflicts", "list", "--group"),
+    ],
+)  # fmt: skip
+def test_an_empty_list_says_what_was_asked_for(words: tuple[str, ...], job: PaperJob) -> None:
+    text = said(*words, "nope", "--lake", job.lake.path)
+    assert text.endswith(f"; asked for {words[-1].strip('-')} 'nope' only\n")
+
+
+def test_a_reason_that_no_conflict_has_is_refused(job: PaperJob) -> None:
+    text = said("conflicts", "list", "--reason", "nope", "--lake", job.lake.path, code=1)
+    assert "no operation has the reason 'nope': one of unreadable_operation, " in text
 
 
 def test_an_empty_list_is_a_sentence_for_people_and_no_row_for_programs(tmp_path: Path) -> None:

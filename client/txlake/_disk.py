@@ -1,0 +1,45 @@
+"""What an operating system says when a disk refuses, however a library wraps it."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+from typing import Final
+
+# What a file of Parquet has besides its rows, and the log's entry.
+_BESIDE_BYTES: Final = 65_536
+_RIGHTS: Final = "give this user the right to read and write all below it"
+# Its words | what helps. In none of these cases is anything of a lake damaged.
+_HELP: Final = {
+    "Permission denied": _RIGHTS,
+    "Operation not permitted": _RIGHTS,
+    "Read-only file system": "make it writable",
+    "No space left on device": "make room",
+    "Disk quota exceeded": "make room",
+    "File too large": "raise the limit on the size of a file",
+    "Too many open files": "raise the limit on open files (ulimit -n)",
+    "Input/output error": "look at the disk",
+    "Stale file handle": "mount it again",
+}
+
+
+def disk_refusal(error: BaseException) -> str | None:
+    """Returns what a disk said and what helps, as the end of a sentence; None for other errors."""
+    text = str(error)
+    for said, help_ in _HELP.items():
+        if said in text:
+            return f"refuses ({said}): nothing is lost; {help_}"
+    return None
+
+
+def require_room(folder: str, size_bytes: int) -> None:
+    """Checks that a folder of a local disk has room for some bytes.
+
+    delta-rs panics over a disk that is full while it writes rows: the thread that does writes its
+    stack to stderr, whatever Python catches afterwards.
+    Errors: OSError, as of a write to a full disk.
+    """
+    disk = os.statvfs(next(at for at in (Path(folder), *Path(folder).parents) if at.exists()))
+    if disk.f_bavail * disk.f_frsize < size_bytes + _BESIDE_BYTES:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), folder)

@@ -1,0 +1,25 @@
+"""What of the settings can be checked before the lake, Kafka or Spark is reached."""
+
+from __future__ import annotations
+
+from pipelines.job.checkpoint import require_folder
+from pipelines.job.election import Election
+from pipelines.jvm.spark_settings import require_possible
+from pipelines.kafka_log.connection import Cluster
+from pipelines.settings import Settings
+
+
+def require_startable(settings: Settings) -> None:
+    """Checks settings as a start does first, and `txlake config validate`.
+
+    The folders of the checkpoint and of Spark's own files are made if they are not there. Java is
+    tried where its options are set.
+    Errors: NotALakeError, StartError, JavaError; OSError where the checkpoint's disk is full.
+    """
+    place = settings.lake.place()
+    settings.parameters()
+
+    Cluster(settings.kafka.bootstrap_servers, settings.kafka.client)
+    Election(settings.kafka, place.path, "settings").leave()  # a consumer takes others; not joined
+    require_possible(settings.spark)
+    require_folder(settings.stream.checkpoint, place)
