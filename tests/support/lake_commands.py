@@ -29,15 +29,21 @@ OPENING: dict[str, tuple[str, ...]] = {
     "losses accept": _WHY,
     "losses list": (),
     "maintain": ("--dry-run",),
+    "publish adopt": ("--position", "earliest", *_WHY),
+    "publish skip": ("--topic", "orders", "--queue", "0", "--offset", "0", *_WHY),
+    "publish status": (),
+    "publish verify": (),
     "replay": ("--verify",),
     "schedule cancel": ("half:0-0", *_WHY),
     "schedule list": (),
+    "sql": ("SELECT count(*) FROM half",),
     "status": (),
     "top": ("--times", "1"),
     "topic alter": ("orders", "--retention", "30d", *_WHY),
     "topic create": ("bills", "--queues", "4", *_WHY),
     "topic describe": ("orders",),
     "topic list": (),
+    "topic read": ("orders",),
     "tx commit": ("0-0", *_WHY),
     "tx explain": ("0-0",),
     "tx list": (),
@@ -46,8 +52,15 @@ OPENING: dict[str, tuple[str, ...]] = {
 }
 # These take a job's settings and open no lake, or reach for Kafka first.
 NOT_OPENING = {
-    "acl print", "backfill", "config show", "config validate", "doctor", "run", "spark-submit",
-}  # fmt: skip
+    "acl print",
+    "backfill",
+    "check topic",
+    "config show",
+    "config validate",
+    "doctor",
+    "run",
+    "spark-submit",
+}
 SDK = "Consumer"
 # What else a command can do with a lake.
 OTHERS = (

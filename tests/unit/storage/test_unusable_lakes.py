@@ -76,13 +76,14 @@ KINDS = {
     "a cut log of epochs": (_cut("epochs"), "the table epochs .*cannot be read: .*Json", True),
     "a newer format": (_newer, f"has format {FORMAT_VERSION + 1}; this txlake knows", False),
 }
-# These look at what is damaged, or make a new lake of what is whole; the SDK has its own words.
-OTHERWISE = ("verify", "replay --into", lake_commands.SDK)
+# These look at what is damaged, or make a new lake of what is whole; the SDK, and publishers that read by it,
+# have their own words.
+OTHERWISE = ("verify", "replay --into", lake_commands.SDK, "publish")
 
 
 def settings_of(folder: Path, lake: Path | str) -> str:
     conf = folder / "job.toml"
-    kafka = '[kafka]\nbootstrap_servers = "127.0.0.1:1"\n'
+    kafka = '[kafka]\nbootstrap_servers = "127.0.0.1:1"\n[publish.main]\n'
     conf.write_text(f'[lake]\npath = "{lake}"\n{kafka}')
     conf.chmod(0o644)
     return str(conf)
