@@ -76,8 +76,8 @@ KINDS = {
     "a cut log of epochs": (_cut("epochs"), "the table epochs .*cannot be read: .*Json", True),
     "a newer format": (_newer, f"has format {FORMAT_VERSION + 1}; this txlake knows", False),
 }
-# These look at what is damaged, or make a new lake of what is whole; the SDK, and publishers that read by it,
-# have their own words.
+# These look at what is damaged, or make a new lake of what is whole; the SDK, and publishers that
+# read by it, have their own words.
 OTHERWISE = ("verify", "replay --into", lake_commands.SDK, "publish")
 
 
