@@ -358,7 +358,7 @@ def test_what_differs_from_the_tables_is_found(make: Make, broker: Broker) -> No
     rows = operate(lake, "verify -o csv", reason=None).splitlines()
     assert rows[1:] == ["orders,0,,0,", "orders,1,0,3,", "orders,2,,0,", "orders,3,,0,"]
     *_, last = lake.consume()
-    forger = Producer({"bootstrap.servers": lake.servers})
+    forger = Producer({"bootstrap.servers": lake.servers, "log_level": 0})
 
     def write(value: bytes, offset: bytes) -> None:
         headers = [(p.QUEUE_OFFSET, offset), *last.headers()[1:]]
