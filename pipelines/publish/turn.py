@@ -24,6 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipelines.publish.committed import (
+    AHEAD_BYTES,
     CommittedEpochs,
     CommittedRows,
     Queue,
@@ -70,6 +71,7 @@ _STORE_LOOK_MAX_S: Final = 0.5
 _GROWTH: Final = 1.5
 _PLAN_ROWS: Final = 200_000  # what is looked at, of a backlog, to find where to cut
 _PLAN_ROWS_MIN: Final = 1_000
+_AHEAD_BYTES_MIN: Final = 262_144  # that a topic reads ahead where many are behind
 _SLICE_ROWS: Final = 2_048  # that are Python's values at a time
 
 
@@ -398,8 +400,11 @@ class Turn:
             yield dict(behind)
             return
 
-        for name, ends in _by_topic(behind).items():
-            self._topics[name].rows.read_ahead(ends)
+        ends_by_topic = _by_topic(behind)
+        for name, ends in ends_by_topic.items():
+            rows = self._topics[name].rows
+            rows.bytes_max = max(_AHEAD_BYTES_MIN, AHEAD_BYTES // len(ends_by_topic))
+            rows.read_ahead(ends)
         rows_max = self._rows_max()
         if messages <= rows_max:
             yield dict(behind)
