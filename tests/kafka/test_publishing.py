@@ -132,6 +132,25 @@ def test_one_that_sleeps_longer_than_its_transaction_may_is_fenced_by_the_next(
     lake.require_published()
 
 
+def test_a_start_beside_one_that_still_publishes_goes_on_behind_it(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake = make()
+    lake.send(*orders(2))
+    settings = lake.settings()
+    init = Transactions.init
+
+    def init_late(self: Transactions) -> None:
+        monkeypatch.setattr(Transactions, "init", init)
+        lake.send(*orders(2, first=2))
+        assert publish_all(settings) == 4
+        init(self)
+
+    monkeypatch.setattr(Transactions, "init", init_late)
+    assert publish_all(settings) == 0
+    lake.require_published()
+
+
 def test_a_message_transaction_is_one_instant(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     lake = make(transaction_messages_max=1)
     lake.send_set(*orders(3), *orders(2, real_topic="payments"))
