@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from pipelines.kafka_log.member import Member
+from pipelines.kafka_log.member import Elects, Member
 from pipelines.kafka_log.rights import group_id
 from pipelines.settings import KafkaSettings
 
-DRIVER: Final = "the driver of this lake"
+DRIVER: Final = Elects("the driver of this lake", "the job")
 
 
 class Election(Member):

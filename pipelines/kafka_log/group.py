@@ -14,7 +14,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from pipelines.errors import StartError
 from pipelines.kafka_log.connection import REQUEST_TIMEOUT_S, Cluster, code_of
-from pipelines.kafka_log.member import refused
+from pipelines.kafka_log.member import Elects, refused
 
 _REQUEST_S = 3.0
 # The group's coordinator is moving, or the group is new: the next look finds it.
@@ -46,7 +46,7 @@ class MemberGroup:
     """
 
     def __init__(
-        self, bootstrap_servers: str, client: Mapping[str, str], group: str, elects: str
+        self, bootstrap_servers: str, client: Mapping[str, str], group: str, elects: Elects
     ) -> None:
         self.id = group
         self._elects = elects

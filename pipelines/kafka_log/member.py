@@ -11,6 +11,7 @@ import logging
 import threading
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
@@ -40,12 +41,20 @@ _REFUSALS = (
 )
 
 
+@dataclass(frozen=True)
+class Elects:
+    """Whom a group elects, in words: `the driver of this lake`, a process of `the job`."""
+
+    whom: str
+    of: str
+
+
 class Member:
     """A membership, kept by a thread of its own from `join` to `leave`.
 
     `term`: how many times Kafka has elected this member.
-    Input: a topic of one partition; the group, and whose it is (`the driver of this lake`); the
-    name of this member, which Kafka tells who asks.
+    Input: a topic of one partition; the group, and whom it elects; the name of this member, which
+    Kafka tells who asks.
     Errors: StartError for settings that librdkafka does not take.
     """
 
@@ -55,7 +64,7 @@ class Member:
         client: Mapping[str, str],
         topic: str,
         group: str,
-        elects: str,
+        elects: Elects,
         owner: str,
     ) -> None:
         self._topic = topic
@@ -190,9 +199,9 @@ class Member:
         consumer.incremental_unassign(partitions)
 
 
-def refused(group: str, elects: str, error: object) -> str:
+def refused(group: str, elects: Elects, error: object) -> str:
     """Returns the sentence for a group that Kafka does not let us use."""
     return (
-        f"Kafka refuses the consumer group {group}, in which it elects {elects}: {error}; allow "
-        "READ and DESCRIBE on the group"
+        f"Kafka refuses the consumer group {group}, in which it elects {elects.whom}: {error}; "
+        f"allow {elects.of} READ and DESCRIBE on the group"
     )

@@ -22,7 +22,7 @@ from txlake.errors import LakeError, OffsetGapError
 
 Queue = tuple[str, int]
 _NAMED_EPOCHS_MAX: Final = 500  # the most epochs between two rows that name all queues
-_AHEAD_BYTES: Final = 16 << 20  # of all queues of a topic, as files have them
+AHEAD_BYTES: Final = 16 << 20  # of all topics, as files have them
 _COLUMNS: Final = (*RECORD_COLUMNS, "epoch")
 
 
@@ -105,6 +105,7 @@ class CommittedEpochs:
 class CommittedRows:
     """The rows of one topic, each queue's from its position on, read ahead.
 
+    `bytes_max`: of files, that it reads ahead for all its queues; the caller shares memory out.
     Errors: LakeError; OffsetOutOfRangeError where a queue's next message is deleted.
     """
 
@@ -115,6 +116,7 @@ class CommittedRows:
         self._files = DeltaFiles(uri, lake.storage_options)
         self._ahead: dict[int, pa.Table] = {}
         self.positions: dict[int, int] = {}
+        self.bytes_max = AHEAD_BYTES
 
     def seek(self, queue_id: int, position: int) -> None:
         """Goes on at a queue offset."""
@@ -159,7 +161,7 @@ class CommittedRows:
         }
         if wanted:
             self._reader.refresh()
-            self._ahead.update(self._reader.read(wanted, ends, _COLUMNS, bytes_max=_AHEAD_BYTES))
+            self._ahead.update(self._reader.read(wanted, ends, _COLUMNS, bytes_max=self.bytes_max))
 
     def look(
         self, ends: Mapping[int, int], rows_max: int, columns: Sequence[str]

@@ -40,8 +40,8 @@ from pipelines.publish.progress import (
     topic_key,
     topic_record,
 )
+from pipelines.publish.topics import record_bytes_max, wanted_topics
 from pipelines.publish.transactions import Transactions
-from pipelines.publish.turn import record_bytes_max, wanted_topics
 from pipelines.settings import PublisherSettings, Settings
 from txlake._lake import Lake, Topic
 
@@ -76,7 +76,6 @@ class Operator:
         self._lake: Lake = open_lake(settings.lake.path, settings.lake.store)
         self._who = (self._lake.lake_id, publisher.name)
         self._epochs = CommittedEpochs(self._lake)
-        self._epochs.refresh()
         self._destination = Destination(publisher)
 
     def skip(
@@ -88,6 +87,7 @@ class Operator:
         """
 
         def change(log: ProgressLog) -> Change:
+            self._epochs.refresh()
             progress = log.of(*self._who).get(topic)
             if progress is None:
                 raise OperatorError(
@@ -118,6 +118,7 @@ class Operator:
         """
 
         def change(log: ProgressLog) -> Change:
+            self._epochs.refresh()
             topics = wanted_topics(self._publisher, self._lake.topics())
             names = {name: self._publisher.destination_of(name) for name in topics}
             found = self._destination.describe(names.values())

@@ -17,7 +17,7 @@ from typing import Final
 from pipelines.errors import JobError
 from pipelines.publish.committed import open_lake
 from pipelines.publish.destination import Destination
-from pipelines.publish.turn import wanted_topics
+from pipelines.publish.topics import wanted_topics
 from pipelines.settings import Settings
 from txlake.errors import LakeError
 

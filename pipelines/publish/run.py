@@ -13,7 +13,7 @@ from typing import Final
 import pyarrow as pa
 
 from pipelines.errors import JobError, KafkaAwayError, KafkaRefusedError
-from pipelines.kafka_log.member import Member
+from pipelines.kafka_log.member import Elects, Member
 from pipelines.publish.committed import open_lake
 from pipelines.publish.destination import Destination
 from pipelines.publish.errors import FencedError
@@ -63,9 +63,9 @@ def group_of(lake_id: str, publisher: str) -> str:
     return transactional_id(lake_id, publisher)
 
 
-def elects(publisher: str) -> str:
+def elects(publisher: str) -> Elects:
     """Returns whom that group elects, in words."""
-    return f"the active process of publisher {publisher}"
+    return Elects(f"the active process of publisher {publisher}", "it")
 
 
 class PublisherProcess:

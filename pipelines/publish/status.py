@@ -14,7 +14,7 @@ from pipelines.publish.committed import CommittedEpochs, open_lake
 from pipelines.publish.destination import Destination
 from pipelines.publish.progress import ProgressLog, Skip, Stop, TopicProgress
 from pipelines.publish.run import elects, group_of
-from pipelines.publish.turn import wanted_topics
+from pipelines.publish.topics import wanted_topics
 from pipelines.settings import PublisherSettings, Settings
 from txlake._lake import Lake
 

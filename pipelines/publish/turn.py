@@ -16,7 +16,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
@@ -24,6 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipelines.publish.committed import (
+    AHEAD_BYTES,
     CommittedEpochs,
     CommittedRows,
     Queue,
@@ -43,17 +44,20 @@ from pipelines.publish.errors import PublishError, RefusedRecordError
 from pipelines.publish.progress import (
     NOTHING,
     ProgressLog,
-    Skip,
     Stop,
     TopicProgress,
-    after_skips,
-    before_skips,
     stop_key,
     stop_record,
     topic_record,
 )
 from pipelines.publish.records import Record, RecordMaker
 from pipelines.publish.stored_times import StoredTimes
+from pipelines.publish.topics import (
+    PublishedTopic,
+    record_bytes_max,
+    require_nobody_else,
+    wanted_topics,
+)
 from pipelines.publish.transactions import RecordRefusedError, Sent, Transactions
 from pipelines.settings import PublisherSettings, Settings
 from pipelines.settings.publish import EARLIEST, LATEST, begin_at
@@ -70,87 +74,8 @@ _STORE_LOOK_MAX_S: Final = 0.5
 _GROWTH: Final = 1.5
 _PLAN_ROWS: Final = 200_000  # what is looked at, of a backlog, to find where to cut
 _PLAN_ROWS_MIN: Final = 1_000
+_AHEAD_BYTES_MIN: Final = 262_144  # that a topic reads ahead where many are behind
 _SLICE_ROWS: Final = 2_048  # that are Python's values at a time
-
-
-@dataclass
-class PublishedTopic:
-    """A topic that is published: its progress, its rows, what makes its records."""
-
-    name: str
-    queues: int
-    progress: TopicProgress
-    rows: CommittedRows
-    maker: RecordMaker
-    skips: Mapping[int, list[Skip]]
-
-    def seek(self) -> None:
-        """Goes back to where the progress stands; behind what was skipped there."""
-        for queue_id in range(self.queues):
-            position = self.progress.next_offset(queue_id)
-            self.rows.seek(queue_id, after_skips(position, self.skips.get(queue_id, ())))
-
-    def kept(self, queue_id: int, rows: pa.Table) -> pa.Table:
-        """Returns rows without those that were skipped."""
-        for skip in self.skips.get(queue_id, ()):
-            offsets = rows["queue_offset"]
-            is_skipped = pc.and_(
-                pc.greater_equal(offsets, skip.from_offset), pc.less_equal(offsets, skip.to_offset)
-            )
-            rows = rows.filter(pc.invert(is_skipped))
-        return rows
-
-    def moved(self, until: Mapping[int, int], epoch: int, digest: str) -> TopicProgress:
-        """Returns the progress when all is published up to an offset of each queue."""
-        before = self.progress
-        nexts, lasts = [], []
-        for queue_id in range(self.queues):
-            first, last = before.next_offset(queue_id), before.last_offset(queue_id)
-            end = until.get(queue_id, first)
-            sent = before_skips(end - 1, self.skips.get(queue_id, ()))
-            nexts.append(end)
-            lasts.append(sent if sent >= first else last)
-        return replace(
-            before,
-            next_offsets=tuple(nexts),
-            last_offsets=tuple(lasts),
-            epoch=epoch,
-            digest=digest,
-        )
-
-
-def record_bytes_max(settings: Settings, publisher: PublisherSettings) -> int:
-    """Returns the max.message.bytes that a destination needs."""
-    return publisher.record_bytes_max or p.batch_bytes_max(settings.transaction.message_bytes_max)
-
-
-def wanted_topics(publisher: PublisherSettings, catalog: Mapping[str, Topic]) -> dict[str, Topic]:
-    """Returns the topics of a lake that a publisher publishes: those it names, or all of users'."""
-    if publisher.topics:
-        return {name: catalog[name] for name in publisher.topics if name in catalog}
-    return {name: topic for name, topic in catalog.items() if name not in p.SYSTEM_REAL_TOPICS}
-
-
-def require_nobody_else(
-    found: ProgressLog, lake_id: str, publisher: PublisherSettings, topic: str
-) -> None:
-    """Checks that no other publisher, and no other lake, has a topic's destination.
-
-    Errors: PublishError.
-    """
-    destination = publisher.destination_of(topic)
-    for other_lake, other_name, _ in found.others(lake_id, publisher.name, destination):
-        if other_lake == lake_id:
-            raise PublishError(
-                f"publisher {other_name} of this lake publishes to the Kafka topic {destination}, "
-                f"and {publisher.name} is to publish topic {topic} there: give each topics or "
-                "destinations of its own, or `txlake publish adopt` hands it over"
-            )
-        raise PublishError(
-            f"lake {other_lake} publishes to the Kafka topic {destination}, and this lake is "
-            f"{lake_id}: it was rebuilt, or made anew; `txlake publish adopt --name "
-            f"{publisher.name}` says where this one goes on, or name another destination"
-        )
 
 
 class Turn:
@@ -206,6 +131,7 @@ class Turn:
         self._destination.make_progress_topic()
         self._transactions.init()  # 2
         self._log = self._destination.progress(is_patient=True)  # 3
+        self._epochs.refresh()  # the process before may have published a newer one meanwhile
         self._require_nobody_else(self._log)
         for progress in self._mine().values():  # 4
             require_epochs(
@@ -398,8 +324,11 @@ class Turn:
             yield dict(behind)
             return
 
-        for name, ends in _by_topic(behind).items():
-            self._topics[name].rows.read_ahead(ends)
+        ends_by_topic = _by_topic(behind)
+        for name, ends in ends_by_topic.items():
+            rows = self._topics[name].rows
+            rows.bytes_max = max(_AHEAD_BYTES_MIN, AHEAD_BYTES // len(ends_by_topic))
+            rows.read_ahead(ends)
         rows_max = self._rows_max()
         if messages <= rows_max:
             yield dict(behind)

@@ -17,7 +17,7 @@ from pipelines.publish.destination import Destination
 from pipelines.publish.progress import Skip
 from pipelines.publish.reading import is_published
 from pipelines.publish.records import RecordMaker
-from pipelines.publish.turn import wanted_topics
+from pipelines.publish.topics import wanted_topics
 from pipelines.settings import PublisherSettings, Settings
 from txlake import protocol as p
 

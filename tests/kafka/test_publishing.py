@@ -132,6 +132,25 @@ def test_one_that_sleeps_longer_than_its_transaction_may_is_fenced_by_the_next(
     lake.require_published()
 
 
+def test_a_start_beside_one_that_still_publishes_goes_on_behind_it(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake = make()
+    lake.send(*orders(2))
+    settings = lake.settings()
+    init = Transactions.init
+
+    def init_late(self: Transactions) -> None:
+        monkeypatch.setattr(Transactions, "init", init)
+        lake.send(*orders(2, first=2))
+        assert publish_all(settings) == 4
+        init(self)
+
+    monkeypatch.setattr(Transactions, "init", init_late)
+    assert publish_all(settings) == 0
+    lake.require_published()
+
+
 def test_a_message_transaction_is_one_instant(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     lake = make(transaction_messages_max=1)
     lake.send_set(*orders(3), *orders(2, real_topic="payments"))
@@ -358,7 +377,7 @@ def test_what_differs_from_the_tables_is_found(make: Make, broker: Broker) -> No
     rows = operate(lake, "verify -o csv", reason=None).splitlines()
     assert rows[1:] == ["orders,0,,0,", "orders,1,0,3,", "orders,2,,0,", "orders,3,,0,"]
     *_, last = lake.consume()
-    forger = Producer({"bootstrap.servers": lake.servers})
+    forger = Producer({"bootstrap.servers": lake.servers, "log_level": 0})
 
     def write(value: bytes, offset: bytes) -> None:
         headers = [(p.QUEUE_OFFSET, offset), *last.headers()[1:]]

@@ -43,7 +43,7 @@ from pipelines.publish.progress import (
 )
 from pipelines.publish.records import RecordMaker
 from pipelines.publish.stored_times import StoredTimes
-from pipelines.publish.turn import require_nobody_else, wanted_topics
+from pipelines.publish.topics import require_nobody_else, wanted_topics
 from pipelines.publish.verification import QueueDigest, difference
 from pipelines.settings import PublisherSettings, SettingsError, parse
 from storage.schemas import TOPIC

@@ -1,0 +1,103 @@
+"""The topics of one publisher: which they are, who else has their destinations, how far each is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pipelines.publish.committed import CommittedRows
+from pipelines.publish.errors import PublishError
+from pipelines.publish.progress import (
+    ProgressLog,
+    Skip,
+    TopicProgress,
+    after_skips,
+    before_skips,
+)
+from pipelines.publish.records import RecordMaker
+from pipelines.settings import PublisherSettings, Settings
+from txlake import protocol as p
+from txlake._lake import Topic
+
+
+@dataclass
+class PublishedTopic:
+    """A topic that is published: its progress, its rows, what makes its records."""
+
+    name: str
+    queues: int
+    progress: TopicProgress
+    rows: CommittedRows
+    maker: RecordMaker
+    skips: Mapping[int, list[Skip]]
+
+    def seek(self) -> None:
+        """Goes back to where the progress stands; behind what was skipped there."""
+        for queue_id in range(self.queues):
+            position = self.progress.next_offset(queue_id)
+            self.rows.seek(queue_id, after_skips(position, self.skips.get(queue_id, ())))
+
+    def kept(self, queue_id: int, rows: pa.Table) -> pa.Table:
+        """Returns rows without those that were skipped."""
+        for skip in self.skips.get(queue_id, ()):
+            offsets = rows["queue_offset"]
+            is_skipped = pc.and_(
+                pc.greater_equal(offsets, skip.from_offset), pc.less_equal(offsets, skip.to_offset)
+            )
+            rows = rows.filter(pc.invert(is_skipped))
+        return rows
+
+    def moved(self, until: Mapping[int, int], epoch: int, digest: str) -> TopicProgress:
+        """Returns the progress when all is published up to an offset of each queue."""
+        before = self.progress
+        nexts, lasts = [], []
+        for queue_id in range(self.queues):
+            first, last = before.next_offset(queue_id), before.last_offset(queue_id)
+            end = until.get(queue_id, first)
+            sent = before_skips(end - 1, self.skips.get(queue_id, ()))
+            nexts.append(end)
+            lasts.append(sent if sent >= first else last)
+        return replace(
+            before,
+            next_offsets=tuple(nexts),
+            last_offsets=tuple(lasts),
+            epoch=epoch,
+            digest=digest,
+        )
+
+
+def record_bytes_max(settings: Settings, publisher: PublisherSettings) -> int:
+    """Returns the max.message.bytes that a destination needs."""
+    return publisher.record_bytes_max or p.batch_bytes_max(settings.transaction.message_bytes_max)
+
+
+def wanted_topics(publisher: PublisherSettings, catalog: Mapping[str, Topic]) -> dict[str, Topic]:
+    """Returns the topics of a lake that a publisher publishes: those it names, or all of users'."""
+    if publisher.topics:
+        return {name: catalog[name] for name in publisher.topics if name in catalog}
+    return {name: topic for name, topic in catalog.items() if name not in p.SYSTEM_REAL_TOPICS}
+
+
+def require_nobody_else(
+    found: ProgressLog, lake_id: str, publisher: PublisherSettings, topic: str
+) -> None:
+    """Checks that no other publisher, and no other lake, has a topic's destination.
+
+    Errors: PublishError.
+    """
+    destination = publisher.destination_of(topic)
+    for other_lake, other_name, _ in found.others(lake_id, publisher.name, destination):
+        if other_lake == lake_id:
+            raise PublishError(
+                f"publisher {other_name} of this lake publishes to the Kafka topic {destination}, "
+                f"and {publisher.name} is to publish topic {topic} there: give each topics or "
+                "destinations of its own, or `txlake publish adopt` hands it over"
+            )
+        raise PublishError(
+            f"lake {other_lake} publishes to the Kafka topic {destination}, and this lake is "
+            f"{lake_id}: it was rebuilt, or made anew; `txlake publish adopt --name "
+            f"{publisher.name}` says where this one goes on, or name another destination"
+        )
