@@ -189,7 +189,7 @@ class StreamSettings:
         default="",
         metadata={
             "is_allowed": _can_be_folder,
-            "allowed": "a folder without '~', a scheme, blanks at an end, control characters",
+            "allowed": "a folder without '~' or a scheme",
         },
     )
 
