@@ -13,13 +13,11 @@ from pipelines.cli.options import lake_options, open_lake, rows_option, settings
 from pipelines.screen import JSON, TABLE, now_ms, print_json, print_records
 
 if TYPE_CHECKING:
-    from pipelines.health.facts import Drivers, Facts, TopicLag
+    from pipelines.health.facts import Facts, KafkaFacts, LakeFacts
     from pipelines.settings import Settings
-    from storage.lake.epochs import Plan
     from storage.lake.lake import Lake
 
-    KafkaLook = tuple[str | None, list[TopicLag] | None, Drivers]
-    Look = Callable[[], KafkaLook]
+    Look = Callable[[], KafkaFacts]
 
 WRONG = 3  # the exit code of --check
 _PROBLEM = ("name", "words", "command")
@@ -94,7 +92,7 @@ def gather(lake_path: str | None, conf: str | None) -> Facts:
 
 
 def facts_of(
-    lake: Lake, settings: Settings | None, ask: Callable[[Look], KafkaLook] = lambda look: look()
+    lake: Lake, settings: Settings | None, ask: Callable[[Look], KafkaFacts] = lambda look: look()
 ) -> Facts:
     """Returns what is known of a lake, and of the Kafka that its settings name.
 
@@ -109,27 +107,33 @@ def facts_of(
 
     retention_ms = settings.lake.retention_ms
     try:
-        trouble, behind, drivers = ask(functools.partial(_look, settings, found.plan))
+        kafka = ask(functools.partial(_look, settings, found))
     except JobError as error:
         is_away = not isinstance(error, NotAnsweredYetError)
         return Facts(found, None, None, str(error), is_away, retention_ms=retention_ms)
-    return Facts(found, behind, drivers, start_trouble=trouble, retention_ms=retention_ms)
+    return Facts(found, **vars(kafka), retention_ms=retention_ms)
 
 
-def _look(settings: Settings, last: Plan | None) -> KafkaLook:
-    """Asks Kafka: why a start is refused, how far the job is behind, who drives.
+def _look(settings: Settings, lake: LakeFacts) -> KafkaFacts:
+    """Asks Kafka: why a start is refused, how far the job is behind, who drives, who can be asked.
 
     Errors: KafkaAwayError; StartError as `DriverGroup.look`.
     """
     from pipelines.errors import LostInputError
-    from pipelines.health.facts import Drivers
-    from pipelines.health.kafka import lags, start_trouble
+    from pipelines.health.facts import Drivers, KafkaFacts
+    from pipelines.health.kafka import groups_without_topic, lags, start_trouble
     from pipelines.job.group import DriverGroup
 
-    trouble = start_trouble(settings, last)
+    trouble = start_trouble(settings, lake.plan)
     try:
-        behind = lags(settings, last)
+        behind = lags(settings, lake.plan)
     except LostInputError:  # another Kafka, as `trouble` says: its offsets tell no lag
         behind = None
+    waiting = [group["producer_group"] for group in lake.groups if group["pending"]]
     drivers = DriverGroup(settings.kafka, settings.lake.place().path).look()
-    return trouble, behind, Drivers(drivers.active, drivers.others)
+    return KafkaFacts(
+        start_trouble=trouble,
+        lags=behind,
+        drivers=Drivers(drivers.active, drivers.others),
+        groups_without_topic=groups_without_topic(settings, waiting),
+    )

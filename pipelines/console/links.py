@@ -13,19 +13,6 @@ PAGES: Final = (
     ("/groups", "Groups"), ("/conflicts", "Conflicts"), ("/topics", "Topics"),
     ("/consumers", "Consumers"), ("/delayed", "Delayed"),
 )  # fmt: skip
-# Where to look when something is wrong, by the problem's name.
-PROBLEMS: Final = {
-    "not_running": "/",
-    "kafka_away": "/",
-    "no_epoch": "/",
-    "lag": "/",
-    "group_silent": "/groups",
-    "given_up": "/dead",
-    "undeliverable": "/dead",
-    "pending_old": "/transactions",
-    "floor_near": "/dead",
-    "lake_ahead": "/",
-}
 _STORIES: Final = ("half:", "schedule:")
 
 

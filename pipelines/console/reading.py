@@ -11,7 +11,7 @@ from starlette.responses import RedirectResponse, Response
 
 from pipelines.console import queries
 from pipelines.console.curves import HEIGHT, WIDTH, charts
-from pipelines.console.links import PROBLEMS, url
+from pipelines.console.links import url
 from pipelines.console.render import page
 from pipelines.console.site import Site
 from pipelines.errors import JobError
@@ -24,7 +24,7 @@ from pipelines.explain.units import only_target
 from pipelines.health import conflicts, consumers, dead, groups, report, topics, transactions
 from pipelines.health.facts import Facts
 from pipelines.health.history import read_history
-from pipelines.health.problems import problems, unknown
+from pipelines.health.problems import page_of, problems, unknown
 from pipelines.operate import delays
 from pipelines.screen import now_ms
 from storage.lake.lake import Lake
@@ -64,7 +64,7 @@ def overview(request: Request) -> Response:
     history = read_history(lake, facts.lake.now_ms, _SPANS[chosen], facts.lake.pending)
     return page(
         request, "overview", facts=facts, verdict=report.verdict(facts),
-        problems=[(one, PROBLEMS[one.name]) for one in problems(facts)],
+        problems=[(one, page_of(one.name)) for one in problems(facts)],
         unknown=unknown(facts), why_unknown=report.why_unknown(facts),
         told=_grouped(facts), chosen=chosen, spans=list(_SPANS), history=history,
         charts=charts(history), width=WIDTH, height=HEIGHT,

@@ -1,8 +1,8 @@
 """Discarded halves and undeliverable messages that were not ended or delivered since.
 
-A discarded half is dead until it is ended late, or re-armed; one that is given up again after a
-re-arm is dead again, with its one copy. An undeliverable message is dead until it is delivered.
-Read at the newest committed epoch.
+A discarded half is dead until it is ended late, or re-armed, or the floor passes it; one that is
+given up again after a re-arm is dead again, with its one copy. An undeliverable message is dead
+until it is delivered. Read at the newest committed epoch.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from checker.frames import DISCARDED
 from checker.match.sql import run
 from pipelines.errors import OperatorError
 from pipelines.explain.rows import Row, newest_epochs, plain, set_of
+from pipelines.health.transactions import state_of
 from storage.lake.lake import Lake
 from storage.lake.pruned import Bounds, read_pruned
 from storage.lake.whole import require_readable
@@ -32,10 +33,7 @@ _OWN_TOPICS = (CHECK_MAX_TOPIC, UNDELIVERABLE_TOPIC)
 COLUMNS: Final = (
     "target", "real_topic", "producer_group", "transaction_id", "keys", "reason", "since",
 )  # fmt: skip
-_OUTCOME_COLUMNS = [
-    "queue_id", "queue_offset", "arm", "outcome", "cause", "decided_at", "epoch",
-    "producer_group", "transaction_id", "real_topic",
-]  # fmt: skip
+_DISCARD = ["queue_id", "queue_offset", "decided_at", "epoch"]
 _UNDELIVERABLE_COLUMNS = [
     "queue_offset", "stored_at", "source", "half_queue_id", "half_queue_offset",
     "producer_group", "transaction_id", "real_topic", "reason", "keys",
@@ -44,21 +42,18 @@ _REARMED = pa.schema(
     [("queue_id", pa.int32()), ("queue_offset", pa.int64()), ("epoch", pa.int64())]
 )
 
-# A half's last discard counts. A later re-arm undoes it; any other outcome does, too.
+# The reason is the cause of its last discard.
 _HALVES = """
 WITH last AS (
-  SELECT * FROM outcomes WHERE outcome = 'DISCARDED'
+  SELECT * FROM discards
   QUALIFY row_number() OVER (PARTITION BY queue_id, queue_offset ORDER BY epoch DESC) = 1
 )
-SELECT d.queue_id, d.queue_offset, d.real_topic, d.producer_group, d.transaction_id, c.keys,
-  d.cause AS reason, d.decided_at AS since
-FROM last d
-LEFT JOIN copies c ON d.queue_id = c.half_queue_id AND d.queue_offset = c.half_queue_offset
-ANTI JOIN (SELECT * FROM outcomes WHERE outcome <> 'DISCARDED') e
-  ON d.queue_id = e.queue_id AND d.queue_offset = e.queue_offset
-ANTI JOIN rearmed r
-  ON d.queue_id = r.queue_id AND d.queue_offset = r.queue_offset AND d.epoch < r.epoch
-ORDER BY d.decided_at, d.queue_id, d.queue_offset
+SELECT s.queue_id, s.queue_offset, s.real_topic, s.producer_group, s.transaction_id, c.keys,
+  s.discard_cause AS reason, d.decided_at AS since
+FROM dead s
+LEFT JOIN last d ON s.queue_id = d.queue_id AND s.queue_offset = d.queue_offset
+LEFT JOIN copies c ON s.queue_id = c.half_queue_id AND s.queue_offset = c.half_queue_offset
+ORDER BY d.decided_at, s.queue_id, s.queue_offset
 """
 
 _MESSAGES = """
@@ -129,17 +124,16 @@ def _messages(lake: Lake, table: str, until: Bounds) -> pa.Table:
 
 
 def _halves(lake: Lake, copies_table: str, until: Bounds) -> pa.Table:
-    """Returns the discarded halves that are neither ended nor pending again."""
-    # After a discard an end has this cause, or belongs to a later arm.
-    is_about_discards = (
-        (pc.field("outcome") == DISCARDED)
-        | (pc.field("cause") == "late_end")
-        | (pc.field("arm") > 0)
-    )
-    outcomes = read_pruned(lake, "outcomes", _OUTCOME_COLUMNS, until, is_about_discards)
+    """Returns the halves of the state that are given up: those that can be ended or re-armed."""
+    state = state_of(lake)
+    dead = state.filter(pc.is_valid(state["discard_cause"]))
+    offsets = sorted(set(dead["queue_offset"].to_pylist()))
+    is_discard = pc.field("outcome") == DISCARDED
+    bounds: Bounds = {**until, "queue_offset": offsets}
+    discards = read_pruned(lake, "outcomes", _DISCARD, bounds, is_discard)
     columns = ["half_queue_id", "half_queue_offset", "keys"]
-    copies = read_pruned(lake, copies_table, columns, until)
-    return run(_HALVES, outcomes=outcomes, copies=copies, rearmed=rearmed_halves(lake, until))
+    copies = read_pruned(lake, copies_table, columns, {**until, "half_queue_offset": offsets})
+    return run(_HALVES, dead=dead, discards=discards, copies=copies)
 
 
 def rearmed_halves(lake: Lake, until: Bounds) -> pa.Table:

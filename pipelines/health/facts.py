@@ -65,6 +65,16 @@ class Drivers:
 
 
 @dataclass(frozen=True)
+class KafkaFacts:
+    """What Kafka says: the fields of `Facts` of these names."""
+
+    start_trouble: str | None
+    lags: Sequence[TopicLag] | None
+    drivers: Drivers
+    groups_without_topic: Sequence[str]
+
+
+@dataclass(frozen=True)
 class LakeFacts:
     """What the lake's tables say. Units: ms, bytes.
 
@@ -115,9 +125,11 @@ class LakeFacts:
 class Facts:
     """All that is known: of the lake, of Kafka, of the settings. Units: ms.
 
-    `lags`, `drivers`: None where Kafka was not asked, or `kafka_trouble` says why it did not
-    answer; `is_kafka_away`: it is known not to. `start_trouble`: why a start is refused, as
-    Kafka's topics stand. `retention_ms`: the settings' [lake] retention_ms; None without settings.
+    `lags`, `drivers`, `groups_without_topic`: None where Kafka was not asked, or `kafka_trouble`
+    says why it did not answer; `is_kafka_away`: it is known not to. `start_trouble`: why a start is
+    refused, as Kafka's topics stand. `groups_without_topic`: those of the lake that have halves
+    pending and no check topic. `retention_ms`: the settings' [lake] retention_ms; None without
+    settings.
     """
 
     lake: LakeFacts
@@ -126,6 +138,7 @@ class Facts:
     kafka_trouble: str | None = None
     is_kafka_away: bool = False
     start_trouble: str | None = None
+    groups_without_topic: Sequence[str] | None = None
     retention_ms: int | None = None
 
     @property

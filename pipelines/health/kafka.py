@@ -102,6 +102,20 @@ def _oldest(kafka: KafkaSettings, starts: Mapping[Place, int]) -> dict[Place, in
     return found
 
 
+def groups_without_topic(settings: Settings, groups: Iterable[str]) -> list[str]:
+    """Returns the producer groups that have no check topic; none where nobody is ever asked.
+
+    Errors: KafkaAwayError.
+    """
+    prefix = settings.kafka.check_topic_prefix
+    wanted = {group: check_topic(group, prefix) for group in groups}
+    if not wanted or settings.transaction.check_max == 0:
+        return []
+
+    there = Cluster(settings.kafka.bootstrap_servers, settings.kafka.client).topics().topics
+    return sorted(group for group, topic in wanted.items() if topic not in there)
+
+
 def members_of(kafka: KafkaSettings, groups: Iterable[str]) -> dict[str, int]:
     """Returns how many producers of each producer group listen for checks.
 

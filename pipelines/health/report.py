@@ -116,6 +116,7 @@ def as_json(facts: Facts) -> dict[str, Any]:
         "lags": _plain("lags", lags),
         "behind_ms": facts.behind_ms,
         "drivers": None if facts.drivers is None else asdict(facts.drivers),
+        "groups_without_topic": facts.groups_without_topic,
         "kafka_trouble": facts.kafka_trouble,
     }
 

@@ -14,7 +14,7 @@ from confluent_kafka import KafkaException, Producer
 from pipelines.epoch.clock import EpochClock
 from pipelines.epoch.pings import OwnPings
 from pipelines.errors import ClockError, KafkaAwayError
-from pipelines.health.problems import LAKE_AHEAD_MS, lake_ahead_text
+from pipelines.health.conditions import LAKE_AHEAD_MS, lake_ahead_text
 from pipelines.kafka_log.connection import produce_one, producer_config
 from pipelines.settings import Settings
 from storage.rows import instant

@@ -61,6 +61,10 @@ class KafkaTopics:
     def _existing(self) -> dict[str, Any]:
         return dict(self._cluster.topics().topics)
 
+    def existing_names(self) -> frozenset[str]:
+        """Returns the names of all topics that Kafka has. Errors: KafkaAwayError."""
+        return frozenset(self._existing())
+
     def create_missing(self) -> None:
         """Makes the topics of ours that are missing.
 

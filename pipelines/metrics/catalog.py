@@ -50,7 +50,9 @@ METRICS: Final = (
     Metric("txlake_check_answers_total", COUNTER, "Answers to checks, UNKNOWN among them."),
     Metric("txlake_group_unanswered_checks", GAUGE,
            f"Of its newest {NEWEST_CHECKS} checks that are {ANSWER_MS // 1000} s old, how many "
-           "have neither an answer nor an ended half.", _GROUP),
+           "have neither an answer nor an ended half; of groups that have halves pending.", _GROUP),
+    Metric("txlake_group_without_check_topic_seconds", GAUGE,
+           "Age of its oldest pending half, of a group that has no check topic.", _GROUP),
     Metric("txlake_landed_records_total", COUNTER, "Kafka records landed.", ("kind",)),
     Metric("txlake_unreadable_records_total", COUNTER, "Of them, those that cannot be read.",
            ("kind",)),

@@ -51,7 +51,8 @@ class Collector(Collects):
     """The collector of one driver.
 
     Input: how long the lake keeps what has ended, in ms; `now`: more gauges, by name, that the
-    process knows at the moment; None: not known; `now_ms`: the clock.
+    process knows at the moment; None: not known; `without_topic` returns which of some producer
+    groups have no check topic; `now_ms`: the clock.
     """
 
     def __init__(
@@ -59,10 +60,12 @@ class Collector(Collects):
         retention_ms: int,
         lag: Lag,
         now: Callable[[], Mapping[str, float | None]],
+        without_topic: Callable[[Iterable[str]], Iterable[str]] = lambda _: (),
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
         self._lock = threading.Lock()
         self._retention_ms, self._lag, self._now, self.now_ms = retention_ms, lag, now, now_ms
+        self._without_topic = without_topic
         self._counts: dict[str, _Values] = defaultdict(lambda: defaultdict(float))
         self._waits: dict[tuple[str, ...], Latency] = defaultdict(Latency)
         self._epoch_s = Latency()
@@ -169,7 +172,11 @@ class Collector(Collects):
             return found
         now_ms, pending = self.now_ms(), self._counted(self._state)
         by_topic = self._topics.by_label(pending.by_topic, add)
-        unanswered = self._group_names.by_label(self._groups.unanswered(now_ms), max)
+        groups = pending.oldest_by_group
+        unanswered = self._group_names.by_label(self._groups.unanswered(now_ms, groups), max)
+        topicless = self._group_names.by_label(
+            {name: now_ms - groups[name] for name in self._without_topic(groups)}, max
+        )
         oldest_s, given_up_s = (
             0 if at is None else max(0, now_ms - at) / 1000
             for at in (pending.oldest_at, pending.given_up_oldest_at)
@@ -192,6 +199,9 @@ class Collector(Collects):
             **{name: {(): value} for name, value in alone.items() if value is not None},
             "rocketmq_half_messages": {(topic,): n for topic, n in by_topic.items()},
             "txlake_group_unanswered_checks": {(name,): n for name, n in unanswered.items()},
+            "txlake_group_without_check_topic_seconds": {
+                (name,): max(0, ms) / 1000 for name, ms in topicless.items()
+            },
             "txlake_folded_names": {
                 ("topic",): self._topics.folded, ("producer_group",): self._group_names.folded
             },

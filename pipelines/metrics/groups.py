@@ -6,7 +6,7 @@ What an unanswered check is stands in `pipelines/health/groups.py`, with its num
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -99,10 +99,15 @@ class Groups:
         for check, row in _rows(checks, heard.ended.filter(is_wanted)):
             check.is_ended |= row["arm"] == check.arm
 
-    def unanswered(self, now_ms: int) -> Mapping[str, int]:
-        """Returns, for each group that has any, how many of its newest checks are unanswered."""
+    def unanswered(self, now_ms: int, waiting: Container[str]) -> Mapping[str, int]:
+        """Returns, for each group that has any, how many of its newest checks are unanswered.
+
+        Input: `waiting`: the groups that have halves pending; of others no answer is wanted.
+        """
         found = {}
         for group, epochs in self._groups.items():
+            if group not in waiting:
+                continue
             newest = _newest(epochs, now_ms - ANSWER_MS)
             found[group] = sum(not check.is_answered for check in newest)
         return {group: count for group, count in found.items() if count}

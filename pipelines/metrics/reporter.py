@@ -52,7 +52,9 @@ class Reporter(Watch):
         self._probe = Probe(settings, self._lag)
         self._tally = Tally()
         self.registry = CollectorRegistry()
-        self._collector = Collector(settings.lake.retention_ms, self._lag, self._now)
+        self._collector = Collector(
+            settings.lake.retention_ms, self._lag, self._now, self._probe.without_topic
+        )
         self.registry.register(self._collector)
         ProcessCollector(registry=self.registry)
 

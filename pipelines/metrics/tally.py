@@ -72,10 +72,12 @@ class Tally:
 class Pending:
     """How many halves wait, by real topic, and are given up; when the oldest were stored.
 
+    `oldest_by_group`: when the oldest half of each producer group that waits was stored.
     Units: ms.
     """
 
     by_topic: Mapping[str, int]
+    oldest_by_group: Mapping[str, int]
     oldest_at: int | None
     given_up: int
     given_up_oldest_at: int | None
@@ -122,10 +124,12 @@ def tallied(
 def pending_of(halves: pa.Table) -> Pending:
     """Returns the counts of a state. Input: HALVES."""
     is_pending = truth(halves["discard_cause"].is_null())
-    narrow = halves.select(["real_topic", "stored_at"])
+    narrow = halves.select(["real_topic", "producer_group", "stored_at"])
     rows, given_up = where(narrow, is_pending), where(narrow, ~is_pending)
+    groups = rows.group_by("producer_group").aggregate([("stored_at", "min")]).to_pylist()
     return Pending(
         _counts(rows["real_topic"]),
+        {group["producer_group"]: group["stored_at_min"] for group in groups},
         pc.min(rows["stored_at"]).as_py(),
         given_up.num_rows,
         pc.min(given_up["stored_at"]).as_py(),

@@ -52,7 +52,8 @@ def test_status_tells_the_driver_the_lag_and_that_no_epoch_comes(
     broker: Broker, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = settings_for(broker, tmp_path / "lake", NAME, transaction={"check_max": 0})
-    conf, wire = conf_of(settings, tmp_path), Wire(settings)
+    conf = conf_of(settings, tmp_path, "[transaction]", "check_max = 0")
+    wire = Wire(settings)
     with running(settings) as job:
         pend(job, wire, "one", "two")
         told = run(conf, "status")
@@ -81,6 +82,18 @@ def test_status_tells_the_driver_the_lag_and_that_no_epoch_comes(
     text = CliRunner().invoke(main, ["status", "--conf", conf]).output
     assert "something is wrong" in text and "active: none" in text
     assert f"{NAME}-half: 3 records, 1 h" in text
+    assert "no_check_topic" not in text  # nobody is ever asked
+
+    told = run(conf_of(settings, tmp_path), "status")  # where 15 checks are sent
+    assert told["groups_without_topic"] == ["shop"]
+    (words,) = (one["words"] for one in told["problems"] if one["name"] == "no_check_topic")
+    assert (
+        words == "group shop has 2 pending halves and no check topic: nobody can be asked about "
+        "them"
+    )
+    made = CliRunner().invoke(main, ["check", "topic", "shop", "--conf", conf])
+    assert made.exit_code == 0, made.output
+    assert "no_check_topic" not in names(run(conf_of(settings, tmp_path), "status"))
 
 
 def test_many_are_resumed_and_ended_at_once(

@@ -13,10 +13,12 @@ from typing import Any
 
 import pytest
 
+from pipelines.console.links import PAGES
 from pipelines.health import problems
-from pipelines.health.facts import HOUR_MS
-from pipelines.health.groups import NEWEST_CHECKS
+from pipelines.health.problems import page_of
+from pipelines.metrics.catalog import METRICS
 from tests.support.history import SILENT, History
+from tests.support.problem_pages import MADE, alert_name
 from tests.support.scraped import Told, reporter_of
 from txlake.protocol import COMMIT, ROLLBACK, UNKNOWN
 
@@ -24,7 +26,6 @@ ROOT = Path(__file__).parents[3]
 RULES = (ROOT / "conf" / "alerts.yml").read_text("utf-8")
 TESTS = Path(__file__).parent / "alerts_test.yml"
 OPERATOR = (ROOT / "docs" / "operator.md").read_text("utf-8")
-METRICS_PAGE = (ROOT / "docs" / "metrics.md").read_text("utf-8")
 DASHBOARD: dict[str, Any] = json.loads((ROOT / "conf" / "grafana.json").read_text("utf-8"))
 PROBLEMS = [rule.name for rule in problems.RULES]  # as `txlake status` calls them
 _NAME = r"\b(?:txlake|rocketmq|process)_\w+"
@@ -48,7 +49,7 @@ def scraped_names() -> set[str]:
         history.half()
         history.end(UNKNOWN, 4, cause="check_answer")
     told = Told(reporter_of(transaction=short))
-    told.reporter._probe.is_up = True
+    told.reporter._probe.is_up, told.reporter._probe.topics = True, frozenset()
     told.tell(history)
     return {name.partition("{")[0] for name in told.samples()}
 
@@ -68,41 +69,26 @@ def test_every_alert_fires_and_is_silent_again() -> None:
     promtool("test", "rules", TESTS)
 
 
-def test_every_problem_has_an_alert_of_its_name_and_a_test_with_both_ends() -> None:
-    alerts = re.findall(r"alert: (\w+)", RULES)
-    assert alerts == ["Txlake" + "".join(map(str.title, name.split("_"))) for name in PROBLEMS]
-    assert re.findall(r"problem: (\w+)", RULES) == PROBLEMS
+def test_one_table_makes_all_that_names_a_problem() -> None:
+    """Compares alert rules, pages and metrics with the table that status and console show."""
+    for name, make in MADE.items():
+        text = (ROOT / name).read_text("utf-8")
+        assert text == make(text), f"{name}: python -m tests.support.problem_pages writes it"
+
+    assert len(set(PROBLEMS)) == len(PROBLEMS)
+    assert re.findall(r"^#### (\w+)$", OPERATOR, re.MULTILINE) == PROBLEMS
+    pages, metrics = {where for where, _ in PAGES}, {metric.name for metric in METRICS}
+    for rule in problems.RULES:
+        assert page_of(rule.name) in pages, rule.name
+        assert set(re.findall(_NAME, rule.alert.expression)) <= metrics, rule.name
+
+
+def test_every_alert_has_a_test_with_both_ends() -> None:
     tests = TESTS.read_text("utf-8")
-    for alert in alerts:
+    for alert in map(alert_name, problems.RULES):
         fires = re.findall(rf"alertname: {alert}$", tests, re.MULTILINE)
         silent = re.findall(rf"\{{eval_time: \w+, alertname: {alert}\}}", tests)
         assert (len(fires), len(silent)) == (1, 2), alert  # silent before and after
-
-
-def test_alerts_and_status_have_the_same_limits() -> None:
-    limits = {
-        "not_running": "absent(txlake_active == 1)",
-        "kafka_away": "== 0",
-        "no_epoch": f"> {problems.NO_EPOCH_MS // 1_000}",
-        "lag": f"> {problems.LAG_MS // 1_000}",
-        "group_silent": f">= {NEWEST_CHECKS}",
-        "given_up": f"[{problems.GIVEN_UP_MS // HOUR_MS}h]",
-        "undeliverable": "> 0",
-        "pending_old": f"> {problems.PENDING_OLD_MS // 1_000}",
-        "floor_near": f"> {problems.FLOOR_NEAR} *",
-        "lake_ahead": f"> {problems.LAKE_AHEAD_MS // 1_000}",
-    }
-    found = dict(zip(PROBLEMS, re.findall(r"expr: (.*)", RULES), strict=True))
-    for name, limit in limits.items():
-        assert limit in found[name], name
-    assert sorted(limits) == sorted(rule.name for rule in problems.RULES)
-
-
-def test_every_alert_has_a_runbook_and_a_row_of_the_metrics_page() -> None:
-    runbooks = re.findall(r"runbook: (\S+)", RULES)
-    assert runbooks == [f"docs/operator.md#{name}" for name in PROBLEMS]
-    assert re.findall(r"^#### (\w+)$", OPERATOR, re.MULTILINE) == PROBLEMS
-    assert re.findall(r"^\| `(\w+)` \| .*`Txlake\w+` \|$", METRICS_PAGE, re.MULTILINE) == PROBLEMS
 
 
 def test_alerts_and_dashboard_name_metrics_that_a_scrape_has() -> None:

@@ -1,0 +1,144 @@
+"""The conditions of the problems: what is wrong, as far as it can still be acted on; and limits.
+
+Each returns one sentence for each thing that is wrong. What is over is no problem: it is history
+(`txlake status` tells it below). The problems' names stand in `problems.py`. Units: ms.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pipelines.health.facts import HOUR_MS, Facts
+from pipelines.health.groups import NEWEST_CHECKS
+from pipelines.screen import instant, span
+from txlake.protocol import colliding_topic
+
+NO_EPOCH_MS: Final = HOUR_MS
+LAG_MS: Final = 300_000
+NO_CHECK_TOPIC_MS: Final = 60_000  # a producer makes the topic when it starts
+PENDING_OLD_MS: Final = HOUR_MS
+FLOOR_NEAR: Final = 0.75
+LAKE_AHEAD_MS: Final = 60_000  # as far as the clocks of machine and broker can be apart
+
+
+def not_running(facts: Facts) -> list[str]:
+    """No driver has the lake, or a start is refused as Kafka's topics stand."""
+    refused = facts.start_trouble
+    if facts.drivers is not None and facts.drivers.active is None:
+        text = "no driver has the lake: nothing is decided or delivered"
+        return [text if refused is None else f"{text}, and a start is refused: {refused}"]
+    return [] if refused is None else [f"a start is refused: {refused}"]
+
+
+def kafka_away(facts: Facts) -> list[str]:
+    """Kafka does not answer, or does not let us in."""
+    return [str(facts.kafka_trouble)] if facts.is_kafka_away else []
+
+
+def no_epoch(facts: Facts) -> list[str]:
+    """Records wait in Kafka, and no epoch was committed for NO_EPOCH_MS."""
+    waiting, lake = facts.records_waiting, facts.lake
+    # A lake without an epoch has none since its first record came.
+    quiet_ms = facts.behind_ms if lake.epoch_at is None else lake.now_ms - lake.epoch_at
+    if not waiting or quiet_ms is None or quiet_ms < NO_EPOCH_MS:
+        return []
+    return [f"no epoch was committed for {span(quiet_ms)}, and {waiting} records wait in Kafka"]
+
+
+def lag(facts: Facts) -> list[str]:
+    """The oldest record that is not landed has waited for LAG_MS."""
+    behind = facts.behind_ms
+    if behind is None or behind < LAG_MS:
+        return []
+    return [f"the job is {span(behind)} behind Kafka: {facts.records_waiting} records wait"]
+
+
+def group_silent(facts: Facts) -> list[str]:
+    """A group with pending halves has left its newest checks, NEWEST_CHECKS of them, unanswered.
+
+    Or its name differs from another group's by '.' and '_' alone, and one of both is never asked.
+    """
+    names = [group["producer_group"] for group in facts.lake.groups]
+    waiting = [group for group in facts.lake.groups if group["pending"]]
+    pairs = {
+        tuple(sorted((group["producer_group"], other)))
+        for group in waiting
+        if (other := colliding_topic(group["producer_group"], names)) is not None
+    }
+    return [
+        f"groups {name} and {other} differ by '.' and '_' alone: Kafka takes the check topic of "
+        "one of them, and the other is never asked"
+        for name, other in sorted(pairs)
+    ] + [
+        f"group {group['producer_group']} has not answered its newest {group['unanswered']} checks;"
+        f" {group['pending']} of its halves are pending"
+        for group in waiting
+        if group["of_checks"] >= NEWEST_CHECKS and group["unanswered"] == group["of_checks"]
+    ]
+
+
+def no_check_topic(facts: Facts) -> list[str]:
+    """A half has been pending for NO_CHECK_TOPIC_MS, and its group has no check topic."""
+    latest_at = facts.lake.now_ms - NO_CHECK_TOPIC_MS
+    return [
+        f"group {group['producer_group']} has {group['pending']} pending halves and no check "
+        "topic: nobody can be asked about them"
+        for group in facts.lake.groups
+        if group["producer_group"] in (facts.groups_without_topic or ())
+        and group["pending"]
+        and group["oldest_at"] <= latest_at
+    ]
+
+
+def given_up(facts: Facts) -> list[str]:
+    """Halves are given up that can still be ended or resumed: `txlake dead list` has them."""
+    count = facts.lake.discarded
+    return [f"halves that are given up and can still be ended or resumed: {count}"] if count else []
+
+
+def undeliverable(facts: Facts) -> list[str]:
+    """Committed messages wait for an operator."""
+    count = facts.lake.undeliverable
+    return [f"committed messages that wait for an operator: {count}"] if count else []
+
+
+def pending_old(facts: Facts) -> list[str]:
+    """The oldest half that waits for its end is older than PENDING_OLD_MS."""
+    lake = facts.lake
+    if lake.oldest_at is None or lake.now_ms - lake.oldest_at < PENDING_OLD_MS:
+        return []
+    return [f"the oldest pending half was stored {span(lake.now_ms - lake.oldest_at)} ago"]
+
+
+def floor_near(facts: Facts) -> list[str]:
+    """A half that is given up is older than FLOOR_NEAR of retention_ms.
+
+    When the floor passes it, it leaves the state, and neither a late end nor RESUME finds it.
+    """
+    oldest, kept_ms = facts.lake.discarded_oldest_at, facts.retention_ms
+    if oldest is None or kept_ms is None:
+        return []
+    age = facts.lake.now_ms - oldest
+    if age < FLOOR_NEAR * kept_ms:
+        return []
+    return [
+        f"a discarded half is {span(age)} old: beyond {span(kept_ms)} the floor passes it, and "
+        "neither a late end nor `dead resume` finds it"
+    ]
+
+
+def lake_ahead_text(epoch_at: int, ahead_ms: int) -> str:
+    """Returns in words that a lake is ahead of the clocks, and what that means. Units: ms."""
+    return (
+        f"the lake is {span(ahead_ms)} ahead of the clocks: its newest epoch_at is "
+        f"{instant(epoch_at)}, so a clock was wrong. Until they reach it no half is asked about or "
+        "given up, and no delay ends; commits and rollbacks take effect as ever"
+    )
+
+
+def lake_ahead(facts: Facts) -> list[str]:
+    """`epoch_at` of the newest epoch is more than LAKE_AHEAD_MS later than the clocks say."""
+    lake = facts.lake
+    if lake.epoch_at is None or lake.epoch_at - lake.now_ms <= LAKE_AHEAD_MS:
+        return []
+    return [lake_ahead_text(lake.epoch_at, lake.epoch_at - lake.now_ms)]
