@@ -121,7 +121,7 @@ class Folders:
             ("Does the lake keep its promises?", [f"{txlake} verify --lake {lake}"]),
             ("How many transactions ended how, and why (polars):", [
                 f"""{python} -c "import polars as pl; """
-                f"""print(pl.scan_delta('{short(self.lake)}/outcomes')"""
+                f"""print(pl.scan_delta('{short(self.lake)}/outcomes', use_pyarrow=True)"""
                 """.group_by('real_topic', 'outcome', 'cause').len().collect())\"""",
             ]),
             ("Who was asked how often (duckdb over deltalake):", [

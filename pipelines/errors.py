@@ -5,6 +5,7 @@ JobError
 |-- LostInputError    Kafka no longer has records that were not landed; the text names them
 |-- ClockError        this machine's clock and the broker's differ too much
 |-- StorageError      the lake or the checkpoint cannot be written
+|-- LostCheckpointError  the stream's checkpoint was deleted; the driver makes a new one
 |-- JvmError          the driver's JVM has ended
 |-- LargeEpochError   an epoch's records are more than the heap takes; the driver takes fewer
 `-- KafkaAwayError    Kafka cannot be reached; the driver tries again
@@ -35,6 +36,10 @@ class ClockError(JobError):
 
 class StorageError(JobError):
     """The lake or the checkpoint cannot be written."""
+
+
+class LostCheckpointError(JobError):
+    """The checkpoint of a running stream was deleted."""
 
 
 class JvmError(JobError):

@@ -28,6 +28,7 @@ from checker.match.sql import select
 from txlake.protocol import (
     CANCEL,
     MAINTAIN,
+    NO_TOPICS,
     PING,
     QUEUE_COUNT_MAX,
     RESEND,
@@ -151,7 +152,7 @@ class _Commands:
     def _create_topic(self, target: TopicTarget) -> str:
         topic, count, parameters = target.topic, target.queue_count, self._parameters
         is_own = is_own_topic(topic, parameters.own_topics, parameters.check_topic_prefix)
-        is_allowed = not is_own and topic not in (*SYSTEM_REAL_TOPICS, ".", "..")
+        is_allowed = not is_own and topic not in (*SYSTEM_REAL_TOPICS, *NO_TOPICS)
         if not (is_allowed and 1 <= count <= QUEUE_COUNT_MAX):
             return "bad_target"
         topics = self.state.topics

@@ -6,6 +6,9 @@ the latest commit. A write has a row for each queue that changes; an owner witho
 with one row of one of its queues that it lives. Only the SDK (delta-rs) writes this table. A
 consumer that finds too many files writes the newest row of each queue into one, and drops the rest:
 nothing reads an older row.
+
+Where the table was deleted, the next look makes it anew, without rows. Each running consumer puts
+its own rows back; a group without one has lost where it was.
 """
 
 from __future__ import annotations
@@ -113,6 +116,7 @@ class ConsumerOffsets:
         self._storage_options = dict(storage_options or {})
         self._lake_id = lake_id
         self._files = DeltaFiles(uri, storage_options)
+        self._table_id = ""
         self._read: set[str] = set()
         self._newest: dict[Key, Commit] = {}
 
@@ -153,11 +157,13 @@ class ConsumerOffsets:
         raise ConsumerError(f"{self._files.uri}: other consumers were faster {_TRIES_MAX} times")
 
     def _refresh(self, is_afresh: bool) -> None:
-        self._files.refresh(is_afresh)
+        is_new = self._files.refresh(is_afresh)
         if not self._files.exists:
             self._create()
-            self._files.refresh(is_afresh=True)
+            is_new = self._files.refresh(is_afresh=True)
         self._check_owner()
+        if is_new:
+            self._forget_another_table()
         new = [path for path in self._files.files if path not in self._read]
         if new:
             for row in self._files.dataset(new).to_table().to_pylist():
@@ -165,6 +171,17 @@ class ConsumerOffsets:
                 if commit.is_newer_than(self._newest.get(commit.key)):
                     self._newest[commit.key] = commit
         self._read = set(self._files.files)
+
+    def _forget_another_table(self) -> None:
+        """Forgets the rows of a table that was deleted: the one that is there now has others."""
+        table_id = str(self._files.table.metadata().id)
+        if self._table_id not in ("", table_id):
+            log.warning(
+                "%s was deleted, and another table is there: running consumers put their rows "
+                "back; a group without one begins as a new group does", self._files.uri,
+            )  # fmt: skip
+            self._read, self._newest = set(), {}
+        self._table_id = table_id
 
     def _check_owner(self) -> None:
         """Checks that the table is this lake's; one that names no lake was perhaps copied here."""

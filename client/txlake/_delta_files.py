@@ -124,8 +124,11 @@ class DeltaFiles:
                 return False
             try:
                 self._table.update_incremental()
+                is_lost = self._has_lost_its_log(self._table.version())
             except DeltaError:
-                self._table = None
+                is_lost = True
+            if is_lost:
+                self._table, self._version_seen = None, -1
         if self._table is None:
             try:
                 self._table = self._open()
@@ -158,6 +161,10 @@ class DeltaFiles:
             return time.monotonic() < self._list_at and not self._stored().has_next()
         log = Path(self.uri) / "_delta_log"
         return (log / _entry(version)).exists() and not (log / _entry(version + 1)).exists()
+
+    def _has_lost_its_log(self, version: int) -> bool:
+        """Returns whether a local table was deleted: no clean-up deletes the newest entry."""
+        return self._is_local() and not (Path(self.uri) / "_delta_log" / _entry(version)).exists()
 
     def _open(self) -> DeltaTable:
         """Returns the table, opened.

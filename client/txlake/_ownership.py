@@ -51,7 +51,10 @@ class _OwnerWait:
 
 
 class Ownership:
-    """A consumer's queues, each with the generation under which it was taken."""
+    """A consumer's queues, each with the row by which it holds it: its generation, how far it is.
+
+    Where the table was deleted meanwhile, the next write puts these rows into the new one.
+    """
 
     def __init__(
         self,
@@ -66,12 +69,12 @@ class Ownership:
         self._group = group
         self._owner = owner
         self._session_timeout_ms = session_timeout_ms
-        self._generations: dict[Queue, int] = {}
+        self._rows: dict[Queue, Commit] = {}
         self._beaten_at = 0.0  # monotonic s
 
     def owns(self, topic: str, queue_id: int) -> bool:
         """Returns whether the queue was taken."""
-        return (topic, queue_id) in self._generations
+        return (topic, queue_id) in self._rows
 
     def take(self, queues: Sequence[Queue], wait_s: float | None) -> dict[Queue, int | None]:
         """Takes all these queues, or none of them. Output: the committed offsets.
@@ -91,8 +94,7 @@ class Ownership:
                 if wait.is_over(held):
                     raise GroupBusyError(str(held)) from None
                 time.sleep(_LOOK_S)
-        self._beaten_at = time.monotonic()
-        self._generations.update({(row.topic, row.queue_id): row.generation for row in rows})
+        self._wrote(rows)
         return {(row.topic, row.queue_id): row.queue_offset for row in rows}
 
     def _taken(
@@ -127,43 +129,52 @@ class Ownership:
         """
 
         def decide(newest: Mapping[Key, Commit], now: datetime) -> list[Commit]:
+            held = self._held(newest)
+            moved = {
+                queue: replace(row, queue_offset=positions.get(queue, row.queue_offset))
+                for queue, row in held.items()
+            }
             return [
-                replace(row, queue_offset=positions[queue], committed_at=now)
-                for queue, row in self._held(newest).items()
-                if positions.get(queue, row.queue_offset) != row.queue_offset
+                replace(row, committed_at=now)
+                for queue, row in moved.items()
+                if row != held[queue] or row.key not in newest
             ]
 
-        if self._offsets.write(decide):
-            self._beaten_at = time.monotonic()
+        rows = self._offsets.write(decide)
+        if rows:
+            self._wrote(rows)
         else:
             self.beat_when_due()
 
     def beat_when_due(self) -> None:
         """Writes that the owner lives, three times a session. Errors: StaleGenerationError."""
         due_at = self._beaten_at + self._session_timeout_ms / 3_000
-        if self._generations and time.monotonic() >= due_at:
-            self._offsets.write(self._beat)
-            self._beaten_at = time.monotonic()
+        if self._rows and time.monotonic() >= due_at:
+            self._wrote(self._offsets.write(self._beat))
 
     def _beat(self, newest: Mapping[Key, Commit], now: datetime) -> list[Commit]:
-        """Returns one row of one queue, which changes nothing but its instant."""
+        """Returns the rows that the table lost, else one, which changes nothing but its instant."""
         held = self._held(newest)
-        return [replace(held[min(held)], committed_at=now)]
+        lost = [row for row in held.values() if row.key not in newest]
+        return [replace(row, committed_at=now) for row in lost or [held[min(held)]]]
+
+    def _wrote(self, rows: Iterable[Commit]) -> None:
+        self._beaten_at = time.monotonic()
+        self._rows.update({(row.topic, row.queue_id): row for row in rows})
 
     def release(self) -> None:
         """Gives back the queues that are still this consumer's."""
 
         def decide(newest: Mapping[Key, Commit], now: datetime) -> list[Commit]:
             return [
-                replace(row, owner="", committed_at=now)
-                for row in newest.values()
-                if (row.consumer_group, row.owner) == (self._group, self._owner)
-                and row.generation == self._generations.get((row.topic, row.queue_id))
+                replace(newest.get(row.key, row), owner="", committed_at=now)
+                for row in self._rows.values()
+                if self._holds(row, newest)
             ]
 
-        if self._generations:
+        if self._rows:
             self._offsets.write(decide)
-            self._generations.clear()
+            self._rows.clear()
 
     def committed(self, queues: Iterable[Queue]) -> dict[Queue, int | None]:
         """Returns the group's committed offsets."""
@@ -174,14 +185,20 @@ class Ownership:
     def _held(self, newest: Mapping[Key, Commit]) -> dict[Queue, Commit]:
         """Returns the newest rows of this consumer's queues. Errors: StaleGenerationError."""
         held = {}
-        for (topic, queue_id), generation in self._generations.items():
-            row = newest.get((self._group, topic, queue_id))
-            if row is None or (row.generation, row.owner) != (generation, self._owner):
-                now_at = "nothing" if row is None else f"generation {row.generation}, {row.owner}"
+        for queue, row in self._rows.items():
+            found = newest.get(row.key, row)
+            if not self._holds(row, newest):
                 raise StaleGenerationError(
-                    f"group {self._group} topic {topic} queue {queue_id}: generation {generation} "
-                    f"of {self._owner} is over, the table has {now_at or 'nobody'}; "
-                    "make a new consumer"
+                    f"group {row.consumer_group} topic {row.topic} queue {row.queue_id}: "
+                    f"generation {row.generation} of {self._owner} is over, the table has "
+                    f"generation {found.generation} of {found.owner or 'nobody'}; make a new "
+                    "consumer"
                 )
-            held[topic, queue_id] = row
+            held[queue] = found
         return held
+
+    @staticmethod
+    def _holds(row: Commit, newest: Mapping[Key, Commit]) -> bool:
+        """Returns whether a row still holds its queue; the table has none where it was deleted."""
+        found = newest.get(row.key, row)
+        return (found.generation, found.owner) == (row.generation, row.owner)

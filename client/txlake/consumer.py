@@ -109,6 +109,9 @@ class Consumer:
             raise ValueError(f"group {group!r}: {protocol.GROUP_PATTERN}")
         if isinstance(topics, str) or not topics:
             raise ValueError(f"topics {topics!r}: a list with at least one name")
+        for topic in topics:  # it would wait for ever for a topic that cannot be
+            if not protocol.matches(protocol.TOPIC_PATTERN, topic) or topic in protocol.NO_TOPICS:
+                raise ValueError(f"topic {topic!r}: {protocol.TOPIC_PATTERN}, not '.' or '..'")
         if auto_offset_reset not in ("earliest", "latest"):
             raise ValueError(f"auto_offset_reset {auto_offset_reset!r}: earliest or latest")
         if out_of_range_reset not in ("stop", "earliest", "latest"):
@@ -122,9 +125,11 @@ class Consumer:
                 raise ValueError(f"{name} {value!r}: 1 or more")
         if unknown := set(queues or {}) - set(topics):
             raise ValueError(f"queues {sorted(unknown)}: not in topics {list(topics)}")
+        if below := [queue for ids in (queues or {}).values() for queue in ids if queue < 0]:
+            raise ValueError(f"queues {below}: 0 or more")
         note_delta_is_used()
         self._guard = ProcessGuard("consumer")
-        self._topics = tuple(topics)
+        self._topics = tuple(dict.fromkeys(topics))
         self._asked = {topic: tuple(ids) for topic, ids in (queues or {}).items()}
         self._reset = auto_offset_reset
         self._poll_records_max = max_poll_records

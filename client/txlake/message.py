@@ -151,7 +151,7 @@ def _check_topic(topic: str) -> None:
     """Checks a real topic's name; an application has few of them."""
     if not protocol.matches(protocol.TOPIC_PATTERN, topic):
         raise MessageError(f"topic {topic!r}: {protocol.TOPIC_PATTERN} is allowed")
-    if topic in (".", ".."):
+    if topic in protocol.NO_TOPICS:
         raise MessageError(f"topic {topic!r}: not a name")
     if protocol.is_own_topic(topic, OWN_TOPICS, protocol.CHECK_TOPIC_PREFIX):
         raise MessageError(f"topic {topic!r} belongs to the transaction machinery itself")

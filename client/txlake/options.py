@@ -6,6 +6,13 @@ from dataclasses import dataclass, fields
 
 from txlake import protocol
 
+_NAMES = {
+    "half_topic": protocol.TOPIC_PATTERN,
+    "op_topic": protocol.TOPIC_PATTERN,
+    "schedule_topic": protocol.TOPIC_PATTERN,
+    "check_topic_prefix": protocol.CHECK_TOPIC_PREFIX_PATTERN,
+}
+
 
 @dataclass(frozen=True, slots=True)
 class ProducerOptions:
@@ -56,6 +63,10 @@ class ProducerOptions:
                 f"{protocol.MESSAGE_BYTES_LARGEST} or less is allowed"
             )
         protocol.delay_levels_ms(self.delay_levels)
+        for name, pattern in _NAMES.items():
+            if not protocol.matches(pattern, getattr(self, name)):
+                raise ValueError(f"{name} = {getattr(self, name)!r}: {pattern} is allowed")
         topics = (self.half_topic, self.op_topic, self.schedule_topic)
-        if len(set(topics)) != len(topics):
-            raise ValueError(f"half_topic, op_topic, schedule_topic = {topics}: all different")
+        trouble = protocol.topics_trouble(topics, self.check_topic_prefix)
+        if trouble:
+            raise ValueError(trouble)

@@ -22,6 +22,13 @@ SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
 CHECK_TOPIC_PREFIX: Final = "TRANS_CHECK_"
 ADMIN_TOPIC: Final = "TXLAKE_ADMIN"
 
+# Names that are not ours: Kafka has its own topics of these, and allows none of the other two.
+_KAFKAS_OWN: Final = (
+    "__consumer_offsets", "__transaction_state", "__cluster_metadata", "__share_group_state",
+    "__remote_log_metadata",
+)  # fmt: skip
+NO_TOPICS: Final = (".", "..")
+
 # Real topics that the job itself writes: one queue each.
 CHECK_MAX_TOPIC: Final = "TRANS_CHECK_MAX_TIME_TOPIC"
 UNDELIVERABLE_TOPIC: Final = "TRANS_UNDELIVERABLE_TOPIC"
@@ -113,6 +120,7 @@ FOREVER: Final = -1
 GROUP_PATTERN: Final = "[A-Za-z0-9._-]{1,127}"
 TRANSACTION_ID_PATTERN: Final = "[A-Za-z0-9_-]{1,128}"
 TOPIC_PATTERN: Final = "[A-Za-z0-9._-]{1,127}"
+CHECK_TOPIC_PREFIX_PATTERN: Final = "[A-Za-z0-9._-]{1,100}"
 OFFSETS_PATTERN: Final = "[0-9]{1,18}(,[0-9]{1,18})*,?"
 NUMBER_PATTERN: Final = "[0-9]{1,18}"
 SPAN_PATTERN: Final = "[0-9]{1,15}"
@@ -310,10 +318,52 @@ def colliding_topic(topic: str, existing: Iterable[str]) -> str | None:
 
     Output: None if there is no such topic; `topic` itself does not count.
     """
-    name = topic.replace(".", "_")
+    name = _as_kafka_compares(topic)
     return next(
-        (other for other in existing if other != topic and other.replace(".", "_") == name), None
+        (other for other in existing if other != topic and _as_kafka_compares(other) == name), None
     )
+
+
+def _as_kafka_compares(topic: str) -> str:
+    return topic.replace(".", "_")
+
+
+def topics_trouble(topics: Sequence[str], check_topic_prefix: str) -> str:
+    """Returns in a sentence why our topics cannot have these names; empty if they can.
+
+    Input: the names of the half, op, schedule and admin topic, as far as they are known.
+    """
+    prefix = _as_kafka_compares(check_topic_prefix)
+    kafkas = next((name for name in _KAFKAS_OWN if _as_kafka_compares(name).startswith(prefix)), "")
+    if kafkas:
+        return (
+            f"check_topic_prefix = {check_topic_prefix!r}: the check topic of a group could be "
+            f"Kafka's own topic {kafkas!r}"
+        )
+
+    for name in topics:
+        if name in (*NO_TOPICS, *_KAFKAS_OWN) or colliding_topic(name, _KAFKAS_OWN):
+            return f"{name!r}: Kafka allows no topic of that name"
+        if name.startswith(check_topic_prefix):
+            return (
+                f"{name!r} begins with check_topic_prefix = {check_topic_prefix!r}: it could be "
+                "the check topic of a group"
+            )
+        if _as_kafka_compares(name).startswith(prefix):
+            return (
+                f"{name!r} differs from check_topic_prefix = {check_topic_prefix!r} by '.' and "
+                "'_' alone: Kafka counts them as one, and it could collide with the check topic "
+                "of a group"
+            )
+        colliding = colliding_topic(name, topics)
+        if colliding is not None:
+            return (
+                f"{name!r} and {colliding!r} differ by '.' and '_' alone: Kafka counts them as "
+                "one, and takes no second topic of that name"
+            )
+        if [*topics, *SYSTEM_REAL_TOPICS].count(name) > 1:
+            return f"{name!r} names two topics; each needs a name of its own"
+    return ""
 
 
 def check_id(queue_id: int, queue_offset: int, arm: int, check_times: int) -> str:

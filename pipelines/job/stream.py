@@ -23,8 +23,10 @@ from typing import TYPE_CHECKING, Any
 from pipelines.epoch.run import Epochs, Gathered
 from pipelines.errors import (
     ClockError,
+    JobError,
     KafkaAwayError,
     LargeEpochError,
+    LostCheckpointError,
     LostInputError,
     StartError,
 )
@@ -36,7 +38,7 @@ from pipelines.kafka_log.intake import Intake
 from pipelines.kafka_log.options import by_topic, spark_options
 from pipelines.kafka_log.topics import Place
 from pipelines.settings import Settings
-from storage.errors import OwnerError, StoreAwayError
+from storage.errors import LakeError, OwnerError, StoreAwayError
 from storage.lake.epochs import Plan
 from storage.lake.store_trouble import store_trouble
 
@@ -56,7 +58,10 @@ _POLL_S = 0.1
 # calls of the JVM.
 _LIVES_S = 2.0
 # Errors that say all in their sentence; KafkaAwayError is none of them.
-_SAYS_ALL = (ClockError, LargeEpochError, LostInputError, OwnerError, StartError, StoreAwayError)
+_SAYS_ALL = (
+    ClockError, LargeEpochError, LostCheckpointError, LostInputError, OwnerError, StartError,
+    StoreAwayError,
+)  # fmt: skip
 
 
 class Stream:
@@ -128,7 +133,8 @@ class Stream:
                 wait_for([self._running])
             if self._stop.is_set() or (self._is_through and self._failure is None):
                 return None
-            return self._failure or query.exception() or StartError("the stream ended by itself")
+            failure = self._failure or query.exception() or StartError("the stream ended by itself")
+            return self._told(failure)
         finally:
             try:
                 query.stop()
@@ -171,13 +177,25 @@ class Stream:
             if not self._is_ending:
                 self._epochs.look_ahead()
         except BaseException as error:
-            self._failure = self._failure or store_trouble(self._epochs.place, error) or error
+            self._failure = self._failure or self._told(error)
             if self._is_ended_by_run:  # raised here, py4j would print it
                 return
             raise
         finally:
             self._returned_at = time.monotonic()
         self._trigger.ended()
+
+    def _told(self, error: BaseException) -> BaseException:
+        """Returns an error as the store's or the checkpoint's, if it is one of theirs.
+
+        Spark writes `metadata` when the query starts, and looks at it no more.
+        """
+        trouble = store_trouble(self._epochs.place, error)
+        if trouble is not None or isinstance(error, (JobError, LakeError)):
+            return trouble or error
+        if not (self._checkpoint / "metadata").exists() and jvm_trouble(self._spark) is None:
+            return LostCheckpointError(f"the stream's checkpoint {self._checkpoint} was deleted")
+        return error
 
     @property
     def _is_ended_by_run(self) -> bool:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import datetime as dt
 import logging
+import shutil
 import threading
 import time
 from collections.abc import Callable
@@ -28,7 +29,13 @@ from pipelines.epoch.land import SparkLander
 from pipelines.epoch.parameters import EpochSettings
 from pipelines.epoch.run import Epochs
 from pipelines.epoch.watch import Watch
-from pipelines.errors import JobError, KafkaAwayError, KafkaRefusedError, LargeEpochError
+from pipelines.errors import (
+    JobError,
+    KafkaAwayError,
+    KafkaRefusedError,
+    LargeEpochError,
+    LostCheckpointError,
+)
 from pipelines.job.away import Away, told
 from pipelines.job.checkpoint import checkpoint_folder, fresh_checkpoint, take_folder
 from pipelines.job.clocks import Clocks
@@ -259,13 +266,14 @@ class Work:
     def _stream(self) -> None:
         """Runs the query until `stop`, or until it ends by itself."""
         assert self._mark is not None
+        checkpoint = fresh_checkpoint(self._checkpoint, self._lake.lake_id())
         stream = Stream(
             self._spark,
             self._settings,
             self._intake,
             self.epochs,
             self._maintainer,
-            fresh_checkpoint(self._checkpoint, self._lake.lake_id()),
+            checkpoint,
             self._mark,
             self._died,
             self._stop,
@@ -293,6 +301,11 @@ class Work:
         error = self._told(failure)
         if isinstance(error, LargeEpochError) and self._intake.epoch_offsets > 1:
             self._take_smaller_steps("records were too large for one epoch")
+            return
+        if isinstance(error, LostCheckpointError) and self._ownership.lost() is None:
+            log.warning("%s: it holds no truth; the stream begins anew with another", error)
+            # Spark has made parts of it again, in a folder that may have lost our mark.
+            shutil.rmtree(checkpoint, ignore_errors=True)
             return
         if isinstance(error, (KafkaAwayError, OwnerError, StoreAwayError)):
             raise error

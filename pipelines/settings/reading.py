@@ -18,7 +18,7 @@ from pipelines.settings.publish import read_publishers
 from pipelines.settings.secrets import SettingsError
 from pipelines.settings.security import read_security
 from pipelines.settings.values import Settings
-from txlake.protocol import FOREVER, SYSTEM_REAL_TOPICS, colliding_topic
+from txlake.protocol import FOREVER, topics_trouble
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -138,30 +138,7 @@ def _check_together(settings: Settings, source: str) -> None:
                 f"{source}: {key} = {value} is below {other} = {least}: {why}; at least that is "
                 "allowed"
             )
-    prefix = settings.kafka.check_topic_prefix
-    for name in settings.kafka.topics().values():
-        if name in (".", ".."):
-            raise SettingsError(f"{source}: [kafka] {name!r}: Kafka allows no topic of that name")
-        if name.startswith(prefix):
-            raise SettingsError(
-                f"{source}: [kafka] {name!r} begins with check_topic_prefix = {prefix!r}: it could "
-                "be the check topic of a group"
-            )
-        if name.replace(".", "_").startswith(prefix.replace(".", "_")):
-            raise SettingsError(
-                f"{source}: [kafka] {name!r} differs from check_topic_prefix = {prefix!r} by '.' "
-                "and '_' alone: Kafka counts them as one, and it could collide with the check "
-                "topic of a group"
-            )
-        colliding = colliding_topic(name, settings.kafka.topics().values())
-        if colliding is not None:
-            raise SettingsError(
-                f"{source}: [kafka] {name!r} and {colliding!r} differ by '.' and '_' alone: Kafka "
-                "counts them as one, and takes no second topic of that name"
-            )
-    names = [*settings.kafka.topics().values(), *SYSTEM_REAL_TOPICS]
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
-        raise SettingsError(
-            f"{source}: [kafka] {twice[0]!r} names two topics; each needs a name of its own"
-        )
+    kafka = settings.kafka
+    trouble = topics_trouble(list(kafka.topics().values()), kafka.check_topic_prefix)
+    if trouble:
+        raise SettingsError(f"{source}: [kafka] {trouble}")

@@ -98,7 +98,7 @@ class KafkaSettings:
     op_topic: str = field(default=p.OP_TOPIC, metadata=_name(p.TOPIC_PATTERN))
     schedule_topic: str = field(default=p.SCHEDULE_TOPIC, metadata=_name(p.TOPIC_PATTERN))
     check_topic_prefix: str = field(
-        default=p.CHECK_TOPIC_PREFIX, metadata=_name("[A-Za-z0-9._-]{1,100}")
+        default=p.CHECK_TOPIC_PREFIX, metadata=_name(p.CHECK_TOPIC_PREFIX_PATTERN)
     )
     admin_topic: str = field(default=p.ADMIN_TOPIC, metadata=_name(p.TOPIC_PATTERN))
     queues: int = field(default=4, metadata=_whole(1, 10_000))

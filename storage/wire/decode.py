@@ -169,7 +169,7 @@ class _Decoder:
         has, limits, is_ = self._headers.has, self._limits, self._is
         is_later = is_[SCHEDULE]
         sizes = pc.list_value_length(self._ids), pc.list_value_length(self._half_offsets)
-        own = pa.array([*limits.own_topics(), ".", ".."])
+        own = pa.array([*limits.own_topics(), *p.NO_TOPICS])
         is_own = truth(pc.is_in(self._real_topic, value_set=own))
         is_own |= truth(pc.starts_with(self._real_topic, limits.check_topic_prefix))
         is_set = truth(pc.and_(

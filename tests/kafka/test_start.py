@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import logging
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -109,7 +110,9 @@ def test_a_setting_that_spark_does_not_take_is_named(
     require_known(spark.sparkContext, {"spark.sql.shuffle.partitions": "3", "spark.any": "x"})
 
 
-def test_a_deleted_checkpoint_loses_nothing(broker: Broker, tmp_path: Path, unique: Unique) -> None:
+def test_a_deleted_checkpoint_loses_nothing(
+    broker: Broker, tmp_path: Path, unique: Unique, caplog: pytest.LogCaptureFixture
+) -> None:
     checkpoint = tmp_path / "checkpoint"
     settings = settings_for(
         broker, tmp_path / "lake", unique("gone"), stream={"checkpoint": str(checkpoint)}
@@ -124,6 +127,12 @@ def test_a_deleted_checkpoint_loses_nothing(broker: Broker, tmp_path: Path, uniq
         wire.end(COMMIT, wire.half("b"))
         job.wait_for(lambda: len(job.messages("orders")) == 2, "the second message")
         assert len(job.rows("half")) == 2
+
+        shutil.rmtree(checkpoint)  # while it runs
+        wire.end(COMMIT, wire.half("c"))
+        job.wait_for(lambda: len(job.messages("orders")) == 3, "the third message")
+    assert "was deleted: it holds no truth; the stream begins anew" in caplog.text
+    assert "Traceback" not in caplog.text
 
 
 def _alter(broker: Broker, topic: str, name: str, value: str) -> None:

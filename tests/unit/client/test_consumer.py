@@ -100,6 +100,15 @@ def test_lag_and_seek_speak_in_queue_offsets(orders: LakeFactory) -> None:
             consumer.seek("orders", 7, 0)
 
 
+def test_a_topic_that_is_named_twice_is_read_once(orders: LakeFactory) -> None:
+    orders.deliver("orders", {0: 1, 1: 1})
+    with Consumer(orders.path, "points", ["orders", "orders"]) as consumer:
+        assert len(poll_all(consumer, 2)) == 2
+        consumer.commit()
+    rows = DeltaTable(orders.path / "consumer_offsets").to_pyarrow_table().to_pylist()
+    assert len(rows) == 2 + 2 + 2  # taken, committed, given back
+
+
 def test_topics_and_queues_are_taken_up_as_they_come(lake: LakeFactory) -> None:
     with Consumer(lake.path, "points", ["orders"]) as consumer:
         assert consumer.poll(0) == []
@@ -230,7 +239,10 @@ def test_no_lake_and_a_newer_lake_are_one_sentence_each(tmp_path: Path) -> None:
         ({"group": "a b"}, "group 'a b'"),
         ({"topics": []}, "at least one name"),
         ({"topics": "orders"}, "a list"),
+        ({"topics": ["orders "]}, "topic 'orders '"),
+        ({"topics": ["orders", ".."]}, r"topic '\.\.'"),
         ({"queues": {"other": [0]}}, "not in topics"),
+        ({"queues": {"orders": [0, -1]}}, r"queues \[-1\]: 0 or more"),
         ({"auto_offset_reset": "middle"}, "earliest or latest"),
         ({"session_timeout_ms": 0}, "session_timeout_ms 0"),
         ({"max_poll_records": 0}, "max_poll_records 0"),

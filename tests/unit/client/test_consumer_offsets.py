@@ -157,12 +157,54 @@ def test_a_stale_generation_can_neither_commit_nor_beat_nor_release(uri: str) ->
 def test_a_restart_of_the_same_owner_does_not_revive_its_generation(uri: str) -> None:
     one = ownership(uri, "same")
     one.take([QUEUE], 0.0)
+    held = dict(one._rows)
     one.release()
     again = ownership(uri, "same")
     again.take([QUEUE], 0.0)
+    one._rows.update(held)
     with pytest.raises(StaleGenerationError):
-        one._generations.update({QUEUE: 1})
         one.commit({QUEUE: 1})
+
+
+@pytest.mark.parametrize("what", ["", "_delta_log"])
+@pytest.mark.parametrize("how", ["commit", "beat", "release"])
+def test_rows_of_a_running_consumer_come_back_in_a_table_that_was_deleted(
+    uri: str, how: str, what: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    other = ("orders", 1)
+    one = ownership(uri, "one", session_timeout_ms=1)
+    one.take([QUEUE, other], 0.0)
+    one.commit({QUEUE: 7, other: 5})
+    shutil.rmtree(Path(uri, what))
+    if how == "commit":
+        one.commit({QUEUE: 8, other: 5})
+    elif how == "release":
+        one.release()
+    else:
+        time.sleep(0.002)  # two thirds of the session
+        one.beat_when_due()
+
+    found = ConsumerOffsets(uri).newest()
+
+    owner = "" if how == "release" else "one"
+    assert {key: (row.queue_offset, row.generation, row.owner) for key, row in found.items()} == {
+        ("points", *QUEUE): (8 if how == "commit" else 7, 1, owner),
+        ("points", *other): (5, 1, owner),
+    }
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert f"{uri} was deleted" in caplog.text
+
+
+def test_a_queue_that_another_took_in_the_new_table_is_stale(uri: str) -> None:
+    one = ownership(uri, "one")
+    one.take([QUEUE], 0.0)
+    one.commit({QUEUE: 7})
+    shutil.rmtree(uri)
+    ownership(uri, "two").take([QUEUE], 0.0)
+    with pytest.raises(StaleGenerationError, match=r"generation 1 of one is .* 1 of two"):
+        one.commit({QUEUE: 8})
+    one.release()
+    assert ConsumerOffsets(uri).newest()[KEY].owner == "two"
 
 
 def test_hundreds_of_commits_leave_a_small_table_and_stay_fast(uri: str) -> None:

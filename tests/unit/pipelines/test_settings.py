@@ -52,6 +52,8 @@ def with_(section: str, **values: Any) -> dict[str, Any]:
         (with_("kafka", half_topic=".."), "'..': Kafka allows no topic of that name"),
         (with_("kafka", half_topic="TRANS_CHECK_x"), "begins with check_topic_prefix"),
         (with_("kafka", half_topic="TRANS.CHECK.x"), "differs from check_topic_prefix"),
+        (with_("kafka", half_topic="__transaction_state"), "Kafka allows no topic of that name"),
+        (with_("kafka", check_topic_prefix="."), "Kafka's own topic '__consumer_offsets'"),
         (with_("kafka", half_topic="a.b", op_topic="a_b"), "'a.b' and 'a_b' differ by '.'"),
         (with_("kafka", bootstrap_servers="here"), "'here': host:port, comma separated, is"),
         (with_("kafka", bootstrap_servers="a:1,b:99999"), "host:port, comma separated, is"),

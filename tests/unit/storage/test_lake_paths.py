@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from urllib.parse import quote
 
+import polars as pl
 import pytest
 
 from storage.errors import NotALakeError
@@ -64,6 +65,8 @@ def test_a_lake_lives_in_a_folder_of_any_usable_name(
     assert violations(lake) == []
 
     assert consume(lake, "before") == len(rows[ORDERS]) > 0
+    outcomes = pl.read_delta(str(lake / "outcomes"), use_pyarrow=True)
+    assert outcomes.height == len(rows["outcomes"])
 
     run_round(lake)
     assert rows_in(lake) == rows
