@@ -63,18 +63,12 @@ _KNOWN_ROWS = pa.schema(
 def namings(operations: pa.Table, landed_at: int) -> pa.Table:
     """Returns one row for each half that each readable operation names.
 
-    The first position that names a half counts; the operation says the same of it at each other.
     Input: OPERATIONS; `landed_at`: `epoch_at` of the epoch that lands them.
     Output: NAMINGS.
     """
     operations = where(operations, truth(pc.is_null(operations["error"])))
     halves, ids = operations["half_offsets"], operations["transaction_ids"]
     operation, position = _positions(halves)
-    offsets = pc.list_flatten(halves)
-    is_first = _names_first(operation, longs(offsets))
-    if not is_first.all():
-        operation, position = operation[is_first], position[is_first]
-        offsets = offsets.filter(pa.array(is_first))
     named = operations.select(["queue_id", "op_queue_offset", "stored_at", "producer_group",
                                "decision", "cause", "is_signed"])  # fmt: skip
     if len(operation) != operations.num_rows or position.any():
@@ -83,7 +77,7 @@ def namings(operations: pa.Table, landed_at: int) -> pa.Table:
         NAMINGS,
         named,
         position=pa.array(position.astype(np.int32)),
-        half_queue_offset=offsets,
+        half_queue_offset=pc.list_flatten(halves),
         transaction_id=_at_positions(ids, operation, position),
         landed_at=landed_at,
         decided_sets=None,
@@ -96,16 +90,6 @@ def _positions(lists: pa.ChunkedArray) -> tuple[Numbers, Numbers]:
     starts = np.cumsum(counts) - counts
     row = np.repeat(np.arange(len(counts)), counts)
     return row, np.arange(len(row)) - starts[row]
-
-
-def _names_first(operation: Numbers, offsets: Numbers) -> Mask:
-    """Returns for each naming whether no earlier one of its operation names the same half."""
-    is_first = np.ones(len(operation), bool)
-    if ((np.diff(operation) > 0) | (np.diff(offsets) > 0)).all():  # as producers write them
-        return is_first
-    order = np.lexsort((offsets, operation))  # keeps the positions' order
-    is_first[order[1:]] = (np.diff(operation[order]) > 0) | (np.diff(offsets[order]) > 0)
-    return is_first
 
 
 def _at_positions(lists: pa.ChunkedArray, row: Numbers, position: Numbers) -> pa.ChunkedArray:

@@ -22,18 +22,11 @@ WITH named AS (
     unnest(half_offsets) AS half_queue_offset, unnest(transaction_ids) AS transaction_id
   FROM op_once WHERE error IS NULL
 ),
-once AS (  -- From rule version 5 on the first naming of a half says it for the others.
-  FROM named WHERE NOT (is_of_several AND decides_once())
-  UNION ALL
-  FROM (FROM named WHERE is_of_several AND decides_once())
-  QUALIFY row_number() OVER (PARTITION BY queue_id, op_queue_offset, half_queue_offset
-                             ORDER BY position) = 1
-),
 told AS (  -- `is_whole`: all halves that the operation names are judged
   SELECT * EXCLUDE (is_told_of),
     NOT is_of_several OR bool_and(is_told_of) OVER (PARTITION BY queue_id, op_queue_offset)
       AS is_whole
-  FROM (SELECT *, is_told('half', queue_id, half_queue_offset) AS is_told_of FROM once)
+  FROM (SELECT *, is_told('half', queue_id, half_queue_offset) AS is_told_of FROM named)
   QUALIFY is_told_of
 ),
 joined AS (
@@ -104,9 +97,9 @@ FROM rejected j JOIN namings n ON j.queue_id = n.queue_id
   AND j.op_queue_offset = n.op_queue_offset AND j.position = n.position
 GROUP BY n.queue_id, n.op_queue_offset, n.unit_offset;
 
--- What became of a naming, and when. An operation is decided for a half alone once, and for a set
--- once. Before rule version 5 each naming of a half alone was judged for itself, and an operation
--- named a set once among those of its positions that are judged together.
+-- What became of a naming, and when. An operation is decided for a set once. Another naming of the
+-- same half alone is judged for itself. Before rule version 5 an operation named a set once among
+-- those of its positions that are judged together.
 CREATE TABLE fates AS
 WITH judged AS (
   SELECT n.*, u.end_epoch, u.outcome, u.complete_epoch, j.epoch AS rejected_epoch,

@@ -30,8 +30,6 @@ class Operations:
                 continue
             ids = operation["transaction_ids"]
             for position, offset in enumerate(operation["half_offsets"]):
-                if offset in operation["half_offsets"][:position]:
-                    continue  # the first naming of a half says it for all
                 new.append(
                     {
                         **operation,
