@@ -36,11 +36,16 @@ def kafka_away(facts: Facts) -> list[str]:
 
 
 def no_epoch(facts: Facts) -> list[str]:
-    """Records wait in Kafka, and no epoch was committed for NO_EPOCH_MS."""
-    waiting, lake = facts.records_waiting, facts.lake
-    # A lake without an epoch has none since its first record came.
-    quiet_ms = facts.behind_ms if lake.epoch_at is None else lake.now_ms - lake.epoch_at
-    if not waiting or quiet_ms is None or quiet_ms < NO_EPOCH_MS:
+    """Records have waited in Kafka for NO_EPOCH_MS, and no epoch was committed meanwhile.
+
+    A lake to which nothing comes has had no epoch for long when its next record comes.
+    """
+    waiting, behind_ms, epoch_at = facts.records_waiting, facts.behind_ms, facts.lake.epoch_at
+    if not waiting or behind_ms is None:
+        return []
+
+    quiet_ms = behind_ms if epoch_at is None else min(behind_ms, facts.lake.now_ms - epoch_at)
+    if quiet_ms < NO_EPOCH_MS:
         return []
     return [f"no epoch was committed for {span(quiet_ms)}, and {waiting} records wait in Kafka"]
 

@@ -64,8 +64,13 @@ def topicless(since_ms: int) -> Facts:
         pytest.param(
             Facts(WELL.lake, kafka_trouble="look again", retention_ms=1), [], id="not answered yet"
         ),
-        pytest.param(waiting(0, HOUR_MS - 1), [], id="an epoch came less than an hour ago"),
-        pytest.param(waiting(0, HOUR_MS), ["no_epoch"], id="none for an hour, and records wait"),
+        pytest.param(
+            waiting(HOUR_MS, HOUR_MS - 1), ["lag"], id="an epoch came less than an hour ago"
+        ),
+        pytest.param(waiting(0, DAY_MS), [], id="none for a day, and a record has just come"),
+        pytest.param(
+            waiting(HOUR_MS, HOUR_MS), ["no_epoch", "lag"], id="none for an hour, and records wait"
+        ),
         pytest.param(with_lake(epoch_at=NOW - DAY_MS), [], id="none for a day, nothing waits"),
         pytest.param(waiting(DAY_MS, DAY_MS, makes_epochs=False), [], id="PINGs make no epoch"),
         pytest.param(
