@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import Final
+from dataclasses import fields
+from datetime import datetime, timezone
+from typing import Any, Final
 
 from checker.match.sql import run
 from pipelines.errors import OperatorError
@@ -12,6 +14,7 @@ from pipelines.health.topics import catalog, queue_ends, require_topic
 from storage.errors import MissingTableError
 from storage.lake.lake import Lake
 from storage.lake.table import queue_floor
+from txlake._consumer_offsets import Commit, held_until
 
 TABLE: Final = "consumer_offsets"
 LAG_COLUMNS: Final = (
@@ -19,6 +22,9 @@ LAG_COLUMNS: Final = (
     "owner",
 )  # fmt: skip
 COLUMNS: Final = ("consumer_group", "topics", "queues", "lag", "committed_at", "owners")
+
+# Of an owner whose rows do not say it, of an SDK before lake format 5.
+_SESSION_MS: Final = 30_000
 
 # Of a queue's rows the one of the largest generation holds, of these the latest.
 _NEWEST = """
@@ -34,7 +40,7 @@ def read_lags(lake: Lake, group: str | None = None, topic: str | None = None) ->
 
     Input: the consumer group and the topic to choose, if any.
     `lag`: messages that are there and not committed; `queue_offset` null: nothing read yet; `owner`
-    null: given back.
+    null: it gave the queue back, or its session is over.
     """
     try:
         commits = lake.read(TABLE)
@@ -42,19 +48,43 @@ def read_lags(lake: Lake, group: str | None = None, topic: str | None = None) ->
         return []
     ends = queue_ends(lake)
     tables = {row["topic"]: f"topics/{row['table_id']}" for row in catalog(lake)}
+    newest = run(_NEWEST, commits=commits)
+    living = _living_owners(newest.to_pylist())
+
     rows = []
-    for row in plain(run(_NEWEST, commits=commits)):
+    for row in plain(newest):
         table, queue_id = tables.get(row["topic"]), row["queue_id"]
         begin = 0 if table is None else queue_floor(lake.handle(table), queue_id)
         end = ends.get((row["topic"], queue_id), 0)
         row |= {"end_offset": end, "lag": max(0, end - max(begin, row["queue_offset"] or 0))}
-        rows.append({name: row[name] or None if name == "owner" else row[name]
-                     for name in LAG_COLUMNS})  # fmt: skip
+        if (row["consumer_group"], row["owner"]) not in living:
+            row["owner"] = None
+        rows.append({name: row[name] for name in LAG_COLUMNS})
     return [
         row
         for row in rows
         if group in (None, row["consumer_group"]) and topic in (None, row["topic"])
     ]
+
+
+def _living_owners(rows: list[Row]) -> set[tuple[str, str]]:
+    """Returns the groups and owners whose sessions are not over. Input: the newest rows.
+
+    Source: the SDK's own rule, by which a challenger waits (`held_until`).
+    """
+    values: list[dict[str, Any]] = [
+        {field.name: row.get(field.name) for field in fields(Commit)} for row in rows
+    ]
+    commits = [Commit(**one) for one in values]
+    newest = {commit.key: commit for commit in commits}
+    one_of_each = {(commit.consumer_group, commit.owner): commit for commit in commits}
+    now = datetime.now(timezone.utc)
+
+    return {
+        owner
+        for owner, commit in one_of_each.items()
+        if (until := held_until(newest, commit, _SESSION_MS)) is not None and now <= until
+    }
 
 
 def chosen_lags(lake: Lake, group: str | None, topic: str | None) -> list[Row]:

@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import re
+import time
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +85,19 @@ def test_consumers_lag_by_what_they_have_not_committed(job: PaperJob) -> None:
         (("--group", "points", "--topic", "nope"), "has read nothing of topic 'nope'"),
     ):
         assert answer in said("lag", *words, *lake, "-o", "json", code=1)
+
+
+def test_an_owner_whose_session_is_over_is_shown_as_none(job: PaperJob) -> None:
+    lake = ("--lake", job.lake.path)
+    for session_timeout_ms, is_shown in ((60_000, True), (1, False)):
+        with Consumer(
+            job.lake.path, "points", ["orders"], session_timeout_ms=session_timeout_ms
+        ) as consumer:
+            assert len(consumer.poll(5.0)) == 3
+            time.sleep(0.002)
+            owners = {row["owner"] is not None for row in rows("lag", *lake)}
+            (group,) = rows("consumer", "list", *lake)
+        assert (owners, bool(group["owners"])) == ({is_shown}, is_shown)
 
 
 def test_a_group_is_reset_when_none_of_its_consumers_is_active(job: PaperJob) -> None:
