@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import fields
-from datetime import datetime, timezone
 from typing import Any, Final
 
 from checker.match.sql import run
 from pipelines.errors import OperatorError
 from pipelines.explain.rows import Row, plain
 from pipelines.health.topics import catalog, queue_ends, require_topic
+from pipelines.screen import now_ms
 from storage.errors import MissingTableError
 from storage.lake.lake import Lake
 from storage.lake.table import queue_floor
+from storage.rows import instant
 from txlake._consumer_offsets import Commit, held_until
 
 TABLE: Final = "consumer_offsets"
@@ -78,7 +79,7 @@ def _living_owners(rows: list[Row]) -> set[tuple[str, str]]:
     commits = [Commit(**one) for one in values]
     newest = {commit.key: commit for commit in commits}
     one_of_each = {(commit.consumer_group, commit.owner): commit for commit in commits}
-    now = datetime.now(timezone.utc)
+    now = instant(now_ms())
 
     return {
         owner
