@@ -73,9 +73,8 @@ def list_transactions(
     )  # fmt: skip
     look = transactions.pending if pending else transactions.stored
     rows, count = look(open_lake(lake_path, conf), filters, limit)
-    only_data = ("checked_at", "last_answer_at")
     none = nothing("no matching transactions", group=group, topic=topic, keys=keys)
-    print_list(transactions.COLUMNS, rows, count, output, none, only_data)
+    print_list(transactions.COLUMNS, rows, count, output, none, transactions.ONLY_DATA)
 
 
 @tx.command()

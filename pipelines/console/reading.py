@@ -121,7 +121,7 @@ def transactions_page(request: Request) -> Response:
     look = transactions.pending if state == "pending" else transactions.stored
     rows, count = look(_lake(request), filters, queries.limit(query))
     return page(
-        request, "transactions", columns=transactions.COLUMNS, rows=rows, count=count,
+        request, "transactions", columns=transactions.SHOWN, rows=rows, count=count,
         state=state, since=since, query=query,
     )  # fmt: skip
 

@@ -73,6 +73,18 @@ class Report:
     waits: tuple[Wait, ...]
     events: tuple[Event, ...]
 
+    @property
+    def headline(self) -> str:
+        """Returns the status, and of what is committed also why a message is not delivered."""
+        waiting = [message.waits for message in self.messages if message.place is None]
+        if self.status != COMMITTED or not waiting:
+            return self.status
+
+        reasons = {
+            waits[0].code.replace("_", " ") if waits else "not delivered" for waits in waiting
+        }
+        return f"{self.status}, {', '.join(sorted(reasons))}"
+
 
 def reports(found: Found, now_ms: int, limit: int | None = None) -> tuple[list[Report], int]:
     """Returns the reports of the first `limit` units that were found, and how many more there are.

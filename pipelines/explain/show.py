@@ -30,7 +30,7 @@ def lines(report: Report) -> Iterator[str]:
     if first["transaction_id"] is not None:
         name = f"transaction {first['transaction_id']}, {name}"
     group = "" if first["producer_group"] is None else f", group {first['producer_group']}"
-    yield f"{name}{group}: {report.status}"
+    yield f"{name}{group}: {report.headline}"
     for message in report.messages:
         yield from _message(report, message)
     for decision in report.decisions:
@@ -80,6 +80,7 @@ def to_json(report: Report) -> dict[str, Any]:
         "producer_group": first["producer_group"],
         "transaction_id": first["transaction_id"],
         "status": report.status,
+        "headline": report.headline,
         "messages": [_message_json(message) for message in report.messages],
         "decisions": [_decision_json(decision) for decision in report.decisions],
         "waits": [_wait_json(wait) for wait in report.waits],

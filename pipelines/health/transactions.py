@@ -18,34 +18,82 @@ from storage.rows import instant
 from storage.wire.kinds import HALF
 from txlake.protocol import RecordTarget
 
+# `stored_at`: when the broker stored it, or when it was re-armed: its checks count from there.
+# `delivery`: of what is committed: where it is (topic:queue-offset), or undeliverable, delayed,
+# cancelled.
 COLUMNS: Final = (
-    "target", "status", "stored_at", "producer_group", "real_topic", "transaction_id", "keys",
-    "check_times", "checked_at", "last_answer_at", "ended_at",
-)  # fmt: skip
+    "target",
+    "status",
+    "delivery",
+    "stored_at",
+    "producer_group",
+    "real_topic",
+    "transaction_id",
+    "keys",
+    "check_times",
+    "checked_at",
+    "last_answer_at",
+    "ended_at",
+    "first_stored_at",
+)
+# Of a page of the console the last is left out, of a table for people these.
+SHOWN: Final = COLUMNS[:-1]
+ONLY_DATA: Final = ("checked_at", "last_answer_at", "first_stored_at")
 PENDING, UNREADABLE = "PENDING", "UNREADABLE"
 _HALF = ["queue_id", "queue_offset", "stored_at", "epoch", "producer_group", "transaction_id",
          "real_topic", "keys", "error"]  # fmt: skip
 _PLACE = ["queue_id", "queue_offset", "stored_at"]
-_OUTCOME = ["queue_id", "queue_offset", "outcome", "decided_at", "epoch"]
+_OUTCOME = [
+    "queue_id",
+    "queue_offset",
+    "outcome",
+    "decided_at",
+    "epoch",
+    "real_topic",
+    "real_queue_id",
+    "real_queue_offset",
+]
+_DELIVERY = [
+    "queue_id",
+    "queue_offset",
+    "action",
+    "real_topic",
+    "real_queue_id",
+    "real_queue_offset",
+    "epoch",
+]
+
+_DELIVERED_TO = "format('{}:{}-{}', real_topic, real_queue_id, real_queue_offset)"
 
 # A half of the state waits for its end, unless it is given up; any other has its last outcome.
 _STATUS = f"""
 WITH ends AS (
-  SELECT queue_id, queue_offset, arg_max(outcome, epoch) AS outcome,
-    epoch_ms(arg_max(decided_at, epoch)) AS ended_at
-  FROM outcomes GROUP BY ALL
+  SELECT queue_id, queue_offset, outcome, epoch_ms(decided_at) AS ended_at,
+    CASE WHEN real_queue_offset IS NOT NULL THEN {_DELIVERED_TO} END AS place
+  FROM outcomes
+  QUALIFY row_number() OVER (PARTITION BY queue_id, queue_offset ORDER BY epoch DESC) = 1
+),
+later AS (  -- what became of a message that was not delivered when it was committed
+  SELECT queue_id, queue_offset,
+    CASE action WHEN 'DELIVERED' THEN {_DELIVERED_TO} ELSE lower(action) END AS delivery
+  FROM deliveries
+  QUALIFY row_number() OVER (PARTITION BY queue_id, queue_offset ORDER BY epoch DESC) = 1
 )
 SELECT h.queue_id, h.queue_offset,
   CASE WHEN h.error IS NOT NULL THEN '{UNREADABLE}'
     WHEN s.queue_id IS NOT NULL AND s.discard_cause IS NULL THEN '{PENDING}'
     ELSE e.outcome END AS status,
+  CASE WHEN e.outcome = 'COMMITTED' AND (s.queue_id IS NULL OR s.discard_cause IS NOT NULL)
+    THEN coalesce(l.delivery, e.place, 'delayed') END AS delivery,
   coalesce(s.stored_at, epoch_ms(h.stored_at)) AS stored_at,
+  epoch_ms(h.stored_at) AS first_stored_at,
   h.producer_group, h.real_topic, h.transaction_id, h.keys,
   s.check_times, s.checked_at, s.last_answer_at,
   CASE WHEN s.queue_id IS NULL OR s.discard_cause IS NOT NULL THEN e.ended_at END AS ended_at
 FROM halves h
 LEFT JOIN state s ON h.queue_id = s.queue_id AND h.queue_offset = s.queue_offset
 LEFT JOIN ends e ON h.queue_id = e.queue_id AND h.queue_offset = e.queue_offset
+LEFT JOIN later l ON h.queue_id = l.queue_id AND h.queue_offset = l.queue_offset
 ORDER BY stored_at, h.queue_id, h.queue_offset
 """
 # After a re-arm a half counts as stored then.
@@ -100,8 +148,15 @@ def pending(lake: Lake, filters: Filters, limit: int | None = None) -> tuple[lis
     else:
         halves = _halves(lake, state)
         halves = halves.filter(pc.equal(halves["keys"], filters.keys))
-    no_outcomes = lake.schema("outcomes").empty_table()
-    rows = _rows(run(_STATUS, halves=halves, state=state, outcomes=no_outcomes))
+    rows = _rows(
+        run(
+            _STATUS,
+            halves=halves,
+            state=state,
+            outcomes=lake.schema("outcomes").empty_table(),
+            deliveries=lake.schema("deliveries").empty_table(),
+        )
+    )
     return rows[:limit], state.num_rows if filters.keys is None else len(rows)
 
 
@@ -126,8 +181,13 @@ def stored(lake: Lake, filters: Filters, limit: int | None = None) -> tuple[list
     chosen = run(_STORED, times, halves=found, state=state)
     shown = chosen.slice(max(0, chosen.num_rows - (limit or chosen.num_rows)))
     of_shown: Bounds = {**until, "queue_offset": _offsets(shown)}
-    outcomes = read_pruned(lake, "outcomes", _OUTCOME, of_shown)
-    rows = run(_STATUS, halves=_halves(lake, shown, until), state=state, outcomes=outcomes)
+    rows = run(
+        _STATUS,
+        halves=_halves(lake, shown, until),
+        state=state,
+        outcomes=read_pruned(lake, "outcomes", _OUTCOME, of_shown),
+        deliveries=read_pruned(lake, "deliveries", _DELIVERY, of_shown, pc.field("source") == HALF),
+    )
     return _rows(rows), chosen.num_rows
 
 

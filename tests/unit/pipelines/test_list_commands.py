@@ -18,7 +18,7 @@ from storage.lake.lake import Lake
 from tests.support.operator import said
 from tests.support.paper_job import START_AT, PaperJob
 from txlake import Consumer, StaleGenerationError
-from txlake.protocol import ALTER_TOPIC, COMMIT
+from txlake.protocol import ALTER_TOPIC, CANCEL, COMMIT, RESUME
 
 HOSTILE = "=cmd|'/c calc'!A1\n\x1b[2J\u202egnp.exe,\""
 NOW = START_AT + 90_000
@@ -40,6 +40,33 @@ def job(tmp_path: Path) -> PaperJob:
 def rows(*words: str) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = json.loads(said(*words, "-o", "json"))
     return found
+
+
+def test_a_list_says_whether_and_where_a_message_was_delivered(job: PaperJob) -> None:
+    words = ("tx", "list", "--since", "9999d", "--lake", job.lake.path)
+    late, odd = job.half("late", delay_level=1), job.half("odd", real_queue_id=77)
+    gone = job.half("gone", delay_level=18)
+    job.end(COMMIT, late, odd, gone)
+    job.command(RESUME, "half:0-3")
+    job.run(7_000)
+    found = {row["transaction_id"]: row for row in rows(*words)}
+    assert {name: row["delivery"] for name, row in found.items()} == {
+        "t0": "orders:0-0", "t1": "orders:1-0", "t2": "orders:0-1", "lost": None,
+        "late": "delayed", "odd": "undeliverable", "gone": "delayed",
+    }  # fmt: skip
+
+    # A half that is pending again has both instants: of the record, and of the re-arm.
+    again = found["lost"]
+    assert (again["status"], again["first_stored_at"] < again["stored_at"]) == ("PENDING", True)
+    assert found["t0"]["first_stored_at"] == found["t0"]["stored_at"]
+
+    job.command(CANCEL, f"half:0-{gone}")
+    job.run(60_000)
+    found = {row["transaction_id"]: row for row in rows(*words)}
+    assert re.fullmatch(r"orders:\d-\d", found["late"]["delivery"])
+    assert found["gone"]["delivery"] == "cancelled"
+    told = said("tx", "explain", f"0-{odd}", "--lake", job.lake.path)
+    assert told.splitlines()[0].endswith(": COMMITTED, undeliverable")
 
 
 def test_topics_are_listed_with_what_they_hold_and_keep(job: PaperJob, conf: str) -> None:
