@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from pipelines.epoch import run
+from pipelines.epoch import land
 from pipelines.local_broker.broker import Broker
 from tests.support.job import running, settings_for
 from tests.support.standby_processes import ACTIVE, Drivers, drivers_of
@@ -67,7 +67,7 @@ def test_the_end_waits_for_the_warm_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A process that ends while a thread of it is in Arrow's code is aborted, exit code -6."""
-    warm_up = run.warm_up
+    warm_up = land.warm_up
     has_begun = threading.Event()
     is_started = threading.Event()
     ended_before: list[bool] = []
@@ -82,7 +82,7 @@ def test_the_end_waits_for_the_warm_up(
         ended_before.append(not job.is_running())
         warm_up(*arguments)
 
-    monkeypatch.setattr(run, "warm_up", warm_up_that_takes_long)
+    monkeypatch.setattr(land, "warm_up", warm_up_that_takes_long)
     with running(settings_for(broker, tmp_path / "lake", unique("threads"))) as job:
         is_started.set()
         Wire(job.settings).half("one")
