@@ -12,6 +12,7 @@ import pytest
 from pipelines.local_broker.broker import Broker
 from tests.support.scripted_producer import ScriptedListener, make_producer
 from tests.support.transaction_topics import TransactionTopics
+from tests.support.wait import wait_until
 from txlake import (
     HalfMessage,
     LocalTransactionState,
@@ -166,14 +167,18 @@ def test_a_missing_half_topic_runs_no_local_transaction(
 
 
 def test_a_broker_that_goes_away_fails_the_half_or_leaves_the_end_to_a_check(
-    tmp_path: Any, unique: Callable[[str], str], listener: ScriptedListener
-) -> None:
+    tmp_path: Any, unique: Callable[[str], str], listener: ScriptedListener,
+    caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
     with Broker(tmp_path / "own") as own:
         topics = TransactionTopics(own.bootstrap_servers, unique("gone"))
-        producer = make_producer(
-            topics, listener, {"log_level": 0}, send_timeout_ms=1500, close_timeout_ms=3000
-        )
+        topics.make(topics.check_prefix + "shop", 1)
+        producer = make_producer(topics, listener, send_timeout_ms=1500, close_timeout_ms=3000)
         producer.send_message_in_transaction(MESSAGE, COMMIT)
+
+        # Its third client, the consumer of checks, is there once a check has come.
+        topics.ask("shop", (0, "9"), "t9")
+        wait_until(lambda: listener.checks, "no check was read")
 
         def stop_broker(_half: HalfMessage) -> LocalTransactionState:
             own.stop()
@@ -192,6 +197,12 @@ def test_a_broker_that_goes_away_fails_the_half_or_leaves_the_end_to_a_check(
         started = time.monotonic()
         producer.close()
         assert time.monotonic() - started < 6
+
+    # Each line of Kafka's clients went through the one log, which leaves out their names; the
+    # consumer of checks wrote none to stderr, where only the test's own clients write.
+    lines = [record.getMessage() for record in caplog.records if record.name.startswith("txlake")]
+    assert [line for line in lines if "[rdkafka#" in line] == []
+    assert "rdkafka#consumer" not in capfd.readouterr().err
 
 
 def test_a_set_goes_to_one_half_queue_and_ends_in_one_operation(

@@ -19,6 +19,7 @@ class ScriptedListener(TransactionListener):
 
     def __init__(self) -> None:
         self.halves: list[HalfMessage] = []
+        self.checks: list[CheckedMessage] = []
 
     def execute_local_transaction(self, message: HalfMessage, arg: Any) -> LocalTransactionState:
         self.halves.append(message)
@@ -26,6 +27,7 @@ class ScriptedListener(TransactionListener):
         return state
 
     def check_local_transaction(self, message: CheckedMessage) -> LocalTransactionState:
+        self.checks.append(message)
         return LocalTransactionState.UNKNOWN
 
 
