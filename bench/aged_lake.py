@@ -23,10 +23,10 @@ from bench.synthetic_rows import SyntheticRows
 from storage.lake.epochs import read_progress
 from storage.lake.floor import Floor
 from storage.lake.lake import Lake
+from storage.maintenance.limits import MaintenanceLimits
+from storage.maintenance.maintenance import Maintenance
 from storage.rows import instant
 from storage.schemas import TABLES
-from storage.upkeep.limits import MaintenanceLimits
-from storage.upkeep.maintenance import Maintenance
 from txlake.protocol import deleted_id
 
 _ORDERS = "topics/1"

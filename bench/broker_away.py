@@ -23,8 +23,8 @@ from pipelines.local_broker.broker import Broker
 from pipelines.settings import Settings, parse
 from storage.lake.lake import Lake
 from storage.verify.run import verify
+from tests.support.kafka_writer import Wire
 from tests.support.processes import Process
-from tests.support.wire import Wire
 from txlake.protocol import COMMIT
 
 DEADLINE_S = 180.0

@@ -19,8 +19,8 @@ from bench.synthetic_lake import EPOCH_MS, EPOCH_ROWS, START_MS, half_place, mak
 from pipelines.cli.options import whole_lake
 from pipelines.cli.status import facts_of
 from pipelines.console.app import console_app
-from pipelines.console.site import Site
-from storage.files.place import lake_place
+from pipelines.console.context import Site
+from storage.files.location import lake_place
 
 RUNS = 5
 FILES = 100

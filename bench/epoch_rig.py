@@ -20,7 +20,7 @@ from bench.usage import processor_s
 from bench.workbench import Workbench
 from pipelines.settings import Settings
 from storage.lake.epochs import Plan
-from tests.support.rig import Rig
+from tests.support.epoch_harness import Rig
 
 _WARM_UP_ROUNDS = 2
 

@@ -31,14 +31,14 @@ from confluent_kafka import Producer
 
 from bench.hostile import BODY_BYTES_MAX, QUEUES, Header, hostile
 from bench.job_process import JobProcess, toml
-from pipelines.kafka_log.topics import KafkaTopics
+from pipelines.kafka_client.admin import KafkaTopics
 from pipelines.local_broker.broker import Broker
 from pipelines.settings import Settings, parse
 from storage import schemas
 from storage.lake.epochs import read_progress
 from storage.lake.lake import Lake
 from storage.verify.run import verify
-from storage.wire.kinds import HALF, KINDS, OP
+from storage.wire.record_kinds import HALF, KINDS, OP
 from txlake import protocol as p
 
 _CANARY_EVERY = 1_000

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from storage.wire.decode import decode_rows
 from storage.wire.headers import HEADERS
-from storage.wire.kinds import ADMIN, HALF, KINDS, OP, SCHEDULE, WireLimits
+from storage.wire.record_kinds import ADMIN, HALF, KINDS, OP, SCHEDULE, WireLimits
 from txlake import protocol as p
 
 Header = tuple[str, str | bytes | None]

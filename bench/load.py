@@ -14,7 +14,7 @@ from bench.counter_file import CounterFile
 from bench.job_process import BenchError, JobProcess
 from bench.usage import Watch, processor_s
 from bench.workbench import Workbench
-from pipelines.jvm.kept_memory import KEPT
+from pipelines.jvm.arrow_memory import KEPT
 from tests.support.processes import Process
 
 _END_TIMEOUT_S = 60.0

@@ -19,7 +19,7 @@ from bench.counter_file import CounterFile
 from bench.load_producer import LATE
 from bench.sample_data import TOPIC
 from pipelines.settings import load
-from storage.files.place import LakePlace
+from storage.files.location import LakePlace
 from txlake import Consumer, LakeError
 
 GROUP = "bench"

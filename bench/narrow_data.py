@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from storage.tasks.arrow_bytes import as_bytes
 from storage.tasks.land import LANDED
 from storage.wire.decode import RECORDS
-from storage.wire.kinds import HALF, OP
+from storage.wire.record_kinds import HALF, OP
 from txlake import protocol as p
 
 QUEUES = 4

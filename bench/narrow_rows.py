@@ -27,23 +27,23 @@ from bench.narrow_data import AT_MS, QUEUES, write_narrow_rows
 from bench.usage import own_resident_bytes
 from checker.decide import decide
 from checker.frames import RULE_VERSION, Decision, Parameters, State
-from pipelines.epoch.apply import Applier
 from pipelines.epoch.batch import Batch, rows_by_kind
-from pipelines.epoch.deliver import Deliverer, _sliced
+from pipelines.epoch.commit import decided_counts, landed_counts, state_rows
+from pipelines.epoch.delivery import Deliverer, _sliced
 from pipelines.epoch.lookups import inputs_of
 from pipelines.epoch.parameters import plan_parameters
 from pipelines.epoch.plan import instants_of
-from pipelines.epoch.planned import decided_counts, landed_counts, state_rows
-from pipelines.epoch.sizes import Sizes
+from pipelines.epoch.task_sizing import Sizes
+from pipelines.epoch.write import Applier
 from storage.lake.epoch_log import EpochLog
 from storage.lake.epochs import Plan, Range, read_progress
 from storage.lake.lake import Lake
 from storage.rows import instant
 from storage.tasks.arrow_bytes import as_bytes
 from storage.tasks.deliver import Delivery
+from storage.tasks.file_buffer import Files
 from storage.tasks.land import read_landed
-from storage.tasks.written import Files
-from storage.wire.kinds import HALF, WireLimits
+from storage.wire.record_kinds import HALF, WireLimits
 from txlake import protocol as p
 
 _PARALLELISM = 16  # tasks at once, on a cluster

@@ -22,11 +22,11 @@ import pyarrow as pa
 
 from bench.usage import processor_s
 from pipelines.jvm.session import start_session
-from pipelines.kafka_log.options import spark_options
+from pipelines.kafka_client.options import spark_options
 from pipelines.settings import Settings, load
 from storage import schemas
 from storage.wire.decode import KAFKA_COLUMNS, RECORDS, decode_rows
-from storage.wire.kinds import WireLimits
+from storage.wire.record_kinds import WireLimits
 
 
 def append(settings: Settings, into: Path) -> dict[str, float]:

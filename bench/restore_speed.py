@@ -19,17 +19,17 @@ import numpy as np
 import pyarrow as pa
 
 from checker.frames import HALVES, State
-from checker.match.changes import changes
-from pipelines.epoch.restore import FRAMES, change_rows, restore
+from checker.frames_ops.changes import changes
+from pipelines.epoch.recorded_state import FRAMES, change_rows, restore
 from storage.lake.epoch_log import EpochLog
 from storage.lake.epochs import NO_PROGRESS, Plan, read_progress
+from storage.lake.integrity import require_whole
 from storage.lake.lake import Lake
 from storage.lake.snapshots import Snapshot
-from storage.lake.whole import require_whole
+from storage.maintenance.limits import MaintenanceLimits
+from storage.maintenance.maintenance import Maintenance
 from storage.rows import instant
 from storage.schemas import SNAPSHOT
-from storage.upkeep.limits import MaintenanceLimits
-from storage.upkeep.maintenance import Maintenance
 
 _AT = 1_767_225_600_000
 _CHANGED = 20  # halves that come and go in an epoch

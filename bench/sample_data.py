@@ -17,7 +17,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 from bench.bodies import JSON, bodies
 from bench.hostile import Hostile, unreadable
-from storage.wire.kinds import HALF, OP, SCHEDULE
+from storage.wire.record_kinds import HALF, OP, SCHEDULE
 from txlake import Message, protocol
 from txlake._half import group_headers, message_headers
 from txlake._identifiers import TransactionIds

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from pipelines.epoch.restore import FRAMES, state_from
+from pipelines.epoch.recorded_state import FRAMES, state_from
 from storage.lake.chain import chained
 from storage.lake.epochs import TableAt
 from storage.lake.lake import Lake

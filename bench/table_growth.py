@@ -28,14 +28,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from checker.frames import RULE_VERSION, Parameters
-from pipelines.epoch.restore import topics_before
-from pipelines.job.upkeep import Maintainer
+from pipelines.epoch.recorded_state import topics_before
+from pipelines.job.maintenance import Maintainer
 from pipelines.settings import MaintenanceSettings
 from storage.lake.epochs import Plan, Range, committed_row, planned_row
 from storage.lake.lake import Lake
+from storage.maintenance import merge
+from storage.maintenance.limits import MaintenanceLimits
 from storage.rows import instant
-from storage.upkeep import merge
-from storage.upkeep.limits import MaintenanceLimits
 from txlake import protocol as p
 
 QUEUES = 4

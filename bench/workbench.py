@@ -18,7 +18,7 @@ from bench.job_process import JobProcess, toml
 from bench.lake_store import LakeStore
 from bench.sample_data import GROUP, Mix, Writer, Written
 from bench.sizes import Size
-from pipelines.kafka_log.topics import KafkaTopics
+from pipelines.kafka_client.admin import KafkaTopics
 from pipelines.local_broker.broker import Broker
 from pipelines.settings import Settings, parse
 from storage.lake.lake import Lake

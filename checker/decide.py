@@ -30,11 +30,11 @@ from checker.frames import (
     Parameters,
     State,
 )
-from checker.match import touched
-from checker.match.changes import changes
-from checker.match.columns import Numbers, find, frame, longs, take, truth, where
-from checker.match.memory import give_back, landed
-from checker.match.sql import run
+from checker.frames_ops import active
+from checker.frames_ops.changes import changes
+from checker.frames_ops.columns import Numbers, find, frame, longs, take, truth, where
+from checker.frames_ops.memory import give_back, landed
+from checker.frames_ops.sql import run
 from checker.rules import commands, delay, delivery, naming, operations, presence, sets, timing
 from storage.schemas import places
 
@@ -116,19 +116,19 @@ def decide(state: State, inputs: Inputs, instants: Instants, parameters: Paramet
     is_near |= presence.leaves(state, inputs.ended, instants.queues)
     is_due = delay.is_due(state.delayed["deliver_at"], instants.epoch_at)
     is_old = presence.is_below(inputs.ended, instants.queues)
-    is_due |= touched.is_named(state.delayed, where(inputs.ended, is_old))
+    is_due |= active.is_named(state.delayed, where(inputs.ended, is_old))
     acts = naming.acts(
         state.waiting, inputs.operations, instants.queues, parameters.orphan_operation_ttl_ms
     )
-    near, left = touched.split_state(
+    near, left = active.split_state(
         state, inputs, is_near, sets.is_member(state.halves), is_due, acts
     )
     decision = _decide(near, inputs, instants, parameters)
     after = replace(
         decision.state,
-        halves=touched.join(left.halves, decision.state.halves),
-        delayed=touched.join(left.delayed, decision.state.delayed, "deliver_at"),
-        waiting=touched.join(left.waiting, decision.state.waiting),
+        halves=active.join(left.halves, decision.state.halves),
+        delayed=active.join(left.delayed, decision.state.delayed, "deliver_at"),
+        waiting=active.join(left.waiting, decision.state.waiting),
     )
     return replace(decision, state=after, changes=changes(near, decision.state))
 

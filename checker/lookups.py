@@ -11,9 +11,9 @@ from dataclasses import replace
 import pyarrow as pa
 
 from checker.frames import Inputs, State
-from checker.match.columns import find, longs, take, where
-from checker.match.sql import run
-from checker.match.touched import PLACE, is_named, named_halves
+from checker.frames_ops.active import PLACE, is_named, named_halves
+from checker.frames_ops.columns import find, longs, take, where
+from checker.frames_ops.sql import run
 from checker.rules.presence import can_be_there, is_there, leaves
 from checker.rules.sets import SET_KEY, members_with_id, of_sets
 

@@ -11,7 +11,7 @@ from shlex import quote
 
 from examples.demo_programs import ROOT, DemoError
 from storage.errors import LakeLockedError, NotALakeError
-from storage.files.place import lake_place
+from storage.files.location import lake_place
 from storage.lake.lock import LakeLock
 
 _MARK = ".made-by-txlake-demo"

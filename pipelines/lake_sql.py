@@ -15,8 +15,8 @@ import pyarrow as pa
 from pipelines.errors import OperatorError
 from pipelines.settings.nearest import did_you_mean
 from storage.errors import LakeError
+from storage.lake.integrity import require_readable, require_recorded
 from storage.lake.lake import Lake
-from storage.lake.whole import require_readable, require_recorded
 from storage.schemas import TABLES, TOPIC
 
 CONSUMER_OFFSETS: Final = "consumer_offsets"

@@ -25,9 +25,9 @@ from typing import TYPE_CHECKING, Any
 from pipelines.jvm.jars import class_path
 from pipelines.jvm.session import start_session
 from storage.errors import LakeError
-from storage.files.place import LakePlace, is_s3, lake_place, s3_access
+from storage.files.location import LakePlace, is_s3, lake_place, s3_access
+from storage.lake.integrity import require_recorded
 from storage.lake.lake import Lake
-from storage.lake.whole import require_recorded
 from storage.schemas import TABLES, TOPIC
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from pathlib import Path
 from bench.chaos.journal import Seen
 from bench.chaos.names import CONSUMED
 from pipelines.settings import load
-from storage.files.place import LakePlace
+from storage.files.location import LakePlace
 from txlake import Consumer, GroupBusyError, LakeError, StaleGenerationError
 
 GROUP = "chaos"

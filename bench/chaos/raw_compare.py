@@ -25,7 +25,7 @@ from bench.chaos.raw_journal import (
 )
 from storage.lake.lake import Lake
 from storage.rows import milliseconds
-from storage.wire.kinds import ADMIN, HALF, KINDS, OP, SCHEDULE
+from storage.wire.record_kinds import ADMIN, HALF, KINDS, OP, SCHEDULE
 from txlake.protocol import CANCEL, COMMIT, RESUME, SYSTEM_REAL_TOPICS, UNDELIVERABLE_TOPIC
 
 Place = tuple[str, int, int]  # kind, queue, offset

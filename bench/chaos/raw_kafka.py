@@ -13,7 +13,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from bench.chaos.raw_journal import RawJournal, RawRecord
-from storage.wire.kinds import ADMIN, HALF, OP, SCHEDULE
+from storage.wire.record_kinds import ADMIN, HALF, OP, SCHEDULE
 from txlake import protocol as p
 
 TOPIC_OF = {

@@ -11,7 +11,7 @@ from deltalake.exceptions import DeltaError
 from bench.chaos.names import RAW_GROUP
 from bench.chaos.raw_journal import RawRecord
 from storage.errors import LakeError
-from storage.files.place import LakePlace
+from storage.files.location import LakePlace
 from storage.lake.lake import Lake
 
 _PAUSE_S = 0.7

@@ -16,7 +16,7 @@ from bench.chaos.raw_journal import DELIVERED, RawJournal, RawRecord
 from bench.chaos.raw_kafka import Header, RawKafka
 from bench.chaos.raw_look import LakeLook
 from bench.chaos.settings import RETENTION_MS_MIN
-from storage.wire.kinds import ADMIN, HALF, OP, SCHEDULE
+from storage.wire.record_kinds import ADMIN, HALF, OP, SCHEDULE
 from txlake import protocol as p
 
 Story = Generator[float, None, None]

@@ -31,7 +31,7 @@ from bench.chaos.settled import has_met_a_late_end, is_seen, is_settled
 from bench.lake_store import LakeStore
 from pipelines.local_broker.broker import Broker
 from pipelines.settings import load
-from storage.files.place import LakePlace
+from storage.files.location import LakePlace
 from tests.support.cluster import Cluster
 from tests.support.processes import Process
 

@@ -7,7 +7,7 @@ import time
 from bench.chaos.names import NARROW_TOPIC, NEW_TOPIC, RAW_GROUP, TOPIC_QUEUES
 from bench.chaos.raw_journal import LATER, RawRecord
 from bench.chaos.raw_world import Story, World, is_in_time
-from storage.wire.kinds import HALF
+from storage.wire.record_kinds import HALF
 from txlake import protocol as p
 
 _LATER_MS = 15_000  # how far ahead a message asks to be delivered, at most

@@ -10,7 +10,7 @@ from bench.chaos.raw_journal import UNREADABLE
 from bench.chaos.raw_kafka import Header
 from bench.chaos.raw_world import Story, World
 from bench.chaos.settings import MESSAGE_BYTES_MAX
-from storage.wire.kinds import ADMIN, HALF, OP, SCHEDULE
+from storage.wire.record_kinds import ADMIN, HALF, OP, SCHEDULE
 from txlake import protocol as p
 
 Changes = Mapping[str, bytes | None]  # of a readable record's headers; None: leave it out

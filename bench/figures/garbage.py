@@ -11,7 +11,7 @@ from bench.job_process import BenchError
 from bench.sample_data import Mix, Written
 from bench.workbench import Workbench
 from storage.lake.lake import Lake
-from storage.wire.kinds import HALF, OP, SCHEDULE
+from storage.wire.record_kinds import HALF, OP, SCHEDULE
 
 SHARE = 0.1
 _MIXES = {"without": Mix(), "with": Mix(garbage=SHARE)}

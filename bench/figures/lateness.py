@@ -11,7 +11,7 @@ from bench.load import run_load
 from bench.readable import readable_at, topic_table
 from bench.sample_data import TOPIC
 from bench.workbench import Workbench
-from checker.match.sql import run
+from checker.frames_ops.sql import run
 from storage.lake.lake import Lake
 from storage.schemas import PUT
 

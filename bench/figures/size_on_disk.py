@@ -13,8 +13,8 @@ from bench.figures.drain import drained
 from bench.sample_data import Mix
 from bench.workbench import Workbench
 from storage.lake.lake import Lake
-from storage.upkeep.maintenance import Maintenance
-from tests.support.rig import tables_of
+from storage.maintenance.maintenance import Maintenance
+from tests.support.epoch_harness import tables_of
 
 
 def measure(bench: Workbench) -> list[Figure]:

@@ -21,7 +21,7 @@ from bench.soak.stories import (
 )
 from bench.soak.traffic import MUTE, REAL_TOPICS, SHOP, Traffic, World
 from pipelines.settings import Settings, parse
-from storage.upkeep.limits import MaintenanceLimits
+from storage.maintenance.limits import MaintenanceLimits
 from txlake import Consumer
 
 _PER_EPOCH = 2.0  # stories that begin

@@ -13,11 +13,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from pipelines.epoch.ask import Asker
-from pipelines.kafka_log.plain_records import KAFKA
-from pipelines.kafka_log.topics import Place
+from pipelines.epoch.checks import Asker
+from pipelines.kafka_client.admin import Place
+from pipelines.kafka_client.record_reader import KAFKA
 from storage.rows import instant
-from storage.wire.kinds import ADMIN, HALF, OP, SCHEDULE
+from storage.wire.record_kinds import ADMIN, HALF, OP, SCHEDULE
 from txlake import protocol as p
 
 TOPICS = {

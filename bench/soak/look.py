@@ -13,11 +13,11 @@ from bench.soak.job import SoakJob
 from bench.soak.memory_job import Spent, mean
 from bench.soak.reference import Reference
 from bench.usage import own_resident_bytes
-from pipelines.epoch.restore import restore
+from pipelines.epoch.recorded_state import restore
 from storage.lake.epochs import read_progress
+from storage.lake.integrity import require_whole
 from storage.lake.lake import Lake
-from storage.lake.whole import require_whole
-from storage.upkeep.merge import files_of
+from storage.maintenance.merge import files_of
 
 _LOG = "_delta_log"
 

@@ -10,15 +10,15 @@ from typing import Any, Final, cast
 
 from bench.soak.kafka import EPOCH_MS, MemoryAsker, MemoryKafka
 from pipelines.epoch.parameters import EpochSettings
-from pipelines.epoch.run import Epochs
-from pipelines.job.upkeep import Maintainer
-from pipelines.kafka_log.topics import KafkaTopics
+from pipelines.epoch.runner import Epochs
+from pipelines.job.maintenance import Maintainer
+from pipelines.kafka_client.admin import KafkaTopics
 from pipelines.settings import Settings
 from storage.lake.epochs import Plan
 from storage.lake.lake import Lake
+from storage.maintenance.limits import MaintenanceLimits
 from storage.rows import instant
 from storage.tasks import malloc
-from storage.upkeep.limits import MaintenanceLimits
 from tests.support.local_landing import LocalLander
 from txlake import protocol as p
 

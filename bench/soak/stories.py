@@ -16,7 +16,7 @@ from bench.soak.traffic import (
     World,
     encoded,
 )
-from storage.wire.kinds import ADMIN, HALF, OP, SCHEDULE
+from storage.wire.record_kinds import ADMIN, HALF, OP, SCHEDULE
 from txlake import protocol as p
 
 # A half is asked about 1, 3 and 5 epochs after it was landed, and given up 2 epochs later.

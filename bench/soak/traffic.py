@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bench.soak.kafka import EPOCH_MS, QUEUES, Header, MemoryKafka
-from storage.wire.kinds import ADMIN, HALF, OP, SCHEDULE
+from storage.wire.record_kinds import ADMIN, HALF, OP, SCHEDULE
 from txlake import protocol as p
 
 # Answers its checks; always UNKNOWN; has no check topic.

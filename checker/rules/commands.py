@@ -24,7 +24,7 @@ from checker.frames import (
     Parameters,
     State,
 )
-from checker.match.sql import select
+from checker.frames_ops.sql import select
 from txlake.protocol import (
     CANCEL,
     MAINTAIN,

@@ -16,7 +16,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from checker.match.columns import Mask, truth
+from checker.frames_ops.columns import Mask, truth
 from txlake.protocol import INSTANT_MS_MAX
 
 # Of a half's own record; null if it asks for no immunity.

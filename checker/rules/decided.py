@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from checker.match.columns import Mask, Numbers, find, longs, truth, where
+from checker.frames_ops.columns import Mask, Numbers, find, longs, truth, where
 from storage.schemas import places
 
 DECIDED: Final = pa.schema(

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from checker.frames import DELAYED, Parameters
-from checker.match.columns import Mask, truth
-from checker.match.sql import select
+from checker.frames_ops.columns import Mask, truth
+from checker.frames_ops.sql import select
 
 # The due time; null: the message is due at once. DELIVER_AT goes before the span, and that before
 # the level. A level above the last counts as the last, a time or a span beyond the maximum as the

@@ -27,8 +27,8 @@ from checker.frames import (
     Parameters,
     State,
 )
-from checker.match.columns import Numbers, choose, frame, longs, truth, where
-from checker.match.sql import run
+from checker.frames_ops.columns import Numbers, choose, frame, longs, truth, where
+from checker.frames_ops.sql import run
 from checker.rules.topics import first_used
 from storage.schemas import places
 from txlake.protocol import CHECK_MAX_TOPIC, UNDELIVERABLE_TOPIC

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from checker.frames import NAMINGS, UNREADABLE, Parameters
-from checker.match.columns import (
+from checker.frames_ops.columns import (
     Mask,
     Numbers,
     choose,
@@ -27,7 +27,7 @@ from checker.match.columns import (
     truth,
     where,
 )
-from checker.match.sql import select
+from checker.frames_ops.sql import select
 from checker.rules.deadline import deadlines, is_late
 from checker.rules.decided import carried, is_absorbed
 from checker.rules.presence import is_below

@@ -15,9 +15,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from checker.frames import CONFLICTS, NAMINGS, Inputs, Instants, Parameters
-from checker.match.columns import truth, where
-from checker.match.memory import give_back, landed
-from checker.match.sql import run, select
+from checker.frames_ops.columns import truth, where
+from checker.frames_ops.memory import give_back, landed
+from checker.frames_ops.sql import run, select
 from checker.rules.naming import namings, verdicts
 from checker.rules.winner import WINS, judge
 

@@ -22,9 +22,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from checker.frames import State
-from checker.match.columns import Mask, find, longs, take, truth, where
-from checker.match.sql import run
-from checker.match.touched import PLACE, is_named
+from checker.frames_ops.active import PLACE, is_named
+from checker.frames_ops.columns import Mask, find, longs, take, truth, where
+from checker.frames_ops.sql import run
 from checker.rules.sets import SET_KEY, is_member, members_with_id
 from storage.schemas import places
 

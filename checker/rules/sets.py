@@ -16,8 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from checker.frames import ENDED, HALVES
-from checker.match.columns import Mask, frame, truth, where
-from checker.match.sql import run, select
+from checker.frames_ops.columns import Mask, frame, truth, where
+from checker.frames_ops.sql import run, select
 from checker.rules.deadline import DEADLINE_SQL, deadlines
 
 # The columns in which the halves of a set are equal.

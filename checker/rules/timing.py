@@ -18,9 +18,9 @@ import numpy as np
 import pyarrow as pa
 
 from checker.frames import DUE, HALVES, Change, Decision, Parameters
-from checker.match.columns import Mask, Numbers, choose, find, longs, truth, where
-from checker.match.sql import run
-from checker.match.touched import is_named, join, split
+from checker.frames_ops.active import is_named, join, split
+from checker.frames_ops.columns import Mask, Numbers, choose, find, longs, truth, where
+from checker.frames_ops.sql import run
 from checker.rules.sets import of_sets
 from storage.schemas import places
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from checker.frames import Parameters
-from checker.match.columns import longs, truth, where
+from checker.frames_ops.columns import longs, truth, where
 from txlake.protocol import SYSTEM_REAL_TOPICS
 
 

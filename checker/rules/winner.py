@@ -16,8 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from checker.frames import COMMITTED, Parameters
-from checker.match.columns import Mask, choose, find, frame, longs, same, truth, where
-from checker.match.sql import run
+from checker.frames_ops.columns import Mask, choose, find, frame, longs, same, truth, where
+from checker.frames_ops.sql import run
 from checker.rules.decided import decided_sets
 from checker.rules.naming import VALID, VERDICT_ROWS, WAITS
 from storage.schemas import places

@@ -23,9 +23,9 @@ from confluent_kafka.cimpl import NewTopic
 
 from txlake import protocol
 from txlake._client_log import CLIENT_LOGGER, RepeatedLines
+from txlake._done_offsets import Watermarks
 from txlake._operations import OperationBatcher
 from txlake._records import Header, readable_headers
-from txlake._watermark import Watermarks
 from txlake.listener import (
     CheckedMessage,
     LocalTransactionState,

@@ -28,10 +28,10 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 
 from txlake._delta_files import STALE_SNAPSHOT, DeltaFiles, split, told
 from txlake._disk import require_room
+from txlake._integrity import LAKE_ID_PROPERTY, owner_of
 from txlake._paths import is_in_store
 from txlake._store import store_trouble
 from txlake._table_files import files_of_table
-from txlake._whole import LAKE_ID_PROPERTY, owner_of
 from txlake.errors import ConsumerError, LakeError
 
 log = logging.getLogger("txlake.consumer")

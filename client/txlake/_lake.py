@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from txlake._delta_files import DeltaFiles, told
+from txlake._integrity import WholeTables
 from txlake._paths import lake_path
-from txlake._whole import WholeTables
 from txlake.errors import LakeError
 
 FORMAT_VERSION_MAX = 5  # the newest lake format this SDK reads

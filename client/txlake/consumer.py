@@ -13,12 +13,12 @@ from typing import Literal, NamedTuple
 from txlake import protocol
 from txlake._consumer_extra import pa
 from txlake._lake import Lake, Topic
-from txlake._looks import Looks
 from txlake._ownership import Ownership
 from txlake._paths import is_in_store
-from txlake._plain import plain_columns
+from txlake._poll_backoff import Looks
 from txlake._process import ProcessGuard, note_delta_is_used
 from txlake._queues import QueueBuffers
+from txlake._to_python import plain_columns
 from txlake.errors import ClosedError, OffsetOutOfRangeError, UnknownTopicError
 
 

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import click
 
 from pipelines.cli.options import conf_option, refuse, settings_of
-from pipelines.screen import print_line
+from pipelines.output import print_line
 
 if TYPE_CHECKING:
-    from pipelines.kafka_log.rights import Right
+    from pipelines.kafka_client.acls import Right
 
 _FORMS = ("commands", "table", "json")
 
@@ -52,8 +52,8 @@ def print_(
 
     Nothing is reached or written.
     """
-    from pipelines.kafka_log.rights import PRODUCER, ROLES, command_of, quota_command, rights
-    from storage.files.store_policy import store_policy
+    from pipelines.kafka_client.acls import PRODUCER, ROLES, command_of, quota_command, rights
+    from storage.files.s3_policy import store_policy
     from txlake.protocol import GROUP_PATTERN, matches
 
     settings = settings_of(conf)

@@ -9,7 +9,7 @@ import click
 
 from pipelines.cli.options import conf_option, output_option, refuse, settings_of
 from pipelines.cli.replay import print_rebuilt, show_spark_that_we_run
-from pipelines.screen import instant, now_ms
+from pipelines.output import instant, now_ms
 
 
 def _instant(_: click.Context, parameter: click.Parameter, text: str | None) -> int | None:
@@ -80,12 +80,12 @@ def backfill(
         "name one: --to-time or --to-offsets": to_time is not None and to_offsets is not None,
     })  # fmt: skip
     _require_past(from_time, to_time)
-    from pipelines.kafka_log.topics import KafkaTopics
-    from pipelines.meter import meter_of
+    from pipelines.kafka_client.admin import KafkaTopics
+    from pipelines.progress import meter_of
     from pipelines.replay import from_kafka
     from pipelines.replay.archive import Archive
     from pipelines.replay.from_kafka import offsets_before, offsets_since
-    from pipelines.replay.new_lake import fill
+    from pipelines.replay.rebuild import fill
 
     settings = settings_of(conf)
     with meter_of("backfill", "records") as meter:

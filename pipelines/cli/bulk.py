@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from pipelines.cli.option_types import Span
 from pipelines.cli.options import as_one, refuse
-from pipelines.cli.spans import Span
-from pipelines.cli.writing import Writing
+from pipelines.cli.write_options import Writing
 from pipelines.errors import OperatorError
-from pipelines.screen import now_ms, print_json, print_rows
+from pipelines.output import now_ms, print_json, print_rows
 
 if TYPE_CHECKING:
     from pipelines.health.transactions import Filters
-    from pipelines.operate.trial import Trial
+    from pipelines.operate.preview import Trial
     from storage.lake.lake import Lake
     from txlake.protocol import Target
 
@@ -93,7 +93,7 @@ class Bulk:
 
     @staticmethod
     def _require(rows: Sequence[dict[str, Any]]) -> None:
-        from pipelines.explain.words import CONFLICTS, REFUSALS
+        from pipelines.explain.rule_texts import CONFLICTS, REFUSALS
 
         missed = [row for row in rows if row["result"] is None]
         refused = [row for row in rows if row["result"] in REFUSALS or row["result"] in CONFLICTS]

@@ -12,7 +12,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from pipelines.errors import OperatorError
-from pipelines.screen import CSV, TABLE, Row, instant, is_instant
+from pipelines.output import CSV, TABLE, Row, instant, is_instant
 
 # In a table a longer text is cut; the other formats have it whole.
 _CHARACTERS_MAX: Final = 120

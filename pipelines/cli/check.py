@@ -6,8 +6,8 @@ import click
 
 from pipelines.cli.bulk import Bulk, bulk_options
 from pipelines.cli.options import conf_option, settings_of
-from pipelines.cli.writing import Writing, writes
-from pipelines.screen import print_line
+from pipelines.cli.write_options import Writing, writes
+from pipelines.output import print_line
 from txlake.protocol import GROUP_PATTERN, RESEND, check_topic, matches
 
 
@@ -47,7 +47,7 @@ def topic(group: str, partitions: int, conf: str) -> None:
 
     The SDK makes its group's. Without the topic the group is never asked.
     """
-    from pipelines.kafka_log.check_topics import make_check_topic
+    from pipelines.kafka_client.check_topics import make_check_topic
 
     if not matches(GROUP_PATTERN, group):
         raise click.UsageError(f"{group!r} is no producer group: {GROUP_PATTERN}")

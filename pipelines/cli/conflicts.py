@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from pipelines.cli.option_types import Span
 from pipelines.cli.options import (
     lake_options,
     limit_option,
@@ -12,8 +13,7 @@ from pipelines.cli.options import (
     print_list,
     rows_option,
 )
-from pipelines.cli.spans import Span
-from pipelines.screen import now_ms
+from pipelines.output import now_ms
 
 _DAY_MS = 86_400_000
 

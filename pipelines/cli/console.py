@@ -53,9 +53,9 @@ def console(
             f"--allow-writes needs --conf and a token: --token-file FILE, or {TOKEN_VARIABLE}"
         )
     from pipelines.cli.status import facts_of
-    from pipelines.console.asked import Asked
+    from pipelines.console.context import Site
+    from pipelines.console.kafka_cache import Asked
     from pipelines.console.serve import LOOPBACK, is_loopback, listen, serve
-    from pipelines.console.site import Site
 
     is_local = is_loopback(host)
     if not is_local and token is None:

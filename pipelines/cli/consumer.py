@@ -7,8 +7,8 @@ from typing import Any
 
 import click
 
+from pipelines.cli.option_types import Span
 from pipelines.cli.options import lake_options, limit_option, open_lake, print_list, rows_option
-from pipelines.cli.spans import Span
 
 _SESSION_MS = 30_000
 

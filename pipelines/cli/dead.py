@@ -6,7 +6,7 @@ import click
 
 from pipelines.cli.bulk import Bulk, bulk_options
 from pipelines.cli.options import list_options, nothing, open_lake, print_list
-from pipelines.cli.writing import Writing, writes
+from pipelines.cli.write_options import Writing, writes
 from txlake.protocol import RESUME
 
 
@@ -29,7 +29,7 @@ def list_dead(
 
     What was ended or delivered since is not there any more.
     """
-    from pipelines.health.dead import COLUMNS, read_dead
+    from pipelines.health.dead_letters import COLUMNS, read_dead
 
     rows = read_dead(open_lake(lake_path, conf), topic, group)
     print_list(

@@ -12,7 +12,7 @@ from pipelines.cli.options import (
     rows_option,
     settings_of,
 )
-from pipelines.screen import now_ms
+from pipelines.output import now_ms
 
 
 @click.command()

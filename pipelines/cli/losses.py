@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from pipelines.cli.options import conf_option, print_list, rows_option, settings_of, whole_lake
-from pipelines.cli.writing import Writing, writes
+from pipelines.cli.write_options import Writing, writes
 from pipelines.errors import OperatorError
 from txlake.protocol import ACCEPT_LOSS, LostTarget
 

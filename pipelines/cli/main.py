@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 from click.exceptions import NoSuchCommand
 
-from pipelines.cli.light import start_lightly
+from pipelines.cli.import_blocker import start_lightly
 from pipelines.cli.options import conf_option
-from pipelines.screen import printable
+from pipelines.output import printable
 
 if TYPE_CHECKING:
     from pipelines.settings import Settings
@@ -160,7 +160,7 @@ def run(conf: str, standby: bool, quiet: bool) -> None:
     It ends after the running epoch, and at the latest 10 s later: the next start finishes an epoch
     that takes longer.
     """
-    from pipelines.jvm.kept_memory import keep_memory
+    from pipelines.jvm.arrow_memory import keep_memory
 
     keep_memory()
     from pipelines import logs

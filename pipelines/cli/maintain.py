@@ -10,8 +10,8 @@ from dataclasses import asdict
 import click
 
 from pipelines.cli.options import conf_option, output_option
-from pipelines.cli.writing import Writing
-from pipelines.screen import print_json, print_rows
+from pipelines.cli.write_options import Writing
+from pipelines.output import print_json, print_rows
 from txlake.protocol import MAINTAIN
 
 _COLUMNS = ("table", "files", "to merge", "into", "MB", "to delete")
@@ -52,8 +52,8 @@ def maintain(
 
 def _foretell(writing: Writing) -> None:
     """Print what a full round would do, table by table."""
-    from storage.lake.whole import require_recorded
-    from storage.upkeep.maintenance import Maintenance
+    from storage.lake.integrity import require_recorded
+    from storage.maintenance.maintenance import Maintenance
 
     progress = require_recorded(writing.lake)
     maintenance = Maintenance(writing.lake, writing.settings.maintenance_limits())
@@ -75,15 +75,15 @@ def _foretell(writing: Writing) -> None:
 
 def _run(writing: Writing) -> None:
     """Take every step of a full round, alone at the lake."""
-    from pipelines.job.upkeep import told
+    from pipelines.job.maintenance import told
     from pipelines.jvm.lock import held_without_jvm
     from storage.lake.epochs import read_progress
+    from storage.lake.integrity import require_whole
     from storage.lake.lake import Lake
     from storage.lake.lock import LakeLock
-    from storage.lake.opening import changing
-    from storage.lake.whole import require_whole
-    from storage.upkeep.limits import Work
-    from storage.upkeep.maintenance import Maintenance
+    from storage.lake.open_table import changing
+    from storage.maintenance.limits import Work
+    from storage.maintenance.maintenance import Maintenance
 
     place = writing.lake.place
     lock = LakeLock(place, f"{socket.gethostname()}:{os.getpid()}:txlake maintain")

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 from click.core import ParameterSource
 
-from pipelines.screen import FORMATS, TABLE, Row, now_ms, print_records
+from pipelines.output import FORMATS, TABLE, Row, now_ms, print_records
 
 if TYPE_CHECKING:
     from pipelines.settings import Settings
-    from storage.files.place import LakePlace
+    from storage.files.location import LakePlace
     from storage.lake.lake import Lake
 
 Command = Callable[..., Any]
@@ -136,7 +136,7 @@ def named_place(lake_path: str | None, conf: str | None) -> LakePlace:
 
     Errors: LakeError, SettingsError; click's usage error without an option.
     """
-    from storage.files.place import lake_place
+    from storage.files.location import lake_place
 
     if lake_path is None and conf is None:
         raise click.UsageError(
@@ -159,8 +159,8 @@ def whole_lake(place: LakePlace) -> Lake:
 
     Errors: LakeError.
     """
+    from storage.lake.integrity import require_readable
     from storage.lake.lake import Lake
-    from storage.lake.whole import require_readable
 
     lake = Lake(place)
     lake.lake_id()

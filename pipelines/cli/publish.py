@@ -18,8 +18,8 @@ from pipelines.cli.options import (
     settings_of,
     together,
 )
-from pipelines.cli.writing import actor_and_reason
-from pipelines.screen import print_line
+from pipelines.cli.write_options import actor_and_reason
+from pipelines.output import print_line
 
 if TYPE_CHECKING:
     from pipelines.publish.operate import Change, Operator
@@ -49,7 +49,7 @@ def publish(context: click.Context, conf: str | None, name: str | None, quiet: b
         raise click.UsageError("name the job's settings: --conf FILE")
 
     from pipelines import logs
-    from pipelines.publish.run import PublisherProcess, publisher_of, tune_process
+    from pipelines.publish.process import PublisherProcess, publisher_of, tune_process
 
     settings = settings_of(conf)
     logs.begin("warning" if quiet else settings.log.level, settings.log.format)
@@ -92,7 +92,7 @@ _STATUS_COLUMNS = (
 @rows_option
 def status(conf: str, name: str | None, output: str) -> None:
     """Show how far publishers are behind, which process is active, and why one has stopped."""
-    from pipelines.publish.run import publisher_of
+    from pipelines.publish.process import publisher_of
     from pipelines.publish.status import read_publishers
 
     settings = settings_of(conf)
@@ -130,7 +130,7 @@ def verify(conf: str, name: str | None, from_offset: int, output: str) -> None:
     from dataclasses import asdict
 
     from pipelines.errors import OperatorError
-    from pipelines.publish.run import publisher_of
+    from pipelines.publish.process import publisher_of
     from pipelines.publish.verification import verify_published
 
     settings = settings_of(conf)
@@ -203,7 +203,7 @@ def adopt(
 
 def _operator(conf: str, name: str | None, actor: str | None, reason: str) -> Operator:
     from pipelines.publish.operate import Operator
-    from pipelines.publish.run import publisher_of
+    from pipelines.publish.process import publisher_of
 
     settings = settings_of(conf)
     publisher = publisher_of(settings, name)

@@ -17,16 +17,16 @@ from pipelines.cli.options import (
     settings_of,
 )
 from pipelines.cli.verify import VIOLATED, epochs_option
-from pipelines.screen import print_json, print_line, print_rows
+from pipelines.output import print_json, print_line, print_rows
 from storage.verify.invariant import EPOCH_MAX
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from pipelines.replay import Rebuilt, Verified, WhatIf
-    from pipelines.replay.filler import Identity
+    from pipelines.replay.refill import Identity
     from pipelines.settings import Settings
-    from storage.files.place import LakePlace
+    from storage.files.location import LakePlace
 
 _SHOWN = 20
 
@@ -71,10 +71,10 @@ def replay(
     })  # fmt: skip
     place = named_place(lake_path, conf)
     show_spark_that_we_run()
-    from pipelines.meter import meter_of
+    from pipelines.progress import meter_of
     from pipelines.replay import rebuild, verify
-    from pipelines.replay.other_parameters import imagine
-    from storage.files.place import lake_place
+    from pipelines.replay.what_if import imagine
+    from storage.files.location import lake_place
 
     with meter_of("replay", "records") as meter:
         if is_verify:
@@ -101,7 +101,7 @@ def _identity(place: LakePlace, settings: Settings) -> Identity:
     """Returns the log that a lake is made from: as its epochs say, or else as Kafka knows it."""
     from pipelines.errors import StartError
     from pipelines.replay.from_kafka import identity_from_kafka
-    from pipelines.replay.new_lake import identity_of
+    from pipelines.replay.rebuild import identity_of
     from storage.lake.lake import Lake
 
     try:

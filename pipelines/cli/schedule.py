@@ -7,8 +7,8 @@ from typing import Any
 import click
 
 from pipelines.cli.options import list_options, nothing, open_lake, print_list
-from pipelines.cli.writing import Writing, writes
-from pipelines.screen import JSON, TABLE, for_programs, now_ms, print_json, print_records, span
+from pipelines.cli.write_options import Writing, writes
+from pipelines.output import JSON, TABLE, for_programs, now_ms, print_json, print_records, span
 from txlake.protocol import CANCEL
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from pipelines.cli.options import lake_options, limit_option, open_lake, rows_option
-from pipelines.screen import TABLE, now_ms, print_records
+from pipelines.output import TABLE, now_ms, print_records
 
 
 @click.command()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pipelines.cli.options import lake_options, open_lake, rows_option, settings_of
-from pipelines.screen import JSON, TABLE, now_ms, print_json, print_records
+from pipelines.output import JSON, TABLE, now_ms, print_json, print_records
 
 if TYPE_CHECKING:
     from pipelines.health.facts import Facts, KafkaFacts, LakeFacts

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from pipelines.cli.option_types import Size, Span
 from pipelines.cli.options import (
     lake_options,
     limit_option,
@@ -13,9 +14,8 @@ from pipelines.cli.options import (
     settings_of,
     together,
 )
-from pipelines.cli.spans import Size, Span
-from pipelines.cli.writing import Writing, writes
-from pipelines.screen import TABLE
+from pipelines.cli.write_options import Writing, writes
+from pipelines.output import TABLE
 from txlake.protocol import (
     ALTER_TOPIC,
     CREATE_TOPIC,

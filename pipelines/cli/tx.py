@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from pipelines.cli.bulk import Bulk, bulk_options
+from pipelines.cli.option_types import Span
 from pipelines.cli.options import (
     lake_options,
     list_options,
@@ -16,10 +17,9 @@ from pipelines.cli.options import (
     output_option,
     print_list,
 )
-from pipelines.cli.spans import Span
-from pipelines.cli.writing import Writing, writes
+from pipelines.cli.write_options import Writing, writes
 from pipelines.errors import OperatorError
-from pipelines.screen import now_ms, print_json, print_rows
+from pipelines.output import now_ms, print_json, print_rows
 from txlake.protocol import COMMIT, ROLLBACK, RecordTarget
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ def _tell(
     lake: Lake, target: RecordTarget | Transaction, limit: int, output: str, asked: str
 ) -> None:
     """Tells the story of each unit of a target. Errors: OperatorError if there is none."""
-    from pipelines.explain.find import find
+    from pipelines.explain.fetch import find
     from pipelines.explain.report import nothing_found, reports
     from pipelines.explain.show import show, to_json
 
@@ -143,7 +143,7 @@ def _tell_of_keys(lake: Lake, keys: str, limit: int, output: str) -> None:
 
     Programs get the list always. Errors: OperatorError if there is none.
     """
-    from pipelines.explain.find import find_keys
+    from pipelines.explain.fetch import find_keys
     from pipelines.explain.units import only_target
 
     rows = find_keys(lake, keys)
@@ -157,7 +157,7 @@ def _tell_of_keys(lake: Lake, keys: str, limit: int, output: str) -> None:
 
 
 def _list_messages(rows: Sequence[Row], limit: int, output: str) -> None:
-    from pipelines.screen import instant
+    from pipelines.output import instant
 
     names = ("transaction_id", "producer_group", "real_topic", "keys")
     told = [
@@ -204,7 +204,7 @@ def rollback(target: str | None, bulk: Bulk, writing: Writing) -> None:
 
 def _end(decision: str, text: str | None, bulk: Bulk, writing: Writing) -> None:
     from pipelines.operate.bulk import pending_targets
-    from pipelines.operate.trial import try_end
+    from pipelines.operate.preview import try_end
 
     bulk.check(text)
     target = None if text is None else writing.target(decision, text)

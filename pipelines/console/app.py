@@ -15,11 +15,11 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from pipelines.console import reading, writing
-from pipelines.console.guard import Guard
-from pipelines.console.queries import BadQueryError
+from pipelines.console import forms, views
+from pipelines.console.context import Site
+from pipelines.console.query_params import BadQueryError
 from pipelines.console.render import page
-from pipelines.console.site import Site
+from pipelines.console.security import Guard
 from pipelines.errors import JobError, OperatorError
 from pipelines.settings import SettingsError
 from storage.errors import LakeError
@@ -31,26 +31,26 @@ Endpoint = Callable[[Request], Awaitable[Response]]
 # DuckDB: one that goes down with a thread of the event loop's can abort the process at its end.
 _MAKERS: Final = 4
 _READS: Final[dict[str, Callable[[Request], Response]]] = {
-    "/": reading.overview,
-    "/find": reading.find_page,
-    "/transactions": reading.transactions_page,
-    "/story": reading.story,
-    "/dead": reading.dead_page,
-    "/groups": reading.groups_page,
-    "/conflicts": reading.conflicts_page,
-    "/topics": reading.topics_page,
-    "/topic": reading.topic_page,
-    "/consumers": reading.consumers_page,
-    "/consumer": reading.consumer_page,
-    "/delayed": reading.delayed_page,
-    "/login": writing.login_page,
-    "/resume": writing.resume_page,
-    "/resumed": writing.resumed_page,
+    "/": views.overview,
+    "/find": views.find_page,
+    "/transactions": views.transactions_page,
+    "/story": views.story,
+    "/dead": views.dead_page,
+    "/groups": views.groups_page,
+    "/conflicts": views.conflicts_page,
+    "/topics": views.topics_page,
+    "/topic": views.topic_page,
+    "/consumers": views.consumers_page,
+    "/consumer": views.consumer_page,
+    "/delayed": views.delayed_page,
+    "/login": forms.login_page,
+    "/resume": forms.resume_page,
+    "/resumed": forms.resumed_page,
 }
-_WRITES: Final[dict[str, Callable[[Request, writing.Form], Response]]] = {
-    "/login": writing.login,
-    "/logout": writing.logout,
-    "/resume": writing.resume,
+_WRITES: Final[dict[str, Callable[[Request, forms.Form], Response]]] = {
+    "/login": forms.login,
+    "/logout": forms.logout,
+    "/resume": forms.resume,
 }
 _FORM_BYTES_MAX: Final = 65_536
 # The answer to a login that is refused waits so long; no maker of pages waits with it.
@@ -77,7 +77,7 @@ def console_app(site: Site) -> Guard:
             asked = (request, await _form(request)) if has_form else (request,)
             answer = await asyncio.get_running_loop().run_in_executor(pool, of, *asked)
 
-            if of is writing.login and answer.status_code == 403:
+            if of is forms.login and answer.status_code == 403:
                 await asyncio.sleep(REFUSED_FORM_S)
             return answer
 
@@ -97,7 +97,7 @@ def console_app(site: Site) -> Guard:
     return Guard(app, site)
 
 
-async def _form(request: Request) -> writing.Form:
+async def _form(request: Request) -> forms.Form:
     """Returns the fields of a form. Errors: HTTPException if it is too large."""
     body = b""
     try:

@@ -13,16 +13,16 @@ from markupsafe import Markup
 from starlette.requests import Request
 from starlette.responses import HTMLResponse
 
-from pipelines import screen
-from pipelines.console.links import PAGES, link, url
-from pipelines.console.site import Site
+from pipelines import output
+from pipelines.console.context import Site
+from pipelines.console.urls import PAGES, link, url
 
 
 def _seen(value: Any) -> Any:
     if value is None:
         return ""
     if isinstance(value, str) and not isinstance(value, Markup):
-        return screen.printable(value)
+        return output.printable(value)
     return value
 
 
@@ -35,9 +35,9 @@ _TEMPLATES: Final = Environment(
     lstrip_blocks=True,
 )
 _TEMPLATES.globals |= {
-    "url": url, "link": link, "pages": PAGES, "iso": screen.instant, "ago": screen.ago,
-    "span": screen.span, "is_instant": screen.is_instant, "for_people": screen.for_people,
-    "heading": screen.heading,
+    "url": url, "link": link, "pages": PAGES, "iso": output.instant, "ago": output.ago,
+    "span": output.span, "is_instant": output.is_instant, "for_people": output.for_people,
+    "heading": output.heading,
 }  # fmt: skip
 
 
@@ -47,7 +47,7 @@ def page(request: Request, template: str, /, status: int = 200, **values: Any) -
     cookie = request.cookies.get(site.cookie_name)
     actor = site.sessions.actor(cookie)
     common = {
-        "site": site, "path": request.url.path, "now": screen.now_ms(), "actor": actor,
+        "site": site, "path": request.url.path, "now": output.now_ms(), "actor": actor,
         "form_value": site.sessions.form_value(str(cookie)) if actor else "",
     }  # fmt: skip
     text = _TEMPLATES.get_template(f"{template}.html").render({**common, **values})

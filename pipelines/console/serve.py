@@ -14,7 +14,7 @@ import uvicorn
 
 from pipelines.console.app import console_app
 from pipelines.console.connections import LimitedConnection
-from pipelines.console.site import Site
+from pipelines.console.context import Site
 from pipelines.errors import OperatorError
 
 LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")

@@ -16,7 +16,7 @@ from storage.rows import milliseconds
 from storage.schemas import places
 from storage.tasks.land import HEAVY
 from storage.wire.decode import RECORDS
-from storage.wire.kinds import ADMIN, HALF, KINDS, SCHEDULE
+from storage.wire.record_kinds import ADMIN, HALF, KINDS, SCHEDULE
 
 _OFFSET_ORDER = [("queue_id", "ascending"), ("queue_offset", "ascending")]
 # The kept columns of a landed record. A column that its kind does not have would take memory.

@@ -3,7 +3,7 @@
 The end of a Kafka transaction takes one offset, which no client is shown; a record of the
 transaction stands before it. Nothing else leaves a gap in a topic that Kafka does not compact.
 A record that was compacted away alone, between two that were not, cannot be told from a marker:
-the topic's setting is checked for that (`pipelines/kafka_log/topics.py`).
+the topic's setting is checked for that (`pipelines/kafka_client/admin.py`).
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import numpy as np
 import pyarrow.compute as pc
 
 from pipelines.epoch.batch import Batch
-from pipelines.kafka_log.topics import Place
-from storage.wire.kinds import ADMIN
+from pipelines.kafka_client.admin import Place
+from storage.wire.record_kinds import ADMIN
 
 
 @dataclass(frozen=True)

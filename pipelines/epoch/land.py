@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 
-from checker.match.memory import LARGE_RECORDS, give_back
+from checker.frames_ops.memory import LARGE_RECORDS, give_back
 from pipelines.epoch.arrow_batches import arrow_batches
 from pipelines.epoch.batch import Batch, rows_by_kind
 from pipelines.errors import LargeEpochError
-from pipelines.kafka_log.options import by_topic
+from pipelines.kafka_client.options import by_topic
 from storage.files.data_files import DataFile
 from storage.lake.epochs import Range
 from storage.tasks.in_spark import LandTask

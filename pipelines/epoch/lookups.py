@@ -16,15 +16,15 @@ from checker.frames import (
     Inputs,
     State,
 )
-from checker.match.columns import where
-from checker.match.sql import run
+from checker.frames_ops.columns import where
+from checker.frames_ops.sql import run
 from checker.rules.presence import is_there
 from pipelines.epoch.batch import Batch
 from storage.files.messages import touched_ranges
 from storage.lake.epochs import Plan
 from storage.lake.lake import Lake
 from storage.rows import to_frame
-from storage.wire.kinds import ADMIN, HALF, OP, SCHEDULE, WireLimits
+from storage.wire.record_kinds import ADMIN, HALF, OP, SCHEDULE, WireLimits
 from txlake.protocol import UNDELIVERABLE_TOPIC, UndeliverableTarget, read_target
 
 _HALF_ENDS = pa.schema([("queue_id", pa.int32()), ("half_end", pa.int64()), ("floor", pa.int64())])

@@ -7,15 +7,15 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from checker.frames import Parameters
-from pipelines.epoch.sizes import Sizes
-from pipelines.kafka_log.intake import Intake
+from pipelines.epoch.task_sizing import Sizes
+from pipelines.kafka_client.intake import Intake
 from pipelines.settings import KafkaSettings, SecuritySettings, Settings
 from storage.lake.epochs import Plan
 from storage.lake.floor import FLOOR, Floor
 from storage.lake.loss import Loss, as_parameter
 from storage.lake.snapshots import Snapshot
 from storage.schemas import SNAPSHOT
-from storage.wire.kinds import WireLimits
+from storage.wire.record_kinds import WireLimits
 
 # Keys of a plan's parameters outside the rules, beside its floor and the newest snapshot: the
 # limits of decoding, in how many epochs one row names all, and how long what has ended decides.

@@ -9,14 +9,14 @@ import pyarrow as pa
 
 from checker.due import is_something_due
 from checker.frames import QUEUES, RULE_VERSION, Instants, State
-from checker.rules.known import Horizon, known_at, still_ahead
+from checker.rules.known_at import Horizon, known_at, still_ahead
 from pipelines.epoch.parameters import EpochSettings
-from pipelines.kafka_log.log import KafkaLog
-from pipelines.kafka_log.topics import Place
+from pipelines.kafka_client.admin import Place
+from pipelines.kafka_client.source_log import KafkaLog
 from storage.lake.epochs import Plan, Progress, Range
 from storage.lake.floor import Floor
 from storage.lake.snapshots import Snapshot
-from storage.wire.kinds import HALF, OP
+from storage.wire.record_kinds import HALF, OP
 
 
 class Planner:

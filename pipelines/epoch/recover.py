@@ -13,18 +13,18 @@ from checker.frames import RULE_VERSION
 from pipelines.epoch.batch import Batch
 from pipelines.epoch.land import Lander
 from pipelines.epoch.parameters import EpochSettings, plan_limits
-from pipelines.epoch.restore import topics_before
+from pipelines.epoch.recorded_state import topics_before
 from pipelines.epoch.signatures import judge_signatures
 from pipelines.errors import StartError
-from pipelines.kafka_log.options import spark_options
-from pipelines.kafka_log.plain_records import plain_records
+from pipelines.kafka_client.options import spark_options
+from pipelines.kafka_client.record_reader import plain_records
 from storage import schemas
 from storage.lake.epochs import Place, Plan
 from storage.lake.lake import Lake
 from storage.rows import to_rows
 from storage.tasks.land import HEAVY, Landing
 from storage.wire.decode import RECORDS
-from storage.wire.kinds import HALF, KINDS, OP, SCHEDULE
+from storage.wire.record_kinds import HALF, KINDS, OP, SCHEDULE
 
 
 def with_our_rules(lake: Lake, plan: Plan) -> Plan:

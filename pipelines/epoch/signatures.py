@@ -11,10 +11,10 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from checker.match.columns import truth
+from checker.frames_ops.columns import truth
 from pipelines.epoch.batch import Batch
 from pipelines.settings import SecuritySettings
-from storage.wire.kinds import OP
+from storage.wire.record_kinds import OP
 from txlake import protocol as p
 from txlake.signing import is_signed_operation
 

@@ -10,15 +10,15 @@ from dataclasses import dataclass
 
 from checker.frames import COMMITTED, DISCARDED, ROLLED_BACK, UNREADABLE
 from pipelines.epoch.parameters import plan_parameters
-from pipelines.explain import words
+from pipelines.explain import rule_texts
+from pipelines.explain.reasons import Wait, why_not_delivered, why_not_ended
 from pipelines.explain.rows import Found, Row
-from pipelines.explain.story import Event, events
+from pipelines.explain.rule_texts import Rule
 from pipelines.explain.target import Transaction
+from pipelines.explain.timeline import Event, events
 from pipelines.explain.units import Unit, units_of
-from pipelines.explain.waits import Wait, why_not_delivered, why_not_ended
-from pipelines.explain.words import Rule
 from storage.lake.floor import Floor
-from storage.wire.kinds import HALF
+from storage.wire.record_kinds import HALF
 from txlake.protocol import ACCEPT_LOSS, LostTarget, RecordTarget, command_target
 
 PENDING = "PENDING"
@@ -178,11 +178,11 @@ def _rule(unit: Unit, row: Row) -> Rule:
         and other["queue_offset"] != row["queue_offset"]
     ]
     if earlier and row["outcome"] == ROLLED_BACK and row["cause"] != "duplicate_in_set":
-        return words.AFTER_ROLLBACK
+        return rule_texts.AFTER_ROLLBACK
     if earlier and row["outcome"] == DISCARDED:
-        return words.AFTER_DISCARD
+        return rule_texts.AFTER_DISCARD
     unknown = Rule(f"{row['outcome']}, {row['cause']}", "Every outcome, cause and reason")
-    return words.OUTCOMES.get((row["outcome"], row["cause"]), unknown)
+    return rule_texts.OUTCOMES.get((row["outcome"], row["cause"]), unknown)
 
 
 def _numbers(unit: Unit, row: Row) -> str:

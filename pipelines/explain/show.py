@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from pipelines.explain.reasons import Wait
 from pipelines.explain.report import Decision, MessageReport, Report
-from pipelines.explain.waits import Wait
-from pipelines.explain.words import DELETED
-from pipelines.screen import instant, print_line, print_rows
+from pipelines.explain.rule_texts import DELETED
+from pipelines.output import instant, print_line, print_rows
 
 # The codes of waits that say what comes next.
 _NEXT = ("immune", "check_due", "last_check", "expires", "discarded", "not_known")

@@ -11,7 +11,7 @@ from functools import cached_property
 
 from checker.frames import DISCARDED
 from pipelines.explain.rows import Found, Row, set_of
-from storage.wire.kinds import HALF
+from storage.wire.record_kinds import HALF
 from txlake.protocol import OFFSETS_PATTERN, UNKNOWN, RecordTarget, matches
 
 

@@ -10,7 +10,7 @@ from typing import Final
 
 from pipelines.health.facts import HOUR_MS, Facts
 from pipelines.health.groups import NEWEST_CHECKS
-from pipelines.screen import instant, span
+from pipelines.output import instant, span
 from txlake.protocol import colliding_topic
 
 NO_EPOCH_MS: Final = HOUR_MS

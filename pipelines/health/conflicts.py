@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Final
 
-from checker.match.sql import run
+from checker.frames_ops.sql import run
 from pipelines.errors import OperatorError
-from pipelines.explain import words
+from pipelines.explain import rule_texts
 from pipelines.explain.rows import Row, newest_epochs, plain
 from storage.lake.lake import Lake
 from storage.lake.pruned import Bounds, read_pruned
 from storage.rows import instant
-from storage.wire.kinds import HALF, OP
+from storage.wire.record_kinds import HALF, OP
 from txlake.protocol import RecordTarget
 
 COLUMNS: Final = (
@@ -31,9 +31,9 @@ ORDER BY c.decided_at, c.queue_id, c.op_queue_offset, c.half_queue_offset
 
 def require_reason(reason: str | None) -> None:
     """Raises OperatorError for a reason that no conflict has; None: none was named."""
-    if reason is not None and reason not in words.CONFLICTS:
+    if reason is not None and reason not in rule_texts.CONFLICTS:
         raise OperatorError(
-            f"no operation has the reason {reason!r}: one of {', '.join(words.CONFLICTS)} is "
+            f"no operation has the reason {reason!r}: one of {', '.join(rule_texts.CONFLICTS)} is "
             "allowed"
         )
 

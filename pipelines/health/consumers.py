@@ -6,11 +6,11 @@ from collections import defaultdict
 from dataclasses import fields
 from typing import Any, Final
 
-from checker.match.sql import run
+from checker.frames_ops.sql import run
 from pipelines.errors import OperatorError
 from pipelines.explain.rows import Row, plain
 from pipelines.health.topics import catalog, queue_ends, require_topic
-from pipelines.screen import now_ms
+from pipelines.output import now_ms
 from storage.errors import MissingTableError
 from storage.lake.lake import Lake
 from storage.lake.table import queue_floor

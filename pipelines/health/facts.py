@@ -14,10 +14,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from checker.frames import DISCARDED
-from checker.match.sql import run
-from pipelines.epoch.restore import rows_of_state
+from checker.frames_ops.sql import run
+from pipelines.epoch.recorded_state import rows_of_state
 from pipelines.explain.rows import Row
-from pipelines.health.dead import undeliverable
+from pipelines.health.dead_letters import undeliverable
 from pipelines.health.groups import read_groups
 from storage.lake.aging import snapshot_before
 from storage.lake.epochs import COMMITTED, PLANNED, Plan, plan_of

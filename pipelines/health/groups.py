@@ -12,7 +12,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from checker.match.sql import run
+from checker.frames_ops.sql import run
 from pipelines.explain.rows import Row, newest_epochs, plain
 from storage.lake.aging import epoch_of_newest
 from storage.lake.lake import Lake

@@ -10,9 +10,9 @@ from typing import Final
 
 import pyarrow.compute as pc
 
-from checker.match.sql import run
+from checker.frames_ops.sql import run
 from pipelines.explain.rows import Row, newest_epochs
-from pipelines.health.dead import rearmed_halves
+from pipelines.health.dead_letters import rearmed_halves
 from storage.lake.epochs import COMMITTED, PLANNED
 from storage.lake.lake import Lake
 from storage.lake.pruned import Bounds, read_pruned

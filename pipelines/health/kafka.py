@@ -10,12 +10,12 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from pipelines.errors import LostInputError, StartError
 from pipelines.health.facts import TopicLag
-from pipelines.kafka_log.connection import REQUEST_TIMEOUT_S, Cluster, client_config
-from pipelines.kafka_log.log import KafkaLog
-from pipelines.kafka_log.topics import KafkaTopics, Place
+from pipelines.kafka_client.admin import KafkaTopics, Place
+from pipelines.kafka_client.connection import REQUEST_TIMEOUT_S, Cluster, client_config
+from pipelines.kafka_client.source_log import KafkaLog
 from pipelines.settings import KafkaSettings, Settings
 from storage.lake.epochs import Plan
-from storage.wire.kinds import ADMIN
+from storage.wire.record_kinds import ADMIN
 from txlake.protocol import check_topic
 
 _OLDEST_S = 3.0

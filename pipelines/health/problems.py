@@ -21,7 +21,7 @@ from pipelines.health.conditions import (
 )
 from pipelines.health.facts import Facts
 from pipelines.health.groups import NEWEST_CHECKS
-from pipelines.screen import span
+from pipelines.output import span
 
 CRITICAL, WARNING = "critical", "warning"
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from pipelines.health.facts import Facts, LakeFacts
 from pipelines.health.problems import problems, unknown
-from pipelines.screen import ago, for_programs, printable, size, span
+from pipelines.output import ago, for_programs, printable, size, span
 
 _NAME = 15
 _GROUPS: Final = 5

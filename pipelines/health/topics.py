@@ -7,18 +7,18 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from checker.match.sql import run
-from pipelines.epoch.restore import topics_before
+from checker.frames_ops.sql import run
+from pipelines.epoch.recorded_state import topics_before
 from pipelines.errors import OperatorError
 from pipelines.explain.rows import Row, newest_epochs
 from pipelines.settings.nearest import did_you_mean
 from storage.lake.epochs import COMMITTED, NAMED_EPOCHS_MAX
+from storage.lake.integrity import require_readable
 from storage.lake.lake import Lake
 from storage.lake.pruned import read_pruned
 from storage.lake.table import queue_floor
-from storage.lake.whole import require_readable
+from storage.maintenance.topic_retention import Retention
 from storage.rows import milliseconds
-from storage.upkeep.topic_retention import Retention
 from txlake.protocol import FOREVER, UNDELIVERABLE_TOPIC
 
 COLUMNS: Final = (

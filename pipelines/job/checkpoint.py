@@ -10,7 +10,7 @@ import uuid
 from pathlib import Path
 
 from pipelines.errors import StartError
-from storage.files.place import LakePlace
+from storage.files.location import LakePlace
 
 _BELONGS_TO = "belongs-to-lake"
 _LAKES_LOG = Path("lake", "_delta_log")  # of the table that makes a folder a lake

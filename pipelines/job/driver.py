@@ -1,7 +1,7 @@
 """The driver: one process that runs the stream and keeps it running.
 
-It takes the lake's locks, starts Spark, and does the work (`pipelines/job/work.py`). A standby
-takes the locks when Kafka has elected it.
+It takes the lake's locks, starts Spark, and does the work (`pipelines/job/driver_loop.py`).
+A standby takes the locks when Kafka has elected it.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ import threading
 import uuid
 from collections.abc import Callable
 
-from pipelines.epoch.run import Epochs
+from pipelines.epoch.runner import Epochs
 from pipelines.errors import JobError, StorageError
-from pipelines.job.away import Away
+from pipelines.job.driver_loop import Manner, Work
 from pipelines.job.election import Election
 from pipelines.job.locks import Locks
+from pipelines.job.outage import Away
 from pipelines.job.startable import require_startable
-from pipelines.job.work import Manner, Work
 from pipelines.jvm.session import listen_for_callbacks, start_session
 from pipelines.jvm.shutdown import JvmShutdown
-from pipelines.kafka_log.java_client import require_taken
+from pipelines.kafka_client.java_config import require_taken
 from pipelines.metrics.reporter import Reporter, Standing
 from pipelines.settings import Settings
 from storage.lake.epochs import Plan

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from pipelines.kafka_log.member import Elects, Member
-from pipelines.kafka_log.rights import group_id
+from pipelines.kafka_client.acls import group_id
+from pipelines.kafka_client.group_member import Elects, Member
 from pipelines.settings import KafkaSettings
 
 DRIVER: Final = Elects("the driver of this lake", "the job")

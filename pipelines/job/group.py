@@ -6,11 +6,11 @@ All drivers of a lake are members of one consumer group on the one partition of 
 from __future__ import annotations
 
 from pipelines.job.election import DRIVER
-from pipelines.kafka_log.group import MemberGroup
-from pipelines.kafka_log.group import Members as Drivers
-from pipelines.kafka_log.group import members_of as drivers_of
-from pipelines.kafka_log.member import SESSION_TIMEOUT_MS
-from pipelines.kafka_log.rights import group_id
+from pipelines.kafka_client.acls import group_id
+from pipelines.kafka_client.group_member import SESSION_TIMEOUT_MS
+from pipelines.kafka_client.group_members import MemberGroup
+from pipelines.kafka_client.group_members import Members as Drivers
+from pipelines.kafka_client.group_members import members_of as drivers_of
 from pipelines.settings import KafkaSettings
 
 __all__ = ["SESSION_TIMEOUT_MS", "DriverGroup", "Drivers", "drivers_of"]

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from pipelines.jvm.lock import JvmLock
 from storage.errors import LakeLockedError
-from storage.files.place import LakePlace
+from storage.files.location import LakePlace
 from storage.lake.lock import LakeLock
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pipelines.job.checkpoint import require_folder
 from pipelines.job.election import Election
 from pipelines.jvm.spark_settings import require_possible
-from pipelines.kafka_log.connection import Cluster
+from pipelines.kafka_client.connection import Cluster
 from pipelines.settings import Settings
 
 

@@ -20,7 +20,7 @@ from concurrent.futures import wait as wait_for
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipelines.epoch.run import Epochs, Gathered
+from pipelines.epoch.runner import Epochs, Gathered
 from pipelines.errors import (
     ClockError,
     JobError,
@@ -31,16 +31,16 @@ from pipelines.errors import (
     StartError,
 )
 from pipelines.job.landing_mark import DiedLanding, LandingMark
+from pipelines.job.maintenance import Maintainer
 from pipelines.job.trigger import Trigger
-from pipelines.job.upkeep import Maintainer
 from pipelines.jvm.session import jvm_has_ended, jvm_trouble
-from pipelines.kafka_log.intake import Intake
-from pipelines.kafka_log.options import by_topic, spark_options
-from pipelines.kafka_log.topics import Place
+from pipelines.kafka_client.admin import Place
+from pipelines.kafka_client.intake import Intake
+from pipelines.kafka_client.options import by_topic, spark_options
 from pipelines.settings import Settings
 from storage.errors import LakeError, OwnerError, StoreAwayError
 from storage.lake.epochs import Plan
-from storage.lake.store_trouble import store_trouble
+from storage.lake.store_error import store_trouble
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Final
 import pyarrow.fs as pa_fs
 
 from pipelines.errors import StartError
+from pipelines.jvm.arrow_memory import KEPT
 from pipelines.jvm.jars import jar_paths
-from pipelines.jvm.kept_memory import KEPT
-from storage.files.place import LakePlace
+from storage.files.location import LakePlace
 from storage.tasks.probe import answer_probe
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ import threading
 from collections.abc import Iterable
 from typing import Final
 
-from pipelines.screen import printable
+from pipelines.output import printable
 
 log = logging.getLogger("txlake.spark")
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipelines.jvm.session import JVM_LOST
 from storage.errors import LakeLockedError
-from storage.files.place import LakePlace
+from storage.files.location import LakePlace
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any, Final
 from py4j.protocol import Py4JError
 
 from pipelines.errors import JvmError
+from pipelines.jvm.arrow_memory import keep_memory
 from pipelines.jvm.cluster import JVM_OPTIONS, cluster_conf
 from pipelines.jvm.jars import class_path
 from pipelines.jvm.java import java_home
 from pipelines.jvm.java_log import JavaLog
-from pipelines.jvm.kept_memory import keep_memory
 from pipelines.jvm.spark_settings import (
     JAVA_OPTIONS,
     not_started,

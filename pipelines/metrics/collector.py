@@ -26,12 +26,12 @@ from prometheus_client.registry import Collector as Collects
 
 from checker.frames import COMMITTED, ROLLED_BACK, State
 from pipelines.metrics.catalog import COUNTER, HISTOGRAM, METRICS, Metric
+from pipelines.metrics.epoch_counts import LATENCY_S, Latency, Pending, Tally, pending_of
 from pipelines.metrics.groups import Groups
 from pipelines.metrics.labels import Labels
 from pipelines.metrics.lag import Lag
-from pipelines.metrics.tally import LATENCY_S, Latency, Pending, Tally, pending_of
 from storage.lake.epochs import Plan
-from storage.wire.kinds import KINDS
+from storage.wire.record_kinds import KINDS
 
 _Values = dict[tuple[str, ...], float]
 # A counter that begins at its first event would hide that event from increase().

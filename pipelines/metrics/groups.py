@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from checker.frames import HALVES, OUTCOMES
-from checker.match.columns import find, where
+from checker.frames_ops.columns import find, where
 from pipelines.health.groups import ANSWER_MS, NEWEST_CHECKS, WANTED_ENDS
 from storage.schemas import places
 

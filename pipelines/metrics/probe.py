@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from pipelines.errors import JobError
-from pipelines.kafka_log.topics import KafkaTopics, Place
+from pipelines.kafka_client.admin import KafkaTopics, Place
 from pipelines.metrics.lag import Lag
 from pipelines.settings import Settings
 from txlake.protocol import check_topic

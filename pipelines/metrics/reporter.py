@@ -14,15 +14,15 @@ import pyarrow as pa
 from prometheus_client import CollectorRegistry, ProcessCollector
 
 from checker.frames import Decision, Inputs, State
-from pipelines.epoch.watch import Watch
-from pipelines.health.dead import undeliverable
+from pipelines.epoch.listener import Watch
+from pipelines.health.dead_letters import undeliverable
 from pipelines.health.groups import read_answers
 from pipelines.metrics.collector import Collector
+from pipelines.metrics.epoch_counts import Tally, tallied
 from pipelines.metrics.lag import Lag
-from pipelines.metrics.lines import Lines
+from pipelines.metrics.log_lines import Lines
 from pipelines.metrics.probe import Probe
 from pipelines.metrics.server import MetricsServer
-from pipelines.metrics.tally import Tally, tallied
 from pipelines.settings import Settings
 from storage.lake.epochs import Plan
 from storage.lake.lake import Lake
@@ -40,7 +40,7 @@ class Standing:
 
 
 class Reporter(Watch):
-    """The watch of one driver (`pipelines/epoch/watch.py`), with its server.
+    """The watch of one driver (`pipelines/epoch/listener.py`), with its server.
 
     Input: `standing`: how the driver stands at the moment.
     """

@@ -21,7 +21,7 @@ from pipelines.notebooks.figures import (
     picture,
     time_axis,
 )
-from pipelines.notebooks.past import Moment
+from pipelines.notebooks.history import Moment
 
 # Lanes from top to bottom; an event of another kind has a lane of its own below.
 _LANES: Final = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from pipelines.notebooks.opened import OpenLake
+from pipelines.notebooks.open_lake import OpenLake
 
 NO_ANSWER, NOT_SENT = "no answer", "not acknowledged"
 ANSWERS = ("COMMIT", "ROLLBACK", "UNKNOWN", NO_ANSWER, NOT_SENT)

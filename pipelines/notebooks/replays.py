@@ -5,7 +5,7 @@ from __future__ import annotations
 import polars as pl
 import pyarrow.compute as pc
 
-from pipelines.notebooks.opened import OpenLake
+from pipelines.notebooks.open_lake import OpenLake
 from pipelines.replay import Verified, WhatIf
 
 # Parameters for `what_if`: how often, how long, how many.

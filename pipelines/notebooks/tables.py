@@ -6,11 +6,11 @@ from typing import Any, Final
 
 import polars as pl
 
-from pipelines.explain.find import find
+from pipelines.explain.fetch import find
 from pipelines.explain.report import Report, reports
 from pipelines.explain.show import lines
 from pipelines.explain.target import parse_target
-from pipelines.notebooks.opened import OpenLake
+from pipelines.notebooks.open_lake import OpenLake
 from storage.errors import LakeError
 from storage.rows import instant
 

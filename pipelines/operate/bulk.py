@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pyarrow.compute as pc
 
 from pipelines.explain.rows import Row
-from pipelines.health.dead import read_dead
+from pipelines.health.dead_letters import read_dead
 from pipelines.health.transactions import Filters, pending, state_of
 from storage.lake.lake import Lake
 from txlake.protocol import RecordTarget, Target, UndeliverableTarget, read_target

@@ -8,14 +8,14 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from checker.match.sql import run
+from checker.frames_ops.sql import run
 from pipelines.epoch.parameters import plan_parameters
-from pipelines.epoch.restore import rows_of_state
+from pipelines.epoch.recorded_state import rows_of_state
 from pipelines.explain.rows import Row, newest_epochs, plain
 from storage.lake.aging import snapshot_before
 from storage.lake.lake import Lake
 from storage.lake.pruned import Bounds, read_pruned
-from storage.wire.kinds import HALF, SCHEDULE
+from storage.wire.record_kinds import HALF, SCHEDULE
 from txlake.protocol import RecordTarget
 
 COLUMNS: Final = (

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from pipelines.epoch.recover import next_offsets
-from pipelines.kafka_log.log import KafkaLog
-from pipelines.kafka_log.topics import KafkaTopics
+from pipelines.kafka_client.admin import KafkaTopics
+from pipelines.kafka_client.source_log import KafkaLog
 from pipelines.settings import Settings
 from storage.lake.epochs import read_progress
 from storage.lake.lake import Lake

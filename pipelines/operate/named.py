@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pipelines.errors import OperatorError
-from pipelines.explain.find import find
+from pipelines.explain.fetch import find
 from pipelines.explain.report import nothing_found
 from pipelines.explain.target import Transaction, parse_target
 from pipelines.explain.units import units_of
 from pipelines.operate.bulk import dead_of
 from storage.lake.lake import Lake
-from storage.wire.kinds import HALF
+from storage.wire.record_kinds import HALF
 from txlake.protocol import (
     CANCEL,
     RESUME,

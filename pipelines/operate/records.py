@@ -9,12 +9,12 @@ from confluent_kafka import KafkaException, Producer
 
 from pipelines.errors import KafkaAwayError, LostInputError, StartError
 from pipelines.explain.rows import Row, newest_epochs, plain
-from pipelines.kafka_log.connection import Cluster, produce_one, producer_config
-from pipelines.kafka_log.rights import require_rights
+from pipelines.kafka_client.acls import require_rights
+from pipelines.kafka_client.connection import Cluster, produce_one, producer_config
 from pipelines.settings import KafkaSettings, SecuritySettings
 from storage.lake.lake import Lake
 from storage.lake.pruned import Bounds, read_pruned
-from storage.wire.kinds import ADMIN, OP
+from storage.wire.record_kinds import ADMIN, OP
 from txlake import protocol as p
 from txlake.signing import sign_operation
 

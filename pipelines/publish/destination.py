@@ -13,7 +13,7 @@ from confluent_kafka.admin._resource import ResourceType
 from confluent_kafka.cimpl import NewPartitions, NewTopic
 
 from pipelines.errors import KafkaAwayError
-from pipelines.kafka_log.connection import REQUEST_TIMEOUT_S, Cluster
+from pipelines.kafka_client.connection import REQUEST_TIMEOUT_S, Cluster
 from pipelines.publish.errors import PublishError
 from pipelines.publish.progress import NOTHING, ProgressLog, TopicProgress, read_log
 from pipelines.publish.reading import (

@@ -15,7 +15,7 @@ from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException
 from confluent_kafka.admin._listoffsets import OffsetSpec
 
 from pipelines.errors import KafkaAwayError
-from pipelines.kafka_log.connection import REQUEST_TIMEOUT_S, Cluster, client_config
+from pipelines.kafka_client.connection import REQUEST_TIMEOUT_S, Cluster, client_config
 from txlake import protocol as p
 
 Place = tuple[str, int]  # Kafka topic, partition

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from txlake import protocol as p
-from txlake._plain import plain_columns
+from txlake._to_python import plain_columns
 
 # The columns that a record is made of.
 COLUMNS: Final = (

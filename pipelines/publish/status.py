@@ -9,11 +9,11 @@ import datetime as dt
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from pipelines.kafka_log.group import MemberGroup, Members
+from pipelines.kafka_client.group_members import MemberGroup, Members
 from pipelines.publish.committed import CommittedEpochs, open_lake
 from pipelines.publish.destination import Destination
+from pipelines.publish.process import elects, group_of
 from pipelines.publish.progress import ProgressLog, Skip, Stop, TopicProgress
-from pipelines.publish.run import elects, group_of
 from pipelines.publish.topics import wanted_topics
 from pipelines.settings import PublisherSettings, Settings
 from txlake._lake import Lake

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from pipelines.errors import KafkaAwayError, StartError
-from pipelines.kafka_log.connection import client_config
+from pipelines.kafka_client.connection import client_config
 from pipelines.publish.errors import FencedError
 from pipelines.publish.records import Record
 from pipelines.settings import PublisherSettings

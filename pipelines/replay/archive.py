@@ -32,7 +32,7 @@ from storage.lake.epochs import Range
 from storage.lake.lake import Lake
 from storage.rows import to_rows
 from storage.schemas import TABLES
-from storage.wire.kinds import ADMIN, HALF, KINDS, OP, SCHEDULE
+from storage.wire.record_kinds import ADMIN, HALF, KINDS, OP, SCHEDULE
 from txlake._paths import is_in_store, lake_path
 
 EPOCH_RECORDS = 200_000

@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from checker.match.sql import run
+from checker.frames_ops.sql import run
 
 CHANGED, MISSING, EXTRA, TWICE = "changed", "missing", "extra", "twice"
 DIFFERENCES = pa.schema(

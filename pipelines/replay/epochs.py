@@ -16,24 +16,24 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from checker.frames import RULE_VERSION, Decision
-from checker.match.columns import find
-from checker.match.sql import run
-from pipelines.epoch.apply import Applier
-from pipelines.epoch.ask import ATTEMPTS
+from checker.frames_ops.columns import find
+from checker.frames_ops.sql import run
 from pipelines.epoch.batch import Batch
-from pipelines.epoch.deliver import Deliverer
-from pipelines.epoch.planned import PlannedEpochs, Steps
-from pipelines.epoch.sizes import Sizes
+from pipelines.epoch.checks import ATTEMPTS
+from pipelines.epoch.commit import PlannedEpochs, Steps
+from pipelines.epoch.delivery import Deliverer
+from pipelines.epoch.task_sizing import Sizes
+from pipelines.epoch.write import Applier
 from pipelines.replay.source import Chunk
 from storage import schemas
 from storage.files.messages import Tables, read_messages
+from storage.lake.buffered import StagedLake
 from storage.lake.epochs import Plan
 from storage.lake.lake import Lake
-from storage.lake.staged import StagedLake
 from storage.rows import instant, to_rows
 from storage.schemas import places
 from storage.tasks.deliver import Places, not_there, topic_rows
-from storage.wire.kinds import HALF, SCHEDULE
+from storage.wire.record_kinds import HALF, SCHEDULE
 from txlake.protocol import UNDELIVERABLE_TOPIC
 
 BYTES_MAX = 256 * 1024 * 1024  # memory for older messages that are delivered to one topic

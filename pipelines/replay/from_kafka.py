@@ -18,25 +18,25 @@ from typing import TYPE_CHECKING
 from pipelines.epoch.clock import EpochClock
 from pipelines.epoch.land import SparkLander, kafka_records
 from pipelines.epoch.parameters import EpochSettings
-from pipelines.epoch.run import Epochs
+from pipelines.epoch.runner import Epochs
 from pipelines.errors import StartError
 from pipelines.jvm.heap import landing_heap
 from pipelines.jvm.lock import JvmLock
 from pipelines.jvm.session import start_session
-from pipelines.kafka_log.intake import Intake
-from pipelines.kafka_log.options import spark_options
-from pipelines.kafka_log.topics import KafkaTopics, Place
+from pipelines.kafka_client.admin import KafkaTopics, Place
+from pipelines.kafka_client.intake import Intake
+from pipelines.kafka_client.options import spark_options
+from pipelines.output import instant
 from pipelines.replay.archive import EPOCH_RECORDS
 from pipelines.replay.epochs import RecordedAsker
-from pipelines.replay.filler import Identity
-from pipelines.replay.new_lake import Rebuilt, added
+from pipelines.replay.rebuild import Rebuilt, added
+from pipelines.replay.refill import Identity
 from pipelines.replay.source import Told
-from pipelines.screen import instant
 from pipelines.settings import Settings
 from storage.lake.epochs import Range
 from storage.lake.lake import Lake
 from storage.lake.lock import LakeLock
-from storage.lake.opening import changing
+from storage.lake.open_table import changing
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -9,10 +9,10 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
 from pipelines.replay.source import HEAVY, Source
-from storage.lake.staged import StagedLake
+from storage.lake.buffered import StagedLake
 from storage.lake.table import LakeTable
 from storage.rows import to_rows
-from storage.wire.kinds import HALF, OP, SCHEDULE
+from storage.wire.record_kinds import HALF, OP, SCHEDULE
 
 _INPUT = (HALF, SCHEDULE, OP)
 # The decided tables that later epochs look into, beside TRANS_UNDELIVERABLE_TOPIC.

@@ -16,7 +16,7 @@ from storage.lake.epochs import NO_PROGRESS, Progress, read_progress
 from storage.lake.history import Recorded, read_plans, recorded_epochs
 from storage.lake.lake import Lake
 from storage.rows import to_rows
-from storage.wire.kinds import ADMIN, HALF, KINDS, SCHEDULE
+from storage.wire.record_kinds import ADMIN, HALF, KINDS, SCHEDULE
 
 # The size of a chunk, which is decided, and then written or compared, at once.
 CHUNK_RECORDS = 200_000

@@ -20,25 +20,25 @@ import pyarrow.compute as pc
 from deltalake.exceptions import TableNotFoundError
 
 from checker.frames import State
-from checker.match.columns import find
-from checker.match.sql import run
-from pipelines.epoch.restore import FRAMES, restore
+from checker.frames_ops.columns import find
+from checker.frames_ops.sql import run
+from pipelines.epoch.recorded_state import FRAMES, restore
 from pipelines.replay import compare
 from pipelines.replay.compare import DIFFERENCES, Difference
 from pipelines.replay.epochs import RecordedAsker, ReplayedEpochs
 from pipelines.replay.scratch import LOOKED_UP, ScratchLake
 from pipelines.replay.source import Chunk, Source, Told
+from storage.files.location import LakePlace
 from storage.files.messages import touched_ranges
-from storage.files.place import LakePlace
 from storage.lake.aging import require_above
 from storage.lake.epochs import COMMITTED, next_offsets_of, read_progress
 from storage.lake.history import Recorded
+from storage.lake.integrity import require_recorded
 from storage.lake.lake import Lake
 from storage.lake.table import deleted_epoch
-from storage.lake.whole import require_recorded
 from storage.rows import to_rows
 from storage.schemas import SNAPSHOT, TABLES, places
-from storage.wire.kinds import KINDS
+from storage.wire.record_kinds import KINDS
 
 _EXTRA = "SELECT * FROM rows ANTI JOIN keys USING (queue_id, queue_offset) ORDER BY ALL"
 NAMED_MAX = 1_000  # differences that are named; all are counted

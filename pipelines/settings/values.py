@@ -12,10 +12,10 @@ from typing import Any
 from checker.frames import Parameters
 from pipelines.settings.publish import PublisherSettings
 from pipelines.settings.security import SecuritySettings
-from storage.files.place import LakePlace, lake_place
-from storage.upkeep.limits import MaintenanceLimits
-from storage.upkeep.topic_retention import Retention
-from storage.wire.kinds import ADMIN, HALF, OP, SCHEDULE, WireLimits
+from storage.files.location import LakePlace, lake_place
+from storage.maintenance.limits import MaintenanceLimits
+from storage.maintenance.topic_retention import Retention
+from storage.wire.record_kinds import ADMIN, HALF, OP, SCHEDULE, WireLimits
 from txlake import protocol as p
 from txlake._paths import require_meant
 

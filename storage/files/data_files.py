@@ -22,8 +22,8 @@ import pyarrow.parquet as pq
 from deltalake.transaction import AddAction
 
 from storage.errors import LakeError
+from storage.files.location import LakePlace
 from storage.files.order import DUE_GROUP_ROWS, kind_of
-from storage.files.place import LakePlace
 
 # Columns with statistics: those that prune.
 STATISTICS: Final = {

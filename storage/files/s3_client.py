@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from obstore.store import S3Store
 
-from storage.files.place import LakePlace, is_s3, s3_access
+from storage.files.location import LakePlace, is_s3, s3_access
 
 # With any other option, an encryption say, delta-rs does it: what it means here was not tried.
 _OPTIONS: Final = frozenset({

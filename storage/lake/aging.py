@@ -15,7 +15,7 @@ from storage.lake.floor import Floor
 from storage.lake.history import read_plans
 from storage.lake.pruned import Bounds, read_pruned
 from storage.rows import instant
-from storage.wire.kinds import HALF
+from storage.wire.record_kinds import HALF
 
 if TYPE_CHECKING:
     from storage.lake.lake import Lake

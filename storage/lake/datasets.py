@@ -10,7 +10,7 @@ import pyarrow.dataset as ds
 import pyarrow.fs as pa_fs
 from deltalake import DeltaTable
 
-from storage.files.place import LakePlace
+from storage.files.location import LakePlace
 from txlake._paths import file_name
 
 _PRUNING = ("epoch", "queue_id", "queue_offset", "transaction_id")

@@ -4,7 +4,7 @@ Every row of `epochs` holds a digest of itself and of the row before it, the fir
 id. A committed row names the real queues that grew, with their next offsets, and the tables that
 its epoch wrote, with their Delta version and how many rows were written into them so far; one in so
 many names all. So a start can tell, from logs alone, whether what was committed is still
-there (`storage/lake/whole.py`).
+there (`storage/lake/integrity.py`).
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from storage.errors import (
     OlderLakeError,
     UnfinishedLakeError,
 )
-from storage.lake.opening import missing
+from storage.lake.open_table import missing
 from storage.schemas import (
     FORMAT_VERSION,
     GROUPS_FORMAT,

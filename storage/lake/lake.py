@@ -27,18 +27,18 @@ from deltalake.exceptions import DeltaError
 
 from storage.errors import LakeError
 from storage.files.data_files import GROUP_ROWS, DataFile, new_name, require_there, write_file
-from storage.files.kept_files import KeptFiles
+from storage.files.location import LakePlace, lake_place
 from storage.files.order import in_file_order, kind_of
-from storage.files.place import LakePlace, lake_place
 from storage.files.row_groups import OpenedFiles
+from storage.files.small_file_cache import KeptFiles
 from storage.lake.epochs import COMMITTED
 from storage.lake.identity import identity, lake_row, owner_of_most, require_not_begun
-from storage.lake.opening import reading
-from storage.lake.stock import Stock
+from storage.lake.open_table import reading
+from storage.lake.row_counts import Stock
 from storage.lake.store_probe import StoreProbe
 from storage.lake.table import LakeTable, NewFiles
 from storage.schemas import TABLES, TOPIC
-from storage.wire.kinds import SCHEDULE
+from storage.wire.record_kinds import SCHEDULE
 from txlake._disk import require_room
 
 _MESSAGES = {

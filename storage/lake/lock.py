@@ -14,7 +14,7 @@ import os
 from pathlib import Path
 
 from storage.errors import LakeError, LakeLockedError
-from storage.files.place import LakePlace
+from storage.files.location import LakePlace
 
 
 def lock_holder(place: LakePlace) -> str | None:

@@ -20,9 +20,9 @@ from deltalake import CommitProperties, DeltaTable
 from deltalake.exceptions import DeltaError
 
 from storage.errors import LakeError, StoreAwayError, StoreRefusedError
-from storage.files.place import LakePlace
-from storage.lake.opening import make_table, using
-from storage.lake.store_trouble import store_trouble
+from storage.files.location import LakePlace
+from storage.lake.open_table import make_table, using
+from storage.lake.store_error import store_trouble
 
 _WRITERS: Final = 6
 _ROUNDS: Final = 2

@@ -20,13 +20,13 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 
 from storage.errors import BrokenLakeError, StoreAwayError
 from storage.files.data_files import STATISTICS, DataFile
-from storage.files.kept_files import KeptFiles
+from storage.files.location import LakePlace
 from storage.files.order import kind_of
-from storage.files.place import LakePlace
+from storage.files.small_file_cache import KeptFiles
 from storage.lake.datasets import bounds_of, dataset_of, facts_of, files_of
-from storage.lake.log_entries import entry_of, fits, log_entries
-from storage.lake.newest import Newest
-from storage.lake.opening import make_table, reading, using
+from storage.lake.delta_log import entry_of, fits, log_entries
+from storage.lake.open_table import make_table, reading, using
+from storage.lake.table_head import Newest
 from txlake.protocol import DELETED_EPOCH_ID, deleted_id, floor_id
 
 LAKE_ID_PROPERTY: Final = "txlake.lakeId"  # of every table: which lake it belongs to
@@ -233,7 +233,7 @@ def owner_of(handle: DeltaTable) -> str:
 
 
 def deleted_rows(handle: DeltaTable) -> int:
-    """Returns how many rows were deleted up to a version (`storage/upkeep`)."""
+    """Returns how many rows were deleted up to a version (`storage/maintenance`)."""
     return int(handle.transaction_version(deleted_id(owner_of(handle))) or 0)
 
 

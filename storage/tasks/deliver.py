@@ -18,12 +18,12 @@ import pyarrow.dataset as ds
 
 from storage import schemas
 from storage.errors import LakeError
+from storage.files.location import LakePlace
 from storage.files.messages import Tables, read_messages
-from storage.files.place import LakePlace
 from storage.files.row_groups import Bounds, OpenedFiles
 from storage.rows import instant, to_rows
-from storage.tasks.written import Files, Waiting, together
-from storage.wire.kinds import SCHEDULE
+from storage.tasks.file_buffer import Files, Waiting, together
+from storage.wire.record_kinds import SCHEDULE
 
 # Bytes of Arrow that become files, one of each table.
 FILE_BYTES = 32 * 1024 * 1024

@@ -15,8 +15,8 @@ import pyarrow as pa
 from storage.tasks import malloc
 from storage.tasks.arrow_bytes import from_bytes
 from storage.tasks.deliver import Delivery, LandedFiles, deliver
+from storage.tasks.file_buffer import Files, as_json, from_json, together
 from storage.tasks.land import Landing
-from storage.tasks.written import Files, as_json, from_json, together
 
 FILES_IN_SPARK: Final = "files string"
 # Under load a worker has a task every second or two, else one as often as records come.

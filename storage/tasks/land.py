@@ -18,13 +18,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from storage import schemas
-from storage.files.place import LakePlace
+from storage.files.location import LakePlace
 from storage.rows import to_rows
 from storage.tasks.arrow_bytes import as_bytes, from_bytes
-from storage.tasks.written import Files, Waiting, as_json, from_json
+from storage.tasks.file_buffer import Files, Waiting, as_json, from_json
 from storage.wire.decode import KEPT_BYTES, RECORDS, decode_rows
 from storage.wire.headers import truth
-from storage.wire.kinds import HALF, SCHEDULE, WireLimits
+from storage.wire.record_kinds import HALF, SCHEDULE, WireLimits
 
 # Columns of a message that decisions do not read: they stay where they were landed.
 HEAVY: Final = ("keys", "tags", "born_at", "properties", "body", "raw_key", "raw_headers")

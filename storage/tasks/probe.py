@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import uuid
 
-from storage.files.place import LakePlace
+from storage.files.location import LakePlace
 
 
 def answer_probe(asked: tuple[LakePlace, str, str]) -> dict[str, str]:

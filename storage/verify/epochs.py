@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from storage.verify.invariant import Invariant
-from storage.verify.told import TABLES
-from storage.wire.kinds import KINDS
+from storage.verify.scope import TABLES
+from storage.wire.record_kinds import KINDS
 
 _INSTANTS = {
     "outcomes": ("decided_ms", "queue_id, queue_offset"),

@@ -24,7 +24,7 @@ from __future__ import annotations
 from duckdb import DuckDBPyConnection
 
 from storage.verify import targets
-from storage.verify.told import make_views
+from storage.verify.scope import make_views
 from txlake.protocol import CHECK_MAX_TOPIC, UNDELIVERABLE_TOPIC
 
 # Each place once: a table if some place stands twice, else a view.

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from storage.errors import BrokenLakeError, MissingTableError
 from storage.lake.lake import Lake
-from storage.lake.store_trouble import store_trouble
+from storage.lake.store_error import store_trouble
 from storage.schemas import (
     GROUPS_FORMAT,
     SIGNED_FORMAT,

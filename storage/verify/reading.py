@@ -17,9 +17,9 @@ import pyarrow.compute as pc
 from storage.errors import BrokenLakeError
 from storage.lake.chain import in_chain
 from storage.lake.epochs import NO_PROGRESS, read_progress
+from storage.lake.integrity import Fault, chain_faults, faults, steady
 from storage.lake.lake import Lake
 from storage.lake.table import deleted_epoch, deleted_rows, queue_floor
-from storage.lake.whole import Fault, chain_faults, faults, steady
 from storage.schemas import TABLES, TELLING_FORMAT, TOPIC
 from storage.verify.reader import Reader
 
@@ -106,7 +106,7 @@ _FOUND_OUT = """
 CREATE TABLE table_problems (name VARCHAR, problem VARCHAR);
 CREATE TABLE chain (epoch BIGINT, state VARCHAR, problem VARCHAR);
 CREATE TABLE topic_tables (topic VARCHAR, table_id BIGINT);
--- Topics of which messages are deleted (`storage/upkeep/topic_retention.py`), and where their
+-- Topics of which messages are deleted (`storage/maintenance/topic_retention.py`), and where their
 -- queues begin. The columns of `gone` have names of their own: what a macro is given is put in as
 -- text.
 CREATE TABLE gone (

@@ -29,7 +29,7 @@ from storage.verify import (
 from storage.verify.frames import make_frames
 from storage.verify.invariant import EPOCH_MAX, NAMED_MAX, Invariant
 from storage.verify.reading import read_lake
-from storage.verify.told import TABLES
+from storage.verify.scope import TABLES
 
 INVARIANTS: Final[tuple[Invariant, ...]] = (
     *epochs.INVARIANTS,
@@ -108,7 +108,7 @@ def verify(
 
     Input: rows of epochs after `last_epoch` count as not there; rows of epochs before
     `first_epoch` are read, and not checked themselves. What reaches below the lake's floor is
-    neither read nor checked (`storage/verify/told.py`). `memory`: how much it may take, in MB;
+    neither read nor checked (`storage/verify/scope.py`). `memory`: how much it may take, in MB;
     None: `memory_mb`.
     Errors: NotALakeError, NewerLakeError; LakeError if the memory is too little.
     """

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from storage import schemas
 from storage.wire.headers import Headers, Mask, as_text, one_piece, truth
-from storage.wire.kinds import ADMIN, HALF, OP, SCHEDULE, WireLimits
+from storage.wire.record_kinds import ADMIN, HALF, OP, SCHEDULE, WireLimits
 from txlake import protocol as p
 
 # What Spark's Kafka source gives, as far as it is needed.

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, expect
 
-from pipelines.console.links import PAGES
+from pipelines.console.urls import PAGES
 from pipelines.operate import records
-from tests.support.asked_console import TOKEN, site_of
 from tests.support.browser import DEADLINE_MS, chromium, picture, served
+from tests.support.console_client import TOKEN, site_of
+from tests.support.in_memory_job import PaperJob
 from tests.support.notebook_lake import EPOCHS, START_AT, STEP_MS, shop_rows, write_lake
 from tests.support.operator import write_conf
-from tests.support.paper_job import PaperJob
 from txlake.protocol import COMMIT, CREATE_TOPIC, RESUME
 
 NOW_NS = (START_AT + (EPOCHS - 1) * STEP_MS + 60_000) * 1_000_000

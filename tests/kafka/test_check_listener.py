@@ -15,7 +15,7 @@ from confluent_kafka.admin import ConfigResource
 
 from pipelines.cli.main import main
 from pipelines.health.kafka import members_of
-from pipelines.kafka_log.plain_records import plain_records
+from pipelines.kafka_client.record_reader import plain_records
 from pipelines.local_broker.broker import Broker
 from pipelines.settings import KafkaSettings
 from tests.support.raw_record import write_raw_record

@@ -18,13 +18,13 @@ from deltalake import DeltaTable
 
 from pipelines.local_broker.broker import Broker
 from storage.errors import LakeLockedError
-from storage.files.place import lake_place
+from storage.files.location import lake_place
 from storage.lake.lock import LakeLock
 from tests.support.class_archive import archive_options
 from tests.support.job import Job, settings_for
+from tests.support.kafka_writer import Wire
 from tests.support.processes import QUICK_JAVA
 from tests.support.wait import wait_until
-from tests.support.wire import Wire
 from txlake.protocol import COMMIT
 
 Unique = Callable[[str], str]

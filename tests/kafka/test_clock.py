@@ -10,15 +10,15 @@ from pathlib import Path
 import pytest
 
 from pipelines.epoch.clock import EpochClock
-from pipelines.epoch.pings import OwnPings
+from pipelines.epoch.own_pings import OwnPings
 from pipelines.errors import ClockError
-from pipelines.job import work
-from pipelines.job.clocks import Clocks
-from pipelines.kafka_log.topics import KafkaTopics
+from pipelines.job import driver_loop
+from pipelines.job.clock_skew import Clocks
+from pipelines.kafka_client.admin import KafkaTopics
 from pipelines.local_broker.broker import Broker
-from tests.support.committed import commit, wait_for_bodies, wait_for_the_end
 from tests.support.job import Job, running, settings_for
-from tests.support.wire import Wire
+from tests.support.kafka_writer import Wire
+from tests.support.transactions import commit, wait_for_bodies, wait_for_the_end
 
 Unique = Callable[[str], str]
 TWO_HOURS_S = 7_200.0
@@ -39,7 +39,7 @@ class WallClock:
 def wall(monkeypatch: pytest.MonkeyPatch) -> WallClock:
     """Return the driver a wall clock that can be set."""
     clock = WallClock()
-    monkeypatch.setattr(work, "EpochClock", partial(EpochClock, wall=clock))
+    monkeypatch.setattr(driver_loop, "EpochClock", partial(EpochClock, wall=clock))
     return clock
 
 

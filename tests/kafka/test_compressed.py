@@ -23,12 +23,12 @@ from pyspark.sql import SparkSession
 from pipelines.local_broker.broker import Broker
 from pipelines.settings import Settings
 from storage.lake.lake import Lake
-from storage.wire.kinds import ADMIN, HALF, OP
+from storage.wire.record_kinds import ADMIN, HALF, OP
 from tests.support.job import Job, running, settings_for
+from tests.support.kafka_writer import half_headers
 from tests.support.processes import Process
 from tests.support.standby_processes import drivers_of
 from tests.support.wait import wait_until
-from tests.support.wire import half_headers
 from txlake import protocol as p
 
 Unique = Callable[[str], str]

@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.serialization import PrivateFormat
 from pyspark.sql import SparkSession
 
 from pipelines.errors import KafkaRefusedError, StartError
-from pipelines.kafka_log.connection import Cluster
+from pipelines.kafka_client.connection import Cluster
 from pipelines.operate.records import command, write
 from pipelines.settings import Settings
 from storage.lake.lake import Lake

@@ -10,11 +10,11 @@ from pyspark.sql import SparkSession
 from starlette.testclient import TestClient
 
 from pipelines.local_broker.broker import Broker
-from tests.support.asked_console import TOKEN, client
+from tests.support.console_client import TOKEN, client
 from tests.support.job import running, settings_for
+from tests.support.kafka_writer import Wire
 from tests.support.operator import conf_of
 from tests.support.wait import wait_until
-from tests.support.wire import Wire
 from txlake.protocol import COMMIT, CREATE_TOPIC
 
 NAME = "console"

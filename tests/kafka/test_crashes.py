@@ -23,11 +23,11 @@ from storage.errors import OwnerError
 from storage.lake.lake import Lake
 from storage.schemas import TABLES
 from storage.verify.run import verify
-from tests.support.crash_story import ANSWERING, WRITES, Story
+from tests.support.crash_scenario import ANSWERING, WRITES, Story
+from tests.support.epoch_harness import rows_of, tables_of
+from tests.support.fault_points import Crash, SeenError, Watch
 from tests.support.job import settings_for
-from tests.support.rig import rows_of, tables_of
-from tests.support.watch import Crash, SeenError, Watch
-from tests.support.wire import Wire
+from tests.support.kafka_writer import Wire
 
 MODES = ("crash before", "crash after", "error after")
 CASES = [(write, mode) for write in WRITES for mode in MODES]

@@ -19,12 +19,12 @@ from confluent_kafka.admin import (
 )
 
 from pipelines.errors import KafkaAwayError, KafkaRefusedError, StartError
-from pipelines.job import turn as turn_module
+from pipelines.job import standby as turn_module
 from pipelines.job.election import Election
 from pipelines.job.group import DriverGroup, Drivers
-from pipelines.job.ownership import Ownership
-from pipelines.job.turn import Turn
-from pipelines.kafka_log.topics import KafkaTopics
+from pipelines.job.leadership import Ownership
+from pipelines.job.standby import Turn
+from pipelines.kafka_client.admin import KafkaTopics
 from pipelines.local_broker.broker import Broker
 from pipelines.settings import Settings
 from storage.errors import LakeLockedError, OwnerError

@@ -15,10 +15,10 @@ from confluent_kafka.admin import AdminClient
 
 from pipelines.errors import LostInputError
 from pipelines.local_broker.broker import Broker
-from tests.support.committed import bodies, commit, wait_for_bodies
 from tests.support.job import Job, running, settings_for
+from tests.support.kafka_writer import Wire
+from tests.support.transactions import bodies, commit, wait_for_bodies
 from tests.support.wait import wait_until
-from tests.support.wire import Wire
 from txlake.protocol import COMMIT
 
 Unique = Callable[[str], str]

@@ -13,8 +13,8 @@ import pytest
 from pipelines.local_broker.broker import Broker
 from tests.kafka.test_cli import TXLAKE, process, write_conf
 from tests.support.job import Job, settings_for
+from tests.support.kafka_writer import Wire
 from tests.support.wait import wait_until
-from tests.support.wire import Wire
 from txlake import Consumer
 from txlake.protocol import COMMIT, ROLLBACK
 

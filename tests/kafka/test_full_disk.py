@@ -13,9 +13,9 @@ import pytest
 
 from pipelines.errors import StorageError
 from pipelines.local_broker.broker import Broker
-from tests.support.committed import commit, wait_for_bodies, wait_for_the_end
 from tests.support.job import Job, running, settings_for
-from tests.support.wire import Wire
+from tests.support.kafka_writer import Wire
+from tests.support.transactions import commit, wait_for_bodies, wait_for_the_end
 
 Unique = Callable[[str], str]
 pytestmark = pytest.mark.usefixtures("spark")  # the job uses the run's one session

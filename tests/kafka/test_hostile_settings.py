@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from pipelines.errors import StartError
-from pipelines.kafka_log.java_client import require_taken
+from pipelines.kafka_client.java_config import require_taken
 from pipelines.settings import parse
 from tests.kafka.test_cli import ROOT, TXLAKE
 from tests.support.class_archive import archive_options

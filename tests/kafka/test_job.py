@@ -10,7 +10,7 @@ import pytest
 from pipelines.local_broker.broker import Broker
 from storage.schemas import PUT
 from tests.support.job import Job, running, settings_for
-from tests.support.wire import Wire
+from tests.support.kafka_writer import Wire
 from txlake.protocol import (
     CHECK_MAX_TOPIC,
     COMMIT,

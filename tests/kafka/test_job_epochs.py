@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from pipelines.epoch.run import Epochs
+from pipelines.epoch.runner import Epochs
 from pipelines.job.stream import QUERY_NAME, Stream
 from pipelines.local_broker.broker import Broker
 from pipelines.replay.verification import verify as replay_verified
 from storage.lake.epochs import Plan
 from storage.schemas import STATE_TABLES
 from tests.support.job import Job, live_query, running, settings_for
-from tests.support.wire import Wire
+from tests.support.kafka_writer import Wire
 from txlake.protocol import (
     COMMIT,
     ROLLBACK,

@@ -13,9 +13,9 @@ from confluent_kafka import Producer
 from pipelines.local_broker.broker import Broker
 from pipelines.settings import Settings
 from tests.support.job import settings_for
+from tests.support.kafka_writer import half_headers
 from tests.support.standby_processes import drivers_of
 from tests.support.wait import wait_until
-from tests.support.wire import half_headers
 
 Unique = Callable[[str], str]
 _LINE = r"\d{4}-\d\d-\d\d [\d:,]+ (INFO|WARNING) .+"

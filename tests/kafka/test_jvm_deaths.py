@@ -14,10 +14,10 @@ from pipelines.local_broker.broker import Broker
 from pipelines.settings import Settings
 from storage.lake.lake import Lake
 from tests.support.job import Job, settings_for
+from tests.support.kafka_writer import half_headers
 from tests.support.processes import ROOT
 from tests.support.standby_processes import drivers_of
 from tests.support.wait import wait_until
-from tests.support.wire import half_headers
 
 Unique = Callable[[str], str]
 HALVES = 3_000

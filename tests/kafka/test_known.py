@@ -10,9 +10,9 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql import SparkSession
 
 from pipelines.local_broker.broker import Broker
+from tests.support.epoch_harness import Rig
 from tests.support.job import settings_for
-from tests.support.rig import Rig
-from tests.support.wire import Wire
+from tests.support.kafka_writer import Wire
 from txlake.protocol import COMMIT, PING
 
 TTL_MS = 5_000

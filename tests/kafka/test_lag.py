@@ -15,7 +15,7 @@ from checker.frames import COMMITTED, ROLLED_BACK
 from pipelines.local_broker.broker import Broker
 from pipelines.settings import Settings
 from tests.support.job import Job, running, settings_for
-from tests.support.wire import half_headers
+from tests.support.kafka_writer import half_headers
 from txlake import protocol as p
 
 Unique = Callable[[str], str]

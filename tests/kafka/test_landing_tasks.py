@@ -11,8 +11,8 @@ from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 
 from pipelines.local_broker.broker import Broker
+from tests.support.epoch_harness import Rig
 from tests.support.job import settings_for
-from tests.support.rig import Rig
 from txlake import Message
 from txlake._half import group_headers, message_headers
 

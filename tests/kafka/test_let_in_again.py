@@ -16,12 +16,12 @@ from pipelines.settings import Settings
 from tests.kafka.test_connections import settings_of as secure_settings
 from tests.kafka.test_rights import printed
 from tests.kafka.test_rights import settings_of as settings_of_user
-from tests.support.committed import commit, wait_for_bodies
 from tests.support.job import Job, running, settings_for
+from tests.support.kafka_writer import Wire
 from tests.support.rights_broker import RightsBroker
 from tests.support.secure_broker import PASSWORD, SecureBroker, secure_broker
+from tests.support.transactions import commit, wait_for_bodies
 from tests.support.wait import wait_until
-from tests.support.wire import Wire
 
 Unique = Callable[[str], str]
 REFUSES, AGAIN = "refuses this job, for ", "lets this job in again after "

@@ -16,7 +16,7 @@ from confluent_kafka.admin import AdminClient
 from pyspark.sql import SparkSession
 
 from pipelines.cli.main import main
-from pipelines.epoch.planned import PlannedEpochs
+from pipelines.epoch.commit import PlannedEpochs
 from pipelines.errors import LostInputError
 from pipelines.local_broker.broker import Broker
 from pipelines.replay import verify as replayed
@@ -25,9 +25,9 @@ from storage.lake.epochs import read_progress
 from storage.lake.lake import Lake
 from storage.verify.run import verify
 from tests.support.job import Job, refusal, running, settings_for
+from tests.support.kafka_writer import Wire
 from tests.support.operator import conf_of
 from tests.support.wait import wait_until
-from tests.support.wire import Wire
 from txlake.protocol import ACCEPT_LOSS, COMMIT
 
 Unique = Callable[[str], str]

@@ -10,9 +10,9 @@ from pyspark.sql import SparkSession
 
 from pipelines.local_broker.broker import Broker
 from storage.lake.lake import Lake
-from storage.upkeep.merge import files_of
+from storage.maintenance.merge import files_of
 from tests.support.job import Job, running, settings_for
-from tests.support.wire import Wire
+from tests.support.kafka_writer import Wire
 from txlake import ConsumedMessage, Consumer
 from txlake.protocol import COMMIT, MAINTAIN
 

@@ -11,11 +11,11 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from checker.frames import DUE
-from pipelines.epoch.ask import Asker
-from pipelines.kafka_log.plain_records import plain_records
+from pipelines.epoch.checks import Asker
+from pipelines.kafka_client.record_reader import plain_records
 from pipelines.local_broker.broker import Broker
 from pipelines.settings import KafkaSettings
-from tests.support.paper_job import PaperJob
+from tests.support.in_memory_job import PaperJob
 
 Unique = Callable[[str], str]
 MIB = 1 << 20

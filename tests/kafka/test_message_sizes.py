@@ -19,8 +19,8 @@ from confluent_kafka.admin import (
 )
 from pyspark.sql import SparkSession
 
-from pipelines.kafka_log.connection import producer_config
-from pipelines.kafka_log.topics import KafkaTopics
+from pipelines.kafka_client.admin import KafkaTopics
+from pipelines.kafka_client.connection import producer_config
 from pipelines.local_broker.broker import Broker
 from tests.support.job import running, settings_for
 from tests.support.producers import CommitsWhenAsked, options_of

@@ -12,12 +12,12 @@ from confluent_kafka.cimpl import NewTopic
 
 from pipelines.local_broker.broker import Broker
 from pipelines.local_server.ports import listens
-from tests.support.asked import free_port, get
+from tests.support.http_client import free_port, get
 from tests.support.job import Job, settings_for
-from tests.support.scraped import Samples, samples_of
+from tests.support.kafka_writer import Wire
+from tests.support.metrics_client import Samples, samples_of
 from tests.support.standby_processes import drivers_of
 from tests.support.wait import wait_until
-from tests.support.wire import Wire
 from txlake.protocol import COMMIT, REAL_QID, ROLLBACK
 
 pytestmark = pytest.mark.usefixtures("spark")  # the job uses the run's one session

@@ -12,12 +12,12 @@ from pyspark.sql import SparkSession
 
 from pipelines.cli.main import main
 from pipelines.errors import LostInputError, StartError
-from pipelines.kafka_log.topics import KafkaTopics
+from pipelines.kafka_client.admin import KafkaTopics
 from pipelines.local_broker.broker import Broker
 from pipelines.operate import records as operator_records
 from tests.support.job import Job, running, settings_for
+from tests.support.kafka_writer import Wire
 from tests.support.operator import conf_of
-from tests.support.wire import Wire
 from txlake.protocol import CHECK_MAX_TOPIC, COMMIT, PING, UNDELIVERABLE_TOPIC
 
 NAME = "operator"

@@ -12,9 +12,9 @@ from pyspark.sql import SparkSession
 
 from pipelines.local_broker.broker import Broker
 from storage.lake.lake import Lake
-from tests.support.committed import commit, wait_for_bodies
 from tests.support.job import running, settings_for
-from tests.support.wire import Wire
+from tests.support.kafka_writer import Wire
+from tests.support.transactions import commit, wait_for_bodies
 from txlake import Consumer
 
 Unique = Callable[[str], str]

@@ -18,14 +18,14 @@ from confluent_kafka.admin import AdminClient
 
 from pipelines.local_broker.broker import Broker
 from pipelines.publish.errors import FencedError, PublishError, RefusedRecordError
+from pipelines.publish.process import PublisherProcess
+from pipelines.publish.publisher import Turn
 from pipelines.publish.retention import PublishedPositions
-from pipelines.publish.run import PublisherProcess
 from pipelines.publish.status import read_publishers
 from pipelines.publish.transactions import Transactions
-from pipelines.publish.turn import Turn
 from tests.support.job import wait_until
 from tests.support.operator import said as output_of
-from tests.support.published import (
+from tests.support.publishers import (
     AFTER,
     BEFORE,
     WITHIN,

@@ -17,10 +17,10 @@ from pipelines.epoch.recover import batch_again
 from pipelines.local_broker.broker import Broker
 from pipelines.settings import Settings
 from storage.lake.lake import Lake
-from storage.wire.kinds import KINDS
-from tests.support.committed import commit, wait_for_bodies
+from storage.wire.record_kinds import KINDS
 from tests.support.job import running, settings_for
-from tests.support.wire import Wire, half_headers
+from tests.support.kafka_writer import Wire, half_headers
+from tests.support.transactions import commit, wait_for_bodies
 from txlake import protocol as p
 
 Unique = Callable[[str], str]

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from pipelines.epoch import apply
-from pipelines.epoch import run as epoch
+from pipelines.epoch import runner as epoch
+from pipelines.epoch import write
 from pipelines.local_broker.broker import Broker
 from storage.lake import epoch_log
 from tests.support.job import Job, running, settings_for
-from tests.support.wire import Wire
+from tests.support.kafka_writer import Wire
 from txlake.protocol import COMMIT, ROLLBACK
 
 Unique = Callable[[str], str]
@@ -45,7 +45,7 @@ def _dies(original: Callable[..., Any], when: str, is_it: Callable[..., bool]) -
 
 POINTS: dict[str, tuple[Any, str, Callable[..., bool]]] = {
     "planned row": (epoch.Lake, "append", lambda lake, table, *_: table == "epochs"),
-    "topic table": (apply.Applier, "deliver", lambda *_: True),
+    "topic table": (write.Applier, "deliver", lambda *_: True),
     "committed row": (epoch_log, "committed_row", lambda *_: True),
 }
 

@@ -13,9 +13,9 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql import SparkSession
 
-from pipelines.epoch.sizes import Sizes
+from pipelines.epoch.task_sizing import Sizes
 from pipelines.errors import StartError
-from pipelines.kafka_log.topics import KafkaTopics
+from pipelines.kafka_client.admin import KafkaTopics
 from pipelines.local_broker.broker import Broker
 from pipelines.replay import rebuild, verify
 from pipelines.replay.from_kafka import (
@@ -27,9 +27,9 @@ from pipelines.replay.from_kafka import (
 from pipelines.settings import Settings
 from storage.lake.lake import Lake
 from storage.verify.run import verify as verify_invariants
+from tests.support.epoch_harness import Rig, rows_of
 from tests.support.job import settings_for
-from tests.support.rig import Rig, rows_of
-from tests.support.wire import Wire, half_headers
+from tests.support.kafka_writer import Wire, half_headers
 from txlake.protocol import CANCEL, COMMIT, CREATE_TOPIC, RESUME, ROLLBACK, UNKNOWN
 
 ANSWERING, SILENT = "answering", "silent"  # a producer group with a check topic, one without

@@ -20,9 +20,9 @@ from pipelines.local_broker.broker import Broker
 from pipelines.settings import Settings
 from storage.lake.lake import Lake
 from storage.verify.run import verify
+from tests.support.epoch_harness import Rig
 from tests.support.job import settings_for
-from tests.support.rig import Rig
-from tests.support.wire import Wire
+from tests.support.kafka_writer import Wire
 from txlake.protocol import COMMIT, RESUME
 
 Unique = Callable[[str], str]

@@ -16,8 +16,8 @@ from pipelines.replay import verify as run_again
 from storage.lake.epochs import read_progress
 from storage.verify.run import verify
 from tests.support.job import Job, running, settings_for
+from tests.support.kafka_writer import Wire
 from tests.support.wait import DEADLINE_S
-from tests.support.wire import Wire
 from txlake import Consumer, OffsetOutOfRangeError
 from txlake.protocol import ALTER_TOPIC, COMMIT, DELIVER_AT
 

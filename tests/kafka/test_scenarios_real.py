@@ -21,11 +21,11 @@ from pipelines.local_broker.broker import Broker
 from pipelines.settings import Settings
 from storage.verify.run import verify
 from tests.support.cases import Case, Told
+from tests.support.epoch_harness import Rig
 from tests.support.history import SILENT, Row
 from tests.support.job import settings_for
-from tests.support.rig import Rig
+from tests.support.kafka_writer import Wire, half_headers
 from tests.support.steps import world_of
-from tests.support.wire import Wire, half_headers
 from tests.unit.checker import (
     test_operations,
     test_operations_late,

@@ -14,18 +14,18 @@ from confluent_kafka.admin import AdminClient
 from pyspark.sql import SparkSession
 
 from pipelines.cli.main import main
-from pipelines.kafka_log.topics import KafkaTopics
+from pipelines.kafka_client.admin import KafkaTopics
 from pipelines.local_broker.broker import Broker
 from pipelines.replay import verify
 from pipelines.settings import Settings
 from storage.lake.lake import Lake
 from storage.verify.run import verify as verify_invariants
+from tests.support.epoch_harness import Rig
+from tests.support.fault_points import Crash, Watch
 from tests.support.job import Job, running, settings_for
+from tests.support.kafka_writer import Wire, half_headers
 from tests.support.operator import conf_of
 from tests.support.producers import options_of
-from tests.support.rig import Rig
-from tests.support.watch import Crash, Watch
-from tests.support.wire import Wire, half_headers
 from txlake import (
     CheckedMessage,
     HalfMessage,

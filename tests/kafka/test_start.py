@@ -24,15 +24,15 @@ from pyspark.sql import SparkSession
 
 from pipelines.errors import LostInputError, StartError
 from pipelines.jvm.spark_settings import require_known
-from pipelines.kafka_log.topics import KafkaTopics
+from pipelines.kafka_client.admin import KafkaTopics
 from pipelines.local_broker.broker import Broker
 from storage.errors import LakeLockedError, NewerLakeError
 from storage.lake.lake import Lake
 from storage.schemas import TABLES
 from tests.support.job import Job, refusal, running, settings_for
+from tests.support.kafka_writer import Wire
 from tests.support.operator import conf_of, said
 from tests.support.wait import wait_until
-from tests.support.wire import Wire
 from txlake.protocol import COMMIT
 
 Unique = Callable[[str], str]

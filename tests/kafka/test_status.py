@@ -14,9 +14,9 @@ from pyspark.sql import SparkSession
 from pipelines.cli.main import main
 from pipelines.local_broker.broker import Broker
 from tests.support.job import Job, running, settings_for
+from tests.support.kafka_writer import Wire
 from tests.support.operator import conf_of
 from tests.support.wait import wait_until
-from tests.support.wire import Wire
 
 NAME = "status"
 HOUR_NS = 3_600_000_000_000

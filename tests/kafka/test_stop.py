@@ -15,9 +15,9 @@ from pyspark.sql import SparkSession
 from pipelines.epoch import land
 from pipelines.local_broker.broker import Broker
 from tests.support.job import running, settings_for
+from tests.support.kafka_writer import Wire
 from tests.support.standby_processes import ACTIVE, Drivers, drivers_of
 from tests.support.wait import wait_until
-from tests.support.wire import Wire
 
 Unique = Callable[[str], str]
 ROUNDS = 2

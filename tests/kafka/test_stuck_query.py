@@ -13,19 +13,19 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from pipelines.epoch.run import Epochs
-from pipelines.job import rehearsal, stream
-from pipelines.job.rehearsal import Rehearsal
+from pipelines.epoch.runner import Epochs
+from pipelines.job import stream, warm_up
 from pipelines.job.stream import QUERY_NAME
-from pipelines.kafka_log.intake import Intake
-from pipelines.kafka_log.topics import KafkaTopics
+from pipelines.job.warm_up import Rehearsal
+from pipelines.kafka_client.admin import KafkaTopics
+from pipelines.kafka_client.intake import Intake
 from pipelines.local_broker.broker import Broker
 from pipelines.settings import Settings
 from storage.lake.lake import Lake
 from tests.support.job import Job, live_query, running, settings_for
+from tests.support.kafka_writer import Wire
 from tests.support.stuck_client import stuck
 from tests.support.wait import wait_until
-from tests.support.wire import Wire
 from txlake.protocol import COMMIT
 
 Unique = Callable[[str], str]
@@ -136,7 +136,7 @@ def test_a_rehearsal_ends_when_its_micro_batch_does_not(
             began.wait(60)
             return 1
 
-    monkeypatch.setattr(rehearsal, "SILENT_S", OnceBegun())
+    monkeypatch.setattr(warm_up, "SILENT_S", OnceBegun())
 
     def lands(*_: Any) -> None:
         began.set()

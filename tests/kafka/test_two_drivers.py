@@ -12,11 +12,11 @@ import pytest
 
 from pipelines.local_broker.broker import Broker
 from storage.errors import LakeLockedError
-from tests.support.committed import bodies, commit, wait_for_bodies
 from tests.support.job import Job, settings_for
+from tests.support.kafka_writer import Wire
 from tests.support.processes import Process
+from tests.support.transactions import bodies, commit, wait_for_bodies
 from tests.support.wait import wait_until
-from tests.support.wire import Wire
 from txlake.protocol import COMMIT
 
 Unique = Callable[[str], str]

@@ -17,9 +17,9 @@ from pipelines.spark_tables import create_views
 from storage.lake.lake import Lake
 from storage.schemas import TABLES
 from storage.wire.decode import decode_rows
-from tests.support.explained import told
+from tests.support.explain_reports import told
+from tests.support.in_memory_job import PaperJob
 from tests.support.kafka_records import LIMITS, half
-from tests.support.paper_job import PaperJob
 from txlake import protocol as p
 
 LAST_AT = dt.datetime(2262, 4, 11, tzinfo=dt.timezone.utc)

@@ -17,7 +17,7 @@ from chispa import assert_df_equality
 from pyspark.sql import DataFrame, SparkSession
 
 from pipelines.epoch.land import land
-from pipelines.kafka_log.plain_records import KAFKA
+from pipelines.kafka_client.record_reader import KAFKA
 from storage.lake.lake import Lake
 from storage.tasks.land import Landing
 from storage.wire.decode import KEPT_BYTES, decode_rows

@@ -16,10 +16,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pipelines.spark_tables import create_views, read_topic, read_topic_stream
 from storage.errors import LakeError
 from storage.lake.lake import Lake
+from storage.maintenance.limits import MaintenanceLimits, Work
+from storage.maintenance.maintenance import Maintenance
 from storage.rows import instant
 from storage.schemas import TABLES, TOPIC
-from storage.upkeep.limits import MaintenanceLimits, Work
-from storage.upkeep.maintenance import Maintenance
 from tests.support.lake_rows import NOW
 from tests.support.sound_lake import sound_rows
 

@@ -16,9 +16,9 @@ from pipelines.local_server.ports import Reservation
 from pipelines.local_server.server import HOST
 from pipelines.local_store.store import Store
 from pipelines.replay import rebuild
-from storage.files.place import lake_place
+from storage.files.location import lake_place
 from tests.support import lake_commands
-from tests.support.asked_console import client
+from tests.support.console_client import client
 from tests.support.fault_proxy import FaultProxy
 from tests.support.faults import LOG, Fault, LostAnswer, Status
 from tests.support.operator import said, txlake

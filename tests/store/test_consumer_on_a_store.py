@@ -12,7 +12,7 @@ import pytest
 
 from pipelines.local_store.store import Store
 from pipelines.replay import rebuild
-from storage.files.place import lake_place
+from storage.files.location import lake_place
 from storage.lake.lake import Lake as StoredLake
 from tests.support.fault_proxy import FaultProxy
 from tests.support.faults import DATA, LIST, LOG, CutWithin, Fault, LostAnswer

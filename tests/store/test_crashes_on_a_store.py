@@ -22,17 +22,17 @@ from pipelines.local_broker.broker import Broker
 from pipelines.local_store.store import Store
 from pipelines.settings import Settings
 from storage.errors import OwnerError
-from storage.files.place import lake_place
+from storage.files.location import lake_place
 from storage.lake.lake import Lake
 from storage.verify.run import verify
-from tests.support.crash_story import ANSWERING, Story
+from tests.support.crash_scenario import ANSWERING, Story
+from tests.support.epoch_harness import Rig, rows_of
+from tests.support.fault_points import Crash, SeenError, Watch
 from tests.support.fault_proxy import FaultProxy
 from tests.support.faults import Fault, LostAnswer
 from tests.support.job import settings_for
-from tests.support.rig import Rig, rows_of
+from tests.support.kafka_writer import Wire
 from tests.support.store import Bucket, make_bucket
-from tests.support.watch import Crash, SeenError, Watch
-from tests.support.wire import Wire
 
 # Of the writes of test_crashes: those that differ in how they are made, and in what a start does.
 CASES = [

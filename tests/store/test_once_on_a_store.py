@@ -12,7 +12,7 @@ import pytest
 from pipelines.local_store.store import Store
 from storage.errors import OwnerError
 from storage.files.data_files import new_name, write_file
-from storage.files.place import LakePlace, lake_place
+from storage.files.location import LakePlace, lake_place
 from storage.lake.epoch_log import EpochLog
 from storage.lake.epochs import read_progress
 from storage.lake.lake import Lake

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from pipelines.local_store.store import Store
 from pipelines.replay import rebuild
-from storage.files.place import LakePlace, lake_place
+from storage.files.location import LakePlace, lake_place
 from storage.lake.lake import Lake
 from tests.support.sound_lake import sound_rows
 from tests.support.store import make_bucket, need
@@ -23,7 +23,7 @@ from tests.support.store import make_bucket, need
 _READER = """
 import json, sys
 from pipelines.spark_tables import create_views, open_spark, read_topic, read_topic_stream
-from storage.files.place import lake_place
+from storage.files.location import lake_place
 
 asked = json.load(sys.stdin)
 place = lake_place(asked["uri"], asked["options"])

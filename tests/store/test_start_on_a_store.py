@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.job.away import Away
 from pipelines.job.driver import Driver
+from pipelines.job.outage import Away
 from pipelines.local_broker.broker import Broker
 from pipelines.local_store.store import Store
 from pipelines.settings import Settings
 from storage.errors import StoreAwayError, StoreRefusedError
-from storage.files.place import LakePlace, lake_place
+from storage.files.location import LakePlace, lake_place
 from storage.lake.lake import Lake
 from storage.schemas import TABLES
 from tests.support.fault_proxy import FaultProxy, Running

@@ -10,7 +10,7 @@ import pytest
 
 from pipelines.local_store.store import Store, write_private
 from storage.errors import StoreRefusedError
-from storage.files.place import lake_place
+from storage.files.location import lake_place
 from storage.lake.lake import Lake
 from storage.lake.store_probe import StoreProbe
 from tests.support.fault_proxy import FaultProxy

@@ -8,19 +8,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from checker.rules.known import Horizon, known_at
+from checker.rules.known_at import Horizon, known_at
 from storage.lake.aging import newer_floor
 from storage.lake.epochs import Plan
 from storage.lake.floor import FLOOR, Floor
 from storage.lake.lake import Lake
 from storage.lake.snapshots import Snapshot
+from storage.maintenance.limits import Work
+from storage.maintenance.maintenance import Maintenance
+from storage.maintenance.topic_retention import Retention
 from storage.schemas import SNAPSHOT
-from storage.upkeep.limits import Work
-from storage.upkeep.maintenance import Maintenance
-from storage.upkeep.topic_retention import Retention
 from tests.support.damage import WholeJob
-from tests.support.maintained import NOW_GONE
-from tests.support.paper_job import TOPICS
+from tests.support.in_memory_job import TOPICS
+from tests.support.maintenance_rounds import NOW_GONE
 from txlake.protocol import COMMIT, CREATE_TOPIC, RESUME, ROLLBACK
 
 SNAPSHOT_EPOCHS = 3

@@ -20,7 +20,7 @@ from PIL import Image
 from playwright.sync_api import Browser, Page, sync_playwright
 
 from pipelines.console.app import console_app
-from pipelines.console.site import Site
+from pipelines.console.context import Site
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 # Chromium's own sandbox does not work for root; what it shows here is ours.

@@ -19,16 +19,16 @@ from deltalake import DeltaTable, write_deltalake
 from checker.frames import Parameters
 from pipelines.cli.main import main
 from pipelines.epoch.parameters import EpochSettings
-from pipelines.epoch.run import Epochs
-from pipelines.epoch.sizes import Sizes
+from pipelines.epoch.runner import Epochs
+from pipelines.epoch.task_sizing import Sizes
 from pipelines.replay.epochs import RecordedAsker
 from storage.lake.epoch_log import EpochLog
 from storage.lake.epochs import NO_PROGRESS, Plan, Progress, read_progress
 from storage.lake.lake import Lake
 from storage.schemas import TABLES
-from storage.wire.kinds import WireLimits
+from storage.wire.record_kinds import WireLimits
+from tests.support.in_memory_job import TOPICS, PaperJob
 from tests.support.local_landing import LocalLander
-from tests.support.paper_job import TOPICS, PaperJob
 from txlake import Consumer
 from txlake.protocol import COMMIT, RESUME
 

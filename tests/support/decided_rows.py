@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from checker.frames import RULE_VERSION, Decision, Parameters
-from pipelines.epoch.restore import FRAMES
+from pipelines.epoch.recorded_state import FRAMES
 from storage.rows import instant
 from storage.schemas import EPOCHS, TOPIC
 from tests.support.comparison import Checker, attempts_of

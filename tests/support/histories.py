@@ -12,8 +12,8 @@ import random
 import re
 from typing import Any
 
-from tests.support.cuts import cut
 from tests.support.history import OF_TODAY
+from tests.support.log_splits import cut
 
 Row = dict[str, Any]
 SECOND_MS = 1_000

@@ -16,9 +16,9 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from checker.frames import State
-from pipelines.epoch.restore import restore
+from pipelines.epoch.recorded_state import restore
 from pipelines.job.driver import Driver
-from pipelines.kafka_log.topics import KafkaTopics
+from pipelines.kafka_client.admin import KafkaTopics
 from pipelines.local_broker.broker import Broker
 from pipelines.settings import Settings, parse
 from storage.errors import LakeError

@@ -23,7 +23,7 @@ from storage import schemas
 from storage.lake.lake import Lake
 from storage.tasks.land import HEAVY, Landing
 from storage.wire.decode import RECORDS
-from storage.wire.kinds import ADMIN, HALF, KINDS, OP, SCHEDULE, WireLimits
+from storage.wire.record_kinds import ADMIN, HALF, KINDS, OP, SCHEDULE, WireLimits
 from txlake import protocol as p
 
 Header = tuple[str, bytes | None]

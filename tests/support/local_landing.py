@@ -16,7 +16,7 @@ import pyarrow as pa
 from confluent_kafka import Consumer, TopicPartition
 
 from pipelines.epoch.batch import Batch, rows_by_kind
-from pipelines.kafka_log.plain_records import KAFKA
+from pipelines.kafka_client.record_reader import KAFKA
 from storage.files.data_files import DataFile
 from storage.lake.epochs import Range
 from storage.rows import instant

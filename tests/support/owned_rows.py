@@ -6,7 +6,7 @@ import datetime as dt
 
 import pyarrow as pa
 
-from storage.files.place import LakePlace
+from storage.files.location import LakePlace
 from storage.lake.epochs import Plan
 from storage.lake.lake import Lake
 from storage.schemas import CONFLICTS

@@ -10,7 +10,7 @@ import re
 from typing import Any
 
 from storage.wire.decode import RECORDS
-from storage.wire.kinds import ADMIN, HALF, OP, SCHEDULE, WireLimits
+from storage.wire.record_kinds import ADMIN, HALF, OP, SCHEDULE, WireLimits
 from txlake import protocol as p
 
 Row = dict[str, Any]

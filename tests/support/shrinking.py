@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from tests.support.cuts import KINDS
+from tests.support.log_splits import KINDS
 
 Row = dict[str, Any]
 RUNS_MAX = 400

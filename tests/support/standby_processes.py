@@ -17,9 +17,9 @@ from typing import Any
 from pipelines.settings import Settings
 from storage.lake.lake import Lake
 from storage.verify.run import verify
+from tests.support.kafka_writer import Wire
 from tests.support.processes import ROOT, Process
 from tests.support.wait import DEADLINE_S, wait_until
-from tests.support.wire import Wire
 from txlake.protocol import COMMIT
 
 ACTIVE, READY = "running; owner", "standby: ready"

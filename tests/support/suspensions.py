@@ -1,8 +1,8 @@
 """A driver suspends itself at a write of an epoch, another commits ten epochs, the first goes on.
 
-The epoch is the third of `tests/support/crash_story.py`, which writes into every table. The drivers
-are real processes that stop themselves by SIGSTOP; they land without Spark. Tests take some of the
-writes, `python -m bench.suspensions` all.
+The epoch is the third of `tests/support/crash_scenario.py`, which writes into every table. The
+drivers are real processes that stop themselves by SIGSTOP; they land without Spark. Tests take
+some of the writes, `python -m bench.suspensions` all.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from pipelines.job.election import Election
-from pipelines.job.ownership import Ownership
-from pipelines.job.upkeep import Maintainer
-from pipelines.kafka_log.topics import KafkaTopics, Place
+from pipelines.job.leadership import Ownership
+from pipelines.job.maintenance import Maintainer
+from pipelines.kafka_client.admin import KafkaTopics, Place
 from pipelines.settings import Settings
-from storage.files.place import lake_place
+from storage.files.location import lake_place
 from storage.lake.epochs import read_progress
 from storage.lake.lake import Lake
-from storage.upkeep.maintenance import Maintenance
+from storage.maintenance.maintenance import Maintenance
 from storage.verify.run import verify
-from tests.support.crash_story import ANSWERING, WRITES, Story
+from tests.support.crash_scenario import ANSWERING, WRITES, Story
 from tests.support.driver_processes import driver, stop_here
-from tests.support.maintained import NOW_GONE, parquet_files
-from tests.support.rig import Rig, decided_rows_of
-from tests.support.watch import Watch
-from tests.support.wire import Wire
+from tests.support.epoch_harness import Rig, decided_rows_of
+from tests.support.fault_points import Watch
+from tests.support.kafka_writer import Wire
+from tests.support.maintenance_rounds import NOW_GONE, parquet_files
 from txlake.protocol import COMMIT
 
 BEFORE, AFTER = "about to be done", "just done"

@@ -17,13 +17,13 @@ from typing import Any
 
 import pyarrow as pa
 
-from pipelines.epoch.ask import _Attempt, _headers
+from pipelines.epoch.checks import _Attempt, _headers
 from pipelines.epoch.signatures import judged
-from pipelines.kafka_log.plain_records import KAFKA
+from pipelines.kafka_client.record_reader import KAFKA
 from pipelines.settings import SecuritySettings
 from storage.rows import instant
 from storage.wire.decode import decode_rows
-from storage.wire.kinds import ADMIN, HALF, OP, SCHEDULE, WireLimits
+from storage.wire.record_kinds import ADMIN, HALF, OP, SCHEDULE, WireLimits
 from tests.support import vector_cases as cases
 from txlake import protocol as p
 from txlake._checks import read_check

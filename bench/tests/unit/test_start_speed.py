@@ -11,8 +11,8 @@ from click.testing import CliRunner
 from bench import aged_lake, start_speed, synthetic_lake
 from bench.aged_lake import Age, make
 from storage.lake.epochs import read_progress
+from storage.lake.integrity import require_whole
 from storage.lake.table import deleted_rows
-from storage.lake.whole import require_whole
 
 
 @pytest.fixture(autouse=True)

@@ -8,10 +8,10 @@ import pyarrow.compute as pc
 import pytest
 
 from bench import synthetic_lake
-from pipelines.epoch.restore import recorded_rows, rows_of_state, state_from
+from pipelines.epoch.recorded_state import recorded_rows, rows_of_state, state_from
 from pipelines.health.facts import lake_facts
 from storage.lake.aging import snapshot_before
-from storage.lake.whole import require_readable
+from storage.lake.integrity import require_readable
 from storage.schemas import SNAPSHOT
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from checker.decide import decide
 from checker.frames import NEW_HALVES, OPERATIONS, QUEUES, Inputs, Instants, Parameters, State
-from checker.match.columns import choose, find, same, take
+from checker.frames_ops.columns import choose, find, same, take
 from storage.schemas import places
 
 

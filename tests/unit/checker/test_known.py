@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from checker.rules.known import Horizon, known_at, still_ahead
+from checker.rules.known_at import Horizon, known_at, still_ahead
 
 OPS, OTHERS = "ops", "others"
 

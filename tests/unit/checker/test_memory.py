@@ -7,7 +7,7 @@ from unittest.mock import Mock
 import pyarrow as pa
 import pytest
 
-from checker.match.memory import LARGE_RECORDS, give_back
+from checker.frames_ops.memory import LARGE_RECORDS, give_back
 
 
 @pytest.mark.parametrize(

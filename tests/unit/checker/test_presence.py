@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from checker.match import touched
+from checker.frames_ops import active
 from tests.support.cases import Told, case, table
 from tests.support.steps import (
     Step,
@@ -110,17 +110,17 @@ HALVES = [
 
 
 @table([*SETS, *HALVES])
-@pytest.mark.parametrize("few_rows", [0, touched.FEW_ROWS], ids=["large state", "small state"])
+@pytest.mark.parametrize("few_rows", [0, active.FEW_ROWS], ids=["large state", "small state"])
 def test_what_is_there_below_the_floor(
     given: Sequence[Step], expected: dict[Any, Any], few_rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(touched, "FEW_ROWS", few_rows)
+    monkeypatch.setattr(active, "FEW_ROWS", few_rows)
     assert Told(given).ends() == expected
 
 
 def test_a_duplicate_names_its_set_however_large_the_state_is(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(touched, "FEW_ROWS", 0)
+    monkeypatch.setattr(active, "FEW_ROWS", 0)
     told = Told([member(0, 2), member(0, 2), member(1, 2), later(), commit(1)])
     assert told.ends() == BOTH

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from checker.match import touched
+from checker.frames_ops import active
 from tests.support.comparison import Checker, attempts_of, first_difference
 from tests.support.comparison_rows import rows_of_decision
-from tests.support.cuts import KINDS, merged
 from tests.support.histories import parameters_at, random_world
+from tests.support.log_splits import KINDS, merged
 from tests.support.model import Model
 from tests.support.shrinking import shrink, told
 
@@ -38,8 +38,8 @@ def test_decision_and_model_agree_after_every_epoch(
     seed: int, queue_count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if seed % 2:  # as with very many halves pending: the decision sees only what it may touch
-        monkeypatch.setattr(touched, "FEW_ROWS", 0)
-        monkeypatch.setattr(touched, "_CHUNK_ROWS", 8)
+        monkeypatch.setattr(active, "FEW_ROWS", 0)
+        monkeypatch.setattr(active, "_CHUNK_ROWS", 8)
     world = world_of(seed, queue_count)
     found = first_difference(world)
     if found is None:

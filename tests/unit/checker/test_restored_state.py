@@ -18,8 +18,8 @@ import pytest
 from deltalake import write_deltalake
 
 from checker.frames import STATE_KEYS, State
-from checker.match import touched
-from pipelines.epoch.restore import FRAMES, restore
+from checker.frames_ops import active
+from pipelines.epoch.recorded_state import FRAMES, restore
 from storage.lake.epochs import read_progress
 from storage.lake.lake import Lake
 from storage.schemas import LEFT, PUT, SNAPSHOT, STATE_TABLES, TABLES
@@ -70,8 +70,8 @@ def test_the_state_after_every_epoch_is_restored_from_any_snapshot(
     world_number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if world_number % 2:  # the decision sees only what it may touch
-        monkeypatch.setattr(touched, "FEW_ROWS", 0)
-        monkeypatch.setattr(touched, "_CHUNK_ROWS", 8)
+        monkeypatch.setattr(active, "FEW_ROWS", 0)
+        monkeypatch.setattr(active, "_CHUNK_ROWS", 8)
     seed = FIRST_SEED + 300_000 + world_number
     world = random_world(seed, QUEUES)
     rows = decided_rows(world, snapshot_epochs=1)

@@ -22,9 +22,9 @@ from checker.frames import (
     Inputs,
     State,
 )
-from checker.match import touched
+from checker.frames_ops import active
 from checker.rules import naming, sets
-from tests.support.paper_job import PaperJob
+from tests.support.in_memory_job import PaperJob
 from txlake.protocol import COMMIT
 
 
@@ -32,15 +32,15 @@ def test_what_is_due_is_taken_out_of_the_state_without_a_copy() -> None:
     chance = random.Random(8)
     rows = [
         {"source": "schedule", "queue_id": 1, "queue_offset": n, "deliver_at": chance.randrange(99)}
-        for n in range(touched.FEW_ROWS)
+        for n in range(active.FEW_ROWS)
     ]
     full = [{name: row.get(name) for name in DELAYED.names} for row in rows]
-    state = touched.join(
+    state = active.join(
         DELAYED.empty_table(), pa.Table.from_pylist(full, schema=DELAYED), "deliver_at"
     )
     for at in (-1, 0, 50, 98):
         is_due = pc.less_equal(state["deliver_at"], at).to_numpy()
-        due, left = touched.split(state, is_due)
+        due, left = active.split(state, is_due)
         assert due.num_rows == sum(row["deliver_at"] <= at for row in rows)
         assert due.num_rows + left.num_rows == len(rows)
         assert not pc.any(pc.greater(due["deliver_at"], at)).as_py()
@@ -93,8 +93,8 @@ def landed(**columns: Any) -> Inputs:
 def test_sets_that_wait_are_looked_at_when_they_are_touched(
     inputs: Inputs, near: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(touched, "FEW_ROWS", 0)
-    found, left = touched.split_state(
+    monkeypatch.setattr(active, "FEW_ROWS", 0)
+    found, left = active.split_state(
         State(halves=PENDING), inputs, sets.members_with_id(PENDING, inputs.halves),
         sets.is_member(PENDING), np.zeros(0, bool), np.zeros(0, bool),
     )  # fmt: skip
@@ -135,14 +135,14 @@ def test_namings_that_wait_are_looked_at_when_they_can_act(
     near: list[int],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(touched, "FEW_ROWS", 0)
+    monkeypatch.setattr(active, "FEW_ROWS", 0)
     state = State(waiting=pa.Table.from_pylist(namings, schema=NAMINGS))
     rows = [{"queue_id": 0, "op_queue_offset": 9, "producer_group": group, "decision": decision,
              "half_offsets": [7]} for group, decision in operations]  # fmt: skip
     inputs = Inputs(operations=pa.Table.from_pylist(rows, schema=OPERATIONS))
     is_awaited = naming.acts(state.waiting, inputs.operations, QUEUE, TTL_MS)
     none = np.zeros(0, bool)
-    found, left = touched.split_state(state, inputs, none, none, none, is_awaited)
+    found, left = active.split_state(state, inputs, none, none, none, is_awaited)
     assert sorted(found.waiting["op_queue_offset"].to_pylist()) == near
     assert found.waiting.num_rows + left.waiting.num_rows == len(namings)
 

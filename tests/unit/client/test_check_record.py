@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pipelines.epoch.ask import _Attempt, _headers
+from pipelines.epoch.checks import _Attempt, _headers
 from txlake import CheckedMessage, protocol
 from txlake._checks import read_check
 

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from tests.support.asked import free_port
+from tests.support.http_client import free_port
 from txlake import (
     LocalTransactionState,
     Message,

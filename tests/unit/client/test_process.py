@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.paper_job import PaperJob
+from tests.support.in_memory_job import PaperJob
 from txlake import (
     ClosedError,
     Consumer,

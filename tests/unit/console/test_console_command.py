@@ -14,9 +14,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.support.asked_console import TOKEN
+from tests.support.console_client import TOKEN
+from tests.support.in_memory_job import PaperJob
 from tests.support.operator import said, write_conf
-from tests.support.paper_job import PaperJob
 
 VARIABLE = "TXLAKE_CONSOLE_TOKEN"
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from starlette.testclient import TestClient
 
-from pipelines.console.guard import HEADERS
-from tests.support.asked_console import HOST, TOKEN, client, crawl
-from tests.support.paper_job import PaperJob
+from pipelines.console.security import HEADERS
+from tests.support.console_client import HOST, TOKEN, client, crawl
+from tests.support.in_memory_job import PaperJob
 from txlake.protocol import COMMIT
 
 HOSTILE = "<script>alert(1)</script>\"'\x1b[2J\u202e\n%00&{{7*7}}"

@@ -7,20 +7,20 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.console.curves import HEIGHT, charts
-from pipelines.console.links import PAGES, link
+from pipelines.console.charts import HEIGHT, charts
+from pipelines.console.urls import PAGES, link
 from pipelines.health.conflicts import read_conflicts
-from pipelines.health.dead import read_dead
+from pipelines.health.dead_letters import read_dead
 from pipelines.health.facts import Facts, lake_facts
 from pipelines.health.history import BUCKETS, History, read_history
 from pipelines.health.problems import problems
 from pipelines.health.transactions import Filters, pending, stored
 from storage.lake.lake import Lake
-from tests.support.asked_console import client, crawl, links
+from tests.support.console_client import client, crawl, links
+from tests.support.in_memory_job import PaperJob
 from tests.support.lake_rows import LakeRows
 from tests.support.notebook_lake import EPOCHS, START_AT, STEP_MS
 from tests.support.operator import said
-from tests.support.paper_job import PaperJob
 from txlake.protocol import COMMIT
 
 

@@ -15,9 +15,9 @@ from pipelines.console import app
 from pipelines.console.session import SESSION_S, Sessions
 from pipelines.errors import KafkaAwayError
 from pipelines.operate import records
-from tests.support.asked_console import HOST, TOKEN, client
+from tests.support.console_client import HOST, TOKEN, client
+from tests.support.in_memory_job import PaperJob
 from tests.support.operator import write_conf
-from tests.support.paper_job import PaperJob
 from txlake.protocol import RESUME
 
 

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from pipelines.cli.main import main
-from pipelines.kafka_log.rights import ROLES, table_rows
+from pipelines.kafka_client.acls import ROLES, table_rows
 
 ROOT = Path(__file__).parents[3]
 SECURITY = (ROOT / "docs" / "SECURITY.md").read_text("utf-8")

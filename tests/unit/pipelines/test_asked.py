@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from pipelines.console import asked as asking
-from pipelines.console.asked import Asked
+from pipelines.console import kafka_cache as asking
+from pipelines.console.kafka_cache import Asked
 from pipelines.errors import KafkaAwayError, StartError
 from tests.support.wait import wait_until
 

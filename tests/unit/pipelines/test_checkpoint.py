@@ -8,8 +8,8 @@ import pytest
 
 from pipelines.errors import StartError
 from pipelines.job.checkpoint import fresh_checkpoint, require_folder
-from storage.files.place import lake_place
-from tests.support.paper_job import PaperJob
+from storage.files.location import lake_place
+from tests.support.in_memory_job import PaperJob
 
 
 def test_each_start_deletes_the_checkpoints_before_it(tmp_path: Path) -> None:

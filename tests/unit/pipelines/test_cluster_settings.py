@@ -11,6 +11,7 @@ from click.testing import CliRunner
 
 from pipelines.cli.main import main
 from pipelines.errors import StartError
+from pipelines.jvm.arrow_memory import KEPT
 from pipelines.jvm.cluster import (
     JVM_OPTIONS,
     cluster_conf,
@@ -18,7 +19,6 @@ from pipelines.jvm.cluster import (
     is_local,
     write_environment,
 )
-from pipelines.jvm.kept_memory import KEPT
 from tests.support.cluster import BARE_PYTHON
 
 MASTERS = [

@@ -12,7 +12,7 @@ import pytest
 from click import Context, Group
 from click.testing import CliRunner
 
-from pipelines.cli.light import WITH_SPARK
+from pipelines.cli.import_blocker import WITH_SPARK
 from pipelines.cli.main import main
 from pipelines.local_broker.broker import Broker
 from pipelines.local_server.server import ServerError
@@ -70,7 +70,7 @@ def imported(commands: Sequence[str], modules: Sequence[str]) -> list[str]:
     """Return which of some modules a process has that ran these commands and no other."""
     program = (
         "import sys\n"
-        "from pipelines.cli.light import start_lightly\n"
+        "from pipelines.cli.import_blocker import start_lightly\n"
         "from pipelines.cli.main import main\n"
         "for command in sys.argv[1:]:\n"
         "    start_lightly(command.split())\n"
@@ -191,7 +191,7 @@ def test_the_sdk_imports_a_module_with_the_first_of_its_names() -> None:
 
 def test_a_hidden_pandas_is_a_pandas_that_is_not_installed() -> None:
     program = (
-        "from pipelines.cli.light import start_lightly\n"
+        "from pipelines.cli.import_blocker import start_lightly\n"
         "start_lightly(['status'])\n"
         "import pyarrow as pa\n"
         "print(pa.array([1]).to_pylist())\n"

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.health.dead import read_dead
-from pipelines.screen import ago
+from pipelines.health.dead_letters import read_dead
+from pipelines.output import ago
+from tests.support.in_memory_job import START_AT, PaperJob
 from tests.support.operator import expected, said
-from tests.support.paper_job import START_AT, PaperJob
 from txlake.protocol import COMMIT, CREATE_TOPIC, RESUME
 
 

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from pipelines.job.group import Drivers, drivers_of
-from pipelines.kafka_log.rights import group_id
+from pipelines.kafka_client.acls import group_id
 
 
 def member(client_id: str, *partitions: int) -> SimpleNamespace:

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from checker.frames import HALVES
-from pipelines.explain import words
-from pipelines.explain.find import find, find_keys
+from pipelines.explain import rule_texts
+from pipelines.explain.fetch import find, find_keys
 from pipelines.explain.report import nothing_found, reports
 from pipelines.explain.target import Transaction, parse_target
 from pipelines.explain.units import units_of
-from pipelines.screen import instant, span
-from tests.support.explained import codes, told
-from tests.support.paper_job import START_AT, PaperJob
+from pipelines.output import instant, span
+from tests.support.explain_reports import codes, told
+from tests.support.in_memory_job import START_AT, PaperJob
 from txlake.protocol import COMMIT, RESUME, UNKNOWN, RecordTarget
 
 PROTOCOL = (Path(__file__).parents[3] / "PROTOCOL.md").read_text("utf-8")
@@ -138,10 +138,10 @@ def test_a_units_state_is_what_the_job_holds(tmp_path: Path) -> None:
     assert len(halves) == 5
 
 
-def rules() -> list[words.Rule]:
-    tables = (words.OUTCOMES, words.CONFLICTS, words.UNDELIVERABLE)
+def rules() -> list[rule_texts.Rule]:
+    tables = (rule_texts.OUTCOMES, rule_texts.CONFLICTS, rule_texts.UNDELIVERABLE)
     return [rule for table in tables for rule in table.values()] + [
-        words.AFTER_ROLLBACK, words.AFTER_DISCARD,
+        rule_texts.AFTER_ROLLBACK, rule_texts.AFTER_DISCARD,
     ]  # fmt: skip
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.screen import print_rows
+from pipelines.output import print_rows
+from tests.support.in_memory_job import PaperJob
 from tests.support.operator import said
-from tests.support.paper_job import PaperJob
 
 
 @pytest.fixture

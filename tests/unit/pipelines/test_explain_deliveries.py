@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.explained import kinds, texts, told
-from tests.support.paper_job import START_AT, PaperJob
+from tests.support.explain_reports import kinds, texts, told
+from tests.support.in_memory_job import START_AT, PaperJob
 from txlake.protocol import CANCEL, COMMIT, RESUME
 
 

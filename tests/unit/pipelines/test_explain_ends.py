@@ -8,8 +8,8 @@ import pytest
 
 from pipelines.explain.show import lines
 from pipelines.explain.target import parse_target
-from tests.support.explained import codes, kinds, texts, told
-from tests.support.paper_job import PaperJob
+from tests.support.explain_reports import codes, kinds, texts, told
+from tests.support.in_memory_job import PaperJob
 from txlake.protocol import CHECK_MAX_TOPIC, COMMIT, RESEND, RESUME, ROLLBACK, UNKNOWN
 
 

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.explain import words
-from pipelines.explain.find import find
+from pipelines.explain import rule_texts
+from pipelines.explain.fetch import find
 from pipelines.explain.report import reports
 from pipelines.explain.target import parse_target
-from tests.support.explained import codes, texts, told
-from tests.support.paper_job import PaperJob
+from tests.support.explain_reports import codes, texts, told
+from tests.support.in_memory_job import PaperJob
 from txlake.protocol import COMMIT, ROLLBACK
 
 
@@ -89,7 +89,7 @@ def test_members_that_land_late_share_the_end_of_their_set(job: PaperJob) -> Non
     in_set(job, 1)
     job.run()
     report = told(job)
-    assert [d.rule for d in report.decisions][1] == words.AFTER_ROLLBACK
+    assert [d.rule for d in report.decisions][1] == rule_texts.AFTER_ROLLBACK
 
 
 def test_a_member_that_lands_after_the_discard_is_discarded_too(tmp_path: Path) -> None:
@@ -100,7 +100,7 @@ def test_a_member_that_lands_after_the_discard_is_discarded_too(tmp_path: Path) 
     job.run()
     report = told(job)
     assert report.status == "DISCARDED"
-    assert [d.rule for d in report.decisions][1] == words.AFTER_DISCARD
+    assert [d.rule for d in report.decisions][1] == rule_texts.AFTER_DISCARD
     assert len(texts(report, "copied")) == 2
 
 

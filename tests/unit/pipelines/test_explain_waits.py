@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.explained import codes, told
-from tests.support.paper_job import START_AT, PaperJob
+from tests.support.explain_reports import codes, told
+from tests.support.in_memory_job import START_AT, PaperJob
 from txlake.protocol import COMMIT, UNKNOWN
 
 

@@ -13,19 +13,19 @@ import pytest
 from click.testing import CliRunner
 
 from pipelines.cli.main import main
-from pipelines.epoch.restore import restore
+from pipelines.epoch.recorded_state import restore
 from pipelines.errors import StartError
-from pipelines.replay import below_floor, rebuild, source
+from pipelines.replay import floor_copy, rebuild, source
 from pipelines.replay.epochs import ReplayedEpochs
 from storage.errors import BrokenLakeError, LakeError, OlderLakeError, UnfinishedLakeError
 from storage.lake.epochs import read_progress
 from storage.lake.lake import Lake
 from storage.schemas import TELLING_FORMAT
 from tests.support.aging_job import AgingJob, live
-from tests.support.floored import LIMITS, make_aged_job, require_sound
+from tests.support.epoch_harness import decided_rows_of, rows_of
 from tests.support.job import plain_state
-from tests.support.maintained import rows_in
-from tests.support.rig import decided_rows_of, rows_of
+from tests.support.lakes_with_floor import LIMITS, make_aged_job, require_sound
+from tests.support.maintenance_rounds import rows_in
 
 
 @pytest.fixture(scope="module")
@@ -106,7 +106,7 @@ class Killed(BaseException):
 
 def kill_behind(commits: int, patch: pytest.MonkeyPatch) -> None:
     """Let a copy die when so many more of its tables are committed."""
-    commit, left = below_floor._commit, commits
+    commit, left = floor_copy._commit, commits
 
     def counted(*arguments: Any, **named: Any) -> None:
         nonlocal left
@@ -115,7 +115,7 @@ def kill_behind(commits: int, patch: pytest.MonkeyPatch) -> None:
         left -= 1
         commit(*arguments, **named)
 
-    patch.setattr(below_floor, "_commit", counted)
+    patch.setattr(floor_copy, "_commit", counted)
 
 
 @pytest.mark.parametrize("one_batch", [False, True])
@@ -189,7 +189,7 @@ def test_a_floor_that_moves_while_a_lake_is_being_rebuilt_is_named(
         kill_behind(3, patch)
         rebuild(job.lake.path, str(tmp_path / "killed"))
     with monkeypatch.context() as patch, pytest.raises(StartError, match="has moved since"):
-        copied = below_floor.Below._copied
+        copied = floor_copy.Below._copied
 
         def moving(*arguments: Any) -> Any:
             yield from copied(*arguments)
@@ -197,7 +197,7 @@ def test_a_floor_that_moves_while_a_lake_is_being_rebuilt_is_named(
                 live(job, random.Random(1), 6)
 
         floor = job.floor.epoch
-        patch.setattr(below_floor.Below, "_copied", moving)
+        patch.setattr(floor_copy.Below, "_copied", moving)
         rebuild(job.lake.path, str(tmp_path / "beside"))
     with pytest.raises(StartError, match="has moved since: name a new place"):
         rebuild(job.lake.path, str(tmp_path / "killed"))

@@ -9,7 +9,7 @@ import pytest
 
 from pipelines.epoch.batch import Batch
 from pipelines.epoch.gaps import Gap, unexplained
-from storage.wire.kinds import HALF
+from storage.wire.record_kinds import HALF
 
 _TOPICS = {HALF: "halves"}
 

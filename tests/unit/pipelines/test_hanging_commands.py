@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from storage.lake.lake import Lake
+from tests.support.in_memory_job import PaperJob
 from tests.support.lake_rows import LakeRows
 from tests.support.notebook_lake import EPOCHS, START_AT, STEP_MS, shop_rows, write_lake
 from tests.support.operator import said
-from tests.support.paper_job import PaperJob
 from txlake.protocol import COMMIT, UNKNOWN
 
 NOW = START_AT + EPOCHS * STEP_MS

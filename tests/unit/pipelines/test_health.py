@@ -12,9 +12,9 @@ import pytest
 from pipelines.errors import StartError
 from pipelines.local_server.ports import listens
 from pipelines.metrics.reporter import Reporter, Standing
-from tests.support.asked import Answer, free_port, get
 from tests.support.history import History
-from tests.support.scraped import Told, reporter_of, samples_of
+from tests.support.http_client import Answer, free_port, get
+from tests.support.metrics_client import Told, reporter_of, samples_of
 from tests.support.wait import wait_until
 
 STREAMS = Standing(is_active=True, is_streaming=True)

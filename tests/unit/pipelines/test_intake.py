@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pipelines.jvm.heap import LandingHeap
-from pipelines.kafka_log.intake import Intake, poll_records_max
+from pipelines.kafka_client.intake import Intake, poll_records_max
 
 KIB, MIB = 1 << 10, 1 << 20
 CASES = [  # heap in MiB, its tasks, the largest record in bytes | records | why

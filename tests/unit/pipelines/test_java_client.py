@@ -8,7 +8,7 @@ import pytest
 from cryptography.hazmat.primitives.serialization import PrivateFormat
 
 from pipelines.errors import StartError
-from pipelines.kafka_log.options import java_client
+from pipelines.kafka_client.options import java_client
 from tests.support.certificates import Authority, Certificate
 
 PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"

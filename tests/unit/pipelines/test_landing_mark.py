@@ -9,7 +9,7 @@ import pytest
 from pipelines.job.checkpoint import fresh_checkpoint
 from pipelines.job.landing_mark import DiedLanding, LandingMark
 from pipelines.jvm.heap import LandingHeap
-from pipelines.kafka_log.intake import Intake
+from pipelines.kafka_client.intake import Intake
 
 ENDS = {("half", 0): 7, ("op", 1): 3}
 

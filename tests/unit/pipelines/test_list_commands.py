@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from pipelines.operate.consumers import plan_reset, write_reset
-from pipelines.screen import ago, print_records, printable, size
+from pipelines.output import ago, print_records, printable, size
 from storage.lake.lake import Lake
+from tests.support.in_memory_job import START_AT, PaperJob
 from tests.support.operator import said
-from tests.support.paper_job import START_AT, PaperJob
 from txlake import Consumer, StaleGenerationError
 from txlake.protocol import ALTER_TOPIC, CANCEL, COMMIT, RESUME
 

@@ -10,9 +10,9 @@ import sys
 import pytest
 
 from pipelines.logs import JsonLines
-from pipelines.metrics.lines import Limited
+from pipelines.metrics.log_lines import Limited
 from tests.support.history import History
-from tests.support.scraped import Told, reporter_of
+from tests.support.metrics_client import Told, reporter_of
 from txlake.protocol import COMMIT
 
 SHORT = {"transaction_timeout_ms": 1_000, "check_interval_ms": 1_000, "check_max": 1}

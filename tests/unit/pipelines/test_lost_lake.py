@@ -7,19 +7,19 @@ from pathlib import Path
 
 import pytest
 
+from pipelines.job.driver_loop import metrics_told
 from pipelines.job.election import Election
-from pipelines.job.ownership import Ownership
-from pipelines.job.upkeep import Maintainer
-from pipelines.job.work import metrics_told
+from pipelines.job.leadership import Ownership
+from pipelines.job.maintenance import Maintainer
 from pipelines.settings import MetricsSettings, parse
 from storage.errors import OwnerError
-from storage.files.place import lake_place
+from storage.files.location import lake_place
 from storage.lake.epochs import Plan, read_progress
 from storage.lake.lake import Lake
 from storage.lake.lock import LakeLock
-from storage.upkeep import maintenance
-from tests.support.maintained import NOW_GONE, parquet_files, rows_in
-from tests.support.paper_job import PaperJob
+from storage.maintenance import maintenance
+from tests.support.in_memory_job import PaperJob
+from tests.support.maintenance_rounds import NOW_GONE, parquet_files, rows_in
 from txlake.protocol import ADMIN_TOPIC, COMMIT
 
 EPOCHS = 2 * NOW_GONE.merge_files

@@ -12,18 +12,18 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
-from pipelines.job.upkeep import Maintainer
+from pipelines.job.maintenance import Maintainer
 from pipelines.jvm.lock import held_without_jvm
 from pipelines.operate import records as operator_records
 from pipelines.operate.records import Record
 from storage.lake.epochs import Plan, read_progress
 from storage.lake.lake import Lake
 from storage.lake.lock import LakeLock
-from storage.upkeep.limits import MaintenanceLimits
-from storage.upkeep.merge import files_of
+from storage.maintenance.limits import MaintenanceLimits
+from storage.maintenance.merge import files_of
 from storage.verify.run import verify
+from tests.support.in_memory_job import PaperJob
 from tests.support.operator import said, txlake
-from tests.support.paper_job import PaperJob
 from txlake.protocol import ADMIN_TOPIC, ALTER_TOPIC, COMMIT, MAINTAIN
 
 EVERY = 3

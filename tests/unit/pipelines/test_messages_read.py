@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from tests.support.in_memory_job import PaperJob
 from tests.support.operator import said, txlake
-from tests.support.paper_job import PaperJob
 from txlake.protocol import COMMIT, CREATE_TOPIC
 
 HOSTILE = "=cmd\x1b[2J"

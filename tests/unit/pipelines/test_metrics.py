@@ -15,14 +15,14 @@ from checker.frames import HALVES, State
 from pipelines.metrics import collector as collectors
 from pipelines.metrics.catalog import COUNTER, GAUGE, HISTOGRAM, LABELS_MAX, METRICS, OTHER
 from pipelines.metrics.collector import Collector
+from pipelines.metrics.epoch_counts import Tally
 from pipelines.metrics.labels import Labels
 from pipelines.metrics.lag import Lag
-from pipelines.metrics.tally import Tally
 from storage.lake.epochs import Plan, Range, read_progress
 from storage.lake.lake import Lake
 from tests.support.history import SILENT, START_AT, History
-from tests.support.paper_job import PaperJob
-from tests.support.scraped import Samples, Told, reporter_of, samples_of
+from tests.support.in_memory_job import PaperJob
+from tests.support.metrics_client import Samples, Told, reporter_of, samples_of
 from txlake.protocol import COMMIT, CREATE_TOPIC, RESUME, ROLLBACK
 
 ROOT = Path(__file__).parents[3]

@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry
 
 from pipelines.metrics import server as metrics_server
 from pipelines.metrics.server import MetricsServer
-from tests.support.asked import free_port, get
+from tests.support.http_client import free_port, get
 
 
 @pytest.fixture

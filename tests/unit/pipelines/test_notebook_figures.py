@@ -15,15 +15,15 @@ from pipelines.notebooks import (
     figures_replay,
     figures_spark,
     health,
-    past,
+    history,
     replays,
     tables,
 )
 from pipelines.notebooks.figures import Picture
-from pipelines.notebooks.opened import OpenLake
+from pipelines.notebooks.open_lake import OpenLake
 from pipelines.replay import Verified
-from tests.support.opened_lakes import opened, sound
-from tests.support.paper_job import PaperJob
+from tests.support.in_memory_job import PaperJob
+from tests.support.notebook_lakes import opened, sound
 
 
 @pytest.fixture(scope="module")
@@ -80,8 +80,8 @@ def test_bars_compare_what_was_with_what_would_have_been() -> None:
 
 @pytest.fixture(scope="module")
 def pictures(lake: OpenLake) -> dict[str, Picture]:
-    when = past.moment(lake)
-    pending = past.pending(lake, when)
+    when = history.moment(lake)
+    pending = history.pending(lake, when)
     return {
         "life": figures_life.life(tables.life(lake, tables.most_telling(lake)), "What happened"),
         "over time": figures_health.pending_over_time(health.pending_over_time(lake)),
@@ -89,7 +89,7 @@ def pictures(lake: OpenLake) -> dict[str, Picture]:
         "waits": figures_health.waits_by_end(health.waits_by_end(lake)),
         "answers": figures_health.answers_by_group(health.answers_by_group(lake)),
         "conflicts": figures_health.conflicts_by_group(health.conflicts_by_group(lake)),
-        "fates": figures_life.fates(past.fates(lake, when), when, lake.last_at()),
+        "fates": figures_life.fates(history.fates(lake, when), when, lake.last_at()),
     }
 
 
@@ -109,24 +109,24 @@ def test_bars_are_as_long_as_what_they_count(lake: OpenLake, pictures: dict[str,
 
     assert widths("answers") == answers["checks"].sum() > 0
     assert widths("conflicts") == conflicts["conflicts"].sum() > 0
-    pending = past.pending(lake, past.moment(lake))
+    pending = history.pending(lake, history.moment(lake))
     assert sum(bar.get_height() for bar in pictures["ages"].axes[0].patches) == len(pending) > 0
     shown = [bar for bar in pictures["fates"].axes[0].patches if bar.get_width() > 0]
-    assert len(shown) == len(past.fates(lake, past.moment(lake)))
+    assert len(shown) == len(history.fates(lake, history.moment(lake)))
 
 
 def test_figures_without_anything_to_draw_say_so(job: PaperJob) -> None:
     job.run()
     lake = opened(job)
-    when = past.moment(lake)
+    when = history.moment(lake)
     texts = [
         axes_text.get_text()
         for figure in (
-            figures_health.pending_ages(past.pending(lake, when), when),
+            figures_health.pending_ages(history.pending(lake, when), when),
             figures_health.waits_by_end(health.waits_by_end(lake)),
             figures_health.answers_by_group(health.answers_by_group(lake)),
             figures_health.conflicts_by_group(health.conflicts_by_group(lake)),
-            figures_life.fates(past.fates(lake, when), when, lake.last_at()),
+            figures_life.fates(history.fates(lake, when), when, lake.last_at()),
         )
         for axes_text in figure.axes[0].texts
     ]
@@ -142,8 +142,8 @@ def test_many_pending_halves_are_cut_and_the_title_says_so(job: PaperJob) -> Non
         job.half(f"tx{number}")
     job.run()
     lake = opened(job)
-    when = past.moment(lake)
-    figure = figures_life.fates(past.fates(lake, when), when, lake.last_at())
+    when = history.moment(lake)
+    figure = figures_life.fates(history.fates(lake, when), when, lake.last_at())
     assert "(the 40 oldest of 50)" in figure.get_suptitle()
     assert len([bar for bar in figure.axes[0].patches if bar.get_width() > 0]) == 40
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.notebooks import health, past
-from pipelines.notebooks.opened import OpenLake
+from pipelines.notebooks import health, history
+from pipelines.notebooks.open_lake import OpenLake
+from tests.support.in_memory_job import PaperJob
 from tests.support.lake_rows import LakeRows
-from tests.support.opened_lakes import opened, sound
-from tests.support.paper_job import PaperJob
+from tests.support.notebook_lakes import opened, sound
 from txlake.protocol import COMMIT, ROLLBACK, UNKNOWN
 
 
@@ -37,7 +37,7 @@ def test_the_summary_counts_what_the_tables_have(lake: OpenLake, rows: LakeRows)
     last: dict[tuple[int, int], str] = {}
     for row in outcomes:
         last[row["queue_id"], row["queue_offset"]] = row["outcome"]
-    pending = past.pending(lake, past.moment(lake, lake.last_at().isoformat()))
+    pending = history.pending(lake, history.moment(lake, lake.last_at().isoformat()))
     assert numbers == {
         "halves that can be read": sum(row["error"] is None for row in halves),
         "halves that cannot": sum(row["error"] is not None for row in halves),

@@ -10,12 +10,12 @@ import polars as pl
 import pytest
 
 from pipelines.notebooks import health, tables
-from pipelines.notebooks.opened import OpenLake, open_lake
+from pipelines.notebooks.open_lake import OpenLake, open_lake
 from storage.errors import LakeError, NotALakeError
 from storage.rows import instant
+from tests.support.in_memory_job import START_AT, PaperJob
 from tests.support.lake_rows import LakeRows
-from tests.support.opened_lakes import opened, sound
-from tests.support.paper_job import START_AT, PaperJob
+from tests.support.notebook_lakes import opened, sound
 from txlake.protocol import COMMIT, RESUME
 
 PROTOCOL = (Path(__file__).parents[3] / "PROTOCOL.md").read_text("utf-8")

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from pipelines.operate.records import Record
+from tests.support.in_memory_job import START_AT, PaperJob
 from tests.support.operator import dry, expected, said, txlake, write_conf
-from tests.support.paper_job import START_AT, PaperJob
 from txlake.protocol import COMMIT, CREATE_TOPIC, DECISIONS, ROLLBACK
 
 
@@ -157,7 +157,7 @@ def test_a_half_that_is_not_there_is_refused(job: PaperJob, conf: str) -> None:
 def test_a_kafka_that_does_not_answer_is_one_sentence(
     job: PaperJob, conf: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pipelines.kafka_log.connection._TIMEOUTS_S", (0.1, 0.1, 0.3))
+    monkeypatch.setattr("pipelines.kafka_client.connection._TIMEOUTS_S", (0.1, 0.1, 0.3))
     job.half()
     job.run()
     output = said("tx", "commit", "0-0", "--reason", "why", "--conf", conf, code=1)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from pipelines.publish.cuts import ALONE, QueueRows, cuts, has_large_epoch
+from pipelines.publish.batch_limits import ALONE, QueueRows, cuts, has_large_epoch
 
 
 @dataclass(frozen=True)

@@ -47,8 +47,8 @@ from pipelines.publish.topics import require_nobody_else, wanted_topics
 from pipelines.publish.verification import QueueDigest, difference
 from pipelines.settings import PublisherSettings, SettingsError, parse
 from storage.schemas import TOPIC
+from tests.support.in_memory_job import START_AT, PaperJob
 from tests.support.lake_rows import table_of
-from tests.support.paper_job import START_AT, PaperJob
 from txlake import protocol as p
 from txlake._lake import Topic
 from txlake.errors import OffsetGapError

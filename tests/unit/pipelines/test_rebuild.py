@@ -17,17 +17,17 @@ from pipelines.epoch.parameters import plan_limits, plan_parameters
 from pipelines.errors import StartError
 from pipelines.replay import archive, epochs, rebuild, source, verify
 from pipelines.replay.archive import Archive
-from pipelines.replay.filler import Identity
-from pipelines.replay.new_lake import fill
+from pipelines.replay.rebuild import fill
+from pipelines.replay.refill import Identity
 from storage.errors import UnfinishedLakeError
+from storage.lake.buffered import StagedLake
 from storage.lake.epochs import read_progress
 from storage.lake.lake import Lake
-from storage.lake.staged import StagedLake
 from storage.verify.run import verify as verify_invariants
+from tests.support.epoch_harness import decided_rows_of
+from tests.support.in_memory_job import PaperJob
 from tests.support.lake_rows import LakeRows
 from tests.support.mutation import LAST
-from tests.support.paper_job import PaperJob
-from tests.support.rig import decided_rows_of
 from tests.support.vectors import LIMITS
 from txlake import Consumer
 from txlake.protocol import COMMIT
@@ -61,7 +61,7 @@ def test_a_rebuild_killed_at_every_write_goes_on_to_the_same_rows(
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     monkeypatch.setattr(source, "CHUNK_RECORDS", 40)
     monkeypatch.setattr(archive, "EPOCH_RECORDS", 60)
-    monkeypatch.setattr("storage.lake.staged._WRITERS", 1)
+    monkeypatch.setattr("storage.lake.buffered._WRITERS", 1)
     rebuild(str(sound_lake), str(whole), one_batch, 4)
     write = StagedLake._write
     kills = 0

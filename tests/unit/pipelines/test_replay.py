@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from pipelines.replay import Verified, epochs, rebuild, source, verify
+from tests.support.epoch_harness import decided_rows_of
 from tests.support.lake_rows import LakeRows
 from tests.support.mutation import LAST
-from tests.support.rig import decided_rows_of
 from txlake.protocol import CHECK_MAX_TOPIC
 
 TABLES = ("outcomes", "conflicts", "checks", "delayed", "deliveries", "pending", "waiting",

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from pipelines import meter
+from pipelines import progress
 from pipelines.cli.main import main
-from pipelines.meter import meter_of
+from pipelines.progress import meter_of
 from pipelines.replay import what_if
 from pipelines.settings import SettingsError
 from tests.support.lake_rows import LakeRows
@@ -170,7 +170,7 @@ def test_progress_is_a_bar_with_its_end_on_a_terminal() -> None:
 
 def test_progress_is_a_line_every_ten_seconds_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     lines, seconds = io.StringIO(), 0.0
-    monkeypatch.setattr(meter.time, "monotonic", lambda: seconds)
+    monkeypatch.setattr(progress.time, "monotonic", lambda: seconds)
     with meter_of("replay", "records", lines) as told:
         for seconds in (1.0, 9.9, 10.0, 19.9, 21.0):
             told(int(seconds * 100), 5_000)

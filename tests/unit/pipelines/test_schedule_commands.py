@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 
 from pipelines.operate.delays import read_waiting
+from tests.support.in_memory_job import START_AT, PaperJob
 from tests.support.operator import dry, expected, said
-from tests.support.paper_job import START_AT, PaperJob
 from txlake.protocol import CANCEL, COMMIT, CREATE_TOPIC
 
 

@@ -9,15 +9,15 @@ import pyarrow as pa
 import pytest
 
 from checker.frames import HALVES
-from pipelines.epoch.ask import ATTEMPTS
+from pipelines.epoch.checks import ATTEMPTS
 from pipelines.health.groups import ANSWER_MS, NEWEST_CHECKS, read_answers, read_groups
 from pipelines.health.transactions import state_of
 from pipelines.metrics.groups import Groups, Heard
 from storage.lake.lake import Lake
 from tests.support.decided_rows import decided_rows
 from tests.support.histories import random_world
+from tests.support.metrics_client import Told
 from tests.support.notebook_lake import EPOCHS, Shop
-from tests.support.scraped import Told
 
 GROUPS = ("legacy", "nobody")
 NO_HALVES = HALVES.empty_table()

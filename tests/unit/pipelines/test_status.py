@@ -12,9 +12,9 @@ import pytest
 from pipelines.health.facts import Drivers, Facts, LakeFacts, TopicLag
 from pipelines.health.problems import problems, unknown
 from pipelines.health.report import as_json, lines
+from tests.support.in_memory_job import PaperJob
 from tests.support.notebook_lake import EPOCHS, START_AT, STEP_MS, shop_rows, write_lake
 from tests.support.operator import said
-from tests.support.paper_job import PaperJob
 from txlake.protocol import COMMIT
 
 HOUR_MS, DAY_MS = 3_600_000, 86_400_000

@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
-from pipelines.console.links import PAGES
+from pipelines.console.urls import PAGES
 from pipelines.health import problems
 from pipelines.health.problems import page_of
 from pipelines.metrics.catalog import METRICS
 from tests.support.history import SILENT, History
+from tests.support.metrics_client import Told, reporter_of
 from tests.support.problem_pages import MADE, alert_name
-from tests.support.scraped import Told, reporter_of
 from txlake.protocol import COMMIT, ROLLBACK, UNKNOWN
 
 ROOT = Path(__file__).parents[3]

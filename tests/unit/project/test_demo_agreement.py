@@ -19,7 +19,7 @@ from examples.demo_news import changes, milestones
 from examples.demo_programs import DemoError
 from examples.demo_screen import Screen
 from pipelines.settings import load
-from storage.files.place import lake_place
+from storage.files.location import lake_place
 from storage.lake.lock import LakeLock
 
 AGREED = Seen(

@@ -16,10 +16,10 @@ from checker import frames
 from checker.frames import COMMITTED, DISCARDED, ROLLED_BACK
 from pipelines import settings
 from pipelines.epoch.batch import Batch
-from pipelines.epoch.planned import landed_counts
+from pipelines.epoch.commit import landed_counts
 from storage import schemas
 from storage.lake import epochs
-from storage.wire import kinds as kafka_rows
+from storage.wire import record_kinds as kafka_rows
 from txlake import _consumer_offsets, protocol
 
 if sys.version_info >= (3, 11):

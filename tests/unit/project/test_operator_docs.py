@@ -16,8 +16,8 @@ from deltalake import write_deltalake
 
 from pipelines.cli.main import main
 from storage.rows import instant
+from tests.support.in_memory_job import START_AT, PaperJob
 from tests.support.lake_rows import CONSUMER_OFFSETS
-from tests.support.paper_job import START_AT, PaperJob
 from txlake.protocol import COMMIT, ROLLBACK, delay_levels_ms
 
 PAGE = Path(__file__).parents[3] / "docs" / "operator.md"

@@ -13,7 +13,7 @@ from deltalake import DeltaTable
 from storage.files.data_files import write_file
 from storage.lake.lake import Lake
 from storage.schemas import TABLES
-from tests.support.paper_job import PaperJob
+from tests.support.in_memory_job import PaperJob
 from txlake.protocol import COMMIT
 
 PAGE = (Path(__file__).parents[3] / "docs" / "readers.md").read_text("utf-8")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from storage.schemas import TABLES
-from tests.support.maintained import (
+from tests.support.maintenance_rounds import (
     Rows,
     rows_in,
 )

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.notebooks.opened import open_lake
+from pipelines.notebooks.open_lake import open_lake
 from pipelines.replay import verify
 from storage.errors import BrokenLakeError, LakeError
+from storage.lake.integrity import require_readable
 from storage.lake.lake import Lake
-from storage.lake.whole import require_readable
 from storage.schemas import TABLES
 from storage.verify import run
 from tests.support import damage

@@ -10,8 +10,14 @@ import pyarrow as pa
 import pytest
 
 from checker.frames import PLACEMENTS
-from pipelines.epoch.deliver import Deliverer, _files, _sliced
-from pipelines.epoch.sizes import DELIVERY_ROWS_MAX, DRIVER_BYTES, TASK_BYTES, TASK_ROWS, Sizes
+from pipelines.epoch.delivery import Deliverer, _files, _sliced
+from pipelines.epoch.task_sizing import (
+    DELIVERY_ROWS_MAX,
+    DRIVER_BYTES,
+    TASK_BYTES,
+    TASK_ROWS,
+    Sizes,
+)
 from storage.errors import LakeError
 from storage.lake.lake import Lake
 from storage.rows import instant
@@ -19,8 +25,8 @@ from storage.schemas import HALF
 from storage.tasks import deliver as delivering
 from storage.tasks.arrow_bytes import as_bytes
 from storage.tasks.deliver import Delivery, LandedFiles
+from storage.tasks.file_buffer import Files, together
 from storage.tasks.in_spark import DeliverTask, read_files
-from storage.tasks.written import Files, together
 
 START_AT = 1_767_225_600_000  # 2026-01-01
 TOPICS = ("orders", "parts", "odd")

@@ -12,9 +12,9 @@ import pytest
 
 from storage.files.order import DUE_GROUP_ROWS
 from storage.lake.lake import Lake
+from storage.maintenance.merge import files_of, merge
 from storage.schemas import SCHEDULE
-from storage.upkeep.merge import files_of, merge
-from tests.support.scheduled import (
+from tests.support.schedule_rows import (
     COLUMNS,
     MINUTE_MS,
     PLACE,

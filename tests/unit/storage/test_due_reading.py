@@ -15,17 +15,17 @@ from deltalake import write_deltalake
 
 from checker.frames import PLACEMENTS, Parameters
 from checker.rules.delay import admit_schedules
-from pipelines.epoch.deliver import Deliverer
+from pipelines.epoch.delivery import Deliverer
 from storage.errors import LakeError
 from storage.files.messages import read_messages
 from storage.files.row_groups import Wanted, pruned
+from storage.lake.buffered import StagedLake
 from storage.lake.lake import Lake
-from storage.lake.staged import StagedLake
+from storage.maintenance.merge import files_of
 from storage.rows import to_rows
 from storage.schemas import SCHEDULE
 from storage.tasks.deliver import Delivery
-from storage.upkeep.merge import files_of
-from tests.support.scheduled import (
+from tests.support.schedule_rows import (
     COLUMNS,
     FAR_MS,
     MINUTE_MS,

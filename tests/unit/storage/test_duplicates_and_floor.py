@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 import pytest
 
 from tests.support.aging_job import EPOCH_MS, AgingJob
-from tests.support.floored import require_sound
+from tests.support.lakes_with_floor import require_sound
 from txlake.protocol import COMMIT, ROLLBACK
 
 NOTHING_ENDS = {"check_max": 1_000, "half_retention_ms": 10**12}

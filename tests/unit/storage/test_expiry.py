@@ -14,15 +14,15 @@ from click.testing import CliRunner
 from deltalake.exceptions import CommitFailedError
 
 from pipelines.cli.main import main
-from pipelines.epoch.restore import restore
+from pipelines.epoch.recorded_state import restore
 from pipelines.replay import verification
 from storage.errors import OwnerError
 from storage.lake.epochs import COMMITTED, PLANNED, next_offsets_of, read_progress
+from storage.lake.integrity import require_whole
 from storage.lake.lake import Lake
-from storage.lake.whole import require_whole
-from storage.upkeep.expiry import EXPIRING, Expiry, delete
-from storage.upkeep.limits import Work
-from storage.upkeep.merge import files_of
+from storage.maintenance.expiry import EXPIRING, Expiry, delete
+from storage.maintenance.limits import Work
+from storage.maintenance.merge import files_of
 from storage.verify.run import verify
 from tests.support.aging_job import (
     EPOCH_MS,
@@ -33,9 +33,9 @@ from tests.support.aging_job import (
     live,
 )
 from tests.support.damage import SNAPSHOT_EPOCH, WholeJob
-from tests.support.floored import require_sound
 from tests.support.job import plain_state
-from tests.support.maintained import rows_in
+from tests.support.lakes_with_floor import require_sound
+from tests.support.maintenance_rounds import rows_in
 from txlake.protocol import COMMIT
 
 LIMITS = {"check_max": 2, "half_retention_ms": 300_000, "orphan_operation_ttl_ms": 600_000,

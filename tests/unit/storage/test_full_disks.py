@@ -47,7 +47,7 @@ def test_what_a_disk_refuses_to_a_command_is_one_sentence(
     def refused(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device", "/data/lake")
 
-    monkeypatch.setattr("storage.lake.whole.require_readable", refused)
+    monkeypatch.setattr("storage.lake.integrity.require_readable", refused)
     done = txlake("status", "--lake", str(lake_copy))
     assert (done.exit_code, done.output) == (
         1,

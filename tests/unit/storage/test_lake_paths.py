@@ -10,11 +10,11 @@ import polars as pl
 import pytest
 
 from storage.errors import NotALakeError
-from storage.files.place import lake_place
+from storage.files.location import lake_place
 from storage.lake.lake import Lake
 from storage.verify.run import verify
 from tests.support.damage import ORDERS, consume, live_file, log_entries, refusal, txlake
-from tests.support.maintained import rows_in, run_round
+from tests.support.maintenance_rounds import rows_in, run_round
 from txlake import Consumer, LakeError
 
 # A name | what there is to get wrong

@@ -22,7 +22,7 @@ from storage.schemas import HALF as HALF_SCHEMA
 from storage.tasks import land
 from storage.tasks.land import HEAVY, Landing, read_landed
 from storage.wire.decode import RECORDS
-from storage.wire.kinds import ADMIN, HALF, OP, SCHEDULE, WireLimits
+from storage.wire.record_kinds import ADMIN, HALF, OP, SCHEDULE, WireLimits
 from txlake import protocol as p
 
 START_AT = 1_767_225_600_000  # 2026-01-01

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from storage.errors import BrokenLakeError
+from storage.lake.integrity import require_recorded
 from storage.lake.lake import Lake
-from storage.lake.whole import require_recorded
-from storage.upkeep.limits import MaintenanceLimits
-from storage.upkeep.maintenance import Maintenance
+from storage.maintenance.limits import MaintenanceLimits
+from storage.maintenance.maintenance import Maintenance
 from storage.verify.run import verify
-from tests.support.paper_job import PaperJob
+from tests.support.in_memory_job import PaperJob
 from txlake import Consumer
 from txlake._consumer_offsets import ConsumerOffsets
 

@@ -15,19 +15,19 @@ from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError
 from deltalake.table import TableAlterer
 
-from pipelines.epoch.restore import restore
+from pipelines.epoch.recorded_state import restore
 from storage.files.data_files import DataFile
-from storage.files.place import LakePlace
+from storage.files.location import LakePlace
 from storage.lake.epochs import read_progress
 from storage.lake.lake import Lake
 from storage.lake.pruned import read_pruned
-from storage.upkeep import maintenance as maintaining
-from storage.upkeep import merge as merging
-from storage.upkeep.maintenance import Maintenance
-from storage.upkeep.merge import files_of, merge
+from storage.maintenance import maintenance as maintaining
+from storage.maintenance import merge as merging
+from storage.maintenance.maintenance import Maintenance
+from storage.maintenance.merge import files_of, merge
 from tests.support.job import plain_state
 from tests.support.lake_rows import NOW
-from tests.support.maintained import (
+from tests.support.maintenance_rounds import (
     CRASHED,
     KEPT,
     NOW_GONE,

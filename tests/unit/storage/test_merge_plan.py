@@ -7,7 +7,13 @@ from dataclasses import replace
 
 import pytest
 
-from storage.upkeep.merge_plan import MergeLimits, TableFile, all_merges, merged_name, next_merge
+from storage.maintenance.merge_plan import (
+    MergeLimits,
+    TableFile,
+    all_merges,
+    merged_name,
+    next_merge,
+)
 
 MB = 1_000_000
 LIMITS = MergeLimits(merge_files=4, file_bytes_max=40 * MB)

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from storage.schemas import TOPIC
-from txlake._plain import plain_columns
+from txlake._to_python import plain_columns
 
 AT = dt.datetime(2026, 1, 2, 3, 4, 5, 678_901, dt.timezone.utc)
 

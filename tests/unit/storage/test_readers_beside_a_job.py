@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
-from pipelines.notebooks.opened import open_lake
+from pipelines.notebooks.open_lake import open_lake
 from pipelines.replay import rebuild, verify, what_if
 from storage.errors import BrokenLakeError, OlderLakeError
-from storage.lake import whole
+from storage.lake import integrity
+from storage.lake.integrity import require_readable, require_recorded
 from storage.lake.lake import Lake
 from storage.lake.pruned import read_pruned
-from storage.lake.whole import require_readable, require_recorded
 from storage.schemas import TABLES
 from tests.support import damage
 from tests.support.damage import (
@@ -62,7 +62,7 @@ class TestReaders:
             if threading.get_ident() == here:  # threads that other tests left behind sleep, too
                 shutil.copytree(whole_lake / "half", path / "half", dirs_exist_ok=True)
 
-        monkeypatch.setattr(whole.time, "sleep", put_back)
+        monkeypatch.setattr(integrity.time, "sleep", put_back)
         require_readable(Lake(str(path)))
         shutil.rmtree(path / "half")
         assert require_recorded(Lake(str(path))).newest_epoch == LAST_EPOCH
@@ -76,7 +76,7 @@ class TestReaders:
             read.append((table, columns))
             return read_pruned(lake, table, columns, *rest)
 
-        monkeypatch.setattr("storage.lake.told.read_pruned", noted)
+        monkeypatch.setattr("storage.lake.committed_tables.read_pruned", noted)
         monkeypatch.setattr(Lake, "read", None)
         require_readable(Lake(str(lake_copy)))
         assert read == [("epochs", ["epoch", "state", "counts", "tables"])]

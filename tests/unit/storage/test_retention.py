@@ -11,11 +11,11 @@ import pytest
 from deltalake import DeltaTable
 
 from storage.lake.lake import Lake
-from storage.upkeep import maintenance as maintaining
-from storage.upkeep.limits import Work
-from storage.upkeep.maintenance import Maintenance
+from storage.maintenance import maintenance as maintaining
+from storage.maintenance.limits import Work
+from storage.maintenance.maintenance import Maintenance
 from tests.support.lake_factory import LakeFactory, places, poll_all
-from tests.support.maintained import (
+from tests.support.maintenance_rounds import (
     CRASHED,
     KEPT,
     NOW_GONE,

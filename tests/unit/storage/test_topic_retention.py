@@ -15,16 +15,16 @@ from pipelines.cli.main import main
 from pipelines.replay import verification
 from storage.errors import BrokenLakeError
 from storage.lake.epochs import read_progress
+from storage.lake.integrity import require_readable, require_recorded, require_whole
 from storage.lake.lake import Lake
 from storage.lake.table import deleted_epoch, queue_floor
-from storage.lake.whole import require_readable, require_recorded, require_whole
-from storage.upkeep.limits import Work
-from storage.upkeep.maintenance import Maintenance
-from storage.upkeep.merge_plan import TableFile
-from storage.upkeep.topic_retention import Retention, expired
+from storage.maintenance.limits import Work
+from storage.maintenance.maintenance import Maintenance
+from storage.maintenance.merge_plan import TableFile
+from storage.maintenance.topic_retention import Retention, expired
 from storage.verify.run import verify
 from tests.support.damage import WholeJob
-from tests.support.maintained import NOW_GONE
+from tests.support.maintenance_rounds import NOW_GONE
 from txlake import Consumer, OffsetOutOfRangeError
 from txlake.protocol import COMMIT, RETENTION_BYTES, RETENTION_MS, UNDELIVERABLE_TOPIC
 

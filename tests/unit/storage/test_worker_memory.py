@@ -14,7 +14,7 @@ from unittest.mock import Mock
 import pyarrow as pa
 import pytest
 
-from pipelines.jvm import kept_memory
+from pipelines.jvm import arrow_memory
 from storage.tasks import in_spark
 
 _MB = 96
@@ -54,7 +54,7 @@ def test_free_memory_stays_for_the_next_task_and_goes_when_none_comes(
     idle_s: float, wait_s: float, is_kept: bool
 ) -> None:
     command = [sys.executable, "-c", _TASKS, str(idle_s), str(wait_s)]
-    environment = {**os.environ, **kept_memory.KEPT}
+    environment = {**os.environ, **arrow_memory.KEPT}
     said = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
     had, left = map(int, said.stdout.split())
     assert had >= _MB
@@ -103,16 +103,16 @@ def test_task_that_lands_a_large_part_gives_back_at_once(
 
 
 def test_driver_is_told_before_it_loads_arrow() -> None:
-    modules = "import sys, pipelines.cli.main, pipelines.jvm.kept_memory; "
+    modules = "import sys, pipelines.cli.main, pipelines.jvm.arrow_memory; "
     command = [sys.executable, "-c", modules + "sys.exit('pyarrow' in sys.modules)"]
     assert subprocess.run(command, check=False).returncode == 0
 
 
 def test_what_the_environment_says_already_stands(monkeypatch: pytest.MonkeyPatch) -> None:
-    (name,) = kept_memory.KEPT
+    (name,) = arrow_memory.KEPT
     monkeypatch.setenv(name, "10")
-    kept_memory.keep_memory()
+    arrow_memory.keep_memory()
     assert os.environ[name] == "10"
     monkeypatch.delenv(name)
-    kept_memory.keep_memory()
-    assert os.environ[name] == kept_memory.KEPT[name]
+    arrow_memory.keep_memory()
+    assert os.environ[name] == arrow_memory.KEPT[name]

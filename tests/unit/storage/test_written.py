@@ -16,12 +16,12 @@ import pytest
 
 from storage.files import data_files
 from storage.files.data_files import GROUP_BYTES, FileWriter, write_file
-from storage.files.place import LakePlace
+from storage.files.location import LakePlace
 from storage.rows import to_rows
 from storage.schemas import HALF, OUTCOMES
+from storage.tasks.file_buffer import Waiting
 from storage.tasks.land import _of_kind
-from storage.tasks.written import Waiting
-from storage.wire import kinds
+from storage.wire import record_kinds
 
 
 @pytest.fixture
@@ -151,9 +151,9 @@ def test_file_that_cannot_be_written_fails_once(
 @pytest.mark.parametrize("runs", [0, 1, 3, 200])
 def test_records_of_a_kind_are_found_in_their_order(runs: int) -> None:
     chance = random.Random(runs)
-    order = itertools.cycle((kinds.HALF, kinds.OP, None))
+    order = itertools.cycle((record_kinds.HALF, record_kinds.OP, None))
     found = [kind for kind in itertools.islice(order, runs) for _ in range(chance.randrange(1, 4))]
     rows = pa.table({"kind": pa.array(found, pa.string()), "number": pa.array(range(len(found)))})
-    for kind in (kinds.HALF, kinds.OP, kinds.SCHEDULE):
+    for kind in (record_kinds.HALF, record_kinds.OP, record_kinds.SCHEDULE):
         numbers = [number for number, one in enumerate(found) if one == kind]
         assert _of_kind(rows, kind)["number"].to_pylist() == numbers

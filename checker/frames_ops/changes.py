@@ -1,0 +1,78 @@
+"""The changes of the state in an epoch, row by row. A restart reads them instead of any rule.
+
+Two frames are compared by their keys and columns, whatever the columns mean. So all that the
+decision makes of the state is recorded as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from checker.frames import STATE_KEYS, Change, State
+from checker.frames_ops.columns import Mask, Numbers, find, take, truth, where
+from storage.schemas import places
+
+
+def changes(before: State, after: State) -> Mapping[str, Change]:
+    """Returns the differences between two states, by frame; `topics` and `next_offsets` aside.
+
+    Both states can be parts: the rows that the epoch can touch.
+    """
+    return {
+        name: change(getattr(before, name), getattr(after, name), key)
+        for name, key in STATE_KEYS.items()
+    }
+
+
+def change(before: pa.Table, after: pa.Table, key: Sequence[str]) -> Change:
+    """Returns the rows that came in or changed, and the keys of those that are gone.
+
+    Input: two frames of one schema; a key stands once in each.
+    """
+    if before is after or not (before.num_rows or after.num_rows):
+        return Change(after.slice(0, 0), before.slice(0, 0).select(list(key)))
+    keys_before, keys_after = _keys(before, after, key)
+    was = find(keys_after, keys_before)
+    is_there = was >= 0
+    is_put = ~is_there
+    if is_there.any():
+        is_put[is_there] = _differ(
+            where(after, is_there),
+            take(before, was[is_there]),
+        )
+    is_gone = find(keys_before, keys_after) < 0
+    return Change(
+        where(after, is_put),
+        where(before.select(list(key)), is_gone),
+    )
+
+
+def _keys(before: pa.Table, after: pa.Table, key: Sequence[str]) -> tuple[Numbers, Numbers]:
+    """Returns one number for the key of each row of both frames; equal keys have equal numbers."""
+    if tuple(key) == ("queue_id", "queue_offset"):
+        return places(before), places(after)
+    both = pa.concat_tables([before.select(list(key)), after.select(list(key))])
+    numbers = np.zeros(both.num_rows, np.int64)
+    for name in key:
+        codes = both[name].combine_chunks().dictionary_encode()
+        numbers = numbers * len(codes.dictionary) + codes.indices.to_numpy()
+        _, numbers = np.unique(numbers, return_inverse=True)
+    return numbers[: before.num_rows], numbers[before.num_rows :]
+
+
+def _differ(left: pa.Table, right: pa.Table) -> Mask:
+    """Returns for each pair of rows whether any column differs; two nulls are equal."""
+    found = np.zeros(left.num_rows, bool)
+    for name in left.column_names:
+        a, b = left[name], right[name]
+        if pa.types.is_list(a.type):
+            if a.null_count < len(a) or b.null_count < len(b):
+                pairs = zip(a.to_pylist(), b.to_pylist(), strict=True)
+                found |= np.array([x != y for x, y in pairs], bool)
+            continue
+        found |= ~truth(pc.equal(a, b)) & (truth(a.is_valid()) | truth(b.is_valid()))
+    return found

@@ -1,0 +1,177 @@
+"""Commands that write a record: their options, and what they print.
+
+`operate.trial` finds what a record is about and says what the rules would make of it;
+`operate.records` writes it and waits for its result.
+"""
+
+from __future__ import annotations
+
+import getpass
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import click
+
+from pipelines.cli.options import (
+    as_one,
+    conf_option,
+    output_option,
+    refuse,
+    settings_of,
+    whole_lake,
+)
+from pipelines.errors import OperatorError
+from pipelines.output import print_json, print_line
+
+if TYPE_CHECKING:
+    from pipelines.operate.preview import Trial
+    from pipelines.settings import Settings
+    from storage.lake.lake import Lake
+    from txlake.protocol import Target
+
+
+@dataclass(frozen=True)
+class Writing:
+    """The options of a command that writes: where, by whom and why, or not at all. Units: s."""
+
+    conf: str
+    actor: str | None
+    reason: str
+    dry_run: bool
+    wait_s: float
+    output: str
+
+    @cached_property
+    def settings(self) -> Settings:
+        """Returns the job's settings."""
+        return settings_of(self.conf)
+
+    @cached_property
+    def lake(self) -> Lake:
+        """Returns the lake that the settings name."""
+        return whole_lake(self.settings.lake.place())
+
+    @cached_property
+    def by(self) -> tuple[str, str]:
+        """Returns actor and reason as they are stored; an empty one is wrong usage."""
+        return actor_and_reason(self.actor, self.reason)
+
+    def target(self, name: str, text: str) -> Target:
+        """Returns what a command is about; a text that is no target of it is wrong usage.
+
+        Errors: OperatorError if a transaction id names nothing, or several things.
+        """
+        from pipelines.operate.named import named_target
+
+        try:
+            return named_target(self.lake, name, text)
+        except ValueError as error:
+            raise click.UsageError(str(error)) from error
+
+    def trial_of(self, name: str) -> Callable[[Target | None], Trial]:
+        """Returns what tries a command about a target."""
+        from pipelines.operate.preview import try_command
+
+        lake, by = self.lake, self.by
+        return lambda target: try_command(lake, name, target, *by)
+
+    def command(self, name: str, text: str | None) -> None:
+        """Try a command, if it has a target about that, and write it."""
+        target = None if text is None else self.target(name, text)
+        self.write(self.trial_of(name)(target))
+
+    def write(self, trial: Trial) -> None:
+        """Write a record and wait for its result, or print what it would be.
+
+        Errors: OperatorError when a result was waited for and is a refusal, or did not come.
+        """
+        from pipelines.explain.rule_texts import CONFLICTS, REFUSALS
+
+        offset = result = None
+        if not self.dry_run:
+            offset = self.send(trial)
+            result = self.result(trial, offset)
+        self._print(trial, offset, result)
+        if self.dry_run or self.wait_s <= 0:
+            return
+        if result is None:
+            raise OperatorError(
+                f"no result within {self.wait_s:g} s: the record is written; is the job running?"
+            )
+        if result in REFUSALS or result in CONFLICTS:
+            raise OperatorError(f"it changed nothing: {result}")
+
+    def send(self, trial: Trial) -> int:
+        """Writes a record that was tried, signed where a key is known. Returns its offset."""
+        from pipelines.operate import records
+
+        kafka, security = self.settings.kafka, self.settings.security
+        return records.write(kafka, trial.record, trial.cluster_id, security)
+
+    def result(self, trial: Trial, offset: int) -> str | None:
+        """Returns what the job made of a written record; None when it was not waited for."""
+        from pipelines.operate import records
+
+        return records.wait_for_result(self.lake, trial.record, offset, self.wait_s)
+
+    def _print(self, trial: Trial, offset: int | None, result: str | None) -> None:
+        record = trial.record
+        topic, headers = self.settings.kafka.topics()[record.kind], record.texts()
+        body = None if record.value is None else record.value.decode()
+        if self.output == "json":
+            print_json({
+                "topic": topic, "partition": record.partition, "offset": offset, "body": body,
+                "headers": headers, "expected": trial.expected, "epoch": trial.epoch,
+                "result": result,
+            })  # fmt: skip
+            return
+        written = f"would write to {topic} partition {record.partition}"
+        if offset is not None:
+            written = f"written to {topic} partition {record.partition} offset {offset}"
+        shown = [] if body is None else [f"body {body}"]
+        shown += [f"{name} {value}" for name, value in headers.items()]
+        print_line(f"{written}: {'; '.join(shown)}")
+        print_line(f"as the lake stands at epoch {trial.epoch}: {trial.expected}")
+        if result is not None:
+            print_line(f"the job says: {result}")
+        elif offset is not None and self.wait_s <= 0:
+            print_line("that is expected, and not done yet: --wait-s 30 waits for the job's result")
+
+
+# Let a command write: its options come as one Writing.
+writes = as_one(
+    "writing",
+    Writing,
+    conf_option,
+    click.option(
+        "--wait-s", type=click.FloatRange(0), default=0.0, show_default=True,
+        help="How long to wait for what the running job makes of it.",
+    ),
+    click.option("--dry-run", is_flag=True, help="Write nothing; say what would be written."),
+    click.option("--actor", help="Who: the login user when it is not given."),
+    click.option("--reason", required=True, help="Why: it is stored with the record."),
+    output_option,
+)  # fmt: skip
+
+
+def actor_and_reason(actor: str | None, reason: str) -> tuple[str, str]:
+    """Returns who writes and why, as they are stored; an empty one is wrong usage.
+
+    Input: `actor`: the login user if it is not given.
+    """
+    actor = _login() if actor is None else actor.strip()
+    reason = reason.strip()
+    refuse({
+        "--actor is empty: say who": not actor,
+        "--reason is empty: say why": not reason,
+    })  # fmt: skip
+    return actor, reason
+
+
+def _login() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError) as error:
+        raise click.UsageError("the login user is not known: say who with --actor") from error

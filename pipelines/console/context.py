@@ -1,0 +1,47 @@
+"""What the pages of one console are made from: its lake, its Kafka, what may be done."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from pipelines.console.kafka_cache import Asked
+from pipelines.console.session import SentForms, Sessions
+from pipelines.health.facts import Facts
+from pipelines.settings import Settings
+from storage.lake.lake import Lake
+from storage.maintenance.topic_retention import Retention
+
+
+@dataclass(frozen=True)
+class Site:
+    """One console.
+
+    `open_lake` returns the lake, whole; `look` what is known of it and of its Kafka. `settings`:
+    None where only the lake was named. `token`: None if nobody can log in. `reads_need_token`:
+    whether pages are shown only to who has logged in. `hosts`: by which names it may be asked for.
+    `asked`: how a page asks Kafka. `sessions`: who has logged in. `sent_forms`:
+    what was written.
+    """
+
+    path: str
+    open_lake: Callable[[], Lake]
+    look: Callable[[Lake], Facts]
+    settings: Settings | None = None
+    token: str | None = None
+    allow_writes: bool = False
+    reads_need_token: bool = False
+    hosts: frozenset[str] = frozenset()
+    port: int = 0
+    asked: Asked = field(default_factory=Asked)
+    sessions: Sessions = field(default_factory=Sessions)
+    sent_forms: SentForms = field(default_factory=SentForms)
+
+    @property
+    def cookie_name(self) -> str:
+        """Returns the session cookie's name: browsers do not part cookies by port."""
+        return f"txlake-console-{self.port}"
+
+    def retention(self) -> Retention | None:
+        """Returns how long topics keep messages without limits of their own, if it is known."""
+        return None if self.settings is None else self.settings.maintenance_limits().topics

@@ -1,0 +1,78 @@
+"""An epoch's messages delivered: few by the driver itself, many by the tasks of a Spark job."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from checker.frames import PLACEMENTS
+from pipelines.epoch.arrow_batches import arrow_batches
+from pipelines.epoch.land import described
+from storage.files.messages import touched_ranges
+from storage.lake.lake import Lake
+from storage.schemas import places
+from storage.tasks.arrow_bytes import as_bytes
+from storage.tasks.deliver import Delivery, LandedFiles, deliver
+from storage.tasks.file_buffer import Files, together
+from storage.tasks.in_spark import FILES_IN_SPARK, DeliverTask, read_files
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_FILE_ROWS = 500  # writing a file takes as long as reading so many messages
+
+
+@dataclass(frozen=True)
+class Deliverer:
+    """The runner of deliveries: the driver, or Spark's tasks. `spark` is None in a replay."""
+
+    spark: SparkSession | None
+
+    def deliver(self, lake: Lake, delivery: Delivery, tasks: int) -> Files:
+        """Writes messages into files of their topics' tables; the caller commits them.
+
+        Input: the number of tasks; 0: in the driver. The rows are the same.
+        Errors: LakeError if a message is missing.
+        """
+        if self.spark is None or tasks == 0:
+            return deliver(delivery, lake, lake.opened)
+        files = LandedFiles(lake.place, _files(lake, delivery.placements))
+        slices = [[as_bytes(part)] for part in _sliced(delivery.placements, tasks)]
+        wanted = pa.table({"placements": pa.chunked_array(slices)})
+        frame = self.spark.createDataFrame(wanted)  # each chunk becomes a partition
+        task = DeliverTask(replace(delivery, placements=PLACEMENTS.empty_table()), files)
+        with described(self.spark, delivery.epoch, "deliver", len(slices)):
+            return together(map(read_files, arrow_batches(frame.mapInArrow(task, FILES_IN_SPARK))))
+
+
+def _files(lake: Lake, placements: pa.Table) -> Mapping[str, list[str]]:
+    """Returns the files that can hold the messages, by the statistics of the log."""
+    found = {}
+    for source in pc.unique(placements["source"]).to_pylist():
+        named = placements.filter(pc.equal(placements["source"], source))
+        fragments = lake.dataset(source).get_fragments(touched_ranges(named))
+        found[source] = [fragment.path for fragment in fragments]
+    return found
+
+
+def _sliced(placements: pa.Table, tasks: int) -> Iterator[pa.Table]:
+    """Returns the placements in slices by place: a file is read by one or two tasks.
+
+    If each task would write small files of many topics, the slices are by topic instead: reading a
+    message that is not wanted takes some µs, writing a file 1 ms.
+    """
+    topics, sources = (
+        placements[name].combine_chunks().dictionary_encode() for name in ("topic", "source")
+    )
+    keys = [places(placements), sources.indices.to_numpy()]
+    if placements.num_rows < _FILE_ROWS * len(topics.dictionary) * tasks:
+        keys.append(topics.indices.to_numpy())
+    order = np.lexsort(keys)
+    for part in np.array_split(order, tasks):
+        if len(part):
+            yield placements.take(pa.array(part))

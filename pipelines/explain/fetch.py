@@ -1,0 +1,241 @@
+"""All that a lake says about some messages: few files, few columns, never a body.
+
+It is read as it stands at the newest committed epoch. Rows of the next epoch, which can be planned
+and half written, are read too: their epoch tells them apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
+from operator import itemgetter
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from checker.frames import DISCARDED
+from pipelines.epoch.recorded_state import recorded_rows, rows_of_state, state_from
+from pipelines.explain.operations import find_operations
+from pipelines.explain.rows import Found, Row, newest_epochs, plain, set_of
+from pipelines.explain.target import Transaction
+from storage.errors import MissingTableError
+from storage.lake.aging import snapshot_before
+from storage.lake.history import read_plans
+from storage.lake.integrity import require_readable
+from storage.lake.lake import Lake
+from storage.lake.pruned import Bounds, read_pruned
+from storage.lake.table import deleted_epoch
+from storage.schemas import PUT
+from storage.wire.record_kinds import HALF, SCHEDULE
+from txlake import protocol as p
+
+MESSAGE_COLUMNS = [
+    "queue_id", "queue_offset", "stored_at", "epoch", "producer_group", "transaction_id",
+    "real_topic", "real_queue_id", "keys", "tags", "delay_level", "delay_ms", "deliver_at",
+    "immunity_ms",
+    "tran_size", "tran_seq", "born_at", "error",
+]  # fmt: skip
+_ADMIN_COLUMNS = [
+    "queue_offset", "stored_at", "epoch", "command", "target", "actor", "reason", "result",
+]  # fmt: skip
+_COPY_COLUMNS = [
+    "queue_offset", "stored_at", "source", "reason", "half_queue_id", "half_queue_offset", "epoch",
+]  # fmt: skip
+_READERS = 4
+_TRIES = 3
+
+
+def find(lake: Lake, target: p.RecordTarget | Transaction) -> Found:
+    """Returns all that a lake says about a target; no messages if it is not there.
+
+    An epoch that is committed while its rows are read might be read in part: it is read again.
+    Errors: BrokenLakeError, also when the table of a topic that the messages name is not whole.
+    """
+    with ThreadPoolExecutor(_READERS) as pool:
+        found = _find(lake, pool, target)
+        for _ in range(_TRIES):
+            if not found.has_early_rows or newest_epochs(lake)[0] == found.epoch:
+                break
+            found = _find(lake, pool, target)
+    topics = {p.CHECK_MAX_TOPIC, p.UNDELIVERABLE_TOPIC, *(m["real_topic"] for m in found.messages)}
+    tables = [f"topics/{found.table_ids[topic]}" for topic in topics if topic in found.table_ids]
+    require_readable(lake, tables)
+    there = filter(lake.is_table, tables)
+    return replace(found, deleted={table: deleted_epoch(lake.handle(table)) for table in there})
+
+
+def _find(lake: Lake, pool: ThreadPoolExecutor, target: p.RecordTarget | Transaction) -> Found:
+    catalog = pool.submit(read_pruned, lake, "catalog", ["topic", "table_id"], {})
+    epoch, epochs = newest_epochs(lake)
+    messages, elsewhere = _messages(lake, target)
+    table_ids = {row["topic"]: row["table_id"] for row in catalog.result().to_pylist()}
+    found = Found(epoch, epochs, messages, elsewhere, table_ids=table_ids)
+    if messages:
+        return _About(lake, pool, found).all()
+    return replace(found, losses=_commands(lake, [p.ACCEPT_LOSS]))
+
+
+def find_keys(lake: Lake, keys: str) -> list[Row]:
+    """Returns the messages whose KEYS are this text, or have it as one of their words."""
+    where = pc.match_substring(pc.field("keys"), keys)
+    found = [row for source in (HALF, SCHEDULE) for row in _of_source(lake, source, {}, where)]
+    named = [row for row in found if row["keys"] == keys or keys in row["keys"].split()]
+    return sorted(named, key=itemgetter("stored_at", "queue_id", "queue_offset"))
+
+
+def _messages(lake: Lake, target: p.RecordTarget | Transaction) -> tuple[list[Row], Sequence[Row]]:
+    """Returns the target's halves and schedule records, whole sets.
+
+    Output: with them, of a set, the halves of its transaction id in other half queues.
+    """
+    if isinstance(target, Transaction):
+        bounds: Bounds = {"transaction_id": [target.transaction_id]}
+        return _of_source(lake, HALF, bounds) or _of_source(lake, SCHEDULE, bounds), ()
+    bounds = {"queue_id": [target.queue_id], "queue_offset": [target.queue_offset]}
+    rows = _of_source(lake, target.kind, bounds)
+    if target.kind != HALF or not rows or not set_of(rows[0]):
+        return rows, ()
+    (half,) = rows
+    of_id = _of_source(lake, HALF, {"transaction_id": [half["transaction_id"]]})
+    members = [row for row in of_id if set_of(row) == set_of(half)]
+    return members, [row for row in of_id if row["queue_id"] != half["queue_id"]]
+
+
+def _of_source(
+    lake: Lake, source: str, bounds: Bounds, where: pc.Expression | None = None
+) -> list[Row]:
+    rows = plain(read_pruned(lake, source, MESSAGE_COLUMNS, bounds, where))
+    rows.sort(key=itemgetter("queue_id", "queue_offset"))
+    return [{**row, "source": source} for row in rows]
+
+
+def _commands(lake: Lake, names: Sequence[str]) -> list[Row]:
+    """Returns the landed commands of these names."""
+    where = pc.field("command").isin(names)
+    return plain(read_pruned(lake, "admin", _ADMIN_COLUMNS, {}, where))
+
+
+def _place_of(row: Row) -> tuple[str, int, int]:
+    return row.get("source", HALF), row["queue_id"], row["queue_offset"]
+
+
+class _About:
+    """What other tables say about some messages."""
+
+    def __init__(self, lake: Lake, pool: ThreadPoolExecutor, found: Found) -> None:
+        self._lake, self._pool, self._found = lake, pool, found
+        self._epoch = found.epoch
+        self._places = {_place_of(message) for message in found.messages}
+        self._queues = sorted({m["queue_id"] for m in found.messages})
+        offsets = sorted({m["queue_offset"] for m in found.messages})
+        self._at_place: Bounds = {"queue_id": self._queues, "queue_offset": offsets}
+
+    def all(self) -> Found:
+        """Returns what was found with what they say; reads the tables side by side."""
+        rows = self._together(
+            outcomes=partial(self._of_places, "outcomes"),
+            checks=partial(self._of_places, "checks"),
+            deliveries=partial(self._of_places, "deliveries"),
+            namings=self._namings,
+            conflicts=self._conflicts,
+            commands=partial(_commands, self._lake, [p.RESUME, p.RESEND, p.CANCEL]),
+            recorded=self._recorded,
+            delayed=self._delayed,
+        )
+        pending, halves = rows.pop("recorded")
+        rows["delayed"], still_delayed = rows["delayed"]
+        targets = {p.RecordTarget(*place) for place in self._places}
+        rearms = [row for row in rows["commands"] if p.read_target(row["target"]) in targets]
+        cited = [*rows["outcomes"], *rows["deliveries"], *rows["delayed"], *rearms]
+        missing = {row["epoch"] for row in cited} - set(self._found.epochs)
+        given_up = {o["epoch"] for o in rows["outcomes"] if o["outcome"] == DISCARDED}
+        undeliverable = {
+            d["real_queue_offset"] for d in rows["deliveries"] if d["action"] == "UNDELIVERABLE"
+        }
+        more = self._together(
+            plans=partial(read_plans, self._lake, missing),
+            operations=partial(
+                find_operations,
+                self._lake,
+                [m for m in self._found.messages if m["source"] == HALF],
+                rows["outcomes"],
+                rows["conflicts"],
+                rows["namings"],
+                self._found.newest,
+            ),
+            copies=partial(self._own_topic, p.CHECK_MAX_TOPIC, "epoch", given_up),
+            undeliverable=partial(
+                self._own_topic, p.UNDELIVERABLE_TOPIC, "queue_offset", undeliverable
+            ),
+        )
+        return replace(
+            self._found,
+            epochs={**self._found.epochs, **more.pop("plans")},
+            pending=pending,
+            halves=halves,
+            still_delayed=still_delayed,
+            **rows,
+            **more,
+        )
+
+    def _together(self, **reads: Callable[[], Any]) -> dict[str, Any]:
+        """Returns what each read returns; they run side by side."""
+        begun = {name: self._pool.submit(read) for name, read in reads.items()}
+        return {name: future.result() for name, future in begun.items()}
+
+    def _recorded(self) -> tuple[list[Row], list[Row]]:
+        """Returns all that was recorded of the halves, the oldest first, and their state."""
+        rows = recorded_rows(self._lake, "pending", self._epoch, bounds=self._at_place)
+        recorded = sorted(plain(rows), key=itemgetter("epoch", "queue_id", "queue_offset"))
+        return recorded, plain(state_from("pending", rows))
+
+    def _delayed(self) -> tuple[list[Row], list[Row]]:
+        """Returns the messages that had a time to wait for, and those that still wait."""
+        columns = self._lake.schema("delayed").names
+        rows = read_pruned(self._lake, "delayed", columns, self._at_place)
+        state = state_from("delayed", rows.filter(pc.field("epoch") <= self._epoch))
+        return self._at_places(rows.filter(pc.field("change") == PUT)), self._at_places(state)
+
+    def _namings(self) -> list[Row]:
+        """Returns the namings that wait in the halves' queues."""
+        snapshot = snapshot_before(self._lake, self._epoch)
+        bounds: Bounds = {"queue_id": self._queues}
+        return plain(rows_of_state(self._lake, "waiting", self._epoch, snapshot, bounds))
+
+    def _of_places(self, table: str) -> list[Row]:
+        columns = self._lake.schema(table).names
+        return self._at_places(read_pruned(self._lake, table, columns, self._at_place))
+
+    def _at_places(self, rows: pa.Table) -> list[Row]:
+        return [row for row in plain(rows) if _place_of(row) in self._places]
+
+    def _conflicts(self) -> list[Row]:
+        """Returns conflicts of the halves, and of unreadable records that might name them."""
+        columns = self._lake.schema("conflicts").names
+        offsets = self._at_place["queue_offset"]
+        bounds: Bounds = {"queue_id": self._queues, "half_queue_offset": offsets}
+        unreadable: Bounds = {"queue_id": self._queues, "reason": ["unreadable_operation"]}
+        rows = [
+            row
+            for row in plain(read_pruned(self._lake, "conflicts", columns, bounds))
+            if (HALF, row["queue_id"], row["half_queue_offset"]) in self._places
+        ]
+        return rows + plain(read_pruned(self._lake, "conflicts", columns, unreadable))
+
+    def _own_topic(self, topic: str, column: str, values: set[int]) -> list[Row]:
+        """Returns the messages' copies in a topic of the job's own, those with some values."""
+        if topic not in self._found.table_ids:
+            return []
+        table = f"topics/{self._found.table_ids[topic]}"
+        try:
+            rows = plain(read_pruned(self._lake, table, _COPY_COLUMNS, {column: sorted(values)}))
+        except MissingTableError:  # not made yet, or lost: `find` tells which
+            return []
+        return [
+            row
+            for row in rows
+            if (row["source"], row["half_queue_id"], row["half_queue_offset"]) in self._places
+        ]

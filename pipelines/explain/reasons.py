@@ -1,0 +1,262 @@
+"""Why something is not decided, or not delivered, and what it waits for next.
+
+Pure functions from a unit, as it stands after the newest committed epoch, to sentences. `now_ms`
+only tells whether the job has been silent for long.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from checker.rules.timing import CHECK_MAX, EXPIRED, next_step
+from pipelines.epoch.parameters import plan_parameters
+from pipelines.explain import rule_texts
+from pipelines.explain.rows import Row
+from pipelines.explain.rule_texts import Rule
+from pipelines.explain.timeline import delayed_text
+from pipelines.explain.units import Unit
+from pipelines.output import instant, span
+from storage.lake.epochs import Plan
+from storage.wire.record_kinds import OP
+from txlake.protocol import ROLLBACK, UNKNOWN, UndeliverableTarget
+
+# An instant that passed longer ago than this, without an epoch since: the job might not run.
+_SILENT_MS = 60_000
+# How many halves a sentence names.
+_NAMED_MAX = 3
+
+
+@dataclass(frozen=True)
+class Wait:
+    """One reason, or one thing that is waited for: a code for programs, a rule for people.
+
+    `until`: the instant at which it is over, ms, where there is one. `resume`: the target by
+    which RESUME ends it.
+    """
+
+    code: str
+    rule: Rule
+    until: int | None = None
+    resume: str | None = None
+
+    def __str__(self) -> str:
+        return str(self.rule)
+
+
+def why_not_ended(unit: Unit, now_ms: int) -> list[Wait]:
+    """Returns why a unit is not ended: causes first, what comes next last."""
+    if unit.error is not None:
+        rule = Rule(f"it cannot be read ({unit.error}): it is never decided", rule_texts.READABLE)
+        return [Wait("unreadable", rule)]
+    if all(unit.is_settled(message) for message in unit.messages):
+        return _why_pending(unit, now_ms)
+    epoch = max(message["epoch"] for message in unit.messages)
+    return [_not_committed("landed", epoch), *_why_pending(unit, now_ms)]
+
+
+def _not_committed(what: str, epoch: int) -> Wait:
+    return Wait("not_committed", Rule(f"{what} in epoch {epoch}, not committed yet", "`epochs`"))
+
+
+def _why_pending(unit: Unit, now_ms: int) -> list[Wait]:
+    newest = unit.found.newest
+    if newest is None or not unit.live:
+        return []
+    early = sorted({row["epoch"] for row in unit.outcomes if not unit.is_settled(row)})
+    if early:
+        return [_not_committed("decided", early[0])]
+    if not unit.halves:
+        return [_not_committed("landed", unit.messages[0]["epoch"])]
+    first = next(half for half in unit.halves if half["queue_offset"] == half["unit_offset"])
+    waits = [*_ends(unit, first), *_not_landed(unit, newest)]
+    if first["discard_cause"] is not None:
+        return [*waits, _discarded(unit, first, newest)]
+    return [*waits, *_asked(unit, first), _next(unit, first, newest, now_ms)]
+
+
+def _ends(unit: Unit, first: Row) -> Iterator[Wait]:
+    """Returns why the operations that name the unit do not end it."""
+    if unit.missing_seqs:
+        names = ", ".join(map(str, unit.missing_seqs))
+        size = unit.messages[0]["tran_size"]
+        text = f"its set is incomplete: of TRAN_SIZE {size}, TRAN_SEQ {names} missing"
+        yield Wait("set_incomplete", Rule(text, rule_texts.SETS, 2))
+        yield from _split(unit)
+    for op in unit.waiting:
+        text = f"op {op['queue_id']}-{op['queue_offset']} {op['decision']} waits"
+        behind = _behind(unit, first, op)
+        if op["decision"] == ROLLBACK and behind:
+            yield Wait("rollback_waits_behind", Rule(f"{text} behind {behind}", rule_texts.SETS, 6))
+        elif unit.missing_seqs:
+            rule = Rule(f"{text} until the set is complete", rule_texts.SETS, 5)
+            yield Wait("end_waits_for_set", rule)
+    if unit.waiting:
+        return
+    reasons = sorted({row["reason"] for row in unit.conflicts if unit.is_settled(row)})
+    if reasons:
+        text = f"every COMMIT or ROLLBACK that names it is without effect: {', '.join(reasons)}"
+        yield Wait("only_conflicts", Rule(text, rule_texts.END_RULES))
+    elif first["last_answer_at"] is not None:
+        text = "the producer's last answer was UNKNOWN: it does not know yet"
+        yield Wait("answered_unknown", Rule(text, rule_texts.END_RULES, 8))
+    else:
+        text = "no landed COMMIT or ROLLBACK names it"
+        yield Wait("no_end", Rule(text, rule_texts.END_RULES))
+
+
+def _split(unit: Unit) -> Iterator[Wait]:
+    """Returns that members of the set stand in another half queue."""
+    if unit.elsewhere:
+        seqs = ", ".join(str(seq) for seq in sorted({row["tran_seq"] for row in unit.elsewhere}))
+        halves = [f"half {row['queue_id']}-{row['queue_offset']}" for row in unit.elsewhere]
+        names = ", ".join(halves[:_NAMED_MAX]) + (", ..." if len(halves) > _NAMED_MAX else "")
+        text = (
+            f"the producer sent TRAN_SEQ {seqs} to another half queue ({names}): that is another "
+            "set, since all halves of a set stand in one half queue"
+        )
+        yield Wait("set_split", Rule(text, rule_texts.SETS, 1))
+
+
+def _behind(unit: Unit, first: Row, rollback: Row) -> str | None:
+    """Returns the operation of smaller offset that waits for its half and could end the set."""
+    set_name = f"{first['producer_group']}/{first['transaction_id']}/{first['tran_size']}"
+    decided = {
+        (naming["op_queue_offset"], name)
+        for naming in unit.found.namings
+        if naming["queue_id"] == unit.queue_id
+        for name in naming["decided_sets"] or ()
+    }
+    for naming in unit.found.namings:
+        if (
+            naming["queue_id"] == unit.queue_id
+            and naming["op_queue_offset"] < rollback["queue_offset"]
+            and naming["half_queue_offset"] not in unit.offsets
+            and naming["decision"] != UNKNOWN
+            and naming["producer_group"] == first["producer_group"]
+            and naming["transaction_id"] in (None, first["transaction_id"])
+            and naming["is_signed"] is not False
+            and (naming["op_queue_offset"], set_name) not in decided
+        ):
+            place = f"{unit.queue_id}-{naming['op_queue_offset']}"
+            half = f"{unit.queue_id}-{naming['half_queue_offset']}"
+            return f"op {place}, which waits for half {half}"
+    return None
+
+
+def _not_landed(unit: Unit, newest: Plan) -> Iterator[Wait]:
+    """Returns how many operations of the queue the job has still to read."""
+    for r in newest.ranges:
+        if r.place == (newest.topics[OP], unit.queue_id) and r.end_offset > r.to_offset:
+            text = (
+                f"op queue {unit.queue_id} is landed up to offset {r.to_offset} and Kafka had "
+                f"{r.end_offset} at epoch_at of epoch {newest.epoch}: "
+                f"{r.end_offset - r.to_offset} operations are still to come"
+            )
+            yield Wait("ops_not_landed", Rule(text, "Words"))
+
+
+def _discarded(unit: Unit, first: Row, newest: Plan) -> Wait:
+    target = unit.target(first["queue_offset"])
+    is_applied = plan_parameters(newest).late_end_policy == "apply"
+    late = ": a late end still ends it, or" if is_applied else ", and late ends are rejected:"
+    text = (
+        f"given up ({first['discard_cause']}){late} `txlake dead resume {target}` makes it "
+        "pending again"
+    )
+    return Wait("discarded", Rule(text, rule_texts.END_RULES), resume=str(target))
+
+
+def _asked(unit: Unit, first: Row) -> Iterator[Wait]:
+    """Returns a wait if the last attempt to ask did not reach Kafka."""
+    attempts = [row for row in unit.checks if row["arm"] == first["arm"] and unit.is_settled(row)]
+    if attempts and not attempts[-1]["acknowledged"]:
+        text = (
+            f"Kafka did not acknowledge the last check, sent {instant(attempts[-1]['sent_at'])} "
+            f"(is there a check topic for group {first['producer_group']}?): it does not count"
+        )
+        yield Wait("not_acknowledged", Rule(text, rule_texts.EPOCH_RULES, 6))
+
+
+def _next(unit: Unit, first: Row, newest: Plan, now_ms: int) -> Wait:
+    """Returns what time does next: a check, or the discard."""
+    parameters = plan_parameters(newest)
+    step = next_step(first, parameters)
+    known_at, known_name = newest.known_at.get(unit.queue_id), f"known_at of queue {unit.queue_id}"
+    number = f"check {first['check_times'] + 1} of {parameters.check_max}"
+    at = instant(step.reached_at)
+    if known_at is None:
+        text = f"{known_name} is not known yet: nothing is asked or discarded until it is"
+        return Wait("not_known", Rule(text, rule_texts.EPOCH_RULES))
+    if step.rule == EXPIRED:
+        code, what = "expires", f"it is discarded (expired) when {known_name} reaches {at}"
+    elif step.rule == CHECK_MAX:
+        asked = f"asked {first['check_times']} of {parameters.check_max} times; "
+        code = "last_check" if first["checked_at"] is not None else "immune"
+        what = f"{asked}it is discarded (check_max) when {known_name} reaches {at}"
+    elif step.line == 5:
+        immune_until = instant(step.reached_at - 1)
+        code, what = "immune", f"immune until {immune_until}; then {number} is due"
+    else:
+        code, what = "check_due", f"{number} due at {at}"
+    if known_at >= step.reached_at:
+        what += (
+            f"; {known_name} has passed that: the job does it in its next epoch, at most "
+            f"check_rate_max = {parameters.check_rate_max} checks in one"
+        )
+    else:
+        what += f"; {known_name} stands at {instant(known_at)}"
+    if now_ms - max(step.reached_at, newest.epoch_at) > _SILENT_MS:
+        what += (
+            f"; the newest epoch, {newest.epoch}, was {span(now_ms - newest.epoch_at)} ago: does "
+            "`txlake run` run?"
+        )
+    return Wait(code, Rule(what, rule_texts.EPOCH_RULES, step.line), step.reached_at)
+
+
+def why_not_delivered(unit: Unit, message: Row, now_ms: int) -> list[Wait]:
+    """Returns why a message that is to be delivered is not there yet; empty if it is."""
+    offset = message["queue_offset"]
+    last = _last(unit.deliveries, offset)
+    if last is None:
+        delayed = _last(unit.delayed, offset)
+        return [] if delayed is None else [_delayed(delayed, unit, now_ms)]
+    if not unit.is_settled(last):
+        return [_not_committed(last["action"], last["epoch"])]
+    if last["action"] == "CANCELLED":
+        commands = {row["queue_offset"]: row for row in unit.found.commands}
+        command = commands.get(last["admin_offset"], {"actor": None, "reason": None})
+        text = f"its delay was cancelled{rule_texts.by_whom(command['actor'], command['reason'])}"
+        return [Wait("cancelled", Rule(text, rule_texts.COMMANDS))]
+    if last["action"] == "UNDELIVERABLE":
+        place = last["real_queue_offset"]
+        reason = next(
+            (row["reason"] for row in unit.found.undeliverable if row["queue_offset"] == place), ""
+        )
+        rule = rule_texts.UNDELIVERABLE.get(
+            reason, Rule("its topic cannot take it", rule_texts.DELIVERY)
+        )
+        target = str(UndeliverableTarget(place))
+        text = (
+            f"undeliverable ({reason}): {rule.sentence}; it stands in TRANS_UNDELIVERABLE_TOPIC "
+            f"at offset {place}: when topic {message['real_topic']} can take it, `txlake dead "
+            f"resume {target}` delivers it"
+        )
+        return [Wait("undeliverable", Rule(text, rule.section), resume=target)]
+    return []
+
+
+def _last(rows: list[Row], queue_offset: int) -> Row | None:
+    """Returns the last of the rows about one message."""
+    return next((row for row in reversed(rows) if row["queue_offset"] == queue_offset), None)
+
+
+def _delayed(row: Row, unit: Unit, now_ms: int) -> Wait:
+    newest = unit.found.newest
+    text = f"{unit.target(row['queue_offset'])} {delayed_text(unit, row)}"
+    if newest is not None and now_ms - row["deliver_at"] > _SILENT_MS:
+        text += (
+            f", which is {span(now_ms - row['deliver_at'])} ago; the newest epoch, "
+            f"{newest.epoch}, has epoch_at {instant(newest.epoch_at)}: does `txlake run` run?"
+        )
+    return Wait("delayed", Rule(text, rule_texts.DELAY), row["deliver_at"])

@@ -1,0 +1,182 @@
+"""Discarded halves and undeliverable messages that were not ended or delivered since.
+
+A discarded half is dead until it is ended late, or re-armed, or the floor passes it; one that is
+given up again after a re-arm is dead again, with its one copy. An undeliverable message is dead
+until it is delivered. Read at the newest committed epoch.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from checker.frames import DISCARDED
+from checker.frames_ops.sql import run
+from pipelines.errors import OperatorError
+from pipelines.explain.rows import Row, newest_epochs, plain, set_of
+from pipelines.health.transactions import state_of
+from storage.lake.integrity import require_readable
+from storage.lake.lake import Lake
+from storage.lake.pruned import Bounds, read_pruned
+from storage.wire.record_kinds import HALF
+from txlake.protocol import (
+    CHECK_MAX_TOPIC,
+    UNDELIVERABLE_TOPIC,
+    RecordTarget,
+    UndeliverableTarget,
+    read_target,
+)
+
+_OWN_TOPICS = (CHECK_MAX_TOPIC, UNDELIVERABLE_TOPIC)
+COLUMNS: Final = (
+    "target", "real_topic", "producer_group", "transaction_id", "keys", "reason", "since",
+)  # fmt: skip
+_DISCARD = ["queue_id", "queue_offset", "decided_at", "epoch"]
+_UNDELIVERABLE_COLUMNS = [
+    "queue_offset", "stored_at", "source", "half_queue_id", "half_queue_offset",
+    "producer_group", "transaction_id", "real_topic", "reason", "keys",
+]  # fmt: skip
+_REARMED = pa.schema(
+    [("queue_id", pa.int32()), ("queue_offset", pa.int64()), ("epoch", pa.int64())]
+)
+
+# The reason is the cause of its last discard.
+_HALVES = """
+WITH last AS (
+  SELECT * FROM discards
+  QUALIFY row_number() OVER (PARTITION BY queue_id, queue_offset ORDER BY epoch DESC) = 1
+)
+SELECT s.queue_id, s.queue_offset, s.real_topic, s.producer_group, s.transaction_id, c.keys,
+  s.discard_cause AS reason, d.decided_at AS since
+FROM dead s
+LEFT JOIN last d ON s.queue_id = d.queue_id AND s.queue_offset = d.queue_offset
+LEFT JOIN copies c ON s.queue_id = c.half_queue_id AND s.queue_offset = c.half_queue_offset
+ORDER BY d.decided_at, s.queue_id, s.queue_offset
+"""
+
+_MESSAGES = """
+SELECT m.queue_offset, m.real_topic, m.producer_group, m.transaction_id, m.keys, m.reason,
+  m.stored_at AS since
+FROM messages m ANTI JOIN delivered d ON m.source = d.source
+  AND m.half_queue_id = d.queue_id AND m.half_queue_offset = d.queue_offset
+ORDER BY m.queue_offset
+"""
+
+
+def read_dead(lake: Lake, topic: str | None = None, group: str | None = None) -> list[Row]:
+    """Returns all that is dead: halves, then messages, the oldest first. Output: COLUMNS; ms.
+
+    Input: the real topic and the producer group to choose, if any.
+    Errors: BrokenLakeError.
+    """
+    epoch, _ = newest_epochs(lake)
+    tables = _tables(lake, epoch)
+    require_readable(lake, [tables[own] for own in _OWN_TOPICS if own in tables])
+    until: Bounds = {"epoch": (None, epoch)}
+    rows: list[Row] = []
+    if CHECK_MAX_TOPIC in tables:
+        rows += [
+            {**row, "target": str(RecordTarget(HALF, row["queue_id"], row["queue_offset"]))}
+            for row in plain(_halves(lake, tables[CHECK_MAX_TOPIC], until))
+        ]
+    if UNDELIVERABLE_TOPIC in tables:
+        rows += [
+            {**row, "target": str(UndeliverableTarget(row["queue_offset"]))}
+            for row in plain(_messages(lake, tables[UNDELIVERABLE_TOPIC], until))
+        ]
+    return [
+        {name: row[name] for name in COLUMNS}
+        for row in rows
+        if topic in (None, row["real_topic"]) and group in (None, row["producer_group"])
+    ]
+
+
+def _tables(lake: Lake, epoch: int) -> dict[str, str]:
+    """Returns the tables of the topics that a committed epoch made."""
+    rows = read_pruned(lake, "catalog", ["topic", "table_id"], {"epoch": (None, epoch)}).to_pylist()
+    return {row["topic"]: f"topics/{row['table_id']}" for row in rows}
+
+
+def undeliverable(lake: Lake) -> int:
+    """Returns how many undeliverable messages wait for an operator."""
+    epoch, _ = newest_epochs(lake)
+    table = _tables(lake, epoch).get(UNDELIVERABLE_TOPIC)
+    if table is None:
+        return 0
+    require_readable(lake, [table])
+    return int(_messages(lake, table, {"epoch": (None, epoch)}).num_rows)
+
+
+def _messages(lake: Lake, table: str, until: Bounds) -> pa.Table:
+    """Returns the undeliverable messages that were not delivered since."""
+    messages = read_pruned(lake, table, _UNDELIVERABLE_COLUMNS, until)
+    # `deliveries` has a row for each message that was ever delayed.
+    since: Bounds = {
+        **until,
+        "queue_offset": sorted(set(messages["half_queue_offset"].to_pylist())),
+    }
+    columns = ["source", "queue_id", "queue_offset"]
+    is_delivered = pc.field("action") == "DELIVERED"
+    delivered = read_pruned(lake, "deliveries", columns, since, is_delivered)
+    return run(_MESSAGES, messages=messages, delivered=delivered)
+
+
+def _halves(lake: Lake, copies_table: str, until: Bounds) -> pa.Table:
+    """Returns the halves of the state that are given up: those that can be ended or re-armed."""
+    state = state_of(lake)
+    dead = state.filter(pc.is_valid(state["discard_cause"]))
+    offsets = sorted(set(dead["queue_offset"].to_pylist()))
+    is_discard = pc.field("outcome") == DISCARDED
+    bounds: Bounds = {**until, "queue_offset": offsets}
+    discards = read_pruned(lake, "outcomes", _DISCARD, bounds, is_discard)
+    columns = ["half_queue_id", "half_queue_offset", "keys"]
+    copies = read_pruned(lake, copies_table, columns, {**until, "half_queue_offset": offsets})
+    return run(_HALVES, dead=dead, discards=discards, copies=copies)
+
+
+def rearmed_halves(lake: Lake, until: Bounds) -> pa.Table:
+    """Returns every half that was re-armed: the one that was named, and its whole set.
+
+    Input: which epochs. Output: queue_id, queue_offset, epoch.
+    """
+    where = pc.field("result") == "rearmed"
+    commands = read_pruned(lake, "admin", ["target", "epoch"], until, where).to_pylist()
+    targets = [(read_target(command["target"]), command["epoch"]) for command in commands]
+    named = [(t.queue_id, t.queue_offset, e) for t, e in targets if isinstance(t, RecordTarget)]
+    places = {(queue_id, queue_offset) for queue_id, queue_offset, _ in named}
+    bounds: Bounds = {"queue_offset": sorted({offset for _, offset in places})}
+    columns = ["queue_id", "queue_offset", "producer_group", "transaction_id", "tran_size",
+               "error"]  # fmt: skip
+    found = read_pruned(lake, "half", columns, bounds).to_pylist()
+    halves = {(half["queue_id"], half["queue_offset"]): half for half in found}
+    ids = {halves[place]["transaction_id"] for place in places if set_of(halves[place])}
+    members = read_pruned(lake, "half", columns, {"transaction_id": sorted(ids)}).to_pylist()
+    rows = []
+    for queue_id, queue_offset, epoch in named:
+        of_set = set_of(halves[(queue_id, queue_offset)])
+        offsets = [m["queue_offset"] for m in members if of_set and set_of(m) == of_set]
+        rows += [
+            {"queue_id": queue_id, "queue_offset": offset, "epoch": epoch}
+            for offset in offsets or [queue_offset]
+        ]
+    return pa.Table.from_pylist(rows, schema=_REARMED)
+
+
+def require_undeliverable(lake: Lake, target: UndeliverableTarget) -> None:
+    """Refuse an offset of TRANS_UNDELIVERABLE_TOPIC at which nothing stands yet.
+
+    Errors: OperatorError; BrokenLakeError.
+    """
+    epoch, _ = newest_epochs(lake)
+    table = _tables(lake, epoch).get(UNDELIVERABLE_TOPIC)
+    if table is not None:
+        require_readable(lake, [table])
+        bounds: Bounds = {"epoch": (None, epoch), "queue_offset": [target.queue_offset]}
+        if read_pruned(lake, table, ["queue_offset"], bounds).num_rows:
+            return
+    raise OperatorError(
+        f"there is no offset {target.queue_offset} in {UNDELIVERABLE_TOPIC} of the lake "
+        f"{lake.path}: nothing was written"
+    )

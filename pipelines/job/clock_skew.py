@@ -1,0 +1,89 @@
+"""This machine's clock compared with the broker's and the lake's, at each start, then every hour.
+
+The broker says its time when it stores a PING of ours in the admin topic. A lake whose newest
+`epoch_at` is later than both clocks is ahead: they were wrong once.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+
+from confluent_kafka import KafkaException, Producer
+
+from pipelines.epoch.clock import EpochClock
+from pipelines.epoch.own_pings import OwnPings
+from pipelines.errors import ClockError, KafkaAwayError
+from pipelines.health.conditions import LAKE_AHEAD_MS, lake_ahead_text
+from pipelines.kafka_client.connection import produce_one, producer_config
+from pipelines.settings import Settings
+from storage.rows import instant
+from txlake import protocol as p
+
+log = logging.getLogger("txlake.driver")
+
+DIFFERENCE_MS_MAX = 60_000
+_INTERVAL_S = 3_600.0
+
+
+class Clocks:
+    """Our clock and the broker's, which is asked in the name of an owner.
+
+    Input: `is_tolerant`: any difference is accepted.
+    """
+
+    def __init__(
+        self, settings: Settings, owner: str, ours: EpochClock, *, is_tolerant: bool
+    ) -> None:
+        self._settings, self._owner = settings, owner
+        self._ours, self._is_tolerant = ours, is_tolerant
+        self._producer: Producer | None = None
+        self._compared = 0.0
+
+    def is_due(self) -> bool:
+        """Returns whether the last comparison is an hour ago."""
+        return time.monotonic() - self._compared > _INTERVAL_S
+
+    def compare(self, pings: OwnPings) -> None:
+        """Asks the broker for its time and notes the PING; warns of a lake that is ahead.
+
+        Errors: ClockError if the clocks are too far apart; KafkaAwayError.
+        """
+        offset, broker_ms = self._ping()
+        pings[offset] = broker_ms
+        self._compared = time.monotonic()
+        ours_ms = self._ours.raw_ms()
+        if self._is_tolerant:
+            return
+        if abs(ours_ms - broker_ms) > DIFFERENCE_MS_MAX:
+            raise ClockError(
+                f"this machine's clock says {_text(ours_ms)} and the broker's {_text(broker_ms)}: "
+                f"more than {DIFFERENCE_MS_MAX // 1000} s apart; set the one that is wrong"
+            )
+
+        ahead_ms = self._ours.last_ms - max(ours_ms, broker_ms)
+        if ahead_ms > LAKE_AHEAD_MS:
+            log.warning("lake_ahead: %s", lake_ahead_text(self._ours.last_ms, ahead_ms))
+
+    def _ping(self) -> tuple[int, int]:
+        """Writes a PING; returns its offset, and the broker's clock in ms."""
+        kafka, transaction = self._settings.kafka, self._settings.transaction
+        if self._producer is None:
+            config = producer_config(
+                kafka.bootstrap_servers, kafka.client, transaction.message_bytes_max
+            )
+            self._producer = Producer({**config, "linger.ms": 0})
+        headers = [(p.COMMAND, p.PING.encode()), (p.ACTOR, self._owner.encode())]
+        try:
+            message, failed = produce_one(
+                self._producer, kafka.admin_topic, partition=0, headers=headers
+            )
+        except KafkaException as error:
+            raise KafkaAwayError(f"the broker's clock could not be asked: {error}") from error
+        if failed is not None:
+            raise KafkaAwayError(f"the broker's clock could not be asked: {failed}")
+        return message.offset(), message.timestamp()[1]
+
+
+def _text(ms: int) -> str:
+    return instant(ms).isoformat(timespec="seconds")

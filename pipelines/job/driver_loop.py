@@ -1,0 +1,388 @@
+"""What a driver does: it waits for its turn, prepares, and runs the stream.
+
+1. Kafka elects it among the lake's drivers (`pipelines/job/election.py`).
+2. It makes what a new lake lacks, checks Kafka and the clocks, and finishes a planned epoch.
+3. It runs the stream: the half, op, schedule and admin topics with a tick, so that time passes
+   without data. The lake says where the log goes on; each time the stream has a fresh checkpoint.
+
+When Kafka is away the query ends after a while. The driver logs it, waits, and begins again at 1.
+When Kafka refuses the driver's login or certificate, or a right, at its start, the driver ends; one
+that was let in goes on trying.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import logging
+import shutil
+import threading
+import time
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pipelines.epoch.checks import Asker
+from pipelines.epoch.clock import EpochClock
+from pipelines.epoch.land import SparkLander
+from pipelines.epoch.listener import Watch
+from pipelines.epoch.parameters import EpochSettings
+from pipelines.epoch.runner import Epochs
+from pipelines.errors import (
+    JobError,
+    KafkaAwayError,
+    KafkaRefusedError,
+    LargeEpochError,
+    LostCheckpointError,
+)
+from pipelines.job.checkpoint import checkpoint_folder, fresh_checkpoint, take_folder
+from pipelines.job.clock_skew import Clocks
+from pipelines.job.election import Election
+from pipelines.job.landing_mark import DiedLanding, LandingMark
+from pipelines.job.leadership import Ownership
+from pipelines.job.locks import Locks
+from pipelines.job.maintenance import Maintainer
+from pipelines.job.outage import Away, told
+from pipelines.job.standby import Turn
+from pipelines.job.stream import Stream
+from pipelines.job.warm_up import Rehearsal
+from pipelines.jvm.cluster import require_seen
+from pipelines.jvm.heap import landing_heap
+from pipelines.jvm.session import JVM_LOST, jvm_trouble
+from pipelines.kafka_client.admin import KafkaTopics
+from pipelines.kafka_client.intake import Intake
+from pipelines.publish.retention import PublishedPositions
+from pipelines.settings import MetricsSettings, Settings
+from storage.errors import LakeError, OwnerError, StoreAwayError
+from storage.lake.epochs import NO_PROGRESS, Plan, Progress, read_progress
+from storage.lake.lake import Lake
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+log = logging.getLogger("txlake.driver")
+
+_TOPICS_CHECKED_S = 20.0  # between two looks at the topics of a running job
+_LOSSES_MAX = 3  # to a driver that was replaced and has not noticed yet
+
+
+@dataclass(frozen=True)
+class Manner:
+    """How a driver works.
+
+    `on_epoch` takes every committed plan and its seconds; `is_standby`: it waits while another
+    driver is active. For tests alone: `tolerate` switches the start checks "timestamp_type" and
+    "clock" off, and `now_ms` hands in a clock.
+    """
+
+    on_epoch: Callable[[Plan, float], None] | None = None
+    is_standby: bool = False
+    now_ms: Callable[[], int] | None = None
+    tolerate: frozenset[str] = frozenset()
+
+
+class Work:
+    """The work of one driver on one lake.
+
+    Input: `stop`: set when it is to end. `epochs`: the runner of its epochs; `is_streaming`:
+    whether its stream runs.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        owner: str,
+        manner: Manner,
+        stop: threading.Event,
+        spark: SparkSession,
+        lake: Lake,
+        locks: Locks,
+        election: Election,
+        watch: Watch,
+        away: Away,
+    ) -> None:
+        self._settings, self._manner, self._stop = settings, manner, stop
+        self._owner = owner
+        self._spark, self._lake, self._locks, self._election = spark, lake, locks, election
+        self._kafka = KafkaTopics(settings, settings.kafka.topics())
+        self._away = away
+        self._ownership = Ownership(lake, owner, election, stop)
+        self._turn = Turn(
+            lake.path, owner, election, self._ownership.other, stop, self._heard, self._rehearse,
+            is_standby=manner.is_standby,
+        )  # fmt: skip
+        self._clock = EpochClock()
+        self._clocks = Clocks(settings, owner, self._clock, is_tolerant="clock" in manner.tolerate)
+        self._asker = Asker(
+            settings.kafka.bootstrap_servers,
+            settings.kafka.client,
+            settings.kafka.check_topic_prefix,
+            settings.transaction.ask_timeout_ms,
+            settings.transaction.message_bytes_max,
+            settings.security.keys,
+        )
+        self._intake = Intake.of(settings, landing_heap(spark))
+        lander = SparkLander(spark)
+        self.epochs = Epochs(
+            lander, lake, self._kafka, self._asker,
+            EpochSettings.of(settings, owner, lander.parallelism, self._intake),
+            manner.now_ms or self._clock.now_ms, watch,
+        )  # fmt: skip
+        self.is_streaming = False
+        self._maintainer: Maintainer  # of a turn
+        self._checkpoint: Path  # of a turn, as is the mark in it
+        self._mark: LandingMark | None = None
+        self._died: DiedLanding | None = None  # what an earlier run could not land
+        self._rehearsal = Rehearsal(spark, settings, self._intake, self._kafka, lake)
+        self._topics_checked = 0.0  # monotonic s
+        self._is_seen = False  # by the executors
+        self._was_let_in = False  # by Kafka
+        self._losses = 0  # epochs of ours that another driver has written, since our last one
+
+    def run(self) -> None:
+        """Works until `stop`. Errors: JobError, LakeError."""
+        with closing(self._asker), closing(self.epochs):
+            self.epochs.warm_up()
+            while not self._stop.is_set():
+                try:
+                    self._work()
+                except (KafkaAwayError, StoreAwayError) as error:
+                    if isinstance(error, KafkaRefusedError) and not self._was_let_in:
+                        raise
+                    self._away.wait(error)
+                except OwnerError as error:
+                    self._losses += 1
+                    if self._losses > _LOSSES_MAX or self._ownership.lost() is not None:
+                        raise
+                    log.warning("%s; but Kafka has elected this one: it reads the lake anew", error)
+
+    def _work(self) -> None:
+        """Waits for a turn and works until `stop`, or until the stream ends by itself."""
+        try:
+            self._check_kafka()
+            if not self._turn.wait():
+                return
+            self._was_let_in = True
+            if self._election.term != self._ownership.term:
+                self._begin_turn()
+            self._prepare()
+        except Exception as error:
+            raise self._told(error) from error
+        self._away.is_over()
+        self._stream()
+
+    def _check_kafka(self) -> None:
+        """Checks that Kafka is the lake's; makes the topics of a new lake. Joins the election.
+
+        Kafka can elect when the admin topic is there.
+        """
+        progress = read_progress(self._lake) if self._lake.exists() else NO_PROGRESS
+        newest = progress.unfinished or progress.last
+        self._kafka.require_rights()
+        if newest is None:
+            self._kafka.create_missing()
+            self._kafka.require_rights()
+        else:
+            self.epochs.check_identity(newest)
+        self._election.join()
+
+    def _begin_turn(self) -> None:
+        """Takes up what only the elected driver may have."""
+        if self._manner.is_standby:
+            self._locks.take_over(self._spark)
+            if self._ownership.term == 0:
+                self._clock.start()  # it may have waited for days
+        self._lake.forget()  # another driver may have written it meanwhile
+        self._mark = None
+        self._ownership.begin()
+        self._maintainer = Maintainer(
+            self._lake,
+            self._settings.maintenance_limits(),
+            self._settings.maintenance.slice_ms,
+            self._settings.kafka.admin_topic,
+            self._stop.is_set,
+            self._ownership.require_newest,
+            PublishedPositions(self._settings),
+        )
+
+    def _prepare(self) -> None:
+        """Checks Kafka and finishes an epoch that an earlier run has planned."""
+        epochs = self.epochs
+        self._lake.create(dt.datetime.now(dt.timezone.utc))
+        self._require_seen()
+        progress = epochs.take_up()
+        epochs.check_identity(progress.unfinished or progress.last)
+        self._check_topics()
+        self._take_checkpoint()
+        recovered = self._recover(progress)
+        if epochs.last is not None:
+            self._clock.not_before(epochs.last.epoch_at)
+        self._clocks.compare(epochs.own_pings)
+        if recovered is not None:
+            log.info("finished epoch %d, which an earlier run had planned", recovered.epoch)
+
+    def _take_checkpoint(self) -> None:
+        """Takes the checkpoint's folder, and smaller steps if the run before died landing."""
+        if self._mark is not None:
+            return
+        lake_id, place = self._lake.lake_id(), self._lake.place
+        self._checkpoint = checkpoint_folder(self._settings.stream.checkpoint, place, lake_id)
+        take_folder(self._checkpoint, lake_id)
+        self._mark = LandingMark(self._checkpoint)
+
+        self._take_smaller_steps("the last run died while it landed records")
+
+    def _take_smaller_steps(self, why: str) -> None:
+        """Takes smaller steps if a landing has left its mark, and says so."""
+        assert self._mark is not None
+        self._died = self._mark.died()
+        if self._died is None:
+            return
+        self._intake.divisor = self._died.divisor
+        log.warning(
+            "%s: until they are landed, 1/%d of the usual steps, up to %d records a poll of Kafka "
+            "and %d an epoch",
+            why, self._died.divisor, self._intake.poll_records, self._intake.epoch_offsets,
+        )  # fmt: skip
+
+    def _recover(self, progress: Progress) -> Plan | None:
+        """Finishes a planned epoch; then looks whether smaller steps are needed any more."""
+        recovered = None
+        if progress.unfinished is not None and self._mark is not None:
+            with self._mark.over(progress.unfinished.landed(), self._intake.divisor):
+                recovered = self.epochs.recover(progress)
+        self._look_at_steps()
+        return recovered
+
+    def _look_at_steps(self) -> None:
+        """Takes usual steps again when that is landed which an earlier run died of."""
+        last = self.epochs.last
+        if self._died is None or last is None or not self._died.is_landed(last.landed()):
+            return
+        self._died, self._intake.divisor = None, 1
+        log.info("landed what needed smaller steps: the usual steps again")
+
+    def _stream(self) -> None:
+        """Runs the query until `stop`, or until it ends by itself."""
+        assert self._mark is not None
+        checkpoint = fresh_checkpoint(self._checkpoint, self._lake.lake_id())
+        stream = Stream(
+            self._spark,
+            self._settings,
+            self._intake,
+            self.epochs,
+            self._maintainer,
+            checkpoint,
+            self._mark,
+            self._died,
+            self._stop,
+            self._before_batch,
+            self._ownership.require,
+            self._committed,
+        )
+        self._intake.tell()
+        log.info(
+            "running; owner %s; lake %s; Kafka %s; %s",
+            self._owner, self._lake.path, self._settings.kafka.bootstrap_servers,
+            metrics_told(self._settings.metrics),
+        )  # fmt: skip
+        self.is_streaming = True
+        try:
+            failure = stream.run()
+        except JVM_LOST as lost:
+            failure = lost
+        finally:
+            self.is_streaming = False
+        if failure is None:
+            self._take_mark_away()
+            self._look_at_steps()
+            return
+        error = self._told(failure)
+        if isinstance(error, LargeEpochError) and self._intake.epoch_offsets > 1:
+            self._take_smaller_steps("records were too large for one epoch")
+            return
+        if isinstance(error, LostCheckpointError) and self._ownership.lost() is None:
+            log.warning("%s: it holds no truth; the stream begins anew with another", error)
+            # Spark has made parts of it again, in a folder that may have lost our mark.
+            shutil.rmtree(checkpoint, ignore_errors=True)
+            return
+        if isinstance(error, (KafkaAwayError, OwnerError, StoreAwayError)):
+            raise error
+        raise self._ownership.lost() or error
+
+    def _before_batch(self, is_grown: bool) -> None:
+        self._locks.take_if_free(self._spark)
+        if is_grown or time.monotonic() - self._topics_checked > _TOPICS_CHECKED_S:
+            self.epochs.check_identity(self.epochs.newest)
+            self._check_topics()
+        if self._clocks.is_due():
+            self._clocks.compare(self.epochs.own_pings)
+
+    def _check_topics(self) -> None:
+        """Checks what the start needs of the topics, which anybody can change while the job runs.
+
+        Errors: StartError; KafkaAwayError.
+        """
+        self._kafka.check("timestamp_type" not in self._manner.tolerate)
+        self._intake.topics_take(self._kafka.batch_bytes_taken)
+        self._topics_checked = time.monotonic()
+
+    def _committed(self, plan: Plan, seconds: float) -> None:
+        self._losses = 0
+        if self._manner.on_epoch is not None:
+            self._manner.on_epoch(plan, seconds)
+
+    def _require_seen(self) -> None:
+        """Checks once that executors see the lake. Errors: StartError."""
+        if not self._is_seen:
+            require_seen(self._spark, self._lake.place)
+            self._is_seen = True
+
+    def _told(self, error: BaseException) -> BaseException:
+        trouble = jvm_trouble(self._spark)
+        if trouble is not None:
+            return trouble
+        error = told(error, self.epochs)
+        if not isinstance(error, (JobError, LakeError)):
+            error = self._trouble_of_topics() or error
+        if isinstance(error, (JobError, LakeError)) and not isinstance(error, LargeEpochError):
+            self._take_mark_away()
+        return error
+
+    def _trouble_of_topics(self) -> JobError | None:
+        """Returns why a start would refuse the topics: that explains much."""
+        try:
+            self.epochs.check_identity(self.epochs.newest)
+            self._check_topics()
+        except KafkaAwayError as away:
+            log.debug("the topics could not be looked at: %s", away)
+        except JobError as cause:
+            return cause
+        return None
+
+    def _take_mark_away(self) -> None:
+        """Notes that a landing of this run ended for another reason than its size."""
+        if self._mark is not None:
+            self._mark.clear()
+
+    def _heard(self) -> None:
+        """Notes, while another driver is active, that Kafka answers; looks after the own JVM."""
+        self._was_let_in = True
+        self._away.is_over()
+        trouble = jvm_trouble(self._spark)
+        if trouble is not None:
+            raise trouble
+
+    def _rehearse(self) -> None:
+        if self._lake.exists():
+            self._require_seen()
+        self._rehearsal.run()
+
+
+def metrics_told(metrics: MetricsSettings) -> str:
+    """Returns where the metrics are."""
+    if metrics.port == 0:
+        return "no metrics"
+    host = f"[{metrics.host}]" if ":" in metrics.host else metrics.host
+    return f"metrics http://{host}:{metrics.port}/metrics"

@@ -1,0 +1,81 @@
+"""What a standby does while it waits, so that its take-over is short."""
+
+from __future__ import annotations
+
+import logging
+import tempfile
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from pipelines.epoch.land import land, warm_up
+from pipelines.epoch.recorded_state import restore
+from pipelines.job.stream import QUERY_NAME, SILENT_S, source_of
+from pipelines.kafka_client.admin import KafkaTopics
+from pipelines.kafka_client.intake import Intake
+from pipelines.settings import Settings
+from storage.lake.epochs import read_progress
+from storage.lake.lake import Lake
+from storage.tasks.land import Landing
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+log = logging.getLogger("txlake.driver")
+
+_NO_EPOCH = 0
+
+
+class Rehearsal:
+    """A take-over that changes nothing; each time it runs it keeps Spark's Python workers alive.
+
+    Errors are ignored: the take-over meets them, too.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        settings: Settings,
+        intake: Intake,
+        kafka: KafkaTopics,
+        lake: Lake,
+    ) -> None:
+        self._spark, self._settings, self._kafka, self._lake = spark, settings, kafka, lake
+        self._intake = intake
+        self._landing = Landing(lake.place, _NO_EPOCH, settings.wire_limits())
+        self._is_first = True
+
+    def run(self) -> None:
+        """Reads the lake and lands the newest admin record; after the first time lands nothing."""
+        if not self._is_first:
+            warm_up(self._spark, self._landing, 1)
+            return
+        self._is_first = False
+        with suppress(Exception):
+            if self._lake.exists():
+                restore(self._lake, read_progress(self._lake))
+            self._stream()
+        log.info("standby: ready")
+
+    def _stream(self) -> None:
+        """Runs one micro-batch: the JVM and the Python workers load what a stream needs."""
+        starts = self._kafka.end_offsets(self._kafka.places())
+        admin = self._settings.kafka.admin_topic, 0
+        starts[admin] = max(starts[admin] - 1, *self._kafka.first_offsets([admin]).values())
+        with tempfile.TemporaryDirectory(prefix="txlake-rehearsal-") as checkpoint:
+            query = (
+                source_of(self._spark, self._settings, self._intake, starts)
+                .writeStream.queryName(f"{QUERY_NAME}-rehearsal")
+                .foreachBatch(self._land)
+                .option("checkpointLocation", checkpoint)
+                .trigger(once=True)
+                .start()
+            )
+            try:
+                query.awaitTermination(int(SILENT_S))
+            finally:
+                query.stop()
+
+    def _land(self, batch: DataFrame, _batch_id: int) -> None:
+        """Lands a micro-batch of narrow records: it writes no file."""
+        is_narrow = batch["topic"] == self._settings.kafka.admin_topic
+        land(batch.where(is_narrow), self._landing, 1)

@@ -1,0 +1,24 @@
+"""How long the memory that Arrow frees stays in the driver and in Spark's Python workers.
+
+By itself Arrow's allocator gives it back after a second. The next portion of an epoch then gets new
+pages: with bodies of 2 KiB a fifth of the processor time of everything (DECISIONS.md 3).
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Final
+
+# What the allocator, mimalloc, reads when it is loaded; ms. A worker without a task gives all of
+# it back sooner (storage/tasks/in_spark.py), so does the driver between the steps of a large epoch
+# (checker/frames_ops/memory.py).
+KEPT: Final = {"MIMALLOC_PURGE_DELAY": "60000"}
+
+
+def keep_memory() -> None:
+    """Lets the processes that this one starts keep free memory, and this one if Arrow comes later.
+
+    What the environment says already stands.
+    """
+    for name, value in KEPT.items():
+        os.environ.setdefault(name, value)

@@ -1,0 +1,46 @@
+"""What an operator has accepted as lost: offsets that Kafka deleted before they were landed.
+
+The commands are records of the admin topic (ACCEPT_LOSS) that are not landed yet: a job that finds
+such a loss does not start, so it lands nothing.
+
+Source: PROTOCOL.md "Operator commands".
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from pipelines.kafka_client.record_reader import plain_records
+from pipelines.settings import Settings
+from storage.lake.loss import Loss
+from storage.wire.decode import decode_rows
+from storage.wire.record_kinds import ADMIN
+from txlake.protocol import ACCEPT_LOSS, LostTarget, command_target
+
+
+def accepted_losses(settings: Settings, admin: range) -> list[Loss]:
+    """Returns the losses that commands accept, in the order of the commands.
+
+    Input: the offsets of the admin topic to look at. Errors: KafkaAwayError.
+    """
+    topics, limits = settings.kafka.topics(), settings.wire_limits()
+    batches = plain_records(settings.kafka, {(topics[ADMIN], 0): admin})
+    found = []
+
+    for batch in batches:
+        for row in decode_rows(pa.Table.from_batches([batch]), limits).to_pylist():
+            is_readable = row["error"] is None and row["command"] == ACCEPT_LOSS
+            target = command_target(ACCEPT_LOSS, row["target"]) if is_readable else None
+
+            if isinstance(target, LostTarget):
+                found.append(
+                    Loss(
+                        topics[target.kind],
+                        target.partition,
+                        target.first,
+                        target.last,
+                        row["queue_offset"],
+                    )
+                )
+
+    return found

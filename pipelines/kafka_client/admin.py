@@ -1,0 +1,284 @@
+"""The job's view of Kafka: its topics, their ids, their ends."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from confluent_kafka import (
+    IsolationLevel,
+    KafkaError,
+    TopicCollection,
+    TopicPartition,
+)
+from confluent_kafka.admin._config import ConfigResource
+from confluent_kafka.admin._listoffsets import OffsetSpec
+from confluent_kafka.admin._resource import ResourceType
+from confluent_kafka.cimpl import NewTopic
+
+from pipelines.errors import KafkaAwayError, StartError
+from pipelines.kafka_client.acls import job_topics, lacks, require_rights
+from pipelines.kafka_client.connection import REQUEST_TIMEOUT_S, Cluster, code_of
+from pipelines.settings import Settings
+from storage.wire.record_kinds import ADMIN, HALF, OP, SCHEDULE
+from txlake import protocol as p
+
+Place = tuple[str, int]  # Kafka topic, partition
+_TIMESTAMP_TYPE = "message.timestamp.type"
+_BATCH_BYTES_MAX = "max.message.bytes"
+_CLEANUP_POLICY = "cleanup.policy"
+_RETENTION_MS = "retention.ms"
+_RETENTION_BYTES = "retention.bytes"
+
+log = logging.getLogger("txlake.kafka")
+
+
+class KafkaTopics:
+    """The job's topics on one cluster.
+
+    `batch_bytes_taken`: the largest batch that one of them takes, as `check` has found it.
+    Errors: KafkaAwayError if Kafka does not answer in time; KafkaRefusedError if it refuses.
+    """
+
+    def __init__(self, settings: Settings, own_names: Mapping[str, str]) -> None:
+        kafka = settings.kafka
+        self.names = dict(own_names)
+        self.settings = settings
+        self._batch_bytes_max = p.batch_bytes_max(settings.transaction.message_bytes_max)
+        self.batch_bytes_taken = 0
+        self._warned: frozenset[str] = frozenset()  # of what, by the check before
+        self._servers = kafka.bootstrap_servers
+        self._cluster = Cluster(kafka.bootstrap_servers, kafka.client)
+        self._admin = self._cluster.admin
+
+    def cluster_id(self) -> str:
+        """Returns the id of the Kafka cluster."""
+        asked = self._admin.describe_cluster(request_timeout=REQUEST_TIMEOUT_S)
+        return str(self._cluster.answer(asked, "its cluster id").cluster_id)
+
+    def _existing(self) -> dict[str, Any]:
+        return dict(self._cluster.topics().topics)
+
+    def existing_names(self) -> frozenset[str]:
+        """Returns the names of all topics that Kafka has. Errors: KafkaAwayError."""
+        return frozenset(self._existing())
+
+    def create_missing(self) -> None:
+        """Makes the topics of ours that are missing.
+
+        Their records have the broker's time, and can be as large as message_bytes_max.
+        """
+        existing = self._existing()
+        partitions = {
+            HALF: self.settings.kafka.queues,
+            OP: self.settings.kafka.queues,
+            SCHEDULE: len(p.delay_levels_ms(self.settings.delay.levels)) + 1,
+            ADMIN: 1,
+        }
+        config = {
+            _TIMESTAMP_TYPE: "LogAppendTime",
+            _BATCH_BYTES_MAX: str(self._batch_bytes_max),
+            _CLEANUP_POLICY: "delete",  # a broker's own default may be another
+        }
+        missing = [
+            NewTopic(name, partitions[kind], config=config)
+            for kind, name in self.names.items()
+            if name not in existing
+        ]
+        if not missing:
+            return
+        made = self._admin.create_topics(missing, request_timeout=REQUEST_TIMEOUT_S)
+        for name, future in made.items():
+            try:
+                self._cluster.answer(future, "making topics", KafkaError.TOPIC_ALREADY_EXISTS)
+            except KafkaAwayError as error:
+                if code_of(error.__cause__) == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+                    raise lacks(self._servers, f"CREATE on topic {name}") from error
+                raise
+        deadline = time.monotonic() + REQUEST_TIMEOUT_S
+        while not self._are_ready():
+            if time.monotonic() > deadline:
+                raise KafkaAwayError(f"new topics did not appear: {[t.topic for t in missing]}")
+            time.sleep(0.05)
+
+    def _are_ready(self) -> bool:
+        """Returns whether all topics are there and each partition has found its leader."""
+        if not set(self.names.values()) <= set(self._existing()):
+            return False
+        try:
+            return bool(self.end_offsets(self.places()))
+        except KafkaAwayError:
+            return False
+
+    def require_rights(self) -> None:
+        """Asks Kafka whether the job may do its work with the topics that are there.
+
+        A topic that may not be looked at would seem to be missing. Errors: KafkaRefusedError.
+        """
+        require_rights(self._cluster, self._servers, job_topics(self.settings.kafka))
+
+    def check(self, needs_append_time: bool = True) -> None:
+        """Checks what a start needs of the topics, as `require_sound`, and warns of the doubts.
+
+        A doubt is named again only when there are others than at the check before.
+        Errors: StartError with the topic and both values.
+        """
+        doubts = self.require_sound(needs_append_time)
+        for text in doubts:
+            if text not in self._warned:
+                log.warning("%s", text)
+        self._warned = frozenset(doubts)
+
+    def require_sound(self, needs_append_time: bool = True) -> list[str]:
+        """Checks that our topics are as the job needs them.
+
+        Output: what can do harm only while the job is away, or what Kafka tells a producer, one
+        sentence each. Errors: StartError with the topic and both values.
+        """
+        existing = self._existing()
+        missing = sorted(set(self.names.values()) - set(existing))
+        if missing:
+            raise StartError(
+                f"topic {missing[0]} is not in Kafka, but this lake was made from it: its "
+                "records that were not landed are lost"
+            )
+        count = {kind: len(existing[name].partitions) for kind, name in self.names.items()}
+        if count[OP] < count[HALF]:
+            raise StartError(
+                f"{self.names[OP]} has {count[OP]} partitions and {self.names[HALF]} has "
+                f"{count[HALF]}: an operation goes to the partition of its half; add partitions to "
+                "the op topic"
+            )
+        if count[ADMIN] != 1:
+            raise StartError(
+                f"{self.names[ADMIN]} has {count[ADMIN]} partitions: commands take effect in the "
+                "order of one partition; make the topic again with 1"
+            )
+        return [*self._doubts_of_counts(count), *self._doubts_of_configs(needs_append_time)]
+
+    def _doubts_of_counts(self, count: Mapping[str, int]) -> list[str]:
+        """Returns that a topic has fewer partitions than the settings say, where it has."""
+        queues, found = self.settings.kafka.queues, count[HALF]
+        if found >= queues:
+            return []
+        half, op = self.names[HALF], self.names[OP]
+        return [
+            f"[kafka] queues = {queues}, and topic {half} has {found} partitions: the setting "
+            f"counts when the job makes its topics; add partitions, to {op} first and then to "
+            f"{half}, or set queues = {found}"
+        ]
+
+    def _doubts_of_configs(self, needs_append_time: bool) -> list[str]:
+        resources = [ConfigResource(ResourceType.TOPIC, name) for name in self.names.values()]
+        futures = self._admin.describe_configs(resources, request_timeout=REQUEST_TIMEOUT_S)
+        warnings: list[str] = []
+        batch_bytes: list[int] = []
+        for resource, future in futures.items():
+            described = self._cluster.answer(future, "topic settings")
+            config = {name: entry.value for name, entry in described.items()}
+            _require_sound(resource.name, config, needs_append_time)
+            warnings += self._doubts(resource.name, config)
+            batch_bytes.append(int(config[_BATCH_BYTES_MAX]))
+        self.batch_bytes_taken = max(batch_bytes)
+
+        return warnings
+
+    def _doubts(self, topic: str, config: Mapping[str, str]) -> list[str]:
+        """Returns what of a topic's settings can do harm under conditions, one sentence each."""
+        doubts = []
+        transaction = self.settings.transaction
+
+        batch_bytes_max = int(config[_BATCH_BYTES_MAX])
+        if batch_bytes_max < self._batch_bytes_max:
+            doubts.append(
+                "Kafka may refuse records of message_bytes_max = "
+                f"{transaction.message_bytes_max} bytes, which need a topic's "
+                f"{_BATCH_BYTES_MAX}={self._batch_bytes_max}: {topic} has {batch_bytes_max}; raise "
+                "it, or lower message_bytes_max"
+            )
+        # An empty policy deletes nothing.
+        if "delete" not in (config.get(_CLEANUP_POLICY) or ""):
+            return doubts
+
+        kept_ms = int(config.get(_RETENTION_MS) or p.FOREVER)
+        if p.FOREVER < kept_ms < transaction.half_retention_ms:
+            doubts.append(
+                f"topic {topic} has {_RETENTION_MS}={kept_ms}, less than half_retention_ms = "
+                f"{transaction.half_retention_ms}: records are lost if the job is away for so "
+                "long; raise it"
+            )
+        kept_bytes = int(config.get(_RETENTION_BYTES) or p.FOREVER)
+        if kept_bytes != p.FOREVER:
+            doubts.append(
+                f"topic {topic} has {_RETENTION_BYTES}={kept_bytes}: records are lost if more than "
+                f"that comes while the job is away; set it to {p.FOREVER}, and limit the time"
+            )
+        return doubts
+
+    def topic_ids(self) -> dict[str, str]:
+        """Returns the id of each existing topic. A topic that was made again is another log."""
+        futures = self._admin.describe_topics(
+            TopicCollection(list(self.names.values())), request_timeout=REQUEST_TIMEOUT_S
+        )
+        found = {
+            name: self._cluster.answer(future, "topic ids", KafkaError.UNKNOWN_TOPIC_OR_PART)
+            for name, future in futures.items()
+        }
+        return {name: str(topic.topic_id) for name, topic in found.items() if topic is not None}
+
+    def places(self) -> list[Place]:
+        """Returns all partitions of our topics."""
+        existing = self._existing()
+        return [
+            (name, partition)
+            for name in self.names.values()
+            if name in existing
+            for partition in sorted(existing[name].partitions)
+        ]
+
+    def end_offsets(self, places: Iterable[Place]) -> dict[Place, int]:
+        """Returns where each partition ends, behind open Kafka transactions, too."""
+        return self._offsets(places, OffsetSpec.latest())  # type: ignore[no-untyped-call]
+
+    def first_offsets(self, places: Iterable[Place]) -> dict[Place, int]:
+        """Returns the first offset that Kafka still has of each partition."""
+        return self._offsets(places, OffsetSpec.earliest())  # type: ignore[no-untyped-call]
+
+    def offsets_at(self, places: Iterable[Place], at_ms: int) -> dict[Place, int]:
+        """Returns each partition's first offset stored at that instant or later, else its end."""
+        places = list(places)
+        ends = self.end_offsets(places)
+        found = self._offsets(places, OffsetSpec.for_timestamp(at_ms))
+        return {place: found[place] if found[place] >= 0 else end for place, end in ends.items()}
+
+    def _offsets(self, places: Iterable[Place], spec: Any) -> dict[Place, int]:
+        wanted = {TopicPartition(topic, partition): spec for topic, partition in places}
+        if not wanted:
+            return {}
+        futures = self._admin.list_offsets(
+            wanted,
+            isolation_level=IsolationLevel.READ_UNCOMMITTED,
+            request_timeout=REQUEST_TIMEOUT_S,
+        )
+        return {
+            (place.topic, place.partition): int(self._cluster.answer(future, "offsets").offset)
+            for place, future in futures.items()
+        }
+
+
+def _require_sound(topic: str, config: Mapping[str, str], needs_append_time: bool) -> None:
+    """Checks the settings of a topic that a guarantee rests on. Errors: StartError."""
+    timestamp_type = config[_TIMESTAMP_TYPE]
+    if needs_append_time and timestamp_type != "LogAppendTime":
+        raise StartError(
+            f"topic {topic} has {_TIMESTAMP_TYPE}={timestamp_type}: broker time decides here; set "
+            "it to LogAppendTime"
+        )
+    policy = config.get(_CLEANUP_POLICY) or ""
+    if "compact" in policy:
+        raise StartError(
+            f"topic {topic} has {_CLEANUP_POLICY}={policy}: Kafka deletes records of it that were "
+            "not landed, wherever a newer one has the same key; set it to delete"
+        )

@@ -1,0 +1,179 @@
+"""How the job's own clients reach Kafka, and which refusal is behind one that fails.
+
+librdkafka reports a wrong password or certificate beside the request that fails for it: the request
+itself only runs into its time limit. `Heard` keeps what was reported.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from concurrent.futures import TimeoutError as FutureTimeoutError  # Python 3.10's is its own
+from typing import Any, Final
+
+from confluent_kafka import KafkaError, KafkaException, Producer
+from confluent_kafka.admin import AdminClient
+
+from pipelines.errors import KafkaAwayError, KafkaRefusedError, StartError
+from pipelines.kafka_client.options import java_client
+from pipelines.kafka_client.tls import tls_trouble
+from txlake import protocol as p
+
+REQUEST_TIMEOUT_S: Final = 10.0
+_TIMEOUTS_S: Final = (1.0, 2.0, REQUEST_TIMEOUT_S - 3.0)
+# Waiting does not help against these.
+_LOGIN: Final = (KafkaError._AUTHENTICATION, KafkaError.SASL_AUTHENTICATION_FAILED)
+_RIGHTS: Final = (
+    KafkaError.TOPIC_AUTHORIZATION_FAILED,
+    KafkaError.GROUP_AUTHORIZATION_FAILED,
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+)
+_REQUESTS: Final = (KafkaError.TOPIC_EXCEPTION, KafkaError.POLICY_VIOLATION)
+# How librdkafka says that a listener does not speak TLS.
+_NO_TLS: Final = "PLAINTEXT broker listener"
+_NOTHING, _INFO = 0, 6  # syslog's levels, which librdkafka has
+
+log = logging.getLogger("txlake.librdkafka")
+
+
+class _AtDebug:
+    """The logger of a client: whatever librdkafka thinks of it, what it says is for diagnosis."""
+
+    def log(self, _level: int, text: str, *arguments: Any) -> None:
+        log.debug(text, *arguments)
+
+
+class Heard:
+    """What a client has reported last, except that no broker is left."""
+
+    def __init__(self) -> None:
+        self._last: KafkaError | None = None
+
+    def __call__(self, error: KafkaError) -> None:
+        """Takes a report, as a client's `error_cb`."""
+        if error.code() != KafkaError._ALL_BROKERS_DOWN:
+            self._last = error
+
+    def refusal(self, of_tls: Callable[[], str]) -> str:
+        """Returns why Kafka does not let the client in; empty if that is not known.
+
+        Input: `of_tls` returns what is wrong with TLS; it is asked where that can be the reason.
+        """
+        code = None if self._last is None else self._last.code()
+        text = "" if self._last is None else str(self._last.str())
+        if code in _LOGIN:
+            return text
+        return of_tls() or (text if code == KafkaError._SSL or _NO_TLS in text else "")
+
+
+def client_config(
+    bootstrap_servers: str, client: Mapping[str, str], heard: Heard | None = None
+) -> dict[str, Any]:
+    """Returns the settings of a confluent-kafka client.
+
+    Its own log lines are hidden, or at debug level in ours, when the client is polled.
+    """
+    is_told = log.isEnabledFor(logging.DEBUG)
+    return {
+        **client,
+        "bootstrap.servers": bootstrap_servers,
+        "log_level": _INFO if is_told else _NOTHING,
+        "error_cb": heard or Heard(),
+        **({"logger": _AtDebug()} if is_told else {}),
+    }
+
+
+def producer_config(
+    bootstrap_servers: str, client: Mapping[str, str], message_bytes_max: int
+) -> dict[str, Any]:
+    """Returns the settings of a job's producer that sends a record at the limit whole."""
+    return {
+        **client_config(bootstrap_servers, client),
+        "acks": "all",
+        "message.max.bytes": p.batch_bytes_max(message_bytes_max),
+    }
+
+
+def produce_one(producer: Producer, topic: str, **record: Any) -> tuple[Any, object]:
+    """Writes one record and waits for Kafka's answer.
+
+    Output: the record with its offset and time, and None; or None, and why Kafka may lack it.
+    Errors: KafkaException if the client does not take it.
+    """
+    reports: list[Any] = []
+    producer.produce(topic, **record, on_delivery=lambda *report: reports.append(report))
+    producer.flush(REQUEST_TIMEOUT_S)
+    if not reports:
+        return None, f"no answer within {REQUEST_TIMEOUT_S:.0f} s"
+    error, message = reports[0]
+    return message, error
+
+
+def code_of(error: BaseException | None) -> int | None:
+    """Returns Kafka's code of an error; None for one that Kafka did not send."""
+    return error.args[0].code() if isinstance(error, KafkaException) else None
+
+
+class Cluster:
+    """A Kafka cluster that is administered.
+
+    Errors: StartError for a setting that librdkafka does not take, or a file that is not as it
+    should be.
+    """
+
+    def __init__(self, bootstrap_servers: str, client: Mapping[str, str]) -> None:
+        self._servers, self._client = bootstrap_servers, client
+        self._heard = Heard()
+        java_client(client)  # names a file that cannot be used; librdkafka does not
+        config = client_config(bootstrap_servers, client, self._heard)
+        try:
+            self.admin = AdminClient(config)
+        except KafkaException as error:
+            raise StartError(f"[kafka.client]: {error.args[0].str()}") from None
+
+    def topics(self) -> Any:
+        """Returns what Kafka says of all topics. Errors: KafkaAwayError, KafkaRefusedError.
+
+        Asked without a name: asking for a name may create the topic. Asked for a short time first:
+        a refusal is heard within a second, and librdkafka would go on trying.
+        """
+        for timeout_s in _TIMEOUTS_S:
+            try:
+                return self.admin.list_topics(timeout=timeout_s)
+            except KafkaException as error:
+                trouble = self.trouble("its topics", error)
+                if isinstance(trouble, KafkaRefusedError) or timeout_s == _TIMEOUTS_S[-1]:
+                    raise trouble from error
+        raise AssertionError("unreachable")
+
+    def answer(self, future: Any, what: str, *but: int) -> Any:
+        """Returns the answer to a request; None if it is an error of one of these codes.
+
+        Input: `what` was asked for. Errors: KafkaAwayError, KafkaRefusedError.
+        """
+        try:
+            return future.result(timeout=REQUEST_TIMEOUT_S)
+        except (KafkaException, FutureTimeoutError) as error:
+            if code_of(error) in but:
+                return None
+            raise self.trouble(what, error) from error
+
+    def trouble(self, what: str, error: BaseException) -> KafkaAwayError:
+        """Returns why a request failed: a refusal, if one was reported, or no answer."""
+        kafka = error.args[0] if isinstance(error, KafkaException) else None
+        if kafka is not None and kafka.code() in _RIGHTS:
+            return KafkaRefusedError(
+                f"Kafka at {self._servers} refuses {what}: {kafka.str()}; give this client the "
+                "right, or name another in [kafka.client]"
+            )
+        if kafka is not None and kafka.code() in _REQUESTS:
+            return KafkaRefusedError(f"Kafka at {self._servers} refuses {what}: {kafka.str()}")
+        self.admin.poll(0)  # calls error_cb
+        refusal = self._heard.refusal(lambda: tls_trouble(self._servers, self._client))
+        if refusal:
+            return KafkaRefusedError(
+                f"Kafka at {self._servers} does not let this client in: {refusal}; see "
+                "[kafka.client]"
+            )
+        reason = "nothing in time" if kafka is None else kafka.str()
+        return KafkaAwayError(f"Kafka at {self._servers} did not answer ({what}): {reason}")

@@ -1,0 +1,80 @@
+"""The members of a group that elects one of them, as Kafka counts them (`Member` is one's part).
+
+The member that has the one partition of their topic is active, the others stand by.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from concurrent.futures import TimeoutError as FutureTimeoutError  # Python 3.10's is its own
+from dataclasses import dataclass
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException
+
+from pipelines.errors import StartError
+from pipelines.kafka_client.connection import REQUEST_TIMEOUT_S, Cluster, code_of
+from pipelines.kafka_client.group_member import Elects, refused
+
+_REQUEST_S = 3.0
+# The group's coordinator is moving, or the group is new: the next look finds it.
+_NOT_YET = (
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+    KafkaError.COORDINATOR_NOT_AVAILABLE,
+    KafkaError.NOT_COORDINATOR,
+    KafkaError.GROUP_ID_NOT_FOUND,
+)
+
+
+@dataclass(frozen=True)
+class Members:
+    """The members of a group by owner, as `host:process:random`.
+
+    `active`: the one that has the partition; None if none has, or if Kafka is about to decide.
+    """
+
+    active: str | None = None
+    others: tuple[str, ...] = ()
+
+
+class MemberGroup:
+    """A group, looked at from outside: no member looks.
+
+    librdkafka aborts the process when the broker goes away while it is asked (an assertion of
+    `rd_kafka_enq_once_del_source_return`); what a member knows is in `Member`.
+    Input: the group's id, and whom it elects.
+    """
+
+    def __init__(
+        self, bootstrap_servers: str, client: Mapping[str, str], group: str, elects: Elects
+    ) -> None:
+        self.id = group
+        self._elects = elects
+        self._cluster = Cluster(bootstrap_servers, client)
+
+    def look(self) -> Members:
+        """Returns the members that Kafka counts now.
+
+        Errors: KafkaAwayError; StartError if Kafka does not let us look.
+        """
+        asked = self._cluster.admin.describe_consumer_groups([self.id], request_timeout=_REQUEST_S)
+        try:
+            return members_of(asked[self.id].result(timeout=_REQUEST_S + REQUEST_TIMEOUT_S))
+        except (KafkaException, FutureTimeoutError) as error:
+            code = code_of(error)
+            if code in _NOT_YET:
+                return Members()
+            if code == KafkaError.GROUP_AUTHORIZATION_FAILED:
+                raise StartError(refused(self.id, self._elects, error)) from error
+            raise self._cluster.trouble("the members of a group", error) from error
+
+
+def members_of(description: Any) -> Members:
+    """Returns the members in Kafka's description of their group."""
+    active, others = None, []
+    for member in description.members:
+        if member.assignment is not None and member.assignment.topic_partitions:
+            active = str(member.client_id)
+        else:
+            others.append(str(member.client_id))
+    return Members(active, tuple(sorted(others)))

@@ -1,0 +1,43 @@
+"""[kafka.client], looked at by those that read it as Java's: Kafka's own client, Spark's source."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from py4j.protocol import Py4JError
+
+from pipelines.errors import StartError
+from pipelines.jvm.spark_settings import java_cause
+from pipelines.kafka_client.options import spark_options
+from pipelines.settings import KafkaSettings
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_PREFIX = "kafka."
+_READS_BYTES = "org.apache.kafka.common.serialization.ByteArrayDeserializer"
+
+
+def require_taken(spark: SparkSession, kafka: KafkaSettings) -> None:
+    """Checks that Spark's source takes the settings: in a stream it would say so after its start.
+
+    Kafka is not asked. Errors: StartError.
+    """
+    from pyspark.errors import PySparkException
+
+    options = spark_options(kafka)
+    jvm: Any = spark._jvm
+    of_client = jvm.java.util.HashMap()
+    for key, value in options.items():
+        if key.startswith(_PREFIX):
+            of_client.put(key.removeprefix(_PREFIX), value)
+    for what in ("key", "value"):
+        of_client.put(f"{what}.deserializer", _READS_BYTES)
+    try:
+        jvm.org.apache.kafka.clients.consumer.ConsumerConfig(of_client)
+        source = spark.readStream.format("kafka").options(**options)
+        source.option("subscribe", kafka.half_topic).load()
+    except (Py4JError, PySparkException) as error:
+        raise StartError(
+            f"[kafka.client] is not as Java's client of Kafka takes it: {java_cause(error)}"
+        ) from error

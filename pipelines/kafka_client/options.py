@@ -1,0 +1,217 @@
+"""The settings of [kafka.client], named as librdkafka names them, as options of Spark's source.
+
+Spark's source uses Kafka's Java client, which spells some settings differently and reads other
+kinds of files. Certificates and keys are read here and handed over as PEM text: executors on other
+machines need no files.
+
+    StartError    a file that cannot be read, or has not what it should; it names the setting
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    load_pem_private_key,
+    pkcs12,
+)
+
+from pipelines.errors import StartError
+from pipelines.kafka_client.intake import POLL_RECORDS_MAX
+from pipelines.settings import KafkaSettings
+
+# librdkafka's names of what is translated below. The Java client has the others, too, or does not
+# know them and goes on: then they say how fast librdkafka is, not who may connect.
+_LOGIN: Final = (
+    "sasl.mechanism", "sasl.mechanisms", "sasl.username", "sasl.password",
+    "sasl.oauthbearer.method", "sasl.oauthbearer.client.id", "sasl.oauthbearer.client.secret",
+    "sasl.oauthbearer.scope", "sasl.oauthbearer.token.endpoint.url",
+)  # fmt: skip
+_CERTIFICATES: Final = (
+    "ssl.ca.location", "ssl.ca.pem", "ssl.certificate.location", "ssl.certificate.pem",
+    "ssl.key.location", "ssl.key.pem", "ssl.key.password", "ssl.keystore.location",
+    "ssl.keystore.password",
+)  # fmt: skip
+_VERIFICATION: Final = "enable.ssl.certificate.verification"
+_JAAS: Final = "org.apache.kafka.common.security"
+_PASSWORD_LOGINS: Final = {
+    "PLAIN": f"{_JAAS}.plain.PlainLoginModule",
+    "SCRAM-SHA-256": f"{_JAAS}.scram.ScramLoginModule",
+    "SCRAM-SHA-512": f"{_JAAS}.scram.ScramLoginModule",
+}
+
+
+def java_client(client: Mapping[str, str]) -> dict[str, str]:
+    """Returns client settings for Java.
+
+    A user or a client of OAUTHBEARER becomes a JAAS line; certificates and the key become PEM text.
+    Errors: StartError.
+    """
+    if client.get(_VERIFICATION, "true") != "true":
+        raise StartError(
+            f"[kafka.client] {_VERIFICATION} = {client[_VERIFICATION]}: Spark's client always "
+            "verifies; name who signed the broker's certificate in ssl.ca.location"
+        )
+    translated = (*_LOGIN, *_CERTIFICATES, _VERIFICATION)
+    java = {key: value for key, value in client.items() if key not in translated}
+    if "security.protocol" in java:
+        java["security.protocol"] = java["security.protocol"].upper()
+    if java.get("ssl.endpoint.identification.algorithm") == "none":
+        java["ssl.endpoint.identification.algorithm"] = ""
+    return {**java, **_login(client), **_trusted(client), **_own_certificate(client)}
+
+
+def _login(client: Mapping[str, str]) -> dict[str, str]:
+    mechanism = client.get("sasl.mechanism", client.get("sasl.mechanisms", ""))
+    if not mechanism:
+        return {}
+    if mechanism == "OAUTHBEARER":
+        if client.get("sasl.oauthbearer.method") != "oidc":
+            raise StartError("[kafka.client] sasl.oauthbearer.method: 'oidc' is allowed")
+        oauth = f"{_JAAS}.oauthbearer"
+        return {
+            "sasl.mechanism": mechanism,
+            "sasl.jaas.config": _jaas(
+                f"{oauth}.OAuthBearerLoginModule",
+                clientId=client.get("sasl.oauthbearer.client.id", ""),
+                clientSecret=client.get("sasl.oauthbearer.client.secret", ""),
+                scope=client.get("sasl.oauthbearer.scope", ""),
+            ),
+            "sasl.login.callback.handler.class": f"{oauth}.OAuthBearerLoginCallbackHandler",
+            "sasl.oauthbearer.token.endpoint.url": client.get(
+                "sasl.oauthbearer.token.endpoint.url", ""
+            ),
+        }
+    if mechanism not in _PASSWORD_LOGINS or "sasl.username" not in client:
+        return {"sasl.mechanism": mechanism}
+    login, password = _PASSWORD_LOGINS[mechanism], client.get("sasl.password", "")
+    return {
+        "sasl.mechanism": mechanism,
+        "sasl.jaas.config": _jaas(login, username=client["sasl.username"], password=password),
+    }
+
+
+def _jaas(module: str, **options: str) -> str:
+    """Returns the line that configures a login; options that are empty are left out."""
+    texts = {key: value.replace("\\", "\\\\").replace('"', '\\"') for key, value in options.items()}
+    given = " ".join(f'{key}="{text}"' for key, text in texts.items() if text)
+    return f"{module} required {given};"
+
+
+def _trusted(client: Mapping[str, str]) -> dict[str, str]:
+    """Returns the certificates that brokers' are checked against; without, Java has its own."""
+    pem = client.get("ssl.ca.pem", "")
+    if "ssl.ca.location" in client:
+        place = Path(client["ssl.ca.location"])
+        files = sorted(place.iterdir()) if place.is_dir() else [place]
+        texts = [_read("ssl.ca.location", file).decode("utf-8", "replace") for file in files]
+        pem = "\n".join(text for text in texts if "BEGIN CERTIFICATE" in text)
+        if not pem:
+            raise _unusable("ssl.ca.location", place, "it has no certificate in PEM")
+    return {"ssl.truststore.type": "PEM", "ssl.truststore.certificates": pem} if pem else {}
+
+
+def _own_certificate(client: Mapping[str, str]) -> dict[str, str]:
+    """Returns the certificate that brokers know this client by, and its key."""
+    if "ssl.keystore.location" in client:
+        chain, key = _from_pkcs12(client)
+    else:
+        chain, key = _pem(client, "ssl.certificate"), _pem(client, "ssl.key")
+        if not chain or not key:
+            return {}
+        key = _pkcs8(client, key)
+    return {
+        "ssl.keystore.type": "PEM",
+        "ssl.keystore.certificate.chain": chain,
+        "ssl.keystore.key": key,
+    }
+
+
+def _pem(client: Mapping[str, str], what: str) -> str:
+    """Returns what a file has, or the settings themselves; empty if there is neither."""
+    setting = f"{what}.location"
+    if setting in client:
+        return _read(setting, Path(client[setting])).decode("utf-8", "replace")
+    return client.get(f"{what}.pem", "")
+
+
+def _pkcs8(client: Mapping[str, str], pem: str) -> str:
+    """Returns a key in the one form that Java reads, whatever form of PEM it was given in."""
+    password = client["ssl.key.password"].encode() if "ssl.key.password" in client else None
+    try:
+        loaded = load_pem_private_key(pem.encode(), password)
+    except (ValueError, TypeError) as error:
+        place = Path(client.get("ssl.key.location", "ssl.key.pem"))
+        raise _unusable("ssl.key.location", place, f"{error}") from None
+    return loaded.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
+
+
+def _from_pkcs12(client: Mapping[str, str]) -> tuple[str, str]:
+    """Returns the chain and the key of a PKCS#12 store."""
+    place = Path(client["ssl.keystore.location"])
+    password = client.get("ssl.keystore.password", "").encode()
+    data = _read("ssl.keystore.location", place)
+    try:
+        key, own, others = pkcs12.load_key_and_certificates(data, password)
+    except ValueError as error:
+        raise _unusable("ssl.keystore.location", place, f"{error}") from None
+    if key is None or own is None:
+        raise _unusable("ssl.keystore.location", place, "it has no key with a certificate")
+    chain = "".join(one.public_bytes(Encoding.PEM).decode() for one in (own, *others))
+    return chain, key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
+
+
+def _read(setting: str, place: Path) -> bytes:
+    try:
+        return place.read_bytes()
+    except OSError as error:
+        raise _unusable(setting, place, error.strerror or "it cannot be read") from None
+
+
+def _unusable(setting: str, place: Path, reason: str) -> StartError:
+    return StartError(f"[kafka.client] {setting} = {str(place)!r}: {reason.rstrip('.')}")
+
+
+def by_topic(offsets: Mapping[tuple[str, int], int]) -> dict[str, dict[str, int]]:
+    """Returns offsets of partitions as Spark's source takes them, as JSON."""
+    found: dict[str, dict[str, int]] = {}
+    for (topic, partition), offset in offsets.items():
+        found.setdefault(topic, {})[str(partition)] = offset
+    return found
+
+
+# Spark gives each landing task as many pieces of Kafka partitions as the next, whatever their size.
+# Whole partitions were uneven shares: of four half queues one task got three. An epoch of 200,000
+# records has 20 to 30 pieces; each asks Kafka for its end, which takes some milliseconds.
+_PIECE_RECORDS: Final = 10_000
+
+
+def spark_options(kafka: KafkaSettings, poll_records: int = POLL_RECORDS_MAX) -> dict[str, str]:
+    """Returns the options of Spark's Kafka source.
+
+    Input: `poll_records`: how many records Kafka's client unpacks at once (`Intake`).
+
+    fetch.max.wait.ms is short: Spark asks for a partition's end behind its own outstanding fetch,
+    and would wait half a second for each. It never fetches what is not there yet, so nothing is
+    asked for again and again. Time limits are short and retries few: the query survives
+    a broker's restart, and ends within a minute if the broker stays away. The driver starts it
+    again.
+    Errors: StartError.
+    """
+    return {
+        "kafka.request.timeout.ms": "10000",
+        "kafka.default.api.timeout.ms": "10000",
+        "kafka.fetch.max.wait.ms": "2",
+        "kafka.max.poll.records": str(poll_records),
+        **{f"kafka.{key}": value for key, value in java_client(kafka.client).items()},
+        "kafka.bootstrap.servers": kafka.bootstrap_servers,
+        "kafkaConsumer.pollTimeoutMs": "30000",
+        "fetchOffset.numRetries": "4",
+        "fetchOffset.retryIntervalMs": "500",
+        "maxRecordsPerPartition": str(_PIECE_RECORDS),
+    }

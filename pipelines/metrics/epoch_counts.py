@@ -1,0 +1,177 @@
+"""What an epoch has decided, and the halves of a state, counted: pure functions of their input."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from checker.frames import COMMITTED, DISCARDED, ROLLED_BACK, Decision, Inputs, State
+from checker.frames_ops.columns import find, longs, truth, where
+from pipelines.epoch.batch import oldest_stored_at
+from pipelines.metrics.groups import Heard
+from storage.schemas import places
+from storage.wire.record_kinds import ADMIN, HALF, OP, SCHEDULE
+from txlake.protocol import SYSTEM_REAL_TOPICS, UNDELIVERABLE_TOPIC
+
+# Upper bounds in s, as fine as an epoch and as long as a half waits; RocketMQ's are among them.
+LATENCY_S: Final = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 600.0, 3_600.0, 43_200.0, 86_400.0)
+_ENDED = (COMMITTED, ROLLED_BACK)
+_TOLD = ["queue_id", "queue_offset", "real_topic", "producer_group", "transaction_id", "cause"]
+
+
+@dataclass(frozen=True)
+class Latency:
+    """How long halves waited for their end. `counts`: by bound of LATENCY_S, and beyond the last.
+
+    Units: s.
+    """
+
+    counts: tuple[int, ...] = (0,) * (len(LATENCY_S) + 1)
+    total_s: float = 0.0
+
+    def __add__(self, more: Latency) -> Latency:
+        counts = tuple(a + b for a, b in zip(self.counts, more.counts, strict=True))
+        return Latency(counts, self.total_s + more.total_s)
+
+
+@dataclass(frozen=True)
+class Tally:
+    """The counts of one epoch.
+
+    `ends`: by real topic and outcome. `discards` and `stuck`: the first rows to be told one by one,
+    of all that were given up (`causes`) or found undeliverable (`stuck_count`). `unstuck_count`:
+    messages that were undeliverable and are delivered now.
+    Units: ms.
+    """
+
+    ends: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    causes: Mapping[str, int] = field(default_factory=dict)
+    latencies: Mapping[str, Latency] = field(default_factory=dict)
+    conflicts: Mapping[str, int] = field(default_factory=dict)
+    delivered: Mapping[str, int] = field(default_factory=dict)
+    unreadable: Mapping[str, int] = field(default_factory=dict)
+    answers: int = 0
+    heard: Heard = field(default_factory=Heard)
+    stuck_count: int = 0
+    unstuck_count: int = 0
+    oldest_stored_at: int | None = None
+    discards: tuple[Mapping[str, Any], ...] = ()
+    stuck: tuple[Mapping[str, Any], ...] = ()
+
+    def ended(self, outcome: str) -> int:
+        """Returns how many halves have this outcome."""
+        return sum(count for (_, found), count in self.ends.items() if found == outcome)
+
+
+@dataclass(frozen=True)
+class Pending:
+    """How many halves wait, by real topic, and are given up; when the oldest were stored.
+
+    `oldest_by_group`: when the oldest half of each producer group that waits was stored.
+    Units: ms.
+    """
+
+    by_topic: Mapping[str, int]
+    oldest_by_group: Mapping[str, int]
+    oldest_at: int | None
+    given_up: int
+    given_up_oldest_at: int | None
+
+
+def tallied(
+    before: State, inputs: Inputs, decision: Decision, epoch_at: int, rows_max: int
+) -> Tally:
+    """Returns the counts of an epoch. Input: the state before it; how many rows are told singly."""
+    outcomes, placements = decision.outcomes, decision.placements
+    discarded = where(outcomes, truth(pc.equal(outcomes["outcome"], DISCARDED)))
+    stuck = where(placements, truth(pc.equal(placements["topic"], UNDELIVERABLE_TOPIC)))
+    is_ours = pc.is_in(placements["topic"], pa.array(SYSTEM_REAL_TOPICS))
+    operations = inputs.operations
+    answers = where(
+        operations,
+        truth(pc.equal(operations["cause"], "check_answer")) & truth(operations["error"].is_null()),
+    )
+    kinds = {HALF: inputs.halves, OP: operations, SCHEDULE: inputs.schedules,
+             ADMIN: inputs.commands}  # fmt: skip
+    return Tally(
+        ends={
+            (topic, outcome): count
+            for outcome in (*_ENDED, DISCARDED)
+            for topic, count in _counts(
+                where(outcomes, truth(pc.equal(outcomes["outcome"], outcome)))["real_topic"]
+            ).items()
+        },
+        causes=_counts(discarded["cause"]),
+        latencies=_latencies(before, inputs, outcomes, epoch_at),
+        conflicts=_counts(decision.conflicts["reason"]),
+        delivered=_counts(where(placements, ~truth(is_ours))["topic"]),
+        unreadable={kind: rows.num_rows - rows["error"].null_count for kind, rows in kinds.items()},
+        answers=answers.num_rows,
+        heard=Heard(decision.changes["halves"].put, outcomes),
+        stuck_count=stuck.num_rows,
+        unstuck_count=_resumed(decision.deliveries),
+        oldest_stored_at=oldest_stored_at((inputs.halves, operations, inputs.schedules)),
+        discards=tuple(discarded.slice(0, rows_max).select(_TOLD).to_pylist()),
+        stuck=tuple(stuck.slice(0, rows_max).to_pylist()),
+    )
+
+
+def pending_of(halves: pa.Table) -> Pending:
+    """Returns the counts of a state. Input: HALVES."""
+    is_pending = truth(halves["discard_cause"].is_null())
+    narrow = halves.select(["real_topic", "producer_group", "stored_at"])
+    rows, given_up = where(narrow, is_pending), where(narrow, ~is_pending)
+    groups = rows.group_by("producer_group").aggregate([("stored_at", "min")]).to_pylist()
+    return Pending(
+        _counts(rows["real_topic"]),
+        {group["producer_group"]: group["stored_at_min"] for group in groups},
+        pc.min(rows["stored_at"]).as_py(),
+        given_up.num_rows,
+        pc.min(given_up["stored_at"]).as_py(),
+    )
+
+
+def _counts(values: pa.ChunkedArray) -> dict[str, int]:
+    return {row["values"]: row["counts"] for row in pc.value_counts(values).to_pylist()}
+
+
+def _resumed(deliveries: pa.Table) -> int:
+    """Returns how many undeliverable messages are delivered, as an operator asked."""
+    is_delivered = truth(pc.equal(deliveries["action"], "DELIVERED"))
+    return int(np.count_nonzero(is_delivered & truth(deliveries["admin_offset"].is_valid())))
+
+
+def _latencies(
+    before: State, inputs: Inputs, outcomes: pa.Table, epoch_at: int
+) -> dict[str, Latency]:
+    """Returns the waits of the committed and rolled back halves, by real topic."""
+    ended = where(outcomes, truth(pc.is_in(outcomes["outcome"], pa.array(_ENDED))))
+    ended = where(ended, truth(ended["real_topic"].is_valid()))
+    if not ended.num_rows:
+        return {}
+    wanted = places(ended)
+    stored_at = np.full(len(wanted), -1, np.int64)
+    for rows in (inputs.halves, before.halves):
+        at = find(places(rows), wanted)
+        stored_at[at[at >= 0]] = longs(rows["stored_at"])[at >= 0]
+        if (stored_at >= 0).all():  # most ends come with their half, or soon after
+            break
+    topics = ended["real_topic"].combine_chunks().dictionary_encode()
+    seconds = np.maximum(epoch_at - stored_at, 0) / 1000
+    topic, width = topics.indices.to_numpy(), len(LATENCY_S) + 1
+    bucket = np.searchsorted(np.array(LATENCY_S), seconds)
+    is_known = stored_at >= 0
+    cells = (topic * width + bucket)[is_known]
+    names = topics.dictionary.to_pylist()
+    counts = np.bincount(cells, minlength=len(names) * width).reshape(len(names), width)
+    sums = np.bincount(topic[is_known], seconds[is_known], len(names))
+    return {
+        name: Latency(tuple(map(int, counts[number])), float(sums[number]))
+        for number, name in enumerate(names)
+        if counts[number].any()
+    }

@@ -1,0 +1,196 @@
+"""An operator's record, and what the rules would make of it if the job landed it now.
+
+The decision is the job's own (`checker.decide`), over the state of one unit; C is left out, so that
+time alone does nothing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from checker.decide import decide
+from checker.frames import (
+    COMMANDS,
+    DELAYED,
+    ENDED,
+    HALVES,
+    NAMINGS,
+    QUEUES,
+    Decision,
+    Inputs,
+    Instants,
+    State,
+)
+from pipelines import output
+from pipelines.epoch.lookups import operations_of, undeliverable_named
+from pipelines.epoch.parameters import plan_parameters
+from pipelines.epoch.recorded_state import topics_before
+from pipelines.epoch.signatures import judged
+from pipelines.errors import OperatorError
+from pipelines.explain import rule_texts
+from pipelines.explain.fetch import find
+from pipelines.explain.report import nothing_found
+from pipelines.explain.rows import Found, Row, newest_epochs
+from pipelines.explain.units import Unit, units_of
+from pipelines.health.dead_letters import require_undeliverable
+from pipelines.operate.records import Record, command, operation
+from pipelines.settings import SecuritySettings
+from storage import schemas
+from storage.lake.lake import Lake
+from storage.rows import instant
+from storage.wire.record_kinds import HALF
+from txlake.protocol import RecordTarget, Target, UndeliverableTarget
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A record to write, and what it would do as the lake stands at `epoch`.
+
+    `cluster_id`: of the Kafka that the lake is made from; empty when there is no epoch yet.
+    """
+
+    record: Record
+    expected: str
+    epoch: int
+    cluster_id: str
+
+
+def try_end(
+    lake: Lake,
+    half: RecordTarget,
+    decision: str,
+    actor: str,
+    reason: str,
+    security: SecuritySettings | None = None,
+) -> Trial:
+    """Try a COMMIT or a ROLLBACK of a half: its outcome, a conflict, or that it waits.
+
+    Input: `security`: the keys of the job's settings, as far as they are known here.
+    Errors: OperatorError when the half is not there or cannot be read.
+    """
+    found = _find(lake, half)
+    (unit,) = units_of(found)
+    if unit.error is not None:
+        raise OperatorError(
+            f"{half} cannot be read ({unit.error}): no operation can end it, nothing was written"
+        )
+    (stored,) = [m for m in unit.messages if m["queue_offset"] == half.queue_offset]
+    record = operation(stored, decision, actor, reason)
+    op_offset = 1 + max((op["queue_offset"] for op in found.operations), default=0)
+    now_ms = time.time_ns() // 1_000_000
+    row = {
+        "queue_id": half.queue_id,
+        "queue_offset": op_offset,
+        "stored_at": instant(now_ms),
+        "producer_group": stored["producer_group"],
+        "decision": decision,
+        "half_offsets": [half.queue_offset],
+        "transaction_ids": [stored["transaction_id"]],
+        "actor": actor,
+        "reason": reason,
+        "body": record.value,
+        "signature": None if security is None else record.signature(security),
+    }
+    rows = pa.Table.from_pylist([row], schema=schemas.OP)
+    operations = operations_of(rows if security is None else judged(rows, security))
+    decided = _decide(lake, found, Inputs(operations=operations, ended=_ended(unit)), now_ms)
+    return _trial(found, record, _end_text(decided, unit, op_offset))
+
+
+def try_command(lake: Lake, name: str, target: Target | None, actor: str, reason: str) -> Trial:
+    """Try a command: its result, and where a message would go.
+
+    Errors: OperatorError when no message stands where the target says.
+    """
+    found = _find(lake, target) if isinstance(target, RecordTarget) else Found(*newest_epochs(lake))
+    if isinstance(target, UndeliverableTarget):
+        require_undeliverable(lake, target)
+    target_text = None if target is None else str(target)
+    commands = _frame([{"admin_offset": 0, "command": name, "target": target_text}], COMMANDS)
+    topics = topics_before(lake, found.epoch + 1)
+    undeliverable = undeliverable_named(lake, commands, topics, found.epoch + 1)
+    inputs = Inputs(commands=commands, undeliverable=undeliverable)
+    decided = _decide(lake, found, inputs, time.time_ns() // 1_000_000)
+    (result,) = decided.command_results["result"].to_pylist()
+    messages = {
+        (row["source"], row["queue_id"], row["queue_offset"]) for row in undeliverable.to_pylist()
+    }
+    expected = "; ".join([f"{result}: {rule_texts.RESULTS[result]}", *_places(decided, messages)])
+    return _trial(found, command(name, target_text, actor, reason), expected)
+
+
+def _find(lake: Lake, target: RecordTarget) -> Found:
+    found = find(lake, target)
+    if not found.messages:
+        raise OperatorError(nothing_found(found, target, lake.path))
+    return found
+
+
+def _trial(found: Found, record: Record, expected: str) -> Trial:
+    cluster_id = "" if found.newest is None else found.newest.cluster_id
+    return Trial(record, expected, found.epoch, cluster_id)
+
+
+def _decide(lake: Lake, found: Found, inputs: Inputs, now_ms: int) -> Decision:
+    newest = found.newest
+    units = units_of(found)
+    queues = sorted({unit.queue_id for unit in units})
+    ends = {} if newest is None else newest.queue_ends(newest.topics[HALF])
+    state = State(
+        halves=_frame([half for unit in units for half in unit.halves], HALVES),
+        waiting=_frame(found.namings, NAMINGS),
+        delayed=_frame(found.still_delayed, DELAYED),
+        topics=topics_before(lake, found.epoch + 1),
+    )
+    floors = {} if newest is None else newest.floor.offsets
+    known = _frame(
+        [{"queue_id": q, "half_end": ends.get(q, 0), "floor": floors.get(q)} for q in queues],
+        QUEUES,
+    )
+    return decide(state, inputs, Instants(now_ms, known), plan_parameters(newest))
+
+
+def _frame(rows: Sequence[Row], schema: pa.Schema) -> pa.Table:
+    return pa.Table.from_pylist(list(rows), schema=schema)
+
+
+def _ended(unit: Unit) -> pa.Table:
+    """Returns the unit's ended halves. Output: ENDED."""
+    rows = [
+        {**message, **unit.ends[message["queue_offset"]], "tran_size": message["tran_size"],
+         "tran_seq": message["tran_seq"], "status": unit.ends[message["queue_offset"]]["outcome"]}
+        for message in unit.messages
+        if message["queue_offset"] in unit.ends
+    ]  # fmt: skip
+    return _frame(rows, ENDED)
+
+
+def _end_text(decision: Decision, unit: Unit, op_offset: int) -> str:
+    """Returns in words what an operation came to."""
+    for conflict in decision.conflicts.to_pylist():
+        if conflict["op_queue_offset"] == op_offset:
+            reason = conflict["reason"]
+            return f"{reason}: {rule_texts.CONFLICTS[reason]}"
+    ends = [o for o in decision.outcomes.to_pylist() if o["op_queue_offset"] == op_offset]
+    if not ends:
+        missing = ", ".join(map(str, unit.missing_seqs))
+        return f"waits: its set is incomplete, TRAN_SEQ {missing} missing" if missing else "waits"
+    halves = {(HALF, end["queue_id"], end["queue_offset"]) for end in ends}
+    text = f"{ends[0]['outcome']}, cause {ends[0]['cause']}"
+    return "; ".join([text, *_places(decision, halves)])
+
+
+def _places(decision: Decision, messages: set[tuple[Any, ...]]) -> Iterator[str]:
+    """Returns in words where messages would go."""
+    for row in decision.placements.to_pylist():
+        if (row["source"], row["queue_id"], row["queue_offset"]) in messages:
+            text = f"delivered to topic {row['topic']}, queue {row['real_queue_id']}"
+            yield f"undeliverable ({row['reason']})" if row["reason"] else text
+    for row in decision.delayed.to_pylist():
+        if (row["source"], row["queue_id"], row["queue_offset"]) in messages:
+            yield f"delayed until {output.instant(row['deliver_at'])}"

@@ -1,0 +1,166 @@
+"""The process of a publisher: it waits to be elected, publishes, and begins again when it must."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import os
+import socket
+import threading
+import time
+from typing import Final
+
+import pyarrow as pa
+
+from pipelines.errors import JobError, KafkaAwayError, KafkaRefusedError
+from pipelines.kafka_client.group_member import Elects, Member
+from pipelines.publish.committed import open_lake
+from pipelines.publish.destination import Destination
+from pipelines.publish.errors import FencedError
+from pipelines.publish.publisher import Turn
+from pipelines.publish.transactions import transactional_id
+from pipelines.settings import PublisherSettings, Settings, SettingsError
+from txlake.errors import StoreAwayError
+
+log = logging.getLogger("txlake.publish")
+
+_WAIT_S: Final = 0.2
+_PAUSE_S: Final = 0.2
+_PAUSE_MAX_S: Final = 5.0
+_TOLD_EVERY_S: Final = 60.0
+# After this time a process that was suspended has heard that another one is elected.
+_FENCED_S: Final = 4.0
+# Headers are many short-lived tuples, none of them in a cycle: Python would look for cycles after
+# each 700, and that took a third of the time of making records.
+_GARBAGE_AFTER: Final = 200_000
+
+
+def tune_process() -> None:
+    """Sets what a process that publishes, and does nothing else, is better off with."""
+    gc.freeze()
+    gc.set_threshold(_GARBAGE_AFTER)
+    pa.set_memory_pool(pa.system_memory_pool())  # Arrow's own one keeps 50 MB more
+
+
+def publisher_of(settings: Settings, name: str | None) -> PublisherSettings:
+    """Returns a publisher by its name; without a name the only one. Errors: SettingsError."""
+    publishers = settings.publish
+    names = ", ".join(sorted(publishers)) or "(none)"
+    if name is None and len(publishers) == 1:
+        return next(iter(publishers.values()))
+    if name is None:
+        raise SettingsError(
+            f"the settings name {len(publishers)} publishers, {names}: say one with --name; an "
+            "empty section [publish.main] publishes all topics"
+        )
+    if name not in publishers:
+        raise SettingsError(f"the settings have no [publish.{name}]; the publishers are {names}")
+    return publishers[name]
+
+
+def group_of(lake_id: str, publisher: str) -> str:
+    """Returns the consumer group in which Kafka elects the active process of a publisher."""
+    return transactional_id(lake_id, publisher)
+
+
+def elects(publisher: str) -> Elects:
+    """Returns whom that group elects, in words."""
+    return Elects(f"the active process of publisher {publisher}", "it")
+
+
+class PublisherProcess:
+    """A publisher, as one process runs it. Of several of one name, Kafka elects the active one."""
+
+    def __init__(self, settings: Settings, publisher: PublisherSettings) -> None:
+        self._settings, self._publisher = settings, publisher
+        self._stop = threading.Event()
+        self._away_since: float | None = None
+        self._told_at = 0.0
+
+    def stop(self) -> None:
+        """Lets `run` end after the running transaction."""
+        self._stop.set()
+
+    def run(self) -> None:
+        """Publishes whenever it is elected, until `stop`.
+
+        Errors: JobError, LakeError: what waiting does not mend, in one sentence.
+        """
+        member = self._join()
+        if member is None:
+            return
+        try:
+            is_told = False
+            while not self._stop.is_set():
+                if not member.wait(_WAIT_S):
+                    if member.is_waiting and not is_told:
+                        log.info("publisher %s stands by: another is active", self._publisher.name)
+                        is_told = True
+                    continue
+                is_told = False
+                if member.is_sure:
+                    self._run_turn(member)
+                else:
+                    self._stop.wait(_WAIT_S)
+        finally:
+            member.leave()
+
+    def _join(self) -> Member | None:
+        """Joins the publisher's group; waits for Kafka and the store. Output: None if stopped."""
+        pause_s = _PAUSE_S
+        while not self._stop.is_set():
+            try:
+                lake = open_lake(self._settings.lake.path, self._settings.lake.store)
+                Destination(self._publisher).make_progress_topic()
+            except (KafkaAwayError, StoreAwayError) as error:
+                pause_s = self._wait(error, pause_s)
+                continue
+            member = Member(
+                self._publisher.bootstrap_servers,
+                self._publisher.client,
+                self._publisher.progress_topic,
+                group_of(lake.lake_id, self._publisher.name),
+                elects(self._publisher.name),
+                f"{socket.gethostname()}:{os.getpid()}:{os.urandom(4).hex()}",
+            )
+            member.join()
+            return member
+        return None
+
+    def _run_turn(self, member: Member) -> None:
+        pause_s = _PAUSE_S
+        while not self._stop.is_set() and member.is_active:
+            try:
+                Turn(self._settings, self._publisher, self._stop, self._is_up(member)).run()
+                return
+            except FencedError as error:
+                log.warning("publisher %s begins again: %s", self._publisher.name, error)
+                self._stop.wait(_FENCED_S)
+                return
+            except (KafkaAwayError, StoreAwayError) as error:
+                pause_s = self._wait(error, pause_s)
+
+    def _is_up(self, member: Member):  # type: ignore[no-untyped-def]
+        """Returns what says that this process is active; the first time, that all is well again."""
+
+        def is_active() -> bool:
+            if self._away_since is not None:
+                away_s = time.monotonic() - self._away_since
+                log.info("publisher %s goes on after %.0f s", self._publisher.name, away_s)
+                self._away_since = None
+            return member.is_active
+
+        return is_active
+
+    def _wait(self, error: JobError | StoreAwayError, pause_s: float) -> float:
+        """Waits after an error that can pass; says it at once, and once a minute."""
+        if isinstance(error, KafkaRefusedError) and self._away_since is None:
+            raise error
+        now = time.monotonic()
+        if self._away_since is None or now - self._told_at > _TOLD_EVERY_S:
+            log.warning("publisher %s tries again: %s", self._publisher.name, error)
+            self._told_at = now
+        if self._away_since is None:
+            self._away_since = now
+        self._stop.wait(pause_s)
+        return min(2 * pause_s, _PAUSE_MAX_S)

@@ -1,0 +1,258 @@
+"""How a rebuilt lake begins where the old one has a floor: what stands below it is copied.
+
+Epochs up to the floor's cannot be run again: what they looked at is deleted. So what is left of
+them goes into the new lake as it is: records, decisions, the state, messages, their epochs. Each
+table says how many of its rows were deleted, and a topic's where its queues begin: so numbers and
+offsets go on in the new lake where they would have in the old one.
+
+1. Each table in one Delta commit, its rows in files as the old lake has them: they can go whole.
+2. `epochs`, as a chain of the new lake; the floor's own row names the versions of the new tables.
+
+Messages decide nothing: a topic whose table is lost begins at the floor. Any other lost table
+cannot be made again.
+
+Replay: a table that has its rows is left out, so an interrupted copy goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import CommitProperties, DeltaTable, Transaction
+
+from pipelines.epoch.recorded_state import topics_before
+from pipelines.errors import StartError
+from storage.errors import BrokenLakeError, LakeError, OlderLakeError
+from storage.files.data_files import DataFile, new_name, write_file
+from storage.lake.buffered import StagedLake
+from storage.lake.chain import digest_of, in_chain
+from storage.lake.datasets import dataset_of
+from storage.lake.epochs import COMMITTED, Progress, read_progress
+from storage.lake.floor import Floor
+from storage.lake.identity import likely_identity
+from storage.lake.lake import NO_LOG_UPKEEP, Lake
+from storage.lake.table import deleted_epoch, deleted_rows, queue_floor
+from storage.maintenance.topic_retention import alter, configs_of
+from storage.rows import to_rows
+from storage.schemas import EPOCHS, FORMAT_VERSION, FORMATS, GROUPS_FORMAT, TABLES
+from storage.wire.record_kinds import KINDS
+from txlake.protocol import DELETED_EPOCH_ID, UNDELIVERABLE_TOPIC, deleted_id, floor_id
+
+_EPOCHS_AT_ONCE = 1_000
+_COPIED_FORMAT = GROUPS_FORMAT  # from this one on what a lake lacks of the newest one can be filled
+
+
+@dataclass(frozen=True)
+class Below:
+    """What stands below the floor of a lake. `progress`: where its epochs stood at the floor's."""
+
+    lake: Lake
+    floor: Floor
+    progress: Progress
+
+    def copy_into(self, target: StagedLake) -> None:
+        """Copies it into a new lake.
+
+        Errors: BrokenLakeError if rows are missing; StartError if the target holds something else,
+        or the floor has moved meanwhile.
+        """
+        topics = topics_before(self.lake, self.floor.epoch + 1).to_pylist()
+        tables = {f"topics/{row['table_id']}": row["topic"] for row in topics}
+        for table in (*TABLES, *tables):
+            if table not in ("lake", "epochs"):
+                target.create_table(table)
+                self._copy_table(target, table, tables.get(table))
+        newest = read_progress(self.lake).last
+        if newest is None or newest.floor != self.floor:
+            raise self._moved(target, self.floor.epoch)
+        self._copy_epochs(target)
+        target.forget()
+
+    def require_reached(self, target: Lake) -> None:
+        """Checks that a lake has landed all that is below the floor, where records are missing.
+
+        Errors: StartError.
+        """
+        last, at_floor = read_progress(target).last, self.progress.last
+        landed = {} if last is None else last.landed()
+        for (topic, queue_id), end in ({} if at_floor is None else at_floor.landed()).items():
+            if landed.get((topic, queue_id), 0) < end:
+                raise StartError(
+                    f"{target.path} has landed {topic} partition {queue_id} up to offset "
+                    f"{landed.get((topic, queue_id), 0)}, below the floor of {self.lake.path} "
+                    f"(offset {end}, epoch {self.floor.epoch}): name a new place"
+                )
+
+    def _moved(self, target: Lake, held: int) -> StartError:
+        return StartError(
+            f"{target.path} has rows up to epoch {held} of a rebuild that was interrupted, and the "
+            f"floor of {self.lake.path} has moved since: name a new place"
+        )
+
+    def _copy_table(self, target: StagedLake, table: str, topic: str | None) -> None:
+        epoch, held = self.floor.epoch, target.table(table).transaction()
+        if held == epoch:
+            return
+        if held >= 0:
+            raise self._moved(target, held)
+        committed = self.progress.tables[table].rows if table in self.progress.tables else 0
+        said, files = {}, []
+        if self.lake.is_table(table):
+            handle = self.lake.handle(table)
+            gone_epoch, left = 0, committed - deleted_rows(handle)
+            if topic is not None:
+                alter(target, table, configs_of(handle))
+                gone_epoch = deleted_epoch(handle)
+                said = self._begins(topic, handle)
+            files = list(self._copied(target, table, gone_epoch))
+            if gone_epoch <= epoch:
+                self._require_rows(table, left, sum(file.rows for file in files))
+        elif topic in (None, UNDELIVERABLE_TOPIC):
+            raise BrokenLakeError(
+                f"the table {table} of the lake {self.lake.path} is missing. What it held below "
+                f"the floor, epoch {epoch}, cannot be decided again: put the table back from a copy"
+            )
+        else:
+            said = self._begins(topic)
+        deleted = committed - sum(file.rows for file in files)
+        if deleted:
+            said[deleted_id(target.tables_id())] = deleted
+        if files or said:
+            _commit(target, table, files, said, epoch)
+
+    def _begins(self, topic: str, handle: DeltaTable | None = None) -> dict[str, int]:
+        """Returns up to which epoch messages are gone, and where the queues begin, as a table says.
+
+        Messages of epochs above the floor are made anew, also those that the old lake has deleted.
+        Input: the old table, None: it is lost.
+        """
+        epoch = self.floor.epoch
+        gone = epoch if handle is None else min(epoch, deleted_epoch(handle))
+        begins = {
+            floor_id(queue_id): end if handle is None else min(end, queue_floor(handle, queue_id))
+            for (name, queue_id), end in self.progress.next_offsets.items()
+            if name == topic
+        }
+        return {DELETED_EPOCH_ID: gone, **begins} if gone else {}
+
+    def _copied(self, target: Lake, table: str, gone_epoch: int) -> Iterator[DataFile]:
+        """Writes the rows up to the floor, file by file."""
+        epoch, schema = pc.field("epoch"), self.lake.schema(table)
+        files = self.lake.table(table).files()
+        if "min.epoch" in files.column_names:
+            is_below = pc.less_equal(files["min.epoch"], self.floor.epoch)
+            files = files.filter(pc.fill_null(is_below, True))
+        for place, path in enumerate(files["path"].to_pylist() if files.num_rows else []):
+            with self.lake.reading(table):
+                file = dataset_of(self.lake.place, table, files.slice(place, 1), schema)
+                rows = file.to_table(filter=(epoch <= self.floor.epoch) & (epoch > gone_epoch))
+                rows.validate(full=True)
+            if table == "pending":
+                rows = _with_ages(rows)
+            if rows.num_rows:
+                yield write_file(target.place, table, PurePosixPath(path).name, rows)
+
+    def _require_rows(self, table: str, wanted: int, found: int) -> None:
+        if found != wanted:
+            raise BrokenLakeError(
+                f"the lake {self.lake.path} is not whole: the table {table} holds {found} rows "
+                f"up to its floor, epoch {self.floor.epoch}, where {wanted} are not deleted. They "
+                "cannot be decided again: put the table back from a copy"
+            )
+
+    def _copy_epochs(self, target: StagedLake) -> None:
+        last, digest = self.floor.epoch, target.tables_id()
+        files = []
+        for rows in self._epochs():
+            for row in rows:
+                if (row["epoch"], row["state"]) == (last, COMMITTED):
+                    row["tables"] = self._tables(target)
+                row["digest"] = digest = digest_of(row, digest)
+            table = pa.Table.from_pylist(rows, schema=EPOCHS)
+            files.append(write_file(target.place, "epochs", new_name(rows[-1]["epoch"]), table))
+        deleted = 2 * last - sum(file.rows for file in files)
+        said = {deleted_id(target.tables_id()): deleted} if deleted else {}
+        _commit(target, "epochs", files, said, last, transaction=2 * last + 1)
+
+    def _epochs(self) -> Iterator[list[dict[str, Any]]]:
+        """Returns the rows of `epochs` up to the floor, some at a time, in order."""
+        last, count = self.floor.epoch, 0
+        for low in range(1, last + 1, _EPOCHS_AT_ONCE):
+            high = min(last, low + _EPOCHS_AT_ONCE - 1)
+            within = (pc.field("epoch") >= low) & (pc.field("epoch") <= high)
+            rows = in_chain(to_rows(self.lake.read("epochs", where=within), EPOCHS).to_pylist())
+            if rows:
+                count += len(rows)
+                yield rows
+        deleted = deleted_rows(self.lake.handle("epochs"))
+        self._require_rows("epochs", 2 * last - deleted, count)
+
+    def _tables(self, target: Lake) -> list[dict[str, Any]]:
+        """Returns what the tables hold at the floor, by their versions in the new lake."""
+        return [
+            {"table": table, "version": target.handle(table).version(), "rows": at.rows}
+            for table, at in sorted(self.progress.tables.items())
+        ]
+
+
+def below_floor(lake: Lake) -> Below | None:
+    """Returns what stands below a lake's floor; None if all of its epochs can be run again.
+
+    Errors: LakeError if rows are deleted and no epoch says up to where; OlderLakeError.
+    """
+    try:
+        last = read_progress(lake).last if lake.is_table("epochs") else None
+    except BrokenLakeError:
+        last = None
+    if last is None:
+        cut = [kind for kind in KINDS if lake.is_table(kind) and deleted_rows(lake.handle(kind))]
+        if cut:
+            raise LakeError(
+                f"the lake {lake.path} has a floor, as rows of {cut[0]} are deleted, and its "
+                "epochs, which say where the floor is, cannot be read: put the table epochs back "
+                "from a copy"
+            )
+        return None
+    if last.floor.first_epoch == 1:
+        return None
+    _, version = likely_identity(lake, FORMATS)
+    if version < _COPIED_FORMAT:
+        raise OlderLakeError(
+            f"the lake {lake.path} has format {version} and a floor, epoch {last.floor.epoch}: "
+            f"what stands below it cannot be written in format {FORMAT_VERSION}"
+        )
+    return Below(lake, last.floor, read_progress(lake, until=last.floor.epoch))
+
+
+def _with_ages(pending: pa.Table) -> pa.Table:
+    """Returns rows of `pending` with `age_from_at`: a lake of format 4 counts from `stored_at`."""
+    place = pending.schema.get_field_index("age_from_at")
+    age_from_at = pc.coalesce(pending["age_from_at"], pending["stored_at"])
+    return pending.set_column(place, pending.schema.field(place), age_from_at)
+
+
+def _commit(
+    target: Lake, table: str, files: Sequence[DataFile], said: Mapping[str, int], epoch: int,
+    transaction: int | None = None,
+) -> None:  # fmt: skip
+    """Commits files of a table, and what its log says of deleted rows, once."""
+
+    def write(handle: DeltaTable, properties: CommitProperties) -> None:
+        more = [Transaction(name, value) for name, value in said.items()]
+        handle.create_write_transaction(
+            [file.added() for file in files],
+            "append",
+            handle.schema(),
+            commit_properties=CommitProperties(
+                custom_metadata=properties.custom_metadata,
+                app_transactions=[*(properties.app_transactions or ()), *more],
+            ),
+            post_commithook_properties=NO_LOG_UPKEEP,
+        )
+
+    target.table(table).once(epoch, write, transaction)

@@ -1,0 +1,254 @@
+"""A lake rebuilt from what another one landed, or filled from archived records.
+
+Checks are not sent. The rows of an interrupted run stay: the next run goes on behind the last
+committed epoch, and a table takes each epoch once.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+import socket
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+from pipelines.epoch.parameters import plan_limits, plan_parameters
+from pipelines.errors import StartError
+from pipelines.replay.archive import Archive
+from pipelines.replay.epochs import RecordedAsker, ReplayedEpochs
+from pipelines.replay.floor_copy import Below, below_floor
+from pipelines.replay.refill import OWNER, Filler, Identity
+from pipelines.replay.source import Source, Told, read_ahead
+from storage.errors import BrokenLakeError, LakeError
+from storage.files.location import LakePlace, lake_place
+from storage.lake.aging import require_above
+from storage.lake.buffered import StagedLake
+from storage.lake.epochs import NO_PROGRESS, Plan, Progress, read_progress
+from storage.lake.floor import Floor
+from storage.lake.identity import likely_identity
+from storage.lake.integrity import require_begun, require_recorded, require_whole
+from storage.lake.lake import Lake
+from storage.lake.lock import LakeLock
+from storage.lake.open_table import changing
+from storage.schemas import FORMATS, TELLING_FORMAT
+from storage.wire.record_kinds import KINDS
+
+
+@dataclass(frozen=True)
+class Rebuilt:
+    """The epochs that a run added to the new lake; first and last are 0 if it added nothing.
+
+    `floor_epoch`: what stood up to there was copied, 0: nothing was.
+    """
+
+    first_epoch: int
+    last_epoch: int
+    epochs: int
+    transactions: int
+    seconds: float
+    floor_epoch: int = 0
+
+
+def rebuild(
+    lake: Lake | LakePlace | str,
+    into: LakePlace | str,
+    one_batch: bool = False,
+    last_epoch: int | None = None,
+    identity: Identity | None = None,
+    progress: Told | None = None,
+) -> Rebuilt:
+    """Makes a lake anew from what another one landed.
+
+    The recorded epochs are run again, with their `epoch_at`, `known_at` and acknowledgements. With
+    `one_batch` the records are put into as few epochs as memory allows, from half, op, schedule and
+    admin alone. `identity` replaces the identity that the lake's own epochs give. The tables of
+    landed records must be there, and for recorded epochs `checks` and `epochs`; the others can be
+    lost. What stands below a floor is copied (`below_floor.py`), so there all must be there.
+    Errors: LakeError, StartError.
+    """
+    source = lake if isinstance(lake, Lake) else Lake(lake)
+    target = lake_place(into)
+    if target.path == source.path:
+        raise StartError(f"{source.path} cannot be rebuilt into itself: name another place")
+    below = below_floor(source)
+    if one_batch:
+        archive, identity = Archive.of_lake(source), identity or identity_of(source)
+        return _locked(target, lambda lake: _fill(lake, archive, identity, progress, below))
+    _, format_version = likely_identity(source, FORMATS)
+    if format_version >= TELLING_FORMAT:  # format 1 cannot be checked
+        require_recorded(source, (*KINDS, "checks", "epochs"))
+    return _locked(target, lambda lake: _rebuild(Source(source), lake, below, last_epoch, progress))
+
+
+def identity_of(lake: Lake) -> Identity:
+    """Returns the log that a lake is made from. Errors: StartError if the lake has no epochs."""
+    try:
+        newest = read_progress(lake).last
+    except BrokenLakeError:
+        newest = None
+    if newest is None:
+        raise StartError(
+            f"{lake.path} has no epochs that say which Kafka topics it is from: name the job's "
+            "settings with --conf"
+        )
+    return Identity(
+        newest.cluster_id, newest.topic_ids, plan_parameters(newest), plan_limits(newest)
+    )
+
+
+def fill(
+    place: LakePlace | str,
+    archive: Archive,
+    identity: Identity,
+    progress: Told | None = None,
+) -> Rebuilt:
+    """Lands and decides archived records in a lake, in new epochs.
+
+    `epoch_at` of an epoch is when the broker stored its last record. An archive has no `known_at`,
+    so time ends nothing: halves are neither asked about nor discarded. Records that the lake has
+    landed already are left out.
+    Errors: StartError if records are missing between the lake's end and the archive's begin.
+    """
+    return _locked(lake_place(place), lambda lake: _fill(lake, archive, identity, progress, None))
+
+
+def _locked(place: LakePlace, write: Callable[[StagedLake], Rebuilt]) -> Rebuilt:
+    with ExitStack() as ending:
+        lock = LakeLock(place, f"{socket.gethostname()}:{os.getpid()}:replay")
+        ending.callback(lock.release)
+        ending.enter_context(changing(place))
+        target = StagedLake(place)
+        ending.callback(target.wait)
+        return write(target)
+
+
+def _rebuild(
+    source: Source,
+    target: StagedLake,
+    below: Below | None,
+    last_epoch: int | None,
+    progress: Told | None,
+) -> Rebuilt:
+    started = time.monotonic()
+    newest = read_progress(source.lake).last
+    if newest is None:
+        raise LakeError(f"the lake {source.lake.path} has no committed epoch")
+    epochs = ReplayedEpochs(target, source, RecordedAsker())
+    last = min(last_epoch or newest.epoch, newest.epoch)
+    held = read_progress(target) if target.is_table("epochs") else NO_PROGRESS
+    begins = below if held.last is None else None
+    first = held.next_epoch if begins is None else begins.floor.epoch + 1
+    if below is not None:
+        require_above(source.lake, below.floor, min(first, last))
+        _require_floor(source.lake, below.floor, last)
+    if held.last is not None:
+        require_begun(target, held)
+    target.create_tables()
+    _check_same_history(source.lake, target, held)
+    count, floor_epoch = 0, 0
+    if first <= last:
+        tell = source.told(first, last, progress)
+        with target.unfinished(_now()):
+            if begins is not None:
+                begins.copy_into(target)
+                floor_epoch = begins.floor.epoch
+            epochs.take_up(read_progress(target))
+            for chunk in source.chunks(first, last):
+                epochs.replay_chunk(chunk, tell)
+                target.begin_flush()
+                count += chunk.transactions
+            target.wait()
+    epochs.close()
+    return added(first, last, count, started, floor_epoch)
+
+
+def _require_floor(lake: Lake, floor: Floor, last_epoch: int) -> None:
+    """Checks that the last epoch to rebuild knows the floor, as the rows below it are not there."""
+    last = read_progress(lake, until=last_epoch).last
+    if last is not None and last.floor != floor:
+        raise StartError(
+            f"epoch {last_epoch} of {lake.path} knows the floor at epoch {last.floor.epoch} only. "
+            f"Its newest is at epoch {floor.epoch}, so a lake that ends there would lack rows: "
+            "rebuild all epochs"
+        )
+
+
+def added(first: int, last: int, count: int, started: float, floor_epoch: int = 0) -> Rebuilt:
+    """Returns the result of a run that began at `started` (monotonic)."""
+    seconds = time.monotonic() - started
+    if first > last:
+        return Rebuilt(0, 0, 0, 0, seconds, floor_epoch)
+    return Rebuilt(first, last, last - first + 1, count, seconds, floor_epoch)
+
+
+def _check_same_history(source: Lake, target: Lake, held: Progress) -> None:
+    """Checks that the epochs of a lake to go on with are those of the source."""
+    newest = held.unfinished or held.last
+    if newest is None:
+        return
+    plan = read_progress(source, until=newest.epoch).last
+    if held.unfinished is not None or plan is None or _log(plan) != _log(newest):
+        raise StartError(
+            f"{target.path} holds epoch {newest.epoch}, which is not that of {source.path}: it was "
+            "made from something else, or a job went on with it; name a new place"
+        )
+
+
+def _log(plan: Plan) -> tuple[object, ...]:
+    return plan.epoch, plan.epoch_at, plan.ranges, plan.cluster_id, dict(plan.topic_ids)
+
+
+def _fill(
+    target: StagedLake,
+    archive: Archive,
+    identity: Identity,
+    progress: Told | None,
+    below: Below | None,
+) -> Rebuilt:
+    started = time.monotonic()
+    floor_epoch = 0 if below is None else _begin(target, below)
+    target.create(_now())
+    held = read_progress(target)
+    require_whole(target, held, is_alone=True)
+    if held.unfinished is not None and held.unfinished.owner != OWNER:
+        raise StartError(
+            f"epoch {held.unfinished.epoch} of {target.path} was begun by the job "
+            f"({held.unfinished.owner}): let the job finish it first"
+        )
+    epochs = ReplayedEpochs(target, archive, RecordedAsker())
+    epochs.take_up(held)
+    filler = Filler(target, archive, identity, epochs, Floor() if below is None else below.floor)
+    first = held.next_epoch
+    if held.unfinished is not None:
+        read = filler.read(held.unfinished.ranges)
+        filler.run(held.unfinished, *read, is_planned=True)
+    cuts = list(archive.cuts())
+    starts = archive.first_offsets()
+    total = sum(end - starts[place] for place, end in cuts[-1].ends.items()) if cuts else 0
+    for piece in read_ahead(filler.pieces(cuts, starts)):
+        if piece.ranges:
+            filler.run(filler.plan(piece), piece.records, piece.is_heavy, is_planned=False)
+        if progress is not None:
+            progress(sum(end - starts[place] for place, end in piece.cut.ends.items()), total)
+    target.wait()
+    epochs.close()
+    last = first - 1 if epochs.last is None else epochs.last.epoch
+    return added(first, last, filler.transactions, started, floor_epoch)
+
+
+def _begin(target: StagedLake, below: Below) -> int:
+    """Lets a new lake begin at the floor. Output: the floor's epoch; 0: it has begun before."""
+    copied = 0
+    if not target.exists():
+        with target.unfinished(_now()):
+            if read_progress(target).last is None:
+                below.copy_into(target)
+                copied = below.floor.epoch
+    below.require_reached(target)
+    return copied
+
+
+def _now() -> dt.datetime:
+    return dt.datetime.now(dt.timezone.utc)

@@ -1,0 +1,138 @@
+"""Archived records put into new epochs of a lake."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+
+import pyarrow as pa
+
+from checker.frames import RULE_VERSION, Parameters
+from pipelines.errors import StartError
+from pipelines.replay.archive import Archive, Cut, Place
+from pipelines.replay.epochs import ReplayedEpochs
+from storage.lake.buffered import StagedLake
+from storage.lake.epochs import Plan, Range
+from storage.lake.floor import FLOOR, Floor
+from storage.lake.snapshots import Snapshot
+from storage.schemas import SNAPSHOT
+from storage.wire.record_kinds import ADMIN, HALF, KINDS, WireLimits
+
+OWNER = "replay"  # of epochs that a replay runs
+
+
+@dataclass(frozen=True)
+class Identity:
+    """The log that a lake is made from, and the parameters of its epochs."""
+
+    cluster_id: str
+    topic_ids: Mapping[str, str]
+    parameters: Parameters
+    limits: WireLimits
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A cut, the ranges of it that are new to the lake, and their records."""
+
+    cut: Cut
+    ranges: tuple[Range, ...]
+    records: Mapping[str, pa.Table]
+    is_heavy: bool
+
+
+@dataclass
+class Filler:
+    """The runner of an archive's records in new epochs of a lake, one after the other."""
+
+    target: StagedLake
+    archive: Archive
+    identity: Identity
+    epochs: ReplayedEpochs
+    copied: Floor  # up to where what was left has been copied, else no floor
+    transactions: int = 0
+
+    def pieces(self, cuts: Sequence[Cut], starts: Mapping[Place, int]) -> Iterator[Piece]:
+        """Returns the ranges that are new to the lake, cut by cut, with their records."""
+        last = self.epochs.last
+        landed = {} if last is None else last.landed()
+        for cut in cuts:
+            ranges = tuple(self._ranges(cut, starts, landed))
+            new = ranges if any(r.from_offset < r.to_offset for r in ranges) else ()
+            yield Piece(cut, new, *self.read(new))
+            landed = {r.place: r.to_offset for r in ranges}
+
+    def _ranges(
+        self, cut: Cut, starts: Mapping[Place, int], landed: Mapping[Place, int]
+    ) -> Iterator[Range]:
+        topics = self.identity.limits.topics
+        ends = {(topics[kind], queue): end for (kind, queue), end in cut.ends.items()}
+        begins = {(topics[kind], queue): offset for (kind, queue), offset in starts.items()}
+        for place in sorted({*landed, *ends}):
+            start = landed.get(place, begins.get(place, 0))
+            end = max(start, ends.get(place, 0))
+            if place in landed and begins.get(place, 0) > start:
+                raise StartError(
+                    f"{self.target.path} has landed {place[0]} partition {place[1]} up to offset "
+                    f"{start}, and the records begin at {begins[place]}: what is between is missing"
+                )
+            yield Range(*place, start, end, end)
+
+    def read(self, planned: Sequence[Range]) -> tuple[dict[str, pa.Table], bool]:
+        """Returns the records of some ranges, and whether they are too large to be read whole."""
+        topics = self.identity.limits.topics
+        new = [r for r in planned if r.to_offset > r.from_offset]
+        ranges = {kind: [r for r in new if r.topic == topics[kind]] for kind in KINDS}
+        read = {kind: self.archive.read(kind, some) for kind, some in ranges.items() if some}
+        records = {
+            kind: rows.drop_columns("result") if kind == ADMIN else rows
+            for kind, (rows, _) in read.items()
+        }
+        return records, any(is_large for _, is_large in read.values())
+
+    def plan(self, piece: Piece) -> Plan:
+        """Returns the plan of the epoch that lands a piece."""
+        last = self.epochs.last
+        floor, snapshot = (Floor(), Snapshot()) if last is None else (last.floor, last.snapshot)
+        if last is not None and last.epoch == self.copied.epoch:
+            floor = self.copied  # a job's floor rises later, but what was deleted is not there
+        if last is not None and snapshot.epoch != last.epoch:
+            snapshot = replace(snapshot, changes=snapshot.changes + self.epochs.changes)
+        return Plan(
+            epoch=1 if last is None else last.epoch + 1,
+            epoch_at=max(piece.cut.epoch_at, 0 if last is None else last.epoch_at),
+            known_at={} if last is None else last.known_at,
+            halves_known_at={} if last is None else last.halves_known_at,
+            ranges=piece.ranges,
+            cluster_id=self.identity.cluster_id,
+            topic_ids=self.identity.topic_ids,
+            parameters={
+                **asdict(self.identity.parameters),
+                "wire": asdict(self.identity.limits),
+                FLOOR: floor.as_parameter(),
+                SNAPSHOT: snapshot.as_parameter(),
+            },
+            owner=OWNER,
+            rule_version=RULE_VERSION,
+        )
+
+    def run(
+        self, plan: Plan, records: Mapping[str, pa.Table], is_heavy: bool, *, is_planned: bool
+    ) -> None:
+        """Runs an epoch and begins to write it; its plan is written before any other row of it.
+
+        The epoch before can still be in writing, unless this one's messages are too large to wait.
+        """
+        row = None if is_planned else self.epochs.log.planned(plan)
+        if is_heavy:
+            self._write_plan(row)
+        self.epochs.replay(plan, records, is_heavy=is_heavy, is_planned=True)
+        if not is_heavy:
+            self._write_plan(row)
+        self.target.begin_flush()
+        self.transactions += records[HALF].num_rows if HALF in records else 0
+
+    def _write_plan(self, row: pa.Table | None) -> None:
+        self.target.wait()  # the epoch before is committed first
+        if row is not None:
+            self.target.append_now("epochs", row)

@@ -1,0 +1,271 @@
+"""A lake's history under other parameters: checks, discards, outcomes.
+
+The records, their order and `epoch_at` are as recorded. Where rows below the floor are deleted, it
+begins above the floor, with the state that history had there.
+
+Two things that history cannot tell are assumed. A check that was never sent would have been
+acknowledged as the group's last one was. Producers would have sent the same operations at the same
+time. Where history was idle there are no epochs; epochs are put there when something would have
+been due.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from checker.frames import Parameters
+from checker.frames_ops.sql import run
+from checker.rules.timing import first_turn
+from pipelines.epoch.batch import Batch
+from pipelines.epoch.checks import ATTEMPTS
+from pipelines.epoch.parameters import plan_parameters
+from pipelines.epoch.recorded_state import restore
+from pipelines.epoch.write import Applier
+from pipelines.replay.epochs import NarrowApplier, RecordedAsker, ReplayedEpochs
+from pipelines.replay.scratch import LOOKED_UP, ScratchLake
+from pipelines.replay.source import Source, Told
+from pipelines.settings import SettingsError, parse
+from storage.errors import LakeError
+from storage.files.location import LakePlace
+from storage.lake.epochs import Plan, read_progress
+from storage.lake.integrity import require_recorded
+from storage.lake.lake import Lake
+from storage.wire.record_kinds import OP
+
+TICK_MS = 1_000  # the stream's trigger interval: so often the job looks for what is due
+
+_IMAGINED_ATTEMPTS = """
+SELECT d.queue_id, d.queue_offset, d.arm, d.check_times,
+  concat_ws('-', d.queue_id, d.queue_offset, d.arm, d.check_times) AS check_id, d.producer_group,
+  coalesce(c.acknowledged, g.acknowledged, true) AS acknowledged
+FROM due d
+LEFT JOIN (SELECT queue_id, queue_offset, arm, check_times, bool_or(acknowledged) AS acknowledged
+           FROM checks GROUP BY ALL) c USING (queue_id, queue_offset, arm, check_times)
+LEFT JOIN said g ON d.producer_group = g.producer_group
+"""
+_SAID = pa.schema([("producer_group", pa.string()), ("acknowledged", pa.bool_())])
+_FINAL = """
+SELECT queue_id, queue_offset, arg_max(outcome, epoch) AS outcome, arg_max(cause, epoch) AS cause,
+  max(decided_at) AS decided_at, any_value(producer_group) AS producer_group,
+  any_value(transaction_id) AS transaction_id
+FROM {table} GROUP BY ALL
+"""
+_OTHERWISE = f"""
+WITH history AS ({_FINAL.format(table="there")}), imagined AS ({_FINAL.format(table="replayed")})
+SELECT coalesce(h.queue_id, i.queue_id) AS queue_id,
+  coalesce(h.queue_offset, i.queue_offset) AS queue_offset,
+  coalesce(h.producer_group, i.producer_group) AS producer_group,
+  coalesce(h.transaction_id, i.transaction_id) AS transaction_id,
+  h.outcome, h.cause, h.decided_at, i.outcome AS what_if_outcome, i.cause AS what_if_cause,
+  i.decided_at AS what_if_decided_at
+FROM history h FULL JOIN imagined i ON h.queue_id = i.queue_id AND h.queue_offset = i.queue_offset
+WHERE h.outcome IS DISTINCT FROM i.outcome OR h.cause IS DISTINCT FROM i.cause
+ORDER BY ALL
+"""
+_COUNTS = """
+SELECT (SELECT count(*) FROM checks) AS checks,
+  (SELECT count(*) FROM checks WHERE acknowledged) AS acknowledged,
+  (SELECT count(*) FROM outcomes WHERE outcome = 'DISCARDED') AS discards,
+  (SELECT count(*) FROM outcomes WHERE outcome = 'COMMITTED') AS committed,
+  (SELECT count(*) FROM outcomes WHERE outcome = 'ROLLED_BACK') AS rolled_back,
+  (SELECT count(*) FROM outcomes WHERE cause = 'late_end') AS late_ends,
+  (SELECT count(*) FROM halves WHERE discard_cause IS NULL) AS pending
+"""
+_GROUPS = """
+WITH counted AS (
+  SELECT producer_group, 'checks' AS what, count(*) AS n FROM there_checks GROUP BY ALL
+  UNION ALL
+  SELECT producer_group, 'what_if_checks', count(*) FROM checks GROUP BY ALL
+  UNION ALL
+  SELECT producer_group, 'discards', count(*) FROM there_outcomes
+  WHERE outcome = 'DISCARDED' GROUP BY ALL
+  UNION ALL
+  SELECT producer_group, 'what_if_discards', count(*) FROM outcomes
+  WHERE outcome = 'DISCARDED' GROUP BY ALL
+)
+SELECT producer_group,
+  coalesce(sum(n) FILTER (what = 'checks'), 0)::BIGINT AS checks,
+  coalesce(sum(n) FILTER (what = 'what_if_checks'), 0)::BIGINT AS what_if_checks,
+  coalesce(sum(n) FILTER (what = 'discards'), 0)::BIGINT AS discards,
+  coalesce(sum(n) FILTER (what = 'what_if_discards'), 0)::BIGINT AS what_if_discards
+FROM counted GROUP BY producer_group ORDER BY producer_group
+"""
+_KEPT = (*LOOKED_UP, "checks")
+
+
+@dataclass(frozen=True)
+class WhatIf:
+    """The differences. `outcomes` has the halves that would have ended otherwise."""
+
+    first_epoch: int
+    last_epoch: int
+    parameters: Mapping[str, Any]
+    numbers: pa.Table
+    groups: pa.Table
+    outcomes: pa.Table
+
+
+class _ImaginedAsker(RecordedAsker):
+    """An asker whose checks Kafka acknowledges as it did then, or as the last one of the group."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._said: dict[str, bool] = {}
+
+    def recall(self, checks: pa.Table) -> None:
+        """Takes what Kafka said of earlier attempts, in their order."""
+        self._said |= {row["producer_group"]: row["acknowledged"] for row in checks.to_pylist()}
+
+    def ask(self, lake: Lake, due: pa.Table) -> pa.Table:
+        self.recall(self.checks)
+        if due.num_rows == 0:
+            return ATTEMPTS.empty_table()
+        said = [{"producer_group": g, "acknowledged": a} for g, a in self._said.items()]
+        return run(
+            _IMAGINED_ATTEMPTS,
+            due=due,
+            checks=self.checks,
+            said=pa.Table.from_pylist(said, schema=_SAID),
+        ).cast(ATTEMPTS)
+
+
+class _ImaginedEpochs(ReplayedEpochs):
+    """The runner of epochs under other parameters, and of epochs that history did not have."""
+
+    def imagine(self, parameters: Mapping[str, Any], tick_ms: int) -> None:
+        """Sets the other parameters, and how often the job looks for what is due."""
+        self._changed, self._tick_ms = parameters, tick_ms
+
+    def _applier(self, plan: Plan, batch: Batch) -> Applier:
+        return NarrowApplier(
+            self._lake, plan, batch, self._deliverer, self._sizes, None, source=self._lake
+        )
+
+    def replay(self, plan: Plan, records: Mapping[str, pa.Table], *_: Any, **__: Any) -> None:
+        """Runs an epoch under the other parameters, after those that would have come before it."""
+        for tick in self._ticks(plan):
+            checks, self._recorded.checks = self._recorded.checks, ATTEMPTS.empty_table()
+            self._run(tick, {})
+            self._recorded.checks = checks
+        self._run(plan, records)
+
+    def _run(self, plan: Plan, records: Mapping[str, pa.Table]) -> None:
+        number, known = (0, {}) if self.last is None else (self.last.epoch, self.last.known_at)
+        known_at = {q: max(at, known.get(q, at)) for q, at in plan.known_at.items()}
+        parameters = {**plan.parameters, **self._changed}
+        plan = replace(plan, epoch=number + 1, known_at=known_at, parameters=parameters)
+        super().replay(plan, records)
+
+    def _ticks(self, plan: Plan) -> Iterator[Plan]:
+        """Returns the epochs that would have run in the idle time before an epoch."""
+        last, tick_ms = self.last, self._tick_ms
+        if last is None or not tick_ms or last.owner != plan.owner:
+            return
+        if any(r.end_offset > r.to_offset for r in last.ranges):
+            return  # records were waiting: not idle
+        queues = list(last.queue_ends(last.topics[OP]))
+        ranges = tuple(replace(r, from_offset=r.to_offset) for r in last.ranges)
+        tick = last.epoch_at
+        parameters = replace(plan_parameters(plan), **self._changed)
+        while True:
+            due_at = first_turn(self.state.halves, parameters)
+            if due_at is None:
+                return
+            steps = max(1, -(-(due_at - tick) // tick_ms))
+            tick += steps * tick_ms
+            # A check or discard that is due within the last two looks made the recorded epoch.
+            if tick + 2 * tick_ms > plan.epoch_at:
+                return
+            known = dict.fromkeys(queues, tick)
+            yield replace(last, epoch_at=tick, known_at=known, ranges=ranges)
+
+
+def what_if(
+    lake: Lake | LakePlace | str,
+    *,
+    tick_ms: int = TICK_MS,
+    progress: Told | None = None,
+    **parameters: Any,
+) -> WhatIf:
+    """Returns what a lake's history would be under other parameters of [transaction].
+
+    The lake is only read. `tick_ms`: how often the job looked whether something was due; 0: only in
+    the recorded epochs.
+    Errors: LakeError; SettingsError for a parameter that is not allowed.
+    """
+    return imagine(lake, parameters, tick_ms, progress)
+
+
+def imagine(
+    lake: Lake | LakePlace | str,
+    parameters: Mapping[str, Any],
+    tick_ms: int = TICK_MS,
+    progress: Told | None = None,
+) -> WhatIf:
+    """Returns the same as `what_if`, with the parameters in a mapping."""
+    lake = lake if isinstance(lake, Lake) else Lake(lake)
+    changed = _checked(parameters)
+    lake.lake_id()
+    newest = require_recorded(lake).last
+    if newest is None:
+        raise LakeError(f"the lake {lake.path} has no committed epoch")
+    source, first, last = Source(lake), newest.floor.first_epoch, newest.epoch
+    tell = source.told(first, last, progress)
+    with tempfile.TemporaryDirectory(prefix="txlake-replay-") as folder:
+        scratch, asker = ScratchLake(folder, source, first), _ImaginedAsker()
+        before = source.rows("checks", (0, first - 1), [*_SAID.names, "epoch"])
+        asker.recall(before.sort_by("epoch"))
+        epochs = _ImaginedEpochs(scratch, source, asker)
+        epochs.take_up(source.progress_before(first), lake)
+        epochs.imagine(changed, tick_ms)
+        for chunk in source.chunks(first, last, narrow=True):
+            epochs.replay_chunk(chunk, tell)
+            scratch.keep((*_KEPT, *epochs.undeliverable_tables()))
+        epochs.close()
+        return _compared(source, scratch, epochs, changed, (first, last))
+
+
+def _checked(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the parameters, checked as the settings are checked."""
+    values = {"lake": {"path": "-"}, "kafka": {"bootstrap_servers": "none:1"},
+              "transaction": dict(parameters)}  # fmt: skip
+    settings = parse(values, "what-if")
+    idle = sorted(set(parameters) - set(asdict(Parameters())))
+    if idle:
+        raise SettingsError(f"what-if: [transaction] {idle[0]} decides nothing")
+    return {name: getattr(settings.transaction, name) for name in parameters}
+
+
+def _compared(
+    source: Source,
+    scratch: ScratchLake,
+    epochs: _ImaginedEpochs,
+    changed: Mapping[str, Any],
+    bounds: tuple[int, int],
+) -> WhatIf:
+    is_new = pc.field("epoch") >= bounds[0]
+    there = {table: source.rows(table, bounds) for table in ("outcomes", "checks")}
+    imagined = {table: scratch.read(table, where=is_new) for table in ("outcomes", "checks")}
+    history = restore(source.lake, read_progress(source.lake, until=bounds[1]))
+    counts = [
+        run(_COUNTS, **tables, halves=state.halves).to_pylist()[0]
+        for tables, state in ((there, history), (imagined, epochs.state))
+    ]
+    numbers = pa.table(
+        {
+            "measure": pa.array(counts[0].keys(), pa.string()),
+            "history": pa.array(counts[0].values(), pa.int64()),
+            "what_if": pa.array([counts[1][name] for name in counts[0]], pa.int64()),
+        }
+    )
+    groups = run(
+        _GROUPS, there_checks=there["checks"], there_outcomes=there["outcomes"], **imagined
+    )
+    outcomes = run(_OTHERWISE, there=there["outcomes"], replayed=imagined["outcomes"])
+    return WhatIf(*bounds, changed, numbers, groups, outcomes)

@@ -1,0 +1,53 @@
+"""What each role needs of a lake's store: a policy of S3, by role.
+
+One table says all. A producer and an operator's machine that only writes to Kafka need no store;
+consumers see what was delivered, never halves, operations or state.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from storage.errors import NotALakeError
+from storage.files.location import LakePlace, is_s3
+
+_READ: Final = ("s3:GetObject",)
+_WRITE: Final = ("s3:GetObject", "s3:PutObject", "s3:DeleteObject", "s3:AbortMultipartUpload")
+ALL_TABLES: Final = ("",)
+# What the SDK's consumer opens; it makes and writes `consumer_offsets` alone.
+_DELIVERED: Final = ("lake", "epochs", "catalog", "topics")
+# role -> (tables, what it does with their files)
+_RIGHTS: Final = {
+    "producer": (),
+    "job": ((ALL_TABLES, _WRITE),),
+    "operator": ((ALL_TABLES, _READ),),
+    "consumer": ((_DELIVERED, _READ), (("consumer_offsets",), _WRITE)),
+    "metrics": ((ALL_TABLES, _READ),),
+}
+
+
+def store_policy(place: LakePlace, role: str) -> dict[str, Any]:
+    """Returns the policy of a role for a lake in S3; without a statement if it needs none.
+
+    Errors: NotALakeError if the lake is not in S3.
+    """
+    if not is_s3(place):
+        raise NotALakeError(f"the lake {place.path} is not in S3: a policy is about s3://")
+    bucket, _, prefix = place.path.partition("://")[2].partition("/")
+    statements: list[dict[str, Any]] = []
+    for tables, actions in _RIGHTS[role]:
+        folders = [f"{prefix}/{table}".rstrip("/") for table in tables]
+        statements += [
+            {
+                "Effect": "Allow",
+                "Action": ["s3:ListBucket"],
+                "Resource": [f"arn:aws:s3:::{bucket}"],
+                "Condition": {"StringLike": {"s3:prefix": [f"{at}/*" for at in folders]}},
+            },
+            {
+                "Effect": "Allow",
+                "Action": list(actions),
+                "Resource": [f"arn:aws:s3:::{bucket}/{at}/*" for at in folders],
+            },
+        ]
+    return {"Version": "2012-10-17", "Statement": statements}

@@ -1,0 +1,135 @@
+"""The log of a table in S3, written entry by entry: each is one conditional PUT.
+
+delta-rs lists the log before a commit and after it, and reads back what it has written: five
+requests, one after another. A driver knows what the newest version is, so it puts the next one. The
+store refuses that where another has it already (`If-None-Match: *`), as it refuses delta-rs.
+
+Source: Delta's protocol, "Add File", "Transaction Identifiers", "Commit Provenance Information".
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import obstore
+import pyarrow as pa
+from deltalake import DeltaTable
+from obstore.exceptions import AlreadyExistsError, BaseError
+from obstore.store import S3Store
+
+from storage.errors import StoreAwayError
+from storage.files.data_files import DataFile
+from storage.files.location import LakePlace
+from storage.files.s3_client import s3_client
+from storage.lake.store_error import store_trouble
+
+# The newest protocol whose tables our entries fit: no feature that a writer has to know.
+_WRITER_VERSION_MAX = 2
+_VERSION_DIGITS = 20
+
+
+class LogEntries:
+    """One table's log. Errors: StoreRefusedError, StoreAwayError: the entry may be there or not."""
+
+    def __init__(self, place: LakePlace, table: str, client: S3Store) -> None:
+        self._place, self._table, self._client = place, table, client
+        self._folder = f"{table}/_delta_log"
+
+    def put(self, version: int, entry: bytes) -> bool:
+        """Writes the entry of a version, if it is the newest then.
+
+        A driver that slept until another had cleaned up the log would put an entry that nobody
+        reads. So `epochs`, whose rows begin and end an epoch, is looked at once more.
+        Output: False if another has written that version, or a later one.
+        """
+        try:
+            path = f"{self._folder}/{version:0{_VERSION_DIGITS}}.json"
+            obstore.put(self._client, path, entry, mode="create", use_multipart=False)
+            return self._table != "epochs" or not self._has_newer(version, path)
+        except AlreadyExistsError:
+            return False
+        except BaseError as error:
+            raise store_trouble(self._place, error) or StoreAwayError(
+                f"{self._place.path}: {error}"
+            ) from error
+
+    def _has_newer(self, version: int, path: str) -> bool:
+        """Returns whether the log has an entry or a checkpoint of a later version."""
+        names = [
+            found["path"].rpartition("/")[2][:_VERSION_DIGITS]
+            for part in obstore.list(self._client, self._folder, offset=path)
+            for found in part
+        ]
+        return any(name.isdigit() and int(name) > version for name in names)
+
+
+def log_entries(place: LakePlace, table: str) -> LogEntries | None:
+    """Returns a table's log; None where delta-rs has to write it."""
+    client = s3_client(place)
+    return None if client is None else LogEntries(place, table, client)
+
+
+def fits(handle: DeltaTable) -> bool:
+    """Returns whether our entries are all that a writer of this table has to write."""
+    protocol = handle.protocol()
+    return protocol.min_writer_version <= _WRITER_VERSION_MAX and not protocol.writer_features
+
+
+def entry_of(files: Sequence[DataFile], app_id: str, transaction: int, epoch: int) -> bytes:
+    """Returns the entry that adds files with a transaction identifier."""
+    now_ms = time.time_ns() // 1_000_000
+    info = {
+        "timestamp": now_ms,
+        "operation": "WRITE",
+        "operationParameters": {"mode": "Append"},
+        "isBlindAppend": True,
+        "engineInfo": "txlake",
+        "txlake.epoch": str(epoch),
+    }
+    added = [
+        {
+            "path": file.path,
+            "partitionValues": {},
+            "size": file.size_bytes,
+            "modificationTime": now_ms,
+            "dataChange": True,
+            "stats": file.stats,
+        }
+        for file in files
+    ]
+    actions: list[dict[str, Any]] = [
+        {"commitInfo": info},
+        {"txn": {"appId": app_id, "version": transaction, "lastUpdated": now_ms}},
+        *({"add": file} for file in added),
+    ]
+    return "\n".join(map(json.dumps, actions)).encode()
+
+
+def with_added(files: pa.Table, added: Sequence[DataFile]) -> pa.Table:
+    """Returns the files of a version, and those that later entries of ours have added."""
+    if not added:
+        return files
+    rows = [_row(file) for file in added]
+    names = [name for name in files.column_names if any(name in row for row in rows)]
+    columns = [
+        pa.array([row.get(name) for row in rows]).cast(files.schema.field(name).type)
+        for name in names
+    ]
+    return pa.concat_tables([files, pa.table(columns, names)], promote_options="default")
+
+
+def _row(file: DataFile) -> dict[str, Any]:
+    """Returns a file as delta-rs lists it."""
+    stats = json.loads(file.stats)
+    row = {
+        "path": file.path,
+        "size_bytes": file.size_bytes,
+        "modification_time": 0,
+        "num_records": file.rows,
+    }
+    for which, key in (("null_count", "nullCount"), ("min", "minValues"), ("max", "maxValues")):
+        row |= {f"{which}.{name}": value for name, value in stats[key].items()}
+    return row

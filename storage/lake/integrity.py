@@ -1,0 +1,298 @@
+"""Is everything there that was committed? The logs of the tables tell, before a lake is used.
+
+The newest committed rows say of each table which version it had reached and how many rows it held
+(`epoch_log`); its log says how many of them were deleted below the floor. A table that is missing,
+stands behind that, holds more or fewer rows, has lost a file, or belongs to another lake was
+changed by others than the job; so was a row of `epochs` whose digest does not fit. Such a lake is
+refused.
+
+A reader beside a running job looks at the rows of `epochs` first: the tables are then ahead of
+them, never behind. Maintenance can look like damage for a moment, so a reader looks again before it
+refuses.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.fs as pa_fs
+from deltalake import DeltaTable
+
+from storage.errors import WAY_BACK, BrokenLakeError, MissingTableError
+from storage.lake.chain import digest_of, in_chain
+from storage.lake.committed_tables import Told, read_told
+from storage.lake.datasets import dataset_of, facts_of
+from storage.lake.epochs import Progress, TableAt, read_progress
+from storage.lake.lake import Lake
+from storage.lake.table import deleted_rows, owner_of
+from storage.schemas import TABLES
+from txlake._table_files import files_of_table
+
+_ABSENT = TableAt(0, 0)
+_TRIES = 4
+_PAUSE_S = 0.05  # ten times what a step of maintenance takes to commit
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What is wrong with one table; `epoch` and `state` name a row of `epochs`.
+
+    `is_early`: it has rows of an epoch that is not planned.
+    """
+
+    table: str
+    problem: str
+    epoch: int | None = None
+    state: str | None = None
+    is_early: bool = False
+
+
+def require_whole(lake: Lake, progress: Progress, *, is_alone: bool = False) -> None:
+    """Checks that a lake is whole.
+
+    Input: where its epochs stand; `is_alone`: the lake is not being written, so its tables hold
+    exactly what was committed.
+    Errors: BrokenLakeError naming the first table, what is wrong and the way back.
+    """
+    _refuse(lake, faults(lake, progress, is_alone=is_alone))
+
+
+def require_recorded(lake: Lake, tables: Iterable[str] | None = None) -> Progress:
+    """Checks, beside a job, that a lake is whole and its newest epochs are a chain.
+
+    Input: which tables (None: all). Output: where its epochs stand.
+    Errors: BrokenLakeError.
+    """
+    named = None if tables is None else tuple(tables)
+    found: list[Progress] = []
+
+    def look() -> list[Fault]:
+        found[:] = [read_progress(lake)]
+        return faults(lake, found[0], named)
+
+    _refuse(lake, steady(lake, look))
+    return found[0]
+
+
+def require_readable(lake: Lake, tables: Iterable[str] = TABLES) -> None:
+    """Checks, beside a job, that some tables hold what was committed.
+
+    Reads few columns of `epochs`, back to the newest row that names all. A topic's table has to be
+    there once a committed epoch has written it.
+    Errors: BrokenLakeError.
+    """
+    named = tuple(tables)
+
+    def look() -> list[Fault]:
+        told = read_told(lake)
+        return _table_faults(lake, told, [t for t in named if t in TABLES or t in told.tables])
+
+    _refuse(lake, steady(lake, look))
+
+
+def require_begun(lake: Lake, progress: Progress) -> None:
+    """Checks what an interrupted rebuild has written: its tables may be ahead of its epochs.
+
+    Errors: BrokenLakeError.
+    """
+    found = faults(lake, progress)
+    _refuse(lake, [fault for fault in found if fault.table != "lake" and not fault.is_early])
+
+
+def steady(lake: Lake, look: Callable[[], list[Fault]]) -> list[Fault]:
+    """Returns what `look` finds; faults only if it finds some every time.
+
+    Errors: BrokenLakeError that `look` raises every time.
+    """
+    for _ in range(_TRIES - 1):
+        try:
+            if not look():
+                return []
+        except BrokenLakeError:
+            pass
+        time.sleep(_PAUSE_S)
+        lake.forget()
+    return look()
+
+
+def _refuse(lake: Lake, found: list[Fault]) -> None:
+    for fault in found:
+        raise BrokenLakeError(
+            f"the lake {lake.path} is not whole: the table {fault.table} {fault.problem}; "
+            f"{WAY_BACK}"
+        )
+
+
+def faults(
+    lake: Lake, progress: Progress, tables: Iterable[str] | None = None, *, is_alone: bool = False
+) -> list[Fault]:
+    """Returns what is wrong, table by table; an empty list when the lake is whole."""
+    told = Told.by(progress)
+    found = _chain_faults(lake, progress)
+    unreadable: list[Fault] = []
+    if tables is None:
+        tables, unreadable = _all_tables(lake, told)
+    found += _table_faults(lake, told, tables, is_alone=is_alone)
+    named = {fault.table for fault in found}
+    return found + [fault for fault in unreadable if fault.table not in named]
+
+
+def _table_faults(
+    lake: Lake, told: Told, tables: Iterable[str], *, is_alone: bool = False
+) -> list[Fault]:
+    found, newest = [], {}
+    for table in sorted({"epochs", *tables}, key=lambda name: (name != "epochs", name)):
+        try:
+            problem, newest[table] = _problem(lake, table, told, is_alone)
+        except MissingTableError:
+            at = told.tables.get(table, _ABSENT).version
+            problem = f"is missing; its version was {at} when epoch {told.committed} committed"
+        except BrokenLakeError as error:
+            problem = error.problem
+        if problem is not None:
+            found.append(Fault(table, problem))
+    if any(fault.table == "epochs" for fault in found):
+        return found
+    return found + _early_rows(lake, newest, told.planned if is_alone else None)
+
+
+def _problem(lake: Lake, table: str, told: Told, is_alone: bool) -> tuple[str | None, int]:
+    """Says what is wrong with a table, if anything is, and which is the newest epoch in it."""
+    handle = lake.handle(table)
+    owner, lake_id = owner_of(handle), lake.tables_id()
+    if owner != lake_id:
+        return f"belongs to another lake ({owner or 'unnamed'}, not {lake_id})", 0
+    at = told.tables.get(table, _ABSENT)
+    if handle.version() < at.version:
+        return _then(f"is at version {handle.version()}", f"was at {at.version}", told), 0
+    files = lake.table(table).files(handle)
+    foreign = _foreign_file(lake, table, files)
+    if foreign is not None:
+        return f"names {foreign}, which is no file in its own folder", 0
+    missing = _missing_file(lake, table, files)
+    if missing is not None:
+        return f"has lost its file {missing}", 0
+    if table == "lake":
+        return None if files.num_rows else "is empty", 0
+    if table == "epochs":
+        return _of_epochs(lake, handle, files, told), 0
+    held, newest = _held(lake, table, files, told.committed)
+    held += deleted_rows(handle)
+    if held < at.rows or (is_alone and held != at.rows):
+        return _then(f"holds {held} rows", f"held {at.rows}", told), newest
+    return None, newest
+
+
+def _of_epochs(lake: Lake, handle: DeltaTable, files: pa.Table, told: Told) -> str | None:
+    """Says what is wrong with `epochs`: each epoch has two rows, there or deleted."""
+    if not files.num_rows and handle.version() > 0:
+        return f"is empty, at version {handle.version()}"
+    held, _ = _held(lake, "epochs", files, told.planned)
+    written, deleted = told.planned + told.committed, deleted_rows(handle)
+    if deleted and held + deleted < written:  # where none is deleted a gap shows
+        return f"holds {held} rows, and {written - deleted} of its epochs are not deleted"
+    return None
+
+
+def _then(now: str, then: str, told: Told) -> str:
+    return f"{now}, and {then} when epoch {told.committed} committed"
+
+
+def _held(lake: Lake, table: str, files: pa.Table, committed: int) -> tuple[int, int]:
+    """Returns how many rows of committed epochs a table holds, and the newest epoch of any row.
+
+    The log tells. Of a file without statistics, and of one in which others than the job put
+    committed and later rows together, the column `epoch` is read.
+    """
+    rows, least, most = facts_of(files, ["num_records", "min.epoch", "max.epoch"]).columns
+    is_known = pc.and_(pc.is_valid(rows), pc.and_(pc.is_valid(least), pc.is_valid(most)))
+    is_before = pc.less_equal(most, committed)
+    is_sure = pc.and_kleene(is_known, pc.or_kleene(is_before, pc.greater(least, committed)))
+    held, newest = _counted(lake, table, files.filter(pc.invert(is_sure)), committed)
+    held += pc.sum(rows.filter(pc.and_kleene(is_sure, is_before))).as_py() or 0
+    return held, max(newest, pc.max(most).as_py() or 0)
+
+
+def _counted(lake: Lake, table: str, files: pa.Table, committed: int) -> tuple[int, int]:
+    if not files.num_rows:
+        return 0, 0
+    with lake.reading(table):
+        there = dataset_of(lake.place, table, files, lake.schema(table))
+        epochs = there.to_table(columns=["epoch"])["epoch"]
+    is_committed = pc.less_equal(epochs, committed)
+    return pc.sum(is_committed).as_py() or 0, pc.max(epochs).as_py() or 0
+
+
+def _early_rows(lake: Lake, newest: Mapping[str, int], planned: int | None) -> list[Fault]:
+    """Returns tables with rows of an epoch that is not planned: its plan is written before them.
+
+    Input: the newest planned epoch; None: it is read now, after the tables.
+    """
+    if planned is None:
+        planned = lake.last("epochs", "epoch") or 0
+    return [
+        Fault(table, f"has rows of epoch {n}, and the newest planned is {planned}", is_early=True)
+        for table, n in newest.items()
+        if n > planned
+    ]
+
+
+def _all_tables(lake: Lake, told: Told) -> tuple[list[str], list[Fault]]:
+    """Names all tables that a lake has to have; those of topics are in the catalog."""
+    found = {*TABLES, *told.tables}
+    try:
+        of_epochs = pc.field("epoch") <= told.committed
+        ids = lake.read("catalog", ["table_id"], of_epochs)["table_id"].to_pylist()
+    except BrokenLakeError as error:
+        return sorted(found), [Fault("catalog", error.problem)]
+    return sorted(found | {f"topics/{table_id}" for table_id in ids}), []
+
+
+def _foreign_file(lake: Lake, table: str, files: pa.Table) -> str | None:
+    """Names a file of a table's log that lies elsewhere, or behind a link: it is not the job's."""
+    names = files["path"].to_pylist() if files.num_rows else []
+    folder = lake.place.table_path(table) if lake.place.is_local else None
+    own = set(files_of_table(names, folder))
+    return next((name for name in names if name not in own), None)
+
+
+def _missing_file(lake: Lake, table: str, files: pa.Table) -> str | None:
+    """Names a file that a table's log names and its folder does not have, or has shorter."""
+    filesystem = lake.place.filesystem(table)
+    named = files.select(["path", "size_bytes"]).to_pylist() if files.num_rows else []
+    with lake.reading(table):
+        found = filesystem.get_file_info([file["path"] for file in named])
+    for info, file in zip(found, named, strict=True):
+        if info.type != pa_fs.FileType.File or info.size not in (None, file["size_bytes"]):
+            return str(info.path)
+    return None
+
+
+def _chain_faults(lake: Lake, progress: Progress) -> list[Fault]:
+    """Checks the digests of the rows since the newest that names all tables."""
+    first = max(1, progress.named_epoch or 1)
+    where = (pc.field("epoch") >= first) & (pc.field("epoch") <= progress.newest_epoch)
+    rows = lake.read("epochs", where=where).to_pylist()
+    return chain_faults(rows, lake.tables_id() if first == 1 else None)
+
+
+def chain_faults(rows: list[dict[str, Any]], before: str | None) -> list[Fault]:
+    """Returns the rows of `epochs` whose digest does not follow from the row before.
+
+    Input: rows of epochs without a gap; the digest before the first of them, None: not known.
+    """
+    found = []
+    for row in in_chain(rows):
+        if before is not None and row["digest"] != digest_of(row, before):
+            problem = (
+                f"has a {row['state']} row of epoch {row['epoch']} that was changed, or whose "
+                "row before was changed or removed: its digest does not fit"
+            )
+            found.append(Fault("epochs", problem, row["epoch"], row["state"]))
+        before = row["digest"]
+    return found

@@ -1,0 +1,129 @@
+"""A table's newest version: the handle of delta-rs, and what this process has added since.
+
+On S3 the driver puts entries of the log itself and does not read them back. So what is newest is
+what the handle has read, and the files of those entries, until somebody needs the handle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import pyarrow as pa
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
+
+from storage.files.data_files import DataFile
+from storage.files.location import LakePlace
+from storage.lake.datasets import files_of
+from storage.lake.delta_log import with_added
+from storage.lake.open_table import read_checkpoint, reading, using
+
+
+class Newest:
+    """One table. The caller sees to it that one thread at a time uses it.
+
+    Input: `is_trusted`: nobody else writes the table, so that the log need not be asked whether it
+    has something newer.
+    """
+
+    def __init__(self, place: LakePlace, name: str, *, is_trusted: bool) -> None:
+        self._place, self._name, self._is_trusted = place, name, is_trusted
+        self._path = place.table_path(name)
+        self._handle: DeltaTable | None = None
+        self._is_current = False
+        self._added: list[DataFile] = []  # by entries of ours that the handle has not read
+        self._ahead = 0  # how many entries
+        self._seen = -1, -1  # a Delta version, and the newest transaction up to it
+
+    def handle(self) -> DeltaTable:
+        """Returns a handle that has read all entries.
+
+        Errors: MissingTableError; BrokenLakeError when the log cannot be read.
+        """
+        found = self._handle
+        if found is not None:
+            is_known = self._is_trusted and self._is_current and not self._ahead
+            if is_known or self._has_read_all(found):
+                return found
+            try:
+                with using(self._place):
+                    found.update_incremental()
+                self._take(found)
+                return found
+            except DeltaError:  # its log was cleaned up beyond where we stood
+                self._handle = None
+        with reading(self._place, self._name):
+            read_checkpoint(self._place, self._name)
+            found = DeltaTable(self._path, storage_options=self._place.storage_options)
+        self._take(found)
+        return found
+
+    def last_read(self) -> DeltaTable:
+        """Returns a handle that lacks nothing but entries of ours. Errors: as `handle`."""
+        if self._ahead and self._is_current and self._handle is not None:
+            return self._handle
+        return self.handle()
+
+    def _has_read_all(self, handle: DeltaTable) -> bool:
+        """Returns whether the log is known to have nothing newer.
+
+        delta-rs lists the log's folder, which takes 0.6 us an entry on a local disk. Where a
+        clean-up has deleted the entry we stand at, the next one can be gone, too.
+        """
+        if not self._place.is_local:
+            return False
+        now, log = handle.version(), Path(self._path) / "_delta_log"
+        return (log / f"{now:020}.json").exists() and not (log / f"{now + 1:020}.json").exists()
+
+    def _take(self, handle: DeltaTable) -> None:
+        self._handle, self._is_current = handle, True
+        self._added, self._ahead = [], 0
+
+    def version(self) -> int:
+        """Returns the newest version that we know of, without a look at the log."""
+        return int((self._handle or self.handle()).version()) + self._ahead
+
+    def files(self) -> pa.Table:
+        """Returns the files of the newest version, as delta-rs lists them."""
+        return with_added(files_of(self.last_read()), self._added)
+
+    def changed(self) -> None:
+        """Has the log read at the next use."""
+        self._is_current = False
+
+    def forget(self) -> None:
+        """Drops all that is known."""
+        self._handle, self._is_current = None, False
+        self._added, self._ahead = [], 0
+        self._seen = -1, -1
+
+    def transaction(self, handle: DeltaTable, app_id: str) -> int:
+        """Returns the newest transaction in a handle, or in entries of ours; -1 before the first.
+
+        delta-rs reads all entries since the checkpoint for it, so it is kept.
+        """
+        at, transaction = self._seen
+        newest = handle.version() + self._ahead
+        if at != newest:
+            seen = handle.transaction_version(app_id)
+            transaction = -1 if seen is None else seen
+            self._seen = newest, transaction
+        return transaction
+
+    def committed(self, handle: DeltaTable, before: int, transaction: int) -> None:
+        """Takes a commit that was made through a handle of version `before`."""
+        self._is_current = handle.version() > before
+        if not self._is_current:  # where files are committed the handle stays
+            with suppress(DeltaError, OSError):
+                handle.update_incremental()
+            self._is_current = handle.version() == before + 1  # ours, and no other
+        if self._is_current:
+            self._seen = handle.version(), transaction
+
+    def put(self, files: Sequence[DataFile], transaction: int) -> None:
+        """Takes files that an entry of ours has added as the next version."""
+        self._added += files
+        self._ahead += 1
+        self._seen = self.version(), transaction

@@ -1,0 +1,282 @@
+"""Keep a lake's tables in shape: merge small files, shorten the logs, delete needless files.
+
+Every append leaves a file and an entry in the table's log. A table gets these steps; hours can pass
+between two of them:
+
+1. Properties: how long Delta keeps its log and files that were replaced.
+2. What is old is deleted: what was decided (`expiry`), messages (`topic_retention`).
+3. Merges: small files into larger ones (`merge_plan`, `merge`).
+4. The log: a checkpoint, then entries older than that and than their retention go. The handle is
+   opened anew: delta-rs reads all commits since the checkpoint that a handle began with.
+5. Files that were replaced or deleted longer ago than their retention, and what crashes left.
+
+Between two steps the lake is sound: each is at most one Delta commit, and changes no row that is
+not old. While a step runs, the table must not be appended to; it can be read.
+
+A Spark stream from a topic table goes through the log entry by entry, and reads the file that each
+added, merged or not. So topic tables keep both for `stream_retention_ms`, from when they were
+written. Two things would grow with that and are cut short: tombstones of replaced files, which each
+checkpoint repeats, are dropped after `file_retention_ms`; and of old checkpoints one in
+`_CHECKPOINT_DISTANCE` versions is kept, for a stream that begins at a version.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import pyarrow.fs as pa_fs
+
+from storage.files.order import kind_of
+from storage.lake.aging import epoch_times
+from storage.lake.epochs import Plan
+from storage.lake.lake import Lake
+from storage.maintenance.expiry import EXPIRING, Expiry, delete, undeliverable_tables
+from storage.maintenance.limits import MaintenanceLimits, Work
+from storage.maintenance.merge import files_of, merge
+from storage.maintenance.merge_plan import MergeLimits, TableFile, all_merges, next_merge
+from storage.maintenance.topic_retention import (
+    Retention,
+    alter,
+    expired,
+    floors,
+    queue_ends,
+    set_properties,
+)
+from storage.schemas import TABLES
+from txlake._table_files import files_of_table
+
+_MEMORY = 2  # rows of a merge in memory, as a multiple of the largest file
+# How often replaced files are looked for in the time that they are kept.
+_VACUUMS = 4
+# Rows are merged with those of their own part of the retention: they are kept by so much longer.
+_SPANS = 8
+# Files that are deleted between two looks whether the lake is still ours.
+_DELETIONS = 100
+# Versions between two old checkpoints: a stream that begins between them reads so many entries.
+_CHECKPOINT_DISTANCE = 1_000
+
+
+class Maintenance:
+    """Keeps the tables of one lake in shape; remembers what it has seen of them.
+
+    Input: `before_deletion`: called right before files are deleted; what it raises stops that.
+    `published`: of a topic's table, up to which offset each queue is published to Kafka; None if
+    nobody publishes it. It is asked when messages are old.
+    Errors: DeltaError, OSError: the step was not taken and can be tried again.
+    """
+
+    def __init__(
+        self,
+        lake: Lake,
+        limits: MaintenanceLimits,
+        before_deletion: Callable[[], None] = lambda: None,
+        published: Callable[[str], Mapping[int, int] | None] = lambda _: None,
+    ) -> None:
+        self.lake = lake
+        self.limits = limits
+        self._published = published
+        self._before_deletion = before_deletion
+        self._old_epoch, self._at_ms = 0, 0
+        self._expiry = Expiry(lake)
+        self.is_busy = False  # then only the merges that keep files few are made
+        self._configured: set[str] = set()
+        self._left_alone: dict[str, set[str]] = {}
+        self._checkpointed: dict[str, int] = {}  # table -> version
+        self._removed_at: dict[str, float] = {}
+        self._vacuumed_at: dict[str, float] = {}
+
+    def take_up(self, plan: Plan) -> None:
+        """Takes a committed plan: what is old by its floor and its clock is deleted from now on."""
+        self._old_epoch, self._at_ms = plan.floor.deleted, plan.epoch_at
+
+    def alter(self, topics: Mapping[str, Mapping[str, int]]) -> list[str]:
+        """Writes configs of topics, by name. Output: the topics of which one is new."""
+        if not topics:
+            return []
+        tables = {
+            row["topic"]: f"topics/{row['table_id']}"
+            for row in self.lake.read("catalog", ["topic", "table_id"]).to_pylist()
+        }
+        self._before_deletion()
+        return [
+            topic for topic, configs in topics.items() if alter(self.lake, tables[topic], configs)
+        ]
+
+    def tables(self) -> list[str]:
+        """Returns the tables to keep in shape; the SDK does it for consumer_offsets."""
+        ids = sorted(set(self.lake.read("catalog", ["table_id"])["table_id"].to_pylist()))
+        return [*(table for table in TABLES if table != "lake"), *(f"topics/{id_}" for id_ in ids)]
+
+    def steps(self, table: str, *, is_full: bool = False) -> Iterator[Work]:
+        """Takes the steps that a table needs, one each time the next is asked for.
+
+        Input: `is_full`: every step that can be taken, not only those worth it now.
+        """
+        if self.lake.handle(table).version() == 0:  # nothing was ever written
+            return
+        self._configure(table)
+        yield from self._expired(table)
+        yield from self._merges(table, is_full)
+        if self._checkpoint(table, is_full):
+            yield Work(checkpoints=1)
+        deleted = self._vacuum(table, is_full)
+        if deleted:
+            yield Work(files_deleted=deleted)
+
+    def foretell(self, table: str) -> tuple[int, Work]:
+        """Returns how many files a table has, and what a full round would do."""
+        files = files_of(self.lake, table)
+        work = Work(files_deleted=len(self._stale(table)))
+        for chosen in all_merges(files, self._merging(table)):
+            work += Work(1, len(chosen), sum(file.size_bytes for file in chosen))
+        return len(files), work
+
+    def _configure(self, table: str) -> None:
+        if table not in self._configured:
+            set_properties(self.lake, table, self.limits.properties(table))
+            self._configured.add(table)
+
+    def _expired(self, table: str) -> Iterator[Work]:
+        while files := self._old_files(table):
+            self._before_deletion()
+            said = floors(self.lake, table, files) if kind_of(table) == "topics" else {}
+            rows = delete(self.lake, table, files, said)
+            self._removed_at[table] = time.monotonic()
+            yield Work(rows_expired=rows)
+
+    def _old_files(self, table: str) -> Sequence[TableFile]:
+        """Returns some files that go next."""
+        files = files_of(self.lake, table)
+        if kind_of(table) != "topics":
+            return self._expiry.expired(table, self._old_epoch, files)
+        may_go = functools.partial(self._is_published, table)
+        found = expired(files, self._retention(table), self._at_ms, may_go)
+        return [] if found and table in undeliverable_tables(self.lake) else found
+
+    def _is_published(self, table: str, file: TableFile) -> bool:
+        """Returns whether no publisher waits for a message of a file."""
+        published = self._published(table)
+        if published is None:
+            return True
+        ends = queue_ends(self.lake, table, [file])
+        return all(end <= published.get(queue_id, 0) for queue_id, end in ends.items())
+
+    def _retention(self, table: str) -> Retention:
+        return self.limits.topics.of(self.lake.handle(table))
+
+    def _merging(self, table: str) -> MergeLimits:
+        """Returns the limits of merging: by spans of time where rows go, else all together."""
+        old_epoch = self._old_epoch if table in EXPIRING else 0
+        return MergeLimits(
+            self.limits.merge_files, self.limits.file_bytes_max, self._span_of(table), old_epoch
+        )
+
+    def _span_of(self, table: str) -> Callable[[TableFile], int]:
+        """Returns the function that says in which span of time a file is."""
+        if kind_of(table) == "topics":
+            span_ms = max(self._retention(table).ms // _SPANS, 0)
+            return lambda file: (file.last_ms or 0) // span_ms if span_ms else 0
+        span_ms = self.limits.retention_ms // _SPANS
+        times = epoch_times(self.lake) if span_ms else None
+        return lambda file: times(file.first_epoch) // span_ms if times else 0
+
+    def _merges(self, table: str, is_full: bool) -> Iterator[Work]:
+        left_alone = self._left_alone.setdefault(table, set())
+        memory = _MEMORY * self.limits.file_bytes_max
+        limits = self._merging(table)
+        while True:
+            files = files_of(self.lake, table)
+            left_alone &= {file.path for file in files}
+            chosen = next_merge(
+                files, limits,
+                is_full=is_full, is_busy=self.is_busy and not is_full, left_alone=left_alone,
+            )  # fmt: skip
+            if not chosen:
+                return
+            merged = merge(self.lake, table, chosen, memory)
+            if merged is None:  # too large in memory, whatever it is on disk
+                left_alone.add(chosen[0].path)
+                continue
+            self._removed_at[table] = time.monotonic()
+            yield merged
+
+    def _checkpoint(self, table: str, is_full: bool) -> bool:
+        handle = self.lake.handle(table)
+        commits = handle.version() - self._checkpointed.get(table, -self.limits.checkpoint_commits)
+        if commits < (1 if is_full else self.limits.checkpoint_commits):
+            return False
+        self._before_deletion()
+        handle.create_checkpoint()
+        handle.cleanup_metadata()
+        span = handle.version() // _CHECKPOINT_DISTANCE
+        if self._checkpointed.get(table, -1) // _CHECKPOINT_DISTANCE != span:
+            self._thin_checkpoints(table)
+        self._checkpointed[table] = handle.version()
+        self.lake.forget(table)
+        self.lake.handle(table)
+        return True
+
+    def _thin_checkpoints(self, table: str) -> None:
+        """Deletes old checkpoints, but for one in so many versions."""
+        folder = self.lake.place.filesystem(f"{table}/_delta_log")
+        kept_ms = self.limits.log_retention_ms
+        found = sorted(
+            (info for info in folder.get_file_info(pa_fs.FileSelector(""))
+             if info.path.endswith(".checkpoint.parquet")),
+            key=lambda info: info.path,
+        )  # fmt: skip
+        spans = [int(info.base_name.split(".")[0]) // _CHECKPOINT_DISTANCE for info in found]
+        needless = [
+            info.path for info, span, before in zip(found[1:-1], spans[1:], spans, strict=False)
+            if span == before and _age_ms(info) > kept_ms
+        ]  # fmt: skip
+        self._delete(folder, needless)
+
+    def _vacuum(self, table: str, is_full: bool) -> int:
+        """Deletes files that are in no kept version. Output: how many."""
+        now = time.monotonic()
+        if not is_full and not self._may_need_vacuum(table, now):
+            return 0
+        stale = self._stale(table)
+        self._delete(self.lake.place.filesystem(table), stale)
+        self._vacuumed_at[table] = now
+        return len(stale)
+
+    def _delete(self, folder: pa_fs.FileSystem, paths: list[str]) -> None:
+        for begin in range(0, len(paths), _DELETIONS):
+            self._before_deletion()
+            delete_files(folder, paths[begin : begin + _DELETIONS])
+
+    def _may_need_vacuum(self, table: str, now: float) -> bool:
+        """Returns whether something may have passed its retention since the last look."""
+        last = self._vacuumed_at.get(table)
+        if last is None:
+            return True
+        retention_s = self.limits.files_kept_ms(table) / 1000
+        is_dirty = self._removed_at.get(table, -retention_s) + retention_s > last
+        return is_dirty and now - last >= retention_s / _VACUUMS
+
+    def _stale(self, table: str) -> list[str]:
+        """Returns the files that neither a kept version nor a stream needs."""
+        # The retention is the table's property: an argument of vacuum would be in whole hours.
+        listed = self.lake.handle(table).vacuum(dry_run=True, full=True)
+        folder = self.lake.place.table_path(table) if self.lake.place.is_local else None
+        paths = files_of_table(listed, folder)
+        kept_ms = self.limits.files_kept_ms(table)
+        found = self.lake.place.filesystem(table).get_file_info(paths)
+        return [
+            info.path for info in found
+            if info.type == pa_fs.FileType.File and _age_ms(info) >= kept_ms
+        ]  # fmt: skip
+
+
+def delete_files(folder: pa_fs.FileSystem, paths: list[str]) -> None:
+    """Deletes files one after another; after a crash in between the next round deletes the rest."""
+    for path in paths:
+        folder.delete_file(path)
+
+
+def _age_ms(info: pa_fs.FileInfo) -> float:
+    return (time.time() - float(info.mtime.timestamp())) * 1_000

@@ -1,0 +1,119 @@
+"""Merge some files of a table into one: the same rows, sorted, in one Delta commit.
+
+1. Read the files, the oldest first, while their rows fit into memory.
+2. Sort the rows as the table's files are (`storage/files/order.py`).
+3. Write one file, in row groups small enough to skip.
+4. Commit: the new file in, the old ones out, `dataChange` false.
+
+A crash before 4 leaves a file that no commit names; VACUUM deletes it. The commit is made on the
+version that was read, or not at all: after another writer's commit it fails and the table stays as
+it is.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+from deltalake import CommitProperties, DeltaTable, Transaction
+from deltalake.transaction import AddAction, RemoveAction
+
+from storage.files.data_files import DataFile, write_file
+from storage.files.order import DUE_GROUP_ROWS, in_file_order
+from storage.lake.datasets import facts_of
+from storage.lake.lake import NO_LOG_UPKEEP, Lake
+from storage.maintenance.limits import Work
+from storage.maintenance.merge_plan import TableFile, merged_name
+from storage.rows import milliseconds
+from storage.wire.record_kinds import SCHEDULE
+
+_GROUP_ROWS_MIN, _GROUP_ROWS_MAX = 1_000, 65_536
+_GROUP_BYTES = 4 * 1024 * 1024  # a consumer's window is a few of these
+
+
+def files_of(lake: Lake, table: str) -> list[TableFile]:
+    """Returns the files of a table's newest version."""
+    names = ["path", "size_bytes", "num_records", "min.epoch", "max.epoch", "max.stored_at"]
+    columns = [column.to_pylist() for column in facts_of(lake.table(table).files(), names).columns]
+    return [
+        TableFile(path, size, rows or 0, first or 0, last, None if at is None else milliseconds(at))
+        for path, size, rows, first, last, at in zip(*columns, strict=True)
+    ]
+
+
+def merge(lake: Lake, table: str, files: Sequence[TableFile], memory_bytes_max: int) -> Work | None:
+    """Merges files, as many of the oldest as fit into memory. Output: None if fewer than two do.
+
+    Errors: CommitFailedError from deltalake when another writer was faster.
+    """
+    rows, taken = _read(lake, table, files, memory_bytes_max)
+    if len(taken) < 2:
+        return None
+    rows = in_file_order(table, rows)
+    # Closed: two such files would not fit into memory.
+    name = merged_name(taken, is_closed=2 * rows.nbytes > memory_bytes_max)
+    merged = _write(lake, table, name, rows)
+    added = merged.added(is_data_change=False)
+    replace_files(lake.handle(table), taken, [added], f"merged {len(taken)} files")
+    lake.table(table).changed()
+    return Work(1, len(taken), sum(file.size_bytes for file in taken), merged.size_bytes)
+
+
+def _read(
+    lake: Lake, table: str, files: Sequence[TableFile], bytes_max: int
+) -> tuple[pa.Table, list[TableFile]]:
+    schema = lake.schema(table)
+    filesystem = lake.place.reading(table)
+    parquet = ds.ParquetFileFormat()
+    batches: list[pa.RecordBatch] = []
+    taken: list[TableFile] = []
+    size = 0
+    for file in files:
+        fragment = parquet.make_fragment(file.path, filesystem=filesystem)
+        found = []
+        for batch in fragment.to_batches(schema=schema, use_threads=False):
+            size += batch.nbytes
+            if size > bytes_max:
+                return pa.Table.from_batches(batches, schema=schema), taken
+            found.append(batch)
+        batches += found
+        taken.append(file)
+    return pa.Table.from_batches(batches, schema=schema), taken
+
+
+def _write(lake: Lake, table: str, name: str, rows: pa.Table) -> DataFile:
+    """Writes the rows into one file, in row groups small enough to skip."""
+    most = DUE_GROUP_ROWS if table == SCHEDULE else _GROUP_ROWS_MAX
+    in_bytes = _GROUP_BYTES * rows.num_rows // max(rows.nbytes, 1)
+    return write_file(
+        lake.place, table, name, rows, group_rows=max(_GROUP_ROWS_MIN, min(most, in_bytes)),
+        compression="zstd", compression_level=1,
+    )  # fmt: skip
+
+
+def replace_files(
+    handle: DeltaTable,
+    removed: Sequence[TableFile],
+    added: Sequence[AddAction],
+    note: str,
+    said: Mapping[str, int] | None = None,
+) -> None:
+    """Takes files out of a table and others in, in one Delta commit on the version of a handle.
+
+    Input: `note`: what is done; `said`: what else the commit says, by transaction identifier.
+    Errors: CommitFailedError from deltalake when another writer was faster.
+    """
+    now_ms = time.time_ns() // 1_000_000
+    handle.create_write_transaction(
+        [*added, *(RemoveAction(f.path, False, now_ms, f.size_bytes, {}) for f in removed)],
+        "append",
+        handle.schema(),
+        commit_properties=CommitProperties(
+            custom_metadata={"txlake.maintenance": note},
+            max_commit_retries=0,
+            app_transactions=[Transaction(name, value) for name, value in (said or {}).items()],
+        ),
+        post_commithook_properties=NO_LOG_UPKEEP,
+    )

@@ -1,0 +1,132 @@
+"""How long topics keep their messages: whole files, the oldest first, never a gap.
+
+A topic keeps its messages for `retention.ms`, and the newest of them up to `retention.bytes` on
+disk: what breaks either limit goes. Both are properties of its table; a topic without them has
+those of the settings. Without a limit a topic keeps all. The topic of undeliverable messages keeps
+all, always: an operator can still resume each.
+
+What a publisher to Kafka has not published yet stays, however old it is.
+
+Messages go in the order of their epochs, so that of each queue a beginning is gone and no more. One
+Delta commit deletes some files and says, as transaction identifiers, up to which epoch messages are
+gone, where each queue begins now, and how many rows were deleted so far. So every reader of one
+version of the table knows what it can find.
+
+A crash leaves files deleted or not, each with its floor. The next round deletes what is left.
+
+Source: Kafka's `retention.ms` and `retention.bytes`. A segment that breaks neither of them whole
+stays; so does a file here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+from deltalake import DeltaTable
+
+from storage.lake.lake import Lake
+from storage.maintenance.merge_plan import TableFile
+from txlake.protocol import DELETED_EPOCH_ID, FOREVER, RETENTION_BYTES, RETENTION_MS, floor_id
+
+_FILES = 256  # that one commit deletes, about
+_PROPERTY = "txlake."  # before Kafka's names
+
+
+@dataclass(frozen=True)
+class Retention:
+    """How long a topic keeps its messages. Units: ms, bytes; -1: without a limit."""
+
+    ms: int = FOREVER
+    bytes: int = FOREVER
+
+    def of(self, handle: DeltaTable) -> Retention:
+        """Returns the retention of a topic's table: its own, else this one."""
+        own = configs_of(handle)
+        return Retention(own.get(RETENTION_MS, self.ms), own.get(RETENTION_BYTES, self.bytes))
+
+
+def configs_of(handle: DeltaTable) -> dict[str, int]:
+    """Returns the configs that a topic's table has of its own, by Kafka's names."""
+    own = handle.metadata().configuration
+    return {
+        name: int(own[_PROPERTY + name])
+        for name in (RETENTION_MS, RETENTION_BYTES)
+        if _PROPERTY + name in own
+    }
+
+
+def alter(lake: Lake, table: str, configs: Mapping[str, int]) -> bool:
+    """Writes Kafka's configs of a topic as properties of its table. Output: whether one is new.
+
+    Errors: DeltaError, also when another has changed the table's properties meanwhile.
+    """
+    properties = {_PROPERTY + name: str(value) for name, value in configs.items()}
+    return set_properties(lake, table, properties)
+
+
+def set_properties(lake: Lake, table: str, wanted: Mapping[str, str]) -> bool:
+    """Writes properties of a table. Output: whether one is new. Errors: as `alter`."""
+    handle = lake.handle(table)
+    if wanted.items() <= handle.metadata().configuration.items():
+        return False
+    handle.alter.set_table_properties(dict(wanted), raise_if_not_exists=False)
+    lake.table(table).changed()
+    return True
+
+
+def expired(
+    files: Sequence[TableFile],
+    retention: Retention,
+    at_ms: int,
+    may_go: Callable[[TableFile], bool] = lambda _: True,
+) -> Sequence[TableFile]:
+    """Returns the oldest files that a topic need not keep: all of some first epochs.
+
+    Input: files of the table's newest version; `at_ms`: the newest `epoch_at`; whether nobody waits
+    for an old file's messages.
+    """
+    ordered = sorted(files, key=lambda file: (file.first_epoch, file.path))
+    left = sum(file.size_bytes for file in ordered)
+    gone = last_epoch = 0
+    for n, file in enumerate(ordered, 1):
+        left -= file.size_bytes
+        if file.last_epoch is None or not _is_old(file, retention, at_ms, left):
+            break
+        if not may_go(file):
+            break
+        last_epoch = max(last_epoch, file.last_epoch)
+        if n == len(ordered) or ordered[n].first_epoch > last_epoch:
+            gone = n
+            if n >= _FILES:
+                break
+    return ordered[:gone]
+
+
+def _is_old(file: TableFile, retention: Retention, at_ms: int, left: int) -> bool:
+    """Returns whether a file breaks a limit. Input: the bytes of the files after it."""
+    if retention.ms != FOREVER and file.last_ms is not None and at_ms - file.last_ms > retention.ms:
+        return True
+    return retention.bytes != FOREVER and left >= retention.bytes
+
+
+def floors(lake: Lake, table: str, files: Sequence[TableFile]) -> dict[str, int]:
+    """Returns what a deletion of files says, by transaction identifier: where each queue begins."""
+    said = {floor_id(queue_id): end for queue_id, end in queue_ends(lake, table, files).items()}
+    return {DELETED_EPOCH_ID: max(file.last_epoch or 0 for file in files), **said}
+
+
+def queue_ends(lake: Lake, table: str, files: Sequence[TableFile]) -> dict[int, int]:
+    """Returns for each queue that has rows in some files the offset behind the last of them."""
+    filesystem = lake.place.reading(table)
+    parquet = ds.ParquetFileFormat()
+    columns = ["queue_id", "queue_offset"]
+    with lake.reading(table):
+        rows = pa.concat_tables(
+            parquet.make_fragment(file.path, filesystem=filesystem).to_table(columns=columns)
+            for file in files
+        )
+    ends = rows.group_by("queue_id").aggregate([("queue_offset", "max")]).to_pylist()
+    return {row["queue_id"]: row["queue_offset_max"] + 1 for row in ends}

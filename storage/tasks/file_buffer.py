@@ -1,0 +1,78 @@
+"""What a task has written: rows that wait to become a file, and files as it tells of them."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import asdict
+from typing import TypeAlias
+
+import pyarrow as pa
+
+from storage.files.data_files import GROUP_BYTES, DataFile, FileWriter, new_name
+from storage.files.location import LakePlace
+from storage.files.order import in_file_order
+from storage.wire.record_kinds import SCHEDULE
+
+Files: TypeAlias = dict[str, list[DataFile]]  # by table
+
+
+class Waiting:
+    """Rows of an epoch on their way into files.
+
+    Rows of a table wait until they fill a row group, then they are written: memory follows the size
+    of a row group of each table, not that of a file. Those of `schedule` wait for all others of
+    their file, since it has them in another order than they come in.
+    `bytes`: the size of what no file that was ended has, as the one who adds it counts.
+    """
+
+    def __init__(self, place: LakePlace, epoch: int) -> None:
+        self._place, self._epoch = place, epoch
+        self._rows: dict[str, list[pa.Table]] = defaultdict(list)
+        self._waiting_bytes: dict[str, int] = defaultdict(int)
+        self._open: dict[str, FileWriter] = {}
+        self.bytes = 0
+
+    def add(self, table: str, rows: pa.Table) -> None:
+        """Takes rows of a table."""
+        self._rows[table].append(rows)
+        self._waiting_bytes[table] += rows.nbytes
+        if table != SCHEDULE and self._waiting_bytes[table] >= GROUP_BYTES:
+            self._write(table)
+
+    def write(self) -> Files:
+        """Writes all rows that wait, and ends the files, one a table."""
+        for table in list(self._rows):
+            self._write(table)
+        written = {table: [file.close()] for table, file in self._open.items()}
+        self._open.clear()
+        self.bytes = 0
+        return written
+
+    def _write(self, table: str) -> None:
+        del self._waiting_bytes[table]
+        rows = in_file_order(table, pa.concat_tables(self._rows.pop(table)))
+        if table not in self._open:
+            self._open[table] = FileWriter(self._place, table, new_name(self._epoch), rows.schema)
+        self._open[table].write(rows)
+
+
+def together(parts: Iterable[Files]) -> Files:
+    """Returns the files of all parts, by table."""
+    files: Files = defaultdict(list)
+    for part in parts:
+        for table, written in part.items():
+            files[table] += written
+    return dict(files)
+
+
+def as_json(files: Files) -> str:
+    """Returns files as text."""
+    return json.dumps({table: list(map(asdict, written)) for table, written in files.items()})
+
+
+def from_json(text: str) -> Files:
+    """Returns the files of a text."""
+    told = json.loads(text)
+    return {table: [DataFile(**file) for file in written] for table, written in told.items()}

@@ -1,0 +1,41 @@
+"""Lakes whose floor has moved, and whether a lake is sound."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+from pipelines.replay import verification
+from storage.lake.epochs import read_progress
+from storage.lake.integrity import require_recorded, require_whole
+from storage.lake.lake import Lake
+from storage.maintenance.topic_retention import Retention
+from storage.verify.run import verify
+from tests.support.aging_job import AgingJob, live
+from txlake.protocol import COMMIT
+
+LIMITS = {"check_max": 2, "half_retention_ms": 300_000, "orphan_operation_ttl_ms": 600_000,
+          "topics_max": 1}  # fmt: skip
+
+
+def make_aged_job(path: Path, topics: Retention = Retention()) -> AgingJob:  # noqa: B008
+    """Return a job with a long past, whose old rows are deleted."""
+    job = AgingJob(path / "lake", **LIMITS)
+    job.topics = topics
+    for topic in ("orders", "nowhere"):  # of which topics_max allows one
+        job.end(COMMIT, job.half("asks", real_topic=topic))
+        job.run()
+    live(job, random.Random(12), 24)
+    job.maintain()
+    assert job.floor.epoch > job.floor.deleted > 0
+    return job
+
+
+def require_sound(path: Path) -> None:
+    """Check that a lake is whole, and that its epochs give the same rows again."""
+    lake = Lake(str(path))
+    require_whole(lake, read_progress(lake), is_alone=True)
+    require_recorded(lake)
+    assert {f.invariant.name: f.rows[:3] for f in verify(lake).findings if f.violations} == {}
+    again = verification.verify(lake)
+    assert again.is_equal, again.differences.to_pylist()[:5]

@@ -1,0 +1,247 @@
+"""Lakes that are published, publishers that are killed, and what a consumer then reads."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaError, TopicPartition
+
+from pipelines.publish.publisher import Turn
+from pipelines.publish.transactions import Transactions
+from pipelines.settings import Settings, parse
+from storage.lake.lake import Lake
+from storage.rows import milliseconds
+from tests.support.in_memory_job import PaperJob
+from txlake import protocol as p
+
+Row = dict[str, Any]
+_DEADLINE_S = 120.0
+BEFORE, WITHIN, AFTER = "before the commit", "within the commit", "after the commit"
+
+
+class PublishedLake:
+    """A lake without a job, and the settings of publishers of it.
+
+    Input: `prefix` of the destination's names, so that tests share a broker.
+    """
+
+    def __init__(self, path: Path, servers: str, prefix: str, **publisher: Any) -> None:
+        self.path, self.servers, self.prefix = path, servers, prefix
+        self.job = PaperJob(path, default_queue_count=4)
+        self.job.at = time.time_ns() // 1_000_000  # Kafka deletes what is older than a week
+        self.publisher = {
+            "destination": f"{prefix}-{{topic}}",
+            "progress_topic": f"{prefix}-progress",
+            **publisher,
+        }
+
+    def settings(self, **publishers: dict[str, Any]) -> Settings:
+        """Returns the settings with some publishers; without any, with `main` alone."""
+        return parse(self.values(**publishers), "test")
+
+    def values(self, **publishers: dict[str, Any]) -> dict[str, Any]:
+        return {
+            "lake": {"path": str(self.path)},
+            "kafka": {"bootstrap_servers": self.servers},
+            "publish": {
+                name: {**self.publisher, **values}
+                for name, values in (publishers or {"main": {}}).items()
+            },
+        }
+
+    def send(self, *messages: Row, ended: bool = True, **run: Any) -> None:
+        """Commits each message in a transaction of its own, all in one epoch."""
+        offsets = {0: [], 1: []}  # type: ignore[var-annotated]
+        for number, message in enumerate(messages):
+            queue = message.pop("half_queue", number % 2)
+            name = f"tx-{self.job.epoch}-{number}"
+            offsets[queue].append(self.job.half(**{"transaction_id": name, "queue": queue,
+                                                   **message}))  # fmt: skip
+        for queue, these in offsets.items():
+            if these and ended:
+                self.job.end(p.COMMIT, *these, queue=queue)
+        self.job.run(**run)
+
+    def send_set(self, *messages: Row) -> None:
+        """Commits messages of one transaction."""
+        name = f"set-{self.job.epoch}"
+        offsets = [
+            self.job.half(
+                **{"transaction_id": name, "tran_size": len(messages), "tran_seq": seq, **message}
+            )
+            for seq, message in enumerate(messages)
+        ]
+        self.job.end(p.COMMIT, *offsets)
+        self.job.run()
+
+    def rows(self, topic: str = "orders") -> dict[int, list[Row]]:
+        """Returns the rows of a topic's table by queue, in order."""
+        lake = Lake(str(self.path))
+        ids = {row["topic"]: row["table_id"] for row in lake.read("catalog").to_pylist()}
+        found: dict[int, list[Row]] = {}
+        for row in lake.read(f"topics/{ids[topic]}").sort_by("queue_offset").to_pylist():
+            found.setdefault(row["queue_id"], []).append(row)
+        return found
+
+    def stored_at(self) -> dict[tuple[int, int], int]:
+        """Returns when each half was stored, by its place."""
+        return {
+            (row["queue_id"], row["queue_offset"]): milliseconds(row["stored_at"])
+            for row in Lake(str(self.path)).read("half").to_pylist()
+        }
+
+    def destination(self, topic: str = "orders") -> str:
+        return f"{self.prefix}-{topic}"
+
+    def consume(self, topic: str = "orders", isolation: str = "read_committed") -> list[Any]:
+        return consumed(self.servers, self.destination(topic), isolation)
+
+    def require_published(self, topic: str = "orders") -> None:
+        """Checks that the topic's Kafka topic is its table: each message once, in queue order."""
+        table = {
+            queue: [(row["queue_offset"], row["body"], row["keys"]) for row in rows]
+            for queue, rows in self.rows(topic).items()
+        }
+        read: dict[int, list[Any]] = {}
+        for message in self.consume(topic):
+            key = message.key()
+            read.setdefault(message.partition(), []).append(
+                (offset_of(message), message.value(), None if key is None else key.decode())
+            )
+        assert read == table
+
+
+def headers_of(message: Any) -> dict[str, bytes]:
+    """Returns a record's headers; of a name the first one."""
+    return dict(reversed(message.headers() or []))
+
+
+def offset_of(message: Any) -> int:
+    return int(headers_of(message)[p.QUEUE_OFFSET])
+
+
+def consumed(servers: str, topic: str, isolation: str = "read_committed") -> list[Any]:
+    """Returns all records of a Kafka topic, up to its end."""
+    consumer = Consumer({
+        "bootstrap.servers": servers, "group.id": "reads-all", "enable.partition.eof": True,
+        "isolation.level": isolation, "enable.auto.commit": False,
+    })  # fmt: skip
+    try:
+        partitions = consumer.list_topics(topic, timeout=30).topics[topic].partitions
+        consumer.assign([TopicPartition(topic, number, 0) for number in partitions])
+        open_partitions, read = set(partitions), []
+        while open_partitions:
+            message = consumer.poll(60)
+            assert message is not None, f"{topic}: nothing came of {open_partitions}"
+            error = message.error()
+            if error is None:
+                read.append(message)
+            elif error.code() == KafkaError._PARTITION_EOF:
+                open_partitions.discard(message.partition())
+            else:
+                raise AssertionError(error.str())
+        return read
+    finally:
+        consumer.close()
+
+
+def publish_all(settings: Settings, name: str = "main") -> int:
+    """Publishes all that is committed, as an elected publisher does. Output: how many messages."""
+    turn = Turn(settings, settings.publish[name], threading.Event(), lambda: True)
+    try:
+        turn.begin()
+        while turn.publish_committed():
+            pass
+        return turn.published
+    finally:
+        turn.close()
+
+
+class KilledPublisher:
+    """A publisher in a process of its own, which gets a signal around one of its transactions.
+
+    Input: `at`: before, within or after the commit; `transaction`: which one, from 1.
+    """
+
+    def __init__(
+        self, log: Path, values: dict[str, Any], at: str, transaction: int, number: int
+    ) -> None:
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(["tests.support.publishers"])
+        self._log = log
+        self._process = context.Process(
+            target=_publish, args=(str(log), values, at, transaction, number)
+        )
+        self._process.start()
+
+    def said(self) -> str:
+        return self._log.read_text() if self._log.exists() else ""
+
+    def require_end(self, code: int) -> None:
+        """Waits until it has ended, with an exit code; that of a signal is negative."""
+        self._process.join(_DEADLINE_S)
+        assert self._process.exitcode == code, (self._process.exitcode, self.said())
+
+    def is_suspended(self) -> bool:
+        assert self._process.is_alive(), self.said()
+        states = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(") ")[2]
+        return states[:1] == "T"
+
+    def go_on(self) -> None:
+        assert self._process.pid is not None
+        os.kill(self._process.pid, signal.SIGCONT)
+
+    def end(self) -> None:
+        self._process.kill()
+        self._process.join()
+        self._process.close()
+
+
+@contextlib.contextmanager
+def killed_publisher(*arguments: Any) -> Iterator[KilledPublisher]:
+    """Yields a publisher; kills it at the end."""
+    process = KilledPublisher(*arguments)
+    try:
+        yield process
+    finally:
+        process.end()
+
+
+def _publish(log: str, values: dict[str, Any], at: str, transaction: int, number: int) -> None:
+    output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    commit = Transactions.commit
+    left = [transaction]
+
+    def committed(self: Transactions) -> None:
+        left[0] -= 1
+        if left[0] != 0:
+            commit(self)
+            return
+        _around(at, number, lambda: commit(self), self)
+
+    Transactions.commit = committed  # type: ignore[method-assign]
+    publish_all(parse(values, "test"))
+
+
+def _around(at: str, number: int, commit: Callable[[], None], of: Transactions) -> None:
+    def send() -> None:
+        os.kill(os.getpid(), number)
+
+    if at == BEFORE:
+        of._producer.flush()  # all records stand in Kafka, uncommitted
+        send()
+    elif at == WITHIN:
+        threading.Timer(0.003, send).start()
+    commit()
+    if at == AFTER:
+        send()
