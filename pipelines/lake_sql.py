@@ -1,7 +1,8 @@
 """A lake's tables by their names in SQL (DuckDB), up to the newest committed epoch.
 
-Rows of an epoch that is planned and not committed are right, only early (PROTOCOL.md "Tables"):
-they are hidden. A view is made when it is asked for: a lake can have thousands of topics.
+Rows of an epoch that is planned and not committed are right, only early (docs/protocol/tables.md
+"Tables"): they are hidden. A view is made when it is asked for: a lake can have thousands of
+topics.
 """
 
 from __future__ import annotations

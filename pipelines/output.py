@@ -4,7 +4,7 @@ What producers send stands in them. A line break could forge a line, an escape s
 terminal, a mark for the direction of writing turn a text around: each is shown as its code.
 
 A column's name says what its numbers are: an instant (`_at`, `since`), a span (`_ms`) or a size
-(`_bytes`). Tables show them for people, the other formats as PROTOCOL.md writes them.
+(`_bytes`). Tables show them for people, the other formats as the protocol writes them.
 """
 
 from __future__ import annotations

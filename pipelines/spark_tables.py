@@ -14,7 +14,7 @@ delta-spark reads everything, and nothing is written. The caller can bring anoth
 has Delta's jars, extension and catalog, and for S3 those of `txlake jars fetch s3`.
 
 A row of a topic table is final. A row of an epoch that is not committed yet is right, only early
-(PROTOCOL.md "Tables").
+(docs/protocol/tables.md "Tables").
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ def open_spark(
 def create_views(spark: SparkSession, path: str | LakePlace, prefix: str = "") -> int:
     """Makes a temporary view of each table of a lake, as of its newest committed epoch.
 
-    Beside the tables of PROTOCOL.md there is `messages`: all topic tables in one, each row with its
-    `topic`. A second call shows what came since.
+    Beside the tables of the protocol there is `messages`: all topic tables in one, each row with
+    its `topic`. A second call shows what came since.
 
     Input: `prefix` stands before each name.
     Output: the epoch.
@@ -88,7 +88,8 @@ def create_views(spark: SparkSession, path: str | LakePlace, prefix: str = "") -
 def read_topic(spark: SparkSession, path: str | LakePlace, topic: str) -> DataFrame:
     """Returns the messages of a real topic that are there now.
 
-    Output: TOPIC of PROTOCOL.md "Tables"; sort by `queue_id`, `queue_offset` for their order.
+    Output: TOPIC of docs/protocol/tables.md "Tables"; sort by `queue_id`, `queue_offset` for
+    their order.
     Errors: LakeError if the lake cannot be read, or lacks the topic.
     """
     lake = _lake(spark, path)

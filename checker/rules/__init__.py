@@ -1,1 +1,1 @@
-"""The rules of PROTOCOL.md, a file a rule: functions from frames to frames."""
+"""The rules of docs/protocol/rules.md, a file a rule: functions from frames to frames."""

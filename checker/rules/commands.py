@@ -3,8 +3,8 @@
 Commands take effect in offset order, before the operations of the epoch that lands them. A command
 that fits nothing changes nothing, and its result says so.
 
-Source: PROTOCOL.md "Operator commands"; RocketMQ's resumeCheckHalfMessage, which puts a half back
-without its checks; `txlake.protocol` reads the targets.
+Source: docs/protocol/rules.md "Operator commands"; RocketMQ's resumeCheckHalfMessage, which puts a
+half back without its checks; `txlake.protocol` reads the targets.
 """
 
 from __future__ import annotations

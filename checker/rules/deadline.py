@@ -5,8 +5,8 @@ most. Its group is asked from then on, and a check decides. The deadline counts 
 which the broker stored the record, also after a re-arm: so it depends on two records alone, and on
 no epoch. A set has the deadline of its first landed half.
 
-Source: PROTOCOL.md "Which operation ends a half", test 7; RocketMQ 5.1.2's EndTransactionProcessor
-(rejectCommitOrRollback), which counts by the producer's clock.
+Source: docs/protocol/rules.md "Which operation ends a half", test 7; RocketMQ 5.1.2's
+EndTransactionProcessor (rejectCommitOrRollback), which counts by the producer's clock.
 """
 
 from __future__ import annotations

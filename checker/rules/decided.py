@@ -5,7 +5,7 @@ there, whatever it becomes. Its other positions that name the set are absorbed, 
 half lands in a later epoch. So a naming that waits for its half carries for which sets its
 operation is decided; of several such namings of an operation the first one does, for all.
 
-Source: PROTOCOL.md "Sets", 4.
+Source: docs/protocol/rules.md "Sets", 4.
 """
 
 from __future__ import annotations

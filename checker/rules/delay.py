@@ -1,6 +1,6 @@
 """When a delayed message is due.
 
-Source: RocketMQ's ScheduleMessageService (18 levels); PROTOCOL.md "Delay".
+Source: RocketMQ's ScheduleMessageService (18 levels); docs/protocol/rules.md "Delay".
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ halves by (op queue, op offset, position, TRAN_SEQ), then resumed messages by th
 TRANS_UNDELIVERABLE_TOPIC. Discards have their own topic, in the order of their places. Queue
 offsets are contiguous from 0.
 
-Source: CommitLog's queue offsets (one counter a queue); PROTOCOL.md "Delivery".
+Source: CommitLog's queue offsets (one counter a queue); docs/protocol/rules.md "Delivery".
 """
 
 from __future__ import annotations

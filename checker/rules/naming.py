@@ -2,7 +2,7 @@
 
 An operation names one half or several; each naming is a row.
 
-Source: PROTOCOL.md "Which operation ends a half"; RocketMQ's
+Source: docs/protocol/rules.md "Which operation ends a half"; RocketMQ's
 EndTransactionProcessor.checkPrepareMessage.
 """
 
@@ -204,7 +204,7 @@ def has_orphan(waiting: pa.Table, queues: pa.Table, orphan_ttl_ms: int) -> bool:
 def _still_to_come(namings: pa.Table, queues: pa.Table, orphan_ttl_ms: int) -> tuple[Mask, Mask]:
     """Returns for each naming whether its half can still land, and whether it has waited too long.
 
-    Source: PROTOCOL.md "Which operation ends a half", test 2.
+    Source: docs/protocol/rules.md "Which operation ends a half", test 2.
     """
     queue = take(queues, find(longs(namings["queue_id"]), longs(queues["queue_id"])))
     is_ahead = longs(namings["half_queue_offset"]) >= longs(queue["half_end"], null=0)

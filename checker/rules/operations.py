@@ -3,8 +3,9 @@
 An operation that is not valid for a half leaves the half as it is, and is a conflict with the first
 reason that applies.
 
-Source: PROTOCOL.md "Which operation ends a half"; RocketMQ's TransactionalMessageServiceImpl
-(fillOpRemoveMap), without its order effects (PROTOCOL.md lists the differences).
+Source: docs/protocol/rules.md "Which operation ends a half"; RocketMQ's
+TransactionalMessageServiceImpl (fillOpRemoveMap), without its order effects
+(docs/protocol/rules.md "Different from RocketMQ").
 """
 
 from __future__ import annotations

@@ -11,8 +11,8 @@ the floor. In the state are:
 Every rule that has to know asks here. What is not there decides nothing any more; a naming of it is
 `below_floor`.
 
-Source: PROTOCOL.md "Retention"; RocketMQ's fileReservedTime deletes what is old, whatever became of
-it.
+Source: docs/protocol/rules.md "Retention"; RocketMQ's fileReservedTime deletes what is old,
+whatever became of it.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ A set is the halves that share half queue, producer group, transaction id and TR
 makes a set of one. Its unit is named by its first landed half; a half without TRAN_SIZE is its own
 unit. Of one TRAN_SEQ the smallest offset counts; later halves are duplicates.
 
-Source: PROTOCOL.md "Sets". A transaction of RocketMQ has one message.
+Source: docs/protocol/rules.md "Sets". A transaction of RocketMQ has one message.
 """
 
 from __future__ import annotations

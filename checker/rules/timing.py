@@ -4,8 +4,8 @@ All rules here read `known_at` of the half's queue, never `epoch_at`: a job that
 about nor discards a half that was ended long ago in Kafka. While `known_at` is not known nothing
 happens.
 
-Source: TransactionalMessageServiceImpl.check (needDiscard, needSkip, isNeedCheck); PROTOCOL.md
-"What happens to a half at an epoch", lines 3 to 7.
+Source: docs/protocol/rules.md "What happens to a half at an epoch", lines 3 to 7; RocketMQ's
+TransactionalMessageServiceImpl.check (needDiscard, needSkip, isNeedCheck).
 """
 
 from __future__ import annotations
@@ -113,7 +113,8 @@ def first_turn(halves: pa.Table, parameters: Parameters) -> int | None:
 def _rules(halves: pa.Table, known_at: Numbers, parameters: Parameters) -> pa.Array:
     """Returns the rule that holds for each half at this `known_at` of its queue, or null.
 
-    Source: PROTOCOL.md "What happens to a half at an epoch": line 3 before 4 before 5 and 6.
+    Source: docs/protocol/rules.md "What happens to a half at an epoch": line 3 before 4 before 5
+    and 6.
     """
     expired_at, turn_at = _from_when(halves, parameters)
     return choose(
@@ -169,7 +170,7 @@ def _of_queue(name: str, halves: pa.Table, queues: pa.Table) -> Numbers:
 
 @dataclass(frozen=True)
 class NextStep:
-    """The rule that will hold first: `line` of PROTOCOL.md's table, and its `rule`.
+    """The rule that will hold first: `line` of the protocol's table, and its `rule`.
 
     `reached_at`: the first `known_at`, in ms, at which it holds.
     """

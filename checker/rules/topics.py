@@ -1,6 +1,7 @@
 """Which topics are made because a message names them, and which producer group makes each.
 
-Source: PROTOCOL.md "Delivery", "New topics"; RocketMQ's autoCreateTopicEnable has no limit.
+Source: docs/protocol/rules.md "Delivery", "New topics"; RocketMQ's autoCreateTopicEnable has no
+limit.
 """
 
 from __future__ import annotations

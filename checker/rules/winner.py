@@ -3,7 +3,7 @@
 Of the valid COMMITs and ROLLBACKs that name a unit the one with the smallest op offset wins, for
 ever. An operation that comes too late is a conflict; one whose set is incomplete waits.
 
-Source: PROTOCOL.md "Which operation ends a half", test 8; RocketMQ's
+Source: docs/protocol/rules.md "Which operation ends a half", test 8; RocketMQ's
 TransactionalMessageServiceImpl (fillOpRemoveMap), without its order effects.
 """
 

@@ -414,7 +414,7 @@ def read_check(
 ) -> CheckedMessage | None:
     """Returns a record's check; None if the record cannot be read as one for this group.
 
-    Source: PROTOCOL.md "The check".
+    Source: docs/protocol/wire.md "The check".
     """
     values = _texts(headers)
     offsets = values.get(protocol.HALF_QUEUE_OFFSET, "")

@@ -124,7 +124,7 @@ def _asked_headers(message: Message) -> Headers:
 def asked_half_queue(topic: str, queue_id: int, half_queues: int) -> int:
     """Returns the half queue of the messages that ask for a real queue: always the same.
 
-    Source: PROTOCOL.md "Delivery": order holds within one half queue.
+    Source: docs/protocol/rules.md "Delivery": order holds within one half queue.
     """
     return zlib.crc32(f"{topic}/{queue_id}".encode()) % half_queues
 

@@ -57,7 +57,7 @@ class ConsumedMessage(NamedTuple):
         """The record of Kafka that it was sent as: `half:2-17`, `schedule:0-5`.
 
         The same text names it in operators' commands. A topic has each id once.
-        Source: PROTOCOL.md "Operator commands".
+        Source: docs/protocol/rules.md "Operator commands".
         """
         record = protocol.RecordTarget(self.source, self.half_queue_id, self.half_queue_offset)
         return str(record)

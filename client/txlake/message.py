@@ -34,7 +34,7 @@ class Message:
     without a transaction, else from the commit; `check_immunity_time_s` s.
     Errors: MessageError, naming the field, its value and what is allowed. The producer raises it
     for what its options limit: the size of the record, and how far ahead it is delivered.
-    Source: PROTOCOL.md "The half message".
+    Source: docs/protocol/wire.md "The half message".
     """
 
     topic: str

@@ -1,6 +1,6 @@
 """Signatures of operations and checks: HMAC-SHA256 under a key that a group shares with the job.
 
-Source: PROTOCOL.md "Signatures". This module imports of the client only the protocol.
+Source: docs/protocol/wire.md "Signatures". This module imports of the client only the protocol.
 """
 
 from __future__ import annotations

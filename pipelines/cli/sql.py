@@ -16,10 +16,10 @@ from pipelines.output import TABLE, now_ms, print_records
 def sql(query: str, lake_path: str | None, conf: str | None, limit: int, output: str) -> None:
     """Answer a SELECT over the lake's tables and topics.
 
-    QUERY is one SELECT of DuckDB's SQL. Tables have the names of PROTOCOL.md, a topic's messages
-    the topic's ("..." where it has dots or dashes), and `messages` has those of all topics. Rows of
-    an epoch that is not committed are hidden, and nothing is written. Bytes are shown as text;
-    hex(body) shows them all.
+    QUERY is one SELECT of DuckDB's SQL. Tables have the names of docs/protocol/tables.md, a topic's
+    messages the topic's ("..." where it has dots or dashes), and `messages` has those of all
+    topics. Rows of an epoch that is not committed are hidden, and nothing is written. Bytes are
+    shown as text; hex(body) shows them all.
     """
     from pipelines.cli.cells import plain_rows
     from pipelines.lake_sql import select

@@ -2,7 +2,7 @@
 
 What an epoch needs of Spark stands in `Lander`; tests have one that needs no JVM.
 
-Source: PROTOCOL.md "What can be read"; ARCHITECTURE.md "One epoch", 1.
+Source: docs/protocol/wire.md "What can be read"; ARCHITECTURE.md "One epoch", 1.
 """
 
 from __future__ import annotations

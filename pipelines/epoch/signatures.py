@@ -3,7 +3,7 @@
 The answer is a column of `op`. So what an epoch decides can be decided again without any key, and
 a key that is taken away changes nothing of what has landed.
 
-Source: PROTOCOL.md "Signatures".
+Source: docs/protocol/wire.md "Signatures".
 """
 
 from __future__ import annotations

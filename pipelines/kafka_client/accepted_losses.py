@@ -3,7 +3,7 @@
 The commands are records of the admin topic (ACCEPT_LOSS) that are not landed yet: a job that finds
 such a loss does not start, so it lands nothing.
 
-Source: PROTOCOL.md "Operator commands".
+Source: docs/protocol/rules.md "Operator commands".
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from pipelines.notebooks.open_lake import OpenLake
 from storage.errors import LakeError
 from storage.rows import instant
 
-# As in PROTOCOL.md "Tables", in the order of a transaction's life.
+# As in docs/protocol/tables.md "Tables", in the order of a transaction's life.
 ONE_ROW_IS: Final = {
     "lake": "the lake",
     "half": "one record of the half topic",

@@ -27,7 +27,7 @@ _MESSAGE = [
 ]  # fmt: skip
 
 # A level above the last counts as the last; 0 is no level, and DELIVER_AT and a span go before it
-# (PROTOCOL.md "Delay").
+# (docs/protocol/rules.md "Delay").
 _LEVEL = """
 CASE WHEN m.delay_level > 0 AND m.deliver_at IS NULL AND m.delay_ms IS NULL
   THEN least(m.delay_level, $levels) END

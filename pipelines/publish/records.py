@@ -1,4 +1,4 @@
-"""A row of a topic's table as a record of Kafka. PROTOCOL.md, "Published records"."""
+"""A row of a topic's table as a record of Kafka. docs/protocol/wire.md "Published records"."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ class Archive:
             if missing:
                 raise StartError(
                     f"the {kind} records have no column {missing[0]}: they need the columns of the "
-                    f"lake's table {kind} (PROTOCOL.md)"
+                    f"lake's table {kind} (docs/protocol/tables.md)"
                 )
 
     @classmethod

@@ -1,8 +1,8 @@
 """The epoch protocol: an epoch is `planned`, then `committed`; each is one row, once.
 
-`planned` pins all that the epoch depends on: its Kafka ranges, T, C(q), the floor, parameters. From
-there on it can be run again and gives the same rows. `committed` is the one commit point. An epoch
-that is planned and not committed is finished before anything else.
+`planned` pins all that the epoch depends on: its Kafka ranges, `epoch_at`, `known_at`, the floor,
+parameters. From there on it can be run again and gives the same rows. `committed` is the one commit
+point. An epoch that is planned and not committed is finished before anything else.
 
 A committed row names what the epoch changed: the real queues that grew, the tables that it wrote.
 One in so many epochs names all of them: its counts have `snapshot`, 1 if a snapshot of the state
@@ -204,9 +204,9 @@ class Progress:
     """Where the epochs stand.
 
     `last`: the newest committed plan. `unfinished`: the plan to finish first. `next_offsets` and
-    `tables`: after `last`. `recent`: the newest plans, for C(q). `named_epoch`: the newest whose
-    row names all. `digest`: of the newest row. `changes`: rows by which `last` changed the state,
-    and of its snapshot.
+    `tables`: after `last`. `recent`: the newest plans, for `known_at`. `named_epoch`: the newest
+    whose row names all. `digest`: of the newest row. `changes`: rows by which `last` changed the
+    state, and of its snapshot.
     """
 
     last: Plan | None

@@ -1,6 +1,6 @@
 """Offsets that Kafka deleted before they were landed, and that an operator accepted as lost.
 
-Source: PROTOCOL.md "Operator commands".
+Source: docs/protocol/rules.md "Operator commands".
 """
 
 from __future__ import annotations

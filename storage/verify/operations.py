@@ -1,6 +1,6 @@
 """What has to become of every naming, and the invariants about it.
 
-Of PROTOCOL.md's tests, 1 to 7 are made with what stands in `half` and `op`, and 8 with the end of
+Of the protocol's tests, 1 to 7 are made with what stands in `half` and `op`, and 8 with the end of
 the unit.
 `fates` says of each naming which row it has to have in `conflicts`, if any.
 """

@@ -5,7 +5,7 @@ lost) and what it names: `named_queue` and `named_offset`, or `topic` with `queu
 `config_value`, or `lost_kind` with `named_queue`, `named_offset` and `lost_last`. All are null
 where the target cannot be read, or is of a kind that the command does not have.
 
-Source: PROTOCOL.md "Operator commands", "Targets".
+Source: docs/protocol/rules.md "Operator commands", "Targets".
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Every record becomes exactly one row, whatever it holds: what cannot be read is 
 (the first reason that applies) and kept raw. A tenth of the processor time of the same in Spark SQL
 (DECISIONS.md 5).
 
-Source: PROTOCOL.md "Wire form" and "What can be read".
+Source: docs/protocol/wire.md "Wire form" and "What can be read".
 """
 
 from __future__ import annotations

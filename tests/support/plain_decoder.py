@@ -1,6 +1,6 @@
 """Decoding a second time, record by record in plain Python: what `storage.wire.decode` must give.
 
-Source: PROTOCOL.md "Wire form" and "What can be read".
+Source: docs/protocol/wire.md "Wire form" and "What can be read".
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""What an operator's commands do: PROTOCOL.md "Operator commands", every result by its name."""
+"""What an operator's commands do, every result by its name.
+
+Source: docs/protocol/rules.md "Operator commands".
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When a delayed message may be delivered: PROTOCOL.md "Delay".
+"""When a delayed message may be delivered: docs/protocol/rules.md "Delay".
 
 Expected is the due time in ms after the first epoch's epoch_at; None: the message has no delay.
 """

@@ -1,4 +1,4 @@
-"""What is delivered where: PROTOCOL.md "Delivery".
+"""What is delivered where: docs/protocol/rules.md "Delivery".
 
 Expected are the messages of each real queue, in order of their queue offsets. A real topic has 4
 queues where a case does not say otherwise; `asked` is a half's REAL_QID.

@@ -1,4 +1,6 @@
-"""How many topics the messages of one producer group make: PROTOCOL.md "Delivery", "New topics".
+"""How many topics the messages of one producer group make.
+
+Source: docs/protocol/rules.md "Delivery", "New topics".
 
 Expected are the messages of each real queue, as in test_delivery.
 """

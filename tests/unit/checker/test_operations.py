@@ -1,4 +1,4 @@
-"""Which operation ends a half: PROTOCOL.md's tests 1 to 8, in their order, and what follows."""
+"""Which operation ends a half: the protocol's tests 1 to 8, in their order, and what follows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is there, below the floor and above: PROTOCOL.md "Retention"."""
+"""What is there, below the floor and above: docs/protocol/rules.md "Retention"."""
 
 from __future__ import annotations
 

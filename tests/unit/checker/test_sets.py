@@ -1,4 +1,7 @@
-"""Which halves are one set, what time does to it, and late members: PROTOCOL.md "Sets"."""
+"""Which halves are one set, what time does to it, and late members.
+
+Source: docs/protocol/rules.md "Sets".
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ends a set: PROTOCOL.md "Sets", 4 to 6."""
+"""What ends a set: docs/protocol/rules.md "Sets", 4 to 6."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What happens to a half at an epoch: PROTOCOL.md's table, line by line, equality on both sides.
+"""What happens to a half at an epoch: the protocol's table, line by line, equality on both sides.
 
 The transaction timeout is 6 s, the check interval 30 s and retention 72 h, where a case does not
 say otherwise. Cases named D.. run with real Kafka, too (tests/kafka/test_scenarios_real.py).

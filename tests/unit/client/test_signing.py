@@ -1,4 +1,4 @@
-"""Signatures: the bytes of PROTOCOL.md "Signatures", and whatever is changed is seen."""
+"""Signatures: the bytes of docs/protocol/wire.md "Signatures", and whatever is changed is seen."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SENT: Any = [*CHECK, ("CHECK_TIMES", b"1"), ("CHECK_ID", b"2-17-0-1")]
 
 
 def test_the_signed_text_is_as_the_protocol_says() -> None:
-    protocol = (Path(__file__).parents[3] / "PROTOCOL.md").read_text("utf-8")
+    protocol = (Path(__file__).parents[3] / "docs/protocol/wire.md").read_text("utf-8")
     secret = re.findall(r"^secret +(\S+)$", protocol, re.MULTILINE)[0]
     found = re.findall(r"^signed text +(.+)\nSIG +(?:2:)?(\S+)$", protocol, re.MULTILINE)
     for text, signature in found:

@@ -16,9 +16,8 @@ from storage.rows import instant
 from tests.support.in_memory_job import START_AT, PaperJob
 from tests.support.lake_rows import LakeRows
 from tests.support.notebook_lakes import opened, sound
+from tests.support.protocol_pages import PROTOCOL
 from txlake.protocol import COMMIT, RESUME
-
-PROTOCOL = (Path(__file__).parents[3] / "PROTOCOL.md").read_text("utf-8")
 
 
 @pytest.fixture(scope="module")

@@ -1,12 +1,10 @@
-"""PROTOCOL.md says what the code says: columns, headers, settings, reasons."""
+"""The pages of the protocol say what the code says: columns, headers, settings, reasons."""
 
 from __future__ import annotations
 
 import dataclasses
 import re
 import sys
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -20,6 +18,7 @@ from pipelines.epoch.commit import landed_counts
 from storage import schemas
 from storage.lake import epochs
 from storage.wire import record_kinds as kafka_rows
+from tests.support.protocol_pages import PROTOCOL, ROOT, section, table_rows
 from txlake import _consumer_offsets, protocol
 
 if sys.version_info >= (3, 11):
@@ -27,8 +26,6 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-ROOT = Path(__file__).parents[3]
-PROTOCOL = (ROOT / "PROTOCOL.md").read_text("utf-8")
 TABLES = {
     **schemas.TABLES,
     "topics/<table_id>": schemas.TOPIC,
@@ -54,7 +51,7 @@ SECTIONS = {
     )
 }
 
-# What rows may hold, by hand: a new one is written down here and in PROTOCOL.md.
+# What rows may hold, by hand: a new one is written down here and in the protocol.
 HALF_ERRORS = [
     "bad_timestamp", "newer_version", "bad_producer_group", "bad_transaction_id", "bad_real_topic",
     "bad_set", "too_large",
@@ -94,26 +91,8 @@ REASON_FILES = [
 ]  # fmt: skip
 
 
-def section(title: str, text: str = PROTOCOL) -> str:
-    """Return the text under a heading, up to the next heading of its rank or above."""
-    found = re.search(rf"^(#+) {re.escape(title)}\n", text, re.MULTILINE)
-    assert found, f"PROTOCOL.md has no section {title!r}"
-    rest = text[found.end() :]
-    after = re.search(rf"^#{{1,{len(found[1])}}} ", rest, re.MULTILINE)
-    return rest[: after.start()] if after else rest
-
-
-def table_rows(text: str) -> Iterator[list[str]]:
-    """Return the cells of each row of the tables in a text, headings and rules left out."""
-    lines = text.splitlines()
-    for number, line in enumerate(lines):
-        is_heading = number + 1 < len(lines) and lines[number + 1].startswith("|---")
-        if line.startswith("| ") and not is_heading:
-            yield [cell.strip() for cell in line.strip().strip("|").split("|")]
-
-
 def type_text(kind: pa.DataType) -> str:
-    """Name a type as PROTOCOL.md does."""
+    """Name a type as the protocol does."""
     if pa.types.is_map(kind):
         return f"map<{type_text(kind.key_type)}, {type_text(kind.item_type)}>"
     if pa.types.is_list(kind):
@@ -228,7 +207,7 @@ def test_sample_settings_are_the_defaults() -> None:
 @pytest.mark.parametrize("reason", ALL_REASONS)
 def test_every_reason_is_documented(reason: str) -> None:
     rows = [cells for cells in table_rows(PROTOCOL) if f"`{reason}`" in " ".join(cells)]
-    assert rows, f"no table of PROTOCOL.md has `{reason}`"
+    assert rows, f"no table of the protocol has `{reason}`"
 
 
 @pytest.mark.parametrize(

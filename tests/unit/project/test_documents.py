@@ -14,10 +14,24 @@ from examples.demo_screen import table_of
 from storage import schemas
 
 ROOT = Path(__file__).parents[3]
-DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 README = (ROOT / "README.md").read_text("utf-8")
-PROTOCOL = (ROOT / "PROTOCOL.md").read_text("utf-8")
 TESTS = [*ROOT.glob("tests/*/**/test_*.py"), *ROOT.glob("bench/tests/**/test_*.py")]
+
+
+# A section's title in a docstring: not one that is filled in when the program runs.
+TITLE = r'"([^"{]+)"'
+
+
+def titles_of(text: str) -> set[str]:
+    """Returns a document's headings, the sections that it links, and what it says in bold."""
+    patterns = (r"^#+ (.*)$", r"^- \[([^\]]+)\]\(", r"\*\*([^*]+?)\.?\*\*")
+    return {title for pattern in patterns for title in re.findall(pattern, text, re.MULTILINE)}
+
+
+def anchor_of(heading: str) -> str:
+    """Returns the anchor that GitHub gives a heading."""
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
 
 
 def test_the_readmes_programs_are_short() -> None:
@@ -96,15 +110,38 @@ def test_named_tests_exist(document: Path) -> None:
 
 
 def test_the_code_refers_to_sections_that_exist() -> None:
-    headings = set(re.findall(r"^#+ (.*)$", PROTOCOL, re.MULTILINE))
-    named = set()
-    for folder in ("checker", "storage", "pipelines", "client/txlake"):
+    title = TITLE.replace("(", "").replace(")", "")
+    missing, count = [], 0
+
+    for folder in ("checker", "storage", "pipelines", "client/txlake", "tests", "bench"):
         for path in (ROOT / folder).rglob("*.py"):
             flat = re.sub(r"\n\s*#?\s*", " ", path.read_text("utf-8"))
-            for text in re.findall(r'PROTOCOL\.md ("[^"]+"(?: and "[^"]+")*)', flat):
-                named |= set(re.findall('"([^"{]+)"', text))
-    assert named
-    assert named - headings == set()
+            for document, text in re.findall(
+                rf"([\w/]+\.md) ({title}(?:(?:,| and) {title})*)", flat
+            ):
+                known = titles_of((ROOT / document).read_text("utf-8"))
+                named = re.findall(TITLE, text)
+                count += len(named)
+                missing += [(path.name, document, name) for name in named if name not in known]
+
+    assert missing == []
+    assert count > 30
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_links_lead_to_sections_that_exist(document: Path) -> None:
+    missing = []
+    for target in re.findall(r"\]\(([^)\s]+#[^)\s]+|#[^)\s]+)\)", document.read_text("utf-8")):
+        name, _, anchor = target.partition("#")
+        linked = document.parent / name if name else document
+        if "://" in target or linked.suffix != ".md":
+            continue
+
+        headings = re.findall(r"^#+ (.*)$", linked.read_text("utf-8"), re.MULTILINE)
+        if anchor not in map(anchor_of, headings):
+            missing.append(target)
+
+    assert missing == []
 
 
 def test_each_threat_names_a_test_that_tries_it() -> None:
