@@ -152,3 +152,23 @@ def test_each_threat_names_a_test_that_tries_it() -> None:
     for row in rows:
         assert len(row) == 5, row
         assert re.fullmatch(r"(`test_\w+`(, )?)+", row[3]), row
+
+
+@pytest.mark.parametrize("package", ["pipelines", "checker", "storage"])
+def test_the_architecture_lists_the_rooms_that_are_there(package: str) -> None:
+    text = (ROOT / "ARCHITECTURE.md").read_text("utf-8")
+    table = text.partition("| package | room |")[2].partition("\n\n")[0]
+    rows = table.partition(f"\n| {package} |")[2]
+    rows = re.split(r"^\| \w", f"|{rows}", flags=re.MULTILINE)[0]
+    listed = {
+        name.strip("/")
+        for line in rows.splitlines()
+        for name in re.findall(r"`(\w+/?)`", line.removeprefix("| ").split(" | ")[0])
+    }
+
+    rooms = {
+        path.stem
+        for path in (ROOT / package).iterdir()
+        if not path.name.startswith("__") and (path.is_dir() or path.suffix == ".py")
+    }
+    assert listed == rooms
