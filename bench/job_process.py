@@ -14,7 +14,7 @@ from storage.lake.lake import Lake
 from tests.support.processes import Process
 
 STREAMING = "running; owner"
-_LANDED = re.compile(rb"epoch \d+: (\d+) records landed")
+_LANDED = re.compile(rb"epoch \d+: (\d+) records? landed")
 _POLL_S = 0.05
 _END_TIMEOUT_S = 60.0
 

@@ -56,7 +56,7 @@ def _lines(what: str, unit: str, stream: TextIO) -> Meter:
         if now - told_at < _LINE_EVERY_S:
             return
         told_at, rate = now, done / (now - started)
-        left = f"{(total - done) / rate:.0f} s left" if rate else "no end in sight"
+        left = f"{(total - done) / rate:.0f} s left" if rate else "time left unknown"
         share = 100 * done // total if total else 100
         told = f"{what}: {done:,} of {total:,} {unit} ({share} %), {rate:,.0f}/s, {left}"
         print(told, file=stream, flush=True)

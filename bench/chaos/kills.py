@@ -16,7 +16,7 @@ STANDING_BY = "while it stands by"
 SAYS = {
     STREAMING: ("running; owner",),
     # Before it runs it finishes the epoch of the one before.
-    WORKING: ("running; owner", "records landed"),
+    WORKING: ("running; owner", " landed, "),
     STANDING_BY: ("standby: ready",),
 }
 # What else happens to drivers where there are two: suspended for longer than Kafka counts them.

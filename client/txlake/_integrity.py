@@ -12,6 +12,7 @@ from collections.abc import Mapping
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from txlake._counted import counted
 from txlake._delta_files import STALE_SNAPSHOT, DeltaFiles, first_line
 from txlake._store import store_trouble
 from txlake.errors import LakeError
@@ -103,7 +104,7 @@ class WholeTables:
         if held < rows:  # to ask what was deleted is slow
             held += files.table.transaction_version(deleted_id(self._lake_id)) or 0
         if held < rows:
-            return f"holds {held} rows, and held {rows} {when}"
+            return f"holds {counted(held, 'row')}, and held {rows} {when}"
         epochs.refresh()
         planned = _newest(epochs)
         if newest > planned:

@@ -12,6 +12,7 @@ from typing import Any
 from confluent_kafka import KafkaError
 from confluent_kafka import Message as Record
 
+from txlake._counted import counted
 from txlake._kafka import HALF_IS_ASKED_ABOUT, failure_text, may_be_stored, why_not
 from txlake.errors import SendError
 from txlake.listener import HalfMessage, LocalTransactionState
@@ -105,7 +106,9 @@ class Pipeline:
         has_room = self._changed.wait_for(lambda: self._in_flight < self._in_flight_max, timeout_s)
         self._waiting -= 1
         if not has_room:
-            raise SendError(f"{self._in_flight} transactions are in flight, and none has ended")
+            raise SendError(
+                f"{counted(self._in_flight, 'transaction')} in flight, and none has ended"
+            )
 
     def leave(self) -> None:
         """Counts one transaction as no longer in flight."""
@@ -181,7 +184,9 @@ class Pipeline:
         errors, self._unheard = self._unheard, []
         count, self._unheard_count = self._unheard_count, 0
         if errors:
-            raise SendError(f"{count} transactions were not begun; the first: {errors[0]}")
+            raise SendError(
+                f"{counted(count, 'transaction')} could not be begun; the first: {errors[0]}"
+            )
         return rest
 
     def close(self) -> None:

@@ -12,6 +12,7 @@ from typing import Literal, NamedTuple
 
 from txlake import protocol
 from txlake._consumer_extra import pa
+from txlake._counted import counted
 from txlake._lake import Lake, Topic
 from txlake._ownership import Ownership
 from txlake._paths import is_in_store
@@ -236,7 +237,9 @@ class Consumer:
             for queue_id in self._asked.get(name, range(count)):
                 if not self._ownership.owns(name, queue_id):
                     if queue_id >= count:
-                        raise UnknownTopicError(f"topic {name} has {count} queues, no {queue_id}")
+                        raise UnknownTopicError(
+                            f"topic {name} has {counted(count, 'queue')}, no {queue_id}"
+                        )
                     new.append((name, queue_id))
         if not new:
             return

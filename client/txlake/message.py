@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from txlake import protocol
+from txlake._counted import counted
 from txlake.errors import MessageError
 
 OWN_TOPICS = frozenset((
@@ -117,7 +118,7 @@ def require_set(given: object, most: int) -> None:
     require_messages(given)
     assert isinstance(given, Sequence)
     if not 1 <= len(given) <= most:
-        raise MessageError(f"{len(given)} messages in a transaction: 1 to {most}")
+        raise MessageError(f"{counted(len(given), 'message')} in a transaction: 1 to {most}")
 
 
 def asks(message: Message) -> bool:

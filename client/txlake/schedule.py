@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 from txlake import protocol
+from txlake._counted import counted
 from txlake._half import checked_headers
 from txlake._identifiers import TransactionIds
 from txlake._kafka import KafkaSender, client_settings, failure_text
@@ -78,7 +79,7 @@ class Producer:
         reports = self._sender.send_all(self._options.schedule_topic, records)
         if reports.failure is not None:
             raise SendError(failure_text(
-                f"{len(messages)} messages, not all", reports.failure, reports.is_open,
+                f"{counted(len(messages), 'message')}, not all", reports.failure, reports.is_open,
                 "the job delivers it",
             ))  # fmt: skip
         return [SendResult(*result) for result in zip(ids, queues, reports.stored(), strict=True)]

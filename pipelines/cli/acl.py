@@ -24,11 +24,11 @@ def acl() -> None:
 
 @acl.command("print")
 @conf_option
-@click.option("--role", "roles", multiple=True, help="Only this role; can be said again.")
-@click.option("--group", "groups", multiple=True, help="A producer group; can be said again.")
+@click.option("--role", "roles", multiple=True, help="Only this role; can be repeated.")
+@click.option("--group", "groups", multiple=True, help="A producer group; can be repeated.")
 @click.option(
     "--principal", "principals", multiple=True, metavar="ROLE=User:NAME",
-    help="Who has a role, or is a producer group's; else User:txlake-ROLE, User:GROUP.",
+    help="The user of a role or a producer group.  [default: User:txlake-ROLE, User:GROUP]",
 )  # fmt: skip
 @click.option(
     "--producer-bytes", type=click.IntRange(min=1), metavar="N",
@@ -85,7 +85,7 @@ def print_(
         of_role = [(right, row) for right, row in zip(found, rows, strict=True)
                    if right.role == role]  # fmt: skip
         if not of_role:
-            needed = "say --group NAME for each producer group" if role == PRODUCER else (
+            needed = "name each producer group: --group NAME" if role == PRODUCER else (
                 "it reads the lake alone, and needs no right in Kafka"
             )  # fmt: skip
             print_line(f"# {role}: {needed}")

@@ -97,10 +97,11 @@ class Bulk:
 
         missed = [row for row in rows if row["result"] is None]
         refused = [row for row in rows if row["result"] in REFUSALS or row["result"] in CONFLICTS]
-        if missed or refused:
-            raise OperatorError(
-                f"{len(refused)} changed nothing, of {len(missed)} there is no result yet"
-            )
+        parts = [f"{len(refused)} changed nothing"] if refused else []
+        if missed:
+            parts.append(f"{len(missed)} {'has' if len(missed) == 1 else 'have'} no result yet")
+        if parts:
+            raise OperatorError(", ".join(parts))
 
 
 # Let a command be about many things: its options come as one Bulk.
@@ -111,8 +112,12 @@ bulk_options = as_one(
     click.option("--topic", help="Several: those for this topic."),
     click.option("--keys", help="Several: those with these KEYS."),
     click.option("--older-than", type=Span(), help="Several: those that are older: 10m, 2h."),
-    click.option("--max", type=click.IntRange(1), help="With filters: at most so many."),
-    click.option("--yes", is_flag=True, help="With filters: write. Else it only says what."),
+    click.option("--max", type=click.IntRange(1), help="With filters: at most this many."),
+    click.option(
+        "--yes",
+        is_flag=True,
+        help="With filters: write. Without it, only print what would be written.",
+    ),
 )
 
 
@@ -120,4 +125,4 @@ def _summary(count: int, more: int, is_written: bool, is_waited_for: bool) -> st
     text = f"{count} written" if is_written else f"{count} would be written; --yes writes them"
     if is_written and not is_waited_for:
         text += ", and not done yet: --wait-s 30 waits for the job's results"
-    return f"{text}; {more} more fit, beyond --max" if more else text
+    return f"{text}; beyond --max: {more} more" if more else text

@@ -26,7 +26,7 @@ def conflicts() -> None:
 @conflicts.command("list")
 @click.option("--group", help="Only operations of this producer group.")
 @click.option("--reason", help="Only this reason: duplicate_end, wrong_producer_group ...")
-@click.option("--since", type=Span(), default=_DAY_MS, help="So far back: 2h, 7d.  [default: 1d]")
+@click.option("--since", type=Span(), default=_DAY_MS, help="How far back: 2h, 7d.  [default: 1d]")
 @lake_options
 @limit_option
 @rows_option
@@ -47,5 +47,5 @@ def list_conflicts(
 
     require_reason(reason)
     rows = read_conflicts(open_lake(lake_path, conf), now_ms() - since, group, reason)
-    none = nothing("no operation was without effect", group=group, reason=reason)
+    none = nothing("no operations without effect", group=group, reason=reason)
     print_list(COLUMNS, rows[-limit:], len(rows), output, none)

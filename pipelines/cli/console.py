@@ -23,15 +23,15 @@ _TOKEN_CHARACTERS: Final = 20
 )
 @click.option(
     "--name", "names", multiple=True,
-    help="A further host name by which browsers ask for it: a proxy's, or this machine's.",
+    help="Another host name under which browsers reach it: a proxy's, or this machine's.",
 )  # fmt: skip
 @click.option(
     "--allow-writes", is_flag=True,
-    help="Let who has the token resume what is dead; needs --conf.",
+    help="Let holders of the token resume dead messages; needs --conf.",
 )  # fmt: skip
 @click.option(
     "--token-file", type=click.Path(dir_okay=False),
-    help=f"Where the token stands; else in the variable {TOKEN_VARIABLE}.",
+    help=f"A file with the token.  [default: the variable {TOKEN_VARIABLE}]",
 )  # fmt: skip
 def console(
     lake_path: str | None,

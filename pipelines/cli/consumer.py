@@ -47,7 +47,7 @@ class _Position(click.ParamType[str]):
 @click.option("--topic", required=True, help="Of this topic.")
 @click.option("--to", required=True, type=_Position(), help="earliest, latest, or an offset.")
 @click.option("--queue", "queues", type=click.IntRange(0), multiple=True, help="Only this queue.")
-@click.option("--yes", is_flag=True, help="Write. Else it only says what it would write.")
+@click.option("--yes", is_flag=True, help="Write. Without it, only print what would be written.")
 @click.option(
     "--session",
     type=Span(),

@@ -37,7 +37,7 @@ def list_dead(
         rows[:limit],
         len(rows),
         output,
-        nothing("nothing is dead", group=group, topic=topic),
+        nothing("no dead messages", group=group, topic=topic),
     )
 
 

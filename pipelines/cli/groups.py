@@ -35,4 +35,10 @@ def groups(lake_path: str | None, conf: str | None, limit: int, output: str) -> 
 
         members = members_of(settings_of(conf).kafka, [row["producer_group"] for row in rows])
         rows = [{**row, "members": members.get(row["producer_group"])} for row in rows]
-    print_list(COLUMNS, rows[:limit], len(rows), output, "no group was asked or has to be")
+    print_list(
+        COLUMNS,
+        rows[:limit],
+        len(rows),
+        output,
+        "no producer group has pending halves or was asked in the last day",
+    )

@@ -12,6 +12,7 @@ import click
 from pipelines.cli.options import conf_option, output_option
 from pipelines.cli.write_options import Writing
 from pipelines.output import print_json, print_rows
+from txlake._counted import counted
 from txlake.protocol import MAINTAIN
 
 _COLUMNS = ("table", "files", "to merge", "into", "MB", "to delete")
@@ -20,12 +21,12 @@ _COLUMNS = ("table", "files", "to merge", "into", "MB", "to delete")
 @click.command()
 @click.option("--reason", default="", help="Why: it is stored with the record.")
 @click.option("--actor", help="Who: the login user when it is not given.")
-@click.option("--dry-run", is_flag=True, help="Change nothing; say what would be done.")
+@click.option("--dry-run", is_flag=True, help="Change nothing; print what would be done.")
 @click.option(
     "--wait-s", type=click.FloatRange(0), default=0.0, show_default=True,
     help="How long to wait until the job has taken it; the work itself comes after.",
 )  # fmt: skip
-@click.option("--offline", is_flag=True, help="Do it here and now; no job may run.")
+@click.option("--offline", is_flag=True, help="Do it in this process; no job can run meanwhile.")
 @conf_option
 @output_option
 def maintain(
@@ -70,7 +71,9 @@ def _foretell(writing: Writing) -> None:
     worth = [row for row in rows if row[2] or row[5]]
     if worth:
         print_rows(_COLUMNS, worth)
-    click.echo(f"{len(rows)} tables, {len(worth)} with something to do; nothing was changed")
+    click.echo(
+        f"{counted(len(rows), 'table')}, {len(worth)} with something to do; nothing was changed"
+    )
 
 
 def _run(writing: Writing) -> None:

@@ -111,7 +111,7 @@ def status(conf: str, name: str | None, output: str) -> None:
         for one in read_publishers(settings, names)
         for topic in one.topics
     ]
-    print_list(_STATUS_COLUMNS, rows, len(rows), output, "no publisher, or no topic yet")
+    print_list(_STATUS_COLUMNS, rows, len(rows), output, "no publishers or topics yet")
 
 
 @publish.command()
@@ -119,7 +119,7 @@ def status(conf: str, name: str | None, output: str) -> None:
 @_name_option
 @click.option(
     "--from-offset", type=click.IntRange(0), default=0, show_default=True,
-    help="Of each queue, from this queue offset on.",
+    help="From this queue offset on, in each queue.",
 )  # fmt: skip
 @rows_option
 def verify(conf: str, name: str | None, from_offset: int, output: str) -> None:
@@ -141,7 +141,7 @@ def verify(conf: str, name: str | None, from_offset: int, output: str) -> None:
     wrong = [row for row in rows if row["problem"]]
     if wrong:
         raise OperatorError(
-            f"{len(wrong)} of {len(rows)} queues differ: topic {wrong[0]['topic']} queue "
+            f"queues that differ: {len(wrong)} of {len(rows)}: topic {wrong[0]['topic']} queue "
             f"{wrong[0]['queue_id']}: {wrong[0]['problem']}"
         )
 
@@ -149,7 +149,7 @@ def verify(conf: str, name: str | None, from_offset: int, output: str) -> None:
 _change_options = together(
     conf_option,
     _name_option,
-    click.option("--dry-run", is_flag=True, help="Write nothing; say what would be written."),
+    click.option("--dry-run", is_flag=True, help="Write nothing; print what would be written."),
     click.option("--actor", help="Who: the login user when it is not given."),
     click.option("--reason", required=True, help="Why: it is stored with the record."),
 )
@@ -159,7 +159,7 @@ _change_options = together(
 @click.option("--topic", required=True, help="The real topic.")
 @click.option("--queue", "queue_id", type=click.IntRange(0), required=True)
 @click.option("--offset", type=click.IntRange(0), required=True, help="What is published next.")
-@click.option("--to", "last", type=click.IntRange(0), help="The last one; without it one message.")
+@click.option("--to", "last", type=click.IntRange(0), help="The last one.  [default: one message]")
 @_change_options
 def skip(
     topic: str,

@@ -19,6 +19,7 @@ from pipelines.cli.options import (
 from pipelines.cli.verify import VIOLATED, epochs_option
 from pipelines.output import print_json, print_line, print_rows
 from storage.verify.invariant import EPOCH_MAX
+from txlake._counted import counted
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -36,7 +37,7 @@ _SHOWN = 20
 @click.option("--verify", "is_verify", is_flag=True, help="Compare every row; 3 on a difference.")
 @click.option("--into", metavar="NEW_LAKE", help="Rebuild the lake there.")
 @click.option("--what-if", "changes", metavar="KEY=VALUE", multiple=True,
-              help="Decide under another [transaction] parameter; may be repeated.")  # fmt: skip
+              help="Decide under another [transaction] parameter; can be repeated.")  # fmt: skip
 @epochs_option
 @click.option(
     "--one-batch", is_flag=True, help="With --into: from half, op, schedule, admin alone."
@@ -139,8 +140,8 @@ def _print_verified(verified: Verified, output: str) -> None:
         )
     else:
         click.echo(
-            f"epochs {verified.first_epoch} to {verified.last_epoch}: {verified.transactions:,} "
-            f"transactions in {verified.seconds:.1f} s"
+            f"epochs {verified.first_epoch} to {verified.last_epoch}: "
+            f"{counted(verified.transactions, 'transaction', form=',')} in {verified.seconds:.1f} s"
         )
         _print_table(verified.compared)
         for row in verified.differences.slice(0, _SHOWN).to_pylist():
@@ -148,7 +149,7 @@ def _print_verified(verified: Verified, output: str) -> None:
         count = sum(verified.compared["differences"].to_pylist())
         if count > _SHOWN:
             click.echo(f"and {count - _SHOWN} more; all that are named: -o json")
-        click.echo("all rows are equal" if verified.is_equal else f"{count} differences")
+        click.echo("all rows are equal" if verified.is_equal else counted(count, "difference"))
     if not verified.is_equal:
         raise click.exceptions.Exit(VIOLATED)
 
@@ -160,8 +161,8 @@ def _told(row: dict[str, Any]) -> str:
     kinds = {
         "changed": f"{row['column']} is {row['there']}, replayed {row['replayed']}",
         "missing": f"missing, replayed {row['replayed']}",
-        "extra": "is there, and the replay has none",
-        "twice": "is there once too often",
+        "extra": "is there, but not in the replay",
+        "twice": "is there more than once",
     }
     return f"{place}: {kinds[row['kind']]}"
 
@@ -176,7 +177,7 @@ def print_rebuilt(rebuilt: Rebuilt, into: str, output: str) -> None:
     if rebuilt.epochs:
         click.echo(
             f"{into}: epochs {rebuilt.first_epoch} to {rebuilt.last_epoch} added, "
-            f"{rebuilt.transactions:,} transactions in {rebuilt.seconds:.1f} s"
+            f"{counted(rebuilt.transactions, 'transaction', form=',')} in {rebuilt.seconds:.1f} s"
         )
     elif not rebuilt.floor_epoch:
         click.echo(f"{into} had all of it already: nothing was added")
@@ -197,7 +198,9 @@ def _print_what_if(answer: WhatIf, output: str) -> None:
     click.echo(f"epochs {answer.first_epoch} to {answer.last_epoch}")
     _print_table(answer.numbers)
     _print_table(answer.groups)
-    click.echo(f"{answer.outcomes.num_rows} halves would have ended otherwise")
+    click.echo(
+        f"{counted(answer.outcomes.num_rows, 'half', 'halves')} would have ended differently"
+    )
     if answer.outcomes.num_rows:
         _print_table(answer.outcomes.slice(0, _SHOWN))
 

@@ -55,7 +55,7 @@ def list_delayed(
     if levels and output == TABLE:
         print_records(list(levels[0]), levels, output, now_ms())
         click.echo()
-    none = nothing("no delayed message waits", group=group, topic=topic, level=level)
+    none = nothing("no delayed messages", group=group, topic=topic, level=level)
     print_list(COLUMNS, waiting.messages, waiting.count, output, none)
 
 

@@ -18,6 +18,7 @@ from pipelines.errors import JobError
 from pipelines.jvm import ivy
 from pipelines.jvm import jars as jar_lock
 from pipelines.jvm.java import JavaError, java_binary, java_home
+from txlake._counted import counted
 
 PACKAGES = ("txlake", "pyspark", "delta-spark", "deltalake", "confluent-kafka", "pyarrow", "duckdb")
 
@@ -36,14 +37,14 @@ def fetch(sets: tuple[str, ...]) -> None:
     `s3`, with which Spark reads S3.
     """
     count = ivy.fetch(java_binary(), sets or jar_lock.JAR_SETS)
-    click.echo(f"{count} jars fetched into {jar_lock.cache_folder()}")
+    click.echo(f"{counted(count, 'jar')} fetched into {jar_lock.cache_folder()}")
 
 
 @jars.command()
 def verify() -> None:
     """Read every jar and compare its SHA-256."""
     count = jar_lock.verify()
-    click.echo(f"{count} jars are whole")
+    click.echo(f"{counted(count, 'jar')} verified")
 
 
 @jars.command()
@@ -63,7 +64,7 @@ def path(sets: tuple[str, ...]) -> None:
 def lock() -> None:
     """Resolve the jars anew and write the lock (from a clone only)."""
     for name, found in ivy.lock(java_binary()).items():
-        click.echo(f"{name}: {len(found)} jars")
+        click.echo(f"{name}: {counted(len(found), 'jar')}")
 
 
 @click.command()

@@ -86,7 +86,7 @@ def _pairs(_context: click.Context, _option: click.Parameter, values: Sequence[s
 @click.option("--driver-host", help="Where executors reach this machine.  [default: found]")
 @click.option(
     "--spark", "spark_conf", multiple=True, callback=_pairs, metavar="KEY=VALUE",
-    help="A setting of Spark; may be given again.",
+    help="A setting of Spark; can be repeated.",
 )  # fmt: skip
 @click.option(
     "--submit-options", default="", metavar="TEXT",

@@ -26,7 +26,7 @@ _PROBLEM = ("name", "words", "command")
 @click.command()
 @lake_options
 @rows_option
-@click.option("--check", "is_check", is_flag=True, help="Exit with 3 where something is wrong.")
+@click.option("--check", "is_check", is_flag=True, help="Exit with 3 if there are problems.")
 def status(lake_path: str | None, conf: str | None, output: str, is_check: bool) -> None:
     """Show whether all is well.
 
@@ -59,7 +59,7 @@ def status(lake_path: str | None, conf: str | None, output: str, is_check: bool)
     "--every-s", type=click.FloatRange(0.2), default=2.0, show_default=True,
     help="Between two looks.",
 )  # fmt: skip
-@click.option("--times", type=click.IntRange(1), help="End after so many looks.")
+@click.option("--times", type=click.IntRange(1), help="End after this many looks.")
 def top(lake_path: str | None, conf: str | None, every_s: float, times: int | None) -> None:
     """Show `txlake status` again and again, until Ctrl-C."""
     from rich.console import Console

@@ -35,10 +35,10 @@ _retention = together(
         "--retention",
         "retention_ms",
         type=Span(can_be_forever=True),
-        help="Keep messages so long: 36h, forever.",
+        help="How long to keep messages: 36h, forever.",
     ),
     click.option(
-        "--retention-bytes", type=Size(), help="Keep so many bytes on disk: 10GiB, forever."
+        "--retention-bytes", type=Size(), help="How many bytes to keep on disk: 10GiB, forever."
     ),
 )
 
@@ -59,7 +59,7 @@ def list_topics(lake_path: str | None, conf: str | None, limit: int, output: str
     lake = open_lake(lake_path, conf)
     default = None if conf is None else settings_of(conf).maintenance_limits().topics
     rows = read_topics(lake, default)
-    print_list(COLUMNS, rows[:limit], len(rows), output, "no topic was made yet")
+    print_list(COLUMNS, rows[:limit], len(rows), output, "no topics yet")
 
 
 @topic.command()
@@ -76,7 +76,7 @@ def describe(name: str, lake_path: str | None, conf: str | None, output: str) ->
 
 @topic.command()
 @click.argument("name")
-@click.option("--tail", is_flag=True, help="The newest messages; else the oldest.")
+@click.option("--tail", is_flag=True, help="The newest messages instead of the oldest.")
 @click.option("--queue", "queue_id", type=click.IntRange(0), help="Only this queue.")
 @click.option("--from-offset", type=click.IntRange(0), help="Only from this offset on.")
 @click.option("--keys", help="Only messages with these KEYS (an order number, say).")
@@ -153,7 +153,7 @@ def alter(
 
     targets = _configs(name, retention_ms, retention_bytes, writing)
     if not targets:
-        raise click.UsageError("say --retention or --retention-bytes, or both")
+        raise click.UsageError("name --retention, --retention-bytes, or both")
     require_topic(writing.lake, name)
     for target in targets:
         writing.command(ALTER_TOPIC, target)

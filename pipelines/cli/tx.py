@@ -36,7 +36,7 @@ def tx() -> None:
 
 
 @tx.command("list")
-@click.option("--pending", is_flag=True, help="Only what waits for its end, however old.")
+@click.option("--pending", is_flag=True, help="Only pending transactions, however old.")
 @list_options
 @click.option("--keys", help="Only messages with these KEYS (an order number, say).")
 @click.option("--older-than", type=Span(), help="Only what was stored longer ago: 10m, 2h.")

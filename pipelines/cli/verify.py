@@ -9,6 +9,7 @@ import click
 
 from pipelines.cli.options import lake_options, named_place, output_option
 from storage.verify.invariant import EPOCH_MAX, NAMED_MAX
+from txlake._counted import counted
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -30,7 +31,10 @@ def _epochs(_: click.Context, parameter: click.Parameter, text: str | None) -> t
 
 # Let a command name the first and the last epoch that it is about.
 epochs_option = click.option(
-    "--epochs", metavar="FROM-TO", callback=_epochs, help="Only these, as if no later ones."
+    "--epochs",
+    metavar="FROM-TO",
+    callback=_epochs,
+    help="Only these epochs, as if there were no later ones.",
 )
 
 
@@ -39,7 +43,7 @@ epochs_option = click.option(
 @epochs_option
 @click.option(
     "--memory-mb", type=click.IntRange(10),
-    help="How much memory it may take; without it a quarter of the machine's.",
+    help="How much memory it can take.  [default: a quarter of the machine's]",
 )  # fmt: skip
 @output_option
 def verify(
@@ -94,10 +98,11 @@ def _print(report: Report) -> None:
     n = report.numbers
     console.print(f"lake {report.lake_id}, epochs {report.first_epoch} to {report.last_epoch}")
     console.print(
-        f"{n['halves']} halves = {n['committed']} committed + {n['rolled_back']} rolled back"
+        f"{counted(n['halves'], 'half', 'halves')} ="
+        f" {n['committed']} committed + {n['rolled_back']} rolled back"
         f" + {n['pending']} pending + {n['unreadable']} unreadable;"
-        f" {n['discarded']} were discarded; {n['operations']} operations, {n['schedules']}"
-        f" schedule records, {n['messages']} messages"
+        f" discarded: {n['discarded']}; {counted(n['operations'], 'operation')},"
+        f" {counted(n['schedules'], 'schedule record')}, {counted(n['messages'], 'message')}"
     )
     if report.ignored:
         rows = ", ".join(f"{count} of {table}" for table, count in report.ignored.items())

@@ -149,7 +149,7 @@ writes = as_one(
         "--wait-s", type=click.FloatRange(0), default=0.0, show_default=True,
         help="How long to wait for what the running job makes of it.",
     ),
-    click.option("--dry-run", is_flag=True, help="Write nothing; say what would be written."),
+    click.option("--dry-run", is_flag=True, help="Write nothing; print what would be written."),
     click.option("--actor", help="Who: the login user when it is not given."),
     click.option("--reason", required=True, help="Why: it is stored with the record."),
     output_option,
@@ -164,8 +164,8 @@ def actor_and_reason(actor: str | None, reason: str) -> tuple[str, str]:
     actor = _login() if actor is None else actor.strip()
     reason = reason.strip()
     refuse({
-        "--actor is empty: say who": not actor,
-        "--reason is empty: say why": not reason,
+        "--actor is empty: name who writes this": not actor,
+        "--reason is empty: give a reason": not reason,
     })  # fmt: skip
     return actor, reason
 
@@ -174,4 +174,4 @@ def _login() -> str:
     try:
         return getpass.getuser()
     except (KeyError, OSError) as error:
-        raise click.UsageError("the login user is not known: say who with --actor") from error
+        raise click.UsageError("the login user is not known: name one with --actor") from error

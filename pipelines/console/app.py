@@ -58,7 +58,7 @@ REFUSED_FORM_S: Final = 2.0
 _REFUSED: Final = {
     403: "nothing was written: log in first, on a console that may write (--allow-writes)",
     404: "there is no such page",
-    405: "a page is not asked for in this way",
+    405: "method not allowed",
     413: "nothing was written: the form is too large",
 }
 # What is said in one sentence, and the status of its page.
@@ -124,7 +124,9 @@ def _said(status: int) -> Callable[[Request, Exception], Awaitable[Response]]:
 
 async def _missing(request: Request, error: Exception) -> Response:
     status = error.status_code if isinstance(error, HTTPException) else 404
-    return page(request, "message", status, text=_REFUSED.get(status, "this was not understood"))
+    return page(
+        request, "message", status, text=_REFUSED.get(status, "the request was not understood")
+    )
 
 
 async def _bug(request: Request, _: Exception) -> Response:

@@ -186,7 +186,7 @@ def _targets(texts: list[str]) -> list[Target]:
     targets = [command_target(RESUME, text) for text in texts]
     found = [target for target in targets if target is not None]
     if len(found) < len(texts) or not 0 < len(found) <= TARGETS_MAX:
-        raise query_params.BadQueryError(f"choose from 1 to {TARGETS_MAX} of what is dead")
+        raise query_params.BadQueryError(f"choose 1 to {TARGETS_MAX} dead messages")
     return found
 
 

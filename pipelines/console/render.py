@@ -16,6 +16,7 @@ from starlette.responses import HTMLResponse
 from pipelines import output
 from pipelines.console.context import Site
 from pipelines.console.urls import PAGES, link, url
+from txlake._counted import counted
 
 
 def _seen(value: Any) -> Any:
@@ -37,7 +38,7 @@ _TEMPLATES: Final = Environment(
 _TEMPLATES.globals |= {
     "url": url, "link": link, "pages": PAGES, "iso": output.instant, "ago": output.ago,
     "span": output.span, "is_instant": output.is_instant, "for_people": output.for_people,
-    "heading": output.heading,
+    "heading": output.heading, "counted": counted,
 }  # fmt: skip
 
 

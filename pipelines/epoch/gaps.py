@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 from pipelines.epoch.batch import Batch
 from pipelines.kafka_client.admin import Place
 from storage.wire.record_kinds import ADMIN
+from txlake._counted import counted
 
 
 @dataclass(frozen=True)
@@ -32,10 +33,10 @@ class Gap:
 
     def __str__(self) -> str:
         return (
-            f"{self.topic} partition {self.partition}: {self.count} offsets from {self.first} to "
-            f"{self.last} hold no record, more than the markers of Kafka's transactions explain: "
-            "Kafka has deleted records before they were landed, and they are lost; look at "
-            "cleanup.policy of the topic, past and present"
+            f"{self.topic} partition {self.partition}: no record at "
+            f"{counted(self.count, 'offset')} from {self.first} to {self.last}, more than the "
+            "markers of Kafka's transactions explain: Kafka has deleted records before they were "
+            "landed, and they are lost; look at cleanup.policy of the topic, past and present"
         )
 
 

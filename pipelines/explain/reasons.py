@@ -19,6 +19,7 @@ from pipelines.explain.units import Unit
 from pipelines.output import instant, span
 from storage.lake.epochs import Plan
 from storage.wire.record_kinds import OP
+from txlake._counted import counted
 from txlake.protocol import ROLLBACK, UNKNOWN, UndeliverableTarget
 
 # An instant that passed longer ago than this, without an epoch since: the job might not run.
@@ -151,7 +152,7 @@ def _not_landed(unit: Unit, newest: Plan) -> Iterator[Wait]:
             text = (
                 f"op queue {unit.queue_id} is landed up to offset {r.to_offset} and Kafka had "
                 f"{r.end_offset} at epoch_at of epoch {newest.epoch}: "
-                f"{r.end_offset - r.to_offset} operations are still to come"
+                f"{counted(r.end_offset - r.to_offset, 'operation')} still to come"
             )
             yield Wait("ops_not_landed", Rule(text, "Words"))
 
@@ -191,7 +192,7 @@ def _next(unit: Unit, first: Row, newest: Plan, now_ms: int) -> Wait:
     if step.rule == EXPIRED:
         code, what = "expires", f"it is discarded (expired) when {known_name} reaches {at}"
     elif step.rule == CHECK_MAX:
-        asked = f"asked {first['check_times']} of {parameters.check_max} times; "
+        asked = f"asked {first['check_times']} of {counted(parameters.check_max, 'time')}; "
         code = "last_check" if first["checked_at"] is not None else "immune"
         what = f"{asked}it is discarded (check_max) when {known_name} reaches {at}"
     elif step.line == 5:
@@ -202,7 +203,7 @@ def _next(unit: Unit, first: Row, newest: Plan, now_ms: int) -> Wait:
     if known_at >= step.reached_at:
         what += (
             f"; {known_name} has passed that: the job does it in its next epoch, at most "
-            f"check_rate_max = {parameters.check_rate_max} checks in one"
+            f"check_rate_max = {counted(parameters.check_rate_max, 'check')} in one"
         )
     else:
         what += f"; {known_name} stands at {instant(known_at)}"
@@ -257,6 +258,6 @@ def _delayed(row: Row, unit: Unit, now_ms: int) -> Wait:
     if newest is not None and now_ms - row["deliver_at"] > _SILENT_MS:
         text += (
             f", which is {span(now_ms - row['deliver_at'])} ago; the newest epoch, "
-            f"{newest.epoch}, has epoch_at {instant(newest.epoch_at)}: does `txlake run` run?"
+            f"{newest.epoch}, has epoch_at {instant(newest.epoch_at)}: is `txlake run` running?"
         )
     return Wait("delayed", Rule(text, rule_texts.DELAY), row["deliver_at"])

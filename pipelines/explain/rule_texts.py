@@ -108,7 +108,7 @@ RESULTS: Final = {
     "created": "the topic is made",
     "grown": "the topic has more queues from that epoch on",
     "unchanged": "the topic has as many queues, or more",
-    "altered": "the topic keeps messages so long from that epoch on",
+    "altered": "the topic has these limits from that epoch on",
     "no_such_topic": "there is no such topic",
     "accepted": "the job does it step by step, between epochs",
     "noted": "the job goes on without these offsets, if they are all that Kafka has lost there",

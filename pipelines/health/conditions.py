@@ -11,6 +11,7 @@ from typing import Final
 from pipelines.health.facts import HOUR_MS, Facts
 from pipelines.health.groups import NEWEST_CHECKS
 from pipelines.output import instant, span
+from txlake._counted import counted
 from txlake.protocol import colliding_topic
 
 NO_EPOCH_MS: Final = HOUR_MS
@@ -47,15 +48,19 @@ def no_epoch(facts: Facts) -> list[str]:
     quiet_ms = behind_ms if epoch_at is None else min(behind_ms, facts.lake.now_ms - epoch_at)
     if quiet_ms < NO_EPOCH_MS:
         return []
-    return [f"no epoch was committed for {span(quiet_ms)}, and {waiting} records wait in Kafka"]
+    return [
+        f"no epoch was committed for {span(quiet_ms)}, with "
+        f"{counted(waiting, 'record')} waiting in Kafka"
+    ]
 
 
 def lag(facts: Facts) -> list[str]:
     """The oldest record that is not landed has waited for LAG_MS."""
-    behind = facts.behind_ms
+    behind, waiting = facts.behind_ms, facts.records_waiting
     if behind is None or behind < LAG_MS:
         return []
-    return [f"the job is {span(behind)} behind Kafka: {facts.records_waiting} records wait"]
+
+    return [f"the job is {span(behind)} behind Kafka: {counted(waiting, 'record')} waiting"]
 
 
 def group_silent(facts: Facts) -> list[str]:
@@ -75,8 +80,8 @@ def group_silent(facts: Facts) -> list[str]:
         "one of them, and the other is never asked"
         for name, other in sorted(pairs)
     ] + [
-        f"group {group['producer_group']} has not answered its newest {group['unanswered']} checks;"
-        f" {group['pending']} of its halves are pending"
+        f"group {group['producer_group']} has not answered its newest {group['unanswered']} checks,"
+        f" with {counted(group['pending'], 'half', 'halves')} pending"
         for group in waiting
         if group["of_checks"] >= NEWEST_CHECKS and group["unanswered"] == group["of_checks"]
     ]
@@ -86,8 +91,8 @@ def no_check_topic(facts: Facts) -> list[str]:
     """A half has been pending for NO_CHECK_TOPIC_MS, and its group has no check topic."""
     latest_at = facts.lake.now_ms - NO_CHECK_TOPIC_MS
     return [
-        f"group {group['producer_group']} has {group['pending']} pending halves and no check "
-        "topic: nobody can be asked about them"
+        f"group {group['producer_group']} has no check topic, with "
+        f"{counted(group['pending'], 'half', 'halves')} pending: nobody can be asked about them"
         for group in facts.lake.groups
         if group["producer_group"] in (facts.groups_without_topic or ())
         and group["pending"]

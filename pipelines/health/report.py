@@ -9,6 +9,7 @@ from typing import Any, Final
 from pipelines.health.facts import Facts, LakeFacts
 from pipelines.health.problems import problems, unknown
 from pipelines.output import ago, for_programs, printable, size, span
+from txlake._counted import counted
 
 _NAME = 15
 _GROUPS: Final = 5
@@ -36,8 +37,9 @@ def _lines(facts: Facts) -> Iterator[str]:
 
 def verdict(facts: Facts) -> str:
     """Returns whether all is well, in words."""
-    well = "nothing is wrong, as far as is known" if unknown(facts) else "nothing is wrong"
-    return "something is wrong" if problems(facts) else well
+    if found := problems(facts):
+        return counted(len(found), "problem")
+    return "no known problems" if unknown(facts) else "no problems"
 
 
 def why_unknown(facts: Facts) -> str:
@@ -61,10 +63,10 @@ def told(facts: Facts) -> Iterator[tuple[str, str]]:
         oldest = _since(group["pending"], group["oldest_at"], lake.now_ms)
         text = f"  {group['producer_group']}: {oldest}"
         if group["unanswered"]:
-            text += f", {group['unanswered']} of {group['of_checks']} newest checks unanswered"
+            text += f", newest checks unanswered: {group['unanswered']} of {group['of_checks']}"
         yield "", text
     if len(waiting) > _GROUPS:
-        yield "", f"  {len(waiting) - _GROUPS} groups more: txlake groups"
+        yield "", f"  {counted(len(waiting) - _GROUPS, 'more group')}: txlake groups"
     yield "given up", f"{lake.given_up} in the last hour; {lake.discarded} can still be ended"
     yield "undeliverable", str(lake.undeliverable)
     text = str(lake.delayed)
@@ -75,7 +77,7 @@ def told(facts: Facts) -> Iterator[tuple[str, str]]:
         f"{step['step']} {step['p50_ms']} / {step['p99_ms']} ms" for step in lake.steps[:_STEPS]
     ) or _NOT_KNOWN  # fmt: skip
     if lake.state_rows is not None and lake.state_bytes is not None:
-        yield "state", f"{lake.state_rows} rows, {size(lake.state_bytes)} in memory"
+        yield "state", f"{counted(lake.state_rows, 'row')}, {size(lake.state_bytes)} in memory"
     if lake.free_bytes is not None and lake.disk_bytes is not None:
         yield "disk", f"{size(lake.free_bytes)} of {size(lake.disk_bytes)} free"
     yield "floor", "none yet" if lake.floor_at is None else (
@@ -95,7 +97,7 @@ def _lag(lag: Any, now_ms: int) -> str:
     if not lag.records:
         return f"{lag.topic}: 0"
     waited = _NOT_KNOWN if lag.oldest_at is None else span(max(0, now_ms - lag.oldest_at))
-    return f"{lag.topic}: {lag.records} records, {waited}"
+    return f"{lag.topic}: {counted(lag.records, 'record')}, {waited}"
 
 
 def _since(count: int, oldest_at: int | None, now_ms: int) -> str:

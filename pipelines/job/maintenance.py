@@ -28,6 +28,7 @@ from storage.lake.lake import Lake
 from storage.lake.pruned import Bounds, read_pruned
 from storage.maintenance.limits import MaintenanceLimits, Work
 from storage.maintenance.maintenance import Maintenance
+from txlake._counted import counted
 from txlake.protocol import ALTER_TOPIC, MAINTAIN, ConfigTarget, command_target
 
 log = logging.getLogger("txlake.maintain")
@@ -197,7 +198,8 @@ def _configs(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, int]]:
 def told(work: Work) -> str:
     """Returns in words what was done."""
     return (
-        f"{work.files_merged} files of {work.bytes_before / 1e6:.1f} MB became {work.merges} of "
-        f"{work.bytes_after / 1e6:.1f} MB, {work.rows_expired} old rows deleted, "
-        f"{work.checkpoints} logs cut, {work.files_deleted} files deleted"
+        f"{counted(work.files_merged, 'file')} of {work.bytes_before / 1e6:.1f} MB became "
+        f"{work.merges} of {work.bytes_after / 1e6:.1f} MB, "
+        f"{counted(work.rows_expired, 'old row')} deleted, "
+        f"{counted(work.checkpoints, 'log')} cut, {counted(work.files_deleted, 'file')} deleted"
     )

@@ -24,6 +24,7 @@ from pipelines.kafka_client.connection import REQUEST_TIMEOUT_S, Cluster, code_o
 from pipelines.settings import Settings
 from storage.wire.record_kinds import ADMIN, HALF, OP, SCHEDULE
 from txlake import protocol as p
+from txlake._counted import counted
 
 Place = tuple[str, int]  # Kafka topic, partition
 _TIMESTAMP_TYPE = "message.timestamp.type"
@@ -147,9 +148,9 @@ class KafkaTopics:
         count = {kind: len(existing[name].partitions) for kind, name in self.names.items()}
         if count[OP] < count[HALF]:
             raise StartError(
-                f"{self.names[OP]} has {count[OP]} partitions and {self.names[HALF]} has "
-                f"{count[HALF]}: an operation goes to the partition of its half; add partitions to "
-                "the op topic"
+                f"{self.names[OP]} has {counted(count[OP], 'partition')} and "
+                f"{self.names[HALF]} has {count[HALF]}: an operation goes to the partition of its "
+                "half; add partitions to the op topic"
             )
         if count[ADMIN] != 1:
             raise StartError(
@@ -165,9 +166,9 @@ class KafkaTopics:
             return []
         half, op = self.names[HALF], self.names[OP]
         return [
-            f"[kafka] queues = {queues}, and topic {half} has {found} partitions: the setting "
-            f"counts when the job makes its topics; add partitions, to {op} first and then to "
-            f"{half}, or set queues = {found}"
+            f"[kafka] queues = {queues}, and topic {half} has {counted(found, 'partition')}: "
+            f"the setting counts when the job makes its topics; add partitions, to {op} first and "
+            f"then to {half}, or set queues = {found}"
         ]
 
     def _doubts_of_configs(self, needs_append_time: bool) -> list[str]:

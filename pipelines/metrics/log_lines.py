@@ -17,6 +17,7 @@ from pipelines.metrics.epoch_counts import Tally
 from pipelines.output import printable
 from pipelines.settings import LogSettings
 from storage.lake.epochs import Plan
+from txlake._counted import counted
 
 log = logging.getLogger("txlake.epoch")
 
@@ -84,7 +85,8 @@ class Lines:
             "lag_s": behind_ms / 1000,
             "seconds": sum(step_ms.values()) / 1000,
         }
-        log.info(_EPOCH, fields, extra={"fields": {**fields, "step_ms": dict(step_ms)}})
+        told = {**fields, "step_ms": dict(step_ms)}
+        log.info("%s", _epoch(fields), extra={"fields": told})
         self._given_up.say(map(_given_up, tally.discards), sum(tally.causes.values()))
         self._stuck.say(map(_stuck, tally.stuck), tally.stuck_count)
         slow = [
@@ -100,11 +102,15 @@ class Lines:
             lines.tick(is_over=is_over)
 
 
-_EPOCH: Final = (
-    "epoch %(epoch)d: %(records)d records landed, %(committed)d halves committed, "
-    "%(rolled_back)d rolled back, %(given_up)d given up, %(checks)d checks, "
-    "%(delivered)d delivered, %(lag_records)d records behind (%(lag_s).1f s), %(seconds).2f s"
-)
+def _epoch(fields: Mapping[str, Any]) -> str:
+    return (
+        f"epoch {fields['epoch']}: {counted(fields['records'], 'record')} landed, "
+        f"{counted(fields['committed'], 'half', 'halves')} committed, "
+        f"{fields['rolled_back']} rolled back, {fields['given_up']} given up, "
+        f"{counted(fields['checks'], 'check')}, {fields['delivered']} delivered, "
+        f"{counted(fields['lag_records'], 'record')} behind ({fields['lag_s']:.1f} s), "
+        f"{fields['seconds']:.2f} s"
+    )
 
 
 def _given_up(row: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:

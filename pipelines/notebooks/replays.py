@@ -7,6 +7,7 @@ import pyarrow.compute as pc
 
 from pipelines.notebooks.open_lake import OpenLake
 from pipelines.replay import Verified, WhatIf
+from txlake._counted import counted
 
 # Parameters for `what_if`: how often, how long, how many.
 _ASKED_ABOUT = ("transaction_timeout_ms", "check_interval_ms", "check_max", "half_retention_ms",
@@ -18,9 +19,9 @@ def verdict(verified: Verified) -> str:
     if verified.is_equal:
         found = "every row is there, bit for bit, and no other"
     else:
-        found = f"{pc.sum(verified.compared['differences'])} differences"
+        found = counted(pc.sum(verified.compared["differences"]).as_py(), "difference")
     return (
-        f"{verified.transactions} transactions of epochs {verified.first_epoch} to "
+        f"{counted(verified.transactions, 'transaction')} of epochs {verified.first_epoch} to "
         f"{verified.last_epoch}, run again in {verified.seconds:.1f} s: {found}"
     )
 

@@ -23,6 +23,7 @@ from pipelines.publish.reading import (
     read_committed,
 )
 from pipelines.settings import PublisherSettings
+from txlake._counted import counted
 
 _APPEAR_S: Final = 30.0
 _PAUSE_S: Final = 0.05
@@ -59,9 +60,9 @@ def require_fit(
 
     if found.partitions < queues:
         raise PublishError(
-            f"the Kafka topic {destination} has {found.partitions} partitions, and topic {topic} "
-            f"has {queues} queues: each queue needs its own; add partitions, or name another "
-            "destination"
+            f"the Kafka topic {destination} has {counted(found.partitions, 'partition')}, and "
+            f"topic {topic} has {counted(queues, 'queue')}: each queue needs its own; add "
+            "partitions, or name another destination"
         )
     if "compact" in policy and settings.null_bodies != "tombstones":
         raise PublishError(
@@ -87,10 +88,11 @@ def require_same_topic(progress: TopicProgress, destination: str, found: KafkaTo
         return
     what = "was deleted" if found is None else "was deleted and made again"
     now = "" if found is None else f", now {found.topic_id}"
+    published = sum(at + 1 for at in progress.last_offsets)
     raise PublishError(
         f"the Kafka topic {progress.destination} {what} (id {progress.topic_id}{now}) after "
-        f"{sum(at + 1 for at in progress.last_offsets)} messages of topic {progress.topic} were "
-        "published to it; `txlake publish adopt` says where it goes on"
+        f"{counted(published, 'message')} of topic {progress.topic} had been published to it; "
+        " `txlake publish adopt` says where it goes on"
     )
 
 
@@ -134,9 +136,9 @@ def require_unpublished(topic: str, destination: str, ends: DestinationEnds) -> 
         if not ends.begins[partition] == end > 0:
             continue
         raise PublishError(
-            f"the Kafka topic {destination} had {end} records in partition {partition}, which are "
-            f"deleted, and the progress topic says nothing of topic {topic}: nobody knows what was "
-            "published; `txlake publish adopt` says how it goes on"
+            f"the Kafka topic {destination} had {counted(end, 'record')} in partition "
+            f"{partition}, now deleted, and the progress topic says nothing of topic {topic}: "
+            "nobody knows what was published; `txlake publish adopt` says how it goes on"
         )
 
 

@@ -20,6 +20,7 @@ from pipelines.publish.records import RecordMaker
 from pipelines.publish.topics import wanted_topics
 from pipelines.settings import PublisherSettings, Settings
 from txlake import protocol as p
+from txlake._counted import counted
 
 _BLOCK: Final = 1_000  # queue offsets
 _READ_ROWS: Final = 20_000
@@ -61,7 +62,10 @@ def difference(published: QueueDigest, table: QueueDigest) -> str:
     if published.problem:
         return published.problem
     if published.count != table.count:
-        return f"{published.count} records are published, and the table has {table.count} messages"
+        return (
+            f"{counted(published.count, 'record')} published, and "
+            f"{counted(table.count, 'message')} in the table"
+        )
     for block, digest in sorted(table.blocks.items()):
         there = published.blocks.get(block)
         if there is None or there.digest() != digest.digest():

@@ -41,6 +41,7 @@ from storage.maintenance.topic_retention import alter, configs_of
 from storage.rows import to_rows
 from storage.schemas import EPOCHS, FORMAT_VERSION, FORMATS, GROUPS_FORMAT, TABLES
 from storage.wire.record_kinds import KINDS
+from txlake._counted import counted
 from txlake.protocol import DELETED_EPOCH_ID, UNDELIVERABLE_TOPIC, deleted_id, floor_id
 
 _EPOCHS_AT_ONCE = 1_000
@@ -160,9 +161,10 @@ class Below:
     def _require_rows(self, table: str, wanted: int, found: int) -> None:
         if found != wanted:
             raise BrokenLakeError(
-                f"the lake {self.lake.path} is not whole: the table {table} holds {found} rows "
-                f"up to its floor, epoch {self.floor.epoch}, where {wanted} are not deleted. They "
-                "cannot be decided again: put the table back from a copy"
+                f"the lake {self.lake.path} is not whole: the table {table} holds "
+                f"{counted(found, 'row')} up to its floor, epoch {self.floor.epoch}, where "
+                f"{wanted} should be left. They cannot be decided again: put the table back from "
+                "a copy"
             )
 
     def _copy_epochs(self, target: StagedLake) -> None:

@@ -31,6 +31,7 @@ from storage.lake.epochs import Progress, TableAt, read_progress
 from storage.lake.lake import Lake
 from storage.lake.table import deleted_rows, owner_of
 from storage.schemas import TABLES
+from txlake._counted import counted
 from txlake._table_files import files_of_table
 
 _ABSENT = TableAt(0, 0)
@@ -184,7 +185,7 @@ def _problem(lake: Lake, table: str, told: Told, is_alone: bool) -> tuple[str | 
     held, newest = _held(lake, table, files, told.committed)
     held += deleted_rows(handle)
     if held < at.rows or (is_alone and held != at.rows):
-        return _then(f"holds {held} rows", f"held {at.rows}", told), newest
+        return _then(f"holds {counted(held, 'row')}", f"held {at.rows}", told), newest
     return None, newest
 
 
@@ -195,7 +196,7 @@ def _of_epochs(lake: Lake, handle: DeltaTable, files: pa.Table, told: Told) -> s
     held, _ = _held(lake, "epochs", files, told.planned)
     written, deleted = told.planned + told.committed, deleted_rows(handle)
     if deleted and held + deleted < written:  # where none is deleted a gap shows
-        return f"holds {held} rows, and {written - deleted} of its epochs are not deleted"
+        return f"holds {counted(held, 'row')}, and {written - deleted} should be left"
     return None
 
 

@@ -33,6 +33,7 @@ from storage.maintenance.merge import replace_files
 from storage.maintenance.merge_plan import TableFile
 from storage.schemas import SNAPSHOT, STATE_TABLES, places
 from storage.wire.record_kinds import ADMIN, HALF, OP, SCHEDULE
+from txlake._counted import counted
 from txlake.protocol import UNDELIVERABLE_TOPIC, deleted_id
 
 _DELETIONS = 256  # files that one commit deletes
@@ -163,7 +164,7 @@ def delete(
     """
     rows = sum(file.row_count for file in files)
     last = max(file.last_epoch or 0 for file in files)
-    note = f"deleted {len(files)} files, {rows} rows of epochs up to {last}"
+    note = f"deleted {counted(len(files), 'file')}, {counted(rows, 'row')} of epochs up to {last}"
     handle = lake.handle(table)
     said = {**(said or {}), deleted_id(owner_of(handle)): deleted_rows(handle) + rows}
     replace_files(handle, files, [], note, said)

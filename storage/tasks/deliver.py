@@ -24,6 +24,7 @@ from storage.files.row_groups import Bounds, OpenedFiles
 from storage.rows import instant, to_rows
 from storage.tasks.file_buffer import Files, Waiting, together
 from storage.wire.record_kinds import SCHEDULE
+from txlake._counted import counted
 
 # Bytes of Arrow that become files, one of each table.
 FILE_BYTES = 32 * 1024 * 1024
@@ -97,8 +98,8 @@ def deliver(delivery: Delivery, landed: Tables, opened: OpenedFiles | None = Non
 def not_there(epoch: int, source: str, wanted: int, lacking: int) -> LakeError:
     """Returns the error of an epoch that delivers messages that were not landed."""
     return LakeError(
-        f"epoch {epoch} delivers {wanted} messages that `{source}` has, but {lacking} of them are "
-        "not there: run `txlake verify`"
+        f"epoch {epoch} delivers {counted(wanted, 'message')} of `{source}`, but {lacking} could "
+        "not be found there: run `txlake verify`"
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -204,7 +205,7 @@ def test_what_is_dead_is_resumed_by_forms_and_hostile_texts_do_nothing(
             assert shows_within_its_width(page), path
         page.goto(address + "/dead")
         page.get_by_role("checkbox", name="half:0-0").check()
-        page.get_by_role("button", name="See what a resume of the chosen would do").click()
+        page.get_by_role("button", name="See what resuming the chosen ones would do").click()
         expect(page.get_by_text("rearmed: the half is pending again")).to_be_visible()
         page.get_by_role("link", name="Log in to resume").click()
         page.get_by_label("Who you are").fill("ada")
@@ -244,7 +245,7 @@ def test_an_order_is_missing_as_the_operators_page_shows_it(
         seen = Watched(context, address)
         page = seen.page
         page.goto(address)
-        expect(page.locator("h1")).to_have_text("something is wrong")
+        expect(page.locator("h1")).to_have_text(re.compile(r"^\d+ problems?$"))
         picture(page, "walk_1")
         page.get_by_role("searchbox").fill("order-1003")
         page.get_by_role("button", name="Find").click()

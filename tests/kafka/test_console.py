@@ -64,5 +64,5 @@ def test_an_order_is_missing(broker: Broker, spark: SparkSession, tmp_path: Path
         assert "resumed" in page(console, "/story?of=4711") and "ada" in page(
             console, "/story?of=4711"
         )
-        assert "Nothing is dead." in page(console, "/dead")
-        assert "<h1>nothing is wrong" in seen()
+        assert "No dead messages." in page(console, "/dead")
+        assert "<h1>no problems" in seen()

@@ -386,7 +386,7 @@ def test_what_differs_from_the_tables_is_found(make: Make, broker: Broker) -> No
 
     write(last.value(), b"2")
     said = operate(lake, "verify", reason=None, code=1)
-    assert "1 of 4 queues differ: topic orders queue 1: queue offset 2 comes after 2" in said
+    assert "queues that differ: 1 of 4: topic orders queue 1: queue offset 2 comes after 2" in said
 
 
 def test_the_consumer_in_the_docs_reads_each_message_once(make: Make) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from pathlib import Path
 from typing import Any
@@ -80,7 +81,7 @@ def test_status_tells_the_driver_the_lag_and_that_no_epoch_comes(
     assert names(told)[:3] == ["not_running", "no_epoch", "lag"]
     assert told["behind_ms"] >= 3_600_000
     text = CliRunner().invoke(main, ["status", "--conf", conf]).output
-    assert "something is wrong" in text and "active: none" in text
+    assert re.match(r"\d problems?\n", text) and "active: none" in text
     assert f"{NAME}-half: 3 records, 1 h" in text
     assert "no_check_topic" not in text  # nobody is ever asked
 

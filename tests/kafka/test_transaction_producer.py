@@ -126,7 +126,7 @@ def test_a_half_too_large_for_the_broker_runs_no_local_transaction(
         transaction_id = producer.send_pipelined(large, COMMIT, done.append)
         producer.flush(20)
         producer.send_pipelined(large, COMMIT)
-        with pytest.raises(SendError, match="1 transactions were not begun"):
+        with pytest.raises(SendError, match="1 transaction could not be begun"):
             producer.flush(20)
     assert listener.halves == []
     assert isinstance(done[0], SendError)

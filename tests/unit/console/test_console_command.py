@@ -116,7 +116,7 @@ def test_half_open_requests_take_neither_its_files_nor_its_log(tmp_path: Path) -
 
         for connection in sockets:
             connection.close()
-        assert b"nothing is wrong" in front_page(port)
+        assert b"no known problems" in front_page(port)
     assert log.read_text() == ""
 
 
@@ -129,7 +129,7 @@ def test_a_request_that_comes_too_slowly_is_closed(tmp_path: Path) -> None:
                 connection.sendall(start)
                 with suppress(ConnectionResetError):
                     assert connection.recv(1) == b""
-        assert b"nothing is wrong" in front_page(port)
+        assert b"no known problems" in front_page(port)
     assert log.read_text() == ""
 
 
@@ -157,7 +157,7 @@ def test_it_serves_until_sigterm_and_its_token_is_in_no_command_line(tmp_path: P
             address = running.stdout.readline().strip()
             assert address.startswith("http://127.0.0.1:")
             with urllib.request.urlopen(address, timeout=120) as answer:  # noqa: S310
-                assert answer.status == 200 and b"nothing is wrong" in answer.read()
+                assert answer.status == 200 and b"no known problems" in answer.read()
             assert TOKEN not in " ".join(psutil.Process(running.pid).cmdline())
             running.send_signal(signal.SIGTERM)
             assert running.wait(120) == 0

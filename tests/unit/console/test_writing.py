@@ -74,7 +74,7 @@ def test_a_dry_run_says_what_would_come_and_writes_nothing(
     assert "rearmed: the half is pending again" in shown
     assert "there is no half 0-9" in shown and "Log in to resume" in shown
     some = console.get("/resume?group=shop&max=2").text
-    assert some.count("rearmed") == 2 and "1 more fit" in some
+    assert some.count("rearmed") == 2 and "1 more left out" in some
     assert "Nothing that is dead fits." in console.get("/resume?group=nobody&max=2").text
     assert console.get("/resume?target=half:x").status_code == 400
     assert console.get("/resume").status_code == 400

@@ -57,7 +57,7 @@ def test_ends_are_tried_for_what_is_pending_and_fits_the_oldest_first(conf: str)
     asked = tried(conf, "check", "resend", "--group", "shop", "--max", "9")
     assert asked == [(target, "resent") for target in ("half:0-0", "half:0-1", "half:0-4")]
     text = said("tx", "commit", "--group", "shop", "--max", "2", *BY, "--conf", conf)
-    assert "2 would be written; --yes writes them; 1 more fit, beyond --max" in text
+    assert "2 would be written; --yes writes them; beyond --max: 1 more" in text
 
 
 def test_the_dead_are_resumed_by_filters(job: PaperJob, conf: str) -> None:
@@ -70,7 +70,7 @@ def test_the_dead_are_resumed_by_filters(job: PaperJob, conf: str) -> None:
         ("half:0-0", "rearmed")
     ]
     json_rows = txlake("dead", "resume", "--topic", "orders", "--max", "1", *BY, "--conf", conf)
-    assert json_rows.exit_code == 0 and "more fit" in json_rows.stderr
+    assert json_rows.exit_code == 0 and "beyond --max" in json_rows.stderr
 
 
 @pytest.mark.usefixtures("job")

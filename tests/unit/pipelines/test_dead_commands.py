@@ -25,7 +25,7 @@ def dead(job: PaperJob) -> list[tuple[str, str]]:
 
 
 def test_what_is_dead_is_listed_until_it_is_ended_or_delivered(job: PaperJob, conf: str) -> None:
-    assert said("dead", "list", "--conf", conf) == "nothing is dead\n"
+    assert said("dead", "list", "--conf", conf) == "no dead messages\n"
     for transaction_id in ("late", "again", "stays"):
         job.half(transaction_id, keys=f"order-{transaction_id}", producer_group=transaction_id)
     for seq in range(2):

@@ -25,7 +25,7 @@ def test_a_delayed_half_waits_for_its_time_and_is_delivered_later(job: PaperJob)
     (message,) = report.messages
     assert [(wait.code, wait.until) for wait in message.waits] == [("delayed", START_AT + 60_000)]
     assert "half 0-0 is delayed until 2026-01-01T00:01:00.000Z" in texts(report, "delayed")[0]
-    assert "does `txlake run` run?" in str(
+    assert "is `txlake run` running?" in str(
         told(job, now_ms=START_AT + 300_000).messages[0].waits[0]
     )
     job.run(60_000)

@@ -135,6 +135,6 @@ def test_a_job_that_is_silent_is_named(tmp_path: Path) -> None:
     job = PaperJob(tmp_path / "lake", check_max=2)
     job.half()
     job.run()
-    assert "does `txlake run` run?" not in str(told(job).waits[-1])
+    assert "is `txlake run` running?" not in str(told(job).waits[-1])
     report = told(job, now_ms=job.at + 3_600_000)
-    assert "the newest epoch, 1, was 1 h ago: does `txlake run` run?" in str(report.waits[-1])
+    assert "the newest epoch, 1, was 1 h ago: is `txlake run` running?" in str(report.waits[-1])

@@ -10,6 +10,7 @@ import pytest
 from pipelines.epoch.batch import Batch
 from pipelines.epoch.gaps import Gap, unexplained
 from storage.wire.record_kinds import HALF
+from txlake._counted import counted
 
 _TOPICS = {HALF: "halves"}
 
@@ -53,4 +54,7 @@ def test_a_gap_that_no_marker_explains_is_named(
     (gap,) = unexplained(_batch(2, offsets), spans, _TOPICS)
     assert gap == Gap("halves", 2, *expected)
     first, last, count = expected
-    assert f"halves partition 2: {count} offsets from {first} to {last} hold no record" in str(gap)
+    assert (
+        f"halves partition 2: no record at {counted(count, 'offset')} from {first} to {last}"
+        in str(gap)
+    )

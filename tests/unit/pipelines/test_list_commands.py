@@ -293,7 +293,7 @@ def test_an_empty_list_is_a_sentence_for_people_and_no_row_for_programs(tmp_path
     lake = ("--lake", PaperJob(tmp_path / "lake").lake.path)
     texts = {output: said("dead", "list", *lake, "-o", output)
              for output in ("table", "json", "jsonl")}  # fmt: skip
-    assert texts == {"table": "nothing is dead\n", "json": "[]\n", "jsonl": ""}
+    assert texts == {"table": "no dead messages\n", "json": "[]\n", "jsonl": ""}
     assert said("dead", "list", *lake, "-o", "csv").startswith("target,real_topic,")
     said("dead", "list", *lake, "-o", "xml", code=2)
 

@@ -38,7 +38,7 @@ def test_an_epoch_is_one_line_with_its_lag(caplog: pytest.LogCaptureFixture) -> 
     told.reporter._collector.now_ms = lambda: history.at_ms + 2_000
     told.tell(history, waiting=7)
     assert lines(caplog, logging.INFO) == [
-        "epoch 1: 3 records landed, 1 halves committed, 0 rolled back, 0 given up, 0 checks, "
+        "epoch 1: 3 records landed, 1 half committed, 0 rolled back, 0 given up, 0 checks, "
         "1 delivered, 7 records behind (2.5 s), 20.50 s"
     ]
     assert lines(caplog, logging.WARNING) == []  # an epoch waited for another one, no step was slow

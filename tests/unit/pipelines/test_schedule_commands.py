@@ -55,7 +55,7 @@ def test_what_waits_is_counted_by_level_with_the_next_due(tmp_path: Path, conf: 
 
 def test_a_lake_where_nothing_waits_says_so(tmp_path: Path, conf: str) -> None:
     PaperJob(tmp_path / "lake").run()
-    assert said("schedule", "list", "--conf", conf) == "no delayed message waits\n"
+    assert said("schedule", "list", "--conf", conf) == "no delayed messages\n"
 
 
 # topic create.

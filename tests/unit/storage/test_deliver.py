@@ -156,7 +156,7 @@ def test_message_that_is_not_there_is_one_sentence(lake: Lake, tasks: int) -> No
     rows = placements()
     gone = rows.slice(0, 1).to_pylist()[0] | {"source": "half", "queue_offset": 250_000}
     asked = delivery(lake, pa.concat_tables([rows, pa.Table.from_pylist([gone], PLACEMENTS)]))
-    with pytest.raises(LakeError, match=r"but 1 of them are not there: run `txlake verify`"):
+    with pytest.raises(LakeError, match=r"but 1 could not be found there: run `txlake verify`"):
         if tasks:
             by_tasks(lake, asked, list(_sliced(asked.placements, tasks)))
         else:
