@@ -56,7 +56,7 @@ def no_epoch(facts: Facts) -> list[str]:
 
 def lag(facts: Facts) -> list[str]:
     """The oldest record that is not landed has waited for LAG_MS."""
-    behind, waiting = facts.behind_ms, facts.records_waiting
+    behind, waiting = facts.behind_ms, facts.records_waiting or 0
     if behind is None or behind < LAG_MS:
         return []
 

@@ -13,6 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from checker.frames import RULE_VERSION
+from storage.schemas import FORMAT_VERSION
+from txlake._lake import FORMAT_VERSION_MAX
+
 ROOT = Path(__file__).parents[3]
 # Put together here, so that this file does not name them itself.
 HOSTS = [
@@ -86,6 +90,20 @@ importlib.import_module({package!r})
         [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_the_changelog_begins_with_our_version_and_what_it_reads() -> None:
+    versions = {
+        re.findall(r'^version = "(.+)"', path.read_text("utf-8"), re.MULTILINE)[0]
+        for path in (ROOT / "pyproject.toml", ROOT / "client" / "pyproject.toml")
+    }
+    changes = (ROOT / "CHANGELOG.md").read_text("utf-8")
+    newest = re.findall(r"^## \[([\d.]+)\] - \d{4}-\d\d-\d\d$", changes, re.MULTILINE)[0]
+    row = re.findall(r"^\| ([\d.]+) \| (\d+) \| (\d+) \| ", changes, re.MULTILINE)[0]
+
+    assert versions == {newest}
+    assert row == (newest, str(FORMAT_VERSION), str(RULE_VERSION))
+    assert FORMAT_VERSION_MAX == FORMAT_VERSION
 
 
 def test_lock_holds_the_versions_that_pyproject_names() -> None:
