@@ -131,7 +131,7 @@ class CheckAnswerer:
                     if self._has_topic():
                         self._read_topic()
                 except BaseException:  # the thread goes on: the group is asked through it
-                    log.exception("%s: reading checks failed; it begins anew", self._topic)
+                    log.exception("%s: reading checks failed; it starts again", self._topic)
                 self._is_closing.wait(_RETRY_S)
         finally:
             self._has_looked.set()
@@ -323,7 +323,7 @@ class CheckAnswerer:
             self._unreadable += 1
             if self._unreadable & (self._unreadable - 1) == 0:
                 log.warning(
-                    "%s: partition %s offset %s is passed over: the name of a header is not UTF-8; "
+                    "%s: partition %s offset %s is skipped: the name of a header is not UTF-8; "
                     "%d such records so far", self._topic, partition, offset, self._unreadable,
                 )  # fmt: skip
             return None

@@ -95,8 +95,8 @@ def _check_deliver_at(message: Message, now_ms: int, ahead_max_ms: int) -> None:
     """
     if message.deliver_at is not None and now_ms < message.deliver_at * 2_000 < 4 * now_ms:
         raise MessageError(
-            f"deliver_at {message.deliver_at} looks like seconds: epoch ms is wanted, "
-            f"{message.deliver_at * 1_000} then"
+            f"deliver_at {message.deliver_at} looks like seconds; in epoch ms it is "
+            f"{message.deliver_at * 1_000}"
         )
     said, ahead_ms = f"deliver_after_ms {message.deliver_after_ms}", message.deliver_after_ms
     if ahead_ms is None:

@@ -59,7 +59,7 @@ def _folder(path: str) -> str:
         above = next((at for at in (folder, *folder.parents) if at.exists()), folder)
         is_file = above.exists() and not above.is_dir()
     except OSError as error:
-        raise ValueError(f"{folder} cannot be looked at: {error.strerror}") from error
+        raise ValueError(f"{folder} cannot be read: {error.strerror}") from error
     if is_file:
         raise ValueError(f"{folder}: {above} is a file, not a folder")
     return str(folder)

@@ -98,8 +98,7 @@ def require_message(given: object) -> None:
     """Raises MessageError for what is no Message."""
     if not isinstance(given, Message):
         raise MessageError(
-            f"a txlake.Message is wanted, not {type(given).__name__}: Message(topic, body) makes "
-            "one"
+            f"expected a txlake.Message, not {type(given).__name__}: Message(topic, body) makes one"
         )
 
 
@@ -107,7 +106,7 @@ def require_messages(given: object) -> None:
     """Raises MessageError for what is no sequence of messages."""
     if not isinstance(given, Sequence) or isinstance(given, str | bytes | bytearray):
         raise MessageError(
-            f"a list or a tuple of txlake.Message is wanted, not {type(given).__name__}"
+            f"expected a list or a tuple of txlake.Message, not {type(given).__name__}"
         )
     for message in given:
         require_message(message)

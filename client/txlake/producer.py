@@ -257,7 +257,7 @@ def executor(listener: TransactionListener | None, execute: Execute | None) -> E
     """
     if execute is not None:
         if not callable(execute):
-            raise TypeError(f"execute: a function is wanted, not {type(execute).__name__}")
+            raise TypeError(f"execute: expected a function, not {type(execute).__name__}")
         return execute
     if listener is None:
         raise NoListenerError("a transaction needs a listener, or `execute`")

@@ -93,7 +93,7 @@ class FakeTransactionProducer:
             checked_headers(message, _GROUP, half.transaction_id, now_ms, self._options, place)
         if self.fail_next_send:
             self.fail_next_send = False
-            raise SendError("the half was not stored: the fake was told so", half.transaction_id)
+            raise SendError("the half was not stored, as the fake was set up", half.transaction_id)
         half.queue_id, half.queue_offset = 0, self._next_offset
         self._next_offset += len(messages)
         self.halves.append(half)

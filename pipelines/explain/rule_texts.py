@@ -71,7 +71,7 @@ AFTER_DISCARD: Final = Rule("it landed after its set was discarded", SETS, 8)
 
 CONFLICTS: Final = {
     "unreadable_operation": Rule("the record cannot be read", END_RULES, 1),
-    "unknown_half": Rule("no half stands there", END_RULES, 2),
+    "unknown_half": Rule("there is no such half", END_RULES, 2),
     "below_floor": Rule("it is below the floor of its queue, deleted or about to be", RETENTION),
     "unreadable_half": Rule("that half cannot be read", END_RULES, 3),
     "wrong_producer_group": Rule("it is another group's half", END_RULES, 4),

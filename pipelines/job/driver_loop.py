@@ -303,7 +303,7 @@ class Work:
             self._take_smaller_steps("records were too large for one epoch")
             return
         if isinstance(error, LostCheckpointError) and self._ownership.lost() is None:
-            log.warning("%s: it holds no truth; the stream begins anew with another", error)
+            log.warning("%s: nothing is lost; the stream starts again with another", error)
             # Spark has made parts of it again, in a folder that may have lost our mark.
             shutil.rmtree(checkpoint, ignore_errors=True)
             return
@@ -356,7 +356,7 @@ class Work:
             self.epochs.check_identity(self.epochs.newest)
             self._check_topics()
         except KafkaAwayError as away:
-            log.debug("the topics could not be looked at: %s", away)
+            log.debug("the topics could not be read: %s", away)
         except JobError as cause:
             return cause
         return None

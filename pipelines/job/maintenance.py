@@ -174,7 +174,7 @@ class Maintainer:
     def _failed(self, table: str, error: Exception) -> None:
         self._lake.forget()
         log.warning(
-            "maintenance of %s did not end, nothing is lost; it is tried again: %s", table, error
+            "maintenance of %s failed, nothing is lost; it will be tried again: %s", table, error
         )
 
     def _end(self) -> None:

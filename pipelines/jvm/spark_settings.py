@@ -64,7 +64,7 @@ def _require_folder(folder: str, value: str) -> None:
     try:
         require_meant(folder)
         Path(folder).mkdir(parents=True, exist_ok=True)
-        reason = "" if os.access(folder, os.W_OK | os.X_OK) else "it may not be written"
+        reason = "" if os.access(folder, os.W_OK | os.X_OK) else "it is not writable"
     except OSError as error:
         reason = error.strerror or str(error)
     except ValueError as error:

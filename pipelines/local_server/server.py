@@ -139,7 +139,7 @@ class LocalServer(ABC):
             raise self.ERROR(f"port {self.port}: a number 0 .. 65535 is allowed") from None
         except OSError as error:
             raise self.ERROR(
-                f"port {self.port} on {HOST} cannot be had ({error.strerror}): stop what "
+                f"port {self.port} on {HOST} cannot be used ({error.strerror}): stop what "
                 "uses it, or give another port"
             ) from None
         self._ports = self._reserved.ports

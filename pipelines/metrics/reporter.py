@@ -86,11 +86,11 @@ class Reporter(Watch):
         if not standing.is_active:
             if standing.is_waiting:
                 return "it stands by: another driver has the lake"
-            return "it has not got the lake: it starts, or waits for Kafka"
+            return "it does not have the lake yet: it is starting, or waiting for Kafka"
         if self._probe.is_up is False:
             return f"Kafka at {self._settings.kafka.bootstrap_servers} does not answer"
         if not standing.is_streaming:
-            return "its stream does not run: it starts, or waits for Kafka or for its store"
+            return "its stream is not running: it is starting, or waiting for Kafka or its store"
         behind_ms = self._lag.behind_ms(self._collector.now_ms())
         if behind_ms is not None and behind_ms > lag_max_ms:
             return f"it is {behind_ms // 1000} s behind Kafka; {lag_max_ms // 1000} s are allowed"
@@ -144,4 +144,4 @@ def _unharmed(plan: Plan) -> Iterator[None]:
     try:
         yield
     except Exception:
-        log.exception("epoch %d is not counted in the metrics; nothing else is wrong", plan.epoch)
+        log.exception("epoch %d is left out of the metrics; nothing else is affected", plan.epoch)

@@ -102,10 +102,10 @@ def write(
             headers=list(record.headers),
         )  # fmt: skip
     except KafkaException as error:
-        raise KafkaAwayError(f"{topic}: the record was not taken: {error.args[0]}") from error
+        raise KafkaAwayError(f"{topic}: Kafka did not take the record: {error.args[0]}") from error
     if failed is not None:
         raise KafkaAwayError(
-            f"{topic}: Kafka did not say that it has the record ({failed}); it may have it"
+            f"{topic}: Kafka did not confirm the record ({failed}); it can be stored all the same"
         )
     return int(message.offset())
 

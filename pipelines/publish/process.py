@@ -134,7 +134,7 @@ class PublisherProcess:
                 Turn(self._settings, self._publisher, self._stop, self._is_up(member)).run()
                 return
             except FencedError as error:
-                log.warning("publisher %s begins again: %s", self._publisher.name, error)
+                log.warning("publisher %s starts again: %s", self._publisher.name, error)
                 self._stop.wait(_FENCED_S)
                 return
             except (KafkaAwayError, StoreAwayError) as error:

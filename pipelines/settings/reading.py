@@ -119,7 +119,7 @@ def _check_together(settings: Settings, source: str) -> None:
     for key, value, other, least, why in (
         ("[transaction] half_retention_ms", t.half_retention_ms,
          "transaction_timeout_ms", t.transaction_timeout_ms,
-         "a half would be given up before it may be checked"),
+         "a half would be given up before it can be checked"),
         ("[transaction] operation_namings_max", t.operation_namings_max,
          "messages_max", t.messages_max,
          "no operation could end a transaction of so many messages"),

@@ -120,7 +120,7 @@ def test_data_and_port_survive_restart_and_kill_and_are_released_at_the_end(
 
 
 def test_taken_port_is_one_sentence(broker: Broker, tmp_path: Path) -> None:
-    with pytest.raises(BrokerError, match=rf"^port {broker.port} on {HOST} cannot be had"):
+    with pytest.raises(BrokerError, match=rf"^port {broker.port} on {HOST} cannot be used"):
         Broker(tmp_path, port=broker.port).start()
 
 

@@ -354,7 +354,7 @@ def test_a_record_with_a_name_that_is_no_text_is_passed_over(
     assert [message.transaction_id for message in listener.asked] == ["t1", "t2"]
     lines = [r.message for r in caplog.records if "is not UTF-8" in r.message]
     assert len(lines) == 5  # of 20 records: at 1, 2, 4, 8, 16
-    assert f"{topic}: partition 0 offset 0 is passed over" in lines[0]
+    assert f"{topic}: partition 0 offset 0 is skipped" in lines[0]
     assert "16 such records so far" in lines[-1]
 
 

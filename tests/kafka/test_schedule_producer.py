@@ -54,7 +54,7 @@ def test_a_schedule_partition_that_is_missing_is_an_error(topics: TransactionTop
     topics.make(topics.schedule, 1)
     with (
         Producer(topics.bootstrap_servers, options=topics.options(send_timeout_ms=5000)) as plain,
-        pytest.raises(SendError, match=r"^1 messages, not all stored: ") as refused,
+        pytest.raises(SendError, match=r"^1 message, not all stored: ") as refused,
     ):
         plain.send(Message("orders", b"", delay_level=2))
     assert "may be stored" not in str(refused.value)

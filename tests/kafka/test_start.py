@@ -131,7 +131,7 @@ def test_a_deleted_checkpoint_loses_nothing(
         shutil.rmtree(checkpoint)  # while it runs
         wire.end(COMMIT, wire.half("c"))
         job.wait_for(lambda: len(job.messages("orders")) == 3, "the third message")
-    assert "was deleted: it holds no truth; the stream begins anew" in caplog.text
+    assert "was deleted: nothing is lost; the stream starts again" in caplog.text
     assert "Traceback" not in caplog.text
 
 

@@ -82,7 +82,7 @@ def test_given_keys_are_used_and_kept_in_no_file_of_their_own(tmp_path: Path) ->
 
 
 def test_taken_port_is_one_sentence(store: Store, tmp_path: Path) -> None:
-    with pytest.raises(StoreError, match=rf"^port {store.port} on {HOST} cannot be had"):
+    with pytest.raises(StoreError, match=rf"^port {store.port} on {HOST} cannot be used"):
         Store(tmp_path, port=store.port).start()
 
 

@@ -57,11 +57,14 @@ def test_committed_and_rolled_back_messages_are_remembered() -> None:
 @pytest.mark.parametrize(
     ("send", "said"),
     [
-        ("send_message_in_transaction", "Message is wanted, not bytes: Message(topic, body)"),
-        ("send_messages_in_transaction", "a tuple of txlake.Message is wanted, not bytes"),
-        ("send_pipelined", "Message is wanted, not bytes"),
-        ("send", "Message is wanted, not bytes"),
-        ("send_all", "a tuple of txlake.Message is wanted, not bytes"),
+        (
+            "send_message_in_transaction",
+            "a txlake.Message, not bytes: Message(topic, body)",
+        ),
+        ("send_messages_in_transaction", "a tuple of txlake.Message, not bytes"),
+        ("send_pipelined", "expected a txlake.Message, not bytes"),
+        ("send", "expected a txlake.Message, not bytes"),
+        ("send_all", "a tuple of txlake.Message, not bytes"),
     ],
 )
 def test_what_is_no_message_is_said_before_anything_is_sent(send: str, said: str) -> None:
@@ -80,7 +83,7 @@ def test_what_is_no_message_is_said_before_anything_is_sent(send: str, said: str
 
 def test_an_execute_that_cannot_be_called_sends_nothing() -> None:
     producer = FakeTransactionProducer()
-    with pytest.raises(TypeError, match="execute: a function is wanted, not int"):
+    with pytest.raises(TypeError, match="execute: expected a function, not int"):
         producer.send_message_in_transaction(MESSAGE, execute=5)  # type: ignore[arg-type]
     assert producer.halves == []
 

@@ -73,7 +73,7 @@ def test_the_limit_is_counted_to_the_byte_with_the_usual_options_too(over: int) 
         ({"deliver_at": NOW_MS + 5_001},
          "deliver_at 1005001 is 5001 ms ahead: deliver_at_max_ms = 5000 at most"),
         ({"deliver_at": NOW_MS // 1_000 + 1},
-         "deliver_at 1001 looks like seconds: epoch ms is wanted, 1001000 then"),
+         "deliver_at 1001 looks like seconds; in epoch ms it is 1001000"),
         ({"delay_level": 99}, None),
     ],
 )  # fmt: skip

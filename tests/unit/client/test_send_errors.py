@@ -89,7 +89,7 @@ def test_a_message_that_timed_out_may_be_delivered_and_the_error_says_so() -> No
     ):
         producer.send(Message("orders", b"x"))
     said = str(failure.value)
-    assert said.startswith("1 messages, not all confirmed: ")
+    assert said.startswith("1 message, not all confirmed: ")
     assert said.endswith("; it may be stored all the same: then the job delivers it")
 
 

@@ -48,7 +48,7 @@ def test_each_producer_group_has_rights_of_its_own(tmp_path: Path) -> None:
         ("User:b", "topic", "TRANS_CHECK_bank"), ("User:b", "group", "TRANS_CHECK_bank"),
     }  # fmt: skip
     nobody = printed(tmp_path, "--role", "producer").output
-    assert nobody == "# producer: say --group NAME for each producer group\n"
+    assert nobody == "# producer: name each producer group: --group NAME\n"
 
 
 def test_a_producer_groups_quota_is_a_command_of_kafka(tmp_path: Path) -> None:

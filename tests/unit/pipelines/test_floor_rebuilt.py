@@ -270,7 +270,7 @@ def make_older(path: Path) -> None:
         (lose("pending"), True, BrokenLakeError, "the table pending of .* is missing"),
         (lose("epochs"), True, LakeError, "has a floor, as rows of half are deleted"),
         (lose_old_rows("outcomes"), False, BrokenLakeError,
-         r"the table outcomes holds \d+ rows up to its floor, epoch \d+, where \d+ are not"),
+         r"the table outcomes holds \d+ rows up to its floor, epoch \d+, where \d+ should be left"),
         (lose_old_rows("epochs"), True, BrokenLakeError, r"the table epochs holds \d+ rows up to"),
         (make_older, False, OlderLakeError, "has format 2 and a floor, epoch"),
     ],

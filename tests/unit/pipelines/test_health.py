@@ -29,10 +29,10 @@ def ready(reporter: Reporter, is_up: bool | None = True) -> str:
 @pytest.mark.parametrize(
     ("standing", "is_up", "expected"),
     [
-        (Standing(), None, "it has not got the lake: it starts, or waits for Kafka"),
+        (Standing(), None, "it does not have the lake yet: it is starting, or waiting for Kafka"),
         (Standing(is_waiting=True), True, "it stands by: another driver has the lake"),
         (Standing(is_active=True), True,
-         "its stream does not run: it starts, or waits for Kafka or for its store"),
+         "its stream is not running: it is starting, or waiting for Kafka or its store"),
         (STREAMS, False, "Kafka at 127.0.0.1:9 does not answer"),
         (STREAMS, None, ""),
         (STREAMS, True, ""),

@@ -186,7 +186,7 @@ def test_what_goes_wrong_stops_no_epoch_and_is_tried_again(
     for plan in plans:
         maintainer.after_batch(plan, 0.0)
     assert count_files(job) == EVERY
-    assert "maintenance of half did not end, nothing is lost" in caplog.text
+    assert "maintenance of half failed, nothing is lost" in caplog.text
     assert len(files_of(Lake(job.lake.path), "outcomes")) == 1, "the other tables had their round"
     away.rename(file)
     for plan in run_epochs(job, EVERY):

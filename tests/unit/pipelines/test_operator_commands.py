@@ -301,4 +301,4 @@ def test_a_user_without_a_name_must_say_who(
     output = said(
         "topic", "create", "a", "--queues", "1", "--reason", "why", "--conf", conf, code=2
     )
-    assert "the login user is not known: say who with --actor" in output
+    assert "the login user is not known: name one with --actor" in output

@@ -125,7 +125,7 @@ def test_the_last_record_is_the_one_that_the_progress_says(
         (DestinationEnds({1: Last(4)}, {}, {}), "partition 1 is queue offset 4, and the progress"),  # type: ignore[dict-item]
         (
             DestinationEnds({}, {0: 8}, {0: 8}),
-            "had 8 records in partition 0, which are deleted,",
+            "had 8 records in partition 0, now deleted,",
         ),
     ],
 )
