@@ -14,7 +14,6 @@ _LONG_FILES = (
     "tests/kafka/test_cluster.py",
     "bench/tests/unit/test_soak.py",
     "tests/kafka/test_standby.py",
-    "bench/tests/kafka/test_bench.py",
     "tests/spark/test_spark_tables.py",
     "tests/unit/pipelines/test_floor_rebuilt.py",
     "tests/kafka/test_demo.py",

@@ -1,10 +1,9 @@
 """Measure how fast the whole is, on this machine, and write a report.
 
-    python -m bench --size small --figures drain,backlog
-    python -m bench --before 716026d --figures before_drain,before_latency
+    python -m bench --size small --figures drain,latency
 
 A real broker, the real job, the SDK's producers and consumers, each a process of its own. Sizes:
-full (more than an hour), small (twenty minutes), tiny (shows that the programs work; its
+full (an hour), small (twenty minutes), tiny (shows that the programs work; its
 numbers say nothing). Nothing else should run on the machine meanwhile.
 """
 
@@ -25,7 +24,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bench import machine, report
-from bench.checkout import checked_out
 from bench.figure import Figure
 from bench.job_process import BenchError
 from bench.sizes import SIZES, Size
@@ -34,15 +32,8 @@ from pipelines.jvm.jars import JarError
 from pipelines.local_broker.broker import Broker
 
 _ROOT = Path(__file__).parent.parent
-# In this order: whole systems first; then epochs in this process, whose Spark stays.
-FIGURES = (
-    "drain", "signatures", "garbage", "exactness", "size_on_disk", "sustained", "latency", "flood",
-    "checks",
-    "lateness", "memory", "start_idle", "with_metrics", "growth", "body_sizes", "before_drain",
-    "before_latency", "on_a_store", "mass_check", "backlog", "many_topics", "due_cost", "executors",
-)  # fmt: skip
-# They compare with an earlier commit, and are left out where none is named.
-OF_BEFORE = ("before_drain", "before_latency")
+# In this order: later ones take what earlier ones measured.
+FIGURES = ("drain", "size_on_disk", "sustained", "latency", "memory", "start_idle", "on_a_store")
 
 
 def measure(bench: Workbench, names: Sequence[str]) -> report.Report:
@@ -86,26 +77,20 @@ def measure(bench: Workbench, names: Sequence[str]) -> report.Report:
     )  # fmt: skip
 
 
-def _chosen(text: str | None, before: str | None, parser: argparse.ArgumentParser) -> list[str]:
+def _chosen(text: str | None, parser: argparse.ArgumentParser) -> list[str]:
     if text is None:
-        return [name for name in FIGURES if before or name not in OF_BEFORE]
+        return list(FIGURES)
     names = [name.strip() for name in text.split(",")]
     for name in names:
         if name not in FIGURES:
             parser.error(f"no figure {name!r}; there are: {', '.join(FIGURES)}")
-        if name in OF_BEFORE and before is None:
-            parser.error(f"{name} compares with a commit: name it by --before")
     return [name for name in FIGURES if name in names]
 
 
 def _sized(options: argparse.Namespace) -> Size:
     size = SIZES[options.size]
     if options.transactions:
-        size = dataclasses.replace(
-            size,
-            drain_transactions=options.transactions,
-            body_transactions=options.transactions,
-        )
+        size = dataclasses.replace(size, drain_transactions=options.transactions)
     if options.seconds:
         size = dataclasses.replace(
             size, sustained_s=options.seconds, latency_s=options.seconds, idle_s=options.seconds
@@ -122,7 +107,6 @@ def main() -> None:
     parser.add_argument("--size", choices=list(SIZES), default="full")
     parser.add_argument("--figures", help="names, comma separated; all without it")
     parser.add_argument("--list", action="store_true", help="print the figures' names")
-    parser.add_argument("--before", metavar="COMMIT", help="measure its job, too, in turns")
     parser.add_argument("--transactions", type=int, help="of the drains, instead of the size's")
     parser.add_argument("--seconds", type=float, help="of the figures that last, instead of its")
     parser.add_argument("--report", type=Path, help="a folder for the report")
@@ -132,7 +116,7 @@ def main() -> None:
     if options.list:
         print("\n".join(FIGURES))
         return
-    names = _chosen(options.figures, options.before, parser)
+    names = _chosen(options.figures, parser)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # everything is ended on the way out
     folder = options.folder or Path(tempfile.mkdtemp(prefix="txlake-bench-"))
     began = time.monotonic()
@@ -141,15 +125,9 @@ def main() -> None:
         print(f"{time.monotonic() - began:7.1f} s  {text}", flush=True)
 
     try:
-        before = None
-        if options.before is not None:
-            before = checked_out(options.before, folder / "before")
         with Broker(folder / "kafka") as broker:
-            bench = Workbench(_sized(options), folder, broker, say, options.profile, before)
-            try:
-                written = measure(bench, names)
-            finally:
-                bench.close()
+            bench = Workbench(_sized(options), folder, broker, say, options.profile)
+            written = measure(bench, names)
     finally:
         if options.folder is None:
             shutil.rmtree(folder, ignore_errors=True)

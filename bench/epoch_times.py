@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -76,8 +75,3 @@ def median_steps_ms(times: Sequence[EpochTime]) -> dict[str, float]:
     """Return the median of each step."""
     names = dict.fromkeys(step for time in times for step in time.step_ms)
     return {n: statistics.median(t.step_ms.get(n, 0) for t in times) for n in names}
-
-
-def now() -> float:
-    """Return the wall clock, as `written_at` has it."""
-    return dt.datetime.now(dt.timezone.utc).timestamp()

@@ -6,7 +6,7 @@
 Both run in processes of their own, on lakes and topics of their own, over one broker; only one of
 them works at a time, so that the noise of the machine hits both alike. It prints the medians of
 each and, for the ratios, the median over the rounds. Bodies are random bytes: an earlier commit's
-sample data has no others. Drains and latency are compared by `python -m bench --before COMMIT`.
+sample data has no others.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -34,18 +33,13 @@ _END_TIMEOUT_S = 60
 
 
 class Worker:
-    """One checkout's epochs, in a process of its own.
+    """One checkout's epochs, in a process of its own. Input: its lake's name."""
 
-    Input: its lake's name; settings of its Spark session, over the defaults.
-    """
-
-    def __init__(
-        self, checkout: Path, servers: str, name: str, spark: Mapping[str, str] | None = None
-    ) -> None:
+    def __init__(self, checkout: Path, servers: str, name: str) -> None:
         paths = os.pathsep.join([str(checkout), str(checkout / "client")])
         environment = {**os.environ, "PYTHONPATH": paths, "PYTHONSAFEPATH": "1"}
         self._process = subprocess.Popen(
-            [sys.executable, str(_WORKER), servers, name, json.dumps(dict(spark or {}))],
+            [sys.executable, str(_WORKER), servers, name],
             env=environment, cwd=checkout, text=True, start_new_session=True,
             stdin=subprocess.PIPE, stdout=subprocess.PIPE,
         )  # fmt: skip

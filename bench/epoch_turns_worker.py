@@ -1,4 +1,4 @@
-"""Run single epochs on request, for `bench.epoch_turns` and others: one line in, one line out.
+"""Run single epochs on request, for `bench.epoch_turns`: one line in, one line out.
 
 This file is run with the packages of any checkout, so it uses only what all of them have. A request
 is `<transactions> <body bytes> <unanswered>`; the answer is a JSON object: seconds and processor
@@ -24,12 +24,13 @@ from pipelines.jvm.session import start_session
 _RANDOM: Any = {"body": "random"} if "body" in Mix.__dataclass_fields__ else {}
 
 
-def main(bootstrap_servers: str, name: str, spark: str) -> None:
-    """Serve requests until the input ends. Input: `spark`: settings of the session, as JSON."""
+def main(bootstrap_servers: str, name: str) -> None:
+    """Serve requests until the input ends."""
     with tempfile.TemporaryDirectory(prefix="txlake-turns-") as folder:
         broker: Any = SimpleNamespace(bootstrap_servers=bootstrap_servers)
         bench = Workbench(TINY, Path(folder), broker, lambda text: print(text, file=sys.stderr))
-        bench.own_spark = start_session("bench", json.loads(spark))
+        session = start_session("bench")
+        bench.own_spark = session
         rig = timed_rig(bench, name)
         lake = Path(rig.settings.lake.path)
         print("ready", flush=True)
@@ -47,7 +48,7 @@ def main(bootstrap_servers: str, name: str, spark: str) -> None:
             }
             print(json.dumps(answer), flush=True)
         rig.close()
-        bench.close()
+        session.stop()
 
 
 def _bytes(folder: Path) -> int:

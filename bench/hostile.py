@@ -5,11 +5,7 @@ from __future__ import annotations
 import random
 from typing import Final
 
-import pyarrow as pa
-
-from storage.wire.decode import decode_rows
-from storage.wire.headers import HEADERS
-from storage.wire.record_kinds import ADMIN, HALF, KINDS, OP, SCHEDULE, WireLimits
+from storage.wire.record_kinds import ADMIN, HALF, KINDS, OP, SCHEDULE
 from txlake import protocol as p
 
 Header = tuple[str, str | bytes | None]
@@ -42,7 +38,6 @@ _READABLE: Final[dict[str, tuple[Header, ...]]] = {
     SCHEDULE: ((p.REAL_TOPIC, b"orders"),),
     ADMIN: ((p.COMMAND, b"CANCEL"), (p.TARGET, b"half:0-1"), (p.ACTOR, b"ada")),
 }
-_ORDINARY = 1  # the number of a record that is not made large
 
 
 def hostile(rng: random.Random, number: int) -> Hostile:
@@ -75,43 +70,3 @@ def _offsets(rng: random.Random) -> bytes | None:
     if rng.random() < 0.3:
         return rng.choice(_VALUES)
     return b",".join(str(rng.randrange(10_000)).encode() for _ in range(rng.randrange(1, 6)))
-
-
-def unreadable(count: int, seed: int) -> list[Hostile]:
-    """Returns records that cannot be read, each for a reason of its own; the job's decoder says so.
-
-    None is of the admin topic, which the job writes itself.
-    """
-    rng, limits = random.Random(seed), _limits()
-    found: list[Hostile] = []
-    while len(found) < count:
-        drawn = [hostile(rng, _ORDINARY) for _ in range(count)]
-        records = [one for one in drawn if one[0] != ADMIN]
-        errors = decode_rows(_as_read(records, limits), limits)["error"].to_pylist()
-        found += [one for one, error in zip(records, errors, strict=True) if error is not None]
-    return found[:count]
-
-
-def _limits() -> WireLimits:
-    # Topics of names that no record has: what cannot be read then, no job can read.
-    topics = {kind: f"the-{kind}" for kind in KINDS}
-    return WireLimits(topics, "the-check-", p.MESSAGE_BYTES_MAX, p.MESSAGES_MAX)
-
-
-def _as_read(records: list[Hostile], limits: WireLimits) -> pa.Table:
-    """Returns records as Spark's source gives them. Output: KAFKA_COLUMNS."""
-    kinds, partitions, bodies, headers = zip(*records, strict=True)
-    count = len(records)
-    pairs = [
-        [{"key": name, "value": value.encode() if isinstance(value, str) else value}
-         for name, value in row] for row in headers
-    ]  # fmt: skip
-    return pa.table({
-        "topic": [limits.topics[kind] for kind in kinds],
-        "partition": pa.array(partitions, pa.int32()),
-        "offset": pa.array(range(count), pa.int64()),
-        "timestamp": pa.array([0] * count, pa.timestamp("us", "UTC")),
-        "key": pa.nulls(count, pa.binary()),
-        "value": pa.array(bodies, pa.binary()),
-        "headers": pa.array(pairs, HEADERS),
-    })  # fmt: skip

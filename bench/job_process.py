@@ -42,19 +42,21 @@ def toml(sections: Mapping[str, Mapping[str, Any]]) -> str:
 class JobProcess:
     """A running job, in a block; at its end it is stopped in good order.
 
-    Input: `module` is what runs in place of `pipelines` (the profiler's); `checkout`: whose job it
-    is; without it this one's.
+    Input: `module` is what runs in place of `pipelines` (the profiler's).
     """
 
     def __init__(
-        self, settings: Settings, conf: Path, temp: Path, *,
-        module: str = "pipelines", arguments: tuple[str, ...] = ("run",),
-        checkout: Path | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        settings: Settings,
+        conf: Path,
+        temp: Path,
+        *,
+        module: str = "pipelines",
+        arguments: tuple[str, ...] = ("run",),
+    ) -> None:
         self.settings = settings
         self.lake = Lake(settings.lake.place())
         self.conf, self._temp, self._module, self._arguments = conf, temp, module, arguments
-        self.checkout = checkout
         self._process: Process | None = None
         self._read = 0
         self._landed = 0
@@ -81,10 +83,7 @@ class JobProcess:
         arguments = [*self._arguments, "--conf", str(self.conf)]
         log = self.conf.with_suffix(".log")
         log.unlink(missing_ok=True)
-        self._process = Process(
-            self._module, arguments, log, self._temp,
-            is_short_lived=False, checkout=self.checkout,
-        )  # fmt: skip
+        self._process = Process(self._module, arguments, log, self._temp, is_short_lived=False)
         return self
 
     def __exit__(self, *_: object) -> None:

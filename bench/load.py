@@ -49,38 +49,35 @@ class LoadRun:
 
 
 def run_load(
-    bench: Workbench, name: str, seconds: float, arguments: list[str], *,
-    checkout: Path | None = None, flood_rate: float = 0.0, watches_memory: bool = True,
+    bench: Workbench,
+    name: str,
+    seconds: float,
+    arguments: list[str],
+    *,
+    watches_memory: bool = True,
     **sections: dict[str, Any],
-) -> LoadRun:  # fmt: skip
+) -> LoadRun:
     """Let a producer send for a warm-up and some seconds more; wait until all is consumed.
 
-    Input: `arguments` of the producer; `checkout`: whose job and consumer, without it this one's.
-    The producer is always this one's. `flood_rate`: records a second of a group that floods;
-    `watches_memory`: looking at it takes 3 % of two cores.
+    Input: `arguments` of the producer; `watches_memory`: looking at it takes 3 % of two cores.
     """
     name = bench.new_name(name)
     sections = {"maintenance": _KEEP_LOGS, **sections}
     folder = bench.folder / f"load-{name}"
     folder.mkdir()
-    job = bench.job(name, None, checkout=checkout, **sections)
+    job = bench.job(name, None, **sections)
     run = LoadRun(job)
     with job:
         job.wait_until_streaming()
         processes = {"producer": producer(bench, job.conf, folder, arguments)}
         try:
-            processes["consumer"] = consumer(bench, job.conf, folder, job.checkout)
-            if flood_rate:
-                flood = ["--rate", str(flood_rate)]
-                processes["flood"] = _start(bench, "bench.load_flood", job.conf, folder, flood)
+            processes["consumer"] = consumer(bench, job.conf, folder)
             time.sleep(bench.size.warm_up_s)
             # On a slow machine the warm-up may be over before the first epochs are.
             wait_for_epochs(job, _WARM_UP_EPOCHS)
             with Watch(job.group) if watches_memory else nullcontext() as watch:
                 _watch(bench, run, processes, folder, seconds)
             run.resident_bytes = watch.resident_bytes if watch else []
-            if flood_rate:
-                end(processes["flood"])
             end(processes["producer"])
             run.sent = wait_until_consumed(job, folder)
             end(processes["consumer"])
@@ -147,21 +144,20 @@ def producer(bench: Workbench, conf: Path, folder: Path, arguments: list[str]) -
     return _start(bench, "bench.load_producer", conf, folder, [*of_files, *arguments])
 
 
-def consumer(bench: Workbench, conf: Path, folder: Path, checkout: Path | None = None) -> Process:
-    """Start a consumer. Input: `folder` of its producer; `checkout`: whose consumer."""
+def consumer(bench: Workbench, conf: Path, folder: Path) -> Process:
+    """Start a consumer. Input: `folder` of its producer."""
     of_files = ["--consumed", str(folder / "consumed"), "--samples", str(folder / "samples.json")]
-    return _start(bench, "bench.load_consumer", conf, folder, of_files, checkout)
+    return _start(bench, "bench.load_consumer", conf, folder, of_files)
 
 
 def _start(
-    bench: Workbench, module: str, conf: Path, folder: Path, arguments: list[str],
-    checkout: Path | None = None,
-) -> Process:  # fmt: skip
+    bench: Workbench, module: str, conf: Path, folder: Path, arguments: list[str]
+) -> Process:
     log = folder / f"{module.rpartition('.')[2]}.log"
     arguments = ["--conf", str(conf), *arguments]
     temp = bench.folder / "temp"
     # KEPT: as docs/sdk.md advises for consumers.
-    return Process(module, arguments, log, temp, checkout=checkout, variables=KEPT)
+    return Process(module, arguments, log, temp, variables=KEPT)
 
 
 def end(process: Process) -> None:

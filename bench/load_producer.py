@@ -28,7 +28,6 @@ from txlake import (
     HalfMessage,
     LocalTransactionState,
     Message,
-    Producer,
     ProducerOptions,
     TransactionListener,
     TransactionProducer,
@@ -36,10 +35,6 @@ from txlake import (
 
 LATE = "late"  # the tag of messages whose end comes only by a check
 _TICK_S = 0.01
-_DELAYED_TICK_S = 0.05
-# Delayed messages: a level, or any time up to this.
-_DELAY_LEVELS = (1, 2)
-_DELIVER_AFTER_MS_MAX = 5_000
 
 
 class Listener(TransactionListener):
@@ -107,31 +102,6 @@ def send_what_is_consumed(
             time.sleep(_TICK_S)
 
 
-def send_delayed(
-    producer: Producer, rate: float, mix: Mix, sent: CounterFile, has_ended: Callable[[], bool]
-) -> None:
-    """Send so many delayed messages a second: half by level, half by time."""
-    rng, contents = random.Random(1), bodies(mix.body, mix.body_bytes)
-    began, count = time.monotonic(), 0
-    while not has_ended():
-        due = int((time.monotonic() - began) * rate) - count
-        messages = [_delayed(rng, next(contents), count + number) for number in range(due)]
-        if messages:
-            producer.send_all(messages)
-        count += due
-        sent.write(count, count)
-        time.sleep(_DELAYED_TICK_S)
-
-
-def _delayed(rng: random.Random, content: bytes, number: int) -> Message:
-    properties = user_properties(number)
-    if number % 2:
-        level = rng.choice(_DELAY_LEVELS)
-        return Message(TOPIC, content, properties=properties, delay_level=level)
-    after_ms = rng.randrange(1, _DELIVER_AFTER_MS_MAX)
-    return Message(TOPIC, content, properties=properties, deliver_after_ms=after_ms)
-
-
 def options_for(settings: Settings, linger_ms: int | None = None) -> ProducerOptions:
     """Return what the SDK's producers need to know of a job.
 
@@ -144,9 +114,7 @@ def options_for(settings: Settings, linger_ms: int | None = None) -> ProducerOpt
     return options_of(
         settings,
         **linger,
-        delay_levels=settings.delay.levels,
         message_bytes_max=settings.transaction.message_bytes_max,
-        deliver_at_max_ms=settings.delay.deliver_at_max_ms,
     )
 
 
@@ -162,7 +130,6 @@ def main() -> None:
     parser.add_argument("--body", choices=KINDS, default=JSON)
     parser.add_argument("--body-bytes", type=int, default=256)
     parser.add_argument("--linger-ms", type=int, help="collect records for so long")
-    parser.add_argument("--delayed", action="store_true", help="delayed messages, at the rate")
     options = parser.parse_args()
     ended = threading.Event()
     faulthandler.register(signal.SIGUSR1)
@@ -172,10 +139,6 @@ def main() -> None:
     servers = settings.kafka.bootstrap_servers
     mix = Mix(options.body_bytes, options.body, unanswered=options.unanswered)
     sent, consumed = CounterFile(options.sent, 2), CounterFile(options.consumed, 1)
-    if options.delayed:
-        with Producer(servers, GROUP, options=options_for(settings)) as producer:
-            send_delayed(producer, options.rate, mix, sent, ended.is_set)
-        return
     with TransactionProducer(
         servers, GROUP, Listener(), options=options_for(settings, options.linger_ms)
     ) as transactions:

@@ -6,7 +6,6 @@ topics, so a half's offset is known when it is written: its end can follow at on
 
 from __future__ import annotations
 
-import itertools
 import random
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,22 +15,17 @@ from typing import Any
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from bench.bodies import JSON, bodies
-from bench.hostile import Hostile, unreadable
-from storage.wire.record_kinds import HALF, OP, SCHEDULE
+from storage.wire.record_kinds import HALF, OP
 from txlake import Message, protocol
 from txlake._half import group_headers, message_headers
 from txlake._identifiers import TransactionIds
-from txlake.signing import SigningKey, sign_operation
 
 GROUP = "bench"
-KEY = SigningKey("k1", b"the key of the benchmark's own group")
 TOPIC = "bench-orders"
 _STICKY_RUN = 16  # as the SDK: so many halves in a row go to one half queue
 _CHUNK = 20_000  # transactions whose halves are written before their ends
 _TEMPLATES = 1_000
-_GARBAGE = 5_000  # different records that cannot be read, in turn
 _FLUSH_S = 120.0
-_AFTER_REAL_TOPIC = protocol.HALF_HEADERS.index(protocol.REAL_TOPIC) + 1
 
 
 @dataclass(frozen=True)
@@ -48,10 +42,6 @@ class Mix:
     rolled_back: float = 0.02
     unanswered: float = 0.01
     ends_per_operation: int = 20
-    immunity_s: int | None = None
-    delay_level: int | None = None
-    is_signed: bool = False  # under KEY
-    garbage: float = 0.0  # share of all records that cannot be read, among the others
 
 
 @dataclass
@@ -60,14 +50,12 @@ class Written:
 
     halves: int = 0
     operations: int = 0
-    scheduled: int = 0
     committed: int = 0
-    unreadable: int = 0  # of them
 
     @property
     def records(self) -> int:
         """Return all of them."""
-        return self.halves + self.operations + self.scheduled
+        return self.halves + self.operations
 
 
 class Writer:
@@ -89,7 +77,6 @@ class Writer:
         self._next: dict[tuple[str, int], int] = {}
         self._templates: dict[Mix, list[Message]] = {}
         self._bodies: dict[tuple[str, int], Iterator[bytes]] = {}
-        self._unreadable: Iterator[Hostile] = iter(())
         # Any: the client's annotations do not take a list of (str, bytes), the client does.
         self._producer: Any = Producer(
             {
@@ -109,11 +96,9 @@ class Writer:
         """Write transactions: halves, and the ends of those that are answered."""
         written = Written()
         for start in range(0, count, _CHUNK):
-            before = written.records
             places = self._halves(min(_CHUNK, count - start), mix)
             written.halves += len(places)
             self._ends(places, mix, written)
-            self._garbage(written.records - before, mix, written)
         self._check()
         return written
 
@@ -123,18 +108,6 @@ class Writer:
             self._halves(min(_CHUNK, count - start), mix)
         self._check()
         return Written(halves=count)
-
-    def scheduled(self, deliver_at: Sequence[int], mix: Mix) -> Written:
-        """Write messages without a transaction, one for each instant. Units: epoch ms."""
-        topic, partition = self._topics[SCHEDULE], len(protocol.delay_levels_ms())
-        now_ms = _now_ms()
-        for number, at in enumerate(deliver_at):
-            message = self._template(number, mix)
-            headers = message_headers(message, self._group, self._ids.next(now_ms), now_ms)
-            headers.insert(_AFTER_REAL_TOPIC, (protocol.DELIVER_AT, b"%d" % at))
-            self._produce(topic, partition, self._body(mix), headers)
-        self._check()
-        return Written(scheduled=len(deliver_at))
 
     def _halves(self, count: int, mix: Mix) -> list[tuple[int, int, str]]:
         """Write halves. Output: half queue, offset and transaction id of each."""
@@ -162,37 +135,19 @@ class Writer:
             written.committed += decision == protocol.COMMIT
             known = collected.get(queue)
             if known and (known[0] != decision or len(known[1]) >= mix.ends_per_operation):
-                self._operation(queue, *collected.pop(queue), mix.is_signed)
+                self._operation(queue, *collected.pop(queue))
                 written.operations += 1
             _, offsets, ids = collected.setdefault(queue, (decision, [], []))
             offsets.append(offset)
             ids.append(transaction_id)
         for queue, ends in collected.items():
-            self._operation(queue, *ends, mix.is_signed)
+            self._operation(queue, *ends)
             written.operations += 1
 
-    def _garbage(self, good: int, mix: Mix, written: Written) -> None:
-        """Write records that cannot be read, so many that they are the mix's share of all."""
-        count = round(good * mix.garbage / (1.0 - mix.garbage))
-        if count and not written.unreadable:
-            self._unreadable = itertools.cycle(unreadable(_GARBAGE, seed=1))
-        for kind, queue, value, headers in itertools.islice(self._unreadable, count):
-            self._produce(self._topics[kind], queue % self._queues, value, headers)
-            written.unreadable += 1
-            written.halves += kind == HALF
-            written.operations += kind == OP
-            written.scheduled += kind == SCHEDULE
-
-    def _operation(
-        self, queue: int, decision: str, offsets: list[int], ids: list[str], is_signed: bool
-    ) -> None:
+    def _operation(self, queue: int, decision: str, offsets: list[int], ids: list[str]) -> None:
         headers = protocol.operation_headers(GROUP, decision, ids)
         headers.append((protocol.TXV, protocol.WIRE_VERSION.encode()))
-        value = protocol.operation_body(offsets)
-        if is_signed:
-            signature = sign_operation(KEY, queue, value, dict(headers))
-            headers.append((protocol.SIG, signature.encode()))
-        self._produce(self._topics[OP], queue, value, headers)
+        self._produce(self._topics[OP], queue, protocol.operation_body(offsets), headers)
 
     def _body(self, mix: Mix) -> bytes:
         kind, size = mix.body, mix.body_bytes
@@ -208,9 +163,8 @@ class Writer:
 
     def _message(self, number: int, mix: Mix) -> Message:
         return Message(
-            mix.topics[number % len(mix.topics)], b"", properties=user_properties(number),
-            check_immunity_time_s=mix.immunity_s, delay_level=mix.delay_level,
-        )  # fmt: skip
+            mix.topics[number % len(mix.topics)], b"", properties=user_properties(number)
+        )
 
     def _produce(self, topic: str, partition: int, body: bytes | None, headers: Any) -> int:
         """Hand over one record. Output: the offset it will have."""

@@ -48,11 +48,6 @@ def transaction_id(number: int) -> str:
     return f"{at:012x}{('a1' if number % 2 else '5e') * 6}{number // 2:08x}"
 
 
-def half_place(number: int) -> tuple[int, int]:
-    """Return the half coordinate of a transaction."""
-    return number % QUEUES, number // QUEUES
-
-
 def _is(numbers: Any, every: int, place: int) -> Any:
     return numbers % every == place
 
@@ -81,13 +76,7 @@ def make(path: str, transactions: int, files: int) -> Lake:
     return lake
 
 
-def add_epoch(
-    rows: SyntheticRows,
-    epoch: int,
-    op_next: list[int],
-    real_next: list[int],
-    floor: Floor = Floor(),  # noqa: B008
-) -> None:
+def add_epoch(rows: SyntheticRows, epoch: int, op_next: list[int], real_next: list[int]) -> None:
     """Add all rows of an epoch. Input: the next offsets of operations and messages, by queue."""
     at_ms = START_MS + epoch * EPOCH_MS
     at = instant(at_ms)
@@ -114,7 +103,7 @@ def add_epoch(
     _record_state(rows, epoch, at, np.setdiff1d(numbers, ended[0]), np.setdiff1d(asked, gone), gone)
     if epoch % SNAPSHOT_EPOCHS == 0:
         rows.take_snapshot(epoch)
-    _add_epoch(rows, epoch, at_ms, landed_before, op_next, floor)
+    _add_epoch(rows, epoch, at_ms, landed_before, op_next)
 
 
 def _land_halves(rows: SyntheticRows, epoch: int, numbers: np.ndarray) -> None:
@@ -239,9 +228,8 @@ def _deliver_delayed(rows: SyntheticRows, epoch: int, at: Any, real_next: list[i
 
 
 def _add_epoch(
-    rows: SyntheticRows, epoch: int, at_ms: int, ops_before: list[int], ops_after: list[int],
-    floor: Floor,
-) -> None:  # fmt: skip
+    rows: SyntheticRows, epoch: int, at_ms: int, ops_before: list[int], ops_after: list[int]
+) -> None:
     halves = EPOCH_ROWS // QUEUES
     ranges = [
         Range(p.HALF_TOPIC, q, (epoch - 1) * halves, epoch * halves, epoch * halves)
@@ -258,7 +246,7 @@ def _add_epoch(
     plan = Plan(
         epoch, at_ms, known, known, tuple(ranges), "cluster", {},
         {**asdict(Parameters()), "wire": wire, SNAPSHOT: snapshot.as_parameter(),
-         FLOOR: floor.as_parameter()},
+         FLOOR: Floor().as_parameter()},
         "bench", RULE_VERSION,
     )  # fmt: skip
     now = instant(at_ms)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -18,17 +17,12 @@ from storage.schemas import SNAPSHOT
 
 
 class SyntheticRows:
-    """Collect rows by table and append them in as many commits as are wanted.
+    """Collect rows by table and append them in as many commits as are wanted."""
 
-    Input: `deleted`: how many rows each table had before, which are deleted.
-    """
-
-    def __init__(
-        self, lake: Lake, epochs_per_file: int, deleted: Mapping[str, int] | None = None
-    ) -> None:
+    def __init__(self, lake: Lake, epochs_per_file: int) -> None:
         self._lake, self._epochs_per_file = lake, epochs_per_file
         self._digest = lake.tables_id()
-        self._totals: dict[str, int] = defaultdict(int, deleted or {})
+        self._totals: dict[str, int] = defaultdict(int)
         self._touched: set[str] = set()
         self._parts: dict[str, list[pa.Table]] = defaultdict(list)
         self._changes: dict[str, list[pa.Table]] = defaultdict(list)

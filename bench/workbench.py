@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bench.checkout import Checkout
 from bench.job_process import JobProcess, toml
 from bench.lake_store import LakeStore
 from bench.sample_data import GROUP, Mix, Writer, Written
@@ -34,8 +33,8 @@ QUEUES = 4
 class Workbench:
     """One benchmark run.
 
-    Input: `profile_folder`: jobs run under the profiler and write there; `before`: the files of an
-    earlier commit, for figures that compare with it; `store`: where its lakes are, if not on disk.
+    Input: `profile_folder`: jobs run under the profiler and write there; `store`: where its lakes
+    are, if not on disk.
     """
 
     size: Size
@@ -43,13 +42,12 @@ class Workbench:
     broker: Broker
     say: Callable[[str], None]
     profile_folder: Path | None = None
-    before: Checkout | None = None
     measured: dict[Any, Any] = dataclasses.field(default_factory=dict)  # what figures share
     _writers: dict[str, Writer] = dataclasses.field(default_factory=dict)
     _waiting: dict[tuple[int, Mix], tuple[str, Written]] = dataclasses.field(default_factory=dict)
     _numbers: Iterator[int] = dataclasses.field(default_factory=lambda: itertools.count(1))
     store: LakeStore | None = None
-    own_spark: SparkSession | None = None  # handed in, or started when it is first needed
+    own_spark: SparkSession | None = None  # for epochs that run in this process, without a stream
 
     def settings(
         self, lake: str, topics: str | None = None, **sections: dict[str, Any]
@@ -89,26 +87,16 @@ class Workbench:
         """Return where a lake's files are on this machine, also those of its S3 server."""
         return Path(lake.path) if self.store is None else self.store.folder(lake.path)
 
-    def job(
-        self,
-        lake: str,
-        topics: str | None = None,
-        *,
-        checkout: Path | None = None,
-        **sections: dict[str, Any],
-    ) -> JobProcess:
-        """Return the job as a process, not started yet; under the profiler where that was asked.
-
-        Input: `checkout`: whose job; without it this one's. Another's is not profiled.
-        """
+    def job(self, lake: str, topics: str | None = None, **sections: dict[str, Any]) -> JobProcess:
+        """Return the job as a process, not started yet; under the profiler where that was asked."""
         values = self._sections(lake, topics or lake, sections)
         folder, temp = self.folder / "jobs", self.folder / "temp"
         folder.mkdir(exist_ok=True)
         temp.mkdir(exist_ok=True)
         conf = folder / f"{lake}.toml"
-        if self.profile_folder is None or checkout is not None:
+        if self.profile_folder is None:
             conf.write_text(toml(values), "utf-8")
-            return JobProcess(parse(values, "bench"), conf, temp, checkout=checkout)
+            return JobProcess(parse(values, "bench"), conf, temp)
         into = self.profile_folder / lake
         events = into / "spark-events"
         events.mkdir(parents=True, exist_ok=True)
@@ -143,15 +131,6 @@ class Workbench:
             self._waiting[count, mix] = known
         return known
 
-    def spark(self) -> SparkSession:
-        """Return this process's own Spark session, for epochs that run without a stream."""
-        if self.own_spark is None:
-            from pipelines.jvm.session import start_session
-
-            self.say("starting Spark in this process")
-            self.own_spark = start_session("bench")
-        return self.own_spark
-
     def new_name(self, name: str) -> str:
         """Return a name for a lake and topics that nothing has yet."""
         return f"{name}-{next(self._numbers)}"
@@ -160,12 +139,6 @@ class Workbench:
         """Delete a lake that is no longer needed: a full run writes many gigabytes."""
         known = lake if isinstance(lake, Lake) else Lake(self.settings(lake).lake.place())
         shutil.rmtree(self.files_of(known), ignore_errors=True)
-
-    def close(self) -> None:
-        """Stop Spark, if it was started here."""
-        if self.own_spark is not None:
-            self.own_spark.stop()
-            self.own_spark = None
 
     def _make_check_topic(self, settings: Settings) -> None:
         """Make the topic on which the sample data's group is asked, as its producers would."""

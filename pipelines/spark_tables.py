@@ -20,10 +20,11 @@ A row of a topic table is final. A row of an epoch that is not committed yet is 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pipelines.jvm.jars import class_path
 from pipelines.jvm.session import start_session
+from pipelines.jvm.spark_private import hadoop_configuration, spark_schema
 from storage.errors import LakeError
 from storage.files.location import LakePlace, is_s3, lake_place, s3_access
 from storage.lake.integrity import require_recorded
@@ -62,8 +63,6 @@ def create_views(spark: SparkSession, path: str | LakePlace, prefix: str = "") -
     Output: the epoch.
     Errors: LakeError in one sentence, if there is no lake that can be read.
     """
-    from pyspark.sql.pandas.types import from_arrow_schema
-
     lake = _lake(spark, path)
     progress = require_recorded(lake)
     if progress.last is None:
@@ -79,7 +78,7 @@ def create_views(spark: SparkSession, path: str | LakePlace, prefix: str = "") -
         f"SELECT {_literal(topic)} AS topic, * FROM {_source(lake, table)} WHERE epoch <= {epoch}"
         for topic, table in _topics(lake).items()
     ]
-    empty = spark.createDataFrame([], from_arrow_schema(TOPIC)).selectExpr("'' AS topic", "*")
+    empty = spark.createDataFrame([], spark_schema(TOPIC)).selectExpr("'' AS topic", "*")
     found = spark.sql(" UNION ALL ".join(messages)) if messages else empty
     found.createOrReplaceTempView(prefix + _MESSAGES)
     return epoch
@@ -142,8 +141,7 @@ def _let_read(spark: SparkSession, place: LakePlace) -> None:
 
     Not by Spark's settings: those are in its UI, its event log and the JVM's command line.
     """
-    context: Any = spark.sparkContext
-    hadoop = context._jsc.hadoopConfiguration()
+    hadoop = hadoop_configuration(spark)
     bucket = place.path.partition("://")[2].split("/")[0]
     s3 = s3_access(place)
     wanted = {

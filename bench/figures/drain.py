@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from bench.bodies import JSON
@@ -45,17 +44,16 @@ class Drained:
 
 
 def drained(
-    bench: Workbench, lake: str, topics: str, written: Written, *,
-    checkout: Path | None = None, **sections: dict[str, Any],
-) -> Drained:  # fmt: skip
+    bench: Workbench, lake: str, topics: str, written: Written, **sections: dict[str, Any]
+) -> Drained:
     """Run the job on a new lake until all that waits is committed.
 
-    Input: `checkout`: whose job; without it this one's. `sections` of the job's settings.
+    Input: `sections` of the job's settings.
     Errors: BenchError when the lake does not have all of it then.
     """
     bench.forget(lake)
     bench.say(f"the job drains {written.records} records into {lake}")
-    with bench.job(lake, topics, checkout=checkout, **sections) as job:
+    with bench.job(lake, topics, **sections) as job:
         job.wait_until_streaming()
         before, driver_before = processor_s(job.group), own_processor_s(job.group)
         with Watch(job.group) as watch:
@@ -77,7 +75,6 @@ def measure(bench: Workbench) -> list[Figure]:
     topics, written = bench.waiting(count)
     drain = drained(bench, "drain", topics, written)
     times, seconds = drain.times, drain.seconds
-    bench.measured["drain", count] = drain
     spans = [times[0].seconds, *cadence_s(times)]
     rates = [time.halves / span for time, span in zip(times, spans, strict=True)]
     warm = times[len(times) // 2 :]

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from bench.bodies import JSON
@@ -53,15 +52,13 @@ def measure(bench: Workbench) -> list[Figure]:
 
 
 def latencies(
-    bench: Workbench, rate: float, body_bytes: int, arguments: Sequence[str] = (),
-    checkout: Path | None = None, flood_rate: float = 0.0,
-) -> Latencies:  # fmt: skip
+    bench: Workbench, rate: float, body_bytes: int, arguments: Sequence[str] = ()
+) -> Latencies:
     """Run everything at a rate. Input: as `run_load`; further `arguments` of the producer."""
     size = bench.size
     bench.say(f"{rate:.0f} tx/s for {size.warm_up_s + size.latency_s:.0f} s")
     of_rate = ["--rate", str(rate), "--body", JSON, "--body-bytes", str(body_bytes)]
-    run = run_load(bench, "latency", size.latency_s, [*of_rate, *arguments],
-                   checkout=checkout, flood_rate=flood_rate)  # fmt: skip
+    run = run_load(bench, "latency", size.latency_s, [*of_rate, *arguments])
     lake = run.job.lake
     sent = latencies_s(lake, bench.files_of(lake), TOPIC, run.began_at, run.ended_at)
     bench.forget(lake)

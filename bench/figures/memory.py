@@ -30,14 +30,14 @@ def _lasting(bench: Workbench) -> Figure:
         sustained.measure_one(bench, sustained.SMALL)
     loaded = bench.measured[sustained.SMALL]
     under_load = max(loaded.run.resident_bytes)
-    count = bench.size.backlog_pending
+    count = bench.size.pending
     bench.say(f"the job lands {count} halves that nobody ends")
     written = bench.writer("memory").halves(count, Mix())
     with bench.job("memory", transaction={"transaction_timeout_ms": 86_400_000}) as job:
         job.wait_until_streaming()
         with Watch(job.group) as watch:
             job.wait_until_landed(written.records, _TIMEOUT_S)
-            more = bench.writer("memory").transactions(bench.size.epoch_transactions, Mix())
+            more = bench.writer("memory").transactions(bench.size.pending_transactions, Mix())
             job.wait_until_landed(written.records + more.records, _TIMEOUT_S)
     bench.forget("memory")
     pending = max(watch.resident_bytes)

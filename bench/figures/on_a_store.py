@@ -52,7 +52,7 @@ def _drains(
 ) -> dict[str, list[PlacedDrain]]:
     found: dict[str, list[PlacedDrain]] = {LOCAL: [], STORE: []}
     topics, written = bench.waiting(bench.size.drain_transactions)
-    for _ in range(bench.size.body_rounds):
+    for _ in range(bench.size.store_rounds):
         for place, where in ((LOCAL, bench), (STORE, on_store)):
             before = processor_s(store.server.pid)
             drain = drained(where, "placed", topics, written)

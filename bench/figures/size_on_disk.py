@@ -20,7 +20,7 @@ from tests.support.epoch_harness import tables_of
 def measure(bench: Workbench) -> list[Figure]:
     """Compact a drained lake, and count the bytes of its live files."""
     mix = Mix(body=RANDOM)
-    topics, written = bench.waiting(bench.size.body_transactions, mix)
+    topics, written = bench.waiting(bench.size.disk_transactions, mix)
     drained(bench, "disk", topics, written)
     lake = Lake(str(bench.folder / "lakes" / "disk"))
     tables = tables_of(Path(lake.path))

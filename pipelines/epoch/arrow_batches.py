@@ -1,8 +1,8 @@
 """A Spark frame's rows as Arrow batches, while Spark still makes the rest.
 
 `DataFrame.toArrow` returns when the last row has come. One core would then decode all rows while
-the other is idle. Here the same stream is read batch by batch, by the functions that PySpark (whose
-version is pinned) has below `toArrow`.
+the other is idle. Here the same stream is read batch by batch, by the functions that PySpark has
+below `toArrow`.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+
+from pipelines.jvm import spark_private
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -26,19 +28,15 @@ def arrow_batches(frame: DataFrame) -> Iterator[pa.RecordBatch]:
 
     Errors: Spark's own, as `toArrow` raises them.
     """
-    from pyspark.errors.exceptions.captured import unwrap_spark_exception
-    from pyspark.sql.pandas.serializers import ArrowCollectSerializer
-
     file, socket, server = _served(frame)
     try:
         # The stream ends with the order of the batches.
-        stream: Iterator[Any] = ArrowCollectSerializer().load_stream(file)  # type: ignore[no-untyped-call]
+        stream = spark_private.read_served(file)
         yield from (batch for batch in stream if isinstance(batch, pa.RecordBatch))
     finally:
         file.close()
         socket.close()
-        with unwrap_spark_exception():
-            server.getResult()
+        spark_private.end_of_rows(server)
 
 
 def _served(frame: DataFrame) -> tuple[Any, Any, Any]:
@@ -51,15 +49,12 @@ def _served(frame: DataFrame) -> tuple[Any, Any, Any]:
     Output: file, socket, the JVM's server. Errors: PySparkRuntimeError, EOFError.
     """
     from pyspark.errors import PySparkRuntimeError
-    from pyspark.util import _create_local_socket
 
-    java: Any = frame
     left = _OPENINGS
     while True:
-        port, secret, server = java._jdf.collectAsArrowToPython()
-        place: Any = (port, secret)
+        place, server = spark_private.serve_rows(frame)
         try:
-            return *_create_local_socket(place), server
+            return *spark_private.connect_to_rows(place), server
         except (PySparkRuntimeError, EOFError) as error:
             left -= 1
             if not left:

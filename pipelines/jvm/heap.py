@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pipelines.jvm.cluster import is_local
+from pipelines.jvm.spark_private import jvm_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -26,7 +27,7 @@ def landing_heap(spark: SparkSession) -> LandingHeap:
 
     Without spark.executor.cores an executor can have all cores of the cluster.
     """
-    context, jvm = spark.sparkContext, _jvm(spark)
+    context, jvm = spark.sparkContext, jvm_of(spark)
     if is_local(str(context.master)):
         return LandingHeap(
             int(jvm.java.lang.Runtime.getRuntime().maxMemory()), context.defaultParallelism
@@ -39,7 +40,3 @@ def landing_heap(spark: SparkSession) -> LandingHeap:
     cores = int(conf.get("spark.executor.cores") or context.defaultParallelism)
     cores_a_task = int(conf.get("spark.task.cpus") or 1)
     return LandingHeap(mebibytes * 1024 * 1024, max(1, cores // cores_a_task))
-
-
-def _jvm(spark: SparkSession) -> Any:
-    return spark._jvm

@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from pipelines.jvm.session import JVM_LOST
+from pipelines.jvm.spark_private import jvm_of
 from storage.errors import LakeLockedError
 from storage.files.location import LakePlace
 
@@ -56,8 +57,7 @@ class JvmLock:
         self._file: Any = None
         if not place.is_local:
             return
-        jvm: Any = spark._jvm
-        file = jvm.java.io.RandomAccessFile(f"{place.path}/{_NAME}", "rw")
+        file = jvm_of(spark).java.io.RandomAccessFile(f"{place.path}/{_NAME}", "rw")
         if file.getChannel().tryLock() is None:
             file.close()
             raise _locked(place)

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import subprocess
 import sys
 from collections.abc import Mapping
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from py4j.protocol import Py4JError
 
 from pipelines.errors import JvmError
+from pipelines.jvm import spark_private
 from pipelines.jvm.arrow_memory import keep_memory
 from pipelines.jvm.cluster import JVM_OPTIONS, cluster_conf
 from pipelines.jvm.jars import class_path
@@ -76,34 +76,31 @@ def start_session(
     """
     from pyspark import SparkContext
     from pyspark.errors import PySparkException
-    from pyspark.java_gateway import launch_gateway
     from pyspark.sql import SparkSession
 
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     keep_memory()
-    if SparkContext._active_spark_context is not None:
+    if spark_private.has_context():
         return SparkSession.builder.getOrCreate()
     given = settings or {}
     require_possible(given)
     conf = _conf_of(given)
     conf.setAppName(app_name)
-    _silence_py4j()
+    spark_private.silence_py4j()
     java_log = JavaLog() if is_logged else None
     try:
         with java_log or nullcontext():
-            stderr = subprocess.DEVNULL if is_quiet else java_log and java_log.fd
-            gateway = launch_gateway(  # type: ignore[no-untyped-call]
-                _launch_conf(conf, given), popen_kwargs={"pass_fds": lock_fds, "stderr": stderr}
-            )
+            log_fd = None if java_log is None else java_log.fd
+            stderr = subprocess.DEVNULL if is_quiet else log_fd
+            gateway = spark_private.launch_jvm(_launch_conf(conf, given), lock_fds, stderr)
         context = SparkContext(conf=conf, gateway=gateway)
         require_known(context, given)
     except (Py4JError, PySparkException) as error:
         said = () if java_log is None else java_log.last_words()
         raise not_started(error, given, said) from error
     context.setLogLevel("WARN")
-    accumulators: Any = context._accumulatorServer
-    accumulators.handle_error = lambda *_: None
+    spark_private.silence_accumulators(context)
     return SparkSession(context)
 
 
@@ -149,20 +146,6 @@ def own_umask() -> int:
     return found
 
 
-def _silence_py4j() -> None:
-    """Lets py4j log nothing.
-
-    A JVM that is killed leaves connections. `jvm_trouble` says so in a sentence; tracebacks would
-    be printed for each, by py4j into the root logger.
-    """
-    logging.getLogger("py4j").setLevel(logging.CRITICAL)
-    logging.getLogger().addFilter(_is_not_of_py4j)
-
-
-def _is_not_of_py4j(record: logging.LogRecord) -> bool:
-    return record.module != "java_gateway"
-
-
 def java_options() -> str:
     """Returns the options that the driver's JVM needs."""
     has_sets = hasattr(os, "sched_getaffinity")
@@ -178,9 +161,7 @@ def listen_for_callbacks(spark: SparkSession) -> None:
     py4j waits there with `select`, which takes no file beyond the 1,024th of a process: a stream
     that began while a lake's files were being read would wait for ever.
     """
-    from pyspark.java_gateway import ensure_callback_server_started
-
-    ensure_callback_server_started(spark.sparkContext._gateway)  # type: ignore[no-untyped-call]
+    spark_private.open_callback_port(spark)
 
 
 def jvm_has_ended(spark: SparkSession) -> bool:
@@ -189,8 +170,7 @@ def jvm_has_ended(spark: SparkSession) -> bool:
     It asks the system, not the JVM: cheap, and true at once. Under spark-submit the JVM is no
     child; there a call that fails tells it.
     """
-    gateway: Any = spark.sparkContext._gateway
-    process = getattr(gateway, "proc", None)
+    process = spark_private.jvm_process(spark)
     return process is not None and process.poll() is not None
 
 
@@ -199,10 +179,9 @@ def jvm_trouble(spark: SparkSession) -> JvmError | None:
 
     What fails for it looks as if Kafka were away: a connection is refused.
     """
-    jvm: Any = spark._jvm
     try:
         if not jvm_has_ended(spark):
-            jvm.System.nanoTime()
+            spark_private.jvm_of(spark).System.nanoTime()
             return None
     except JVM_LOST:
         pass

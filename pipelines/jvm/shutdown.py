@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from py4j.protocol import Py4JError
 
+from pipelines.jvm.spark_private import jvm_of
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -47,7 +49,7 @@ class JvmShutdown:
     """
 
     def __init__(self, spark: SparkSession, stop: Callable[[], None]) -> None:
-        self._jvm: Any = spark._jvm
+        self._jvm = jvm_of(spark)
         self._stop = stop
         self._has_begun = threading.Event()
         self._is_stopped = threading.Event()

@@ -18,6 +18,7 @@ from py4j.protocol import Py4JError
 
 from pipelines.errors import StartError
 from pipelines.jvm.java import java_binary
+from pipelines.jvm.spark_private import jvm_of
 from pipelines.settings import SPARK, redacted
 from txlake._paths import require_meant
 
@@ -108,7 +109,7 @@ def require_known(context: SparkContext, settings: Mapping[str, str]) -> None:
     """Checks settings that Spark knows, and would read later or never. Errors: StartError."""
     from pyspark.errors import PySparkException
 
-    jvm: Any = context._jvm
+    jvm = jvm_of(context)
     spark = jvm.org.apache.spark
     for settings_of in _CORE if settings else ():
         jvm.java.lang.Class.forName(f"org.apache.spark.internal.config.{settings_of}")

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from py4j.protocol import Py4JError
 
 from pipelines.errors import StartError
+from pipelines.jvm.spark_private import jvm_of
 from pipelines.jvm.spark_settings import java_cause
 from pipelines.kafka_client.options import spark_options
 from pipelines.settings import KafkaSettings
@@ -26,7 +27,7 @@ def require_taken(spark: SparkSession, kafka: KafkaSettings) -> None:
     from pyspark.errors import PySparkException
 
     options = spark_options(kafka)
-    jvm: Any = spark._jvm
+    jvm = jvm_of(spark)
     of_client = jvm.java.util.HashMap()
     for key, value in options.items():
         if key.startswith(_PREFIX):

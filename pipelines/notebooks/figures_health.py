@@ -1,4 +1,4 @@
-"""The figures of notebook 2. Input: the frames of `health` and `past`."""
+"""The figures of notebook 2. Input: the frames of its queries."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ from pipelines.notebooks.figures import (
     time_axis,
     whole_numbers,
 )
-from pipelines.notebooks.health import ANSWERS, HARMLESS
+
+ANSWERS = ("COMMIT", "ROLLBACK", "UNKNOWN", "no answer", "not acknowledged")
+# A second end with the same decision: a repetition, without effect.
+HARMLESS = "duplicate_end"
 
 _AGES = ((1, "under 1 s"), (10, "1 to 10 s"), (60, "10 to 60 s"), (600, "1 to 10 min"),
          (3600, "10 to 60 min"), (86_400, "1 to 24 h"), (float("inf"), "over a day"))  # fmt: skip

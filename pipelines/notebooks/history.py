@@ -115,22 +115,6 @@ def _pending_row(row: Row, plan: Plan) -> tuple[object, ...]:
     )  # fmt: skip
 
 
-def fates(lake: OpenLake, when: Moment) -> pl.DataFrame:
-    """Returns the same halves, found in another way, with what became of them.
-
-    They were landed by the moment's epoch, and `outcomes` has no end of their wait up to it.
-    """
-    return lake.sql(
-        """
-        SELECT queue_id || '-' || queue_offset AS half, producer_group, from_at, to_at,
-          coalesce(outcome, 'still pending') AS fate, cause, to_epoch AS epoch
-        FROM waits WHERE from_epoch <= $epoch AND (to_epoch IS NULL OR to_epoch > $epoch)
-        ORDER BY from_at, queue_id, queue_offset
-        """,
-        epoch=when.epoch,
-    )
-
-
 def versions(lake: OpenLake, when: Moment, *tables: str) -> pl.DataFrame:
     """Compares the rows of tables by Delta's own time travel with those up to the moment's epoch.
 

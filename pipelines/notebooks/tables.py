@@ -54,37 +54,6 @@ def tables(lake: OpenLake) -> pl.DataFrame:
     return pl.DataFrame(rows, schema=columns, orient="row")
 
 
-def endings(lake: OpenLake) -> pl.DataFrame:
-    """Returns how often halves ended in which way, with the first transaction of each.
-
-    A half that was discarded and ended later counts once for each.
-    """
-    return lake.sql(
-        """
-        SELECT outcome, cause, count(*) AS halves,
-          arg_min(transaction_id, (epoch, queue_id, queue_offset)) AS "the first one"
-        FROM outcomes GROUP BY ALL ORDER BY halves DESC, outcome, cause
-        """
-    )
-
-
-def where_committed_went(lake: OpenLake) -> pl.DataFrame:
-    """Returns where the committed halves are; their sum is the number of COMMITTED outcomes."""
-    return lake.sql(
-        """
-        SELECT CASE WHEN o.real_queue_offset IS NOT NULL THEN 'delivered in its own epoch'
-            WHEN d.action = 'DELIVERED' THEN 'delivered later'
-            WHEN d.action IS NULL THEN 'waits for its time'
-            ELSE lower(d.action) END AS "where", count(*) AS halves
-        FROM outcomes o
-        LEFT JOIN (SELECT queue_id, queue_offset, arg_max(action, epoch) AS action FROM deliveries
-                   WHERE source = 'half' GROUP BY ALL) d
-          ON o.queue_id = d.queue_id AND o.queue_offset = d.queue_offset
-        WHERE o.outcome = 'COMMITTED' GROUP BY ALL ORDER BY halves DESC, 1
-        """
-    )
-
-
 def most_telling(lake: OpenLake) -> str:
     """Returns a transaction worth telling: one that a check ended, if any; of those the most asked.
 

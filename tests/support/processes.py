@@ -25,15 +25,19 @@ _JAVA_OPTIONS = "-XX:-UsePerfData -Djava.io.tmpdir="
 class Process:
     """`python -m module`, the leader of its own group, with its own log.
 
-    Input: `checkout`: whose packages it runs; without it this one's; `variables` of its environment
-    beside this process's.
+    Input: `variables` of its environment beside this process's.
     """
 
     def __init__(
-        self, module: str, arguments: Sequence[str], log: Path, temp: Path, *,
-        is_short_lived: bool = True, checkout: Path | None = None,
+        self,
+        module: str,
+        arguments: Sequence[str],
+        log: Path,
+        temp: Path,
+        *,
+        is_short_lived: bool = True,
         variables: Mapping[str, str] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.log = log
         is_quick = is_short_lived or is_test_run()  # what a test of bench/ measures says nothing
         quick = (f"{QUICK_JAVA} " if is_quick else "") + archive_options()
@@ -46,14 +50,11 @@ class Process:
             "PYTHONUNBUFFERED": "1",
             **(variables or {}),
         }
-        if checkout is not None:  # before what the virtual environment has of ours
-            paths = (str(checkout), str(checkout / "client"))
-            environment |= {"PYTHONPATH": os.pathsep.join(paths), "PYTHONSAFEPATH": "1"}
         command = [sys.executable, "-m", module, *arguments]
         with log.open("ab") as output:
             self._process = subprocess.Popen(
                 guarded(command, with_group=True),
-                cwd=checkout or ROOT,
+                cwd=ROOT,
                 env=environment,
                 stdin=subprocess.PIPE,
                 stdout=output,

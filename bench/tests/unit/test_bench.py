@@ -6,7 +6,6 @@ import datetime as dt
 import itertools
 import json
 import os
-import shutil
 import subprocess
 import sys
 import time
@@ -14,22 +13,16 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from bench import narrow_rows
-from bench.__main__ import FIGURES, OF_BEFORE
+from bench.__main__ import FIGURES
 from bench.bodies import JSON, KINDS, RANDOM, bodies
-from bench.checkout import checked_out
 from bench.counter_file import CounterFile
-from bench.epoch_times import BETWEEN, EpochTime, cadence_s, epoch_times, steps_s
+from bench.epoch_times import BETWEEN, cadence_s, epoch_times, steps_s
 from bench.event_log import summarize
 from bench.figure import MET, MISSED, NOT_JUDGED, REACHED, Figure, percentile
-from bench.figures import before_drain, body_sizes
-from bench.figures.drain import Drained
 from bench.job_process import toml
-from bench.narrow_data import write_narrow_rows
 from bench.readable import readable_at
 from bench.report import JSON_NAME, MARKDOWN_NAME, Report, write
 from bench.usage import own_processor_s, own_resident_bytes
@@ -76,10 +69,6 @@ def test_every_figure_has_its_module_and_is_in_the_guide() -> None:
     assert [name for name in FIGURES if f"| `{name}` |" not in guide] == []
 
 
-def test_figures_that_compare_with_an_earlier_commit_are_known() -> None:
-    assert set(OF_BEFORE) <= set(FIGURES)
-
-
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("size", [11, 74, 75, 76, 256, 2_048, 65_536])
 def test_a_body_has_the_size_that_was_asked_for(kind: str, size: int) -> None:
@@ -117,70 +106,6 @@ def test_about_half_of_a_json_body_compresses_away(
     assert least < (tmp_path / "f.parquet").stat().st_size / sum(map(len, made)) < most
 
 
-@pytest.mark.parametrize(("transactions", "each"), [(400, 1), (4_000, 20)])
-def test_narrow_rows_are_decided_as_the_job_decides(
-    tmp_path: Path, transactions: int, each: int
-) -> None:
-    path, meter = tmp_path / "rows", narrow_rows.Meter()
-    rows = write_narrow_rows(path, transactions, each)
-    operations = rows - transactions
-    assert transactions * 0.98 / each <= operations <= transactions / each
-
-    decision = narrow_rows.run_epoch(path, tmp_path / "lake", transactions, meter)
-
-    lake = Lake(str(tmp_path / "lake"))
-    assert lake.read("op").num_rows == operations
-    outcomes = lake.read("outcomes", ["outcome"])["outcome"]
-    assert len(outcomes) == transactions * 0.99
-    committed = pc.sum(pc.equal(outcomes, "COMMITTED")).as_py()
-    assert 0 < len(outcomes) - committed < 0.1 * transactions
-    assert decision.placements.num_rows == committed
-    assert decision.conflicts.num_rows == 0
-    assert lake.read("pending").num_rows == transactions - len(outcomes)
-    assert [step.name for step in meter.steps] == [
-        "hand over", "plan", "look up", "decide", "pack placements", "record",
-        "changes of the state", "commit",
-    ]  # fmt: skip
-    assert all(step.resident_bytes > 0 and step.seconds > 0 for step in meter.steps)
-
-
-def a_drain(halves: int, seconds: float, processor_s: float) -> Drained:
-    """Return a drain of one epoch; a tenth of the processor time is the driver's Python."""
-    epoch = EpochTime(1, 100.0, 100.1, 100.0 + seconds, halves, halves, {"gather": 10}, {})
-    return Drained([epoch], processor_s, processor_s / 10, 10**9)
-
-
-def test_larger_bodies_are_compared_round_by_round() -> None:
-    seconds = {("256 B", JSON): (1, 2), ("2 KiB", JSON): (2, 2), ("64 KiB", JSON): (1, 1),
-               ("1 MiB", JSON): (1, 1), ("256 B", RANDOM): (1, 1), ("2 KiB", RANDOM): (4, 2),
-    }  # fmt: skip
-    counts = {"256 B": 1_000, "2 KiB": 1_000, "64 KiB": 31, "1 MiB": 2}
-    figures = body_sizes.figures_of(
-        {kind: [a_drain(counts[kind[0]], s, 1.0) for s in spans] for kind, spans in seconds.items()}
-    )
-    assert [(f.name, f.samples, f.must, f.aim) for f in figures] == [
-        ("drain, 2 KiB, json", [0.5, 1.0], 0.45, 0.65),
-        ("drain, 2 KiB, random", [0.25, 0.5], 0.45, 0.65),
-        ("drain, 64 KiB", [1.984, 1.984], 1.0, 2.0),
-        ("drain, 1 MiB", [1.953, 1.953], 1.0, 2.0),
-    ]
-    assert figures[1].value == 0.375
-    assert figures[0].details["256 B json"]["drivers_python_us_a_transaction"] == 100.0
-
-
-def test_two_commits_are_compared_round_by_round() -> None:
-    before = [a_drain(1_000, 2.0, 1.0), a_drain(1_000, 3.0, 1.0)]
-    after = [a_drain(1_000, 1.0, 0.5), a_drain(1_000, 1.0, 0.7)]
-    drains = {"before": before, "after": after}
-    figures = before_drain.figures_of({"256 B": drains, "2 KiB": drains}, "abc")
-    assert [(f.name, f.better, f.samples, f.must, f.aim) for f in figures] == [
-        ("drain, 256 B, after / before", "more", [2.0, 3.0], 1.0, 1.5),
-        ("processor, 256 B, after / before", "less", [0.5, 0.7], 1.1, 0.9),
-        ("drain, 2 KiB, after / before", "more", [2.0, 3.0], None, None),
-        ("processor, 2 KiB, after / before", "less", [0.5, 0.7], 1.0, 0.6),
-    ]
-
-
 def test_a_process_is_measured_without_its_children() -> None:
     subprocess.run([sys.executable, "-c", "sum(range(20_000_000))"], check=True)
     while time.process_time() < 0.3:
@@ -189,15 +114,6 @@ def test_a_process_is_measured_without_its_children() -> None:
     assert own_processor_s(os.getpid()) == pytest.approx(time.process_time(), abs=0.1)
     assert own_processor_s(os.getpid()) > 0.25
     assert own_resident_bytes() > 10_000_000
-
-
-@pytest.mark.skipif(
-    shutil.which("git") is None or not (ROOT / ".git").exists(), reason="there is no git here"
-)
-def test_an_earlier_commit_is_written_into_a_folder(tmp_path: Path) -> None:
-    found = checked_out("HEAD", tmp_path / "before")
-    assert (found.folder / "pipelines" / "__init__.py").is_file()
-    assert not (tmp_path / "before.tar").exists()
 
 
 def test_settings_are_written_as_the_job_reads_them(tmp_path: Path) -> None:

@@ -14,7 +14,6 @@ from pipelines.notebooks import (
     figures_life,
     figures_replay,
     figures_spark,
-    health,
     history,
     replays,
     tables,
@@ -23,7 +22,7 @@ from pipelines.notebooks.figures import Picture
 from pipelines.notebooks.open_lake import OpenLake
 from pipelines.replay import Verified
 from tests.support.in_memory_job import PaperJob
-from tests.support.notebook_lakes import opened, sound
+from tests.support.notebook_lakes import answer, opened, sound
 
 
 @pytest.fixture(scope="module")
@@ -84,12 +83,14 @@ def pictures(lake: OpenLake) -> dict[str, Picture]:
     pending = history.pending(lake, when)
     return {
         "life": figures_life.life(tables.life(lake, tables.most_telling(lake)), "What happened"),
-        "over time": figures_health.pending_over_time(health.pending_over_time(lake)),
+        "over time": figures_health.pending_over_time(answer(lake, "2", "epochs")),
         "ages": figures_health.pending_ages(pending, when),
-        "waits": figures_health.waits_by_end(health.waits_by_end(lake)),
-        "answers": figures_health.answers_by_group(health.answers_by_group(lake)),
-        "conflicts": figures_health.conflicts_by_group(health.conflicts_by_group(lake)),
-        "fates": figures_life.fates(history.fates(lake, when), when, lake.last_at()),
+        "waits": figures_health.waits_by_end(answer(lake, "2", "waits")),
+        "answers": figures_health.answers_by_group(answer(lake, "2", "answers")),
+        "conflicts": figures_health.conflicts_by_group(answer(lake, "2", "conflicts")),
+        "fates": figures_life.fates(
+            answer(lake, "3", "fates", epoch=when.epoch), when, lake.last_at()
+        ),
     }
 
 
@@ -102,7 +103,7 @@ def test_every_figure_has_a_title_and_named_axes(pictures: dict[str, Picture]) -
 
 
 def test_bars_are_as_long_as_what_they_count(lake: OpenLake, pictures: dict[str, Picture]) -> None:
-    answers, conflicts = health.answers_by_group(lake), health.conflicts_by_group(lake)
+    answers, conflicts = answer(lake, "2", "answers"), answer(lake, "2", "conflicts")
 
     def widths(name: str) -> float:
         return sum(bar.get_width() for bar in pictures[name].axes[0].patches)
@@ -112,7 +113,7 @@ def test_bars_are_as_long_as_what_they_count(lake: OpenLake, pictures: dict[str,
     pending = history.pending(lake, history.moment(lake))
     assert sum(bar.get_height() for bar in pictures["ages"].axes[0].patches) == len(pending) > 0
     shown = [bar for bar in pictures["fates"].axes[0].patches if bar.get_width() > 0]
-    assert len(shown) == len(history.fates(lake, history.moment(lake)))
+    assert len(shown) == len(answer(lake, "3", "fates", epoch=history.moment(lake).epoch))
 
 
 def test_figures_without_anything_to_draw_say_so(job: PaperJob) -> None:
@@ -123,10 +124,10 @@ def test_figures_without_anything_to_draw_say_so(job: PaperJob) -> None:
         axes_text.get_text()
         for figure in (
             figures_health.pending_ages(history.pending(lake, when), when),
-            figures_health.waits_by_end(health.waits_by_end(lake)),
-            figures_health.answers_by_group(health.answers_by_group(lake)),
-            figures_health.conflicts_by_group(health.conflicts_by_group(lake)),
-            figures_life.fates(history.fates(lake, when), when, lake.last_at()),
+            figures_health.waits_by_end(answer(lake, "2", "waits")),
+            figures_health.answers_by_group(answer(lake, "2", "answers")),
+            figures_health.conflicts_by_group(answer(lake, "2", "conflicts")),
+            figures_life.fates(answer(lake, "3", "fates", epoch=when.epoch), when, lake.last_at()),
         )
         for axes_text in figure.axes[0].texts
     ]
@@ -143,7 +144,7 @@ def test_many_pending_halves_are_cut_and_the_title_says_so(job: PaperJob) -> Non
     job.run()
     lake = opened(job)
     when = history.moment(lake)
-    figure = figures_life.fates(history.fates(lake, when), when, lake.last_at())
+    figure = figures_life.fates(answer(lake, "3", "fates", epoch=when.epoch), when, lake.last_at())
     assert "(the 40 oldest of 50)" in figure.get_suptitle()
     assert len([bar for bar in figure.axes[0].patches if bar.get_width() > 0]) == 40
 

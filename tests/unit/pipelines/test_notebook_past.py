@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.notebooks import health, history
+from pipelines.notebooks import history
 from pipelines.notebooks.open_lake import OpenLake
 from storage.errors import LakeError
 from storage.rows import instant
 from tests.support.in_memory_job import START_AT, PaperJob
-from tests.support.notebook_lakes import opened, sound
+from tests.support.notebook_lakes import answer, opened, sound
 from txlake.protocol import COMMIT
 
 MIDNIGHT = dt.datetime(2026, 1, 1, tzinfo=dt.timezone.utc)
@@ -33,11 +33,11 @@ def test_pending_is_the_same_both_ways_after_every_epoch(lake: OpenLake) -> None
     for epoch in range(1, lake.epoch + 1):
         at = lake.sql("SELECT epoch_at FROM plans WHERE epoch = $epoch", epoch=epoch).item()
         when = history.moment(lake, at.isoformat())
-        rebuilt, queried = history.pending(lake, when), history.fates(lake, when)
+        rebuilt, queried = history.pending(lake, when), answer(lake, "3", "fates", epoch=epoch)
         assert when.epoch == epoch
         assert sorted(rebuilt["half"]) == sorted(queried["half"]), epoch
         counts.append(len(rebuilt))
-    assert counts == health.pending_over_time(lake)["pending"].to_list()
+    assert counts == answer(lake, "2", "epochs")["pending"].to_list()
     assert len(set(counts)) > 3  # it is no lake in which nothing changes
 
 
@@ -71,10 +71,10 @@ def test_what_became_of_a_pending_half_is_its_next_outcome(job: PaperJob) -> Non
     job.run()
     lake = opened(job)
     before = history.moment(lake, instant(START_AT + 2_000).isoformat())
-    assert history.fates(lake, before).select("fate", "cause", "epoch").rows() == [
-        ("DISCARDED", "check_max", 4)
-    ]
-    assert history.fates(lake, history.moment(lake, lake.last_at().isoformat())).is_empty()
+    assert answer(lake, "3", "fates", epoch=before.epoch).select(
+        "fate", "cause", "epoch"
+    ).rows() == [("DISCARDED", "check_max", 4)]
+    assert answer(lake, "3", "fates", epoch=lake.epoch).is_empty()
 
 
 def test_an_instant_is_that_of_the_newest_epoch_before(job: PaperJob) -> None:

@@ -9,13 +9,13 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from pipelines.notebooks import health, tables
+from pipelines.notebooks import tables
 from pipelines.notebooks.open_lake import OpenLake, open_lake
 from storage.errors import LakeError, NotALakeError
 from storage.rows import instant
 from tests.support.in_memory_job import START_AT, PaperJob
 from tests.support.lake_rows import LakeRows
-from tests.support.notebook_lakes import opened, sound
+from tests.support.notebook_lakes import answer, opened, sound
 from tests.support.protocol_pages import PROTOCOL
 from txlake.protocol import COMMIT, RESUME
 
@@ -88,7 +88,7 @@ def test_a_rearmed_half_waits_a_second_time(job: PaperJob) -> None:
     lake = opened(job)
     waits = lake.sql("SELECT from_epoch, to_epoch, outcome FROM waits ORDER BY from_epoch").rows()
     assert waits == [(1, 4, "DISCARDED"), (rearmed, ended, "COMMITTED")]
-    assert [n for _, n in health.pending_over_time(lake).select("epoch", "pending").rows()] == [
+    assert [n for _, n in answer(lake, "2", "epochs").select("epoch", "pending").rows()] == [
         1, 1, 1, 0, 1, 0,
     ]  # fmt: skip
 
@@ -141,7 +141,7 @@ def test_what_a_row_is_is_what_the_protocol_says() -> None:
 
 def test_endings_are_counted_with_their_first_transaction(lake: OpenLake, rows: LakeRows) -> None:
     outcomes = rows.tables["outcomes"]
-    found = tables.endings(lake)
+    found = answer(lake, "1", "endings")
     assert {(outcome, cause): count for outcome, cause, count, _ in found.rows()} == Counter(
         (row["outcome"], row["cause"]) for row in outcomes
     )
@@ -165,13 +165,13 @@ def test_every_committed_half_is_somewhere(lake: OpenLake, rows: LakeRows) -> No
             action = last[row["queue_id"], row["queue_offset"]]
             expected["delivered later" if action == "DELIVERED" else action.lower()] += 1
     assert set(expected) > {"delivered later", "undeliverable", "cancelled"}
-    assert dict(tables.where_committed_went(lake).rows()) == expected
+    assert dict(answer(lake, "1", "committed").rows()) == expected
 
 
 def test_a_committed_half_may_wait_for_its_time(job: PaperJob) -> None:
     job.end(COMMIT, job.half(deliver_at=START_AT + 7_200_000))
     job.run()
-    assert tables.where_committed_went(opened(job)).rows() == [("waits for its time", 1)]
+    assert answer(opened(job), "1", "committed").rows() == [("waits for its time", 1)]
 
 
 def test_the_transaction_told_of_is_one_that_a_check_ended(job: PaperJob) -> None:
