@@ -12,7 +12,7 @@ from pipelines.local_broker.broker import Broker
 from tests.support.job import settings_for
 from tests.support.processes import Process
 from tests.support.standby_processes import ACTIVE, Drivers, drivers_of
-from tests.support.wait import wait_until
+from tests.support.wait import DEADLINE_S, wait_until
 
 Unique = Callable[[str], str]
 
@@ -32,7 +32,7 @@ def owner(process: Process) -> str:
 
 def refusal(process: Process) -> str:
     """Waits until a driver has ended by itself, and returns its one sentence."""
-    assert process.wait(60) == 1, process.log.read_text()
+    assert process.wait(DEADLINE_S) == 1, process.log.read_text()
     text = process.log.read_text()
     assert "Traceback" not in text, text[text.index("Traceback") - 300 :]
     (line,) = [line for line in text.splitlines() if line.startswith("Error: ")]
@@ -71,7 +71,7 @@ def test_a_standby_goes_on_when_the_active_driver_is_stopped(drivers: Drivers) -
     drivers.send("meanwhile")
     first.terminate()
     drivers.send("after")
-    assert first.wait(60) == 0
+    assert first.wait(DEADLINE_S) == 0
     drivers.wait_for_sent()
     drivers.check()
 
