@@ -7,7 +7,7 @@ import os
 import pytest
 
 from pipelines.cli.options import CONF_VARIABLE, LAKE_VARIABLE
-from tests.support.class_archive import IN_TESTS, made_in_background
+from tests.support.class_archive import IN_TESTS, made_in_background, make_servers_quick
 from tests.support.durations import read_record, seconds_of_files
 
 pytest_plugins = ["tests.support.fixtures", "tests.support.store"]
@@ -21,8 +21,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Lets the drivers that tests start share an archive of classes; forgets the user's lake."""
+    """Lets the JVMs that tests start share archives of classes; forgets the user's lake."""
     os.environ[IN_TESTS] = "1"
+    make_servers_quick()
     for name in (CONF_VARIABLE, LAKE_VARIABLE):
         os.environ.pop(name, None)
     if getattr(config.option, "numprocesses", None):  # a whole run: it is worth being made

@@ -20,10 +20,9 @@ from pipelines.local_broker.broker import Broker
 from storage.errors import LakeLockedError
 from storage.files.location import lake_place
 from storage.lake.lock import LakeLock
-from tests.support.class_archive import archive_options
+from tests.support.class_archive import QUICK_JAVA, archive_options
 from tests.support.job import Job, settings_for
 from tests.support.kafka_writer import Wire
-from tests.support.processes import QUICK_JAVA
 from tests.support.wait import DEADLINE_S, wait_until
 from txlake.protocol import COMMIT
 

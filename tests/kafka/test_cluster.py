@@ -24,11 +24,12 @@ from storage.lake.lake import Lake
 from storage.verify.run import verify
 from tests.kafka.test_cli import ROOT, TXLAKE, lock_is_free, process, write_conf
 from tests.support.certificates import Certificate
+from tests.support.class_archive import QUICK_JAVA
 from tests.support.cluster import BARE_PYTHON, CLUSTER_VARIABLE, WORKERS, Cluster
 from tests.support.job import Job, settings_for
 from tests.support.kafka_writer import Wire
 from tests.support.operator import said
-from tests.support.processes import QUICK_JAVA, kill_children
+from tests.support.processes import kill_children
 from tests.support.secret_places import of_files, of_processes, of_ui, require_absent
 from tests.support.secure_broker import PASSWORD, USER, SecureBroker, secure_broker
 from tests.support.store import Bucket

@@ -22,6 +22,7 @@ from examples.demo_agreement import disagreements
 from examples.demo_folders import Folders
 from examples.demo_sources import Sources
 from examples.order_service import FEW_LAMPS
+from tests.support.class_archive import QUICK_JAVA
 from tests.support.notebook_runs import PATHS, run, together
 
 ROOT = Path(__file__).parent.parent.parent
@@ -37,7 +38,8 @@ def demo(lake: Path, temp: Path) -> Iterator[subprocess.Popen[str]]:
     command = [
         sys.executable, "-m", "examples.demo", "--lake", str(lake), "--orders", str(ORDERS),
     ]  # fmt: skip
-    environment = {**os.environ, "TMPDIR": str(temp), "COLUMNS": "80"}
+    quick = {"JAVA_TOOL_OPTIONS": QUICK_JAVA}
+    environment = {**os.environ, **quick, "TMPDIR": str(temp), "COLUMNS": "80"}
     with subprocess.Popen(
         command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         text=True,

@@ -16,8 +16,7 @@ from pipelines.errors import StartError
 from pipelines.kafka_client.java_config import require_taken
 from pipelines.settings import parse
 from tests.kafka.test_cli import ROOT, TXLAKE
-from tests.support.class_archive import archive_options
-from tests.support.processes import QUICK_JAVA
+from tests.support.class_archive import QUICK_JAVA, archive_options
 from tests.support.wait import DEADLINE_S
 
 # A line of [spark], what Java is told besides | words of the sentence

@@ -6,6 +6,7 @@ import dataclasses
 import json
 from pathlib import Path
 
+import pytest
 from pyspark.sql import SparkSession
 
 from bench.__main__ import measure
@@ -21,6 +22,8 @@ from pipelines.local_broker.broker import Broker
 from storage.lake.lake import Lake
 
 ROOT = Path(__file__).parents[3]
+
+pytestmark = pytest.mark.soak
 
 
 def test_a_figure_is_measured_and_reported_with_all_that_explains_it(
