@@ -43,8 +43,10 @@ notebooks: $(VENV)/.jupyter ## Open the notebooks: on the lake TXLAKE_LAKE, else
 		--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate $(JUPYTER_OPTIONS)
 
 # PYTEST takes options of pytest, as in: make test PYTEST="-k crash"
-# Two workers, each with a broker and a Spark session of its own; the longest files are first.
-RUN_TESTS := $(PY) -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+# Each worker has a broker and a Spark session of its own, about 3 GB. Three of them keep two cores
+# busy, since a test waits for a third of its time. The longest files are first.
+WORKERS ?= 3
+RUN_TESTS = $(PY) -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 # Style and types are checked beside the tests: both would wait for one core while the other idles.
 test: setup $(VENV)/.release $(VENV)/.store ## Run all checks and tests (does the set-up first)

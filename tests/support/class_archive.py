@@ -1,4 +1,4 @@
-"""Archives of the classes that a Spark driver, a broker and a store load, for the many of the tests.
+"""Archives of the classes that a Spark driver, a broker and a store load, for those of the tests.
 
     python -m tests.support.class_archive    writes them into the cache, if they are not there
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 IN_TESTS: Final = "TXLAKE_TESTS_CLASS_ARCHIVE"  # set in a test run; a benchmark measures without
 _JAVA = 17
-# A JVM of a test lives for seconds: the slow compiler would take more time than its code gives back.
+# A JVM of a test lives for seconds: the slow compiler would take more time than its code saves.
 QUICK_JAVA: Final = "-XX:TieredStopAtLevel=1"
 SERVERS: Final[tuple[type[Broker] | type[Store], ...]] = (Broker, Store)
 _ROOT = Path(__file__).parents[2]
