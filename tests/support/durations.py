@@ -1,6 +1,7 @@
 """How long tests take, as a whole run recorded it: the longest files begin, `make check` is quick.
 
-    python -m tests.support.durations build/tests.xml    records a run of `make test`
+    python -m tests.support.durations build/tests.xml    records a run of `make test`, and prints
+                                                         the two tables of CONTRIBUTING.md
 
 The record names each test function that takes a second or more, with its parameters together. What
 it does not know counts as short.
@@ -11,7 +12,8 @@ from __future__ import annotations
 import csv
 import sys
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from operator import itemgetter
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -19,6 +21,7 @@ Function = tuple[str, str]  # file and name
 
 RECORD = Path(__file__).parents[1] / "durations.csv"
 LONG_S = 1.0
+SLOWEST = 20
 _COLUMNS = ("seconds", "file", "function")
 
 
@@ -58,5 +61,31 @@ def write_record(seconds: Mapping[Function, float], path: Path = RECORD) -> None
                 writer.writerow([round(taken), name, function])
 
 
+def folder_of(file: str) -> str:
+    """Returns the part of the tests that a file belongs to."""
+    return "/".join(file.split("/")[:2])
+
+
+def tables(seconds: Mapping[Function, float]) -> Iterator[str]:
+    """Returns the lines of two tables: the minutes of each part, and the slowest functions."""
+    folders: defaultdict[str, float] = defaultdict(float)
+    for (file, _), taken in seconds.items():
+        folders[folder_of(file)] += taken
+
+    yield "| part | minutes of one worker |"
+    yield "|---|---|"
+    for folder, taken in sorted(folders.items(), key=itemgetter(1), reverse=True):
+        yield f"| `{folder}` | {taken / 60:.1f} |"
+
+    yield ""
+    yield "| seconds | test |"
+    yield "|---|---|"
+    slowest = sorted(seconds.items(), key=itemgetter(1), reverse=True)[:SLOWEST]
+    for (file, function), taken in slowest:
+        yield f"| {taken:.0f} | `{file}::{function}` |"
+
+
 if __name__ == "__main__":
-    write_record(read_junit(Path(sys.argv[1])))
+    found = read_junit(Path(sys.argv[1]))
+    write_record(found)
+    print("\n".join(tables(found)))
