@@ -81,9 +81,11 @@ def archive_path(jar_set: str = "spark") -> Path | None:
         return None
     release = home / "release"
     parts = [str(home), release.read_text("utf-8", "replace") if release.is_file() else ""]
-    spark = importlib.util.find_spec("pyspark")  # found, not imported
-    assert spark is not None
-    parts += [str(spark.origin), importlib.metadata.version("pyspark"), *map(str, jars)]
+    if jar_set == "spark":
+        spark = importlib.util.find_spec("pyspark")  # found, not imported
+        assert spark is not None
+        parts += [str(spark.origin), importlib.metadata.version("pyspark")]
+    parts += map(str, jars)
     digest = hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
     return cache_folder() / "classes" / f"tests-{digest}.jsa"
 
