@@ -157,7 +157,7 @@ def test_spark_reads_the_lake(broker: Broker, tmp_path: Path, unique: Unique, sp
     from tests.support.job import running
 
     settings = settings_for(broker, tmp_path / "lake", unique("read"))
-    with running(settings) as job:
+    with running(settings, verifies=False) as job:
         wire = Wire(settings)
         wire.end(COMMIT, wire.half("a"))
         job.wait_for(lambda: job.messages("orders"), "a message")

@@ -125,7 +125,7 @@ def test_job_producer_checks_and_operator_all_get_in(
     kafka = settings.kafka
     assert kafka.client == way[1]
     with (
-        running(settings) as job,
+        running(settings, verifies=False) as job,
         TransactionProducer(
             kafka.bootstrap_servers, "shop", CommitsWhenAsked(), options=options_of(settings),
             client=kafka.client,
