@@ -24,8 +24,8 @@ PIP := $(PY) -m pip install --quiet --no-input
 LOCK_OPTIONS := --quiet --universal --python-version 3.10 --generate-hashes --no-emit-index-url \
 	--no-annotate --custom-compile-command "make lock"
 
-.PHONY: FORCE help venv java jars setup test demo bench bench-peer notebooks broker lint types sbom \
-	audit lock jars-lock clean
+.PHONY: FORCE help venv java jars setup test tests check unit soak demo bench bench-peer notebooks broker \
+	lint types sbom audit lock jars-lock clean
 
 help: ## Show what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -42,8 +42,27 @@ notebooks: $(VENV)/.jupyter ## Open the notebooks: on the lake TXLAKE_LAKE, else
 		--LanguageServerManager.autodetect=False \
 		--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate $(JUPYTER_OPTIONS)
 
-test: lint types $(VENV)/.release ## Run all checks and tests (does the set-up first)
-	@$(PY) -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+# PYTEST takes options of pytest, as in: make test PYTEST="-k crash"
+# Each worker has a broker and a Spark session of its own, about 3 GB. Three of them keep two cores
+# busy, since a test waits for a third of its time. The longest files are first.
+WORKERS ?= 3
+RUN_TESTS = $(PY) -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+
+# Style and types are checked beside the tests: both would wait for one core while the other idles.
+test: setup $(VENV)/.release $(VENV)/.store ## Run all checks and tests (does the set-up first)
+	@$(MAKE) --no-print-directory --jobs 3 lint types tests
+
+tests: $(VENV)/.release $(VENV)/.store
+	@$(RUN_TESTS) -m "not soak" --durations 50 --durations-min 1 --junitxml build/tests.xml $(PYTEST)
+
+check: setup $(VENV)/.release ## Check style and types, and run the quick tests: two minutes
+	@$(MAKE) --no-print-directory --jobs 3 lint types unit
+
+unit:
+	@$(RUN_TESTS) tests/unit -m "not soak" --quick $(PYTEST)
+
+soak: setup $(VENV)/.release $(VENV)/.store ## Run what only repeats and measures: the long run
+	@$(RUN_TESTS) -m soak --durations 0 --durations-min 1 $(PYTEST)
 
 # BENCH takes its options, as in: make bench BENCH="--size small --figures drain,backlog"
 bench: setup ## Measure everything and write docs/benchmarks (does the set-up first)
@@ -98,6 +117,11 @@ $(VENV)/.java: $(VENV)/.packages requirements-java.lock pipelines/jvm/java.py
 # A cache that was deleted, or another one, is filled again.
 $(VENV)/.jars: $(VENV)/.java pipelines/jvm/jars.lock.toml $(if $(wildcard $(TXLAKE_CACHE)/jars),,FORCE)
 	@$(VENV)/bin/txlake jars fetch
+	@touch $@
+
+# A lake in an object store is tried on a real S3 server.
+$(VENV)/.store: $(VENV)/.jars
+	@$(VENV)/bin/txlake jars fetch store s3
 	@touch $@
 
 FORCE:

@@ -7,26 +7,23 @@ import os
 import pytest
 
 from pipelines.cli.options import CONF_VARIABLE, LAKE_VARIABLE
-from tests.support.class_archive import IN_TESTS, made_in_background
-
-# The files that take longest. A worker that gets one of them last would be waited for, alone.
-_LONG_FILES = (
-    "tests/kafka/test_cluster.py",
-    "bench/tests/unit/test_soak.py",
-    "tests/kafka/test_standby.py",
-    "tests/spark/test_spark_tables.py",
-    "tests/unit/pipelines/test_floor_rebuilt.py",
-    "tests/kafka/test_demo.py",
-    "tests/kafka/test_compressed.py",
-    "tests/kafka/test_cli.py",
-)
+from tests.support.class_archive import IN_TESTS, made_in_background, make_servers_quick
+from tests.support.durations import read_record, seconds_of_files
 
 pytest_plugins = ["tests.support.fixtures", "tests.support.store"]
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Adds what `make check` asks for."""
+    parser.addoption(
+        "--quick", action="store_true", help="leave out the tests that tests/durations.csv names"
+    )
+
+
 def pytest_configure(config: pytest.Config) -> None:
-    """Lets the drivers that tests start share an archive of classes; forgets the user's lake."""
+    """Lets the JVMs that tests start share archives of classes; forgets the user's lake."""
     os.environ[IN_TESTS] = "1"
+    make_servers_quick()
     for name in (CONF_VARIABLE, LAKE_VARIABLE):
         os.environ.pop(name, None)
     if getattr(config.option, "numprocesses", None):  # a whole run: it is worth being made
@@ -35,7 +32,21 @@ def pytest_configure(config: pytest.Config) -> None:
         config.add_cleanup(lambda: making.__exit__(None, None, None))
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begins with the files that take longest; the others keep their order."""
-    place = {name: number for number, name in enumerate(_LONG_FILES)}
-    items.sort(key=lambda item: place.get(item.nodeid.partition("::")[0], len(place)))
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Begins with the files that take longest: a worker that gets one last is waited for, alone."""
+    record = read_record()
+    seconds = seconds_of_files(record)
+    items.sort(key=lambda item: -seconds.get(_file_of(item), 0.0))
+
+    if config.getoption("--quick"):
+        quick, long = [], []
+        for item in items:
+            function = (_file_of(item), getattr(item, "originalname", item.name))
+            (long if function in record else quick).append(item)
+
+        config.hook.pytest_deselected(items=long)
+        items[:] = quick
+
+
+def _file_of(item: pytest.Item) -> str:
+    return item.nodeid.partition("::")[0]

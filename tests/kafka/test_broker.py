@@ -18,7 +18,7 @@ from pipelines.local_broker.broker import Broker, BrokerError
 from pipelines.local_server.ports import listens
 from pipelines.local_server.server import HOST
 
-DEADLINE_S = 30.0
+DEADLINE_S = 240.0
 
 
 def create_topic(broker: Broker, topic: str) -> None:

@@ -20,7 +20,7 @@ from pipelines.local_broker.broker import Broker
 from pipelines.settings import KafkaSettings
 from tests.support.raw_record import write_raw_record
 from tests.support.transaction_topics import Record, TransactionTopics
-from tests.support.wait import wait_until
+from tests.support.wait import DEADLINE_S, wait_until
 from txlake import (
     CheckedMessage,
     HalfMessage,
@@ -227,7 +227,7 @@ def test_a_hanging_listener_takes_a_bounded_number_and_does_not_hold_close(
     go_on = threading.Event()
 
     def hang(_message: CheckedMessage) -> LocalTransactionState:
-        go_on.wait(30)
+        go_on.wait(DEADLINE_S)
         return COMMIT
 
     topics.make(topics.check_prefix + GROUP, 1)
@@ -254,7 +254,7 @@ def test_one_hanging_transaction_takes_one_worker_however_often_it_is_asked_abou
 
     def hang(message: CheckedMessage) -> LocalTransactionState:
         if message.transaction_id == "locked":
-            go_on.wait(60)
+            go_on.wait(DEADLINE_S)
         return COMMIT
 
     topics.make(topics.check_prefix + GROUP, 1)
@@ -287,7 +287,7 @@ def test_a_producer_whose_workers_all_hang_keeps_its_partitions_and_reads_on_lat
 
     def hang(message: CheckedMessage) -> LocalTransactionState:
         if message.transaction_id.startswith("locked"):
-            go_on.wait(60)
+            go_on.wait(DEADLINE_S)
         return COMMIT
 
     topics.make(topics.check_prefix + GROUP, 1)

@@ -20,11 +20,10 @@ from pipelines.local_broker.broker import Broker
 from storage.errors import LakeLockedError
 from storage.files.location import lake_place
 from storage.lake.lock import LakeLock
-from tests.support.class_archive import archive_options
+from tests.support.class_archive import QUICK_JAVA, archive_options
 from tests.support.job import Job, settings_for
 from tests.support.kafka_writer import Wire
-from tests.support.processes import QUICK_JAVA
-from tests.support.wait import wait_until
+from tests.support.wait import DEADLINE_S, wait_until
 from txlake.protocol import COMMIT
 
 Unique = Callable[[str], str]
@@ -74,7 +73,7 @@ def process(command: list[str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
         finally:
             if started.poll() is None:
                 started.kill()
-            started.wait(30)
+            started.wait(DEADLINE_S)
 
 
 # Of spark-submit the signal goes to the JVM, which waits for Python.
@@ -97,11 +96,11 @@ def test_the_job_runs_from_the_command_line_until_sigterm(
             assert running.poll() is None, log.read_text()
             return len(job.messages("orders")) == 3
 
-        wait_until(messages, "three messages", 120, seen=log.read_text)
+        wait_until(messages, "three messages", seen=log.read_text)
         running.send_signal(signal.SIGTERM)
-        assert running.wait(60) == 0, log.read_text()
+        assert running.wait(DEADLINE_S) == 0, log.read_text()
     assert "stopped" in log.read_text()
-    wait_until(lambda: lock_is_free(job.lake.path), "the end of all its processes", 30)
+    wait_until(lambda: lock_is_free(job.lake.path), "the end of all its processes")
     path = str(tmp_path / "lake" / "topics" / "1")
     bodies = {b"0", b"1", b"2"}
     table = DeltaTable(path)
@@ -126,7 +125,7 @@ def test_a_stop_is_obeyed_where_spark_does_not_answer_any_more(
     log, again = tmp_path / "job.log", tmp_path / "again.log"
     command = [*TXLAKE, "run", "--conf", str(conf)]
     with process(command, log) as running, ExitStack() as left:
-        wait_until(lambda: job.messages("orders"), "the first message", 120, seen=log.read_text)
+        wait_until(lambda: job.messages("orders"), "the first message", seen=log.read_text)
         for child in psutil.Process(running.pid).children(recursive=True):
             with suppress(psutil.NoSuchProcess):  # some are short: what Spark asks the shell
                 if child.name() == "java":
@@ -134,17 +133,17 @@ def test_a_stop_is_obeyed_where_spark_does_not_answer_any_more(
                     left.callback(kill_if_there, child)
         wire.end(COMMIT, wire.half("second", body=b"second"))
         running.send_signal(signal.SIGTERM)
-        assert running.wait(60) == 0, log.read_text()
+        assert running.wait(DEADLINE_S) == 0, log.read_text()
     said = log.read_text()
     assert "what is running is given up, and nothing is lost" in said
     assert "Traceback" not in said
-    wait_until(lambda: lock_is_free(job.lake.path), "the end of all its processes", 30)
+    wait_until(lambda: lock_is_free(job.lake.path), "the end of all its processes")
     with process(command, again) as running:
         wait_until(
             lambda: len(job.messages("orders")) == 2, "both messages", 120, seen=again.read_text
         )
         running.send_signal(signal.SIGTERM)
-        assert running.wait(60) == 0, again.read_text()
+        assert running.wait(DEADLINE_S) == 0, again.read_text()
     assert "what is running is given up" not in again.read_text()
     assert sorted(row["body"] for row in job.messages("orders")) == [b"first", b"second"]
 
@@ -158,7 +157,7 @@ def test_spark_reads_the_lake(broker: Broker, tmp_path: Path, unique: Unique, sp
     from tests.support.job import running
 
     settings = settings_for(broker, tmp_path / "lake", unique("read"))
-    with running(settings) as job:
+    with running(settings, verifies=False) as job:
         wire = Wire(settings)
         wire.end(COMMIT, wire.half("a"))
         job.wait_for(lambda: job.messages("orders"), "a message")
@@ -188,7 +187,11 @@ def test_a_bad_setting_is_one_sentence_with_key_and_value_before_java_starts(
         f'[lake]\npath = "{tmp_path / "lake"}"\n[kafka]\nbootstrap_servers = "127.0.0.1:1"\n{text}'
     )
     done = subprocess.run(
-        [*TXLAKE, "run", "--conf", str(conf)], cwd=ROOT, capture_output=True, text=True, timeout=60
+        [*TXLAKE, "run", "--conf", str(conf)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
     )
     assert done.returncode == 1
     assert done.stderr == f"Error: {expected.format(conf=conf)}\n"

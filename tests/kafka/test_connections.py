@@ -32,6 +32,7 @@ from tests.support.secure_broker import (
     SecureBroker,
     secure_broker,
 )
+from tests.support.wait import DEADLINE_S
 from txlake import (
     LocalTransactionState,
     Message,
@@ -124,7 +125,7 @@ def test_job_producer_checks_and_operator_all_get_in(
     kafka = settings.kafka
     assert kafka.client == way[1]
     with (
-        running(settings) as job,
+        running(settings, verifies=False) as job,
         TransactionProducer(
             kafka.bootstrap_servers, "shop", CommitsWhenAsked(), options=options_of(settings),
             client=kafka.client,
@@ -247,7 +248,7 @@ bootstrap_servers = "{secure.address("PLAIN")}"
     )
     done = subprocess.run(
         [*TXLAKE, "run", "--conf", str(conf)], cwd=ROOT, capture_output=True, text=True,
-        timeout=180, env={**os.environ, "THE_PASSWORD": "a wrong one"}, check=False,
+        timeout=DEADLINE_S, env={**os.environ, "THE_PASSWORD": "a wrong one"}, check=False,
     )  # fmt: skip
     said = done.stdout + done.stderr
     assert done.returncode == 1, said

@@ -22,6 +22,7 @@ from examples.demo_agreement import disagreements
 from examples.demo_folders import Folders
 from examples.demo_sources import Sources
 from examples.order_service import FEW_LAMPS
+from tests.support.class_archive import QUICK_JAVA
 from tests.support.notebook_runs import PATHS, run, together
 
 ROOT = Path(__file__).parent.parent.parent
@@ -37,7 +38,8 @@ def demo(lake: Path, temp: Path) -> Iterator[subprocess.Popen[str]]:
     command = [
         sys.executable, "-m", "examples.demo", "--lake", str(lake), "--orders", str(ORDERS),
     ]  # fmt: skip
-    environment = {**os.environ, "TMPDIR": str(temp), "COLUMNS": "80"}
+    quick = {"JAVA_TOOL_OPTIONS": QUICK_JAVA}
+    environment = {**os.environ, **quick, "TMPDIR": str(temp), "COLUMNS": "80"}
     with subprocess.Popen(
         command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         text=True,
@@ -47,7 +49,7 @@ def demo(lake: Path, temp: Path) -> Iterator[subprocess.Popen[str]]:
         finally:
             if process.poll() is None:
                 process.send_signal(signal.SIGINT)
-                process.communicate(timeout=120)
+                process.communicate(timeout=DEADLINE_S)
 
 
 def processes_that_name(folder: Path) -> list[str]:
@@ -118,7 +120,7 @@ def try_what_it_says(output: str) -> str:
         program, *arguments = shlex.split(command)
         here = Path(sys.executable).with_name(Path(program).name)
         done = subprocess.run(
-            [str(here), *arguments], cwd=ROOT, capture_output=True, text=True, timeout=120,
+            [str(here), *arguments], cwd=ROOT, capture_output=True, text=True, timeout=DEADLINE_S,
             check=False,
         )  # fmt: skip
         assert done.returncode == 0, f"{command}\n{done.stderr}"
@@ -171,7 +173,7 @@ def test_demo_interrupted_leaves_no_process_and_no_temporary_file(tmp_path: Path
             assert time.monotonic() < deadline, "the job was not started"
             time.sleep(0.05)
         process.send_signal(signal.SIGINT)
-        output, _ = process.communicate(timeout=120)
+        output, _ = process.communicate(timeout=DEADLINE_S)
     assert process.returncode == 130, output
     assert "Interrupted by SIGINT: all that was started has been stopped." in output
     assert list(temp.iterdir()) == []
@@ -183,7 +185,7 @@ def test_demo_refuses_a_folder_that_it_did_not_make(tmp_path: Path) -> None:
     precious.parent.mkdir()
     precious.write_text("kept")
     with demo(tmp_path / "lake", tmp_path / "temp") as process:
-        output, _ = process.communicate(timeout=120)
+        output, _ = process.communicate(timeout=DEADLINE_S)
     assert process.returncode == 1
     assert "is not empty and was not made by the demo" in output
     assert precious.read_text() == "kept"

@@ -30,10 +30,9 @@ from pipelines.settings import Settings
 from storage.errors import LakeLockedError, OwnerError
 from storage.lake.lake import Lake
 from tests.support.job import settings_for
-from tests.support.wait import wait_until
+from tests.support.wait import DEADLINE_S, wait_until
 
 Unique = Callable[[str], str]
-WAIT_S = 30.0
 
 
 @dataclass
@@ -94,25 +93,25 @@ def members(settings: Settings) -> Iterator[Members]:
 def test_one_that_joins_takes_the_lake_from_nobody(members: Members) -> None:
     assert members.group.look() == Drivers()
     first = members.join("first")
-    assert first.wait(WAIT_S)
+    assert first.wait(DEADLINE_S)
     second = members.join("second")
     members.wait_for(Drivers("first", ("second",)))
     assert (first.is_active, first.term, second.is_active) == (True, 1, False)
 
 
 def test_one_that_leaves_is_replaced_at_once(members: Members) -> None:
-    assert members.join("first").wait(WAIT_S)
+    assert members.join("first").wait(DEADLINE_S)
     second = members.join("second")
     members.wait_for(Drivers("first", ("second",)))
     members.joined["first"].leave()
-    assert second.wait(WAIT_S)
+    assert second.wait(DEADLINE_S)
     members.wait_for(Drivers("second"))
 
 
 def test_lakes_elect_apart(members: Members) -> None:
-    assert members.join("first").wait(WAIT_S)
+    assert members.join("first").wait(DEADLINE_S)
     members.path = f"{members.path}-of-others"
-    assert members.join("second").wait(WAIT_S)
+    assert members.join("second").wait(DEADLINE_S)
 
 
 def test_nobody_is_elected_before_the_admin_topic_is_there(settings: Settings) -> None:
@@ -121,7 +120,7 @@ def test_nobody_is_elected_before_the_admin_topic_is_there(settings: Settings) -
     try:
         assert not early.wait(0.5)
         KafkaTopics(settings, settings.kafka.topics()).create_missing()
-        assert early.wait(WAIT_S)
+        assert early.wait(DEADLINE_S)
     finally:
         early.leave()
 
@@ -130,7 +129,7 @@ def test_a_driver_that_does_not_stand_by_is_refused_when_the_session_of_a_dead_o
     members: Members, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(turn_module, "DECIDED_S", 0.5)
-    assert members.join("first").wait(WAIT_S)
+    assert members.join("first").wait(DEADLINE_S)
     members.join("second")
     with pytest.raises(LakeLockedError, match="is written by first: one driver at a time"):
         members.turn("second").wait()
@@ -141,7 +140,7 @@ def test_a_standby_says_who_is_active_rehearses_and_is_elected_in_its_turn(
     members: Members, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "txlake.driver")
-    assert members.join("first").wait(WAIT_S)
+    assert members.join("first").wait(DEADLINE_S)
     members.join("second")
     elected: list[bool] = []
     turn = members.turn("second", is_standby=True)
@@ -150,13 +149,13 @@ def test_a_standby_says_who_is_active_rehearses_and_is_elected_in_its_turn(
     wait_until(lambda: members.rehearsals, "a rehearsal")
     assert "standby: first is active" in caplog.text
     members.joined["first"].leave()
-    waiting.join(WAIT_S)
+    waiting.join(DEADLINE_S)
     assert elected == [True]
     assert "active: Kafka has elected this driver; owner second" in caplog.text
 
 
 def test_a_standby_that_is_stopped_is_not_elected(members: Members) -> None:
-    assert members.join("first").wait(WAIT_S)
+    assert members.join("first").wait(DEADLINE_S)
     members.join("second")
     members.stop.set()
     assert not members.turn("second", is_standby=True).wait()
@@ -216,7 +215,7 @@ def test_kafka_that_refuses_the_group_stops_the_driver_with_one_sentence(
         election.join()
         try:
             with pytest.raises(KafkaRefusedError, match="refuses the consumer group txlake"):
-                wait_until(lambda: election.wait(0.1), "a refusal", WAIT_S)
+                wait_until(lambda: election.wait(0.1), "a refusal", DEADLINE_S)
         finally:
             election.leave()
         with pytest.raises(StartError, match="allow the job READ and DESCRIBE on the group"):

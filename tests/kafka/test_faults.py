@@ -114,7 +114,7 @@ def test_a_job_whose_stream_gave_up_goes_on_when_kafka_is_back_and_can_be_stoppe
         commit(Wire(settings), "before")
         wait_for_bodies(job, "before")
         own.kill()
-        wait_until(lambda: "is away" in caplog.text, "the job says so", 150)
+        wait_until(lambda: "is away" in caplog.text, "the job says so")
         assert "is back" not in caplog.text
         own.restart()
         commit(Wire(settings), "after")

@@ -14,7 +14,7 @@ from pipelines.local_broker.broker import Broker
 from tests.kafka.test_cli import TXLAKE, process, write_conf
 from tests.support.job import Job, settings_for
 from tests.support.kafka_writer import Wire
-from tests.support.wait import wait_until
+from tests.support.wait import DEADLINE_S, wait_until
 from txlake import Consumer
 from txlake.protocol import COMMIT, ROLLBACK
 
@@ -65,14 +65,14 @@ def test_what_a_job_makes_is_read_by_its_group_and_by_nobody_else(
                 assert running.poll() is None, log.read_text()
                 return len(job.messages("orders")) == wanted
 
-            wait_until(is_there, f"message {number}", 120, seen=log.read_text)
+            wait_until(is_there, f"message {number}", seen=log.read_text)
         with Consumer(str(lake), "readers", ["orders"]) as consumer:
             assert consumer.poll(timeout_s=60)
             consumer.commit()
         wait_until(lambda: not missing(lake), "all kinds of files", 60, lambda: missing(lake))
         in_use = modes(temp)
         running.send_signal(signal.SIGTERM)
-        assert running.wait(60) == 0, log.read_text()
+        assert running.wait(DEADLINE_S) == 0, log.read_text()
     assert in_use
     assert {path: mode for path, mode in in_use.items() if mode[7:] != "---"} == {}
     assert {path: mode for path, mode in modes(lake).items() if not _is_right(mode)} == {}

@@ -16,8 +16,8 @@ from pipelines.errors import StartError
 from pipelines.kafka_client.java_config import require_taken
 from pipelines.settings import parse
 from tests.kafka.test_cli import ROOT, TXLAKE
-from tests.support.class_archive import archive_options
-from tests.support.processes import QUICK_JAVA
+from tests.support.class_archive import QUICK_JAVA, archive_options
+from tests.support.wait import DEADLINE_S
 
 # A line of [spark], what Java is told besides | words of the sentence
 WRONG = [
@@ -38,7 +38,7 @@ def test_a_setting_that_only_java_can_refuse_is_one_sentence(
     )
     done = subprocess.run(
         [*TXLAKE, "run", "--conf", str(conf)], cwd=ROOT, capture_output=True, text=True,
-        timeout=180, check=False,
+        timeout=DEADLINE_S, check=False,
         env={**os.environ, "JAVA_TOOL_OPTIONS": f"{archive_options()}{options}"},
     )  # fmt: skip
     said = done.stdout + done.stderr

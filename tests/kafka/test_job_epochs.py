@@ -20,6 +20,7 @@ from storage.lake.epochs import Plan
 from storage.schemas import STATE_TABLES
 from tests.support.job import Job, live_query, running, settings_for
 from tests.support.kafka_writer import Wire
+from tests.support.wait import DEADLINE_S
 from txlake.protocol import (
     COMMIT,
     ROLLBACK,
@@ -201,7 +202,7 @@ def test_an_epoch_that_fails_between_two_micro_batches_ends_the_job(
     def finish(stream: Stream, plan: Plan | None, *arguments: Any) -> None:
         if plan is not None:
             has_begun.set()
-            assert has_returned.wait(60)
+            assert has_returned.wait(DEADLINE_S)
         try:
             finished(stream, plan, *arguments)
         finally:
@@ -212,7 +213,7 @@ def test_an_epoch_that_fails_between_two_micro_batches_ends_the_job(
         looked_ahead(epochs)
         if has_begun.is_set():
             has_returned.set()
-            assert has_failed.wait(60)
+            assert has_failed.wait(DEADLINE_S)
 
     def fail(*_: Any) -> None:
         raise RuntimeError("planted")

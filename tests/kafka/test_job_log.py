@@ -15,7 +15,7 @@ from pipelines.settings import Settings
 from tests.support.job import settings_for
 from tests.support.kafka_writer import half_headers
 from tests.support.standby_processes import drivers_of
-from tests.support.wait import wait_until
+from tests.support.wait import DEADLINE_S, wait_until
 
 Unique = Callable[[str], str]
 _LINE = r"\d{4}-\d\d-\d\d [\d:,]+ (INFO|WARNING) .+"
@@ -37,13 +37,13 @@ def test_a_kafka_that_goes_away_is_one_line_and_one_when_it_is_back(
             drivers.send(*map(str, range(20)))
             send_halves(settings, burst)
             own.kill()
-            wait_until(lambda: job.has_said("is away"), "the job says so", 180)
+            wait_until(lambda: job.has_said("is away"), "the job says so")
             own.restart()
-            wait_until(lambda: job.has_said("is back"), "and when it is back", 180)
+            wait_until(lambda: job.has_said("is back"), "and when it is back")
             drivers.send("after")
             drivers.wait_for_sent()
             job.terminate()
-            assert job.wait(60) == 0
+            assert job.wait(DEADLINE_S) == 0
             lines = job.log.read_text().splitlines()[begins:]
     finally:
         own.stop()
@@ -81,7 +81,7 @@ def test_the_log_is_one_json_object_a_line(broker: Broker, tmp_path: Path, uniqu
         drivers.send("one")
         drivers.wait_for_sent()
         job.terminate()
-        assert job.wait(60) == 0
+        assert job.wait(DEADLINE_S) == 0
         text = job.log.read_text()
     found = [json.loads(line) for line in text.splitlines()]  # the JVM's lines, too
     (epoch,) = [line for line in found if line.get("records")]

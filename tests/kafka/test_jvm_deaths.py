@@ -17,7 +17,7 @@ from tests.support.job import Job, settings_for
 from tests.support.kafka_writer import half_headers
 from tests.support.processes import ROOT
 from tests.support.standby_processes import drivers_of
-from tests.support.wait import wait_until
+from tests.support.wait import DEADLINE_S, wait_until
 
 Unique = Callable[[str], str]
 HALVES = 3_000
@@ -67,7 +67,7 @@ def test_a_start_after_a_death_in_a_landing_takes_smaller_steps_until_that_is_la
         wait_until(mark.exists, "a landing", seen=first.log.read_text)
         first.kill("jvm")
         killed_at = time.monotonic()
-        assert first.wait(60) == 1
+        assert first.wait(DEADLINE_S) == 1
         print(f"the driver ended {time.monotonic() - killed_at:.1f} s after its JVM")
         assert ENDED in first.last_line()
         assert not first.has_said("last run")
@@ -78,7 +78,7 @@ def test_a_start_after_a_death_in_a_landing_takes_smaller_steps_until_that_is_la
         wait_until(lambda: second.has_said(SMALLER, USUAL, "running; owner"), "usual steps again",
                    seen=second.log.read_text)  # fmt: skip
         second.terminate()
-        assert second.wait(60) == 0
+        assert second.wait(DEADLINE_S) == 0
 
     assert Lake(settings.lake.place()).read("half", ["epoch"]).num_rows == HALVES
     assert not mark.exists()

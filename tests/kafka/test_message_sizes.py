@@ -76,7 +76,7 @@ def test_a_record_at_the_limit_is_asked_about_and_delivered_and_one_byte_more_is
         make_topic(servers, f"{prefix}small", **{"max.message.bytes": "30000"})
         shop, small = CommitsWhenAsked(), CommitsWhenAsked()
         with (
-            running(settings) as job,
+            running(settings, verifies=False) as job,
             TransactionProducer(servers, "shop", shop, options=options) as producer,
             TransactionProducer(servers, "small", small, options=options) as other,
             Producer(servers, options=options) as plain,

@@ -17,7 +17,7 @@ from tests.support.job import Job, settings_for
 from tests.support.kafka_writer import Wire
 from tests.support.metrics_client import Samples, samples_of
 from tests.support.standby_processes import drivers_of
-from tests.support.wait import wait_until
+from tests.support.wait import DEADLINE_S, wait_until
 from txlake.protocol import COMMIT, REAL_QID, ROLLBACK
 
 pytestmark = pytest.mark.usefixtures("spark")  # the job uses the run's one session
@@ -162,6 +162,6 @@ def test_a_port_that_is_taken_ends_the_start_with_one_sentence(
     )
     with drivers_of(settings, tmp_path) as drivers:
         driver = drivers.start()
-        assert driver.wait(120) == 1
+        assert driver.wait(DEADLINE_S) == 1
         (said,) = [line for line in driver.log.read_text().splitlines() if "Picked up" not in line]
         assert said.startswith(f"Error: [metrics] host = '127.0.0.1', port = {taken}: ")

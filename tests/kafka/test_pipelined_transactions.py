@@ -12,6 +12,7 @@ import pytest
 from pipelines.local_broker.broker import Broker
 from tests.support.scripted_producer import ScriptedListener, make_producer
 from tests.support.transaction_topics import TransactionTopics
+from tests.support.wait import DEADLINE_S
 from txlake import (
     HalfMessage,
     LocalTransactionState,
@@ -87,7 +88,7 @@ def test_what_is_in_flight_is_bounded(
     go_on = threading.Event()
 
     def hold(_half: HalfMessage) -> LocalTransactionState:
-        go_on.wait(20)
+        go_on.wait(DEADLINE_S)
         return COMMIT
 
     with make_producer(topics, listener, in_flight_max=3, send_timeout_ms=1000) as producer:

@@ -34,6 +34,7 @@ from tests.support.publishers import (
     offset_of,
     publish_all,
 )
+from tests.support.wait import DEADLINE_S
 from txlake import protocol as p
 
 CONSUMERS = Path(__file__).parents[2] / "docs" / "kafka-consumers.md"
@@ -121,7 +122,7 @@ def test_one_that_sleeps_longer_than_its_transaction_may_is_fenced_by_the_next(
 
     log = tmp_path / "log"
     with killed_publisher(log, lake.values(), BEFORE, 2, signal.SIGSTOP) as sleeper:
-        wait_until(sleeper.is_suspended, "the first publisher sleeps", 120, seen=sleeper.said)
+        wait_until(sleeper.is_suspended, "the first publisher sleeps", seen=sleeper.said)
         assert publish_all(lake.settings()) == 6
         lake.send(*orders(2, first=6))
         sleeper.go_on()
@@ -317,18 +318,18 @@ def test_one_process_of_a_name_publishes_and_the_next_takes_over(make: Make) -> 
     command = [sys.executable, "-m", "pipelines", "publish", "--conf", str(written(lake))]
     with subprocess.Popen(command) as second:
         try:
-            wait_until(lambda: members() == (True, 1), "one of two stands by", 120, seen=members)
+            wait_until(lambda: members() == (True, 1), "one of two stands by", seen=members)
             lake.send(*orders(2, first=2))
-            wait_until(lambda: _count(lake) == 4, "the active one publishes", 120)
+            wait_until(lambda: _count(lake) == 4, "the active one publishes")
             first.stop()
             thread.join()
             lake.send(*orders(2, first=4))
-            wait_until(lambda: count() == 6, "the second one publishes", 120, seen=count)
+            wait_until(lambda: count() == 6, "the second one publishes", seen=count)
         finally:
             first.stop()
             thread.join()
             second.terminate()
-        assert second.wait(60) == 0
+        assert second.wait(DEADLINE_S) == 0
     lake.require_published()
 
 
@@ -365,7 +366,7 @@ def test_retention_knows_what_is_published_when_kafka_has_said_so(make: Make) ->
 
     positions = PublishedPositions(settings)
     assert positions("topics/1") == {}
-    positions.wait(60)
+    positions.wait(DEADLINE_S)
     assert positions("topics/1") == {0: 0, 1: 3, 2: 1, 3: 0}
     assert positions("topics/2") is None
 

@@ -27,7 +27,7 @@ from storage.lake.epochs import read_progress
 from tests.support.job import Job, running, settings_for
 from tests.support.producers import CommitsWhenAsked, options_of
 from tests.support.rights_broker import RightsBroker
-from tests.support.wait import wait_until
+from tests.support.wait import DEADLINE_S, wait_until
 from txlake import (
     Consumer,
     LocalTransactionState,
@@ -102,7 +102,7 @@ def test_each_role_does_its_work_and_nothing_else(
     lake = tmp_path / "lake"
     guarded.give(printed(guarded, lake, "--group", "shop"))
     settings = settings_of(guarded, lake, "txlake-job")
-    with running(settings) as job:
+    with running(settings, verifies=False) as job:
         produce_all(guarded, settings, job)
         cluster_id = job.plans[-1].cluster_id
         operator = settings_of(guarded, lake, "txlake-operator")
@@ -178,7 +178,7 @@ REFUSED = {KafkaError.TOPIC_AUTHORIZATION_FAILED}
 def can_read(config: dict[str, Any], topic: str) -> bool:
     """Return whether Kafka gives a record of a topic, all of which have some."""
     consumer = KafkaConsumer({**config, "group.id": "nobody's", "enable.auto.commit": False})
-    seen = consumer.list_topics(topic, timeout=60).topics[topic].error
+    seen = consumer.list_topics(topic, timeout=DEADLINE_S).topics[topic].error
     if seen is not None:  # it may not even know of it
         consumer.close()
         assert seen.code() in REFUSED

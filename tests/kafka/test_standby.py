@@ -1,9 +1,13 @@
-"""Two drivers of one lake: Kafka elects, the standby takes over, and each message is there once."""
+"""Two drivers of one lake: Kafka elects, the standby takes over, and each message is there once.
+
+The stories share a lake: whoever is left of one is the active driver of the next.
+"""
 
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,16 +16,29 @@ from pipelines.local_broker.broker import Broker
 from tests.support.job import settings_for
 from tests.support.processes import Process
 from tests.support.standby_processes import ACTIVE, Drivers, drivers_of
-from tests.support.wait import wait_until
+from tests.support.wait import DEADLINE_S, wait_until
 
-Unique = Callable[[str], str]
+Pair = tuple[Process, Process]
+
+
+@pytest.fixture(scope="module")
+def drivers(broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Drivers]:
+    """A lake with topics of its own, without a driver yet."""
+    folder = tmp_path_factory.mktemp("standby")
+    settings = settings_for(broker, folder / "lake", f"standby-{time.time_ns()}")
+    with drivers_of(settings, folder) as lake:
+        yield lake
 
 
 @pytest.fixture
-def drivers(broker: Broker, tmp_path: Path, unique: Unique) -> Iterator[Drivers]:
-    """A lake with topics of its own, without a driver yet."""
-    with drivers_of(settings_for(broker, tmp_path / "lake", unique("standby")), tmp_path) as lake:
-        yield lake
+def pair(drivers: Drivers) -> Pair:
+    """An active driver, and one that stands by; a story that failed leaves neither."""
+    left = drivers.living()
+    if len(left) != 1:
+        drivers.end()
+        left = [drivers.start_active()]
+
+    return left[0], drivers.start_standby()
 
 
 def owner(process: Process) -> str:
@@ -32,17 +49,16 @@ def owner(process: Process) -> str:
 
 def refusal(process: Process) -> str:
     """Waits until a driver has ended by itself, and returns its one sentence."""
-    assert process.wait(60) == 1, process.log.read_text()
+    assert process.wait(DEADLINE_S) == 1, process.log.read_text()
     text = process.log.read_text()
     assert "Traceback" not in text, text[text.index("Traceback") - 300 :]
     (line,) = [line for line in text.splitlines() if line.startswith("Error: ")]
     return line
 
 
-def test_a_standby_goes_on_when_the_active_driver_is_killed(drivers: Drivers) -> None:
-    first = drivers.start_active()
+def test_a_standby_goes_on_when_the_active_driver_is_killed(drivers: Drivers, pair: Pair) -> None:
+    first, second = pair
     drivers.send("before")
-    second = drivers.start_standby()
     assert second.has_said(f"standby: {owner(first)} is active")
     drivers.wait_for_sent()
     said = drivers.doctor()
@@ -63,23 +79,23 @@ def test_a_standby_goes_on_when_the_active_driver_is_killed(drivers: Drivers) ->
     drivers.check()
 
 
-def test_a_standby_goes_on_when_the_active_driver_is_stopped(drivers: Drivers) -> None:
-    first = drivers.start_active()
-    drivers.start_standby()
+def test_a_standby_goes_on_when_the_active_driver_is_stopped(drivers: Drivers, pair: Pair) -> None:
+    first, _ = pair
     drivers.send("before")
     drivers.wait_for_sent()
     drivers.send("meanwhile")
     first.terminate()
     drivers.send("after")
-    assert first.wait(60) == 0
+    assert first.wait(DEADLINE_S) == 0
     drivers.wait_for_sent()
     drivers.check()
 
 
 @pytest.mark.parametrize("whom", ["standby", "active"])
-def test_a_driver_whose_jvm_is_killed_ends_with_a_sentence(drivers: Drivers, whom: str) -> None:
-    first = drivers.start_active()
-    second = drivers.start_standby()
+def test_a_driver_whose_jvm_is_killed_ends_with_a_sentence(
+    drivers: Drivers, pair: Pair, whom: str
+) -> None:
+    first, second = pair
     drivers.send("before")
     drivers.wait_for_sent()
     victim = second if whom == "standby" else first
@@ -91,10 +107,9 @@ def test_a_driver_whose_jvm_is_killed_ends_with_a_sentence(drivers: Drivers, who
 
 
 def test_a_driver_that_wakes_up_when_another_has_the_lake_writes_nothing_and_stops(
-    drivers: Drivers,
+    drivers: Drivers, pair: Pair
 ) -> None:
-    first = drivers.start_active()
-    second = drivers.start_standby()
+    first, second = pair
     drivers.send("before")
     drivers.wait_for_sent()
     drivers.send("just before")

@@ -55,7 +55,7 @@ def test_status_tells_the_driver_the_lag_and_that_no_epoch_comes(
     settings = settings_for(broker, tmp_path / "lake", NAME, transaction={"check_max": 0})
     conf = conf_of(settings, tmp_path, "[transaction]", "check_max = 0")
     wire = Wire(settings)
-    with running(settings) as job:
+    with running(settings, verifies=False) as job:
         pend(job, wire, "one", "two")
         told = run(conf, "status")
         assert told["drivers"]["active"].count(":") == 2
@@ -103,7 +103,7 @@ def test_many_are_resumed_and_ended_at_once(
     settings = settings_for(broker, tmp_path / "lake", "bulk", transaction={"check_max": 0})
     conf, wire = conf_of(settings, tmp_path), Wire(settings)
     by = ("--reason", "ticket 4711", "--actor", "ada", "--yes", "--wait-s", "30")
-    with running(settings) as job:
+    with running(settings, verifies=False) as job:
         for number in range(3):
             wire.half(f"dead-{number}", queue=number % 2, group="dead")
         pend(job, wire, "one", "two", "three")

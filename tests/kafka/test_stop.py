@@ -17,7 +17,7 @@ from pipelines.local_broker.broker import Broker
 from tests.support.job import running, settings_for
 from tests.support.kafka_writer import Wire
 from tests.support.standby_processes import ACTIVE, Drivers, drivers_of
-from tests.support.wait import wait_until
+from tests.support.wait import DEADLINE_S, wait_until
 
 Unique = Callable[[str], str]
 ROUNDS = 2
@@ -40,7 +40,7 @@ def test_a_job_that_is_stopped_finishes_its_epoch_and_ends_with_0(
         drivers.wait_for_sent()
         drivers.send(*"defghi")  # an epoch is being read, decided or written
         job.signal(number)  # of a terminal, and of a service manager: to Python and its JVM
-        assert job.wait(60) == 0, job.log.read_text()
+        assert job.wait(DEADLINE_S) == 0, job.log.read_text()
         said = job.log.read_text()
         assert said.rstrip().endswith("INFO stopped"), said
         assert "Traceback" not in said
@@ -53,7 +53,7 @@ def test_a_standby_that_is_stopped_ends_with_0(drivers: Drivers) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         standby = drivers.start_standby()
         standby.signal(number)
-        assert standby.wait(60) == 0, standby.log.read_text()
+        assert standby.wait(DEADLINE_S) == 0, standby.log.read_text()
         assert "Traceback" not in standby.log.read_text()
     drivers.send("after")
     drivers.wait_for_sent()
@@ -74,8 +74,8 @@ def test_the_end_waits_for_the_warm_up(
 
     def warm_up_that_takes_long(*arguments: Any) -> None:
         has_begun.set()
-        assert is_started.wait(60)
-        job.driver._stop.wait(60)
+        assert is_started.wait(DEADLINE_S)
+        job.driver._stop.wait(DEADLINE_S)
         wait_until(lambda: not job.driver.is_streaming, "the stream's end")
         with suppress(AssertionError):
             wait_until(lambda: not job.is_running(), "the job's end", 1.0)
@@ -86,5 +86,5 @@ def test_the_end_waits_for_the_warm_up(
     with running(settings_for(broker, tmp_path / "lake", unique("threads"))) as job:
         is_started.set()
         Wire(job.settings).half("one")
-        assert has_begun.wait(60)
+        assert has_begun.wait(DEADLINE_S)
     assert ended_before == [False]

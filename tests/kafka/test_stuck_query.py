@@ -25,7 +25,7 @@ from storage.lake.lake import Lake
 from tests.support.job import Job, live_query, running, settings_for
 from tests.support.kafka_writer import Wire
 from tests.support.stuck_client import stuck
-from tests.support.wait import wait_until
+from tests.support.wait import DEADLINE_S, wait_until
 from txlake.protocol import COMMIT
 
 Unique = Callable[[str], str]
@@ -133,14 +133,14 @@ def test_a_rehearsal_ends_when_its_micro_batch_does_not(
 
     class OnceBegun:  # however slow the machine is
         def __int__(self) -> int:
-            began.wait(60)
+            began.wait(DEADLINE_S)
             return 1
 
     monkeypatch.setattr(warm_up, "SILENT_S", OnceBegun())
 
     def lands(*_: Any) -> None:
         began.set()
-        may_end.wait(60)
+        may_end.wait(DEADLINE_S)
         ended.set()
 
     monkeypatch.setattr(Rehearsal, "_land", lands)

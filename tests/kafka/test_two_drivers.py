@@ -16,7 +16,7 @@ from tests.support.job import Job, settings_for
 from tests.support.kafka_writer import Wire
 from tests.support.processes import Process
 from tests.support.transactions import bodies, commit, wait_for_bodies
-from tests.support.wait import wait_until
+from tests.support.wait import DEADLINE_S, wait_until
 from txlake.protocol import COMMIT
 
 Unique = Callable[[str], str]
@@ -124,7 +124,7 @@ def test_a_jvm_that_outlives_its_python_keeps_the_lake_until_it_is_dead(other: J
     commit(wire, "in the open epoch")
     other.stop_in_an_epoch()
     other.process.kill("python")
-    assert other.process.wait(30) == -signal.SIGKILL
+    assert other.process.wait(DEADLINE_S) == -signal.SIGKILL
     assert f":{other.process.pid}:" in refusal(Job(other.settings))
     other.process.signal(signal.SIGCONT)  # the JVM may write for a moment more
     deadline = time.monotonic() + 60

@@ -29,6 +29,7 @@ from tests.support.job import settings_for
 from tests.support.processes import Process
 from tests.support.standby_processes import Drivers, drivers_of
 from tests.support.store import make_bucket
+from tests.support.wait import DEADLINE_S
 
 # Each happens to some requests while the job works; what the job sees of it is the client's affair.
 FAULTS = {
@@ -115,13 +116,13 @@ def test_a_driver_that_wakes_up_on_a_store_when_another_has_the_lake_writes_noth
     drivers.wait_for_sent()
     active.signal(signal.SIGCONT)
     drivers.send("awake")
-    assert active.wait(120) != 0
+    assert active.wait(DEADLINE_S) != 0
     last = active.log.read_text().strip().splitlines()[-1]
     assert "is the active driver of the lake" in last or "another driver" in last
     drivers.wait_for_sent()
     drivers.check()
     standby.signal(signal.SIGTERM)
-    assert standby.wait(60) == 0
+    assert standby.wait(DEADLINE_S) == 0
     secret = (drivers.conf.parent / "secret").read_text()
     for process in (active, standby):
         assert secret not in process.log.read_text()

@@ -29,7 +29,7 @@ from tests.support.owned_rows import NOW
 from tests.support.processes import Process
 from tests.support.standby_processes import ACTIVE, Drivers, drivers_of
 from tests.support.store import Bucket, make_bucket
-from tests.support.wait import wait_until
+from tests.support.wait import DEADLINE_S, wait_until
 
 AWAY = "is away, for"
 TRIES = 12  # of a request: delta-rs makes eleven before it gives up
@@ -139,7 +139,7 @@ def test_a_start_that_waits_for_its_store_ends_well_when_it_is_stopped(
     with proxy.away():
         starting = drivers.wait_for(AWAY, drivers.start())
         starting.signal(signal.SIGTERM)
-        assert starting.wait(60) == 0
+        assert starting.wait(DEADLINE_S) == 0
     require_sentences(starting)
 
 
@@ -170,7 +170,7 @@ def test_a_start_waits_for_its_store_wherever_it_stands(
     drivers.check()
 
     again.signal(signal.SIGTERM)
-    assert again.wait(60) == 0
+    assert again.wait(DEADLINE_S) == 0
     for process in (starting, again):
         require_sentences(process)
 

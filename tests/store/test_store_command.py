@@ -24,7 +24,7 @@ from pipelines.settings import load
 from pipelines.settings.values import LakeSettings
 from tests.support.processes import ROOT
 from tests.support.store import need
-from tests.support.wait import wait_until
+from tests.support.wait import DEADLINE_S, wait_until
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -52,7 +52,7 @@ class Command:
 
     def end(self, by: signal.Signals) -> int:
         self._process.send_signal(by)
-        return self._process.wait(60)
+        return self._process.wait(DEADLINE_S)
 
 
 @contextmanager

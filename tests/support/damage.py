@@ -27,6 +27,7 @@ from storage.lake.epochs import NO_PROGRESS, Plan, Progress, read_progress
 from storage.lake.lake import Lake
 from storage.schemas import TABLES
 from storage.wire.record_kinds import WireLimits
+from tests.support.decided_rows import EpochRows
 from tests.support.in_memory_job import TOPICS, PaperJob
 from tests.support.local_landing import LocalLander
 from txlake import Consumer
@@ -69,20 +70,21 @@ class WholeJob(PaperJob):
         rows = self.state.next_offsets.to_pylist()
         return {(row["topic"], row["queue_id"]): row["next_offset"] for row in rows}
 
+    def _write(self, rows: EpochRows) -> None:
+        self._written = rows
+        super()._write(rows)
+
     def _counts(self) -> dict[str, int]:
-        of_epoch = pc.field("epoch") == self.epoch
-        tables = (*TABLES, *(f"topics/{table_id}" for table_id in self._table_ids.values()))
+        tables, topics = self._written.tables, self._written.messages
         rows = {
-            table: self.lake.read(table, where=of_epoch).num_rows
-            for table in tables
+            table: len(tables.get(table, ()))
+            for table in TABLES
             if table not in ("lake", "epochs", "catalog")
         }
-        outcomes = self.lake.read("outcomes", where=of_epoch)["outcome"].to_pylist()
-        counts = Counter(outcome.lower() for outcome in outcomes)
-        halves = self.lake.read("half", ["error"], of_epoch)
+        counts = Counter(row["outcome"].lower() for row in tables["outcomes"])
         counts["due"] = rows["checks"]  # each was sent
-        counts["unreadable_half"] = halves.num_rows - halves["error"].null_count
-        counts["placed"] = sum(rows.pop(table) for table in tables if table.startswith("topics/"))
+        counts["unreadable_half"] = sum(row["error"] is not None for row in tables["half"])
+        counts["placed"] = sum(map(len, topics.values()))
         counts.update({f"landed_{kind}": rows[kind] for kind in TOPICS})
         counts.update({table: n for table, n in rows.items() if table not in ("half", "schedule")})
         return {**counts, **({"snapshot": 1} if self._is_snapshot() else {})}

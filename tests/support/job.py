@@ -149,14 +149,19 @@ class Job:
         )
         return self.rows(table)
 
-    def stop(self) -> None:
-        """Stop cleanly, and check the lake: its state can be rebuilt, its invariants hold."""
+    def stop(self, *, verifies: bool = True) -> None:
+        """Stop cleanly, and check the lake: its state can be rebuilt, its invariants hold.
+
+        Without `verifies` only the state is compared: for a job that met no fault and no other one,
+        whose invariants test_job.py and its neighbours show. They take a second.
+        """
         self.driver.stop()
         self._thread.join(DEADLINE_S)
         assert not self._thread.is_alive(), "the job did not stop"
         if self.error is None:
             self.check_restored_state()
-        self.check_lake()
+        if verifies or self.error is not None:
+            self.check_lake()
 
     def check_restored_state(self) -> None:
         """Compare the state in memory with the one rebuilt from the tables."""
@@ -191,13 +196,16 @@ def plain_state(state: State) -> dict[str, list[Any]]:
 
 
 @contextmanager
-def running(settings: Settings, **driver_options: Any) -> Iterator[Job]:
-    """Run a job for the length of a block; an error of the job fails the test."""
+def running(settings: Settings, *, verifies: bool = True, **driver_options: Any) -> Iterator[Job]:
+    """Run a job for the length of a block; an error of the job fails the test.
+
+    Input: `verifies`: as `Job.stop` takes it.
+    """
     job = Job(settings, **driver_options).start()
     try:
         yield job
     finally:
-        job.stop()
+        job.stop(verifies=verifies)
     if job.error is not None:
         raise job.error
 

@@ -14,11 +14,9 @@ from pathlib import Path
 import psutil
 
 from pipelines.local_server.guarded import guarded
-from tests.support.class_archive import archive_options, is_test_run
+from tests.support.class_archive import QUICK_JAVA, archive_options, is_test_run
 
 ROOT = Path(__file__).parents[2]
-# A job lives for some seconds: the slow compiler would take more time than its code gives back.
-QUICK_JAVA = "-XX:TieredStopAtLevel=1"
 _JAVA_OPTIONS = "-XX:-UsePerfData -Djava.io.tmpdir="
 
 

@@ -87,6 +87,10 @@ class Drivers:
         """Starts a driver and waits until it stands by."""
         return self.wait_for(READY, self.start("--standby"))
 
+    def living(self) -> list[Process]:
+        """Returns the drivers that have not ended, the oldest first."""
+        return [process for process in self._processes if process.code is None]
+
     def wait_for(self, text: str, process: Process) -> Process:
         """Waits until a driver has said something; fails at once when it has ended."""
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from bench.__main__ import measure
 from bench.report import JSON_NAME, MARKDOWN_NAME, write
 from bench.sample_data import Mix
@@ -12,6 +14,8 @@ from bench.sizes import TINY
 from bench.workbench import Workbench
 from pipelines.local_broker.broker import Broker
 from storage.lake.lake import Lake
+
+pytestmark = pytest.mark.soak
 
 
 def test_a_figure_is_measured_and_reported_with_all_that_explains_it(

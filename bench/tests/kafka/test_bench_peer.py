@@ -11,6 +11,7 @@ from bench.peer import java_program, sides
 from bench.peer.turns import PEER
 from bench.sizes import TINY
 
+pytestmark = pytest.mark.soak
 _JARS = [jar for name in java_program.JAR_SETS for jar in java_program.locked(name)]
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
+import pytest
+
 from bench.figures.latency import latencies
 from bench.figures.on_a_store import request_figures
 from bench.lake_store import LakeStore
@@ -13,6 +15,8 @@ from bench.sizes import TINY
 from bench.workbench import Workbench
 from pipelines.local_broker.broker import Broker
 from pipelines.local_store.store import Store
+
+pytestmark = pytest.mark.soak
 
 
 def test_latency_and_requests_are_those_of_a_lake_on_a_store(

@@ -128,6 +128,7 @@ def test_a_check_is_answered_in_the_next_minute() -> None:
     assert Counter(answer.get(p.CHECK_ID) for answer in answers)[b"1-7-0-1"] == 1
 
 
+@pytest.mark.soak
 def test_a_soak_that_is_stopped_ends_its_epoch_and_reports(tmp_path: Path) -> None:
     running = subprocess.Popen(
         [sys.executable, "-m", "bench.soak", "--epochs", "40", "--report", str(tmp_path / "report"),
@@ -151,6 +152,7 @@ def test_a_soak_that_is_stopped_ends_its_epoch_and_reports(tmp_path: Path) -> No
     assert "stopped after epoch" in said
 
 
+@pytest.mark.soak
 def test_a_tiny_soak_deletes_what_is_old_and_verify_finds_nothing(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "bench.soak", "--epochs", "20", "--retention", "5",

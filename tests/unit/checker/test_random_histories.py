@@ -23,6 +23,7 @@ from tests.support.shrinking import shrink, told
 Row = dict[str, Any]
 FIRST_SEED = int(os.environ.get("TXLAKE_HISTORIES_SEED", "0"))
 PACKED = [(FIRST_SEED + number, 130) for number in range(16)]
+REPEATED = PACKED[4:]  # the same again with other numbers: `make soak`
 SMALL = [(FIRST_SEED + 500_000 + number, 1 + number % 3) for number in range(20)]
 CUT_SEED = FIRST_SEED + 700_000
 ONE_DAY_MS = 86_400_000
@@ -33,7 +34,14 @@ def world_of(seed: int, queue_count: int) -> Row:
     return random_world(seed, queue_count, floors=seed % 3 == 0)
 
 
-@pytest.mark.parametrize(("seed", "queue_count"), [*PACKED, *SMALL])
+@pytest.mark.parametrize(
+    ("seed", "queue_count"),
+    [
+        *(case for case in PACKED if case not in REPEATED),
+        *(pytest.param(*case, marks=pytest.mark.soak) for case in REPEATED),
+        *SMALL,
+    ],
+)
 def test_decision_and_model_agree_after_every_epoch(
     seed: int, queue_count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -46,8 +46,14 @@ def test_master_that_is_not_known_is_one_sentence(master: str) -> None:
         cluster_conf(master)
 
 
-def test_archive_has_what_tasks_import_and_nothing_of_ours(tmp_path: Path) -> None:
-    archive = write_environment(tmp_path / "folder" / "environment.tar.gz")
+@pytest.fixture(scope="module")
+def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The archive, in a folder that is not there yet."""
+    folder = tmp_path_factory.mktemp("environment") / "folder"
+    return write_environment(folder / "environment.tar.gz")
+
+
+def test_archive_has_what_tasks_import_and_nothing_of_ours(archive: Path) -> None:
     with tarfile.open(archive) as packed:
         names = packed.getnames()
     roots = {name.split("/")[0] for name in names}
@@ -56,8 +62,7 @@ def test_archive_has_what_tasks_import_and_nothing_of_ours(tmp_path: Path) -> No
     assert not any("__pycache__" in name or name.startswith(("/", "..")) for name in names)
 
 
-def test_archive_alone_is_enough_for_what_tasks_import(tmp_path: Path) -> None:
-    archive = write_environment(tmp_path / "environment.tar.gz")
+def test_archive_alone_is_enough_for_what_tasks_import(archive: Path, tmp_path: Path) -> None:
     with tarfile.open(archive) as packed:
         packed.extractall(tmp_path / "environment", filter="data")
     root = Path(__file__).parents[3]
