@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 
 import pytest
@@ -36,7 +37,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Begins with the files that take longest: a worker that gets one last is waited for, alone."""
     record = read_record()
     seconds = seconds_of_files(record)
-    items.sort(key=lambda item: -seconds.get(_file_of(item), 0.0))
+    items.sort(key=lambda item: -seconds.get(_file_of(item), math.inf))
 
     if config.getoption("--quick"):
         quick, long = [], []
