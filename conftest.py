@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import os
 
@@ -47,6 +48,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
         config.hook.pytest_deselected(items=long)
         items[:] = quick
+
+
+def pytest_collection_finish() -> None:
+    """Spares the garbage collector what lives as long as the run: all modules, all tests."""
+    gc.collect()
+    gc.freeze()
 
 
 def _file_of(item: pytest.Item) -> str:
