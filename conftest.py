@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import math
 import os
 
 import pytest
@@ -36,7 +38,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Begins with the files that take longest: a worker that gets one last is waited for, alone."""
     record = read_record()
     seconds = seconds_of_files(record)
-    items.sort(key=lambda item: -seconds.get(_file_of(item), 0.0))
+    items.sort(key=lambda item: -seconds.get(_file_of(item), math.inf))
 
     if config.getoption("--quick"):
         quick, long = [], []
@@ -46,6 +48,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
         config.hook.pytest_deselected(items=long)
         items[:] = quick
+
+
+def pytest_collection_finish() -> None:
+    """Spares the garbage collector what lives as long as the run: all modules, all tests."""
+    gc.collect()
+    gc.freeze()
 
 
 def _file_of(item: pytest.Item) -> str:

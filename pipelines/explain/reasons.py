@@ -209,8 +209,8 @@ def _next(unit: Unit, first: Row, newest: Plan, now_ms: int) -> Wait:
         what += f"; {known_name} stands at {instant(known_at)}"
     if now_ms - max(step.reached_at, newest.epoch_at) > _SILENT_MS:
         what += (
-            f"; the newest epoch, {newest.epoch}, was {span(now_ms - newest.epoch_at)} ago: does "
-            "`txlake run` run?"
+            f"; the newest epoch, {newest.epoch}, was {span(now_ms - newest.epoch_at)} ago: is "
+            "`txlake run` running?"
         )
     return Wait(code, Rule(what, rule_texts.EPOCH_RULES, step.line), step.reached_at)
 

@@ -13,12 +13,14 @@ from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, e
 
 from pipelines.console.urls import PAGES
 from pipelines.operate import records
-from tests.support.browser import DEADLINE_MS, chromium, picture, served
+from tests.support.browser import DEADLINE_MS, chromium, chromium_path, picture, served
 from tests.support.console_client import TOKEN, site_of
 from tests.support.in_memory_job import PaperJob
 from tests.support.notebook_lake import EPOCHS, START_AT, STEP_MS, shop_rows, write_lake
 from tests.support.operator import write_conf
 from txlake.protocol import COMMIT, CREATE_TOPIC, RESUME
+
+chromium_path()  # without one all tests are skipped, in one line
 
 NOW_NS = (START_AT + (EPOCHS - 1) * STEP_MS + 60_000) * 1_000_000
 HOSTILE = "<img src=x onerror=document.title='pwned'>\"'><script>document.title='pwned'</script>"

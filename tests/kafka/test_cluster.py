@@ -290,7 +290,16 @@ def test_a_lake_that_executors_do_not_see_is_refused_in_one_sentence(
     assert not list((here / "lake").glob("_probe-*"))
 
 
-def test_the_vectors_hold_on_a_cluster(cluster: Cluster, environment: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "cases",
+    [
+        "D01 or D10 or D31",  # records of each kind; the others differ in what is decided of them
+        pytest.param("D", marks=pytest.mark.soak),
+    ],
+)
+def test_the_vectors_hold_on_a_cluster(
+    cluster: Cluster, environment: Path, tmp_path: Path, cases: str
+) -> None:
     packages = tmp_path / "txlake.zip"
     from pipelines.cli.spark_submit import write_zip
 
@@ -305,7 +314,8 @@ def test_the_vectors_hold_on_a_cluster(cluster: Cluster, environment: Path, tmp_
     began = time.time()
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider",
-         "tests/kafka/test_scenarios_real.py", "--basetemp", str(tmp_path / "vectors")],
+         "tests/kafka/test_scenarios_real.py", "-k", cases,
+         "--basetemp", str(tmp_path / "vectors")],
         cwd=ROOT, env=variables, capture_output=True, text=True, timeout=2 * DEADLINE_S,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout[-5_000:] + done.stderr[-3_000:]

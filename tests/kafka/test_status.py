@@ -89,7 +89,7 @@ def test_status_tells_the_driver_the_lag_and_that_no_epoch_comes(
     assert told["groups_without_topic"] == ["shop"]
     (words,) = (one["words"] for one in told["problems"] if one["name"] == "no_check_topic")
     assert (
-        words == "group shop has 2 pending halves and no check topic: nobody can be asked about "
+        words == "group shop has no check topic, with 2 halves pending: nobody can be asked about "
         "them"
     )
     made = CliRunner().invoke(main, ["check", "topic", "shop", "--conf", conf])

@@ -3,8 +3,8 @@
     python -m tests.support.durations build/tests.xml    records a run of `make test`, and prints
                                                          the two tables of CONTRIBUTING.md
 
-The record names each test function that takes a second or more, with its parameters together. What
-it does not know counts as short.
+The record names each test function that takes a second or more, with its parameters together; the
+others of a file are one row, `*`. A file that it does not know may take long, and begins first.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import csv
 import sys
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from operator import itemgetter
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -21,6 +20,7 @@ Function = tuple[str, str]  # file and name
 
 RECORD = Path(__file__).parents[1] / "durations.csv"
 LONG_S = 1.0
+OTHERS = "*"
 SLOWEST = 20
 _COLUMNS = ("seconds", "file", "function")
 
@@ -34,7 +34,7 @@ def read_record(path: Path = RECORD) -> dict[Function, float]:
 
 
 def seconds_of_files(record: Mapping[Function, float]) -> Mapping[str, float]:
-    """Returns the recorded seconds by file; 0 for a file without a long test."""
+    """Returns the recorded seconds by file."""
     seconds: defaultdict[str, float] = defaultdict(float)
     for (file, _), taken in record.items():
         seconds[file] += taken
@@ -53,12 +53,14 @@ def read_junit(path: Path) -> Mapping[Function, float]:
 
 def write_record(seconds: Mapping[Function, float], path: Path = RECORD) -> None:
     """Writes the functions that take long, in the order of files and names."""
-    with path.open("w", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
+    rows: defaultdict[Function, float] = defaultdict(float)
+    for (file, function), taken in seconds.items():
+        rows[file, function if taken >= LONG_S else OTHERS] += taken
+
+    with path.open("w", newline="") as record:
+        writer = csv.writer(record, lineterminator="\n")
         writer.writerow(_COLUMNS)
-        for (name, function), taken in sorted(seconds.items()):
-            if taken >= LONG_S:
-                writer.writerow([round(taken), name, function])
+        writer.writerows([round(taken), *function] for function, taken in sorted(rows.items()))
 
 
 def folder_of(file: str) -> str:
@@ -74,13 +76,13 @@ def tables(seconds: Mapping[Function, float]) -> Iterator[str]:
 
     yield "| part | minutes of one worker |"
     yield "|---|---|"
-    for folder, taken in sorted(folders.items(), key=itemgetter(1), reverse=True):
+    for folder, taken in sorted(folders.items(), key=lambda row: -row[1]):
         yield f"| `{folder}` | {taken / 60:.1f} |"
 
     yield ""
     yield "| seconds | test |"
     yield "|---|---|"
-    slowest = sorted(seconds.items(), key=itemgetter(1), reverse=True)[:SLOWEST]
+    slowest = sorted(seconds.items(), key=lambda row: -row[1])[:SLOWEST]
     for (file, function), taken in slowest:
         yield f"| {taken:.0f} | `{file}::{function}` |"
 
