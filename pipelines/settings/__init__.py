@@ -8,6 +8,7 @@ from pipelines.settings.secrets import SettingsError
 from pipelines.settings.security import SecuritySettings
 from pipelines.settings.values import (
     DelaySettings,
+    HealthSettings,
     KafkaSettings,
     LakeSettings,
     LogSettings,
@@ -22,6 +23,7 @@ from pipelines.settings.values import (
 __all__ = [
     "SPARK",
     "DelaySettings",
+    "HealthSettings",
     "KafkaSettings",
     "LakeSettings",
     "LogSettings",

@@ -18,6 +18,7 @@ from tests.support.kafka_writer import Wire
 from tests.support.metrics_client import Samples, samples_of
 from tests.support.standby_processes import drivers_of
 from tests.support.wait import wait_until
+from txlake import Consumer
 from txlake.protocol import COMMIT, REAL_QID, ROLLBACK
 
 pytestmark = pytest.mark.usefixtures("spark")  # the job uses the run's one session
@@ -92,9 +93,15 @@ def test_metrics_agree_with_the_tables_of_the_lake_and_are_true_from_the_start(
         job.stop()
     assert job.error is None
     assert not listens("127.0.0.1", port)
+    # A consumer that dies: it never gives its queues back.
+    Consumer(job.lake.path, "points", ["orders"], session_timeout_ms=1)
     again = Job(settings).start()
     try:
         again.wait_for(lambda: get(port, "/readyz").status == 200, "the job is ready")
+        again.wait_for(
+            lambda: by_label(scrape(port), "txlake_consumer_gone_seconds").keys() == {"points"},
+            "the metrics tell of the consumer that is gone",
+        )
         samples = scrape(port)
         assert gauges.items() <= samples.items()
         assert by_label(samples, "rocketmq_half_messages") == {"orders": 1}

@@ -12,6 +12,7 @@ import pytest
 from pipelines.health.facts import Drivers, Facts, LakeFacts, TopicLag
 from pipelines.health.problems import problems, unknown
 from pipelines.health.report import as_json, lines
+from pipelines.settings import HealthSettings
 from tests.support.in_memory_job import PaperJob
 from tests.support.notebook_lake import EPOCHS, START_AT, STEP_MS, shop_rows, write_lake
 from tests.support.operator import said
@@ -49,6 +50,14 @@ def named(*names: str, pending: int = 1) -> list[dict[str, Any]]:
 def topicless(since_ms: int) -> Facts:
     """Return facts of a group without a check topic, with a half that has waited so long."""
     return replace(group(oldest_at=NOW - since_ms), groups_without_topic=["shop"])
+
+
+def unread(oldest_at: int | None = None, gone_at: int | None = None) -> Facts:
+    """Return facts of a consumer group with an unread message."""
+    return with_lake(
+        unread=[{"consumer_group": "points", "is_gone": gone_at is not None, "messages": 1,
+                 "oldest_at": oldest_at, "gone_at": gone_at}]
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -108,6 +117,19 @@ def topicless(since_ms: int) -> Facts:
             with_lake(discarded=1, discarded_oldest_at=NOW - 6 * DAY_MS),
             ["given_up", "floor_near"], id="a discarded half of six of seven days",
         ),
+        pytest.param(unread(gone_at=NOW - 59_999), [], id="a consumer gone for less than a minute"),
+        pytest.param(unread(gone_at=NOW - 60_000), ["consumer_gone"], id="gone for a minute"),
+        pytest.param(
+            replace(unread(gone_at=NOW - 60_000), limits=HealthSettings(consumer_gone_ms=60_001)),
+            [], id="a consumer gone for less than the settings say",
+        ),
+        pytest.param(unread(oldest_at=NOW - 299_999), [], id="less than five minutes unread"),
+        pytest.param(unread(oldest_at=NOW - 300_000), ["consumer_lag"], id="five minutes unread"),
+        pytest.param(
+            replace(unread(oldest_at=NOW - 99), limits=HealthSettings(consumer_lag_ms=99)),
+            ["consumer_lag"], id="unread for as long as the settings say",
+        ),
+        pytest.param(unread(), [], id="the unread message was deleted meanwhile"),
         pytest.param(with_lake(epoch_at=NOW + 60_000), [], id="as far ahead as clocks can be"),
         pytest.param(with_lake(epoch_at=NOW + 60_001), ["lake_ahead"], id="ahead of the clocks"),
     ],

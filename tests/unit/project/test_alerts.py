@@ -50,6 +50,10 @@ def scraped_names() -> set[str]:
         history.end(UNKNOWN, 4, cause="check_answer")
     told = Told(reporter_of(transaction=short))
     told.reporter._probe.is_up, told.reporter._probe.topics = True, frozenset()
+    told.reporter._consumers.unread = [
+        {"consumer_group": "points", "is_gone": is_gone, "oldest_at": 0, "gone_at": 0}
+        for is_gone in (False, True)
+    ]
     told.tell(history)
     return {name.partition("{")[0] for name in told.samples()}
 
