@@ -2,7 +2,7 @@
 
 from pipelines.settings.library_options import SPARK, redacted
 from pipelines.settings.publish import PublisherSettings
-from pipelines.settings.reading import load, parse
+from pipelines.settings.reading import load, parse, warn_of_open_secrets
 from pipelines.settings.redaction import redacted_settings
 from pipelines.settings.secrets import SettingsError
 from pipelines.settings.security import SecuritySettings
@@ -40,4 +40,5 @@ __all__ = [
     "parse",
     "redacted",
     "redacted_settings",
+    "warn_of_open_secrets",
 ]
