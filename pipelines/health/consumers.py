@@ -60,9 +60,14 @@ def _queues(lake: Lake) -> list[Row]:
         end = ends.get((row["topic"], queue_id), 0)
         first = max(begin, row["queue_offset"] or 0)
         rows.append(
-            {**row, "table": table, "end_offset": end, "next_offset": first,
-             "lag": max(0, end - first)}
-        )  # fmt: skip
+            {
+                **row,
+                "table": table,
+                "end_offset": end,
+                "next_offset": first,
+                "lag": max(0, end - first),
+            }
+        )
     return rows
 
 

@@ -40,9 +40,10 @@ class ConsumerWatch:
         self._thread.start()
 
     def close(self) -> None:
-        """Ends the thread, and waits for it.
+        """Ends the thread, and waits for it: at most for the table that it reads.
 
-        A thread that is inside delta-rs when Python's interpreter ends can abort the process.
+        A thread that is inside delta-rs when Python's interpreter ends can abort the process. Of a
+        store that is away a table takes longer; then the limit of a job's stop ends the process.
         """
         self._ending.set()
         self._thread.join()

@@ -55,9 +55,12 @@ class Reporter(Watch):
         self._tally = Tally()
         self.registry = CollectorRegistry()
         self._collector = Collector(
-            settings, self._lag, self._now, self._probe.without_topic,
+            settings,
+            self._lag,
+            self._now,
+            self._probe.without_topic,
             lambda: self._consumers.unread or (),
-        )  # fmt: skip
+        )
         self.registry.register(self._collector)
         ProcessCollector(registry=self.registry)
 

@@ -260,13 +260,14 @@ def test_consumers_that_lag_or_are_gone_are_measured(
         now_is(monkeypatch, time.time_ns() // 1_000_000 + 9_000)
         watch.look()
         samples = told.samples()
-    (lag,), (gone,) = (some(samples, f"txlake_consumer_{kind}_seconds").items()
-                       for kind in ("lag", "gone"))  # fmt: skip
+    (lag,) = some(samples, "txlake_consumer_lag_seconds").items()
+    (gone,) = some(samples, "txlake_consumer_gone_seconds").items()
     assert lag == ('{consumer_group="lives"}', (time.time_ns() // 1_000_000 - job.at) / 1_000)
     assert gone[0] == '{consumer_group="gone"}' and 8 < gone[1] < 600
     assert some(samples, "txlake_problem_limit") == {
-        '{problem="consumer_gone"}': 60, '{problem="consumer_lag"}': 1.5,
-    }  # fmt: skip
+        '{problem="consumer_gone"}': 60,
+        '{problem="consumer_lag"}': 1.5,
+    }
 
     # What cannot be read is not known: no epoch and no scrape fails.
     shutil.rmtree(job.lake.table_path("topics"))

@@ -56,9 +56,16 @@ def topicless(since_ms: int) -> Facts:
 def unread(oldest_at: int | None = None, gone_at: int | None = None) -> Facts:
     """Return facts of a consumer group with an unread message."""
     return with_lake(
-        unread=[{"consumer_group": "points", "is_gone": gone_at is not None, "messages": 1,
-                 "oldest_at": oldest_at, "gone_at": gone_at}]
-    )  # fmt: skip
+        unread=[
+            {
+                "consumer_group": "points",
+                "is_gone": gone_at is not None,
+                "messages": 1,
+                "oldest_at": oldest_at,
+                "gone_at": gone_at,
+            }
+        ]
+    )
 
 
 @pytest.mark.parametrize(
