@@ -80,12 +80,17 @@ def read_unread(lake: Lake, now: int, is_ending: Callable[[], bool] = lambda: Fa
 
     A group has a row for the queues of owners that live, and one, `is_gone`, for those whose owner
     has let its session end without giving them back, first at `gone_at`. A queue that was given
-    back is nobody's, and is told of nowhere. `oldest_at`: when the oldest of the messages was
-    delivered; null: it has been deleted meanwhile.
+    back is nobody's, and is told of nowhere; nor is one that a living owner has not committed yet:
+    with `auto_offset_reset` "latest" it wants none of what is there. `oldest_at`: when the oldest
+    of the messages was delivered; null: it has been deleted meanwhile.
 
     Input: `is_ending`: asked between two tables; what is not read by then has no `oldest_at`.
     """
-    waiting = [row for row in _queues(lake) if row["lag"] and row["held_until"] is not None]
+    waiting = [
+        row
+        for row in _queues(lake)
+        if row["lag"] and row["held_until"] is not None and not _is_unjudged(row, now)
+    ]
     delivered_at = _delivered_at(lake, waiting, is_ending)
 
     found: dict[tuple[str, bool], list[Row]] = defaultdict(list)
@@ -105,6 +110,10 @@ def read_unread(lake: Lake, now: int, is_ending: Callable[[], bool] = lambda: Fa
         }
         for (group, is_gone), rows in sorted(found.items())
     ]
+
+
+def _is_unjudged(row: Row, now: int) -> bool:
+    return row["queue_offset"] is None and _is_held(row, now)
 
 
 def _place(row: Row) -> tuple[str, int, int]:
