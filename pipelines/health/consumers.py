@@ -97,19 +97,19 @@ def read_unread(lake: Lake, now: int, is_ending: Callable[[], bool] = lambda: Fa
     for row in waiting:
         found[row["consumer_group"], not _is_held(row, now)].append(row)
 
-    return [
-        {
-            "consumer_group": group,
-            "is_gone": is_gone,
-            "messages": sum(row["lag"] for row in rows),
-            "oldest_at": min(
-                (delivered_at[place] for row in rows if (place := _place(row)) in delivered_at),
-                default=None,
-            ),
-            "gone_at": min(row["held_until"] for row in rows) if is_gone else None,
-        }
-        for (group, is_gone), rows in sorted(found.items())
-    ]
+    groups = []
+    for (group, is_gone), rows in sorted(found.items()):
+        known_at = [delivered_at[_place(row)] for row in rows if _place(row) in delivered_at]
+        groups.append(
+            {
+                "consumer_group": group,
+                "is_gone": is_gone,
+                "messages": sum(row["lag"] for row in rows),
+                "oldest_at": min(known_at, default=None),
+                "gone_at": min(row["held_until"] for row in rows) if is_gone else None,
+            }
+        )
+    return groups
 
 
 def _is_unjudged(row: Row, now: int) -> bool:
@@ -133,8 +133,8 @@ def _delivered_at(
         if is_ending():
             break
         bounds = {
-            name: sorted({row[of] for row in rows})
-            for name, of in (("queue_id", "queue_id"), ("queue_offset", "next_offset"))
+            "queue_id": sorted({row["queue_id"] for row in rows}),
+            "queue_offset": sorted({row["next_offset"] for row in rows}),
         }
         for message in plain(read_pruned(lake, table, _FIRST_UNREAD, bounds)):
             messages[table, message["queue_id"], message["queue_offset"]] = message
