@@ -33,8 +33,11 @@ def validate(conf: str) -> None:
     are made if they are not there.
     """
     from pipelines.job.startable import require_startable
+    from pipelines.settings import warn_of_open_secrets
 
-    require_startable(settings_of(conf))
+    settings = settings_of(conf)
+    warn_of_open_secrets(conf)
+    require_startable(settings)
     click.echo(
         f"{conf}: the settings can be used; whether the lake and Kafka let the job in shows when "
         "it starts"

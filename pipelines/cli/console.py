@@ -56,6 +56,7 @@ def console(
     from pipelines.console.context import Site
     from pipelines.console.kafka_cache import Asked
     from pipelines.console.serve import LOOPBACK, is_loopback, listen, serve
+    from pipelines.settings import warn_of_open_secrets
 
     is_local = is_loopback(host)
     if not is_local and token is None:
@@ -64,6 +65,8 @@ def console(
             f"{TOKEN_VARIABLE}"
         )
     settings = None if conf is None else settings_of(conf)
+    if conf is not None:
+        warn_of_open_secrets(conf)
     whole_lake(place)
     asked = Asked()
     look = partial(facts_of, settings=settings, ask=partial(asked.ask, "status"))

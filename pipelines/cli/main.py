@@ -164,10 +164,11 @@ def run(conf: str, standby: bool, quiet: bool) -> None:
 
     keep_memory()
     from pipelines import logs
-    from pipelines.settings import load
+    from pipelines.settings import load, warn_of_open_secrets
 
     settings = load(conf)
     logs.begin("warning" if quiet else settings.log.level, settings.log.format)
+    warn_of_open_secrets(conf)
     run_job(settings, is_standby=standby)
 
 

@@ -50,9 +50,11 @@ def publish(context: click.Context, conf: str | None, name: str | None, quiet: b
 
     from pipelines import logs
     from pipelines.publish.process import PublisherProcess, publisher_of, tune_process
+    from pipelines.settings import warn_of_open_secrets
 
     settings = settings_of(conf)
     logs.begin("warning" if quiet else settings.log.level, settings.log.format)
+    warn_of_open_secrets(conf)
     process = PublisherProcess(settings, publisher_of(settings, name))
 
     def give_up() -> None:

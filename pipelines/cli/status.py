@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -105,13 +106,13 @@ def facts_of(
         return Facts(found)
     from pipelines.errors import JobError, NotAnsweredYetError
 
-    retention_ms = settings.lake.retention_ms
+    facts = Facts(found, retention_ms=settings.lake.retention_ms, limits=settings.health)
     try:
         kafka = ask(functools.partial(_look, settings, found))
     except JobError as error:
         is_away = not isinstance(error, NotAnsweredYetError)
-        return Facts(found, None, None, str(error), is_away, retention_ms=retention_ms)
-    return Facts(found, **vars(kafka), retention_ms=retention_ms)
+        return replace(facts, kafka_trouble=str(error), is_kafka_away=is_away)
+    return replace(facts, **vars(kafka))
 
 
 def _look(settings: Settings, lake: LakeFacts) -> KafkaFacts:

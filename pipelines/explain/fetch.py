@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 
 from checker.frames import DISCARDED
 from pipelines.epoch.recorded_state import recorded_rows, rows_of_state, state_from
+from pipelines.explain.consumer_positions import read_positions
 from pipelines.explain.operations import find_operations
 from pipelines.explain.rows import Found, Row, newest_epochs, plain, set_of
 from pipelines.explain.target import Transaction
@@ -64,7 +65,13 @@ def find(lake: Lake, target: p.RecordTarget | Transaction) -> Found:
     tables = [f"topics/{found.table_ids[topic]}" for topic in topics if topic in found.table_ids]
     require_readable(lake, tables)
     there = filter(lake.is_table, tables)
-    return replace(found, deleted={table: deleted_epoch(lake.handle(table)) for table in there})
+    ends = (*found.outcomes, *found.deliveries)
+    is_delivered = any(row["real_queue_offset"] is not None for row in ends)
+    return replace(
+        found,
+        deleted={table: deleted_epoch(lake.handle(table)) for table in there},
+        positions=read_positions(lake) if is_delivered else (),
+    )
 
 
 def _find(lake: Lake, pool: ThreadPoolExecutor, target: p.RecordTarget | Transaction) -> Found:

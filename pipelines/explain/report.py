@@ -38,13 +38,27 @@ class Place:
 
 
 @dataclass(frozen=True)
+class Reader:
+    """A consumer group of a delivered message's topic.
+
+    `queue_offset`: what it reads next in the message's queue, as it has committed; None: it has
+    read nothing of it.
+    """
+
+    consumer_group: str
+    has_read: bool
+    queue_offset: int | None
+
+
+@dataclass(frozen=True)
 class MessageReport:
-    """One message: its end, where it is, why it is not delivered yet."""
+    """One message: its end, where it is and who has read it, why it is not delivered yet."""
 
     row: Row
     end: Row | None
     place: Place | None
     waits: tuple[Wait, ...]
+    readers: tuple[Reader, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -130,7 +144,24 @@ def _message(unit: Unit, message: Row, now_ms: int) -> MessageReport:
     place = _place(unit, offset, end)
     is_to_deliver = unit.source != HALF or (end is not None and end["outcome"] == COMMITTED)
     waits = why_not_delivered(unit, message, now_ms) if is_to_deliver and place is None else []
-    return MessageReport(message, end, place, tuple(waits))
+    readers = () if place is None else _readers(unit.found.positions, place)
+    return MessageReport(message, end, place, tuple(waits), readers)
+
+
+def _readers(positions: Iterable[Row], place: Place) -> tuple[Reader, ...]:
+    """Returns the consumer groups of a topic, and whether they are past a message."""
+    of_topic = [row for row in positions if row["topic"] == place.topic]
+    offsets = {
+        row["consumer_group"]: row["queue_offset"]
+        for row in of_topic
+        if row["queue_id"] == place.queue_id
+    }
+
+    readers = []
+    for group in sorted({row["consumer_group"] for row in of_topic}):
+        offset = offsets.get(group)
+        readers.append(Reader(group, offset is not None and offset > place.queue_offset, offset))
+    return tuple(readers)
 
 
 def _place(unit: Unit, queue_offset: int, end: Row | None) -> Place | None:

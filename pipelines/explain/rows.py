@@ -29,6 +29,7 @@ class Found:
     `elsewhere`: halves of the target's transaction id that stand in other half queues.
     `losses`: where nothing was found: the commands that accept that offsets are lost.
     `deleted`: by table of a topic, up to which epoch its messages are deleted.
+    `positions`: where consumer groups are, rows of `read_positions`, where something is delivered.
     """
 
     epoch: int = 0
@@ -51,6 +52,7 @@ class Found:
     still_delayed: Sequence[Row] = ()
     namings: Sequence[Row] = ()
     losses: Sequence[Row] = ()
+    positions: Sequence[Row] = ()
 
     @property
     def has_early_rows(self) -> bool:

@@ -50,11 +50,27 @@ def _message(report: Report, message: MessageReport) -> Iterator[str]:
             f"{place.queue_offset} (table {place.table}) in epoch {place.epoch}"
             f"{DELETED if place.is_deleted else ''}"
         )
+        yield f"    {_readers(message)}"
         return
     end = message.end
     yield text + ("not delivered" if end is None else f"{end['outcome']}, not delivered")
     for wait in message.waits:
         yield f"    why: {wait}"
+
+
+def _readers(message: MessageReport) -> str:
+    """Returns in words which consumer groups have read a delivered message, and which have not."""
+    if not message.readers:
+        return "no consumer group has read its topic"
+
+    read = [reader.consumer_group for reader in message.readers if reader.has_read]
+    unread = [reader.consumer_group for reader in message.readers if not reader.has_read]
+    found = []
+    if read:
+        found.append(f"read by consumer groups: {', '.join(read)}")
+    if unread:
+        found.append(f"not yet read by consumer groups: {', '.join(unread)}")
+    return "; ".join(found)
 
 
 def _decision(report: Report, decision: Decision) -> Iterator[str]:
@@ -107,6 +123,7 @@ def _message_json(message: MessageReport) -> dict[str, Any]:
         "outcome": None if end is None else end["outcome"],
         "cause": None if end is None else end["cause"],
         "delivered": None if place is None else vars(place),
+        "consumer_groups": [vars(reader) for reader in message.readers],
         "waits": [_wait_json(wait) for wait in message.waits],
     }
 

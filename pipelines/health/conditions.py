@@ -120,6 +120,32 @@ def pending_old(facts: Facts) -> list[str]:
     return [f"the oldest pending half was stored {span(lake.now_ms - lake.oldest_at)} ago"]
 
 
+def consumer_gone(facts: Facts) -> list[str]:
+    """The owner of a group's queues died, and messages wait for the group.
+
+    It did not give them back, and its session ended longer ago than `consumer_gone_ms`.
+    """
+    latest_at = facts.lake.now_ms - facts.limits.consumer_gone_ms
+    return [
+        f"consumer group {row['consumer_group']} has had no consumer for "
+        f"{span(facts.lake.now_ms - row['gone_at'])}, since one died: unread messages: "
+        f"{row['messages']}"
+        for row in facts.lake.unread
+        if row["is_gone"] and row["gone_at"] <= latest_at
+    ]
+
+
+def consumer_lag(facts: Facts) -> list[str]:
+    """A group's owner lives, and has left a message unread for `consumer_lag_ms`."""
+    latest_at = facts.lake.now_ms - facts.limits.consumer_lag_ms
+    return [
+        f"consumer group {row['consumer_group']} is {span(facts.lake.now_ms - row['oldest_at'])} "
+        f"behind: unread messages: {row['messages']}"
+        for row in facts.lake.unread
+        if not row["is_gone"] and row["oldest_at"] is not None and row["oldest_at"] <= latest_at
+    ]
+
+
 def floor_near(facts: Facts) -> list[str]:
     """A half that is given up is older than FLOOR_NEAR of retention_ms.
 

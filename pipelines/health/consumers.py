@@ -3,37 +3,26 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import fields
-from typing import Any, Final
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
 
-from checker.frames_ops.sql import run
 from pipelines.errors import OperatorError
+from pipelines.explain.consumer_positions import read_positions
 from pipelines.explain.rows import Row, plain
 from pipelines.health.topics import catalog, queue_ends, require_topic
 from pipelines.output import now_ms
-from storage.errors import MissingTableError
 from storage.lake.lake import Lake
+from storage.lake.pruned import read_pruned
 from storage.lake.table import queue_floor
-from storage.rows import instant
-from txlake._consumer_offsets import Commit, held_until
 
-TABLE: Final = "consumer_offsets"
 LAG_COLUMNS: Final = (
     "consumer_group", "topic", "queue_id", "lag", "queue_offset", "end_offset", "committed_at",
     "owner",
 )  # fmt: skip
 COLUMNS: Final = ("consumer_group", "topics", "queues", "lag", "committed_at", "owners")
+UNREAD_COLUMNS: Final = ("consumer_group", "is_gone", "messages", "oldest_at", "gone_at")
 
-# Of an owner whose rows do not say it, of an SDK before lake format 5.
-_SESSION_MS: Final = 30_000
-
-# Of a queue's rows the one of the largest generation holds, of these the latest.
-_NEWEST = """
-SELECT * FROM commits
-QUALIFY row_number() OVER (PARTITION BY consumer_group, topic, queue_id
-  ORDER BY generation DESC, committed_at DESC) = 1
-ORDER BY consumer_group, topic, queue_id
-"""
+_FIRST_UNREAD: Final = ("queue_id", "queue_offset", "stored_at", "epoch")
 
 
 def read_lags(lake: Lake, group: str | None = None, topic: str | None = None) -> list[Row]:
@@ -43,48 +32,120 @@ def read_lags(lake: Lake, group: str | None = None, topic: str | None = None) ->
     `lag`: messages that are there and not committed; `queue_offset` null: nothing read yet; `owner`
     null: it gave the queue back, or its session is over.
     """
-    try:
-        commits = lake.read(TABLE)
-    except MissingTableError:  # no consumer has made it yet
-        return []
-    ends = queue_ends(lake)
-    tables = {row["topic"]: f"topics/{row['table_id']}" for row in catalog(lake)}
-    newest = run(_NEWEST, commits=commits)
-    living = _living_owners(newest.to_pylist())
-
-    rows = []
-    for row in plain(newest):
-        table, queue_id = tables.get(row["topic"]), row["queue_id"]
-        begin = 0 if table is None else queue_floor(lake.handle(table), queue_id)
-        end = ends.get((row["topic"], queue_id), 0)
-        row |= {"end_offset": end, "lag": max(0, end - max(begin, row["queue_offset"] or 0))}
-        if (row["consumer_group"], row["owner"]) not in living:
-            row["owner"] = None
-        rows.append({name: row[name] for name in LAG_COLUMNS})
+    now = now_ms()
     return [
-        row
-        for row in rows
+        {name: row[name] for name in LAG_COLUMNS}
+        | {"owner": row["owner"] if _is_held(row, now) else None}
+        for row in _queues(lake)
         if group in (None, row["consumer_group"]) and topic in (None, row["topic"])
     ]
 
 
-def _living_owners(rows: list[Row]) -> set[tuple[str, str]]:
-    """Returns the groups and owners whose sessions are not over. Input: the newest rows.
+def _queues(lake: Lake) -> list[Row]:
+    """Returns each queue of each consumer group.
 
-    Source: the SDK's own rule, by which a challenger waits (`held_until`).
+    Output: rows of `read_positions` with `table`, `end_offset`, `next_offset`, the first that is
+    not read, and `lag`.
     """
-    values: list[dict[str, Any]] = [
-        {field.name: row.get(field.name) for field in fields(Commit)} for row in rows
-    ]
-    commits = [Commit(**one) for one in values]
-    newest = {commit.key: commit for commit in commits}
-    one_of_each = {(commit.consumer_group, commit.owner): commit for commit in commits}
-    now = instant(now_ms())
+    positions = read_positions(lake)
+    if not positions:
+        return []
+    ends = queue_ends(lake)
+    tables = {row["topic"]: f"topics/{row['table_id']}" for row in catalog(lake)}
 
+    rows = []
+    for row in positions:
+        table, queue_id = tables.get(row["topic"]), row["queue_id"]
+        begin = 0 if table is None else queue_floor(lake.handle(table), queue_id)
+        end = ends.get((row["topic"], queue_id), 0)
+        first = max(begin, row["queue_offset"] or 0)
+        rows.append(
+            {
+                **row,
+                "table": table,
+                "end_offset": end,
+                "next_offset": first,
+                "lag": max(0, end - first),
+            }
+        )
+    return rows
+
+
+def _is_held(row: Row, now: int) -> bool:
+    return row["held_until"] is not None and now <= row["held_until"]
+
+
+def read_unread(lake: Lake, now: int, is_ending: Callable[[], bool] = lambda: False) -> list[Row]:
+    """Returns the consumer groups for whose owners messages wait. Output: UNREAD_COLUMNS; ms.
+
+    A group has a row for the queues of owners that live, and one, `is_gone`, for those whose owner
+    has let its session end without giving them back, first at `gone_at`. A queue that was given
+    back is nobody's, and is told of nowhere; nor is one that a living owner has not committed yet:
+    with `auto_offset_reset` "latest" it wants none of what is there. `oldest_at`: when the oldest
+    of the messages was delivered; null: it has been deleted meanwhile.
+
+    Input: `is_ending`: asked between two tables; what is not read by then has no `oldest_at`.
+    """
+    waiting = [
+        row
+        for row in _queues(lake)
+        if row["lag"] and row["held_until"] is not None and not _is_unjudged(row, now)
+    ]
+    delivered_at = _delivered_at(lake, waiting, is_ending)
+
+    found: dict[tuple[str, bool], list[Row]] = defaultdict(list)
+    for row in waiting:
+        found[row["consumer_group"], not _is_held(row, now)].append(row)
+
+    groups = []
+    for (group, is_gone), rows in sorted(found.items()):
+        known_at = [delivered_at[_place(row)] for row in rows if _place(row) in delivered_at]
+        groups.append(
+            {
+                "consumer_group": group,
+                "is_gone": is_gone,
+                "messages": sum(row["lag"] for row in rows),
+                "oldest_at": min(known_at, default=None),
+                "gone_at": min(row["held_until"] for row in rows) if is_gone else None,
+            }
+        )
+    return groups
+
+
+def _is_unjudged(row: Row, now: int) -> bool:
+    return row["queue_offset"] is None and _is_held(row, now)
+
+
+def _place(row: Row) -> tuple[str, int, int]:
+    return row["table"], row["queue_id"], row["next_offset"]
+
+
+def _delivered_at(
+    lake: Lake, waiting: Sequence[Row], is_ending: Callable[[], bool]
+) -> Mapping[tuple[str, int, int], int]:
+    """Returns when the first unread message of each queue was delivered: one read a topic."""
+    by_table: dict[str, list[Row]] = defaultdict(list)
+    for row in waiting:
+        by_table[row["table"]].append(row)
+
+    messages: dict[tuple[str, int, int], Row] = {}
+    for table, rows in by_table.items():
+        if is_ending():
+            break
+        bounds = {
+            "queue_id": sorted({row["queue_id"] for row in rows}),
+            "queue_offset": sorted({row["next_offset"] for row in rows}),
+        }
+        for message in plain(read_pruned(lake, table, _FIRST_UNREAD, bounds)):
+            messages[table, message["queue_id"], message["queue_offset"]] = message
+
+    epochs = sorted({message["epoch"] for message in messages.values()})
+    at = plain(read_pruned(lake, "epochs", ["epoch", "epoch_at"], {"epoch": epochs}))
+    epoch_at = {row["epoch"]: row["epoch_at"] for row in at}
+    # Rows of old epochs are deleted: then `stored_at`, which is earlier, stands for theirs.
     return {
-        owner
-        for owner, commit in one_of_each.items()
-        if (until := held_until(newest, commit, _SESSION_MS)) is not None and now <= until
+        place: int(epoch_at.get(message["epoch"]) or message["stored_at"])
+        for place, message in messages.items()
     }
 
 

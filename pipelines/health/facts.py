@@ -17,8 +17,10 @@ from checker.frames import DISCARDED
 from checker.frames_ops.sql import run
 from pipelines.epoch.recorded_state import rows_of_state
 from pipelines.explain.rows import Row
+from pipelines.health.consumers import read_unread
 from pipelines.health.dead_letters import undeliverable
 from pipelines.health.groups import read_groups
+from pipelines.settings import HealthSettings
 from storage.lake.aging import snapshot_before
 from storage.lake.epochs import COMMITTED, PLANNED, Plan, plan_of
 from storage.lake.lake import Lake
@@ -79,9 +81,9 @@ class LakeFacts:
     """What the lake's tables say. Units: ms, bytes.
 
     `epoch_at`: of the newest committed epoch; None: there is none yet. `owner`: who planned it.
-    `groups`: rows of `groups.COLUMNS`. `given_up`: halves discarded in the last hour.
-    `discarded`: halves that a late end or RESUME can still end, the oldest stored at
-    `discarded_oldest_at`.
+    `groups`: rows of `groups.COLUMNS`; `unread`: of `consumers.UNREAD_COLUMNS`. `given_up`: halves
+    discarded in the last hour. `discarded`: halves that a late end or RESUME can still end, the
+    oldest stored at `discarded_oldest_at`.
     `steps`: step, p50_ms, p99_ms of the newest epochs. `state_rows`, `state_bytes`: what the job
     holds in memory, as its newest epoch counted it; None: it did not. `free_bytes`: None in an
     object store.
@@ -94,6 +96,7 @@ class LakeFacts:
     epoch_at: int | None = None
     owner: str | None = None
     groups: Sequence[Row] = ()
+    unread: Sequence[Row] = ()
     given_up: int = 0
     undeliverable: int = 0
     delayed: int = 0
@@ -129,7 +132,7 @@ class Facts:
     says why it did not answer; `is_kafka_away`: it is known not to. `start_trouble`: why a start is
     refused, as Kafka's topics stand. `groups_without_topic`: those of the lake that have halves
     pending and no check topic. `retention_ms`: the settings' [lake] retention_ms; None without
-    settings.
+    settings. `limits`: the settings' [health]; their defaults without settings.
     """
 
     lake: LakeFacts
@@ -140,6 +143,7 @@ class Facts:
     start_trouble: str | None = None
     groups_without_topic: Sequence[str] | None = None
     retention_ms: int | None = None
+    limits: HealthSettings = field(default_factory=HealthSettings)
 
     @property
     def records_waiting(self) -> int | None:
@@ -189,6 +193,7 @@ def lake_facts(lake: Lake, now_ms: int) -> LakeFacts:
         epoch_at=milliseconds(last["epoch_at"]),
         owner=last["owner"],
         groups=read_groups(lake, state, now_ms),
+        unread=read_unread(lake, now_ms),
         given_up=_given_up(lake, epoch, now_ms),
         undeliverable=undeliverable(lake),
         delayed=delayed.num_rows,

@@ -22,6 +22,7 @@ from pipelines.health.conditions import (
 from pipelines.health.facts import Facts
 from pipelines.health.groups import NEWEST_CHECKS
 from pipelines.output import span
+from pipelines.settings import HealthSettings
 
 CRITICAL, WARNING = "critical", "warning"
 
@@ -58,7 +59,8 @@ class Rule:
 
     `condition` and `limit`: in words; `look` returns a sentence for each thing that is wrong, now.
     `command`: what helps; `page`: of the console. `needs_kafka`, `needs_settings`: without them it
-    is not known.
+    is not known. `setting`: of [health], where the limit is one: `txlake_problem_limit` serves it,
+    for the alert.
     """
 
     name: str
@@ -70,6 +72,19 @@ class Rule:
     page: str = "/"
     needs_kafka: bool = False
     needs_settings: bool = False
+    setting: str = ""
+
+
+def _setting_text(setting: str) -> str:
+    return f"[health] {setting}, {span(getattr(HealthSettings(), setting))}"
+
+
+def _is_beyond_setting(metric: str, problem: str) -> str:
+    """Returns PromQL: a metric of consumer groups is beyond the limit that the job serves."""
+    return (
+        f"{metric} > ignoring(problem, consumer_group) group_left "
+        f'txlake_problem_limit{{problem="{problem}"}}'
+    )
 
 
 RULES: Final = (
@@ -192,6 +207,38 @@ RULES: Final = (
             "{{ $labels.instance }}: a half has been pending for {{ $value | humanizeDuration }}",
         ),
         page="/transactions",
+    ),
+    Rule(
+        name="consumer_gone",
+        condition="the consumer of a group died, and messages wait for the group",
+        limit=_setting_text("consumer_gone_ms"),
+        look=conditions.consumer_gone,
+        command="txlake lag; start the consumer again, or txlake consumer reset where nobody "
+        "needs the group",
+        alert=Alert(
+            WARNING,
+            _is_beyond_setting("txlake_consumer_gone_seconds", "consumer_gone"),
+            "{{ $labels.instance }}: consumer group {{ $labels.consumer_group }} has had no "
+            "consumer for {{ $value | humanizeDuration }}, and messages wait for it",
+        ),
+        page="/consumers",
+        setting="consumer_gone_ms",
+    ),
+    Rule(
+        name="consumer_lag",
+        condition="the oldest message that a living consumer has not read was delivered long ago",
+        limit=_setting_text("consumer_lag_ms"),
+        look=conditions.consumer_lag,
+        command="txlake lag; can the consumer keep up?",
+        alert=Alert(
+            WARNING,
+            _is_beyond_setting("txlake_consumer_lag_seconds", "consumer_lag"),
+            "{{ $labels.instance }}: consumer group {{ $labels.consumer_group }} is "
+            "{{ $value | humanizeDuration }} behind",
+            "1m",
+        ),
+        page="/consumers",
+        setting="consumer_lag_ms",
     ),
     Rule(
         name="floor_near",

@@ -53,6 +53,14 @@ METRICS: Final = (
            "have neither an answer nor an ended half; of groups that have halves pending.", _GROUP),
     Metric("txlake_group_without_check_topic_seconds", GAUGE,
            "Age of its oldest pending half, of a group that has no check topic.", _GROUP),
+    Metric("txlake_consumer_lag_seconds", GAUGE,
+           "Since when the oldest message is there that a living consumer of the group has not "
+           "read; absent if there is none.", ("consumer_group",)),
+    Metric("txlake_consumer_gone_seconds", GAUGE,
+           "Since when the session of a consumer is over that died, of a group for which messages "
+           "wait.", ("consumer_group",)),
+    Metric("txlake_problem_limit", GAUGE,
+           "From how many seconds on it is a problem, as [health] says.", ("problem",)),
     Metric("txlake_landed_records_total", COUNTER, "Kafka records landed.", ("kind",)),
     Metric("txlake_unreadable_records_total", COUNTER, "Of them, those that cannot be read.",
            ("kind",)),

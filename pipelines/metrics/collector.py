@@ -25,11 +25,14 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector as Collects
 
 from checker.frames import COMMITTED, ROLLED_BACK, State
+from pipelines.explain.rows import Row
+from pipelines.health.problems import RULES
 from pipelines.metrics.catalog import COUNTER, HISTOGRAM, METRICS, Metric
 from pipelines.metrics.epoch_counts import LATENCY_S, Latency, Pending, Tally, pending_of
 from pipelines.metrics.groups import Groups
 from pipelines.metrics.labels import Labels
 from pipelines.metrics.lag import Lag
+from pipelines.settings import Settings
 from storage.lake.epochs import Plan
 from storage.wire.record_kinds import KINDS
 
@@ -50,26 +53,27 @@ _ENDS: Final = {
 class Collector(Collects):
     """The collector of one driver.
 
-    Input: how long the lake keeps what has ended, in ms; `now`: more gauges, by name, that the
-    process knows at the moment; None: not known; `without_topic` returns which of some producer
-    groups have no check topic; `now_ms`: the clock.
+    Input: `now`: more gauges, by name, that the process knows at the moment; None: not known;
+    `without_topic` returns which of some producer groups have no check topic; `unread`: for which
+    consumer groups messages wait, rows of `health.consumers.UNREAD_COLUMNS`; `now_ms`: the clock.
     """
 
     def __init__(
         self,
-        retention_ms: int,
+        settings: Settings,
         lag: Lag,
         now: Callable[[], Mapping[str, float | None]],
         without_topic: Callable[[Iterable[str]], Iterable[str]] = lambda _: (),
+        unread: Callable[[], Iterable[Row]] = lambda: (),
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
         self._lock = threading.Lock()
-        self._retention_ms, self._lag, self._now, self.now_ms = retention_ms, lag, now, now_ms
-        self._without_topic = without_topic
+        self._settings, self._lag, self._now, self.now_ms = settings, lag, now, now_ms
+        self._without_topic, self._unread = without_topic, unread
         self._counts: dict[str, _Values] = defaultdict(lambda: defaultdict(float))
         self._waits: dict[tuple[str, ...], Latency] = defaultdict(Latency)
         self._epoch_s = Latency()
-        self._topics, self._group_names = Labels(), Labels()
+        self._topics, self._group_names, self._consumer_names = Labels(), Labels(), Labels()
         self._groups = Groups()
         self._last: Plan | None = None
         self._state: State | None = None
@@ -167,7 +171,14 @@ class Collector(Collects):
 
     def _gauges(self) -> dict[str, _Values]:
         """Returns what holds at the moment; without a lake only what is set."""
-        found: dict[str, _Values] = {"txlake_retention_seconds": {(): self._retention_ms / 1000}}
+        found: dict[str, _Values] = {
+            "txlake_retention_seconds": {(): self._settings.lake.retention_ms / 1000},
+            "txlake_problem_limit": {
+                (rule.name,): getattr(self._settings.health, rule.setting) / 1000
+                for rule in RULES
+                if rule.setting
+            },
+        }
         if self._state is None:
             return found
         now_ms, pending = self.now_ms(), self._counted(self._state)
@@ -196,6 +207,7 @@ class Collector(Collects):
         }  # fmt: skip
         return {
             **found,
+            **self._consumer_gauges(now_ms),
             **{name: {(): value} for name, value in alone.items() if value is not None},
             "rocketmq_half_messages": {(topic,): n for topic, n in by_topic.items()},
             "txlake_group_unanswered_checks": {(name,): n for name, n in unanswered.items()},
@@ -203,9 +215,29 @@ class Collector(Collects):
                 (name,): max(0, ms) / 1000 for name, ms in topicless.items()
             },
             "txlake_folded_names": {
-                ("topic",): self._topics.folded, ("producer_group",): self._group_names.folded
+                ("topic",): self._topics.folded, ("producer_group",): self._group_names.folded,
+                ("consumer_group",): self._consumer_names.folded,
             },
         }  # fmt: skip
+
+    def _consumer_gauges(self, now_ms: int) -> dict[str, _Values]:
+        """Returns how long living consumers are behind, and how long dead ones have been gone."""
+        gone, behind = {}, {}
+        for row in self._unread():
+            if row["is_gone"]:
+                gone[row["consumer_group"]] = max(0, now_ms - row["gone_at"])
+            elif row["oldest_at"] is not None:
+                behind[row["consumer_group"]] = max(0, now_ms - row["oldest_at"])
+
+        labelled = self._consumer_names.by_label
+        return {
+            "txlake_consumer_gone_seconds": {
+                (name,): ms / 1000 for name, ms in labelled(gone, max).items()
+            },
+            "txlake_consumer_lag_seconds": {
+                (name,): ms / 1000 for name, ms in labelled(behind, max).items()
+            },
+        }
 
     def _counted(self, state: State) -> Pending:
         if self._pending is None or self._pending[0] is not state:

@@ -18,6 +18,7 @@ from pipelines.epoch.listener import Watch
 from pipelines.health.dead_letters import undeliverable
 from pipelines.health.groups import read_answers
 from pipelines.metrics.collector import Collector
+from pipelines.metrics.consumer_watch import ConsumerWatch
 from pipelines.metrics.epoch_counts import Tally, tallied
 from pipelines.metrics.lag import Lag
 from pipelines.metrics.log_lines import Lines
@@ -50,10 +51,15 @@ class Reporter(Watch):
         self._lag = Lag()
         self._lines = Lines(settings.log)
         self._probe = Probe(settings, self._lag)
+        self._consumers = ConsumerWatch(settings, lambda: self._standing().is_active)
         self._tally = Tally()
         self.registry = CollectorRegistry()
         self._collector = Collector(
-            settings.lake.retention_ms, self._lag, self._now, self._probe.without_topic
+            settings,
+            self._lag,
+            self._now,
+            self._probe.without_topic,
+            lambda: self._consumers.unread or (),
         )
         self.registry.register(self._collector)
         ProcessCollector(registry=self.registry)
@@ -70,10 +76,12 @@ class Reporter(Watch):
             return
         server = MetricsServer(metrics.host, metrics.port, self.registry, self.why_not_ready)
         self._probe.start()
+        self._consumers.start()
         try:
             yield
         finally:
             self._probe.close()
+            self._consumers.close()
             server.close()
 
     def close(self) -> None:

@@ -11,8 +11,9 @@ from datetime import datetime
 from typing import Final
 
 from pipelines.errors import OperatorError
+from pipelines.explain.consumer_positions import TABLE
 from pipelines.explain.rows import Row
-from pipelines.health.consumers import TABLE, read_lags
+from pipelines.health.consumers import read_lags
 from pipelines.health.topics import read_queues
 from storage.lake.lake import Lake
 from txlake._consumer_offsets import Commit, ConsumerOffsets, Key, held_until

@@ -2,12 +2,13 @@
 
 from pipelines.settings.library_options import SPARK, redacted
 from pipelines.settings.publish import PublisherSettings
-from pipelines.settings.reading import load, parse
+from pipelines.settings.reading import load, parse, warn_of_open_secrets
 from pipelines.settings.redaction import redacted_settings
 from pipelines.settings.secrets import SettingsError
 from pipelines.settings.security import SecuritySettings
 from pipelines.settings.values import (
     DelaySettings,
+    HealthSettings,
     KafkaSettings,
     LakeSettings,
     LogSettings,
@@ -22,6 +23,7 @@ from pipelines.settings.values import (
 __all__ = [
     "SPARK",
     "DelaySettings",
+    "HealthSettings",
     "KafkaSettings",
     "LakeSettings",
     "LogSettings",
@@ -38,4 +40,5 @@ __all__ = [
     "parse",
     "redacted",
     "redacted_settings",
+    "warn_of_open_secrets",
 ]

@@ -7,7 +7,8 @@ Secrets come by `<key>_env` or `<key>_file` in [kafka.client], [lake.store], [sp
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import MISSING, Field, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, Final, get_type_hints
@@ -15,7 +16,7 @@ from typing import Any, Final, get_type_hints
 from pipelines.settings.library_options import CLIENT, STORE, library_options, spark_options
 from pipelines.settings.nearest import did_you_mean
 from pipelines.settings.publish import read_publishers
-from pipelines.settings.secrets import SettingsError
+from pipelines.settings.secrets import SettingsError, secret_name, warn_if_others_can_read
 from pipelines.settings.security import read_security
 from pipelines.settings.values import Settings
 from txlake.protocol import FOREVER, topics_trouble
@@ -51,6 +52,26 @@ def read_values(path: str | Path) -> dict[str, Any]:
         raise SettingsError(f"{path}: cannot be read ({error.strerror})") from error
     except (ValueError, RecursionError) as error:
         raise SettingsError(f"{path}: not TOML: {error}") from error
+
+
+def warn_of_open_secrets(path: str | Path) -> None:
+    """Logs a warning for each file of a secret that every user of this machine may read.
+
+    For a process that stays, and for `config validate`: a command that looks for a second would say
+    it at each look. Input: a file that `load` has taken. Errors: SettingsError.
+    """
+    for section, name, file in _secret_files(read_values(path), ""):
+        with suppress(OSError):  # it is gone since it was read
+            warn_if_others_can_read(file, f"{path}: [{section}] {name}")
+
+
+def _secret_files(values: Mapping[str, Any], section: str) -> Iterator[tuple[str, str, str]]:
+    """Yields section, key and value of each setting that names the file of a secret."""
+    for name, value in values.items():
+        if isinstance(value, dict):
+            yield from _secret_files(value, f"{section}.{name}" if section else name)
+        elif secret_name(name)[1] == "_file":
+            yield section, name, value
 
 
 def parse(values: dict[str, Any], source: str) -> Settings:

@@ -15,6 +15,8 @@ log = logging.getLogger("txlake.settings")
 
 _ENDINGS: Final = ("_env", "_file")
 
+_told: set[str] = set()  # the files that this process has warned of
+
 
 class SettingsError(Exception):
     """A setting that cannot be used; one line, whatever the setting holds."""
@@ -43,10 +45,12 @@ def warn_if_others_can_read(path: str, place: str) -> None:
     """Logs a warning if every user of this machine may read the file of a secret.
 
     Input: `place`: the setting or option that names it. Errors: OSError.
+    Replay: each file is said once in a process.
     """
     mode = stat.S_IMODE(Path(path).stat().st_mode)
 
-    if mode & stat.S_IROTH:
+    if mode & stat.S_IROTH and path not in _told:
+        _told.add(path)
         log.warning(
             "%s: every user of this machine may read %s (mode %o): chmod 600 it", place, path, mode
         )
@@ -69,9 +73,7 @@ def secret(name: str, value: str, section: str) -> str:
         return os.environ[value]
 
     try:
-        text = Path(value).read_text(encoding="utf-8-sig").rstrip("\r\n")
-        warn_if_others_can_read(value, place)
-        return text
+        return Path(value).read_text(encoding="utf-8-sig").rstrip("\r\n")
     except OSError as error:
         raise SettingsError(
             f"{place}: {error.strerror}; the path of a file is allowed, not the secret"

@@ -217,6 +217,14 @@ class MetricsSettings:
 
 
 @dataclass(frozen=True)
+class HealthSettings:
+    """From when on something is a problem (`pipelines/health/problems.py`)."""
+
+    consumer_lag_ms: int = field(default=300_000, metadata=_span_ms(1))
+    consumer_gone_ms: int = field(default=60_000, metadata=_span_ms(1))
+
+
+@dataclass(frozen=True)
 class LogSettings:
     """The job's log: its form, and which lines are too many."""
 
@@ -239,6 +247,7 @@ class Settings:
     maintenance: MaintenanceSettings = field(default_factory=MaintenanceSettings)
     security: SecuritySettings = field(default_factory=SecuritySettings)
     metrics: MetricsSettings = field(default_factory=MetricsSettings)
+    health: HealthSettings = field(default_factory=HealthSettings)
     log: LogSettings = field(default_factory=LogSettings)
     publish: dict[str, PublisherSettings] = field(default_factory=dict)
     spark: dict[str, str] = field(default_factory=dict, repr=False)

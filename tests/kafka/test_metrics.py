@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -10,14 +12,17 @@ import pytest
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
+from pipelines.health.groups import ANSWER_MS, NEWEST_CHECKS
 from pipelines.local_broker.broker import Broker
 from pipelines.local_server.ports import listens
 from tests.support.http_client import free_port, get
 from tests.support.job import Job, settings_for
 from tests.support.kafka_writer import Wire
 from tests.support.metrics_client import Samples, samples_of
+from tests.support.operator import said
 from tests.support.standby_processes import drivers_of
 from tests.support.wait import DEADLINE_S, wait_until
+from txlake import Consumer
 from txlake.protocol import COMMIT, REAL_QID, ROLLBACK
 
 pytestmark = pytest.mark.usefixtures("spark")  # the job uses the run's one session
@@ -43,7 +48,7 @@ def make_topic(broker: Broker, name: str) -> None:
 
 
 def test_metrics_agree_with_the_tables_of_the_lake_and_are_true_from_the_start(
-    broker: Broker, tmp_path: Path, unique: Unique
+    broker: Broker, tmp_path: Path, unique: Unique, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     port = free_port()
     quick = {"check_max": 1, "check_interval_ms": 500, "transaction_timeout_ms": 500}
@@ -57,10 +62,12 @@ def test_metrics_agree_with_the_tables_of_the_lake_and_are_true_from_the_start(
             half = wire.half(f"tx{number}", topic="orders" if number % 2 else "bills")
             wire.end(ROLLBACK if number == 5 else COMMIT, half)
         wire.end(COMMIT, wire.half("stuck", **{REAL_QID: "9"}))
-        wire.half("lost", queue=1, group="shop")
-        wire.half("waits", queue=1, CHECK_IMMUNITY_TIME_IN_SECONDS="3600")
+        for number in range(NEWEST_CHECKS):
+            wire.half(f"lost{number}", queue=1, group="shop")
+        wire.half("waits", queue=1, group="shop", CHECK_IMMUNITY_TIME_IN_SECONDS="3600")
         wire.end(COMMIT, half)  # changes nothing
-        job.wait_for(lambda: len(job.rows("outcomes")) >= 8, "all is ended but one")
+        ended = 7 + NEWEST_CHECKS
+        job.wait_for(lambda: len(job.rows("outcomes")) >= ended, "all is ended but one")
         last = max(row["epoch"] for row in job.rows("outcomes"))  # perhaps not committed yet
         job.wait_for(lambda: scrape(port).get("txlake_last_epoch", 0) >= last, "the last epoch")
         samples = scrape(port)
@@ -70,7 +77,7 @@ def test_metrics_agree_with_the_tables_of_the_lake_and_are_true_from_the_start(
             assert by_label(samples, f"rocketmq_{name}_messages_total") == dict(counted)
         waited = by_label(samples, "rocketmq_transaction_finish_latency_count")
         assert waited == {"bills": 3.0, "orders": 4.0}
-        assert by_label(samples, "txlake_given_up_total") == {"check_max": 1}
+        assert by_label(samples, "txlake_given_up_total") == {"check_max": NEWEST_CHECKS}
         assert by_label(samples, "txlake_delivered_messages_total") == {
             topic: len(job.messages(topic)) for topic in ("orders", "bills")
         }
@@ -86,15 +93,34 @@ def test_metrics_agree_with_the_tables_of_the_lake_and_are_true_from_the_start(
         assert samples["txlake_epochs_total"] == len(job.plans)
         assert samples["txlake_waiting_records"] == 0
         assert samples["txlake_lag_seconds"] == 0
-        gauges = {"txlake_undeliverable_messages": 1.0, "txlake_given_up_messages": 1.0}
+        gauges = {
+            "txlake_undeliverable_messages": 1.0,
+            "txlake_given_up_messages": NEWEST_CHECKS,
+        }
         assert gauges.items() <= samples.items()
     finally:
         job.stop()
     assert job.error is None
     assert not listens("127.0.0.1", port)
+    with monkeypatch.context() as later:
+        now = time.time_ns()
+        later.setattr("time.time_ns", lambda: now + ANSWER_MS * 1_000_000)
+        told = json.loads(said("status", "--lake", job.lake.path, "-o", "json"))
+    assert {problem["name"]: problem["words"] for problem in told["problems"]} == {
+        "group_silent": "group shop has not answered its newest 5 checks; 1 of its halves are "
+        "pending",
+        "given_up": "halves that are given up and can still be ended or resumed: 5",
+        "undeliverable": "committed messages that wait for an operator: 1",
+    }
+    # A consumer that dies: it never gives its queues back.
+    Consumer(job.lake.path, "points", ["orders"], session_timeout_ms=1)
     again = Job(settings).start()
     try:
         again.wait_for(lambda: get(port, "/readyz").status == 200, "the job is ready")
+        again.wait_for(
+            lambda: by_label(scrape(port), "txlake_consumer_gone_seconds").keys() == {"points"},
+            "the metrics tell of the consumer that is gone",
+        )
         samples = scrape(port)
         assert gauges.items() <= samples.items()
         assert by_label(samples, "rocketmq_half_messages") == {"orders": 1}

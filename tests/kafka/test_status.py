@@ -67,7 +67,9 @@ def test_status_tells_the_driver_the_lag_and_that_no_epoch_comes(
         assert (group["pending"], group["members"]) == (2, 0)  # nobody listens for checks
 
     wait_until(lambda: run(conf, "status")["drivers"]["active"] is None, "the driver has left")
-    assert names(run(conf, "status")) == ["not_running"]  # though nothing waits for an epoch
+    told = run(conf, "status")
+    assert names(told) == ["not_running"]  # though nothing waits for an epoch
+    assert told["problems"][0]["words"] == "no driver has the lake: nothing is decided or delivered"
     sent_at = time.time_ns()
     for queue in (0, 1, 1):
         wire.half("late", queue=queue)
@@ -83,6 +85,9 @@ def test_status_tells_the_driver_the_lag_and_that_no_epoch_comes(
     text = CliRunner().invoke(main, ["status", "--conf", conf]).output
     assert re.match(r"\d problems?\n", text) and "active: none" in text
     assert f"{NAME}-half: 3 records, 1 h" in text
+    assert re.search(r"^  no_epoch: no epoch was committed for 1 h, and 3 records wait", text, re.M)
+    assert re.search(r"^  pending_old: the oldest pending half was stored 1 h ago$", text, re.M)
+    assert re.search(r"^  lag: the job is 1 h behind Kafka: 3 records wait$", text, re.M)
     assert "no_check_topic" not in text  # nobody is ever asked
 
     told = run(conf_of(settings, tmp_path), "status")  # where 15 checks are sent

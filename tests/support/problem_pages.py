@@ -54,7 +54,9 @@ def _alert(rule: Rule) -> str:
 def operator_page(page: str) -> str:
     """Return docs/operator.md with its table of problems. Input: the page as it is."""
     rows = [(f"[`{r.name}`](#{r.name})", r.condition, r.limit, r.command) for r in RULES]
-    return _with_table(page, ("problem", "what is wrong", "limit", "what helps"), rows)
+    page = _with_table(page, ("problem", "what is wrong", "limit", "what helps"), rows)
+    tests = [(f"`{rule.name}`", f"`{CAUSED_BY[rule.name]}`") for rule in RULES]
+    return _with_table(page, ("name", "caused by"), tests)
 
 
 def metrics_page(page: str) -> str:
@@ -67,13 +69,33 @@ def metrics_page(page: str) -> str:
     return _with_table(page, ("problem", "when", "for", "alert"), rows)
 
 
+# By problem: the test that brings a lake, a broker or a driver into that state, and reads in
+# `txlake status` what it says then.
+CAUSED_BY: Final = {
+    "not_running": "test_status_tells_the_driver_the_lag_and_that_no_epoch_comes",
+    "kafka_away": "test_status_of_a_young_lake_and_top_and_every_format",
+    "no_epoch": "test_status_tells_the_driver_the_lag_and_that_no_epoch_comes",
+    "lag": "test_status_tells_the_driver_the_lag_and_that_no_epoch_comes",
+    "group_silent": "test_metrics_agree_with_the_tables_of_the_lake_and_are_true_from_the_start",
+    "no_check_topic": "test_status_tells_the_driver_the_lag_and_that_no_epoch_comes",
+    "given_up": "test_metrics_agree_with_the_tables_of_the_lake_and_are_true_from_the_start",
+    "undeliverable": "test_metrics_agree_with_the_tables_of_the_lake_and_are_true_from_the_start",
+    "pending_old": "test_status_tells_the_driver_the_lag_and_that_no_epoch_comes",
+    "consumer_gone": "test_status_names_consumers_that_lag_or_are_gone",
+    "consumer_lag": "test_status_names_consumers_that_lag_or_are_gone",
+    "floor_near": "test_a_half_that_is_given_up_is_named_before_the_floor_passes_it",
+    "lake_ahead": "test_a_lake_that_is_ahead_of_the_clock_is_named",
+}
+
+
 def _with_table(page: str, names: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     cells = [[cell.replace("|", "\\|") for cell in row] for row in rows]
     lines = [f"| {' | '.join(row)} |\n" for row in (names, *cells)]
     table = lines[0] + "|---" * len(names) + "|\n" + "".join(lines[1:])
 
-    found = re.findall(r"^\| problem \|.*\n(?:\|.*\n)+", page, re.MULTILINE)
-    assert len(found) == 1, f"{len(found)} tables of problems"
+    head = re.escape(f"| {names[0]} | {names[1]} |")
+    found = re.findall(rf"^{head}.*\n(?:\|.*\n)+", page, re.MULTILINE)
+    assert len(found) == 1, f"{len(found)} tables of {names}"
     return page.replace(found[0], table)
 
 

@@ -136,13 +136,20 @@ def test_a_request_that_comes_too_slowly_is_closed(tmp_path: Path) -> None:
 def test_a_token_file_that_everybody_may_read_is_mentioned(tmp_path: Path) -> None:
     lake, log, secret = PaperJob(tmp_path / "lake").lake.path, tmp_path / "log", tmp_path / "token"
     secret.write_text(TOKEN)
-    sentence = f"--token-file: every user of this machine may read {secret} (mode 644): chmod 600"
+    key, conf = tmp_path / "key", Path(write_conf(tmp_path))
+    key.write_text("s3cret")
+    conf.write_text(f'{conf.read_text()}\n[kafka.client]\n"sasl.password_file" = "{key}"\n')
+    said_of = [
+        f"{name}: every user of this machine may read {file} (mode 644): chmod 600"
+        for name, file in (("--token-file", secret), ("[kafka.client] sasl.password_file", key))
+    ]
 
-    for mode, is_said in ((0o644, True), (0o600, False)):
+    for mode, times in ((0o644, 1), (0o600, 0)):
         secret.chmod(mode)
-        with serving(lake, 10, log, "--token-file", str(secret)):
+        key.chmod(mode)
+        with serving(lake, 10, log, "--token-file", str(secret), "--conf", str(conf)):
             pass
-        assert (sentence in log.read_text()) is is_said
+        assert [log.read_text().count(sentence) for sentence in said_of] == [times] * 2
 
 
 def test_it_serves_until_sigterm_and_its_token_is_in_no_command_line(tmp_path: Path) -> None:

@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
+from pipelines.explain.show import lines, to_json
 from tests.support.explain_reports import kinds, texts, told
 from tests.support.in_memory_job import START_AT, PaperJob
+from txlake import Consumer
 from txlake.protocol import CANCEL, COMMIT, RESUME
 
 
@@ -152,3 +154,36 @@ def test_a_transaction_id_finds_a_schedule_record_too(job: PaperJob) -> None:
     job.schedule(transaction_id="alone", producer_group="g")
     job.run()
     assert told(job, "alone").unit.source == "schedule"
+
+
+def test_a_delivered_message_says_which_groups_have_read_it(job: PaperJob) -> None:
+    for number in range(2):
+        job.end(COMMIT, job.half(f"t{number}", real_queue_id=0))
+    job.run()
+    assert "no consumer group has read its topic" in "\n".join(lines(told(job, "t0")))
+
+    with Consumer(job.lake.path, "points", ["orders"]) as consumer:
+        assert len(consumer.poll(5.0, 1)) == 1
+        consumer.commit()
+    Consumer(job.lake.path, "audit", ["orders"], queues={"orders": [1]}).close()
+    first, second = told(job, "t0"), told(job, "t1")
+    assert "    read by consumer groups: points; not yet read by consumer groups: audit" in list(
+        lines(first)
+    )
+    assert "    not yet read by consumer groups: audit, points" in list(lines(second))
+    assert [
+        report["messages"][0]["consumer_groups"] for report in map(to_json, (first, second))
+    ] == [
+        [
+            {"consumer_group": "audit", "has_read": False, "queue_offset": None},
+            {"consumer_group": "points", "has_read": has_read, "queue_offset": 1},
+        ]
+        for has_read in (True, False)
+    ]
+
+
+def test_a_message_that_is_not_delivered_has_no_readers(job: PaperJob) -> None:
+    job.half()
+    job.run()
+    report = told(job)
+    assert report.messages[0].readers == () and "consumer group" not in "\n".join(lines(report))

@@ -220,6 +220,34 @@ def test_a_byte_order_mark_is_no_mistake(tmp_path: Path, monkeypatch: pytest.Mon
     assert load(conf).kafka.client == {"sasl.username": "ü", "sasl.password": "s3cret"}
 
 
+def test_a_secret_that_all_may_read_is_said_once_where_a_process_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, signals: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("pipelines.job.driver.start_session", None)  # no Java starts
+    secret, private, conf = tmp_path / "secret", tmp_path / "private", tmp_path / "job.toml"
+    for file, mode in ((secret, 0o644), (private, 0o600)):
+        file.write_text("s3cret")
+        file.chmod(mode)
+    names = f'"sasl.username_file" = "{private}"\n"sasl.password_file" = "{secret}"'
+
+    def warnings() -> list[str]:
+        return [message for message in caplog.messages if "every user" in message]
+
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        text = client(names) + f"[metrics]\nport = {taken.getsockname()[1]}\n"
+        conf.write_text(text.replace("{folder}", str(tmp_path)))
+        for words in ("status", "topic list", "config show", "groups"):
+            CliRunner().invoke(main, [*words.split(), "--conf", str(conf)])
+        assert warnings() == []
+
+        for words in ("run", "config validate", "run"):
+            CliRunner().invoke(main, [*words.split(), "--conf", str(conf)])
+            assert warnings() == [
+                f"{conf}: [kafka.client] sasl.password_file: every user of this machine may read "
+                f"{secret} (mode 644): chmod 600 it"
+            ]
+
+
 def test_there_are_as_many_wrong_files_as_were_once_tried() -> None:
     assert len({text for text, _ in WRONG}) >= 57
 

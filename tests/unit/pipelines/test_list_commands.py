@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from pipelines.health.consumers import read_unread
 from pipelines.operate.consumers import plan_reset, write_reset
 from pipelines.output import ago, print_records, printable, size
 from storage.lake.lake import Lake
@@ -125,6 +126,55 @@ def test_an_owner_whose_session_is_over_is_shown_as_none(job: PaperJob) -> None:
             owners = {row["owner"] is not None for row in rows("lag", *lake)}
             (group,) = rows("consumer", "list", *lake)
         assert (owners, bool(group["owners"])) == ({is_shown}, is_shown)
+
+
+def test_status_names_consumers_that_lag_or_are_gone(
+    job: PaperJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def told(later_s: int = 0) -> dict[str, str]:
+        """Return the problems of consumers, as they are so long after the last commit."""
+        with monkeypatch.context() as patched:
+            patched.setattr("time.time_ns", lambda: committed_ns + later_s * 1_000_000_000)
+            found = json.loads(said("status", "--lake", job.lake.path, "-o", "json"))["problems"]
+        return {one["name"]: one["words"] for one in found if one["name"].startswith("consumer")}
+
+    Consumer(job.lake.path, "others", ["orders"]).close()  # it gave its queues back
+    with Consumer(
+        job.lake.path, "points", ["orders"], session_timeout_ms=600_000, auto_offset_reset="latest"
+    ) as consumer:
+        committed_ns = time.time_ns()
+        assert told() == {}  # it wants what comes from now on
+        for queue_id in (0, 1):
+            consumer.seek("orders", queue_id, 0)
+        consumer.commit()
+        committed_ns = time.time_ns()
+        ((name, words),) = told().items()
+        assert name == "consumer_lag"
+        assert re.fullmatch(r"consumer group points is \S+ d behind: unread messages: 3", words)
+        assert told(601) == {}  # its session has just ended: it can be starting again
+        ((name, words),) = told(661).items()
+        assert name == "consumer_gone"
+        assert re.fullmatch(
+            r"consumer group points has had no consumer for \S+ min, since one died: unread "
+            "messages: 3",
+            words,
+        )
+        assert len(consumer.poll(5.0)) == 3
+        consumer.commit()
+        assert told() == told(661) == {}
+
+
+def test_a_message_waits_for_a_consumer_from_its_delivery_on(tmp_path: Path) -> None:
+    job = PaperJob(tmp_path / "lake")
+    job.half("delayed", deliver_at=START_AT + 600_000, real_queue_id=0)
+    job.end(COMMIT, 0)
+    job.run()
+    job.run(600_000)
+    with Consumer(job.lake.path, "points", ["orders"]) as consumer:
+        consumer.commit()
+        (row,) = read_unread(job.lake, job.at)
+    assert row["oldest_at"] == job.at > START_AT + 600_000
+    assert (row["messages"], row["is_gone"]) == (1, False)
 
 
 def test_a_group_is_reset_when_none_of_its_consumers_is_active(job: PaperJob) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import time
 from operator import add
 from pathlib import Path
@@ -23,6 +24,7 @@ from storage.lake.lake import Lake
 from tests.support.history import SILENT, START_AT, History
 from tests.support.in_memory_job import PaperJob
 from tests.support.metrics_client import Samples, Told, reporter_of, samples_of
+from txlake import Consumer
 from txlake.protocol import COMMIT, CREATE_TOPIC, RESUME, ROLLBACK
 
 ROOT = Path(__file__).parents[3]
@@ -179,7 +181,7 @@ def test_names_beyond_the_first_hundred_share_a_label_and_are_counted() -> None:
 def test_a_scrape_of_thousands_of_hostile_topics_is_bounded_and_legal() -> None:
     names = ['quote"\n# HELP x\nforged_total 1', "back\\slash", "ünïcode", *map(str, range(3_000))]
     registry, lag = CollectorRegistry(), Lag()
-    collector = Collector(1, lag, dict)
+    collector = Collector(reporter_of()._settings, lag, dict)
     registry.register(collector)
     lag.took_up(None, 0)
     collector.took_up(None, State(), 0)
@@ -240,3 +242,35 @@ def test_a_scrape_has_the_documented_metrics_and_those_of_the_process() -> None:
     found = {family.name for family in registry.collect()}
     known = {m.name.removesuffix("_total") if m.kind == COUNTER else m.name for m in METRICS}
     assert {name for name in found if not name.startswith("process_")} == known
+
+
+def test_consumers_that_lag_or_are_gone_are_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = PaperJob(tmp_path / "lake")
+    job.end(COMMIT, job.half(real_queue_id=0))
+    job.run()
+    told = Told(reporter_of(lake={"path": job.lake.path}, health={"consumer_lag_ms": 1_500}))
+    watch = told.reporter._consumers
+    told.tell(History())
+    with (
+        Consumer(job.lake.path, "lives", ["orders"]) as consumer,
+        Consumer(job.lake.path, "gone", ["orders"], session_timeout_ms=1),
+    ):
+        consumer.commit()
+        now_is(monkeypatch, time.time_ns() // 1_000_000 + 9_000)
+        watch.look()
+        samples = told.samples()
+    (lag,) = some(samples, "txlake_consumer_lag_seconds").items()
+    (gone,) = some(samples, "txlake_consumer_gone_seconds").items()
+    assert lag == ('{consumer_group="lives"}', (time.time_ns() // 1_000_000 - job.at) / 1_000)
+    assert gone[0] == '{consumer_group="gone"}' and 8 < gone[1] < 600
+    assert some(samples, "txlake_problem_limit") == {
+        '{problem="consumer_gone"}': 60,
+        '{problem="consumer_lag"}': 1.5,
+    }
+
+    # What cannot be read is not known: no epoch and no scrape fails.
+    shutil.rmtree(job.lake.table_path("topics"))
+    watch.look()
+    assert watch.unread is None and not some(told.samples(), "txlake_consumer_lag_seconds")

@@ -19,7 +19,7 @@ from pipelines.health.problems import page_of
 from pipelines.metrics.catalog import METRICS
 from tests.support.history import SILENT, History
 from tests.support.metrics_client import Told, reporter_of
-from tests.support.problem_pages import MADE, alert_name
+from tests.support.problem_pages import CAUSED_BY, MADE, alert_name
 from txlake.protocol import COMMIT, ROLLBACK, UNKNOWN
 
 ROOT = Path(__file__).parents[3]
@@ -50,6 +50,10 @@ def scraped_names() -> set[str]:
         history.end(UNKNOWN, 4, cause="check_answer")
     told = Told(reporter_of(transaction=short))
     told.reporter._probe.is_up, told.reporter._probe.topics = True, frozenset()
+    told.reporter._consumers.unread = [
+        {"consumer_group": "points", "is_gone": is_gone, "oldest_at": 0, "gone_at": 0}
+        for is_gone in (False, True)
+    ]
     told.tell(history)
     return {name.partition("{")[0] for name in told.samples()}
 
@@ -81,6 +85,18 @@ def test_one_table_makes_all_that_names_a_problem() -> None:
     for rule in problems.RULES:
         assert page_of(rule.name) in pages, rule.name
         assert set(re.findall(_NAME, rule.alert.expression)) <= metrics, rule.name
+
+
+def test_every_problem_is_caused_in_a_test_that_reads_its_sentence() -> None:
+    files = [file.read_text("utf-8") for file in (ROOT / "tests").rglob("test_*.py")]
+    bodies = {
+        name: body
+        for text in files
+        for name, body in re.findall(r"^def (test_\w+)\((.*?)(?=^\S*def |\Z)", text, re.M | re.S)
+    }
+    assert list(CAUSED_BY) == PROBLEMS
+    for problem, name in CAUSED_BY.items():
+        assert '"status"' in bodies[name] and problem in bodies[name], (problem, name)
 
 
 def test_every_alert_has_a_test_with_both_ends() -> None:

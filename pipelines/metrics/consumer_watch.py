@@ -1,0 +1,68 @@
+"""The consumer groups looked at now and then, beside the stream.
+
+Their positions stand in the lake, and consumers write them: the driver does not hear of them. A
+thread reads them, not an epoch or its maintenance: on a lake of many topics a look takes longer
+than an epoch may be held up, and a stream that hangs must not hide a consumer that is gone.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from pipelines.explain.rows import Row
+from pipelines.health.consumers import read_unread
+from pipelines.settings import Settings
+from storage.lake.lake import Lake
+
+log = logging.getLogger("txlake.metrics")
+
+_INTERVAL_S: Final = 30.0
+
+
+class ConsumerWatch:
+    """A thread that reads for which consumer groups messages wait, while this driver is active.
+
+    `unread`: rows of `consumers.UNREAD_COLUMNS`; None: not known.
+    """
+
+    def __init__(self, settings: Settings, is_active: Callable[[], bool]) -> None:
+        self._settings, self._is_active = settings, is_active
+        self.unread: Sequence[Row] | None = None
+        self._ending = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="txlake-consumers", daemon=True)
+
+    def start(self) -> None:
+        """Begins to look."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """Ends the thread, and waits for it: at most for the table that it reads.
+
+        A thread that is inside delta-rs when Python's interpreter ends can abort the process. Of a
+        store that is away a table takes longer; then the limit of a job's stop ends the process.
+        """
+        self._ending.set()
+        self._thread.join()
+
+    def look(self) -> None:
+        """Reads the lake once. What cannot be read is not known."""
+        self.unread = None if not self._is_active() else self._read()
+
+    def _read(self) -> Sequence[Row] | None:
+        # Its own object, made anew: the driver's is not shared between threads, and one that is
+        # kept would hold the file lists of all tables.
+        lake = Lake(self._settings.lake.place())
+        try:
+            return read_unread(lake, time.time_ns() // 1_000_000, self._ending.is_set)
+        except Exception as error:  # a store that is away; the thread goes on
+            log.debug("the consumer groups could not be read: %s", error)
+            return None
+
+    def _run(self) -> None:
+        while not self._ending.is_set():
+            self.look()
+            self._ending.wait(_INTERVAL_S if self._is_active() else 1.0)
