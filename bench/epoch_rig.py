@@ -11,14 +11,14 @@ from bench.sample_data import Writer
 from bench.usage import processor_s
 from bench.workbench import Workbench
 from pipelines.settings import Settings
-from tests.support.epoch_harness import Rig
+from tests.support.epoch_harness import EpochHarness
 
 
 @dataclass
 class TimedRig:
     """The epochs of one lake, and how long those took that were asked to be timed."""
 
-    rig: Rig
+    rig: EpochHarness
     writer: Writer
     settings: Settings
     seconds: list[float] = field(default_factory=list)
@@ -55,6 +55,6 @@ def timed_rig(bench: Workbench, lake: str) -> TimedRig:
     assert bench.own_spark is not None
     writer = bench.writer(lake)
     settings = bench.settings(lake)
-    rig = Rig(bench.own_spark, settings)
+    rig = EpochHarness(bench.own_spark, settings)
     rig.start()
     return TimedRig(rig, writer, settings)

@@ -28,7 +28,7 @@ def arrow_batches(frame: DataFrame) -> Iterator[pa.RecordBatch]:
 
     Errors: Spark's own, as `toArrow` raises them.
     """
-    file, socket, server = _served(frame)
+    file, socket, server = _open_arrow_socket(frame)
     try:
         # The stream ends with the order of the batches.
         stream = spark_private.read_served(file)
@@ -39,7 +39,7 @@ def arrow_batches(frame: DataFrame) -> Iterator[pa.RecordBatch]:
         spark_private.end_of_rows(server)
 
 
-def _served(frame: DataFrame) -> tuple[Any, Any, Any]:
+def _open_arrow_socket(frame: DataFrame) -> tuple[Any, Any, Any]:
     """Opens the socket on which the JVM serves a frame's rows; only then the Spark job begins.
 
     The JVM takes one connection, and gives it 10 s to show the secret. If that was a stranger's, or

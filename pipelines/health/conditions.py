@@ -41,7 +41,7 @@ def no_epoch(facts: Facts) -> list[str]:
 
     A lake to which nothing comes has had no epoch for long when its next record comes.
     """
-    waiting, behind_ms, epoch_at = facts.records_waiting, facts.behind_ms, facts.lake.epoch_at
+    waiting, behind_ms, epoch_at = facts.records_waiting, facts.lag_ms, facts.lake.epoch_at
     if not waiting or behind_ms is None:
         return []
 
@@ -56,7 +56,7 @@ def no_epoch(facts: Facts) -> list[str]:
 
 def lag(facts: Facts) -> list[str]:
     """The oldest record that is not landed has waited for LAG_MS."""
-    behind, waiting = facts.behind_ms, facts.records_waiting or 0
+    behind, waiting = facts.lag_ms, facts.records_waiting or 0
     if behind is None or behind < LAG_MS:
         return []
 
@@ -100,7 +100,7 @@ def no_check_topic(facts: Facts) -> list[str]:
     ]
 
 
-def given_up(facts: Facts) -> list[str]:
+def discarded(facts: Facts) -> list[str]:
     """Halves are given up that can still be ended or resumed: `txlake dead list` has them."""
     count = facts.lake.discarded
     return [f"halves that are given up and can still be ended or resumed: {count}"] if count else []

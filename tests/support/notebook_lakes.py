@@ -10,7 +10,7 @@ import polars as pl
 
 from pipelines.notebooks.open_lake import OpenLake
 from storage.lake.lake import Lake
-from tests.support.in_memory_job import PaperJob
+from tests.support.in_memory_job import InMemoryJob
 from tests.support.lake_rows import LakeRows
 from tests.support.notebook_runs import NOTEBOOKS, read
 from tests.support.sound_lake import sound_rows
@@ -22,7 +22,7 @@ def sound() -> LakeRows:
     return sound_rows()
 
 
-def opened(job: PaperJob) -> OpenLake:
+def opened(job: InMemoryJob) -> OpenLake:
     """Open a job's lake as it is now."""
     return OpenLake(Lake(job.lake.path))
 
