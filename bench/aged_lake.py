@@ -104,13 +104,13 @@ def _grow_old(lake: Lake, epochs: int) -> dict[str, int]:
         is_epochs = table == "epochs"
         deleted[table] = 2 * epochs if is_epochs else rows
         said = {
-            f"txlake/{lake.tables_id()}": 2 * epochs + 1 if is_epochs else epochs,
-            deleted_id(lake.tables_id()): deleted[table],
+            f"txlake/{lake.majority_lake_id()}": 2 * epochs + 1 if is_epochs else epochs,
+            deleted_id(lake.majority_lake_id()): deleted[table],
         }
         handle = lake.handle(table)
         properties = CommitProperties(app_transactions=[Transaction(*one) for one in said.items()])
         handle.create_write_transaction([], "append", handle.schema(), commit_properties=properties)
-        lake.table(table).changed()
+        lake.table(table).invalidate()
         commits = 2 * epochs if is_epochs else epochs
         _renumber(lake, table, int(commits * _COMMITS_AN_EPOCH))
     return deleted
@@ -128,7 +128,7 @@ def _renumber(lake: Lake, table: str, version: int) -> None:
             entry.rename(entry.with_name(f"{version:020d}.{entry.name.removeprefix(newest)}"))
         elif entry.is_file():
             entry.unlink()
-    lake.forget(table)
+    lake.reset(table)
 
 
 def _let_time_pass(path: str, ms: int) -> None:

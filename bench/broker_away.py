@@ -23,7 +23,7 @@ from pipelines.local_broker.broker import Broker
 from pipelines.settings import Settings, parse
 from storage.lake.lake import Lake
 from storage.verify.run import verify
-from tests.support.kafka_writer import Wire
+from tests.support.kafka_writer import KafkaWriter
 from tests.support.processes import Process
 from txlake.protocol import COMMIT
 
@@ -76,12 +76,14 @@ def run(minutes: float, folder: Path) -> dict[str, Any]:
         settings: Settings = parse(values, "away")
         job = Process("pipelines", ["run", "--conf", str(conf)], folder / "job.log", folder)
         try:
-            return _away(minutes, folder, broker, job, Wire(settings))
+            return _away(minutes, folder, broker, job, KafkaWriter(settings))
         finally:
             job.end()
 
 
-def _away(minutes: float, folder: Path, broker: Broker, job: Process, wire: Wire) -> dict[str, Any]:
+def _away(
+    minutes: float, folder: Path, broker: Broker, job: Process, wire: KafkaWriter
+) -> dict[str, Any]:
     lake = folder / "lake"
     while not job.has_said("running; owner"):
         if job.code is not None:

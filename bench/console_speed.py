@@ -16,11 +16,11 @@ from pathlib import Path
 from starlette.testclient import TestClient
 
 from bench.synthetic_lake import EPOCH_MS, EPOCH_ROWS, START_MS, half_place, make
-from pipelines.cli.options import whole_lake
+from pipelines.cli.options import open_intact_lake
 from pipelines.cli.status import facts_of
 from pipelines.console.app import console_app
-from pipelines.console.context import Site
-from storage.files.location import lake_place
+from pipelines.console.context import ConsoleContext
+from storage.files.location import lake_location
 
 RUNS = 5
 FILES = 100
@@ -51,9 +51,9 @@ def pages(transactions: int) -> dict[str, str]:
 
 def client_of(lake: Path) -> TestClient:
     """Return a client of the lake's console."""
-    place = lake_place(str(lake))
-    site = Site(
-        place.path, lambda: whole_lake(place), lambda opened: facts_of(opened, None),
+    place = lake_location(str(lake))
+    site = ConsoleContext(
+        place.path, lambda: open_intact_lake(place), lambda opened: facts_of(opened, None),
         hosts=frozenset({"localhost"}),
     )  # fmt: skip
     return TestClient(console_app(site), base_url="http://localhost", follow_redirects=False)

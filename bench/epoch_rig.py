@@ -20,7 +20,7 @@ from bench.usage import processor_s
 from bench.workbench import Workbench
 from pipelines.settings import Settings
 from storage.lake.epochs import Plan
-from tests.support.epoch_harness import Rig
+from tests.support.epoch_harness import EpochHarness
 
 _WARM_UP_ROUNDS = 2
 
@@ -29,7 +29,7 @@ _WARM_UP_ROUNDS = 2
 class TimedRig:
     """The epochs of one lake, and how long those took that were asked to be timed."""
 
-    rig: Rig
+    rig: EpochHarness
     writer: Writer
     settings: Settings
     seconds: list[float] = field(default_factory=list)
@@ -75,7 +75,7 @@ def timed_rig(bench: Workbench, lake: str, **sections: dict[str, Any]) -> TimedR
     """Return the epochs of a new lake with topics of the same name."""
     writer = bench.writer(lake)
     settings = bench.settings(lake, None, **sections)
-    rig = Rig(bench.spark(), settings)
+    rig = EpochHarness(bench.spark(), settings)
     rig.start()
     return TimedRig(rig, writer, settings)
 

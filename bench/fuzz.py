@@ -31,7 +31,7 @@ from confluent_kafka import Producer
 
 from bench.hostile import BODY_BYTES_MAX, QUEUES, Header, hostile
 from bench.job_process import JobProcess, toml
-from pipelines.kafka_client.admin import KafkaTopics
+from pipelines.kafka_client.admin import KafkaAdmin
 from pipelines.local_broker.broker import Broker
 from pipelines.settings import Settings, parse
 from storage import schemas
@@ -185,7 +185,7 @@ def fuzz(broker: Broker, folder: Path, temp: Path, records: int, seed: int) -> d
     sections = settings_of(broker.bootstrap_servers, lake, name)
     settings = parse(sections, "fuzz")
     (folder / "job.toml").write_text(toml(sections), "utf-8")
-    topics = KafkaTopics(settings, settings.kafka.topics())
+    topics = KafkaAdmin(settings, settings.kafka.topics())
     topics.create_missing()
     written, times = Written(settings), [time.monotonic()]
     with JobProcess(settings, folder / "job.toml", temp) as job:

@@ -14,7 +14,7 @@ from bench.counter_file import CounterFile
 from bench.job_process import BenchError, JobProcess
 from bench.usage import Watch, processor_s
 from bench.workbench import Workbench
-from pipelines.jvm.arrow_memory import KEPT
+from pipelines.jvm.arrow_memory import ENVIRONMENT
 from tests.support.processes import Process
 
 _END_TIMEOUT_S = 60.0
@@ -161,7 +161,7 @@ def _start(
     arguments = ["--conf", str(conf), *arguments]
     temp = bench.folder / "temp"
     # KEPT: as docs/sdk.md advises for consumers.
-    return Process(module, arguments, log, temp, checkout=checkout, variables=KEPT)
+    return Process(module, arguments, log, temp, checkout=checkout, variables=ENVIRONMENT)
 
 
 def end(process: Process) -> None:

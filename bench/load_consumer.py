@@ -19,7 +19,7 @@ from bench.counter_file import CounterFile
 from bench.load_producer import LATE
 from bench.sample_data import TOPIC
 from pipelines.settings import load
-from storage.files.location import LakePlace
+from storage.files.location import LakeLocation
 from txlake import Consumer, LakeError
 
 GROUP = "bench"
@@ -30,7 +30,7 @@ _TRY_AGAIN_S = 0.2
 
 
 def consume(
-    lake: LakePlace, consumed: CounterFile, ended: threading.Event
+    lake: LakeLocation, consumed: CounterFile, ended: threading.Event
 ) -> list[tuple[float, float]]:
     """Consume until `ended`. Output: samples: when a message came (s), how old it was then (ms)."""
     samples: list[tuple[float, float]] = []

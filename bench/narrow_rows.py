@@ -29,12 +29,12 @@ from checker.decide import decide
 from checker.frames import RULE_VERSION, Decision, Parameters, State
 from pipelines.epoch.batch import Batch, rows_by_kind
 from pipelines.epoch.commit import decided_counts, landed_counts, state_rows
-from pipelines.epoch.delivery import Deliverer, _sliced
-from pipelines.epoch.lookups import inputs_of
+from pipelines.epoch.delivery import MessageDelivery, _split
+from pipelines.epoch.lookups import build_inputs
 from pipelines.epoch.parameters import plan_parameters
-from pipelines.epoch.plan import instants_of
-from pipelines.epoch.task_sizing import Sizes
-from pipelines.epoch.write import Applier
+from pipelines.epoch.plan import to_instants
+from pipelines.epoch.task_sizing import TaskSizing
+from pipelines.epoch.write import EpochWriter
 from storage.lake.epoch_log import EpochLog
 from storage.lake.epochs import Plan, Range, read_progress
 from storage.lake.lake import Lake
@@ -92,12 +92,12 @@ class Meter:
 
 
 @dataclass(frozen=True)
-class PackingDeliverer(Deliverer):
+class PackingDeliverer(MessageDelivery):
     """What packs the placements for tasks, and has none."""
 
     def deliver(self, lake: Lake, delivery: Delivery, tasks: int) -> Files:
         """Pack them as the job does. Output: no file."""
-        for part in _sliced(delivery.placements, tasks):
+        for part in _split(delivery.placements, tasks):
             as_bytes(part)
         return {}
 
@@ -115,20 +115,20 @@ def run_epoch(narrow_rows: Path, folder: Path, transactions: int, meter: Meter) 
         log.plan(plan)
     counts = landed_counts(batch)
     with meter.step("look up"):
-        inputs = [inputs_of(batch, lake, State(), plan, _limits())]
+        inputs = [build_inputs(batch, lake, State(), plan, _limits())]
     with meter.step("decide"):
-        instants = instants_of(plan, None, p.HALF_TOPIC)
+        instants = to_instants(plan, None, p.HALF_TOPIC)
         decision = decide(State(), inputs.pop(), instants, plan_parameters(plan))
         del batch.by_kind[HALF]  # as the job does: its memory is needed
         pa.default_memory_pool().release_unused()
-    sizes = Sizes(_PARALLELISM, "executors")
-    applier = Applier(lake, plan, batch, PackingDeliverer(None), sizes, None)
+    sizes = TaskSizing(_PARALLELISM, "executors")
+    applier = EpochWriter(lake, plan, batch, PackingDeliverer(None), sizes, None)
     with meter.step("pack placements"), ThreadPoolExecutor(2) as pool:
         applier.create_topics(decision)
         for future in applier.deliver(decision, [], pool):
             future.result()
     with meter.step("record"), ThreadPoolExecutor(2) as pool:
-        recorded, writes = applier.record(decision, pool)
+        recorded, writes = applier.write_decided_rows(decision, pool)
         counts |= decided_counts(decision) | recorded
         for future in writes:
             future.result()

@@ -20,10 +20,10 @@ import pyarrow as pa
 
 from checker.frames import HALVES, State
 from checker.frames_ops.changes import changes
-from pipelines.epoch.recorded_state import FRAMES, change_rows, restore
+from pipelines.epoch.recorded_state import FRAMES, restore, state_log_rows
 from storage.lake.epoch_log import EpochLog
 from storage.lake.epochs import NO_PROGRESS, Plan, read_progress
-from storage.lake.integrity import require_whole
+from storage.lake.integrity import require_intact
 from storage.lake.lake import Lake
 from storage.lake.snapshots import Snapshot
 from storage.maintenance.limits import MaintenanceLimits
@@ -85,7 +85,7 @@ def write(path: str, pending: int, epochs: int) -> State:
         plan = Plan(epoch, _AT + epoch * 1_000, {}, {}, (), "cluster", {}, _FIRST, "bench", 2)
         log.plan(plan)
         for table, name in FRAMES.items():
-            rows = change_rows(table, changed[name], state if is_snapshot else None, epoch)
+            rows = state_log_rows(table, changed[name], state if is_snapshot else None, epoch)
             lake.append(table, rows, epoch)
         log.commit(plan, {}, {"snapshot": 1} if is_snapshot else {}, {})
         if epoch % _LIMITS.merge_files == 0:
@@ -116,7 +116,7 @@ def start(path: str) -> Start:
     lake = Lake(path, is_driver=True)
     progress = read_progress(lake)
     stood = time.perf_counter()
-    require_whole(lake, progress, is_alone=True)
+    require_intact(lake, progress, is_exclusive=True)
     whole = time.perf_counter()
     state = restore(lake, progress)
     ended = time.perf_counter()

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from pipelines.epoch.recorded_state import FRAMES, state_from
-from storage.lake.chain import chained
-from storage.lake.epochs import TableAt
+from pipelines.epoch.recorded_state import FRAMES, latest_rows
+from storage.lake.chain import with_digest
+from storage.lake.epochs import TableVersion
 from storage.lake.lake import Lake
 from storage.rows import to_rows
 from storage.schemas import SNAPSHOT
@@ -27,7 +27,7 @@ class SyntheticRows:
         self, lake: Lake, epochs_per_file: int, deleted: Mapping[str, int] | None = None
     ) -> None:
         self._lake, self._epochs_per_file = lake, epochs_per_file
-        self._digest = lake.tables_id()
+        self._digest = lake.majority_lake_id()
         self._totals: dict[str, int] = defaultdict(int, deleted or {})
         self._touched: set[str] = set()
         self._parts: dict[str, list[pa.Table]] = defaultdict(list)
@@ -57,18 +57,18 @@ class SyntheticRows:
         for table in FRAMES:
             schema = self._lake.schema(table)
             changes = self._changes.pop(table, [schema.empty_table()])
-            found = state_from(table, pa.concat_tables(changes))
+            found = latest_rows(table, pa.concat_tables(changes))
             self._add(table, to_rows(found, schema, change=SNAPSHOT, epoch=epoch))
 
     def add_to_chain(self, row: pa.Table) -> None:
         """Add the next row of epochs."""
-        chained_row, self._digest = chained(row, self._digest)
+        chained_row, self._digest = with_digest(row, self._digest)
         self._parts["epochs"].append(chained_row)
 
-    def written(self, *, is_all: bool) -> dict[str, TableAt]:
+    def written(self, *, is_all: bool) -> dict[str, TableVersion]:
         """Return the tables written since this was last asked, and how many rows they have."""
         touched, self._touched = set(self._totals) if is_all else self._touched, set()
-        return {table: TableAt(0, self._totals[table]) for table in touched}
+        return {table: TableVersion(0, self._totals[table]) for table in touched}
 
     def end_epoch(self, epoch: int, is_last: bool) -> None:
         """Write what was collected, if it is time to."""

@@ -29,7 +29,7 @@ import pyarrow.compute as pc
 
 from checker.frames import RULE_VERSION, Parameters
 from pipelines.epoch.recorded_state import topics_before
-from pipelines.job.maintenance import Maintainer
+from pipelines.job.maintenance import MaintenanceScheduler
 from pipelines.settings import MaintenanceSettings
 from storage.lake.epochs import Plan, Range, committed_row, planned_row
 from storage.lake.lake import Lake
@@ -92,7 +92,9 @@ class GrowingLake:
             for table, template in _TEMPLATES.items()
         }
         slice_ms = MaintenanceSettings().slice_ms
-        self._maintainer = Maintainer(self.lake, limits, slice_ms, p.ADMIN_TOPIC, lambda: False)
+        self._maintainer = MaintenanceScheduler(
+            self.lake, limits, slice_ms, p.ADMIN_TOPIC, lambda: False
+        )
         self._fill("epochs", epochs, 2, _epoch_rows)
         for table, rows in self._rows.items():
             self._fill(table, epochs, 1, partial(_numbered, rows))
@@ -108,8 +110,10 @@ class GrowingLake:
                 rows = pa.concat_tables(rows_of(e) for e in range(first, first + count))
                 name = f"merged-{level}-{uuid.uuid4().hex}.parquet"
                 file = merge._write(self.lake, table, name, rows)
-                merge.replace_files(self.lake.handle(table), (), [file.added()], "merged 0 files")
-                self.lake.table(table).changed()
+                merge.replace_files(
+                    self.lake.handle(table), (), [file.add_action()], "merged 0 files"
+                )
+                self.lake.table(table).invalidate()
                 first += count
 
     def run_epoch(self) -> None:

@@ -18,7 +18,7 @@ from bench.job_process import JobProcess, toml
 from bench.lake_store import LakeStore
 from bench.sample_data import GROUP, Mix, Writer, Written
 from bench.sizes import Size
-from pipelines.kafka_client.admin import KafkaTopics
+from pipelines.kafka_client.admin import KafkaAdmin
 from pipelines.local_broker.broker import Broker
 from pipelines.settings import Settings, parse
 from storage.lake.lake import Lake
@@ -127,7 +127,7 @@ class Workbench:
         if topics not in self._writers:
             settings = self.settings(topics)
             names = settings.kafka.topics()
-            KafkaTopics(settings, names).create_missing()
+            KafkaAdmin(settings, names).create_missing()
             self._make_check_topic(settings)
             self._writers[topics] = Writer(self.broker.bootstrap_servers, names, QUEUES)
         return self._writers[topics]

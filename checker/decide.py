@@ -32,11 +32,19 @@ from checker.frames import (
 )
 from checker.frames_ops import active
 from checker.frames_ops.changes import changes
-from checker.frames_ops.columns import Numbers, find, frame, longs, take, truth, where
-from checker.frames_ops.memory import give_back, landed
+from checker.frames_ops.columns import (
+    Numbers,
+    build_frame,
+    filter_rows,
+    index_of,
+    take,
+    to_int64,
+    to_mask,
+)
+from checker.frames_ops.memory import give_back, record_count
 from checker.frames_ops.sql import run
 from checker.rules import commands, delay, delivery, naming, operations, presence, sets, timing
-from storage.schemas import places
+from storage.schemas import row_keys
 
 # Ends that do not come from an operation of this epoch, one row a half.
 _OTHER_ENDS = """
@@ -112,15 +120,15 @@ def decide(state: State, inputs: Inputs, instants: Instants, parameters: Paramet
     Source: PROTOCOL.md.
     """
     is_near = sets.members_with_id(state.halves, inputs.halves, inputs.ended)
-    is_near |= timing.acts_upon(state.halves, instants.queues, parameters)
-    is_near |= presence.leaves(state, inputs.ended, instants.queues)
+    is_near |= timing.is_time_due(state.halves, instants.queues, parameters)
+    is_near |= presence.drops_out(state, inputs.ended, instants.queues)
     is_due = delay.is_due(state.delayed["deliver_at"], instants.epoch_at)
     is_old = presence.is_below(inputs.ended, instants.queues)
-    is_due |= active.is_named(state.delayed, where(inputs.ended, is_old))
-    acts = naming.acts(
+    is_due |= active.is_named(state.delayed, filter_rows(inputs.ended, is_old))
+    acts = naming.can_take_effect(
         state.waiting, inputs.operations, instants.queues, parameters.orphan_operation_ttl_ms
     )
-    near, left = active.split_state(
+    near, left = active.partition_state(
         state, inputs, is_near, sets.is_member(state.halves), is_due, acts
     )
     decision = _decide(near, inputs, instants, parameters)
@@ -136,28 +144,28 @@ def decide(state: State, inputs: Inputs, instants: Instants, parameters: Paramet
 def _decide(state: State, inputs: Inputs, instants: Instants, parameters: Parameters) -> Decision:
     """Returns the decision for a part of the state: the rows that the epoch can touch."""
     epoch_at = instants.epoch_at
-    is_kept = ~presence.leaves(state, inputs.ended, instants.queues)
-    state = replace(state, halves=where(state.halves, is_kept))
+    is_kept = ~presence.drops_out(state, inputs.ended, instants.queues)
+    state = replace(state, halves=filter_rows(state.halves, is_kept))
     commanded = commands.apply_commands(inputs, state, epoch_at, parameters)
     state = commanded.state
     is_there = presence.is_there(inputs.ended, state, instants.queues)
-    inputs = replace(inputs, ended=where(inputs.ended, is_there))
+    inputs = replace(inputs, ended=filter_rows(inputs.ended, is_there))
     members = sets.set_members(state.halves, inputs.halves, inputs.ended)
     units = sets.set_units(members)
     new_halves = timing.with_age(inputs.halves, instants.queues, parameters)
-    halves = sets.admit(state.halves, new_halves, members, units)
+    halves = sets.add_new_halves(state.halves, new_halves, members, units)
 
     matched = operations.match(state.waiting, inputs, halves, members, units, instants, parameters)
     wins = matched.wins
     rules = timing.apply_time(halves, wins, instants.queues, parameters)
     due = timing.due_checks(rules, halves, parameters.check_rate_max).cast(DUE)
-    winner = find(places(halves, "unit_offset"), places(wins, "unit_offset"))
+    winner = index_of(row_keys(halves, "unit_offset"), row_keys(wins, "unit_offset"))
     ends = pa.concat_tables(
         [_ended(halves, wins, winner), _other_ends(halves, wins, rules, inputs, members, units)]
     )
-    remaining = _remaining(where(halves, winner < 0), ends, matched.answers)
+    remaining = _remaining(filter_rows(halves, winner < 0), ends, matched.answers)
     del halves, wins
-    give_back(landed(inputs))
+    give_back(record_count(inputs))
     committed = _committed(ends, epoch_at, parameters)
     waiting_long = pa.concat_tables(
         [
@@ -167,15 +175,15 @@ def _decide(state: State, inputs: Inputs, instants: Instants, parameters: Parame
         ]
     )
     is_due = delay.is_due(waiting_long["deliver_at"], epoch_at)
-    at_once = where(committed, delay.is_due(committed["due_at"], epoch_at))
-    ordered = delivery.in_order(where(waiting_long, is_due), at_once, commanded.resumed)
+    at_once = filter_rows(committed, delay.is_due(committed["due_at"], epoch_at))
+    ordered = delivery.in_order(filter_rows(waiting_long, is_due), at_once, commanded.resumed)
     del committed, at_once
-    is_first = truth(pc.equal(ends["outcome"], DISCARDED)) & (longs(ends["discards"]) == 0)
+    is_first = to_mask(pc.equal(ends["outcome"], DISCARDED)) & (to_int64(ends["discards"]) == 0)
     delivered = delivery.deliver(
-        ordered, where(ends, is_first), state, commanded.topics, parameters
+        ordered, filter_rows(ends, is_first), state, commanded.topics, parameters
     )
     del ordered
-    give_back(landed(inputs))
+    give_back(record_count(inputs))
     placements = delivered.placements
     return Decision(
         outcomes=_outcomes(ends, placements),
@@ -184,12 +192,12 @@ def _decide(state: State, inputs: Inputs, instants: Instants, parameters: Parame
         delayed=waiting_long.slice(state.delayed.num_rows),
         deliveries=pa.concat_tables([_cancelled(commanded.cancelled), delivered.deliveries]),
         placements=placements,
-        new_topics=pa.concat_tables([commanded.grown, delivered.new_topics]),
-        command_results=_results(commanded, delivered.stuck),
+        new_topics=pa.concat_tables([commanded.resized, delivered.new_topics]),
+        command_results=_results(commanded, delivered.still_undeliverable),
         state=State(
             halves=remaining,
             waiting=matched.waiting,
-            delayed=where(waiting_long, ~is_due),
+            delayed=filter_rows(waiting_long, ~is_due),
             topics=pa.concat_tables([state.topics, delivered.new_topics]).combine_chunks(),
             next_offsets=delivery.advance_offsets(state.next_offsets, placements),
         ),
@@ -203,10 +211,12 @@ def _ended(halves: pa.Table, wins: pa.Table, winner: Numbers) -> pa.Table:
     """
     by_operation = ["cause", "op_queue_offset", "position"]
     of_half = [name for name in _END_ROWS.names if name not in ("outcome", *by_operation)]
-    ended = where(halves.select(of_half), winner >= 0)
+    ended = filter_rows(halves.select(of_half), winner >= 0)
     won = wins.select(["decision", *by_operation]).take(pa.array(winner[winner >= 0]))
     outcome = pc.if_else(pc.equal(won["decision"], "COMMIT"), COMMITTED, ROLLED_BACK)
-    return frame(_END_ROWS, ended, outcome=outcome, **{name: won[name] for name in by_operation})
+    return build_frame(
+        _END_ROWS, ended, outcome=outcome, **{name: won[name] for name in by_operation}
+    )
 
 
 def _other_ends(
@@ -235,16 +245,18 @@ def _other_ends(
 
 def _committed(ends: pa.Table, epoch_at: int, parameters: Parameters) -> pa.Table:
     """Returns where the committed halves go and when they are due; null: at once."""
-    committed = where(ends.select(_COMMITTED_COLUMNS), truth(pc.equal(ends["outcome"], COMMITTED)))
-    is_later = truth(committed["delay_level"].is_valid())
-    is_later |= truth(committed["delay_ms"].is_valid())
-    is_later |= truth(committed["deliver_at"].is_valid())
-    at_once = where(committed, ~is_later)
+    committed = filter_rows(
+        ends.select(_COMMITTED_COLUMNS), to_mask(pc.equal(ends["outcome"], COMMITTED))
+    )
+    is_later = to_mask(committed["delay_level"].is_valid())
+    is_later |= to_mask(committed["delay_ms"].is_valid())
+    is_later |= to_mask(committed["deliver_at"].is_valid())
+    at_once = filter_rows(committed, ~is_later)
     at_once = at_once.append_column("due_at", pa.nulls(at_once.num_rows, pa.int64()))
     if not is_later.any():
         return at_once
     values = delay.delay_parameters(epoch_at, parameters)
-    later = run(_DUE_AT, values, committed=where(committed, is_later))
+    later = run(_DUE_AT, values, committed=filter_rows(committed, is_later))
     return pa.concat_tables([at_once, later.cast(at_once.schema)])
 
 
@@ -253,7 +265,7 @@ def _remaining(halves: pa.Table, ends: pa.Table, answers: pa.Table) -> pa.Table:
 
     Output: HALVES.
     """
-    is_discarded = truth(pc.equal(ends["outcome"], DISCARDED)).any()
+    is_discarded = to_mask(pc.equal(ends["outcome"], DISCARDED)).any()
     if not (is_discarded or answers.num_rows):
         return halves
     return run(_REMAINING, halves=halves, ends=ends, answers=answers).cast(HALVES)
@@ -262,17 +274,17 @@ def _remaining(halves: pa.Table, ends: pa.Table, answers: pa.Table) -> pa.Table:
 def _outcomes(ends: pa.Table, placements: pa.Table) -> pa.Table:
     """Returns the ends in offset order, and where messages that are delivered at once stand."""
     ends = ends.select([name for name in OUTCOMES.names if name in ends.column_names])
-    order = np.argsort(places(ends), kind="stable")
+    order = np.argsort(row_keys(ends), kind="stable")
     if (np.diff(order) != 1).any():
         ends = ends.take(pa.array(order))
-    is_message = truth(pc.equal(placements["source"], "half"))
-    is_message &= truth(placements["reason"].is_null())
+    is_message = to_mask(pc.equal(placements["source"], "half"))
+    is_message &= to_mask(placements["reason"].is_null())
     of_message = ["queue_id", "queue_offset", "real_queue_id", "real_queue_offset"]
-    messages = where(placements.select(of_message), is_message)
-    at = find(places(ends), places(messages))
-    at[~truth(pc.equal(ends["outcome"], COMMITTED))] = -1
+    messages = filter_rows(placements.select(of_message), is_message)
+    at = index_of(row_keys(ends), row_keys(messages))
+    at[~to_mask(pc.equal(ends["outcome"], COMMITTED))] = -1
     placed = take(messages.select(of_message[2:]), at)
-    return frame(OUTCOMES, ends, **{name: placed[name] for name in placed.column_names})
+    return build_frame(OUTCOMES, ends, **{name: placed[name] for name in placed.column_names})
 
 
 def _newly_delayed(committed: pa.Table, epoch_at: int) -> pa.Table:
@@ -289,12 +301,12 @@ def _newly_delayed(committed: pa.Table, epoch_at: int) -> pa.Table:
     ).cast(DELAYED)
 
 
-def _results(commanded: commands.Commanded, stuck: Sequence[int]) -> pa.Table:
+def _results(commanded: commands.CommandEffects, still_undeliverable: Sequence[int]) -> pa.Table:
     """Returns the commands' results; the delivery says which messages are still undeliverable."""
     rows = commanded.results.to_pylist()
     for row in rows:
         offset = row["admin_offset"]
-        if commanded.repeated.get(offset, offset) in stuck:
+        if commanded.duplicate_of.get(offset, offset) in still_undeliverable:
             row["result"] = "still_undeliverable"
     return pa.Table.from_pylist(rows, schema=COMMAND_RESULTS)
 

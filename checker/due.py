@@ -5,7 +5,7 @@ from __future__ import annotations
 from checker.frames import Instants, Parameters, State
 from checker.rules.delay import is_due
 from checker.rules.naming import has_orphan
-from checker.rules.timing import acts_upon
+from checker.rules.timing import is_time_due
 
 
 def is_something_due(state: State, instants: Instants, parameters: Parameters) -> bool:
@@ -13,5 +13,5 @@ def is_something_due(state: State, instants: Instants, parameters: Parameters) -
     return (
         bool(is_due(state.delayed["deliver_at"], instants.epoch_at).any())
         or has_orphan(state.waiting, instants.queues, parameters.orphan_operation_ttl_ms)
-        or bool(acts_upon(state.halves, instants.queues, parameters).any())
+        or bool(is_time_due(state.halves, instants.queues, parameters).any())
     )

@@ -12,10 +12,10 @@ import pyarrow as pa
 
 from checker.frames import Inputs, State
 from checker.frames_ops.active import PLACE, is_named, named_halves
-from checker.frames_ops.columns import find, longs, take, where
+from checker.frames_ops.columns import filter_rows, index_of, take, to_int64
 from checker.frames_ops.sql import run
-from checker.rules.presence import can_be_there, is_there, leaves
-from checker.rules.sets import SET_KEY, members_with_id, of_sets
+from checker.rules.presence import can_be_there, drops_out, is_there
+from checker.rules.sets import SET_KEY, members_with_id, only_sets
 
 _BY_PLACE = [("queue_id", "ascending"), ("queue_offset", "ascending")]
 
@@ -28,12 +28,12 @@ def halves_to_look_up(state: State, inputs: Inputs, half_ends: pa.Table) -> pa.T
     """
     waiting = state.waiting.select(["queue_id", "half_queue_offset"]).rename_columns(PLACE.names)
     places = pa.concat_tables([waiting, named_halves(inputs.operations)])
-    queue = take(half_ends, find(longs(places["queue_id"]), longs(half_ends["queue_id"])))
-    is_earlier = longs(places["queue_offset"]) < longs(queue["half_end"])
-    wanted = where(places, is_earlier)
-    wanted = where(wanted, can_be_there(wanted, state, half_ends))
-    state_halves = where(state.halves, is_named(state.halves, wanted))
-    wanted = where(wanted, ~is_named(wanted, state_halves))
+    queue = take(half_ends, index_of(to_int64(places["queue_id"]), to_int64(half_ends["queue_id"])))
+    is_earlier = to_int64(places["queue_offset"]) < to_int64(queue["half_end"])
+    wanted = filter_rows(places, is_earlier)
+    wanted = filter_rows(wanted, can_be_there(wanted, state, half_ends))
+    state_halves = filter_rows(state.halves, is_named(state.halves, wanted))
+    wanted = filter_rows(wanted, ~is_named(wanted, state_halves))
     return wanted.group_by(wanted.column_names).aggregate([]).sort_by(_BY_PLACE)
 
 
@@ -44,13 +44,13 @@ def sets_to_look_up(
 
     Input: as `halves_to_look_up`; found: the halves that it asked for (ENDED).
     """
-    is_going = leaves(state, found, half_ends)
-    state = replace(state, halves=where(state.halves, ~is_going))
-    found = of_sets(where(found, is_there(found, state, half_ends)))
-    new_halves = of_sets(inputs.halves)
+    is_going = drops_out(state, found, half_ends)
+    state = replace(state, halves=filter_rows(state.halves, ~is_going))
+    found = only_sets(filter_rows(found, is_there(found, state, half_ends)))
+    new_halves = only_sets(inputs.halves)
     if not (new_halves.num_rows or found.num_rows):
         return []
-    halves = where(state.halves, members_with_id(state.halves, new_halves, found))
+    halves = filter_rows(state.halves, members_with_id(state.halves, new_halves, found))
     rows = run(
         f"""
         SELECT DISTINCT transaction_id FROM (

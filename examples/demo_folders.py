@@ -11,7 +11,7 @@ from shlex import quote
 
 from examples.demo_programs import ROOT, DemoError
 from storage.errors import LakeLockedError, NotALakeError
-from storage.files.location import lake_place
+from storage.files.location import lake_location
 from storage.lake.lock import LakeLock
 
 _MARK = ".made-by-txlake-demo"
@@ -91,7 +91,7 @@ class Folders:
 
     def _check_nobody_writes(self) -> None:
         try:
-            place = lake_place(str(self.lake))
+            place = lake_location(str(self.lake))
             if (self.lake / _MARK).exists():
                 LakeLock(place, "demo").release()
         except (NotALakeError, LakeLockedError) as error:

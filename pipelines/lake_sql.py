@@ -147,7 +147,7 @@ class LakeSql:
         if table == CONSUMER_OFFSETS and not self.lake.is_table(table):
             return  # the first consumer makes it
 
-        with self.lake.reading(table):
+        with self.lake.translating_read_errors(table):
             rows = self.lake.dataset(table)
         name = f"all of {table}"  # no topic can have this name
         self._connection.register(name, rows)

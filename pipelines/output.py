@@ -90,10 +90,10 @@ def print_records(columns: Sequence[str], rows: Sequence[Row], output: str, now_
     """Prints rows in one of FORMATS, the instants of a table as seen from now. Units: ms."""
     if output == TABLE:
         print_rows([heading(name) for name in columns],
-                   [[for_people(name, row[name], now_ms) for name in columns]
+                   [[humanize(name, row[name], now_ms) for name in columns]
                              for row in rows])  # fmt: skip
         return
-    records = [{name: for_programs(name, row[name]) for name in columns} for row in rows]
+    records = [{name: to_machine(name, row[name]) for name in columns} for row in rows]
     if output == JSON:
         print_json(records)
     elif output == JSONL:
@@ -103,7 +103,7 @@ def print_records(columns: Sequence[str], rows: Sequence[Row], output: str, now_
         _print_csv(columns, records)
 
 
-def for_programs(name: str, value: Any) -> Any:
+def to_machine(name: str, value: Any) -> Any:
     """Returns a column's value as JSON and CSV have it: an instant as text."""
     return instant(value) if is_instant(name) and isinstance(value, int) else value
 
@@ -113,7 +113,7 @@ def is_instant(name: str) -> bool:
     return name.endswith("_at") or name == "since"
 
 
-def for_people(name: str, value: Any, now_ms: int) -> Any:
+def humanize(name: str, value: Any, now_ms: int) -> Any:
     """Returns a column's value as a table shows it: instants as seen from now, spans, sizes."""
     if isinstance(value, list | tuple):
         return ", ".join(map(str, value))

@@ -24,7 +24,7 @@ Meter = Callable[[int, int], None]
 
 
 @contextmanager
-def meter_of(what: str, unit: str, stream: TextIO | None = None) -> Iterator[Meter]:
+def progress_bar(what: str, unit: str, stream: TextIO | None = None) -> Iterator[Meter]:
     """Yields what shows how many of how many are done; call it with both.
 
     Input: what is done, and its unit; `stream`: where it is shown, by default stderr.

@@ -7,8 +7,8 @@
     spark.sql("SELECT outcome, cause, count(*) FROM outcomes GROUP BY ALL").show()
 
 A lake on S3: `open_spark(lake=place)` and `create_views(spark, place)`, where `place` is
-`lake_place("s3://bucket/lake", {"region": ..., ...})`, or the URI alone where the environment has
-the credentials (AWS_ACCESS_KEY_ID ...).
+`lake_location("s3://bucket/lake", {"region": ..., ...})`, or the URI alone where the environment
+has the credentials (AWS_ACCESS_KEY_ID ...).
 
 delta-spark reads everything, and nothing is written. The caller can bring another session, if it
 has Delta's jars, extension and catalog, and for S3 those of `txlake jars fetch s3`.
@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 from pipelines.jvm.jars import class_path
 from pipelines.jvm.session import start_session
 from storage.errors import LakeError
-from storage.files.location import LakePlace, is_s3, lake_place, s3_access
+from storage.files.location import LakeLocation, is_s3, lake_location, s3_access
 from storage.lake.integrity import require_recorded
 from storage.lake.lake import Lake
 from storage.schemas import TABLES, TOPIC
@@ -38,7 +38,7 @@ _MESSAGES = "messages"
 
 
 def open_spark(
-    app_name: str = "txlake reader", lake: str | LakePlace | None = None
+    app_name: str = "txlake reader", lake: str | LakeLocation | None = None
 ) -> SparkSession:
     """Returns a Spark session in this process for reading lakes, with the locked jars.
 
@@ -47,12 +47,12 @@ def open_spark(
     """
     shown = {"enabled": "true", "truncate": "60"}
     settings = {f"spark.sql.repl.eagerEval.{key}": value for key, value in shown.items()}
-    if lake is not None and is_s3(lake_place(lake)):
+    if lake is not None and is_s3(lake_location(lake)):
         settings["spark.driver.extraClassPath"] = class_path(["spark", "s3"])
     return start_session(app_name, settings, is_quiet=True)
 
 
-def create_views(spark: SparkSession, path: str | LakePlace, prefix: str = "") -> int:
+def create_views(spark: SparkSession, path: str | LakeLocation, prefix: str = "") -> int:
     """Makes a temporary view of each table of a lake, as of its newest committed epoch.
 
     Beside the tables of PROTOCOL.md there is `messages`: all topic tables in one, each row with its
@@ -85,7 +85,7 @@ def create_views(spark: SparkSession, path: str | LakePlace, prefix: str = "") -
     return epoch
 
 
-def read_topic(spark: SparkSession, path: str | LakePlace, topic: str) -> DataFrame:
+def read_topic(spark: SparkSession, path: str | LakeLocation, topic: str) -> DataFrame:
     """Returns the messages of a real topic that are there now.
 
     Output: TOPIC of PROTOCOL.md "Tables"; sort by `queue_id`, `queue_offset` for their order.
@@ -97,7 +97,7 @@ def read_topic(spark: SparkSession, path: str | LakePlace, topic: str) -> DataFr
 
 def read_topic_stream(
     spark: SparkSession,
-    path: str | LakePlace,
+    path: str | LakeLocation,
     topic: str,
     starting_offsets: Mapping[int, int] | None = None,
     **options: str | int,
@@ -128,7 +128,7 @@ def read_topic_stream(
     return rows
 
 
-def _lake(spark: SparkSession, path: str | LakePlace) -> Lake:
+def _lake(spark: SparkSession, path: str | LakeLocation) -> Lake:
     lake = Lake(path)
     lake.lake_id()
     if is_s3(lake.place):
@@ -136,7 +136,7 @@ def _lake(spark: SparkSession, path: str | LakePlace) -> Lake:
     return lake
 
 
-def _let_read(spark: SparkSession, place: LakePlace) -> None:
+def _let_read(spark: SparkSession, place: LakeLocation) -> None:
     """Tells Hadoop how to read a bucket.
 
     Not by Spark's settings: those are in its UI, its event log and the JVM's command line.

@@ -20,7 +20,7 @@ from typing import Final
 
 from deltalake.exceptions import TableNotFoundError
 
-WAY_BACK: Final = (
+RESTORE_HINT: Final = (
     "put back what is missing from a copy, or `txlake verify` says what else is wrong and "
     "`txlake replay --into` makes a new lake from what was landed"
 )

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 FORMAT_VERSION: Final = 5
-TELLING_FORMAT: Final = 2  # from this one on the epochs tell what each table holds
+DIGEST_FORMAT: Final = 2  # from this one on the epochs tell what each table holds
 SIGNED_FORMAT: Final = 3  # from this one on operations say whether they are signed
 GROUPS_FORMAT: Final = 4  # from this one on `catalog` and `delayed` name producer groups
 THIRD_EDITION_FORMAT: Final = 5  # from this one on: ages, deadlines, spans, sets decided once
@@ -283,7 +283,7 @@ TABLES: Final = {
 }
 
 
-def places(rows: pa.Table | pa.RecordBatch, offset: str = "queue_offset") -> Any:
+def row_keys(rows: pa.Table | pa.RecordBatch, offset: str = "queue_offset") -> Any:
     """Returns the place of each row as one number; -1 if it has no offset.
 
     Kafka's offsets stay far below 2^44 and partitions below 2^19. An operation can name any number
@@ -293,11 +293,11 @@ def places(rows: pa.Table | pa.RecordBatch, offset: str = "queue_offset") -> Any
         pc.fill_null(rows[name], -1).to_numpy().astype(np.int64, copy=False)
         for name in ("queue_id", offset)
     )
-    numbers = place(queues, offsets)
+    numbers = pack_key(queues, offsets)
     numbers[(offsets >> _OFFSET_BITS) != 0] = -1
     return numbers
 
 
-def place(queue_id: Any, queue_offset: Any) -> Any:
+def pack_key(queue_id: Any, queue_offset: Any) -> Any:
     """Returns a queue and an offset in it as one number; of arrays of both, an array."""
     return (queue_id << _OFFSET_BITS) | queue_offset

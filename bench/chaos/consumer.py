@@ -15,7 +15,7 @@ from pathlib import Path
 from bench.chaos.journal import Seen
 from bench.chaos.names import CONSUMED
 from pipelines.settings import load
-from storage.files.location import LakePlace
+from storage.files.location import LakeLocation
 from txlake import Consumer, GroupBusyError, LakeError, StaleGenerationError
 
 GROUP = "chaos"
@@ -25,7 +25,7 @@ _DEATHS = 0.02  # of the polls that gave something
 _TRY_AGAIN = (LakeError, GroupBusyError, StaleGenerationError)
 
 
-def consume(lake: LakePlace, seen: Seen, rng: random.Random, ended: threading.Event) -> None:
+def consume(lake: LakeLocation, seen: Seen, rng: random.Random, ended: threading.Event) -> None:
     """Consumes until `ended`, or until the queues are lost."""
     # One that was killed owns the queues for one session more.
     waiting_ms = 3 * SESSION_TIMEOUT_MS

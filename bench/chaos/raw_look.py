@@ -11,7 +11,7 @@ from deltalake.exceptions import DeltaError
 from bench.chaos.names import RAW_GROUP
 from bench.chaos.raw_journal import RawRecord
 from storage.errors import LakeError
-from storage.files.location import LakePlace
+from storage.files.location import LakeLocation
 from storage.lake.lake import Lake
 
 _PAUSE_S = 0.7
@@ -21,7 +21,7 @@ Place = tuple[int, int]
 class LakeLook:
     """The ends and the undeliverable messages of the lake, at most so many seconds old."""
 
-    def __init__(self, place: LakePlace) -> None:
+    def __init__(self, place: LakeLocation) -> None:
         self._lake = Lake(place)
         self._outcomes: dict[Place, str] = {}
         self._undeliverable: dict[Place, int] = {}
@@ -55,7 +55,7 @@ class LakeLook:
         try:
             found: list[dict[str, Any]] = self._lake.read(table, columns, since & where).to_pylist()
         except (DeltaError, LakeError, OSError):  # not made yet, or being merged: look again later
-            self._lake.forget(table)
+            self._lake.reset(table)
             return []
         found.sort(key=lambda row: row["epoch"])
         if found:

@@ -31,7 +31,7 @@ from bench.chaos.settled import has_met_a_late_end, is_seen, is_settled
 from bench.lake_store import LakeStore
 from pipelines.local_broker.broker import Broker
 from pipelines.settings import load
-from storage.files.location import LakePlace
+from storage.files.location import LakeLocation
 from tests.support.cluster import Cluster
 from tests.support.processes import Process
 
@@ -85,7 +85,7 @@ class Chaos:
         self._programs = Programs(self, None if cluster is None else cluster.master)
 
     @property
-    def place(self) -> LakePlace:
+    def place(self) -> LakeLocation:
         """Where the lake is; the run has to have begun."""
         return load(self._programs.conf).lake.place()
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from pipelines.epoch.checks import Asker
-from pipelines.kafka_client.admin import Place
+from pipelines.epoch.checks import KafkaCheckSender
+from pipelines.kafka_client.admin import Partition
 from pipelines.kafka_client.record_reader import KAFKA
 from storage.rows import instant
 from storage.wire.record_kinds import ADMIN, HALF, OP, SCHEDULE
@@ -35,7 +35,7 @@ class MemoryKafka:
     def __init__(self) -> None:
         self.now_ms = 0
         self._waiting: list[dict[str, Any]] = []
-        self._ends: Counter[Place] = Counter()
+        self._ends: Counter[Partition] = Counter()
 
     def send(self, kind: str, queue: int, body: bytes | None, headers: Sequence[Header]) -> int:
         """Stores a record. Output: its offset."""
@@ -59,7 +59,7 @@ class MemoryKafka:
         rows.sort(key=lambda row: (row["topic"], row["partition"], row["offset"]))
         return pa.Table.from_pylist(rows, schema=KAFKA)
 
-    def places(self) -> list[Place]:
+    def places(self) -> list[Partition]:
         """Returns all partitions."""
         return [
             (topic, partition)
@@ -67,11 +67,11 @@ class MemoryKafka:
             for partition in range(_PARTITIONS[kind])
         ]
 
-    def end_offsets(self, places: Iterable[Place]) -> dict[Place, int]:
+    def end_offsets(self, places: Iterable[Partition]) -> dict[Partition, int]:
         """Returns where partitions end."""
         return {place: self._ends[place] for place in places}
 
-    def first_offsets(self, places: Iterable[Place]) -> dict[Place, int]:
+    def first_offsets(self, places: Iterable[Partition]) -> dict[Partition, int]:
         """Returns where partitions began: nobody reads below the committed ends."""
         return dict.fromkeys(places, 0)
 
@@ -84,7 +84,7 @@ class MemoryKafka:
         return {topic: topic for topic in TOPICS.values()}
 
 
-class MemoryAsker(Asker):
+class MemoryAsker(KafkaCheckSender):
     """The job's asker; its checks go to a function that takes their headers.
 
     Input: the producer groups that have a check topic.

@@ -15,7 +15,7 @@ from bench.soak.reference import Reference
 from bench.usage import own_resident_bytes
 from pipelines.epoch.recorded_state import restore
 from storage.lake.epochs import read_progress
-from storage.lake.integrity import require_whole
+from storage.lake.integrity import require_intact
 from storage.lake.lake import Lake
 from storage.maintenance.merge import files_of
 
@@ -66,11 +66,11 @@ def look(job: SoakJob, spent: Sequence[Spent], reference: Reference) -> Look:
 
 
 def _start_s(path: str) -> float:
-    """Returns how long a start needs for a lake, as `Epochs.take_up` does it."""
+    """Returns how long a start needs for a lake, as `EpochRunner.take_up` does it."""
     began = time.process_time()
     lake = Lake(path)
     progress = read_progress(lake)
-    require_whole(lake, progress, is_alone=True)
+    require_intact(lake, progress, is_exclusive=True)
     restore(lake, progress)
     return time.process_time() - began
 

@@ -10,9 +10,9 @@ from typing import Any, Final, cast
 
 from bench.soak.kafka import EPOCH_MS, MemoryAsker, MemoryKafka
 from pipelines.epoch.parameters import EpochSettings
-from pipelines.epoch.runner import Epochs
-from pipelines.job.maintenance import Maintainer
-from pipelines.kafka_client.admin import KafkaTopics
+from pipelines.epoch.runner import EpochRunner
+from pipelines.job.maintenance import MaintenanceScheduler
+from pipelines.kafka_client.admin import KafkaAdmin
 from pipelines.settings import Settings
 from storage.lake.epochs import Plan
 from storage.lake.lake import Lake
@@ -57,10 +57,10 @@ class MemoryJob:
         self.now_ms = START_MS
         lander = LocalLander()
         of_job = EpochSettings.of(settings, "bench", lander.parallelism)
-        topics = cast(KafkaTopics, kafka)
-        self.epochs = Epochs(lander, self.lake, topics, asker, of_job, lambda: self.now_ms)
-        self.epochs.take_up()
-        self._maintainer = Maintainer(self.lake, limits, 0, p.ADMIN_TOPIC, lambda: False)
+        topics = cast(KafkaAdmin, kafka)
+        self.epochs = EpochRunner(lander, self.lake, topics, asker, of_job, lambda: self.now_ms)
+        self.epochs.resume_from()
+        self._maintainer = MaintenanceScheduler(self.lake, limits, 0, p.ADMIN_TOPIC, lambda: False)
 
     def close(self) -> None:
         """Ends the epochs' threads."""
@@ -77,7 +77,7 @@ class MemoryJob:
         self.now_ms += EPOCH_MS
         records, ends = self.kafka.take(), self.kafka.end_offsets(self.kafka.places())
         began, used = time.perf_counter(), time.process_time()
-        self.epochs.look_ahead()
+        self.epochs.prefetch_end_offsets()
         plan = self.epochs.run(cast(Any, records), ends)
         ended, used = time.perf_counter(), time.process_time() - used
         self._maintainer.after_batch(plan, _IDLE_S)

@@ -14,8 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from checker.frames import Inputs, State
-from checker.frames_ops.columns import Mask, find, truth, where
-from storage.schemas import places
+from checker.frames_ops.columns import Mask, filter_rows, index_of, to_mask
+from storage.schemas import row_keys
 from txlake.protocol import RecordTarget, read_target
 
 # On fewer rows splitting and joining costs more than it saves.
@@ -23,7 +23,7 @@ FEW_ROWS = 20_000
 _CHUNK_ROWS = 65_536
 
 
-def split_state(
+def partition_state(
     state: State, inputs: Inputs, is_near: Mask, is_member: Mask, is_due: Mask, is_awaited: Mask
 ) -> tuple[State, State]:
     """Returns the part of a state that an epoch can touch, and the rest.
@@ -37,8 +37,8 @@ def split_state(
     if state.halves.num_rows + state.delayed.num_rows + state.waiting.num_rows < FEW_ROWS:
         return state, State()
     commanded = _commanded(inputs.commands)
-    operations = places(state.waiting, "op_queue_offset")
-    is_awaited = is_awaited | (find(operations, operations[is_awaited]) >= 0)
+    operations = row_keys(state.waiting, "op_queue_offset")
+    is_awaited = is_awaited | (index_of(operations, operations[is_awaited]) >= 0)
     waiting, waiting_left = split(state.waiting, is_awaited)
     named = pa.concat_tables(
         [
@@ -61,8 +61,8 @@ def _with_sets(halves: pa.Table, is_near: Mask, is_member: Mask) -> Mask:
     near_members = is_near & is_member
     if not near_members.any():
         return is_near
-    near_units = places(where(halves, near_members), "unit_offset")
-    return is_near | (find(places(halves, "unit_offset"), near_units) >= 0)
+    near_units = row_keys(filter_rows(halves, near_members), "unit_offset")
+    return is_near | (index_of(row_keys(halves, "unit_offset"), near_units) >= 0)
 
 
 PLACE = pa.schema([("queue_id", pa.int32()), ("queue_offset", pa.int64())])
@@ -83,7 +83,7 @@ def _commanded(commands: pa.Table) -> pa.Table:
 
 def named_halves(operations: pa.Table) -> pa.Table:
     """Returns the halves that readable operations name. Output: queue_id, queue_offset."""
-    operations = where(operations, truth(operations["error"].is_null()))
+    operations = filter_rows(operations, to_mask(operations["error"].is_null()))
     lists = operations["half_offsets"].combine_chunks()
     owners = pc.list_parent_indices(lists)
     return pa.table([operations["queue_id"].take(owners), pc.list_flatten(lists)], schema=PLACE)
@@ -93,7 +93,7 @@ def is_named(rows: pa.Table, named: pa.Table) -> Mask:
     """Returns for each row whether its place is among the named."""
     if named.num_rows == 0:
         return np.zeros(rows.num_rows, bool)
-    return find(places(rows), places(named)) >= 0
+    return index_of(row_keys(rows), row_keys(named)) >= 0
 
 
 def split(rows: pa.Table, wanted: Mask) -> tuple[pa.Table, pa.Table]:

@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from checker.frames import STATE_KEYS, Change, State
-from checker.frames_ops.columns import Mask, Numbers, find, take, truth, where
-from storage.schemas import places
+from checker.frames_ops.columns import Mask, Numbers, filter_rows, index_of, take, to_mask
+from storage.schemas import row_keys
 
 
 def changes(before: State, after: State) -> Mapping[str, Change]:
@@ -36,25 +36,25 @@ def change(before: pa.Table, after: pa.Table, key: Sequence[str]) -> Change:
     if before is after or not (before.num_rows or after.num_rows):
         return Change(after.slice(0, 0), before.slice(0, 0).select(list(key)))
     keys_before, keys_after = _keys(before, after, key)
-    was = find(keys_after, keys_before)
+    was = index_of(keys_after, keys_before)
     is_there = was >= 0
     is_put = ~is_there
     if is_there.any():
         is_put[is_there] = _differ(
-            where(after, is_there),
+            filter_rows(after, is_there),
             take(before, was[is_there]),
         )
-    is_gone = find(keys_before, keys_after) < 0
+    is_gone = index_of(keys_before, keys_after) < 0
     return Change(
-        where(after, is_put),
-        where(before.select(list(key)), is_gone),
+        filter_rows(after, is_put),
+        filter_rows(before.select(list(key)), is_gone),
     )
 
 
 def _keys(before: pa.Table, after: pa.Table, key: Sequence[str]) -> tuple[Numbers, Numbers]:
     """Returns one number for the key of each row of both frames; equal keys have equal numbers."""
     if tuple(key) == ("queue_id", "queue_offset"):
-        return places(before), places(after)
+        return row_keys(before), row_keys(after)
     both = pa.concat_tables([before.select(list(key)), after.select(list(key))])
     numbers = np.zeros(both.num_rows, np.int64)
     for name in key:
@@ -74,5 +74,5 @@ def _differ(left: pa.Table, right: pa.Table) -> Mask:
                 pairs = zip(a.to_pylist(), b.to_pylist(), strict=True)
                 found |= np.array([x != y for x, y in pairs], bool)
             continue
-        found |= ~truth(pc.equal(a, b)) & (truth(a.is_valid()) | truth(b.is_valid()))
+        found |= ~to_mask(pc.equal(a, b)) & (to_mask(a.is_valid()) | to_mask(b.is_valid()))
     return found

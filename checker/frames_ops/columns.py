@@ -21,17 +21,17 @@ Numbers = Any  # numpy array of int64
 _FALLS_MAX = 100
 
 
-def truth(values: pa.Array | pa.ChunkedArray) -> Mask:
+def to_mask(values: pa.Array | pa.ChunkedArray) -> Mask:
     """Returns a boolean column as a numpy array, null as false."""
     return pc.fill_null(values, False).to_numpy(zero_copy_only=False)
 
 
-def longs(values: pa.ChunkedArray, null: int = -1) -> Numbers:
+def to_int64(values: pa.ChunkedArray, null: int = -1) -> Numbers:
     """Returns a column of integers as a numpy array, with the number `null` for nulls."""
     return pc.fill_null(values, null).to_numpy().astype(np.int64, copy=False)
 
 
-def find(wanted: Numbers, among: Numbers) -> Numbers:
+def index_of(wanted: Numbers, among: Numbers) -> Numbers:
     """Returns for each wanted number the index at which it stands first among the others, or -1.
 
     Places mostly stand in their order, or in a few runs of it: they are searched. Numbers without
@@ -39,7 +39,7 @@ def find(wanted: Numbers, among: Numbers) -> Numbers:
     """
     if not len(among):
         return np.full(len(wanted), -1, np.int64)
-    if _falls(wanted) + (falls := _falls(among)) > _FALLS_MAX:
+    if _descents(wanted) + (falls := _descents(among)) > _FALLS_MAX:
         found = pc.index_in(pa.array(wanted), value_set=pa.array(among))
         return pc.fill_null(found, -1).to_numpy(zero_copy_only=False).astype(np.int64)
     order = among.argsort(kind="stable") if falls else None
@@ -50,12 +50,12 @@ def find(wanted: Numbers, among: Numbers) -> Numbers:
     return np.where(is_there, at if order is None else order[at], -1)
 
 
-def _falls(numbers: Numbers) -> int:
+def _descents(numbers: Numbers) -> int:
     """Returns how often a number is less than the one before it."""
     return int(np.count_nonzero(numbers[1:] < numbers[:-1]))
 
 
-def where(rows: pa.Table, is_wanted: Mask) -> pa.Table:
+def filter_rows(rows: pa.Table, is_wanted: Mask) -> pa.Table:
     """Returns the wanted rows; if all are wanted, the frame itself, without a copy."""
     return rows if is_wanted.all() else rows.filter(pa.array(is_wanted))
 
@@ -65,7 +65,7 @@ def take(rows: pa.Table, at: Numbers) -> pa.Table:
     return rows.combine_chunks().take(pa.array(at, mask=at < 0))
 
 
-def frame(schema: pa.Schema, rows: pa.Table, **values: Any) -> pa.Table:
+def build_frame(schema: pa.Schema, rows: pa.Table, **values: Any) -> pa.Table:
     """Returns a frame of a schema: columns of `rows`, and `values` for the columns that they name.
 
     A value that is not a column stands in every row.
@@ -80,13 +80,13 @@ def frame(schema: pa.Schema, rows: pa.Table, **values: Any) -> pa.Table:
     return pa.table(columns, schema=schema)
 
 
-def choose(cases: Sequence[tuple[Mask, str | None]], otherwise: str | None = None) -> pa.Array:
+def case_when(cases: Sequence[tuple[Mask, str | None]], otherwise: str | None = None) -> pa.Array:
     """Returns for each row the text of the first case that holds."""
     texts = pa.array([*(text for _, text in cases), otherwise], pa.string())
     codes = np.select([mask for mask, _ in cases], list(range(len(cases))), len(cases))
     return texts.take(pa.array(codes))
 
 
-def same(left: pa.ChunkedArray, right: pa.ChunkedArray) -> Mask:
+def equal_or_null(left: pa.ChunkedArray, right: pa.ChunkedArray) -> Mask:
     """Returns for each row whether two columns are equal; a null equals everything."""
-    return truth(pc.fill_null(pc.equal(left, right), True))
+    return to_mask(pc.fill_null(pc.equal(left, right), True))

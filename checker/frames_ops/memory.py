@@ -13,7 +13,7 @@ from checker.frames import Inputs
 LARGE_RECORDS: Final = 500_000
 
 
-def landed(inputs: Inputs) -> int:
+def record_count(inputs: Inputs) -> int:
     """Returns how many records an epoch lands."""
     frames = (inputs.halves, inputs.operations, inputs.schedules, inputs.commands)
     return sum(rows.num_rows for rows in frames)

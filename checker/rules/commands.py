@@ -45,10 +45,10 @@ from txlake.protocol import (
 
 
 @dataclass(frozen=True)
-class Commanded:
+class CommandEffects:
     """The state after the commands of an epoch, and what they ask for.
 
-    `cancelled` and `resumed` carry `admin_offset`. `repeated`: from a command that resumes a
+    `cancelled` and `resumed` carry `admin_offset`. `duplicate_of`: from a command that resumes a
     message again to the command that resumed it first, by `admin_offset`. `topics`: the queue
     counts of topics to make.
     """
@@ -56,15 +56,15 @@ class Commanded:
     state: State
     cancelled: pa.Table
     resumed: pa.Table
-    repeated: dict[int, int]
+    duplicate_of: dict[int, int]
     topics: dict[str, int]
-    grown: pa.Table
+    resized: pa.Table
     results: pa.Table
 
 
 def apply_commands(
     inputs: Inputs, state: State, epoch_at: int, parameters: Parameters
-) -> Commanded:
+) -> CommandEffects:
     """Returns what the epoch's commands do to the state before it, in offset order.
 
     Input: COMMANDS and the messages that they name (UNDELIVERABLE); State.
@@ -76,13 +76,13 @@ def apply_commands(
         for row in sorted(inputs.commands.to_pylist(), key=lambda row: row["admin_offset"])
     ]
     topics = commands.state.topics
-    return Commanded(
+    return CommandEffects(
         state=commands.state,
         cancelled=pa.concat_tables(commands.cancelled),
         resumed=pa.concat_tables(commands.resumed),
-        repeated=commands.repeated,
+        duplicate_of=commands.duplicate_of,
         topics=commands.topics,
-        grown=topics.filter(pc.not_equal(topics["queue_count"], state.topics["queue_count"])),
+        resized=topics.filter(pc.not_equal(topics["queue_count"], state.topics["queue_count"])),
         results=pa.Table.from_pylist(results, schema=COMMAND_RESULTS),
     )
 
@@ -100,7 +100,7 @@ class _Commands:
         self.state = state
         self.cancelled = [_with_offset(DELAYED.empty_table(), 0)]
         self.resumed = [_with_offset(UNDELIVERABLE.empty_table(), 0)]
-        self.repeated: dict[int, int] = {}
+        self.duplicate_of: dict[int, int] = {}
         self.topics: dict[str, int] = {}
         self._resumed_by: dict[int, int] = {}
         self._undeliverable, self._epoch_at, self._parameters = undeliverable, epoch_at, parameters
@@ -146,7 +146,7 @@ class _Commands:
         if first == admin_offset:
             self.resumed.append(_with_offset(rows, admin_offset))
         else:
-            self.repeated[admin_offset] = first
+            self.duplicate_of[admin_offset] = first
         return "resumed" if rows.num_rows else "not_undeliverable"
 
     def _create_topic(self, target: TopicTarget) -> str:

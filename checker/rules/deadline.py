@@ -16,7 +16,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from checker.frames_ops.columns import Mask, truth
+from checker.frames_ops.columns import Mask, to_mask
 from txlake.protocol import INSTANT_MS_MAX
 
 # Of a half's own record; null if it asks for no immunity.
@@ -39,6 +39,6 @@ def is_late(namings: pa.Table, deadline_at: pa.ChunkedArray) -> Mask:
 
     Input: NAMINGS; the deadline of the unit that each names, or null.
     """
-    is_own_end = truth(pc.equal(namings["cause"], "operation"))
-    is_own_end &= ~truth(pc.equal(namings["decision"], "UNKNOWN"))
-    return is_own_end & truth(pc.greater(namings["stored_at"], deadline_at))
+    is_own_end = to_mask(pc.equal(namings["cause"], "operation"))
+    is_own_end &= ~to_mask(pc.equal(namings["decision"], "UNKNOWN"))
+    return is_own_end & to_mask(pc.greater(namings["stored_at"], deadline_at))

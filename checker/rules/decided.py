@@ -17,8 +17,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from checker.frames_ops.columns import Mask, Numbers, find, longs, truth, where
-from storage.schemas import places
+from checker.frames_ops.columns import Mask, Numbers, filter_rows, index_of, to_int64, to_mask
+from storage.schemas import row_keys
 
 DECIDED: Final = pa.schema(
     [("queue_id", pa.int32()), ("op_queue_offset", pa.int64()), ("set_name", pa.string())]
@@ -32,7 +32,7 @@ def decided_sets(namings: pa.Table) -> pa.Table:
     """
     if namings["decided_sets"].null_count == namings.num_rows:
         return DECIDED.empty_table()
-    carriers = where(namings, truth(namings["decided_sets"].is_valid())).combine_chunks()
+    carriers = filter_rows(namings, to_mask(namings["decided_sets"].is_valid())).combine_chunks()
     lists = carriers["decided_sets"].combine_chunks()
     rows = carriers.take(pc.list_parent_indices(lists))
     columns = [rows["queue_id"], rows["op_queue_offset"], pc.list_flatten(lists)]
@@ -47,18 +47,18 @@ def is_absorbed(namings: pa.Table, halves: pa.Table, new_halves: pa.Table) -> Ma
     for it.
     """
     found = np.zeros(namings.num_rows, bool)
-    at = np.flatnonzero(truth(halves["set_name"].is_valid()))
+    at = np.flatnonzero(to_mask(halves["set_name"].is_valid()))
     if len(at) == 0:
         return found
     of_sets = namings.take(pa.array(at))
     set_names = halves["set_name"].take(pa.array(at))
     decided = decided_sets(namings)
     if decided.num_rows:
-        is_new = find(places(of_sets, "half_queue_offset"), places(new_halves)) >= 0
+        is_new = index_of(row_keys(of_sets, "half_queue_offset"), row_keys(new_halves)) >= 0
         found[at] = is_new & _are_among(of_sets, set_names, decided)
     rest = at[~found[at]]
-    operations = places(namings, "op_queue_offset")[rest]
-    positions, units = longs(namings["position"])[rest], longs(halves["unit_offset"])[rest]
+    operations = row_keys(namings, "op_queue_offset")[rest]
+    positions, units = to_int64(namings["position"])[rest], to_int64(halves["unit_offset"])[rest]
     order = np.lexsort((positions, units, operations))
     is_later = (np.diff(operations[order]) == 0) & (np.diff(units[order]) == 0)
     found[rest[order[1:]]] = is_later
@@ -82,21 +82,21 @@ def carried(namings: pa.Table, set_names: pa.ChunkedArray, is_ahead: Mask) -> pa
     Input: NAMINGS; the set that each names (null: none that is there); `is_ahead`: those that go on
     waiting for their half.
     """
-    operations = places(namings, "op_queue_offset")
-    in_set = truth(set_names.is_valid())
-    has_list = truth(namings["decided_sets"].is_valid())
-    is_concerned = is_ahead & (find(operations, operations[in_set | has_list]) >= 0)
+    operations = row_keys(namings, "op_queue_offset")
+    in_set = to_mask(set_names.is_valid())
+    has_list = to_mask(namings["decided_sets"].is_valid())
+    is_concerned = is_ahead & (index_of(operations, operations[in_set | has_list]) >= 0)
     column = pa.nulls(namings.num_rows, pa.list_(pa.string()))
     if not is_concerned.any():
         return pa.chunked_array([column])
     sets = defaultdict(set)
     for row in decided_sets(namings).to_pylist():
         sets[row["queue_id"], row["op_queue_offset"]].add(row["set_name"])
-    named = where(namings, in_set).select(["queue_id", "op_queue_offset"])
+    named = filter_rows(namings, in_set).select(["queue_id", "op_queue_offset"])
     for row, name in zip(named.to_pylist(), set_names.drop_null().to_pylist(), strict=True):
         sets[row["queue_id"], row["op_queue_offset"]].add(name)
     lists: list[list[str] | None] = [None] * namings.num_rows
-    for at in _first_of_each(operations, longs(namings["position"]), is_concerned):
+    for at in _first_of_each(operations, to_int64(namings["position"]), is_concerned):
         key = namings["queue_id"][at].as_py(), namings["op_queue_offset"][at].as_py()
         lists[at] = sorted(sets[key])
     return pa.chunked_array([pa.array(lists, pa.list_(pa.string()))])

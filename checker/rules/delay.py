@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from checker.frames import DELAYED, Parameters
-from checker.frames_ops.columns import Mask, truth
+from checker.frames_ops.columns import Mask, to_mask
 from checker.frames_ops.sql import select
 
 # The due time; null: the message is due at once. DELIVER_AT goes before the span, and that before
@@ -31,7 +31,7 @@ DELIVER_AT_SQL = """
 
 def is_due(deliver_at: pa.ChunkedArray, epoch_at: int) -> Mask:
     """Returns for each message whether it is delivered now. A null `deliver_at` is due."""
-    return ~truth(pc.greater(deliver_at, epoch_at))
+    return ~to_mask(pc.greater(deliver_at, epoch_at))
 
 
 def delay_parameters(epoch_at: int, parameters: Parameters) -> dict[str, object]:

@@ -27,10 +27,17 @@ from checker.frames import (
     Parameters,
     State,
 )
-from checker.frames_ops.columns import Numbers, choose, frame, longs, truth, where
+from checker.frames_ops.columns import (
+    Numbers,
+    build_frame,
+    case_when,
+    filter_rows,
+    to_int64,
+    to_mask,
+)
 from checker.frames_ops.sql import run
 from checker.rules.topics import first_used
-from storage.schemas import places
+from storage.schemas import row_keys
 from txlake.protocol import CHECK_MAX_TOPIC, UNDELIVERABLE_TOPIC
 
 _WANTED_ROWS = pa.schema([field for field in PLACEMENTS if field.name != "real_queue_offset"])
@@ -61,20 +68,20 @@ def in_order(due_delayed: pa.Table, committed: pa.Table, resumed: pa.Table) -> p
     admin_offset, rank.
     """
     by_time = [
-        longs(due_delayed["deliver_at"]),
-        ~truth(pc.equal(due_delayed["source"], "half")),
-        places(due_delayed),
+        to_int64(due_delayed["deliver_at"]),
+        ~to_mask(pc.equal(due_delayed["source"], "half")),
+        row_keys(due_delayed),
     ]
     by_operation = [
-        places(committed, "op_queue_offset"),
-        longs(committed["position"]),
-        longs(committed["tran_seq"], null=0),
+        row_keys(committed, "op_queue_offset"),
+        to_int64(committed["position"]),
+        to_int64(committed["tran_seq"], null=0),
     ]
     ordered = pa.concat_tables(
         [
             _phase(due_delayed, by_time, phase=1, admin_offset=None),
             _phase(committed, by_operation, phase=2, source="half", admin_offset=None),
-            _phase(resumed, [longs(resumed["undeliverable_offset"])], phase=3),
+            _phase(resumed, [to_int64(resumed["undeliverable_offset"])], phase=3),
         ]
     )
     return ordered.append_column("rank", pa.array(np.arange(1, ordered.num_rows + 1)))
@@ -85,7 +92,7 @@ def _phase(rows: pa.Table, keys: Sequence[Numbers], **values: Any) -> pa.Table:
     order = np.lexsort(keys[::-1])
     if (np.diff(order) != 1).any():
         rows = rows.take(pa.array(order))
-    return frame(_ORDERED_ROWS, rows, **values)
+    return build_frame(_ORDERED_ROWS, rows, **values)
 
 
 @dataclass(frozen=True)
@@ -93,66 +100,70 @@ class Delivered:
     """The messages that an epoch delivers, and those that it cannot deliver.
 
     `placements`: PLACEMENTS; `new_topics`: TOPICS. `deliveries` (DELIVERIES): messages delivered or
-    found undeliverable, but for those delivered straight from a commit. `stuck`: the `admin_offset`
-    of commands that resume a message which is still undeliverable.
+    found undeliverable, but for those delivered straight from a commit. `still_undeliverable`: the
+    `admin_offset` of commands that resume a message which is still undeliverable.
     """
 
     placements: pa.Table = field(default_factory=PLACEMENTS.empty_table)
     new_topics: pa.Table = field(default_factory=TOPICS.empty_table)
     deliveries: pa.Table = field(default_factory=DELIVERIES.empty_table)
-    stuck: Sequence[int] = ()
+    still_undeliverable: Sequence[int] = ()
 
 
 def deliver(
     ordered: pa.Table,
     discarded: pa.Table,
     state: State,
-    asked_for: dict[str, int],
+    requested_topics: dict[str, int],
     parameters: Parameters,
 ) -> Delivered:
     """Returns where messages go: those to deliver now and the copies of first discards.
 
-    Input: the frame of `in_order`; discarded halves with their `cause`; `asked_for`: queue counts
-    of the topics that an operator makes in this epoch.
+    Input: the frame of `in_order`; discarded halves with their `cause`; `requested_topics`: queue
+    counts of the topics that an operator makes in this epoch.
     """
-    if not (ordered.num_rows or discarded.num_rows or asked_for):
+    if not (ordered.num_rows or discarded.num_rows or requested_topics):
         return Delivered()
     known = dict(
         zip(state.topics["topic"].to_pylist(), state.topics["queue_count"].to_pylist(), strict=True)
     )
-    used = first_used(ordered, state.topics, {*known, *asked_for}, parameters)
-    made = asked_for | dict.fromkeys(used.makers, parameters.default_queue_count)
+    used = first_used(ordered, state.topics, {*known, *requested_topics}, parameters)
+    made = requested_topics | dict.fromkeys(used.group_by_topic, parameters.default_queue_count)
     routed = route(ordered, known | made, used.refused, parameters)
-    is_stuck = truth(routed["reason"].is_valid())
+    is_stuck = to_mask(routed["reason"].is_valid())
     if discarded.num_rows and CHECK_MAX_TOPIC not in known:
         made[CHECK_MAX_TOPIC] = 1
     if is_stuck.any() and UNDELIVERABLE_TOPIC not in known:
         made[UNDELIVERABLE_TOPIC] = 1
-    placements = place(routed, discarded, state.next_offsets)
-    phase = longs(routed["phase"])
+    placements = assign_offsets(routed, discarded, state.next_offsets)
+    phase = to_int64(routed["phase"])
     return Delivered(
         placements,
-        _numbered(state.topics, made, used.makers),
-        _deliveries(where(routed, (phase != 2) | is_stuck), placements),
-        where(routed.select(["admin_offset"]), (phase == 3) & is_stuck)["admin_offset"].to_pylist(),
+        _with_table_ids(state.topics, made, used.group_by_topic),
+        _deliveries(filter_rows(routed, (phase != 2) | is_stuck), placements),
+        filter_rows(routed.select(["admin_offset"]), (phase == 3) & is_stuck)[
+            "admin_offset"
+        ].to_pylist(),
     )
 
 
-def _deliveries(told: pa.Table, placements: pa.Table) -> pa.Table:
-    if told.num_rows == 0:
+def _deliveries(reported: pa.Table, placements: pa.Table) -> pa.Table:
+    if reported.num_rows == 0:
         return DELIVERIES.empty_table()
-    return run(_DELIVERIES, told=told, placements=placements).drop_columns("rank").cast(DELIVERIES)
+    return (
+        run(_DELIVERIES, told=reported, placements=placements).drop_columns("rank").cast(DELIVERIES)
+    )
 
 
-def _numbered(
-    topics: pa.Table, queue_counts: dict[str, int], makers: Mapping[str, str]
+def _with_table_ids(
+    topics: pa.Table, queue_counts: dict[str, int], group_by_topic: Mapping[str, str]
 ) -> pa.Table:
     """Returns the topics to make; their ids follow the order of names. Output: TOPICS."""
     first = 1 + max(topics["table_id"].to_pylist(), default=0)
     return pa.Table.from_pylist(
         [
             {"topic": name, "table_id": first + place, "queue_count": queue_counts[name],
-             "producer_group": makers.get(name)}
+             "producer_group": group_by_topic.get(name)}
             for place, name in enumerate(sorted(queue_counts))
         ],
         schema=TOPICS,
@@ -177,46 +188,46 @@ def route(
     queue_count = np.array([queue_counts.get(name, default) for name in by_name], np.int64)[topic]
     is_known = np.array([name in queue_counts for name in by_name], bool)[topic]
     is_refused = np.array([name in refused for name in by_name], bool)[topic]
-    asked = longs(ordered["real_queue_id"])
+    asked = to_int64(ordered["real_queue_id"])
     is_beyond = (np.maximum(asked, 0) >= queue_count) & (is_known | parameters.auto_create_topics)
-    reason = choose(
+    reason = case_when(
         [
             (is_beyond, "queue_out_of_range"),
             (is_refused, "group_topics_max"),
             (~is_known, "topic_not_allowed"),
         ]
     )
-    target = np.where(asked >= 0, asked, longs(ordered["queue_offset"]) % queue_count)
+    target = np.where(asked >= 0, asked, to_int64(ordered["queue_offset"]) % queue_count)
     return ordered.append_column("reason", reason).append_column(
         "target_queue_id", pa.array(target.astype(np.int32))
     )
 
 
-def place(routed: pa.Table, discarded: pa.Table, next_offsets: pa.Table) -> pa.Table:
+def assign_offsets(routed: pa.Table, discarded: pa.Table, next_offsets: pa.Table) -> pa.Table:
     """Returns every message with its queue offset.
 
     Output: PLACEMENTS, by topic, queue and offset. A resumed message that is still undeliverable
     stays where it is and has no row.
     """
-    is_fine = truth(routed["reason"].is_null())
-    is_placed = is_fine | (longs(routed["phase"]) < 3)
-    routed, is_fine = where(routed, is_placed), is_fine[is_placed]
+    is_fine = to_mask(routed["reason"].is_null())
+    is_placed = is_fine | (to_int64(routed["phase"]) < 3)
+    routed, is_fine = filter_rows(routed, is_placed), is_fine[is_placed]
     fine = pa.array(is_fine)
-    discarded = discarded.take(pa.array(np.argsort(places(discarded))))
+    discarded = discarded.take(pa.array(np.argsort(row_keys(discarded))))
     wanted = pa.concat_tables(
         [
-            _wanted(routed, pc.if_else(fine, routed["real_topic"], UNDELIVERABLE_TOPIC),
+            _unnumbered(routed, pc.if_else(fine, routed["real_topic"], UNDELIVERABLE_TOPIC),
                     pc.if_else(fine, routed["target_queue_id"], 0), routed["source"],
                     routed["reason"]),
-            _wanted(discarded, CHECK_MAX_TOPIC, 0, "half", discarded["cause"]),
+            _unnumbered(discarded, CHECK_MAX_TOPIC, 0, "half", discarded["cause"]),
         ]
     )  # fmt: skip
     return _numbered_in_queues(wanted, next_offsets)
 
 
-def _wanted(rows: pa.Table, topic: Any, queue_id: Any, source: Any, reason: Any) -> pa.Table:
+def _unnumbered(rows: pa.Table, topic: Any, queue_id: Any, source: Any, reason: Any) -> pa.Table:
     """Returns messages with their real queue, still without queue offsets."""
-    return frame(
+    return build_frame(
         _WANTED_ROWS,
         rows,
         topic=topic,
@@ -233,7 +244,7 @@ def _numbered_in_queues(wanted: pa.Table, next_offsets: pa.Table) -> pa.Table:
     by_name = names.dictionary.to_pylist()
     in_name_order = np.argsort(np.argsort(by_name)) if by_name else np.array([], np.int64)
     topic = names.indices.to_numpy()
-    queue = (in_name_order[topic] << 32) | longs(wanted["real_queue_id"])
+    queue = (in_name_order[topic] << 32) | to_int64(wanted["real_queue_id"])
     order = np.argsort(queue, kind="stable")
     wanted, queue = wanted.take(pa.array(order)), queue[order]
     starts = np.flatnonzero(np.diff(queue, prepend=-1))

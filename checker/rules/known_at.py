@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Horizon:
+class EndOffsetSample:
     """The end offset of each partition, as Kafka reported it after an instant."""
 
     asked_at: int  # ms
@@ -23,7 +23,7 @@ class Horizon:
 
 
 def known_at(
-    horizons: Iterable[Horizon],
+    horizons: Iterable[EndOffsetSample],
     landed: Mapping[tuple[str, int], int],
     before: Mapping[int, int],
     topic: str,
@@ -42,9 +42,9 @@ def known_at(
     return known
 
 
-def still_ahead(
-    horizons: Iterable[Horizon], landed: Mapping[tuple[str, int], int]
-) -> tuple[Horizon, ...]:
+def unreached(
+    horizons: Iterable[EndOffsetSample], landed: Mapping[tuple[str, int], int]
+) -> tuple[EndOffsetSample, ...]:
     """Returns the horizons that some partition has not reached yet."""
     return tuple(
         horizon

@@ -18,21 +18,21 @@ from checker.frames import NAMINGS, UNREADABLE, Parameters
 from checker.frames_ops.columns import (
     Mask,
     Numbers,
-    choose,
-    find,
-    frame,
-    longs,
-    same,
+    build_frame,
+    case_when,
+    equal_or_null,
+    filter_rows,
+    index_of,
     take,
-    truth,
-    where,
+    to_int64,
+    to_mask,
 )
 from checker.frames_ops.sql import select
 from checker.rules.deadline import deadlines, is_late
 from checker.rules.decided import carried, is_absorbed
 from checker.rules.presence import is_below
 from checker.rules.sets import is_member, names
-from storage.schemas import places
+from storage.schemas import row_keys
 
 VALID: Final = "valid"
 WAITS: Final = "waits"
@@ -66,14 +66,14 @@ def namings(operations: pa.Table, landed_at: int) -> pa.Table:
     Input: OPERATIONS; `landed_at`: `epoch_at` of the epoch that lands them.
     Output: NAMINGS.
     """
-    operations = where(operations, truth(pc.is_null(operations["error"])))
+    operations = filter_rows(operations, to_mask(pc.is_null(operations["error"])))
     halves, ids = operations["half_offsets"], operations["transaction_ids"]
     operation, position = _positions(halves)
     named = operations.select(["queue_id", "op_queue_offset", "stored_at", "producer_group",
                                "decision", "cause", "is_signed"])  # fmt: skip
     if len(operation) != operations.num_rows or position.any():
         named = named.take(pa.array(operation))
-    return frame(
+    return build_frame(
         NAMINGS,
         named,
         position=pa.array(position.astype(np.int32)),
@@ -86,7 +86,7 @@ def namings(operations: pa.Table, landed_at: int) -> pa.Table:
 
 def _positions(lists: pa.ChunkedArray) -> tuple[Numbers, Numbers]:
     """Returns for each element of a column of lists its row, and its position in the row's list."""
-    counts = longs(pc.list_value_length(lists), null=0)
+    counts = to_int64(pc.list_value_length(lists), null=0)
     starts = np.cumsum(counts) - counts
     row = np.repeat(np.arange(len(counts)), counts)
     return row, np.arange(len(row)) - starts[row]
@@ -94,7 +94,7 @@ def _positions(lists: pa.ChunkedArray) -> tuple[Numbers, Numbers]:
 
 def _at_positions(lists: pa.ChunkedArray, row: Numbers, position: Numbers) -> pa.ChunkedArray:
     """Returns the element at a position of a row's list; null where the list is shorter."""
-    counts = longs(pc.list_value_length(lists), null=0)
+    counts = to_int64(pc.list_value_length(lists), null=0)
     starts, elements = np.cumsum(counts) - counts, pc.list_flatten(lists)
     at = np.where(position < counts[row], starts[row] + position, -1)
     if len(at) == len(elements) and (np.diff(at, prepend=-1) == 1).all():
@@ -102,7 +102,7 @@ def _at_positions(lists: pa.ChunkedArray, row: Numbers, position: Numbers) -> pa
     return elements.take(pa.array(at, mask=at < 0))
 
 
-def verdicts(
+def validate(
     namings: pa.Table,
     waiting_count: int,
     halves: pa.Table,
@@ -124,37 +124,37 @@ def verdicts(
     """
     if namings.num_rows == 0:
         return VERDICT_ROWS.empty_table()
-    known = _known(halves, new_halves, ended, members, units)
-    at = find(places(namings, "half_queue_offset"), places(known))
+    known = _nameable_halves(halves, new_halves, ended, members, units)
+    at = index_of(row_keys(namings, "half_queue_offset"), row_keys(known))
     found = take(known, at)
     found = found.append_column("set_name", names(found))
-    is_ahead, is_orphan = _still_to_come(namings, queues, parameters.orphan_operation_ttl_ms)
+    is_ahead, is_orphan = _is_ahead_or_orphan(namings, queues, parameters.orphan_operation_ttl_ms)
     is_missing = at < 0
     is_first_time = ~_waits_for_set(namings, new_halves, waiting_count)
     is_nameless = is_first_time & parameters.require_transaction_id & lacks_id(namings)
     is_after_immunity = is_first_time & parameters.reject_after_immunity
     is_after_immunity &= is_late(namings, found["deadline_at"])
-    verdict = choose(
+    verdict = case_when(
         [
             (is_missing & is_orphan, "orphan_expired"),
             (is_missing & is_ahead, WAITS),
             (is_missing & is_below(namings, queues, "half_queue_offset"), "below_floor"),
             (is_missing, "unknown_half"),
-            (truth(pc.equal(found["status"], UNREADABLE)), "unreadable_half"),
+            (to_mask(pc.equal(found["status"], UNREADABLE)), "unreadable_half"),
             (is_absorbed(namings, found, new_halves), ABSORBED),
-            (~_agree("producer_group", namings, found), "wrong_producer_group"),
-            (truth(pc.invert(namings["is_signed"])), "bad_signature"),
+            (~_matches_half("producer_group", namings, found), "wrong_producer_group"),
+            (to_mask(pc.invert(namings["is_signed"])), "bad_signature"),
             (is_nameless, "no_transaction_id"),
-            (~_agree("transaction_id", namings, found), "wrong_transaction_id"),
+            (~_matches_half("transaction_id", namings, found), "wrong_transaction_id"),
             (is_after_immunity, "after_immunity"),
         ],
         VALID,
     )
-    return frame(
+    return build_frame(
         VERDICT_ROWS,
         namings,
         **{name: found[name] for name in (*_NAMED_COLUMNS, "set_name")},
-        decided_sets=carried(namings, found["set_name"], truth(pc.equal(verdict, WAITS))),
+        decided_sets=carried(namings, found["set_name"], to_mask(pc.equal(verdict, WAITS))),
         verdict=verdict,
     )
 
@@ -164,8 +164,8 @@ def lacks_id(namings: pa.Table) -> Mask:
 
     An operator names a half of which it may not know the transaction. Input: NAMINGS.
     """
-    is_producers = ~truth(pc.equal(namings["cause"], "operator"))
-    return is_producers & truth(namings["transaction_id"].is_null())
+    is_producers = ~to_mask(pc.equal(namings["cause"], "operator"))
+    return is_producers & to_mask(namings["transaction_id"].is_null())
 
 
 def _waits_for_set(namings: pa.Table, new_halves: pa.Table, waiting_count: int) -> Mask:
@@ -173,68 +173,74 @@ def _waits_for_set(namings: pa.Table, new_halves: pa.Table, waiting_count: int) 
 
     Input: `waiting_count`: how many namings, the first ones, are of earlier epochs.
     """
-    is_new = find(places(namings, "half_queue_offset"), places(new_halves)) >= 0
+    is_new = index_of(row_keys(namings, "half_queue_offset"), row_keys(new_halves)) >= 0
     return ~is_new & (np.arange(namings.num_rows) < waiting_count)
 
 
-def acts(waiting: pa.Table, operations: pa.Table, queues: pa.Table, orphan_ttl_ms: int) -> Mask:
+def can_take_effect(
+    waiting: pa.Table, operations: pa.Table, queues: pa.Table, orphan_ttl_ms: int
+) -> Mask:
     """Returns for each naming whether it can do anything in this epoch.
 
     Its half has landed, it has waited too long, or it can hold up the ROLLBACK of an incomplete
     set, which a ROLLBACK of its group has to name. Some more are marked. Input: NAMINGS,
     OPERATIONS, QUEUES.
     """
-    is_ahead, is_orphan = _still_to_come(waiting, queues, orphan_ttl_ms)
+    is_ahead, is_orphan = _is_ahead_or_orphan(waiting, queues, orphan_ttl_ms)
     found: Mask = ~is_ahead | is_orphan
-    groups = [_rollbacks_of(rows) for rows in (operations, where(waiting, found))]
-    found |= truth(pc.is_in(waiting["producer_group"], pa.concat_arrays(groups)))
+    groups = [_rollbacks_of(rows) for rows in (operations, filter_rows(waiting, found))]
+    found |= to_mask(pc.is_in(waiting["producer_group"], pa.concat_arrays(groups)))
     return found
 
 
 def _rollbacks_of(rows: pa.Table) -> pa.Array:
     """Returns the producer groups of ROLLBACKs."""
-    return pc.unique(where(rows, truth(pc.equal(rows["decision"], "ROLLBACK")))["producer_group"])
+    return pc.unique(
+        filter_rows(rows, to_mask(pc.equal(rows["decision"], "ROLLBACK")))["producer_group"]
+    )
 
 
 def has_orphan(waiting: pa.Table, queues: pa.Table, orphan_ttl_ms: int) -> bool:
     """Returns whether any naming has waited for its half too long. Input: NAMINGS, QUEUES."""
-    return bool(_still_to_come(waiting, queues, orphan_ttl_ms)[1].any())
+    return bool(_is_ahead_or_orphan(waiting, queues, orphan_ttl_ms)[1].any())
 
 
-def _still_to_come(namings: pa.Table, queues: pa.Table, orphan_ttl_ms: int) -> tuple[Mask, Mask]:
+def _is_ahead_or_orphan(
+    namings: pa.Table, queues: pa.Table, orphan_ttl_ms: int
+) -> tuple[Mask, Mask]:
     """Returns for each naming whether its half can still land, and whether it has waited too long.
 
     Source: PROTOCOL.md "Which operation ends a half", test 2.
     """
-    queue = take(queues, find(longs(namings["queue_id"]), longs(queues["queue_id"])))
-    is_ahead = longs(namings["half_queue_offset"]) >= longs(queue["half_end"], null=0)
+    queue = take(queues, index_of(to_int64(namings["queue_id"]), to_int64(queues["queue_id"])))
+    is_ahead = to_int64(namings["half_queue_offset"]) >= to_int64(queue["half_end"], null=0)
     waits_ms = pc.subtract(queue["halves_known_at"], namings["landed_at"])
-    return is_ahead, is_ahead & truth(pc.greater(waits_ms, orphan_ttl_ms))
+    return is_ahead, is_ahead & to_mask(pc.greater(waits_ms, orphan_ttl_ms))
 
 
-def _agree(name: str, namings: pa.Table, halves: pa.Table) -> Mask:
+def _matches_half(name: str, namings: pa.Table, halves: pa.Table) -> Mask:
     """Returns for each naming whether its half, in the same row, has the same value."""
-    return same(namings[name], halves[name])
+    return equal_or_null(namings[name], halves[name])
 
 
-def _known(
+def _nameable_halves(
     halves: pa.Table, new_halves: pa.Table, ended: pa.Table, members: pa.Table, units: pa.Table
 ) -> pa.Table:
     """Returns the half at each place that can be named; no two stand at one place."""
-    unreadable = where(new_halves, truth(new_halves["error"].is_valid()))
-    ended = where(ended, ~is_member(ended) | truth(pc.equal(ended["status"], UNREADABLE)))
+    unreadable = filter_rows(new_halves, to_mask(new_halves["error"].is_valid()))
+    ended = filter_rows(ended, ~is_member(ended) | to_mask(pc.equal(ended["status"], UNREADABLE)))
     parts = [
-        frame(_KNOWN_ROWS, halves, status="PENDING"),
-        _standing(unreadable, UNREADABLE),
-        _standing(ended, ended["status"]),
+        build_frame(_KNOWN_ROWS, halves, status="PENDING"),
+        _half_rows(unreadable, UNREADABLE),
+        _half_rows(ended, ended["status"]),
         select(_KNOWN_ROWS, _OF_SETS, members=members, units=units),
     ]
     return pa.concat_tables(part for part in parts if part.num_rows or part is parts[0])
 
 
-def _standing(rows: pa.Table, status: Any) -> pa.Table:
+def _half_rows(rows: pa.Table, status: Any) -> pa.Table:
     """Returns halves outside the state, each as its own unit. Output: _KNOWN_ROWS."""
-    return frame(
+    return build_frame(
         _KNOWN_ROWS,
         rows,
         tran_size=None,

@@ -15,11 +15,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from checker.frames import CONFLICTS, NAMINGS, Inputs, Instants, Parameters
-from checker.frames_ops.columns import truth, where
-from checker.frames_ops.memory import give_back, landed
+from checker.frames_ops.columns import filter_rows, to_mask
+from checker.frames_ops.memory import give_back, record_count
 from checker.frames_ops.sql import run, select
-from checker.rules.naming import namings, verdicts
-from checker.rules.winner import WINS, judge
+from checker.rules.naming import namings, validate
+from checker.rules.winner import WINS, choose_winner
 
 _ANSWER_ROWS = pa.schema(
     [("queue_id", pa.int32()), ("unit_offset", pa.int64()), ("answered_at", pa.int64())]
@@ -54,7 +54,7 @@ def match(
     Input: NAMINGS, HALVES (new ones included), the frames of `set_members` and `set_units`.
     """
     named = pa.concat_tables([waiting, namings(inputs.operations, instants.epoch_at)])
-    found = verdicts(
+    found = validate(
         named,
         waiting.num_rows,
         halves,
@@ -66,10 +66,10 @@ def match(
         parameters,
     )
     del named
-    give_back(landed(inputs))
-    judged = judge(found, units, parameters)
+    give_back(record_count(inputs))
+    judged = choose_winner(found, units, parameters)
     return Matched(
-        wins=where(judged, truth(pc.equal(judged["verdict"], WINS))),
+        wins=filter_rows(judged, to_mask(pc.equal(judged["verdict"], WINS))),
         conflicts=conflicts(inputs.operations, found, judged),
         waiting=still_waiting(found, judged),
         answers=answers(found),

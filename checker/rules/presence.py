@@ -23,10 +23,10 @@ import pyarrow.compute as pc
 
 from checker.frames import State
 from checker.frames_ops.active import PLACE, is_named
-from checker.frames_ops.columns import Mask, find, longs, take, truth, where
+from checker.frames_ops.columns import Mask, filter_rows, index_of, take, to_int64, to_mask
 from checker.frames_ops.sql import run
 from checker.rules.sets import SET_KEY, is_member, members_with_id
-from storage.schemas import places
+from storage.schemas import row_keys
 
 # A pending set has nothing before its first landed half: what is left there of halves with the same
 # key belonged to a set that ended.
@@ -42,10 +42,10 @@ def is_below(rows: pa.Table, queues: pa.Table, offset: str = "queue_offset") -> 
 
     Input: `queue_id` and the column `offset`; `queue_id` and `floor` (null: 0).
     """
-    if rows.num_rows == 0 or not longs(queues["floor"], null=0).any():
+    if rows.num_rows == 0 or not to_int64(queues["floor"], null=0).any():
         return np.zeros(rows.num_rows, bool)
-    queue = take(queues, find(longs(rows["queue_id"]), longs(queues["queue_id"])))
-    return longs(rows[offset]) < longs(queue["floor"], null=0)
+    queue = take(queues, index_of(to_int64(rows["queue_id"]), to_int64(queues["queue_id"])))
+    return to_int64(rows[offset]) < to_int64(queue["floor"], null=0)
 
 
 def is_there(ended: pa.Table, state: State, queues: pa.Table) -> Mask:
@@ -71,27 +71,27 @@ def can_be_there(named: pa.Table, state: State, queues: pa.Table) -> Mask:
     if found.all():
         return found
     found |= is_named(named, _delayed_halves(state))
-    members = where(state.halves, is_member(state.halves))
+    members = filter_rows(state.halves, is_member(state.halves))
     first = members.group_by("queue_id").aggregate([("queue_offset", "min")])
-    at = find(longs(named["queue_id"]), longs(first["queue_id"]))
-    after = longs(take(first, at)["queue_offset_min"], null=-1)
-    return found | ((at >= 0) & (longs(named["queue_offset"]) > after))
+    at = index_of(to_int64(named["queue_id"]), to_int64(first["queue_id"]))
+    after = to_int64(take(first, at)["queue_offset_min"], null=-1)
+    return found | ((at >= 0) & (to_int64(named["queue_offset"]) > after))
 
 
-def leaves(state: State, ended: pa.Table, queues: pa.Table) -> Mask:
+def drops_out(state: State, ended: pa.Table, queues: pa.Table) -> Mask:
     """Returns for each half of `state.halves` whether it leaves the state.
 
     Input: the state before the epoch; what the epoch looked up (ENDED); QUEUES.
     """
     halves = state.halves
-    given_up = truth(halves["discard_cause"].is_valid())
+    given_up = to_mask(halves["discard_cause"].is_valid())
     if not given_up.any():
         return given_up
     going = given_up & is_below(halves, queues)
     if going.any():
-        units = places(halves, "unit_offset")
-        staying = [places(where(halves, ~going), "unit_offset"), _waited_for(state, ended)]
-        going &= find(units, np.concatenate(staying)) < 0
+        units = row_keys(halves, "unit_offset")
+        staying = [row_keys(filter_rows(halves, ~going), "unit_offset"), _waited_for(state, ended)]
+        going &= index_of(units, np.concatenate(staying)) < 0
     return going
 
 
@@ -101,13 +101,13 @@ def _waited_for(state: State, ended: pa.Table) -> np.ndarray:
     waiting = state.waiting.select(["queue_id", "half_queue_offset"]).rename_columns(PLACE.names)
     if waiting.num_rows == 0:
         return np.zeros(0, np.int64)
-    duplicates = _hanging_on(where(ended, is_named(ended, waiting)), halves)
-    members = where(halves, is_named(halves, waiting))
-    return np.concatenate([places(members, "unit_offset"), places(duplicates, "unit_offset")])
+    duplicates = _hanging_on(filter_rows(ended, is_named(ended, waiting)), halves)
+    members = filter_rows(halves, is_named(halves, waiting))
+    return np.concatenate([row_keys(members, "unit_offset"), row_keys(duplicates, "unit_offset")])
 
 
 def _delayed_halves(state: State) -> pa.Table:
-    return where(state.delayed, truth(pc.equal(state.delayed["source"], "half")))
+    return filter_rows(state.delayed, to_mask(pc.equal(state.delayed["source"], "half")))
 
 
 def _hanging_on(ended: pa.Table, halves: pa.Table) -> pa.Table:
@@ -115,5 +115,5 @@ def _hanging_on(ended: pa.Table, halves: pa.Table) -> pa.Table:
 
     Input: ENDED, HALVES.
     """
-    members = where(halves, members_with_id(halves, ended))
-    return run(_HANGING_ON, ended=where(ended, is_member(ended)), halves=members)
+    members = filter_rows(halves, members_with_id(halves, ended))
+    return run(_HANGING_ON, ended=filter_rows(ended, is_member(ended)), halves=members)

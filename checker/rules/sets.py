@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from checker.frames import ENDED, HALVES
-from checker.frames_ops.columns import Mask, frame, truth, where
+from checker.frames_ops.columns import Mask, build_frame, filter_rows, to_mask
 from checker.frames_ops.sql import run, select
 from checker.rules.deadline import DEADLINE_SQL, deadlines
 
@@ -81,12 +81,12 @@ _UNIT_ROWS = pa.schema(
 
 def is_member(halves: pa.Table) -> Mask:
     """Returns for each half whether it belongs to a set. Input: `tran_size`."""
-    return truth(halves["tran_size"].is_valid())
+    return to_mask(halves["tran_size"].is_valid())
 
 
-def of_sets(halves: pa.Table) -> pa.Table:
+def only_sets(halves: pa.Table) -> pa.Table:
     """Returns the halves that belong to sets."""
-    return where(halves, is_member(halves))
+    return filter_rows(halves, is_member(halves))
 
 
 def names(halves: pa.Table) -> pa.ChunkedArray:
@@ -94,7 +94,7 @@ def names(halves: pa.Table) -> pa.ChunkedArray:
 
     It is the same whatever is left of the set; null for a half alone.
     """
-    members = of_sets(halves)
+    members = only_sets(halves)
     if members.num_rows == 0:
         return pa.chunked_array([pa.nulls(halves.num_rows, pa.string())])
     return pc.if_else(
@@ -114,11 +114,11 @@ def members_with_id(halves: pa.Table, *with_ids: pa.Table) -> Mask:
 
     Input: `tran_size` and `transaction_id` of all frames.
     """
-    ids = [pc.unique(of_sets(rows)["transaction_id"]) for rows in with_ids]
+    ids = [pc.unique(only_sets(rows)["transaction_id"]) for rows in with_ids]
     found = is_member(halves)
     if not (found.any() and any(map(len, ids))):
         return np.zeros(halves.num_rows, bool)
-    return found & truth(pc.is_in(halves["transaction_id"], pa.concat_arrays(ids)))
+    return found & to_mask(pc.is_in(halves["transaction_id"], pa.concat_arrays(ids)))
 
 
 def set_members(halves: pa.Table, new_halves: pa.Table, ended: pa.Table) -> pa.Table:
@@ -129,7 +129,7 @@ def set_members(halves: pa.Table, new_halves: pa.Table, ended: pa.Table) -> pa.T
     Output: one row a half: the ENDED columns but for `stored_at` and `immunity_ms`, discard_cause,
     deadline_at, is_new, unit_offset, is_duplicate.
     """
-    halves, new_halves, ended = map(of_sets, (halves, new_halves, ended))
+    halves, new_halves, ended = map(only_sets, (halves, new_halves, ended))
     return select(_MEMBER_ROWS, _MEMBERS, halves=halves, new_halves=new_halves, ended=ended)
 
 
@@ -143,7 +143,9 @@ def set_units(members: pa.Table) -> pa.Table:
     return select(_UNIT_ROWS, _UNITS, members=members)
 
 
-def admit(halves: pa.Table, new_halves: pa.Table, members: pa.Table, units: pa.Table) -> pa.Table:
+def add_new_halves(
+    halves: pa.Table, new_halves: pa.Table, members: pa.Table, units: pa.Table
+) -> pa.Table:
     """Returns the halves that can still be ended, with the readable new ones.
 
     A new member takes over the arm, the discard and the deadline of its set. Duplicates and members
@@ -154,7 +156,7 @@ def admit(halves: pa.Table, new_halves: pa.Table, members: pa.Table, units: pa.T
     if new_halves.num_rows == 0:
         return halves
     if members.num_rows == 0:
-        return pa.concat_tables([halves, _alone(new_halves)])
+        return pa.concat_tables([halves, _single_halves(new_halves)])
     admitted = run(
         f"""
         SELECT n.queue_id, n.queue_offset, n.producer_group, n.transaction_id, n.tran_size,
@@ -178,10 +180,10 @@ def admit(halves: pa.Table, new_halves: pa.Table, members: pa.Table, units: pa.T
     return pa.concat_tables([halves, admitted.cast(halves.schema)])
 
 
-def _alone(new_halves: pa.Table) -> pa.Table:
+def _single_halves(new_halves: pa.Table) -> pa.Table:
     """Returns the readable new halves, if none of them is in a set. Output: HALVES."""
-    rows = where(new_halves, truth(new_halves["error"].is_null()))
+    rows = filter_rows(new_halves, to_mask(new_halves["error"].is_null()))
     absent = dict.fromkeys(set(HALVES.names) - set(rows.column_names))
     absent |= {"unit_offset": rows["queue_offset"], "deadline_at": deadlines(rows)}
     absent |= dict.fromkeys(("arm", "check_times", "unacknowledged", "discards"), 0)
-    return frame(HALVES, rows, **absent)
+    return build_frame(HALVES, rows, **absent)

@@ -19,10 +19,18 @@ import pyarrow as pa
 
 from checker.frames import DUE, HALVES, Change, Decision, Parameters
 from checker.frames_ops.active import is_named, join, split
-from checker.frames_ops.columns import Mask, Numbers, choose, find, longs, truth, where
+from checker.frames_ops.columns import (
+    Mask,
+    Numbers,
+    case_when,
+    filter_rows,
+    index_of,
+    to_int64,
+    to_mask,
+)
 from checker.frames_ops.sql import run
-from checker.rules.sets import of_sets
-from storage.schemas import places
+from checker.rules.sets import only_sets
+from storage.schemas import row_keys
 
 EXPIRED: Final = "expired"
 CHECK_MAX: Final = "check_max"
@@ -59,18 +67,18 @@ _RULE_COLUMNS = ["queue_id", "queue_offset", "unit_offset", "arm", "producer_gro
                  "transaction_id", "real_topic", "stored_at", "check_times"]  # fmt: skip
 
 
-def _from_when(halves: pa.Table, parameters: Parameters) -> tuple[Numbers, Numbers]:
+def _thresholds(halves: pa.Table, parameters: Parameters) -> tuple[Numbers, Numbers]:
     """Returns the first `known_at` at which each half has expired, and at which its turn comes.
 
     Its turn is to be checked or, after `check_max` checks, to be discarded. Immunity is over when
     `known_at` - `age_from_at` exceeds it; a further check is due when `known_at` - `checked_at` has
     reached the interval, which attempts that Kafka did not acknowledge make longer.
     """
-    age_from_at = longs(halves["age_from_at"])
-    was_asked = truth(halves["checked_at"].is_valid())
-    immunity_ms = longs(halves["immunity_ms"], null=parameters.transaction_timeout_ms)
+    age_from_at = to_int64(halves["age_from_at"])
+    was_asked = to_mask(halves["checked_at"].is_valid())
+    immunity_ms = to_int64(halves["immunity_ms"], null=parameters.transaction_timeout_ms)
     first_at = age_from_at + immunity_ms + 1
-    again_at = longs(halves["checked_at"]) + _interval_ms(halves, parameters.check_interval_ms)
+    again_at = to_int64(halves["checked_at"]) + _interval_ms(halves, parameters.check_interval_ms)
     turn_at = np.where(was_asked, again_at, first_at)
     return age_from_at + parameters.half_retention_ms + 1, turn_at
 
@@ -85,7 +93,7 @@ def with_age(new_halves: pa.Table, queues: pa.Table, parameters: Parameters) -> 
     Input: NEW_HALVES, QUEUES. Output: NEW_HALVES and `age_from_at`.
     Replay: plans before rule version 5 lack the parameter; their halves age from `stored_at`.
     """
-    age_from_at = longs(new_halves["stored_at"])
+    age_from_at = to_int64(new_halves["stored_at"])
     if parameters.ages_from_known_at:
         earlier_known_at = _of_queue("earlier_known_at", new_halves, queues)
         age_from_at = np.maximum(age_from_at, earlier_known_at)
@@ -98,16 +106,16 @@ def _interval_ms(halves: pa.Table, check_interval_ms: int) -> Numbers:
     The second attempt in a row that Kafka did not acknowledge doubles it, and so does each further
     one: a group that has no check topic costs a few rows a day.
     """
-    doublings = np.clip(longs(halves["unacknowledged"]) - 1, 0, _DOUBLINGS_MAX)
+    doublings = np.clip(to_int64(halves["unacknowledged"]) - 1, 0, _DOUBLINGS_MAX)
     return np.minimum(check_interval_ms << doublings, max(check_interval_ms, BACK_OFF_MS_MAX))
 
 
-def first_turn(halves: pa.Table, parameters: Parameters) -> int | None:
+def next_due_at(halves: pa.Table, parameters: Parameters) -> int | None:
     """Returns the first `known_at` at which time acts upon one of the halves; None: upon none."""
-    alone = where(halves, _can_be_asked(halves))
+    alone = filter_rows(halves, _is_open_first_half(halves))
     if alone.num_rows == 0:
         return None
-    return int(np.minimum(*_from_when(alone, parameters)).min())
+    return int(np.minimum(*_thresholds(alone, parameters)).min())
 
 
 def _rules(halves: pa.Table, known_at: Numbers, parameters: Parameters) -> pa.Array:
@@ -115,12 +123,12 @@ def _rules(halves: pa.Table, known_at: Numbers, parameters: Parameters) -> pa.Ar
 
     Source: PROTOCOL.md "What happens to a half at an epoch": line 3 before 4 before 5 and 6.
     """
-    expired_at, turn_at = _from_when(halves, parameters)
-    return choose(
+    expired_at, turn_at = _thresholds(halves, parameters)
+    return case_when(
         [
             (known_at >= expired_at, EXPIRED),
             (known_at < turn_at, None),
-            (longs(halves["check_times"]) >= parameters.check_max, CHECK_MAX),
+            (to_int64(halves["check_times"]) >= parameters.check_max, CHECK_MAX),
         ],
         CHECK,
     )
@@ -135,12 +143,12 @@ def apply_time(
     Output: columns of the unit's first half and `rule`.
     """
     rule, is_acted_upon = _acted_upon(halves, queues, parameters)
-    is_acted_upon &= find(places(halves, "unit_offset"), places(wins, "unit_offset")) < 0
-    found = where(halves.select(_RULE_COLUMNS), is_acted_upon)
+    is_acted_upon &= index_of(row_keys(halves, "unit_offset"), row_keys(wins, "unit_offset")) < 0
+    found = filter_rows(halves.select(_RULE_COLUMNS), is_acted_upon)
     return found.append_column("rule", rule.filter(pa.array(is_acted_upon)))
 
 
-def acts_upon(halves: pa.Table, queues: pa.Table, parameters: Parameters) -> Mask:
+def is_time_due(halves: pa.Table, queues: pa.Table, parameters: Parameters) -> Mask:
     """Returns for each half whether time acts upon it, as the first half of its unit."""
     return _acted_upon(halves, queues, parameters)[1]
 
@@ -149,13 +157,13 @@ def _acted_upon(
     halves: pa.Table, queues: pa.Table, parameters: Parameters
 ) -> tuple[pa.Array, Mask]:
     rule = _rules(halves, _of_queue("known_at", halves, queues), parameters)
-    return rule, truth(rule.is_valid()) & _can_be_asked(halves)
+    return rule, to_mask(rule.is_valid()) & _is_open_first_half(halves)
 
 
-def _can_be_asked(halves: pa.Table) -> Mask:
+def _is_open_first_half(halves: pa.Table) -> Mask:
     """Returns whether each half is its unit's first, and not discarded."""
-    is_first = longs(halves["queue_offset"]) == longs(halves["unit_offset"])
-    return is_first & truth(halves["discard_cause"].is_null())
+    is_first = to_int64(halves["queue_offset"]) == to_int64(halves["unit_offset"])
+    return is_first & to_mask(halves["discard_cause"].is_null())
 
 
 def _of_queue(name: str, halves: pa.Table, queues: pa.Table) -> Numbers:
@@ -163,8 +171,8 @@ def _of_queue(name: str, halves: pa.Table, queues: pa.Table) -> Numbers:
 
     Input: `name`: a column of QUEUES.
     """
-    at = find(longs(halves["queue_id"]), longs(queues["queue_id"]))
-    return np.append(longs(queues[name], null=_UNKNOWN), _UNKNOWN)[at]
+    at = index_of(to_int64(halves["queue_id"]), to_int64(queues["queue_id"]))
+    return np.append(to_int64(queues[name], null=_UNKNOWN), _UNKNOWN)[at]
 
 
 @dataclass(frozen=True)
@@ -189,7 +197,7 @@ def next_step(first: Mapping[str, Any], parameters: Parameters) -> NextStep:
     """
     schema = pa.schema([HALVES.field(name) for name in _TIMED])
     half = pa.Table.from_pylist([{name: first[name] for name in _TIMED}], schema=schema)
-    reached_at = np.minimum(*_from_when(half, parameters))
+    reached_at = np.minimum(*_thresholds(half, parameters))
     (rule,) = _rules(half, reached_at, parameters).to_pylist()
     line = {EXPIRED: 3, CHECK_MAX: 4, CHECK: 5 if first["checked_at"] is None else 6}[rule]
     return NextStep(line, rule, int(reached_at[0]))
@@ -202,7 +210,7 @@ def due_checks(rules: pa.Table, halves: pa.Table, check_rate_max: int) -> pa.Tab
     """
     if rules.num_rows == 0:
         return DUE.empty_table()
-    return run(_DUE, {"check_rate_max": check_rate_max}, rules=rules, members=of_sets(halves))
+    return run(_DUE, {"check_rate_max": check_rate_max}, rules=rules, members=only_sets(halves))
 
 
 def record_attempts(decision: Decision, attempts: pa.Table, sent_at: int) -> Decision:
@@ -220,7 +228,7 @@ def record_attempts(decision: Decision, attempts: pa.Table, sent_at: int) -> Dec
     asked, left = split(state.halves, is_named(state.halves, attempts))
     counted = _counted(asked, attempts, sent_at)
     put, gone = changes["halves"].put, changes["halves"].left
-    others = where(put, ~is_named(put, attempts))
+    others = filter_rows(put, ~is_named(put, attempts))
     changes["halves"] = Change(pa.concat_tables([others, counted]), gone)
     return replace(decision, state=replace(state, halves=join(left, counted)), changes=changes)
 

@@ -12,25 +12,25 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from checker.frames import Parameters
-from checker.frames_ops.columns import longs, truth, where
+from checker.frames_ops.columns import filter_rows, to_int64, to_mask
 from txlake.protocol import SYSTEM_REAL_TOPICS
 
 
 @dataclass(frozen=True)
-class FirstUsed:
+class AutoCreated:
     """The topics that messages of this epoch name first.
 
-    `makers`: those to make, each with the producer group whose message makes it. `refused`: those
-    that each of their groups has too many topics for.
+    `group_by_topic`: those to make, each with the producer group whose message makes it. `refused`:
+    those that each of their groups has too many topics for.
     """
 
-    makers: dict[str, str] = field(default_factory=dict)
+    group_by_topic: dict[str, str] = field(default_factory=dict)
     refused: frozenset[str] = frozenset()
 
 
 def first_used(
-    ordered: pa.Table, topics: pa.Table, there: set[str], parameters: Parameters
-) -> FirstUsed:
+    ordered: pa.Table, topics: pa.Table, existing: set[str], parameters: Parameters
+) -> AutoCreated:
     """Returns the topics to make because a message names them.
 
     Names take turns in their order. The first message that can make its topic, in the order of
@@ -40,18 +40,18 @@ def first_used(
     needed.
     """
     if not parameters.auto_create_topics:
-        return FirstUsed()
-    fits = longs(ordered["real_queue_id"]) < parameters.default_queue_count
+        return AutoCreated()
+    fits = to_int64(ordered["real_queue_id"]) < parameters.default_queue_count
     named = pc.unique(ordered["real_topic"].filter(pa.array(fits))).to_pylist()
-    names = sorted(set(named) - there)
+    names = sorted(set(named) - existing)
     if not names:
-        return FirstUsed()
-    is_first = fits & truth(pc.is_in(ordered["real_topic"], pa.array(names, pa.string())))
+        return AutoCreated()
+    is_first = fits & to_mask(pc.is_in(ordered["real_topic"], pa.array(names, pa.string())))
     groups: dict[str, list[str]] = {name: [] for name in names}
-    for name, group in _pairs(where(ordered, is_first)):
+    for name, group in _pairs(filter_rows(ordered, is_first)):
         groups[name].append(group)
     made = Counter(topics["producer_group"].drop_null().to_pylist())
-    room = parameters.topics_max - len(there - set(SYSTEM_REAL_TOPICS))
+    room = parameters.topics_max - len(existing - set(SYSTEM_REAL_TOPICS))
     makers: dict[str, str] = {}
     refused: set[str] = set()
     for name in names:
@@ -63,7 +63,7 @@ def first_used(
             made[able[0]] += 1
         else:
             refused.add(name)
-    return FirstUsed(makers, frozenset(refused))
+    return AutoCreated(makers, frozenset(refused))
 
 
 def _pairs(ordered: pa.Table) -> list[tuple[str, str]]:

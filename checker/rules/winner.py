@@ -16,11 +16,20 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from checker.frames import COMMITTED, Parameters
-from checker.frames_ops.columns import Mask, choose, find, frame, longs, same, truth, where
+from checker.frames_ops.columns import (
+    Mask,
+    build_frame,
+    case_when,
+    equal_or_null,
+    filter_rows,
+    index_of,
+    to_int64,
+    to_mask,
+)
 from checker.frames_ops.sql import run
 from checker.rules.decided import decided_sets
 from checker.rules.naming import VALID, VERDICT_ROWS, WAITS
-from storage.schemas import places
+from storage.schemas import row_keys
 
 WINS: Final = "wins"
 
@@ -74,19 +83,19 @@ _JUDGED_ROWS = pa.schema(
 )  # fmt: skip
 
 
-def judge(verdicts: pa.Table, units: pa.Table, parameters: Parameters) -> pa.Table:
+def choose_winner(verdicts: pa.Table, units: pa.Table, parameters: Parameters) -> pa.Table:
     """Returns the verdict of test 8 on valid COMMITs and ROLLBACKs.
 
     Input: the frames of `verdicts` and `set_units`.
     Output: queue_id, op_queue_offset, position, half_queue_offset, unit_offset, decision, cause and
     `verdict`: `wins`, `waits`, or the reason of a conflict.
     """
-    is_end = truth(pc.equal(verdicts["verdict"], VALID))
-    is_end &= ~truth(pc.equal(verdicts["decision"], "UNKNOWN"))
-    ends = where(verdicts, is_end)
+    is_end = to_mask(pc.equal(verdicts["verdict"], VALID))
+    is_end &= ~to_mask(pc.equal(verdicts["decision"], "UNKNOWN"))
+    ends = filter_rows(verdicts, is_end)
     is_contested = _contested(ends, units)
     applies_late_ends = parameters.late_end_policy == "apply"
-    judged = _judged(_alone(where(ends, ~is_contested)), applies_late_ends)
+    judged = _judged(_uncontested(filter_rows(ends, ~is_contested)), applies_late_ends)
     if not is_contested.any():
         return judged
     values = {
@@ -96,7 +105,7 @@ def judge(verdicts: pa.Table, units: pa.Table, parameters: Parameters) -> pa.Tab
     ranked = run(
         _RANKED,
         values,
-        ends=where(ends, is_contested),
+        ends=filter_rows(ends, is_contested),
         units=units,
         verdicts=verdicts,
         decided=decided_sets(verdicts),
@@ -108,31 +117,33 @@ def judge(verdicts: pa.Table, units: pa.Table, parameters: Parameters) -> pa.Tab
 
 def _contested(ends: pa.Table, units: pa.Table) -> Mask:
     """Returns for each naming whether it must be ranked: its unit is a set, or has others."""
-    named = places(ends, "unit_offset")
+    named = row_keys(ends, "unit_offset")
     unit, place, counts = np.unique(named, return_inverse=True, return_counts=True)
-    is_set = find(unit, places(units, "unit_offset")) >= 0
+    is_set = index_of(unit, row_keys(units, "unit_offset")) >= 0
     return ((counts > 1) | is_set)[place]
 
 
-def _alone(ends: pa.Table) -> pa.Table:
+def _uncontested(ends: pa.Table) -> pa.Table:
     """Returns the only naming of each unit as its first candidate. Output: _RANKED_ROWS."""
-    return frame(_RANKED_ROWS, ends, rank=1, first_decision=ends["decision"], takes_effect=True)
+    return build_frame(
+        _RANKED_ROWS, ends, rank=1, first_decision=ends["decision"], takes_effect=True
+    )
 
 
 def _judged(candidates: pa.Table, applies_late_ends: bool) -> pa.Table:
     """Returns the verdict on each candidate. Input: _RANKED_ROWS."""
-    is_pending = truth(pc.equal(candidates["status"], "PENDING"))
-    is_discarded = truth(candidates["discard_cause"].is_valid())
-    is_commit = truth(pc.equal(candidates["decision"], "COMMIT"))
-    agrees = truth(pc.equal(candidates["status"], COMMITTED)) == is_commit
-    verdict = choose(
+    is_pending = to_mask(pc.equal(candidates["status"], "PENDING"))
+    is_discarded = to_mask(candidates["discard_cause"].is_valid())
+    is_commit = to_mask(pc.equal(candidates["decision"], "COMMIT"))
+    agrees = to_mask(pc.equal(candidates["status"], COMMITTED)) == is_commit
+    verdict = case_when(
         [
             (~is_pending & agrees, "duplicate_end"),
             (~is_pending, "conflicting_end"),
             (is_discarded & (not applies_late_ends), "end_after_discard"),
-            (~truth(candidates["takes_effect"]), WAITS),
-            (longs(candidates["rank"]) == 1, WINS),
-            (same(candidates["decision"], candidates["first_decision"]), "duplicate_end"),
+            (~to_mask(candidates["takes_effect"]), WAITS),
+            (to_int64(candidates["rank"]) == 1, WINS),
+            (equal_or_null(candidates["decision"], candidates["first_decision"]), "duplicate_end"),
         ],
         "conflicting_end",
     )
@@ -140,4 +151,4 @@ def _judged(candidates: pa.Table, applies_late_ends: bool) -> pa.Table:
     cause = candidates["cause"]
     if is_late.any():
         cause = pc.if_else(pa.array(is_late), "late_end", cause)
-    return frame(_JUDGED_ROWS, candidates, verdict=verdict, cause=cause)
+    return build_frame(_JUDGED_ROWS, candidates, verdict=verdict, cause=cause)

@@ -23,7 +23,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from txlake import protocol
 from txlake._client_log import CLIENT_LOGGER, RepeatedLines
-from txlake._done_offsets import Watermarks
+from txlake._done_offsets import DoneOffsets
 from txlake._operations import OperationBatcher
 from txlake._records import Header, readable_headers
 from txlake.listener import (
@@ -73,7 +73,7 @@ class CheckAnswerer:
         self._forged = 0  # checks that were not answered, since they are not signed
         self._unreadable = 0  # records with a header that Kafka's client cannot read
         self._batch_bytes_max = protocol.batch_bytes_max(options.message_bytes_max)
-        self._done = Watermarks()
+        self._done = DoneOffsets()
         self._admin: AdminClient | None = None
         self._ensured_at = 0.0  # monotonic s
         self._has_looked = threading.Event()

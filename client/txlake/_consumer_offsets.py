@@ -26,7 +26,7 @@ import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError
 
-from txlake._delta_files import STALE_SNAPSHOT, DeltaFiles, split, told
+from txlake._delta_files import STALE_SNAPSHOT, DeltaFiles, split, translating_errors
 from txlake._disk import require_room
 from txlake._integrity import LAKE_ID_PROPERTY, owner_of
 from txlake._paths import is_in_store
@@ -122,10 +122,10 @@ class ConsumerOffsets:
 
     def newest(self) -> Mapping[Key, Commit]:
         """Returns the newest row of every key. Errors: LakeError."""
-        with told(self._files.uri):
+        with translating_errors(self._files.uri):
             for attempt in range(_LOOKS_MAX):
                 try:
-                    self._refresh(is_afresh=attempt > 0)
+                    self._refresh(from_checkpoint=attempt > 0)
                     break
                 except STALE_SNAPSHOT as error:
                     trouble = store_trouble(self._files.uri, self._files.uri, error)
@@ -143,10 +143,10 @@ class ConsumerOffsets:
         for attempt in range(_TRIES_MAX):
             newest = self.newest()
             now = datetime.now(timezone.utc)
-            rows = [_later(row, newest.get(row.key)) for row in decide(newest, now)]
+            rows = [_after(row, newest.get(row.key)) for row in decide(newest, now)]
             if not rows:
                 return []
-            with told(self._files.uri):
+            with translating_errors(self._files.uri):
                 try:
                     self._write(rows, "append")
                 except CommitFailedError:
@@ -156,11 +156,11 @@ class ConsumerOffsets:
             return rows
         raise ConsumerError(f"{self._files.uri}: other consumers were faster {_TRIES_MAX} times")
 
-    def _refresh(self, is_afresh: bool) -> None:
-        is_new = self._files.refresh(is_afresh)
+    def _refresh(self, from_checkpoint: bool) -> None:
+        is_new = self._files.refresh(from_checkpoint)
         if not self._files.exists:
             self._create()
-            is_new = self._files.refresh(is_afresh=True)
+            is_new = self._files.refresh(from_checkpoint=True)
         self._check_owner()
         if is_new:
             self._forget_another_table()
@@ -240,7 +240,7 @@ class ConsumerOffsets:
             Path(folder, name).unlink(missing_ok=True)
 
 
-def _later(row: Commit, before: Commit | None) -> Commit:
+def _after(row: Commit, before: Commit | None) -> Commit:
     """Returns a row that is later than the one before, though the clock stands or steps back."""
     if before is None or row.committed_at > before.committed_at:
         return row

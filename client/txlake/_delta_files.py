@@ -24,7 +24,7 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from txlake._disk import disk_refusal
 from txlake._paths import file_name, is_in_store
-from txlake._store import StoreFiles, few_idle, store_trouble
+from txlake._store import StoreFiles, pool_options, store_trouble
 from txlake.errors import LakeError
 
 # What is raised when VACUUM takes a file away while it is read, or a clean-up cuts the log short.
@@ -38,7 +38,7 @@ _Seen = TypeVar("_Seen")
 
 
 @contextmanager
-def told(uri: str) -> Iterator[None]:
+def translating_errors(uri: str) -> Iterator[None]:
     """Turns what is wrong with a table, and stays so, into one sentence.
 
     Errors: LakeError; StoreAwayError.
@@ -79,8 +79,8 @@ class TableFile:
     path: str
     size_bytes: int
     row_count: int
-    least: Mapping[str, Any]
-    most: Mapping[str, Any]
+    min_values: Mapping[str, Any]
+    max_values: Mapping[str, Any]
 
 
 class DeltaFiles:
@@ -90,7 +90,7 @@ class DeltaFiles:
         self, uri: str, storage_options: Mapping[str, str] | None, statistics: Sequence[str] = ()
     ) -> None:
         self.uri = uri
-        self._storage_options = few_idle(uri, storage_options)
+        self._storage_options = pool_options(uri, storage_options)
         self._statistics = tuple(statistics)
         self._table: DeltaTable | None = None
         self._version_seen = -1
@@ -111,13 +111,13 @@ class DeltaFiles:
         """Returns whether the table was there at the last refresh."""
         return self._table is not None
 
-    def refresh(self, is_afresh: bool = False) -> bool:
+    def refresh(self, from_checkpoint: bool = False) -> bool:
         """Takes the newest snapshot. Output: whether it is another. A missing table has no files.
 
-        `is_afresh`: the log is read from its last checkpoint, and not from the version that was
-        read before.
+        `from_checkpoint`: the log is read from its last checkpoint, and not from the version that
+        was read before.
         """
-        if is_afresh:
+        if from_checkpoint:
             self._table, self._version_seen = None, -1
         if self._table is not None:
             if self._is_newest(self._table.version()):
@@ -198,23 +198,24 @@ class DeltaFiles:
             None,
         )
 
-    def patiently(self, look: Callable[[], _Seen]) -> _Seen:
+    def retry_stale(self, look: Callable[[], _Seen]) -> _Seen:
         """Returns what a look at the files gives, at fresh ones when some of these are gone.
 
         Errors: those of `look`; LakeError; StoreAwayError.
         """
-        with told(self.uri):
+        with translating_errors(self.uri):
             for _ in range(_TRIES_MAX - 1):
                 try:
                     return look()
                 except STALE_SNAPSHOT:
-                    self.refresh(is_afresh=True)
+                    self.refresh(from_checkpoint=True)
             return look()
 
     def dataset(self, paths: Iterable[str]) -> ds.Dataset:
         """Returns a dataset of some of the snapshot's files.
 
-        Errors: those in STALE_SNAPSHOT when a file is gone: refresh with `is_afresh`, try again.
+        Errors: those in STALE_SNAPSHOT when a file is gone: refresh with `from_checkpoint`, try
+        again.
         """
         filesystem = self._filesystem()
         parquet = ds.ParquetFileFormat()

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Iterable
 
 
-class Watermarks:
+class DoneOffsets:
     """For each partition the offset below which every record is done."""
 
     def __init__(self) -> None:

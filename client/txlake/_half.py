@@ -13,7 +13,7 @@ from txlake._kafka import HALF_IS_ASKED_ABOUT, DeliveryReport, KafkaSender, fail
 from txlake._operations import OperationBatcher
 from txlake.errors import MessageError, SendError
 from txlake.listener import HalfMessage
-from txlake.message import Message, asked_headers, asks
+from txlake.message import Message, has_options, option_headers
 from txlake.options import ProducerOptions
 from txlake.protocol import Headers
 
@@ -51,7 +51,7 @@ def message_headers(
         *group,
         (protocol.UNIQ_KEY, transaction_id.encode()),
         (protocol.REAL_TOPIC, message.topic.encode()),
-        *(_asked_headers(message) if asks(message) else ()),
+        *(_asked_headers(message) if has_options(message) else ()),
         (protocol.BORN_TIMESTAMP, b"%d" % now_ms),
         *members,
         _WIRE,
@@ -115,13 +115,13 @@ def _look_at_level(level: int, levels: str) -> None:
 
 
 def _asked_headers(message: Message) -> Headers:
-    headers = [(name, value.encode()) for name, value in asked_headers(message).items()]
+    headers = [(name, value.encode()) for name, value in option_headers(message).items()]
     if message.check_immunity_time_s is not None:
         headers.append((protocol.CHECK_IMMUNITY, b"%d" % message.check_immunity_time_s))
     return headers
 
 
-def asked_half_queue(topic: str, queue_id: int, half_queues: int) -> int:
+def half_queue_for(topic: str, queue_id: int, half_queues: int) -> int:
     """Returns the half queue of the messages that ask for a real queue: always the same.
 
     Source: PROTOCOL.md "Delivery": order holds within one half queue.
@@ -200,5 +200,5 @@ class HalfSender:
             )
             self._known = (half_queues, time.monotonic() + _KNOWN_FOR_S)
         if message.queue_id is not None:
-            return asked_half_queue(message.topic, message.queue_id, half_queues)
+            return half_queue_for(message.topic, message.queue_id, half_queues)
         return next(self._sends) // _STICKY_RUN % half_queues

@@ -24,7 +24,7 @@ _PAUSE_S = 0.05
 _COLUMNS = ["epoch", "state", "counts", "tables"]
 
 
-class WholeTables:
+class TableChecks:
     """The tables of one lake, checked. While a job writes they can be ahead, never behind."""
 
     def __init__(self, path: str, lake_id: str, storage_options: Mapping[str, str]) -> None:
@@ -128,7 +128,7 @@ def _file_problem(files: DeltaFiles) -> str | None:
 
 
 def _newest(files: DeltaFiles) -> int:
-    return max((file.most["epoch"] or 0 for file in files.files.values()), default=0)
+    return max((file.max_values["epoch"] or 0 for file in files.files.values()), default=0)
 
 
 def _told(epochs: DeltaFiles) -> tuple[int, dict[str, tuple[int, int]]]:
@@ -165,7 +165,7 @@ def _held(files: DeltaFiles, committed: int) -> tuple[int, int]:
     """
     held, newest, unsure = 0, _newest(files), []
     for file in files.files.values():
-        least, most = file.least["epoch"], file.most["epoch"]
+        least, most = file.min_values["epoch"], file.max_values["epoch"]
         if least is None or most is None or not file.row_count or least <= committed < most:
             unsure.append(file.path)
         elif most <= committed:

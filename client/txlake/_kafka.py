@@ -185,7 +185,7 @@ def may_be_stored(error: KafkaError | None) -> bool:
     return error is None or error.code() in _OPEN
 
 
-def why_not(error: KafkaError | None, record: Message) -> str:
+def failure_reason(error: KafkaError | None, record: Message) -> str:
     """Returns why a record was not stored; a right that is missing is named."""
     if error is not None and error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
         return f"{error}: Kafka refuses this client WRITE on topic {record.topic()}"
@@ -213,7 +213,7 @@ class Reports:
         """Takes Kafka's report about one record."""
         offset = None if error is not None else record.offset()
         if offset is None or offset < 0:
-            self.fail(position, why_not(error, record), may_be_stored(error))
+            self.fail(position, failure_reason(error, record), may_be_stored(error))
         else:
             self._take(position, offset, None)
 

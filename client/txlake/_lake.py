@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from txlake._delta_files import DeltaFiles, told
-from txlake._integrity import WholeTables
+from txlake._delta_files import DeltaFiles, translating_errors
+from txlake._integrity import TableChecks
 from txlake._paths import lake_path
 from txlake.errors import LakeError
 
@@ -41,9 +41,9 @@ class Lake:
             raise LakeError(str(error)) from error
         self.storage_options = dict(storage_options or {})
         self.lake_id, format_version = self._identity()
-        self._whole: WholeTables | None = None
+        self._whole: TableChecks | None = None
         if format_version >= _TELLING_FORMAT:
-            self._whole = WholeTables(self.path, self.lake_id, self.storage_options)
+            self._whole = TableChecks(self.path, self.lake_id, self.storage_options)
             self._whole.require("catalog")
         self._catalog = DeltaFiles(self.uri("catalog"), self.storage_options)
         self._topics: dict[str, Topic] = {}
@@ -54,7 +54,7 @@ class Lake:
 
     def topics(self) -> dict[str, Topic]:
         """Returns the real topics by name; they are read again when the catalog has changed."""
-        with told(self._catalog.uri):
+        with translating_errors(self._catalog.uri):
             is_changed = self._catalog.refresh()
         if is_changed:
             rows = read_all(self._catalog, ["topic", "table_id", "queue_count", "epoch"])
@@ -82,7 +82,7 @@ class Lake:
     def _identity(self) -> tuple[str, int]:
         """Returns the lake's id and format."""
         table = DeltaFiles(self.uri("lake"), self.storage_options)
-        with told(table.uri):
+        with translating_errors(table.uri):
             table.refresh()
         rows = read_all(table, ["lake_id", "format_version"])
         if not rows:
@@ -97,7 +97,7 @@ class Lake:
 
     def _no_lake(self) -> LakeError:
         epochs = DeltaFiles(self.uri("epochs"), self.storage_options)
-        with told(epochs.uri):
+        with translating_errors(epochs.uri):
             epochs.refresh()
         if epochs.files:
             return LakeError(
@@ -115,4 +115,4 @@ def read_all(table: DeltaFiles, columns: list[str]) -> list[dict[str, Any]]:
             return []
         return table.dataset(table.files).to_table(columns).to_pylist()  # type: ignore[no-any-return]
 
-    return table.patiently(read)
+    return table.retry_stale(read)

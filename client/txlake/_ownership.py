@@ -144,9 +144,9 @@ class Ownership:
         if rows:
             self._wrote(rows)
         else:
-            self.beat_when_due()
+            self.heartbeat()
 
-    def beat_when_due(self) -> None:
+    def heartbeat(self) -> None:
         """Writes that the owner lives, three times a session. Errors: StaleGenerationError."""
         due_at = self._beaten_at + self._session_timeout_ms / 3_000
         if self._rows and time.monotonic() >= due_at:

@@ -12,7 +12,7 @@ from typing import Any
 from confluent_kafka import KafkaError
 from confluent_kafka import Message as Record
 
-from txlake._kafka import HALF_IS_ASKED_ABOUT, failure_text, may_be_stored, why_not
+from txlake._kafka import HALF_IS_ASKED_ABOUT, failure_reason, failure_text, may_be_stored
 from txlake.errors import SendError
 from txlake.listener import HalfMessage, LocalTransactionState
 from txlake.message import Message
@@ -84,13 +84,13 @@ class Pipeline:
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._waiting = 0
-        self._unheard: list[SendError] = []
+        self._unreported: list[SendError] = []
         self._unheard_count = 0
         self._failures = 0  # local transactions and callbacks, since the last `drain`
         self._is_closed = False
-        self._lanes = [_Lane(self._work, number) for number in range(threads)]
+        self._lanes = [_Worker(self._work, number) for number in range(threads)]
 
-    def begin(self, timeout_s: float) -> None:
+    def acquire(self, timeout_s: float) -> None:
         """Waits until one more transaction may be in flight. Errors: SendError after the wait."""
         with self._lock:
             if self._in_flight >= self._in_flight_max:
@@ -107,7 +107,7 @@ class Pipeline:
         if not has_room:
             raise SendError(f"{self._in_flight} transactions are in flight, and none has ended")
 
-    def leave(self) -> None:
+    def release(self) -> None:
         """Counts one transaction as no longer in flight."""
         with self._lock:
             self._in_flight -= 1
@@ -121,7 +121,7 @@ class Pipeline:
         """
         offset = None if error is not None else record.offset()
         if offset is None or offset < 0:
-            self._failed(half, why_not(error, record), may_be_stored(error))
+            self._failed(half, failure_reason(error, record), may_be_stored(error))
         else:
             half.queue_id, half.queue_offset = record.partition() or 0, offset
             self._lanes[half.queue_id % len(self._lanes)].items.append((half, None))
@@ -135,15 +135,15 @@ class Pipeline:
         self._running.discard(half.transaction_id)
         if half.on_done is None:
             self._unheard_count += 1
-            self._unheard = self._unheard or [error]
-            self.leave()
+            self._unreported = self._unreported or [error]
+            self.release()
         else:
             self._lanes[0].items.append((half, error))
 
     def end_reported(self, half: PipelinedHalf, is_sent: bool) -> None:
         """Takes Kafka's report about an operation, on the sender's thread."""
         if half.on_done is None:
-            self.leave()
+            self.release()
         else:
             lane = self._lanes[half.queue_id % len(self._lanes)]
             lane.items.append((half, half.result(is_sent)))
@@ -178,7 +178,7 @@ class Pipeline:
                 "%d local transactions or callbacks have failed; the job asks the group about a "
                 "transaction without an end", failures,
             )  # fmt: skip
-        errors, self._unheard = self._unheard, []
+        errors, self._unreported = self._unreported, []
         count, self._unheard_count = self._unheard_count, 0
         if errors:
             raise SendError(f"{count} transactions were not begun; the first: {errors[0]}")
@@ -194,7 +194,7 @@ class Pipeline:
             if lane.thread is not threading.current_thread():
                 lane.thread.join(max(deadline - time.monotonic(), 0.0))
 
-    def _work(self, lane: _Lane) -> None:
+    def _work(self, lane: _Worker) -> None:
         while not self._is_closed:
             lane.has_items.wait()
             lane.has_items.clear()
@@ -221,13 +221,13 @@ class Pipeline:
         except BaseException:
             log.exception("on_done of transaction %s failed", half.transaction_id)
             self.note_failure()
-        self.leave()
+        self.release()
 
 
-class _Lane:
+class _Worker:
     """A working thread, and what waits for it."""
 
-    def __init__(self, work: Callable[[_Lane], None], number: int) -> None:
+    def __init__(self, work: Callable[[_Worker], None], number: int) -> None:
         self.items: deque[tuple[Any, Any]] = deque()
         self.has_items = threading.Event()
         self.thread = threading.Thread(

@@ -10,7 +10,7 @@ _GROWTH = 1.5
 _TOPICS_S = 2.0
 
 
-class Looks:
+class PollBackoff:
     """The times of looks.
 
     Input: `is_store`: each look is a request, so that pauses grow while nothing comes; `most_s`: to

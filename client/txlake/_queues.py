@@ -78,7 +78,7 @@ class QueueBuffers:
             found.update({(topic, queue_id): offset for queue_id, offset in offsets.items()})
         return found
 
-    def begin(self, queues: list[Queue], at: str) -> None:
+    def seek_to(self, queues: list[Queue], at: str) -> None:
         """Goes on where queues begin (`earliest`) or end (`latest`)."""
         if queues:
             first = self.begins() if at == "earliest" else self.ends()
@@ -141,7 +141,7 @@ class QueueBuffers:
             {queue_id: self._buffers[topic, queue_id].position for queue_id in positions}
         )
 
-    def take(self, most: int) -> list[tuple[str, pa.Table]]:
+    def take(self, max_records: int) -> list[tuple[str, pa.Table]]:
         """Takes rows, each queue's in order; each call begins with another queue.
 
         Output: topics with rows of theirs.
@@ -152,11 +152,11 @@ class QueueBuffers:
         taken: list[tuple[str, pa.Table]] = []
         for topic, queue_id in queues[start:] + queues[:start]:
             buffer = self._buffers[topic, queue_id]
-            if buffer.rows is None or not most:
+            if buffer.rows is None or not max_records:
                 continue
-            rows = buffer.rows.slice(0, most)
+            rows = buffer.rows.slice(0, max_records)
             taken.append((topic, rows))
-            most -= rows.num_rows
+            max_records -= rows.num_rows
             buffer.position += rows.num_rows
             rest = buffer.rows.slice(rows.num_rows)
             buffer.rows = rest if rest.num_rows else None

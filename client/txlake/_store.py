@@ -28,7 +28,7 @@ _WHOLE_BYTES_MAX = 4 << 20
 _KEPT_MAX = 4  # files are read in the order of their offsets, each some times at once
 
 
-def few_idle(uri: str, storage_options: Mapping[str, str] | None) -> dict[str, str]:
+def pool_options(uri: str, storage_options: Mapping[str, str] | None) -> dict[str, str]:
     """Returns storage options with which delta-rs keeps few connections of a table to S3.
 
     It opens one for each entry of a log, all at once, and would keep them for 90 s. A user's own

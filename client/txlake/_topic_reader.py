@@ -16,7 +16,7 @@ from operator import itemgetter, or_
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from txlake._delta_files import DeltaFiles, TableFile, told
+from txlake._delta_files import DeltaFiles, TableFile, translating_errors
 from txlake.errors import OffsetGapError, OffsetOutOfRangeError
 from txlake.protocol import floor_id
 
@@ -45,7 +45,7 @@ class TopicReader:
 
     def refresh(self) -> bool:
         """Takes the newest snapshot. Output: whether there might be new rows."""
-        with told(self._files.uri):
+        with translating_errors(self._files.uri):
             is_new = self._files.refresh()
         if is_new:
             self._spans = {
@@ -68,17 +68,17 @@ class TopicReader:
         Output: for each queue with new rows, rows of contiguous offsets from its position.
         Errors: OffsetGapError, OffsetOutOfRangeError, naming the offsets; LakeError.
         """
-        return self._files.patiently(
+        return self._files.retry_stale(
             lambda: self._read(positions, ends or {}, columns, rows_max, bytes_max)
         )
 
     def ends(self, queue_ids: range | list[int]) -> dict[int, int]:
         """Returns each queue's end: the offset of the message that comes next."""
-        return self._files.patiently(lambda: {q: self._last(q) + 1 for q in queue_ids})
+        return self._files.retry_stale(lambda: {q: self._last(q) + 1 for q in queue_ids})
 
     def begins(self, queue_ids: Iterable[int]) -> dict[int, int]:
         """Returns where each queue begins: older messages are deleted."""
-        return self._files.patiently(lambda: {q: self._begin(q) for q in queue_ids})
+        return self._files.retry_stale(lambda: {q: self._begin(q) for q in queue_ids})
 
     def _begin(self, queue_id: int) -> int:
         first = self._first(queue_id)
@@ -105,7 +105,7 @@ class TopicReader:
         rows_max: int | None,
         bytes_max: int,
     ) -> dict[int, pa.Table]:
-        files = self._holding(positions, ends)
+        files = self._files_for(positions, ends)
         if not files:
             return {}
         window = rows_max or _window_rows(files, len(positions), bytes_max)
@@ -119,7 +119,7 @@ class TopicReader:
             & (pc.field("queue_offset") < untils[queue_id])
             for queue_id, position in positions.items()
         ]
-        paths = [file.path for file in self._holding(positions, untils)]
+        paths = [file.path for file in self._files_for(positions, untils)]
         rows = self._files.dataset(paths).to_table(
             columns=list(columns), filter=reduce(or_, wanted)
         )
@@ -167,7 +167,9 @@ class TopicReader:
             "found: rows are missing or stand twice; run `txlake verify`"
         )
 
-    def _holding(self, positions: Mapping[int, int], untils: Mapping[int, int]) -> list[TableFile]:
+    def _files_for(
+        self, positions: Mapping[int, int], untils: Mapping[int, int]
+    ) -> list[TableFile]:
         """Returns the files that hold a row of any queue, from its position to its `until`."""
         return [
             file
@@ -186,7 +188,7 @@ class TopicReader:
         Only offsets from `from_offset` to below `to_offset` matter. A file is opened if its
         statistics do not say what it holds, and do not place it outside of these.
         """
-        least, most = file.least, file.most
+        least, most = file.min_values, file.max_values
         is_outside = (
             (most["queue_offset"] is not None and most["queue_offset"] < from_offset)
             or (least["queue_offset"] is not None and least["queue_offset"] >= to_offset)
@@ -201,7 +203,7 @@ class TopicReader:
         return [] if span is None or span[1] < from_offset or span[0] >= to_offset else [span]
 
     def _read_spans(self, file: TableFile) -> dict[int, Span]:
-        least, most = file.least, file.most
+        least, most = file.min_values, file.max_values
         is_known = None not in (*least.values(), *most.values())
         if is_known and least["queue_id"] == most["queue_id"]:
             return {least["queue_id"]: (least["queue_offset"], most["queue_offset"])}
@@ -219,7 +221,7 @@ class TopicReader:
     def _last(self, queue_id: int) -> int:
         best = -1
         for file in sorted(
-            self._files.files.values(), key=lambda file: -(file.most["queue_offset"] or 0)
+            self._files.files.values(), key=lambda file: -(file.max_values["queue_offset"] or 0)
         ):
             best = max([best, *(last for _, last in self._span(file, queue_id, best + 1))])
         return best if best >= 0 else self._begin(queue_id) - 1
@@ -228,7 +230,7 @@ class TopicReader:
         """Returns the first offset of a queue that is there; None if it has no rows."""
         best: int | None = None
         for file in sorted(
-            self._files.files.values(), key=lambda file: file.least["queue_offset"] or 0
+            self._files.files.values(), key=lambda file: file.min_values["queue_offset"] or 0
         ):
             for first, _ in self._span(file, queue_id, 0, math.inf if best is None else best):
                 best = first

@@ -15,7 +15,7 @@ from txlake._consumer_extra import pa
 from txlake._lake import Lake, Topic
 from txlake._ownership import Ownership
 from txlake._paths import is_in_store
-from txlake._poll_backoff import Looks
+from txlake._poll_backoff import PollBackoff
 from txlake._process import ProcessGuard, note_delta_is_used
 from txlake._queues import QueueBuffers
 from txlake._to_python import plain_columns
@@ -130,13 +130,15 @@ class Consumer:
         note_delta_is_used()
         self._guard = ProcessGuard("consumer")
         self._topics = tuple(dict.fromkeys(topics))
-        self._asked = {topic: tuple(ids) for topic, ids in (queues or {}).items()}
+        self._requested = {topic: tuple(ids) for topic, ids in (queues or {}).items()}
         self._reset = auto_offset_reset
         self._poll_records_max = max_poll_records
         self._is_closed = False
         owner = f"{socket.gethostname()}:{os.getpid()}:{os.urandom(4).hex()}"
         self._lake = Lake(lake, storage_options)
-        self._looks = Looks(is_store=is_in_store(self._lake.path), most_s=store_look_ms_max / 1000)
+        self._looks = PollBackoff(
+            is_store=is_in_store(self._lake.path), most_s=store_look_ms_max / 1000
+        )
         self._buffers = QueueBuffers(self._lake, out_of_range_reset)
         self._ownership = Ownership(
             self._lake.uri("consumer_offsets"), storage_options, group, owner, session_timeout_ms,
@@ -167,7 +169,7 @@ class Consumer:
         most = self._poll_records_max if max_records is None else max_records
         while True:
             self._check_open()
-            self._ownership.beat_when_due()
+            self._ownership.heartbeat()
             if self._looks.are_due(has_rows=self._buffers.has_rows()):
                 if self._looks.is_for_topics(knows_all=self._checked >= set(self._topics)):
                     self._take_queues(0.0)
@@ -233,7 +235,7 @@ class Consumer:
         new = []
         for name in [name for name in self._topics if name in topics]:
             count = topics[name].queue_count
-            for queue_id in self._asked.get(name, range(count)):
+            for queue_id in self._requested.get(name, range(count)):
                 if not self._ownership.owns(name, queue_id):
                     if queue_id >= count:
                         raise UnknownTopicError(f"topic {name} has {count} queues, no {queue_id}")
@@ -248,7 +250,7 @@ class Consumer:
         taken = self._ownership.take(new, wait_s)
         for (name, queue_id), offset in taken.items():
             self._buffers.add(name, topics[name].table_id, queue_id, offset or 0)
-        self._buffers.begin([queue for queue, at in taken.items() if at is None], self._reset)
+        self._buffers.seek_to([queue for queue, at in taken.items() if at is None], self._reset)
 
     def _check_within(self, queues: Sequence[tuple[str, int]], topics: Mapping[str, Topic]) -> None:
         """Checks that the group is beyond no queue's end: it would leave messages out."""

@@ -52,7 +52,7 @@ class Message:
         if not isinstance(self.topic, str):
             raise MessageError(f"topic {self.topic!r}: {protocol.TOPIC_PATTERN} is allowed")
         _check_topic(self.topic)
-        has_more = asks(self)
+        has_more = has_options(self)
         if has_more:
             self._check_numbers()
         if self.body is not None and not isinstance(self.body, bytes):
@@ -66,7 +66,7 @@ class Message:
             for what, text in (("keys", self.keys), ("tags", self.tags)):
                 if text is not None:
                     _check_text(what, text)
-            properties_bytes += _bytes(asked_headers(self))
+            properties_bytes += _bytes(option_headers(self))
         if properties_bytes > _PROPERTIES_BYTES_MAX:
             raise MessageError(
                 f"keys, tags and properties: {properties_bytes} bytes, "
@@ -112,15 +112,15 @@ def require_messages(given: object) -> None:
         require_message(message)
 
 
-def require_set(given: object, most: int) -> None:
-    """Raises MessageError for what is not 1 to `most` messages of one transaction."""
+def require_set(given: object, members_max: int) -> None:
+    """Raises MessageError for what is not 1 to `members_max` messages of one transaction."""
     require_messages(given)
     assert isinstance(given, Sequence)
-    if not 1 <= len(given) <= most:
-        raise MessageError(f"{len(given)} messages in a transaction: 1 to {most}")
+    if not 1 <= len(given) <= members_max:
+        raise MessageError(f"{len(given)} messages in a transaction: 1 to {members_max}")
 
 
-def asks(message: Message) -> bool:
+def has_options(message: Message) -> bool:
     """Returns whether it has more than topic, body and properties; most messages do not."""
     return not (
         message.keys is None and message.tags is None and message.delay_level is None
@@ -129,7 +129,7 @@ def asks(message: Message) -> bool:
     )  # fmt: skip
 
 
-def asked_headers(message: Message) -> dict[str, str]:
+def option_headers(message: Message) -> dict[str, str]:
     """Returns those of REAL_QID, KEYS, TAGS, DELAY, DELAY_MS and DELIVER_AT that it asks for."""
     asked = (
         (protocol.REAL_QID, message.queue_id),
@@ -171,13 +171,13 @@ def _checked_bytes(properties: Mapping[str, str]) -> int:
     try:
         size = _bytes(properties)
     except (TypeError, UnicodeEncodeError):
-        raise _what_is_wrong(properties) from None
+        raise _invalid_part(properties) from None
     if "" in properties or not protocol.RESERVED_HEADERS.isdisjoint(properties):
-        raise _what_is_wrong(properties)
+        raise _invalid_part(properties)
     return size
 
 
-def _what_is_wrong(properties: Mapping[str, str]) -> MessageError:
+def _invalid_part(properties: Mapping[str, str]) -> MessageError:
     reserved = protocol.RESERVED_HEADERS.intersection(properties)
     if reserved:
         return MessageError(f"properties: {sorted(reserved)} are names of the protocol")

@@ -157,7 +157,7 @@ class TransactionProducer:
         """
         require_message(message)
         self._executor(None)
-        self._pipeline.begin(self._timeout_s)
+        self._pipeline.acquire(self._timeout_s)
         now_ms = time.time_ns() // 1_000_000
         half = PipelinedHalf(message, self._ids.next(now_ms), arg, on_done, self._pipeline)
         self._running.add(half.transaction_id)
@@ -165,7 +165,7 @@ class TransactionProducer:
             self._halves.send(half, now_ms, half.reported)
         except BaseException:
             self._running.discard(half.transaction_id)
-            self._pipeline.leave()
+            self._pipeline.release()
             raise
         return half.transaction_id
 

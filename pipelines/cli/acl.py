@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pipelines.cli.options import conf_option, refuse, settings_of
+from pipelines.cli.options import conf_option, require, settings_of
 from pipelines.output import print_line
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def acl() -> None:
     "-o", "--output", type=click.Choice(_FORMS), default=_FORMS[0], show_default=True,
     help="Lines for a shell, a table for people, or JSON.",
 )  # fmt: skip
-def print_(
+def print_acls(
     conf: str,
     roles: tuple[str, ...],
     groups: tuple[str, ...],
@@ -52,8 +52,8 @@ def print_(
 
     Nothing is reached or written.
     """
-    from pipelines.kafka_client.acls import PRODUCER, ROLES, command_of, quota_command, rights
-    from storage.files.s3_policy import store_policy
+    from pipelines.kafka_client.acls import PRODUCER, ROLES, acls, command_of, quota_command
+    from storage.files.s3_policy import s3_policy
     from txlake.protocol import GROUP_PATTERN, matches
 
     settings = settings_of(conf)
@@ -64,7 +64,7 @@ def print_(
         if not matches(GROUP_PATTERN, group):
             raise click.UsageError(f"--group {group!r}: a group's name is {GROUP_PATTERN}")
     chosen = roles or ROLES
-    refuse({
+    require({
         "--producer-bytes is printed as a command: without --store and -o":
             bool(producer_bytes) and (store or output != _FORMS[0]),
         "--producer-bytes is about producer groups: name them, --group NAME":
@@ -72,10 +72,10 @@ def print_(
     })  # fmt: skip
     if store:
         place = settings.lake.place()
-        click.echo(json.dumps({role: store_policy(place, role) for role in chosen}, indent=2))
+        click.echo(json.dumps({role: s3_policy(place, role) for role in chosen}, indent=2))
         return
     who = _principals(principals, (*chosen, *groups))
-    found = rights(settings.kafka, settings.lake.place().path, chosen, groups)
+    found = acls(settings.kafka, settings.lake.place().path, chosen, groups)
     rows = [{**asdict(right), "principal": _principal(right, who)} for right in found]
     if output == "json":
         click.echo(json.dumps(rows, indent=2))

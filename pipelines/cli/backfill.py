@@ -7,8 +7,8 @@ import json
 
 import click
 
-from pipelines.cli.options import conf_option, output_option, refuse, settings_of
-from pipelines.cli.replay import print_rebuilt, show_spark_that_we_run
+from pipelines.cli.options import conf_option, output_option, require, settings_of
+from pipelines.cli.replay import print_rebuilt, register_with_spark_submit
 from pipelines.output import instant, now_ms
 
 
@@ -71,7 +71,7 @@ def backfill(
     paths = {"half": half, "op": op, "schedule": schedule, "admin": admin}
     files = {kind: path for kind, path in paths.items() if path is not None}
     bounds = (from_time, to_time, from_offsets, to_offsets)
-    refuse({
+    require({
         "files are taken whole: no --from or --to beside them":
             bool(files) and any(bound is not None for bound in bounds),
         "files: --half and --op are both needed": bool(files) and (half is None or op is None),
@@ -80,21 +80,21 @@ def backfill(
         "name one: --to-time or --to-offsets": to_time is not None and to_offsets is not None,
     })  # fmt: skip
     _require_past(from_time, to_time)
-    from pipelines.kafka_client.admin import KafkaTopics
-    from pipelines.progress import meter_of
+    from pipelines.kafka_client.admin import KafkaAdmin
+    from pipelines.progress import progress_bar
     from pipelines.replay import from_kafka
     from pipelines.replay.archive import Archive
     from pipelines.replay.from_kafka import offsets_before, offsets_since
     from pipelines.replay.rebuild import fill
 
     settings = settings_of(conf)
-    with meter_of("backfill", "records") as meter:
+    with progress_bar("backfill", "records") as meter:
         if files:
-            show_spark_that_we_run()
+            register_with_spark_submit()
             identity = from_kafka.identity_from_kafka(settings)
             done = fill(settings.lake.place(), Archive.of_files(files), identity, meter)
         else:
-            kafka = KafkaTopics(settings, settings.kafka.topics())
+            kafka = KafkaAdmin(settings, settings.kafka.topics())
             if from_time is not None:
                 from_offsets = offsets_since(kafka, from_time)
             if to_time is not None:

@@ -8,23 +8,23 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pipelines.cli.option_types import Span
-from pipelines.cli.options import as_one, refuse
-from pipelines.cli.write_options import Writing
+from pipelines.cli.option_types import Duration
+from pipelines.cli.options import options_as, require
+from pipelines.cli.write_options import WriteOptions
 from pipelines.errors import OperatorError
 from pipelines.output import now_ms, print_json, print_rows
 
 if TYPE_CHECKING:
     from pipelines.health.transactions import Filters
-    from pipelines.operate.preview import Trial
+    from pipelines.operate.preview import Preview
     from storage.lake.lake import Lake
     from txlake.protocol import Target
 
-Look = Callable[["Lake", "Filters"], Sequence["Target"]]
+FindTargets = Callable[["Lake", "Filters"], Sequence["Target"]]
 
 
 @dataclass(frozen=True)
-class Bulk:
+class BulkOptions:
     """The options of a command about many things. Units: ms."""
 
     group: str | None
@@ -38,7 +38,7 @@ class Bulk:
         """Refuses anything but one target, or filters with --max."""
         filters = (self.group, self.topic, self.keys, self.older_than)
         is_asked = any(value is not None for value in filters)
-        refuse({
+        require({
             "name one target, or choose several by --group, --topic, --keys, --older-than":
                 is_asked == (target is not None),
             "--max is needed: at most so many are written": is_asked and self.max is None,
@@ -46,35 +46,41 @@ class Bulk:
                 not is_asked and (self.max is not None or self.yes),
         })  # fmt: skip
 
-    def command(self, writing: Writing, name: str, text: str | None, look: Look) -> None:
-        """Try a command about one target, or about all that `look` finds; write it.
+    def command(
+        self, writing: WriteOptions, name: str, text: str | None, find_targets: FindTargets
+    ) -> None:
+        """Try a command about one target, or about all that `find_targets` finds; write it.
 
         Errors: as `write`.
         """
         self.check(text)
         target = None if text is None else writing.target(name, text)
-        self.write(writing, target, look, writing.trial_of(name))
+        self.write(writing, target, find_targets, writing.dry_run_of(name))
 
     def write(
-        self, writing: Writing, target: Target | None, look: Look, attempt: Callable[[Any], Trial]
+        self,
+        writing: WriteOptions,
+        target: Target | None,
+        find_targets: FindTargets,
+        preview: Callable[[Any], Preview],
     ) -> None:
         """Try a record about one target, or about all that fit, the oldest first; write it.
 
         Several are written if --yes is said.
-        Input: `look` returns the targets that fit; `attempt` tries one.
+        Input: `find_targets` returns the targets that fit; `preview` tries one.
         Errors: OperatorError when a result was waited for and is a refusal, or did not come.
         """
         from pipelines.health.transactions import Filters
 
         if target is not None:
-            writing.write(attempt(target))
+            writing.write(preview(target))
             return
         until = None if self.older_than is None else now_ms() - self.older_than
         filters = Filters(self.group, self.topic, self.keys, None, until)
-        targets = look(writing.lake, filters)
+        targets = find_targets(writing.lake, filters)
         chosen = targets[: self.max]
         is_written = self.yes and not writing.dry_run
-        trials = [attempt(one) for one in chosen]
+        trials = [preview(one) for one in chosen]
         rows: list[dict[str, Any]] = [
             {"target": str(one), "expected": trial.expected,
              "offset": writing.send(trial) if is_written else None}
@@ -104,13 +110,13 @@ class Bulk:
 
 
 # Let a command be about many things: its options come as one Bulk.
-bulk_options = as_one(
+bulk_options = options_as(
     "bulk",
-    Bulk,
+    BulkOptions,
     click.option("--group", help="Several: those of this producer group."),
     click.option("--topic", help="Several: those for this topic."),
     click.option("--keys", help="Several: those with these KEYS."),
-    click.option("--older-than", type=Span(), help="Several: those that are older: 10m, 2h."),
+    click.option("--older-than", type=Duration(), help="Several: those that are older: 10m, 2h."),
     click.option("--max", type=click.IntRange(1), help="With filters: at most so many."),
     click.option("--yes", is_flag=True, help="With filters: write. Else it only says what."),
 )

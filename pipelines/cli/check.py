@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import click
 
-from pipelines.cli.bulk import Bulk, bulk_options
+from pipelines.cli.bulk import BulkOptions, bulk_options
 from pipelines.cli.options import conf_option, settings_of
-from pipelines.cli.write_options import Writing, writes
+from pipelines.cli.write_options import WriteOptions, write_options
 from pipelines.output import print_line
 from txlake.protocol import GROUP_PATTERN, RESEND, check_topic, matches
 
@@ -19,8 +19,8 @@ def check() -> None:
 @check.command()
 @click.argument("target", required=False)
 @bulk_options
-@writes
-def resend(target: str | None, bulk: Bulk, writing: Writing) -> None:
+@write_options
+def resend(target: str | None, bulk: BulkOptions, writing: WriteOptions) -> None:
     """Let a pending half wait as if it were stored now.
 
     It loses the checks it had: its group is asked anew, once its immunity is over. TARGET is a

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from pipelines.cli.option_types import Span
+from pipelines.cli.option_types import Duration
 from pipelines.cli.options import (
     lake_options,
     limit_option,
@@ -26,7 +26,9 @@ def conflicts() -> None:
 @conflicts.command("list")
 @click.option("--group", help="Only operations of this producer group.")
 @click.option("--reason", help="Only this reason: duplicate_end, wrong_producer_group ...")
-@click.option("--since", type=Span(), default=_DAY_MS, help="So far back: 2h, 7d.  [default: 1d]")
+@click.option(
+    "--since", type=Duration(), default=_DAY_MS, help="So far back: 2h, 7d.  [default: 1d]"
+)
 @lake_options
 @limit_option
 @rows_option

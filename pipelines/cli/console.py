@@ -9,7 +9,7 @@ from typing import Final
 
 import click
 
-from pipelines.cli.options import lake_options, named_place, settings_of, whole_lake
+from pipelines.cli.options import lake_options, location_from_options, open_intact_lake, settings_of
 
 TOKEN_VARIABLE: Final = "TXLAKE_CONSOLE_TOKEN"  # noqa: S105 - its name
 _TOKEN_CHARACTERS: Final = 20
@@ -46,15 +46,15 @@ def console(
 
     On loopback everybody may read. Anywhere else, and to write, one has to log in with the token.
     """
-    place = named_place(lake_path, conf)
+    place = location_from_options(lake_path, conf)
     token = _token(token_file)
     if allow_writes and (conf is None or token is None):
         raise click.UsageError(
             f"--allow-writes needs --conf and a token: --token-file FILE, or {TOKEN_VARIABLE}"
         )
     from pipelines.cli.status import facts_of
-    from pipelines.console.context import Site
-    from pipelines.console.kafka_cache import Asked
+    from pipelines.console.context import ConsoleContext
+    from pipelines.console.kafka_cache import QueryCache
     from pipelines.console.serve import LOOPBACK, is_loopback, listen, serve
     from pipelines.settings import warn_of_open_secrets
 
@@ -67,12 +67,12 @@ def console(
     settings = None if conf is None else settings_of(conf)
     if conf is not None:
         warn_of_open_secrets(conf)
-    whole_lake(place)
-    asked = Asked()
+    open_intact_lake(place)
+    asked = QueryCache()
     look = partial(facts_of, settings=settings, ask=partial(asked.ask, "status"))
     with listen(host, port) as listener:
-        site = Site(
-            place.path, lambda: whole_lake(place), look, settings, token, allow_writes,
+        site = ConsoleContext(
+            place.path, lambda: open_intact_lake(place), look, settings, token, allow_writes,
             not is_local,
             frozenset({host.lower(), *(LOOPBACK if is_local else ()), *map(str.lower, names)}),
             listener.getsockname()[1], asked,

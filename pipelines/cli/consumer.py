@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from pipelines.cli.option_types import Span
+from pipelines.cli.option_types import Duration
 from pipelines.cli.options import lake_options, limit_option, open_lake, print_list, rows_option
 
 _SESSION_MS = 30_000
@@ -50,7 +50,7 @@ class _Position(click.ParamType[str]):
 @click.option("--yes", is_flag=True, help="Write. Else it only says what it would write.")
 @click.option(
     "--session",
-    type=Span(),
+    type=Duration(),
     default=_SESSION_MS,
     help="Session timeout of an owner that does not say its own, of an SDK before lake format 5.  "
     "[default: 30s, as the SDK's]",

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import click
 
-from pipelines.cli.bulk import Bulk, bulk_options
+from pipelines.cli.bulk import BulkOptions, bulk_options
 from pipelines.cli.options import list_options, nothing, open_lake, print_list
-from pipelines.cli.write_options import Writing, writes
+from pipelines.cli.write_options import WriteOptions, write_options
 from txlake.protocol import RESUME
 
 
@@ -44,8 +44,8 @@ def list_dead(
 @dead.command()
 @click.argument("target", required=False)
 @bulk_options
-@writes
-def resume(target: str | None, bulk: Bulk, writing: Writing) -> None:
+@write_options
+def resume(target: str | None, bulk: BulkOptions, writing: WriteOptions) -> None:
     """Make a discarded half pending again, or deliver a message.
 
     TARGET is a transaction id, a half, <queue>-<offset> or half:<queue>-<offset>, or a message that

@@ -18,7 +18,7 @@ WITH_SPARK: Final = frozenset(
 )
 
 
-class NoPandas:
+class PandasBlocker:
     """A finder of modules that finds no pandas. Errors: ModuleNotFoundError."""
 
     def find_spec(
@@ -30,10 +30,10 @@ class NoPandas:
         return None
 
 
-def start_lightly(arguments: Sequence[str]) -> None:
+def block_pandas(arguments: Sequence[str]) -> None:
     """Hides pandas from this process, unless its command can need it.
 
     Input: what stands behind `txlake` on the command line.
     """
     if WITH_SPARK.isdisjoint(arguments[:1]):
-        sys.meta_path.insert(0, NoPandas())
+        sys.meta_path.insert(0, PandasBlocker())

@@ -6,8 +6,14 @@ from typing import Any
 
 import click
 
-from pipelines.cli.options import conf_option, print_list, rows_option, settings_of, whole_lake
-from pipelines.cli.write_options import Writing, writes
+from pipelines.cli.options import (
+    conf_option,
+    open_intact_lake,
+    print_list,
+    rows_option,
+    settings_of,
+)
+from pipelines.cli.write_options import WriteOptions, write_options
 from pipelines.errors import OperatorError
 from txlake.protocol import ACCEPT_LOSS, LostTarget
 
@@ -28,13 +34,13 @@ def list_losses(conf: str, output: str) -> None:
     from pipelines.operate.losses import losses as losses_of
 
     settings = settings_of(conf)
-    rows = [_row(loss) for loss in losses_of(settings, whole_lake(settings.lake.place()))]
+    rows = [_row(loss) for loss in losses_of(settings, open_intact_lake(settings.lake.place()))]
     print_list(_COLUMNS, rows, len(rows), output, _NONE)
 
 
 @losses.command()
-@writes
-def accept(writing: Writing) -> None:
+@write_options
+def accept(writing: WriteOptions) -> None:
     """Accept all that `losses list` shows.
 
     The next start of the job goes on behind it.

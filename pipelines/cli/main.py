@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 from click.exceptions import NoSuchCommand
 
-from pipelines.cli.import_blocker import start_lightly
+from pipelines.cli.import_blocker import block_pandas
 from pipelines.cli.options import conf_option
 from pipelines.output import printable
 
@@ -47,7 +47,7 @@ _MODULE_OF: Final = {
 }
 
 
-def known_errors() -> tuple[type[Exception], ...]:
+def report_known_errors() -> tuple[type[Exception], ...]:
     """Returns the errors that say in one sentence what is wrong and what to do."""
     from pipelines.errors import JobError, OperatorError
     from pipelines.jvm.jars import JarError
@@ -131,7 +131,7 @@ class _Commands(click.Group):
             click.echo("\nstopped by Ctrl-C", err=True)
             raise click.exceptions.Exit(_CTRL_C) from None
         except Exception as error:
-            if not isinstance(error, known_errors()):
+            if not isinstance(error, report_known_errors()):
                 raise _refused_by_a_disk(error) from error
             lines = [printable(line) for line in str(error).split("\n")]
             raise click.ClickException("\n".join(lines)) from error
@@ -160,9 +160,9 @@ def run(conf: str, standby: bool, quiet: bool) -> None:
     It ends after the running epoch, and at the latest 10 s later: the next start finishes an epoch
     that takes longer.
     """
-    from pipelines.jvm.arrow_memory import keep_memory
+    from pipelines.jvm.arrow_memory import keep_freed_pages
 
-    keep_memory()
+    keep_freed_pages()
     from pipelines import logs
     from pipelines.settings import load, warn_of_open_secrets
 
@@ -185,7 +185,7 @@ def run_job(settings: Settings, *, is_standby: bool = False) -> None:
 
     log = logging.getLogger("txlake")
 
-    def give_up() -> None:
+    def abort() -> None:
         log.warning(
             "not stopped within %.0f s: what is running is given up, and nothing is lost; the next "
             "start finishes it", STOP_S,
@@ -193,7 +193,7 @@ def run_job(settings: Settings, *, is_standby: bool = False) -> None:
         logging.shutdown()
         os._exit(0)  # as kill -9, which an epoch must survive anyway
 
-    patience = threading.Timer(STOP_S, give_up)
+    patience = threading.Timer(STOP_S, abort)
     patience.daemon = True
 
     def stop(*_: object) -> None:
@@ -241,7 +241,7 @@ def _run_in_thread(run: Callable[[], None]) -> None:
 
 def start() -> None:
     """Run the command of this process: what `txlake` and `python -m pipelines` call."""
-    start_lightly(sys.argv[1:])
+    block_pandas(sys.argv[1:])
     main(prog_name="txlake")
 
 

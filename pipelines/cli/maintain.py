@@ -10,7 +10,7 @@ from dataclasses import asdict
 import click
 
 from pipelines.cli.options import conf_option, output_option
-from pipelines.cli.write_options import Writing
+from pipelines.cli.write_options import WriteOptions
 from pipelines.output import print_json, print_rows
 from txlake.protocol import MAINTAIN
 
@@ -41,16 +41,16 @@ def maintain(
 
     Small files are merged, the tables' logs shortened, files deleted that nothing needs any more.
     """
-    writing = Writing(conf, actor, reason, dry_run, wait_s, output)
+    writing = WriteOptions(conf, actor, reason, dry_run, wait_s, output)
     if dry_run:
-        _foretell(writing)
+        _estimate(writing)
     elif offline:
         _run(writing)
     else:
         writing.command(MAINTAIN, None)
 
 
-def _foretell(writing: Writing) -> None:
+def _estimate(writing: WriteOptions) -> None:
     """Print what a full round would do, table by table."""
     from storage.lake.integrity import require_recorded
     from storage.maintenance.maintenance import Maintenance
@@ -61,7 +61,7 @@ def _foretell(writing: Writing) -> None:
         maintenance.take_up(progress.last)
     rows = []
     for table in maintenance.tables():
-        files, work = maintenance.foretell(table)
+        files, work = maintenance.estimate(table)
         mb = round(work.bytes_before / 1e6, 2)
         rows.append([table, files, work.files_merged, work.merges, mb, work.files_deleted])
     if writing.output == "json":
@@ -73,27 +73,27 @@ def _foretell(writing: Writing) -> None:
     click.echo(f"{len(rows)} tables, {len(worth)} with something to do; nothing was changed")
 
 
-def _run(writing: Writing) -> None:
+def _run(writing: WriteOptions) -> None:
     """Take every step of a full round, alone at the lake."""
-    from pipelines.job.maintenance import told
-    from pipelines.jvm.lock import held_without_jvm
+    from pipelines.job.maintenance import summary
+    from pipelines.jvm.lock import file_lock
     from storage.lake.epochs import read_progress
-    from storage.lake.integrity import require_whole
+    from storage.lake.integrity import require_intact
     from storage.lake.lake import Lake
     from storage.lake.lock import LakeLock
     from storage.lake.open_table import changing
-    from storage.maintenance.limits import Work
+    from storage.maintenance.limits import StepResult
     from storage.maintenance.maintenance import Maintenance
 
     place = writing.lake.place
     lock = LakeLock(place, f"{socket.gethostname()}:{os.getpid()}:txlake maintain")
     began = time.monotonic()
-    done = Work()
+    done = StepResult()
     try:
-        with held_without_jvm(place), changing(place):
+        with file_lock(place), changing(place):
             lake = Lake(place, is_driver=True)
             progress = read_progress(lake)
-            require_whole(lake, progress, is_alone=True)
+            require_intact(lake, progress, is_exclusive=True)
             maintenance = Maintenance(lake, writing.settings.maintenance_limits())
             if progress.last is not None:
                 maintenance.take_up(progress.last)
@@ -105,4 +105,4 @@ def _run(writing: Writing) -> None:
     if writing.output == "json":
         print_json({**asdict(done), "seconds": round(seconds, 3)})
     else:
-        click.echo(f"{told(done)}, {seconds:.1f} s")
+        click.echo(f"{summary(done)}, {seconds:.1f} s")

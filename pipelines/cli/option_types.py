@@ -13,7 +13,7 @@ FOREVER_WORD: Final = "forever"
 _UNITS = {"": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 
 
-class Span(click.ParamType[int]):
+class Duration(click.ParamType[int]):
     """A span of time in ms, as `7d`; some can be `forever`, which is -1."""
 
     name = "span"
@@ -35,7 +35,7 @@ class Span(click.ParamType[int]):
         return span_ms
 
 
-class Size(click.ParamType[int]):
+class ByteSize(click.ParamType[int]):
     """A size in bytes, as `10GiB` or `forever`."""
 
     name = "size"

@@ -15,7 +15,7 @@ from pipelines.output import FORMATS, TABLE, Row, now_ms, print_records
 
 if TYPE_CHECKING:
     from pipelines.settings import Settings
-    from storage.files.location import LakePlace
+    from storage.files.location import LakeLocation
     from storage.lake.lake import Lake
 
 Command = Callable[..., Any]
@@ -24,7 +24,7 @@ CONF_VARIABLE: Final = "TXLAKE_CONF"
 LAKE_VARIABLE: Final = "TXLAKE_LAKE"
 
 
-def together(*options: Command) -> Command:
+def stack_options(*options: Command) -> Command:
     """Returns several options as one decorator; help shows them in this order."""
 
     def decorate(command: Command) -> Any:
@@ -35,7 +35,7 @@ def together(*options: Command) -> Command:
     return decorate
 
 
-def as_one(name: str, kind: type[Any], *options: Command) -> Command:
+def options_as(name: str, kind: type[Any], *options: Command) -> Command:
     """Returns several options as one decorator: a command gets their values as one argument.
 
     Input: the argument's name, and its dataclass, which has a field for each option.
@@ -47,7 +47,7 @@ def as_one(name: str, kind: type[Any], *options: Command) -> Command:
             one = kind(**{field.name: given.pop(field.name) for field in fields(kind)})
             command(**{name: one}, **given)
 
-        return together(*options)(run)
+        return stack_options(*options)(run)
 
     return decorate
 
@@ -85,7 +85,7 @@ def conf_of(text: str, *, others: tuple[str, ...] = ("lake_path",), **more: Any)
     )  # fmt: skip
 
 
-def refuse(wrong: Mapping[str, bool]) -> None:
+def require(wrong: Mapping[str, bool]) -> None:
     """Raises click's usage error with the first sentence whose condition holds."""
     for sentence, holds in wrong.items():
         if holds:
@@ -113,9 +113,9 @@ lake_option = click.option(
     "--lake", "lake_path", cls=_Named, others=("conf",), envvar=LAKE_VARIABLE, show_envvar=True,
     help="Where the lake is: a folder, or s3://...",
 )  # fmt: skip
-lake_options = together(lake_option, conf_of("The job's settings: they name the lake."))
+lake_options = stack_options(lake_option, conf_of("The job's settings: they name the lake."))
 # Let a command choose the messages that it lists.
-list_options = together(
+list_options = stack_options(
     click.option("--topic", help="Only messages for this topic."),
     click.option("--group", help="Only messages of this producer group."),
     limit_option,
@@ -131,12 +131,12 @@ def settings_of(conf: str) -> Settings:
     return load(conf)
 
 
-def named_place(lake_path: str | None, conf: str | None) -> LakePlace:
+def location_from_options(lake_path: str | None, conf: str | None) -> LakeLocation:
     """Returns the place that the options name; with both `--conf` says how to reach its store.
 
     Errors: LakeError, SettingsError; click's usage error without an option.
     """
-    from storage.files.location import lake_place
+    from storage.files.location import lake_location
 
     if lake_path is None and conf is None:
         raise click.UsageError(
@@ -144,17 +144,17 @@ def named_place(lake_path: str | None, conf: str | None) -> LakePlace:
             f"{CONF_VARIABLE} do so, too"
         )
     if conf is None:
-        return lake_place(str(lake_path))
+        return lake_location(str(lake_path))
     lake = settings_of(conf).lake
-    return lake_place(lake.path if lake_path is None else lake_path, lake.store)
+    return lake_location(lake.path if lake_path is None else lake_path, lake.store)
 
 
 def open_lake(lake_path: str | None, conf: str | None) -> Lake:
-    """Returns the lake that the options name, whole. Errors: as `named_place`."""
-    return whole_lake(named_place(lake_path, conf))
+    """Returns the lake that the options name, whole. Errors: as `location_from_options`."""
+    return open_intact_lake(location_from_options(lake_path, conf))
 
 
-def whole_lake(place: LakePlace) -> Lake:
+def open_intact_lake(place: LakeLocation) -> Lake:
     """Returns a lake whose own tables hold what was committed.
 
     Errors: LakeError.
@@ -180,17 +180,17 @@ def print_list(
     count: int,
     output: str,
     nothing: str,
-    only_data: Sequence[str] = (),
+    hidden_columns: Sequence[str] = (),
 ) -> None:
     """Print the first of `count` rows; a table without rows is the sentence `nothing`.
 
-    Input: `only_data`: columns that a table leaves out.
+    Input: `hidden_columns`: columns that a table leaves out.
     """
     if output == TABLE and not rows:
         click.echo(nothing)
         return
     if output == TABLE:
-        columns = [name for name in columns if name not in only_data]
+        columns = [name for name in columns if name not in hidden_columns]
     print_records(columns, rows, output, now_ms())
     if count > len(rows):
         text = f"{count - len(rows)} more: --limit shows more, and filters choose"

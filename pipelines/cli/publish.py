@@ -13,10 +13,10 @@ import click
 from pipelines.cli.options import (
     conf_option,
     print_list,
-    refuse,
+    require,
     rows_option,
     settings_of,
-    together,
+    stack_options,
 )
 from pipelines.cli.write_options import actor_and_reason
 from pipelines.output import print_line
@@ -39,7 +39,7 @@ def publish(context: click.Context, conf: str | None, name: str | None, quiet: b
     Of several processes of one name Kafka elects the active one; the others stand by.
     """
     if context.invoked_subcommand is not None:
-        refuse({
+        require({
             "options stand behind the command: txlake publish status --conf FILE": bool(
                 conf or name or quiet
             )
@@ -57,7 +57,7 @@ def publish(context: click.Context, conf: str | None, name: str | None, quiet: b
     warn_of_open_secrets(conf)
     process = PublisherProcess(settings, publisher_of(settings, name))
 
-    def give_up() -> None:
+    def abort() -> None:
         logging.getLogger("txlake").warning(
             "not stopped within %.0f s: the open transaction is given up, and nothing is lost",
             _STOP_S,
@@ -65,7 +65,7 @@ def publish(context: click.Context, conf: str | None, name: str | None, quiet: b
         logging.shutdown()
         os._exit(0)  # as kill -9, which a publisher must survive anyway
 
-    patience = threading.Timer(_STOP_S, give_up)
+    patience = threading.Timer(_STOP_S, abort)
     patience.daemon = True
 
     def stop(*_: object) -> None:
@@ -148,7 +148,7 @@ def verify(conf: str, name: str | None, from_offset: int, output: str) -> None:
         )
 
 
-_change_options = together(
+_change_options = stack_options(
     conf_option,
     _name_option,
     click.option("--dry-run", is_flag=True, help="Write nothing; say what would be written."),

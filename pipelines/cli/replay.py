@@ -11,9 +11,9 @@ import click
 from pipelines.cli.options import (
     conf_of,
     lake_option,
-    named_place,
+    location_from_options,
     output_option,
-    refuse,
+    require,
     settings_of,
 )
 from pipelines.cli.verify import VIOLATED, epochs_option
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pipelines.replay import Rebuilt, Verified, WhatIf
     from pipelines.replay.refill import Identity
     from pipelines.settings import Settings
-    from storage.files.location import LakePlace
+    from storage.files.location import LakeLocation
 
 _SHOWN = 20
 
@@ -61,7 +61,7 @@ def replay(
     To --verify it, to rebuild it --into another lake, or to ask --what-if.
     """
     is_all = epochs == (1, EPOCH_MAX)
-    refuse({
+    require({
         "name one: --verify, --into NEW_LAKE, or --what-if KEY=VALUE":
             (is_verify, into is not None, bool(changes)).count(True) != 1,
         "only --verify can begin later than with epoch 1": not is_verify and epochs[0] != 1,
@@ -69,14 +69,14 @@ def replay(
             one_batch and (into is None or not is_all),
         "--what-if is about the whole history: no --epochs": bool(changes) and not is_all,
     })  # fmt: skip
-    place = named_place(lake_path, conf)
-    show_spark_that_we_run()
-    from pipelines.progress import meter_of
+    place = location_from_options(lake_path, conf)
+    register_with_spark_submit()
+    from pipelines.progress import progress_bar
     from pipelines.replay import rebuild, verify
-    from pipelines.replay.what_if import imagine
-    from storage.files.location import lake_place
+    from pipelines.replay.what_if import run_what_if
+    from storage.files.location import lake_location
 
-    with meter_of("replay", "records") as meter:
+    with progress_bar("replay", "records") as meter:
         if is_verify:
             verified = verify(place, *epochs, progress=meter)
         elif into is not None:
@@ -85,10 +85,10 @@ def replay(
                 settings = settings_of(conf)
                 store = settings.lake.store
                 identity = _identity(place, settings) if one_batch else None
-            target = lake_place(into, store)
+            target = lake_location(into, store)
             rebuilt = rebuild(place, target, one_batch, epochs[1], identity, meter)
         else:
-            answer = imagine(place, dict(map(_change, changes)), progress=meter)
+            answer = run_what_if(place, dict(map(_parse_override, changes)), progress=meter)
     if is_verify:
         _print_verified(verified, output)
     elif into is not None:
@@ -97,7 +97,7 @@ def replay(
         _print_what_if(answer, output)
 
 
-def _identity(place: LakePlace, settings: Settings) -> Identity:
+def _identity(place: LakeLocation, settings: Settings) -> Identity:
     """Returns the log that a lake is made from: as its epochs say, or else as Kafka knows it."""
     from pipelines.errors import StartError
     from pipelines.replay.from_kafka import identity_from_kafka
@@ -110,14 +110,14 @@ def _identity(place: LakePlace, settings: Settings) -> Identity:
         return identity_from_kafka(settings)
 
 
-def _change(text: str) -> tuple[str, Any]:
+def _parse_override(text: str) -> tuple[str, Any]:
     key, _, value = text.partition("=")
     if not (key and value):
         raise click.BadParameter(f"{text!r}: KEY=VALUE is allowed, as in check_max=5")
     return key, int(value) if value.lstrip("-").isdecimal() else value
 
 
-def show_spark_that_we_run() -> None:
+def register_with_spark_submit() -> None:
     """Start a Spark session under spark-submit: a cluster gives up a driver that starts none."""
     if "PYSPARK_GATEWAY_PORT" in os.environ:
         from pipelines.jvm.session import start_session
@@ -144,7 +144,7 @@ def _print_verified(verified: Verified, output: str) -> None:
         )
         _print_table(verified.compared)
         for row in verified.differences.slice(0, _SHOWN).to_pylist():
-            print_line(_told(row))
+            print_line(_difference_text(row))
         count = sum(verified.compared["differences"].to_pylist())
         if count > _SHOWN:
             click.echo(f"and {count - _SHOWN} more; all that are named: -o json")
@@ -153,7 +153,7 @@ def _print_verified(verified: Verified, output: str) -> None:
         raise click.exceptions.Exit(VIOLATED)
 
 
-def _told(row: dict[str, Any]) -> str:
+def _difference_text(row: dict[str, Any]) -> str:
     topic = f" ({row['topic']})" if row["topic"] else ""
     epoch = "" if row["epoch"] is None else f", epoch {row['epoch']}"
     place = f"{row['table']}{topic} {row['row']}{epoch}"

@@ -7,8 +7,8 @@ from typing import Any
 import click
 
 from pipelines.cli.options import list_options, nothing, open_lake, print_list
-from pipelines.cli.write_options import Writing, writes
-from pipelines.output import JSON, TABLE, for_programs, now_ms, print_json, print_records, span
+from pipelines.cli.write_options import WriteOptions, write_options
+from pipelines.output import JSON, TABLE, now_ms, print_json, print_records, span, to_machine
 from txlake.protocol import CANCEL
 
 
@@ -60,13 +60,13 @@ def list_delayed(
 
 
 def _texts(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [{name: for_programs(name, value) for name, value in row.items()} for row in rows]
+    return [{name: to_machine(name, value) for name, value in row.items()} for row in rows]
 
 
 @schedule.command()
 @click.argument("target")
-@writes
-def cancel(target: str, writing: Writing) -> None:
+@write_options
+def cancel(target: str, writing: WriteOptions) -> None:
     """Cancel a delayed message.
 
     TARGET is a transaction id, <queue>-<offset> or half:<queue>-<offset> of a half, or

@@ -76,7 +76,7 @@ def store(port: int, data_dir: Path, bucket: str) -> None:
     _fetch_missing_jars()
     server = Store(data_dir, port=port, keys=keys)
     server.create_bucket(bucket)
-    _run_until_stopped(server, lambda: click.echo(what_a_user_needs(server, bucket, keys)))
+    _run_until_stopped(server, lambda: click.echo(connection_help(server, bucket, keys)))
 
 
 def _given_keys() -> Keys | None:
@@ -93,7 +93,7 @@ def _fetch_missing_jars() -> None:
         ivy.fetch(java_binary(), ["store"])
 
 
-def what_a_user_needs(server: Store, bucket: str, keys: Keys | None) -> str:
+def connection_help(server: Store, bucket: str, keys: Keys | None) -> str:
     """Returns where the server is, and the settings of a lake on it. `keys`: those given."""
     if keys is None:
         folder = server.data_folder

@@ -125,7 +125,7 @@ def driver_findings(conf: str) -> Iterator[Finding]:
     settings = settings_of(conf)
     what = "driver"
     try:
-        drivers = DriverGroup(settings.kafka, settings.lake.place().path).look()
+        drivers = DriverGroup(settings.kafka, settings.lake.place().path).describe()
     except JobError as error:
         yield Finding(False, what, "not known", str(error))
         return

@@ -13,7 +13,7 @@ from typing import Any
 
 import click
 
-from pipelines.cli.options import conf_of, refuse
+from pipelines.cli.options import conf_of, require
 from pipelines.jvm.cluster import cluster_conf, environment_conf, write_environment
 from pipelines.jvm.jars import class_path
 from pipelines.jvm.java import java_home
@@ -65,7 +65,7 @@ def submit_line(
     ]
 
 
-def _pairs(_context: click.Context, _option: click.Parameter, values: Sequence[str]) -> Any:
+def _parse_pairs(_context: click.Context, _option: click.Parameter, values: Sequence[str]) -> Any:
     pairs = [value.partition("=") for value in values]
     wrong = [key for key, equals, _ in pairs if not equals or not key.startswith("spark.")]
     if wrong:
@@ -85,7 +85,7 @@ def _pairs(_context: click.Context, _option: click.Parameter, values: Sequence[s
 @click.option("--python", help="The Python of the executors.  [default: by --environment]")
 @click.option("--driver-host", help="Where executors reach this machine.  [default: found]")
 @click.option(
-    "--spark", "spark_conf", multiple=True, callback=_pairs, metavar="KEY=VALUE",
+    "--spark", "spark_conf", multiple=True, callback=_parse_pairs, metavar="KEY=VALUE",
     help="A setting of Spark; may be given again.",
 )  # fmt: skip
 @click.option(
@@ -110,7 +110,7 @@ def spark_submit(
 
     After `--` another COMMAND: `-- replay --lake lake --verify`, `-- backfill --conf FILE`.
     """
-    refuse({
+    require({
         "name the job's settings, --conf FILE, or a command after --":
             (conf is None) == (not command),
         "--standby goes with the job: name its settings, --conf FILE": standby and conf is None,

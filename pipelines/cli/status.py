@@ -38,7 +38,7 @@ def status(lake_path: str | None, conf: str | None, output: str, is_check: bool)
     from pipelines.health.problems import problems
     from pipelines.health.report import as_json, lines
 
-    facts = gather(lake_path, conf)
+    facts = collect_facts(lake_path, conf)
     found = problems(facts)
 
     if output == JSON:
@@ -77,14 +77,14 @@ def top(lake_path: str | None, conf: str | None, every_s: float, times: int | No
             if looks:
                 time.sleep(every_s)
             looks += 1
-            text = "\n".join(lines(gather(lake_path, conf)))
+            text = "\n".join(lines(collect_facts(lake_path, conf)))
             if console.is_terminal:
                 live.update(Text(text), refresh=True)
             else:
                 click.echo(text + "\n")
 
 
-def gather(lake_path: str | None, conf: str | None) -> Facts:
+def collect_facts(lake_path: str | None, conf: str | None) -> Facts:
     """Returns what is known of the lake that the options name, and of its Kafka.
 
     Errors: as `open_lake`. A Kafka that does not answer is a fact.
@@ -131,7 +131,7 @@ def _look(settings: Settings, lake: LakeFacts) -> KafkaFacts:
     except LostInputError:  # another Kafka, as `trouble` says: its offsets tell no lag
         behind = None
     waiting = [group["producer_group"] for group in lake.groups if group["pending"]]
-    drivers = DriverGroup(settings.kafka, settings.lake.place().path).look()
+    drivers = DriverGroup(settings.kafka, settings.lake.place().path).describe()
     return KafkaFacts(
         start_trouble=trouble,
         lags=behind,

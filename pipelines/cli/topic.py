@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from pipelines.cli.option_types import Size, Span
+from pipelines.cli.option_types import ByteSize, Duration
 from pipelines.cli.options import (
     lake_options,
     limit_option,
@@ -12,9 +12,9 @@ from pipelines.cli.options import (
     print_list,
     rows_option,
     settings_of,
-    together,
+    stack_options,
 )
-from pipelines.cli.write_options import Writing, writes
+from pipelines.cli.write_options import WriteOptions, write_options
 from pipelines.output import TABLE
 from txlake.protocol import (
     ALTER_TOPIC,
@@ -30,15 +30,15 @@ from txlake.protocol import (
 )
 
 # Let a command say how long a topic keeps its messages.
-_retention = together(
+_retention = stack_options(
     click.option(
         "--retention",
         "retention_ms",
-        type=Span(can_be_forever=True),
+        type=Duration(can_be_forever=True),
         help="Keep messages so long: 36h, forever.",
     ),
     click.option(
-        "--retention-bytes", type=Size(), help="Keep so many bytes on disk: 10GiB, forever."
+        "--retention-bytes", type=ByteSize(), help="Keep so many bytes on disk: 10GiB, forever."
     ),
 )
 
@@ -121,13 +121,13 @@ def read(
 @click.argument("name")
 @click.option("--queues", type=click.IntRange(1, 10_000), required=True, help="Never fewer.")
 @_retention
-@writes
+@write_options
 def create(
     name: str,
     queues: int,
     retention_ms: int | None,
     retention_bytes: int | None,
-    writing: Writing,
+    writing: WriteOptions,
 ) -> None:
     """Make topic NAME, or give it more queues."""
     if not matches(TOPIC_PATTERN, name):
@@ -141,9 +141,9 @@ def create(
 @topic.command()
 @click.argument("name")
 @_retention
-@writes
+@write_options
 def alter(
-    name: str, retention_ms: int | None, retention_bytes: int | None, writing: Writing
+    name: str, retention_ms: int | None, retention_bytes: int | None, writing: WriteOptions
 ) -> None:
     """Set how long topic NAME keeps its messages.
 
@@ -160,7 +160,7 @@ def alter(
 
 
 def _configs(
-    name: str, retention_ms: int | None, retention_bytes: int | None, writing: Writing
+    name: str, retention_ms: int | None, retention_bytes: int | None, writing: WriteOptions
 ) -> list[str]:
     """Return what ALTER_TOPIC has to say, as targets."""
     promise_ms = writing.settings.maintenance.stream_retention_ms

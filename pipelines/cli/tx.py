@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pipelines.cli.bulk import Bulk, bulk_options
-from pipelines.cli.option_types import Span
+from pipelines.cli.bulk import BulkOptions, bulk_options
+from pipelines.cli.option_types import Duration
 from pipelines.cli.options import (
     lake_options,
     list_options,
@@ -17,7 +17,7 @@ from pipelines.cli.options import (
     output_option,
     print_list,
 )
-from pipelines.cli.write_options import Writing, writes
+from pipelines.cli.write_options import WriteOptions, write_options
 from pipelines.errors import OperatorError
 from pipelines.output import now_ms, print_json, print_rows
 from txlake.protocol import COMMIT, ROLLBACK, RecordTarget
@@ -39,10 +39,10 @@ def tx() -> None:
 @click.option("--pending", is_flag=True, help="Only what waits for its end, however old.")
 @list_options
 @click.option("--keys", help="Only messages with these KEYS (an order number, say).")
-@click.option("--older-than", type=Span(), help="Only what was stored longer ago: 10m, 2h.")
+@click.option("--older-than", type=Duration(), help="Only what was stored longer ago: 10m, 2h.")
 @click.option(
     "--since",
-    type=Span(),
+    type=Duration(),
     help="Only what was stored since: 10m, 2h.  [default: 1h, unless --pending or --keys is given]",
 )
 def list_transactions(
@@ -71,7 +71,7 @@ def list_transactions(
         None if since is None else now - since,
         None if older_than is None else now - older_than,
     )  # fmt: skip
-    look = transactions.pending if pending else transactions.stored
+    look = transactions.list_pending if pending else transactions.list_stored
     rows, count = look(open_lake(lake_path, conf), filters, limit)
     none = nothing("no matching transactions", group=group, topic=topic, keys=keys)
     print_list(transactions.COLUMNS, rows, count, output, none, transactions.ONLY_DATA)
@@ -143,10 +143,10 @@ def _tell_of_keys(lake: Lake, keys: str, limit: int, output: str) -> None:
 
     Programs get the list always. Errors: OperatorError if there is none.
     """
-    from pipelines.explain.fetch import find_keys
+    from pipelines.explain.fetch import find_by_keys
     from pipelines.explain.units import only_target
 
-    rows = find_keys(lake, keys)
+    rows = find_by_keys(lake, keys)
     if not rows:
         raise OperatorError(f"no message in the lake {lake.path} has the keys {keys!r}")
     only = only_target(rows)
@@ -179,8 +179,8 @@ def _list_messages(rows: Sequence[Row], limit: int, output: str) -> None:
 @tx.command()
 @click.argument("target", required=False)
 @bulk_options
-@writes
-def commit(target: str | None, bulk: Bulk, writing: Writing) -> None:
+@write_options
+def commit(target: str | None, bulk: BulkOptions, writing: WriteOptions) -> None:
     """Commit a transaction by hand.
 
     TARGET is its id, or one of its halves: <queue>-<offset> or half:<queue>-<offset>. Without
@@ -192,8 +192,8 @@ def commit(target: str | None, bulk: Bulk, writing: Writing) -> None:
 @tx.command()
 @click.argument("target", required=False)
 @bulk_options
-@writes
-def rollback(target: str | None, bulk: Bulk, writing: Writing) -> None:
+@write_options
+def rollback(target: str | None, bulk: BulkOptions, writing: WriteOptions) -> None:
     """Roll back a transaction by hand.
 
     TARGET is its id, or one of its halves: <queue>-<offset> or half:<queue>-<offset>. Without
@@ -202,16 +202,16 @@ def rollback(target: str | None, bulk: Bulk, writing: Writing) -> None:
     _end(ROLLBACK, target, bulk, writing)
 
 
-def _end(decision: str, text: str | None, bulk: Bulk, writing: Writing) -> None:
+def _end(decision: str, text: str | None, bulk: BulkOptions, writing: WriteOptions) -> None:
     from pipelines.operate.bulk import pending_targets
-    from pipelines.operate.preview import try_end
+    from pipelines.operate.preview import preview_end
 
     bulk.check(text)
     target = None if text is None else writing.target(decision, text)
-    lake, by, security = writing.lake, writing.by, writing.settings.security
+    lake, by, security = writing.lake, writing.actor_and_reason, writing.settings.security
     bulk.write(
         writing, target, pending_targets,
-        lambda one: try_end(lake, one, decision, *by, security),
+        lambda one: preview_end(lake, one, decision, *by, security),
     )  # fmt: skip
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pipelines.cli.options import lake_options, named_place, output_option
+from pipelines.cli.options import lake_options, location_from_options, output_option
 from storage.verify.invariant import EPOCH_MAX, NAMED_MAX
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def verify(
     from storage.lake.lake import Lake
     from storage.verify.run import verify as verify_lake
 
-    report = verify_lake(Lake(named_place(lake_path, conf)), *epochs, memory_mb)
+    report = verify_lake(Lake(location_from_options(lake_path, conf)), *epochs, memory_mb)
     if output == "json":
         click.echo(json.dumps(as_json(report), indent=1, default=str))
     else:
@@ -76,7 +76,7 @@ def as_json(report: Report) -> dict[str, Any]:
         "invariants": [
             {
                 "name": finding.invariant.name,
-                "says": finding.invariant.says,
+                "says": finding.invariant.statement,
                 "rows_checked": finding.checked,
                 "violations": finding.violations,
                 "rows": finding.rows,
@@ -119,7 +119,7 @@ def _print(report: Report) -> None:
 def _print_rows(console: Console, finding: Finding) -> None:
     from rich.markup import escape
 
-    console.print(f"\n[red]{finding.invariant.name}[/]: {escape(finding.invariant.says)}")
+    console.print(f"\n[red]{finding.invariant.name}[/]: {escape(finding.invariant.statement)}")
     for row in finding.rows:
         place = " ".join(
             f"{name}={value}"

@@ -15,25 +15,25 @@ from typing import TYPE_CHECKING
 import click
 
 from pipelines.cli.options import (
-    as_one,
     conf_option,
+    open_intact_lake,
+    options_as,
     output_option,
-    refuse,
+    require,
     settings_of,
-    whole_lake,
 )
 from pipelines.errors import OperatorError
 from pipelines.output import print_json, print_line
 
 if TYPE_CHECKING:
-    from pipelines.operate.preview import Trial
+    from pipelines.operate.preview import Preview
     from pipelines.settings import Settings
     from storage.lake.lake import Lake
     from txlake.protocol import Target
 
 
 @dataclass(frozen=True)
-class Writing:
+class WriteOptions:
     """The options of a command that writes: where, by whom and why, or not at all. Units: s."""
 
     conf: str
@@ -51,10 +51,10 @@ class Writing:
     @cached_property
     def lake(self) -> Lake:
         """Returns the lake that the settings name."""
-        return whole_lake(self.settings.lake.place())
+        return open_intact_lake(self.settings.lake.place())
 
     @cached_property
-    def by(self) -> tuple[str, str]:
+    def actor_and_reason(self) -> tuple[str, str]:
         """Returns actor and reason as they are stored; an empty one is wrong usage."""
         return actor_and_reason(self.actor, self.reason)
 
@@ -70,19 +70,19 @@ class Writing:
         except ValueError as error:
             raise click.UsageError(str(error)) from error
 
-    def trial_of(self, name: str) -> Callable[[Target | None], Trial]:
+    def dry_run_of(self, name: str) -> Callable[[Target | None], Preview]:
         """Returns what tries a command about a target."""
-        from pipelines.operate.preview import try_command
+        from pipelines.operate.preview import preview_command
 
-        lake, by = self.lake, self.by
-        return lambda target: try_command(lake, name, target, *by)
+        lake, by = self.lake, self.actor_and_reason
+        return lambda target: preview_command(lake, name, target, *by)
 
     def command(self, name: str, text: str | None) -> None:
         """Try a command, if it has a target about that, and write it."""
         target = None if text is None else self.target(name, text)
-        self.write(self.trial_of(name)(target))
+        self.write(self.dry_run_of(name)(target))
 
-    def write(self, trial: Trial) -> None:
+    def write(self, trial: Preview) -> None:
         """Write a record and wait for its result, or print what it would be.
 
         Errors: OperatorError when a result was waited for and is a refusal, or did not come.
@@ -103,22 +103,22 @@ class Writing:
         if result in REFUSALS or result in CONFLICTS:
             raise OperatorError(f"it changed nothing: {result}")
 
-    def send(self, trial: Trial) -> int:
+    def send(self, trial: Preview) -> int:
         """Writes a record that was tried, signed where a key is known. Returns its offset."""
         from pipelines.operate import records
 
         kafka, security = self.settings.kafka, self.settings.security
         return records.write(kafka, trial.record, trial.cluster_id, security)
 
-    def result(self, trial: Trial, offset: int) -> str | None:
+    def result(self, trial: Preview, offset: int) -> str | None:
         """Returns what the job made of a written record; None when it was not waited for."""
         from pipelines.operate import records
 
         return records.wait_for_result(self.lake, trial.record, offset, self.wait_s)
 
-    def _print(self, trial: Trial, offset: int | None, result: str | None) -> None:
+    def _print(self, trial: Preview, offset: int | None, result: str | None) -> None:
         record = trial.record
-        topic, headers = self.settings.kafka.topics()[record.kind], record.texts()
+        topic, headers = self.settings.kafka.topics()[record.kind], record.headers_as_text()
         body = None if record.value is None else record.value.decode()
         if self.output == "json":
             print_json({
@@ -141,9 +141,9 @@ class Writing:
 
 
 # Let a command write: its options come as one Writing.
-writes = as_one(
+write_options = options_as(
     "writing",
-    Writing,
+    WriteOptions,
     conf_option,
     click.option(
         "--wait-s", type=click.FloatRange(0), default=0.0, show_default=True,
@@ -163,7 +163,7 @@ def actor_and_reason(actor: str | None, reason: str) -> tuple[str, str]:
     """
     actor = _login() if actor is None else actor.strip()
     reason = reason.strip()
-    refuse({
+    require({
         "--actor is empty: say who": not actor,
         "--reason is empty: say why": not reason,
     })  # fmt: skip

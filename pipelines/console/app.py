@@ -16,10 +16,10 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from pipelines.console import forms, views
-from pipelines.console.context import Site
+from pipelines.console.context import ConsoleContext
 from pipelines.console.query_params import BadQueryError
 from pipelines.console.render import page
-from pipelines.console.security import Guard
+from pipelines.console.security import SecurityMiddleware
 from pipelines.errors import JobError, OperatorError
 from pipelines.settings import SettingsError
 from storage.errors import LakeError
@@ -45,7 +45,7 @@ _READS: Final[dict[str, Callable[[Request], Response]]] = {
     "/delayed": views.delayed_page,
     "/login": forms.login_page,
     "/resume": forms.resume_page,
-    "/resumed": forms.resumed_page,
+    "/resumed": forms.resume_result_page,
 }
 _WRITES: Final[dict[str, Callable[[Request, forms.Form], Response]]] = {
     "/login": forms.login,
@@ -68,11 +68,11 @@ _KNOWN: Final[dict[type[Exception], int]] = {
 }  # fmt: skip
 
 
-def console_app(site: Site) -> Guard:
+def console_app(site: ConsoleContext) -> SecurityMiddleware:
     """Returns the app of a console."""
     pool = ThreadPoolExecutor(_MAKERS, thread_name_prefix="txlake-console")
 
-    def made(of: Callable[..., Response], *, has_form: bool = False) -> Endpoint:
+    def threaded(of: Callable[..., Response], *, has_form: bool = False) -> Endpoint:
         async def endpoint(request: Request) -> Response:
             asked = (request, await _form(request)) if has_form else (request,)
             answer = await asyncio.get_running_loop().run_in_executor(pool, of, *asked)
@@ -83,18 +83,18 @@ def console_app(site: Site) -> Guard:
 
         return endpoint
 
-    routes = [Route(path, made(of), methods=["GET"]) for path, of in _READS.items()]
+    routes = [Route(path, threaded(of), methods=["GET"]) for path, of in _READS.items()]
     routes += [
-        Route(path, made(of, has_form=True), methods=["POST"]) for path, of in _WRITES.items()
+        Route(path, threaded(of, has_form=True), methods=["POST"]) for path, of in _WRITES.items()
     ]
     routes.append(Route("/style.css", _style, methods=["GET"]))
-    handlers = {error: _said(status) for error, status in _KNOWN.items()}
+    handlers = {error: _error_page(status) for error, status in _KNOWN.items()}
     app = Starlette(
         routes=routes, exception_handlers={**handlers, HTTPException: _missing, Exception: _bug}
     )
     app.state.site = site
     app.router.redirect_slashes = False
-    return Guard(app, site)
+    return SecurityMiddleware(app, site)
 
 
 async def _form(request: Request) -> forms.Form:
@@ -115,7 +115,7 @@ async def _style(_: Request) -> Response:
     return Response(text, media_type="text/css")
 
 
-def _said(status: int) -> Callable[[Request, Exception], Awaitable[Response]]:
+def _error_page(status: int) -> Callable[[Request, Exception], Awaitable[Response]]:
     async def handler(request: Request, error: Exception) -> Response:
         return page(request, "message", status, text=str(error))
 

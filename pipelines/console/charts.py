@@ -61,13 +61,13 @@ def charts(history: History) -> list[Chart]:
     return [
         _chart("lag", "Lag of the oldest record", _span, {"lag": values("lag_ms")}),
         _chart("waiting", "Records waiting in Kafka", count, {"waiting": values("waiting")}),
-        _chart("pending", "Pending halves", count, {"pending": _held(values("pending"))}),
+        _chart("pending", "Pending halves", count, {"pending": _fill_forward(values("pending"))}),
         _chart("rates", "Transactions a second", "{:.3g}".format, rates),
         _chart("epoch-times", "Epoch times", _span, times),
     ]
 
 
-def _held(values: Points) -> Points:
+def _fill_forward(values: Points) -> Points:
     held: list[float | None] = []
     for value in values:
         held.append(held[-1] if value is None and held else value)
@@ -78,21 +78,23 @@ def _span(value: float) -> str:
     return span(round(value))
 
 
-def _chart(name: str, title: str, say: Callable[[float], str], lines: dict[str, Points]) -> Chart:
+def _chart(
+    name: str, title: str, format_value: Callable[[float], str], lines: dict[str, Points]
+) -> Chart:
     known = {line: [one for one in values if one is not None] for line, values in lines.items()}
     most = max((one for found in known.values() for one in found), default=0.0)
     drawn = tuple(
-        Line(line, tuple(_parts(values, most)), *_said(known[line], say))
+        Line(line, tuple(_polylines(values, most)), *_said(known[line], format_value))
         for line, values in lines.items()
     )
-    return Chart(name, title, drawn, say(most))
+    return Chart(name, title, drawn, format_value(most))
 
 
-def _said(known: Sequence[float], say: Callable[[float], str]) -> tuple[str, str]:
-    return (say(known[-1]), say(max(known))) if known else ("", "")
+def _said(known: Sequence[float], format_value: Callable[[float], str]) -> tuple[str, str]:
+    return (format_value(known[-1]), format_value(max(known))) if known else ("", "")
 
 
-def _parts(values: Points, most: float) -> list[str]:
+def _polylines(values: Points, most: float) -> list[str]:
     """Returns the points of each piece between gaps; of one bucket alone that is a short line."""
     parts: list[list[tuple[float, float]]] = []
     width, was_known = WIDTH / BUCKETS, False

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from pipelines.console.kafka_cache import Asked
+from pipelines.console.kafka_cache import QueryCache
 from pipelines.console.session import SentForms, Sessions
 from pipelines.health.facts import Facts
 from pipelines.settings import Settings
@@ -14,26 +14,26 @@ from storage.maintenance.topic_retention import Retention
 
 
 @dataclass(frozen=True)
-class Site:
+class ConsoleContext:
     """One console.
 
-    `open_lake` returns the lake, whole; `look` what is known of it and of its Kafka. `settings`:
-    None where only the lake was named. `token`: None if nobody can log in. `reads_need_token`:
-    whether pages are shown only to who has logged in. `hosts`: by which names it may be asked for.
-    `asked`: how a page asks Kafka. `sessions`: who has logged in. `sent_forms`:
-    what was written.
+    `open_lake` returns the lake, whole; `load_facts` what is known of it and of its Kafka.
+    `settings`: None where only the lake was named. `token`: None if nobody can log in.
+    `reads_need_token`: whether pages are shown only to who has logged in. `hosts`: by which names
+    it may be asked for. `asked`: how a page asks Kafka. `sessions`: who has logged in.
+    `sent_forms`: what was written.
     """
 
     path: str
     open_lake: Callable[[], Lake]
-    look: Callable[[Lake], Facts]
+    load_facts: Callable[[Lake], Facts]
     settings: Settings | None = None
     token: str | None = None
     allow_writes: bool = False
     reads_need_token: bool = False
     hosts: frozenset[str] = frozenset()
     port: int = 0
-    asked: Asked = field(default_factory=Asked)
+    asked: QueryCache = field(default_factory=QueryCache)
     sessions: Sessions = field(default_factory=Sessions)
     sent_forms: SentForms = field(default_factory=SentForms)
 

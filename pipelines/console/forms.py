@@ -29,7 +29,7 @@ from pipelines.explain import rule_texts
 from pipelines.health.transactions import Filters
 from pipelines.operate import records
 from pipelines.operate.bulk import dead_targets
-from pipelines.operate.preview import try_command
+from pipelines.operate.preview import preview_command
 from pipelines.settings import Settings
 from storage.lake.lake import Lake
 from txlake.protocol import RESUME, Target, command_target
@@ -46,16 +46,16 @@ _WRITTEN = re.compile(r"(?P<offset>[0-9]{1,18})\.(?P<target>.{1,100})", re.ASCII
 
 def login_page(request: Request) -> Response:
     """Asks for a name and the token."""
-    then = _path(request.query_params.get("then"))
+    then = _safe_path(request.query_params.get("then"))
     return page(request, "login", then=then, trouble="", name="")
 
 
 def login(request: Request, form: Form) -> Response:
     """Begins a session for who has the token."""
     site = site_of(request)
-    name, then = _one(form, "actor").strip(), _path(_one(form, "then"))
+    name, then = _field(form, "actor").strip(), _safe_path(_field(form, "then"))
     trouble = ""
-    if not is_token(_one(form, "token").strip(), site.token):
+    if not is_token(_field(form, "token").strip(), site.token):
         trouble = WRONG_TOKEN
         client = "unknown" if request.client is None else request.client.host
         log.warning("a login with a wrong token, from %s, as %r", client, name[:_ACTOR_MAX])
@@ -86,10 +86,10 @@ def resume_page(request: Request) -> Response:
     lake, query = site_of(request).open_lake(), request.query_params
     chosen = query.getlist("target")
     if chosen or "max" not in query:
-        return _tried(request, lake, _targets(chosen), 0)
+        return _preview_page(request, lake, _targets(chosen), 0)
     filters = Filters(query_params.text(query, "group"), query_params.text(query, "topic"))
     most, fitting = query_params.number(query, "max", 10, TARGETS_MAX), dead_targets(lake, filters)
-    return _tried(request, lake, fitting[:most], max(0, len(fitting) - most))
+    return _preview_page(request, lake, fitting[:most], max(0, len(fitting) - most))
 
 
 def resume(request: Request, form: Form) -> Response:
@@ -103,7 +103,7 @@ def resume(request: Request, form: Form) -> Response:
     if not site.allow_writes or settings is None:
         raise HTTPException(403)
 
-    form_value = _one(form, "form")
+    form_value = _field(form, "form")
     with site.sent_forms.writing:
         address = site.sent_forms.answer(form_value)
         if address is not None:
@@ -117,12 +117,12 @@ def resume(request: Request, form: Form) -> Response:
 
 def _write_resume(request: Request, form: Form, actor: str, settings: Settings) -> Response:
     """Writes the records, and leads to what became of them; or shows again what is missing."""
-    lake, reason = site_of(request).open_lake(), _one(form, "reason").strip()
+    lake, reason = site_of(request).open_lake(), _field(form, "reason").strip()
     targets = _targets(form.get("target", []))
-    if not reason or len(reason) > _REASON_MAX or _one(form, "confirmed") != "yes":
+    if not reason or len(reason) > _REASON_MAX or _field(form, "confirmed") != "yes":
         trouble = "say why, and confirm it" if reason else "say why: it is stored with the record"
-        return _tried(request, lake, targets, 0, 400, trouble, reason)
-    tried = [(target, try_command(lake, RESUME, target, actor, reason)) for target in targets]
+        return _preview_page(request, lake, targets, 0, 400, trouble, reason)
+    tried = [(target, preview_command(lake, RESUME, target, actor, reason)) for target in targets]
     at: list[str] = []
     for target, trial in tried:
         try:
@@ -138,7 +138,7 @@ def _write_resume(request: Request, form: Form, actor: str, settings: Settings) 
     return RedirectResponse(url("/resumed", at=at, left=left or None), 303)
 
 
-def resumed_page(request: Request) -> Response:
+def resume_result_page(request: Request) -> Response:
     """What the job made of the records that were written."""
     lake, rows = site_of(request).open_lake(), []
     for text in request.query_params.getlist("at")[:TARGETS_MAX]:
@@ -159,7 +159,7 @@ def resumed_page(request: Request) -> Response:
     )  # fmt: skip
 
 
-def _tried(
+def _preview_page(
     request: Request,
     lake: Lake,
     targets: list[Target],
@@ -171,7 +171,7 @@ def _tried(
     rows = []
     for target in targets:
         try:
-            expected = try_command(lake, RESUME, target, "", "").expected
+            expected = preview_command(lake, RESUME, target, "", "").expected
         except OperatorError as error:
             expected = str(error)
         rows.append({"target": str(target), "expected": expected})
@@ -195,16 +195,16 @@ def _require_session(request: Request, form: Form) -> str:
     site = site_of(request)
     cookie = request.cookies.get(site.cookie_name, "")
     actor = site.sessions.actor(cookie)
-    if actor is None or not site.sessions.is_of(cookie, _one(form, "form")):
+    if actor is None or not site.sessions.has_form_token(cookie, _field(form, "form")):
         raise HTTPException(403)
     return actor
 
 
-def _one(form: Form, name: str) -> str:
+def _field(form: Form, name: str) -> str:
     return form.get(name, [""])[0]
 
 
-def _path(text: str | None) -> str:
+def _safe_path(text: str | None) -> str:
     """Returns a path of this console: a link to the login page cannot lead elsewhere."""
     path = text or "/"
     is_here = path.startswith("/") and not path.startswith(("//", "/\\"))

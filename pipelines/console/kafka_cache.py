@@ -20,7 +20,7 @@ _TROUBLE_S: Final = 60.0  # so long the next pages do not wait
 
 
 @dataclass
-class _Question:
+class _PendingQuery:
     trouble: str = ""  # why the time before had no answer
     answer: Future[Any] = field(default_factory=Future)
     ended_at: float | None = None
@@ -44,12 +44,12 @@ class _Question:
         return str(error) if isinstance(error, JobError) else ""
 
 
-class Asked:
+class QueryCache:
     """Questions to Kafka: each is asked once at a time, whoever waits for its answer."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._questions: dict[Hashable, _Question] = {}
+        self._questions: dict[Hashable, _PendingQuery] = {}
 
     def ask(self, name: Hashable, question: Callable[[], T]) -> T:
         """Returns the answer to a question.
@@ -67,7 +67,7 @@ class Asked:
             }
             asked = self._questions.get(name)
             if asked is None or asked.is_older(_FRESH_S):
-                asked = _Question("" if asked is None else asked.next_trouble())
+                asked = _PendingQuery("" if asked is None else asked.next_trouble())
                 self._questions[name] = asked
                 threading.Thread(
                     target=asked.run, args=(question,), name="txlake-asks", daemon=True

@@ -38,7 +38,7 @@ def number(query: Mapping[str, str], name: str, default: int, most: int) -> int:
     return int(value)
 
 
-def before_now(query: Mapping[str, str], name: str) -> int | None:
+def parse_age(query: Mapping[str, str], name: str) -> int | None:
     """Returns the instant that a span before now, as `1h`, names; ms. None if it is missing."""
     value = text(query, name)
     if value is None:

@@ -14,11 +14,11 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse
 
 from pipelines import output
-from pipelines.console.context import Site
+from pipelines.console.context import ConsoleContext
 from pipelines.console.urls import PAGES, link, url
 
 
-def _seen(value: Any) -> Any:
+def _escape(value: Any) -> Any:
     if value is None:
         return ""
     if isinstance(value, str) and not isinstance(value, Markup):
@@ -29,21 +29,21 @@ def _seen(value: Any) -> Any:
 _TEMPLATES: Final = Environment(
     loader=PackageLoader("pipelines.console"),
     autoescape=True,
-    finalize=_seen,
+    finalize=_escape,
     undefined=StrictUndefined,
     trim_blocks=True,
     lstrip_blocks=True,
 )
 _TEMPLATES.globals |= {
     "url": url, "link": link, "pages": PAGES, "iso": output.instant, "ago": output.ago,
-    "span": output.span, "is_instant": output.is_instant, "for_people": output.for_people,
+    "span": output.span, "is_instant": output.is_instant, "for_people": output.humanize,
     "heading": output.heading,
 }  # fmt: skip
 
 
 def page(request: Request, template: str, /, status: int = 200, **values: Any) -> HTMLResponse:
     """Returns a page. Input: the template's name without its ending, and what it shows."""
-    site: Site = request.app.state.site
+    site: ConsoleContext = request.app.state.site
     cookie = request.cookies.get(site.cookie_name)
     actor = site.sessions.actor(cookie)
     common = {

@@ -14,7 +14,7 @@ from starlette.requests import HTTPConnection
 from starlette.responses import PlainTextResponse, RedirectResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from pipelines.console.context import Site
+from pipelines.console.context import ConsoleContext
 from pipelines.console.urls import url
 
 POLICY: Final = "; ".join((
@@ -35,10 +35,10 @@ _READS: Final = ("GET", "HEAD")
 _OPEN: Final = ("/login", "/style.css")
 
 
-class Guard:
+class SecurityMiddleware:
     """The app behind its guard."""
 
-    def __init__(self, app: ASGIApp, site: Site) -> None:
+    def __init__(self, app: ASGIApp, site: ConsoleContext) -> None:
         self._app, self._site = app, site
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

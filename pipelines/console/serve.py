@@ -14,7 +14,7 @@ import uvicorn
 
 from pipelines.console.app import console_app
 from pipelines.console.connections import LimitedConnection
-from pipelines.console.context import Site
+from pipelines.console.context import ConsoleContext
 from pipelines.errors import OperatorError
 
 LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
@@ -50,7 +50,7 @@ def listen(host: str, port: int) -> socket.socket:
         ) from error
 
 
-def serve(site: Site, listener: socket.socket, tell: Callable[[], None]) -> None:
+def serve(site: ConsoleContext, listener: socket.socket, tell: Callable[[], None]) -> None:
     """Serves a console until Ctrl-C or SIGTERM. Input: `tell` is called once it listens."""
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
     config = uvicorn.Config(

@@ -61,7 +61,7 @@ class Sessions:
         number = secrets.token_hex(_FORM_NUMBER // 2)
         return number + self._sign("form", f"{number} {cookie}")
 
-    def is_of(self, cookie: str, form_value: str) -> bool:
+    def has_form_token(self, cookie: str, form_value: str) -> bool:
         """Returns whether a form was made for this session."""
         number, signature = form_value[:_FORM_NUMBER], form_value[_FORM_NUMBER:]
         return _is_equal(signature, self._sign("form", f"{number} {cookie}"))

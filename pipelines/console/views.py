@@ -11,11 +11,11 @@ from starlette.responses import RedirectResponse, Response
 
 from pipelines.console import query_params
 from pipelines.console.charts import HEIGHT, WIDTH, charts
-from pipelines.console.context import Site
+from pipelines.console.context import ConsoleContext
 from pipelines.console.render import page
 from pipelines.console.urls import url
 from pipelines.errors import JobError
-from pipelines.explain.fetch import find, find_keys
+from pipelines.explain.fetch import find, find_by_keys
 from pipelines.explain.report import Report, nothing_found, reports
 from pipelines.explain.rows import Row
 from pipelines.explain.show import lines
@@ -43,9 +43,9 @@ _ANY: Final = "any"
 _STORIES: Final = 20
 
 
-def site_of(request: Request) -> Site:
+def site_of(request: Request) -> ConsoleContext:
     """Returns the console that was asked."""
-    site: Site = request.app.state.site
+    site: ConsoleContext = request.app.state.site
     return site
 
 
@@ -70,10 +70,10 @@ def overview(request: Request) -> Response:
             f"since = {chosen!r}: one of {', '.join(_SPANS)} is allowed"
         )
     lake = site.open_lake()
-    facts = site.look(lake)
+    facts = site.load_facts(lake)
     history = read_history(lake, facts.lake.now_ms, _SPANS[chosen], facts.lake.pending)
     return page(
-        request, "overview", facts=facts, verdict=report.verdict(facts),
+        request, "overview", facts=facts, verdict=report.headline(facts),
         problems=[(one, page_of(one.name)) for one in problems(facts)],
         unknown=unknown(facts), why_unknown=report.why_unknown(facts),
         told=_grouped(facts), chosen=chosen, spans=list(_SPANS), history=history,
@@ -84,7 +84,7 @@ def overview(request: Request) -> Response:
 def _grouped(facts: Facts) -> list[tuple[str, list[str]]]:
     """Returns the facts, each with all its lines."""
     found: list[tuple[str, list[str]]] = []
-    for name, text in report.told(facts):
+    for name, text in report.status_lines(facts):
         if name or not found:
             found.append((name, []))
         found[-1][1].append(text)
@@ -105,12 +105,12 @@ def find_page(request: Request) -> Response:
         return RedirectResponse(url("/story", of=asked), 303)
     rows: list[Row] = [
         {**row, "target": str(RecordTarget(row["source"], row["queue_id"], row["queue_offset"]))}
-        for row in find_keys(lake, asked)
+        for row in find_by_keys(lake, asked)
     ]
     only = only_target(rows)
     if only is not None:
         return RedirectResponse(url("/story", of=str(only)), 303)
-    of_group = transactions.stored(lake, transactions.Filters(group=asked), 1)[1]
+    of_group = transactions.list_stored(lake, transactions.Filters(group=asked), 1)[1]
     if of_group and not rows:
         return RedirectResponse(url("/transactions", group=asked, state="all", since=_ANY), 303)
     columns = ("target", "stored_at", "transaction_id", "producer_group", "real_topic", "keys")
@@ -123,15 +123,15 @@ def transactions_page(request: Request) -> Response:
     state, since = query.get("state", "pending"), query.get("since") or _ANY
     if since == _ANY and state != "pending" and not any(map(query.get, ("keys", "since"))):
         since = "1h"
-    since_at = None if since == _ANY else query_params.before_now({"since": since}, "since")
+    since_at = None if since == _ANY else query_params.parse_age({"since": since}, "since")
     filters = transactions.Filters(
         query_params.text(query, "group"),
         query_params.text(query, "topic"),
         query_params.text(query, "keys"),
         since_at,
-        query_params.before_now(query, "older_than"),
+        query_params.parse_age(query, "older_than"),
     )
-    look = transactions.pending if state == "pending" else transactions.stored
+    look = transactions.list_pending if state == "pending" else transactions.list_stored
     rows, count = look(_lake(request), filters, query_params.limit(query))
     return page(
         request, "transactions", columns=transactions.SHOWN, rows=rows, count=count,
@@ -193,7 +193,7 @@ def conflicts_page(request: Request) -> Response:
     """Operations without effect: counted by group and reason, then each, the newest first."""
     query = request.query_params
     since = query.get("since") or "1d"
-    since_at = query_params.before_now({"since": since}, "since")
+    since_at = query_params.parse_age({"since": since}, "since")
     group, reason = query_params.text(query, "group"), query_params.text(query, "reason")
     conflicts.require_reason(reason)
     rows = conflicts.read_conflicts(_lake(request), since_at, group, reason)[::-1]
@@ -225,7 +225,7 @@ def topic_page(request: Request) -> Response:
 
 def _is_named(lake: Lake, topic: str) -> bool:
     """Returns whether a message of the lake is for a topic."""
-    _, halves = transactions.stored(lake, transactions.Filters(topic=topic), 1)
+    _, halves = transactions.list_stored(lake, transactions.Filters(topic=topic), 1)
     delayed = delays.read_waiting(lake, topic, limit=1).count
     return bool(halves or delayed or dead_letters.read_dead(lake, topic))
 

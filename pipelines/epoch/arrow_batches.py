@@ -29,7 +29,7 @@ def arrow_batches(frame: DataFrame) -> Iterator[pa.RecordBatch]:
     from pyspark.errors.exceptions.captured import unwrap_spark_exception
     from pyspark.sql.pandas.serializers import ArrowCollectSerializer
 
-    file, socket, server = _served(frame)
+    file, socket, server = _open_arrow_socket(frame)
     try:
         # The stream ends with the order of the batches.
         stream: Iterator[Any] = ArrowCollectSerializer().load_stream(file)  # type: ignore[no-untyped-call]
@@ -41,7 +41,7 @@ def arrow_batches(frame: DataFrame) -> Iterator[pa.RecordBatch]:
             server.getResult()
 
 
-def _served(frame: DataFrame) -> tuple[Any, Any, Any]:
+def _open_arrow_socket(frame: DataFrame) -> tuple[Any, Any, Any]:
     """Opens the socket on which the JVM serves a frame's rows; only then the Spark job begins.
 
     The JVM takes one connection, and gives it 10 s to show the secret. If that was a stranger's, or

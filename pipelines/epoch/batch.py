@@ -13,8 +13,8 @@ import pyarrow.compute as pc
 from storage import schemas
 from storage.files.data_files import DataFile
 from storage.rows import milliseconds
-from storage.schemas import places
-from storage.tasks.land import HEAVY
+from storage.schemas import row_keys
+from storage.tasks.land import PAYLOAD_COLUMNS
 from storage.wire.decode import RECORDS
 from storage.wire.record_kinds import ADMIN, HALF, KINDS, SCHEDULE
 
@@ -23,7 +23,7 @@ _OFFSET_ORDER = [("queue_id", "ascending"), ("queue_offset", "ascending")]
 _COLUMNS = {
     kind: [
         name for name in schemas.TABLES[kind].names
-        if name in RECORDS.names and not (kind in (HALF, SCHEDULE) and name in HEAVY)
+        if name in RECORDS.names and not (kind in (HALF, SCHEDULE) and name in PAYLOAD_COLUMNS)
     ]
     for kind in KINDS
 }  # fmt: skip
@@ -109,8 +109,8 @@ def rows_by_kind(parts: Iterable[pa.Table]) -> dict[str, pa.Table]:
 
 
 def _in_offset_order(pieces: list[pa.Table]) -> pa.Table:
-    rows = pa.concat_tables(sorted(pieces, key=lambda piece: int(places(piece)[0])))
+    rows = pa.concat_tables(sorted(pieces, key=lambda piece: int(row_keys(piece)[0])))
     rows = rows.combine_chunks()
-    if (np.diff(places(rows)) > 0).all():
+    if (np.diff(row_keys(rows)) > 0).all():
         return rows
-    return rows.take(pa.array(np.argsort(places(rows), kind="stable")))
+    return rows.take(pa.array(np.argsort(row_keys(rows), kind="stable")))

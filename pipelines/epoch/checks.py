@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from checker.frames_ops.columns import Mask, truth, where
+from checker.frames_ops.columns import Mask, filter_rows, to_mask
 from pipelines.kafka_client.connection import producer_config
 from storage import schemas
 from storage.files.messages import read_messages
@@ -67,7 +67,7 @@ class _Attempt:
         self.half = {}
 
 
-class Asks(Protocol):
+class CheckSender(Protocol):
     """The one that an epoch hands its due checks to."""
 
     def ask(self, lake: Lake, due: pa.Table) -> pa.Table:
@@ -77,12 +77,12 @@ class Asks(Protocol):
         """
 
 
-def ask_once(lake: Lake, asker: Asks, plan: Plan, due: pa.Table) -> pa.Table:
+def send_checks_once(lake: Lake, asker: CheckSender, plan: Plan, due: pa.Table) -> pa.Table:
     """Sends due checks and records each attempt, once; returns the recorded attempts.
 
     Input: DUE. Output: ATTEMPTS.
     """
-    is_asked = due.num_rows > 0 and lake.holds("checks", plan.epoch)
+    is_asked = due.num_rows > 0 and lake.has_epoch("checks", plan.epoch)
     if not is_asked:
         attempts = asker.ask(lake, due)
         at = instant(plan.epoch_at)
@@ -90,11 +90,11 @@ def ask_once(lake: Lake, asker: Asks, plan: Plan, due: pa.Table) -> pa.Table:
         is_asked = rows.num_rows > 0 and not lake.append("checks", rows, plan.epoch)
     if is_asked:
         attempts = lake.read("checks", where=pc.field("epoch") == plan.epoch)
-        lake.stock.recount("checks")
+        lake.stock.invalidate("checks")
     return attempts
 
 
-class Asker:
+class KafkaCheckSender:
     """The sender of due checks; one for a job.
 
     Input: `keys`: of the producer groups that have some; the first one signs.
@@ -138,17 +138,17 @@ class Asker:
         deadline = time.monotonic() + self._timeout_s
         is_heard = self._has_topic(due)
         too_large: list[_Attempt] = []
-        attempts = [_Attempt(row, too_large) for row in where(due, ~is_heard).to_pylist()]
-        due = where(due, is_heard)
+        attempts = [_Attempt(row, too_large) for row in filter_rows(due, ~is_heard).to_pylist()]
+        due = filter_rows(due, is_heard)
         questions = {(row["queue_id"], row["queue_offset"]): row for row in due.to_pylist()}
-        batches = read_messages(lake, "half", due, _BODY_COLUMNS, opened=lake.opened)
+        batches = read_messages(lake, "half", due, _BODY_COLUMNS, footers=lake.opened)
         for half in (row for batch in batches for row in batch.to_pylist()):
             row = questions.pop((half["queue_id"], half["queue_offset"]), None)
             if row is None:
                 continue
             body = half.pop("body")
             attempt = _Attempt(row, too_large, half, has_body=body is not None)
-            if not self._hand_over(attempt, body, deadline):
+            if not self._produce(attempt, body, deadline):
                 break
             attempts.append(attempt)
             self._without_bodies(too_large, deadline)
@@ -174,16 +174,16 @@ class Asker:
             return np.ones(due.num_rows, np.bool_)
         groups = pc.unique(due["producer_group"]).to_pylist()
         heard = [group for group in groups if p.check_topic(group, self._prefix) in topics]
-        return truth(pc.is_in(due["producer_group"], pa.array(heard, pa.string())))
+        return to_mask(pc.is_in(due["producer_group"], pa.array(heard, pa.string())))
 
     def _without_bodies(self, too_large: list[_Attempt], deadline: float) -> None:
         """Sends checks again whose topic is too small for the message: without its body."""
         while too_large:
             attempt = too_large.pop()
             is_omitted, attempt.has_body = attempt.has_body, False
-            self._hand_over(attempt, None, deadline, is_omitted=is_omitted)
+            self._produce(attempt, None, deadline, is_omitted=is_omitted)
 
-    def _hand_over(
+    def _produce(
         self, attempt: _Attempt, body: bytes | None, deadline: float, *, is_omitted: bool = False
     ) -> bool:
         group = attempt.row["producer_group"]

@@ -19,15 +19,15 @@ from checker.frames import OUTCOMES, STATE_KEYS, Decision, State
 from checker.frames_ops.memory import give_back
 from checker.rules.timing import record_attempts
 from pipelines.epoch.batch import Batch
-from pipelines.epoch.checks import Asks, ask_once
-from pipelines.epoch.delivery import Deliverer
-from pipelines.epoch.listener import Watch
-from pipelines.epoch.lookups import inputs_of
+from pipelines.epoch.checks import CheckSender, send_checks_once
+from pipelines.epoch.delivery import MessageDelivery
+from pipelines.epoch.listener import EpochListener
+from pipelines.epoch.lookups import build_inputs
 from pipelines.epoch.parameters import plan_limits, plan_parameters, planned_snapshot
-from pipelines.epoch.plan import instants_of
-from pipelines.epoch.recorded_state import FRAMES, change_rows, restore
-from pipelines.epoch.task_sizing import Sizes
-from pipelines.epoch.write import Applier
+from pipelines.epoch.plan import to_instants
+from pipelines.epoch.recorded_state import FRAMES, restore, state_log_rows
+from pipelines.epoch.task_sizing import TaskSizing
+from pipelines.epoch.write import EpochWriter
 from storage.files.row_groups import Bounds
 from storage.lake.epoch_log import EpochLog
 from storage.lake.epochs import Plan, Progress, changes_in
@@ -38,20 +38,20 @@ from storage.wire.record_kinds import HALF, KINDS
 _WRITERS: Final = 4
 
 
-class Steps:
+class StepTimer:
     """A stopwatch for the steps of an epoch, in ms."""
 
     def __init__(self) -> None:
         self.step_ms: dict[str, int] = {}
         self._since = time.monotonic()
 
-    def done(self, step: str) -> None:
+    def lap(self, step: str) -> None:
         now = time.monotonic()
         self.step_ms[step] = round((now - self._since) * 1000)
         self._since = now
 
 
-class PlannedEpochs:
+class EpochCommitter:
     """The runner of planned epochs on one lake; it keeps the state between them, and the writers.
 
     `state`: what holds after the last committed epoch; `last`: that epoch's plan; `changes`: rows
@@ -61,10 +61,10 @@ class PlannedEpochs:
     def __init__(
         self,
         lake: Lake,
-        asker: Asks,
-        sizes: Sizes,
-        deliverer: Deliverer,
-        watch: Watch | None = None,
+        asker: CheckSender,
+        sizes: TaskSizing,
+        deliverer: MessageDelivery,
+        watch: EpochListener | None = None,
     ) -> None:
         self.state = State()
         self.last: Plan | None = None
@@ -74,27 +74,27 @@ class PlannedEpochs:
         self._asker = asker
         self._sizes = sizes
         self._deliverer = deliverer
-        self._watch = watch or Watch()
+        self._watch = watch or EpochListener()
         self._pool = ThreadPoolExecutor(_WRITERS, thread_name_prefix="txlake-writer")
 
-    def take_up(self, progress: Progress, lake: Lake | None = None) -> None:
+    def resume_from(self, progress: Progress, lake: Lake | None = None) -> None:
         """Takes the state after the last committed epoch. Input: the lake, if it is another one."""
         self.state = restore(lake or self._lake, progress)
         self.log.take_up(progress)
         self.last, self.changes = progress.last, progress.changes
-        self._watch.took_up(lake or self._lake, self.last, self.state)
+        self._watch.on_start(lake or self._lake, self.last, self.state)
 
-    def finish(self, plan: Plan, batch: Batch, steps: Steps) -> None:
+    def finish(self, plan: Plan, batch: Batch, steps: StepTimer) -> None:
         """Runs a planned epoch to its commit. Input: its records."""
         applier, counts = self._applier(plan, batch), landed_counts(batch)
         records = batch.records
         futures: list[Future[Any]] = [*applier.land(self._pool)]
-        verdicts = applier.land_verdicts(self._pool)
+        verdicts = applier.write_signed_operations(self._pool)
         try:
             decision = self._decide(plan, batch)
             batch.drop_written()
             give_back(records)
-            steps.done("decide")
+            steps.lap("decide")
             _raise_first(verdicts)  # before anything that depends on them
             applier.create_topics(decision)
             landed = list(futures)
@@ -102,32 +102,32 @@ class PlannedEpochs:
             is_large = self._sizes.delivery_tasks(decision.placements.num_rows) > 0
             if not is_large:  # few messages are delivered beside all that is recorded and asked
                 futures.append(self._pool.submit(applier.deliver, decision, landed, self._pool))
-            recorded, writes = applier.record(decision, self._pool)
+            recorded, writes = applier.write_decided_rows(decision, self._pool)
             counts |= recorded
             futures += writes
             decision = replace(decision, outcomes=OUTCOMES.empty_table())  # a write has them
             _raise_first(landed)
-            attempts = ask_once(self._lake, self._asker, plan, decision.due)
+            attempts = send_checks_once(self._lake, self._asker, plan, decision.due)
             counts["checks"] = attempts.num_rows
             decision = record_attempts(decision, attempts, plan.epoch_at)
-            steps.done("ask")
+            steps.lap("ask")
             futures += self._record_state(applier, decision, counts)
             if is_large:  # many are delivered last: tasks need the memory
                 wait(writes)
                 give_back(records)
                 futures += applier.deliver(decision, landed, self._pool)
         finally:
-            written = _ended([*verdicts, *futures])
+            written = _wait_all([*verdicts, *futures])
         _raise_first(written)
-        steps.done("apply")
+        steps.lap("apply")
         work = {**applier.work, **state_size(decision.state)}
-        self.log.commit(plan, grown_offsets(decision.placements), counts, steps.step_ms, work)
+        self.log.commit(plan, advanced_offsets(decision.placements), counts, steps.step_ms, work)
         # Only now the state in memory changes.
         self.state, self.last, self.changes = decision.state, plan, changes_in(counts)
-        self._watch.committed(plan, self.state, attempts, counts, steps.step_ms)
+        self._watch.on_committed(plan, self.state, attempts, counts, steps.step_ms)
 
-    def _applier(self, plan: Plan, batch: Batch) -> Applier:
-        return Applier(self._lake, plan, batch, self._deliverer, self._sizes, self._due(plan))
+    def _applier(self, plan: Plan, batch: Batch) -> EpochWriter:
+        return EpochWriter(self._lake, plan, batch, self._deliverer, self._sizes, self._due(plan))
 
     def _due(self, plan: Plan) -> Bounds | None:
         """Returns between which instants messages of the epoch are due: since the first waits."""
@@ -136,14 +136,14 @@ class PlannedEpochs:
 
     def _decide(self, plan: Plan, batch: Batch) -> Decision:
         limits = plan_limits(plan)
-        inputs = inputs_of(batch, self._lake, self.state, plan, limits)
-        instants = instants_of(plan, self.last, limits.topics[HALF])
+        inputs = build_inputs(batch, self._lake, self.state, plan, limits)
+        instants = to_instants(plan, self.last, limits.topics[HALF])
         decision = decide(self.state, inputs, instants, plan_parameters(plan))
-        self._watch.decided(plan, self.state, inputs, decision)
+        self._watch.on_decided(plan, self.state, inputs, decision)
         return decision
 
     def _record_state(
-        self, applier: Applier, decision: Decision, counts: dict[str, int]
+        self, applier: EpochWriter, decision: Decision, counts: dict[str, int]
     ) -> list[Future[None]]:
         """Starts writing the changes of the state, in some epochs with a snapshot of it."""
         snapshot = self._snapshot(applier.plan)
@@ -169,7 +169,7 @@ def state_rows(plan: Plan, decision: Decision, is_snapshot: bool) -> dict[str, p
     """Returns the changes of the state by table, with all rows of the state in a snapshot."""
     state = decision.state if is_snapshot else None
     return {
-        table: change_rows(table, decision.changes[frame], state, plan.epoch)
+        table: state_log_rows(table, decision.changes[frame], state, plan.epoch)
         for table, frame in FRAMES.items()
     }
 
@@ -197,14 +197,14 @@ def decided_counts(decision: Decision) -> dict[str, int]:
     return counts | {"placed": decision.placements.num_rows, "due": decision.due.num_rows}
 
 
-def grown_offsets(placements: pa.Table) -> dict[tuple[str, int], int]:
+def advanced_offsets(placements: pa.Table) -> dict[tuple[str, int], int]:
     """Returns the next offset of each real queue that an epoch delivers to. Input: PLACEMENTS."""
     queues = placements.group_by(["topic", "real_queue_id"])
     rows = queues.aggregate([("real_queue_offset", "max")]).to_pylist()
     return {(row["topic"], row["real_queue_id"]): row["real_queue_offset_max"] + 1 for row in rows}
 
 
-def _ended(futures: list[Future[Any]]) -> list[Future[Any]]:
+def _wait_all(futures: list[Future[Any]]) -> list[Future[Any]]:
     """Waits for writes. Output: with those that they have begun."""
     found = list(futures)
     for future in found:  # it grows on the way

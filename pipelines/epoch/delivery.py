@@ -12,13 +12,13 @@ import pyarrow.compute as pc
 
 from checker.frames import PLACEMENTS
 from pipelines.epoch.arrow_batches import arrow_batches
-from pipelines.epoch.land import described
-from storage.files.messages import touched_ranges
+from pipelines.epoch.land import job_description
+from storage.files.messages import offset_filter
 from storage.lake.lake import Lake
-from storage.schemas import places
+from storage.schemas import row_keys
 from storage.tasks.arrow_bytes import as_bytes
 from storage.tasks.deliver import Delivery, LandedFiles, deliver
-from storage.tasks.file_buffer import Files, together
+from storage.tasks.file_buffer import Files, merge_files
 from storage.tasks.in_spark import FILES_IN_SPARK, DeliverTask, read_files
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ _FILE_ROWS = 500  # writing a file takes as long as reading so many messages
 
 
 @dataclass(frozen=True)
-class Deliverer:
+class MessageDelivery:
     """The runner of deliveries: the driver, or Spark's tasks. `spark` is None in a replay."""
 
     spark: SparkSession | None
@@ -42,12 +42,14 @@ class Deliverer:
         if self.spark is None or tasks == 0:
             return deliver(delivery, lake, lake.opened)
         files = LandedFiles(lake.place, _files(lake, delivery.placements))
-        slices = [[as_bytes(part)] for part in _sliced(delivery.placements, tasks)]
+        slices = [[as_bytes(part)] for part in _split(delivery.placements, tasks)]
         wanted = pa.table({"placements": pa.chunked_array(slices)})
         frame = self.spark.createDataFrame(wanted)  # each chunk becomes a partition
         task = DeliverTask(replace(delivery, placements=PLACEMENTS.empty_table()), files)
-        with described(self.spark, delivery.epoch, "deliver", len(slices)):
-            return together(map(read_files, arrow_batches(frame.mapInArrow(task, FILES_IN_SPARK))))
+        with job_description(self.spark, delivery.epoch, "deliver", len(slices)):
+            return merge_files(
+                map(read_files, arrow_batches(frame.mapInArrow(task, FILES_IN_SPARK)))
+            )
 
 
 def _files(lake: Lake, placements: pa.Table) -> Mapping[str, list[str]]:
@@ -55,12 +57,12 @@ def _files(lake: Lake, placements: pa.Table) -> Mapping[str, list[str]]:
     found = {}
     for source in pc.unique(placements["source"]).to_pylist():
         named = placements.filter(pc.equal(placements["source"], source))
-        fragments = lake.dataset(source).get_fragments(touched_ranges(named))
+        fragments = lake.dataset(source).get_fragments(offset_filter(named))
         found[source] = [fragment.path for fragment in fragments]
     return found
 
 
-def _sliced(placements: pa.Table, tasks: int) -> Iterator[pa.Table]:
+def _split(placements: pa.Table, tasks: int) -> Iterator[pa.Table]:
     """Returns the placements in slices by place: a file is read by one or two tasks.
 
     If each task would write small files of many topics, the slices are by topic instead: reading a
@@ -69,7 +71,7 @@ def _sliced(placements: pa.Table, tasks: int) -> Iterator[pa.Table]:
     topics, sources = (
         placements[name].combine_chunks().dictionary_encode() for name in ("topic", "source")
     )
-    keys = [places(placements), sources.indices.to_numpy()]
+    keys = [row_keys(placements), sources.indices.to_numpy()]
     if placements.num_rows < _FILE_ROWS * len(topics.dictionary) * tasks:
         keys.append(topics.indices.to_numpy())
     order = np.lexsort(keys)

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow.compute as pc
 
 from pipelines.epoch.batch import Batch
-from pipelines.kafka_client.admin import Place
+from pipelines.kafka_client.admin import Partition
 from storage.wire.record_kinds import ADMIN
 
 
@@ -40,7 +40,7 @@ class Gap:
 
 
 def unexplained(
-    batch: Batch, spans: Mapping[Place, range], topics: Mapping[str, str]
+    batch: Batch, offset_ranges: Mapping[Partition, range], topics: Mapping[str, str]
 ) -> Iterator[Gap]:
     """Returns the gaps of a landed micro-batch that no marker explains, one of each partition.
 
@@ -51,9 +51,11 @@ def unexplained(
         if kind == ADMIN:
             continue
         rows = batch.rows(kind)
-        if rows.num_rows == sum(len(span) for (name, _), span in spans.items() if name == topic):
+        if rows.num_rows == sum(
+            len(span) for (name, _), span in offset_ranges.items() if name == topic
+        ):
             continue
-        for (name, partition), span in spans.items():
+        for (name, partition), span in offset_ranges.items():
             if name != topic or not span:
                 continue
             of_queue = rows.filter(pc.equal(rows["queue_id"], partition))

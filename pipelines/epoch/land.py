@@ -21,7 +21,7 @@ from checker.frames_ops.memory import LARGE_RECORDS, give_back
 from pipelines.epoch.arrow_batches import arrow_batches
 from pipelines.epoch.batch import Batch, rows_by_kind
 from pipelines.errors import LargeEpochError
-from pipelines.kafka_client.options import by_topic
+from pipelines.kafka_client.options import offsets_json
 from storage.files.data_files import DataFile
 from storage.lake.epochs import Range
 from storage.tasks.in_spark import LandTask
@@ -64,7 +64,7 @@ class Lander(Protocol):
     def read(self, ranges: tuple[Range, ...], options: Mapping[str, str]) -> Any:
         """Returns recorded ranges, read again from Kafka. Input: options of Spark's source."""
 
-    def land(self, records: Any, landing: Landing, tasks: int, plainly: Plainly) -> Batch:
+    def land(self, records: Any, landing: Landing, tasks: int, fallback_reader: Plainly) -> Batch:
         """Lands records, as `read` or the stream gives them. Input: as `land`."""
 
     def warm_up(self, landing: Landing, tasks: int) -> None:
@@ -84,18 +84,22 @@ class SparkLander:
     def read(self, ranges: tuple[Range, ...], options: Mapping[str, str]) -> DataFrame:
         return kafka_records(self.spark, ranges, options)
 
-    def land(self, records: DataFrame, landing: Landing, tasks: int, plainly: Plainly) -> Batch:
-        return land(records, landing, tasks, plainly)
+    def land(
+        self, records: DataFrame, landing: Landing, tasks: int, fallback_reader: Plainly
+    ) -> Batch:
+        return land(records, landing, tasks, fallback_reader)
 
     def warm_up(self, landing: Landing, tasks: int) -> None:
         warm_up(self.spark, landing, tasks)
 
 
-def land(records: DataFrame, landing: Landing, tasks: int, plainly: Plainly | None = None) -> Batch:
+def land(
+    records: DataFrame, landing: Landing, tasks: int, fallback_reader: Plainly | None = None
+) -> Batch:
     """Lands Kafka records by one Spark job of so many tasks, at most one a Kafka partition.
 
-    Input: rows of Spark's Kafka source; `plainly` reads them without Spark, if Spark cannot.
-    Output: their narrow rows, and the files to commit.
+    Input: rows of Spark's Kafka source; `fallback_reader` reads them without Spark, if Spark
+    cannot. Output: their narrow rows, and the files to commit.
     """
     kafka = records.where("topic IS NOT NULL").select(*KAFKA_COLUMNS).coalesce(tasks)
     landed = kafka.mapInArrow(LandTask(landing), LANDED_IN_SPARK)
@@ -111,7 +115,7 @@ def land(records: DataFrame, landing: Landing, tasks: int, plainly: Plainly | No
                 for table, those in written.items():
                     files[table] += those
 
-    with described(records.sparkSession, landing.epoch, "land", tasks):
+    with job_description(records.sparkSession, landing.epoch, "land", tasks):
         try:
             batch = Batch(rows_by_kind(parts(arrow_batches(landed))), files)
         except Exception as error:
@@ -121,7 +125,7 @@ def land(records: DataFrame, landing: Landing, tasks: int, plainly: Plainly | No
                     f"{landing.narrow_bytes_max} bytes to the driver; give the JVM more memory, or "
                     "lower max_offsets_per_trigger"
                 ) from None
-            if plainly is None or _NO_TIME not in str(error):
+            if fallback_reader is None or _NO_TIME not in str(error):
                 raise
             log.warning(
                 "epoch %d: a record has a time that Spark cannot hold; the epoch is read without "
@@ -129,7 +133,7 @@ def land(records: DataFrame, landing: Landing, tasks: int, plainly: Plainly | No
             )  # fmt: skip
             files.clear()
             ended = 0
-            batch = Batch(rows_by_kind(parts(landing(plainly()))), files)
+            batch = Batch(rows_by_kind(parts(landing(fallback_reader()))), files)
     batch.tasks = ended
     give_back(batch.records)  # the parts took as much memory again
     if batch.records > LARGE_RECORDS:
@@ -150,7 +154,7 @@ def warm_up(spark: SparkSession, landing: Landing, tasks: int) -> None:
 
 
 @contextmanager
-def described(spark: SparkSession, epoch: int, step: str, tasks: int) -> Iterator[None]:
+def job_description(spark: SparkSession, epoch: int, step: str, tasks: int) -> Iterator[None]:
     """Shows in Spark's pages what the jobs of a block are for."""
     count = "1 task" if tasks == 1 else f"{tasks} tasks"
     spark.sparkContext.setJobDescription(f"epoch {epoch}: {step}, {count}")
@@ -167,7 +171,7 @@ def kafka_records(
 
     Partitions that were made since are left out.
     """
-    starts = by_topic({r.place: r.from_offset for r in ranges})
+    starts = offsets_json({r.place: r.from_offset for r in ranges})
     partitions = {topic: [int(n) for n in offsets] for topic, offsets in starts.items()}
     return (
         spark.read.format("kafka")
@@ -175,6 +179,6 @@ def kafka_records(
         .option("includeHeaders", "true")
         .option("assign", json.dumps(partitions))
         .option("startingOffsets", json.dumps(starts))
-        .option("endingOffsets", json.dumps(by_topic({r.place: r.to_offset for r in ranges})))
+        .option("endingOffsets", json.dumps(offsets_json({r.place: r.to_offset for r in ranges})))
         .load()
     )

@@ -11,22 +11,22 @@ from storage.lake.epochs import Plan
 from storage.lake.lake import Lake
 
 
-class Watch:
+class EpochListener:
     """What is told, in the order of an epoch; this one does not care.
 
     An epoch that fails is decided again later.
     """
 
-    def took_up(self, lake: Lake, last: Plan | None, state: State) -> None:
+    def on_start(self, lake: Lake, last: Plan | None, state: State) -> None:
         """A start: the lake, its last committed plan, and the state after it. Errors: LakeError."""
 
-    def idle(self, plan: Plan) -> None:
+    def on_idle(self, plan: Plan) -> None:
         """A plan that was dropped: no record came, and nothing is due."""
 
-    def decided(self, plan: Plan, before: State, inputs: Inputs, decision: Decision) -> None:
+    def on_decided(self, plan: Plan, before: State, inputs: Inputs, decision: Decision) -> None:
         """An epoch's decision, with what it was made from."""
 
-    def committed(
+    def on_committed(
         self, plan: Plan, state: State, attempts: pa.Table, counts: Mapping[str, int],
         step_ms: Mapping[str, int],
     ) -> None:  # fmt: skip

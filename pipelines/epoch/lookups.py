@@ -16,11 +16,11 @@ from checker.frames import (
     Inputs,
     State,
 )
-from checker.frames_ops.columns import where
+from checker.frames_ops.columns import filter_rows
 from checker.frames_ops.sql import run
 from checker.rules.presence import is_there
 from pipelines.epoch.batch import Batch
-from storage.files.messages import touched_ranges
+from storage.files.messages import offset_filter
 from storage.lake.epochs import Plan
 from storage.lake.lake import Lake
 from storage.rows import to_frame
@@ -30,7 +30,7 @@ from txlake.protocol import UNDELIVERABLE_TOPIC, UndeliverableTarget, read_targe
 _HALF_ENDS = pa.schema([("queue_id", pa.int32()), ("half_end", pa.int64()), ("floor", pa.int64())])
 
 
-def inputs_of(batch: Batch, lake: Lake, state: State, plan: Plan, limits: WireLimits) -> Inputs:
+def build_inputs(batch: Batch, lake: Lake, state: State, plan: Plan, limits: WireLimits) -> Inputs:
     """Returns a batch as the decision's input, with the earlier halves that it names.
 
     Reads only rows of epochs before the plan's, and of halves only what is there: all else can be
@@ -39,7 +39,7 @@ def inputs_of(batch: Batch, lake: Lake, state: State, plan: Plan, limits: WireLi
     commands = batch.rows(ADMIN).rename_columns({"queue_offset": "admin_offset"})
     inputs = Inputs(
         halves=to_frame(batch.rows(HALF), NEW_HALVES),
-        operations=operations_of(batch.rows(OP)),
+        operations=to_operations(batch.rows(OP)),
         schedules=to_frame(batch.rows(SCHEDULE), NEW_SCHEDULES),
         commands=to_frame(commands, COMMANDS),
     )
@@ -50,11 +50,11 @@ def inputs_of(batch: Batch, lake: Lake, state: State, plan: Plan, limits: WireLi
         schema=_HALF_ENDS,
     )  # fmt: skip
     named = lookups.halves_to_look_up(state, inputs, half_ends)
-    ended = ended_halves(lake, named, plan.epoch)
+    ended = find_ended_halves(lake, named, plan.epoch)
     set_ids = lookups.sets_to_look_up(state, inputs, half_ends, ended)
     if set_ids:
-        of_sets = _ended(lake, pc.field("transaction_id").isin(set_ids), plan.epoch)
-        of_sets = where(of_sets, is_there(of_sets, state, half_ends))  # others may be deleted
+        of_sets = _ended_halves(lake, pc.field("transaction_id").isin(set_ids), plan.epoch)
+        of_sets = filter_rows(of_sets, is_there(of_sets, state, half_ends))  # others may be deleted
         ended = run(
             "SELECT * FROM a UNION SELECT * FROM b WHERE tran_size IS NOT NULL",
             a=ended,
@@ -66,11 +66,11 @@ def inputs_of(batch: Batch, lake: Lake, state: State, plan: Plan, limits: WireLi
         schedules=inputs.schedules,
         commands=inputs.commands,
         ended=ended,
-        undeliverable=undeliverable_named(lake, inputs.commands, state.topics, plan.epoch),
+        undeliverable=find_undeliverable(lake, inputs.commands, state.topics, plan.epoch),
     )
 
 
-def operations_of(rows: pa.Table) -> pa.Table:
+def to_operations(rows: pa.Table) -> pa.Table:
     """Returns rows of `op` as the decision takes them, each with its cause. Output: OPERATIONS."""
     is_answer = pc.fill_null(rows["from_check"], False)
     cause = pc.if_else(
@@ -80,11 +80,11 @@ def operations_of(rows: pa.Table) -> pa.Table:
     return to_frame(named.append_column("cause", cause), OPERATIONS)
 
 
-def ended_halves(lake: Lake, named: pa.Table, epoch: int) -> pa.Table:
+def find_ended_halves(lake: Lake, named: pa.Table, epoch: int) -> pa.Table:
     """Returns the named halves of earlier epochs that are not state. Output: ENDED."""
     if named.num_rows == 0:
         return ENDED.empty_table()
-    found = _ended(lake, touched_ranges(named), epoch)
+    found = _ended_halves(lake, offset_filter(named), epoch)
     return run(
         """
         SELECT f.* FROM found f SEMI JOIN named n
@@ -106,7 +106,7 @@ WHERE h.error IS NOT NULL OR o.outcome IS NOT NULL
 """
 
 
-def _ended(lake: Lake, where: pc.Expression, epoch: int) -> pa.Table:
+def _ended_halves(lake: Lake, where: pc.Expression, epoch: int) -> pa.Table:
     before = pc.field("epoch") < epoch
     columns = [
         "queue_id", "queue_offset", "producer_group", "transaction_id", "tran_size", "tran_seq",
@@ -118,12 +118,12 @@ def _ended(lake: Lake, where: pc.Expression, epoch: int) -> pa.Table:
     outcomes = lake.read(
         "outcomes",
         ["queue_id", "queue_offset", "arm", "outcome", "cause", "op_queue_offset"],
-        before & touched_ranges(halves) & (pc.field("outcome") != "DISCARDED"),
+        before & offset_filter(halves) & (pc.field("outcome") != "DISCARDED"),
     )
     return run(_ENDED, halves=halves, outcomes=outcomes).cast(ENDED)
 
 
-def undeliverable_named(lake: Lake, commands: pa.Table, catalog: pa.Table, epoch: int) -> pa.Table:
+def find_undeliverable(lake: Lake, commands: pa.Table, catalog: pa.Table, epoch: int) -> pa.Table:
     """Returns the messages of TRANS_UNDELIVERABLE_TOPIC that RESUME names, if not delivered since.
 
     Input: COMMANDS; TOPICS as they were before the epoch. Output: UNDELIVERABLE.
@@ -148,7 +148,7 @@ def undeliverable_named(lake: Lake, commands: pa.Table, catalog: pa.Table, epoch
         ["source", "queue_id", "queue_offset"],
         before
         & (pc.field("action") == "DELIVERED")
-        & touched_ranges(rows.select(list(key)).rename_columns(key)),
+        & offset_filter(rows.select(list(key)).rename_columns(key)),
     )
     return run(
         """

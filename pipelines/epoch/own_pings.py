@@ -13,7 +13,7 @@ from txlake.protocol import PING
 class OwnPings(dict[int, int]):
     """When the broker stored each own PING, in ms, by admin offset. Alone they make no epoch."""
 
-    def are(self, offsets: range) -> bool:
+    def covers(self, offsets: range) -> bool:
         """Returns whether all these admin records are PINGs of this process."""
         return all(offset in self for offset in offsets)
 

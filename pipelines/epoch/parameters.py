@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from checker.frames import Parameters
-from pipelines.epoch.task_sizing import Sizes
+from pipelines.epoch.task_sizing import TaskSizing
 from pipelines.kafka_client.intake import Intake
 from pipelines.settings import KafkaSettings, SecuritySettings, Settings
 from storage.lake.epochs import Plan
@@ -34,7 +34,7 @@ class EpochSettings:
     retention_ms: int
     kafka: KafkaSettings
     owner: str
-    sizes: Sizes
+    sizes: TaskSizing
     intake: Intake
     security: SecuritySettings = field(default_factory=SecuritySettings)
 
@@ -53,12 +53,12 @@ class EpochSettings:
             retention_ms=settings.lake.retention_ms,
             kafka=settings.kafka,
             owner=owner,
-            sizes=Sizes(parallelism, settings.stream.deliveries),
+            sizes=TaskSizing(parallelism, settings.stream.deliveries),
             intake=intake or Intake.of(settings),
             security=settings.security,
         )
 
-    def planned(
+    def plan_parameters(
         self, floor: Floor, snapshot: Snapshot, losses: Iterable[Loss] = ()
     ) -> dict[str, Any]:
         """Returns the values that a plan records."""

@@ -9,10 +9,10 @@ import pyarrow as pa
 
 from checker.due import is_something_due
 from checker.frames import QUEUES, RULE_VERSION, Instants, State
-from checker.rules.known_at import Horizon, known_at, still_ahead
+from checker.rules.known_at import EndOffsetSample, known_at, unreached
 from pipelines.epoch.parameters import EpochSettings
-from pipelines.kafka_client.admin import Place
-from pipelines.kafka_client.source_log import KafkaLog
+from pipelines.kafka_client.admin import Partition
+from pipelines.kafka_client.source_log import SourceLog
 from storage.lake.epochs import Plan, Progress, Range
 from storage.lake.floor import Floor
 from storage.lake.snapshots import Snapshot
@@ -22,24 +22,26 @@ from storage.wire.record_kinds import HALF, OP
 class Planner:
     """The maker of plans, one epoch after the other; it keeps what Kafka has told of its ends."""
 
-    def __init__(self, kafka: KafkaLog, settings: EpochSettings, now_ms: Callable[[], int]) -> None:
+    def __init__(
+        self, kafka: SourceLog, settings: EpochSettings, now_ms: Callable[[], int]
+    ) -> None:
         self._kafka = kafka
         self._settings = settings
         self._now_ms = now_ms
-        self._horizons: tuple[Horizon, ...] = ()
-        self._asked: Horizon | None = None
+        self._horizons: tuple[EndOffsetSample, ...] = ()
+        self._prefetched: EndOffsetSample | None = None
 
-    def take_up(self, progress: Progress) -> None:
+    def resume_from(self, progress: Progress) -> None:
         """Goes on behind the newest committed epoch."""
         landed = {} if progress.last is None else progress.last.landed()
-        self._horizons = still_ahead(itertools.chain(*map(_horizons, progress.recent)), landed)
-        self._asked = None
+        self._horizons = unreached(itertools.chain(*map(_horizons, progress.recent)), landed)
+        self._prefetched = None
 
     def committed(self, plan: Plan) -> None:
         """Takes a committed epoch as the last one."""
-        self._horizons = still_ahead((*self._horizons, *_horizons(plan)), plan.landed())
+        self._horizons = unreached((*self._horizons, *_horizons(plan)), plan.landed())
 
-    def look_ahead(self, places: Mapping[Place, object]) -> None:
+    def prefetch_end_offsets(self, partitions: Mapping[Partition, object]) -> None:
         """Asks where Kafka ends before the next micro-batch is cut, which then lands all of it.
 
         So under load `known_at` of the next epoch is this instant, not `epoch_at` of the epoch
@@ -47,32 +49,32 @@ class Planner:
         Errors: KafkaAwayError.
         """
         asked_at = self._now_ms()
-        self._asked = Horizon(asked_at, self._kafka.end_offsets(places))
+        self._prefetched = EndOffsetSample(asked_at, self._kafka.end_offsets(partitions))
 
-    def used(self) -> None:
+    def drop_prefetched(self) -> None:
         """Drops what `look_ahead` asked, and the accepted losses: a plan has them."""
-        self._asked = None
+        self._prefetched = None
         self._kafka.accepted = {}
 
     def plan(
         self,
-        spans: Mapping[Place, range],
+        offset_ranges: Mapping[Partition, range],
         last: Plan | None,
-        marks_at: Callable[[int, int], tuple[Floor, Snapshot]],
+        floor_and_snapshot_at: Callable[[int, int], tuple[Floor, Snapshot]],
     ) -> Plan:
         """Returns a plan: fixes `epoch_at`, then asks where Kafka ends.
 
-        Input: the offsets that the epoch lands; the plan before it; `marks_at`: from an epoch
-        and its `epoch_at` to its floor and the newest snapshot.
+        Input: the offsets that the epoch lands; the plan before it; `floor_and_snapshot_at`: from
+        an epoch and its `epoch_at` to its floor and the newest snapshot.
         """
         epoch_at = self._now_ms()
-        ends = self._kafka.end_offsets(spans)
-        asked = {} if self._asked is None else self._asked.end_offsets
+        ends = self._kafka.end_offsets(offset_ranges)
+        asked = {} if self._prefetched is None else self._prefetched.end_offsets
         ranges = tuple(
             Range(*place, span.start, span.stop, ends[place], asked.get(place))
-            for place, span in spans.items()
+            for place, span in offset_ranges.items()
         )
-        asked_at = None if self._asked is None else self._asked.asked_at
+        asked_at = None if self._prefetched is None else self._prefetched.asked_at
         topics = self._settings.limits.topics
         horizons = (*self._horizons, *_asked(epoch_at, asked_at, ranges))
         landed = {r.place: r.to_offset for r in ranges}
@@ -92,8 +94,8 @@ class Planner:
             ranges=ranges,
             cluster_id=self._kafka.cluster_id,
             topic_ids=self._kafka.topic_ids,
-            parameters=self._settings.planned(
-                *marks_at(epoch, epoch_at), self._kafka.accepted.values()
+            parameters=self._settings.plan_parameters(
+                *floor_and_snapshot_at(epoch, epoch_at), self._kafka.accepted.values()
             ),
             owner=self._settings.owner,
             rule_version=RULE_VERSION,
@@ -102,24 +104,26 @@ class Planner:
 
     def is_due(self, plan: Plan, state: State) -> bool:
         """Returns whether time alone asks for an epoch: a check, discard, delivery or orphan."""
-        instants = instants_of(plan, None, self._settings.limits.topics[HALF])
+        instants = to_instants(plan, None, self._settings.limits.topics[HALF])
         return is_something_due(state, instants, self._settings.parameters)
 
 
-def _horizons(plan: Plan) -> tuple[Horizon, ...]:
+def _horizons(plan: Plan) -> tuple[EndOffsetSample, ...]:
     return _asked(plan.epoch_at, plan.asked_at, plan.ranges)
 
 
-def _asked(epoch_at: int, asked_at: int | None, ranges: tuple[Range, ...]) -> tuple[Horizon, ...]:
+def _asked(
+    epoch_at: int, ends_queried_at: int | None, ranges: tuple[Range, ...]
+) -> tuple[EndOffsetSample, ...]:
     """Returns what Kafka was asked for an epoch: at `epoch_at`, and before the batch was cut."""
-    at_t = Horizon(epoch_at, {r.place: r.end_offset for r in ranges})
-    if asked_at is None:
+    at_t = EndOffsetSample(epoch_at, {r.place: r.end_offset for r in ranges})
+    if ends_queried_at is None:
         return (at_t,)
     before = {r.place: r.asked_end_offset for r in ranges if r.asked_end_offset is not None}
-    return Horizon(asked_at, before), at_t
+    return EndOffsetSample(ends_queried_at, before), at_t
 
 
-def instants_of(plan: Plan, before: Plan | None, half_topic: str) -> Instants:
+def to_instants(plan: Plan, before: Plan | None, half_topic: str) -> Instants:
     """Returns `epoch_at`, and of each queue how far it is known, where it stands, its floor.
 
     Input: `before`: the plan of the epoch before; None where nothing lands, or there is none.

@@ -25,7 +25,7 @@ from checker.frames import (
 from checker.frames_ops.sql import run
 from storage.lake.epochs import Progress, offset_rows
 from storage.lake.lake import Lake
-from storage.lake.pruned import Bounds, read_pruned
+from storage.lake.pruned import Bounds, read_rows
 from storage.rows import to_frame, to_rows
 from storage.schemas import LEFT, PUT, SNAPSHOT, TABLES
 
@@ -44,7 +44,7 @@ def restore(lake: Lake, progress: Progress) -> State:
     if last is None:
         return State()
     snapshot = last.snapshot.epoch or None
-    frames = {FRAMES[table]: rows_of_state(lake, table, last.epoch, snapshot) for table in FRAMES}
+    frames = {FRAMES[table]: read_state(lake, table, last.epoch, snapshot) for table in FRAMES}
     return State(
         **frames,
         topics=topics_before(lake, last.epoch + 1),
@@ -52,7 +52,7 @@ def restore(lake: Lake, progress: Progress) -> State:
     )
 
 
-def rows_of_state(
+def read_state(
     lake: Lake,
     table: str,
     epoch: int,
@@ -65,17 +65,17 @@ def rows_of_state(
     none, or few rows are wanted); `bounds` on columns of the key: only these rows.
     Output: HALVES, NAMINGS or DELAYED, in the order of its key.
     """
-    return state_from(table, recorded_rows(lake, table, epoch, snapshot_epoch, bounds))
+    return latest_rows(table, read_state_log(lake, table, epoch, snapshot_epoch, bounds))
 
 
-def recorded_rows(
+def read_state_log(
     lake: Lake,
     table: str,
     epoch: int,
     snapshot_epoch: int | None = None,
     bounds: Bounds | None = None,
 ) -> pa.Table:
-    """Returns the rows from which a frame of the state follows; input as `rows_of_state`.
+    """Returns the rows from which a frame of the state follows; input as `read_state`.
 
     Without `snapshot_epoch` the rows of a snapshot come with the changes before it, which say the
     same.
@@ -86,14 +86,14 @@ def recorded_rows(
     if snapshot_epoch is not None:
         wanted &= ((at == since) & (change == SNAPSHOT)) | ((at > since) & (change != SNAPSHOT))
     within: Bounds = {"epoch": (since, epoch), **(bounds or {})}
-    with lake.reading(table):
-        return read_pruned(lake, table, lake.schema(table).names, within, wanted)
+    with lake.translating_read_errors(table):
+        return read_rows(lake, table, lake.schema(table).names, within, wanted)
 
 
-def state_from(table: str, rows: pa.Table) -> pa.Table:
+def latest_rows(table: str, rows: pa.Table) -> pa.Table:
     """Returns the newest recorded row of each key, unless that is `left`.
 
-    Input: rows of `recorded_rows`, with or without a snapshot. Output: as `rows_of_state`.
+    Input: rows of `read_state_log`, with or without a snapshot. Output: as `read_state`.
     """
     key, schema = STATE_KEYS[FRAMES[table]], _SCHEMAS[table]
     if rows.num_rows == 0:
@@ -108,7 +108,7 @@ def state_from(table: str, rows: pa.Table) -> pa.Table:
     return to_frame(newest.filter(pc.not_equal(newest["change"], LEFT)), schema)
 
 
-def change_rows(table: str, change: Change, state: State | None, epoch: int) -> pa.Table:
+def state_log_rows(table: str, change: Change, state: State | None, epoch: int) -> pa.Table:
     """Returns the rows by which an epoch records its changes of one frame of the state.
 
     Input: the epoch's Change of that frame; the state after the epoch, if it takes a snapshot.

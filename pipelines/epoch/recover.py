@@ -14,20 +14,20 @@ from pipelines.epoch.batch import Batch
 from pipelines.epoch.land import Lander
 from pipelines.epoch.parameters import EpochSettings, plan_limits
 from pipelines.epoch.recorded_state import topics_before
-from pipelines.epoch.signatures import judge_signatures
+from pipelines.epoch.signatures import verify_signatures
 from pipelines.errors import StartError
 from pipelines.kafka_client.options import spark_options
-from pipelines.kafka_client.record_reader import plain_records
+from pipelines.kafka_client.record_reader import read_without_spark
 from storage import schemas
 from storage.lake.epochs import Place, Plan
 from storage.lake.lake import Lake
 from storage.rows import to_rows
-from storage.tasks.land import HEAVY, Landing
+from storage.tasks.land import PAYLOAD_COLUMNS, Landing
 from storage.wire.decode import RECORDS
 from storage.wire.record_kinds import HALF, KINDS, OP, SCHEDULE
 
 
-def with_our_rules(lake: Lake, plan: Plan) -> Plan:
+def adopt_rule_version(lake: Lake, plan: Plan) -> Plan:
     """Returns the plan; under our rule version if its own has written no rows yet.
 
     Errors: StartError if rows are written.
@@ -36,7 +36,7 @@ def with_our_rules(lake: Lake, plan: Plan) -> Plan:
         return plan
     topics = topics_before(lake, plan.epoch + 1)["table_id"].to_pylist()
     tables = schemas.TABLES.keys() - {"lake", "epochs"} | {f"topics/{number}" for number in topics}
-    if any(lake.holds(table, plan.epoch) for table in tables):
+    if any(lake.has_epoch(table, plan.epoch) for table in tables):
         raise StartError(
             f"epoch {plan.epoch} was begun with rule version {plan.rule_version} and this "
             f"txlake has {RULE_VERSION}: finish it with a txlake of rule version "
@@ -47,11 +47,11 @@ def with_our_rules(lake: Lake, plan: Plan) -> Plan:
 
 def next_offsets(lake: Lake, plan: Plan) -> dict[Place, int]:
     """Returns which offset of each partition comes next, to finish a planned epoch or after it."""
-    held = {plan.topics[kind] for kind in KINDS if lake.holds(kind, plan.epoch)}
+    held = {plan.topics[kind] for kind in KINDS if lake.has_epoch(kind, plan.epoch)}
     return {r.place: r.to_offset if r.topic in held else r.from_offset for r in plan.ranges}
 
 
-def batch_again(
+def reload_batch(
     lander: Lander,
     lake: Lake,
     plan: Plan,
@@ -62,7 +62,7 @@ def batch_again(
 
     Input: `present`: from offsets to those that are not accepted as lost.
     """
-    held = [kind for kind in KINDS if lake.holds(kind, plan.epoch)]
+    held = [kind for kind in KINDS if lake.has_epoch(kind, plan.epoch)]
     limits = plan_limits(plan)
     missing = [topic for kind, topic in limits.topics.items() if kind not in held]
     spans = present(
@@ -80,20 +80,20 @@ def batch_again(
             lander.read(ranges, options),
             Landing(lake.place, plan.epoch, limits),
             settings.sizes.landing_tasks(count),
-            partial(plain_records, settings.kafka, spans),
+            partial(read_without_spark, settings.kafka, spans),
         )
 
     for kind in held:
         batch.add_table(_landed(lake, kind, plan.epoch), kind)
     if OP not in held:  # nothing was decided yet that depends on a signature
-        judge_signatures(batch, settings.security)
-    settings.sizes.saw(batch.landed_messages, batch.landed_bytes)
+        verify_signatures(batch, settings.security)
+    settings.sizes.observe(batch.landed_messages, batch.landed_bytes)
     return batch
 
 
 def _landed(lake: Lake, kind: str, epoch: int) -> pa.Table:
     """Returns the narrow rows of an epoch that a table holds. Output: RECORDS."""
-    heavy = HEAVY if kind in (HALF, SCHEDULE) else ()
+    heavy = PAYLOAD_COLUMNS if kind in (HALF, SCHEDULE) else ()
     columns = [name for name in lake.schema(kind).names if name not in heavy]
     rows = lake.read(kind, columns, pc.field("epoch") == epoch)
     return to_rows(rows, RECORDS, kind=kind)

@@ -24,24 +24,24 @@ from typing import TYPE_CHECKING
 
 from checker.frames import State
 from pipelines.epoch.batch import Batch
-from pipelines.epoch.checks import Asks
-from pipelines.epoch.commit import PlannedEpochs, Steps, state_size
-from pipelines.epoch.delivery import Deliverer
+from pipelines.epoch.checks import CheckSender
+from pipelines.epoch.commit import EpochCommitter, StepTimer, state_size
+from pipelines.epoch.delivery import MessageDelivery
 from pipelines.epoch.gaps import unexplained
 from pipelines.epoch.land import Lander
-from pipelines.epoch.listener import Watch
+from pipelines.epoch.listener import EpochListener
 from pipelines.epoch.own_pings import OwnPings
 from pipelines.epoch.parameters import EpochSettings
 from pipelines.epoch.plan import Planner
-from pipelines.epoch.recover import batch_again, next_offsets, with_our_rules
-from pipelines.epoch.signatures import judge_signatures
-from pipelines.kafka_client.admin import KafkaTopics, Place
-from pipelines.kafka_client.record_reader import plain_records
-from pipelines.kafka_client.source_log import KafkaLog
-from storage.lake.aging import newer_floor
+from pipelines.epoch.recover import adopt_rule_version, next_offsets, reload_batch
+from pipelines.epoch.signatures import verify_signatures
+from pipelines.kafka_client.admin import KafkaAdmin, Partition
+from pipelines.kafka_client.record_reader import read_without_spark
+from pipelines.kafka_client.source_log import SourceLog
+from storage.lake.aging import advance_floor
 from storage.lake.epochs import Plan, Progress, read_progress
 from storage.lake.floor import Floor
-from storage.lake.integrity import require_whole
+from storage.lake.integrity import require_intact
 from storage.lake.lake import Lake
 from storage.lake.snapshots import Snapshot
 from storage.tasks.land import Landing
@@ -57,19 +57,19 @@ _WARM_UP_S = 10.0
 
 
 @dataclass(frozen=True)
-class Gathered:
+class LandedBatch:
     """A micro-batch, landed before its `epoch_at` is fixed.
 
-    `spans`: the offsets that it lands, by partition. `batch`: None if they hold no record but our
-    own PINGs. Its files are written, and no commit names them yet.
+    `offset_ranges`: the offsets that it lands, by partition. `batch`: None if they hold no record
+    but our own PINGs. Its files are written, and no commit names them yet.
     """
 
-    spans: Mapping[Place, range]
+    offset_ranges: Mapping[Partition, range]
     batch: Batch | None
-    steps: Steps
+    steps: StepTimer
 
 
-class Epochs:
+class EpochRunner:
     """The runner of epochs on one lake; it keeps the state between them.
 
     `lander`: who reads Kafka's records and lands them.
@@ -83,20 +83,20 @@ class Epochs:
         self,
         lander: Lander,
         lake: Lake,
-        kafka: KafkaTopics,
-        asker: Asks,
+        kafka: KafkaAdmin,
+        asker: CheckSender,
         settings: EpochSettings,
         now_ms: Callable[[], int],
-        watch: Watch | None = None,
+        watch: EpochListener | None = None,
     ) -> None:
-        self._watch = watch or Watch()
+        self._watch = watch or EpochListener()
         self._lander = lander
         self._lake = lake
         self._settings = settings
-        self._kafka = KafkaLog(kafka)
+        self._kafka = SourceLog(kafka)
         self._planner = Planner(self._kafka, settings, now_ms)
-        self._planned = PlannedEpochs(
-            lake, asker, settings.sizes, Deliverer(lander.spark), self._watch
+        self._planned = EpochCommitter(
+            lake, asker, settings.sizes, MessageDelivery(lander.spark), self._watch
         )
         self.place = lake.place
         self.newest: Plan | None = None
@@ -113,17 +113,17 @@ class Epochs:
         """Returns the last committed plan."""
         return self._planned.last
 
-    def take_up(self) -> Progress:
+    def resume_from(self) -> Progress:
         """Reads the state from the lake, if that is whole. Output: where its epochs stand.
 
         Errors: BrokenLakeError if something that was committed is missing.
         """
-        self._lake.forget()
+        self._lake.reset()
         progress = read_progress(self._lake)
-        require_whole(self._lake, progress, is_alone=True)
-        self._planned.take_up(progress)
+        require_intact(self._lake, progress, is_exclusive=True)
+        self._planned.resume_from(progress)
         self.newest = progress.last
-        self._planner.take_up(progress)
+        self._planner.resume_from(progress)
         return progress
 
     def recover(self, progress: Progress) -> Plan | None:
@@ -133,10 +133,10 @@ class Epochs:
         """
         if progress.unfinished is None:
             return None
-        plan = with_our_rules(self._lake, progress.unfinished)
+        plan = adopt_rule_version(self._lake, progress.unfinished)
         self._kafka.start_offsets(next_offsets(self._lake, plan))
-        batch = batch_again(self._lander, self._lake, plan, self._settings, self._kafka.present)
-        self._finish(plan, batch, Steps())
+        batch = reload_batch(self._lander, self._lake, plan, self._settings, self._kafka.present)
+        self._finish(plan, batch, StepTimer())
         self.newest = plan
         return plan
 
@@ -149,14 +149,14 @@ class Epochs:
         )
         self._warm_up.start()
 
-    def start_offsets(self) -> dict[Place, int]:
+    def start_offsets(self) -> dict[Partition, int]:
         """Returns where landing goes on: the committed ends, else Kafka's first offsets.
 
         Errors: LostInputError if Kafka no longer has the records that come next.
         """
         return self._kafka.start_offsets({} if self.last is None else self.last.landed())
 
-    def begins(self, place: Place, landed: int) -> int:
+    def begins(self, place: Partition, landed: int) -> int:
         """Returns where landing of a partition goes on, behind what is accepted as lost."""
         return self._kafka.begins(place, landed)
 
@@ -164,71 +164,71 @@ class Epochs:
         """Compares the Kafka cluster and topics with those of a plan. Errors: LostInputError."""
         self._kafka.check(plan)
 
-    def look_ahead(self) -> None:
+    def prefetch_end_offsets(self) -> None:
         """Asks where Kafka ends before the next micro-batch is cut, if any half waits.
 
         A running epoch can bring a half, so it counts as one. Errors: KafkaAwayError.
         """
         may_ask = self.newest is not self.last or self.state.halves.num_rows > 0
         if self.newest is not None and may_ask:
-            self._planner.look_ahead(self.newest.landed())
+            self._planner.prefetch_end_offsets(self.newest.landed())
 
-    def run(self, records: DataFrame, to_offsets: Mapping[Place, int]) -> Plan | None:
+    def run(self, records: DataFrame, to_offsets: Mapping[Partition, int]) -> Plan | None:
         """Runs one epoch over a micro-batch of Spark's Kafka source.
 
         Input: a micro-batch that begins where the last epoch ended; its end, by partition.
         Output: the epoch's plan; None if there was nothing to do.
         """
-        gathered = self.gather(records, to_offsets)
+        gathered = self.land_batch(records, to_offsets)
         plan = self.plan(gathered)
         if plan is not None:
             self.finish(plan, gathered)
         return plan
 
-    def gather(self, records: DataFrame, to_offsets: Mapping[Place, int]) -> Gathered:
+    def land_batch(self, records: DataFrame, to_offsets: Mapping[Partition, int]) -> LandedBatch:
         """Lands a micro-batch. The epoch before is planned; it can still be running."""
-        steps, newest = Steps(), self.newest
+        steps, newest = StepTimer(), self.newest
         spans = self._kafka.spans(to_offsets, {} if newest is None else newest.landed())
         batch = None
-        if self._has_news(spans):
+        if self._has_records(spans):
             epoch = 1 if newest is None else newest.epoch + 1
             landing = Landing(
                 self._lake.place, epoch, self._settings.limits, self._settings.intake.narrow_bytes
             )
             present = self._kafka.present(spans)
             tasks = self._settings.sizes.landing_tasks(sum(map(len, present.values())))
-            plainly = partial(plain_records, self._settings.kafka, present)
+            plainly = partial(read_without_spark, self._settings.kafka, present)
             batch = self._lander.land(records, landing, tasks, plainly)
             for gap in unexplained(batch, present, self._settings.limits.topics):
                 log.error("%s", gap)
-            judge_signatures(batch, self._settings.security)
-            self._settings.sizes.saw(batch.landed_messages, batch.landed_bytes)
-        steps.done("gather")
-        return Gathered(spans, batch, steps)
+            verify_signatures(batch, self._settings.security)
+            self._settings.sizes.observe(batch.landed_messages, batch.landed_bytes)
+        steps.lap("gather")
+        return LandedBatch(spans, batch, steps)
 
-    def _has_news(self, spans: Mapping[Place, range]) -> bool:
+    def _has_records(self, offset_ranges: Mapping[Partition, range]) -> bool:
         """Returns whether there is a record to land, our own PINGs aside."""
         admin = self._settings.limits.topics[ADMIN]
         return any(
-            not self.own_pings.are(span) if topic == admin else len(span) > 0
-            for (topic, _), span in spans.items()
+            not self.own_pings.covers(span) if topic == admin else len(span) > 0
+            for (topic, _), span in offset_ranges.items()
         )
 
-    def plan(self, gathered: Gathered) -> Plan | None:
+    def plan(self, gathered: LandedBatch) -> Plan | None:
         """Fixes `epoch_at` and writes the `planned` row. The epoch before is committed.
 
         Output: None if there is nothing to do: no record came, and nothing is due.
         """
-        gathered.steps.done("wait")
+        gathered.steps.lap("wait")
         self._kafka.check(self.last)  # records of another Kafka are in no commit yet
-        plan = self._planner.plan(gathered.spans, self.last, self._marks_at)
+        plan = self._planner.plan(gathered.offset_ranges, self.last, self._marks_at)
         if gathered.batch is None and not self._planner.is_due(plan, self.state):
-            self._watch.idle(plan)
+            self._watch.on_idle(plan)
             return None
         self._planned.log.plan(plan)
         self.newest = plan
-        self._planner.used()
-        gathered.steps.done("plan")
+        self._planner.drop_prefetched()
+        gathered.steps.lap("plan")
         return plan
 
     def _marks_at(self, epoch: int, epoch_at: int) -> tuple[Floor, Snapshot]:
@@ -240,13 +240,13 @@ class Epochs:
         if epoch % settings.snapshot_epochs:
             return floor, snapshot
         if last is not None:
-            floor = newer_floor(self._lake, last, epoch_at - settings.retention_ms)
+            floor = advance_floor(self._lake, last, epoch_at - settings.retention_ms)
         rows = state_size(self.state)["state_rows"]
         if snapshot.is_due(epoch_at, rows, settings.retention_ms):
             snapshot = Snapshot(epoch, epoch_at)
         return floor, snapshot
 
-    def finish(self, plan: Plan, gathered: Gathered) -> None:
+    def finish(self, plan: Plan, gathered: LandedBatch) -> None:
         """Runs a planned epoch to its commit; another thread can gather the next one meanwhile."""
         batch, admin = gathered.batch or Batch(), self._settings.limits.topics[ADMIN]
         landed = set(batch.rows(ADMIN)["queue_offset"].to_pylist())
@@ -254,7 +254,7 @@ class Epochs:
         batch.add(ADMIN, [ping for ping in pings if ping["queue_offset"] not in landed])
         self._finish(plan, batch, gathered.steps)
 
-    def _finish(self, plan: Plan, batch: Batch, steps: Steps) -> None:
+    def _finish(self, plan: Plan, batch: Batch, steps: StepTimer) -> None:
         self._planned.finish(plan, batch, steps)
         self._planner.committed(plan)
 

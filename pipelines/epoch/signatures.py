@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from checker.frames_ops.columns import truth
+from checker.frames_ops.columns import to_mask
 from pipelines.epoch.batch import Batch
 from pipelines.settings import SecuritySettings
 from storage.wire.record_kinds import OP
@@ -24,21 +24,21 @@ _COLUMNS = [
 ]  # fmt: skip
 
 
-def judge_signatures(batch: Batch, security: SecuritySettings) -> None:
+def verify_signatures(batch: Batch, security: SecuritySettings) -> None:
     """Says of each operation of a batch whether it is signed, if its group has a key.
 
     Input: records that were just landed from Kafka.
     """
     if security.keys and OP in batch.by_kind:
-        batch.by_kind[OP] = judged(batch.by_kind[OP], security)
+        batch.by_kind[OP] = with_verification(batch.by_kind[OP], security)
 
 
-def judged(rows: pa.Table, security: SecuritySettings) -> pa.Table:
+def with_verification(rows: pa.Table, security: SecuritySettings) -> pa.Table:
     """Returns operations with `is_signed`: null if the group has no key, or for unreadable ones.
 
     Input: the columns of `op`.
     """
-    is_asked = truth(rows["error"].is_null()) & truth(rows["producer_group"].is_valid())
+    is_asked = to_mask(rows["error"].is_null()) & to_mask(rows["producer_group"].is_valid())
     groups = rows["producer_group"].combine_chunks().dictionary_encode()
     has_key = np.array([group in security.keys for group in groups.dictionary.to_pylist()], bool)
     codes = groups.indices.fill_null(0).to_numpy(zero_copy_only=False)

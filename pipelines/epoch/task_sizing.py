@@ -19,7 +19,7 @@ _FIRST_BYTES = 1_024.0  # of a message, before the first epoch
 _WEIGHT = 0.5  # weight of the newest epoch
 
 
-class Sizes:
+class TaskSizing:
     """The mean size of messages, and the number of tasks that follows from it.
 
     Input: how many tasks run at once; `deliveries`: auto, driver, executors.
@@ -30,7 +30,7 @@ class Sizes:
         self._deliveries = deliveries
         self._mean_bytes = _FIRST_BYTES
 
-    def saw(self, messages: int, size: int) -> None:
+    def observe(self, messages: int, size: int) -> None:
         """Takes the numbers of messages and bytes that an epoch has landed."""
         if messages:
             self._mean_bytes += _WEIGHT * (size / messages - self._mean_bytes)

@@ -16,8 +16,8 @@ import pyarrow.compute as pc
 from checker.frames import Decision
 from checker.frames_ops.sql import run
 from pipelines.epoch.batch import Batch
-from pipelines.epoch.delivery import Deliverer
-from pipelines.epoch.task_sizing import Sizes
+from pipelines.epoch.delivery import MessageDelivery
+from pipelines.epoch.task_sizing import TaskSizing
 from storage import schemas
 from storage.files.data_files import DataFile
 from storage.files.row_groups import Bounds
@@ -29,7 +29,7 @@ from storage.wire.record_kinds import ADMIN, HALF, OP, SCHEDULE
 
 
 @dataclass(frozen=True)
-class Applier:
+class EpochWriter:
     """The writer of one epoch.
 
     `due`: between which instants the delivered messages were due, resumed ones aside, in ms.
@@ -39,8 +39,8 @@ class Applier:
     lake: Lake
     plan: Plan
     batch: Batch
-    deliverer: Deliverer
-    sizes: Sizes
+    deliverer: MessageDelivery
+    sizes: TaskSizing
     due: Bounds | None
     work: dict[str, int] = field(default_factory=dict)
 
@@ -56,7 +56,7 @@ class Applier:
         kinds = [kind for kind in (HALF, SCHEDULE) if self.batch.rows(kind).num_rows]
         return [pool.submit(self._land, kind) for kind in kinds]
 
-    def land_verdicts(self, pool: ThreadPoolExecutor) -> list[Future[None]]:
+    def write_signed_operations(self, pool: ThreadPoolExecutor) -> list[Future[None]]:
         """Starts writing operations whose signatures were judged, before anything is decided.
 
         With other keys the next run might judge otherwise, so what is decided is written later.
@@ -72,15 +72,15 @@ class Applier:
         return bool(verdicts.null_count < len(verdicts))
 
     def _land(self, kind: str) -> None:
-        if self.lake.holds(kind, self.plan.epoch):
-            self.lake.stock.recount(kind)
+        if self.lake.has_epoch(kind, self.plan.epoch):
+            self.lake.stock.invalidate(kind)
         else:
             self._add_files(kind, self.batch.files[kind])
 
     def _add_files(self, table: str, files: Iterable[DataFile]) -> None:
         self.lake.add_files(table, list(files), self.plan.epoch)
 
-    def record(
+    def write_decided_rows(
         self, decision: Decision, pool: ThreadPoolExecutor
     ) -> tuple[dict[str, int], list[Future[None]]]:
         """Starts writing narrow rows: operations, commands, and all that was decided but checks.
@@ -137,9 +137,11 @@ class Applier:
         numbers = zip(topics["topic"].to_pylist(), topics["table_id"].to_pylist(), strict=True)
         tables = {topic: f"topics/{number}" for topic, number in numbers}
         used = pc.unique(decision.placements["topic"]).to_pylist()
-        wanted = [topic for topic in used if not self.lake.holds(tables[topic], self.plan.epoch)]
+        wanted = [
+            topic for topic in used if not self.lake.has_epoch(tables[topic], self.plan.epoch)
+        ]
         for topic in set(used) - set(wanted):
-            self.lake.stock.recount(tables[topic])
+            self.lake.stock.invalidate(tables[topic])
         if not wanted:
             return []
         placements = decision.placements

@@ -6,7 +6,7 @@ from dataclasses import fields
 from typing import Any, Final
 
 from checker.frames_ops.sql import run
-from pipelines.explain.rows import Row, plain
+from pipelines.explain.rows import Row, to_dicts
 from storage.errors import MissingTableError
 from storage.lake.lake import Lake
 from storage.rows import milliseconds
@@ -41,7 +41,7 @@ def read_positions(lake: Lake) -> list[Row]:
     newest = run(_NEWEST, commits=commits)
     return [
         {**row, "held_until": until}
-        for row, until in zip(plain(newest), _held_until(newest.to_pylist()), strict=True)
+        for row, until in zip(to_dicts(newest), _held_until(newest.to_pylist()), strict=True)
     ]
 
 

@@ -17,17 +17,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from checker.frames import DISCARDED
-from pipelines.epoch.recorded_state import recorded_rows, rows_of_state, state_from
+from pipelines.epoch.recorded_state import latest_rows, read_state, read_state_log
 from pipelines.explain.consumer_positions import read_positions
 from pipelines.explain.operations import find_operations
-from pipelines.explain.rows import Found, Row, newest_epochs, plain, set_of
+from pipelines.explain.rows import LakeRows, Row, latest_committed, set_key, to_dicts
 from pipelines.explain.target import Transaction
 from storage.errors import MissingTableError
 from storage.lake.aging import snapshot_before
 from storage.lake.history import read_plans
 from storage.lake.integrity import require_readable
 from storage.lake.lake import Lake
-from storage.lake.pruned import Bounds, read_pruned
+from storage.lake.pruned import Bounds, read_rows
 from storage.lake.table import deleted_epoch
 from storage.schemas import PUT
 from storage.wire.record_kinds import HALF, SCHEDULE
@@ -49,7 +49,7 @@ _READERS = 4
 _TRIES = 3
 
 
-def find(lake: Lake, target: p.RecordTarget | Transaction) -> Found:
+def find(lake: Lake, target: p.RecordTarget | Transaction) -> LakeRows:
     """Returns all that a lake says about a target; no messages if it is not there.
 
     An epoch that is committed while its rows are read might be read in part: it is read again.
@@ -58,7 +58,7 @@ def find(lake: Lake, target: p.RecordTarget | Transaction) -> Found:
     with ThreadPoolExecutor(_READERS) as pool:
         found = _find(lake, pool, target)
         for _ in range(_TRIES):
-            if not found.has_early_rows or newest_epochs(lake)[0] == found.epoch:
+            if not found.has_uncommitted_rows or latest_committed(lake)[0] == found.epoch:
                 break
             found = _find(lake, pool, target)
     topics = {p.CHECK_MAX_TOPIC, p.UNDELIVERABLE_TOPIC, *(m["real_topic"] for m in found.messages)}
@@ -74,18 +74,18 @@ def find(lake: Lake, target: p.RecordTarget | Transaction) -> Found:
     )
 
 
-def _find(lake: Lake, pool: ThreadPoolExecutor, target: p.RecordTarget | Transaction) -> Found:
-    catalog = pool.submit(read_pruned, lake, "catalog", ["topic", "table_id"], {})
-    epoch, epochs = newest_epochs(lake)
+def _find(lake: Lake, pool: ThreadPoolExecutor, target: p.RecordTarget | Transaction) -> LakeRows:
+    catalog = pool.submit(read_rows, lake, "catalog", ["topic", "table_id"], {})
+    epoch, epochs = latest_committed(lake)
     messages, elsewhere = _messages(lake, target)
     table_ids = {row["topic"]: row["table_id"] for row in catalog.result().to_pylist()}
-    found = Found(epoch, epochs, messages, elsewhere, table_ids=table_ids)
+    found = LakeRows(epoch, epochs, messages, elsewhere, table_ids=table_ids)
     if messages:
-        return _About(lake, pool, found).all()
+        return RelatedRows(lake, pool, found).fetch()
     return replace(found, losses=_commands(lake, [p.ACCEPT_LOSS]))
 
 
-def find_keys(lake: Lake, keys: str) -> list[Row]:
+def find_by_keys(lake: Lake, keys: str) -> list[Row]:
     """Returns the messages whose KEYS are this text, or have it as one of their words."""
     where = pc.match_substring(pc.field("keys"), keys)
     found = [row for source in (HALF, SCHEDULE) for row in _of_source(lake, source, {}, where)]
@@ -103,18 +103,18 @@ def _messages(lake: Lake, target: p.RecordTarget | Transaction) -> tuple[list[Ro
         return _of_source(lake, HALF, bounds) or _of_source(lake, SCHEDULE, bounds), ()
     bounds = {"queue_id": [target.queue_id], "queue_offset": [target.queue_offset]}
     rows = _of_source(lake, target.kind, bounds)
-    if target.kind != HALF or not rows or not set_of(rows[0]):
+    if target.kind != HALF or not rows or not set_key(rows[0]):
         return rows, ()
     (half,) = rows
     of_id = _of_source(lake, HALF, {"transaction_id": [half["transaction_id"]]})
-    members = [row for row in of_id if set_of(row) == set_of(half)]
+    members = [row for row in of_id if set_key(row) == set_key(half)]
     return members, [row for row in of_id if row["queue_id"] != half["queue_id"]]
 
 
 def _of_source(
     lake: Lake, source: str, bounds: Bounds, where: pc.Expression | None = None
 ) -> list[Row]:
-    rows = plain(read_pruned(lake, source, MESSAGE_COLUMNS, bounds, where))
+    rows = to_dicts(read_rows(lake, source, MESSAGE_COLUMNS, bounds, where))
     rows.sort(key=itemgetter("queue_id", "queue_offset"))
     return [{**row, "source": source} for row in rows]
 
@@ -122,17 +122,17 @@ def _of_source(
 def _commands(lake: Lake, names: Sequence[str]) -> list[Row]:
     """Returns the landed commands of these names."""
     where = pc.field("command").isin(names)
-    return plain(read_pruned(lake, "admin", _ADMIN_COLUMNS, {}, where))
+    return to_dicts(read_rows(lake, "admin", _ADMIN_COLUMNS, {}, where))
 
 
 def _place_of(row: Row) -> tuple[str, int, int]:
     return row.get("source", HALF), row["queue_id"], row["queue_offset"]
 
 
-class _About:
+class RelatedRows:
     """What other tables say about some messages."""
 
-    def __init__(self, lake: Lake, pool: ThreadPoolExecutor, found: Found) -> None:
+    def __init__(self, lake: Lake, pool: ThreadPoolExecutor, found: LakeRows) -> None:
         self._lake, self._pool, self._found = lake, pool, found
         self._epoch = found.epoch
         self._places = {_place_of(message) for message in found.messages}
@@ -140,7 +140,7 @@ class _About:
         offsets = sorted({m["queue_offset"] for m in found.messages})
         self._at_place: Bounds = {"queue_id": self._queues, "queue_offset": offsets}
 
-    def all(self) -> Found:
+    def fetch(self) -> LakeRows:
         """Returns what was found with what they say; reads the tables side by side."""
         rows = self._together(
             outcomes=partial(self._of_places, "outcomes"),
@@ -173,9 +173,9 @@ class _About:
                 rows["namings"],
                 self._found.newest,
             ),
-            copies=partial(self._own_topic, p.CHECK_MAX_TOPIC, "epoch", given_up),
+            copies=partial(self._internal_topic_rows, p.CHECK_MAX_TOPIC, "epoch", given_up),
             undeliverable=partial(
-                self._own_topic, p.UNDELIVERABLE_TOPIC, "queue_offset", undeliverable
+                self._internal_topic_rows, p.UNDELIVERABLE_TOPIC, "queue_offset", undeliverable
             ),
         )
         return replace(
@@ -195,29 +195,29 @@ class _About:
 
     def _recorded(self) -> tuple[list[Row], list[Row]]:
         """Returns all that was recorded of the halves, the oldest first, and their state."""
-        rows = recorded_rows(self._lake, "pending", self._epoch, bounds=self._at_place)
-        recorded = sorted(plain(rows), key=itemgetter("epoch", "queue_id", "queue_offset"))
-        return recorded, plain(state_from("pending", rows))
+        rows = read_state_log(self._lake, "pending", self._epoch, bounds=self._at_place)
+        recorded = sorted(to_dicts(rows), key=itemgetter("epoch", "queue_id", "queue_offset"))
+        return recorded, to_dicts(latest_rows("pending", rows))
 
     def _delayed(self) -> tuple[list[Row], list[Row]]:
         """Returns the messages that had a time to wait for, and those that still wait."""
         columns = self._lake.schema("delayed").names
-        rows = read_pruned(self._lake, "delayed", columns, self._at_place)
-        state = state_from("delayed", rows.filter(pc.field("epoch") <= self._epoch))
+        rows = read_rows(self._lake, "delayed", columns, self._at_place)
+        state = latest_rows("delayed", rows.filter(pc.field("epoch") <= self._epoch))
         return self._at_places(rows.filter(pc.field("change") == PUT)), self._at_places(state)
 
     def _namings(self) -> list[Row]:
         """Returns the namings that wait in the halves' queues."""
         snapshot = snapshot_before(self._lake, self._epoch)
         bounds: Bounds = {"queue_id": self._queues}
-        return plain(rows_of_state(self._lake, "waiting", self._epoch, snapshot, bounds))
+        return to_dicts(read_state(self._lake, "waiting", self._epoch, snapshot, bounds))
 
     def _of_places(self, table: str) -> list[Row]:
         columns = self._lake.schema(table).names
-        return self._at_places(read_pruned(self._lake, table, columns, self._at_place))
+        return self._at_places(read_rows(self._lake, table, columns, self._at_place))
 
     def _at_places(self, rows: pa.Table) -> list[Row]:
-        return [row for row in plain(rows) if _place_of(row) in self._places]
+        return [row for row in to_dicts(rows) if _place_of(row) in self._places]
 
     def _conflicts(self) -> list[Row]:
         """Returns conflicts of the halves, and of unreadable records that might name them."""
@@ -227,18 +227,18 @@ class _About:
         unreadable: Bounds = {"queue_id": self._queues, "reason": ["unreadable_operation"]}
         rows = [
             row
-            for row in plain(read_pruned(self._lake, "conflicts", columns, bounds))
+            for row in to_dicts(read_rows(self._lake, "conflicts", columns, bounds))
             if (HALF, row["queue_id"], row["half_queue_offset"]) in self._places
         ]
-        return rows + plain(read_pruned(self._lake, "conflicts", columns, unreadable))
+        return rows + to_dicts(read_rows(self._lake, "conflicts", columns, unreadable))
 
-    def _own_topic(self, topic: str, column: str, values: set[int]) -> list[Row]:
+    def _internal_topic_rows(self, topic: str, column: str, values: set[int]) -> list[Row]:
         """Returns the messages' copies in a topic of the job's own, those with some values."""
         if topic not in self._found.table_ids:
             return []
         table = f"topics/{self._found.table_ids[topic]}"
         try:
-            rows = plain(read_pruned(self._lake, table, _COPY_COLUMNS, {column: sorted(values)}))
+            rows = to_dicts(read_rows(self._lake, table, _COPY_COLUMNS, {column: sorted(values)}))
         except MissingTableError:  # not made yet, or lost: `find` tells which
             return []
         return [

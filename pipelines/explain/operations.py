@@ -12,10 +12,10 @@ import pyarrow.compute as pc
 
 from checker.frames import DISCARDED
 from pipelines.epoch.parameters import plan_parameters
-from pipelines.explain.rows import Row, plain, set_of
+from pipelines.explain.rows import Row, set_key, to_dicts
 from storage.lake.epochs import Plan
 from storage.lake.lake import Lake
-from storage.lake.pruned import Bounds, read_pruned
+from storage.lake.pruned import Bounds, read_rows
 
 _OP_COLUMNS = [
     "queue_id", "queue_offset", "stored_at", "epoch", "producer_group", "decision",
@@ -59,7 +59,7 @@ def find_operations(
     bounds: Bounds = {"queue_id": queues, "queue_offset": sorted({o for _, o in places})}
     # Conflicts name the whole queue's unreadable records; those of the halves' time are enough.
     where = pc.field("error").is_null() | (pc.field("stored_at") >= first)
-    rows = plain(read_pruned(lake, "op", _OP_COLUMNS, bounds, where))
+    rows = to_dicts(read_rows(lake, "op", _OP_COLUMNS, bounds, where))
     found = [row for row in rows if (row["queue_id"], row["queue_offset"]) in places]
     return sorted(found, key=itemgetter("queue_id", "queue_offset"))
 
@@ -71,7 +71,7 @@ def _first_ms(halves: list[Row], newest: Plan | None) -> int:
     waits for a set since.
     """
     first = int(min(half["stored_at"] for half in halves))
-    if not any(map(set_of, halves)):
+    if not any(map(set_key, halves)):
         return first - _CLOCKS_MS
     return first - max(plan_parameters(newest).orphan_operation_ttl_ms, _CLOCKS_MS)
 
@@ -86,7 +86,7 @@ def _naming(lake: Lake, halves: list[Row], ends: list[Row], first: pa.Scalar) ->
         "queue_id": [queue_id],
         "stored_at": (first, _instant(last + _AFTER_END_MS) if is_ended else None),
     }
-    rows = read_pruned(lake, "op", ["queue_offset", "half_offsets"], bounds).combine_chunks()
+    rows = read_rows(lake, "op", ["queue_offset", "half_offsets"], bounds).combine_chunks()
     offsets = pc.list_flatten(rows["half_offsets"])
     is_named = pc.is_in(offsets, pa.array(half["queue_offset"] for half in halves))
     parents = pc.list_parent_indices(rows["half_offsets"]).filter(is_named)

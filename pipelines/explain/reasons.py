@@ -28,7 +28,7 @@ _NAMED_MAX = 3
 
 
 @dataclass(frozen=True)
-class Wait:
+class Reason:
     """One reason, or one thing that is waited for: a code for programs, a rule for people.
 
     `until`: the instant at which it is over, ms, where there is one. `resume`: the target by
@@ -44,26 +44,26 @@ class Wait:
         return str(self.rule)
 
 
-def why_not_ended(unit: Unit, now_ms: int) -> list[Wait]:
+def why_not_ended(unit: Unit, now_ms: int) -> list[Reason]:
     """Returns why a unit is not ended: causes first, what comes next last."""
     if unit.error is not None:
         rule = Rule(f"it cannot be read ({unit.error}): it is never decided", rule_texts.READABLE)
-        return [Wait("unreadable", rule)]
-    if all(unit.is_settled(message) for message in unit.messages):
+        return [Reason("unreadable", rule)]
+    if all(unit.is_committed(message) for message in unit.messages):
         return _why_pending(unit, now_ms)
     epoch = max(message["epoch"] for message in unit.messages)
     return [_not_committed("landed", epoch), *_why_pending(unit, now_ms)]
 
 
-def _not_committed(what: str, epoch: int) -> Wait:
-    return Wait("not_committed", Rule(f"{what} in epoch {epoch}, not committed yet", "`epochs`"))
+def _not_committed(what: str, epoch: int) -> Reason:
+    return Reason("not_committed", Rule(f"{what} in epoch {epoch}, not committed yet", "`epochs`"))
 
 
-def _why_pending(unit: Unit, now_ms: int) -> list[Wait]:
+def _why_pending(unit: Unit, now_ms: int) -> list[Reason]:
     newest = unit.found.newest
-    if newest is None or not unit.live:
+    if newest is None or not unit.open_halves:
         return []
-    early = sorted({row["epoch"] for row in unit.outcomes if not unit.is_settled(row)})
+    early = sorted({row["epoch"] for row in unit.outcomes if not unit.is_committed(row)})
     if early:
         return [_not_committed("decided", early[0])]
     if not unit.halves:
@@ -75,37 +75,39 @@ def _why_pending(unit: Unit, now_ms: int) -> list[Wait]:
     return [*waits, *_asked(unit, first), _next(unit, first, newest, now_ms)]
 
 
-def _ends(unit: Unit, first: Row) -> Iterator[Wait]:
+def _ends(unit: Unit, first: Row) -> Iterator[Reason]:
     """Returns why the operations that name the unit do not end it."""
     if unit.missing_seqs:
         names = ", ".join(map(str, unit.missing_seqs))
         size = unit.messages[0]["tran_size"]
         text = f"its set is incomplete: of TRAN_SIZE {size}, TRAN_SEQ {names} missing"
-        yield Wait("set_incomplete", Rule(text, rule_texts.SETS, 2))
+        yield Reason("set_incomplete", Rule(text, rule_texts.SETS, 2))
         yield from _split(unit)
     for op in unit.waiting:
         text = f"op {op['queue_id']}-{op['queue_offset']} {op['decision']} waits"
-        behind = _behind(unit, first, op)
+        behind = _blocking_operation(unit, first, op)
         if op["decision"] == ROLLBACK and behind:
-            yield Wait("rollback_waits_behind", Rule(f"{text} behind {behind}", rule_texts.SETS, 6))
+            yield Reason(
+                "rollback_waits_behind", Rule(f"{text} behind {behind}", rule_texts.SETS, 6)
+            )
         elif unit.missing_seqs:
             rule = Rule(f"{text} until the set is complete", rule_texts.SETS, 5)
-            yield Wait("end_waits_for_set", rule)
+            yield Reason("end_waits_for_set", rule)
     if unit.waiting:
         return
-    reasons = sorted({row["reason"] for row in unit.conflicts if unit.is_settled(row)})
+    reasons = sorted({row["reason"] for row in unit.conflicts if unit.is_committed(row)})
     if reasons:
         text = f"every COMMIT or ROLLBACK that names it is without effect: {', '.join(reasons)}"
-        yield Wait("only_conflicts", Rule(text, rule_texts.END_RULES))
+        yield Reason("only_conflicts", Rule(text, rule_texts.END_RULES))
     elif first["last_answer_at"] is not None:
         text = "the producer's last answer was UNKNOWN: it does not know yet"
-        yield Wait("answered_unknown", Rule(text, rule_texts.END_RULES, 8))
+        yield Reason("answered_unknown", Rule(text, rule_texts.END_RULES, 8))
     else:
         text = "no landed COMMIT or ROLLBACK names it"
-        yield Wait("no_end", Rule(text, rule_texts.END_RULES))
+        yield Reason("no_end", Rule(text, rule_texts.END_RULES))
 
 
-def _split(unit: Unit) -> Iterator[Wait]:
+def _split(unit: Unit) -> Iterator[Reason]:
     """Returns that members of the set stand in another half queue."""
     if unit.elsewhere:
         seqs = ", ".join(str(seq) for seq in sorted({row["tran_seq"] for row in unit.elsewhere}))
@@ -115,10 +117,10 @@ def _split(unit: Unit) -> Iterator[Wait]:
             f"the producer sent TRAN_SEQ {seqs} to another half queue ({names}): that is another "
             "set, since all halves of a set stand in one half queue"
         )
-        yield Wait("set_split", Rule(text, rule_texts.SETS, 1))
+        yield Reason("set_split", Rule(text, rule_texts.SETS, 1))
 
 
-def _behind(unit: Unit, first: Row, rollback: Row) -> str | None:
+def _blocking_operation(unit: Unit, first: Row, rollback: Row) -> str | None:
     """Returns the operation of smaller offset that waits for its half and could end the set."""
     set_name = f"{first['producer_group']}/{first['transaction_id']}/{first['tran_size']}"
     decided = {
@@ -144,7 +146,7 @@ def _behind(unit: Unit, first: Row, rollback: Row) -> str | None:
     return None
 
 
-def _not_landed(unit: Unit, newest: Plan) -> Iterator[Wait]:
+def _not_landed(unit: Unit, newest: Plan) -> Iterator[Reason]:
     """Returns how many operations of the queue the job has still to read."""
     for r in newest.ranges:
         if r.place == (newest.topics[OP], unit.queue_id) and r.end_offset > r.to_offset:
@@ -153,10 +155,10 @@ def _not_landed(unit: Unit, newest: Plan) -> Iterator[Wait]:
                 f"{r.end_offset} at epoch_at of epoch {newest.epoch}: "
                 f"{r.end_offset - r.to_offset} operations are still to come"
             )
-            yield Wait("ops_not_landed", Rule(text, "Words"))
+            yield Reason("ops_not_landed", Rule(text, "Words"))
 
 
-def _discarded(unit: Unit, first: Row, newest: Plan) -> Wait:
+def _discarded(unit: Unit, first: Row, newest: Plan) -> Reason:
     target = unit.target(first["queue_offset"])
     is_applied = plan_parameters(newest).late_end_policy == "apply"
     late = ": a late end still ends it, or" if is_applied else ", and late ends are rejected:"
@@ -164,21 +166,21 @@ def _discarded(unit: Unit, first: Row, newest: Plan) -> Wait:
         f"given up ({first['discard_cause']}){late} `txlake dead resume {target}` makes it "
         "pending again"
     )
-    return Wait("discarded", Rule(text, rule_texts.END_RULES), resume=str(target))
+    return Reason("discarded", Rule(text, rule_texts.END_RULES), resume=str(target))
 
 
-def _asked(unit: Unit, first: Row) -> Iterator[Wait]:
+def _asked(unit: Unit, first: Row) -> Iterator[Reason]:
     """Returns a wait if the last attempt to ask did not reach Kafka."""
-    attempts = [row for row in unit.checks if row["arm"] == first["arm"] and unit.is_settled(row)]
+    attempts = [row for row in unit.checks if row["arm"] == first["arm"] and unit.is_committed(row)]
     if attempts and not attempts[-1]["acknowledged"]:
         text = (
             f"Kafka did not acknowledge the last check, sent {instant(attempts[-1]['sent_at'])} "
             f"(is there a check topic for group {first['producer_group']}?): it does not count"
         )
-        yield Wait("not_acknowledged", Rule(text, rule_texts.EPOCH_RULES, 6))
+        yield Reason("not_acknowledged", Rule(text, rule_texts.EPOCH_RULES, 6))
 
 
-def _next(unit: Unit, first: Row, newest: Plan, now_ms: int) -> Wait:
+def _next(unit: Unit, first: Row, newest: Plan, now_ms: int) -> Reason:
     """Returns what time does next: a check, or the discard."""
     parameters = plan_parameters(newest)
     step = next_step(first, parameters)
@@ -187,7 +189,7 @@ def _next(unit: Unit, first: Row, newest: Plan, now_ms: int) -> Wait:
     at = instant(step.reached_at)
     if known_at is None:
         text = f"{known_name} is not known yet: nothing is asked or discarded until it is"
-        return Wait("not_known", Rule(text, rule_texts.EPOCH_RULES))
+        return Reason("not_known", Rule(text, rule_texts.EPOCH_RULES))
     if step.rule == EXPIRED:
         code, what = "expires", f"it is discarded (expired) when {known_name} reaches {at}"
     elif step.rule == CHECK_MAX:
@@ -211,23 +213,25 @@ def _next(unit: Unit, first: Row, newest: Plan, now_ms: int) -> Wait:
             f"; the newest epoch, {newest.epoch}, was {span(now_ms - newest.epoch_at)} ago: does "
             "`txlake run` run?"
         )
-    return Wait(code, Rule(what, rule_texts.EPOCH_RULES, step.line), step.reached_at)
+    return Reason(code, Rule(what, rule_texts.EPOCH_RULES, step.line), step.reached_at)
 
 
-def why_not_delivered(unit: Unit, message: Row, now_ms: int) -> list[Wait]:
+def why_not_delivered(unit: Unit, message: Row, now_ms: int) -> list[Reason]:
     """Returns why a message that is to be delivered is not there yet; empty if it is."""
     offset = message["queue_offset"]
     last = _last(unit.deliveries, offset)
     if last is None:
         delayed = _last(unit.delayed, offset)
         return [] if delayed is None else [_delayed(delayed, unit, now_ms)]
-    if not unit.is_settled(last):
+    if not unit.is_committed(last):
         return [_not_committed(last["action"], last["epoch"])]
     if last["action"] == "CANCELLED":
         commands = {row["queue_offset"]: row for row in unit.found.commands}
         command = commands.get(last["admin_offset"], {"actor": None, "reason": None})
-        text = f"its delay was cancelled{rule_texts.by_whom(command['actor'], command['reason'])}"
-        return [Wait("cancelled", Rule(text, rule_texts.COMMANDS))]
+        text = (
+            f"its delay was cancelled{rule_texts.actor_text(command['actor'], command['reason'])}"
+        )
+        return [Reason("cancelled", Rule(text, rule_texts.COMMANDS))]
     if last["action"] == "UNDELIVERABLE":
         place = last["real_queue_offset"]
         reason = next(
@@ -242,7 +246,7 @@ def why_not_delivered(unit: Unit, message: Row, now_ms: int) -> list[Wait]:
             f"at offset {place}: when topic {message['real_topic']} can take it, `txlake dead "
             f"resume {target}` delivers it"
         )
-        return [Wait("undeliverable", Rule(text, rule.section), resume=target)]
+        return [Reason("undeliverable", Rule(text, rule.section), resume=target)]
     return []
 
 
@@ -251,7 +255,7 @@ def _last(rows: list[Row], queue_offset: int) -> Row | None:
     return next((row for row in reversed(rows) if row["queue_offset"] == queue_offset), None)
 
 
-def _delayed(row: Row, unit: Unit, now_ms: int) -> Wait:
+def _delayed(row: Row, unit: Unit, now_ms: int) -> Reason:
     newest = unit.found.newest
     text = f"{unit.target(row['queue_offset'])} {delayed_text(unit, row)}"
     if newest is not None and now_ms - row["deliver_at"] > _SILENT_MS:
@@ -259,4 +263,4 @@ def _delayed(row: Row, unit: Unit, now_ms: int) -> Wait:
             f", which is {span(now_ms - row['deliver_at'])} ago; the newest epoch, "
             f"{newest.epoch}, has epoch_at {instant(newest.epoch_at)}: does `txlake run` run?"
         )
-    return Wait("delayed", Rule(text, rule_texts.DELAY), row["deliver_at"])
+    return Reason("delayed", Rule(text, rule_texts.DELAY), row["deliver_at"])

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from checker.frames import COMMITTED, DISCARDED, ROLLED_BACK, UNREADABLE
 from pipelines.epoch.parameters import plan_parameters
 from pipelines.explain import rule_texts
-from pipelines.explain.reasons import Wait, why_not_delivered, why_not_ended
-from pipelines.explain.rows import Found, Row
+from pipelines.explain.reasons import Reason, why_not_delivered, why_not_ended
+from pipelines.explain.rows import LakeRows, Row
 from pipelines.explain.rule_texts import Rule
 from pipelines.explain.target import Transaction
 from pipelines.explain.timeline import Event, events
@@ -57,7 +57,7 @@ class MessageReport:
     row: Row
     end: Row | None
     place: Place | None
-    waits: tuple[Wait, ...]
+    waits: tuple[Reason, ...]
     readers: tuple[Reader, ...] = ()
 
 
@@ -84,7 +84,7 @@ class Report:
     status: str
     messages: tuple[MessageReport, ...]
     decisions: tuple[Decision, ...]
-    waits: tuple[Wait, ...]
+    waits: tuple[Reason, ...]
     events: tuple[Event, ...]
 
     @property
@@ -100,7 +100,7 @@ class Report:
         return f"{self.status}, {', '.join(sorted(reasons))}"
 
 
-def reports(found: Found, now_ms: int, limit: int | None = None) -> tuple[list[Report], int]:
+def reports(found: LakeRows, now_ms: int, limit: int | None = None) -> tuple[list[Report], int]:
     """Returns the reports of the first `limit` units that were found, and how many more there are.
 
     Without a limit: of all.
@@ -131,7 +131,7 @@ def _status(unit: Unit, messages: Iterable[MessageReport]) -> str:
         if message.place is not None:
             return "DELIVERED"
         return _NOT_DELIVERED.get(codes[0], "DELAYED") if codes else PENDING
-    if unit.live:
+    if unit.open_halves:
         is_discarded = any(half["discard_cause"] is not None for half in unit.halves)
         return DISCARDED if is_discarded else PENDING
     outcomes = {end["outcome"] for end in unit.ends.values()}
@@ -170,7 +170,7 @@ def _place(unit: Unit, queue_offset: int, end: Row | None) -> Place | None:
         for row in unit.deliveries
         if row["queue_offset"] == queue_offset
         and row["action"] == "DELIVERED"
-        and unit.is_settled(row)
+        and unit.is_committed(row)
     ]
     if end is not None and end["real_queue_offset"] is not None:
         rows.append(end)
@@ -191,11 +191,11 @@ def _decision(unit: Unit, row: Row) -> Decision:
         cause=row["cause"],
         op_queue_offset=row["op_queue_offset"],
         rule=_rule(unit, row),
-        numbers=_numbers(unit, row),
+        numbers=_compared_values(unit, row),
         epoch=row["epoch"],
         epoch_at=row["decided_at"],
         known_at=None if epoch is None else epoch.known_at.get(unit.queue_id),
-        is_committed=unit.is_settled(row),
+        is_committed=unit.is_committed(row),
     )
 
 
@@ -216,7 +216,7 @@ def _rule(unit: Unit, row: Row) -> Rule:
     return rule_texts.OUTCOMES.get((row["outcome"], row["cause"]), unknown)
 
 
-def _numbers(unit: Unit, row: Row) -> str:
+def _compared_values(unit: Unit, row: Row) -> str:
     """Returns in words what the rule of a discard compared; empty if a part was not fetched."""
     epoch = unit.found.epochs.get(row["epoch"])
     known_at = None if epoch is None else epoch.known_at.get(unit.queue_id)
@@ -240,7 +240,7 @@ def _numbers(unit: Unit, row: Row) -> str:
     )
 
 
-def nothing_found(found: Found, target: RecordTarget | Transaction, lake_path: str) -> str:
+def nothing_found(found: LakeRows, target: RecordTarget | Transaction, lake_path: str) -> str:
     """Returns the sentence that a target is not in the lake, and how far the lake is."""
     where = f"in the lake {lake_path}, which stands at epoch {found.epoch}"
     if isinstance(target, Transaction):
@@ -269,7 +269,7 @@ def nothing_found(found: Found, target: RecordTarget | Transaction, lake_path: s
     return f"there is no {name} {where}, although that queue is landed up to offset {end}"
 
 
-def _accepted_loss(found: Found, target: RecordTarget) -> dict[str, str] | None:
+def _accepted_loss(found: LakeRows, target: RecordTarget) -> dict[str, str] | None:
     """Returns who has accepted that a record is lost, why, and with which other offsets."""
     for row in found.losses:
         lost = command_target(ACCEPT_LOSS, row["target"])

@@ -12,14 +12,14 @@ import pyarrow.compute as pc
 from storage.lake.epochs import COMMITTED, Plan
 from storage.lake.history import read_plans
 from storage.lake.lake import Lake
-from storage.lake.pruned import Bounds, read_pruned
+from storage.lake.pruned import Bounds, read_rows
 
 Row = dict[str, Any]
 Place = tuple[str, int, int]  # source, queue, offset
 
 
 @dataclass(frozen=True)
-class Found:
+class LakeRows:
     """What a lake says about some messages, as plain rows; instants in ms.
 
     `epoch`: the newest committed one. `pending`: all that was recorded of the halves' state, up to
@@ -55,7 +55,7 @@ class Found:
     positions: Sequence[Row] = ()
 
     @property
-    def has_early_rows(self) -> bool:
+    def has_uncommitted_rows(self) -> bool:
         """Returns whether some rows are of an epoch that was not committed when they were read."""
         tables = (
             self.messages, self.operations, self.outcomes, self.conflicts, self.checks,
@@ -73,7 +73,7 @@ class Found:
         return self.epochs.get(self.epoch)
 
 
-def plain(rows: pa.Table) -> list[Row]:
+def to_dicts(rows: pa.Table) -> list[Row]:
     """Returns rows as dicts, instants in ms."""
     for place, column in enumerate(rows.schema):
         if pa.types.is_timestamp(column.type):
@@ -83,19 +83,19 @@ def plain(rows: pa.Table) -> list[Row]:
     return found
 
 
-def newest_epochs(lake: Lake) -> tuple[int, dict[int, Plan]]:
+def latest_committed(lake: Lake) -> tuple[int, dict[int, Plan]]:
     """Returns the newest committed epoch, 0 when there is none, and the plans from there on."""
-    newest = lake.last("epochs", "epoch")
+    newest = lake.max_value("epochs", "epoch")
     if newest is None:
         return 0, {}
     either = [newest - 1, newest]
     bounds: Bounds = {"epoch": either, "state": [COMMITTED]}
-    rows = read_pruned(lake, "epochs", ["epoch"], bounds)
+    rows = read_rows(lake, "epochs", ["epoch"], bounds)
     committed: int = pc.max(rows["epoch"]).as_py() or 0
     return committed, read_plans(lake, [epoch for epoch in either if epoch >= committed])
 
 
-def set_of(half: Row) -> tuple[object, ...]:
+def set_key(half: Row) -> tuple[object, ...]:
     """Returns what names a half's set, empty for a half alone (PROTOCOL.md "Sets", line 1)."""
     if half["error"] is not None or half["tran_size"] is None:
         return ()

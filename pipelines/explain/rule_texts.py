@@ -133,7 +133,7 @@ UNDELIVERABLE: Final = {
 DELETED: Final = "; deleted since: the topic keeps messages for some time only"
 
 
-def by_whom(actor: str | None, reason: str | None) -> str:
+def actor_text(actor: str | None, reason: str | None) -> str:
     """Returns who wanted something and why, as far as it is known."""
     who = "" if actor is None else f" by {actor}"
     return who if reason is None else f"{who}, because: {reason}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from pipelines.explain.reasons import Wait
+from pipelines.explain.reasons import Reason
 from pipelines.explain.report import Decision, MessageReport, Report
 from pipelines.explain.rule_texts import DELETED
 from pipelines.output import instant, print_line, print_rows
@@ -144,7 +144,7 @@ def _decision_json(decision: Decision) -> dict[str, Any]:
     }
 
 
-def _wait_json(wait: Wait) -> dict[str, Any]:
+def _wait_json(wait: Reason) -> dict[str, Any]:
     return {
         "code": wait.code,
         "text": wait.rule.sentence,

@@ -56,7 +56,7 @@ def _event(
 
     Input: `columns`: those of the row that are its detail, with `more`.
     """
-    is_committed = unit.is_settled(row)
+    is_committed = unit.is_committed(row)
     if not is_committed:
         text += f" (epoch {row['epoch']}, not committed yet)"
     detail = {name: row[name] for name in columns} | more
@@ -97,7 +97,7 @@ def _delay_text(row: Row) -> str:
 
 def _operations(unit: Unit) -> Iterator[Event]:
     for op in unit.operations:
-        effect, by = _effect_of(unit, op), rule_texts.by_whom(op["actor"], op["reason"])
+        effect, by = _effect_of(unit, op), rule_texts.actor_text(op["actor"], op["reason"])
         named = sorted(unit.offsets & set(op["half_offsets"]))
         names = ", ".join(f"{unit.queue_id}-{offset}" for offset in named)
         text = f"op {unit.queue_id}-{op['queue_offset']}: {op['decision']}"
@@ -154,7 +154,7 @@ def _effect_of(unit: Unit, op: Row) -> str:
         return "conflict"
     if op["decision"] == p.UNKNOWN:
         return "declines"
-    if not unit.is_settled(op):
+    if not unit.is_committed(op):
         return "undecided"
     return "waits" if any(other["queue_offset"] == offset for other in unit.waiting) else "absorbed"
 
@@ -197,7 +197,7 @@ def _commands(unit: Unit) -> Iterator[Event]:
     admin_offsets = {row["admin_offset"] for row in unit.deliveries}
     for row in unit.found.commands:
         if row["queue_offset"] in admin_offsets or p.read_target(row["target"]) in targets:
-            by, result = rule_texts.by_whom(row["actor"], row["reason"]), row["result"]
+            by, result = rule_texts.actor_text(row["actor"], row["reason"]), row["result"]
             rule_text = rule_texts.RESULTS.get(result, "")
             text = f"{row['command']} {row['target']}{by}; {result}: {rule_text}"
             yield _event(

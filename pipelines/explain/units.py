@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from checker.frames import DISCARDED
-from pipelines.explain.rows import Found, Row, set_of
+from pipelines.explain.rows import LakeRows, Row, set_key
 from storage.wire.record_kinds import HALF
 from txlake.protocol import OFFSETS_PATTERN, UNKNOWN, RecordTarget, matches
 
@@ -20,7 +20,7 @@ class Unit:
     """Messages that are decided together: at least one, in offset order."""
 
     messages: tuple[Row, ...]
-    found: Found
+    found: LakeRows
 
     @property
     def source(self) -> str:
@@ -72,7 +72,7 @@ class Unit:
         """Returns one of its messages as people name it."""
         return f"{self.source} {self.queue_id}-{queue_offset}"
 
-    def is_settled(self, row: Row) -> bool:
+    def is_committed(self, row: Row) -> bool:
         """Returns whether a row's epoch is committed."""
         return bool(row["epoch"] <= self.found.epoch)
 
@@ -102,11 +102,11 @@ class Unit:
         return {
             row["queue_offset"]: row
             for row in self.outcomes
-            if row["outcome"] != DISCARDED and self.is_settled(row)
+            if row["outcome"] != DISCARDED and self.is_committed(row)
         }
 
     @cached_property
-    def live(self) -> list[Row]:
+    def open_halves(self) -> list[Row]:
         """Returns the halves that can still be ended, discarded ones too."""
         if self.source != HALF or self.error is not None:
             return []
@@ -151,19 +151,19 @@ class Unit:
     def missing_seqs(self) -> list[int]:
         """Returns the TRAN_SEQs of its set that have not landed."""
         first = self.messages[0]
-        if self.source != HALF or not set_of(first):
+        if self.source != HALF or not set_key(first):
             return []
         return sorted(set(range(first["tran_size"])) - {m["tran_seq"] for m in self.messages})
 
     @cached_property
     def elsewhere(self) -> list[Row]:
         """Returns the halves that would be of its set if they were in its half queue."""
-        _, *named = set_of(self.messages[0]) or (None,)
+        _, *named = set_key(self.messages[0]) or (None,)
         rows = (*self.found.messages, *self.found.elsewhere)
         return [
             row
             for row in rows
-            if named and row["queue_id"] != self.queue_id and [*set_of(row)][1:] == named
+            if named and row["queue_id"] != self.queue_id and [*set_key(row)][1:] == named
         ]
 
     def age_from_at(self, arm: int) -> int:
@@ -182,19 +182,19 @@ def _offsets_of(body: bytes | None) -> set[int]:
 
 def only_target(rows: Iterable[Row]) -> RecordTarget | None:
     """Returns a target of the one unit that all these messages are of; None if they are of more."""
-    units = units_of(Found(messages=tuple(rows)))
+    units = units_of(LakeRows(messages=tuple(rows)))
     if len(units) != 1:
         return None
     return units[0].target(units[0].messages[0]["queue_offset"])
 
 
-def units_of(found: Found) -> list[Unit]:
+def units_of(found: LakeRows) -> list[Unit]:
     """Returns the found messages as units: whole sets, and all others alone."""
     units: dict[tuple[object, ...], list[Row]] = {}
     for row in found.messages:
         key: tuple[object, ...] = (row["source"], row["queue_id"], row["queue_offset"])
         if row["source"] == HALF:
-            key = set_of(row) or key
+            key = set_key(row) or key
         units.setdefault(key, []).append(row)
     return [
         Unit(tuple(sorted(rows, key=lambda row: row["queue_offset"])), found)

@@ -40,7 +40,7 @@ def no_epoch(facts: Facts) -> list[str]:
 
     A lake to which nothing comes has had no epoch for long when its next record comes.
     """
-    waiting, behind_ms, epoch_at = facts.records_waiting, facts.behind_ms, facts.lake.epoch_at
+    waiting, behind_ms, epoch_at = facts.records_waiting, facts.lag_ms, facts.lake.epoch_at
     if not waiting or behind_ms is None:
         return []
 
@@ -52,7 +52,7 @@ def no_epoch(facts: Facts) -> list[str]:
 
 def lag(facts: Facts) -> list[str]:
     """The oldest record that is not landed has waited for LAG_MS."""
-    behind = facts.behind_ms
+    behind = facts.lag_ms
     if behind is None or behind < LAG_MS:
         return []
     return [f"the job is {span(behind)} behind Kafka: {facts.records_waiting} records wait"]
@@ -95,7 +95,7 @@ def no_check_topic(facts: Facts) -> list[str]:
     ]
 
 
-def given_up(facts: Facts) -> list[str]:
+def discarded(facts: Facts) -> list[str]:
     """Halves are given up that can still be ended or resumed: `txlake dead list` has them."""
     count = facts.lake.discarded
     return [f"halves that are given up and can still be ended or resumed: {count}"] if count else []

@@ -7,9 +7,9 @@ from typing import Final
 from checker.frames_ops.sql import run
 from pipelines.errors import OperatorError
 from pipelines.explain import rule_texts
-from pipelines.explain.rows import Row, newest_epochs, plain
+from pipelines.explain.rows import Row, latest_committed, to_dicts
 from storage.lake.lake import Lake
-from storage.lake.pruned import Bounds, read_pruned
+from storage.lake.pruned import Bounds, read_rows
 from storage.rows import instant
 from storage.wire.record_kinds import HALF, OP
 from txlake.protocol import RecordTarget
@@ -45,14 +45,14 @@ def read_conflicts(
 
     Input: the producer group and the reason to choose, if any.
     """
-    epoch, _ = newest_epochs(lake)
+    epoch, _ = latest_committed(lake)
     bounds: Bounds = {"epoch": (None, epoch)}
     if since_at is not None:
         bounds = {**bounds, "decided_at": (instant(since_at), None)}
-    conflicts = read_pruned(lake, "conflicts", _CONFLICT, bounds)
+    conflicts = read_rows(lake, "conflicts", _CONFLICT, bounds)
     named: Bounds = {"queue_offset": sorted(set(conflicts["op_queue_offset"].to_pylist()))}
-    op = read_pruned(lake, OP, _OP, named)
-    rows = plain(run(_TOLD, {"group": group, "reason": reason}, conflicts=conflicts, op=op))
+    op = read_rows(lake, OP, _OP, named)
+    rows = to_dicts(run(_TOLD, {"group": group, "reason": reason}, conflicts=conflicts, op=op))
     for row in rows:
         half = row["half_queue_offset"]
         row["half"] = None if half is None else str(RecordTarget(HALF, row["queue_id"], half))

@@ -8,11 +8,11 @@ from typing import Final
 
 from pipelines.errors import OperatorError
 from pipelines.explain.consumer_positions import read_positions
-from pipelines.explain.rows import Row, plain
+from pipelines.explain.rows import Row, to_dicts
 from pipelines.health.topics import catalog, queue_ends, require_topic
 from pipelines.output import now_ms
 from storage.lake.lake import Lake
-from storage.lake.pruned import read_pruned
+from storage.lake.pruned import read_rows
 from storage.lake.table import queue_floor
 
 LAG_COLUMNS: Final = (
@@ -127,11 +127,11 @@ def _delivered_at(
             name: sorted({row[of] for row in rows})
             for name, of in (("queue_id", "queue_id"), ("queue_offset", "next_offset"))
         }
-        for message in plain(read_pruned(lake, table, _FIRST_UNREAD, bounds)):
+        for message in to_dicts(read_rows(lake, table, _FIRST_UNREAD, bounds)):
             messages[table, message["queue_id"], message["queue_offset"]] = message
 
     epochs = sorted({message["epoch"] for message in messages.values()})
-    at = plain(read_pruned(lake, "epochs", ["epoch", "epoch_at"], {"epoch": epochs}))
+    at = to_dicts(read_rows(lake, "epochs", ["epoch", "epoch_at"], {"epoch": epochs}))
     epoch_at = {row["epoch"]: row["epoch_at"] for row in at}
     # Rows of old epochs are deleted: then `stored_at`, which is earlier, stands for theirs.
     return {

@@ -15,11 +15,11 @@ import pyarrow.compute as pc
 from checker.frames import DISCARDED
 from checker.frames_ops.sql import run
 from pipelines.errors import OperatorError
-from pipelines.explain.rows import Row, newest_epochs, plain, set_of
+from pipelines.explain.rows import Row, latest_committed, set_key, to_dicts
 from pipelines.health.transactions import state_of
 from storage.lake.integrity import require_readable
 from storage.lake.lake import Lake
-from storage.lake.pruned import Bounds, read_pruned
+from storage.lake.pruned import Bounds, read_rows
 from storage.wire.record_kinds import HALF
 from txlake.protocol import (
     CHECK_MAX_TOPIC,
@@ -71,7 +71,7 @@ def read_dead(lake: Lake, topic: str | None = None, group: str | None = None) ->
     Input: the real topic and the producer group to choose, if any.
     Errors: BrokenLakeError.
     """
-    epoch, _ = newest_epochs(lake)
+    epoch, _ = latest_committed(lake)
     tables = _tables(lake, epoch)
     require_readable(lake, [tables[own] for own in _OWN_TOPICS if own in tables])
     until: Bounds = {"epoch": (None, epoch)}
@@ -79,12 +79,12 @@ def read_dead(lake: Lake, topic: str | None = None, group: str | None = None) ->
     if CHECK_MAX_TOPIC in tables:
         rows += [
             {**row, "target": str(RecordTarget(HALF, row["queue_id"], row["queue_offset"]))}
-            for row in plain(_halves(lake, tables[CHECK_MAX_TOPIC], until))
+            for row in to_dicts(_halves(lake, tables[CHECK_MAX_TOPIC], until))
         ]
     if UNDELIVERABLE_TOPIC in tables:
         rows += [
             {**row, "target": str(UndeliverableTarget(row["queue_offset"]))}
-            for row in plain(_messages(lake, tables[UNDELIVERABLE_TOPIC], until))
+            for row in to_dicts(_messages(lake, tables[UNDELIVERABLE_TOPIC], until))
         ]
     return [
         {name: row[name] for name in COLUMNS}
@@ -95,13 +95,13 @@ def read_dead(lake: Lake, topic: str | None = None, group: str | None = None) ->
 
 def _tables(lake: Lake, epoch: int) -> dict[str, str]:
     """Returns the tables of the topics that a committed epoch made."""
-    rows = read_pruned(lake, "catalog", ["topic", "table_id"], {"epoch": (None, epoch)}).to_pylist()
+    rows = read_rows(lake, "catalog", ["topic", "table_id"], {"epoch": (None, epoch)}).to_pylist()
     return {row["topic"]: f"topics/{row['table_id']}" for row in rows}
 
 
 def undeliverable(lake: Lake) -> int:
     """Returns how many undeliverable messages wait for an operator."""
-    epoch, _ = newest_epochs(lake)
+    epoch, _ = latest_committed(lake)
     table = _tables(lake, epoch).get(UNDELIVERABLE_TOPIC)
     if table is None:
         return 0
@@ -111,7 +111,7 @@ def undeliverable(lake: Lake) -> int:
 
 def _messages(lake: Lake, table: str, until: Bounds) -> pa.Table:
     """Returns the undeliverable messages that were not delivered since."""
-    messages = read_pruned(lake, table, _UNDELIVERABLE_COLUMNS, until)
+    messages = read_rows(lake, table, _UNDELIVERABLE_COLUMNS, until)
     # `deliveries` has a row for each message that was ever delayed.
     since: Bounds = {
         **until,
@@ -119,7 +119,7 @@ def _messages(lake: Lake, table: str, until: Bounds) -> pa.Table:
     }
     columns = ["source", "queue_id", "queue_offset"]
     is_delivered = pc.field("action") == "DELIVERED"
-    delivered = read_pruned(lake, "deliveries", columns, since, is_delivered)
+    delivered = read_rows(lake, "deliveries", columns, since, is_delivered)
     return run(_MESSAGES, messages=messages, delivered=delivered)
 
 
@@ -130,9 +130,9 @@ def _halves(lake: Lake, copies_table: str, until: Bounds) -> pa.Table:
     offsets = sorted(set(dead["queue_offset"].to_pylist()))
     is_discard = pc.field("outcome") == DISCARDED
     bounds: Bounds = {**until, "queue_offset": offsets}
-    discards = read_pruned(lake, "outcomes", _DISCARD, bounds, is_discard)
+    discards = read_rows(lake, "outcomes", _DISCARD, bounds, is_discard)
     columns = ["half_queue_id", "half_queue_offset", "keys"]
-    copies = read_pruned(lake, copies_table, columns, {**until, "half_queue_offset": offsets})
+    copies = read_rows(lake, copies_table, columns, {**until, "half_queue_offset": offsets})
     return run(_HALVES, dead=dead, discards=discards, copies=copies)
 
 
@@ -142,21 +142,21 @@ def rearmed_halves(lake: Lake, until: Bounds) -> pa.Table:
     Input: which epochs. Output: queue_id, queue_offset, epoch.
     """
     where = pc.field("result") == "rearmed"
-    commands = read_pruned(lake, "admin", ["target", "epoch"], until, where).to_pylist()
+    commands = read_rows(lake, "admin", ["target", "epoch"], until, where).to_pylist()
     targets = [(read_target(command["target"]), command["epoch"]) for command in commands]
     named = [(t.queue_id, t.queue_offset, e) for t, e in targets if isinstance(t, RecordTarget)]
     places = {(queue_id, queue_offset) for queue_id, queue_offset, _ in named}
     bounds: Bounds = {"queue_offset": sorted({offset for _, offset in places})}
     columns = ["queue_id", "queue_offset", "producer_group", "transaction_id", "tran_size",
                "error"]  # fmt: skip
-    found = read_pruned(lake, "half", columns, bounds).to_pylist()
+    found = read_rows(lake, "half", columns, bounds).to_pylist()
     halves = {(half["queue_id"], half["queue_offset"]): half for half in found}
-    ids = {halves[place]["transaction_id"] for place in places if set_of(halves[place])}
-    members = read_pruned(lake, "half", columns, {"transaction_id": sorted(ids)}).to_pylist()
+    ids = {halves[place]["transaction_id"] for place in places if set_key(halves[place])}
+    members = read_rows(lake, "half", columns, {"transaction_id": sorted(ids)}).to_pylist()
     rows = []
     for queue_id, queue_offset, epoch in named:
-        of_set = set_of(halves[(queue_id, queue_offset)])
-        offsets = [m["queue_offset"] for m in members if of_set and set_of(m) == of_set]
+        of_set = set_key(halves[(queue_id, queue_offset)])
+        offsets = [m["queue_offset"] for m in members if of_set and set_key(m) == of_set]
         rows += [
             {"queue_id": queue_id, "queue_offset": offset, "epoch": epoch}
             for offset in offsets or [queue_offset]
@@ -169,12 +169,12 @@ def require_undeliverable(lake: Lake, target: UndeliverableTarget) -> None:
 
     Errors: OperatorError; BrokenLakeError.
     """
-    epoch, _ = newest_epochs(lake)
+    epoch, _ = latest_committed(lake)
     table = _tables(lake, epoch).get(UNDELIVERABLE_TOPIC)
     if table is not None:
         require_readable(lake, [table])
         bounds: Bounds = {"epoch": (None, epoch), "queue_offset": [target.queue_offset]}
-        if read_pruned(lake, table, ["queue_offset"], bounds).num_rows:
+        if read_rows(lake, table, ["queue_offset"], bounds).num_rows:
             return
     raise OperatorError(
         f"there is no offset {target.queue_offset} in {UNDELIVERABLE_TOPIC} of the lake "

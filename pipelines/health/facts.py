@@ -15,16 +15,16 @@ import pyarrow.compute as pc
 
 from checker.frames import DISCARDED
 from checker.frames_ops.sql import run
-from pipelines.epoch.recorded_state import rows_of_state
+from pipelines.epoch.recorded_state import read_state
 from pipelines.explain.rows import Row
 from pipelines.health.consumers import read_unread
 from pipelines.health.dead_letters import undeliverable
 from pipelines.health.groups import read_groups
 from pipelines.settings import HealthSettings
 from storage.lake.aging import snapshot_before
-from storage.lake.epochs import COMMITTED, PLANNED, Plan, plan_of
+from storage.lake.epochs import COMMITTED, PLANNED, Plan, parse_plan
 from storage.lake.lake import Lake
-from storage.lake.pruned import Bounds, read_pruned
+from storage.lake.pruned import Bounds, read_rows
 from storage.rows import instant, milliseconds
 
 HOUR_MS: Final = 3_600_000
@@ -81,13 +81,12 @@ class LakeFacts:
     """What the lake's tables say. Units: ms, bytes.
 
     `epoch_at`: of the newest committed epoch; None: there is none yet. `owner`: who planned it.
-    `groups`: rows of `groups.COLUMNS`; `unread`: of `consumers.UNREAD_COLUMNS`. `given_up`: halves
-    discarded in the last hour. `discarded`: halves that a late end or RESUME can still end, the
-    oldest stored at `discarded_oldest_at`.
-    `steps`: step, p50_ms, p99_ms of the newest epochs. `state_rows`, `state_bytes`: what the job
-    holds in memory, as its newest epoch counted it; None: it did not. `free_bytes`: None in an
-    object store.
-    `floor_at`: `epoch_at` of the floor; None: there is none yet.
+    `groups`: rows of `groups.COLUMNS`; `unread`: of `consumers.UNREAD_COLUMNS`. `recent_discards`:
+    halves discarded in the last hour. `discarded`: halves that a late end or RESUME can still end,
+    the oldest stored at `discarded_oldest_at`. `steps`: step, p50_ms, p99_ms of the newest epochs.
+    `state_rows`, `state_bytes`: what the job holds in memory, as its newest epoch counted it; None:
+    it did not. `free_bytes`: None in an object store. `floor_at`: `epoch_at` of the floor; None:
+    there is none yet.
     """
 
     path: str
@@ -97,7 +96,7 @@ class LakeFacts:
     owner: str | None = None
     groups: Sequence[Row] = ()
     unread: Sequence[Row] = ()
-    given_up: int = 0
+    recent_discards: int = 0
     undeliverable: int = 0
     delayed: int = 0
     next_delayed_at: int | None = None
@@ -153,7 +152,7 @@ class Facts:
         return sum(lag.records for lag in self.lags if lag.makes_epochs)
 
     @property
-    def behind_ms(self) -> int | None:
+    def lag_ms(self) -> int | None:
         """Returns how long the oldest of these records has waited; None: not known."""
         if self.lags is None:
             return None
@@ -171,11 +170,11 @@ def lake_facts(lake: Lake, now_ms: int) -> LakeFacts:
     """
     free, disk = _disk(lake)
     empty = LakeFacts(lake.path, now_ms, free_bytes=free, disk_bytes=disk)
-    newest = lake.last("epochs", "epoch")
+    newest = lake.max_value("epochs", "epoch")
     if newest is None:
         return empty
     columns = ["epoch", "state", "epoch_at", "owner", "step_ms", "work"]
-    rows = read_pruned(lake, "epochs", columns, {"epoch": (newest - _EPOCHS, newest)})
+    rows = read_rows(lake, "epochs", columns, {"epoch": (newest - _EPOCHS, newest)})
     committed = rows.filter(pc.equal(rows["state"], COMMITTED)).sort_by("epoch")
     if committed.num_rows == 0:
         return empty
@@ -183,8 +182,8 @@ def lake_facts(lake: Lake, now_ms: int) -> LakeFacts:
     epoch, work = last["epoch"], dict(last["work"] or ())
     plan = _plan(lake, epoch)
     snapshot = snapshot_before(lake, epoch)
-    state = rows_of_state(lake, "pending", epoch, snapshot)
-    delayed = rows_of_state(lake, "delayed", epoch, snapshot)
+    state = read_state(lake, "pending", epoch, snapshot)
+    delayed = read_state(lake, "delayed", epoch, snapshot)
     (discarded,) = run(_DISCARDED, state=state).to_pylist()
     return LakeFacts(
         path=lake.path,
@@ -194,7 +193,7 @@ def lake_facts(lake: Lake, now_ms: int) -> LakeFacts:
         owner=last["owner"],
         groups=read_groups(lake, state, now_ms),
         unread=read_unread(lake, now_ms),
-        given_up=_given_up(lake, epoch, now_ms),
+        recent_discards=_recent_discards(lake, epoch, now_ms),
         undeliverable=undeliverable(lake),
         delayed=delayed.num_rows,
         next_delayed_at=pc.min(delayed["deliver_at"]).as_py(),
@@ -213,17 +212,17 @@ def lake_facts(lake: Lake, now_ms: int) -> LakeFacts:
 
 def _plan(lake: Lake, epoch: int) -> Plan:
     where: Bounds = {"epoch": [epoch], "state": [PLANNED]}
-    (row,) = read_pruned(lake, "epochs", lake.schema("epochs").names, where).to_pylist()
-    return plan_of(row)
+    (row,) = read_rows(lake, "epochs", lake.schema("epochs").names, where).to_pylist()
+    return parse_plan(row)
 
 
 def _epoch_at(lake: Lake, epoch: int) -> int | None:
     """Returns `epoch_at` of an epoch; None if it is not there."""
-    found: pa.Table = read_pruned(lake, "epochs", ["epoch_at"], {"epoch": [epoch]})
+    found: pa.Table = read_rows(lake, "epochs", ["epoch_at"], {"epoch": [epoch]})
     return milliseconds(found["epoch_at"][0].as_py()) if found.num_rows else None
 
 
-def _given_up(lake: Lake, epoch: int, now_ms: int) -> int:
+def _recent_discards(lake: Lake, epoch: int, now_ms: int) -> int:
     """Returns how many halves were discarded in the last hour, as the epochs' rows count them.
 
     `outcomes` has a row for each transaction of that hour, `epochs` one for each epoch.
@@ -233,7 +232,7 @@ def _given_up(lake: Lake, epoch: int, now_ms: int) -> int:
         "epoch": (None, epoch),
         "state": [COMMITTED],
     }
-    rows = read_pruned(lake, "epochs", ["counts"], lately)["counts"].to_pylist()
+    rows = read_rows(lake, "epochs", ["counts"], lately)["counts"].to_pylist()
     return sum(dict(counts or ()).get(DISCARDED.lower(), 0) for counts in rows)
 
 

@@ -13,10 +13,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from checker.frames_ops.sql import run
-from pipelines.explain.rows import Row, newest_epochs, plain
-from storage.lake.aging import epoch_of_newest
+from pipelines.explain.rows import Row, latest_committed, to_dicts
+from storage.lake.aging import first_epoch_of_last_rows
 from storage.lake.lake import Lake
-from storage.lake.pruned import Bounds, read_pruned
+from storage.lake.pruned import Bounds, read_rows
 from storage.rows import instant
 
 COLUMNS: Final = (
@@ -92,9 +92,9 @@ def read_groups(lake: Lake, state: pa.Table, now_ms: int) -> list[Row]:
     At most about CHECKS_MAX checks of the last day are read, the newest.
     `answered_at`: the newest answer to what was asked lately, or is pending.
     """
-    epoch, _ = newest_epochs(lake)
+    epoch, _ = latest_committed(lake)
     checks, answers = read_answers(lake, epoch, state, now_ms)
-    rows = plain(run(_GROUPS, checks=checks, answers=answers, state=state))
+    rows = to_dicts(run(_GROUPS, checks=checks, answers=answers, state=state))
     return [{name: row.get(name) for name in COLUMNS} for row in rows]
 
 
@@ -106,18 +106,18 @@ def read_answers(lake: Lake, epoch: int, state: pa.Table, now_ms: int) -> tuple[
     the group ended the half itself): NEWEST_CHECKS that are ANSWER_MS old, and as many younger ones
     of each epoch.
     """
-    first = epoch_of_newest(lake, "checks", CHECKS_MAX)
+    first = first_epoch_of_last_rows(lake, "checks", CHECKS_MAX)
     lately: Bounds = {
         "sent_at": (instant(now_ms - _LOOK_BACK_MS), None),
         "epoch": (first, epoch),
     }
-    checks = read_pruned(lake, "checks", _CHECK, lately)
+    checks = read_rows(lake, "checks", _CHECK, lately)
     newest = run(_NEWEST, {"newest": NEWEST_CHECKS, "until_at": now_ms - ANSWER_MS}, checks=checks)
     bounds: Bounds = {
         "epoch": (pc.min(newest["epoch"]).as_py() or 0, epoch),
         "queue_offset": sorted(set(newest["queue_offset"].to_pylist())),
     }
-    outcomes = read_pruned(lake, "outcomes", _OUTCOME, bounds)
+    outcomes = read_rows(lake, "outcomes", _OUTCOME, bounds)
     return checks, run(
         _ANSWERS, {"wanted": WANTED_ENDS}, newest=newest, state=state, outcomes=outcomes
     )

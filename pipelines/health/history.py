@@ -11,11 +11,11 @@ from typing import Final
 import pyarrow.compute as pc
 
 from checker.frames_ops.sql import run
-from pipelines.explain.rows import Row, newest_epochs
+from pipelines.explain.rows import Row, latest_committed
 from pipelines.health.dead_letters import rearmed_halves
 from storage.lake.epochs import COMMITTED, PLANNED
 from storage.lake.lake import Lake
-from storage.lake.pruned import Bounds, read_pruned
+from storage.lake.pruned import Bounds, read_rows
 from storage.rows import instant
 
 BUCKETS: Final = 120
@@ -84,16 +84,16 @@ class History:
 
 def read_history(lake: Lake, now_ms: int, span_ms: int, pending: int) -> History:
     """Returns the epochs of the last `span_ms`. Input: how many halves are pending now."""
-    newest, _ = newest_epochs(lake)
+    newest, _ = latest_committed(lake)
     bounds: Bounds = {
         "epoch": (newest - EPOCHS_MAX + 1, newest),
         "epoch_at": (instant(now_ms - span_ms), None),
     }
-    rows = read_pruned(lake, "epochs", _EPOCH, bounds)
-    plans = read_pruned(lake, "epochs", ["epoch", "ranges"], {**bounds, "state": [PLANNED]})
+    rows = read_rows(lake, "epochs", _EPOCH, bounds)
+    plans = read_rows(lake, "epochs", ["epoch", "ranges"], {**bounds, "state": [PLANNED]})
     first = pc.min(rows["epoch"]).as_py() or 0
     some: Bounds = {"epoch": (first, newest)}
-    late = read_pruned(lake, "outcomes", _ENDED, some, pc.field("cause") == "late_end")
+    late = read_rows(lake, "outcomes", _ENDED, some, pc.field("cause") == "late_end")
     epochs = run(
         _EPOCHS, {"committed": COMMITTED, "epoch": newest}, rows=rows, late=late,
         behind=run(_BEHIND, plans=plans), rearmed=rearmed_halves(lake, some),

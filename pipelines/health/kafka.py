@@ -10,9 +10,9 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from pipelines.errors import LostInputError, StartError
 from pipelines.health.facts import TopicLag
-from pipelines.kafka_client.admin import KafkaTopics, Place
+from pipelines.kafka_client.admin import KafkaAdmin, Partition
 from pipelines.kafka_client.connection import REQUEST_TIMEOUT_S, Cluster, client_config
-from pipelines.kafka_client.source_log import KafkaLog
+from pipelines.kafka_client.source_log import SourceLog
 from pipelines.settings import KafkaSettings, Settings
 from storage.lake.epochs import Plan
 from storage.wire.record_kinds import ADMIN
@@ -32,8 +32,8 @@ def start_trouble(settings: Settings, last: Plan | None) -> str | None:
     if last is None:
         return None
 
-    kafka = KafkaTopics(settings, settings.kafka.topics())
-    log = KafkaLog(kafka)
+    kafka = KafkaAdmin(settings, settings.kafka.topics())
+    log = SourceLog(kafka)
     try:
         log.check(last)
         kafka.require_sound()
@@ -50,7 +50,7 @@ def lags(settings: Settings, last: Plan | None) -> list[TopicLag]:
     Errors: KafkaAwayError; LostInputError when this is another cluster than the lake's.
     """
     names = settings.kafka.topics()
-    kafka = KafkaTopics(settings, names)
+    kafka = KafkaAdmin(settings, names)
     if last is not None and last.cluster_id and kafka.cluster_id() != last.cluster_id:
         raise LostInputError(
             f"this is another Kafka cluster than {last.cluster_id}, which the lake was made from; "
@@ -58,7 +58,7 @@ def lags(settings: Settings, last: Plan | None) -> list[TopicLag]:
         )
     ends = kafka.end_offsets(kafka.places())
     landed = {} if last is None else last.landed()
-    first = kafka.first_offsets(place for place in ends if place not in landed)
+    first = kafka.beginning_offsets(place for place in ends if place not in landed)
     starts = {place: landed.get(place, first.get(place, 0)) for place in ends}
     behind = {place: start for place, start in starts.items() if start < ends[place]}
     oldest = _oldest(settings.kafka, behind)
@@ -73,7 +73,7 @@ def lags(settings: Settings, last: Plan | None) -> list[TopicLag]:
     ]
 
 
-def _oldest(kafka: KafkaSettings, starts: Mapping[Place, int]) -> dict[Place, int]:
+def _oldest(kafka: KafkaSettings, starts: Mapping[Partition, int]) -> dict[Partition, int]:
     """Returns when the first record from an offset on was stored, for each partition; ms."""
     if not starts:
         return {}
@@ -85,7 +85,7 @@ def _oldest(kafka: KafkaSettings, starts: Mapping[Place, int]) -> dict[Place, in
         "isolation.level": "read_uncommitted",
         "fetch.message.max.bytes": _RECORD_BYTES,
     })  # fmt: skip
-    found: dict[Place, int] = {}
+    found: dict[Partition, int] = {}
     try:
         consumer.assign([TopicPartition(*place, start) for place, start in starts.items()])
         deadline = time.monotonic() + _OLDEST_S

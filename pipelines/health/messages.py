@@ -12,10 +12,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipelines.errors import OperatorError
-from pipelines.explain.rows import newest_epochs
+from pipelines.explain.rows import latest_committed
 from pipelines.health.topics import catalog, read_queues
 from storage.lake.lake import Lake
-from storage.lake.pruned import Bounds, read_pruned
+from storage.lake.pruned import Bounds, read_rows
 
 COLUMNS: Final = (
     "queue_id", "queue_offset", "stored_at", "born_at", "producer_group", "transaction_id",
@@ -49,7 +49,7 @@ def read_messages(lake: Lake, topic: str, choice: Choice) -> tuple[pa.Table, boo
     """
     ranges = _ranges(lake, topic, choice)
     (number,) = (row["table_id"] for row in catalog(lake) if row["topic"] == topic)
-    table, epoch = f"topics/{number}", newest_epochs(lake)[0]
+    table, epoch = f"topics/{number}", latest_committed(lake)[0]
     columns = [*COLUMNS]
 
     if choice.keys is None:
@@ -115,7 +115,7 @@ def _read(
         operator.or_,
         [(queue == q) & (offset >= begin) & (offset < end) for q, (begin, end) in asked.items()],
     )
-    return read_pruned(lake, table, columns, bounds, within if where is None else within & where)
+    return read_rows(lake, table, columns, bounds, within if where is None else within & where)
 
 
 def _at(
@@ -127,7 +127,7 @@ def _at(
         "queue_id": sorted({queue for queue, _ in places}),
         "queue_offset": sorted({offset for _, offset in places}),
     }
-    rows = read_pruned(lake, table, columns, bounds)
+    rows = read_rows(lake, table, columns, bounds)
     there = zip(rows["queue_id"].to_pylist(), rows["queue_offset"].to_pylist(), strict=True)
     wanted = set(places)
     return rows.filter(pa.array([place in wanted for place in there], pa.bool_()))

@@ -57,7 +57,7 @@ class Alert:
 class Rule:
     """One problem.
 
-    `condition` and `limit`: in words; `look` returns a sentence for each thing that is wrong, now.
+    `condition` and `limit`: in words; `find` returns a sentence for each thing that is wrong, now.
     `command`: what helps; `page`: of the console. `needs_kafka`, `needs_settings`: without them it
     is not known. `setting`: of [health], where the limit is one: `txlake_problem_limit` serves it,
     for the alert.
@@ -66,7 +66,7 @@ class Rule:
     name: str
     condition: str
     limit: str
-    look: Callable[[Facts], list[str]]
+    find: Callable[[Facts], list[str]]
     command: str
     alert: Alert
     page: str = "/"
@@ -92,7 +92,7 @@ RULES: Final = (
         name="not_running",
         condition="no driver has the lake, or a start is refused as Kafka's topics stand",
         limit="at once",
-        look=conditions.not_running,
+        find=conditions.not_running,
         command="txlake run --conf FILE; txlake losses list --conf FILE where records are lost",
         alert=Alert(CRITICAL, "absent(txlake_active == 1)", "no driver has the lake", "5m"),
         needs_kafka=True,
@@ -101,7 +101,7 @@ RULES: Final = (
         name="kafka_away",
         condition="Kafka does not answer, or does not let us in",
         limit="at once",
-        look=conditions.kafka_away,
+        find=conditions.kafka_away,
         command="txlake doctor --conf FILE; is Kafka running?",
         alert=Alert(
             CRITICAL, "txlake_kafka_up == 0", "{{ $labels.instance }}: Kafka does not answer", "1m"
@@ -112,7 +112,7 @@ RULES: Final = (
         name="no_epoch",
         condition="records wait in Kafka, and no epoch is committed",
         limit=f"{span(NO_EPOCH_MS)}, while records wait",
-        look=conditions.no_epoch,
+        find=conditions.no_epoch,
         command="txlake doctor --conf FILE; is `txlake run` running?",
         alert=Alert(
             CRITICAL,
@@ -128,7 +128,7 @@ RULES: Final = (
         name="lag",
         condition="the oldest record that is not landed waits in Kafka",
         limit=span(LAG_MS),
-        look=conditions.lag,
+        find=conditions.lag,
         command="txlake status: epoch times by step",
         alert=Alert(
             WARNING,
@@ -142,7 +142,7 @@ RULES: Final = (
         name="group_silent",
         condition="a group with pending halves does not answer, or has another's check topic",
         limit=f"the newest {NEWEST_CHECKS} checks",
-        look=conditions.group_silent,
+        find=conditions.group_silent,
         command="txlake groups; does a producer of the group run?",
         alert=Alert(
             WARNING,
@@ -157,7 +157,7 @@ RULES: Final = (
         name="no_check_topic",
         condition="a half is pending, and its group has no check topic",
         limit=span(NO_CHECK_TOPIC_MS),
-        look=conditions.no_check_topic,
+        find=conditions.no_check_topic,
         command="txlake groups; start a producer of the group with a listener, or txlake tx "
         "commit|rollback",
         alert=Alert(
@@ -173,7 +173,7 @@ RULES: Final = (
         name="given_up",
         condition="a half is given up, and can still be ended or resumed",
         limit="one",
-        look=conditions.given_up,
+        find=conditions.discarded,
         command="txlake dead list, then txlake dead resume or txlake tx commit|rollback",
         alert=Alert(
             WARNING,
@@ -186,7 +186,7 @@ RULES: Final = (
         name="undeliverable",
         condition="a committed message cannot be delivered, and waits for an operator",
         limit="one",
-        look=conditions.undeliverable,
+        find=conditions.undeliverable,
         command="txlake dead list, txlake topic create, then txlake dead resume",
         alert=Alert(
             WARNING,
@@ -199,7 +199,7 @@ RULES: Final = (
         name="pending_old",
         condition="the oldest half waits for its end",
         limit=span(PENDING_OLD_MS),
-        look=conditions.pending_old,
+        find=conditions.pending_old,
         command="txlake tx list --pending",
         alert=Alert(
             WARNING,
@@ -212,7 +212,7 @@ RULES: Final = (
         name="consumer_gone",
         condition="the consumer of a group died, and messages wait for the group",
         limit=_setting_text("consumer_gone_ms"),
-        look=conditions.consumer_gone,
+        find=conditions.consumer_gone,
         command="txlake lag; start the consumer again, or txlake consumer reset where nobody "
         "needs the group",
         alert=Alert(
@@ -228,7 +228,7 @@ RULES: Final = (
         name="consumer_lag",
         condition="the oldest message that a living consumer has not read was delivered long ago",
         limit=_setting_text("consumer_lag_ms"),
-        look=conditions.consumer_lag,
+        find=conditions.consumer_lag,
         command="txlake lag; can the consumer keep up?",
         alert=Alert(
             WARNING,
@@ -244,7 +244,7 @@ RULES: Final = (
         name="floor_near",
         condition="the floor is about to pass a half that is given up, which nothing ends then",
         limit=f"{FLOOR_NEAR:.0%} of [lake] retention_ms",
-        look=conditions.floor_near,
+        find=conditions.floor_near,
         command="txlake dead list, then txlake dead resume or txlake tx commit|rollback",
         alert=Alert(
             CRITICAL,
@@ -259,7 +259,7 @@ RULES: Final = (
         name="lake_ahead",
         condition="the newest epoch_at is later than the clocks of machine and broker",
         limit=span(LAKE_AHEAD_MS),
-        look=conditions.lake_ahead,
+        find=conditions.lake_ahead,
         command="date; txlake doctor --conf FILE; if the clocks are right, wait, or txlake tx "
         "commit|rollback",
         alert=Alert(
@@ -274,7 +274,7 @@ RULES: Final = (
 
 def problems(facts: Facts) -> list[Problem]:
     """Returns what is wrong, in the order of RULES."""
-    return [Problem(rule.name, words, rule.command) for rule in RULES for words in rule.look(facts)]
+    return [Problem(rule.name, words, rule.command) for rule in RULES for words in rule.find(facts)]
 
 
 def page_of(name: str) -> str:

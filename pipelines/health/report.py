@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from pipelines.health.facts import Facts, LakeFacts
 from pipelines.health.problems import problems, unknown
-from pipelines.output import ago, for_programs, printable, size, span
+from pipelines.output import ago, printable, size, span, to_machine
 
 _NAME = 15
 _GROUPS: Final = 5
@@ -23,18 +23,18 @@ def lines(facts: Facts) -> list[str]:
 
 def _lines(facts: Facts) -> Iterator[str]:
     not_told = unknown(facts)
-    yield verdict(facts)
+    yield headline(facts)
     for problem in problems(facts):
         yield f"  {problem.name}: {problem.words}"
         yield f"  {'':{len(problem.name)}}  -> {problem.command}"
     if not_told:
         yield f"  not known: {', '.join(not_told)} ({why_unknown(facts)})"
     yield ""
-    for name, text in told(facts):
+    for name, text in status_lines(facts):
         yield f"{name:{_NAME}}{text}"
 
 
-def verdict(facts: Facts) -> str:
+def headline(facts: Facts) -> str:
     """Returns whether all is well, in words."""
     well = "nothing is wrong, as far as is known" if unknown(facts) else "nothing is wrong"
     return "something is wrong" if problems(facts) else well
@@ -45,7 +45,7 @@ def why_unknown(facts: Facts) -> str:
     return facts.kafka_trouble or "--conf FILE tells how to ask Kafka, and the limits"
 
 
-def told(facts: Facts) -> Iterator[tuple[str, str]]:
+def status_lines(facts: Facts) -> Iterator[tuple[str, str]]:
     """Returns each fact's name and text; one without a name belongs to the fact before."""
     lake = facts.lake
     yield "job", _job(facts, lake)
@@ -65,7 +65,10 @@ def told(facts: Facts) -> Iterator[tuple[str, str]]:
         yield "", text
     if len(waiting) > _GROUPS:
         yield "", f"  {len(waiting) - _GROUPS} groups more: txlake groups"
-    yield "given up", f"{lake.given_up} in the last hour; {lake.discarded} can still be ended"
+    yield (
+        "given up",
+        f"{lake.recent_discards} in the last hour; {lake.discarded} can still be ended",
+    )
     yield "undeliverable", str(lake.undeliverable)
     text = str(lake.delayed)
     if lake.next_delayed_at is not None:
@@ -114,7 +117,7 @@ def as_json(facts: Facts) -> dict[str, Any]:
         "pending": facts.lake.pending,
         "oldest_at": _plain("oldest_at", facts.lake.oldest_at),
         "lags": _plain("lags", lags),
-        "behind_ms": facts.behind_ms,
+        "behind_ms": facts.lag_ms,
         "drivers": None if facts.drivers is None else asdict(facts.drivers),
         "groups_without_topic": facts.groups_without_topic,
         "kafka_trouble": facts.kafka_trouble,
@@ -126,4 +129,4 @@ def _plain(name: str, value: Any) -> Any:
         return [_plain(name, one) for one in value]
     if isinstance(value, dict):
         return {key: _plain(key, one) for key, one in value.items()}
-    return for_programs(name, value)
+    return to_machine(name, value)

@@ -10,12 +10,12 @@ import pyarrow.compute as pc
 from checker.frames_ops.sql import run
 from pipelines.epoch.recorded_state import topics_before
 from pipelines.errors import OperatorError
-from pipelines.explain.rows import Row, newest_epochs
+from pipelines.explain.rows import Row, latest_committed
 from pipelines.settings.nearest import did_you_mean
 from storage.lake.epochs import COMMITTED, NAMED_EPOCHS_MAX
 from storage.lake.integrity import require_readable
 from storage.lake.lake import Lake
-from storage.lake.pruned import read_pruned
+from storage.lake.pruned import read_rows
 from storage.lake.table import queue_floor
 from storage.maintenance.topic_retention import Retention
 from storage.rows import milliseconds
@@ -45,7 +45,7 @@ def read_topics(lake: Lake, default: Retention | None = None) -> list[Row]:
 
 def catalog(lake: Lake) -> list[Row]:
     """Returns topic, table_id and queue_count of each topic that a committed epoch made."""
-    rows: list[Row] = topics_before(lake, newest_epochs(lake)[0] + 1).to_pylist()
+    rows: list[Row] = topics_before(lake, latest_committed(lake)[0] + 1).to_pylist()
     return rows
 
 
@@ -79,15 +79,15 @@ def _topic(lake: Lake, row: Row, default: Retention | None) -> Row:
         "queues": row["queue_count"],
         "messages": pc.sum(files["num_records"]).as_py() or 0,
         "on_disk_bytes": pc.sum(files["size_bytes"]).as_py() or 0,
-        "oldest_at": _edge(files, "min.stored_at", pc.min),
-        "newest_at": _edge(files, "max.stored_at", pc.max),
+        "oldest_at": _statistic(files, "min.stored_at", pc.min),
+        "newest_at": _statistic(files, "max.stored_at", pc.max),
         "keeps_ms": own.ms if own.ms >= FOREVER else base[0],
         "keeps_bytes": own.bytes if own.bytes >= FOREVER else base[1],
         "table": table,
     }
 
 
-def _edge(files: pa.Table, column: str, of: object) -> int | None:
+def _statistic(files: pa.Table, column: str, of: object) -> int | None:
     """Returns the least or the largest instant that the files' statistics tell; ms."""
     if files.num_rows == 0 or column not in files.column_names:
         return None
@@ -100,9 +100,9 @@ def queue_ends(lake: Lake) -> dict[tuple[str, int], int]:
 
     Reads few columns of the newest rows of `epochs`: one in so many names every queue.
     """
-    epoch, _ = newest_epochs(lake)
+    epoch, _ = latest_committed(lake)
     columns = ["epoch", "state", "next_offsets"]
-    rows = read_pruned(lake, "epochs", columns, {"epoch": (epoch - NAMED_EPOCHS_MAX, epoch)})
+    rows = read_rows(lake, "epochs", columns, {"epoch": (epoch - NAMED_EPOCHS_MAX, epoch)})
     found = run(_ENDS, {"committed": COMMITTED, "epoch": epoch}, rows=rows).to_pylist()
     return {(row["topic"], row["queue_id"]): row["next_offset"] for row in found}
 

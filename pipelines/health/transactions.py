@@ -9,11 +9,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from checker.frames_ops.sql import run
-from pipelines.epoch.recorded_state import rows_of_state
-from pipelines.explain.rows import Row, newest_epochs, plain
+from pipelines.epoch.recorded_state import read_state
+from pipelines.explain.rows import Row, latest_committed, to_dicts
 from storage.lake.aging import snapshot_before
 from storage.lake.lake import Lake
-from storage.lake.pruned import Bounds, read_pruned
+from storage.lake.pruned import Bounds, read_rows
 from storage.rows import instant
 from storage.wire.record_kinds import HALF
 from txlake.protocol import RecordTarget
@@ -131,11 +131,11 @@ class Filters:
 
 def state_of(lake: Lake) -> pa.Table:
     """Returns the halves that can still be ended, at the newest committed epoch. Output: HALVES."""
-    epoch, _ = newest_epochs(lake)
-    return rows_of_state(lake, "pending", epoch, snapshot_before(lake, epoch))
+    epoch, _ = latest_committed(lake)
+    return read_state(lake, "pending", epoch, snapshot_before(lake, epoch))
 
 
-def pending(lake: Lake, filters: Filters, limit: int | None = None) -> tuple[list[Row], int]:
+def list_pending(lake: Lake, filters: Filters, limit: int | None = None) -> tuple[list[Row], int]:
     """Returns the halves that wait for their end, the oldest first, and how many there are.
 
     Output: COLUMNS.
@@ -160,12 +160,12 @@ def pending(lake: Lake, filters: Filters, limit: int | None = None) -> tuple[lis
     return rows[:limit], state.num_rows if filters.keys is None else len(rows)
 
 
-def stored(lake: Lake, filters: Filters, limit: int | None = None) -> tuple[list[Row], int]:
+def list_stored(lake: Lake, filters: Filters, limit: int | None = None) -> tuple[list[Row], int]:
     """Returns the halves of some time, whatever became of them, and how many there are.
 
     Output: COLUMNS; the newest of them where there are more than `limit`, the oldest first.
     """
-    epoch, _ = newest_epochs(lake)
+    epoch, _ = latest_committed(lake)
     first = 0 if filters.since_at is None else _epoch_at(lake, filters.since_at)
     until: Bounds = {"epoch": (first, epoch)}
     named = {"keys": filters.keys, "producer_group": filters.group, "real_topic": filters.topic}
@@ -175,7 +175,7 @@ def stored(lake: Lake, filters: Filters, limit: int | None = None) -> tuple[list
         if value is not None:
             is_named = pc.field(name) == value
             where = is_named if where is None else where & is_named
-    found = read_pruned(lake, HALF, _PLACE, until, where)
+    found = read_rows(lake, HALF, _PLACE, until, where)
     state = state_of(lake)
     times = {"since_at": filters.since_at, "until_at": filters.until_at}
     chosen = run(_STORED, times, halves=found, state=state)
@@ -185,8 +185,8 @@ def stored(lake: Lake, filters: Filters, limit: int | None = None) -> tuple[list
         _STATUS,
         halves=_halves(lake, shown, until),
         state=state,
-        outcomes=read_pruned(lake, "outcomes", _OUTCOME, of_shown),
-        deliveries=read_pruned(lake, "deliveries", _DELIVERY, of_shown, pc.field("source") == HALF),
+        outcomes=read_rows(lake, "outcomes", _OUTCOME, of_shown),
+        deliveries=read_rows(lake, "deliveries", _DELIVERY, of_shown, pc.field("source") == HALF),
     )
     return _rows(rows), chosen.num_rows
 
@@ -194,13 +194,13 @@ def stored(lake: Lake, filters: Filters, limit: int | None = None) -> tuple[list
 def _epoch_at(lake: Lake, at_ms: int) -> int:
     """Returns the first epoch that can have landed what was stored at an instant, or later."""
     bounds: Bounds = {"epoch_at": (instant(at_ms), None)}
-    found = pc.min(read_pruned(lake, "epochs", ["epoch"], bounds)["epoch"]).as_py()
+    found = pc.min(read_rows(lake, "epochs", ["epoch"], bounds)["epoch"]).as_py()
     return 1 << 62 if found is None else int(found)
 
 
 def _halves(lake: Lake, places: pa.Table, until: Bounds | None = None) -> pa.Table:
     """Returns the records of the halves at some places."""
-    found = read_pruned(lake, HALF, _HALF, {**(until or {}), "queue_offset": _offsets(places)})
+    found = read_rows(lake, HALF, _HALF, {**(until or {}), "queue_offset": _offsets(places)})
     return run(
         "SELECT h.* FROM found h SEMI JOIN places p "
         "ON h.queue_id = p.queue_id AND h.queue_offset = p.queue_offset",
@@ -216,5 +216,5 @@ def _rows(found: pa.Table) -> list[Row]:
     return [
         {**{name: row[name] for name in COLUMNS[1:]},
          "target": str(RecordTarget(HALF, row["queue_id"], row["queue_offset"]))}
-        for row in plain(found)
+        for row in to_dicts(found)
     ]  # fmt: skip

@@ -10,7 +10,7 @@ import uuid
 from pathlib import Path
 
 from pipelines.errors import StartError
-from storage.files.location import LakePlace
+from storage.files.location import LakeLocation
 
 _BELONGS_TO = "belongs-to-lake"
 _LAKES_LOG = Path("lake", "_delta_log")  # of the table that makes a folder a lake
@@ -18,7 +18,7 @@ _RUN = re.compile("run-[0-9a-f]{12}")
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)  # told as what befalls a disk, not a setting
 
 
-def checkpoint_folder(configured: str, place: LakePlace, lake_id: str) -> Path:
+def checkpoint_folder(configured: str, place: LakeLocation, lake_id: str) -> Path:
     """Returns where the checkpoint is: as configured, else in the lake; for a store, in TMPDIR."""
     if configured:
         return Path(configured)
@@ -27,7 +27,7 @@ def checkpoint_folder(configured: str, place: LakePlace, lake_id: str) -> Path:
     return Path(tempfile.gettempdir(), f"txlake-checkpoint-{lake_id}")
 
 
-def require_folder(configured: str, place: LakePlace) -> None:
+def require_folder(configured: str, place: LakeLocation) -> None:
     """Makes the checkpoint's folder, if one is configured, and checks that it can be ours.
 
     What is in it is deleted by each start, and what is in a lake by that lake's maintenance.

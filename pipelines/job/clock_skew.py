@@ -15,7 +15,7 @@ from pipelines.epoch.clock import EpochClock
 from pipelines.epoch.own_pings import OwnPings
 from pipelines.errors import ClockError, KafkaAwayError
 from pipelines.health.conditions import LAKE_AHEAD_MS, lake_ahead_text
-from pipelines.kafka_client.connection import produce_one, producer_config
+from pipelines.kafka_client.connection import produce_sync, producer_config
 from pipelines.settings import Settings
 from storage.rows import instant
 from txlake import protocol as p
@@ -26,17 +26,17 @@ DIFFERENCE_MS_MAX = 60_000
 _INTERVAL_S = 3_600.0
 
 
-class Clocks:
+class ClockSkewCheck:
     """Our clock and the broker's, which is asked in the name of an owner.
 
     Input: `is_tolerant`: any difference is accepted.
     """
 
     def __init__(
-        self, settings: Settings, owner: str, ours: EpochClock, *, is_tolerant: bool
+        self, settings: Settings, owner: str, local_clock: EpochClock, *, is_tolerant: bool
     ) -> None:
         self._settings, self._owner = settings, owner
-        self._ours, self._is_tolerant = ours, is_tolerant
+        self._ours, self._is_tolerant = local_clock, is_tolerant
         self._producer: Producer | None = None
         self._compared = 0.0
 
@@ -75,7 +75,7 @@ class Clocks:
             self._producer = Producer({**config, "linger.ms": 0})
         headers = [(p.COMMAND, p.PING.encode()), (p.ACTOR, self._owner.encode())]
         try:
-            message, failed = produce_one(
+            message, failed = produce_sync(
                 self._producer, kafka.admin_topic, partition=0, headers=headers
             )
         except KafkaException as error:

@@ -12,16 +12,16 @@ import threading
 import uuid
 from collections.abc import Callable
 
-from pipelines.epoch.runner import Epochs
+from pipelines.epoch.runner import EpochRunner
 from pipelines.errors import JobError, StorageError
-from pipelines.job.driver_loop import Manner, Work
+from pipelines.job.driver_loop import DriverLoop, DriverOptions
 from pipelines.job.election import Election
 from pipelines.job.locks import Locks
-from pipelines.job.outage import Away
+from pipelines.job.outage import OutageBackoff
 from pipelines.job.startable import require_startable
 from pipelines.jvm.session import listen_for_callbacks, start_session
 from pipelines.jvm.shutdown import JvmShutdown
-from pipelines.kafka_client.java_config import require_taken
+from pipelines.kafka_client.java_config import validate_with_java
 from pipelines.metrics.reporter import Reporter, Standing
 from pipelines.settings import Settings
 from storage.lake.epochs import Plan
@@ -32,8 +32,8 @@ from storage.tasks import malloc
 class Driver:
     """The runner of the stream on one lake.
 
-    Input: how it works, as `Manner` says. `on_jvm_signal`: called when a signal ends the JVM, which
-    waits for the driver meanwhile; without it the driver is stopped.
+    Input: how it works, as `DriverOptions` says. `on_jvm_signal`: called when a signal ends the
+    JVM, which waits for the driver meanwhile; without it the driver is stopped.
     """
 
     def __init__(
@@ -43,13 +43,13 @@ class Driver:
         *,
         is_standby: bool = False,
         now_ms: Callable[[], int] | None = None,
-        tolerate: frozenset[str] = frozenset(),
+        skip_checks: frozenset[str] = frozenset(),
         on_jvm_signal: Callable[[], None] | None = None,
     ) -> None:
         self._settings = settings
-        self._manner = Manner(on_epoch, is_standby, now_ms, tolerate)
+        self._manner = DriverOptions(on_epoch, is_standby, now_ms, skip_checks)
         self._stop = threading.Event()
-        self._work: Work | None = None
+        self._work: DriverLoop | None = None
         self._election: Election | None = None
         self._on_jvm_signal = on_jvm_signal or self.stop
         self._jvm_shutdown: JvmShutdown | None = None
@@ -57,7 +57,7 @@ class Driver:
         self.owner = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
 
     @property
-    def epochs(self) -> Epochs | None:
+    def epochs(self) -> EpochRunner | None:
         """Returns the runner of the epochs; None until Spark has started."""
         return None if self._work is None else self._work.epochs
 
@@ -95,7 +95,7 @@ class Driver:
         try:
             require_startable(self._settings)
             with self._reporter.serving():
-                self._run_as_member(lake)
+                self._run_locked(lake)
         except Exception as error:
             sign = next((sign for sign in _NOT_WRITABLE if sign in str(error)), None)
             if sign is None or isinstance(error, JobError):
@@ -105,10 +105,10 @@ class Driver:
                 "lost; make it writable and start again"
             ) from error
 
-    def _run_as_member(self, lake: Lake) -> None:
+    def _run_locked(self, lake: Lake) -> None:
         settings = self._settings
         malloc.give_back_large_arrays()
-        away = Away(
+        away = OutageBackoff(
             f"Kafka at {settings.kafka.bootstrap_servers}", f"the store of {lake.path}", self._stop
         )
         if not away.until_done(lake.check):
@@ -123,10 +123,10 @@ class Driver:
                 election.join()
                 spark = start_session("txlake", settings.spark, fds, is_logged=True)
                 locks.take_both(spark)
-            require_taken(spark, settings.kafka)
+            validate_with_java(spark, settings.kafka)
             listen_for_callbacks(spark)
             self._jvm_shutdown = JvmShutdown(spark, self._on_jvm_signal)
-            self._work = Work(
+            self._work = DriverLoop(
                 settings, self.owner, self._manner, self._stop, spark, lake, locks, election,
                 self._reporter, away,
             )  # fmt: skip

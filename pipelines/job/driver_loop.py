@@ -23,12 +23,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipelines.epoch.checks import Asker
+from pipelines.epoch.checks import KafkaCheckSender
 from pipelines.epoch.clock import EpochClock
 from pipelines.epoch.land import SparkLander
-from pipelines.epoch.listener import Watch
+from pipelines.epoch.listener import EpochListener
 from pipelines.epoch.parameters import EpochSettings
-from pipelines.epoch.runner import Epochs
+from pipelines.epoch.runner import EpochRunner
 from pipelines.errors import (
     JobError,
     KafkaAwayError,
@@ -37,20 +37,20 @@ from pipelines.errors import (
     LostCheckpointError,
 )
 from pipelines.job.checkpoint import checkpoint_folder, fresh_checkpoint, take_folder
-from pipelines.job.clock_skew import Clocks
+from pipelines.job.clock_skew import ClockSkewCheck
 from pipelines.job.election import Election
 from pipelines.job.landing_mark import DiedLanding, LandingMark
-from pipelines.job.leadership import Ownership
+from pipelines.job.leadership import Leadership
 from pipelines.job.locks import Locks
-from pipelines.job.maintenance import Maintainer
-from pipelines.job.outage import Away, told
-from pipelines.job.standby import Turn
+from pipelines.job.maintenance import MaintenanceScheduler
+from pipelines.job.outage import OutageBackoff, classify_error
+from pipelines.job.standby import StandbyWait
 from pipelines.job.stream import Stream
-from pipelines.job.warm_up import Rehearsal
-from pipelines.jvm.cluster import require_seen
+from pipelines.job.warm_up import StandbyWarmUp
+from pipelines.jvm.cluster import require_shared_lake
 from pipelines.jvm.heap import landing_heap
-from pipelines.jvm.session import JVM_LOST, jvm_trouble
-from pipelines.kafka_client.admin import KafkaTopics
+from pipelines.jvm.session import JVM_LOST, jvm_error
+from pipelines.kafka_client.admin import KafkaAdmin
 from pipelines.kafka_client.intake import Intake
 from pipelines.publish.retention import PublishedPositions
 from pipelines.settings import MetricsSettings, Settings
@@ -68,21 +68,21 @@ _LOSSES_MAX = 3  # to a driver that was replaced and has not noticed yet
 
 
 @dataclass(frozen=True)
-class Manner:
+class DriverOptions:
     """How a driver works.
 
     `on_epoch` takes every committed plan and its seconds; `is_standby`: it waits while another
-    driver is active. For tests alone: `tolerate` switches the start checks "timestamp_type" and
+    driver is active. For tests alone: `skip_checks` switches the start checks "timestamp_type" and
     "clock" off, and `now_ms` hands in a clock.
     """
 
     on_epoch: Callable[[Plan, float], None] | None = None
     is_standby: bool = False
     now_ms: Callable[[], int] | None = None
-    tolerate: frozenset[str] = frozenset()
+    skip_checks: frozenset[str] = frozenset()
 
 
-class Work:
+class DriverLoop:
     """The work of one driver on one lake.
 
     Input: `stop`: set when it is to end. `epochs`: the runner of its epochs; `is_streaming`:
@@ -93,28 +93,36 @@ class Work:
         self,
         settings: Settings,
         owner: str,
-        manner: Manner,
+        options: DriverOptions,
         stop: threading.Event,
         spark: SparkSession,
         lake: Lake,
         locks: Locks,
         election: Election,
-        watch: Watch,
-        away: Away,
+        watch: EpochListener,
+        away: OutageBackoff,
     ) -> None:
-        self._settings, self._manner, self._stop = settings, manner, stop
+        self._settings, self._manner, self._stop = settings, options, stop
         self._owner = owner
         self._spark, self._lake, self._locks, self._election = spark, lake, locks, election
-        self._kafka = KafkaTopics(settings, settings.kafka.topics())
+        self._kafka = KafkaAdmin(settings, settings.kafka.topics())
         self._away = away
-        self._ownership = Ownership(lake, owner, election, stop)
-        self._turn = Turn(
-            lake.path, owner, election, self._ownership.other, stop, self._heard, self._rehearse,
-            is_standby=manner.is_standby,
-        )  # fmt: skip
+        self._ownership = Leadership(lake, owner, election, stop)
+        self._turn = StandbyWait(
+            lake.path,
+            owner,
+            election,
+            self._ownership.active_owner,
+            stop,
+            self._on_message,
+            self._rehearse,
+            is_standby=options.is_standby,
+        )
         self._clock = EpochClock()
-        self._clocks = Clocks(settings, owner, self._clock, is_tolerant="clock" in manner.tolerate)
-        self._asker = Asker(
+        self._clocks = ClockSkewCheck(
+            settings, owner, self._clock, is_tolerant="clock" in options.skip_checks
+        )
+        self._asker = KafkaCheckSender(
             settings.kafka.bootstrap_servers,
             settings.kafka.client,
             settings.kafka.check_topic_prefix,
@@ -124,17 +132,17 @@ class Work:
         )
         self._intake = Intake.of(settings, landing_heap(spark))
         lander = SparkLander(spark)
-        self.epochs = Epochs(
+        self.epochs = EpochRunner(
             lander, lake, self._kafka, self._asker,
             EpochSettings.of(settings, owner, lander.parallelism, self._intake),
-            manner.now_ms or self._clock.now_ms, watch,
+            options.now_ms or self._clock.now_ms, watch,
         )  # fmt: skip
         self.is_streaming = False
-        self._maintainer: Maintainer  # of a turn
+        self._maintainer: MaintenanceScheduler  # of a turn
         self._checkpoint: Path  # of a turn, as is the mark in it
         self._mark: LandingMark | None = None
         self._died: DiedLanding | None = None  # what an earlier run could not land
-        self._rehearsal = Rehearsal(spark, settings, self._intake, self._kafka, lake)
+        self._rehearsal = StandbyWarmUp(spark, settings, self._intake, self._kafka, lake)
         self._topics_checked = 0.0  # monotonic s
         self._is_seen = False  # by the executors
         self._was_let_in = False  # by Kafka
@@ -146,18 +154,18 @@ class Work:
             self.epochs.warm_up()
             while not self._stop.is_set():
                 try:
-                    self._work()
+                    self._run_term()
                 except (KafkaAwayError, StoreAwayError) as error:
                     if isinstance(error, KafkaRefusedError) and not self._was_let_in:
                         raise
                     self._away.wait(error)
                 except OwnerError as error:
                     self._losses += 1
-                    if self._losses > _LOSSES_MAX or self._ownership.lost() is not None:
+                    if self._losses > _LOSSES_MAX or self._ownership.fencing_error() is not None:
                         raise
                     log.warning("%s; but Kafka has elected this one: it reads the lake anew", error)
 
-    def _work(self) -> None:
+    def _run_term(self) -> None:
         """Waits for a turn and works until `stop`, or until the stream ends by itself."""
         try:
             self._check_kafka()
@@ -165,11 +173,11 @@ class Work:
                 return
             self._was_let_in = True
             if self._election.term != self._ownership.term:
-                self._begin_turn()
-            self._prepare()
+                self._on_elected()
+            self._recover()
         except Exception as error:
-            raise self._told(error) from error
-        self._away.is_over()
+            raise self._classify(error) from error
+        self._away.log_recovery()
         self._stream()
 
     def _check_kafka(self) -> None:
@@ -187,35 +195,35 @@ class Work:
             self.epochs.check_identity(newest)
         self._election.join()
 
-    def _begin_turn(self) -> None:
+    def _on_elected(self) -> None:
         """Takes up what only the elected driver may have."""
         if self._manner.is_standby:
             self._locks.take_over(self._spark)
             if self._ownership.term == 0:
                 self._clock.start()  # it may have waited for days
-        self._lake.forget()  # another driver may have written it meanwhile
+        self._lake.reset()  # another driver may have written it meanwhile
         self._mark = None
         self._ownership.begin()
-        self._maintainer = Maintainer(
+        self._maintainer = MaintenanceScheduler(
             self._lake,
             self._settings.maintenance_limits(),
             self._settings.maintenance.slice_ms,
             self._settings.kafka.admin_topic,
             self._stop.is_set,
-            self._ownership.require_newest,
+            self._ownership.require_newest_plan_is_ours,
             PublishedPositions(self._settings),
         )
 
-    def _prepare(self) -> None:
+    def _recover(self) -> None:
         """Checks Kafka and finishes an epoch that an earlier run has planned."""
         epochs = self.epochs
         self._lake.create(dt.datetime.now(dt.timezone.utc))
         self._require_seen()
-        progress = epochs.take_up()
+        progress = epochs.resume_from()
         epochs.check_identity(progress.unfinished or progress.last)
         self._check_topics()
         self._take_checkpoint()
-        recovered = self._recover(progress)
+        recovered = self._finish_planned(progress)
         if epochs.last is not None:
             self._clock.not_before(epochs.last.epoch_at)
         self._clocks.compare(epochs.own_pings)
@@ -246,7 +254,7 @@ class Work:
             why, self._died.divisor, self._intake.poll_records, self._intake.epoch_offsets,
         )  # fmt: skip
 
-    def _recover(self, progress: Progress) -> Plan | None:
+    def _finish_planned(self, progress: Progress) -> Plan | None:
         """Finishes a planned epoch; then looks whether smaller steps are needed any more."""
         recovered = None
         if progress.unfinished is not None and self._mark is not None:
@@ -285,7 +293,7 @@ class Work:
         log.info(
             "running; owner %s; lake %s; Kafka %s; %s",
             self._owner, self._lake.path, self._settings.kafka.bootstrap_servers,
-            metrics_told(self._settings.metrics),
+            metrics_address(self._settings.metrics),
         )  # fmt: skip
         self.is_streaming = True
         try:
@@ -298,18 +306,18 @@ class Work:
             self._take_mark_away()
             self._look_at_steps()
             return
-        error = self._told(failure)
+        error = self._classify(failure)
         if isinstance(error, LargeEpochError) and self._intake.epoch_offsets > 1:
             self._take_smaller_steps("records were too large for one epoch")
             return
-        if isinstance(error, LostCheckpointError) and self._ownership.lost() is None:
+        if isinstance(error, LostCheckpointError) and self._ownership.fencing_error() is None:
             log.warning("%s: it holds no truth; the stream begins anew with another", error)
             # Spark has made parts of it again, in a folder that may have lost our mark.
             shutil.rmtree(checkpoint, ignore_errors=True)
             return
         if isinstance(error, (KafkaAwayError, OwnerError, StoreAwayError)):
             raise error
-        raise self._ownership.lost() or error
+        raise self._ownership.fencing_error() or error
 
     def _before_batch(self, is_grown: bool) -> None:
         self._locks.take_if_free(self._spark)
@@ -324,7 +332,7 @@ class Work:
 
         Errors: StartError; KafkaAwayError.
         """
-        self._kafka.check("timestamp_type" not in self._manner.tolerate)
+        self._kafka.check("timestamp_type" not in self._manner.skip_checks)
         self._intake.topics_take(self._kafka.batch_bytes_taken)
         self._topics_checked = time.monotonic()
 
@@ -336,14 +344,14 @@ class Work:
     def _require_seen(self) -> None:
         """Checks once that executors see the lake. Errors: StartError."""
         if not self._is_seen:
-            require_seen(self._spark, self._lake.place)
+            require_shared_lake(self._spark, self._lake.place)
             self._is_seen = True
 
-    def _told(self, error: BaseException) -> BaseException:
-        trouble = jvm_trouble(self._spark)
+    def _classify(self, error: BaseException) -> BaseException:
+        trouble = jvm_error(self._spark)
         if trouble is not None:
             return trouble
-        error = told(error, self.epochs)
+        error = classify_error(error, self.epochs)
         if not isinstance(error, (JobError, LakeError)):
             error = self._trouble_of_topics() or error
         if isinstance(error, (JobError, LakeError)) and not isinstance(error, LargeEpochError):
@@ -366,11 +374,11 @@ class Work:
         if self._mark is not None:
             self._mark.clear()
 
-    def _heard(self) -> None:
+    def _on_message(self) -> None:
         """Notes, while another driver is active, that Kafka answers; looks after the own JVM."""
         self._was_let_in = True
-        self._away.is_over()
-        trouble = jvm_trouble(self._spark)
+        self._away.log_recovery()
+        trouble = jvm_error(self._spark)
         if trouble is not None:
             raise trouble
 
@@ -380,7 +388,7 @@ class Work:
         self._rehearsal.run()
 
 
-def metrics_told(metrics: MetricsSettings) -> str:
+def metrics_address(metrics: MetricsSettings) -> str:
     """Returns where the metrics are."""
     if metrics.port == 0:
         return "no metrics"

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from pipelines.kafka_client.admin import Place
+from pipelines.kafka_client.admin import Partition
 
 _NAME: Final = "landing.json"
 _SMALLER: Final = 4
@@ -25,10 +25,10 @@ _SMALLER: Final = 4
 class DiedLanding:
     """A landing that its run did not survive: where it ended, and what to divide by now."""
 
-    ends: Mapping[Place, int]
+    ends: Mapping[Partition, int]
     divisor: int
 
-    def is_landed(self, landed: Mapping[Place, int]) -> bool:
+    def is_landed(self, landed: Mapping[Partition, int]) -> bool:
         """Returns whether all of it is landed. Input: the committed ends, by partition."""
         return all(landed.get(place, 0) >= end for place, end in self.ends.items())
 
@@ -50,7 +50,7 @@ class LandingMark:
             return None
 
     @contextmanager
-    def over(self, ends: Mapping[Place, int], divisor: int) -> Iterator[None]:
+    def over(self, ends: Mapping[Partition, int], divisor: int) -> Iterator[None]:
         """Marks a landing: the mark goes when the landing succeeds, and stays when it fails.
 
         Input: where it ends, by partition; what the bounds of this run are divided by.

@@ -18,7 +18,7 @@ from storage.errors import LakeError, OwnerError
 from storage.lake.epochs import PLANNED
 from storage.lake.lake import Lake
 from storage.lake.lock import lock_holder
-from storage.lake.pruned import read_pruned
+from storage.lake.pruned import read_rows
 
 ANOTHER = "another driver"
 _PAUSE_S = 0.1
@@ -26,7 +26,7 @@ _PAUSE_S = 0.1
 DECIDED_S = 2 * SESSION_TIMEOUT_MS / 1000
 
 
-class Ownership:
+class Leadership:
     """One driver's claim to its lake, from `begin` on. `term`: of the election that gave it."""
 
     def __init__(
@@ -55,15 +55,15 @@ class Ownership:
         this driver for a while and elected it again: it must read the lake anew.
         """
         deadline = time.monotonic() + DECIDED_S
-        while not (self._is_same_term() and self._election.is_sure):
+        while not (self._is_same_term() and self._election.is_confirmed_leader):
             if self._election.is_waiting:
-                raise overtaken(self._lake.path, self.other())
+                raise fenced_error(self._lake.path, self.active_owner())
             if self._election.is_active and not self._is_same_term():
                 raise KafkaAwayError("Kafka had not heard from this driver, and elected it again")
             if time.monotonic() > deadline or self._stop.wait(_PAUSE_S):
                 raise KafkaAwayError("Kafka has elected no driver yet")
 
-    def other(self) -> str:
+    def active_owner(self) -> str:
         """Returns who is active in the place of this driver, as far as the lake says.
 
         That is who has planned an epoch since this driver came, or began; else who holds the lake's
@@ -77,7 +77,7 @@ class Ownership:
         try:
             newest = 0  # of a lake that is not made yet
             if self._lake.exists():
-                newest = self._lake.last("epochs", "epoch") or 0
+                newest = self._lake.max_value("epochs", "epoch") or 0
             if self._since is None:
                 self._since = newest
             return self._newest_owners() if newest > self._since else []
@@ -87,23 +87,23 @@ class Ownership:
     def _is_same_term(self) -> bool:
         return self._election.is_active and self._election.term == self.term
 
-    def require_newest(self) -> None:
+    def require_newest_plan_is_ours(self) -> None:
         """Checks that the lake's newest epoch was planned by this driver.
 
         Errors: OwnerError if another has planned it.
         """
         owners = self._newest_owners()
         if owners != [self._owner]:
-            raise overtaken(self._lake.path, ", ".join(owners) or ANOTHER)
+            raise fenced_error(self._lake.path, ", ".join(owners) or ANOTHER)
 
     def _newest_owners(self) -> list[str]:
-        newest = self._lake.last("epochs", "epoch")
+        newest = self._lake.max_value("epochs", "epoch")
         is_plan = pc.field("state") == PLANNED
-        rows = read_pruned(self._lake, "epochs", ["owner"], {"epoch": [newest]}, is_plan)
+        rows = read_rows(self._lake, "epochs", ["owner"], {"epoch": [newest]}, is_plan)
         owners: list[str] = rows["owner"].to_pylist()
         return owners
 
-    def lost(self) -> OwnerError | None:
+    def fencing_error(self) -> OwnerError | None:
         """Returns the error of a driver that another has replaced; None if none has."""
         try:
             self.require()
@@ -114,7 +114,7 @@ class Ownership:
         return None
 
 
-def overtaken(lake_path: str, active: str) -> OwnerError:
+def fenced_error(lake_path: str, active: str) -> OwnerError:
     """Returns the error of a driver whose lake another has taken over."""
     return OwnerError(
         f"{active} is the active driver of the lake {lake_path} now: Kafka had not heard from this "

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from pipelines.jvm.lock import JvmLock
 from storage.errors import LakeLockedError
-from storage.files.location import LakePlace
+from storage.files.location import LakeLocation
 from storage.lake.lock import LakeLock
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ _PAUSE_S = 0.1
 class Locks:
     """A driver's locks on one lake."""
 
-    def __init__(self, place: LakePlace, owner: str, stop: threading.Event) -> None:
+    def __init__(self, place: LakeLocation, owner: str, stop: threading.Event) -> None:
         self._place, self._owner, self._stop = place, owner, stop
         self._ours: LakeLock | None = None
         self._of_jvm: JvmLock | None = None

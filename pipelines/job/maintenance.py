@@ -25,8 +25,8 @@ import pyarrow.compute as pc
 from storage.errors import OwnerError
 from storage.lake.epochs import Plan
 from storage.lake.lake import Lake
-from storage.lake.pruned import Bounds, read_pruned
-from storage.maintenance.limits import MaintenanceLimits, Work
+from storage.lake.pruned import Bounds, read_rows
+from storage.maintenance.limits import MaintenanceLimits, StepResult
 from storage.maintenance.maintenance import Maintenance
 from txlake.protocol import ALTER_TOPIC, MAINTAIN, ConfigTarget, command_target
 
@@ -36,7 +36,7 @@ _SERVED = "txlake.maintainedEpoch"  # of `admin`: the epoch of the newest reques
 _REQUEST = ["epoch", "queue_offset", "command", "target", "actor", "reason"]
 
 
-class Maintainer:
+class MaintenanceScheduler:
     """The keeper of one lake's files and logs between epochs.
 
     Input: `admin_topic`: where operators ask; `is_stopping`: no further step is begun then;
@@ -60,12 +60,12 @@ class Maintainer:
         self._round_epochs = limits.merge_files
         self._admin_topic = admin_topic
         self._is_stopping = is_stopping
-        self._steps: Iterator[Work] | None = None  # of the round that is not ended
+        self._steps: Iterator[StepResult] | None = None  # of the round that is not ended
         self._is_full = False
         self._asked_epoch = 0  # of the request that a full round serves
         self._has_looked_back = False
-        self._owes = False  # another round, because the stream was busy in this one
-        self._done = Work()
+        self._rerun_when_idle = False  # another round, because the stream was busy in this one
+        self._done = StepResult()
         self._seconds = 0.0
 
     def after_batch(self, plan: Plan | None, idle_s: float) -> None:
@@ -82,11 +82,11 @@ class Maintainer:
             self._begin(is_full=True)
         elif plan is not None and plan.epoch % self._round_epochs == 0 and self._steps is None:
             self._begin(is_full=False)  # by its number: in a job that often starts anew, too
-        if self._owes and not is_busy and self._steps is None:
-            self._owes = False
+        if self._rerun_when_idle and not is_busy and self._steps is None:
+            self._rerun_when_idle = False
             self._begin(is_full=False)
         if self._steps is not None:
-            self._owes |= is_busy
+            self._rerun_when_idle |= is_busy
             self._maintenance.is_busy = is_busy
             self._go_on(max(idle_s, self._slice_s))
 
@@ -107,7 +107,7 @@ class Maintainer:
                 return 0
             is_request = (pc.field("command") == MAINTAIN) & (pc.field("result") == "accepted")
             is_request |= (pc.field("command") == ALTER_TOPIC) & (pc.field("result") == "altered")
-            asked = read_pruned(self._lake, "admin", _REQUEST, bounds, is_request)
+            asked = read_rows(self._lake, "admin", _REQUEST, bounds, is_request)
             rows = asked.sort_by("queue_offset").to_pylist()
             altered = self._maintenance.alter(_configs(rows))
             self._has_looked_back = True
@@ -129,13 +129,13 @@ class Maintainer:
             r.topic == self._admin_topic and r.to_offset > r.from_offset for r in plan.ranges
         )
 
-    def _serve(self) -> None:
+    def _mark_request_done(self) -> None:
         """Writes down that the newest request is served."""
         try:
             self._lake.handle("admin").alter.set_table_properties(
                 {_SERVED: str(self._asked_epoch)}, raise_if_not_exists=False
             )
-            self._lake.table("admin").changed()
+            self._lake.table("admin").invalidate()
         except Exception as error:
             self._failed("admin", error)
 
@@ -146,7 +146,7 @@ class Maintainer:
         except Exception as error:
             self._failed("the catalog", error)
 
-    def _round(self, tables: Sequence[str], is_full: bool) -> Iterator[Work]:
+    def _round(self, tables: Sequence[str], is_full: bool) -> Iterator[StepResult]:
         """Takes the steps of a round, one each time the next is asked for; a table's end is one."""
         for table in tables:
             try:
@@ -155,7 +155,7 @@ class Maintainer:
                 raise
             except Exception as error:
                 self._failed(table, error)
-            yield Work()
+            yield StepResult()
 
     def _go_on(self, budget_s: float) -> None:
         began = time.monotonic()
@@ -171,17 +171,17 @@ class Maintainer:
             self._end()
 
     def _failed(self, table: str, error: Exception) -> None:
-        self._lake.forget()
+        self._lake.reset()
         log.warning(
             "maintenance of %s did not end, nothing is lost; it is tried again: %s", table, error
         )
 
     def _end(self) -> None:
-        if self._done != Work() or self._is_full:
-            log.info("maintenance: %s, %.2f s in all", told(self._done), self._seconds)
+        if self._done != StepResult() or self._is_full:
+            log.info("maintenance: %s, %.2f s in all", summary(self._done), self._seconds)
         if self._is_full:
-            self._serve()
-        self._done, self._seconds, self._is_full = Work(), 0.0, False
+            self._mark_request_done()
+        self._done, self._seconds, self._is_full = StepResult(), 0.0, False
 
 
 def _configs(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, int]]:
@@ -194,7 +194,7 @@ def _configs(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, int]]:
     return configs
 
 
-def told(work: Work) -> str:
+def summary(work: StepResult) -> str:
     """Returns in words what was done."""
     return (
         f"{work.files_merged} files of {work.bytes_before / 1e6:.1f} MB became {work.merges} of "

@@ -7,10 +7,10 @@ import threading
 import time
 from collections.abc import Callable
 
-from pipelines.epoch.runner import Epochs
+from pipelines.epoch.runner import EpochRunner
 from pipelines.errors import JobError, KafkaAwayError, KafkaRefusedError
 from storage.errors import LakeError, StoreAwayError
-from storage.lake.store_error import store_trouble
+from storage.lake.store_error import store_error
 
 log = logging.getLogger("txlake.driver")
 
@@ -27,11 +27,11 @@ _REFUSED_SIGNS = ("AuthorizationException", "AuthenticationException")
 _TEXT_MAX = 300
 
 
-def told(error: BaseException, epochs: Epochs) -> BaseException:
+def classify_error(error: BaseException, epochs: EpochRunner) -> BaseException:
     """Returns the error of a failed query as one of ours, if it is known."""
     if isinstance(error, (JobError, LakeError)):
         return error
-    trouble = store_trouble(epochs.place, error)
+    trouble = store_error(epochs.place, error)
     if trouble is not None:
         return trouble
     text = str(error)
@@ -50,7 +50,7 @@ def told(error: BaseException, epochs: Epochs) -> BaseException:
     return error
 
 
-class Away:
+class OutageBackoff:
     """How long Kafka or the store has been away, or has refused this job, told in the log.
 
     Input: what they are called; `stop`: set when nobody is to wait any more.
@@ -74,7 +74,7 @@ class Away:
             except (KafkaAwayError, StoreAwayError) as error:
                 self.wait(error)
             else:
-                self.is_over()
+                self.log_recovery()
                 return True
         return False
 
@@ -102,7 +102,7 @@ class Away:
         log.debug("how that was noticed", exc_info=error)
         self._stop.wait(pause)
 
-    def is_over(self) -> None:
+    def log_recovery(self) -> None:
         """Logs how long it was so, if it was."""
         if self._since is not None:
             log.warning("%s after %.0f s", self._is_over, time.monotonic() - self._since)

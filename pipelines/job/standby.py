@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 
 from pipelines.job.election import Election
-from pipelines.job.leadership import ANOTHER, DECIDED_S, overtaken
+from pipelines.job.leadership import ANOTHER, DECIDED_S, fenced_error
 from storage.errors import LakeLockedError
 
 log = logging.getLogger("txlake.driver")
@@ -25,7 +25,7 @@ _ASK_S = 10.0  # between two looks at who is active: a request to the lake's sto
 _REHEARSAL_S = 30.0
 
 
-class Turn:
+class StandbyWait:
     """One driver's turns at a lake.
 
     Input: `other`: says who is active in the place of this one; `heard`: called when Kafka has
@@ -37,20 +37,20 @@ class Turn:
         lake_path: str,
         owner: str,
         election: Election,
-        other: Callable[[], str],
+        active_owner: Callable[[], str],
         stop: threading.Event,
-        heard: Callable[[], None],
+        on_kafka_reply: Callable[[], None],
         rehearse: Callable[[], None],
         *,
         is_standby: bool,
     ) -> None:
         self._lake_path, self._owner = lake_path, owner
-        self._election, self._other, self._stop = election, other, stop
-        self._heard, self._rehearse = heard, rehearse
+        self._election, self._other, self._stop = election, active_owner, stop
+        self._on_kafka_reply, self._rehearse = on_kafka_reply, rehearse
         self._rehearse_at = 0.0
         self._is_standby = is_standby
         self._was_active = False
-        self._told: str | None = None
+        self._announced_owner: str | None = None
         self._ask_at = 0.0
         self._refuse_at: float | None = None
 
@@ -63,19 +63,19 @@ class Turn:
         look_at = time.monotonic() + _LOOK_S
         while not self._stop.is_set():
             if self._election.wait(_POLL_S):
-                if not self._was_active or self._told is not None:
+                if not self._was_active or self._announced_owner is not None:
                     log.info("active: Kafka has elected this driver; owner %s", self._owner)
-                self._was_active, self._told, self._refuse_at = True, None, None
+                self._was_active, self._announced_owner, self._refuse_at = True, None, None
                 return True
             if self._election.is_waiting and time.monotonic() > look_at:
-                self._heard()
-                self._another_is_active()
+                self._on_kafka_reply()
+                self._on_other_leader()
                 look_at = time.monotonic() + _LOOK_S
         return False
 
-    def _another_is_active(self) -> None:
+    def _on_other_leader(self) -> None:
         if self._was_active:
-            raise overtaken(self._lake_path, self._other())
+            raise fenced_error(self._lake_path, self._other())
         self._tell_who()
         if self._is_standby:
             if time.monotonic() > self._rehearse_at:
@@ -85,8 +85,8 @@ class Turn:
         self._refuse_at = self._refuse_at or time.monotonic() + DECIDED_S
         if time.monotonic() > self._refuse_at:
             raise LakeLockedError(
-                f"the lake {self._lake_path} is written by {self._told}: one driver at a time; "
-                "stop it first, or start this one with --standby"
+                f"the lake {self._lake_path} is written by {self._announced_owner}: "
+                "one driver at a time; stop it first, or start this one with --standby"
             )
 
     def _tell_who(self) -> None:
@@ -97,6 +97,6 @@ class Turn:
         self._ask_at = now + (_ASK_S if self._is_standby else _LOOK_S)
 
         name = self._other()
-        if self._told is None or name not in (self._told, ANOTHER):
-            self._told = name
+        if self._announced_owner is None or name not in (self._announced_owner, ANOTHER):
+            self._announced_owner = name
             log.info("%s: %s is active", "standby" if self._is_standby else "waiting", name)

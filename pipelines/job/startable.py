@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pipelines.job.checkpoint import require_folder
 from pipelines.job.election import Election
-from pipelines.jvm.spark_settings import require_possible
+from pipelines.jvm.spark_settings import check_before_jvm
 from pipelines.kafka_client.connection import Cluster
 from pipelines.settings import Settings
 
@@ -21,5 +21,5 @@ def require_startable(settings: Settings) -> None:
 
     Cluster(settings.kafka.bootstrap_servers, settings.kafka.client)
     Election(settings.kafka, place.path, "settings").leave()  # a consumer takes others; not joined
-    require_possible(settings.spark)
+    check_before_jvm(settings.spark)
     require_folder(settings.stream.checkpoint, place)

@@ -20,7 +20,7 @@ from concurrent.futures import wait as wait_for
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipelines.epoch.runner import Epochs, Gathered
+from pipelines.epoch.runner import EpochRunner, LandedBatch
 from pipelines.errors import (
     ClockError,
     JobError,
@@ -31,16 +31,16 @@ from pipelines.errors import (
     StartError,
 )
 from pipelines.job.landing_mark import DiedLanding, LandingMark
-from pipelines.job.maintenance import Maintainer
+from pipelines.job.maintenance import MaintenanceScheduler
 from pipelines.job.trigger import Trigger
-from pipelines.jvm.session import jvm_has_ended, jvm_trouble
-from pipelines.kafka_client.admin import Place
+from pipelines.jvm.session import jvm_error, jvm_has_ended
+from pipelines.kafka_client.admin import Partition
 from pipelines.kafka_client.intake import Intake
-from pipelines.kafka_client.options import by_topic, spark_options
+from pipelines.kafka_client.options import offsets_json, spark_options
 from pipelines.settings import Settings
 from storage.errors import LakeError, OwnerError, StoreAwayError
 from storage.lake.epochs import Plan
-from storage.lake.store_error import store_trouble
+from storage.lake.store_error import store_error
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -52,11 +52,11 @@ QUERY_NAME = "txlake"
 # How long Spark may need between two micro-batches beside the trigger's interval. It asks Kafka for
 # its ends up to five times, each of which ends within 20 s; but closing the client between two of
 # them has no limit, and did hang.
-SILENT_S = 180.0
+STALL_TIMEOUT_S = 180.0
 _POLL_S = 0.1
 # A query that has just handed over a micro-batch is not asked whether it lives: that takes three
 # calls of the JVM.
-_LIVES_S = 2.0
+LIVENESS_CHECK_AFTER_S = 2.0
 # Errors that say all in their sentence; KafkaAwayError is none of them.
 _SAYS_ALL = (
     ClockError, LargeEpochError, LostCheckpointError, LostInputError, OwnerError, StartError,
@@ -79,8 +79,8 @@ class Stream:
         spark: SparkSession,
         settings: Settings,
         intake: Intake,
-        epochs: Epochs,
-        maintainer: Maintainer,
+        epochs: EpochRunner,
+        maintainer: MaintenanceScheduler,
         checkpoint: Path,
         mark: LandingMark,
         died: DiedLanding | None,
@@ -116,9 +116,9 @@ class Stream:
 
         Output: the error that ended it; None if `stop` did, or if it has landed what it had to.
         """
-        source = source_of(self._spark, self._settings, self._intake, self._starts)
+        source = kafka_source(self._spark, self._settings, self._intake, self._starts)
         self._returned_at = time.monotonic()
-        name = _free_name(self._spark)
+        name = _unused_query_name(self._spark)
         query = (
             source.writeStream.queryName(name)
             .foreachBatch(self._on_batch)
@@ -127,25 +127,25 @@ class Stream:
             .start()
         )
         try:
-            while self._goes_on(query):
+            while self._is_alive(query):
                 self._stop.wait(_POLL_S)
             with self._planning:  # a planned epoch goes on to its end; no other begins
                 wait_for([self._running])
             if self._stop.is_set() or (self._is_through and self._failure is None):
                 return None
             failure = self._failure or query.exception() or StartError("the stream ended by itself")
-            return self._told(failure)
+            return self._classify(failure)
         finally:
             try:
                 query.stop()
             except Exception as error:
-                if jvm_trouble(self._spark) is None:
+                if jvm_error(self._spark) is None:
                     log.warning("Spark cannot end the query %s: it is left behind, and no epoch "
                                 "comes from it any more", name)  # fmt: skip
                 log.debug("stopping the stream: %s", error)
             self._finisher.shutdown(wait=True)
 
-    def _goes_on(self, query: StreamingQuery) -> bool:
+    def _is_alive(self, query: StreamingQuery) -> bool:
         """Returns whether nothing has ended the query.
 
         It is active until its source is closed, even if it has failed before.
@@ -153,13 +153,13 @@ class Stream:
         if self._stop.is_set() or self._is_ended_by_run or self._is_through:
             return False
         if jvm_has_ended(self._spark):
-            self._failure = self._failure or jvm_trouble(self._spark)
+            self._failure = self._failure or jvm_error(self._spark)
             return False
         returned_at = self._returned_at
         silent_s = 0.0 if returned_at is None else time.monotonic() - returned_at
-        if self._failure is None and silent_s < _LIVES_S:
+        if self._failure is None and silent_s < LIVENESS_CHECK_AFTER_S:
             return True
-        if silent_s > self._interval_s + SILENT_S:
+        if silent_s > self._interval_s + STALL_TIMEOUT_S:
             self._failure = self._failure or KafkaAwayError(
                 f"the stream has cut no micro-batch for {silent_s:.0f} s: it waits for Kafka"
             )
@@ -168,32 +168,32 @@ class Stream:
 
     def _on_batch(self, batch: DataFrame, batch_id: int) -> None:
         self._returned_at = None
-        self._trigger.began()
+        self._trigger.batch_started()
         try:
             if self._failure is not None:  # of an epoch that ended between two micro-batches
                 raise self._failure
             if not self._is_ending:
                 self._run_epoch(batch, batch_id)
             if not self._is_ending:
-                self._epochs.look_ahead()
+                self._epochs.prefetch_end_offsets()
         except BaseException as error:
-            self._failure = self._failure or self._told(error)
+            self._failure = self._failure or self._classify(error)
             if self._is_ended_by_run:  # raised here, py4j would print it
                 return
             raise
         finally:
             self._returned_at = time.monotonic()
-        self._trigger.ended()
+        self._trigger.batch_finished()
 
-    def _told(self, error: BaseException) -> BaseException:
+    def _classify(self, error: BaseException) -> BaseException:
         """Returns an error as the store's or the checkpoint's, if it is one of theirs.
 
         Spark writes `metadata` when the query starts, and looks at it no more.
         """
-        trouble = store_trouble(self._epochs.place, error)
+        trouble = store_error(self._epochs.place, error)
         if trouble is not None or isinstance(error, (JobError, LakeError)):
             return trouble or error
-        if not (self._checkpoint / "metadata").exists() and jvm_trouble(self._spark) is None:
+        if not (self._checkpoint / "metadata").exists() and jvm_error(self._spark) is None:
             return LostCheckpointError(f"the stream's checkpoint {self._checkpoint} was deleted")
         return error
 
@@ -221,12 +221,12 @@ class Stream:
         """Reads a micro-batch and begins its epoch; waits for it until the next is to be cut."""
         began = time.monotonic()
         self._before_plan()  # another driver that has taken over deletes this one's checkpoint
-        ends = batch_ends(self._checkpoint, batch_id)
+        ends = batch_end_offsets(self._checkpoint, batch_id)
         self._before_batch(not ends.keys() <= self._places)
         self._places |= ends.keys()
         self._check_start(batch_id)
         with self._mark.over(ends, self._intake.divisor):
-            gathered = self._epochs.gather(batch, ends)
+            gathered = self._epochs.land_batch(batch, ends)
         self._running.result()
         with self._planning:
             if self._is_ending:
@@ -241,7 +241,7 @@ class Stream:
             self._stop.wait(self._trigger.wait_s())
 
     def _finish(
-        self, plan: Plan | None, gathered: Gathered, began: float, idle_until: float
+        self, plan: Plan | None, gathered: LandedBatch, began: float, idle_until: float
     ) -> None:
         """Finishes an epoch, and maintains the lake until the stream has something to do."""
         try:
@@ -256,13 +256,15 @@ class Stream:
     def _check_start(self, batch_id: int) -> None:
         """Checks that a micro-batch begins where the lake ends: no gap, no overlap."""
         epochs = self._epochs
-        begins = self._starts if batch_id == 0 else batch_ends(self._checkpoint, batch_id - 1)
+        begins = (
+            self._starts if batch_id == 0 else batch_end_offsets(self._checkpoint, batch_id - 1)
+        )
         landed = {} if epochs.newest is None else epochs.newest.landed()
         for (topic, partition), offset in begins.items():
             place = topic, partition
             wanted = epochs.begins(place, landed.get(place, offset))
             is_admin = topic == self._settings.kafka.admin_topic
-            if is_admin and epochs.own_pings.are(range(wanted, offset)):
+            if is_admin and epochs.own_pings.covers(range(wanted, offset)):
                 continue
             if wanted != offset:
                 raise StartError(
@@ -271,15 +273,15 @@ class Stream:
                 )
 
 
-def _free_name(spark: SparkSession) -> str:
+def _unused_query_name(spark: SparkSession) -> str:
     """Returns our name for a query; a query that was left behind keeps it, and the next has 2."""
     taken = {query.name for query in spark.streams.active}
     others = (f"{QUERY_NAME}-{n}" for n in itertools.count(2))
     return next(name for name in itertools.chain([QUERY_NAME], others) if name not in taken)
 
 
-def source_of(
-    spark: SparkSession, settings: Settings, intake: Intake, starts: Mapping[Place, int]
+def kafka_source(
+    spark: SparkSession, settings: Settings, intake: Intake, starts: Mapping[Partition, int]
 ) -> DataFrame:
     """Returns the stream of all our topics, with a tick: without data a query runs no batch."""
     records = (
@@ -287,7 +289,7 @@ def source_of(
         .options(**spark_options(settings.kafka, intake.poll_records))
         .option("includeHeaders", "true")
         .option("subscribe", ",".join(settings.kafka.topics().values()))
-        .option("startingOffsets", json.dumps(by_topic(starts)))
+        .option("startingOffsets", json.dumps(offsets_json(starts)))
         .option("maxOffsetsPerTrigger", intake.epoch_offsets)
         .option("failOnDataLoss", "true")
         .load()
@@ -299,7 +301,7 @@ def source_of(
     return records.unionByName(tick.selectExpr(*empty))
 
 
-def batch_ends(checkpoint: Path, batch_id: int) -> dict[Place, int]:
+def batch_end_offsets(checkpoint: Path, batch_id: int) -> dict[Partition, int]:
     """Returns where a micro-batch ends, from the stream's offset log, written before it runs."""
     lines = (checkpoint / "offsets" / str(batch_id)).read_text(encoding="utf-8").splitlines()
     for line in lines[2:]:

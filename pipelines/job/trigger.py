@@ -22,12 +22,12 @@ class Trigger:
         self._next_at = 0.0
         self._ended_at = wall()
 
-    def began(self) -> None:
+    def batch_started(self) -> None:
         """Notes that a batch began: at its time, or when the one before had ended."""
         began_at = max(self._next_at, self._ended_at)
         self._next_at = (began_at // self._interval_s + 1) * self._interval_s
 
-    def ended(self) -> None:
+    def batch_finished(self) -> None:
         """Notes that a batch has ended."""
         self._ended_at = self._wall()
 

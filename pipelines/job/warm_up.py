@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from pipelines.epoch.land import land, warm_up
 from pipelines.epoch.recorded_state import restore
-from pipelines.job.stream import QUERY_NAME, SILENT_S, source_of
-from pipelines.kafka_client.admin import KafkaTopics
+from pipelines.job.stream import QUERY_NAME, STALL_TIMEOUT_S, kafka_source
+from pipelines.kafka_client.admin import KafkaAdmin
 from pipelines.kafka_client.intake import Intake
 from pipelines.settings import Settings
 from storage.lake.epochs import read_progress
@@ -25,7 +25,7 @@ log = logging.getLogger("txlake.driver")
 _NO_EPOCH = 0
 
 
-class Rehearsal:
+class StandbyWarmUp:
     """A take-over that changes nothing; each time it runs it keeps Spark's Python workers alive.
 
     Errors are ignored: the take-over meets them, too.
@@ -36,7 +36,7 @@ class Rehearsal:
         spark: SparkSession,
         settings: Settings,
         intake: Intake,
-        kafka: KafkaTopics,
+        kafka: KafkaAdmin,
         lake: Lake,
     ) -> None:
         self._spark, self._settings, self._kafka, self._lake = spark, settings, kafka, lake
@@ -60,10 +60,10 @@ class Rehearsal:
         """Runs one micro-batch: the JVM and the Python workers load what a stream needs."""
         starts = self._kafka.end_offsets(self._kafka.places())
         admin = self._settings.kafka.admin_topic, 0
-        starts[admin] = max(starts[admin] - 1, *self._kafka.first_offsets([admin]).values())
+        starts[admin] = max(starts[admin] - 1, *self._kafka.beginning_offsets([admin]).values())
         with tempfile.TemporaryDirectory(prefix="txlake-rehearsal-") as checkpoint:
             query = (
-                source_of(self._spark, self._settings, self._intake, starts)
+                kafka_source(self._spark, self._settings, self._intake, starts)
                 .writeStream.queryName(f"{QUERY_NAME}-rehearsal")
                 .foreachBatch(self._land)
                 .option("checkpointLocation", checkpoint)
@@ -71,7 +71,7 @@ class Rehearsal:
                 .start()
             )
             try:
-                query.awaitTermination(int(SILENT_S))
+                query.awaitTermination(int(STALL_TIMEOUT_S))
             finally:
                 query.stop()
 

@@ -12,13 +12,13 @@ from typing import Final
 # What the allocator, mimalloc, reads when it is loaded; ms. A worker without a task gives all of
 # it back sooner (storage/tasks/in_spark.py), so does the driver between the steps of a large epoch
 # (checker/frames_ops/memory.py).
-KEPT: Final = {"MIMALLOC_PURGE_DELAY": "60000"}
+ENVIRONMENT: Final = {"MIMALLOC_PURGE_DELAY": "60000"}
 
 
-def keep_memory() -> None:
+def keep_freed_pages() -> None:
     """Lets the processes that this one starts keep free memory, and this one if Arrow comes later.
 
     What the environment says already stands.
     """
-    for name, value in KEPT.items():
+    for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)

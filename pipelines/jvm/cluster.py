@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Final
 import pyarrow.fs as pa_fs
 
 from pipelines.errors import StartError
-from pipelines.jvm.arrow_memory import KEPT
+from pipelines.jvm.arrow_memory import ENVIRONMENT
 from pipelines.jvm.jars import jar_paths
-from storage.files.location import LakePlace
+from storage.files.location import LakeLocation
 from storage.tasks.probe import answer_probe
 
 if TYPE_CHECKING:
@@ -52,12 +52,12 @@ def cluster_conf(master: str, driver_host: str | None = None) -> dict[str, str]:
     if is_local(master):
         return {}
     return {
-        "spark.driver.host": driver_host or _address_towards(master),
+        "spark.driver.host": driver_host or _local_address_for(master),
         "spark.driver.bindAddress": "0.0.0.0",  # noqa: S104
         "spark.jars": ",".join(map(str, jar_paths("spark"))),
         "spark.task.maxFailures": _TASK_FAILURES,
         "spark.executor.defaultJavaOptions": JVM_OPTIONS,  # `extraJavaOptions` stands behind it
-        **{f"spark.executorEnv.{name}": value for name, value in KEPT.items()},
+        **{f"spark.executorEnv.{name}": value for name, value in ENVIRONMENT.items()},
     }
 
 
@@ -69,7 +69,7 @@ def environment_conf(archive: str) -> dict[str, str]:
     }
 
 
-def _address_towards(master: str) -> str:
+def _local_address_for(master: str) -> str:
     if not master.startswith("spark://"):
         return socket.getfqdn()
     host, _, port = master.removeprefix("spark://").split(",")[0].rpartition(":")
@@ -104,7 +104,7 @@ def _files() -> Iterator[tuple[str, str]]:
                 yield str(file.locate()), str(file)
 
 
-def require_seen(spark: SparkSession, place: LakePlace) -> None:
+def require_shared_lake(spark: SparkSession, place: LakeLocation) -> None:
     """Checks that executors and the driver see one lake: each finds what the other has written.
 
     Errors: StartError with the executor's host.
@@ -127,7 +127,7 @@ def require_seen(spark: SparkSession, place: LakePlace) -> None:
         filesystem.delete_dir(folder)
 
 
-def _check(place: LakePlace, filesystem: pa_fs.FileSystem, answer: Mapping[str, str]) -> None:
+def _check(place: LakeLocation, filesystem: pa_fs.FileSystem, answer: Mapping[str, str]) -> None:
     is_there = filesystem.get_file_info(answer["path"]).type == pa_fs.FileType.File
     if answer["problem"] or not is_there:
         what = answer["problem"] or "the driver does not find what it writes there"

@@ -26,8 +26,8 @@ from pipelines.jvm.jars import (
     Jar,
     JarError,
     cache_folder,
-    lacking,
     locked,
+    missing_jars,
     packaged_toml,
     sha256_of,
 )
@@ -68,7 +68,7 @@ def fetch_jars(java: Path, name: str, jars: Iterable[Jar]) -> int:
 
     Errors: JarError, as `fetch`.
     """
-    missing = lacking(jars)
+    missing = missing_jars(jars)
     if not missing:
         return 0
     with _work_folder() as work:

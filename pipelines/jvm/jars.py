@@ -145,7 +145,7 @@ def check(jar: Jar, jar_set: str) -> None:
         )
 
 
-def lacking(jars: Iterable[Jar]) -> list[Jar]:
+def missing_jars(jars: Iterable[Jar]) -> list[Jar]:
     """Returns the jars whose file is missing, or differs from the lock, each once."""
     return [
         jar

@@ -63,7 +63,7 @@ class JavaLog:
     def __exit__(self, *_: object) -> None:
         os.close(self.fd)  # the JVM has its own
 
-    def last_words(self) -> list[str]:
+    def first_lines(self) -> list[str]:
         """Returns the first lines of a JVM that has ended."""
         self._thread.join(_LAST_WORDS_S)
         return self._first

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipelines.jvm.session import JVM_LOST
 from storage.errors import LakeLockedError
-from storage.files.location import LakePlace
+from storage.files.location import LakeLocation
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _NAME = "_driver.jvm.lock"
 
 
-def _locked(place: LakePlace) -> LakeLockedError:
+def _locked(place: LakeLocation) -> LakeLockedError:
     return LakeLockedError(
         f"the lake {place.path} is written by the JVM of another driver, whose Python can "
         "be dead already: one driver at a time; stop it first"
@@ -30,7 +30,7 @@ def _locked(place: LakePlace) -> LakeLockedError:
 
 
 @contextmanager
-def held_without_jvm(place: LakePlace) -> Iterator[None]:
+def file_lock(place: LakeLocation) -> Iterator[None]:
     """Holds the same lock from Python, for a process that writes a lake without a JVM.
 
     Errors: LakeLockedError if a JVM has it.
@@ -52,7 +52,7 @@ class JvmLock:
     Errors: LakeLockedError if another JVM has it.
     """
 
-    def __init__(self, spark: SparkSession, place: LakePlace) -> None:
+    def __init__(self, spark: SparkSession, place: LakeLocation) -> None:
         self._file: Any = None
         if not place.is_local:
             return

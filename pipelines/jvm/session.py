@@ -14,16 +14,16 @@ from typing import TYPE_CHECKING, Any, Final
 from py4j.protocol import Py4JError
 
 from pipelines.errors import JvmError
-from pipelines.jvm.arrow_memory import keep_memory
+from pipelines.jvm.arrow_memory import keep_freed_pages
 from pipelines.jvm.cluster import JVM_OPTIONS, cluster_conf
 from pipelines.jvm.jars import class_path
 from pipelines.jvm.java import java_home
 from pipelines.jvm.java_log import JavaLog
 from pipelines.jvm.spark_settings import (
     JAVA_OPTIONS,
-    not_started,
-    require_known,
-    require_possible,
+    check_before_jvm,
+    check_in_jvm,
+    start_error,
 )
 from pipelines.settings import SPARK
 
@@ -81,11 +81,11 @@ def start_session(
 
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
-    keep_memory()
+    keep_freed_pages()
     if SparkContext._active_spark_context is not None:
         return SparkSession.builder.getOrCreate()
     given = settings or {}
-    require_possible(given)
+    check_before_jvm(given)
     conf = _conf_of(given)
     conf.setAppName(app_name)
     _silence_py4j()
@@ -97,10 +97,10 @@ def start_session(
                 _launch_conf(conf, given), popen_kwargs={"pass_fds": lock_fds, "stderr": stderr}
             )
         context = SparkContext(conf=conf, gateway=gateway)
-        require_known(context, given)
+        check_in_jvm(context, given)
     except (Py4JError, PySparkException) as error:
-        said = () if java_log is None else java_log.last_words()
-        raise not_started(error, given, said) from error
+        said = () if java_log is None else java_log.first_lines()
+        raise start_error(error, given, said) from error
     context.setLogLevel("WARN")
     accumulators: Any = context._accumulatorServer
     accumulators.handle_error = lambda *_: None
@@ -121,7 +121,7 @@ def _conf_of(given: Mapping[str, str]) -> SparkConf:
         conf.setIfMissing("spark.master", "local[2]")
         master = given.get("spark.master", "local[2]")
         conf.setAll([*defaults().items(), *cluster_conf(master).items()])
-    conf.set("spark.hadoop.fs.permissions.umask-mode", f"{own_umask():03o}")
+    conf.set("spark.hadoop.fs.permissions.umask-mode", f"{current_umask():03o}")
     for key, value in given.items():
         is_added = key in _ADDED and conf.contains(key)
         conf.set(key, f"{conf.get(key)}{_ADDED[key]}{value}" if is_added else value)
@@ -142,7 +142,7 @@ def _launch_conf(conf: SparkConf, given: Mapping[str, str]) -> SparkConf:
     return launch
 
 
-def own_umask() -> int:
+def current_umask() -> int:
     """Returns this process's umask, which Hadoop does not heed: it has one of its own."""
     found = os.umask(0o077)  # it can only be read by setting it
     os.umask(found)
@@ -152,7 +152,7 @@ def own_umask() -> int:
 def _silence_py4j() -> None:
     """Lets py4j log nothing.
 
-    A JVM that is killed leaves connections. `jvm_trouble` says so in a sentence; tracebacks would
+    A JVM that is killed leaves connections. `jvm_error` says so in a sentence; tracebacks would
     be printed for each, by py4j into the root logger.
     """
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
@@ -194,7 +194,7 @@ def jvm_has_ended(spark: SparkSession) -> bool:
     return process is not None and process.poll() is not None
 
 
-def jvm_trouble(spark: SparkSession) -> JvmError | None:
+def jvm_error(spark: SparkSession) -> JvmError | None:
     """Returns what is wrong if the session's JVM does not answer any more; None if it does.
 
     What fails for it looks as if Kafka were away: a connection is refused.

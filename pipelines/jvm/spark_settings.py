@@ -1,7 +1,7 @@
 """[spark], looked at before anything depends on it: Spark itself would answer with a stack trace.
 
 `require_possible` needs no JVM: forms, folders, and whether Java takes its options.
-`require_known` asks a running JVM, which knows the names and types of its own settings.
+`check_in_jvm` asks a running JVM, which knows the names and types of its own settings.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _IS_REASON: Final = re.compile(r"(Exception|Error)\b")
 _CORE: Final = ("package$", "UI$", "Python$", "Network$")
 
 
-def require_possible(settings: Mapping[str, str]) -> None:
+def check_before_jvm(settings: Mapping[str, str]) -> None:
     """Checks what can be seen without a JVM. Errors: StartError; JavaError."""
     for key, (form, allowed) in _FORMS.items():
         if key in settings and not re.fullmatch(form, settings[key]):
@@ -98,13 +98,13 @@ def _require_java_starts(settings: Mapping[str, str]) -> None:
         raise StartError(f"Java does not start: {reason}; see [spark] {_texts(named)}")
 
 
-def java_reason(said: Iterable[str]) -> str:
+def java_reason(output_lines: Iterable[str]) -> str:
     """Returns in one line why a Java did not start, of the lines that it said; empty if unknown."""
-    lines = [" ".join(line.split()) for line in said if not _NO_REASON.match(line)]
+    lines = [" ".join(line.split()) for line in output_lines if not _NO_REASON.match(line)]
     return next((line for line in lines if _IS_REASON.search(line)), "; ".join(lines))
 
 
-def require_known(context: SparkContext, settings: Mapping[str, str]) -> None:
+def check_in_jvm(context: SparkContext, settings: Mapping[str, str]) -> None:
     """Checks settings that Spark knows, and would read later or never. Errors: StartError."""
     from pyspark.errors import PySparkException
 
@@ -124,15 +124,15 @@ def require_known(context: SparkContext, settings: Mapping[str, str]) -> None:
             raise _wrong(key, value, java_cause(error)) from error
 
 
-def not_started(
-    error: BaseException, settings: Mapping[str, str], said: Iterable[str]
+def start_error(
+    error: BaseException, settings: Mapping[str, str], output_lines: Iterable[str]
 ) -> StartError:
     """Returns why Spark did not start, with the settings that its reason speaks of.
 
-    Input: `said`: the lines of a JVM that has ended before it was asked anything.
+    Input: `output_lines`: the lines of a JVM that has ended before it was asked anything.
     """
     is_silent = "JAVA_GATEWAY_EXITED" in str(error)
-    cause = (java_reason(said) if is_silent else "") or java_cause(error)
+    cause = (java_reason(output_lines) if is_silent else "") or java_cause(error)
     named = {
         key: value
         for key, value in settings.items()

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from pipelines.kafka_client.record_reader import plain_records
+from pipelines.kafka_client.record_reader import read_without_spark
 from pipelines.settings import Settings
 from storage.lake.loss import Loss
 from storage.wire.decode import decode_rows
@@ -24,7 +24,7 @@ def accepted_losses(settings: Settings, admin: range) -> list[Loss]:
     Input: the offsets of the admin topic to look at. Errors: KafkaAwayError.
     """
     topics, limits = settings.kafka.topics(), settings.wire_limits()
-    batches = plain_records(settings.kafka, {(topics[ADMIN], 0): admin})
+    batches = read_without_spark(settings.kafka, {(topics[ADMIN], 0): admin})
     found = []
 
     for batch in batches:

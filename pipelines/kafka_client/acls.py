@@ -16,7 +16,7 @@ from typing import Final
 from confluent_kafka import KafkaError, TopicCollection
 
 from pipelines.errors import KafkaRefusedError
-from pipelines.kafka_client.connection import REQUEST_TIMEOUT_S, Cluster, code_of
+from pipelines.kafka_client.connection import REQUEST_TIMEOUT_S, Cluster, error_code
 from pipelines.settings import KafkaSettings
 from txlake import protocol as p
 
@@ -86,7 +86,7 @@ def group_id(lake_path: str, admin_topic: str) -> str:
     return f"txlake-driver-{digest[:_DIGEST_CHARACTERS]}"
 
 
-def rights(
+def acls(
     kafka: KafkaSettings, lake_path: str, roles: Iterable[str], groups: Iterable[str] = ()
 ) -> list[Right]:
     """Returns the rights of roles, in the table's order.
@@ -154,23 +154,23 @@ def require_rights(cluster: Cluster, servers: str, wanted: Mapping[str, Iterable
     for topic, future in asked.items():
         names: set[str] = set()
         try:
-            found = cluster.answer(
+            found = cluster.result_of(
                 future, "what this client may do", KafkaError.UNKNOWN_TOPIC_OR_PART
             )
             names = {one.name for one in (found and found.authorized_operations) or ()}
             if not names:  # there is no such topic, or the broker does not tell
                 continue
         except KafkaRefusedError as error:
-            if code_of(error.__cause__) != KafkaError.TOPIC_AUTHORIZATION_FAILED:
+            if error_code(error.__cause__) != KafkaError.TOPIC_AUTHORIZATION_FAILED:
                 raise
         lacking = [operation for operation in wanted[topic] if operation not in names]
         if lacking:
             missing.append(f"{' and '.join(lacking)} on topic {topic}")
     if missing:
-        raise lacks(servers, "; ".join(missing))
+        raise missing_acl(servers, "; ".join(missing))
 
 
-def lacks(servers: str, what: str) -> KafkaRefusedError:
+def missing_acl(servers: str, what: str) -> KafkaRefusedError:
     """Returns the error of a client that lacks rights, as `READ on topic x`."""
     return KafkaRefusedError(
         f"Kafka at {servers} refuses this client {what}; `txlake acl print` prints the commands "
@@ -182,6 +182,6 @@ def job_topics(kafka: KafkaSettings) -> dict[str, tuple[str, ...]]:
     """Returns what the job must be allowed to do with its topics once they are there."""
     return {
         right.name: tuple(one for one in right.operations if one != "CREATE")
-        for right in rights(kafka, "", [JOB])
+        for right in acls(kafka, "", [JOB])
         if right.kind == TOPIC and not right.is_prefix
     }

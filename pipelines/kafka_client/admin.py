@@ -19,13 +19,13 @@ from confluent_kafka.admin._resource import ResourceType
 from confluent_kafka.cimpl import NewTopic
 
 from pipelines.errors import KafkaAwayError, StartError
-from pipelines.kafka_client.acls import job_topics, lacks, require_rights
-from pipelines.kafka_client.connection import REQUEST_TIMEOUT_S, Cluster, code_of
+from pipelines.kafka_client.acls import job_topics, missing_acl, require_rights
+from pipelines.kafka_client.connection import REQUEST_TIMEOUT_S, Cluster, error_code
 from pipelines.settings import Settings
 from storage.wire.record_kinds import ADMIN, HALF, OP, SCHEDULE
 from txlake import protocol as p
 
-Place = tuple[str, int]  # Kafka topic, partition
+Partition = tuple[str, int]  # Kafka topic, partition
 _TIMESTAMP_TYPE = "message.timestamp.type"
 _BATCH_BYTES_MAX = "max.message.bytes"
 _CLEANUP_POLICY = "cleanup.policy"
@@ -35,16 +35,16 @@ _RETENTION_BYTES = "retention.bytes"
 log = logging.getLogger("txlake.kafka")
 
 
-class KafkaTopics:
+class KafkaAdmin:
     """The job's topics on one cluster.
 
     `batch_bytes_taken`: the largest batch that one of them takes, as `check` has found it.
     Errors: KafkaAwayError if Kafka does not answer in time; KafkaRefusedError if it refuses.
     """
 
-    def __init__(self, settings: Settings, own_names: Mapping[str, str]) -> None:
+    def __init__(self, settings: Settings, topic_by_kind: Mapping[str, str]) -> None:
         kafka = settings.kafka
-        self.names = dict(own_names)
+        self.names = dict(topic_by_kind)
         self.settings = settings
         self._batch_bytes_max = p.batch_bytes_max(settings.transaction.message_bytes_max)
         self.batch_bytes_taken = 0
@@ -56,7 +56,7 @@ class KafkaTopics:
     def cluster_id(self) -> str:
         """Returns the id of the Kafka cluster."""
         asked = self._admin.describe_cluster(request_timeout=REQUEST_TIMEOUT_S)
-        return str(self._cluster.answer(asked, "its cluster id").cluster_id)
+        return str(self._cluster.result_of(asked, "its cluster id").cluster_id)
 
     def _existing(self) -> dict[str, Any]:
         return dict(self._cluster.topics().topics)
@@ -92,10 +92,10 @@ class KafkaTopics:
         made = self._admin.create_topics(missing, request_timeout=REQUEST_TIMEOUT_S)
         for name, future in made.items():
             try:
-                self._cluster.answer(future, "making topics", KafkaError.TOPIC_ALREADY_EXISTS)
+                self._cluster.result_of(future, "making topics", KafkaError.TOPIC_ALREADY_EXISTS)
             except KafkaAwayError as error:
-                if code_of(error.__cause__) == KafkaError.TOPIC_AUTHORIZATION_FAILED:
-                    raise lacks(self._servers, f"CREATE on topic {name}") from error
+                if error_code(error.__cause__) == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+                    raise missing_acl(self._servers, f"CREATE on topic {name}") from error
                 raise
         deadline = time.monotonic() + REQUEST_TIMEOUT_S
         while not self._are_ready():
@@ -176,7 +176,7 @@ class KafkaTopics:
         warnings: list[str] = []
         batch_bytes: list[int] = []
         for resource, future in futures.items():
-            described = self._cluster.answer(future, "topic settings")
+            described = self._cluster.result_of(future, "topic settings")
             config = {name: entry.value for name, entry in described.items()}
             _require_sound(resource.name, config, needs_append_time)
             warnings += self._doubts(resource.name, config)
@@ -223,12 +223,12 @@ class KafkaTopics:
             TopicCollection(list(self.names.values())), request_timeout=REQUEST_TIMEOUT_S
         )
         found = {
-            name: self._cluster.answer(future, "topic ids", KafkaError.UNKNOWN_TOPIC_OR_PART)
+            name: self._cluster.result_of(future, "topic ids", KafkaError.UNKNOWN_TOPIC_OR_PART)
             for name, future in futures.items()
         }
         return {name: str(topic.topic_id) for name, topic in found.items() if topic is not None}
 
-    def places(self) -> list[Place]:
+    def places(self) -> list[Partition]:
         """Returns all partitions of our topics."""
         existing = self._existing()
         return [
@@ -238,22 +238,22 @@ class KafkaTopics:
             for partition in sorted(existing[name].partitions)
         ]
 
-    def end_offsets(self, places: Iterable[Place]) -> dict[Place, int]:
+    def end_offsets(self, places: Iterable[Partition]) -> dict[Partition, int]:
         """Returns where each partition ends, behind open Kafka transactions, too."""
         return self._offsets(places, OffsetSpec.latest())  # type: ignore[no-untyped-call]
 
-    def first_offsets(self, places: Iterable[Place]) -> dict[Place, int]:
+    def beginning_offsets(self, places: Iterable[Partition]) -> dict[Partition, int]:
         """Returns the first offset that Kafka still has of each partition."""
         return self._offsets(places, OffsetSpec.earliest())  # type: ignore[no-untyped-call]
 
-    def offsets_at(self, places: Iterable[Place], at_ms: int) -> dict[Place, int]:
+    def offsets_at(self, places: Iterable[Partition], at_ms: int) -> dict[Partition, int]:
         """Returns each partition's first offset stored at that instant or later, else its end."""
         places = list(places)
         ends = self.end_offsets(places)
         found = self._offsets(places, OffsetSpec.for_timestamp(at_ms))
         return {place: found[place] if found[place] >= 0 else end for place, end in ends.items()}
 
-    def _offsets(self, places: Iterable[Place], spec: Any) -> dict[Place, int]:
+    def _offsets(self, places: Iterable[Partition], spec: Any) -> dict[Partition, int]:
         wanted = {TopicPartition(topic, partition): spec for topic, partition in places}
         if not wanted:
             return {}
@@ -263,7 +263,7 @@ class KafkaTopics:
             request_timeout=REQUEST_TIMEOUT_S,
         )
         return {
-            (place.topic, place.partition): int(self._cluster.answer(future, "offsets").offset)
+            (place.topic, place.partition): int(self._cluster.result_of(future, "offsets").offset)
             for place, future in futures.items()
         }
 

@@ -40,5 +40,5 @@ def make_check_topic(settings: Settings, producer_group: str, partitions: int) -
     made = cluster.admin.create_topics(
         [NewTopic(topic, partitions, config=config)], request_timeout=REQUEST_TIMEOUT_S
     )
-    cluster.answer(made[topic], f"CREATE of {topic}", KafkaError.TOPIC_ALREADY_EXISTS)
+    cluster.result_of(made[topic], f"CREATE of {topic}", KafkaError.TOPIC_ALREADY_EXISTS)
     return True

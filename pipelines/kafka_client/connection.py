@@ -1,7 +1,7 @@
 """How the job's own clients reach Kafka, and which refusal is behind one that fails.
 
 librdkafka reports a wrong password or certificate beside the request that fails for it: the request
-itself only runs into its time limit. `Heard` keeps what was reported.
+itself only runs into its time limit. `ErrorCallback` keeps what was reported.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 
 from pipelines.errors import KafkaAwayError, KafkaRefusedError, StartError
-from pipelines.kafka_client.options import java_client
-from pipelines.kafka_client.tls import tls_trouble
+from pipelines.kafka_client.options import to_java_config
+from pipelines.kafka_client.tls import tls_error
 from txlake import protocol as p
 
 REQUEST_TIMEOUT_S: Final = 10.0
@@ -43,7 +43,7 @@ class _AtDebug:
         log.debug(text, *arguments)
 
 
-class Heard:
+class ErrorCallback:
     """What a client has reported last, except that no broker is left."""
 
     def __init__(self) -> None:
@@ -67,7 +67,7 @@ class Heard:
 
 
 def client_config(
-    bootstrap_servers: str, client: Mapping[str, str], heard: Heard | None = None
+    bootstrap_servers: str, client: Mapping[str, str], heard: ErrorCallback | None = None
 ) -> dict[str, Any]:
     """Returns the settings of a confluent-kafka client.
 
@@ -78,7 +78,7 @@ def client_config(
         **client,
         "bootstrap.servers": bootstrap_servers,
         "log_level": _INFO if is_told else _NOTHING,
-        "error_cb": heard or Heard(),
+        "error_cb": heard or ErrorCallback(),
         **({"logger": _AtDebug()} if is_told else {}),
     }
 
@@ -94,7 +94,7 @@ def producer_config(
     }
 
 
-def produce_one(producer: Producer, topic: str, **record: Any) -> tuple[Any, object]:
+def produce_sync(producer: Producer, topic: str, **record: Any) -> tuple[Any, object]:
     """Writes one record and waits for Kafka's answer.
 
     Output: the record with its offset and time, and None; or None, and why Kafka may lack it.
@@ -109,7 +109,7 @@ def produce_one(producer: Producer, topic: str, **record: Any) -> tuple[Any, obj
     return message, error
 
 
-def code_of(error: BaseException | None) -> int | None:
+def error_code(error: BaseException | None) -> int | None:
     """Returns Kafka's code of an error; None for one that Kafka did not send."""
     return error.args[0].code() if isinstance(error, KafkaException) else None
 
@@ -123,8 +123,8 @@ class Cluster:
 
     def __init__(self, bootstrap_servers: str, client: Mapping[str, str]) -> None:
         self._servers, self._client = bootstrap_servers, client
-        self._heard = Heard()
-        java_client(client)  # names a file that cannot be used; librdkafka does not
+        self._heard = ErrorCallback()
+        to_java_config(client)  # names a file that cannot be used; librdkafka does not
         config = client_config(bootstrap_servers, client, self._heard)
         try:
             self.admin = AdminClient(config)
@@ -141,12 +141,12 @@ class Cluster:
             try:
                 return self.admin.list_topics(timeout=timeout_s)
             except KafkaException as error:
-                trouble = self.trouble("its topics", error)
+                trouble = self.to_error("its topics", error)
                 if isinstance(trouble, KafkaRefusedError) or timeout_s == _TIMEOUTS_S[-1]:
                     raise trouble from error
         raise AssertionError("unreachable")
 
-    def answer(self, future: Any, what: str, *but: int) -> Any:
+    def result_of(self, future: Any, what: str, *but: int) -> Any:
         """Returns the answer to a request; None if it is an error of one of these codes.
 
         Input: `what` was asked for. Errors: KafkaAwayError, KafkaRefusedError.
@@ -154,11 +154,11 @@ class Cluster:
         try:
             return future.result(timeout=REQUEST_TIMEOUT_S)
         except (KafkaException, FutureTimeoutError) as error:
-            if code_of(error) in but:
+            if error_code(error) in but:
                 return None
-            raise self.trouble(what, error) from error
+            raise self.to_error(what, error) from error
 
-    def trouble(self, what: str, error: BaseException) -> KafkaAwayError:
+    def to_error(self, what: str, error: BaseException) -> KafkaAwayError:
         """Returns why a request failed: a refusal, if one was reported, or no answer."""
         kafka = error.args[0] if isinstance(error, KafkaException) else None
         if kafka is not None and kafka.code() in _RIGHTS:
@@ -169,7 +169,7 @@ class Cluster:
         if kafka is not None and kafka.code() in _REQUESTS:
             return KafkaRefusedError(f"Kafka at {self._servers} refuses {what}: {kafka.str()}")
         self.admin.poll(0)  # calls error_cb
-        refusal = self._heard.refusal(lambda: tls_trouble(self._servers, self._client))
+        refusal = self._heard.refusal(lambda: tls_error(self._servers, self._client))
         if refusal:
             return KafkaRefusedError(
                 f"Kafka at {self._servers} does not let this client in: {refusal}; see "

@@ -86,7 +86,7 @@ class Member:
         except KafkaException as error:
             raise StartError(f"[kafka.client]: {error.args[0].str()}") from None
         self._looked_at = time.monotonic()
-        self._doubted_until = 0.0
+        self._unconfirmed_until = 0.0
         self.term = 0
         self._refusal: JobError | None = None
         self._elected = threading.Event()
@@ -110,14 +110,14 @@ class Member:
         return self._waiting.is_set()
 
     @property
-    def is_sure(self) -> bool:
+    def is_confirmed_leader(self) -> bool:
         """Returns whether this member is active and was not suspended just now.
 
         Kafka is not asked. A description of the group, by librdkafka's AdminClient, aborts the
         process when the broker goes away meanwhile; and the answer would be old when it comes.
         """
         now = time.monotonic()
-        is_awake = now - self._looked_at < _SUSPENDED_S and now > self._doubted_until
+        is_awake = now - self._looked_at < _SUSPENDED_S and now > self._unconfirmed_until
         return self._elected.is_set() and is_awake
 
     def wait(self, timeout_s: float) -> bool:
@@ -165,7 +165,7 @@ class Member:
     def _look(self) -> None:
         now = time.monotonic()
         if now - self._looked_at > _SUSPENDED_S:
-            self._doubted_until = now + _DOUBT_S
+            self._unconfirmed_until = now + _DOUBT_S
         self._looked_at = now
 
     def _has_topic(self) -> bool:

@@ -13,7 +13,7 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException
 
 from pipelines.errors import StartError
-from pipelines.kafka_client.connection import REQUEST_TIMEOUT_S, Cluster, code_of
+from pipelines.kafka_client.connection import REQUEST_TIMEOUT_S, Cluster, error_code
 from pipelines.kafka_client.group_member import Elects, refused
 
 _REQUEST_S = 3.0
@@ -52,7 +52,7 @@ class MemberGroup:
         self._elects = elects
         self._cluster = Cluster(bootstrap_servers, client)
 
-    def look(self) -> Members:
+    def describe(self) -> Members:
         """Returns the members that Kafka counts now.
 
         Errors: KafkaAwayError; StartError if Kafka does not let us look.
@@ -61,12 +61,12 @@ class MemberGroup:
         try:
             return members_of(asked[self.id].result(timeout=_REQUEST_S + REQUEST_TIMEOUT_S))
         except (KafkaException, FutureTimeoutError) as error:
-            code = code_of(error)
+            code = error_code(error)
             if code in _NOT_YET:
                 return Members()
             if code == KafkaError.GROUP_AUTHORIZATION_FAILED:
                 raise StartError(refused(self.id, self._elects, error)) from error
-            raise self._cluster.trouble("the members of a group", error) from error
+            raise self._cluster.to_error("the members of a group", error) from error
 
 
 def members_of(description: Any) -> Members:

@@ -18,7 +18,7 @@ _PREFIX = "kafka."
 _READS_BYTES = "org.apache.kafka.common.serialization.ByteArrayDeserializer"
 
 
-def require_taken(spark: SparkSession, kafka: KafkaSettings) -> None:
+def validate_with_java(spark: SparkSession, kafka: KafkaSettings) -> None:
     """Checks that Spark's source takes the settings: in a stream it would say so after its start.
 
     Kafka is not asked. Errors: StartError.

@@ -46,7 +46,7 @@ _PASSWORD_LOGINS: Final = {
 }
 
 
-def java_client(client: Mapping[str, str]) -> dict[str, str]:
+def to_java_config(client: Mapping[str, str]) -> dict[str, str]:
     """Returns client settings for Java.
 
     A user or a client of OAUTHBEARER becomes a JAAS line; certificates and the key become PEM text.
@@ -63,7 +63,7 @@ def java_client(client: Mapping[str, str]) -> dict[str, str]:
         java["security.protocol"] = java["security.protocol"].upper()
     if java.get("ssl.endpoint.identification.algorithm") == "none":
         java["ssl.endpoint.identification.algorithm"] = ""
-    return {**java, **_login(client), **_trusted(client), **_own_certificate(client)}
+    return {**java, **_login(client), **_truststore(client), **_own_certificate(client)}
 
 
 def _login(client: Mapping[str, str]) -> dict[str, str]:
@@ -103,7 +103,7 @@ def _jaas(module: str, **options: str) -> str:
     return f"{module} required {given};"
 
 
-def _trusted(client: Mapping[str, str]) -> dict[str, str]:
+def _truststore(client: Mapping[str, str]) -> dict[str, str]:
     """Returns the certificates that brokers' are checked against; without, Java has its own."""
     pem = client.get("ssl.ca.pem", "")
     if "ssl.ca.location" in client:
@@ -112,7 +112,7 @@ def _trusted(client: Mapping[str, str]) -> dict[str, str]:
         texts = [_read("ssl.ca.location", file).decode("utf-8", "replace") for file in files]
         pem = "\n".join(text for text in texts if "BEGIN CERTIFICATE" in text)
         if not pem:
-            raise _unusable("ssl.ca.location", place, "it has no certificate in PEM")
+            raise _config_error("ssl.ca.location", place, "it has no certificate in PEM")
     return {"ssl.truststore.type": "PEM", "ssl.truststore.certificates": pem} if pem else {}
 
 
@@ -147,7 +147,7 @@ def _pkcs8(client: Mapping[str, str], pem: str) -> str:
         loaded = load_pem_private_key(pem.encode(), password)
     except (ValueError, TypeError) as error:
         place = Path(client.get("ssl.key.location", "ssl.key.pem"))
-        raise _unusable("ssl.key.location", place, f"{error}") from None
+        raise _config_error("ssl.key.location", place, f"{error}") from None
     return loaded.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
 
 
@@ -159,9 +159,9 @@ def _from_pkcs12(client: Mapping[str, str]) -> tuple[str, str]:
     try:
         key, own, others = pkcs12.load_key_and_certificates(data, password)
     except ValueError as error:
-        raise _unusable("ssl.keystore.location", place, f"{error}") from None
+        raise _config_error("ssl.keystore.location", place, f"{error}") from None
     if key is None or own is None:
-        raise _unusable("ssl.keystore.location", place, "it has no key with a certificate")
+        raise _config_error("ssl.keystore.location", place, "it has no key with a certificate")
     chain = "".join(one.public_bytes(Encoding.PEM).decode() for one in (own, *others))
     return chain, key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
 
@@ -170,14 +170,14 @@ def _read(setting: str, place: Path) -> bytes:
     try:
         return place.read_bytes()
     except OSError as error:
-        raise _unusable(setting, place, error.strerror or "it cannot be read") from None
+        raise _config_error(setting, place, error.strerror or "it cannot be read") from None
 
 
-def _unusable(setting: str, place: Path, reason: str) -> StartError:
+def _config_error(setting: str, place: Path, reason: str) -> StartError:
     return StartError(f"[kafka.client] {setting} = {str(place)!r}: {reason.rstrip('.')}")
 
 
-def by_topic(offsets: Mapping[tuple[str, int], int]) -> dict[str, dict[str, int]]:
+def offsets_json(offsets: Mapping[tuple[str, int], int]) -> dict[str, dict[str, int]]:
     """Returns offsets of partitions as Spark's source takes them, as JSON."""
     found: dict[str, dict[str, int]] = {}
     for (topic, partition), offset in offsets.items():
@@ -208,7 +208,7 @@ def spark_options(kafka: KafkaSettings, poll_records: int = POLL_RECORDS_MAX) ->
         "kafka.default.api.timeout.ms": "10000",
         "kafka.fetch.max.wait.ms": "2",
         "kafka.max.poll.records": str(poll_records),
-        **{f"kafka.{key}": value for key, value in java_client(kafka.client).items()},
+        **{f"kafka.{key}": value for key, value in to_java_config(kafka.client).items()},
         "kafka.bootstrap.servers": kafka.bootstrap_servers,
         "kafkaConsumer.pollTimeoutMs": "30000",
         "fetchOffset.numRetries": "4",

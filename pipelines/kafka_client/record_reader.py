@@ -14,7 +14,7 @@ import pyarrow as pa
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from pipelines.errors import KafkaAwayError
-from pipelines.kafka_client.admin import Place
+from pipelines.kafka_client.admin import Partition
 from pipelines.kafka_client.connection import REQUEST_TIMEOUT_S, client_config
 from pipelines.settings import KafkaSettings
 from txlake._records import Header, readable_headers
@@ -32,7 +32,9 @@ _BATCH_RECORDS: Final = 1_000
 _BATCH_BYTES: Final = 8 * 1024 * 1024
 
 
-def plain_records(kafka: KafkaSettings, spans: Mapping[Place, range]) -> Iterator[pa.RecordBatch]:
+def read_without_spark(
+    kafka: KafkaSettings, spans: Mapping[Partition, range]
+) -> Iterator[pa.RecordBatch]:
     """Returns the records of some offsets, as Spark's source gives them.
 
     A time that no row can hold is one just outside of what rows hold. Output: KAFKA.

@@ -6,24 +6,24 @@ from collections.abc import Mapping
 
 from pipelines.errors import LostInputError
 from pipelines.kafka_client.accepted_losses import accepted_losses
-from pipelines.kafka_client.admin import KafkaTopics, Place
+from pipelines.kafka_client.admin import KafkaAdmin, Partition
 from storage.lake.epochs import Plan
 from storage.lake.loss import Loss
 from storage.wire.record_kinds import ADMIN
 
 
-class KafkaLog:
+class SourceLog:
     """Kafka's cluster and topics as a lake knows them.
 
     `cluster_id` and `topic_ids`: as the last `check` found them. `accepted`: losses that an
     operator has accepted, and that no plan names yet, by partition.
     """
 
-    def __init__(self, kafka: KafkaTopics) -> None:
+    def __init__(self, kafka: KafkaAdmin) -> None:
         self._kafka = kafka
         self.cluster_id = ""
         self.topic_ids: Mapping[str, str] = {}
-        self.accepted: Mapping[Place, Loss] = {}
+        self.accepted: Mapping[Partition, Loss] = {}
 
     def check(self, plan: Plan | None) -> None:
         """Compares the Kafka cluster and topics with those of a plan of this lake.
@@ -47,14 +47,14 @@ class KafkaLog:
                     "landed are lost; a lake belongs to one log"
                 )
 
-    def losses(self, landed: Mapping[Place, int]) -> dict[Place, range]:
+    def losses(self, landed: Mapping[Partition, int]) -> dict[Partition, range]:
         """Returns the offsets that come next and that Kafka has no longer, by partition.
 
         Errors: as `_require_one_log`.
         """
         return _lost(landed, self._require_one_log(landed))
 
-    def start_offsets(self, landed: Mapping[Place, int]) -> dict[Place, int]:
+    def start_offsets(self, landed: Mapping[Partition, int]) -> dict[Partition, int]:
         """Returns where landing goes on: where it stands, else Kafka's first offsets.
 
         Behind a loss that an operator has accepted it goes on where Kafka does; `accepted` has it.
@@ -75,14 +75,14 @@ class KafkaLog:
                 )
         return starts
 
-    def _require_one_log(self, landed: Mapping[Place, int]) -> dict[Place, int]:
+    def _require_one_log(self, landed: Mapping[Partition, int]) -> dict[Partition, int]:
         """Checks that partitions go on behind what is landed. Output: Kafka's first offsets.
 
         Errors: LostInputError if a partition is gone, or ends before what is landed: that cannot
         be accepted, since offsets would stand for two records.
         """
         places = self._kafka.places()
-        first, ends = self._kafka.first_offsets(places), self._kafka.end_offsets(places)
+        first, ends = self._kafka.beginning_offsets(places), self._kafka.end_offsets(places)
 
         for place, offset in landed.items():
             topic, partition = place
@@ -99,11 +99,11 @@ class KafkaLog:
         return first
 
     def _accepted(
-        self, lost: Mapping[Place, range], landed: Mapping[Place, int]
-    ) -> dict[Place, Loss]:
+        self, lost: Mapping[Partition, range], landed: Mapping[Partition, int]
+    ) -> dict[Partition, Loss]:
         """Returns the losses that commands accept which are not landed yet."""
         admin = self._kafka.names[ADMIN], 0
-        first, end = self._kafka.first_offsets([admin]), self._kafka.end_offsets([admin])
+        first, end = self._kafka.beginning_offsets([admin]), self._kafka.end_offsets([admin])
         begin = max(first[admin], landed.get(admin, 0))
         commands = accepted_losses(self._kafka.settings, range(begin, end[admin]))
         return {
@@ -113,12 +113,12 @@ class KafkaLog:
             if loss.accepts(place, offsets)
         }
 
-    def begins(self, place: Place, landed: int) -> int:
+    def begins(self, place: Partition, landed: int) -> int:
         """Returns where landing of a partition goes on, behind what is accepted as lost."""
         loss = self.accepted.get(place)
         return landed if loss is None else max(landed, loss.last + 1)
 
-    def present(self, spans: Mapping[Place, range]) -> dict[Place, range]:
+    def present(self, spans: Mapping[Partition, range]) -> dict[Partition, range]:
         """Returns the part of some offsets that is not accepted as lost."""
         return {
             place: range(min(self.begins(place, span.start), span.stop), span.stop)
@@ -126,21 +126,23 @@ class KafkaLog:
         }
 
     def spans(
-        self, to_offsets: Mapping[Place, int], landed: Mapping[Place, int]
-    ) -> dict[Place, range]:
+        self, to_offsets: Mapping[Partition, int], landed: Mapping[Partition, int]
+    ) -> dict[Partition, range]:
         """Returns the offsets of a micro-batch with these ends, from where landing stands."""
-        first = self._kafka.first_offsets(place for place in to_offsets if place not in landed)
+        first = self._kafka.beginning_offsets(place for place in to_offsets if place not in landed)
         return {
             place: range(landed.get(place, first.get(place, 0)), to)
             for place, to in sorted(to_offsets.items())
         }
 
-    def end_offsets(self, places: Mapping[Place, object]) -> dict[Place, int]:
+    def end_offsets(self, places: Mapping[Partition, object]) -> dict[Partition, int]:
         """Returns where partitions end now. Errors: KafkaAwayError."""
         return self._kafka.end_offsets(places)
 
 
-def _lost(landed: Mapping[Place, int], first: Mapping[Place, int]) -> dict[Place, range]:
+def _lost(
+    landed: Mapping[Partition, int], first: Mapping[Partition, int]
+) -> dict[Partition, range]:
     return {
         place: range(offset, first[place])
         for place, offset in landed.items()

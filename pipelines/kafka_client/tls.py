@@ -17,7 +17,7 @@ from typing import Final
 
 from cryptography import x509
 
-from pipelines.kafka_client.options import java_client
+from pipelines.kafka_client.options import to_java_config
 
 _TIMEOUT_S: Final = 3.0
 # What a broker says against the certificate of its client: words of OpenSSL's, and ours.
@@ -29,7 +29,7 @@ _ALERTS: Final = {
 }
 
 
-def tls_trouble(bootstrap_servers: str, client: Mapping[str, str]) -> str:
+def tls_error(bootstrap_servers: str, client: Mapping[str, str]) -> str:
     """Returns why a listener and these settings cannot speak TLS; empty if that is not why.
 
     Errors: StartError for certificate files that cannot be used.
@@ -59,7 +59,7 @@ def tls_trouble(bootstrap_servers: str, client: Mapping[str, str]) -> str:
 
 def _own_expired(client: Mapping[str, str]) -> str:
     """Returns that this client's certificate has expired; empty if it has not."""
-    own = java_client(client).get("ssl.keystore.certificate.chain", "")
+    own = to_java_config(client).get("ssl.keystore.certificate.chain", "")
     if not own:
         return ""
     until = x509.load_pem_x509_certificate(own.encode()).not_valid_after_utc
@@ -77,7 +77,7 @@ def _any() -> ssl.SSLContext:
 
 
 def _context(client: Mapping[str, str]) -> ssl.SSLContext:
-    java = java_client(client)
+    java = to_java_config(client)
     trusted = java.get("ssl.truststore.certificates")
     context = ssl.create_default_context(cadata=trusted)
     if java.get("ssl.endpoint.identification.algorithm") == "":

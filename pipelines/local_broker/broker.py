@@ -158,7 +158,7 @@ class Broker(LocalServer):
                 f"{(done.stdout + done.stderr).strip()[-2000:]}"
             )
 
-    def _answer(self) -> str | None:
+    def _is_ready(self) -> str | None:
         from confluent_kafka import KafkaException
         from confluent_kafka.admin import AdminClient
 

@@ -17,7 +17,7 @@ _GUARDED = """exec 3<&0 </dev/null
 exec "$@" 3<&-"""
 
 
-def guarded(command: Sequence[str], *, with_group: bool = False) -> list[str]:
+def with_parent_watch(command: Sequence[str], *, with_group: bool = False) -> list[str]:
     """Returns the command that runs another one so; its standard input has to be a pipe.
 
     Input: `with_group`: the process leads a process group, which is killed with it.
@@ -25,7 +25,7 @@ def guarded(command: Sequence[str], *, with_group: bool = False) -> list[str]:
     return ["/bin/sh", "-c", _GUARDED.format(whom="-$$" if with_group else "$$"), "sh", *command]
 
 
-def dismiss_guard(process: subprocess.Popen[bytes]) -> None:
+def stop_parent_watch(process: subprocess.Popen[bytes]) -> None:
     """Ends the guard of a process that has ended: its id can soon be another's."""
     assert process.stdin is not None
     try:

@@ -22,7 +22,7 @@ from typing import ClassVar, TypeVar
 from pipelines.jvm.jars import class_path
 from pipelines.jvm.java import java_binary
 from pipelines.local_server import ports
-from pipelines.local_server.guarded import dismiss_guard, guarded
+from pipelines.local_server.guarded import stop_parent_watch, with_parent_watch
 
 HOST = "127.0.0.1"
 START_TIMEOUT_S = 60.0
@@ -129,7 +129,7 @@ class LocalServer(ABC):
         """
 
     @abstractmethod
-    def _answer(self) -> str | None:
+    def _is_ready(self) -> str | None:
         """Asks the server once. Output: None if it is ready, else what was seen."""
 
     def _reserve(self) -> None:
@@ -152,7 +152,7 @@ class LocalServer(ABC):
     def _spawn(self, command: Sequence[str]) -> None:
         with self.log_path.open("ab") as log:
             self._process = subprocess.Popen(
-                guarded(command),
+                with_parent_watch(command),
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -170,7 +170,7 @@ class LocalServer(ABC):
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-        dismiss_guard(process)
+        stop_parent_watch(process)
 
     def _wait_until_it_answers(self) -> None:
         deadline = time.monotonic() + self._start_timeout_s
@@ -183,7 +183,7 @@ class LocalServer(ABC):
                     f"the {self.NAME} ended with code {code}; {_end_of(self.log_path)}"
                 )
             if ports.listens(HOST, self.port):
-                seen = self._answer()
+                seen = self._is_ready()
                 if seen is None:
                     return
             time.sleep(0.02)

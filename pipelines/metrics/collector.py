@@ -28,7 +28,7 @@ from checker.frames import COMMITTED, ROLLED_BACK, State
 from pipelines.explain.rows import Row
 from pipelines.health.problems import RULES
 from pipelines.metrics.catalog import COUNTER, HISTOGRAM, METRICS, Metric
-from pipelines.metrics.epoch_counts import LATENCY_S, Latency, Pending, Tally, pending_of
+from pipelines.metrics.epoch_counts import LATENCY_S, EpochCounts, Latency, Pending, pending_of
 from pipelines.metrics.groups import Groups
 from pipelines.metrics.labels import Labels
 from pipelines.metrics.lag import Lag
@@ -62,13 +62,13 @@ class Collector(Collects):
         self,
         settings: Settings,
         lag: Lag,
-        now: Callable[[], Mapping[str, float | None]],
+        live_gauges: Callable[[], Mapping[str, float | None]],
         without_topic: Callable[[Iterable[str]], Iterable[str]] = lambda _: (),
         unread: Callable[[], Iterable[Row]] = lambda: (),
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
         self._lock = threading.Lock()
-        self._settings, self._lag, self._now, self.now_ms = settings, lag, now, now_ms
+        self._settings, self._lag, self._now, self.now_ms = settings, lag, live_gauges, now_ms
         self._without_topic, self._unread = without_topic, unread
         self._counts: dict[str, _Values] = defaultdict(lambda: defaultdict(float))
         self._waits: dict[tuple[str, ...], Latency] = defaultdict(Latency)
@@ -85,7 +85,7 @@ class Collector(Collects):
                 for value in values:
                     self._add(metric.name, 0, *(() if value is None else (value,)))
 
-    def took_up(
+    def reset(
         self, last: Plan | None, state: State, undeliverable: int, answers: pa.Table | None = None
     ) -> None:
         """Begins with the state of a lake. Topics get their labels in the order of the catalog.
@@ -99,15 +99,15 @@ class Collector(Collects):
                 self._topics.of(topic)
 
     def committed(
-        self, plan: Plan, state: State, tally: Tally, attempts: pa.Table,
+        self, plan: Plan, state: State, tally: EpochCounts, attempts: pa.Table,
         counts: Mapping[str, int], step_ms: Mapping[str, int],
     ) -> None:  # fmt: skip
         """Adds a committed epoch. Input: `attempts`: ATTEMPTS."""
         with self._lock:
             self._last, self._state = plan, state
             self._undeliverable += tally.stuck_count - tally.unstuck_count
-            self._groups.heard(tally.heard)
-            self._groups.asked(attempts, plan.epoch_at, state.halves)
+            self._groups.observe_replies(tally.replies)
+            self._groups.observe_checks(attempts, plan.epoch_at, state.halves)
             self._add_ends(tally)
             self._add("txlake_epochs_total", 1)
             self._add("txlake_check_answers_total", tally.answers)
@@ -124,7 +124,7 @@ class Collector(Collects):
             one[bisect_left(LATENCY_S, seconds)] = 1
             self._epoch_s += Latency(tuple(one), seconds)
 
-    def _add_ends(self, tally: Tally) -> None:
+    def _add_ends(self, tally: EpochCounts) -> None:
         for (topic, outcome), count in tally.ends.items():
             if outcome in _ENDS:
                 self._add(_ENDS[outcome], count, self._topics.of(topic))
@@ -215,10 +215,11 @@ class Collector(Collects):
                 (name,): max(0, ms) / 1000 for name, ms in topicless.items()
             },
             "txlake_folded_names": {
-                ("topic",): self._topics.folded, ("producer_group",): self._group_names.folded,
-                ("consumer_group",): self._consumer_names.folded,
+                ("topic",): self._topics.overflowed,
+                ("producer_group",): self._group_names.overflowed,
+                ("consumer_group",): self._consumer_names.overflowed,
             },
-        }  # fmt: skip
+        }
 
     def _consumer_gauges(self, now_ms: int) -> dict[str, _Values]:
         """Returns how long living consumers are behind, and how long dead ones have been gone."""

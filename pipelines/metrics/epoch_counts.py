@@ -11,10 +11,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from checker.frames import COMMITTED, DISCARDED, ROLLED_BACK, Decision, Inputs, State
-from checker.frames_ops.columns import find, longs, truth, where
+from checker.frames_ops.columns import filter_rows, index_of, to_int64, to_mask
 from pipelines.epoch.batch import oldest_stored_at
-from pipelines.metrics.groups import Heard
-from storage.schemas import places
+from pipelines.metrics.groups import GroupReplies
+from storage.schemas import row_keys
 from storage.wire.record_kinds import ADMIN, HALF, OP, SCHEDULE
 from txlake.protocol import SYSTEM_REAL_TOPICS, UNDELIVERABLE_TOPIC
 
@@ -40,13 +40,12 @@ class Latency:
 
 
 @dataclass(frozen=True)
-class Tally:
+class EpochCounts:
     """The counts of one epoch.
 
-    `ends`: by real topic and outcome. `discards` and `stuck`: the first rows to be told one by one,
-    of all that were given up (`causes`) or found undeliverable (`stuck_count`). `unstuck_count`:
-    messages that were undeliverable and are delivered now.
-    Units: ms.
+    `ends`: by real topic and outcome. `discards` and `undeliverable`: the first rows to be told one
+    by one, of all that were given up (`causes`) or found undeliverable (`stuck_count`).
+    `unstuck_count`: messages that were undeliverable and are delivered now. Units: ms.
     """
 
     ends: Mapping[tuple[str, str], int] = field(default_factory=dict)
@@ -56,12 +55,12 @@ class Tally:
     delivered: Mapping[str, int] = field(default_factory=dict)
     unreadable: Mapping[str, int] = field(default_factory=dict)
     answers: int = 0
-    heard: Heard = field(default_factory=Heard)
+    replies: GroupReplies = field(default_factory=GroupReplies)
     stuck_count: int = 0
     unstuck_count: int = 0
     oldest_stored_at: int | None = None
     discards: tuple[Mapping[str, Any], ...] = ()
-    stuck: tuple[Mapping[str, Any], ...] = ()
+    undeliverable: tuple[Mapping[str, Any], ...] = ()
 
     def ended(self, outcome: str) -> int:
         """Returns how many halves have this outcome."""
@@ -83,49 +82,50 @@ class Pending:
     given_up_oldest_at: int | None
 
 
-def tallied(
+def count_epoch(
     before: State, inputs: Inputs, decision: Decision, epoch_at: int, rows_max: int
-) -> Tally:
+) -> EpochCounts:
     """Returns the counts of an epoch. Input: the state before it; how many rows are told singly."""
     outcomes, placements = decision.outcomes, decision.placements
-    discarded = where(outcomes, truth(pc.equal(outcomes["outcome"], DISCARDED)))
-    stuck = where(placements, truth(pc.equal(placements["topic"], UNDELIVERABLE_TOPIC)))
+    discarded = filter_rows(outcomes, to_mask(pc.equal(outcomes["outcome"], DISCARDED)))
+    stuck = filter_rows(placements, to_mask(pc.equal(placements["topic"], UNDELIVERABLE_TOPIC)))
     is_ours = pc.is_in(placements["topic"], pa.array(SYSTEM_REAL_TOPICS))
     operations = inputs.operations
-    answers = where(
+    answers = filter_rows(
         operations,
-        truth(pc.equal(operations["cause"], "check_answer")) & truth(operations["error"].is_null()),
+        to_mask(pc.equal(operations["cause"], "check_answer"))
+        & to_mask(operations["error"].is_null()),
     )
     kinds = {HALF: inputs.halves, OP: operations, SCHEDULE: inputs.schedules,
              ADMIN: inputs.commands}  # fmt: skip
-    return Tally(
+    return EpochCounts(
         ends={
             (topic, outcome): count
             for outcome in (*_ENDED, DISCARDED)
             for topic, count in _counts(
-                where(outcomes, truth(pc.equal(outcomes["outcome"], outcome)))["real_topic"]
+                filter_rows(outcomes, to_mask(pc.equal(outcomes["outcome"], outcome)))["real_topic"]
             ).items()
         },
         causes=_counts(discarded["cause"]),
         latencies=_latencies(before, inputs, outcomes, epoch_at),
         conflicts=_counts(decision.conflicts["reason"]),
-        delivered=_counts(where(placements, ~truth(is_ours))["topic"]),
+        delivered=_counts(filter_rows(placements, ~to_mask(is_ours))["topic"]),
         unreadable={kind: rows.num_rows - rows["error"].null_count for kind, rows in kinds.items()},
         answers=answers.num_rows,
-        heard=Heard(decision.changes["halves"].put, outcomes),
+        replies=GroupReplies(decision.changes["halves"].put, outcomes),
         stuck_count=stuck.num_rows,
         unstuck_count=_resumed(decision.deliveries),
         oldest_stored_at=oldest_stored_at((inputs.halves, operations, inputs.schedules)),
         discards=tuple(discarded.slice(0, rows_max).select(_TOLD).to_pylist()),
-        stuck=tuple(stuck.slice(0, rows_max).to_pylist()),
+        undeliverable=tuple(stuck.slice(0, rows_max).to_pylist()),
     )
 
 
 def pending_of(halves: pa.Table) -> Pending:
     """Returns the counts of a state. Input: HALVES."""
-    is_pending = truth(halves["discard_cause"].is_null())
+    is_pending = to_mask(halves["discard_cause"].is_null())
     narrow = halves.select(["real_topic", "producer_group", "stored_at"])
-    rows, given_up = where(narrow, is_pending), where(narrow, ~is_pending)
+    rows, given_up = filter_rows(narrow, is_pending), filter_rows(narrow, ~is_pending)
     groups = rows.group_by("producer_group").aggregate([("stored_at", "min")]).to_pylist()
     return Pending(
         _counts(rows["real_topic"]),
@@ -142,23 +142,23 @@ def _counts(values: pa.ChunkedArray) -> dict[str, int]:
 
 def _resumed(deliveries: pa.Table) -> int:
     """Returns how many undeliverable messages are delivered, as an operator asked."""
-    is_delivered = truth(pc.equal(deliveries["action"], "DELIVERED"))
-    return int(np.count_nonzero(is_delivered & truth(deliveries["admin_offset"].is_valid())))
+    is_delivered = to_mask(pc.equal(deliveries["action"], "DELIVERED"))
+    return int(np.count_nonzero(is_delivered & to_mask(deliveries["admin_offset"].is_valid())))
 
 
 def _latencies(
     before: State, inputs: Inputs, outcomes: pa.Table, epoch_at: int
 ) -> dict[str, Latency]:
     """Returns the waits of the committed and rolled back halves, by real topic."""
-    ended = where(outcomes, truth(pc.is_in(outcomes["outcome"], pa.array(_ENDED))))
-    ended = where(ended, truth(ended["real_topic"].is_valid()))
+    ended = filter_rows(outcomes, to_mask(pc.is_in(outcomes["outcome"], pa.array(_ENDED))))
+    ended = filter_rows(ended, to_mask(ended["real_topic"].is_valid()))
     if not ended.num_rows:
         return {}
-    wanted = places(ended)
+    wanted = row_keys(ended)
     stored_at = np.full(len(wanted), -1, np.int64)
     for rows in (inputs.halves, before.halves):
-        at = find(places(rows), wanted)
-        stored_at[at[at >= 0]] = longs(rows["stored_at"])[at >= 0]
+        at = index_of(row_keys(rows), wanted)
+        stored_at[at[at >= 0]] = to_int64(rows["stored_at"])[at >= 0]
         if (stored_at >= 0).all():  # most ends come with their half, or soon after
             break
     topics = ended["real_topic"].combine_chunks().dictionary_encode()

@@ -15,15 +15,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from checker.frames import HALVES, OUTCOMES
-from checker.frames_ops.columns import find, where
+from checker.frames_ops.columns import filter_rows, index_of
 from pipelines.health.groups import ANSWER_MS, NEWEST_CHECKS, WANTED_ENDS
-from storage.schemas import places
+from storage.schemas import row_keys
 
 _GROUPS_MAX: Final = 10_000  # of those that were asked, those that were asked last
 
 
 @dataclass(frozen=True)
-class Heard:
+class GroupReplies:
     """What an epoch has heard of halves: answers that a half has, and ends that somebody wanted.
 
     `answered`: HALVES that changed. `ended`: OUTCOMES.
@@ -58,7 +58,7 @@ class Groups:
             self._begin(answers)
 
     def _begin(self, answers: pa.Table) -> None:
-        answers = answers.append_column("place", pa.array(places(answers)))
+        answers = answers.append_column("place", pa.array(row_keys(answers)))
         for row in answers.sort_by([("epoch", "ascending"), ("place", "ascending")]).to_pylist():
             sent_at = round(row["sent_at"].timestamp() * 1000)
             check = _Check(row["place"], row["arm"], sent_at, row["is_answered"])
@@ -68,7 +68,7 @@ class Groups:
             else:
                 epochs.append([check])
 
-    def asked(self, attempts: pa.Table, at_ms: int, halves: pa.Table) -> None:
+    def observe_checks(self, attempts: pa.Table, at_ms: int, halves: pa.Table) -> None:
         """Takes the checks that an epoch has sent. Input: ATTEMPTS; HALVES after the epoch.
 
         By the broker's clock an answer to an earlier check can be later than this one;
@@ -76,7 +76,7 @@ class Groups:
         """
         if not attempts.num_rows:
             return
-        keys, arms = places(attempts), attempts["arm"].to_numpy()
+        keys, arms = row_keys(attempts), attempts["arm"].to_numpy()
         groups = attempts["producer_group"].combine_chunks().dictionary_encode()
         order = np.lexsort((keys, groups.indices))
         first = np.flatnonzero(np.diff(groups.indices.to_numpy()[order], prepend=-1))
@@ -89,14 +89,14 @@ class Groups:
             _forget(epochs, at_ms)
         _take_answers(new, halves)
 
-    def heard(self, heard: Heard) -> None:
+    def observe_replies(self, replies: GroupReplies) -> None:
         """Takes what an epoch has heard of the halves that were asked before."""
-        if not self._groups or not (heard.answered.num_rows or heard.ended.num_rows):
+        if not self._groups or not (replies.answered.num_rows or replies.ended.num_rows):
             return
         checks = [one for epochs in self._groups.values() for few in epochs for one in few]
-        _take_answers(checks, heard.answered)
-        is_wanted = pc.is_in(heard.ended["cause"], pa.array(WANTED_ENDS))
-        for check, row in _rows(checks, heard.ended.filter(is_wanted)):
+        _take_answers(checks, replies.answered)
+        is_wanted = pc.is_in(replies.ended["cause"], pa.array(WANTED_ENDS))
+        for check, row in _rows(checks, replies.ended.filter(is_wanted)):
             check.is_ended |= row["arm"] == check.arm
 
     def unanswered(self, now_ms: int, waiting: Container[str]) -> Mapping[str, int]:
@@ -144,8 +144,8 @@ def _take_answers(checks: list[_Check], halves: pa.Table) -> None:
 def _rows(checks: list[_Check], rows: pa.Table) -> Iterator[tuple[_Check, dict[str, Any]]]:
     """Returns the checks whose half is among the rows, each with its row."""
     wanted = np.array([check.place for check in checks], np.int64)
-    rows = where(rows, find(places(rows), wanted) >= 0)  # of millions a few
-    at = find(wanted, places(rows))
+    rows = filter_rows(rows, index_of(row_keys(rows), wanted) >= 0)  # of millions a few
+    at = index_of(wanted, row_keys(rows))
     found = rows.to_pylist()
     for check, row in zip(checks, at, strict=True):
         if row >= 0:

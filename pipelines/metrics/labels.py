@@ -20,7 +20,7 @@ class Labels:
         self._folded: set[str] = set()
 
     @property
-    def folded(self) -> int:
+    def overflowed(self) -> int:
         """Returns how many names share `other`; no more than 10,000 are counted."""
         return len(self._folded)
 

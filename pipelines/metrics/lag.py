@@ -27,14 +27,14 @@ class Lag:
         self._caught_up_at: int | None = None
         self._began_at = 0
 
-    def took_up(self, last: Plan | None, now_ms: int) -> None:
+    def reset(self, last: Plan | None, now_ms: int) -> None:
         """Begins behind the last committed epoch; without one, a lag begins now."""
         with self._lock:
             self._landed = {} if last is None else last.landed()
             self._asked, self._began_at = [], now_ms
             self._caught_up_at = None if last is None else last.epoch_at
 
-    def asked(self, at_ms: int, ends: Mapping[Place, int]) -> None:
+    def observe_ends(self, at_ms: int, ends: Mapping[Place, int]) -> None:
         """Takes where Kafka ended at an instant."""
         with self._lock:
             self._ends = {**self._ends, **ends}
@@ -44,14 +44,14 @@ class Lag:
             if len(self._asked) > _REMEMBERED_MAX:  # the longer ago, the coarser
                 del self._asked[1::2]
 
-    def landed(self, plan: Plan, oldest_stored_at: int | None = None) -> None:
+    def observe_landed(self, plan: Plan, oldest_stored_at: int | None = None) -> None:
         """Takes a plan that is committed, or that had nothing to land.
 
         Input: when the oldest record that it landed was stored: at a start on a backlog nothing
         else tells how far behind it is.
         """
         with self._lock:
-            self.asked(plan.epoch_at, {r.place: r.end_offset for r in plan.ranges})
+            self.observe_ends(plan.epoch_at, {r.place: r.end_offset for r in plan.ranges})
             self._landed = {**(self._landed or {}), **plan.landed()}
             known = [self._caught_up_at, oldest_stored_at]
             while self._asked and not self._behind(self._asked[0][1]):

@@ -13,7 +13,7 @@ from itertools import islice
 from typing import Any, Final
 
 from checker.frames import COMMITTED, ROLLED_BACK
-from pipelines.metrics.epoch_counts import Tally
+from pipelines.metrics.epoch_counts import EpochCounts
 from pipelines.output import printable
 from pipelines.settings import LogSettings
 from storage.lake.epochs import Plan
@@ -24,19 +24,19 @@ _WINDOW_S: Final = 60.0
 _WAITING: Final = ("wait",)  # for the epoch before, which has lines of its own
 
 
-class Limited:
+class RateLimited:
     """Warnings of one kind, at most so many a minute."""
 
     def __init__(self, kind: str, lines_max: int, now_s: Callable[[], float]) -> None:
         self._kind, self._lines_max, self._now_s = kind, lines_max, now_s
         self._began_s, self._said, self._left_out = now_s(), 0, 0
 
-    def say(self, lines: Iterable[tuple[str, Mapping[str, Any]]], count: int) -> None:
+    def log(self, lines: Iterable[tuple[str, Mapping[str, Any]]], count: int) -> None:
         """Logs lines with their fields, as far as they are not too many.
 
         Input: how many there are; `lines` are the first of them.
         """
-        self.tick()
+        self.flush()
         shown = list(islice(lines, self._lines_max - self._said))
         for text, fields in shown:
             told = {"kind": self._kind.replace(" ", "_"), **fields}
@@ -44,7 +44,7 @@ class Limited:
         self._said += len(shown)
         self._left_out += count - len(shown)
 
-    def tick(self, *, is_over: bool = False) -> None:
+    def flush(self, *, is_over: bool = False) -> None:
         """Begins another minute when one is over, and says how many lines that one left out."""
         if not is_over and self._now_s() - self._began_s < _WINDOW_S:
             return
@@ -57,18 +57,18 @@ class Limited:
         self._began_s, self._said, self._left_out = self._now_s(), 0, 0
 
 
-class Lines:
+class EpochLogger:
     """The lines of one driver's epochs."""
 
     def __init__(self, settings: LogSettings, now_s: Callable[[], float] = time.monotonic) -> None:
         self._slow_step_ms = settings.slow_step_ms
         self._given_up, self._stuck, self._slow = (
-            Limited(kind, settings.lines_max, now_s)
+            RateLimited(kind, settings.lines_max, now_s)
             for kind in ("given up", "undeliverable", "slow step")
         )
 
     def committed(
-        self, plan: Plan, tally: Tally, counts: Mapping[str, int], step_ms: Mapping[str, int],
+        self, plan: Plan, tally: EpochCounts, counts: Mapping[str, int], step_ms: Mapping[str, int],
         behind: int, behind_ms: int,
     ) -> None:  # fmt: skip
         """Tells of a committed epoch. Input: how many records are behind it, and for how long."""
@@ -85,19 +85,19 @@ class Lines:
             "seconds": sum(step_ms.values()) / 1000,
         }
         log.info(_EPOCH, fields, extra={"fields": {**fields, "step_ms": dict(step_ms)}})
-        self._given_up.say(map(_given_up, tally.discards), sum(tally.causes.values()))
-        self._stuck.say(map(_stuck, tally.stuck), tally.stuck_count)
+        self._given_up.log(map(_given_up, tally.discards), sum(tally.causes.values()))
+        self._stuck.log(map(_stuck, tally.undeliverable), tally.stuck_count)
         slow = [
             (f"{step} of epoch {plan.epoch} took {ms / 1000:.1f} s",
              {"epoch": plan.epoch, "step": step, "seconds": ms / 1000})
             for step, ms in step_ms.items() if ms > self._slow_step_ms and step not in _WAITING
         ]  # fmt: skip
-        self._slow.say(slow, len(slow))
+        self._slow.log(slow, len(slow))
 
-    def tick(self, *, is_over: bool = False) -> None:
+    def flush(self, *, is_over: bool = False) -> None:
         """Says what was left out, once a minute and at the end."""
         for lines in (self._given_up, self._stuck, self._slow):
-            lines.tick(is_over=is_over)
+            lines.flush(is_over=is_over)
 
 
 _EPOCH: Final = (

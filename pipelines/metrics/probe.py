@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from pipelines.errors import JobError
-from pipelines.kafka_client.admin import KafkaTopics, Place
+from pipelines.kafka_client.admin import KafkaAdmin, Partition
 from pipelines.metrics.lag import Lag
 from pipelines.settings import Settings
 from txlake.protocol import check_topic
@@ -52,15 +52,15 @@ class Probe:
         return [group for group in groups if check_topic(group, prefix) not in there]
 
     def _run(self) -> None:
-        topics: KafkaTopics | None = None
-        places: list[Place] = []
+        topics: KafkaAdmin | None = None
+        places: list[Partition] = []
         looked_at = -_TOPICS_S
         while not self._ending.is_set():
             try:
-                topics = topics or KafkaTopics(self._settings, self._settings.kafka.topics())
+                topics = topics or KafkaAdmin(self._settings, self._settings.kafka.topics())
                 places = places or topics.places()
                 asked_at = time.time_ns() // 1_000_000
-                self._lag.asked(asked_at, topics.end_offsets(places))
+                self._lag.observe_ends(asked_at, topics.end_offsets(places))
                 self.is_up = True
                 if time.monotonic() - looked_at >= _TOPICS_S:
                     self.topics = topics.existing_names()

@@ -14,14 +14,14 @@ import pyarrow as pa
 from prometheus_client import CollectorRegistry, ProcessCollector
 
 from checker.frames import Decision, Inputs, State
-from pipelines.epoch.listener import Watch
+from pipelines.epoch.listener import EpochListener
 from pipelines.health.dead_letters import undeliverable
 from pipelines.health.groups import read_answers
 from pipelines.metrics.collector import Collector
 from pipelines.metrics.consumer_watch import ConsumerWatch
-from pipelines.metrics.epoch_counts import Tally, tallied
+from pipelines.metrics.epoch_counts import EpochCounts, count_epoch
 from pipelines.metrics.lag import Lag
-from pipelines.metrics.log_lines import Lines
+from pipelines.metrics.log_lines import EpochLogger
 from pipelines.metrics.probe import Probe
 from pipelines.metrics.server import MetricsServer
 from pipelines.settings import Settings
@@ -40,7 +40,7 @@ class Standing:
     is_streaming: bool = False
 
 
-class Reporter(Watch):
+class Reporter(EpochListener):
     """The watch of one driver (`pipelines/epoch/listener.py`), with its server.
 
     Input: `standing`: how the driver stands at the moment.
@@ -49,10 +49,10 @@ class Reporter(Watch):
     def __init__(self, settings: Settings, standing: Callable[[], Standing]) -> None:
         self._settings, self._standing = settings, standing
         self._lag = Lag()
-        self._lines = Lines(settings.log)
+        self._lines = EpochLogger(settings.log)
         self._probe = Probe(settings, self._lag)
         self._consumers = ConsumerWatch(settings, lambda: self._standing().is_active)
-        self._tally = Tally()
+        self._tally = EpochCounts()
         self.registry = CollectorRegistry()
         self._collector = Collector(
             settings,
@@ -86,7 +86,7 @@ class Reporter(Watch):
 
     def close(self) -> None:
         """Says what the log has left out."""
-        self._lines.tick(is_over=True)
+        self._lines.flush(is_over=True)
 
     def why_not_ready(self) -> str:
         """Returns in a sentence why the job does not do its work; empty if it does."""
@@ -104,35 +104,35 @@ class Reporter(Watch):
             return f"it is {behind_ms // 1000} s behind Kafka; {lag_max_ms // 1000} s are allowed"
         return ""
 
-    def took_up(self, lake: Lake, last: Plan | None, state: State) -> None:
+    def on_start(self, lake: Lake, last: Plan | None, state: State) -> None:
         """Begins with the state of a lake. Errors: LakeError."""
-        self._lag.took_up(last, self._collector.now_ms())
+        self._lag.reset(last, self._collector.now_ms())
         stuck, answers = 0, None
         if self._settings.metrics.port != 0 and last is not None:
             stuck, now_ms = undeliverable(lake), self._collector.now_ms()
             _, answers = read_answers(lake, last.epoch, state.halves, now_ms)
-        self._collector.took_up(last, state, stuck, answers)
+        self._collector.reset(last, state, stuck, answers)
 
-    def idle(self, plan: Plan) -> None:
+    def on_idle(self, plan: Plan) -> None:
         """Notes that nothing waits."""
-        self._lag.landed(plan)
-        self._lines.tick()
+        self._lag.observe_landed(plan)
+        self._lines.flush()
 
-    def decided(self, plan: Plan, before: State, inputs: Inputs, decision: Decision) -> None:
+    def on_decided(self, plan: Plan, before: State, inputs: Inputs, decision: Decision) -> None:
         """Counts what an epoch has decided."""
-        self._tally = Tally()
-        with _unharmed(plan):
+        self._tally = EpochCounts()
+        with _log_and_continue(plan):
             rows_max = self._settings.log.lines_max
-            self._tally = tallied(before, inputs, decision, plan.epoch_at, rows_max)
+            self._tally = count_epoch(before, inputs, decision, plan.epoch_at, rows_max)
 
-    def committed(
+    def on_committed(
         self, plan: Plan, state: State, attempts: pa.Table, counts: Mapping[str, int],
         step_ms: Mapping[str, int],
     ) -> None:  # fmt: skip
         """Adds the epoch that was decided last, and tells of it."""
-        with _unharmed(plan):
+        with _log_and_continue(plan):
             tally = self._tally
-            self._lag.landed(plan, tally.oldest_stored_at)
+            self._lag.observe_landed(plan, tally.oldest_stored_at)
             self._collector.committed(plan, state, tally, attempts, counts, step_ms)
             behind_ms = self._lag.behind_ms(self._collector.now_ms())
             behind = self._lag.records()
@@ -148,7 +148,7 @@ class Reporter(Watch):
 
 
 @contextmanager
-def _unharmed(plan: Plan) -> Iterator[None]:
+def _log_and_continue(plan: Plan) -> Iterator[None]:
     try:
         yield
     except Exception:

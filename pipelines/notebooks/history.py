@@ -19,7 +19,7 @@ from deltalake.exceptions import DeltaError
 from checker.rules.timing import CHECK_MAX, EXPIRED, next_step
 from pipelines.epoch.parameters import plan_parameters
 from pipelines.epoch.recorded_state import restore
-from pipelines.explain.rows import Row, plain
+from pipelines.explain.rows import Row, to_dicts
 from pipelines.notebooks.open_lake import OpenLake
 from storage.errors import LakeError
 from storage.lake.epochs import Plan, read_progress
@@ -97,7 +97,7 @@ def pending(lake: OpenLake, when: Moment) -> pl.DataFrame:
     plan = read_plans(lake.lake, [when.epoch])[when.epoch]
     state = restore(lake.lake, read_progress(lake.lake, when.epoch))
     waiting = state.halves.filter(pc.field("discard_cause").is_null())
-    rows = sorted(plain(waiting), key=itemgetter("stored_at", "queue_id", "queue_offset"))
+    rows = sorted(to_dicts(waiting), key=itemgetter("stored_at", "queue_id", "queue_offset"))
     return pl.DataFrame([_pending_row(r, plan) for r in rows], schema=_PENDING, orient="row")
 
 

@@ -12,7 +12,7 @@ import polars as pl
 
 from pipelines.lake_sql import LakeSql
 from storage.errors import NotALakeError
-from storage.files.location import lake_place
+from storage.files.location import lake_location
 from storage.lake.lake import Lake
 from storage.rows import instant
 
@@ -91,7 +91,7 @@ def open_lake(path: str, storage_options: Mapping[str, str] | None = None) -> Op
     Errors: LakeError if something that was committed is missing, or nothing is committed yet.
     """
     try:
-        return OpenLake(Lake(lake_place(path, storage_options)))
+        return OpenLake(Lake(lake_location(path, storage_options)))
     except NotALakeError as error:
         raise NotALakeError(
             f"{error}. `make demo` leaves one in demo-lake/; name another by TXLAKE_LAKE=FOLDER"

@@ -8,14 +8,14 @@ import pyarrow.compute as pc
 
 from pipelines.explain.rows import Row
 from pipelines.health.dead_letters import read_dead
-from pipelines.health.transactions import Filters, pending, state_of
+from pipelines.health.transactions import Filters, list_pending, state_of
 from storage.lake.lake import Lake
 from txlake.protocol import RecordTarget, Target, UndeliverableTarget, read_target
 
 
 def pending_targets(lake: Lake, filters: Filters) -> list[RecordTarget]:
     """Returns the halves that wait for their end, one of each set, the oldest first."""
-    targets = [read_target(row["target"]) for row in pending(lake, filters)[0]]
+    targets = [read_target(row["target"]) for row in list_pending(lake, filters)[0]]
     return _one_of_each_set(lake, targets)
 
 

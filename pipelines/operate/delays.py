@@ -10,11 +10,11 @@ import pyarrow.compute as pc
 
 from checker.frames_ops.sql import run
 from pipelines.epoch.parameters import plan_parameters
-from pipelines.epoch.recorded_state import rows_of_state
-from pipelines.explain.rows import Row, newest_epochs, plain
+from pipelines.epoch.recorded_state import read_state
+from pipelines.explain.rows import Row, latest_committed, to_dicts
 from storage.lake.aging import snapshot_before
 from storage.lake.lake import Lake
-from storage.lake.pruned import Bounds, read_pruned
+from storage.lake.pruned import Bounds, read_rows
 from storage.wire.record_kinds import HALF, SCHEDULE
 from txlake.protocol import RecordTarget
 
@@ -53,7 +53,7 @@ FROM waiting GROUP BY level ORDER BY level NULLS LAST
 
 
 @dataclass(frozen=True)
-class Waiting:
+class DelayedMessages:
     """Delayed messages (COLUMNS, the next first), and how many wait at each level. Units: ms.
 
     A message without a level waits for its DELIVER_AT, or for its span.
@@ -71,11 +71,11 @@ def read_waiting(
     group: str | None = None,
     level: int | None = None,
     limit: int | None = None,
-) -> Waiting:
+) -> DelayedMessages:
     """Returns the messages that wait for their time; `level` 0: those without a level."""
-    epoch, epochs = newest_epochs(lake)
+    epoch, epochs = latest_committed(lake)
     parameters = plan_parameters(epochs.get(epoch))
-    delayed = rows_of_state(lake, "delayed", epoch, snapshot_before(lake, epoch))
+    delayed = read_state(lake, "delayed", epoch, snapshot_before(lake, epoch))
     values = {
         "levels": len(parameters.delay_levels_ms),
         "topic": topic,
@@ -84,13 +84,13 @@ def read_waiting(
     }
     said = pa.concat_tables([_messages(lake, source, delayed) for source in (HALF, SCHEDULE)])
     waiting = run(_WAITING, values, delayed=delayed, messages=said)
-    levels = plain(run(_LEVELS, waiting=waiting))
+    levels = to_dicts(run(_LEVELS, waiting=waiting))
     messages = [
         {"target": str(RecordTarget(row["source"], row["queue_id"], row["queue_offset"])),
          **{name: row[name] for name in COLUMNS[1:]}}
-        for row in plain(waiting.slice(0, limit))
+        for row in to_dicts(waiting.slice(0, limit))
     ]  # fmt: skip
-    return Waiting(messages, levels, parameters.delay_levels_ms, waiting.num_rows)
+    return DelayedMessages(messages, levels, parameters.delay_levels_ms, waiting.num_rows)
 
 
 def _messages(lake: Lake, source: str, delayed: pa.Table) -> pa.Table:
@@ -98,5 +98,5 @@ def _messages(lake: Lake, source: str, delayed: pa.Table) -> pa.Table:
     rows = delayed.filter(pc.equal(delayed["source"], source))
     ends = pc.min_max(rows["queue_offset"]).as_py()
     bounds: Bounds = {"queue_offset": (ends["min"], ends["max"]) if rows.num_rows else []}
-    found = read_pruned(lake, source, _MESSAGE, bounds)
+    found = read_rows(lake, source, _MESSAGE, bounds)
     return found.append_column("source", pa.array([source] * found.num_rows, pa.string()))

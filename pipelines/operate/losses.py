@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from pipelines.epoch.recover import next_offsets
-from pipelines.kafka_client.admin import KafkaTopics
-from pipelines.kafka_client.source_log import KafkaLog
+from pipelines.kafka_client.admin import KafkaAdmin
+from pipelines.kafka_client.source_log import SourceLog
 from pipelines.settings import Settings
 from storage.lake.epochs import read_progress
 from storage.lake.lake import Lake
@@ -23,7 +23,7 @@ def losses(settings: Settings, lake: Lake) -> list[LostTarget]:
         return []
 
     topics = settings.kafka.topics()
-    log = KafkaLog(KafkaTopics(settings, topics))
+    log = SourceLog(KafkaAdmin(settings, topics))
     log.check(plan)
 
     kinds = {topic: kind for kind, topic in topics.items()}

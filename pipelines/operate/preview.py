@@ -27,15 +27,15 @@ from checker.frames import (
     State,
 )
 from pipelines import output
-from pipelines.epoch.lookups import operations_of, undeliverable_named
+from pipelines.epoch.lookups import find_undeliverable, to_operations
 from pipelines.epoch.parameters import plan_parameters
 from pipelines.epoch.recorded_state import topics_before
-from pipelines.epoch.signatures import judged
+from pipelines.epoch.signatures import with_verification
 from pipelines.errors import OperatorError
 from pipelines.explain import rule_texts
 from pipelines.explain.fetch import find
 from pipelines.explain.report import nothing_found
-from pipelines.explain.rows import Found, Row, newest_epochs
+from pipelines.explain.rows import LakeRows, Row, latest_committed
 from pipelines.explain.units import Unit, units_of
 from pipelines.health.dead_letters import require_undeliverable
 from pipelines.operate.records import Record, command, operation
@@ -48,7 +48,7 @@ from txlake.protocol import RecordTarget, Target, UndeliverableTarget
 
 
 @dataclass(frozen=True)
-class Trial:
+class Preview:
     """A record to write, and what it would do as the lake stands at `epoch`.
 
     `cluster_id`: of the Kafka that the lake is made from; empty when there is no epoch yet.
@@ -60,14 +60,14 @@ class Trial:
     cluster_id: str
 
 
-def try_end(
+def preview_end(
     lake: Lake,
     half: RecordTarget,
     decision: str,
     actor: str,
     reason: str,
     security: SecuritySettings | None = None,
-) -> Trial:
+) -> Preview:
     """Try a COMMIT or a ROLLBACK of a half: its outcome, a conflict, or that it waits.
 
     Input: `security`: the keys of the job's settings, as far as they are known here.
@@ -97,23 +97,29 @@ def try_end(
         "signature": None if security is None else record.signature(security),
     }
     rows = pa.Table.from_pylist([row], schema=schemas.OP)
-    operations = operations_of(rows if security is None else judged(rows, security))
+    operations = to_operations(rows if security is None else with_verification(rows, security))
     decided = _decide(lake, found, Inputs(operations=operations, ended=_ended(unit)), now_ms)
     return _trial(found, record, _end_text(decided, unit, op_offset))
 
 
-def try_command(lake: Lake, name: str, target: Target | None, actor: str, reason: str) -> Trial:
+def preview_command(
+    lake: Lake, name: str, target: Target | None, actor: str, reason: str
+) -> Preview:
     """Try a command: its result, and where a message would go.
 
     Errors: OperatorError when no message stands where the target says.
     """
-    found = _find(lake, target) if isinstance(target, RecordTarget) else Found(*newest_epochs(lake))
+    found = (
+        _find(lake, target)
+        if isinstance(target, RecordTarget)
+        else LakeRows(*latest_committed(lake))
+    )
     if isinstance(target, UndeliverableTarget):
         require_undeliverable(lake, target)
     target_text = None if target is None else str(target)
     commands = _frame([{"admin_offset": 0, "command": name, "target": target_text}], COMMANDS)
     topics = topics_before(lake, found.epoch + 1)
-    undeliverable = undeliverable_named(lake, commands, topics, found.epoch + 1)
+    undeliverable = find_undeliverable(lake, commands, topics, found.epoch + 1)
     inputs = Inputs(commands=commands, undeliverable=undeliverable)
     decided = _decide(lake, found, inputs, time.time_ns() // 1_000_000)
     (result,) = decided.command_results["result"].to_pylist()
@@ -124,19 +130,19 @@ def try_command(lake: Lake, name: str, target: Target | None, actor: str, reason
     return _trial(found, command(name, target_text, actor, reason), expected)
 
 
-def _find(lake: Lake, target: RecordTarget) -> Found:
+def _find(lake: Lake, target: RecordTarget) -> LakeRows:
     found = find(lake, target)
     if not found.messages:
         raise OperatorError(nothing_found(found, target, lake.path))
     return found
 
 
-def _trial(found: Found, record: Record, expected: str) -> Trial:
+def _trial(found: LakeRows, record: Record, expected: str) -> Preview:
     cluster_id = "" if found.newest is None else found.newest.cluster_id
-    return Trial(record, expected, found.epoch, cluster_id)
+    return Preview(record, expected, found.epoch, cluster_id)
 
 
-def _decide(lake: Lake, found: Found, inputs: Inputs, now_ms: int) -> Decision:
+def _decide(lake: Lake, found: LakeRows, inputs: Inputs, now_ms: int) -> Decision:
     newest = found.newest
     units = units_of(found)
     queues = sorted({unit.queue_id for unit in units})

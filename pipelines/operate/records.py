@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 from confluent_kafka import KafkaException, Producer
 
 from pipelines.errors import KafkaAwayError, LostInputError, StartError
-from pipelines.explain.rows import Row, newest_epochs, plain
+from pipelines.explain.rows import Row, latest_committed, to_dicts
 from pipelines.kafka_client.acls import require_rights
-from pipelines.kafka_client.connection import Cluster, produce_one, producer_config
+from pipelines.kafka_client.connection import Cluster, produce_sync, producer_config
 from pipelines.settings import KafkaSettings, SecuritySettings
 from storage.lake.lake import Lake
-from storage.lake.pruned import Bounds, read_pruned
+from storage.lake.pruned import Bounds, read_rows
 from storage.wire.record_kinds import ADMIN, OP
 from txlake import protocol as p
 from txlake.signing import sign_operation
@@ -49,7 +49,7 @@ class Record:
             return None
         return sign_operation(key, self.partition, self.value, dict(self.headers))
 
-    def texts(self) -> dict[str, str]:
+    def headers_as_text(self) -> dict[str, str]:
         """Returns the headers as text."""
         return {name: value.decode() for name, value in self.headers}
 
@@ -97,7 +97,7 @@ def write(
     config = producer_config(kafka.bootstrap_servers, kafka.client, p.MESSAGE_BYTES_MAX)
     producer = Producer({**config, "linger.ms": 0})
     try:
-        message, failed = produce_one(
+        message, failed = produce_sync(
             producer, topic, value=record.value, partition=record.partition,
             headers=list(record.headers),
         )  # fmt: skip
@@ -149,6 +149,6 @@ def _operation_result(lake: Lake, record: Record, offset: int) -> str | None:
 def _committed(lake: Lake, table: str, columns: list[str], **place: int | None) -> list[Row]:
     """Returns the rows of committed epochs at a place."""
     bounds: Bounds = {name: [value] for name, value in place.items()}
-    rows = plain(read_pruned(lake, table, [*columns, "epoch"], bounds))
-    newest = newest_epochs(lake)[0] if rows else 0
+    rows = to_dicts(read_rows(lake, table, [*columns, "epoch"], bounds))
+    newest = latest_committed(lake)[0] if rows else 0
     return [row for row in rows if row["epoch"] <= newest]

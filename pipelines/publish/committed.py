@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from pipelines.publish.errors import PublishError
 from pipelines.publish.records import COLUMNS as RECORD_COLUMNS
-from txlake._delta_files import DeltaFiles, told
+from txlake._delta_files import DeltaFiles, translating_errors
 from txlake._lake import Lake, Topic
 from txlake._topic_reader import TopicReader
 from txlake.errors import LakeError, OffsetGapError
@@ -44,7 +44,7 @@ class CommittedEpochs:
 
     def refresh(self) -> bool:
         """Takes what was committed since. Output: whether there is a newer committed epoch."""
-        with told(self._files.uri):
+        with translating_errors(self._files.uri):
             is_new = self._files.refresh()
         if not self._files.exists:
             raise LakeError(f"{self._lake.path}: the table epochs is missing")
@@ -74,7 +74,9 @@ class CommittedEpochs:
 
     def _all_named(self) -> list[dict[str, Any]]:
         """Returns the newest committed rows, back to one that names all queues, or all rows."""
-        newest = max((file.most["epoch"] or 0 for file in self._files.files.values()), default=0)
+        newest = max(
+            (file.max_values["epoch"] or 0 for file in self._files.files.values()), default=0
+        )
         rows = self._since(newest - _NAMED_EPOCHS_MAX - 1)
         naming = [at for at, row in enumerate(rows) if "snapshot" in dict(row["counts"] or ())]
         return rows[naming[-1] :] if naming else self._since(0)
@@ -89,8 +91,12 @@ class CommittedEpochs:
             paths = [
                 path
                 for path, file in self._files.files.items()
-                if (file.most["epoch"] is None or file.most["epoch"] >= least)
-                and (most is None or file.least["epoch"] is None or file.least["epoch"] <= most)
+                if (file.max_values["epoch"] is None or file.max_values["epoch"] >= least)
+                and (
+                    most is None
+                    or file.min_values["epoch"] is None
+                    or file.min_values["epoch"] <= most
+                )
             ]
             if not paths:
                 return []
@@ -99,7 +105,7 @@ class CommittedEpochs:
             rows = self._files.dataset(paths).to_table(columns, filter=committed)
             return rows.sort_by("epoch").to_pylist()  # type: ignore[no-any-return]
 
-        return self._files.patiently(read)
+        return self._files.retry_stale(read)
 
 
 class CommittedRows:
@@ -130,7 +136,7 @@ class CommittedRows:
 
     def first_since(self, at: dt.datetime) -> dict[int, int]:
         """Returns each queue's first offset delivered at an instant or later, where it has one."""
-        with told(self._files.uri):
+        with translating_errors(self._files.uri):
             self._files.refresh()
 
         def read() -> dict[int, int]:
@@ -142,7 +148,7 @@ class CommittedRows:
             )
             return {row["queue_id"]: row["queue_offset_min"] for row in found.to_pylist()}
 
-        return self._files.patiently(read)
+        return self._files.retry_stale(read)
 
     def row_bytes(self) -> float:
         """Returns how large a row is, as far as rows were read; 0 if none was."""

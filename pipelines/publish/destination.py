@@ -162,7 +162,7 @@ class Destination:
             TopicCollection(names), request_timeout=REQUEST_TIMEOUT_S
         )
         topics = {
-            name: self._cluster.answer(future, "topics", KafkaError.UNKNOWN_TOPIC_OR_PART)
+            name: self._cluster.result_of(future, "topics", KafkaError.UNKNOWN_TOPIC_OR_PART)
             for name, future in described.items()
         }
         there = {name: topic for name, topic in topics.items() if topic is not None}
@@ -173,7 +173,7 @@ class Destination:
             request_timeout=REQUEST_TIMEOUT_S,
         )
         configs = {
-            resource.name: self._cluster.answer(future, "topic settings")
+            resource.name: self._cluster.result_of(future, "topic settings")
             for resource, future in asked.items()
         }
         return {
@@ -222,7 +222,7 @@ class Destination:
             [NewPartitions(destination, partitions)], request_timeout=REQUEST_TIMEOUT_S
         )
         for future in asked.values():
-            self._cluster.answer(future, "more partitions", KafkaError.INVALID_PARTITIONS)
+            self._cluster.result_of(future, "more partitions", KafkaError.INVALID_PARTITIONS)
         self._wait_for(destination, partitions)
 
     def progress(self, *, is_patient: bool = False) -> ProgressLog:
@@ -264,7 +264,7 @@ class Destination:
             [NewTopic(name, partitions, config=dict(config))], request_timeout=REQUEST_TIMEOUT_S
         )
         for future in asked.values():
-            self._cluster.answer(future, f"making {name}", KafkaError.TOPIC_ALREADY_EXISTS)
+            self._cluster.result_of(future, f"making {name}", KafkaError.TOPIC_ALREADY_EXISTS)
         self._wait_for(name, partitions)
 
     def _wait_for(self, name: str, partitions: int) -> None:

@@ -98,7 +98,7 @@ class PublisherProcess:
                         is_told = True
                     continue
                 is_told = False
-                if member.is_sure:
+                if member.is_confirmed_leader:
                     self._run_turn(member)
                 else:
                     self._stop.wait(_WAIT_S)

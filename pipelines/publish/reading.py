@@ -39,7 +39,7 @@ def offsets(cluster: Cluster, places: list[Place], spec: Any) -> dict[Place, int
         request_timeout=REQUEST_TIMEOUT_S,
     )
     return {
-        (at.topic, at.partition): int(cluster.answer(future, "offsets").offset)
+        (at.topic, at.partition): int(cluster.result_of(future, "offsets").offset)
         for at, future in futures.items()
     }
 

@@ -75,7 +75,7 @@ def _status(lake: Lake, epochs: CommittedEpochs, publisher: PublisherSettings) -
         group_of(lake.lake_id, publisher.name),
         elects(publisher.name),
     )
-    members: Members = group.look()
+    members: Members = group.describe()
     topics = topic_lags(lake, epochs, publisher, log)
     mine = log.of(lake.lake_id, publisher.name)
     who = (lake.lake_id, publisher.name)

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from txlake._delta_files import DeltaFiles, told
+from txlake._delta_files import DeltaFiles, translating_errors
 from txlake._lake import Lake
 
 _KEPT_ROWS_MAX: Final = 1_000_000  # 16 bytes each
@@ -68,10 +68,10 @@ class _Table:
         self._look(places, found, list(self._kept))
         if (found == _MISSING).any():
             if not self.is_fresh:
-                with told(self._files.uri):
+                with translating_errors(self._files.uri):
                     self._files.refresh()
                 self.is_fresh = True
-            self._files.patiently(lambda: self._look(places, found, list(self._files.files)))
+            self._files.retry_stale(lambda: self._look(places, found, list(self._files.files)))
         return found
 
     def _look(self, places: Array, found: Array, paths: list[str]) -> None:
@@ -90,7 +90,7 @@ class _Table:
 
     def _can_hold(self, path: str, places: Array) -> bool:
         file = self._files.files[path]
-        least, most = file.least, file.most
+        least, most = file.min_values, file.max_values
         if None in (*least.values(), *most.values()):
             return True
         offsets = places & ((1 << _QUEUE_BITS) - 1)

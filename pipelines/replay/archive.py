@@ -24,8 +24,8 @@ from pipelines.errors import StartError
 from pipelines.replay.source import (
     CHUNK_BYTES,
     HEAVY,
-    equal_to_the_one_before,
     in_order,
+    is_repeat,
 )
 from storage.errors import NotALakeError
 from storage.lake.epochs import Range
@@ -57,7 +57,7 @@ FROM numbered GROUP BY part, kind, queue_id ORDER BY part
 
 
 @dataclass(frozen=True)
-class Cut:
+class EpochBoundary:
     """The end of an epoch; `epoch_at`: when the broker stored its last record. Units: ms."""
 
     ends: Mapping[Place, int]
@@ -102,7 +102,7 @@ class Archive:
             rows = engine.execute(text).fetchall()
         return {(kind, queue_id): offset for kind, queue_id, offset in rows}
 
-    def cuts(self, records: int = EPOCH_RECORDS) -> Iterator[Cut]:
+    def boundaries(self, records: int = EPOCH_RECORDS) -> Iterator[EpochBoundary]:
         """Returns the ends of epochs of so many records; the same records give the same cuts."""
         with self._engine() as engine:
             rows = engine.execute(_CUTS, {"size": records}).fetchall()
@@ -111,7 +111,7 @@ class Archive:
             for _, kind, queue_id, to_offset, ms in of_part:
                 ends[kind, queue_id] = max(ends[kind, queue_id], to_offset)
                 at = max(at, ms)
-            yield Cut(dict(ends), at)
+            yield EpochBoundary(dict(ends), at)
 
     @contextmanager
     def _engine(self) -> Iterator[duckdb.DuckDBPyConnection]:
@@ -150,7 +150,7 @@ class Archive:
             narrow = [name for name in names if name not in HEAVY]
             rows = self._rows(kind, narrow, ranges, None)
         assert rows is not None
-        return _once(kind, to_rows(rows, schema)), is_heavy
+        return _deduplicated(kind, to_rows(rows, schema)), is_heavy
 
     def _rows(
         self, kind: str, names: list[str], ranges: list[Range], bytes_max: int | None
@@ -192,10 +192,10 @@ def _is_delta(path: str) -> bool:
     return Path(path, "_delta_log").is_dir()
 
 
-def _once(kind: str, rows: pa.Table) -> pa.Table:
+def _deduplicated(kind: str, rows: pa.Table) -> pa.Table:
     """Returns rows in offset order, each once: archives can overlap."""
     rows = in_order(rows, ("queue_id", "queue_offset"))
-    is_again = equal_to_the_one_before(rows, ("queue_id", "queue_offset"))
+    is_again = is_repeat(rows, ("queue_id", "queue_offset"))
     if not pc.any(is_again).as_py():
         return rows
     for place in pc.indices_nonzero(is_again).to_pylist():

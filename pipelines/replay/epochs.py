@@ -16,23 +16,23 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from checker.frames import RULE_VERSION, Decision
-from checker.frames_ops.columns import find
+from checker.frames_ops.columns import index_of
 from checker.frames_ops.sql import run
 from pipelines.epoch.batch import Batch
 from pipelines.epoch.checks import ATTEMPTS
-from pipelines.epoch.commit import PlannedEpochs, Steps
-from pipelines.epoch.delivery import Deliverer
-from pipelines.epoch.task_sizing import Sizes
-from pipelines.epoch.write import Applier
+from pipelines.epoch.commit import EpochCommitter, StepTimer
+from pipelines.epoch.delivery import MessageDelivery
+from pipelines.epoch.task_sizing import TaskSizing
+from pipelines.epoch.write import EpochWriter
 from pipelines.replay.source import Chunk
 from storage import schemas
 from storage.files.messages import Tables, read_messages
-from storage.lake.buffered import StagedLake
+from storage.lake.buffered import BufferedLake
 from storage.lake.epochs import Plan
 from storage.lake.lake import Lake
 from storage.rows import instant, to_rows
-from storage.schemas import places
-from storage.tasks.deliver import Places, not_there, topic_rows
+from storage.schemas import row_keys
+from storage.tasks.deliver import PlacementIndex, missing_messages, topic_rows
 from storage.wire.record_kinds import HALF, SCHEDULE
 from txlake.protocol import UNDELIVERABLE_TOPIC
 
@@ -50,15 +50,15 @@ GROUP BY ALL
 
 
 @dataclass(frozen=True, kw_only=True)
-class StreamingApplier(Applier):
+class StreamingApplier(EpochWriter):
     """The writer of an epoch into a lake whose appends wait.
 
-    `source`: the half and schedule records with all heavy columns; `is_heavy`: the batch has its
+    `source`: the half and schedule records with all heavy columns; `is_streamed`: the batch has its
     messages without heavy columns.
     """
 
     source: Tables
-    is_heavy: bool = False
+    is_streamed: bool = False
 
     def land(self, pool: ThreadPoolExecutor) -> list[Future[None]]:
         """Starts writing half and schedule records."""
@@ -67,14 +67,14 @@ class StreamingApplier(Applier):
 
     def _land(self, kind: str) -> None:
         rows, epoch = self.batch.rows(kind), self.plan.epoch
-        if self.is_heavy:
+        if self.is_streamed:
             pieces = (to_rows(some, schemas.HALF, epoch=epoch) for some in self._read(kind, rows))
             self._append_stream(kind, pieces)
         else:
             self.append(kind, to_rows(rows, schemas.HALF, epoch=epoch))
 
     def _append_stream(self, table: str, pieces: Iterator[pa.Table]) -> None:
-        cast(StagedLake, self.lake).append_stream(table, pieces, self.plan.epoch)
+        cast(BufferedLake, self.lake).append_stream(table, pieces, self.plan.epoch)
 
     def deliver(
         self, decision: Decision, landed: list[Future[None]], pool: ThreadPoolExecutor
@@ -92,7 +92,7 @@ class StreamingApplier(Applier):
         ]  # fmt: skip
 
     def _write_messages(self, table: str, placements: pa.Table) -> None:
-        messages = None if self.is_heavy else self._in_memory(placements)
+        messages = None if self.is_streamed else self._in_memory(placements)
         if messages is None:
             self._append_stream(table, self._streamed(placements))
         else:
@@ -104,7 +104,7 @@ class StreamingApplier(Applier):
         for source in pc.unique(placements["source"]).to_pylist():
             of_source = placements.filter(pc.equal(placements["source"], source))
             here = self.batch.rows(source)
-            is_new = find(places(of_source), places(here)) >= 0
+            is_new = index_of(row_keys(of_source), row_keys(here)) >= 0
             found = [to_rows(here, schemas.HALF)] if is_new.any() else []
             for batch in self._older(source, of_source.filter(pa.array(~is_new))):
                 size += batch.nbytes
@@ -112,10 +112,10 @@ class StreamingApplier(Applier):
                     return None
                 found.append(to_rows(pa.Table.from_batches([batch]), schemas.HALF))
             messages = pa.concat_tables([schemas.HALF.empty_table(), *found])
-            at = find(places(of_source), places(messages))
+            at = index_of(row_keys(of_source), row_keys(messages))
             lacking = int((at < 0).sum())
             if lacking:
-                raise not_there(self.plan.epoch, source, of_source.num_rows, lacking)
+                raise missing_messages(self.plan.epoch, source, of_source.num_rows, lacking)
             when = self.plan.epoch, self.plan.epoch_at
             parts.append(topic_rows(messages.take(pa.array(at)), of_source, *when))
         rows = pa.concat_tables(parts)
@@ -132,7 +132,7 @@ class StreamingApplier(Applier):
         """Returns messages with their real queues and offsets, piece by piece."""
         for source in pc.unique(placements["source"]).to_pylist():
             of_source = placements.filter(pc.equal(placements["source"], source))
-            goes_to = Places(of_source)
+            goes_to = PlacementIndex(of_source)
             for piece in self._read(source, of_source):
                 yield topic_rows(piece, goes_to.of(piece), self.plan.epoch, self.plan.epoch_at)
 
@@ -144,7 +144,7 @@ class StreamingApplier(Applier):
         seen: set[int] = set()  # archives can overlap
         for batch in read_messages(self.source, kind, named, columns):
             fresh = []
-            for place, key in enumerate(places(batch).tolist()):
+            for place, key in enumerate(row_keys(batch).tolist()):
                 if key not in seen:
                     seen.add(key)
                     fresh.append(place)
@@ -177,14 +177,14 @@ class RecordedAsker:
         return run(_ATTEMPTS_AMONG_DUE, checks=self.checks, due=due).cast(ATTEMPTS)
 
 
-class ReplayedEpochs(PlannedEpochs):
+class ReplayedEpochs(EpochCommitter):
     """The runner of epochs whose plans are given, without Kafka, Spark and the clock.
 
     Input: the lake to write; the tables of half and schedule records; the asker for the checks.
     """
 
-    def __init__(self, lake: StagedLake, messages: Tables, asker: RecordedAsker) -> None:
-        super().__init__(lake, asker, Sizes(1), Deliverer(None))
+    def __init__(self, lake: BufferedLake, messages: Tables, asker: RecordedAsker) -> None:
+        super().__init__(lake, asker, TaskSizing(1), MessageDelivery(None))
         self._messages = messages
         self._recorded = asker
         self._recorded_snapshot: int | None = None
@@ -195,38 +195,38 @@ class ReplayedEpochs(PlannedEpochs):
         rows = self.state.topics.filter(pc.field("topic") == UNDELIVERABLE_TOPIC)
         return [f"topics/{table_id}" for table_id in rows["table_id"].to_pylist()]
 
-    def replay_chunk(self, chunk: Chunk, tell: Callable[[int], None]) -> None:
-        """Runs some recorded epochs; calls `tell` with the number of records of each."""
+    def replay_chunk(self, chunk: Chunk, report: Callable[[int], None]) -> None:
+        """Runs some recorded epochs; calls `report` with the number of records of each."""
         for recorded in chunk.epochs:
             plan, epoch = recorded.plan, recorded.plan.epoch
             self._recorded.checks = chunk.checks.filter(pc.field("epoch") == epoch)
-            self.replay(plan, chunk.records(epoch), recorded.snapshot, chunk.is_heavy)
-            tell(recorded.record_count)
+            self.replay(plan, chunk.records(epoch), recorded.snapshot, chunk.is_streamed)
+            report(recorded.record_count)
 
     def replay(
         self,
         plan: Plan,
         records: Mapping[str, pa.Table],
         snapshot: int | None = None,
-        is_heavy: bool = False,
+        is_streamed: bool = False,
         is_planned: bool = False,
     ) -> None:
         """Runs one epoch.
 
         Input: its plan; the records that it landed, by kind; `snapshot`: as its row counts it;
-        `is_heavy`: they lack their bodies; `is_planned`: its `planned` row is written, or
+        `is_streamed`: they lack their bodies; `is_planned`: its `planned` row is written, or
         the log gave it to the caller.
         """
         plan = replace(plan, rule_version=RULE_VERSION)
         if not is_planned:
             self.log.plan(plan)
-        self._recorded_snapshot, self._is_heavy = snapshot, is_heavy
-        self.finish(plan, Batch(dict(records)), Steps())
+        self._recorded_snapshot, self._is_heavy = snapshot, is_streamed
+        self.finish(plan, Batch(dict(records)), StepTimer())
 
-    def _applier(self, plan: Plan, batch: Batch) -> Applier:
+    def _applier(self, plan: Plan, batch: Batch) -> EpochWriter:
         return StreamingApplier(
             self._lake, plan, batch, self._deliverer, self._sizes,
-            self._due(plan), source=self._messages, is_heavy=self._is_heavy,
+            self._due(plan), source=self._messages, is_streamed=self._is_heavy,
         )  # fmt: skip
 
     def _snapshot(self, plan: Plan) -> int | None:

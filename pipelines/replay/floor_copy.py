@@ -29,12 +29,12 @@ from pipelines.epoch.recorded_state import topics_before
 from pipelines.errors import StartError
 from storage.errors import BrokenLakeError, LakeError, OlderLakeError
 from storage.files.data_files import DataFile, new_name, write_file
-from storage.lake.buffered import StagedLake
-from storage.lake.chain import digest_of, in_chain
+from storage.lake.buffered import BufferedLake
+from storage.lake.chain import chain_order, digest_of
 from storage.lake.datasets import dataset_of
 from storage.lake.epochs import COMMITTED, Progress, read_progress
 from storage.lake.floor import Floor
-from storage.lake.identity import likely_identity
+from storage.lake.identity import infer_identity
 from storage.lake.lake import NO_LOG_UPKEEP, Lake
 from storage.lake.table import deleted_epoch, deleted_rows, queue_floor
 from storage.maintenance.topic_retention import alter, configs_of
@@ -48,14 +48,14 @@ _COPIED_FORMAT = GROUPS_FORMAT  # from this one on what a lake lacks of the newe
 
 
 @dataclass(frozen=True)
-class Below:
+class FloorCopy:
     """What stands below the floor of a lake. `progress`: where its epochs stood at the floor's."""
 
     lake: Lake
     floor: Floor
     progress: Progress
 
-    def copy_into(self, target: StagedLake) -> None:
+    def copy_into(self, target: BufferedLake) -> None:
         """Copies it into a new lake.
 
         Errors: BrokenLakeError if rows are missing; StartError if the target holds something else,
@@ -71,7 +71,7 @@ class Below:
         if newest is None or newest.floor != self.floor:
             raise self._moved(target, self.floor.epoch)
         self._copy_epochs(target)
-        target.forget()
+        target.reset()
 
     def require_reached(self, target: Lake) -> None:
         """Checks that a lake has landed all that is below the floor, where records are missing.
@@ -94,7 +94,7 @@ class Below:
             f"floor of {self.lake.path} has moved since: name a new place"
         )
 
-    def _copy_table(self, target: StagedLake, table: str, topic: str | None) -> None:
+    def _copy_table(self, target: BufferedLake, table: str, topic: str | None) -> None:
         epoch, held = self.floor.epoch, target.table(table).transaction()
         if held == epoch:
             return
@@ -121,7 +121,7 @@ class Below:
             said = self._begins(topic)
         deleted = committed - sum(file.rows for file in files)
         if deleted:
-            said[deleted_id(target.tables_id())] = deleted
+            said[deleted_id(target.majority_lake_id())] = deleted
         if files or said:
             _commit(target, table, files, said, epoch)
 
@@ -140,7 +140,7 @@ class Below:
         }
         return {DELETED_EPOCH_ID: gone, **begins} if gone else {}
 
-    def _copied(self, target: Lake, table: str, gone_epoch: int) -> Iterator[DataFile]:
+    def _copied(self, target: Lake, table: str, deleted_epoch: int) -> Iterator[DataFile]:
         """Writes the rows up to the floor, file by file."""
         epoch, schema = pc.field("epoch"), self.lake.schema(table)
         files = self.lake.table(table).files()
@@ -148,9 +148,9 @@ class Below:
             is_below = pc.less_equal(files["min.epoch"], self.floor.epoch)
             files = files.filter(pc.fill_null(is_below, True))
         for place, path in enumerate(files["path"].to_pylist() if files.num_rows else []):
-            with self.lake.reading(table):
+            with self.lake.translating_read_errors(table):
                 file = dataset_of(self.lake.place, table, files.slice(place, 1), schema)
-                rows = file.to_table(filter=(epoch <= self.floor.epoch) & (epoch > gone_epoch))
+                rows = file.to_table(filter=(epoch <= self.floor.epoch) & (epoch > deleted_epoch))
                 rows.validate(full=True)
             if table == "pending":
                 rows = _with_ages(rows)
@@ -165,8 +165,8 @@ class Below:
                 "cannot be decided again: put the table back from a copy"
             )
 
-    def _copy_epochs(self, target: StagedLake) -> None:
-        last, digest = self.floor.epoch, target.tables_id()
+    def _copy_epochs(self, target: BufferedLake) -> None:
+        last, digest = self.floor.epoch, target.majority_lake_id()
         files = []
         for rows in self._epochs():
             for row in rows:
@@ -176,7 +176,7 @@ class Below:
             table = pa.Table.from_pylist(rows, schema=EPOCHS)
             files.append(write_file(target.place, "epochs", new_name(rows[-1]["epoch"]), table))
         deleted = 2 * last - sum(file.rows for file in files)
-        said = {deleted_id(target.tables_id()): deleted} if deleted else {}
+        said = {deleted_id(target.majority_lake_id()): deleted} if deleted else {}
         _commit(target, "epochs", files, said, last, transaction=2 * last + 1)
 
     def _epochs(self) -> Iterator[list[dict[str, Any]]]:
@@ -185,7 +185,7 @@ class Below:
         for low in range(1, last + 1, _EPOCHS_AT_ONCE):
             high = min(last, low + _EPOCHS_AT_ONCE - 1)
             within = (pc.field("epoch") >= low) & (pc.field("epoch") <= high)
-            rows = in_chain(to_rows(self.lake.read("epochs", where=within), EPOCHS).to_pylist())
+            rows = chain_order(to_rows(self.lake.read("epochs", where=within), EPOCHS).to_pylist())
             if rows:
                 count += len(rows)
                 yield rows
@@ -200,7 +200,7 @@ class Below:
         ]
 
 
-def below_floor(lake: Lake) -> Below | None:
+def below_floor(lake: Lake) -> FloorCopy | None:
     """Returns what stands below a lake's floor; None if all of its epochs can be run again.
 
     Errors: LakeError if rows are deleted and no epoch says up to where; OlderLakeError.
@@ -220,13 +220,13 @@ def below_floor(lake: Lake) -> Below | None:
         return None
     if last.floor.first_epoch == 1:
         return None
-    _, version = likely_identity(lake, FORMATS)
+    _, version = infer_identity(lake, FORMATS)
     if version < _COPIED_FORMAT:
         raise OlderLakeError(
             f"the lake {lake.path} has format {version} and a floor, epoch {last.floor.epoch}: "
             f"what stands below it cannot be written in format {FORMAT_VERSION}"
         )
-    return Below(lake, last.floor, read_progress(lake, until=last.floor.epoch))
+    return FloorCopy(lake, last.floor, read_progress(lake, until=last.floor.epoch))
 
 
 def _with_ages(pending: pa.Table) -> pa.Table:
@@ -237,15 +237,19 @@ def _with_ages(pending: pa.Table) -> pa.Table:
 
 
 def _commit(
-    target: Lake, table: str, files: Sequence[DataFile], said: Mapping[str, int], epoch: int,
+    target: Lake,
+    table: str,
+    files: Sequence[DataFile],
+    transactions: Mapping[str, int],
+    epoch: int,
     transaction: int | None = None,
-) -> None:  # fmt: skip
+) -> None:
     """Commits files of a table, and what its log says of deleted rows, once."""
 
     def write(handle: DeltaTable, properties: CommitProperties) -> None:
-        more = [Transaction(name, value) for name, value in said.items()]
+        more = [Transaction(name, value) for name, value in transactions.items()]
         handle.create_write_transaction(
-            [file.added() for file in files],
+            [file.add_action() for file in files],
             "append",
             handle.schema(),
             commit_properties=CommitProperties(
@@ -255,4 +259,4 @@ def _commit(
             post_commithook_properties=NO_LOG_UPKEEP,
         )
 
-    target.table(table).once(epoch, write, transaction)
+    target.table(table).commit_once(epoch, write, transaction)

@@ -18,20 +18,20 @@ from typing import TYPE_CHECKING
 from pipelines.epoch.clock import EpochClock
 from pipelines.epoch.land import SparkLander, kafka_records
 from pipelines.epoch.parameters import EpochSettings
-from pipelines.epoch.runner import Epochs
+from pipelines.epoch.runner import EpochRunner
 from pipelines.errors import StartError
 from pipelines.jvm.heap import landing_heap
 from pipelines.jvm.lock import JvmLock
 from pipelines.jvm.session import start_session
-from pipelines.kafka_client.admin import KafkaTopics, Place
+from pipelines.kafka_client.admin import KafkaAdmin, Partition
 from pipelines.kafka_client.intake import Intake
 from pipelines.kafka_client.options import spark_options
 from pipelines.output import instant
 from pipelines.replay.archive import EPOCH_RECORDS
 from pipelines.replay.epochs import RecordedAsker
-from pipelines.replay.rebuild import Rebuilt, added
+from pipelines.replay.rebuild import Rebuilt, to_result
 from pipelines.replay.refill import Identity
-from pipelines.replay.source import Told
+from pipelines.replay.source import ProgressCallback
 from pipelines.settings import Settings
 from storage.lake.epochs import Range
 from storage.lake.lake import Lake
@@ -42,19 +42,19 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-class BoundedKafka(KafkaTopics):
+class BoundedKafka(KafkaAdmin):
     """Kafka's topics as if their logs began at given offsets."""
 
-    def __init__(self, settings: Settings, starts: Mapping[Place, int]) -> None:
+    def __init__(self, settings: Settings, starts: Mapping[Partition, int]) -> None:
         super().__init__(settings, settings.kafka.topics())
         self._starts = dict(starts)
 
-    def first_offsets(self, places: Iterable[Place]) -> dict[Place, int]:
+    def beginning_offsets(self, places: Iterable[Partition]) -> dict[Partition, int]:
         """Returns the offset at which each partition begins for us.
 
         Errors: StartError if Kafka no longer has it.
         """
-        found = super().first_offsets(places)
+        found = super().beginning_offsets(places)
         for place, start in self._starts.items():
             if place in found and start < found[place]:
                 raise StartError(
@@ -66,13 +66,13 @@ class BoundedKafka(KafkaTopics):
 
 def identity_from_kafka(settings: Settings) -> Identity:
     """Returns the log that the settings name, as Kafka knows it. Errors: KafkaAwayError."""
-    kafka = KafkaTopics(settings, settings.kafka.topics())
+    kafka = KafkaAdmin(settings, settings.kafka.topics())
     return Identity(
         kafka.cluster_id(), kafka.topic_ids(), settings.parameters(), settings.wire_limits()
     )
 
 
-def offsets_since(kafka: KafkaTopics, at_ms: int) -> dict[Place, int]:
+def offsets_since(kafka: KafkaAdmin, at_ms: int) -> dict[Partition, int]:
     """Returns where the records begin that were stored at an instant or later.
 
     Errors: StartError if there are none; KafkaAwayError.
@@ -86,14 +86,14 @@ def offsets_since(kafka: KafkaTopics, at_ms: int) -> dict[Place, int]:
     return starts
 
 
-def offsets_before(kafka: KafkaTopics, at_ms: int) -> dict[Place, int]:
+def offsets_before(kafka: KafkaAdmin, at_ms: int) -> dict[Partition, int]:
     """Returns where the records end that were stored before an instant.
 
     Errors: StartError if there are none; KafkaAwayError.
     """
     places = kafka.places()
     ends = kafka.offsets_at(places, at_ms)
-    if ends == kafka.first_offsets(places):
+    if ends == kafka.beginning_offsets(places):
         raise StartError(
             f"Kafka has no record that was stored before {instant(at_ms)}: nothing was added"
         )
@@ -102,9 +102,9 @@ def offsets_before(kafka: KafkaTopics, at_ms: int) -> dict[Place, int]:
 
 def backfill(
     settings: Settings,
-    starts: Mapping[Place, int] | None = None,
-    ends: Mapping[Place, int] | None = None,
-    progress: Told | None = None,
+    starts: Mapping[Partition, int] | None = None,
+    ends: Mapping[Partition, int] | None = None,
+    progress: ProgressCallback | None = None,
 ) -> Rebuilt:
     """Lands and decides the records of Kafka between two offsets of each partition.
 
@@ -119,16 +119,16 @@ def backfill(
         spark = start_session("txlake backfill", settings.spark, lock.fds)
         locks.callback(JvmLock(spark, settings.lake.place()).release)
         locks.enter_context(changing(settings.lake.place()))
-        return land(spark, settings, owner, starts or {}, ends or {}, progress)
+        return run_backfill(spark, settings, owner, starts or {}, ends or {}, progress)
 
 
-def land(
+def run_backfill(
     spark: SparkSession,
     settings: Settings,
     owner: str,
-    starts: Mapping[Place, int],
-    ends: Mapping[Place, int],
-    progress: Told | None = None,
+    starts: Mapping[Partition, int],
+    ends: Mapping[Partition, int],
+    progress: ProgressCallback | None = None,
 ) -> Rebuilt:
     """Does what `backfill` does, in a running session, on a lake that is locked already."""
     started = time.monotonic()
@@ -140,9 +140,11 @@ def land(
     intake.topics_take(kafka.batch_bytes_taken)
     lander = SparkLander(spark)
     of_epochs = EpochSettings.of(settings, owner, lander.parallelism, intake)
-    with closing(Epochs(lander, lake, kafka, RecordedAsker(), of_epochs, clock.now_ms)) as epochs:
+    with closing(
+        EpochRunner(lander, lake, kafka, RecordedAsker(), of_epochs, clock.now_ms)
+    ) as epochs:
         lake.create(dt.datetime.now(dt.timezone.utc))
-        before = epochs.take_up()
+        before = epochs.resume_from()
         epochs.check_identity(before.unfinished or before.last)
         epochs.recover(before)
         if epochs.last is not None:
@@ -165,10 +167,10 @@ def land(
             if progress is not None:
                 progress(_count(begins, places), _count(begins, wanted))
         last = 0 if epochs.last is None else epochs.last.epoch
-        return added(before.next_epoch, last, halves, started)
+        return to_result(before.next_epoch, last, halves, started)
 
 
-def _check_starts(epochs: Epochs, starts: Mapping[Place, int]) -> None:
+def _check_starts(epochs: EpochRunner, starts: Mapping[Partition, int]) -> None:
     landed = {} if epochs.last is None else epochs.last.landed()
     for place, start in starts.items():
         if start > landed.get(place, start):
@@ -180,7 +182,7 @@ def _check_starts(epochs: Epochs, starts: Mapping[Place, int]) -> None:
 
 
 def _require_there(
-    there: Mapping[Place, int], starts: Mapping[Place, int], ends: Mapping[Place, int]
+    there: Mapping[Partition, int], starts: Mapping[Partition, int], ends: Mapping[Partition, int]
 ) -> None:
     """Checks that Kafka has what was asked for. Input: `there`: where each partition ends."""
     for topic, partition in [*starts, *ends]:
@@ -198,7 +200,9 @@ def _require_there(
             )
 
 
-def _steps(begins: Mapping[Place, int], ends: Mapping[Place, int]) -> Iterator[tuple[Range, ...]]:
+def _steps(
+    begins: Mapping[Partition, int], ends: Mapping[Partition, int]
+) -> Iterator[tuple[Range, ...]]:
     """Returns the ranges of each epoch: of each partition the same share."""
     parts = -(-_count(begins, ends) // EPOCH_RECORDS)
     at = dict(begins)
@@ -208,5 +212,5 @@ def _steps(begins: Mapping[Place, int], ends: Mapping[Place, int]) -> Iterator[t
         at = to
 
 
-def _count(begins: Mapping[Place, int], ends: Mapping[Place, int]) -> int:
+def _count(begins: Mapping[Partition, int], ends: Mapping[Partition, int]) -> int:
     return sum(end - begins[place] for place, end in ends.items())

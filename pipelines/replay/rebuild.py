@@ -18,21 +18,21 @@ from pipelines.epoch.parameters import plan_limits, plan_parameters
 from pipelines.errors import StartError
 from pipelines.replay.archive import Archive
 from pipelines.replay.epochs import RecordedAsker, ReplayedEpochs
-from pipelines.replay.floor_copy import Below, below_floor
-from pipelines.replay.refill import OWNER, Filler, Identity
-from pipelines.replay.source import Source, Told, read_ahead
+from pipelines.replay.floor_copy import FloorCopy, below_floor
+from pipelines.replay.refill import OWNER, ArchiveRunner, Identity
+from pipelines.replay.source import ProgressCallback, Source, read_ahead
 from storage.errors import BrokenLakeError, LakeError
-from storage.files.location import LakePlace, lake_place
-from storage.lake.aging import require_above
-from storage.lake.buffered import StagedLake
+from storage.files.location import LakeLocation, lake_location
+from storage.lake.aging import require_replayable
+from storage.lake.buffered import BufferedLake
 from storage.lake.epochs import NO_PROGRESS, Plan, Progress, read_progress
 from storage.lake.floor import Floor
-from storage.lake.identity import likely_identity
-from storage.lake.integrity import require_begun, require_recorded, require_whole
+from storage.lake.identity import infer_identity
+from storage.lake.integrity import require_intact, require_recorded, require_resumable
 from storage.lake.lake import Lake
 from storage.lake.lock import LakeLock
 from storage.lake.open_table import changing
-from storage.schemas import FORMATS, TELLING_FORMAT
+from storage.schemas import DIGEST_FORMAT, FORMATS
 from storage.wire.record_kinds import KINDS
 
 
@@ -52,12 +52,12 @@ class Rebuilt:
 
 
 def rebuild(
-    lake: Lake | LakePlace | str,
-    into: LakePlace | str,
+    lake: Lake | LakeLocation | str,
+    into: LakeLocation | str,
     one_batch: bool = False,
     last_epoch: int | None = None,
     identity: Identity | None = None,
-    progress: Told | None = None,
+    progress: ProgressCallback | None = None,
 ) -> Rebuilt:
     """Makes a lake anew from what another one landed.
 
@@ -69,17 +69,19 @@ def rebuild(
     Errors: LakeError, StartError.
     """
     source = lake if isinstance(lake, Lake) else Lake(lake)
-    target = lake_place(into)
+    target = lake_location(into)
     if target.path == source.path:
         raise StartError(f"{source.path} cannot be rebuilt into itself: name another place")
     below = below_floor(source)
     if one_batch:
         archive, identity = Archive.of_lake(source), identity or identity_of(source)
-        return _locked(target, lambda lake: _fill(lake, archive, identity, progress, below))
-    _, format_version = likely_identity(source, FORMATS)
-    if format_version >= TELLING_FORMAT:  # format 1 cannot be checked
+        return _with_lock(target, lambda lake: _fill(lake, archive, identity, progress, below))
+    _, format_version = infer_identity(source, FORMATS)
+    if format_version >= DIGEST_FORMAT:  # format 1 cannot be checked
         require_recorded(source, (*KINDS, "checks", "epochs"))
-    return _locked(target, lambda lake: _rebuild(Source(source), lake, below, last_epoch, progress))
+    return _with_lock(
+        target, lambda lake: _rebuild(Source(source), lake, below, last_epoch, progress)
+    )
 
 
 def identity_of(lake: Lake) -> Identity:
@@ -99,10 +101,10 @@ def identity_of(lake: Lake) -> Identity:
 
 
 def fill(
-    place: LakePlace | str,
+    place: LakeLocation | str,
     archive: Archive,
     identity: Identity,
-    progress: Told | None = None,
+    progress: ProgressCallback | None = None,
 ) -> Rebuilt:
     """Lands and decides archived records in a lake, in new epochs.
 
@@ -111,25 +113,27 @@ def fill(
     landed already are left out.
     Errors: StartError if records are missing between the lake's end and the archive's begin.
     """
-    return _locked(lake_place(place), lambda lake: _fill(lake, archive, identity, progress, None))
+    return _with_lock(
+        lake_location(place), lambda lake: _fill(lake, archive, identity, progress, None)
+    )
 
 
-def _locked(place: LakePlace, write: Callable[[StagedLake], Rebuilt]) -> Rebuilt:
+def _with_lock(place: LakeLocation, write: Callable[[BufferedLake], Rebuilt]) -> Rebuilt:
     with ExitStack() as ending:
         lock = LakeLock(place, f"{socket.gethostname()}:{os.getpid()}:replay")
         ending.callback(lock.release)
         ending.enter_context(changing(place))
-        target = StagedLake(place)
+        target = BufferedLake(place)
         ending.callback(target.wait)
         return write(target)
 
 
 def _rebuild(
     source: Source,
-    target: StagedLake,
-    below: Below | None,
+    target: BufferedLake,
+    below: FloorCopy | None,
     last_epoch: int | None,
-    progress: Told | None,
+    progress: ProgressCallback | None,
 ) -> Rebuilt:
     started = time.monotonic()
     newest = read_progress(source.lake).last
@@ -141,27 +145,27 @@ def _rebuild(
     begins = below if held.last is None else None
     first = held.next_epoch if begins is None else begins.floor.epoch + 1
     if below is not None:
-        require_above(source.lake, below.floor, min(first, last))
+        require_replayable(source.lake, below.floor, min(first, last))
         _require_floor(source.lake, below.floor, last)
     if held.last is not None:
-        require_begun(target, held)
+        require_resumable(target, held)
     target.create_tables()
     _check_same_history(source.lake, target, held)
     count, floor_epoch = 0, 0
     if first <= last:
-        tell = source.told(first, last, progress)
-        with target.unfinished(_now()):
+        tell = source.progress_reporter(first, last, progress)
+        with target.hidden_until_done(_now()):
             if begins is not None:
                 begins.copy_into(target)
                 floor_epoch = begins.floor.epoch
-            epochs.take_up(read_progress(target))
+            epochs.resume_from(read_progress(target))
             for chunk in source.chunks(first, last):
                 epochs.replay_chunk(chunk, tell)
                 target.begin_flush()
                 count += chunk.transactions
             target.wait()
     epochs.close()
-    return added(first, last, count, started, floor_epoch)
+    return to_result(first, last, count, started, floor_epoch)
 
 
 def _require_floor(lake: Lake, floor: Floor, last_epoch: int) -> None:
@@ -175,7 +179,7 @@ def _require_floor(lake: Lake, floor: Floor, last_epoch: int) -> None:
         )
 
 
-def added(first: int, last: int, count: int, started: float, floor_epoch: int = 0) -> Rebuilt:
+def to_result(first: int, last: int, count: int, started: float, floor_epoch: int = 0) -> Rebuilt:
     """Returns the result of a run that began at `started` (monotonic)."""
     seconds = time.monotonic() - started
     if first > last:
@@ -201,48 +205,50 @@ def _log(plan: Plan) -> tuple[object, ...]:
 
 
 def _fill(
-    target: StagedLake,
+    target: BufferedLake,
     archive: Archive,
     identity: Identity,
-    progress: Told | None,
-    below: Below | None,
+    progress: ProgressCallback | None,
+    below: FloorCopy | None,
 ) -> Rebuilt:
     started = time.monotonic()
     floor_epoch = 0 if below is None else _begin(target, below)
     target.create(_now())
     held = read_progress(target)
-    require_whole(target, held, is_alone=True)
+    require_intact(target, held, is_exclusive=True)
     if held.unfinished is not None and held.unfinished.owner != OWNER:
         raise StartError(
             f"epoch {held.unfinished.epoch} of {target.path} was begun by the job "
             f"({held.unfinished.owner}): let the job finish it first"
         )
     epochs = ReplayedEpochs(target, archive, RecordedAsker())
-    epochs.take_up(held)
-    filler = Filler(target, archive, identity, epochs, Floor() if below is None else below.floor)
+    epochs.resume_from(held)
+    filler = ArchiveRunner(
+        target, archive, identity, epochs, Floor() if below is None else below.floor
+    )
     first = held.next_epoch
     if held.unfinished is not None:
         read = filler.read(held.unfinished.ranges)
         filler.run(held.unfinished, *read, is_planned=True)
-    cuts = list(archive.cuts())
+    cuts = list(archive.boundaries())
     starts = archive.first_offsets()
     total = sum(end - starts[place] for place, end in cuts[-1].ends.items()) if cuts else 0
     for piece in read_ahead(filler.pieces(cuts, starts)):
         if piece.ranges:
-            filler.run(filler.plan(piece), piece.records, piece.is_heavy, is_planned=False)
+            filler.run(filler.plan(piece), piece.records, piece.is_streamed, is_planned=False)
         if progress is not None:
             progress(sum(end - starts[place] for place, end in piece.cut.ends.items()), total)
     target.wait()
     epochs.close()
     last = first - 1 if epochs.last is None else epochs.last.epoch
-    return added(first, last, filler.transactions, started, floor_epoch)
+    return to_result(first, last, filler.transactions, started, floor_epoch)
 
 
-def _begin(target: StagedLake, below: Below) -> int:
+def _begin(target: BufferedLake, below: FloorCopy) -> int:
     """Lets a new lake begin at the floor. Output: the floor's epoch; 0: it has begun before."""
     copied = 0
     if not target.exists():
-        with target.unfinished(_now()):
+        with target.hidden_until_done(_now()):
             if read_progress(target).last is None:
                 below.copy_into(target)
                 copied = below.floor.epoch

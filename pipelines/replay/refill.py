@@ -9,9 +9,9 @@ import pyarrow as pa
 
 from checker.frames import RULE_VERSION, Parameters
 from pipelines.errors import StartError
-from pipelines.replay.archive import Archive, Cut, Place
+from pipelines.replay.archive import Archive, EpochBoundary, Place
 from pipelines.replay.epochs import ReplayedEpochs
-from storage.lake.buffered import StagedLake
+from storage.lake.buffered import BufferedLake
 from storage.lake.epochs import Plan, Range
 from storage.lake.floor import FLOOR, Floor
 from storage.lake.snapshots import Snapshot
@@ -32,38 +32,40 @@ class Identity:
 
 
 @dataclass(frozen=True)
-class Piece:
+class EpochSlice:
     """A cut, the ranges of it that are new to the lake, and their records."""
 
-    cut: Cut
+    cut: EpochBoundary
     ranges: tuple[Range, ...]
     records: Mapping[str, pa.Table]
-    is_heavy: bool
+    is_streamed: bool
 
 
 @dataclass
-class Filler:
+class ArchiveRunner:
     """The runner of an archive's records in new epochs of a lake, one after the other."""
 
-    target: StagedLake
+    target: BufferedLake
     archive: Archive
     identity: Identity
     epochs: ReplayedEpochs
-    copied: Floor  # up to where what was left has been copied, else no floor
+    copied_floor: Floor  # up to where what was left has been copied, else no floor
     transactions: int = 0
 
-    def pieces(self, cuts: Sequence[Cut], starts: Mapping[Place, int]) -> Iterator[Piece]:
+    def pieces(
+        self, boundaries: Sequence[EpochBoundary], starts: Mapping[Place, int]
+    ) -> Iterator[EpochSlice]:
         """Returns the ranges that are new to the lake, cut by cut, with their records."""
         last = self.epochs.last
         landed = {} if last is None else last.landed()
-        for cut in cuts:
+        for cut in boundaries:
             ranges = tuple(self._ranges(cut, starts, landed))
             new = ranges if any(r.from_offset < r.to_offset for r in ranges) else ()
-            yield Piece(cut, new, *self.read(new))
+            yield EpochSlice(cut, new, *self.read(new))
             landed = {r.place: r.to_offset for r in ranges}
 
     def _ranges(
-        self, cut: Cut, starts: Mapping[Place, int], landed: Mapping[Place, int]
+        self, cut: EpochBoundary, starts: Mapping[Place, int], landed: Mapping[Place, int]
     ) -> Iterator[Range]:
         topics = self.identity.limits.topics
         ends = {(topics[kind], queue): end for (kind, queue), end in cut.ends.items()}
@@ -90,12 +92,14 @@ class Filler:
         }
         return records, any(is_large for _, is_large in read.values())
 
-    def plan(self, piece: Piece) -> Plan:
+    def plan(self, piece: EpochSlice) -> Plan:
         """Returns the plan of the epoch that lands a piece."""
         last = self.epochs.last
         floor, snapshot = (Floor(), Snapshot()) if last is None else (last.floor, last.snapshot)
-        if last is not None and last.epoch == self.copied.epoch:
-            floor = self.copied  # a job's floor rises later, but what was deleted is not there
+        if last is not None and last.epoch == self.copied_floor.epoch:
+            floor = (
+                self.copied_floor
+            )  # a job's floor rises later, but what was deleted is not there
         if last is not None and snapshot.epoch != last.epoch:
             snapshot = replace(snapshot, changes=snapshot.changes + self.epochs.changes)
         return Plan(
@@ -117,17 +121,17 @@ class Filler:
         )
 
     def run(
-        self, plan: Plan, records: Mapping[str, pa.Table], is_heavy: bool, *, is_planned: bool
+        self, plan: Plan, records: Mapping[str, pa.Table], is_streamed: bool, *, is_planned: bool
     ) -> None:
         """Runs an epoch and begins to write it; its plan is written before any other row of it.
 
         The epoch before can still be in writing, unless this one's messages are too large to wait.
         """
         row = None if is_planned else self.epochs.log.planned(plan)
-        if is_heavy:
+        if is_streamed:
             self._write_plan(row)
-        self.epochs.replay(plan, records, is_heavy=is_heavy, is_planned=True)
-        if not is_heavy:
+        self.epochs.replay(plan, records, is_streamed=is_streamed, is_planned=True)
+        if not is_streamed:
             self._write_plan(row)
         self.target.begin_flush()
         self.transactions += records[HALF].num_rows if HALF in records else 0

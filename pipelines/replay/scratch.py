@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
 from pipelines.replay.source import HEAVY, Source
-from storage.lake.buffered import StagedLake
+from storage.lake.buffered import BufferedLake
 from storage.lake.table import LakeTable
 from storage.rows import to_rows
 from storage.wire.record_kinds import HALF, OP, SCHEDULE
@@ -20,7 +20,7 @@ LOOKED_UP = ("outcomes", "deliveries", "catalog")
 OnStream = Callable[[str, Iterator[pa.Table], int], None]
 
 
-class ScratchLake(StagedLake):
+class ScratchLake(BufferedLake):
     """A lake of decisions only: landed records are read from `source`.
 
     Decisions of epochs before `first_epoch` are read from `source`, too. `on_stream` takes messages
@@ -55,7 +55,7 @@ class ScratchLake(StagedLake):
         before = pc.field("epoch") < self._first_epoch
         before = before if where is None else before & where
         names = list(columns) if columns else None
-        with self._source.lake.reading(table):
+        with self._source.lake.translating_read_errors(table):
             earlier = self._source.dataset(table).to_table(columns=names, filter=before)
         return pa.concat_tables([earlier, super().read(table, columns, where).cast(earlier.schema)])
 
@@ -85,7 +85,7 @@ class ScratchLake(StagedLake):
     def _held_epoch(self, table: str) -> int:
         return 0
 
-    def keep(self, tables: Collection[str]) -> None:
+    def persist_lookup_tables(self, tables: Collection[str]) -> None:
         """Writes the tables that later epochs look into, without bodies, and drops the rest."""
         for table, rows in self.staged().items():
             if table in tables:

@@ -23,7 +23,7 @@ CHUNK_RECORDS = 200_000
 CHUNK_BYTES = 96 * 1024 * 1024
 _ORDER = ("epoch", "queue_id", "queue_offset")
 HEAVY = ("body", "properties", "raw_headers", "raw_key")
-Told = Callable[[int, int], None]  # records done, records in all
+ProgressCallback = Callable[[int, int], None]  # records done, records in all
 
 
 class _TooManyBytesError(Exception):
@@ -34,15 +34,15 @@ class _TooManyBytesError(Exception):
 class Chunk:
     """Some epochs with the records that they landed and the checks that they sent.
 
-    `is_heavy`: a single epoch whose messages are too large: they lack their heavy columns. `twice`:
-    surplus rows, whose place stands in the table already.
+    `is_streamed`: a single epoch whose messages are too large: they lack their heavy columns.
+    `duplicates`: surplus rows, whose place stands in the table already.
     """
 
     epochs: Sequence[Recorded]
     landed: Mapping[str, Mapping[int, pa.Table]]
     checks: pa.Table
-    twice: Mapping[str, pa.Table] = field(default_factory=dict)
-    is_heavy: bool = False
+    duplicates: Mapping[str, pa.Table] = field(default_factory=dict)
+    is_streamed: bool = False
 
     @property
     def bounds(self) -> tuple[int, int]:
@@ -87,7 +87,7 @@ class Source:
         schema = pa.schema([wanted.field(name) for name in columns or wanted.names])
         where = (pc.field("epoch") >= bounds[0]) & (pc.field("epoch") <= bounds[1])
         found, size = [], 0
-        with self.lake.reading(table):
+        with self.lake.translating_read_errors(table):
             dataset = self.dataset(table)
             # A lake of an earlier format lacks some.
             names = [name for name in schema.names if name in dataset.schema.names]
@@ -116,7 +116,9 @@ class Source:
         """Returns where the epochs stood before one of them."""
         return NO_PROGRESS if first == 1 else read_progress(self.lake, until=first - 1)
 
-    def told(self, first: int, last: int, progress: Told | None) -> Callable[[int], None]:
+    def progress_reporter(
+        self, first: int, last: int, progress: ProgressCallback | None
+    ) -> Callable[[int], None]:
         """Returns a function that adds up the records of each epoch and reports to `progress`."""
         if progress is None:
             return lambda _: None
@@ -142,7 +144,7 @@ class Source:
                 yield from self._pieces(group[:middle], narrow)
                 yield from self._pieces(group[middle:], narrow)
                 return
-            chunk = replace(self._chunk(group, True, None), is_heavy=True)
+            chunk = replace(self._chunk(group, True, None), is_streamed=True)
         yield chunk
 
     def _chunk(self, group: list[Recorded], narrow: bool, bytes_max: int | None) -> Chunk:
@@ -193,7 +195,7 @@ def _grouped(epochs: Iterator[Recorded]) -> Iterator[list[Recorded]]:
 def _by_epoch(rows: pa.Table) -> tuple[dict[int, pa.Table], pa.Table]:
     """Returns rows by epoch, in offset order, each place once; and the surplus rows."""
     rows = in_order(rows, _ORDER)
-    is_again, twice = equal_to_the_one_before(rows, _ORDER), rows.slice(0, 0)
+    is_again, twice = is_repeat(rows, _ORDER), rows.slice(0, 0)
     if pc.any(is_again).as_py():
         twice, rows = rows.filter(is_again), rows.filter(pc.invert(is_again)).combine_chunks()
     runs = pc.run_end_encode(rows["epoch"].combine_chunks())
@@ -223,7 +225,7 @@ def _is_in_order(rows: pa.Table, names: Sequence[str]) -> bool:
     return bool(pc.all(is_after).as_py())
 
 
-def equal_to_the_one_before(rows: pa.Table, names: Sequence[str]) -> pa.Array:
+def is_repeat(rows: pa.Table, names: Sequence[str]) -> pa.Array:
     """Returns for each row whether it equals the one before it in these columns.
 
     Input: a table of one chunk.

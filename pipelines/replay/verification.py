@@ -20,24 +20,24 @@ import pyarrow.compute as pc
 from deltalake.exceptions import TableNotFoundError
 
 from checker.frames import State
-from checker.frames_ops.columns import find
+from checker.frames_ops.columns import index_of
 from checker.frames_ops.sql import run
 from pipelines.epoch.recorded_state import FRAMES, restore
 from pipelines.replay import compare
 from pipelines.replay.compare import DIFFERENCES, Difference
 from pipelines.replay.epochs import RecordedAsker, ReplayedEpochs
 from pipelines.replay.scratch import LOOKED_UP, ScratchLake
-from pipelines.replay.source import Chunk, Source, Told
-from storage.files.location import LakePlace
-from storage.files.messages import touched_ranges
-from storage.lake.aging import require_above
+from pipelines.replay.source import Chunk, ProgressCallback, Source
+from storage.files.location import LakeLocation
+from storage.files.messages import offset_filter
+from storage.lake.aging import require_replayable
 from storage.lake.epochs import COMMITTED, next_offsets_of, read_progress
 from storage.lake.history import Recorded
 from storage.lake.integrity import require_recorded
 from storage.lake.lake import Lake
 from storage.lake.table import deleted_epoch
 from storage.rows import to_rows
-from storage.schemas import SNAPSHOT, TABLES, places
+from storage.schemas import SNAPSHOT, TABLES, row_keys
 from storage.wire.record_kinds import KINDS
 
 _EXTRA = "SELECT * FROM rows ANTI JOIN keys USING (queue_id, queue_offset) ORDER BY ALL"
@@ -94,7 +94,7 @@ class Comparison:
 
     def chunk(self, chunk: Chunk, replayed: Mapping[str, pa.Table]) -> None:
         """Compares all rows that some epochs decided."""
-        for kind, rows in chunk.twice.items():
+        for kind, rows in chunk.duplicates.items():
             for row in rows.select(["epoch", "queue_id", "queue_offset"]).to_pylist():
                 name = f"queue_id={row['queue_id']} queue_offset={row['queue_offset']}"
                 self.add(Difference(kind, None, row["epoch"], name, compare.TWICE))
@@ -122,10 +122,10 @@ class Comparison:
         keys = []
         for piece in pieces:
             keys.append(piece.select(["queue_id", "queue_offset"]))
-            named = touched_ranges(piece) & (pc.field("epoch") == epoch)
-            with self.source.lake.reading(table):
+            named = offset_filter(piece) & (pc.field("epoch") == epoch)
+            with self.source.lake.translating_read_errors(table):
                 near = self.source.dataset(table).to_table(filter=named)
-            is_there = find(places(near), places(piece)) >= 0
+            is_there = index_of(row_keys(near), row_keys(piece)) >= 0
             self.table(table, near.filter(pa.array(is_there)), piece)
         names = ["queue_id", "queue_offset", "epoch"]
         there = self.source.rows(table, (epoch, epoch), names)
@@ -185,10 +185,10 @@ class Comparison:
 
 
 def verify(
-    lake: Lake | LakePlace | str,
+    lake: Lake | LakeLocation | str,
     first_epoch: int = 1,
     last_epoch: int | None = None,
-    progress: Told | None = None,
+    progress: ProgressCallback | None = None,
 ) -> Verified:
     """Runs the recorded epochs of a lake again, in a scratch lake, and compares every row.
 
@@ -203,13 +203,13 @@ def verify(
     newest = require_recorded(lake).last
     if newest is not None:
         first_epoch = newest.floor.first_epoch if first_epoch == 1 else first_epoch
-        require_above(lake, newest.floor, first_epoch)
+        require_replayable(lake, newest.floor, first_epoch)
     source = Source(lake)
     last = min(last_epoch or newest.epoch, newest.epoch) if newest else 0
     comparison = Comparison(source, _tables_of_topics(lake.read("catalog")))
     count = 0
     if newest is not None and first_epoch <= last:
-        tell = source.told(first_epoch, last, progress)
+        tell = source.progress_reporter(first_epoch, last, progress)
         with tempfile.TemporaryDirectory(prefix="txlake-replay-") as folder:
             scratch = ScratchLake(folder, source, first_epoch, comparison.stream)
             epochs = ReplayedEpochs(scratch, source, RecordedAsker())
@@ -223,18 +223,18 @@ def _replay(
     epochs: ReplayedEpochs,
     comparison: Comparison,
     bounds: tuple[int, int],
-    tell: Callable[[int], None],
+    report: Callable[[int], None],
 ) -> int:
     source, count = comparison.source, 0
-    epochs.take_up(source.progress_before(bounds[0]), source.lake)
+    epochs.resume_from(source.progress_before(bounds[0]), source.lake)
     with ThreadPoolExecutor(1, thread_name_prefix="txlake-comparer") as comparer:
         comparing = None
         for chunk in source.chunks(*bounds):
-            epochs.replay_chunk(chunk, tell)
+            epochs.replay_chunk(chunk, report)
             if comparing is not None:
                 comparing.result()
             comparing = comparer.submit(comparison.chunk, chunk, scratch.staged())
-            scratch.keep((*LOOKED_UP, *epochs.undeliverable_tables()))
+            scratch.persist_lookup_tables((*LOOKED_UP, *epochs.undeliverable_tables()))
             count += chunk.transactions
         if comparing is not None:
             comparing.result()

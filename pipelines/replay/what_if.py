@@ -21,18 +21,18 @@ import pyarrow.compute as pc
 
 from checker.frames import Parameters
 from checker.frames_ops.sql import run
-from checker.rules.timing import first_turn
+from checker.rules.timing import next_due_at
 from pipelines.epoch.batch import Batch
 from pipelines.epoch.checks import ATTEMPTS
 from pipelines.epoch.parameters import plan_parameters
 from pipelines.epoch.recorded_state import restore
-from pipelines.epoch.write import Applier
+from pipelines.epoch.write import EpochWriter
 from pipelines.replay.epochs import NarrowApplier, RecordedAsker, ReplayedEpochs
 from pipelines.replay.scratch import LOOKED_UP, ScratchLake
-from pipelines.replay.source import Source, Told
+from pipelines.replay.source import ProgressCallback, Source
 from pipelines.settings import SettingsError, parse
 from storage.errors import LakeError
-from storage.files.location import LakePlace
+from storage.files.location import LakeLocation
 from storage.lake.epochs import Plan, read_progress
 from storage.lake.integrity import require_recorded
 from storage.lake.lake import Lake
@@ -56,7 +56,7 @@ SELECT queue_id, queue_offset, arg_max(outcome, epoch) AS outcome, arg_max(cause
   any_value(transaction_id) AS transaction_id
 FROM {table} GROUP BY ALL
 """
-_OTHERWISE = f"""
+_DIFFERENT_OUTCOMES = f"""
 WITH history AS ({_FINAL.format(table="there")}), imagined AS ({_FINAL.format(table="replayed")})
 SELECT coalesce(h.queue_id, i.queue_id) AS queue_id,
   coalesce(h.queue_offset, i.queue_offset) AS queue_offset,
@@ -111,22 +111,22 @@ class WhatIf:
     outcomes: pa.Table
 
 
-class _ImaginedAsker(RecordedAsker):
+class _WhatIfCheckSender(RecordedAsker):
     """An asker whose checks Kafka acknowledges as it did then, or as the last one of the group."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._said: dict[str, bool] = {}
+        self._last_ack: dict[str, bool] = {}
 
-    def recall(self, checks: pa.Table) -> None:
+    def load_history(self, checks: pa.Table) -> None:
         """Takes what Kafka said of earlier attempts, in their order."""
-        self._said |= {row["producer_group"]: row["acknowledged"] for row in checks.to_pylist()}
+        self._last_ack |= {row["producer_group"]: row["acknowledged"] for row in checks.to_pylist()}
 
     def ask(self, lake: Lake, due: pa.Table) -> pa.Table:
-        self.recall(self.checks)
+        self.load_history(self.checks)
         if due.num_rows == 0:
             return ATTEMPTS.empty_table()
-        said = [{"producer_group": g, "acknowledged": a} for g, a in self._said.items()]
+        said = [{"producer_group": g, "acknowledged": a} for g, a in self._last_ack.items()]
         return run(
             _IMAGINED_ATTEMPTS,
             due=due,
@@ -135,14 +135,14 @@ class _ImaginedAsker(RecordedAsker):
         ).cast(ATTEMPTS)
 
 
-class _ImaginedEpochs(ReplayedEpochs):
+class _WhatIfEpochs(ReplayedEpochs):
     """The runner of epochs under other parameters, and of epochs that history did not have."""
 
-    def imagine(self, parameters: Mapping[str, Any], tick_ms: int) -> None:
+    def run_epoch(self, parameters: Mapping[str, Any], tick_ms: int) -> None:
         """Sets the other parameters, and how often the job looks for what is due."""
         self._changed, self._tick_ms = parameters, tick_ms
 
-    def _applier(self, plan: Plan, batch: Batch) -> Applier:
+    def _applier(self, plan: Plan, batch: Batch) -> EpochWriter:
         return NarrowApplier(
             self._lake, plan, batch, self._deliverer, self._sizes, None, source=self._lake
         )
@@ -174,7 +174,7 @@ class _ImaginedEpochs(ReplayedEpochs):
         tick = last.epoch_at
         parameters = replace(plan_parameters(plan), **self._changed)
         while True:
-            due_at = first_turn(self.state.halves, parameters)
+            due_at = next_due_at(self.state.halves, parameters)
             if due_at is None:
                 return
             steps = max(1, -(-(due_at - tick) // tick_ms))
@@ -187,10 +187,10 @@ class _ImaginedEpochs(ReplayedEpochs):
 
 
 def what_if(
-    lake: Lake | LakePlace | str,
+    lake: Lake | LakeLocation | str,
     *,
     tick_ms: int = TICK_MS,
-    progress: Told | None = None,
+    progress: ProgressCallback | None = None,
     **parameters: Any,
 ) -> WhatIf:
     """Returns what a lake's history would be under other parameters of [transaction].
@@ -199,14 +199,14 @@ def what_if(
     the recorded epochs.
     Errors: LakeError; SettingsError for a parameter that is not allowed.
     """
-    return imagine(lake, parameters, tick_ms, progress)
+    return run_what_if(lake, parameters, tick_ms, progress)
 
 
-def imagine(
-    lake: Lake | LakePlace | str,
+def run_what_if(
+    lake: Lake | LakeLocation | str,
     parameters: Mapping[str, Any],
     tick_ms: int = TICK_MS,
-    progress: Told | None = None,
+    progress: ProgressCallback | None = None,
 ) -> WhatIf:
     """Returns the same as `what_if`, with the parameters in a mapping."""
     lake = lake if isinstance(lake, Lake) else Lake(lake)
@@ -216,17 +216,17 @@ def imagine(
     if newest is None:
         raise LakeError(f"the lake {lake.path} has no committed epoch")
     source, first, last = Source(lake), newest.floor.first_epoch, newest.epoch
-    tell = source.told(first, last, progress)
+    tell = source.progress_reporter(first, last, progress)
     with tempfile.TemporaryDirectory(prefix="txlake-replay-") as folder:
-        scratch, asker = ScratchLake(folder, source, first), _ImaginedAsker()
+        scratch, asker = ScratchLake(folder, source, first), _WhatIfCheckSender()
         before = source.rows("checks", (0, first - 1), [*_SAID.names, "epoch"])
-        asker.recall(before.sort_by("epoch"))
-        epochs = _ImaginedEpochs(scratch, source, asker)
-        epochs.take_up(source.progress_before(first), lake)
-        epochs.imagine(changed, tick_ms)
+        asker.load_history(before.sort_by("epoch"))
+        epochs = _WhatIfEpochs(scratch, source, asker)
+        epochs.resume_from(source.progress_before(first), lake)
+        epochs.run_epoch(changed, tick_ms)
         for chunk in source.chunks(first, last, narrow=True):
             epochs.replay_chunk(chunk, tell)
-            scratch.keep((*_KEPT, *epochs.undeliverable_tables()))
+            scratch.persist_lookup_tables((*_KEPT, *epochs.undeliverable_tables()))
         epochs.close()
         return _compared(source, scratch, epochs, changed, (first, last))
 
@@ -245,7 +245,7 @@ def _checked(parameters: Mapping[str, Any]) -> dict[str, Any]:
 def _compared(
     source: Source,
     scratch: ScratchLake,
-    epochs: _ImaginedEpochs,
+    epochs: _WhatIfEpochs,
     changed: Mapping[str, Any],
     bounds: tuple[int, int],
 ) -> WhatIf:
@@ -267,5 +267,5 @@ def _compared(
     groups = run(
         _GROUPS, there_checks=there["checks"], there_outcomes=there["outcomes"], **imagined
     )
-    outcomes = run(_OTHERWISE, there=there["outcomes"], replayed=imagined["outcomes"])
+    outcomes = run(_DIFFERENT_OUTCOMES, there=there["outcomes"], replayed=imagined["outcomes"])
     return WhatIf(*bounds, changed, numbers, groups, outcomes)

@@ -12,7 +12,7 @@ from typing import Any
 from checker.frames import Parameters
 from pipelines.settings.publish import PublisherSettings
 from pipelines.settings.security import SecuritySettings
-from storage.files.location import LakePlace, lake_place
+from storage.files.location import LakeLocation, lake_location
 from storage.maintenance.limits import MaintenanceLimits
 from storage.maintenance.topic_retention import Retention
 from storage.wire.record_kinds import ADMIN, HALF, OP, SCHEDULE, WireLimits
@@ -82,9 +82,9 @@ class LakeSettings:
     pending_snapshot_epochs: int = field(default=100, metadata=_whole(1, 500))
     store: dict[str, str] = field(default_factory=dict, repr=False)
 
-    def place(self) -> LakePlace:
+    def place(self) -> LakeLocation:
         """Returns where the lake is. Errors: NotALakeError."""
-        return lake_place(self.path, self.store)
+        return lake_location(self.path, self.store)
 
 
 @dataclass(frozen=True)

@@ -22,8 +22,8 @@ import pyarrow.parquet as pq
 from deltalake.transaction import AddAction
 
 from storage.errors import LakeError
-from storage.files.location import LakePlace
-from storage.files.order import DUE_GROUP_ROWS, kind_of
+from storage.files.location import LakeLocation
+from storage.files.order import DUE_GROUP_ROWS, table_kind
 
 # Columns with statistics: those that prune.
 STATISTICS: Final = {
@@ -57,7 +57,7 @@ class DataFile:
     row_bytes: int  # as Arrow counts them
     stats: str
 
-    def added(self, *, is_data_change: bool = True) -> AddAction:
+    def add_action(self, *, is_data_change: bool = True) -> AddAction:
         """Returns what a commit says of it."""
         now_ms = time.time_ns() // 1_000_000
         return AddAction(self.path, self.size_bytes, {}, now_ms, is_data_change, self.stats)
@@ -75,7 +75,7 @@ class FileWriter:
     """
 
     def __init__(
-        self, place: LakePlace, table: str, name: str, schema: pa.Schema, **options: Any
+        self, place: LakeLocation, table: str, name: str, schema: pa.Schema, **options: Any
     ) -> None:
         self._table, self._name = table, name
         self._rows = self._row_bytes = 0
@@ -94,21 +94,21 @@ class FileWriter:
         """Writes a part. Input: how many rows a row group has (0: as the table wants it)."""
         size = rows.nbytes
         most = group_rows or _group_rows(self._table, rows.num_rows, size)
-        with self._left_by_errors():
+        with self._abandon_on_error():
             self._parquet.write_table(rows, most)
         self._statistics.add(rows)
         self._rows, self._row_bytes = self._rows + rows.num_rows, self._row_bytes + size
 
     def close(self) -> DataFile:
         """Ends the file. Output: what a commit says of it."""
-        with self._left_by_errors():
+        with self._abandon_on_error():
             self._parquet.close()
             size = int(self._stream.tell())
             self._stream.close()
         return DataFile(self._name, size, self._rows, self._row_bytes, self._statistics.as_json())
 
     @contextlib.contextmanager
-    def _left_by_errors(self) -> Iterator[None]:
+    def _abandon_on_error(self) -> Iterator[None]:
         try:
             yield
         except BaseException:
@@ -117,7 +117,7 @@ class FileWriter:
 
 
 def write_file(
-    place: LakePlace, table: str, name: str, rows: pa.Table, group_rows: int = 0, **options: Any
+    place: LakeLocation, table: str, name: str, rows: pa.Table, group_rows: int = 0, **options: Any
 ) -> DataFile:
     """Writes rows into one new file of a table.
 
@@ -130,12 +130,12 @@ def write_file(
 
 def _group_rows(table: str, rows: int, size: int) -> int:
     """Returns how many rows a row group has: as many as the others, none of them too large."""
-    most = min(GROUP_ROWS.get(kind_of(table), rows), GROUP_BYTES * rows // max(size, 1))
+    most = min(GROUP_ROWS.get(table_kind(table), rows), GROUP_BYTES * rows // max(size, 1))
     groups = -(-rows // max(1, most))
     return -(-rows // max(1, groups)) or 1
 
 
-def require_there(place: LakePlace, table: str, files: Sequence[DataFile]) -> None:
+def require_visible(place: LakeLocation, table: str, files: Sequence[DataFile]) -> None:
     """Checks that files are there: VACUUM deletes old ones that no commit names.
 
     Errors: LakeError; the epoch is landed again by the next start.
@@ -163,7 +163,7 @@ class Statistics:
     """A file's statistics as Delta's log has them, of rows that come in parts."""
 
     def __init__(self, table: str, schema: pa.Schema) -> None:
-        kept = STATISTICS.get(kind_of(table), ",".join(schema.names)).split(",")
+        kept = STATISTICS.get(table_kind(table), ",".join(schema.names)).split(",")
         self._rows = 0
         self._nulls = {
             field.name: 0 for field in schema if field.name in kept and _has_order(field.type)
@@ -187,8 +187,8 @@ class Statistics:
         told = {name: both for name, both in self._bounds.items() if not _is_long(both)}
         return json.dumps({
             "numRecords": self._rows,
-            "minValues": {name: _as_told(low) for name, (low, _) in told.items()},
-            "maxValues": {name: _as_told(high) for name, (_, high) in told.items()},
+            "minValues": {name: _as_json_value(low) for name, (low, _) in told.items()},
+            "maxValues": {name: _as_json_value(high) for name, (_, high) in told.items()},
             "nullCount": self._nulls,
         })  # fmt: skip
 
@@ -197,7 +197,7 @@ def _is_long(bounds: tuple[Any, Any]) -> bool:
     return isinstance(bounds[0], str) and max(map(len, bounds)) > _TEXT_MAX
 
 
-def _as_told(value: Any) -> Any:
+def _as_json_value(value: Any) -> Any:
     return value.strftime("%Y-%m-%dT%H:%M:%S.%fZ") if isinstance(value, dt.datetime) else value
 
 

@@ -29,7 +29,7 @@ _FEW_IDLE = {"pool_max_idle_per_host": "4"}
 
 
 @dataclass(frozen=True)
-class LakePlace:
+class LakeLocation:
     """Where a lake is: all that its files need, and small enough to send to a task.
 
     `options`: delta-rs's storage options, secrets among them: they are in no print.
@@ -76,17 +76,19 @@ class LakePlace:
         return pa_fs.SubTreeFileSystem(table, whole) if table else whole
 
 
-def is_s3(place: LakePlace) -> bool:
+def is_s3(place: LakeLocation) -> bool:
     """Returns whether it is in S3, or in what speaks its protocol."""
     return place.path.startswith(_S3)
 
 
-def lake_place(path: str | LakePlace, options: Mapping[str, str] | None = None) -> LakePlace:
+def lake_location(
+    path: str | LakeLocation, options: Mapping[str, str] | None = None
+) -> LakeLocation:
     """Returns where a lake is. Errors: NotALakeError for a path that cannot be one."""
-    if isinstance(path, LakePlace):
+    if isinstance(path, LakeLocation):
         return path
     try:
-        place = LakePlace(lake_path(path))
+        place = LakeLocation(lake_path(path))
     except ValueError as error:
         raise NotALakeError(f"the lake {error}") from error
     return place if place.is_local else replace(place, options=dict(options or {}))
@@ -104,7 +106,7 @@ class S3Access:
     is_virtual_hosted: bool
 
 
-def s3_access(place: LakePlace) -> S3Access:
+def s3_access(place: LakeLocation) -> S3Access:
     """Returns how a place's options say to get at S3.
 
     An endpoint and a region can be in the environment, too, as delta-rs reads them there.

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
-from storage.files.row_groups import Bounds, Longs, OpenedFiles, Wanted, pruned
-from storage.schemas import places
+from storage.files.row_groups import Bounds, FooterCache, Int64Array, KeyFilter, pruned
+from storage.schemas import row_keys
 
 _ROWS_AT_ONCE = 4_096  # at most: a body can have some megabytes
 _BYTES_AT_ONCE = 4 * 1024 * 1024
@@ -24,14 +24,12 @@ class Tables(Protocol):
         """Returns a table as an Arrow dataset."""
 
 
-def touched_ranges(named: pa.Table) -> pc.Expression:
+def offset_filter(keys: pa.Table) -> pc.Expression:
     """Returns a filter that holds at least the named places: each queue's range of offsets.
 
     Input: queue_id, queue_offset.
     """
-    ranges = named.group_by("queue_id").aggregate(
-        [("queue_offset", "min"), ("queue_offset", "max")]
-    )
+    ranges = keys.group_by("queue_id").aggregate([("queue_offset", "min"), ("queue_offset", "max")])
     where = pc.scalar(False)
     for r in ranges.to_pylist():
         where = where | (
@@ -45,36 +43,36 @@ def touched_ranges(named: pa.Table) -> pc.Expression:
 def read_messages(
     lake: Tables,
     table: str,
-    named: pa.Table,
+    keys: pa.Table,
     columns: Sequence[str],
     before_epoch: int | None = None,
     due: Bounds | None = None,
-    opened: OpenedFiles | None = None,
+    footers: FooterCache | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Streams the named rows of `half` or `schedule`; what statistics rule out is not read.
 
-    Input: `named` has queue_id and queue_offset; `columns` include both; with `before_epoch` only
-    rows of earlier epochs, and `columns` include `epoch`; `opened`: files of the same table that
+    Input: `keys` has queue_id and queue_offset; `columns` include both; with `before_epoch` only
+    rows of earlier epochs, and `columns` include `epoch`; `footers`: files of the same table that
     were read before; `due`: when the messages were due, as far as DELIVER_AT says so. Others
     (a time beyond the maximum, a resumed message) are found by a second look. Units: ms.
     """
-    wanted = _sorted_once(places(named))
-    dataset, where = lake.dataset(table), touched_ranges(named)
-    opened = opened or OpenedFiles()
+    wanted = _sorted_once(row_keys(keys))
+    dataset, where = lake.dataset(table), offset_filter(keys)
+    footers = footers or FooterCache()
     if due is not None:
         found = [wanted[:0]]
-        near = pruned(dataset, where, Wanted(wanted, due), opened)
+        near = pruned(dataset, where, KeyFilter(wanted, due), footers)
         for batch in _read(near, wanted, columns, before_epoch):
-            found.append(places(batch))
+            found.append(row_keys(batch))
             yield batch
         wanted = np.setdiff1d(wanted, np.concatenate(found))
     if len(wanted):
-        near = pruned(dataset, where, Wanted(wanted), opened)
+        near = pruned(dataset, where, KeyFilter(wanted), footers)
         yield from _read(near, wanted, columns, before_epoch)
 
 
 def _read(
-    dataset: ds.Dataset, wanted: Longs, columns: Sequence[str], before_epoch: int | None
+    dataset: ds.Dataset, wanted: Int64Array, columns: Sequence[str], before_epoch: int | None
 ) -> Iterator[pa.RecordBatch]:
     """Streams the rows at these places.
 
@@ -87,7 +85,7 @@ def _read(
         fragment_readahead=1,
     )
     for batch in batches:
-        is_wanted = _are_among(places(batch), wanted)
+        is_wanted = _in_sorted(row_keys(batch), wanted)
         if before_epoch is not None:
             is_wanted = pc.and_(is_wanted, pc.less(batch["epoch"], before_epoch))
         found = batch.filter(is_wanted)
@@ -95,7 +93,7 @@ def _read(
             yield found
 
 
-def _sorted_once(numbers: Longs) -> Longs:
+def _sorted_once(numbers: Int64Array) -> Int64Array:
     """Returns the different numbers in order; those of a delivery are so already."""
     return numbers if (np.diff(numbers) > 0).all() else np.unique(numbers)
 
@@ -110,7 +108,7 @@ def _rows_at_once(dataset: ds.Dataset) -> int:
     return max(1, min(_ROWS_AT_ONCE, _BYTES_AT_ONCE * rows // max(size, 1)))
 
 
-def _are_among(found: Longs, wanted: Longs) -> pa.BooleanArray:
+def _in_sorted(found: Int64Array, wanted: Int64Array) -> pa.BooleanArray:
     """Returns which places are among sorted ones; `pc.is_in` would hash all of these each time."""
     at = np.minimum(np.searchsorted(wanted, found), len(wanted) - 1)
     return pa.array(wanted[at] == found)

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from storage.schemas import places
+from storage.schemas import row_keys
 
 _PLACE = ("queue_id", "queue_offset")
 _BY_EPOCH = ("epoch",)
@@ -39,9 +39,9 @@ def in_file_order(table: str, rows: pa.Table) -> pa.Table:
 
     Rows in order are returned without a copy.
     """
-    names = _ORDERS[kind_of(table)]
+    names = _ORDERS[table_kind(table)]
     if names == _PLACE:  # numbers are compared faster than columns
-        numbers = places(rows)
+        numbers = row_keys(rows)
         if (numbers[1:] >= numbers[:-1]).all():
             return rows
         return rows.take(pa.array(np.argsort(numbers, kind="stable")))
@@ -52,6 +52,6 @@ def in_file_order(table: str, rows: pa.Table) -> pa.Table:
     return rows.take(order)
 
 
-def kind_of(table: str) -> str:
+def table_kind(table: str) -> str:
     """Returns the kind of a table: `topics` for that of any real topic."""
     return table.split("/")[0]

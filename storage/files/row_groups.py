@@ -16,9 +16,9 @@ import numpy.typing as npt
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
-from storage.schemas import place
+from storage.schemas import pack_key
 
-Longs: TypeAlias = npt.NDArray[np.int64]
+Int64Array: TypeAlias = npt.NDArray[np.int64]
 Bounds: TypeAlias = tuple[int, int]  # both included
 
 _READ: Final = ("queue_id", "queue_offset", "deliver_at")
@@ -27,14 +27,14 @@ _KEPT_MAX = 64  # footers of some hundred kB; about so many files of a table are
 
 
 @dataclass(frozen=True)
-class Wanted:
+class KeyFilter:
     """The messages to find.
 
     `places`: sorted. `due`: groups whose messages all have a DELIVER_AT, each outside these
     instants, are left out. Units: ms.
     """
 
-    places: Longs
+    places: Int64Array
     due: Bounds | None = None
 
 
@@ -43,8 +43,8 @@ class _File:
     """A file whose footer was read: where and when the messages of each row group are."""
 
     fragment: ds.ParquetFileFragment
-    places: Longs  # two columns: the first and the last a row can have
-    due: Longs  # likewise, us
+    places: Int64Array  # two columns: the first and the last a row can have
+    due: Int64Array  # likewise, us
 
     @classmethod
     def of(cls, fragment: ds.ParquetFileFragment) -> _File:
@@ -59,7 +59,7 @@ class _File:
         due = [_due(deliver_at) for _, _, deliver_at in statistics]
         return cls(fragment, *(np.array(ends, np.int64).reshape(-1, 2) for ends in (places, due)))
 
-    def groups(self, wanted: Wanted) -> list[int]:
+    def groups(self, wanted: KeyFilter) -> list[int]:
         """Returns the numbers of the row groups that can hold a wanted message."""
         lows, highs = self.places.T
         first = np.searchsorted(wanted.places, lows)
@@ -70,7 +70,7 @@ class _File:
         return [int(number) for number in np.flatnonzero(may_hold)]
 
 
-class OpenedFiles:
+class FooterCache:
     """Keeps the footers of the files that were read last: reading one takes as long as a group."""
 
     def __init__(self) -> None:
@@ -90,18 +90,18 @@ class OpenedFiles:
 
 
 def pruned(
-    dataset: ds.Dataset, where: pc.Expression, wanted: Wanted, opened: OpenedFiles
+    dataset: ds.Dataset, where: pc.Expression, wanted: KeyFilter, footers: FooterCache
 ) -> ds.Dataset:
     """Returns the part of a dataset that can hold a wanted message, and all its rows in memory.
 
     Input: `where`: rules out whole files by the statistics of the log.
     """
     if isinstance(dataset, ds.UnionDataset):
-        children = [pruned(child, where, wanted, opened) for child in dataset.children]
+        children = [pruned(child, where, wanted, footers) for child in dataset.children]
         return ds.UnionDataset(dataset.schema, children)
     if not isinstance(dataset, ds.FileSystemDataset):
         return dataset
-    files = [opened.file(fragment) for fragment in dataset.get_fragments(where)]
+    files = [footers.file(fragment) for fragment in dataset.get_fragments(where)]
     parts = [
         file.fragment.subset(row_group_ids=groups)
         for file in files
@@ -115,7 +115,7 @@ def _places(queue_statistics: Any, offset_statistics: Any) -> Bounds:
     queues, offsets = _bounds(queue_statistics), _bounds(offset_statistics)
     if queues is None or offsets is None:
         return _ALL
-    low, high = map(place, queues, offsets)
+    low, high = map(pack_key, queues, offsets)
     return low, high
 
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from obstore.store import S3Store
 
-from storage.files.location import LakePlace, is_s3, s3_access
+from storage.files.location import LakeLocation, is_s3, s3_access
 
 # With any other option, an encryption say, delta-rs does it: what it means here was not tried.
 _OPTIONS: Final = frozenset({
@@ -18,7 +18,7 @@ _OPTIONS: Final = frozenset({
 _KEY: Final = "AWS_ACCESS_KEY_ID"
 
 
-def s3_client(place: LakePlace) -> S3Store | None:
+def s3_client(place: LakeLocation) -> S3Store | None:
     """Returns a client whose paths begin at the lake; None where delta-rs has to do it.
 
     Roles and profiles are left to delta-rs: they need a key, as an option or in the environment.
@@ -32,7 +32,7 @@ def s3_client(place: LakePlace) -> S3Store | None:
 
 @functools.lru_cache(maxsize=8)
 def _opened(path: str, options: tuple[tuple[str, str], ...]) -> S3Store:
-    access = s3_access(LakePlace(path, dict(options)))
+    access = s3_access(LakeLocation(path, dict(options)))
     config = {
         "endpoint": access.endpoint,
         "region": access.region,

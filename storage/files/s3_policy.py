@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from storage.errors import NotALakeError
-from storage.files.location import LakePlace, is_s3
+from storage.files.location import LakeLocation, is_s3
 
 _READ: Final = ("s3:GetObject",)
 _WRITE: Final = ("s3:GetObject", "s3:PutObject", "s3:DeleteObject", "s3:AbortMultipartUpload")
@@ -26,7 +26,7 @@ _RIGHTS: Final = {
 }
 
 
-def store_policy(place: LakePlace, role: str) -> dict[str, Any]:
+def s3_policy(place: LakeLocation, role: str) -> dict[str, Any]:
     """Returns the policy of a role for a lake in S3; without a statement if it needs none.
 
     Errors: NotALakeError if the lake is not in S3.

@@ -15,7 +15,7 @@ import pyarrow.fs as pa_fs
 from deltalake.fs import DeltaStorageHandler
 from obstore.exceptions import BaseError
 
-from storage.files.location import LakePlace
+from storage.files.location import LakeLocation
 from storage.files.s3_client import s3_client
 
 # An epoch of 1,000 messages of 256 B lands 0.2 MB. A larger file is read by its row groups.
@@ -23,10 +23,10 @@ FILE_BYTES_MAX: Final = 4 * 1024 * 1024
 KEPT_BYTES_MAX: Final = 64 * 1024 * 1024
 
 
-class KeptFiles(DeltaStorageHandler):
+class SmallFileCache(DeltaStorageHandler):
     """The files of one lake that were read last. Input: where it is, in a store."""
 
-    def __init__(self, place: LakePlace) -> None:
+    def __init__(self, place: LakeLocation) -> None:
         super().__init__(place.path, dict(place.options))
         self._client = s3_client(place)
         self._lock = threading.Lock()

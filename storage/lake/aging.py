@@ -9,11 +9,11 @@ import numpy as np
 import pyarrow as pa
 
 from storage.errors import LakeError
-from storage.lake.datasets import facts_of
+from storage.lake.datasets import file_stats
 from storage.lake.epochs import COMMITTED, Plan, has_snapshot
 from storage.lake.floor import Floor
 from storage.lake.history import read_plans
-from storage.lake.pruned import Bounds, read_pruned
+from storage.lake.pruned import Bounds, read_rows
 from storage.rows import instant
 from storage.wire.record_kinds import HALF
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from storage.lake.lake import Lake
 
 
-def newer_floor(lake: Lake, last: Plan, until_ms: int) -> Floor:
+def advance_floor(lake: Lake, last: Plan, until_ms: int) -> Floor:
     """Returns the floor after a committed plan: the newest snapshot up to an instant.
 
     Input: `until_ms`: what is decided at this `epoch_at`, or before, is old. A floor never goes
@@ -33,7 +33,7 @@ def newer_floor(lake: Lake, last: Plan, until_ms: int) -> Floor:
         "epoch_at": (None, instant(until_ms)),
         "state": [COMMITTED],
     }
-    rows = read_pruned(lake, "epochs", ["epoch", "counts"], bounds).to_pylist()
+    rows = read_rows(lake, "epochs", ["epoch", "counts"], bounds).to_pylist()
     newest = max((row["epoch"] for row in rows if has_snapshot(row)), default=None)
     if newest is None:
         return floor
@@ -65,13 +65,13 @@ def epoch_times(lake: Lake) -> Callable[[int], int]:
     return lambda epoch: int(np.interp(epoch, epochs, instants)) if epochs else 0
 
 
-def epoch_of_newest(lake: Lake, table: str, rows: int) -> int:
+def first_epoch_of_last_rows(lake: Lake, table: str, rows: int) -> int:
     """Returns the epoch from which on a table has so many rows or a few more, as its log tells.
 
     Within a file the rows are taken as spread evenly over its epochs; without statistics it is 0.
     """
     names = ["min.epoch", "max.epoch", "num_records"]
-    facts = facts_of(lake.table(table).files(), names)
+    facts = file_stats(lake.table(table).files(), names)
     if any(column.null_count for column in facts.columns):
         return 0
     newest_first = sorted(facts.to_pylist(), key=lambda file: file["max.epoch"], reverse=True)
@@ -83,7 +83,7 @@ def epoch_of_newest(lake: Lake, table: str, rows: int) -> int:
     return 0
 
 
-def require_above(lake: Lake, floor: Floor, epoch: int) -> None:
+def require_replayable(lake: Lake, floor: Floor, epoch: int) -> None:
     """Checks that an epoch can be run again: it is above the floor, or nothing is deleted yet.
 
     Input: the floor of the newest epoch. Errors: LakeError naming it.

@@ -20,22 +20,22 @@ import pyarrow.dataset as ds
 from deltalake import CommitProperties, DeltaTable
 
 from storage.errors import OwnerError
-from storage.files.location import LakePlace
+from storage.files.location import LakeLocation
 from storage.lake.identity import lake_row
-from storage.lake.lake import Lake, insert
-from storage.lake.row_counts import Stock
+from storage.lake.lake import Lake, append_rows
+from storage.lake.row_counts import RowCounts
 from txlake._disk import require_room
 
 _WRITERS = 4
 
 
-class StagedLake(Lake):
+class BufferedLake(Lake):
     """A lake that one replay writes; rows of an epoch come in the order of epochs."""
 
-    def __init__(self, place: str | LakePlace) -> None:
+    def __init__(self, place: str | LakeLocation) -> None:
         super().__init__(place)
         self._versions: dict[str, int] = {}
-        self.stock = Stock(  # rows that wait are counted; versions are those on disk
+        self.stock = RowCounts(  # rows that wait are counted; versions are those on disk
             lambda table: self._versions.get(table, 0), lambda table: self.table(table).rows()
         )
         self._lock = threading.RLock()
@@ -47,7 +47,7 @@ class StagedLake(Lake):
         self._flushing: Future[None] | None = None
 
     @contextmanager
-    def unfinished(self, now: dt.datetime) -> Iterator[None]:
+    def hidden_until_done(self, now: dt.datetime) -> Iterator[None]:
         """Takes the `lake` row away for the length of a block: others refuse the half-written lake.
 
         Makes the tables. After a block that fails the row stays away; the next block goes on.
@@ -57,7 +57,7 @@ class StagedLake(Lake):
         if rows.num_rows:
             self.handle("lake").delete()
         else:
-            rows = lake_row(self.tables_id(), now)
+            rows = lake_row(self.majority_lake_id(), now)
         self._on_disk.pop("lake", None)
         yield
         self.append("lake", rows)
@@ -86,7 +86,7 @@ class StagedLake(Lake):
                 self._held[table] = self.table(table).transaction()
             return self._held[table]
 
-    def holds(self, table: str, epoch: int) -> bool:
+    def has_epoch(self, table: str, epoch: int) -> bool:
         """Returns False: every epoch is decided again, and `append` leaves out what is there."""
         return False
 
@@ -141,9 +141,9 @@ class StagedLake(Lake):
         def write(handle: DeltaTable, properties: CommitProperties) -> None:
             if counts:  # the stream is gone: a second try would write nothing
                 raise OwnerError(f"another process writes the lake {self.path}; this one stops")
-            insert(handle, table, reader, properties)
+            append_rows(handle, table, reader, properties)
 
-        self.table(table).once(epoch, write)
+        self.table(table).commit_once(epoch, write)
         self.stock.add(table, sum(counts))
         with self._lock:
             self._on_disk.pop(table, None)
@@ -191,9 +191,9 @@ class StagedLake(Lake):
                 self._on_disk.pop(table, None)
             self._staged = {}
 
-    def forget(self, table: str | None = None) -> None:
+    def reset(self, table: str | None = None) -> None:
         """Drops the handle of a table, or of all, so that the next use reads its log anew."""
-        super().forget(table)
+        super().reset(table)
         with self._lock:
             for known in (self._on_disk, self._held):
                 known.clear()

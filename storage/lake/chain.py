@@ -19,7 +19,7 @@ _DIGEST_CHARACTERS = 32  # 128 bits: found by accident never, and nobody signs w
 _RowT = TypeVar("_RowT", bound=Mapping[str, Any])
 
 
-def chained(row: pa.Table, before: str) -> tuple[pa.Table, str]:
+def with_digest(row: pa.Table, before: str) -> tuple[pa.Table, str]:
     """Returns the row with its digest, and that digest.
 
     Input: the digest of the row before it; of the first row the lake's id.
@@ -36,6 +36,6 @@ def digest_of(row: Mapping[str, Any], before: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:_DIGEST_CHARACTERS]
 
 
-def in_chain(rows: Iterable[_RowT]) -> list[_RowT]:
+def chain_order(rows: Iterable[_RowT]) -> list[_RowT]:
     """Returns rows of `epochs` in the order in which they were written."""
     return sorted(rows, key=lambda row: (row["epoch"], row["state"] != PLANNED))

@@ -10,7 +10,7 @@ import pyarrow.dataset as ds
 import pyarrow.fs as pa_fs
 from deltalake import DeltaTable
 
-from storage.files.location import LakePlace
+from storage.files.location import LakeLocation
 from txlake._paths import file_name
 
 _PRUNING = ("epoch", "queue_id", "queue_offset", "transaction_id")
@@ -28,7 +28,7 @@ def files_of(handle: DeltaTable) -> pa.Table:
 
 
 def dataset_of(
-    place: LakePlace,
+    place: LakeLocation,
     table: str,
     files: pa.Table,
     schema: pa.Schema,
@@ -49,7 +49,7 @@ def dataset_of(
     return ds.FileSystemDataset(fragments, schema, parquet, filesystem)
 
 
-def facts_of(files: pa.Table, names: Sequence[str]) -> pa.Table:
+def file_stats(files: pa.Table, names: Sequence[str]) -> pa.Table:
     """Returns columns of a table's files, as its log has them; null where it has none."""
     nothing = pa.nulls(files.num_rows)
     there = files.column_names
@@ -60,7 +60,7 @@ def bounds_of(files: pa.Table) -> list[pc.Expression | None]:
     """Returns for each file what holds for all its rows; a column with nulls says nothing."""
     bounds: list[pc.Expression | None] = [None] * files.num_rows
     for name in _PRUNING:
-        facts = facts_of(files, [f"{what}.{name}" for what in ("min", "max", "null_count")])
+        facts = file_stats(files, [f"{what}.{name}" for what in ("min", "max", "null_count")])
         field = pc.field(name)
         rows = zip(*(column.to_pylist() for column in facts.columns), strict=True)
         for number, (least, most, nulls) in enumerate(rows):

@@ -22,9 +22,9 @@ from obstore.store import S3Store
 
 from storage.errors import StoreAwayError
 from storage.files.data_files import DataFile
-from storage.files.location import LakePlace
+from storage.files.location import LakeLocation
 from storage.files.s3_client import s3_client
-from storage.lake.store_error import store_trouble
+from storage.lake.store_error import store_error
 
 # The newest protocol whose tables our entries fit: no feature that a writer has to know.
 _WRITER_VERSION_MAX = 2
@@ -34,11 +34,11 @@ _VERSION_DIGITS = 20
 class LogEntries:
     """One table's log. Errors: StoreRefusedError, StoreAwayError: the entry may be there or not."""
 
-    def __init__(self, place: LakePlace, table: str, client: S3Store) -> None:
+    def __init__(self, place: LakeLocation, table: str, client: S3Store) -> None:
         self._place, self._table, self._client = place, table, client
         self._folder = f"{table}/_delta_log"
 
-    def put(self, version: int, entry: bytes) -> bool:
+    def append_entry(self, version: int, entry: bytes) -> bool:
         """Writes the entry of a version, if it is the newest then.
 
         A driver that slept until another had cleaned up the log would put an entry that nobody
@@ -52,7 +52,7 @@ class LogEntries:
         except AlreadyExistsError:
             return False
         except BaseError as error:
-            raise store_trouble(self._place, error) or StoreAwayError(
+            raise store_error(self._place, error) or StoreAwayError(
                 f"{self._place.path}: {error}"
             ) from error
 
@@ -66,19 +66,19 @@ class LogEntries:
         return any(name.isdigit() and int(name) > version for name in names)
 
 
-def log_entries(place: LakePlace, table: str) -> LogEntries | None:
+def log_entries(place: LakeLocation, table: str) -> LogEntries | None:
     """Returns a table's log; None where delta-rs has to write it."""
     client = s3_client(place)
     return None if client is None else LogEntries(place, table, client)
 
 
-def fits(handle: DeltaTable) -> bool:
+def is_supported(handle: DeltaTable) -> bool:
     """Returns whether our entries are all that a writer of this table has to write."""
     protocol = handle.protocol()
     return protocol.min_writer_version <= _WRITER_VERSION_MAX and not protocol.writer_features
 
 
-def entry_of(files: Sequence[DataFile], app_id: str, transaction: int, epoch: int) -> bytes:
+def commit_json(files: Sequence[DataFile], app_id: str, transaction: int, epoch: int) -> bytes:
     """Returns the entry that adds files with a transaction identifier."""
     now_ms = time.time_ns() // 1_000_000
     info = {

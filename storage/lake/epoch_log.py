@@ -16,11 +16,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from storage.errors import OwnerError
-from storage.lake.chain import chained
+from storage.lake.chain import with_digest
 from storage.lake.epochs import (
     Plan,
     Progress,
-    TableAt,
+    TableVersion,
     committed_row,
     planned_row,
 )
@@ -34,7 +34,7 @@ class EpochLog:
     def __init__(self, lake: Lake) -> None:
         self._lake = lake
         self._digest = ""
-        self._tables: dict[str, TableAt] = {}
+        self._tables: dict[str, TableVersion] = {}
         self._next_offsets: dict[tuple[str, int], int] = {}
 
     def take_up(self, progress: Progress) -> None:
@@ -42,7 +42,7 @@ class EpochLog:
         self._digest = progress.digest
         self._tables = dict(progress.tables)
         self._next_offsets = dict(progress.next_offsets)
-        self._lake.stock.take({table: at.rows for table, at in self._tables.items()})
+        self._lake.stock.reset({table: at.rows for table, at in self._tables.items()})
 
     def planned(self, plan: Plan) -> pa.Table:
         """Returns the row that pins an epoch; the caller writes it before anything else of it."""
@@ -68,7 +68,7 @@ class EpochLog:
         Input: the next offsets of the real queues, at least of those that grew.
         Errors: OwnerError when another driver has committed it.
         """
-        written = self._lake.stock.written()
+        written = self._lake.stock.changed()
         self._tables |= written
         known = self._next_offsets
         grown = {queue: at for queue, at in next_offsets.items() if known.get(queue) != at}
@@ -93,7 +93,7 @@ class EpochLog:
             )
 
     def _next(self, row: pa.Table) -> pa.Table:
-        chained_row, self._digest = chained(row, self._digest or self._lake.tables_id())
+        chained_row, self._digest = with_digest(row, self._digest or self._lake.majority_lake_id())
         return chained_row
 
 

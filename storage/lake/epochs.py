@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from storage.errors import WAY_BACK, BrokenLakeError
+from storage.errors import RESTORE_HINT, BrokenLakeError
 from storage.lake.floor import FLOOR, Floor
 from storage.lake.snapshots import Snapshot, snapshot_of
 from storage.rows import instant, milliseconds
@@ -55,7 +55,7 @@ class Range:
 
 
 @dataclass(frozen=True)
-class TableAt:
+class TableVersion:
     """A table after an epoch: at least this Delta version, exactly so many rows."""
 
     version: int
@@ -151,7 +151,7 @@ def committed_row(
     counts: Mapping[str, int],
     step_ms: Mapping[str, int],
     next_offsets: Mapping[tuple[str, int], int],
-    tables: Mapping[str, TableAt],
+    tables: Mapping[str, TableVersion],
     work: Mapping[str, int] | None = None,
 ) -> pa.Table:
     """Returns the commit point. Input: `next_offsets`, `tables`: what the row names of both."""
@@ -167,7 +167,7 @@ def committed_row(
     )
 
 
-def plan_of(row: Mapping[str, Any]) -> Plan:
+def parse_plan(row: Mapping[str, Any]) -> Plan:
     """Returns the plan in a planned row. Errors: BrokenLakeError when it lacks something."""
     of_range = [f.name for f in fields(Range)]
     try:
@@ -186,7 +186,7 @@ def plan_of(row: Mapping[str, Any]) -> Plan:
         )
     except (TypeError, ValueError, KeyError, OverflowError) as error:
         problem = f"has a planned row of epoch {row['epoch']} that cannot be read ({error})"
-        raise BrokenLakeError(f"the table epochs {problem}; {WAY_BACK}", problem) from error
+        raise BrokenLakeError(f"the table epochs {problem}; {RESTORE_HINT}", problem) from error
 
 
 def next_offsets_of(row: Mapping[str, Any]) -> dict[tuple[str, int], int]:
@@ -204,7 +204,7 @@ class Progress:
     """Where the epochs stand.
 
     `last`: the newest committed plan. `unfinished`: the plan to finish first. `next_offsets` and
-    `tables`: after `last`. `recent`: the newest plans, for C(q). `named_epoch`: the newest whose
+    `tables`: after `last`. `recent`: the newest plans, for C(q). `full_epoch`: the newest whose
     row names all. `digest`: of the newest row. `changes`: rows by which `last` changed the state,
     and of its snapshot.
     """
@@ -213,8 +213,8 @@ class Progress:
     unfinished: Plan | None
     next_offsets: Mapping[tuple[str, int], int]
     recent: tuple[Plan, ...]
-    named_epoch: int | None
-    tables: Mapping[str, TableAt] = field(default_factory=dict)
+    full_epoch: int | None
+    tables: Mapping[str, TableVersion] = field(default_factory=dict)
     digest: str = ""
     changes: int = 0
 
@@ -240,7 +240,7 @@ def read_progress(lake: Lake, until: int | None = None) -> Progress:
     Input: `until`: the epoch that counts as the newest.
     Errors: BrokenLakeError when a planned row is missing.
     """
-    newest = lake.last("epochs", "epoch")
+    newest = lake.max_value("epochs", "epoch")
     if newest is None:
         return NO_PROGRESS
     newest = newest if until is None else min(newest, until)
@@ -252,7 +252,7 @@ def read_progress(lake: Lake, until: int | None = None) -> Progress:
     if lacking:
         raise BrokenLakeError(
             f"the table epochs of the lake {lake.path} has no planned row of epoch {lacking[0]}: "
-            f"{WAY_BACK}"
+            f"{RESTORE_HINT}"
         )
     last_epoch = max(committed, default=None)
     unfinished = plans[newest] if newest not in committed else None
@@ -261,13 +261,13 @@ def read_progress(lake: Lake, until: int | None = None) -> Progress:
     named = _since(lake, committed, named_epoch, min(plans))
     newest_row = unfinished or committed[newest]
     return Progress(
-        last=None if last_epoch is None else plan_of(plans[last_epoch]),
-        unfinished=None if unfinished is None else plan_of(unfinished),
+        last=None if last_epoch is None else parse_plan(plans[last_epoch]),
+        unfinished=None if unfinished is None else parse_plan(unfinished),
         next_offsets={place: at for row in named for place, at in next_offsets_of(row).items()},
-        recent=tuple(plan_of(plans[epoch]) for epoch in sorted(committed)),
-        named_epoch=named_epoch,
+        recent=tuple(parse_plan(plans[epoch]) for epoch in sorted(committed)),
+        full_epoch=named_epoch,
         tables={
-            at["table"]: TableAt(at["version"], at["rows"])
+            at["table"]: TableVersion(at["version"], at["rows"])
             for row in named
             for at in row.get("tables") or ()  # format 1 has none
         },
@@ -282,14 +282,14 @@ def changes_in(counts: Mapping[str, int]) -> int:
 
 
 def _since(
-    lake: Lake, committed: Mapping[int, Mapping[str, Any]], named_epoch: int | None, first: int
+    lake: Lake, committed: Mapping[int, Mapping[str, Any]], full_epoch: int | None, first: int
 ) -> list[Mapping[str, Any]]:
     """Returns the committed rows from the newest that names all on, or all: a later one holds.
 
     Input: the rows from epoch `first` on.
     """
-    rows = [row for epoch, row in committed.items() if epoch >= (named_epoch or 0)]
-    if named_epoch is None and first > 1:
+    rows = [row for epoch, row in committed.items() if epoch >= (full_epoch or 0)]
+    if full_epoch is None and first > 1:
         before = (pc.field("epoch") < first) & (pc.field("state") == COMMITTED)
         there = lake.dataset("epochs").schema.names
         names = [name for name in ("epoch", "next_offsets", "tables") if name in there]

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pyarrow.compute as pc
 
 from storage.errors import LakeError
-from storage.lake.epochs import COMMITTED, PLANNED, Plan, next_offsets_of, plan_of
-from storage.lake.pruned import Bounds, read_pruned
+from storage.lake.epochs import COMMITTED, PLANNED, Plan, next_offsets_of, parse_plan
+from storage.lake.pruned import Bounds, read_rows
 from storage.schemas import SNAPSHOT
 
 if TYPE_CHECKING:
@@ -41,8 +41,8 @@ class Recorded:
 def read_plans(lake: Lake, epochs: Iterable[int]) -> dict[int, Plan]:
     """Returns the plans of some epochs, as far as they are there."""
     bounds: Bounds = {"epoch": sorted(set(epochs)), "state": [PLANNED]}
-    rows = read_pruned(lake, "epochs", [field.name for field in fields(Plan)], bounds)
-    return {row["epoch"]: plan_of(row) for row in rows.to_pylist()}
+    rows = read_rows(lake, "epochs", [field.name for field in fields(Plan)], bounds)
+    return {row["epoch"]: parse_plan(row) for row in rows.to_pylist()}
 
 
 def recorded_epochs(lake: Lake, first: int, last: int) -> Iterator[Recorded]:
@@ -61,5 +61,5 @@ def recorded_epochs(lake: Lake, first: int, last: int) -> Iterator[Recorded]:
                 state = PLANNED if planned is None else COMMITTED
                 raise LakeError(f"the lake {lake.path} has no {state} row of epoch {epoch}")
             yield Recorded(
-                plan_of(planned), next_offsets_of(committed), dict(committed["counts"] or ())
+                parse_plan(planned), next_offsets_of(committed), dict(committed["counts"] or ())
             )

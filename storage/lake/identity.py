@@ -24,12 +24,12 @@ from storage.errors import (
 )
 from storage.lake.open_table import missing
 from storage.schemas import (
+    DIGEST_FORMAT,
     FORMAT_VERSION,
     GROUPS_FORMAT,
     LAKE,
     SIGNED_FORMAT,
     TABLES,
-    TELLING_FORMAT,
 )
 
 if TYPE_CHECKING:
@@ -48,11 +48,11 @@ def lake_row(lake_id: str, now: dt.datetime) -> pa.Table:
 def owner_of_most(lake: Lake) -> str:
     """Returns the id of the lake that most tables belong to; a new one if no table says."""
     there = filter(lake.is_table, TABLES)
-    found = Counter(filter(None, (lake.table(table).owner() for table in there)))
+    found = Counter(filter(None, (lake.table(table).lake_id() for table in there)))
     return max(found, key=found.__getitem__, default="") or uuid.uuid4().hex
 
 
-def require_not_begun(lake: Lake) -> None:
+def require_empty(lake: Lake) -> None:
     """Checks that nothing was written: a rebuild writes the `lake` row when it has ended.
 
     Errors: UnfinishedLakeError if the row is missing; MissingTableError if the table is: a rebuild
@@ -71,7 +71,7 @@ def require_not_begun(lake: Lake) -> None:
 
 def _has_epochs(lake: Lake, table: str) -> bool:
     try:
-        return table != "lake" and lake.last(table, "epoch") is not None
+        return table != "lake" and lake.max_value(table, "epoch") is not None
     except MissingTableError:
         return False
 
@@ -84,7 +84,7 @@ def identity(lake: Lake, formats: Sequence[int] = (FORMAT_VERSION,)) -> tuple[st
     """
     rows = lake.read("lake").to_pylist() if lake.is_table("lake") else []
     if not rows:
-        require_not_begun(lake)
+        require_empty(lake)
         raise NotALakeError(f"{lake.path} is not a lake: `txlake run` makes one there")
     if not {"lake_id", "format_version"} <= rows[0].keys():
         raise NotALakeError(
@@ -106,7 +106,7 @@ def identity(lake: Lake, formats: Sequence[int] = (FORMAT_VERSION,)) -> tuple[st
     return str(rows[0]["lake_id"]), int(version)
 
 
-def likely_identity(lake: Lake, formats: Sequence[int]) -> tuple[str, int]:
+def infer_identity(lake: Lake, formats: Sequence[int]) -> tuple[str, int]:
     """Returns the lake's id and format; if its row is lost, as the other tables say.
 
     Input, Errors: as `identity`.
@@ -114,7 +114,7 @@ def likely_identity(lake: Lake, formats: Sequence[int]) -> tuple[str, int]:
     try:
         return identity(lake, formats)
     except (BrokenLakeError, UnfinishedLakeError):
-        return lake.tables_id(), _likely_format(lake)
+        return lake.majority_lake_id(), _likely_format(lake)
 
 
 def _likely_format(lake: Lake) -> int:
@@ -127,7 +127,7 @@ def _likely_format(lake: Lake) -> int:
         return GROUPS_FORMAT
     if any("is_signed" in _columns(lake, table) for table in ("op", "waiting")):
         return SIGNED_FORMAT
-    return TELLING_FORMAT
+    return DIGEST_FORMAT
 
 
 def _columns(lake: Lake, table: str) -> set[str]:

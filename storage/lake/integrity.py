@@ -23,17 +23,17 @@ import pyarrow.compute as pc
 import pyarrow.fs as pa_fs
 from deltalake import DeltaTable
 
-from storage.errors import WAY_BACK, BrokenLakeError, MissingTableError
-from storage.lake.chain import digest_of, in_chain
-from storage.lake.committed_tables import Told, read_told
-from storage.lake.datasets import dataset_of, facts_of
-from storage.lake.epochs import Progress, TableAt, read_progress
+from storage.errors import RESTORE_HINT, BrokenLakeError, MissingTableError
+from storage.lake.chain import chain_order, digest_of
+from storage.lake.committed_tables import CommittedTables, read_committed_tables
+from storage.lake.datasets import dataset_of, file_stats
+from storage.lake.epochs import Progress, TableVersion, read_progress
 from storage.lake.lake import Lake
 from storage.lake.table import deleted_rows, owner_of
 from storage.schemas import TABLES
 from txlake._table_files import files_of_table
 
-_ABSENT = TableAt(0, 0)
+_ABSENT = TableVersion(0, 0)
 _TRIES = 4
 _PAUSE_S = 0.05  # ten times what a step of maintenance takes to commit
 
@@ -42,24 +42,24 @@ _PAUSE_S = 0.05  # ten times what a step of maintenance takes to commit
 class Fault:
     """What is wrong with one table; `epoch` and `state` name a row of `epochs`.
 
-    `is_early`: it has rows of an epoch that is not planned.
+    `is_unplanned`: it has rows of an epoch that is not planned.
     """
 
     table: str
     problem: str
     epoch: int | None = None
     state: str | None = None
-    is_early: bool = False
+    is_unplanned: bool = False
 
 
-def require_whole(lake: Lake, progress: Progress, *, is_alone: bool = False) -> None:
+def require_intact(lake: Lake, progress: Progress, *, is_exclusive: bool = False) -> None:
     """Checks that a lake is whole.
 
-    Input: where its epochs stand; `is_alone`: the lake is not being written, so its tables hold
+    Input: where its epochs stand; `is_exclusive`: the lake is not being written, so its tables hold
     exactly what was committed.
     Errors: BrokenLakeError naming the first table, what is wrong and the way back.
     """
-    _refuse(lake, faults(lake, progress, is_alone=is_alone))
+    _refuse(lake, find_faults(lake, progress, is_exclusive=is_exclusive))
 
 
 def require_recorded(lake: Lake, tables: Iterable[str] | None = None) -> Progress:
@@ -73,9 +73,9 @@ def require_recorded(lake: Lake, tables: Iterable[str] | None = None) -> Progres
 
     def look() -> list[Fault]:
         found[:] = [read_progress(lake)]
-        return faults(lake, found[0], named)
+        return find_faults(lake, found[0], named)
 
-    _refuse(lake, steady(lake, look))
+    _refuse(lake, retry_while_written(lake, look))
     return found[0]
 
 
@@ -89,22 +89,22 @@ def require_readable(lake: Lake, tables: Iterable[str] = TABLES) -> None:
     named = tuple(tables)
 
     def look() -> list[Fault]:
-        told = read_told(lake)
+        told = read_committed_tables(lake)
         return _table_faults(lake, told, [t for t in named if t in TABLES or t in told.tables])
 
-    _refuse(lake, steady(lake, look))
+    _refuse(lake, retry_while_written(lake, look))
 
 
-def require_begun(lake: Lake, progress: Progress) -> None:
+def require_resumable(lake: Lake, progress: Progress) -> None:
     """Checks what an interrupted rebuild has written: its tables may be ahead of its epochs.
 
     Errors: BrokenLakeError.
     """
-    found = faults(lake, progress)
-    _refuse(lake, [fault for fault in found if fault.table != "lake" and not fault.is_early])
+    found = find_faults(lake, progress)
+    _refuse(lake, [fault for fault in found if fault.table != "lake" and not fault.is_unplanned])
 
 
-def steady(lake: Lake, look: Callable[[], list[Fault]]) -> list[Fault]:
+def retry_while_written(lake: Lake, look: Callable[[], list[Fault]]) -> list[Fault]:
     """Returns what `look` finds; faults only if it finds some every time.
 
     Errors: BrokenLakeError that `look` raises every time.
@@ -116,7 +116,7 @@ def steady(lake: Lake, look: Callable[[], list[Fault]]) -> list[Fault]:
         except BrokenLakeError:
             pass
         time.sleep(_PAUSE_S)
-        lake.forget()
+        lake.reset()
     return look()
 
 
@@ -124,31 +124,35 @@ def _refuse(lake: Lake, found: list[Fault]) -> None:
     for fault in found:
         raise BrokenLakeError(
             f"the lake {lake.path} is not whole: the table {fault.table} {fault.problem}; "
-            f"{WAY_BACK}"
+            f"{RESTORE_HINT}"
         )
 
 
-def faults(
-    lake: Lake, progress: Progress, tables: Iterable[str] | None = None, *, is_alone: bool = False
+def find_faults(
+    lake: Lake,
+    progress: Progress,
+    tables: Iterable[str] | None = None,
+    *,
+    is_exclusive: bool = False,
 ) -> list[Fault]:
     """Returns what is wrong, table by table; an empty list when the lake is whole."""
-    told = Told.by(progress)
+    told = CommittedTables.by(progress)
     found = _chain_faults(lake, progress)
     unreadable: list[Fault] = []
     if tables is None:
         tables, unreadable = _all_tables(lake, told)
-    found += _table_faults(lake, told, tables, is_alone=is_alone)
+    found += _table_faults(lake, told, tables, is_exclusive=is_exclusive)
     named = {fault.table for fault in found}
     return found + [fault for fault in unreadable if fault.table not in named]
 
 
 def _table_faults(
-    lake: Lake, told: Told, tables: Iterable[str], *, is_alone: bool = False
+    lake: Lake, told: CommittedTables, tables: Iterable[str], *, is_exclusive: bool = False
 ) -> list[Fault]:
     found, newest = [], {}
     for table in sorted({"epochs", *tables}, key=lambda name: (name != "epochs", name)):
         try:
-            problem, newest[table] = _problem(lake, table, told, is_alone)
+            problem, newest[table] = _problem(lake, table, told, is_exclusive)
         except MissingTableError:
             at = told.tables.get(table, _ABSENT).version
             problem = f"is missing; its version was {at} when epoch {told.committed} committed"
@@ -158,13 +162,15 @@ def _table_faults(
             found.append(Fault(table, problem))
     if any(fault.table == "epochs" for fault in found):
         return found
-    return found + _early_rows(lake, newest, told.planned if is_alone else None)
+    return found + _early_rows(lake, newest, told.planned if is_exclusive else None)
 
 
-def _problem(lake: Lake, table: str, told: Told, is_alone: bool) -> tuple[str | None, int]:
+def _problem(
+    lake: Lake, table: str, told: CommittedTables, is_exclusive: bool
+) -> tuple[str | None, int]:
     """Says what is wrong with a table, if anything is, and which is the newest epoch in it."""
     handle = lake.handle(table)
-    owner, lake_id = owner_of(handle), lake.tables_id()
+    owner, lake_id = owner_of(handle), lake.majority_lake_id()
     if owner != lake_id:
         return f"belongs to another lake ({owner or 'unnamed'}, not {lake_id})", 0
     at = told.tables.get(table, _ABSENT)
@@ -183,12 +189,14 @@ def _problem(lake: Lake, table: str, told: Told, is_alone: bool) -> tuple[str | 
         return _of_epochs(lake, handle, files, told), 0
     held, newest = _held(lake, table, files, told.committed)
     held += deleted_rows(handle)
-    if held < at.rows or (is_alone and held != at.rows):
+    if held < at.rows or (is_exclusive and held != at.rows):
         return _then(f"holds {held} rows", f"held {at.rows}", told), newest
     return None, newest
 
 
-def _of_epochs(lake: Lake, handle: DeltaTable, files: pa.Table, told: Told) -> str | None:
+def _of_epochs(
+    lake: Lake, handle: DeltaTable, files: pa.Table, told: CommittedTables
+) -> str | None:
     """Says what is wrong with `epochs`: each epoch has two rows, there or deleted."""
     if not files.num_rows and handle.version() > 0:
         return f"is empty, at version {handle.version()}"
@@ -199,7 +207,7 @@ def _of_epochs(lake: Lake, handle: DeltaTable, files: pa.Table, told: Told) -> s
     return None
 
 
-def _then(now: str, then: str, told: Told) -> str:
+def _then(now: str, then: str, told: CommittedTables) -> str:
     return f"{now}, and {then} when epoch {told.committed} committed"
 
 
@@ -209,7 +217,7 @@ def _held(lake: Lake, table: str, files: pa.Table, committed: int) -> tuple[int,
     The log tells. Of a file without statistics, and of one in which others than the job put
     committed and later rows together, the column `epoch` is read.
     """
-    rows, least, most = facts_of(files, ["num_records", "min.epoch", "max.epoch"]).columns
+    rows, least, most = file_stats(files, ["num_records", "min.epoch", "max.epoch"]).columns
     is_known = pc.and_(pc.is_valid(rows), pc.and_(pc.is_valid(least), pc.is_valid(most)))
     is_before = pc.less_equal(most, committed)
     is_sure = pc.and_kleene(is_known, pc.or_kleene(is_before, pc.greater(least, committed)))
@@ -221,7 +229,7 @@ def _held(lake: Lake, table: str, files: pa.Table, committed: int) -> tuple[int,
 def _counted(lake: Lake, table: str, files: pa.Table, committed: int) -> tuple[int, int]:
     if not files.num_rows:
         return 0, 0
-    with lake.reading(table):
+    with lake.translating_read_errors(table):
         there = dataset_of(lake.place, table, files, lake.schema(table))
         epochs = there.to_table(columns=["epoch"])["epoch"]
     is_committed = pc.less_equal(epochs, committed)
@@ -234,15 +242,17 @@ def _early_rows(lake: Lake, newest: Mapping[str, int], planned: int | None) -> l
     Input: the newest planned epoch; None: it is read now, after the tables.
     """
     if planned is None:
-        planned = lake.last("epochs", "epoch") or 0
+        planned = lake.max_value("epochs", "epoch") or 0
     return [
-        Fault(table, f"has rows of epoch {n}, and the newest planned is {planned}", is_early=True)
+        Fault(
+            table, f"has rows of epoch {n}, and the newest planned is {planned}", is_unplanned=True
+        )
         for table, n in newest.items()
         if n > planned
     ]
 
 
-def _all_tables(lake: Lake, told: Told) -> tuple[list[str], list[Fault]]:
+def _all_tables(lake: Lake, told: CommittedTables) -> tuple[list[str], list[Fault]]:
     """Names all tables that a lake has to have; those of topics are in the catalog."""
     found = {*TABLES, *told.tables}
     try:
@@ -265,7 +275,7 @@ def _missing_file(lake: Lake, table: str, files: pa.Table) -> str | None:
     """Names a file that a table's log names and its folder does not have, or has shorter."""
     filesystem = lake.place.filesystem(table)
     named = files.select(["path", "size_bytes"]).to_pylist() if files.num_rows else []
-    with lake.reading(table):
+    with lake.translating_read_errors(table):
         found = filesystem.get_file_info([file["path"] for file in named])
     for info, file in zip(found, named, strict=True):
         if info.type != pa_fs.FileType.File or info.size not in (None, file["size_bytes"]):
@@ -275,10 +285,10 @@ def _missing_file(lake: Lake, table: str, files: pa.Table) -> str | None:
 
 def _chain_faults(lake: Lake, progress: Progress) -> list[Fault]:
     """Checks the digests of the rows since the newest that names all tables."""
-    first = max(1, progress.named_epoch or 1)
+    first = max(1, progress.full_epoch or 1)
     where = (pc.field("epoch") >= first) & (pc.field("epoch") <= progress.newest_epoch)
     rows = lake.read("epochs", where=where).to_pylist()
-    return chain_faults(rows, lake.tables_id() if first == 1 else None)
+    return chain_faults(rows, lake.majority_lake_id() if first == 1 else None)
 
 
 def chain_faults(rows: list[dict[str, Any]], before: str | None) -> list[Fault]:
@@ -287,7 +297,7 @@ def chain_faults(rows: list[dict[str, Any]], before: str | None) -> list[Fault]:
     Input: rows of epochs without a gap; the digest before the first of them, None: not known.
     """
     found = []
-    for row in in_chain(rows):
+    for row in chain_order(rows):
         if before is not None and row["digest"] != digest_of(row, before):
             problem = (
                 f"has a {row['state']} row of epoch {row['epoch']} that was changed, or whose "

@@ -26,15 +26,15 @@ from deltalake import (
 from deltalake.exceptions import DeltaError
 
 from storage.errors import LakeError
-from storage.files.data_files import GROUP_ROWS, DataFile, new_name, require_there, write_file
-from storage.files.location import LakePlace, lake_place
-from storage.files.order import in_file_order, kind_of
-from storage.files.row_groups import OpenedFiles
-from storage.files.small_file_cache import KeptFiles
+from storage.files.data_files import GROUP_ROWS, DataFile, new_name, require_visible, write_file
+from storage.files.location import LakeLocation, lake_location
+from storage.files.order import in_file_order, table_kind
+from storage.files.row_groups import FooterCache
+from storage.files.small_file_cache import SmallFileCache
 from storage.lake.epochs import COMMITTED
-from storage.lake.identity import identity, lake_row, owner_of_most, require_not_begun
-from storage.lake.open_table import reading
-from storage.lake.row_counts import Stock
+from storage.lake.identity import identity, lake_row, owner_of_most, require_empty
+from storage.lake.open_table import translating_read_errors
+from storage.lake.row_counts import RowCounts
 from storage.lake.store_probe import StoreProbe
 from storage.lake.table import LakeTable, NewFiles
 from storage.schemas import TABLES, TOPIC
@@ -57,13 +57,13 @@ class Lake:
     its maintenance makes the checkpoints of the logs, not each append.
     """
 
-    def __init__(self, place: str | LakePlace, *, is_driver: bool = False) -> None:
-        self.place = lake_place(place)
+    def __init__(self, place: str | LakeLocation, *, is_driver: bool = False) -> None:
+        self.place = lake_location(place)
         self.path = self.place.path
         self._is_driver = is_driver
-        self.opened = OpenedFiles()
-        self._kept = KeptFiles(self.place) if is_driver and not self.place.is_local else None
-        self.stock = Stock(
+        self.opened = FooterCache()
+        self._kept = SmallFileCache(self.place) if is_driver and not self.place.is_local else None
+        self.stock = RowCounts(
             lambda table: self.table(table).version(), lambda table: self.table(table).rows()
         )
         self._upkeep = NO_LOG_UPKEEP if is_driver else None
@@ -82,7 +82,7 @@ class Lake:
 
     def is_table(self, table: str) -> bool:
         """Returns whether there is such a table. Errors: as `reading`."""
-        with reading(self.place, table):
+        with translating_read_errors(self.place, table):
             return bool(
                 DeltaTable.is_deltatable(self.table_path(table), self.place.storage_options)
             )
@@ -93,7 +93,7 @@ class Lake:
 
     def _open(self, table: str) -> LakeTable:
         return LakeTable(
-            self.place, table, self.tables_id, is_driver=self._is_driver, kept=self._kept
+            self.place, table, self.majority_lake_id, is_driver=self._is_driver, kept=self._kept
         )
 
     def exists(self) -> bool:
@@ -109,9 +109,9 @@ class Lake:
         the folder cannot be made.
         """
         if not self.exists():
-            require_not_begun(self)
+            require_empty(self)
             self.create_tables()
-            self.append("lake", lake_row(self.tables_id(), now))
+            self.append("lake", lake_row(self.majority_lake_id(), now))
         return self.lake_id()
 
     def check(self) -> None:
@@ -122,7 +122,7 @@ class Lake:
         if self.exists():
             self.lake_id()
         else:
-            require_not_begun(self)
+            require_empty(self)
         if not self.place.is_local:
             self._probe.require_conditional_put()
 
@@ -133,7 +133,7 @@ class Lake:
         """
         return identity(self)[0]
 
-    def tables_id(self) -> str:
+    def majority_lake_id(self) -> str:
         """Returns the id of the lake that most tables belong to; a new one if no table says."""
         self._tables_id = self._tables_id or owner_of_most(self)
         return self._tables_id
@@ -158,12 +158,12 @@ class Lake:
         """Returns the table at its newest version. Errors: MissingTableError, BrokenLakeError."""
         return self.table(table).handle()
 
-    def reading(self, table: str) -> AbstractContextManager[None]:
+    def translating_read_errors(self, table: str) -> AbstractContextManager[None]:
         """Returns a block in which what goes wrong is one sentence that names the table.
 
         Errors: BrokenLakeError; MissingTableError for a table that is not there.
         """
-        return self.table(table).reading()
+        return self.table(table).translating_read_errors()
 
     def dataset(self, table: str) -> ds.Dataset:
         """Returns the table's newest version as an Arrow dataset."""
@@ -173,18 +173,18 @@ class Lake:
         self, table: str, columns: Sequence[str] | None = None, where: pc.Expression | None = None
     ) -> pa.Table:
         """Reads a table's newest version; files that statistics rule out are not opened."""
-        with self.reading(table):
+        with self.translating_read_errors(table):
             rows = self.dataset(table).to_table(
                 columns=list(columns) if columns else None, filter=where
             )
             rows.validate(full=True)  # else text that is not UTF-8 would be found much later
             return rows
 
-    def last(self, table: str, column: str) -> Any:
+    def max_value(self, table: str, column: str) -> Any:
         """Returns the largest value of a column by the statistics of the log, without reading."""
-        return self.table(table).last(column)
+        return self.table(table).max_value(column)
 
-    def holds(self, table: str, epoch: int) -> bool:
+    def has_epoch(self, table: str, epoch: int) -> bool:
         """Returns whether the rows of an epoch, or of a later one, were committed to a table."""
         return self.table(table).transaction() >= epoch
 
@@ -208,8 +208,10 @@ class Lake:
             return 0
 
         def there() -> Sequence[DataFile]:
-            if kind_of(table) != "topics" or self.place.is_local:  # a store has what it has taken
-                require_there(self.place, table, files)
+            if (
+                table_kind(table) != "topics" or self.place.is_local
+            ):  # a store has what it has taken
+                require_visible(self.place, table, files)
             return files
 
         rows = sum(file.rows for file in files)
@@ -218,7 +220,7 @@ class Lake:
 
     def _counted(self, table: str, rows: int, is_committed: bool) -> int:
         if not is_committed:
-            self.stock.recount(table)
+            self.stock.invalidate(table)
             return 0
         self.stock.add(table, rows)
         return rows
@@ -232,10 +234,10 @@ class Lake:
             require_room(self.table_path(table), rows.nbytes)
 
         def write(handle: DeltaTable, properties: CommitProperties | None) -> None:
-            insert(handle, table, rows, properties, self._upkeep)
+            append_rows(handle, table, rows, properties, self._upkeep)
 
         if table == "lake":  # a row of no epoch; a rebuild takes it away and writes another
-            return self.table(table).once(0, write, self.table(table).transaction() + 1)
+            return self.table(table).commit_once(0, write, self.table(table).transaction() + 1)
         if epoch is None:
             write(self.handle(table), None)
             return True
@@ -243,22 +245,22 @@ class Lake:
         if table == "epochs":  # it has two an epoch
             transaction = 2 * epoch + int(rows["state"][-1].as_py() == COMMITTED)
         if not self.table(table).has_entries:
-            return self.table(table).once(epoch, write, transaction)
+            return self.table(table).commit_once(epoch, write, transaction)
         # Written when they are first asked for, and once.
         files = functools.cache(lambda: [write_file(self.place, table, new_name(epoch), rows)])
         return _commit_files(self.table(table), files, epoch, transaction, self._upkeep)
 
-    def forget(self, table: str | None = None) -> None:
+    def reset(self, table: str | None = None) -> None:
         """Drops the handle of a table, or of all, so that the next use reads the log anew."""
         if table is not None:
-            self.table(table).forget()
+            self.table(table).reset()
             return
         for one in tuple(self._tables.values()):
-            one.forget()
-        self.stock.forget()
+            one.reset()
+        self.stock.clear()
 
 
-def insert(
+def append_rows(
     handle: DeltaTable,
     table: str,
     rows: pa.Table | pa.RecordBatchReader,
@@ -271,7 +273,7 @@ def insert(
         rows,
         mode="append",
         commit_properties=properties,
-        writer_properties=_MESSAGES.get(kind_of(table), _OTHERS),
+        writer_properties=_MESSAGES.get(table_kind(table), _OTHERS),
         post_commithook_properties=upkeep,
     )
 
@@ -287,11 +289,11 @@ def _commit_files(
 
     def write(handle: DeltaTable, properties: CommitProperties) -> None:
         handle.create_write_transaction(
-            [file.added() for file in files()],
+            [file.add_action() for file in files()],
             "append",
             handle.schema(),
             commit_properties=properties,
             post_commithook_properties=upkeep,
         )
 
-    return table.once(epoch, write, transaction, files)
+    return table.commit_once(epoch, write, transaction, files)

@@ -14,10 +14,10 @@ import os
 from pathlib import Path
 
 from storage.errors import LakeError, LakeLockedError
-from storage.files.location import LakePlace
+from storage.files.location import LakeLocation
 
 
-def lock_holder(place: LakePlace) -> str | None:
+def lock_holder(place: LakeLocation) -> str | None:
     """Returns who holds the lock of a lake now; None if nobody does, or if it has none.
 
     A lock file names its last holder, which can be dead. Whether it is, a shared lock tells, held
@@ -51,7 +51,7 @@ class LakeLock:
     cannot be made.
     """
 
-    def __init__(self, place: LakePlace, owner: str) -> None:
+    def __init__(self, place: LakeLocation, owner: str) -> None:
         self.fd: int | None = None
         if not place.is_local:
             return

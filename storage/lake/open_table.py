@@ -16,16 +16,16 @@ import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
-from storage.errors import WAY_BACK, BrokenLakeError, DiskError, LakeError, MissingTableError
-from storage.files.location import LakePlace
-from storage.lake.store_error import innermost, store_trouble
+from storage.errors import RESTORE_HINT, BrokenLakeError, DiskError, LakeError, MissingTableError
+from storage.files.location import LakeLocation
+from storage.lake.store_error import innermost, store_error
 from txlake._disk import disk_refusal
 
 _VERSION_DIGITS = 20  # of a log file's name
 _SAID_MAX = 300
 
 
-def read_checkpoint(place: LakePlace, table: str) -> None:
+def read_checkpoint(place: LakeLocation, table: str) -> None:
     """Reads the newest checkpoint of a table's log on a local disk, if it has one.
 
     Errors: ArrowException, OSError when it is damaged.
@@ -39,7 +39,7 @@ def read_checkpoint(place: LakePlace, table: str) -> None:
 
 
 @contextmanager
-def reading(place: LakePlace, table: str) -> Iterator[None]:
+def translating_read_errors(place: LakeLocation, table: str) -> Iterator[None]:
     """Turns what goes wrong while a table is read into one sentence that names the table.
 
     Errors: BrokenLakeError; MissingTableError for a table that is not there; DiskError,
@@ -50,7 +50,7 @@ def reading(place: LakePlace, table: str) -> Iterator[None]:
     except LakeError:
         raise
     except (DeltaError, OSError, pa.ArrowException, UnicodeDecodeError) as error:
-        trouble = disk_trouble(place, error) or store_trouble(place, error)
+        trouble = disk_trouble(place, error) or store_error(place, error)
         if trouble is None and isinstance(error, TableNotFoundError):
             trouble = missing(place.path, table)
         raise trouble or _unreadable(place.path, table, error) from error
@@ -61,7 +61,7 @@ def reading(place: LakePlace, table: str) -> Iterator[None]:
 
 
 @contextmanager
-def using(place: LakePlace) -> Iterator[None]:
+def translating_store_errors(place: LakeLocation) -> Iterator[None]:
     """Turns what a store says when it does not answer, or refuses, into one sentence.
 
     Errors: StoreAwayError, StoreRefusedError.
@@ -69,14 +69,14 @@ def using(place: LakePlace) -> Iterator[None]:
     try:
         yield
     except (DeltaError, OSError, pa.ArrowException) as error:
-        trouble = store_trouble(place, error)
+        trouble = store_error(place, error)
         if trouble is None:
             raise
         raise trouble from error
 
 
 @contextmanager
-def changing(place: LakePlace) -> Iterator[None]:
+def changing(place: LakeLocation) -> Iterator[None]:
     """Turns what ends a command that changes a lake, if its store is the cause, into one sentence.
 
     Errors: StoreAwayError, StoreRefusedError; LakeError for a commit that was refused.
@@ -84,26 +84,26 @@ def changing(place: LakePlace) -> Iterator[None]:
     try:
         yield
     except CommitFailedError as error:
-        raise store_trouble(place, error) or LakeError(
+        raise store_error(place, error) or LakeError(
             f"the lake {place.path} refused a commit ({_first_line(error)}): another process "
             "writes it, or its store lost an answer; nothing is lost: run the command again"
         ) from error
     except Exception as error:  # Spark passes on what its tasks say
-        trouble = disk_trouble(place, error) or store_trouble(place, error)
+        trouble = disk_trouble(place, error) or store_error(place, error)
         if trouble is None:
             raise
         raise trouble from error
 
 
 def make_table(
-    place: LakePlace, table: str, schema: pa.Schema, configuration: Mapping[str, str | None]
+    place: LakeLocation, table: str, schema: pa.Schema, configuration: Mapping[str, str | None]
 ) -> None:
     """Makes a table if it is missing.
 
     delta-rs would answer the loss of an answer with a second commit, of the same properties.
     Errors: StoreAwayError: it may be made or not; StoreRefusedError; CommitFailedError.
     """
-    with using(place):
+    with translating_store_errors(place):
         try:
             DeltaTable.create(
                 place.table_path(table),
@@ -119,7 +119,7 @@ def make_table(
                 raise
 
 
-def disk_trouble(place: LakePlace, error: BaseException) -> DiskError | None:
+def disk_trouble(place: LakeLocation, error: BaseException) -> DiskError | None:
     """Returns what a disk's error means, if it is one; None for any other."""
     refusal = disk_refusal(error) if place.is_local else None
     return None if refusal is None else DiskError(f"the disk of the lake {place.path} {refusal}")
@@ -128,14 +128,14 @@ def disk_trouble(place: LakePlace, error: BaseException) -> DiskError | None:
 def missing(lake_path: str, table: str) -> MissingTableError:
     """Returns the error of a table that is not there."""
     return MissingTableError(
-        f"the table {table} of the lake {lake_path} is missing; {WAY_BACK}", "is missing"
+        f"the table {table} of the lake {lake_path} is missing; {RESTORE_HINT}", "is missing"
     )
 
 
 def _unreadable(lake_path: str, table: str, error: BaseException) -> BrokenLakeError:
     problem = f"cannot be read: {_first_line(error)}"
     return BrokenLakeError(
-        f"the table {table} of the lake {lake_path} {problem}; {WAY_BACK}", problem
+        f"the table {table} of the lake {lake_path} {problem}; {RESTORE_HINT}", problem
     )
 
 

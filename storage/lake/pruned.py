@@ -26,7 +26,7 @@ Bounds = Mapping[str, tuple[Any, Any] | list[Any]]
 _TRIES = 3
 
 
-def read_pruned(
+def read_rows(
     lake: Lake,
     table: str,
     columns: Sequence[str],
@@ -40,14 +40,14 @@ def read_pruned(
     """
     for attempt in range(_TRIES):
         try:
-            with lake.reading(table):
+            with lake.translating_read_errors(table):
                 return _read(lake, table, columns, bounds, where)
         except MissingTableError:
             raise
         except BrokenLakeError:
             if attempt == _TRIES - 1:
                 raise
-            lake.forget()
+            lake.reset()
     raise AssertionError("unreachable")
 
 

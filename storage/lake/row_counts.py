@@ -5,10 +5,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping
 
-from storage.lake.epochs import TableAt
+from storage.lake.epochs import TableVersion
 
 
-class Stock:
+class RowCounts:
     """The rows of a lake's tables.
 
     Input: `version_of`: the version that a table stands at; `rows_of`: its rows by its log.
@@ -20,12 +20,12 @@ class Stock:
         self._rows: dict[str, int] = {}
         self._written: set[str] = set()
 
-    def take(self, rows: Mapping[str, int]) -> None:
+    def reset(self, rows: Mapping[str, int]) -> None:
         """Takes how many rows each table holds; from here on what is written is counted."""
         with self._lock:
             self._rows, self._written = dict(rows), set()
 
-    def forget(self) -> None:
+    def clear(self) -> None:
         """Drops what is known of the tables' rows; which were written stays known."""
         with self._lock:
             self._rows.clear()
@@ -39,17 +39,19 @@ class Stock:
             if table in self._rows or self._version_of(table) <= 1:
                 self._rows[table] = self._rows.get(table, 0) + rows
 
-    def recount(self, table: str) -> None:
+    def invalidate(self, table: str) -> None:
         """Has the rows of a table counted by its log: an earlier run has written some."""
         with self._lock:
             self._written.add(table)
             self._rows.pop(table, None)
 
-    def written(self) -> dict[str, TableAt]:
+    def changed(self) -> dict[str, TableVersion]:
         """Returns what the tables hold that were written since this was last asked, by name."""
         with self._lock:
             tables, self._written = sorted(self._written - {"epochs", "lake"}), set()
             for table in tables:
                 if table not in self._rows:
                     self._rows[table] = self._rows_of(table)
-            return {table: TableAt(self._version_of(table), self._rows[table]) for table in tables}
+            return {
+                table: TableVersion(self._version_of(table), self._rows[table]) for table in tables
+            }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from storage.errors import LakeError, StoreAwayError, StoreRefusedError
-from storage.files.location import LakePlace
+from storage.files.location import LakeLocation
 
 # The words of delta-rs and of Arrow, whose errors are an OSError or a DeltaError with a long text.
 _OF_A_STORE = re.compile(
@@ -27,7 +27,7 @@ _CAUSE = "↳"  # delta-rs writes each error's cause behind one, the innermost l
 _SAID_MAX = 160
 
 
-def store_trouble(place: LakePlace, error: BaseException) -> LakeError | None:
+def store_error(place: LakeLocation, error: BaseException) -> LakeError | None:
     """Returns what a store's error means, if it is one; None for an error about what is in it.
 
     Errors: none. Output: StoreRefusedError where trying again does not help; StoreAwayError else.

@@ -20,9 +20,9 @@ from deltalake import CommitProperties, DeltaTable
 from deltalake.exceptions import DeltaError
 
 from storage.errors import LakeError, StoreAwayError, StoreRefusedError
-from storage.files.location import LakePlace
-from storage.lake.open_table import make_table, using
-from storage.lake.store_error import store_trouble
+from storage.files.location import LakeLocation
+from storage.lake.open_table import make_table, translating_store_errors
+from storage.lake.store_error import store_error
 
 _WRITERS: Final = 6
 _ROUNDS: Final = 2
@@ -33,7 +33,7 @@ _WRITER: Final = "txlake.writer"  # of a commit: which of the writers has made i
 class StoreProbe:
     """A probe of one store, in a table that only this one uses; it can be tried again."""
 
-    def __init__(self, place: LakePlace) -> None:
+    def __init__(self, place: LakeLocation) -> None:
         self._place = place
         self._name = f"_probe-{uuid.uuid4().hex}"
 
@@ -43,7 +43,7 @@ class StoreProbe:
         Errors: StoreRefusedError; StoreAwayError if no writer got through. What was written for it
         is deleted, at the latest when it is tried again.
         """
-        with using(self._place):
+        with translating_store_errors(self._place):
             self._delete()
             try:
                 make_table(self._place, self._name, _SCHEMA, {})
@@ -104,9 +104,9 @@ class StoreProbe:
             beside.delete_dir(self._name)
 
 
-def _away(place: LakePlace, errors: list[Exception]) -> LakeError:
+def _away(place: LakeLocation, errors: list[Exception]) -> LakeError:
     """Returns what kept all writers from making a version: a refusal before an absence."""
-    troubles = [found for error in errors if (found := store_trouble(place, error)) is not None]
+    troubles = [found for error in errors if (found := store_error(place, error)) is not None]
     refusals = [trouble for trouble in troubles if isinstance(trouble, StoreRefusedError)]
     found = next(iter([*refusals, *troubles]), None)
     said = str(errors[0]).strip().partition("\n")[0]

@@ -20,13 +20,13 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 
 from storage.errors import BrokenLakeError, StoreAwayError
 from storage.files.data_files import STATISTICS, DataFile
-from storage.files.location import LakePlace
-from storage.files.order import kind_of
-from storage.files.small_file_cache import KeptFiles
-from storage.lake.datasets import bounds_of, dataset_of, facts_of, files_of
-from storage.lake.delta_log import entry_of, fits, log_entries
-from storage.lake.open_table import make_table, reading, using
-from storage.lake.table_head import Newest
+from storage.files.location import LakeLocation
+from storage.files.order import table_kind
+from storage.files.small_file_cache import SmallFileCache
+from storage.lake.datasets import bounds_of, dataset_of, file_stats, files_of
+from storage.lake.delta_log import commit_json, is_supported, log_entries
+from storage.lake.open_table import make_table, translating_read_errors, translating_store_errors
+from storage.lake.table_head import TableHead
 from txlake.protocol import DELETED_EPOCH_ID, deleted_id, floor_id
 
 LAKE_ID_PROPERTY: Final = "txlake.lakeId"  # of every table: which lake it belongs to
@@ -48,13 +48,13 @@ class LakeTable:
     """
 
     def __init__(
-        self, place: LakePlace, name: str, lake_id: Callable[[], str], *,
-        is_driver: bool = False, kept: KeptFiles | None = None,
+        self, place: LakeLocation, name: str, lake_id: Callable[[], str], *,
+        is_driver: bool = False, kept: SmallFileCache | None = None,
     ) -> None:  # fmt: skip
         self._place, self._name, self._lake_id = place, name, lake_id
         self._kept = kept
         self._entries = log_entries(place, name) if is_driver else None
-        self._newest = Newest(place, name, is_trusted=is_driver and not place.is_local)
+        self._newest = TableHead(place, name, is_trusted=is_driver and not place.is_local)
         self._lock = threading.RLock()
 
     @property
@@ -64,7 +64,7 @@ class LakeTable:
 
     def create(self, schema: pa.Schema) -> None:
         """Makes the table if it is missing, with statistics of the columns that prune."""
-        kind = kind_of(self._name)
+        kind = table_kind(self._name)
         configuration: dict[str, str | None] = {
             "delta.checkpointInterval": _CHECKPOINT_INTERVAL,
             LAKE_ID_PROPERTY: self._lake_id(),
@@ -86,20 +86,20 @@ class LakeTable:
         with self._lock:
             return self._newest.version()
 
-    def changed(self) -> None:
+    def invalidate(self) -> None:
         """Has the log read for what this process has committed by other means than `once`."""
-        self._newest.changed()
+        self._newest.invalidate()
 
-    def forget(self) -> None:
+    def reset(self) -> None:
         """Drops the handle, so that the next use reads the log anew."""
         with self._lock:
-            self._newest.forget()
+            self._newest.reset()
 
-    def reading(self) -> AbstractContextManager[None]:
+    def translating_read_errors(self) -> AbstractContextManager[None]:
         """Returns a block in which what goes wrong is one sentence that names the table."""
-        return reading(self._place, self._name)
+        return translating_read_errors(self._place, self._name)
 
-    def owner(self) -> str:
+    def lake_id(self) -> str:
         """Returns the id of the lake that the table belongs to; empty if it cannot be read."""
         try:
             return owner_of(self.handle())
@@ -112,7 +112,7 @@ class LakeTable:
         Input: a handle at that version; None: the newest.
         Errors: MissingTableError, BrokenLakeError.
         """
-        with self.reading():
+        with self.translating_read_errors():
             if handle is not None:
                 return files_of(handle)
             with self._lock:
@@ -124,9 +124,9 @@ class LakeTable:
         there = pc.sum(self.files(handle)["num_records"]).as_py() or 0
         return int(there) + deleted_rows(handle)
 
-    def last(self, column: str) -> Any:
+    def max_value(self, column: str) -> Any:
         """Returns the largest value of a column, as the log says; None if it has no statistics."""
-        return pc.max(facts_of(self.files(), [f"max.{column}"])[0]).as_py()
+        return pc.max(file_stats(self.files(), [f"max.{column}"])[0]).as_py()
 
     def dataset(self) -> ds.Dataset:
         """Returns the newest version as an Arrow dataset.
@@ -136,7 +136,7 @@ class LakeTable:
         """
         with self._lock:
             files = self.files()
-            schema = pa.schema(self._newest.last_read().schema().to_arrow())
+            schema = pa.schema(self._newest.cached_handle().schema().to_arrow())
         return self.dataset_of(files, schema, bounds_of(files))
 
     def dataset_of(
@@ -149,7 +149,7 @@ class LakeTable:
         filesystem = None if self._kept is None else self._kept.of(self._name, files)
         return dataset_of(self._place, self._name, files, schema, bounds, filesystem)
 
-    def once(
+    def commit_once(
         self, epoch: int, write: Write, transaction: int | None = None,
         files: NewFiles | None = None,
     ) -> bool:  # fmt: skip
@@ -167,17 +167,17 @@ class LakeTable:
             for left in reversed(range(_COMMIT_TRIES)):
                 is_first = left == _COMMIT_TRIES - 1
                 can_put = files is not None and is_first and self._can_put()
-                handle = self._newest.last_read() if can_put else self.handle()
+                handle = self._newest.cached_handle() if can_put else self.handle()
                 if self._newest.transaction(handle, self._app_id()) >= version:
                     return False
                 if files is not None and can_put:
-                    with using(self._place):
+                    with translating_store_errors(self._place):
                         there = files()
                     if self._put(there, epoch, version):
                         return True
                 elif self._write(handle, write, epoch, version, is_last=left == 0):
                     return True
-                self._newest.forget()
+                self._newest.reset()
         raise AssertionError("unreachable")
 
     def _write(
@@ -190,7 +190,7 @@ class LakeTable:
         )
         before = handle.version()
         try:
-            with using(self._place):
+            with translating_store_errors(self._place):
                 write(handle, properties)
         except DeltaError as error:
             if is_last or not (isinstance(error, CommitFailedError) or _LOG_IS_CUT in str(error)):
@@ -200,7 +200,7 @@ class LakeTable:
         return True
 
     def _can_put(self) -> bool:
-        return self._entries is not None and fits(self._newest.last_read())
+        return self._entries is not None and is_supported(self._newest.cached_handle())
 
     def _put(self, files: Sequence[DataFile], epoch: int, transaction: int) -> bool:
         """Puts the next entry of the log.
@@ -208,19 +208,19 @@ class LakeTable:
         Output: False if it is not the newest then, or the answer was lost: the log tells which.
         """
         assert self._entries is not None
-        entry = entry_of(files, self._app_id(), transaction, epoch)
+        entry = commit_json(files, self._app_id(), transaction, epoch)
         try:
-            is_newest = self._entries.put(self._newest.version() + 1, entry)
+            is_newest = self._entries.append_entry(self._newest.version() + 1, entry)
         except StoreAwayError:
             return False
         if is_newest:
-            self._newest.put(files, transaction)
+            self._newest.append_entry(files, transaction)
         return is_newest
 
     def transaction(self) -> int:
         """Returns the newest transaction of the lake in the table; -1 before the first."""
-        with self.reading(), self._lock:
-            return self._newest.transaction(self._newest.last_read(), self._app_id())
+        with self.translating_read_errors(), self._lock:
+            return self._newest.transaction(self._newest.cached_handle(), self._app_id())
 
     def _app_id(self) -> str:
         """Returns under which name the lake's transactions stand in its tables."""

@@ -15,20 +15,24 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from storage.files.data_files import DataFile
-from storage.files.location import LakePlace
+from storage.files.location import LakeLocation
 from storage.lake.datasets import files_of
 from storage.lake.delta_log import with_added
-from storage.lake.open_table import read_checkpoint, reading, using
+from storage.lake.open_table import (
+    read_checkpoint,
+    translating_read_errors,
+    translating_store_errors,
+)
 
 
-class Newest:
+class TableHead:
     """One table. The caller sees to it that one thread at a time uses it.
 
     Input: `is_trusted`: nobody else writes the table, so that the log need not be asked whether it
     has something newer.
     """
 
-    def __init__(self, place: LakePlace, name: str, *, is_trusted: bool) -> None:
+    def __init__(self, place: LakeLocation, name: str, *, is_trusted: bool) -> None:
         self._place, self._name, self._is_trusted = place, name, is_trusted
         self._path = place.table_path(name)
         self._handle: DeltaTable | None = None
@@ -48,19 +52,19 @@ class Newest:
             if is_known or self._has_read_all(found):
                 return found
             try:
-                with using(self._place):
+                with translating_store_errors(self._place):
                     found.update_incremental()
                 self._take(found)
                 return found
             except DeltaError:  # its log was cleaned up beyond where we stood
                 self._handle = None
-        with reading(self._place, self._name):
+        with translating_read_errors(self._place, self._name):
             read_checkpoint(self._place, self._name)
             found = DeltaTable(self._path, storage_options=self._place.storage_options)
         self._take(found)
         return found
 
-    def last_read(self) -> DeltaTable:
+    def cached_handle(self) -> DeltaTable:
         """Returns a handle that lacks nothing but entries of ours. Errors: as `handle`."""
         if self._ahead and self._is_current and self._handle is not None:
             return self._handle
@@ -87,13 +91,13 @@ class Newest:
 
     def files(self) -> pa.Table:
         """Returns the files of the newest version, as delta-rs lists them."""
-        return with_added(files_of(self.last_read()), self._added)
+        return with_added(files_of(self.cached_handle()), self._added)
 
-    def changed(self) -> None:
+    def invalidate(self) -> None:
         """Has the log read at the next use."""
         self._is_current = False
 
-    def forget(self) -> None:
+    def reset(self) -> None:
         """Drops all that is known."""
         self._handle, self._is_current = None, False
         self._added, self._ahead = [], 0
@@ -122,7 +126,7 @@ class Newest:
         if self._is_current:
             self._seen = handle.version(), transaction
 
-    def put(self, files: Sequence[DataFile], transaction: int) -> None:
+    def append_entry(self, files: Sequence[DataFile], transaction: int) -> None:
         """Takes files that an entry of ours has added as the next version."""
         self._added += files
         self._ahead += 1

@@ -27,11 +27,11 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
 from storage.lake.lake import Lake
-from storage.lake.pruned import Bounds, read_pruned
+from storage.lake.pruned import Bounds, read_rows
 from storage.lake.table import deleted_rows, owner_of
 from storage.maintenance.merge import replace_files
 from storage.maintenance.merge_plan import TableFile
-from storage.schemas import SNAPSHOT, STATE_TABLES, places
+from storage.schemas import SNAPSHOT, STATE_TABLES, row_keys
 from storage.wire.record_kinds import ADMIN, HALF, OP, SCHEDULE
 from txlake.protocol import UNDELIVERABLE_TOPIC, deleted_id
 
@@ -63,7 +63,7 @@ class Expiry:
         if until == 0 or table not in EXPIRING:
             return []
         if until != self._until:
-            self._alive, self._held = alive_at(self._lake, until), set()
+            self._alive, self._held = live_rows_at(self._lake, until), set()
             self._until = until
         last = until - 1 if table in _FROM_ITS_SNAPSHOT else until
         old = [file for file in files if file.last_epoch is not None and file.last_epoch <= last]
@@ -86,13 +86,13 @@ class Expiry:
         fragment = ds.ParquetFileFormat().make_fragment(
             file.path, filesystem=self._lake.place.reading(table)
         )
-        with self._lake.reading(table):
+        with self._lake.translating_read_errors(table):
             rows = fragment.to_table(columns=names)
         if kind != "source":
-            is_held = bool(np.isin(places(rows), self._alive[kind]).any())
+            is_held = bool(np.isin(row_keys(rows), self._alive[kind]).any())
         else:
             is_held = any(
-                np.isin(places(rows.filter(ds.field("source") == of)), self._alive[of]).any()
+                np.isin(row_keys(rows.filter(ds.field("source") == of)), self._alive[of]).any()
                 for of in (HALF, SCHEDULE)
             )
         if is_held:
@@ -100,7 +100,7 @@ class Expiry:
         return is_held
 
 
-def alive_at(lake: Lake, epoch: int) -> Places:
+def live_rows_at(lake: Lake, epoch: int) -> Places:
     """Returns the places of all records that stay though they are old, by kind.
 
     Input: an epoch that took a snapshot.
@@ -112,8 +112,8 @@ def alive_at(lake: Lake, epoch: int) -> Places:
         parts = [rows.filter(ds.field("source") == kind) for rows in (delayed, undeliverable)]
         if kind == HALF:
             parts += [state["pending"], _of_pending_sets(lake, state["pending"], epoch)]
-        alive[kind] = np.unique(np.concatenate([places(rows) for rows in parts]))
-    alive[OP] = places(state["waiting"], "op_queue_offset")
+        alive[kind] = np.unique(np.concatenate([row_keys(rows) for rows in parts]))
+    alive[OP] = row_keys(state["waiting"], "op_queue_offset")
     return alive
 
 
@@ -124,7 +124,7 @@ def _snapshot(lake: Lake, table: str, epoch: int) -> pa.Table:
         "delayed": ["source", "queue_id", "queue_offset"],
     }
     bounds: Bounds = {"epoch": [epoch], "change": [SNAPSHOT]}
-    return read_pruned(lake, table, names[table], bounds)
+    return read_rows(lake, table, names[table], bounds)
 
 
 def _of_pending_sets(lake: Lake, pending: pa.Table, epoch: int) -> pa.Table:
@@ -154,18 +154,24 @@ def undeliverable_tables(lake: Lake) -> set[str]:
 
 
 def delete(
-    lake: Lake, table: str, files: Sequence[TableFile], said: Mapping[str, int] | None = None
+    lake: Lake,
+    table: str,
+    files: Sequence[TableFile],
+    deletion_marks: Mapping[str, int] | None = None,
 ) -> int:
     """Deletes files of a table in one Delta commit. Output: how many rows went.
 
-    Input: `said`: more that the commit says, by transaction identifier.
+    Input: `deletion_marks`: more that the commit says, by transaction identifier.
     Errors: CommitFailedError from deltalake when another writer was faster.
     """
     rows = sum(file.row_count for file in files)
     last = max(file.last_epoch or 0 for file in files)
     note = f"deleted {len(files)} files, {rows} rows of epochs up to {last}"
     handle = lake.handle(table)
-    said = {**(said or {}), deleted_id(owner_of(handle)): deleted_rows(handle) + rows}
-    replace_files(handle, files, [], note, said)
-    lake.table(table).changed()
+    deletion_marks = {
+        **(deletion_marks or {}),
+        deleted_id(owner_of(handle)): deleted_rows(handle) + rows,
+    }
+    replace_files(handle, files, [], note, deletion_marks)
+    lake.table(table).invalidate()
     return rows

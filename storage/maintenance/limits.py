@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
 
-from storage.files.order import kind_of
+from storage.files.order import table_kind
 from storage.maintenance.topic_retention import Retention
 
 
@@ -30,7 +30,7 @@ class MaintenanceLimits:
 
     def _streamed_ms(self, table: str) -> int:
         """Returns how long a stream from a table can need what it had; 0: there is none."""
-        return self.stream_retention_ms if kind_of(table) == "topics" else 0
+        return self.stream_retention_ms if table_kind(table) == "topics" else 0
 
     def properties(self, table: str) -> dict[str, str]:
         """Returns a table's retentions as Delta's properties: of its log, and of tombstones."""
@@ -43,7 +43,7 @@ class MaintenanceLimits:
 
 
 @dataclass(frozen=True)
-class Work:
+class StepResult:
     """What was done, or would be."""
 
     merges: int = 0
@@ -54,6 +54,6 @@ class Work:
     files_deleted: int = 0
     rows_expired: int = 0
 
-    def __add__(self, other: Work) -> Work:
+    def __add__(self, other: StepResult) -> StepResult:
         mine, theirs = asdict(self), asdict(other)
-        return Work(**{name: mine[name] + theirs[name] for name in mine})
+        return StepResult(**{name: mine[name] + theirs[name] for name in mine})

@@ -28,12 +28,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import pyarrow.fs as pa_fs
 
-from storage.files.order import kind_of
+from storage.files.order import table_kind
 from storage.lake.aging import epoch_times
 from storage.lake.epochs import Plan
 from storage.lake.lake import Lake
 from storage.maintenance.expiry import EXPIRING, Expiry, delete, undeliverable_tables
-from storage.maintenance.limits import MaintenanceLimits, Work
+from storage.maintenance.limits import MaintenanceLimits, StepResult
 from storage.maintenance.merge import files_of, merge
 from storage.maintenance.merge_plan import MergeLimits, TableFile, all_merges, next_merge
 from storage.maintenance.topic_retention import (
@@ -82,7 +82,7 @@ class Maintenance:
         self._expiry = Expiry(lake)
         self.is_busy = False  # then only the merges that keep files few are made
         self._configured: set[str] = set()
-        self._left_alone: dict[str, set[str]] = {}
+        self._skipped: dict[str, set[str]] = {}
         self._checkpointed: dict[str, int] = {}  # table -> version
         self._removed_at: dict[str, float] = {}
         self._vacuumed_at: dict[str, float] = {}
@@ -109,7 +109,7 @@ class Maintenance:
         ids = sorted(set(self.lake.read("catalog", ["table_id"])["table_id"].to_pylist()))
         return [*(table for table in TABLES if table != "lake"), *(f"topics/{id_}" for id_ in ids)]
 
-    def steps(self, table: str, *, is_full: bool = False) -> Iterator[Work]:
+    def steps(self, table: str, *, is_full: bool = False) -> Iterator[StepResult]:
         """Takes the steps that a table needs, one each time the next is asked for.
 
         Input: `is_full`: every step that can be taken, not only those worth it now.
@@ -120,17 +120,17 @@ class Maintenance:
         yield from self._expired(table)
         yield from self._merges(table, is_full)
         if self._checkpoint(table, is_full):
-            yield Work(checkpoints=1)
+            yield StepResult(checkpoints=1)
         deleted = self._vacuum(table, is_full)
         if deleted:
-            yield Work(files_deleted=deleted)
+            yield StepResult(files_deleted=deleted)
 
-    def foretell(self, table: str) -> tuple[int, Work]:
+    def estimate(self, table: str) -> tuple[int, StepResult]:
         """Returns how many files a table has, and what a full round would do."""
         files = files_of(self.lake, table)
-        work = Work(files_deleted=len(self._stale(table)))
+        work = StepResult(files_deleted=len(self._stale(table)))
         for chosen in all_merges(files, self._merging(table)):
-            work += Work(1, len(chosen), sum(file.size_bytes for file in chosen))
+            work += StepResult(1, len(chosen), sum(file.size_bytes for file in chosen))
         return len(files), work
 
     def _configure(self, table: str) -> None:
@@ -138,18 +138,18 @@ class Maintenance:
             set_properties(self.lake, table, self.limits.properties(table))
             self._configured.add(table)
 
-    def _expired(self, table: str) -> Iterator[Work]:
+    def _expired(self, table: str) -> Iterator[StepResult]:
         while files := self._old_files(table):
             self._before_deletion()
-            said = floors(self.lake, table, files) if kind_of(table) == "topics" else {}
+            said = floors(self.lake, table, files) if table_kind(table) == "topics" else {}
             rows = delete(self.lake, table, files, said)
             self._removed_at[table] = time.monotonic()
-            yield Work(rows_expired=rows)
+            yield StepResult(rows_expired=rows)
 
     def _old_files(self, table: str) -> Sequence[TableFile]:
         """Returns some files that go next."""
         files = files_of(self.lake, table)
-        if kind_of(table) != "topics":
+        if table_kind(table) != "topics":
             return self._expiry.expired(table, self._old_epoch, files)
         may_go = functools.partial(self._is_published, table)
         found = expired(files, self._retention(table), self._at_ms, may_go)
@@ -175,15 +175,15 @@ class Maintenance:
 
     def _span_of(self, table: str) -> Callable[[TableFile], int]:
         """Returns the function that says in which span of time a file is."""
-        if kind_of(table) == "topics":
+        if table_kind(table) == "topics":
             span_ms = max(self._retention(table).ms // _SPANS, 0)
             return lambda file: (file.last_ms or 0) // span_ms if span_ms else 0
         span_ms = self.limits.retention_ms // _SPANS
         times = epoch_times(self.lake) if span_ms else None
         return lambda file: times(file.first_epoch) // span_ms if times else 0
 
-    def _merges(self, table: str, is_full: bool) -> Iterator[Work]:
-        left_alone = self._left_alone.setdefault(table, set())
+    def _merges(self, table: str, is_full: bool) -> Iterator[StepResult]:
+        left_alone = self._skipped.setdefault(table, set())
         memory = _MEMORY * self.limits.file_bytes_max
         limits = self._merging(table)
         while True:
@@ -214,7 +214,7 @@ class Maintenance:
         if self._checkpointed.get(table, -1) // _CHECKPOINT_DISTANCE != span:
             self._thin_checkpoints(table)
         self._checkpointed[table] = handle.version()
-        self.lake.forget(table)
+        self.lake.reset(table)
         self.lake.handle(table)
         return True
 

@@ -22,9 +22,9 @@ from deltalake.transaction import AddAction, RemoveAction
 
 from storage.files.data_files import DataFile, write_file
 from storage.files.order import DUE_GROUP_ROWS, in_file_order
-from storage.lake.datasets import facts_of
+from storage.lake.datasets import file_stats
 from storage.lake.lake import NO_LOG_UPKEEP, Lake
-from storage.maintenance.limits import Work
+from storage.maintenance.limits import StepResult
 from storage.maintenance.merge_plan import TableFile, merged_name
 from storage.rows import milliseconds
 from storage.wire.record_kinds import SCHEDULE
@@ -36,14 +36,18 @@ _GROUP_BYTES = 4 * 1024 * 1024  # a consumer's window is a few of these
 def files_of(lake: Lake, table: str) -> list[TableFile]:
     """Returns the files of a table's newest version."""
     names = ["path", "size_bytes", "num_records", "min.epoch", "max.epoch", "max.stored_at"]
-    columns = [column.to_pylist() for column in facts_of(lake.table(table).files(), names).columns]
+    columns = [
+        column.to_pylist() for column in file_stats(lake.table(table).files(), names).columns
+    ]
     return [
         TableFile(path, size, rows or 0, first or 0, last, None if at is None else milliseconds(at))
         for path, size, rows, first, last, at in zip(*columns, strict=True)
     ]
 
 
-def merge(lake: Lake, table: str, files: Sequence[TableFile], memory_bytes_max: int) -> Work | None:
+def merge(
+    lake: Lake, table: str, files: Sequence[TableFile], memory_bytes_max: int
+) -> StepResult | None:
     """Merges files, as many of the oldest as fit into memory. Output: None if fewer than two do.
 
     Errors: CommitFailedError from deltalake when another writer was faster.
@@ -53,12 +57,12 @@ def merge(lake: Lake, table: str, files: Sequence[TableFile], memory_bytes_max: 
         return None
     rows = in_file_order(table, rows)
     # Closed: two such files would not fit into memory.
-    name = merged_name(taken, is_closed=2 * rows.nbytes > memory_bytes_max)
+    name = merged_name(taken, is_final=2 * rows.nbytes > memory_bytes_max)
     merged = _write(lake, table, name, rows)
-    added = merged.added(is_data_change=False)
+    added = merged.add_action(is_data_change=False)
     replace_files(lake.handle(table), taken, [added], f"merged {len(taken)} files")
-    lake.table(table).changed()
-    return Work(1, len(taken), sum(file.size_bytes for file in taken), merged.size_bytes)
+    lake.table(table).invalidate()
+    return StepResult(1, len(taken), sum(file.size_bytes for file in taken), merged.size_bytes)
 
 
 def _read(
@@ -98,12 +102,12 @@ def replace_files(
     removed: Sequence[TableFile],
     added: Sequence[AddAction],
     note: str,
-    said: Mapping[str, int] | None = None,
+    deletion_marks: Mapping[str, int] | None = None,
 ) -> None:
     """Takes files out of a table and others in, in one Delta commit on the version of a handle.
 
-    Input: `note`: what is done; `said`: what else the commit says, by transaction identifier.
-    Errors: CommitFailedError from deltalake when another writer was faster.
+    Input: `note`: what is done; `deletion_marks`: what else the commit says, by transaction
+    identifier. Errors: CommitFailedError from deltalake when another writer was faster.
     """
     now_ms = time.time_ns() // 1_000_000
     handle.create_write_transaction(
@@ -113,7 +117,9 @@ def replace_files(
         commit_properties=CommitProperties(
             custom_metadata={"txlake.maintenance": note},
             max_commit_retries=0,
-            app_transactions=[Transaction(name, value) for name, value in (said or {}).items()],
+            app_transactions=[
+                Transaction(name, value) for name, value in (deletion_marks or {}).items()
+            ],
         ),
         post_commithook_properties=NO_LOG_UPKEEP,
     )

@@ -55,28 +55,28 @@ class TableFile:
 class MergeLimits:
     """When to merge: so many files of a level; a merged file is at most so large.
 
-    `span_of`: from a file to the number of its span of time; `old_epoch`: files with rows up to
+    `span_of`: from a file to the number of its span of time; `expired_epoch`: files with rows up to
     that epoch alone are old.
     """
 
     merge_files: int
     file_bytes_max: int
     span_of: Callable[[TableFile], int] = lambda _: 0
-    old_epoch: int = 0
+    expired_epoch: int = 0
 
-    def is_open(self, file: TableFile, *, is_busy: bool = False) -> bool:
+    def can_merge(self, file: TableFile, *, is_busy: bool = False) -> bool:
         """Returns whether a file can be merged into a larger one."""
-        if file.last_epoch is not None and file.last_epoch <= self.old_epoch:
+        if file.last_epoch is not None and file.last_epoch <= self.expired_epoch:
             return False
         part = _LARGE_ENOUGH_WHILE_BUSY if is_busy else _LARGE_ENOUGH
         is_small = file.size_bytes * part < self.file_bytes_max
         return is_small and not file.path.rpartition("/")[2].startswith(_CLOSED)
 
 
-def merged_name(files: Sequence[TableFile], is_closed: bool) -> str:
+def merged_name(files: Sequence[TableFile], is_final: bool) -> str:
     """Returns a name for a new file that tells its level; a closed one is never merged again."""
     level = 1 + max(file.level for file in files)
-    return f"{_CLOSED if is_closed else ''}merged-{level}-{uuid.uuid4().hex}.parquet"
+    return f"{_CLOSED if is_final else ''}merged-{level}-{uuid.uuid4().hex}.parquet"
 
 
 def next_merge(
@@ -96,7 +96,7 @@ def next_merge(
         (
             file
             for file in files
-            if limits.is_open(file, is_busy=is_busy) and file.path not in left_alone
+            if limits.can_merge(file, is_busy=is_busy) and file.path not in left_alone
         ),
         key=lambda file: (file.first_epoch, file.path),
     )

@@ -73,7 +73,7 @@ def set_properties(lake: Lake, table: str, wanted: Mapping[str, str]) -> bool:
     if wanted.items() <= handle.metadata().configuration.items():
         return False
     handle.alter.set_table_properties(dict(wanted), raise_if_not_exists=False)
-    lake.table(table).changed()
+    lake.table(table).invalidate()
     return True
 
 
@@ -123,7 +123,7 @@ def queue_ends(lake: Lake, table: str, files: Sequence[TableFile]) -> dict[int, 
     filesystem = lake.place.reading(table)
     parquet = ds.ParquetFileFormat()
     columns = ["queue_id", "queue_offset"]
-    with lake.reading(table):
+    with lake.translating_read_errors(table):
         rows = pa.concat_tables(
             parquet.make_fragment(file.path, filesystem=filesystem).to_table(columns=columns)
             for file in files

@@ -18,11 +18,11 @@ import pyarrow.dataset as ds
 
 from storage import schemas
 from storage.errors import LakeError
-from storage.files.location import LakePlace
+from storage.files.location import LakeLocation
 from storage.files.messages import Tables, read_messages
-from storage.files.row_groups import Bounds, OpenedFiles
+from storage.files.row_groups import Bounds, FooterCache
 from storage.rows import instant, to_rows
-from storage.tasks.file_buffer import Files, Waiting, together
+from storage.tasks.file_buffer import FileBuffer, Files, merge_files
 from storage.wire.record_kinds import SCHEDULE
 
 # Bytes of Arrow that become files, one of each table.
@@ -41,7 +41,7 @@ class Delivery:
     last of the delayed messages were due. Units: ms.
     """
 
-    place: LakePlace
+    place: LakeLocation
     epoch: int
     epoch_at: int
     placements: pa.Table
@@ -53,7 +53,7 @@ class Delivery:
 class LandedFiles:
     """Tables of which only some files are read: those that can hold a wanted message."""
 
-    place: LakePlace
+    place: LakeLocation
     paths: Mapping[str, list[str]] = field(default_factory=dict)
 
     def dataset(self, table: str) -> ds.Dataset:
@@ -65,19 +65,19 @@ class LandedFiles:
         return ds.FileSystemDataset(fragments, schemas.HALF, parquet, filesystem)
 
 
-def deliver(delivery: Delivery, landed: Tables, opened: OpenedFiles | None = None) -> Files:
+def deliver(delivery: Delivery, landed: Tables, opened: FooterCache | None = None) -> Files:
     """Writes messages into new files of their topics' tables.
 
     Input: `landed`: the tables to read from. Replay: writes other files with the same rows.
     Errors: LakeError when a message is not there.
     """
-    waiting, written = Waiting(delivery.place, delivery.epoch), []
+    waiting, written = FileBuffer(delivery.place, delivery.epoch), []
     for source in pc.unique(delivery.placements["source"]).to_pylist():
         placements = delivery.placements.filter(pc.equal(delivery.placements["source"], source))
-        places, found = Places(placements), 0
+        places, found = PlacementIndex(placements), 0
         for batch in read_messages(
             landed, source, placements.select(["queue_id", "queue_offset"]), schemas.HALF.names,
-            due=delivery.due if source == SCHEDULE else None, opened=opened,
+            due=delivery.due if source == SCHEDULE else None, footers=opened,
         ):  # fmt: skip
             found += batch.num_rows
             messages = pa.Table.from_batches([batch])
@@ -90,11 +90,11 @@ def deliver(delivery: Delivery, landed: Tables, opened: OpenedFiles | None = Non
                 written.append(waiting.write())
         if found < placements.num_rows:
             lacking = placements.num_rows - found
-            raise not_there(delivery.epoch, source, placements.num_rows, lacking)
-    return together([*written, waiting.write()])
+            raise missing_messages(delivery.epoch, source, placements.num_rows, lacking)
+    return merge_files([*written, waiting.write()])
 
 
-def not_there(epoch: int, source: str, wanted: int, lacking: int) -> LakeError:
+def missing_messages(epoch: int, source: str, wanted: int, lacking: int) -> LakeError:
     """Returns the error of an epoch that delivers messages that were not landed."""
     return LakeError(
         f"epoch {epoch} delivers {wanted} messages that `{source}` has, but {lacking} of them are "
@@ -102,11 +102,11 @@ def not_there(epoch: int, source: str, wanted: int, lacking: int) -> LakeError:
     )
 
 
-class Places:
+class PlacementIndex:
     """The placements of one source's messages, found by where these were landed."""
 
     def __init__(self, placements: pa.Table) -> None:
-        self._numbers = schemas.places(placements)
+        self._numbers = schemas.row_keys(placements)
         columns = {name: placements[name] for name in _OF_PLACEMENTS}
         columns |= {name: placements[name].dictionary_encode() for name in _FEW_TEXTS}
         self._placements = pa.table(columns).combine_chunks()
@@ -120,7 +120,7 @@ class Places:
 
         Output: columns of PLACEMENTS that `topic_rows` and `by_topic` need.
         """
-        at = np.searchsorted(self._numbers, schemas.places(messages))
+        at = np.searchsorted(self._numbers, schemas.row_keys(messages))
         return self._placements.take(pa.array(at))
 
 

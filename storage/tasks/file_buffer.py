@@ -11,14 +11,14 @@ from typing import TypeAlias
 import pyarrow as pa
 
 from storage.files.data_files import GROUP_BYTES, DataFile, FileWriter, new_name
-from storage.files.location import LakePlace
+from storage.files.location import LakeLocation
 from storage.files.order import in_file_order
 from storage.wire.record_kinds import SCHEDULE
 
 Files: TypeAlias = dict[str, list[DataFile]]  # by table
 
 
-class Waiting:
+class FileBuffer:
     """Rows of an epoch on their way into files.
 
     Rows of a table wait until they fill a row group, then they are written: memory follows the size
@@ -27,7 +27,7 @@ class Waiting:
     `bytes`: the size of what no file that was ended has, as the one who adds it counts.
     """
 
-    def __init__(self, place: LakePlace, epoch: int) -> None:
+    def __init__(self, place: LakeLocation, epoch: int) -> None:
         self._place, self._epoch = place, epoch
         self._rows: dict[str, list[pa.Table]] = defaultdict(list)
         self._waiting_bytes: dict[str, int] = defaultdict(int)
@@ -58,7 +58,7 @@ class Waiting:
         self._open[table].write(rows)
 
 
-def together(parts: Iterable[Files]) -> Files:
+def merge_files(parts: Iterable[Files]) -> Files:
     """Returns the files of all parts, by table."""
     files: Files = defaultdict(list)
     for part in parts:
@@ -67,7 +67,7 @@ def together(parts: Iterable[Files]) -> Files:
     return dict(files)
 
 
-def as_json(files: Files) -> str:
+def files_to_json(files: Files) -> str:
     """Returns files as text."""
     return json.dumps({table: list(map(asdict, written)) for table, written in files.items()})
 

@@ -15,7 +15,7 @@ import pyarrow as pa
 from storage.tasks import malloc
 from storage.tasks.arrow_bytes import from_bytes
 from storage.tasks.deliver import Delivery, LandedFiles, deliver
-from storage.tasks.file_buffer import Files, as_json, from_json, together
+from storage.tasks.file_buffer import Files, files_to_json, from_json, merge_files
 from storage.tasks.land import Landing
 
 FILES_IN_SPARK: Final = "files string"
@@ -42,7 +42,7 @@ class LandTask:
                 rows += batch.num_rows
                 yield batch
 
-        with _at_work():
+        with _task_running():
             yield from self.landing(counted())
         if rows > _LARGE_ROWS:
             _give_back()
@@ -60,21 +60,21 @@ class DeliverTask:
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Delivers. Input: `placements`, a slice a row. Output: `files`: JSON, likewise."""
-        with _at_work():
+        with _task_running():
             for batch in batches:
                 for placements in batch.column("placements"):
                     slice_ = replace(self.delivery, placements=from_bytes(placements))
                     files = deliver(slice_, self.landed)
-                    yield pa.RecordBatch.from_pydict({"files": [as_json(files)]})
+                    yield pa.RecordBatch.from_pydict({"files": [files_to_json(files)]})
 
 
 def read_files(batch: pa.RecordBatch) -> Files:
     """Returns the files that delivering tasks yielded."""
-    return together(map(from_json, batch.column("files").to_pylist()))
+    return merge_files(map(from_json, batch.column("files").to_pylist()))
 
 
 @contextlib.contextmanager
-def _at_work() -> Iterator[None]:
+def _task_running() -> Iterator[None]:
     """Keeps free memory from one task to the next; a worker that waits for 30 s gives it back.
 
     Giving it back after each task costs new pages (DECISIONS.md 3).
@@ -82,7 +82,7 @@ def _at_work() -> Iterator[None]:
     interrupts the worker's wait for a task, which Python then takes up again. Only a process's main
     thread can do that; Spark's workers run tasks there.
     """
-    _settle()
+    _configure_worker()
     signal.setitimer(signal.ITIMER_REAL, 0.0)
     try:
         yield
@@ -91,7 +91,7 @@ def _at_work() -> Iterator[None]:
 
 
 @functools.cache
-def _settle() -> None:
+def _configure_worker() -> None:
     """Makes a worker's process one that runs small tasks on one core; does so once.
 
     A worker collects garbage after each task. Going through all modules took 20 to 40 ms of a
@@ -107,4 +107,4 @@ def _settle() -> None:
 
 def _give_back() -> None:
     pa.default_memory_pool().release_unused()
-    malloc.give_back()
+    malloc.release_memory()

@@ -18,16 +18,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from storage import schemas
-from storage.files.location import LakePlace
+from storage.files.location import LakeLocation
 from storage.rows import to_rows
 from storage.tasks.arrow_bytes import as_bytes, from_bytes
-from storage.tasks.file_buffer import Files, Waiting, as_json, from_json
+from storage.tasks.file_buffer import FileBuffer, Files, files_to_json, from_json
 from storage.wire.decode import KEPT_BYTES, RECORDS, decode_rows
 from storage.wire.headers import truth
 from storage.wire.record_kinds import HALF, SCHEDULE, WireLimits
 
 # Columns of a message that decisions do not read: they stay where they were landed.
-HEAVY: Final = ("keys", "tags", "born_at", "properties", "body", "raw_key", "raw_headers")
+PAYLOAD_COLUMNS: Final = ("keys", "tags", "born_at", "properties", "body", "raw_key", "raw_headers")
 # Rows and bytes that are decoded at once, and bytes of Arrow that become one file.
 _PORTION_ROWS = 16_384
 # Half of a full batch of Spark's, so that none waits for another: two put together are copied.
@@ -49,7 +49,7 @@ class Landing:
     `KEPT_BYTES` each; None: no limit.
     """
 
-    place: LakePlace
+    place: LakeLocation
     epoch: int
     limits: WireLimits
     narrow_bytes_max: int | None = None
@@ -60,7 +60,7 @@ class Landing:
         Replay: a task that runs again writes other files with the same rows.
         Errors: ValueError with `TOO_MUCH`.
         """
-        waiting = Waiting(self.place, self.epoch)
+        waiting = FileBuffer(self.place, self.epoch)
         beyond = 0
         for portion in _portions(batches):
             rows = decode_rows(portion, self.limits)
@@ -107,7 +107,7 @@ def _narrow(rows: pa.Table) -> pa.Table:
     """Returns records; messages lack the columns that decisions do not read."""
     is_message = pc.is_in(rows["kind"], value_set=pa.array([HALF, SCHEDULE]))
     is_all = pc.all(is_message).as_py()
-    for name in HEAVY:
+    for name in PAYLOAD_COLUMNS:
         place, field = rows.schema.get_field_index(name), rows.schema.field(name)
         nothing = pa.nulls(rows.num_rows, field.type)
         kept = nothing if is_all else pc.if_else(is_message, nothing, rows[name])
@@ -115,9 +115,10 @@ def _narrow(rows: pa.Table) -> pa.Table:
     return rows
 
 
-def _landed(narrow: pa.Table, files: Files) -> pa.RecordBatch:
+def _landed(metadata_rows: pa.Table, files: Files) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(
-        [pa.array([as_bytes(narrow)], pa.binary()), pa.array([as_json(files)])], schema=LANDED
+        [pa.array([as_bytes(metadata_rows)], pa.binary()), pa.array([files_to_json(files)])],
+        schema=LANDED,
     )
 
 

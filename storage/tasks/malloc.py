@@ -35,7 +35,7 @@ def keep_free_arrays() -> None:
     _call("mallopt", _M_TRIM_THRESHOLD, _KEPT_BYTES)
 
 
-def give_back() -> None:
+def release_memory() -> None:
     """Gives all that is free back to the system."""
     _call("malloc_trim", 0)
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import socket
 import uuid
 
-from storage.files.location import LakePlace
+from storage.files.location import LakeLocation
 
 
-def answer_probe(asked: tuple[LakePlace, str, str]) -> dict[str, str]:
+def answer_probe(asked: tuple[LakeLocation, str, str]) -> dict[str, str]:
     """Reads the driver's word and leaves its own.
 
     Input: the lake, the folder there, the word in its file `driver`. Output: host; path of what

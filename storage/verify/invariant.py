@@ -20,7 +20,7 @@ class Invariant:
     """
 
     name: str
-    says: str
+    statement: str
     rows: str
 
 

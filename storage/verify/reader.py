@@ -10,12 +10,12 @@ import pyarrow as pa
 
 from storage.errors import BrokenLakeError, MissingTableError
 from storage.lake.lake import Lake
-from storage.lake.store_error import store_trouble
+from storage.lake.store_error import store_error
 from storage.schemas import (
+    DIGEST_FORMAT,
     GROUPS_FORMAT,
     SIGNED_FORMAT,
     TABLES,
-    TELLING_FORMAT,
     THIRD_EDITION_FORMAT,
 )
 
@@ -23,7 +23,7 @@ from storage.schemas import (
 # for them. In format 1 `pending` and `waiting` had snapshots only, `delayed` the messages that came
 # in.
 _SINCE: dict[int, dict[str, tuple[str, ...]]] = {
-    TELLING_FORMAT: {
+    DIGEST_FORMAT: {
         "epochs": ('NULL::STRUCT("table" VARCHAR, version BIGINT, rows BIGINT)[] AS tables',),
         "pending": ("'snapshot' AS change", "NULL::BIGINT AS unit_offset"),
         "waiting": ("'snapshot' AS change",),
@@ -70,8 +70,8 @@ class Reader:
             self.problems.setdefault(table, "is missing")
             source = TABLES[table].empty_table()
         begin, later = f"CREATE TABLE all_{table} AS", self._later_columns(table)
-        if not self.fill(table, begin, columns, source, later=later):
-            self.fill(table, begin, columns, TABLES[table].empty_table())
+        if not self.load(table, begin, columns, source, later=later):
+            self.load(table, begin, columns, TABLES[table].empty_table())
 
     def _later_columns(self, table: str) -> list[str]:
         """Returns the columns that the lake's format lacks, each as SQL of what stands for it."""
@@ -82,7 +82,7 @@ class Reader:
             for text in tables.get(table, ())
         ]
 
-    def look(self, table: str) -> None:
+    def probe(self, table: str) -> None:
         """Checks that a table without invariants can be read."""
         try:
             self.lake.read(table)
@@ -109,7 +109,7 @@ class Reader:
             self.problems[table] = _unreadable(error)
             return schema.empty_table()
 
-    def fill(
+    def load(
         self,
         table: str,
         begin: str,
@@ -131,7 +131,7 @@ class Reader:
         try:
             self._connection.execute(f"{begin} SELECT {columns} FROM {rows}", parameters)
         except (duckdb.Error, OSError, pa.ArrowException) as error:
-            trouble = store_trouble(self.lake.place, error)
+            trouble = store_error(self.lake.place, error)
             if trouble is not None:
                 raise trouble from error
             self.problems[table] = _unreadable(error)

@@ -15,12 +15,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from storage.errors import BrokenLakeError
-from storage.lake.chain import in_chain
+from storage.lake.chain import chain_order
 from storage.lake.epochs import NO_PROGRESS, read_progress
-from storage.lake.integrity import Fault, chain_faults, faults, steady
+from storage.lake.integrity import Fault, chain_faults, find_faults, retry_while_written
 from storage.lake.lake import Lake
 from storage.lake.table import deleted_epoch, deleted_rows, queue_floor
-from storage.schemas import TABLES, TELLING_FORMAT, TOPIC
+from storage.schemas import DIGEST_FORMAT, TABLES, TOPIC
 from storage.verify.reader import Reader
 
 _EPOCHS_AT_ONCE = 500
@@ -140,14 +140,14 @@ def read_lake(connection: duckdb.DuckDBPyConnection, lake: Lake, format_version:
     connection.execute(_PARAMETER_SETS)
     connection.execute(_LOSSES)
     connection.execute("ALTER TABLE all_epochs DROP COLUMN parameters")
-    told = _read_logs(connection, lake) if format_version >= TELLING_FORMAT else set()
-    reader.look("lake")
+    told = _read_logs(connection, lake) if format_version >= DIGEST_FORMAT else set()
+    reader.probe("lake")
     offsets = reader.source("consumer_offsets", _CONSUMER_OFFSETS)
     if offsets is None:
         offsets = _CONSUMER_OFFSETS.empty_table()
-    elif lake.table("consumer_offsets").owner() not in ("", lake.tables_id()):
+    elif lake.table("consumer_offsets").lake_id() not in ("", lake.majority_lake_id()):
         reader.problems["consumer_offsets"] = "belongs to another lake"
-    reader.fill(
+    reader.load(
         "consumer_offsets",
         "CREATE TABLE all_consumer_offsets AS",
         ", ".join(_CONSUMER_OFFSETS.names),
@@ -172,13 +172,13 @@ def _read_logs(connection: duckdb.DuckDBPyConnection, lake: Lake) -> set[str]:
     def look() -> list[Fault]:
         nonlocal progress
         progress = read_progress(lake)
-        return faults(lake, progress)
+        return find_faults(lake, progress)
 
     try:
         problems = {
             fault.table: fault.problem
-            for fault in steady(lake, look)
-            if fault.epoch is None and not fault.is_early  # other invariants look at these
+            for fault in retry_while_written(lake, look)
+            if fault.epoch is None and not fault.is_unplanned  # other invariants look at these
         }
         tables = {*TABLES, *progress.tables}
     except BrokenLakeError as error:
@@ -198,14 +198,14 @@ def _chained_rows(lake: Lake) -> Iterator[tuple[list[dict[str, Any]], list[Fault
     """Returns all rows of `epochs`, some hundred at a time, with the faults of their digests."""
     before: str | None = None
     with suppress(BrokenLakeError):
-        newest = lake.last("epochs", "epoch") or 0
+        newest = lake.max_value("epochs", "epoch") or 0
         for low in range(1, newest + 1, _EPOCHS_AT_ONCE):
             within = (pc.field("epoch") >= low) & (pc.field("epoch") < low + _EPOCHS_AT_ONCE)
-            rows = in_chain(lake.read("epochs", where=within).to_pylist())
+            rows = chain_order(lake.read("epochs", where=within).to_pylist())
             if not rows:  # deleted
                 continue
             if rows[0]["epoch"] == 1:
-                before = lake.tables_id()
+                before = lake.majority_lake_id()
             yield rows, chain_faults(rows, before)
             before = rows[-1]["digest"]
 
@@ -215,7 +215,7 @@ def _read_topics(connection: duckdb.DuckDBPyConnection, reader: Reader) -> None:
         "SELECT DISTINCT topic, table_id FROM all_catalog ORDER BY table_id, topic"
     ).fetchall()
     columns = f"$topic::VARCHAR AS topic, {_TOPIC_COLUMNS}"
-    reader.fill(
+    reader.load(
         "topics",
         "CREATE TABLE all_messages AS",
         columns,
@@ -226,7 +226,7 @@ def _read_topics(connection: duckdb.DuckDBPyConnection, reader: Reader) -> None:
         table = f"topics/{table_id}"
         source = reader.source(table, TOPIC)
         if source is not None:
-            reader.fill(table, "INSERT INTO all_messages", columns, source, {"topic": topic})
+            reader.load(table, "INSERT INTO all_messages", columns, source, {"topic": topic})
             connection.execute("INSERT INTO topic_tables VALUES (?, ?)", [topic, table_id])
             _read_floors(connection, reader.lake, topic, table)
     (count,) = connection.execute("SELECT count(*) FROM gone").fetchall()[0]

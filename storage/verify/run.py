@@ -10,9 +10,9 @@ from typing import Any, Final
 import duckdb
 
 from storage.errors import LakeError
-from storage.lake.identity import likely_identity
+from storage.lake.identity import infer_identity
 from storage.lake.lake import Lake
-from storage.schemas import FORMATS, TELLING_FORMAT
+from storage.schemas import DIGEST_FORMAT, FORMATS
 from storage.verify import (
     commands,
     consumers,
@@ -123,8 +123,8 @@ def verify(
 
 
 def _verified(lake: Lake, first_epoch: int, last_epoch: int, memory: int) -> Report:
-    lake_id, format_version = likely_identity(lake, FORMATS)
-    invariants = INVARIANTS if format_version < TELLING_FORMAT else (*INVARIANTS, *RECORDED)
+    lake_id, format_version = infer_identity(lake, FORMATS)
+    invariants = INVARIANTS if format_version < DIGEST_FORMAT else (*INVARIANTS, *RECORDED)
     with tempfile.TemporaryDirectory(prefix="txlake-verify-") as folder:
         connection = duckdb.connect(
             ":memory:",

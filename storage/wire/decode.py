@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from storage import schemas
-from storage.wire.headers import Headers, Mask, as_text, one_piece, truth
+from storage.wire.headers import Headers, Mask, as_text, combined, truth
 from storage.wire.record_kinds import ADMIN, HALF, OP, SCHEDULE, WireLimits
 from txlake import protocol as p
 
@@ -51,18 +51,18 @@ def decode_rows(records: pa.Table, limits: WireLimits) -> pa.Table:
     return _Decoder(records.combine_chunks(), limits).rows()
 
 
-def _full(texts: pa.Array, pattern: str) -> Mask:
+def _fullmatch(texts: pa.Array, pattern: str) -> Mask:
     return truth(pc.match_substring_regex(texts, rf"\A(?:{pattern})\z"))
 
 
 def _full_of_few(texts: pa.Array, pattern: str) -> Mask:
-    """Does what `_full` does, for few texts that come again and again."""
+    """Does what `_fullmatch` does, for few texts that come again and again."""
     few = texts.dictionary_encode()
-    is_full = np.append(_full(few.dictionary, pattern), False)
+    is_full = np.append(_fullmatch(few.dictionary, pattern), False)
     return is_full[pc.fill_null(few.indices, len(few.dictionary)).to_numpy(zero_copy_only=False)]
 
 
-def _where(wanted: Mask, values: pa.Array) -> pa.Array:
+def _null_unless(wanted: Mask, values: pa.Array) -> pa.Array:
     """Returns values where they are wanted, null elsewhere; only wanted ones are copied."""
     if wanted.all():
         return values
@@ -84,13 +84,13 @@ class _Decoder:
         self._headers = Headers(records["headers"], sorted(p.RESERVED_HEADERS))
         topics = pa.array(list(limits.topics.values()))
         kinds = pa.array(list(limits.topics))
-        self._kind = kinds.take(pc.index_in(one_piece(records["topic"]), value_set=topics))
+        self._kind = kinds.take(pc.index_in(combined(records["topic"]), value_set=topics))
         self._is = {kind: truth(pc.equal(self._kind, kind)) for kind in limits.topics}
         self._is_wide = self._is[HALF] | self._is[SCHEDULE]
-        self._key = one_piece(records["key"])
-        self._is_large = self._too_large(one_piece(records["value"]))
-        self._body = self._kept(one_piece(records["value"]))
-        self._stored_us = one_piece(records["timestamp"]).cast(pa.int64())
+        self._key = combined(records["key"])
+        self._is_large = self._too_large(combined(records["value"]))
+        self._body = self._kept(combined(records["value"]))
+        self._stored_us = combined(records["timestamp"]).cast(pa.int64())
         text = self._headers.text
         self._group, self._unique_key = text(p.PGROUP), text(p.UNIQ_KEY)
         self._real_topic, self._tran_type = text(p.REAL_TOPIC), text(p.TRAN_TYPE)
@@ -99,7 +99,9 @@ class _Decoder:
         has = self._headers.has
         self._is_alone = ~has(p.TRAN_SIZE) & ~has(p.TRAN_SEQ)
         self._half_offsets = self._offsets()
-        self._ids = pc.split_pattern(_where(self._is[OP] & ~self._is_large, self._unique_key), ",")
+        self._ids = pc.split_pattern(
+            _null_unless(self._is[OP] & ~self._is_large, self._unique_key), ","
+        )
         self._error = self._errors()
         self._is_read = truth(self._error.is_null())
         self._is_message = self._is_wide & self._is_read
@@ -107,7 +109,7 @@ class _Decoder:
     def _is_well_formed(self, name: str) -> Mask:
         """Returns for each record whether its header of that name is as the protocol wants it."""
         if name not in self._well_formed:
-            matches = _full_of_few if name in _OF_FEW_TEXTS else _full
+            matches = _full_of_few if name in _OF_FEW_TEXTS else _fullmatch
             is_well_formed = matches(self._headers.text(name), _PATTERNS[name])
             if name == p.BORN_TIMESTAMP:
                 is_well_formed &= ~self._is_beyond(name, is_well_formed)
@@ -116,11 +118,11 @@ class _Decoder:
 
     def _is_beyond(self, name: str, is_number: Mask) -> Mask:
         """Returns for each record whether its header is an instant that no column holds."""
-        numbers = _where(is_number, self._headers.text(name)).cast(pa.int64())
+        numbers = _null_unless(is_number, self._headers.text(name)).cast(pa.int64())
         return truth(pc.greater(numbers, p.INSTANT_MS_MAX))
 
     def _number(self, name: str) -> pa.Array:
-        return _where(self._is_well_formed(name), self._headers.text(name)).cast(pa.int64())
+        return _null_unless(self._is_well_formed(name), self._headers.text(name)).cast(pa.int64())
 
     def _instant(self, name: str) -> pa.Array:
         return pc.min_element_wise(self._number(name), p.INSTANT_MS_MAX, skip_nulls=False).cast(
@@ -137,7 +139,7 @@ class _Decoder:
             return is_large
 
         is_large |= sizes > limits.message_bytes_max
-        operations = _where(self._is[OP] & ~is_large, body)
+        operations = _null_unless(self._is[OP] & ~is_large, body)
         commas = pc.fill_null(pc.count_substring(operations, b","), 0)
         is_large |= commas.to_numpy(zero_copy_only=False) > limits.operation_namings_max
         return is_large
@@ -147,8 +149,8 @@ class _Decoder:
         is_cut = self._is_large & ~self._is_wide
         if not is_cut.any():
             return body
-        beginnings = pc.binary_slice(_where(is_cut, body), 0, KEPT_BYTES)
-        return pc.if_else(pa.array(is_cut), beginnings, _where(~is_cut, body))
+        beginnings = pc.binary_slice(_null_unless(is_cut, body), 0, KEPT_BYTES)
+        return pc.if_else(pa.array(is_cut), beginnings, _null_unless(~is_cut, body))
 
     def _kept_key(self) -> pa.Array:
         """Returns Kafka's keys; of operations and commands only a beginning."""
@@ -158,10 +160,10 @@ class _Decoder:
         return pc.if_else(pa.array(is_cut), pc.binary_slice(self._key, 0, KEPT_BYTES), self._key)
 
     def _offsets(self) -> pa.Array:
-        texts = as_text(_where(self._is[OP] & ~self._is_large, self._body))
+        texts = as_text(_null_unless(self._is[OP] & ~self._is_large, self._body))
         is_list = ~truth(pc.match_substring_regex(texts, _NO_OFFSETS))
         is_list &= truth(pc.not_equal(texts, ""))
-        listed = pc.replace_substring_regex(_where(is_list, texts), r",\z", "")
+        listed = pc.replace_substring_regex(_null_unless(is_list, texts), r",\z", "")
         return pc.split_pattern(listed, ",").cast(pa.list_(pa.int64()))
 
     def _errors(self) -> pa.Array:
@@ -208,16 +210,16 @@ class _Decoder:
 
     def _raw_headers(self) -> pa.Array:
         """Returns the headers as they came if the columns do not hold all of them, else null."""
-        left_out = ~self._is_read | ~self._headers.fit()
+        left_out = ~self._is_read | ~self._headers.all_in_columns()
         for name in _OPTIONAL:
             left_out |= self._headers.has(name) & ~self._is_well_formed(name)
         left_out |= self._is_beyond(p.DELIVER_AT, self._is_well_formed(p.DELIVER_AT))
         for name in p.FOREIGN_HEADERS:
             left_out |= self._headers.has(name) & self._is_message
-        return self._headers.whole(left_out & (self._is_wide | ~self._is_large))
+        return self._headers.all_headers(left_out & (self._is_wide | ~self._is_large))
 
     def _when(self, wanted: Mask, name: str) -> pa.Array:
-        return _where(wanted, self._headers.text(name))
+        return _null_unless(wanted, self._headers.text(name))
 
     def rows(self) -> pa.Table:
         """Returns the decoded records. Output: RECORDS."""
@@ -234,25 +236,31 @@ class _Decoder:
             "stored_at": pc.max_element_wise(
                 pc.min_element_wise(self._stored_us, _STORED_US_MAX), 0
             ).cast(pa.timestamp("us", tz="UTC")),
-            "producer_group": _where(self._is_well_formed(p.PGROUP), self._group),
-            "transaction_id": _where(~is_op & self._is_well_formed(p.UNIQ_KEY), self._unique_key),
-            "real_topic": _where(message, self._real_topic),
-            "real_queue_id": _where(message, self._number(p.REAL_QID)),
+            "producer_group": _null_unless(self._is_well_formed(p.PGROUP), self._group),
+            "transaction_id": _null_unless(
+                ~is_op & self._is_well_formed(p.UNIQ_KEY), self._unique_key
+            ),
+            "real_topic": _null_unless(message, self._real_topic),
+            "real_queue_id": _null_unless(message, self._number(p.REAL_QID)),
             "keys": self._when(message, p.KEYS),
             "tags": self._when(message, p.TAGS),
-            "delay_level": _where(message, self._number(p.DELAY)),
-            "delay_ms": _where(message, self._number(p.DELAY_MS)),
-            "deliver_at": _where(message, self._instant(p.DELIVER_AT)),
-            "immunity_ms": pc.multiply(_where(message, self._number(p.CHECK_IMMUNITY)), 1_000),
-            "tran_size": _where(is_in_set, self._size),
-            "tran_seq": _where(is_in_set, self._seq),
-            "born_at": _where(message, self._instant(p.BORN_TIMESTAMP)),
+            "delay_level": _null_unless(message, self._number(p.DELAY)),
+            "delay_ms": _null_unless(message, self._number(p.DELAY_MS)),
+            "deliver_at": _null_unless(message, self._instant(p.DELIVER_AT)),
+            "immunity_ms": pc.multiply(
+                _null_unless(message, self._number(p.CHECK_IMMUNITY)), 1_000
+            ),
+            "tran_size": _null_unless(is_in_set, self._size),
+            "tran_seq": _null_unless(is_in_set, self._seq),
+            "born_at": _null_unless(message, self._instant(p.BORN_TIMESTAMP)),
             "properties": self._headers.user_properties(message),
             "body": self._body,
-            "decision": _where(is_op & self._is_read, _DECISIONS[1].take(index)),
-            "half_offsets": _where(self._is_read, self._half_offsets),
-            "transaction_ids": _where(self._is_read, self._ids),
-            "from_check": _where(is_op, pc.fill_null(pc.equal(text(p.FROM_CHECK), "true"), False)),
+            "decision": _null_unless(is_op & self._is_read, _DECISIONS[1].take(index)),
+            "half_offsets": _null_unless(self._is_read, self._half_offsets),
+            "transaction_ids": _null_unless(self._is_read, self._ids),
+            "from_check": _null_unless(
+                is_op, pc.fill_null(pc.equal(text(p.FROM_CHECK), "true"), False)
+            ),
             "check_id": self._when(is_op & is_whole, p.CHECK_ID),
             "remark": self._when(is_op & is_whole, p.REMARK),
             "actor": self._when(is_told, p.ACTOR),
@@ -266,7 +274,7 @@ class _Decoder:
             "raw_headers": self._raw_headers(),
         }
         return pa.table(
-            [one_piece(columns[field.name]).cast(field.type) for field in RECORDS], schema=RECORDS
+            [combined(columns[field.name]).cast(field.type) for field in RECORDS], schema=RECORDS
         )
 
 

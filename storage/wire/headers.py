@@ -21,7 +21,7 @@ def truth(values: pa.Array | pa.ChunkedArray) -> Mask:
     return pc.fill_null(values, False).to_numpy(zero_copy_only=False)
 
 
-def one_piece(column: pa.Array | pa.ChunkedArray) -> pa.Array:
+def combined(column: pa.Array | pa.ChunkedArray) -> pa.Array:
     """Returns a column in one piece; one that is so already is not copied."""
     if isinstance(column, pa.Array):
         return column
@@ -53,7 +53,7 @@ class Headers:
     """
 
     def __init__(self, column: pa.ChunkedArray, names: Sequence[str]) -> None:
-        lists = one_piece(column).cast(HEADERS)
+        lists = combined(column).cast(HEADERS)
         self.count = len(lists)
         sizes = pc.fill_null(pc.list_value_length(lists), 0).to_numpy(zero_copy_only=False)
         self._starts = np.zeros(self.count + 1, np.int32)
@@ -125,7 +125,7 @@ class Headers:
         """Returns the first header of that name as text, null where it is not UTF-8."""
         return self._found(name, self._texts)
 
-    def fit(self) -> Mask:
+    def all_in_columns(self) -> Mask:
         """Returns for each record whether text columns hold all of its headers, each name once."""
         fits = np.ones(self.count, bool)
         fits[self._record[~self._is_text | self._is_repeated]] = False
@@ -151,7 +151,7 @@ class Headers:
             mask=pa.array(~wanted),
         )
 
-    def whole(self, wanted: Mask) -> pa.Array:
+    def all_headers(self, wanted: Mask) -> pa.Array:
         """Returns all headers as they came; null where they are not wanted."""
         if not wanted.any():
             return pa.nulls(self.count, HEADERS)

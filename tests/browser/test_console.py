@@ -14,7 +14,7 @@ from pipelines.console.urls import PAGES
 from pipelines.operate import records
 from tests.support.browser import DEADLINE_MS, chromium, picture, served
 from tests.support.console_client import TOKEN, site_of
-from tests.support.in_memory_job import PaperJob
+from tests.support.in_memory_job import InMemoryJob
 from tests.support.notebook_lake import EPOCHS, START_AT, STEP_MS, shop_rows, write_lake
 from tests.support.operator import write_conf
 from txlake.protocol import COMMIT, CREATE_TOPIC, RESUME
@@ -174,9 +174,9 @@ def test_another_site_neither_reads_nor_writes(browser: Browser, shop: str) -> N
 
 
 @pytest.fixture
-def job(tmp_path: Path) -> PaperJob:
+def job(tmp_path: Path) -> InMemoryJob:
     """A lake of which one half was given up, by a producer that does not wish us well."""
-    job = PaperJob(tmp_path / "lake", check_max=0)
+    job = InMemoryJob(tmp_path / "lake", check_max=0)
     job.half("4711", keys=HOSTILE, producer_group=HOSTILE)
     job.end(COMMIT, 0, group=HOSTILE + "x")
     job.run()
@@ -185,7 +185,7 @@ def job(tmp_path: Path) -> PaperJob:
 
 
 def test_what_is_dead_is_resumed_by_forms_and_hostile_texts_do_nothing(
-    browser: Browser, job: PaperJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    browser: Browser, job: InMemoryJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     taken: list[records.Record] = []
 
@@ -216,7 +216,7 @@ def test_what_is_dead_is_resumed_by_forms_and_hostile_texts_do_nothing(
         page.get_by_label("ada resumes 1 of these").check()
         page.get_by_role("button", name="Resume").click()
         expect(page.locator("h1")).to_have_text("Written, and not landed yet")
-        assert [record.texts()["REASON"] for record in taken] == [HOSTILE]
+        assert [record.headers_as_text()["REASON"] for record in taken] == [HOSTILE]
         job.command(RESUME, "half:0-0", "ada", HOSTILE)
         job.run()
         expect(page.locator("h1")).to_have_text("Written, and landed", timeout=DEADLINE_MS)
@@ -233,7 +233,7 @@ def test_an_order_is_missing_as_the_operators_page_shows_it(
     browser: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(records, "write", lambda *_: 1)
-    job = PaperJob(tmp_path / "lake", auto_create_topics=False)
+    job = InMemoryJob(tmp_path / "lake", auto_create_topics=False)
     job.end(COMMIT, job.half("019b76da91a3", keys="order-1003", real_topic="bills"))
     job.run()
     job.run(60_000)

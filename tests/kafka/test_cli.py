@@ -18,11 +18,11 @@ from deltalake import DeltaTable
 
 from pipelines.local_broker.broker import Broker
 from storage.errors import LakeLockedError
-from storage.files.location import lake_place
+from storage.files.location import lake_location
 from storage.lake.lock import LakeLock
 from tests.support.class_archive import archive_options
 from tests.support.job import Job, settings_for
-from tests.support.kafka_writer import Wire
+from tests.support.kafka_writer import KafkaWriter
 from tests.support.processes import QUICK_JAVA
 from tests.support.wait import wait_until
 from txlake.protocol import COMMIT
@@ -55,7 +55,7 @@ trigger_interval_ms = 200
 
 def lock_is_free(lake: str) -> bool:
     try:
-        LakeLock(lake_place(lake), "test").release()
+        LakeLock(lake_location(lake), "test").release()
     except LakeLockedError:
         return False
     return True
@@ -87,7 +87,7 @@ def test_the_job_runs_from_the_command_line_until_sigterm(
     settings = settings_for(broker, tmp_path / "lake", name)
     job = Job(settings)
     job.prepare_topics()
-    wire = Wire(settings)
+    wire = KafkaWriter(settings)
     for n in range(3):
         wire.end(COMMIT, wire.half(f"tx{n}", body=b"%d" % n))
     log = tmp_path / "job.log"
@@ -120,7 +120,7 @@ def test_a_stop_is_obeyed_where_spark_does_not_answer_any_more(
     name = unique("cli")
     conf = write_conf(broker, tmp_path, name)
     settings = settings_for(broker, tmp_path / "lake", name)
-    job, wire = Job(settings), Wire(settings)
+    job, wire = Job(settings), KafkaWriter(settings)
     job.prepare_topics()
     wire.end(COMMIT, wire.half("first", body=b"first"))
     log, again = tmp_path / "job.log", tmp_path / "again.log"
@@ -159,7 +159,7 @@ def test_spark_reads_the_lake(broker: Broker, tmp_path: Path, unique: Unique, sp
 
     settings = settings_for(broker, tmp_path / "lake", unique("read"))
     with running(settings) as job:
-        wire = Wire(settings)
+        wire = KafkaWriter(settings)
         wire.end(COMMIT, wire.half("a"))
         job.wait_for(lambda: job.messages("orders"), "a message")
         for table in ("half", "op", "outcomes", "epochs", "topics/1", "catalog"):

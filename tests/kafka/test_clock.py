@@ -13,11 +13,11 @@ from pipelines.epoch.clock import EpochClock
 from pipelines.epoch.own_pings import OwnPings
 from pipelines.errors import ClockError
 from pipelines.job import driver_loop
-from pipelines.job.clock_skew import Clocks
-from pipelines.kafka_client.admin import KafkaTopics
+from pipelines.job.clock_skew import ClockSkewCheck
+from pipelines.kafka_client.admin import KafkaAdmin
 from pipelines.local_broker.broker import Broker
 from tests.support.job import Job, running, settings_for
-from tests.support.kafka_writer import Wire
+from tests.support.kafka_writer import KafkaWriter
 from tests.support.transactions import commit, wait_for_bodies, wait_for_the_end
 
 Unique = Callable[[str], str]
@@ -47,7 +47,7 @@ def test_t_never_goes_back_when_the_wall_clock_steps(
     broker: Broker, tmp_path: Path, unique: Unique, wall: WallClock
 ) -> None:
     settings = settings_for(broker, tmp_path / "lake", unique("clock"))
-    wire = Wire(settings)
+    wire = KafkaWriter(settings)
     names = []
 
     def send(job: Job) -> None:
@@ -94,7 +94,7 @@ def test_a_clock_that_is_less_than_60_s_off_the_brokers_is_accepted(
     settings = settings_for(broker, tmp_path / "lake", unique("near"))
     wall.shift_s = shift_s
     with running(settings) as job:
-        commit(Wire(settings), "a")
+        commit(KafkaWriter(settings), "a")
         wait_for_bodies(job, "a")
 
 
@@ -102,10 +102,10 @@ def test_a_lake_that_is_ahead_of_both_clocks_is_named_with_what_that_means(
     broker: Broker, tmp_path: Path, unique: Unique, caplog: pytest.LogCaptureFixture
 ) -> None:
     settings = settings_for(broker, tmp_path / "lake", unique("ahead"))
-    KafkaTopics(settings, settings.kafka.topics()).create_missing()
+    KafkaAdmin(settings, settings.kafka.topics()).create_missing()
     four_days_ms = 4 * 86_400_000
     clock = EpochClock()
-    clocks = Clocks(settings, "host:1:a", clock, is_tolerant=False)
+    clocks = ClockSkewCheck(settings, "host:1:a", clock, is_tolerant=False)
     clocks.compare(OwnPings())
     clock.not_before(clock.raw_ms() + 50_000)
     clocks.compare(OwnPings())

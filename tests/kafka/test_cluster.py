@@ -26,7 +26,7 @@ from tests.kafka.test_cli import ROOT, TXLAKE, lock_is_free, process, write_conf
 from tests.support.certificates import Certificate
 from tests.support.cluster import BARE_PYTHON, CLUSTER_VARIABLE, WORKERS, Cluster
 from tests.support.job import Job, settings_for
-from tests.support.kafka_writer import Wire
+from tests.support.kafka_writer import KafkaWriter
 from tests.support.operator import said
 from tests.support.processes import QUICK_JAVA, kill_children
 from tests.support.secret_places import of_files, of_processes, of_ui, require_absent
@@ -68,7 +68,7 @@ def compiles_as_asked(executor: psutil.Process) -> bool:
 class Traffic:
     """Transactions, every fifth rolled back, over three topics; bodies of some KB."""
 
-    def __init__(self, wire: Wire) -> None:
+    def __init__(self, wire: KafkaWriter) -> None:
         self.wire = wire
         self.committed: list[bytes] = []
         self._numbers = itertools.count()
@@ -108,7 +108,7 @@ def test_traffic_and_kills_on_a_cluster_lose_nothing_and_double_nothing(
     conf.write_text(conf.read_text() + 'deliveries = "executors"\n')
     job = Job(settings_for(broker, tmp_path / "lake", name))
     job.prepare_topics()
-    traffic = Traffic(Wire(job.settings))
+    traffic = Traffic(KafkaWriter(job.settings))
     log = tmp_path / "job.log"
     command = submitted(cluster, environment, conf)
 
@@ -222,7 +222,7 @@ def test_a_lake_in_a_store_is_written_by_a_cluster_and_its_secrets_by_nobody(
     conf = write_secret_conf(secure, own, bucket, tmp_path, name)
     job = Job(settings_for(secure, bucket.folder / "lake", name))  # it reads the server's files
     job.prepare_topics()
-    traffic = Traffic(Wire(job.settings))
+    traffic = Traffic(KafkaWriter(job.settings))
     events.mkdir()
     held = Reservation("127.0.0.1", 0)
     shown = {

@@ -12,7 +12,7 @@ from starlette.testclient import TestClient
 from pipelines.local_broker.broker import Broker
 from tests.support.console_client import TOKEN, client
 from tests.support.job import running, settings_for
-from tests.support.kafka_writer import Wire
+from tests.support.kafka_writer import KafkaWriter
 from tests.support.operator import conf_of
 from tests.support.wait import wait_until
 from txlake.protocol import COMMIT, CREATE_TOPIC
@@ -29,7 +29,7 @@ def page(console: TestClient, path: str) -> str:
 
 def test_an_order_is_missing(broker: Broker, spark: SparkSession, tmp_path: Path) -> None:
     settings = settings_for(broker, tmp_path / "lake", NAME, topics={"auto_create_topics": False})
-    wire, conf = Wire(settings), conf_of(settings, tmp_path)
+    wire, conf = KafkaWriter(settings), conf_of(settings, tmp_path)
     with running(settings) as job:
         half = wire.half("4711", topic="bills", group="shop", KEYS="order-1001")
         wire.end(COMMIT, half, group="shop")

@@ -23,11 +23,11 @@ from storage.errors import OwnerError
 from storage.lake.lake import Lake
 from storage.schemas import TABLES
 from storage.verify.run import verify
-from tests.support.crash_scenario import ANSWERING, WRITES, Story
+from tests.support.crash_scenario import ANSWERING, WRITES, CrashScenario
 from tests.support.epoch_harness import rows_of, tables_of
-from tests.support.fault_points import Crash, SeenError, Watch
+from tests.support.fault_points import Crash, FaultPoints, SeenError
 from tests.support.job import settings_for
-from tests.support.kafka_writer import Wire
+from tests.support.kafka_writer import KafkaWriter
 
 MODES = ("crash before", "crash after", "error after")
 CASES = [(write, mode) for write in WRITES for mode in MODES]
@@ -46,7 +46,7 @@ def committed(epoch: int) -> pc.Expression:
 
 
 @pytest.fixture(scope="module")
-def story(broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
+def story(broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[CrashScenario]:
     folder = tmp_path_factory.mktemp("crashes")
     settings = settings_for(
         broker,
@@ -59,8 +59,8 @@ def story(broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     check_topic = f"{settings.kafka.check_topic_prefix}{ANSWERING}"
     for future in admin.create_topics([NewTopic(check_topic, 1)]).values():
         future.result(10)
-    story = Story(None, settings, folder)
-    story.begin(Wire(settings), int(time.time() * 1000))
+    story = CrashScenario(None, settings, folder)
+    story.begin(KafkaWriter(settings), int(time.time() * 1000))
     yield story
     shutil.rmtree(folder, ignore_errors=True)
 
@@ -74,7 +74,7 @@ class Reference:
 
 
 @pytest.fixture(scope="module")
-def reference(story: Story) -> Reference:
+def reference(story: CrashScenario) -> Reference:
     folder = story.folder / "reference"
     shutil.copytree(story.folder / "before", folder)
     with story.rig(folder) as rig:
@@ -86,13 +86,13 @@ def reference(story: Story) -> Reference:
 
 
 @pytest.mark.usefixtures("reference")
-def test_the_lake_that_all_others_must_equal_is_sound(story: Story) -> None:
+def test_the_lake_that_all_others_must_equal_is_sound(story: CrashScenario) -> None:
     report = verify(Lake(str(story.folder / "reference")))
     assert {f.invariant.name: f.rows for f in report.findings if f.violations} == {}
 
 
 @pytest.mark.usefixtures("reference")
-def test_the_epoch_that_crashes_writes_into_every_table(story: Story) -> None:
+def test_the_epoch_that_crashes_writes_into_every_table(story: CrashScenario) -> None:
     lake = Lake(str(story.folder / "reference"))
     written = {
         table
@@ -103,7 +103,7 @@ def test_the_epoch_that_crashes_writes_into_every_table(story: Story) -> None:
 
 
 @pytest.fixture
-def folder(story: Story, tmp_path: Path) -> Path:
+def folder(story: CrashScenario, tmp_path: Path) -> Path:
     """Return a copy of the lake in which the epoch is still to come."""
     shutil.copytree(story.folder / "before", tmp_path / "lake")
     return tmp_path / "lake"
@@ -117,14 +117,14 @@ def require_same(found: dict[str, list[str]], expected: dict[str, list[str]]) ->
 
 @pytest.mark.parametrize(("write", "mode"), CASES)
 def test_a_crash_at_a_write_changes_no_row(
-    story: Story, reference: Reference, folder: Path, write: str, mode: str
+    story: CrashScenario, reference: Reference, folder: Path, write: str, mode: str
 ) -> None:
     require_no_row_changes(story, reference, folder, write, mode)
 
 
 @pytest.mark.parametrize(("write", "mode"), CASES_ON_SPARK)
 def test_a_crash_at_a_write_changes_no_row_with_spark(
-    story: Story,
+    story: CrashScenario,
     reference: Reference,
     folder: Path,
     spark: SparkSession,
@@ -135,9 +135,9 @@ def test_a_crash_at_a_write_changes_no_row_with_spark(
 
 
 def require_no_row_changes(
-    story: Story, reference: Reference, folder: Path, write: str, mode: str
+    story: CrashScenario, reference: Reference, folder: Path, write: str, mode: str
 ) -> None:
-    with story.rig(folder, Watch(write, mode)) as crashed:
+    with story.rig(folder, FaultPoints(write, mode)) as crashed:
         crashed.start()
         with pytest.raises((Crash, SeenError), match=write):
             crashed.run(story.at(3))
@@ -158,7 +158,7 @@ def require_no_row_changes(
 
 @pytest.mark.parametrize("write", WRITES)
 def test_a_driver_that_another_has_overtaken_writes_nothing_and_stops(
-    story: Story, reference: Reference, folder: Path, write: str
+    story: CrashScenario, reference: Reference, folder: Path, write: str
 ) -> None:
     """Suspended at a write, while another driver, without a lock, finishes the epoch."""
 
@@ -167,7 +167,7 @@ def test_a_driver_that_another_has_overtaken_writes_nothing_and_stops(
             other.start()
             story.go_on(other, 3)
 
-    with story.rig(folder, Watch(write, take_over=take_over)) as asleep:
+    with story.rig(folder, FaultPoints(write, take_over=take_over)) as asleep:
         asleep.start()
         with pytest.raises(OwnerError, match=r"^epoch 3 was "):
             asleep.run(story.at(3))
@@ -180,10 +180,10 @@ def test_a_driver_that_another_has_overtaken_writes_nothing_and_stops(
 
 @pytest.mark.parametrize("at", ["", "append half", "append topics/2", "append topics/4"])
 def test_deliveries_by_tasks_of_spark_give_the_same_rows(
-    story: Story, reference: Reference, folder: Path, spark: SparkSession, at: str
+    story: CrashScenario, reference: Reference, folder: Path, spark: SparkSession, at: str
 ) -> None:
     story = replace(story, spark=spark)
-    with story.rig(folder, Watch(at, "crash after"), deliveries="executors") as rig:
+    with story.rig(folder, FaultPoints(at, "crash after"), deliveries="executors") as rig:
         rig.start()
         with pytest.raises(Crash) if at else nullcontext():
             rig.run(story.at(3))
@@ -196,12 +196,12 @@ def test_deliveries_by_tasks_of_spark_give_the_same_rows(
 
 @pytest.mark.parametrize("mode", MODES)
 def test_a_crash_while_the_lake_is_made_is_made_good(
-    story: Story, tmp_path: Path, mode: str
+    story: CrashScenario, tmp_path: Path, mode: str
 ) -> None:
     writes = [*(f"create {table}" for table in TABLES), "append lake"]
     for number, write in enumerate(writes):
         folder = tmp_path / str(number)
-        with story.rig(folder, Watch(write, mode)) as crashed:
+        with story.rig(folder, FaultPoints(write, mode)) as crashed:
             with pytest.raises((Crash, SeenError), match=write):
                 crashed.start()
             if mode == "error after":
@@ -214,12 +214,12 @@ def test_a_crash_while_the_lake_is_made_is_made_good(
 
 
 def test_a_crash_of_the_epoch_that_finishes_another_changes_no_row(
-    story: Story, reference: Reference, folder: Path
+    story: CrashScenario, reference: Reference, folder: Path
 ) -> None:
     """Crashes after the first write of an epoch, then of its recovery, until nothing is left."""
     crashes = 0
     while True:
-        with story.rig(folder, Watch("append", "crash after")) as rig:
+        with story.rig(folder, FaultPoints("append", "crash after")) as rig:
             try:
                 rig.start()
                 story.go_on(rig, 4)

@@ -22,9 +22,9 @@ from pipelines.errors import KafkaAwayError, KafkaRefusedError, StartError
 from pipelines.job import standby as turn_module
 from pipelines.job.election import Election
 from pipelines.job.group import DriverGroup, Drivers
-from pipelines.job.leadership import Ownership
-from pipelines.job.standby import Turn
-from pipelines.kafka_client.admin import KafkaTopics
+from pipelines.job.leadership import Leadership
+from pipelines.job.standby import StandbyWait
+from pipelines.kafka_client.admin import KafkaAdmin
 from pipelines.local_broker.broker import Broker
 from pipelines.settings import Settings
 from storage.errors import LakeLockedError, OwnerError
@@ -54,25 +54,25 @@ class Members:
         self.joined[name].join()
         return self.joined[name]
 
-    def turn(self, name: str, *, is_standby: bool = False) -> Turn:
+    def turn(self, name: str, *, is_standby: bool = False) -> StandbyWait:
         def rehearse() -> None:
             self.rehearsals.append(name)
 
-        return Turn(
+        return StandbyWait(
             self.path, name, self.joined[name], self.other, self.stop, lambda: None, rehearse,
             is_standby=is_standby,
         )  # fmt: skip
 
-    def ownership(self, name: str) -> Ownership:
+    def ownership(self, name: str) -> Leadership:
         lake = Lake(self.path)
-        return Ownership(lake, name, self.joined[name], self.stop)
+        return Leadership(lake, name, self.joined[name], self.stop)
 
     def other(self) -> str:
         """Says who is active, as the lake would."""
-        return str(self.group.look().active)
+        return str(self.group.describe().active)
 
     def wait_for(self, drivers: Drivers) -> None:
-        wait_until(lambda: self.group.look() == drivers, str(drivers), seen=self.group.look)
+        wait_until(lambda: self.group.describe() == drivers, str(drivers), seen=self.group.describe)
 
 
 @pytest.fixture
@@ -83,7 +83,7 @@ def settings(broker: Broker, tmp_path: Path, unique: Unique) -> Settings:
 @pytest.fixture
 def members(settings: Settings) -> Iterator[Members]:
     """The drivers of a lake whose topics are there."""
-    KafkaTopics(settings, settings.kafka.topics()).create_missing()
+    KafkaAdmin(settings, settings.kafka.topics()).create_missing()
     found = Members(settings)
     yield found
     found.stop.set()
@@ -92,7 +92,7 @@ def members(settings: Settings) -> Iterator[Members]:
 
 
 def test_one_that_joins_takes_the_lake_from_nobody(members: Members) -> None:
-    assert members.group.look() == Drivers()
+    assert members.group.describe() == Drivers()
     first = members.join("first")
     assert first.wait(WAIT_S)
     second = members.join("second")
@@ -120,7 +120,7 @@ def test_nobody_is_elected_before_the_admin_topic_is_there(settings: Settings) -
     early.join()
     try:
         assert not early.wait(0.5)
-        KafkaTopics(settings, settings.kafka.topics()).create_missing()
+        KafkaAdmin(settings, settings.kafka.topics()).create_missing()
         assert early.wait(WAIT_S)
     finally:
         early.leave()
@@ -168,7 +168,7 @@ def test_a_driver_that_was_replaced_may_not_plan(members: Members) -> None:
     assert turn.wait()
     ownership.begin()
     ownership.require()
-    assert ownership.lost() is None
+    assert ownership.fencing_error() is None
     members.join("second")
     members.wait_for(Drivers("first", ("second",)))
     ownership.require()
@@ -179,7 +179,7 @@ def test_a_driver_that_was_replaced_may_not_plan(members: Members) -> None:
     ownership = members.ownership("first")
     with pytest.raises(OwnerError, match=r"^another driver is the active driver of the lake "):
         ownership.require()
-    assert isinstance(ownership.lost(), OwnerError)
+    assert isinstance(ownership.fencing_error(), OwnerError)
 
 
 def test_a_driver_that_was_elected_again_reads_the_lake_anew(members: Members) -> None:
@@ -204,7 +204,7 @@ def test_kafka_that_refuses_the_group_stops_the_driver_with_one_sentence(
     }
     with Broker(tmp_path / "broker", properties=authorizer) as own:
         settings = settings_for(own, tmp_path / "lake", unique("refused"))
-        KafkaTopics(settings, settings.kafka.topics()).create_missing()
+        KafkaAdmin(settings, settings.kafka.topics()).create_missing()
         refused = AclBinding(
             ResourceType.GROUP, "txlake-driver-", ResourcePatternType.PREFIXED,
             "User:ANONYMOUS", "*", AclOperation.ALL, AclPermissionType.DENY,
@@ -220,4 +220,4 @@ def test_kafka_that_refuses_the_group_stops_the_driver_with_one_sentence(
         finally:
             election.leave()
         with pytest.raises(StartError, match="allow the job READ and DESCRIBE on the group"):
-            DriverGroup(settings.kafka, settings.lake.path).look()
+            DriverGroup(settings.kafka, settings.lake.path).describe()

@@ -16,7 +16,7 @@ from confluent_kafka.admin import AdminClient
 from pipelines.errors import LostInputError
 from pipelines.local_broker.broker import Broker
 from tests.support.job import Job, running, settings_for
-from tests.support.kafka_writer import Wire
+from tests.support.kafka_writer import KafkaWriter
 from tests.support.transactions import bodies, commit, wait_for_bodies
 from tests.support.wait import wait_until
 from txlake.protocol import COMMIT
@@ -32,7 +32,7 @@ def test_the_job_goes_on_by_itself_when_the_broker_comes_back(
     with Broker(tmp_path / "broker") as own:
         settings = settings_for(own, tmp_path / "lake", unique("broker"))
         with running(settings) as job:
-            wire = Wire(settings)
+            wire = KafkaWriter(settings)
             commit(wire, "before")
             wait_for_bodies(job, "before")
             waiting = wire.half("waiting", body=b"waiting")
@@ -58,12 +58,12 @@ def test_a_half_topic_that_is_made_again_stops_the_running_job(
     settings = settings_for(broker, tmp_path / "lake", unique("topic"))
     job = Job(settings).start()
     try:
-        commit(Wire(settings), "before")
+        commit(KafkaWriter(settings), "before")
         wait_for_bodies(job, "before")
         admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
         _delete_topic(admin, settings.kafka.half_topic)
         job.prepare_topics()
-        Wire(settings).half("of another log")
+        KafkaWriter(settings).half("of another log")
         wait_until(lambda: not job.is_running(), "the job stops", seen=lambda: job.error)
     finally:
         job.stop()
@@ -83,7 +83,7 @@ def test_records_that_retention_deletes_before_they_land_stop_the_running_job(
     )
     job = Job(settings).start()
     try:
-        wire = Wire(settings)
+        wire = KafkaWriter(settings)
         wire.half("landed")
         job.wait_for_rows("half", 1)
         job.wait_for(lambda: job.plans, "the epoch's commit")
@@ -111,13 +111,13 @@ def test_a_job_whose_stream_gave_up_goes_on_when_kafka_is_back_and_can_be_stoppe
     settings = settings_for(own, tmp_path / "lake", unique("silent"))
     job = Job(settings).start()
     try:
-        commit(Wire(settings), "before")
+        commit(KafkaWriter(settings), "before")
         wait_for_bodies(job, "before")
         own.kill()
         wait_until(lambda: "is away" in caplog.text, "the job says so", 150)
         assert "is back" not in caplog.text
         own.restart()
-        commit(Wire(settings), "after")
+        commit(KafkaWriter(settings), "after")
         wait_for_bodies(job, "before", "after")
         assert "is back" in caplog.text
         own.kill()

@@ -13,7 +13,7 @@ import pytest
 from pipelines.local_broker.broker import Broker
 from tests.kafka.test_cli import TXLAKE, process, write_conf
 from tests.support.job import Job, settings_for
-from tests.support.kafka_writer import Wire
+from tests.support.kafka_writer import KafkaWriter
 from tests.support.wait import wait_until
 from txlake import Consumer
 from txlake.protocol import COMMIT, ROLLBACK
@@ -55,7 +55,7 @@ def test_what_a_job_makes_is_read_by_its_group_and_by_nobody_else(
     settings = settings_for(broker, lake, name)
     job, log = Job(settings), tmp_path / "job.log"
     job.prepare_topics()
-    wire = Wire(settings)
+    wire = KafkaWriter(settings)
     with process([*TXLAKE, "run", "--conf", str(conf)], log) as running:
         for number in range(6):
             wire.end(COMMIT, wire.half(f"tx{number}"))

@@ -14,7 +14,7 @@ import pytest
 from pipelines.errors import StorageError
 from pipelines.local_broker.broker import Broker
 from tests.support.job import Job, running, settings_for
-from tests.support.kafka_writer import Wire
+from tests.support.kafka_writer import KafkaWriter
 from tests.support.transactions import commit, wait_for_bodies, wait_for_the_end
 
 Unique = Callable[[str], str]
@@ -86,7 +86,7 @@ def test_a_full_disk_stops_the_job_and_nothing_is_lost_when_there_is_room(
 ) -> None:
     large = random.Random(1).randbytes(200_000).hex()
     settings = settings_for(broker, disk.path / "lake", unique("full"))
-    wire = Wire(settings)
+    wire = KafkaWriter(settings)
     job = Job(settings).start()
     try:
         commit(wire, "before")
@@ -111,7 +111,7 @@ def test_a_lake_that_cannot_be_written_stops_the_job_and_nothing_is_lost_when_it
     # With the checkpoint elsewhere the disk has no file open for writing.
     checkpoint = {"trigger_interval_ms": 1_000, "checkpoint": str(tmp_path / "checkpoint")}
     settings = settings_for(broker, disk.path / "lake", unique("read-only"), stream=checkpoint)
-    wire = Wire(settings)
+    wire = KafkaWriter(settings)
     with running(settings) as job:
         commit(wire, "before")
         wait_for_bodies(job, "before")

@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from pipelines.errors import StartError
-from pipelines.kafka_client.java_config import require_taken
+from pipelines.kafka_client.java_config import validate_with_java
 from pipelines.settings import parse
 from tests.kafka.test_cli import ROOT, TXLAKE
 from tests.support.class_archive import archive_options
@@ -61,9 +61,9 @@ def test_a_client_setting_that_java_reads_otherwise_is_named(
     spark: SparkSession, client: dict[str, str], words: tuple[str, ...]
 ) -> None:
     values = {"lake": {"path": "l"}, "kafka": {"bootstrap_servers": "h:1"}}
-    require_taken(spark, parse(values, "test").kafka)
+    validate_with_java(spark, parse(values, "test").kafka)
     values["kafka"]["client"] = client  # type: ignore[assignment]
     with pytest.raises(StartError) as error:
-        require_taken(spark, parse(values, "test").kafka)
+        validate_with_java(spark, parse(values, "test").kafka)
     assert [word for word in words if word not in str(error.value)] == []
     assert "\n" not in str(error.value)

@@ -10,7 +10,7 @@ import pytest
 from pipelines.local_broker.broker import Broker
 from storage.schemas import PUT
 from tests.support.job import Job, running, settings_for
-from tests.support.kafka_writer import Wire
+from tests.support.kafka_writer import KafkaWriter
 from txlake.protocol import (
     CHECK_MAX_TOPIC,
     COMMIT,
@@ -36,7 +36,7 @@ def test_committed_messages_land_once_in_queue_order_and_rolled_back_ones_do_not
 ) -> None:
     settings = settings_for(broker, tmp_path / "lake", unique("order"))
     with running(settings) as job:
-        wire = Wire(settings)
+        wire = KafkaWriter(settings)
         for n in range(10):
             queue = n % 2
             offset = wire.half(f"tx{n}", queue, b"body %d" % n, KEYS=f"k{n}", colour="red")
@@ -68,7 +68,7 @@ def test_a_record_that_cannot_be_read_is_a_row_with_its_reason_and_raw_bytes(
 ) -> None:
     settings = settings_for(broker, tmp_path / "lake", unique("bad"))
     with running(settings) as job:
-        wire = Wire(settings)
+        wire = KafkaWriter(settings)
         wire.send(settings.kafka.half_topic, 0, b"\x00\xff", [("PGROUP", b"\xff")], key=b"key")
         good = wire.half("good")
         wire.send(settings.kafka.op_topic, 0, b"abc", [("PGROUP", b"g"), ("TRAN_TYPE", b"8")])
@@ -93,7 +93,7 @@ def test_an_unanswered_half_is_asked_check_max_times_and_then_given_up(
         broker, tmp_path / "lake", name, transaction={"check_max": 3, "check_interval_ms": 500}
     )
     with running(settings) as job:
-        wire = Wire(settings)
+        wire = KafkaWriter(settings)
         _create_check_topic(broker, f"{name}-check-g")
         wire.half("silent", body=b"asked", colour="blue")
         wire.half("nobody", queue=1, group="no-topic")
@@ -139,7 +139,7 @@ def test_a_discarded_half_is_rearmed_and_an_undeliverable_message_resumed(
         topics={"auto_create_topics": False},
     )  # fmt: skip
     with running(settings) as job:
-        wire = Wire(settings)
+        wire = KafkaWriter(settings)
         offset = wire.half("a", topic="closed")
         job.wait_for(lambda: job.messages(CHECK_MAX_TOPIC), "the discard")
         wire.command(RESUME, f"half:0-{offset}")
@@ -170,7 +170,7 @@ def test_an_operation_without_an_id_ends_no_transaction(
 ) -> None:
     settings = settings_for(broker, tmp_path / "lake", unique("nameless"))
     with running(settings) as job:
-        wire = Wire(settings)
+        wire = KafkaWriter(settings)
         offset = wire.half("a")
         headers = [("PGROUP", b"g"), ("TRAN_TYPE", b"12")]  # in the wrong op queue, it may be
         wire.send(settings.kafka.op_topic, 0, b"%d," % offset, headers)
@@ -202,7 +202,7 @@ def test_delayed_messages_are_delivered_once_and_never_early(
         broker, tmp_path / "lake", unique("delay"), delay={"levels": "1s 2s 3s"}
     )
     with running(settings) as job:
-        wire = Wire(settings)
+        wire = KafkaWriter(settings)
         offset = wire.half("a", DELAY="2")
         wire.end(COMMIT, offset)
         wire.send(settings.kafka.schedule_topic, 0, b"later", [
@@ -231,7 +231,7 @@ def test_all_messages_of_one_transaction_are_delivered_in_one_epoch(
 ) -> None:
     settings = settings_for(broker, tmp_path / "lake", unique("set"))
     with running(settings) as job:
-        wire = Wire(settings)
+        wire = KafkaWriter(settings)
         for seq in (1, 0, 1):  # the second 1 is a duplicate
             place = {"TRAN_SIZE": "2", "TRAN_SEQ": str(seq)}
             wire.half("set", body=b"part %d" % seq, topic=f"t{seq}", **place)

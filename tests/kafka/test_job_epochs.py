@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from pipelines.epoch.runner import Epochs
+from pipelines.epoch.runner import EpochRunner
 from pipelines.job.stream import QUERY_NAME, Stream
 from pipelines.local_broker.broker import Broker
 from pipelines.replay.verification import verify as replay_verified
 from storage.lake.epochs import Plan
 from storage.schemas import STATE_TABLES
 from tests.support.job import Job, live_query, running, settings_for
-from tests.support.kafka_writer import Wire
+from tests.support.kafka_writer import KafkaWriter
 from txlake.protocol import (
     COMMIT,
     ROLLBACK,
@@ -44,7 +44,7 @@ def test_a_job_started_again_goes_on_where_the_lake_ends(
     settings = settings_for(
         broker, tmp_path / "lake", unique("again"), lake={"pending_snapshot_epochs": 2}
     )
-    wire = Wire(settings)
+    wire = KafkaWriter(settings)
     with running(settings) as job:
         first = wire.half("a")
         wire.half("b")
@@ -66,20 +66,20 @@ def test_a_job_started_again_goes_on_where_the_lake_ends(
 def test_a_backlog_is_read_ahead_and_its_epochs_stay_one_after_another(
     broker: Broker, tmp_path: Path, unique: Unique, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    finish = Epochs.finish
+    finish = EpochRunner.finish
 
     def slowly(*epoch: Any) -> None:
         time.sleep(0.3)  # longer than Spark needs from one micro-batch to the next
         finish(*epoch)
 
-    monkeypatch.setattr(Epochs, "finish", slowly)
+    monkeypatch.setattr(EpochRunner, "finish", slowly)
     settings = settings_for(
         broker, tmp_path / "lake", unique("ahead"),
         stream={"trigger_interval_ms": 1, "max_offsets_per_trigger": 40},
     )  # fmt: skip
     job = Job(settings)
     job.prepare_topics()
-    wire = Wire(settings)
+    wire = KafkaWriter(settings)
     for n in range(200):
         offset = wire.half(f"tx{n}", n % 2, b"body %d" % n)
         wire.end(ROLLBACK if n % 10 == 3 else COMMIT, offset, queue=n % 2, ids=[f"tx{n}"])
@@ -109,7 +109,7 @@ def test_what_spark_shows_agrees_with_the_lake(
         broker, tmp_path / "lake", unique("shown"), stream={"deliveries": "executors"}
     )
     with running(settings) as job:
-        wire = Wire(settings)
+        wire = KafkaWriter(settings)
         for n in range(7):
             wire.end(COMMIT, wire.half(f"tx{n}", n % 2), queue=n % 2)
         job.wait_for(lambda: len(job.messages("orders")) == 7, "seven messages")
@@ -148,7 +148,7 @@ def test_a_large_state_in_which_little_changes_has_few_snapshots(
     settings = settings_for(
         broker, tmp_path / "lake", unique("few"), lake={"pending_snapshot_epochs": 2}
     )
-    wire = Wire(settings)
+    wire = KafkaWriter(settings)
 
     def one_more(job: Job, number: int) -> None:
         wire.half(f"more-{number}")
@@ -196,7 +196,7 @@ def test_an_epoch_that_fails_between_two_micro_batches_ends_the_job(
 ) -> None:
     # A micro-batch returns before its epoch has ended: nobody is there to take the error.
     has_begun, has_returned, has_failed = (threading.Event() for _ in range(3))
-    finished, looked_ahead = Stream._finish, Epochs.look_ahead
+    finished, looked_ahead = Stream._finish, EpochRunner.prefetch_end_offsets
 
     def finish(stream: Stream, plan: Plan | None, *arguments: Any) -> None:
         if plan is not None:
@@ -208,7 +208,7 @@ def test_an_epoch_that_fails_between_two_micro_batches_ends_the_job(
             if plan is not None:
                 has_failed.set()
 
-    def look_ahead(epochs: Epochs) -> None:
+    def look_ahead(epochs: EpochRunner) -> None:
         looked_ahead(epochs)
         if has_begun.is_set():
             has_returned.set()
@@ -218,12 +218,12 @@ def test_an_epoch_that_fails_between_two_micro_batches_ends_the_job(
         raise RuntimeError("planted")
 
     monkeypatch.setattr(Stream, "_finish", finish)
-    monkeypatch.setattr(Epochs, "look_ahead", look_ahead)
-    monkeypatch.setattr(Epochs, "finish", fail)
+    monkeypatch.setattr(EpochRunner, "prefetch_end_offsets", look_ahead)
+    monkeypatch.setattr(EpochRunner, "finish", fail)
     settings = settings_for(broker, tmp_path / "lake", unique("between"))
     job = Job(settings).start()
     try:
-        Wire(settings).half("a")
+        KafkaWriter(settings).half("a")
         job.wait_until_dead()
     finally:
         job.stop()

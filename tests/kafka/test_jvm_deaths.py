@@ -30,7 +30,7 @@ ENDED = "the driver's JVM has ended"
 # A JVM that ends by itself, as one does that is out of memory.
 PROGRAM = """
 from pipelines.jvm.session import (
-    JVM_LOST, jvm_has_ended, jvm_trouble, listen_for_callbacks, start_session,
+    JVM_LOST, jvm_error, jvm_has_ended, listen_for_callbacks, start_session,
 )
 from pipelines.jvm.shutdown import JvmShutdown
 
@@ -42,7 +42,7 @@ try:
 except JVM_LOST:
     print("lost")
 spark.sparkContext._gateway.proc.wait()
-print(jvm_has_ended(spark), jvm_trouble(spark))
+print(jvm_has_ended(spark), jvm_error(spark))
 """
 
 

@@ -10,9 +10,9 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql import SparkSession
 
 from pipelines.local_broker.broker import Broker
-from tests.support.epoch_harness import Rig
+from tests.support.epoch_harness import EpochHarness
 from tests.support.job import settings_for
-from tests.support.kafka_writer import Wire
+from tests.support.kafka_writer import KafkaWriter
 from txlake.protocol import COMMIT, PING
 
 TTL_MS = 5_000
@@ -30,9 +30,9 @@ def test_the_halves_of_an_op_queue_without_a_half_queue_are_known_until_t(
     admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
     for future in admin.create_topics([topic]).values():
         future.result(10)
-    wire = Wire(settings)
+    wire = KafkaWriter(settings)
     at_ms = int(time.time() * 1000) + 600_000  # ahead of when the broker stores, however slow
-    with Rig(spark, settings) as rig:
+    with EpochHarness(spark, settings) as rig:
         rig.start()
         wire.end(COMMIT, 0, queue=settings.kafka.queues)
         reasons = []

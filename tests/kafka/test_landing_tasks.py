@@ -11,7 +11,7 @@ from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 
 from pipelines.local_broker.broker import Broker
-from tests.support.epoch_harness import Rig
+from tests.support.epoch_harness import EpochHarness
 from tests.support.job import settings_for
 from txlake import Message
 from txlake._half import group_headers, message_headers
@@ -25,7 +25,7 @@ def test_two_tasks_share_the_records_of_one_queue(
     """A queue's records are in both files, about half of them in each, and each once."""
     settings = settings_for(broker, tmp_path / "lake", unique("shares"))
     group, now_ms = group_headers("shop"), time.time_ns() // 1_000_000
-    with Rig(spark, settings) as rig:
+    with EpochHarness(spark, settings) as rig:
         rig.start()
         producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "linger.ms": 20})
         for number in range(HALVES):

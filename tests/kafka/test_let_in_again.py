@@ -17,7 +17,7 @@ from tests.kafka.test_connections import settings_of as secure_settings
 from tests.kafka.test_rights import printed
 from tests.kafka.test_rights import settings_of as settings_of_user
 from tests.support.job import Job, running, settings_for
-from tests.support.kafka_writer import Wire
+from tests.support.kafka_writer import KafkaWriter
 from tests.support.rights_broker import RightsBroker
 from tests.support.secure_broker import PASSWORD, SecureBroker, secure_broker
 from tests.support.transactions import commit, wait_for_bodies
@@ -43,7 +43,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RightsBroker]:
 
 
 def is_refused_and_goes_on(
-    settings: Settings, wire: Wire, caplog: pytest.LogCaptureFixture,
+    settings: Settings, wire: KafkaWriter, caplog: pytest.LogCaptureFixture,
     refuse: Callable[[], None], let_in: Callable[[], None],
 ) -> Job:  # fmt: skip
     """Run a job that is refused for a while, and return it. What was sent meanwhile is there."""
@@ -78,7 +78,9 @@ def test_a_job_whose_password_is_changed_says_so_and_goes_on_with_the_right_one(
     name = unique("password")
     way = "SCRAM_SHA_512", secure.client("SCRAM_SHA_512")
     settings = secure_settings(secure, way, tmp_path, name)
-    wire = Wire(settings_for(secure, tmp_path / "lake", name))  # by the listener that asks nobody
+    wire = KafkaWriter(
+        settings_for(secure, tmp_path / "lake", name)
+    )  # by the listener that asks nobody
     is_refused_and_goes_on(
         settings, wire, caplog, lambda: secure.add_user("another"), secure.add_user
     )
@@ -101,7 +103,7 @@ def test_a_job_whose_right_is_taken_away_says_so_and_goes_on_when_it_has_it_agai
     rows = printed(guarded, lake, "--role", "job", name=name)
     guarded.give(rows)
     settings = settings_of_user(guarded, lake, _USER, name)
-    wire = Wire(settings_for(guarded, lake, name))
+    wire = KafkaWriter(settings_for(guarded, lake, name))
     taken = [row for row in rows if TAKEN[what](row)]
     assert taken
     is_refused_and_goes_on(

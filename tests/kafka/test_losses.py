@@ -16,7 +16,7 @@ from confluent_kafka.admin import AdminClient
 from pyspark.sql import SparkSession
 
 from pipelines.cli.main import main
-from pipelines.epoch.commit import PlannedEpochs
+from pipelines.epoch.commit import EpochCommitter
 from pipelines.errors import LostInputError
 from pipelines.local_broker.broker import Broker
 from pipelines.replay import verify as replayed
@@ -25,7 +25,7 @@ from storage.lake.epochs import read_progress
 from storage.lake.lake import Lake
 from storage.verify.run import verify
 from tests.support.job import Job, refusal, running, settings_for
-from tests.support.kafka_writer import Wire
+from tests.support.kafka_writer import KafkaWriter
 from tests.support.operator import conf_of
 from tests.support.wait import wait_until
 from txlake.protocol import ACCEPT_LOSS, COMMIT
@@ -44,7 +44,7 @@ class Cut:
     """A lake whose job is down, and Kafka topics that are cut meanwhile."""
 
     settings: Settings
-    wire: Wire
+    wire: KafkaWriter
     conf: str
 
     def delete_before(self, topic: str, partition: int, offset: int) -> None:
@@ -77,7 +77,7 @@ class Cut:
 @pytest.fixture
 def cut(broker: Broker, tmp_path: Path, unique: Unique) -> Cut:
     settings = settings_for(broker, tmp_path / "lake", unique("cut"))
-    return Cut(settings, Wire(settings), conf_of(settings, tmp_path))
+    return Cut(settings, KafkaWriter(settings), conf_of(settings, tmp_path))
 
 
 def planned_losses(lake: Lake) -> list[dict[str, Any]]:
@@ -154,7 +154,7 @@ def test_a_planned_epoch_whose_records_are_lost_is_finished_without_them(
     for number in range(3):
         cut.wire.half(f"lost {number}")
     with monkeypatch.context() as patch:
-        patch.setattr(PlannedEpochs, "finish", die)
+        patch.setattr(EpochCommitter, "finish", die)
         job = Job(cut.settings)
         job.begin()
         wait_until(lambda: not job.is_running(), "the job dies")
@@ -178,7 +178,7 @@ def test_records_lost_at_the_end_of_a_partition_cannot_be_accepted(
     own = Broker(tmp_path / "broker")
     own.start()
     settings = settings_for(own, tmp_path / "lake", unique("older"))
-    cut = Cut(settings, Wire(settings), conf_of(settings, tmp_path))
+    cut = Cut(settings, KafkaWriter(settings), conf_of(settings, tmp_path))
     try:
         with running(settings) as job:
             cut.wire.half("kept")

@@ -12,7 +12,7 @@ from pipelines.local_broker.broker import Broker
 from storage.lake.lake import Lake
 from storage.maintenance.merge import files_of
 from tests.support.job import Job, running, settings_for
-from tests.support.kafka_writer import Wire
+from tests.support.kafka_writer import KafkaWriter
 from txlake import ConsumedMessage, Consumer
 from txlake.protocol import COMMIT, MAINTAIN
 
@@ -23,7 +23,7 @@ def file_counts(job: Job) -> dict[str, int]:
     return {table: len(files_of(Lake(job.lake.path), table)) for table in TABLES}
 
 
-def commit_one(job: Job, wire: Wire, name: str) -> None:
+def commit_one(job: Job, wire: KafkaWriter, name: str) -> None:
     """Commit a transaction in an epoch of its own; the name is the body."""
     before = len(job.messages("orders"))
     wire.end(COMMIT, wire.half(name, body=name.encode()))
@@ -48,7 +48,7 @@ def test_a_job_keeps_its_tables_in_shape_and_goes_on_from_them(
         transaction={"transaction_timeout_ms": 600_000},
         maintenance={"merge_files": 3, "checkpoint_commits": 4},
     )
-    wire = Wire(settings)
+    wire = KafkaWriter(settings)
     names = [f"m{n}" for n in range(4)]
     with running(settings) as job:
         old = wire.half("old", body=b"old")

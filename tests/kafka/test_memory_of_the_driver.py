@@ -11,11 +11,11 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from checker.frames import DUE
-from pipelines.epoch.checks import Asker
-from pipelines.kafka_client.record_reader import plain_records
+from pipelines.epoch.checks import KafkaCheckSender
+from pipelines.kafka_client.record_reader import read_without_spark
 from pipelines.local_broker.broker import Broker
 from pipelines.settings import KafkaSettings
-from tests.support.in_memory_job import PaperJob
+from tests.support.in_memory_job import InMemoryJob
 
 Unique = Callable[[str], str]
 MIB = 1 << 20
@@ -33,7 +33,7 @@ def test_checks_with_large_bodies_do_not_add_up(
 ) -> None:
     prefix = unique("check-")
     make_topic(broker, f"{prefix}g")
-    job = PaperJob(tmp_path / "lake")
+    job = InMemoryJob(tmp_path / "lake")
     for number in range(COUNT):
         job.half(f"tx-{number}", body=b"%d" % number + BODY)
     job.run()
@@ -42,7 +42,7 @@ def test_checks_with_large_bodies_do_not_add_up(
          "transaction_id": f"tx-{number}", "real_topic": "orders", "half_offsets": [number]}
         for number in range(COUNT)
     ]  # fmt: skip
-    asker = Asker(broker.bootstrap_servers, {}, prefix, 60_000, MIB)
+    asker = KafkaCheckSender(broker.bootstrap_servers, {}, prefix, 60_000, MIB)
 
     tracemalloc.start()
     try:
@@ -68,7 +68,8 @@ def test_batches_that_are_read_without_spark_end_by_their_bytes(
 
     kafka = KafkaSettings(bootstrap_servers=broker.bootstrap_servers)
     batches = [
-        (batch.num_rows, batch.nbytes) for batch in plain_records(kafka, {(topic, 0): range(COUNT)})
+        (batch.num_rows, batch.nbytes)
+        for batch in read_without_spark(kafka, {(topic, 0): range(COUNT)})
     ]
     assert sum(rows for rows, _ in batches) == COUNT
     assert max(size for _, size in batches) < 10 * MIB

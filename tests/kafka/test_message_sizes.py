@@ -19,7 +19,7 @@ from confluent_kafka.admin import (
 )
 from pyspark.sql import SparkSession
 
-from pipelines.kafka_client.admin import KafkaTopics
+from pipelines.kafka_client.admin import KafkaAdmin
 from pipelines.kafka_client.connection import producer_config
 from pipelines.local_broker.broker import Broker
 from tests.support.job import running, settings_for
@@ -119,7 +119,7 @@ def test_the_jobs_topics_take_a_record_at_the_limit(
     """Never less than Kafka's default, which batches of many records count on."""
     limit = {"message_bytes_max": message_bytes_max}
     settings = settings_for(broker, tmp_path / "lake", unique("topics"), transaction=limit)
-    topics = KafkaTopics(settings, settings.kafka.topics())
+    topics = KafkaAdmin(settings, settings.kafka.topics())
     topics.create_missing()
     topics.check()
     for name in topics.names.values():
@@ -134,7 +134,7 @@ def test_a_topic_that_takes_less_is_warned_of_in_one_sentence(
 ) -> None:
     """Kafka refuses what is too large, and its producer is told: no reason to stop the job."""
     settings = settings_for(broker, tmp_path / "lake", unique("old"))
-    topics = KafkaTopics(settings, settings.kafka.topics())
+    topics = KafkaAdmin(settings, settings.kafka.topics())
     topics.create_missing()
     half_topic = settings.kafka.half_topic
     change = ConfigEntry(

@@ -17,7 +17,7 @@ from pipelines.local_broker.broker import Broker
 from pipelines.local_server.ports import listens
 from tests.support.http_client import free_port, get
 from tests.support.job import Job, settings_for
-from tests.support.kafka_writer import Wire
+from tests.support.kafka_writer import KafkaWriter
 from tests.support.metrics_client import Samples, samples_of
 from tests.support.operator import said
 from tests.support.standby_processes import drivers_of
@@ -55,7 +55,7 @@ def test_metrics_agree_with_the_tables_of_the_lake_and_are_true_from_the_start(
     settings = settings_for(
         broker, tmp_path / "lake", unique("metrics"), transaction=quick, metrics={"port": port}
     )
-    wire, job = Wire(settings), Job(settings).start()
+    wire, job = KafkaWriter(settings), Job(settings).start()
     make_topic(broker, f"{settings.kafka.check_topic_prefix}shop")  # else no check counts
     try:
         for number in range(6):

@@ -12,11 +12,11 @@ from pyspark.sql import SparkSession
 
 from pipelines.cli.main import main
 from pipelines.errors import LostInputError, StartError
-from pipelines.kafka_client.admin import KafkaTopics
+from pipelines.kafka_client.admin import KafkaAdmin
 from pipelines.local_broker.broker import Broker
 from pipelines.operate import records as operator_records
 from tests.support.job import Job, running, settings_for
-from tests.support.kafka_writer import Wire
+from tests.support.kafka_writer import KafkaWriter
 from tests.support.operator import conf_of
 from txlake.protocol import CHECK_MAX_TOPIC, COMMIT, PING, UNDELIVERABLE_TOPIC
 
@@ -40,8 +40,8 @@ def job(
 
 
 @pytest.fixture(scope="module")
-def wire(job: Job) -> Wire:
-    return Wire(job.settings)
+def wire(job: Job) -> KafkaWriter:
+    return KafkaWriter(job.settings)
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +86,9 @@ def orders(job: Job, conf: str) -> None:
 
 
 @pytest.mark.usefixtures("orders")
-def test_an_operator_ends_transactions_by_the_rules_of_all(job: Job, wire: Wire, conf: str) -> None:
+def test_an_operator_ends_transactions_by_the_rules_of_all(
+    job: Job, wire: KafkaWriter, conf: str
+) -> None:
     first = wire.half("commit-me", queue=1, KEYS="order-1", **IMMUNE)
     second = wire.half("roll-me-back", queue=1, **IMMUNE)
     wait_for_half(job, "roll-me-back")
@@ -120,7 +122,9 @@ def test_an_operator_ends_transactions_by_the_rules_of_all(job: Job, wire: Wire,
 
 
 @pytest.mark.usefixtures("orders")
-def test_a_discarded_half_is_listed_resumed_and_ended(job: Job, wire: Wire, conf: str) -> None:
+def test_a_discarded_half_is_listed_resumed_and_ended(
+    job: Job, wire: KafkaWriter, conf: str
+) -> None:
     offset = wire.half("silent", group="silent", CHECK_IMMUNITY_TIME_IN_SECONDS="0")
     job.wait_for(lambda: job.messages(CHECK_MAX_TOPIC), "the discard")
     job.wait_for(lambda: run(conf, "dead", "list", "--group", "silent"), "its epoch's commit")
@@ -143,7 +147,9 @@ def test_a_discarded_half_is_listed_resumed_and_ended(job: Job, wire: Wire, conf
     assert story["messages"][0]["delivered"]["topic"] == "orders"
 
 
-def test_an_undeliverable_message_is_listed_and_resumed(job: Job, wire: Wire, conf: str) -> None:
+def test_an_undeliverable_message_is_listed_and_resumed(
+    job: Job, wire: KafkaWriter, conf: str
+) -> None:
     offset = wire.half("stuck", topic="closed", group="stuck")
     wire.end(COMMIT, offset, group="stuck")
     job.wait_for(lambda: job.messages(UNDELIVERABLE_TOPIC), "the message")
@@ -170,7 +176,7 @@ def test_an_undeliverable_message_is_listed_and_resumed(job: Job, wire: Wire, co
 
 
 @pytest.mark.usefixtures("orders")
-def test_delayed_messages_are_listed_and_cancelled(job: Job, wire: Wire, conf: str) -> None:
+def test_delayed_messages_are_listed_and_cancelled(job: Job, wire: KafkaWriter, conf: str) -> None:
     offset = wire.half("later", group="later", DELIVER_AT=FAR_AHEAD)
     wire.end(COMMIT, offset, group="later")
     headers = [("REAL_TOPIC", b"orders"), ("DELAY", b"18"), ("KEYS", b"reminder")]
@@ -191,8 +197,8 @@ def test_delayed_messages_are_listed_and_cancelled(job: Job, wire: Wire, conf: s
 
 
 @pytest.mark.usefixtures("orders")
-def test_a_dry_run_writes_nothing(job: Job, wire: Wire, conf: str) -> None:
-    kafka = KafkaTopics(job.settings, job.settings.kafka.topics())
+def test_a_dry_run_writes_nothing(job: Job, wire: KafkaWriter, conf: str) -> None:
+    kafka = KafkaAdmin(job.settings, job.settings.kafka.topics())
     offset = wire.half("dry", **IMMUNE)
     wait_for_half(job, "dry")
     before = kafka.end_offsets(kafka.places())

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from pipelines.local_broker.broker import Broker
 from storage.lake.lake import Lake
 from tests.support.job import running, settings_for
-from tests.support.kafka_writer import Wire
+from tests.support.kafka_writer import KafkaWriter
 from tests.support.transactions import commit, wait_for_bodies
 from txlake import Consumer
 
@@ -54,7 +54,7 @@ def test_optimize_and_vacuum_disturb_neither_the_job_nor_readers(
         lake={"pending_snapshot_epochs": 3},
         stream={"trigger_interval_ms": 1_000},
     )
-    wire = Wire(settings)
+    wire = KafkaWriter(settings)
     names = []
     with running(settings) as job:
         for n in range(2):
@@ -86,4 +86,4 @@ def test_optimize_and_vacuum_disturb_neither_the_job_nor_readers(
         names.append("after a restart")
         commit(wire, names[-1])
         wait_for_bodies(job, *names)
-    assert Lake(settings.lake.path).last("epochs", "epoch") == job.driver.epochs.last.epoch  # type: ignore[union-attr]
+    assert Lake(settings.lake.path).max_value("epochs", "epoch") == job.driver.epochs.last.epoch  # type: ignore[union-attr]

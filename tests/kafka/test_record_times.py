@@ -13,13 +13,13 @@ from pyspark.sql import SparkSession
 
 from pipelines.epoch.land import SparkLander
 from pipelines.epoch.parameters import EpochSettings
-from pipelines.epoch.recover import batch_again
+from pipelines.epoch.recover import reload_batch
 from pipelines.local_broker.broker import Broker
 from pipelines.settings import Settings
 from storage.lake.lake import Lake
 from storage.wire.record_kinds import KINDS
 from tests.support.job import running, settings_for
-from tests.support.kafka_writer import Wire, half_headers
+from tests.support.kafka_writer import KafkaWriter, half_headers
 from tests.support.transactions import commit, wait_for_bodies
 from txlake import protocol as p
 
@@ -64,7 +64,7 @@ def test_records_with_impossible_times_are_rows_with_their_reason(
     broker: Broker, tmp_path: Path, unique: Unique, spark: SparkSession
 ) -> None:
     settings = settings_for(broker, tmp_path / "lake", unique("times"))
-    wire = Wire(settings)
+    wire = KafkaWriter(settings)
     widest = str(2**63 - 1)
     # The job looks at its topics now and then: it is to land these records.
     with running(settings, tolerate=frozenset({"timestamp_type"})) as job:
@@ -86,7 +86,7 @@ def test_records_with_impossible_times_are_rows_with_their_reason(
         scratch.create_table(kind)
     lander = SparkLander(spark)
     of_job = EpochSettings.of(settings, "again", lander.parallelism)
-    again = [batch_again(lander, scratch, plan, of_job, dict) for plan in plans]
+    again = [reload_batch(lander, scratch, plan, of_job, dict) for plan in plans]
     landed = [batch.rows(kind)["error"].to_pylist() for batch in again for kind in KINDS]
     assert sum(errors.count("bad_timestamp") for errors in landed) == count
     with running(settings) as restarted:

@@ -17,7 +17,7 @@ from pipelines.epoch import write
 from pipelines.local_broker.broker import Broker
 from storage.lake import epoch_log
 from tests.support.job import Job, running, settings_for
-from tests.support.kafka_writer import Wire
+from tests.support.kafka_writer import KafkaWriter
 from txlake.protocol import COMMIT, ROLLBACK
 
 Unique = Callable[[str], str]
@@ -45,7 +45,7 @@ def _dies(original: Callable[..., Any], when: str, is_it: Callable[..., bool]) -
 
 POINTS: dict[str, tuple[Any, str, Callable[..., bool]]] = {
     "planned row": (epoch.Lake, "append", lambda lake, table, *_: table == "epochs"),
-    "topic table": (write.Applier, "deliver", lambda *_: True),
+    "topic table": (write.EpochWriter, "deliver", lambda *_: True),
     "committed row": (epoch_log, "committed_row", lambda *_: True),
 }
 
@@ -63,7 +63,7 @@ def test_an_epoch_that_died_is_finished_by_the_next_start(
     when: str,
 ) -> None:
     settings = settings_for(broker, tmp_path / "lake", unique("crash"))
-    wire = Wire(settings)
+    wire = KafkaWriter(settings)
     job = Job(settings)
     owner, name, is_it = POINTS[point]
     with monkeypatch.context() as patch:

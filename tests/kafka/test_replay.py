@@ -13,23 +13,23 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql import SparkSession
 
-from pipelines.epoch.task_sizing import Sizes
+from pipelines.epoch.task_sizing import TaskSizing
 from pipelines.errors import StartError
-from pipelines.kafka_client.admin import KafkaTopics
+from pipelines.kafka_client.admin import KafkaAdmin
 from pipelines.local_broker.broker import Broker
 from pipelines.replay import rebuild, verify
 from pipelines.replay.from_kafka import (
     identity_from_kafka,
-    land,
     offsets_before,
     offsets_since,
+    run_backfill,
 )
 from pipelines.settings import Settings
 from storage.lake.lake import Lake
 from storage.verify.run import verify as verify_invariants
-from tests.support.epoch_harness import Rig, rows_of
+from tests.support.epoch_harness import EpochHarness, rows_of
 from tests.support.job import settings_for
-from tests.support.kafka_writer import Wire, half_headers
+from tests.support.kafka_writer import KafkaWriter, half_headers
 from txlake.protocol import CANCEL, COMMIT, CREATE_TOPIC, RESUME, ROLLBACK, UNKNOWN
 
 ANSWERING, SILENT = "answering", "silent"  # a producer group with a check topic, one without
@@ -61,7 +61,7 @@ class History:
         return replace(self.settings, lake=replace(self.settings.lake, path=str(path)))
 
     def run(self, path: Path, epoch: int) -> None:
-        with Rig(self.spark, self.of(path)) as rig:
+        with EpochHarness(self.spark, self.of(path)) as rig:
             assert rig.start() is None
             assert rig.run(self.at(epoch)) is not None
 
@@ -84,13 +84,13 @@ class History:
                 raise Crash(table)
             return add_files(lake, table, files, epoch)
 
-        with Rig(self.spark, self.settings) as rig, patch.context() as patched:
+        with EpochHarness(self.spark, self.settings) as rig, patch.context() as patched:
             rig.start()
             patched.setattr(Lake, "append", crashing)
             patched.setattr(Lake, "add_files", crashing_files)
             with pytest.raises(Crash, match=wanted):
                 rig.run(self.at(epoch))
-        with Rig(self.spark, self.settings) as rig:
+        with EpochHarness(self.spark, self.settings) as rig:
             plan = rig.start()
             assert plan is not None
             assert plan.epoch == epoch
@@ -114,14 +114,14 @@ def history(
         future.result(10)
     made = History(spark, settings, folder, int(time.time() * 1000))
     with pytest.MonkeyPatch.context() as patch:
-        _tell(made, Wire(settings), patch)
+        _tell(made, KafkaWriter(settings), patch)
     yield made
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def _tell(history: History, wire: Wire, patch: pytest.MonkeyPatch) -> None:
+def _tell(history: History, wire: KafkaWriter, patch: pytest.MonkeyPatch) -> None:
     kafka = history.settings.kafka
-    with Rig(history.spark, history.settings) as rig:
+    with EpochHarness(history.spark, history.settings) as rig:
         rig.start()
         for n in range(3):  # 0 and 1 stay silent: asked in epoch 1, given up in epoch 2
             wire.half(f"first{n}", 0, b"%d" % n, group=ANSWERING)
@@ -130,7 +130,7 @@ def _tell(history: History, wire: Wire, patch: pytest.MonkeyPatch) -> None:
         wire.end(COMMIT, wire.half("plain", 1, bytes(range(256)), colour="red"), queue=1)
         wire.send(kafka.half_topic, 0, b"raw", [("x", b"\xff")], key=b"k")
         with patch.context() as patched:  # this epoch's messages are delivered by tasks of Spark
-            patched.setattr(Sizes, "delivery_tasks", lambda *_: 2)
+            patched.setattr(TaskSizing, "delivery_tasks", lambda *_: 2)
             rig.run(history.at(1))
     wire.end(ROLLBACK, wire.half("back", 1), queue=1)
     wire.end(COMMIT, wire.half("delayed", 1, b"later", DELAY="3"), queue=1)
@@ -157,7 +157,7 @@ def _tell(history: History, wire: Wire, patch: pytest.MonkeyPatch) -> None:
 
 def _later(history: History) -> int:
     """Send what a continued lake lands; each caller finds all that was sent so far."""
-    wire = Wire(history.settings)
+    wire = KafkaWriter(history.settings)
     offset = wire.half("later", 0, b"later", group=ANSWERING)
     wire.end(COMMIT, offset, group=ANSWERING)
     return offset
@@ -230,19 +230,25 @@ def test_kafka_is_backfilled_in_parts_and_what_was_landed_adds_nothing(
     settings, path = history.of(tmp_path / "new"), tmp_path / "new"
     half, op = settings.kafka.half_topic, settings.kafka.op_topic
     told: list[tuple[int, int]] = []
-    part = land(history.spark, settings, "test", {}, {(half, 0): 2, (half, 1): 1, (op, 0): 1},
-                lambda done, total: told.append((done, total)))  # fmt: skip
+    part = run_backfill(
+        history.spark,
+        settings,
+        "test",
+        {},
+        {(half, 0): 2, (half, 1): 1, (op, 0): 1},
+        lambda done, total: told.append((done, total)),
+    )
     lake = Lake(str(path))
     halves = lake.read("half", ["queue_id", "queue_offset"]).to_pylist()
     assert sorted((r["queue_id"], r["queue_offset"]) for r in halves) == [(0, 0), (0, 1), (1, 0)]
     assert (part.first_epoch, part.transactions) == (1, 3)
     assert told[-1][0] == told[-1][1]
-    land(history.spark, settings, "test", {}, {})
+    run_backfill(history.spark, settings, "test", {}, {})
     ended = _ended(path)
     assert {place: ended[place] for place in _ended(history.lake)} == _ended(history.lake)
     assert lake.read("checks").num_rows == 0
     before = rows_of(path)
-    assert land(history.spark, settings, "test", {}, {}).epochs == 0
+    assert run_backfill(history.spark, settings, "test", {}, {}).epochs == 0
     assert rows_of(path) == before
     _sound(path)
     assert verify(str(path)).is_equal
@@ -250,26 +256,26 @@ def test_kafka_is_backfilled_in_parts_and_what_was_landed_adds_nothing(
 
 def test_a_backfill_by_time_or_offset_begins_there(history: History, tmp_path: Path) -> None:
     settings = history.of(tmp_path / "new")
-    kafka = KafkaTopics(settings, settings.kafka.topics())
+    kafka = KafkaAdmin(settings, settings.kafka.topics())
     half = settings.kafka.half_topic
     places = kafka.places()
     ends = kafka.end_offsets(places)
     assert kafka.offsets_at(places, 0)[half, 0] == 0
     assert kafka.offsets_at(places, history.at(100)) == ends
     starts = {**ends, (half, 0): 3}
-    land(history.spark, settings, "test", starts, {})
+    run_backfill(history.spark, settings, "test", starts, {})
     halves = Lake(settings.lake.path).read("half", ["queue_id", "queue_offset"]).to_pylist()
     assert {r["queue_id"] for r in halves} == {0}
     assert min(r["queue_offset"] for r in halves) == 3
     with pytest.raises(StartError, match="would be missing"):
-        land(history.spark, settings, "test", {(half, 0): 10_000}, {})
+        run_backfill(history.spark, settings, "test", {(half, 0): 10_000}, {})
 
 
 def test_a_backfill_of_what_kafka_does_not_have_is_refused(
     history: History, tmp_path: Path
 ) -> None:
     settings = history.of(tmp_path / "new")
-    kafka = KafkaTopics(settings, settings.kafka.topics())
+    kafka = KafkaAdmin(settings, settings.kafka.topics())
     half = settings.kafka.half_topic
     with pytest.raises(StartError, match=r"no record that was stored at \S+Z or later: nothing"):
         offsets_since(kafka, history.at(100))
@@ -278,6 +284,6 @@ def test_a_backfill_of_what_kafka_does_not_have_is_refused(
     assert offsets_since(kafka, 0)[half, 0] == 0
     assert offsets_before(kafka, history.at(100)) == kafka.end_offsets(kafka.places())
     with pytest.raises(StartError, match=f"{half} partition 0 up to offset .* from offset 10000"):
-        land(history.spark, settings, "test", {(half, 0): 10_000}, {})
+        run_backfill(history.spark, settings, "test", {(half, 0): 10_000}, {})
     with pytest.raises(StartError, match=r"orders partition 0 was asked for: the job reads"):
-        land(history.spark, settings, "test", {}, {("orders", 0): 3})
+        run_backfill(history.spark, settings, "test", {}, {("orders", 0): 3})

@@ -1,7 +1,8 @@
 """Two histories that a restart once decided otherwise, told over real Kafka and real Delta tables.
 
-Each epoch of a story may be followed by a restart: a new `Rig` knows what the lake says, no more,
-as a job does that was killed by kill -9 (bench/tests/kafka/test_kills.py kills real processes).
+Each epoch of a story may be followed by a restart: a new `EpochHarness` knows what the lake says,
+no more, as a job does that was killed by kill -9 (bench/tests/kafka/test_kills.py kills real
+processes).
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ from pipelines.local_broker.broker import Broker
 from pipelines.settings import Settings
 from storage.lake.lake import Lake
 from storage.verify.run import verify
-from tests.support.epoch_harness import Rig
+from tests.support.epoch_harness import EpochHarness
 from tests.support.job import settings_for
-from tests.support.kafka_writer import Wire
+from tests.support.kafka_writer import KafkaWriter
 from txlake.protocol import COMMIT, RESUME
 
 Unique = Callable[[str], str]
@@ -40,15 +41,15 @@ class Told:
     at_ms: int = field(default_factory=lambda: int(time.time() * 1000) + 600_000)
 
     def __post_init__(self) -> None:
-        self.wire = Wire(self.settings)
+        self.wire = KafkaWriter(self.settings)
         self._rig = self._new_rig()
         admin = AdminClient({"bootstrap.servers": self.settings.kafka.bootstrap_servers})
         topic = NewTopic(f"{self.settings.kafka.check_topic_prefix}g", 1)
         for future in admin.create_topics([topic]).values():
             future.result(10)
 
-    def _new_rig(self) -> Rig:
-        rig = Rig(self.spark, self.settings)
+    def _new_rig(self) -> EpochHarness:
+        rig = EpochHarness(self.spark, self.settings)
         rig.start()
         return rig
 

@@ -16,7 +16,7 @@ from pipelines.replay import verify as run_again
 from storage.lake.epochs import read_progress
 from storage.verify.run import verify
 from tests.support.job import Job, running, settings_for
-from tests.support.kafka_writer import Wire
+from tests.support.kafka_writer import KafkaWriter
 from tests.support.wait import DEADLINE_S
 from txlake import Consumer, OffsetOutOfRangeError
 from txlake.protocol import ALTER_TOPIC, COMMIT, DELIVER_AT
@@ -37,7 +37,7 @@ def test_a_job_deletes_what_is_old_and_an_operation_that_comes_later_finds_nothi
         transaction={"half_retention_ms": RETENTION_MS},
         maintenance={"merge_files": 2},
     )
-    wire = Wire(settings)
+    wire = KafkaWriter(settings)
     due = str(time.time_ns() // 1_000_000 + LATER_MS)
     with running(settings) as job:
         first = wire.half("first")
@@ -72,7 +72,7 @@ def test_a_job_deletes_what_is_old_and_an_operation_that_comes_later_finds_nothi
     go_on_rebuilt(job, wire, tmp_path / "new")
 
 
-def go_on_rebuilt(job: Job, wire: Wire, path: Path) -> None:
+def go_on_rebuilt(job: Job, wire: KafkaWriter, path: Path) -> None:
     """Make a job's lake anew from its floor, and let the job go on in the new one."""
     progress = read_progress(job.lake)
     assert progress.last is not None
@@ -100,7 +100,7 @@ def delivered(job: Job) -> dict[str, bytes]:
     return {row["transaction_id"]: row["body"] for row in job.rows("topics/1")}
 
 
-def live_until(job: Job, wire: Wire, is_met: Callable[[], bool]) -> None:
+def live_until(job: Job, wire: KafkaWriter, is_met: Callable[[], bool]) -> None:
     """Commit one transaction after the other until a condition is met."""
     end = time.monotonic() + DEADLINE_S
     while not is_met():

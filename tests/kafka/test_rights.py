@@ -115,7 +115,7 @@ def test_each_role_does_its_work_and_nothing_else(
             seen = settings_of(guarded, lake, user)
             assert len(lags(seen, read_progress(job.lake).last)) == 4
             assert list(members_of(seen.kafka, ["shop"])) == ["shop"]
-        looked = DriverGroup(operator.kafka, str(lake)).look()
+        looked = DriverGroup(operator.kafka, str(lake)).describe()
         assert looked.active == job.driver.owner
         consumed(str(lake))
     admin = KafkaProducer({"bootstrap.servers": guarded.bootstrap_servers})

@@ -20,11 +20,11 @@ from pyspark.sql import SparkSession
 from pipelines.local_broker.broker import Broker
 from pipelines.settings import Settings
 from storage.verify.run import verify
-from tests.support.cases import Case, Told
-from tests.support.epoch_harness import Rig
+from tests.support.cases import Case, Result
+from tests.support.epoch_harness import EpochHarness
 from tests.support.history import SILENT, Row
 from tests.support.job import settings_for
-from tests.support.kafka_writer import Wire, half_headers
+from tests.support.kafka_writer import KafkaWriter, half_headers
 from tests.support.steps import world_of
 from tests.unit.checker import (
     test_operations,
@@ -61,7 +61,7 @@ def _groups() -> list[list[Case]]:
 class Play:
     """Some stories on one lake, each with a half queue of its own."""
 
-    def __init__(self, stories: list[Told], settings: Settings) -> None:
+    def __init__(self, stories: list[Result], settings: Settings) -> None:
         self.stories = stories
         self._settings = settings
         self._producer = Producer(
@@ -123,7 +123,7 @@ class Play:
         at = self._send(op_topic, queue, body, headers, operation["stored_at"])
         assert at == operation["op_queue_offset"]
 
-    def run(self, rig: Rig) -> None:
+    def run(self, rig: EpochHarness) -> None:
         """Send and run one epoch of all stories after the other."""
         for epochs in zip(*(story.world["epochs"] for story in self.stories), strict=True):
             at, behind_ms = epochs[0]["at"], epochs[0]["behind_ms"]
@@ -137,16 +137,16 @@ class Play:
                     self._send_operation(queue, operation)
             rig.run(at, held_back=(self._settings.kafka.op_topic,) if behind_ms else ())
 
-    def _know_until(self, rig: Rig, at_ms: int) -> None:
+    def _know_until(self, rig: EpochHarness, at_ms: int) -> None:
         """Leave C at an instant: an epoch lands all there is, then operations that none lands."""
-        Wire(self._settings).command(p.PING, "")
+        KafkaWriter(self._settings).command(p.PING, "")
         assert rig.run(at_ms) is not None
         for queue in range(len(self.stories)):
             headers = list(p.operation_headers("g", p.UNKNOWN, ["later"]))
             self._send(self._settings.kafka.op_topic, queue, b"9", headers, at_ms)
 
 
-def in_the_lake(rig: Rig, queue: int) -> dict[str, list[Any]]:
+def in_the_lake(rig: EpochHarness, queue: int) -> dict[str, list[Any]]:
     """Return what the lake says of a half queue."""
 
     def rows(table: str, *columns: str) -> list[Any]:
@@ -165,7 +165,7 @@ def in_the_lake(rig: Rig, queue: int) -> dict[str, list[Any]]:
     }
 
 
-def in_the_story(told: Told) -> dict[str, list[Any]]:
+def in_the_story(told: Result) -> dict[str, list[Any]]:
     """Return what the rules' table says of the same."""
 
     def rows(frame: str, *columns: str) -> list[Any]:
@@ -189,7 +189,7 @@ def in_the_story(told: Told) -> dict[str, list[Any]]:
 def test_the_lake_says_what_the_vector_expects(
     broker: Broker, spark: SparkSession, tmp_path: Path, unique: Unique, cases: list[Case]
 ) -> None:
-    stories = [Told(case.values[0]) for case in cases]
+    stories = [Result(case.values[0]) for case in cases]
     parameters = stories[0].world["parameters"]
     values = {name: parameters[name] for name in SETTINGS}
     settings = settings_for(
@@ -201,7 +201,7 @@ def test_the_lake_says_what_the_vector_expects(
     )
     play = Play(stories, settings)
     play.make_topics()
-    with Rig(spark, settings) as rig:
+    with EpochHarness(spark, settings) as rig:
         rig.start()
         play.run(rig)
         for queue, (case, told) in enumerate(zip(cases, stories, strict=True)):

@@ -14,16 +14,16 @@ from confluent_kafka.admin import AdminClient
 from pyspark.sql import SparkSession
 
 from pipelines.cli.main import main
-from pipelines.kafka_client.admin import KafkaTopics
+from pipelines.kafka_client.admin import KafkaAdmin
 from pipelines.local_broker.broker import Broker
 from pipelines.replay import verify
 from pipelines.settings import Settings
 from storage.lake.lake import Lake
 from storage.verify.run import verify as verify_invariants
-from tests.support.epoch_harness import Rig
-from tests.support.fault_points import Crash, Watch
+from tests.support.epoch_harness import EpochHarness
+from tests.support.fault_points import Crash, FaultPoints
 from tests.support.job import Job, running, settings_for
-from tests.support.kafka_writer import Wire, half_headers
+from tests.support.kafka_writer import KafkaWriter, half_headers
 from tests.support.operator import conf_of
 from tests.support.producers import options_of
 from txlake import (
@@ -125,7 +125,7 @@ def txlake(*words: str) -> str:
 
 def test_a_forged_end_is_a_conflict_and_the_true_one_decides(world: World) -> None:
     settings = world.settings("old", transaction={"transaction_timeout_ms": 3_600_000})
-    wire = Wire(settings)
+    wire = KafkaWriter(settings)
 
     def forged(half: HalfMessage) -> LocalTransactionState:
         for signature in ({}, {"SIG": f"old:{'0' * 64}"}, {"ACTOR": "anna"}):
@@ -177,7 +177,7 @@ def test_a_key_is_changed_and_what_has_landed_stays_as_it_was(world: World) -> N
 
 def test_an_operators_end_is_signed_by_an_operators_key(world: World) -> None:
     settings = world.settings("old", transaction={"transaction_timeout_ms": 3_600_000})
-    wire = Wire(settings)
+    wire = KafkaWriter(settings)
     with running(settings) as job:
         offset = wire.half("silent", group="shop", **IMMUNE)
         wire.end(p.COMMIT, offset, group="shop", ids=["silent"], ACTOR="mallory", REASON="why")
@@ -194,7 +194,7 @@ def test_a_forged_check_asks_nobody_and_a_signed_one_is_answered(
     world: World, broker: Broker, caplog: pytest.LogCaptureFixture
 ) -> None:
     settings = world.settings("new", "old")
-    wire, shop = Wire(settings), Shop()
+    wire, shop = KafkaWriter(settings), Shop()
     topic = p.check_topic("shop", settings.kafka.check_topic_prefix)
     headers = [
         (p.PGROUP, b"shop"), (p.UNIQ_KEY, b"forged"), (p.REAL_TOPIC, b"orders"),
@@ -242,8 +242,8 @@ def test_a_key_that_goes_between_a_crash_and_the_next_start_leaves_the_lake_soun
 ) -> None:
     """What was written before the crash was decided with the key; so is then all the rest."""
     settings, keyless = world.settings("old"), world.settings()
-    KafkaTopics(settings, settings.kafka.topics()).create_missing()
-    wire, is_signed = Wire(settings), dict[tuple[str, str], set[bool | None]]()
+    KafkaAdmin(settings, settings.kafka.topics()).create_missing()
+    wire, is_signed = KafkaWriter(settings), dict[tuple[str, str], set[bool | None]]()
     for transaction_id, decision in (("forged", p.COMMIT), ("true", p.ROLLBACK)):
         offset = wire.half(transaction_id, group="shop", **IMMUNE)
         wire.end(decision, offset, group="shop", ids=[transaction_id])
@@ -256,12 +256,12 @@ def test_a_key_that_goes_between_a_crash_and_the_next_start_leaves_the_lake_soun
                 replace(one, lake=replace(one.lake, path=str(folder)))
                 for one in (settings, keyless)
             )
-            watch = Watch(f"append {write}", mode)
-            with Rig(spark, crashing, watch.lake(str(folder))) as rig:
+            watch = FaultPoints(f"append {write}", mode)
+            with EpochHarness(spark, crashing, watch.lake(str(folder))) as rig:
                 rig.start()
                 with pytest.raises(Crash):
                     rig.run(at_ms)
-            with Rig(spark, going_on) as rig:
+            with EpochHarness(spark, going_on) as rig:
                 rig.start()
             lake = Lake(str(folder))
             report = verify_invariants(lake)

@@ -23,14 +23,14 @@ from confluent_kafka.admin import (
 from pyspark.sql import SparkSession
 
 from pipelines.errors import LostInputError, StartError
-from pipelines.jvm.spark_settings import require_known
-from pipelines.kafka_client.admin import KafkaTopics
+from pipelines.jvm.spark_settings import check_in_jvm
+from pipelines.kafka_client.admin import KafkaAdmin
 from pipelines.local_broker.broker import Broker
 from storage.errors import LakeLockedError, NewerLakeError
 from storage.lake.lake import Lake
 from storage.schemas import TABLES
 from tests.support.job import Job, refusal, running, settings_for
-from tests.support.kafka_writer import Wire
+from tests.support.kafka_writer import KafkaWriter
 from tests.support.operator import conf_of, said
 from tests.support.wait import wait_until
 from txlake.protocol import COMMIT
@@ -51,7 +51,7 @@ def test_a_second_driver_on_the_same_lake_is_refused(
         error = refusal(settings)
         assert isinstance(error, LakeLockedError)
         assert first.driver.owner in str(error)
-        Wire(settings).half("still-running")
+        KafkaWriter(settings).half("still-running")
         first.wait_for_rows("half", 1)
 
 
@@ -103,11 +103,11 @@ def test_a_setting_that_spark_does_not_take_is_named(
     spark: SparkSession, key: str, value: str, said: str
 ) -> None:
     with pytest.raises(StartError) as error:
-        require_known(spark.sparkContext, {key: value})
+        check_in_jvm(spark.sparkContext, {key: value})
     assert f"[spark] {key} = {value!r}: " in str(error.value)
     assert said in str(error.value)
     assert "\n" not in str(error.value)
-    require_known(spark.sparkContext, {"spark.sql.shuffle.partitions": "3", "spark.any": "x"})
+    check_in_jvm(spark.sparkContext, {"spark.sql.shuffle.partitions": "3", "spark.any": "x"})
 
 
 def test_a_deleted_checkpoint_loses_nothing(
@@ -117,7 +117,7 @@ def test_a_deleted_checkpoint_loses_nothing(
     settings = settings_for(
         broker, tmp_path / "lake", unique("gone"), stream={"checkpoint": str(checkpoint)}
     )
-    wire = Wire(settings)
+    wire = KafkaWriter(settings)
     with running(settings) as job:
         wire.end(COMMIT, wire.half("a"))
         job.wait_for(lambda: job.messages("orders"), "the first message")
@@ -174,7 +174,7 @@ def test_a_topic_that_gets_such_a_setting_stops_the_running_job(
     settings = settings_for(broker, tmp_path / "lake", unique("altered"))
     job = Job(settings).start()
     try:
-        Wire(settings).half("a")
+        KafkaWriter(settings).half("a")
         job.wait_for_rows("half", 1)
         _alter(broker, settings.kafka.half_topic, name, value)
         wait_until(lambda: not job.is_running(), "the job stops", deadline_s=60)
@@ -193,7 +193,7 @@ def test_a_half_topic_that_grows_before_the_op_topic_stops_the_running_job_in_on
     admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
     job = Job(settings).start()
     try:
-        wire = Wire(settings)
+        wire = KafkaWriter(settings)
         wire.half("a")
         job.wait_for_rows("half", 1)
         _grow(admin, settings.kafka.half_topic, queues + 1)
@@ -209,7 +209,7 @@ def test_a_half_topic_that_grows_before_the_op_topic_stops_the_running_job_in_on
 
     _grow(admin, settings.kafka.op_topic, queues + 1)
     with running(settings) as job:
-        Wire(settings).half("b")
+        KafkaWriter(settings).half("b")
         job.wait_for_rows("half", 2)
 
 
@@ -222,7 +222,7 @@ def test_a_topic_that_keeps_less_than_the_lake_is_warned_of_once(
     broker: Broker, tmp_path: Path, unique: Unique, caplog: pytest.LogCaptureFixture
 ) -> None:
     settings = settings_for(broker, tmp_path / "lake", unique("short"))
-    topics = KafkaTopics(settings, settings.kafka.topics())
+    topics = KafkaAdmin(settings, settings.kafka.topics())
     topics.create_missing()
     half_topic = settings.kafka.half_topic
     _alter(broker, half_topic, "retention.ms", "60000")
@@ -244,10 +244,10 @@ def test_fewer_partitions_than_queues_are_warned_of(
     broker: Broker, tmp_path: Path, unique: Unique, caplog: pytest.LogCaptureFixture
 ) -> None:
     settings = settings_for(broker, tmp_path / "lake", unique("queues"))
-    KafkaTopics(settings, settings.kafka.topics()).create_missing()
+    KafkaAdmin(settings, settings.kafka.topics()).create_missing()
     count = settings.kafka.queues
     more = replace(settings, kafka=replace(settings.kafka, queues=8))
-    topics = KafkaTopics(more, more.kafka.topics())
+    topics = KafkaAdmin(more, more.kafka.topics())
     topics.check()
     (warning,) = caplog.messages
     half, op = settings.kafka.half_topic, settings.kafka.op_topic
@@ -277,7 +277,7 @@ def test_a_deleted_topic_stops_the_job_and_says_what_is_lost(
     broker: Broker, tmp_path: Path, unique: Unique, is_made_again: bool
 ) -> None:
     settings = settings_for(broker, tmp_path / "lake", unique("again"))
-    wire = Wire(settings)
+    wire = KafkaWriter(settings)
     with running(settings) as job:
         wire.half("a")
         job.wait_for_rows("half", 1)
@@ -301,7 +301,7 @@ def test_records_deleted_before_they_landed_stop_the_job_and_are_named(
     from confluent_kafka import TopicPartition
 
     settings = settings_for(broker, tmp_path / "lake", unique("lost"))
-    wire = Wire(settings)
+    wire = KafkaWriter(settings)
     with running(settings) as job:
         wire.half("a")
         job.wait_for_rows("half", 1)
@@ -330,7 +330,7 @@ def test_a_broker_that_is_away_at_the_start_is_waited_for(
         own.start()
         wait_until(lambda: job.driver.is_streaming, "the job streams")
         assert "is back" in caplog.text
-        wire = Wire(settings)
+        wire = KafkaWriter(settings)
         wire.end(COMMIT, wire.half("a"))
         job.wait_for(lambda: job.messages("orders"), "the message")
     finally:

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from pipelines.cli.main import main
 from pipelines.local_broker.broker import Broker
 from tests.support.job import Job, running, settings_for
-from tests.support.kafka_writer import Wire
+from tests.support.kafka_writer import KafkaWriter
 from tests.support.operator import conf_of
 from tests.support.wait import wait_until
 
@@ -39,7 +39,7 @@ def records(told: dict[str, Any]) -> dict[str, int]:
     return {lag["topic"]: lag["records"] for lag in told["lags"] if lag["makes_epochs"]}
 
 
-def pend(job: Job, wire: Wire, *ids: str) -> None:
+def pend(job: Job, wire: KafkaWriter, *ids: str) -> None:
     """Send halves and wait until they are pending."""
     before = len(job.rows("half"))
     for transaction_id in ids:
@@ -54,7 +54,7 @@ def test_status_tells_the_driver_the_lag_and_that_no_epoch_comes(
 ) -> None:
     settings = settings_for(broker, tmp_path / "lake", NAME, transaction={"check_max": 0})
     conf = conf_of(settings, tmp_path, "[transaction]", "check_max = 0")
-    wire = Wire(settings)
+    wire = KafkaWriter(settings)
     with running(settings) as job:
         pend(job, wire, "one", "two")
         told = run(conf, "status")
@@ -106,7 +106,7 @@ def test_many_are_resumed_and_ended_at_once(
     broker: Broker, spark: SparkSession, tmp_path: Path
 ) -> None:
     settings = settings_for(broker, tmp_path / "lake", "bulk", transaction={"check_max": 0})
-    conf, wire = conf_of(settings, tmp_path), Wire(settings)
+    conf, wire = conf_of(settings, tmp_path), KafkaWriter(settings)
     by = ("--reason", "ticket 4711", "--actor", "ada", "--yes", "--wait-s", "30")
     with running(settings) as job:
         for number in range(3):

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from pipelines.epoch import land
 from pipelines.local_broker.broker import Broker
 from tests.support.job import running, settings_for
-from tests.support.kafka_writer import Wire
+from tests.support.kafka_writer import KafkaWriter
 from tests.support.standby_processes import ACTIVE, Drivers, drivers_of
 from tests.support.wait import wait_until
 
@@ -85,6 +85,6 @@ def test_the_end_waits_for_the_warm_up(
     monkeypatch.setattr(land, "warm_up", warm_up_that_takes_long)
     with running(settings_for(broker, tmp_path / "lake", unique("threads"))) as job:
         is_started.set()
-        Wire(job.settings).half("one")
+        KafkaWriter(job.settings).half("one")
         assert has_begun.wait(60)
     assert ended_before == [False]

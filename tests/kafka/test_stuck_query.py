@@ -13,17 +13,17 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from pipelines.epoch.runner import Epochs
+from pipelines.epoch.runner import EpochRunner
 from pipelines.job import stream, warm_up
 from pipelines.job.stream import QUERY_NAME
-from pipelines.job.warm_up import Rehearsal
-from pipelines.kafka_client.admin import KafkaTopics
+from pipelines.job.warm_up import StandbyWarmUp
+from pipelines.kafka_client.admin import KafkaAdmin
 from pipelines.kafka_client.intake import Intake
 from pipelines.local_broker.broker import Broker
 from pipelines.settings import Settings
 from storage.lake.lake import Lake
 from tests.support.job import Job, live_query, running, settings_for
-from tests.support.kafka_writer import Wire
+from tests.support.kafka_writer import KafkaWriter
 from tests.support.stuck_client import stuck
 from tests.support.wait import wait_until
 from txlake.protocol import COMMIT
@@ -63,7 +63,7 @@ def test_a_query_that_is_left_behind_does_not_keep_the_next_from_starting(
     earlier: frozenset[str],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    wire = Wire(settings)
+    wire = KafkaWriter(settings)
     with ExitStack() as until_then:
         with running(settings) as job:
             wire.end(COMMIT, wire.half("first"), ids=["first"])
@@ -87,14 +87,14 @@ def test_a_query_that_fails_and_does_not_end_ends_the_job(
     def fails(*_: Any) -> NoReturn:
         raise RuntimeError("this epoch cannot be gathered")
 
-    wire = Wire(settings)
+    wire = KafkaWriter(settings)
     job = Job(settings).start()
     try:
         wire.end(COMMIT, wire.half("first"), ids=["first"])
         job.wait_for(lambda: len(job.messages("orders")) == 1, "a message")
         query = live_query(spark)
         with stuck(query):
-            monkeypatch.setattr(Epochs, "gather", fails)
+            monkeypatch.setattr(EpochRunner, "land_batch", fails)
             job.wait_until_dead()
     finally:
         job.stop()
@@ -109,8 +109,8 @@ def test_a_stream_that_waits_for_its_client_for_ever_is_begun_anew(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(stream, "SILENT_S", 3.0)
-    wire = Wire(settings)
+    monkeypatch.setattr(stream, "STALL_TIMEOUT_S", 3.0)
+    wire = KafkaWriter(settings)
     with running(settings) as job:
         wire.end(COMMIT, wire.half("before"), ids=["before"])
         job.wait_for(lambda: len(job.messages("orders")) == 1, "a message")
@@ -136,18 +136,18 @@ def test_a_rehearsal_ends_when_its_micro_batch_does_not(
             began.wait(60)
             return 1
 
-    monkeypatch.setattr(warm_up, "SILENT_S", OnceBegun())
+    monkeypatch.setattr(warm_up, "STALL_TIMEOUT_S", OnceBegun())
 
     def lands(*_: Any) -> None:
         began.set()
         may_end.wait(60)
         ended.set()
 
-    monkeypatch.setattr(Rehearsal, "_land", lands)
-    kafka = KafkaTopics(settings, settings.kafka.topics())
+    monkeypatch.setattr(StandbyWarmUp, "_land", lands)
+    kafka = KafkaAdmin(settings, settings.kafka.topics())
     kafka.create_missing()
     try:
-        Rehearsal(spark, settings, Intake.of(settings), kafka, Lake(settings.lake.path)).run()
+        StandbyWarmUp(spark, settings, Intake.of(settings), kafka, Lake(settings.lake.path)).run()
         assert (began.is_set(), ended.is_set()) == (True, False)
     finally:
         may_end.set()
@@ -165,7 +165,7 @@ def test_a_stream_with_a_micro_batch_a_moment_ago_is_not_asked_whether_it_lives(
         return bool(is_active.fget(query))
 
     monkeypatch.setattr(StreamingQuery, "isActive", property(counted))
-    wire = Wire(settings)
+    wire = KafkaWriter(settings)
     with running(settings) as job:
         for count in range(1, 4):  # the first ones load classes
             wire.end(COMMIT, wire.half(f"m{count}"), ids=[f"m{count}"])

@@ -13,7 +13,7 @@ import pytest
 from pipelines.local_broker.broker import Broker
 from storage.errors import LakeLockedError
 from tests.support.job import Job, settings_for
-from tests.support.kafka_writer import Wire
+from tests.support.kafka_writer import KafkaWriter
 from tests.support.processes import Process
 from tests.support.transactions import bodies, commit, wait_for_bodies
 from tests.support.wait import wait_until
@@ -66,7 +66,7 @@ class JobProcess:
                 if self._open_epochs():
                     return
                 self.process.signal(signal.SIGCONT)
-            Wire(self.settings).end(COMMIT, 1_000_000 + number)  # names a half to come
+            KafkaWriter(self.settings).end(COMMIT, 1_000_000 + number)  # names a half to come
         raise AssertionError("every epoch was over too soon")
 
     def _sees_an_open_epoch(self, seconds: float = 5.0) -> bool:
@@ -104,7 +104,7 @@ def refusal(job: Job) -> str:
 def test_a_suspended_driver_keeps_the_lake_and_finishes_its_epoch_when_it_goes_on(
     other: JobProcess,
 ) -> None:
-    wire = Wire(other.settings)
+    wire = KafkaWriter(other.settings)
     commit(wire, "first")
     other.wait_for_bodies("first")
     commit(wire, "in the open epoch")
@@ -118,7 +118,7 @@ def test_a_suspended_driver_keeps_the_lake_and_finishes_its_epoch_when_it_goes_o
 
 
 def test_a_jvm_that_outlives_its_python_keeps_the_lake_until_it_is_dead(other: JobProcess) -> None:
-    wire = Wire(other.settings)
+    wire = KafkaWriter(other.settings)
     commit(wire, "first")
     other.wait_for_bodies("first")
     commit(wire, "in the open epoch")

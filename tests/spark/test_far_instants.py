@@ -17,8 +17,8 @@ from pipelines.spark_tables import create_views
 from storage.lake.lake import Lake
 from storage.schemas import TABLES
 from storage.wire.decode import decode_rows
-from tests.support.explain_reports import told
-from tests.support.in_memory_job import PaperJob
+from tests.support.explain_reports import report_of
+from tests.support.in_memory_job import InMemoryJob
 from tests.support.kafka_records import LIMITS, half
 from txlake import protocol as p
 
@@ -47,7 +47,7 @@ def decoded(headers: dict[str, bytes]) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def job(tmp_path_factory: pytest.TempPathFactory) -> PaperJob:
+def job(tmp_path_factory: pytest.TempPathFactory) -> InMemoryJob:
     """Return a job whose records ask for the latest instants that there are."""
     decoded(FAR)
     path = tmp_path_factory.mktemp("far") / "lake"
@@ -56,7 +56,7 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> PaperJob:
         "deliver_at_goes_first": True, "due_at_max": p.INSTANT_MS_MAX,
         "reject_after_immunity": True,
     }  # fmt: skip
-    job = PaperJob(path, **limits)
+    job = InMemoryJob(path, **limits)
     last: dict[str, Any] = {"stored_at": p.INSTANT_MS_MAX}
     asked = [{"delay_level": 1}, {"delay_ms": 10**15 - 1}, {"deliver_at": p.INSTANT_MS_MAX}]
     for columns in asked:
@@ -71,7 +71,7 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> PaperJob:
 
 
 @pytest.fixture(scope="module")
-def lake(job: PaperJob) -> Lake:
+def lake(job: InMemoryJob) -> Lake:
     return job.lake
 
 
@@ -117,10 +117,10 @@ def test_pandas_and_python_hold_every_instant(lake: Lake) -> None:
     }  # fmt: skip
 
 
-def test_commands_tell_of_the_last_instants(job: PaperJob) -> None:
+def test_commands_tell_of_the_last_instants(job: InMemoryJob) -> None:
     waiting = read_waiting(job.lake)
     assert waiting.count == len(waiting.messages) == 9
     assert max(row["deliver_at"] for row in waiting.messages) == p.INSTANT_MS_MAX
     for target in ("0-0", "0-3", "schedule:0-0", "open"):
-        text = "\n".join(lines(told(job, target)))
+        text = "\n".join(lines(report_of(job, target)))
         assert "2262-04-1" in text or "2125-" in text, text

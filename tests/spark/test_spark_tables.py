@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pipelines.spark_tables import create_views, read_topic, read_topic_stream
 from storage.errors import LakeError
 from storage.lake.lake import Lake
-from storage.maintenance.limits import MaintenanceLimits, Work
+from storage.maintenance.limits import MaintenanceLimits, StepResult
 from storage.maintenance.maintenance import Maintenance
 from storage.rows import instant
 from storage.schemas import TABLES, TOPIC
@@ -140,9 +140,9 @@ class Shop:
             ]  # fmt: skip
             self.lake.append("topics/1", pa.Table.from_pylist(rows, TOPIC), self.epoch)
 
-    def maintain(self, limits: MaintenanceLimits, rounds: int = 2) -> Work:
+    def maintain(self, limits: MaintenanceLimits, rounds: int = 2) -> StepResult:
         """Merge and delete all that may go; a second round deletes what the first one replaced."""
-        done = Work()
+        done = StepResult()
         for _ in range(rounds):
             maintenance = Maintenance(Lake(self.lake.path, is_driver=True), limits)
             done = sum(maintenance.steps("topics/1", is_full=True), done)

@@ -16,7 +16,7 @@ from pipelines.local_server.ports import Reservation
 from pipelines.local_server.server import HOST
 from pipelines.local_store.store import Store
 from pipelines.replay import rebuild
-from storage.files.location import lake_place
+from storage.files.location import lake_location
 from tests.support import lake_commands
 from tests.support.console_client import client
 from tests.support.fault_proxy import FaultProxy
@@ -83,7 +83,7 @@ def local_lake(tmp_path_factory: pytest.TempPathFactory) -> str:
 def lake(store: Store, local_lake: str) -> StoredLake:
     """A lake that holds what the local one does. No test changes a row of the job's."""
     made = StoredLake(make_bucket(store, f"commands-{time.time_ns()}"))
-    rebuild(local_lake, lake_place(made.uri, made.bucket.options))
+    rebuild(local_lake, lake_location(made.uri, made.bucket.options))
     return made
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from pipelines.local_store.store import Store
 from pipelines.replay import rebuild
-from storage.files.location import lake_place
+from storage.files.location import lake_location
 from storage.lake.lake import Lake as StoredLake
 from tests.support.fault_proxy import FaultProxy
 from tests.support.faults import DATA, LIST, LOG, CutWithin, Fault, LostAnswer
@@ -35,14 +35,14 @@ def bucket(store: Store, proxy: FaultProxy, tmp_path_factory: pytest.TempPathFac
     """A bucket behind the proxy, with a lake in it."""
     direct = make_bucket(store, f"consumer-{time.time_ns()}")
     local = sound_rows().write(tmp_path_factory.mktemp("sound") / "lake").path
-    rebuild(local, lake_place(f"{direct.uri}/lake", direct.options))
+    rebuild(local, lake_location(f"{direct.uri}/lake", direct.options))
     return replace(direct, endpoint=proxy.endpoint)
 
 
 @pytest.fixture(scope="module")
 def expected(bucket: Bucket) -> list[tuple[Key, bytes]]:
     """Return the messages of the topic, by place."""
-    lake = StoredLake(lake_place(f"{bucket.uri}/lake", bucket.options))
+    lake = StoredLake(lake_location(f"{bucket.uri}/lake", bucket.options))
     ids = {row["topic"]: row["table_id"] for row in lake.read("catalog").to_pylist()}
     rows = lake.read(f"topics/{ids[TOPIC]}").to_pylist()
     return sorted(((row["queue_id"], row["queue_offset"]), row["body"]) for row in rows)
@@ -152,7 +152,7 @@ def test_a_consumer_that_waits_finds_what_comes_also_when_the_next_entry_was_cle
     unique: Callable[[str], str],
 ) -> None:  # fmt: skip
     monkeypatch.setattr("txlake._delta_files._SURE_S", 1.0)
-    place = lake_place(f"{bucket.uri}/{unique('lake')}", bucket.options)
+    place = lake_location(f"{bucket.uri}/{unique('lake')}", bucket.options)
     rebuild(sound_rows().write(tmp_path / "lake").path, place)
     lake = StoredLake(place)
     table = f"topics/{lake.read('catalog')['table_id'][0].as_py()}"

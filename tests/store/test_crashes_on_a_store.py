@@ -22,16 +22,16 @@ from pipelines.local_broker.broker import Broker
 from pipelines.local_store.store import Store
 from pipelines.settings import Settings
 from storage.errors import OwnerError
-from storage.files.location import lake_place
+from storage.files.location import lake_location
 from storage.lake.lake import Lake
 from storage.verify.run import verify
-from tests.support.crash_scenario import ANSWERING, Story
-from tests.support.epoch_harness import Rig, rows_of
-from tests.support.fault_points import Crash, SeenError, Watch
+from tests.support.crash_scenario import ANSWERING, CrashScenario
+from tests.support.epoch_harness import EpochHarness, rows_of
+from tests.support.fault_points import Crash, FaultPoints, SeenError
 from tests.support.fault_proxy import FaultProxy
 from tests.support.faults import Fault, LostAnswer
 from tests.support.job import settings_for
-from tests.support.kafka_writer import Wire
+from tests.support.kafka_writer import KafkaWriter
 from tests.support.store import Bucket, make_bucket
 
 # Of the writes of test_crashes: those that differ in how they are made, and in what a start does.
@@ -51,18 +51,18 @@ LOGS = [
 
 
 @dataclass
-class StoreStory(Story):
+class StoreStory(CrashScenario):
     """A story whose lakes are in a bucket, in folders of the server's."""
 
     bucket: Bucket | None = None
     proxy: FaultProxy | None = None
 
-    def rig(self, folder: Path, watch: Watch | None = None, **stream: Any) -> Rig:
+    def rig(self, folder: Path, watch: FaultPoints | None = None, **stream: Any) -> EpochHarness:
         """Return a new process on a lake, which is the driver's: as `txlake run` opens it."""
         settings = self.of(folder)
         settings = replace(settings, stream=replace(settings.stream, **stream))
-        lake = (watch or Watch()).lake(settings.lake.place(), is_driver=True)
-        return Rig(self.spark, settings, lake, (watch or Watch()).asker)
+        lake = (watch or FaultPoints()).lake(settings.lake.place(), is_driver=True)
+        return EpochHarness(self.spark, settings, lake, (watch or FaultPoints()).asker)
 
     def of(self, folder: Path) -> Settings:
         """Return the settings of a lake in a folder of the server's."""
@@ -89,7 +89,7 @@ def story(store: Store, broker: Broker, spark: SparkSession) -> Iterator[StoreSt
         for future in admin.create_topics([NewTopic(check_topic, 1)]).values():
             future.result(10)
         story = StoreStory(spark, settings, bucket.folder, bucket=bucket, proxy=proxy)
-        story.begin(Wire(settings), int(time.time() * 1000))
+        story.begin(KafkaWriter(settings), int(time.time() * 1000))
         yield story
         shutil.rmtree(bucket.folder, ignore_errors=True)
 
@@ -126,7 +126,7 @@ def require_same(found: dict[str, list[str]], expected: dict[str, list[str]]) ->
 @pytest.mark.usefixtures("reference")
 def test_the_lake_that_all_others_must_equal_is_sound(story: StoreStory) -> None:
     lake = story.of(story.folder / "reference").lake
-    report = verify(Lake(lake_place(lake.path, lake.store)))
+    report = verify(Lake(lake_location(lake.path, lake.store)))
     assert {f.invariant.name: f.rows for f in report.findings if f.violations} == {}
     assert report.numbers["epochs"] == 3
 
@@ -135,7 +135,7 @@ def test_the_lake_that_all_others_must_equal_is_sound(story: StoreStory) -> None
 def test_a_crash_at_a_write_changes_no_row(
     story: StoreStory, reference: dict[str, list[str]], folder: Path, write: str, mode: str
 ) -> None:
-    with story.rig(folder, Watch(write, mode)) as crashed:
+    with story.rig(folder, FaultPoints(write, mode)) as crashed:
         crashed.start()
         with pytest.raises((Crash, SeenError), match=write):
             crashed.run(story.at(3))
@@ -179,7 +179,7 @@ def test_a_driver_that_another_has_overtaken_writes_nothing_and_stops(
             other.start()
             story.go_on(other, 3)
 
-    with story.rig(folder, Watch(write, take_over=take_over)) as asleep:
+    with story.rig(folder, FaultPoints(write, take_over=take_over)) as asleep:
         asleep.start()
         with pytest.raises(OwnerError, match=r"^epoch 3 was "):
             asleep.run(story.at(3))

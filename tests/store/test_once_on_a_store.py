@@ -12,7 +12,7 @@ import pytest
 from pipelines.local_store.store import Store
 from storage.errors import OwnerError
 from storage.files.data_files import new_name, write_file
-from storage.files.location import LakePlace, lake_place
+from storage.files.location import LakeLocation, lake_location
 from storage.lake.epoch_log import EpochLog
 from storage.lake.epochs import read_progress
 from storage.lake.lake import Lake
@@ -31,16 +31,16 @@ def proxy(store: Store) -> Iterator[FaultProxy]:
 
 
 @pytest.fixture
-def place(store: Store, proxy: FaultProxy, unique: Callable[[str], str]) -> LakePlace:
+def place(store: Store, proxy: FaultProxy, unique: Callable[[str], str]) -> LakeLocation:
     """A new lake behind the proxy."""
     bucket = replace(make_bucket(store, unique("once")), endpoint=proxy.endpoint)
-    place = lake_place(f"{bucket.uri}/lake", bucket.options)
+    place = lake_location(f"{bucket.uri}/lake", bucket.options)
     Lake(place).create(NOW)
     return place
 
 
 @pytest.fixture
-def driver(place: LakePlace) -> Lake:
+def driver(place: LakeLocation) -> Lake:
     return Lake(place, is_driver=True)
 
 
@@ -51,18 +51,18 @@ def log_of(lake: Lake) -> EpochLog:
 
 
 def test_a_commit_is_one_file_and_one_entry(
-    place: LakePlace, driver: Lake, proxy: FaultProxy
+    place: LakeLocation, driver: Lake, proxy: FaultProxy
 ) -> None:
     driver.append("conflicts", rows(1), 1)
     before = proxy.traffic()
     driver.append("conflicts", rows(2), 2)
     assert proxy.traffic().since(before).requests == {("PUT", DATA): 1, ("PUT", LOG): 1}
     assert reasons(place) == {1: ["first"], 2: ["first"]}
-    assert Lake(place).holds("conflicts", 2)
+    assert Lake(place).has_epoch("conflicts", 2)
 
 
 def test_files_of_tasks_are_one_entry_after_a_look_whether_they_are_there(
-    place: LakePlace, driver: Lake, proxy: FaultProxy
+    place: LakeLocation, driver: Lake, proxy: FaultProxy
 ) -> None:
     def land(epoch: int) -> None:
         halves = [{"queue_id": 0, "queue_offset": epoch, "epoch": epoch}]
@@ -80,7 +80,7 @@ def test_files_of_tasks_are_one_entry_after_a_look_whether_they_are_there(
 
 
 def test_the_driver_knows_its_files_as_a_reader_of_the_log_does(
-    place: LakePlace, driver: Lake, proxy: FaultProxy
+    place: LakeLocation, driver: Lake, proxy: FaultProxy
 ) -> None:
     for epoch in (1, 2, 3):
         driver.append("conflicts", rows(epoch), epoch)
@@ -101,10 +101,12 @@ def test_a_small_file_is_read_once(driver: Lake, proxy: FaultProxy) -> None:
     assert proxy.traffic().since(before).requests == {("GET", DATA): 1}
 
 
-def test_of_two_drivers_at_one_version_one_writes_an_epoch(place: LakePlace, driver: Lake) -> None:
+def test_of_two_drivers_at_one_version_one_writes_an_epoch(
+    place: LakeLocation, driver: Lake
+) -> None:
     other = Lake(place, is_driver=True)
     for lake in (driver, other):
-        assert not lake.holds("conflicts", 1)
+        assert not lake.has_epoch("conflicts", 1)
     assert driver.append("conflicts", rows(1), 1) == 1
     assert other.append("conflicts", rows(1, "zombie"), 1) == 0
     assert other.append("conflicts", rows(2, "other"), 2) == 1
@@ -112,7 +114,7 @@ def test_of_two_drivers_at_one_version_one_writes_an_epoch(place: LakePlace, dri
 
 
 def test_an_entry_whose_answer_is_lost_is_written_once(
-    place: LakePlace, driver: Lake, proxy: FaultProxy
+    place: LakeLocation, driver: Lake, proxy: FaultProxy
 ) -> None:
     driver.append("conflicts", rows(1), 1)
     lost = Fault(LostAnswer(), method="PUT", key=r"conflicts/_delta_log/\d+\.json$", times=1)
@@ -124,7 +126,7 @@ def test_an_entry_whose_answer_is_lost_is_written_once(
 
 
 def test_an_entry_that_was_not_written_is_written_by_delta_rs(
-    place: LakePlace, driver: Lake, proxy: FaultProxy
+    place: LakeLocation, driver: Lake, proxy: FaultProxy
 ) -> None:
     driver.append("conflicts", rows(1), 1)
     cut = Fault(CutBefore(), method="PUT", key=r"conflicts/_delta_log/\d+\.json$", times=1)
@@ -136,7 +138,7 @@ def test_an_entry_that_was_not_written_is_written_by_delta_rs(
 
 @pytest.mark.parametrize("state", ["planned", "committed"])
 def test_a_driver_that_slept_until_the_log_was_cleaned_up_plans_and_commits_nothing(
-    place: LakePlace, driver: Lake, state: str
+    place: LakeLocation, driver: Lake, state: str
 ) -> None:
     asleep = log_of(driver)
     asleep.plan(plan(1, "asleep"))
@@ -167,7 +169,7 @@ def test_a_driver_that_slept_until_the_log_was_cleaned_up_plans_and_commits_noth
 
 
 def test_with_an_option_that_was_not_tried_the_log_is_left_to_delta_rs(
-    place: LakePlace, proxy: FaultProxy
+    place: LakeLocation, proxy: FaultProxy
 ) -> None:
     unknown = replace(place, options={**place.options, "AWS_CONNECT_TIMEOUT": "10s"})
     lake = Lake(unknown, is_driver=True)
@@ -180,7 +182,7 @@ def test_with_an_option_that_was_not_tried_the_log_is_left_to_delta_rs(
 
 @pytest.mark.parametrize("reader", ["the job", "the SDK"])
 def test_a_log_of_many_entries_leaves_few_connections_open(
-    place: LakePlace, driver: Lake, reader: str
+    place: LakeLocation, driver: Lake, reader: str
 ) -> None:
     for epoch in range(1, 61):
         driver.append("conflicts", rows(epoch), epoch)

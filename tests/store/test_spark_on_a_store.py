@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from pipelines.local_store.store import Store
 from pipelines.replay import rebuild
-from storage.files.location import LakePlace, lake_place
+from storage.files.location import LakeLocation, lake_location
 from storage.lake.lake import Lake
 from tests.support.sound_lake import sound_rows
 from tests.support.store import make_bucket, need
@@ -23,10 +23,10 @@ from tests.support.store import make_bucket, need
 _READER = """
 import json, sys
 from pipelines.spark_tables import create_views, open_spark, read_topic, read_topic_stream
-from storage.files.location import lake_place
+from storage.files.location import lake_location
 
 asked = json.load(sys.stdin)
-place = lake_place(asked["uri"], asked["options"])
+place = lake_location(asked["uri"], asked["options"])
 spark = open_spark(lake=place)
 epoch = create_views(spark, place)
 outcomes = spark.sql("SELECT outcome, count(*) FROM outcomes GROUP BY ALL").collect()
@@ -50,7 +50,7 @@ spark.stop()
 """
 
 
-def _append_as_a_driver(place: LakePlace) -> None:
+def _append_as_a_driver(place: LakeLocation) -> None:
     """Commit a message by an entry of the driver's own, not by delta-rs."""
     driver = Lake(place, is_driver=True)
     ids = {row["topic"]: row["table_id"] for row in driver.read("catalog").to_pylist()}
@@ -68,7 +68,7 @@ def _append_as_a_driver(place: LakePlace) -> None:
 def test_spark_reads_a_lake_in_a_store_and_shows_no_secret(store: Store, tmp_path: Path) -> None:
     need("s3")
     bucket = make_bucket(store, f"spark-{time.time_ns()}")
-    place = lake_place(f"{bucket.uri}/lake", bucket.options)
+    place = lake_location(f"{bucket.uri}/lake", bucket.options)
     rebuild(sound_rows().write(tmp_path / "sound").path, place)
     _append_as_a_driver(place)
     asked = {

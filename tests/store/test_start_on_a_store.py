@@ -14,12 +14,12 @@ from pathlib import Path
 import pytest
 
 from pipelines.job.driver import Driver
-from pipelines.job.outage import Away
+from pipelines.job.outage import OutageBackoff
 from pipelines.local_broker.broker import Broker
 from pipelines.local_store.store import Store
 from pipelines.settings import Settings
 from storage.errors import StoreAwayError, StoreRefusedError
-from storage.files.location import LakePlace, lake_place
+from storage.files.location import LakeLocation, lake_location
 from storage.lake.lake import Lake
 from storage.schemas import TABLES
 from tests.support.fault_proxy import FaultProxy, Running
@@ -49,8 +49,8 @@ def bucket(store: Store, proxy: FaultProxy, unique: Callable[[str], str]) -> Buc
 
 
 @pytest.fixture
-def place(bucket: Bucket) -> LakePlace:
-    return lake_place(f"{bucket.uri}/lake", bucket.options)
+def place(bucket: Bucket) -> LakeLocation:
+    return lake_location(f"{bucket.uri}/lake", bucket.options)
 
 
 def settings_on(bucket: Bucket, broker: Broker) -> Settings:
@@ -76,10 +76,10 @@ LOST = {
 
 @pytest.mark.parametrize("of", LOST)
 def test_writes_of_a_start_whose_answers_are_lost_are_made_once(
-    place: LakePlace, proxy: FaultProxy, bucket: Bucket, of: str
+    place: LakeLocation, proxy: FaultProxy, bucket: Bucket, of: str
 ) -> None:
     lake = Lake(place, is_driver=True)
-    away = Away("Kafka", "the store", threading.Event())
+    away = OutageBackoff("Kafka", "the store", threading.Event())
 
     happening = [proxy.add(fault) for fault in LOST[of]]
     try:
@@ -97,7 +97,7 @@ def test_writes_of_a_start_whose_answers_are_lost_are_made_once(
 
 @pytest.mark.parametrize("what", [Status(), CutBefore()], ids=["503", "resets"])
 def test_a_probe_that_no_writer_gets_through_is_tried_again(
-    place: LakePlace, proxy: FaultProxy, what: Status | CutBefore
+    place: LakeLocation, proxy: FaultProxy, what: Status | CutBefore
 ) -> None:
     lake = Lake(place)
     with (

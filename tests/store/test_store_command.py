@@ -16,7 +16,7 @@ from click.testing import CliRunner
 from deltalake import DeltaTable, write_deltalake
 
 from pipelines.cli.main import main
-from pipelines.cli.servers import ID_VARIABLE, SECRET_VARIABLE, store, what_a_user_needs
+from pipelines.cli.servers import ID_VARIABLE, SECRET_VARIABLE, connection_help, store
 from pipelines.local_server.ports import listens
 from pipelines.local_server.server import HOST
 from pipelines.local_store.store import Store
@@ -132,7 +132,7 @@ def test_sample_settings_are_those_that_it_prints(
 ) -> None:
     defaults = {option.name: option.default for option in store.params}
     server = Store(defaults["data_dir"], port=defaults["port"])
-    text = what_a_user_needs(server, defaults["bucket"], None)
+    text = connection_help(server, defaults["bucket"], None)
     printed = tomllib.loads(text[text.index("[lake]") :])["lake"]
     sample = tomllib.loads((ROOT / "conf" / "store.toml").read_text("utf-8"))["lake"]
     for key in ("access_key_id_file", "secret_access_key_file"):

@@ -10,7 +10,7 @@ import pytest
 
 from pipelines.local_store.store import Store, write_private
 from storage.errors import StoreRefusedError
-from storage.files.location import lake_place
+from storage.files.location import lake_location
 from storage.lake.lake import Lake
 from storage.lake.store_probe import StoreProbe
 from tests.support.fault_proxy import FaultProxy
@@ -29,8 +29,8 @@ class OpenStore(Store):
         write_private(path, settings.replace("aws-v2-or-v4", "none"))
         return command
 
-    def _answer(self) -> str | None:
-        said = super()._answer()
+    def _is_ready(self) -> str | None:
+        said = super()._is_ready()
         return None if said == "status 200" else said
 
 
@@ -46,7 +46,7 @@ def test_a_store_that_lets_several_writers_make_one_version_is_refused(
     proxied: tuple[FaultProxy, Bucket],
 ) -> None:
     proxy, bucket = proxied
-    place = lake_place(f"{bucket.uri}/lake", bucket.options)
+    place = lake_location(f"{bucket.uri}/lake", bucket.options)
     with (
         proxy.fault(Fault(Unconditional(), method="PUT")),
         pytest.raises(

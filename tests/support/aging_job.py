@@ -8,13 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from checker.rules.known_at import Horizon, known_at
-from storage.lake.aging import newer_floor
+from checker.rules.known_at import EndOffsetSample, known_at
+from storage.lake.aging import advance_floor
 from storage.lake.epochs import Plan
 from storage.lake.floor import FLOOR, Floor
 from storage.lake.lake import Lake
 from storage.lake.snapshots import Snapshot
-from storage.maintenance.limits import Work
+from storage.maintenance.limits import StepResult
 from storage.maintenance.maintenance import Maintenance
 from storage.maintenance.topic_retention import Retention
 from storage.schemas import SNAPSHOT
@@ -34,7 +34,7 @@ class AgingJob(WholeJob):
     def __init__(self, path: Path, **parameters: Any) -> None:
         super().__init__(path, **parameters)
         self.last: Plan | None = None
-        self.maintained = Work()
+        self.maintained = StepResult()
         self.topics = Retention()
 
     @property
@@ -48,7 +48,7 @@ class AgingJob(WholeJob):
     def _plan(self, known: bool, ops_ahead: int) -> Plan:
         floor, snapshot = self.floor, Snapshot() if self.last is None else self.last.snapshot
         if self.last is not None and self._is_snapshot():
-            floor = newer_floor(self.lake, self.last, self.at - RETENTION_MS)
+            floor = advance_floor(self.lake, self.last, self.at - RETENTION_MS)
         if self._is_snapshot():
             snapshot = Snapshot(self.epoch, self.at)
         plan = super()._plan(known, ops_ahead)
@@ -76,13 +76,13 @@ class AgingJob(WholeJob):
                 return True
         return False
 
-    def maintain(self) -> Work:
+    def maintain(self) -> StepResult:
         """Take all steps of a round, as the job does between two epochs."""
         maintenance = self.maintenance()
-        done = Work()
+        done = StepResult()
         for table in maintenance.tables():
             done = sum(maintenance.steps(table, is_full=True), done)
-        self.lake.forget()
+        self.lake.reset()
         self.maintained += done
         return done
 
@@ -125,13 +125,13 @@ class LaggingJob(AgingJob):
 
     def __init__(self, path: Path, **parameters: Any) -> None:
         super().__init__(path, **parameters)
-        self._horizons: list[Horizon] = []
+        self._horizons: list[EndOffsetSample] = []
         self._known: dict[int, int] = {}
 
     def _plan(self, known: bool, ops_ahead: int) -> Plan:
         plan = super()._plan(known, ops_ahead)
         ends = {r.place: r.end_offset for r in plan.ranges}
-        self._horizons.append(Horizon(self.at, ends))
+        self._horizons.append(EndOffsetSample(self.at, ends))
         self._known = known_at(self._horizons, plan.landed(), self._known, TOPICS["op"])
         self.last = replace(plan, known_at=dict(self._known))
         return self.last

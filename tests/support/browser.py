@@ -20,7 +20,7 @@ from PIL import Image
 from playwright.sync_api import Browser, Page, sync_playwright
 
 from pipelines.console.app import console_app
-from pipelines.console.context import Site
+from pipelines.console.context import ConsoleContext
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 # Chromium's own sandbox does not work for root; what it shows here is ours.
@@ -47,7 +47,7 @@ def chromium() -> Iterator[Browser]:
 
 
 @contextmanager
-def served(site: Site) -> Iterator[str]:
+def served(site: ConsoleContext) -> Iterator[str]:
     """Serves a console in a thread of this process. Gives its address."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]

@@ -30,7 +30,7 @@ def table(cases: Sequence[Case]) -> pytest.MarkDecorator:
     return pytest.mark.parametrize(("given", "expected"), cases)
 
 
-class Told:
+class Result:
     """What a story came to: the rows of every epoch, and the state after the last."""
 
     def __init__(self, given: Sequence[Step]) -> None:

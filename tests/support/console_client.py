@@ -9,12 +9,12 @@ from urllib.parse import urljoin, urlsplit
 
 from starlette.testclient import TestClient
 
-from pipelines.cli.options import whole_lake
+from pipelines.cli.options import open_intact_lake
 from pipelines.cli.status import facts_of
 from pipelines.console.app import console_app
-from pipelines.console.context import Site
+from pipelines.console.context import ConsoleContext
 from pipelines.settings import load
-from storage.files.location import lake_place
+from storage.files.location import lake_location
 
 HOST = "console.test"
 TOKEN = "0123456789abcdef0123456789abcdef"
@@ -22,13 +22,13 @@ TOKEN = "0123456789abcdef0123456789abcdef"
 
 def site_of(
     lake_path: str, conf: str | None = None, *, asks_kafka: bool = False, **values: Any
-) -> Site:
+) -> ConsoleContext:
     """Returns a console's site; `values` are its other fields."""
     settings = None if conf is None else load(conf)
-    place = lake_place(lake_path) if settings is None else settings.lake.place()
+    place = lake_location(lake_path) if settings is None else settings.lake.place()
     asked = settings if asks_kafka else None
-    return Site(
-        place.path, lambda: whole_lake(place), lambda lake: facts_of(lake, asked), settings,
+    return ConsoleContext(
+        place.path, lambda: open_intact_lake(place), lambda lake: facts_of(lake, asked), settings,
         **{"hosts": frozenset({HOST}), **values},
     )  # fmt: skip
 

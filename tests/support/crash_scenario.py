@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from pipelines.settings import Settings
 from storage.schemas import TABLES
-from tests.support.epoch_harness import Rig
-from tests.support.fault_points import CHECKS_ARE_SENT, Watch
-from tests.support.kafka_writer import Wire, half_headers
+from tests.support.epoch_harness import EpochHarness
+from tests.support.fault_points import CHECKS_ARE_SENT, FaultPoints
+from tests.support.kafka_writer import KafkaWriter, half_headers
 from txlake.protocol import CANCEL, COMMIT, CREATE_TOPIC, RESEND, ROLLBACK, UNKNOWN
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ WRITES = [
 
 
 @dataclass
-class Story:
+class CrashScenario:
     """Two epochs that went well, and one over whose every write a test may stumble.
 
     `spark`: None: its processes land by themselves.
@@ -46,18 +46,18 @@ class Story:
         """Return the T of an epoch."""
         return self.base_ms + 600_000 * epoch  # ahead of when the broker stores, however slow
 
-    def rig(self, folder: Path, watch: Watch | None = None, **stream: Any) -> Rig:
+    def rig(self, folder: Path, watch: FaultPoints | None = None, **stream: Any) -> EpochHarness:
         """Return a new process on a lake in a folder; `stream` changes settings of that section."""
-        watch = watch or Watch()
+        watch = watch or FaultPoints()
         settings = self.of(folder)
         settings = replace(settings, stream=replace(settings.stream, **stream))
-        return Rig(self.spark, settings, watch.lake(str(folder)), watch.asker)
+        return EpochHarness(self.spark, settings, watch.lake(str(folder)), watch.asker)
 
     def of(self, folder: Path) -> Settings:
         """Return the settings of a lake in a folder."""
         return replace(self.settings, lake=replace(self.settings.lake, path=str(folder)))
 
-    def begin(self, wire: Wire, base_ms: int) -> None:
+    def begin(self, wire: KafkaWriter, base_ms: int) -> None:
         """Run the first two epochs."""
         self.base_ms = base_ms
         with self.rig(self.folder / "before") as rig:
@@ -78,7 +78,7 @@ class Story:
             rig.run(self.at(2))
         self._third_epoch(wire, cancelled)
 
-    def _third_epoch(self, wire: Wire, cancelled: int) -> None:
+    def _third_epoch(self, wire: KafkaWriter, cancelled: int) -> None:
         """Send what fills every table in the epoch that is to crash."""
         kafka = self.settings.kafka
         wire.end(UNKNOWN, 3, group=ANSWERING)
@@ -96,7 +96,7 @@ class Story:
         wire.command(CREATE_TOPIC, "topic:orders:9")
         wire.command(RESEND, "half:0-6")
 
-    def go_on(self, rig: Rig, to_epoch: int) -> None:
+    def go_on(self, rig: EpochHarness, to_epoch: int) -> None:
         """Run what is left of the story, from wherever the lake is."""
         last = rig.epochs.last
         assert last is not None

@@ -19,15 +19,15 @@ from deltalake import DeltaTable, write_deltalake
 from checker.frames import Parameters
 from pipelines.cli.main import main
 from pipelines.epoch.parameters import EpochSettings
-from pipelines.epoch.runner import Epochs
-from pipelines.epoch.task_sizing import Sizes
+from pipelines.epoch.runner import EpochRunner
+from pipelines.epoch.task_sizing import TaskSizing
 from pipelines.replay.epochs import RecordedAsker
 from storage.lake.epoch_log import EpochLog
 from storage.lake.epochs import NO_PROGRESS, Plan, Progress, read_progress
 from storage.lake.lake import Lake
 from storage.schemas import TABLES
 from storage.wire.record_kinds import WireLimits
-from tests.support.in_memory_job import TOPICS, PaperJob
+from tests.support.in_memory_job import TOPICS, InMemoryJob
 from tests.support.local_landing import LocalLander
 from txlake import Consumer
 from txlake.protocol import COMMIT, RESUME
@@ -39,7 +39,7 @@ GIVEN_UP = "silent"  # DISCARDED once, and pending again
 ORDERS = "topics/1"
 
 
-class WholeJob(PaperJob):
+class WholeJob(InMemoryJob):
     """A paper job that writes down all that the job does: counts, next offsets, a snapshot."""
 
     def __init__(self, path: Path, **parameters: Any) -> None:
@@ -130,14 +130,16 @@ def limits() -> WireLimits:
     return WireLimits(dict(TOPICS), "TRANS_CHECK_", 1 << 20, 1_000)
 
 
-def start(path: Path) -> Epochs:
+def start(path: Path) -> EpochRunner:
     """Do what a job's start does before it asks Kafka for anything."""
     lake = Lake(str(path), is_driver=True)
     lake.check()
-    settings = EpochSettings(Parameters(), limits(), 100, 1, NOTHING, "start", Sizes(1), NOTHING)
-    epochs = Epochs(LocalLander(), lake, NOTHING, RecordedAsker(), settings, lambda: 0)
+    settings = EpochSettings(
+        Parameters(), limits(), 100, 1, NOTHING, "start", TaskSizing(1), NOTHING
+    )
+    epochs = EpochRunner(LocalLander(), lake, NOTHING, RecordedAsker(), settings, lambda: 0)
     try:
-        epochs.take_up()
+        epochs.resume_from()
     finally:
         epochs.close()
     return epochs

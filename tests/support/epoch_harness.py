@@ -11,11 +11,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from pipelines.epoch.checks import Asker
+from pipelines.epoch.checks import KafkaCheckSender
 from pipelines.epoch.land import Lander, SparkLander
 from pipelines.epoch.parameters import EpochSettings
-from pipelines.epoch.runner import Epochs
-from pipelines.kafka_client.admin import KafkaTopics, Place
+from pipelines.epoch.runner import EpochRunner
+from pipelines.kafka_client.admin import KafkaAdmin, Partition
 from pipelines.kafka_client.options import spark_options
 from pipelines.settings import Settings
 from storage.lake.epochs import Plan, Range
@@ -34,7 +34,7 @@ UNLIKE = {
 }
 
 
-class Rig:
+class EpochHarness:
     """The epochs of one lake. A new one is a new process: it knows what the lake says.
 
     Input: a Spark session, or None: this process lands by itself; a `lake` and an `asker` that a
@@ -46,7 +46,7 @@ class Rig:
         spark: SparkSession | None,
         settings: Settings,
         lake: Lake | None = None,
-        asker: Callable[..., Asker] = Asker,
+        asker: Callable[..., KafkaCheckSender] = KafkaCheckSender,
         owner: str = OWNER,
     ) -> None:
         self.now_ms = 0
@@ -54,7 +54,7 @@ class Rig:
         self.lake = lake or Lake(settings.lake.path)
         self._lander: Lander = SparkLander(spark) if spark else LocalLander()
         self._settings = settings
-        self._kafka = KafkaTopics(settings, settings.kafka.topics())
+        self._kafka = KafkaAdmin(settings, settings.kafka.topics())
         self._asker = asker(
             settings.kafka.bootstrap_servers,
             settings.kafka.client,
@@ -62,7 +62,7 @@ class Rig:
             settings.transaction.ask_timeout_ms,
             settings.transaction.message_bytes_max,
         )
-        self.epochs = Epochs(
+        self.epochs = EpochRunner(
             self._lander,
             self.lake,
             self._kafka,
@@ -71,7 +71,7 @@ class Rig:
             lambda: self.now_ms,
         )
 
-    def __enter__(self) -> Rig:
+    def __enter__(self) -> EpochHarness:
         return self
 
     def __exit__(
@@ -88,7 +88,7 @@ class Rig:
         if not self.lake.exists():
             self._kafka.create_missing()
             self.lake.create(dt.datetime.now(dt.timezone.utc))
-        progress = self.epochs.take_up()
+        progress = self.epochs.resume_from()
         self.epochs.check_identity(progress.unfinished or progress.last)
         return self.epochs.recover(progress)
 
@@ -97,7 +97,7 @@ class Rig:
         self.now_ms = at_ms
         return self.epochs.run(*self.waiting(held_back))
 
-    def run_to(self, at_ms: int, ends: Mapping[Place, int]) -> None:
+    def run_to(self, at_ms: int, ends: Mapping[Partition, int]) -> None:
         """Run one epoch over what Kafka has up to some offsets."""
         self.now_ms = at_ms
         starts = self.epochs.start_offsets()
@@ -105,7 +105,7 @@ class Rig:
         records = self._lander.read(ranges, spark_options(self._settings.kafka))
         self.epochs.run(records, ends)
 
-    def waiting(self, held_back: Collection[str] = ()) -> tuple[Any, dict[Place, int]]:
+    def waiting(self, held_back: Collection[str] = ()) -> tuple[Any, dict[Partition, int]]:
         """Return the records of the next epoch, and where they end."""
         places = self._kafka.places()
         starts = self.epochs.start_offsets()

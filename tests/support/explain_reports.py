@@ -6,10 +6,10 @@ from pipelines.explain.fetch import find
 from pipelines.explain.report import Report, reports
 from pipelines.explain.show import to_json
 from pipelines.explain.target import parse_target
-from tests.support.in_memory_job import PaperJob
+from tests.support.in_memory_job import InMemoryJob
 
 
-def told(job: PaperJob, target: str = "tx", now_ms: int | None = None) -> Report:
+def report_of(job: InMemoryJob, target: str = "tx", now_ms: int | None = None) -> Report:
     """Explain a target of which there is one."""
     found = find(job.lake, parse_target(target))
     ((report,), _) = reports(found, job.at if now_ms is None else now_ms)

@@ -8,9 +8,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from pipelines.epoch.checks import Asker
+from pipelines.epoch.checks import KafkaCheckSender
 from storage.files.data_files import DataFile
-from storage.files.location import LakePlace
+from storage.files.location import LakeLocation
 from storage.lake.lake import Lake
 
 CHECKS_ARE_SENT = "send checks"
@@ -25,7 +25,7 @@ class SeenError(Exception):
 
 
 @dataclass
-class Watch:
+class FaultPoints:
     """What happens around a write of an epoch.
 
     Input: `at`: the write that crashes, or its beginning; `mode`: before it, after it, or so that
@@ -52,17 +52,17 @@ class Watch:
             return done
         raise SeenError(name) if self.mode == "error after" else Crash(name)
 
-    def lake(self, place: str | LakePlace, *, is_driver: bool = False) -> Lake:
+    def lake(self, place: str | LakeLocation, *, is_driver: bool = False) -> Lake:
         """Return a lake that is watched."""
         return _WatchedLake(place, self, is_driver)
 
-    def asker(self, *connection: Any) -> Asker:
-        """Return an asker that is watched. Input: as of an Asker."""
+    def asker(self, *connection: Any) -> KafkaCheckSender:
+        """Return an asker that is watched. Input: as of a KafkaCheckSender."""
         return _WatchedAsker(self, *connection)
 
 
 class _WatchedLake(Lake):
-    def __init__(self, place: str | LakePlace, watch: Watch, is_driver: bool) -> None:
+    def __init__(self, place: str | LakeLocation, watch: FaultPoints, is_driver: bool) -> None:
         super().__init__(place, is_driver=is_driver)
         self._watch = watch
 
@@ -85,10 +85,10 @@ class _WatchedLake(Lake):
         return count
 
 
-class _WatchedAsker(Asker):
-    def __init__(self, watch: Watch, *connection: Any) -> None:
+class _WatchedAsker(KafkaCheckSender):
+    def __init__(self, watch: FaultPoints, *connection: Any) -> None:
         super().__init__(*connection)
         self._watch = watch
 
     def ask(self, *questions: Any) -> Any:
-        return self._watch.around(CHECKS_ARE_SENT, lambda: Asker.ask(self, *questions))
+        return self._watch.around(CHECKS_ARE_SENT, lambda: KafkaCheckSender.ask(self, *questions))

@@ -31,7 +31,7 @@ TOPICS = {
 QUEUES = {"half": 2, "op": 2, "schedule": 19, "admin": 1}
 
 
-class PaperJob:
+class InMemoryJob:
     """Land records and decide them, epoch by epoch."""
 
     def __init__(self, path: Path, **parameters: Any) -> None:

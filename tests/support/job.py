@@ -18,7 +18,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from checker.frames import State
 from pipelines.epoch.recorded_state import restore
 from pipelines.job.driver import Driver
-from pipelines.kafka_client.admin import KafkaTopics
+from pipelines.kafka_client.admin import KafkaAdmin
 from pipelines.local_broker.broker import Broker
 from pipelines.settings import Settings, parse
 from storage.errors import LakeError
@@ -89,7 +89,7 @@ class Job:
 
     def prepare_topics(self) -> None:
         """Make the job's Kafka topics, so that records wait for its start."""
-        KafkaTopics(self.settings, self.settings.kafka.topics()).create_missing()
+        KafkaAdmin(self.settings, self.settings.kafka.topics()).create_missing()
 
     def wait_until_dead(self, deadline_s: float = DEADLINE_S) -> None:
         """Wait until the driver has ended."""

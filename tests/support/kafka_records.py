@@ -21,7 +21,7 @@ from pyspark.sql.types import (
 from pipelines.epoch.land import land
 from storage import schemas
 from storage.lake.lake import Lake
-from storage.tasks.land import HEAVY, Landing
+from storage.tasks.land import PAYLOAD_COLUMNS, Landing
 from storage.wire.decode import RECORDS
 from storage.wire.record_kinds import ADMIN, HALF, KINDS, OP, SCHEDULE, WireLimits
 from txlake import protocol as p
@@ -84,10 +84,10 @@ def landed(frame: DataFrame, path: Path, tasks: int = 2) -> list[dict[str, Any]]
             row = dict.fromkeys(RECORDS.names) | {"kind": kind} | kept
             rows.append(row)
             if heavy is not None:
-                assert not any(row[name] for name in HEAVY), "no body comes to the driver"
+                assert not any(row[name] for name in PAYLOAD_COLUMNS), "no body comes to the driver"
                 (written,) = heavy.slice(place, 1).to_pylist()
                 assert written.pop("epoch") == 1
-                named = {name: row[name] for name in written if name not in HEAVY}
+                named = {name: row[name] for name in written if name not in PAYLOAD_COLUMNS}
                 assert {name: written[name] for name in named} == named
                 row |= written
     return sorted(rows, key=lambda row: int(row["queue_offset"]))

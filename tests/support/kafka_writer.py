@@ -26,7 +26,7 @@ def half_headers(
     return headers + [(name, value.encode()) for name, value in extra.items()]
 
 
-class Wire:
+class KafkaWriter:
     """A Kafka producer that gives back where each record was stored.
 
     An end names the transactions of its halves, as far as this process has sent them.

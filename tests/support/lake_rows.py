@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from deltalake import write_deltalake
 
 from checker.frames import State
-from storage.lake.chain import digest_of, in_chain
+from storage.lake.chain import chain_order, digest_of
 from storage.lake.lake import Lake
 from storage.rows import to_rows
 from storage.schemas import EPOCHS, TABLES, TOPIC
@@ -87,7 +87,7 @@ class LakeRows:
     def chain(self, lake_id: str = "") -> None:
         """Writes into every row of epochs the digest that follows from the row before."""
         self.lake_id = before = lake_id or self.lake_id
-        for row in in_chain(self.tables["epochs"]):
+        for row in chain_order(self.tables["epochs"]):
             at_rest = pa.Table.from_pylist([row], schema=EPOCHS)
             row["digest"] = before = digest_of(at_rest.to_pylist()[0], before)
 
@@ -135,7 +135,7 @@ class LakeRows:
         """Write a new lake; the tables `by_epoch` in one Delta commit an epoch, as the job does."""
         lake = Lake(str(path))
         lake.create(NOW)
-        self.seal(lake.tables_id())
+        self.seal(lake.majority_lake_id())
         for table, rows in self._tables():
             if table.startswith("topics/"):
                 lake.create_table(table)
@@ -150,7 +150,7 @@ class LakeRows:
         shutil.copytree(base, path)
         written = dict(before._tables())
         if not self.is_sealed:
-            self.seal(Lake(str(path)).tables_id())
+            self.seal(Lake(str(path)).majority_lake_id())
         for table, rows in self._tables():
             if table not in written or rows != written[table]:
                 if table.startswith("topics/"):

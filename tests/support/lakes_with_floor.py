@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pipelines.replay import verification
 from storage.lake.epochs import read_progress
-from storage.lake.integrity import require_recorded, require_whole
+from storage.lake.integrity import require_intact, require_recorded
 from storage.lake.lake import Lake
 from storage.maintenance.topic_retention import Retention
 from storage.verify.run import verify
@@ -34,7 +34,7 @@ def make_aged_job(path: Path, topics: Retention = Retention()) -> AgingJob:  # n
 def require_sound(path: Path) -> None:
     """Check that a lake is whole, and that its epochs give the same rows again."""
     lake = Lake(str(path))
-    require_whole(lake, read_progress(lake), is_alone=True)
+    require_intact(lake, read_progress(lake), is_exclusive=True)
     require_recorded(lake)
     assert {f.invariant.name: f.rows[:3] for f in verify(lake).findings if f.violations} == {}
     again = verification.verify(lake)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from storage.lake.lake import Lake
-from storage.maintenance.limits import MaintenanceLimits, Work
+from storage.maintenance.limits import MaintenanceLimits, StepResult
 from storage.maintenance.maintenance import Maintenance
 from storage.maintenance.merge import files_of
 from storage.verify.run import verify
@@ -26,9 +26,9 @@ def run_round(
     *,
     is_full: bool = True,
     tables: Collection[str] = (),
-) -> Work:
+) -> StepResult:
     maintenance = Maintenance(Lake(str(folder), is_driver=True), limits)
-    done = Work()
+    done = StepResult()
     for table in tables or maintenance.tables():
         done = sum(maintenance.steps(table, is_full=is_full), done)
     return done

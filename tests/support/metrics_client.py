@@ -39,7 +39,7 @@ def reporter_of(standing: Standing | None = None, **sections: dict[str, Any]) ->
     return Reporter(parse(values, "test"), lambda: standing or Standing(True, False, True))
 
 
-class Told(Checker):
+class ReportedHistory(Checker):
     """A history decided by the job's own rules, and told to a reporter as the job tells it."""
 
     def __init__(self, reporter: Reporter | None = None) -> None:
@@ -48,13 +48,13 @@ class Told(Checker):
         self.plan: Plan | None = None
         self._given = Inputs()
         self._landed = {HALF_TOPIC: 0, OP_TOPIC: 0}
-        self.reporter.took_up(Lake("lake"), None, State())
+        self.reporter.on_start(Lake("lake"), None, State())
 
-    def tell(self, history: History, waiting: int = 0) -> Told:
+    def tell(self, history: History, waiting: int = 0) -> ReportedHistory:
         """Decide the epochs of a history. Input: records of the op topic that are not landed."""
         return self.tell_world(history.world(), waiting)
 
-    def tell_world(self, world: Row, waiting: int = 0) -> Told:
+    def tell_world(self, world: Row, waiting: int = 0) -> ReportedHistory:
         """Decide the epochs of a world; input as `tell`."""
         for number, epoch in enumerate(world["epochs"], 1):
             self._epoch(number, epoch, parameters_at(world, epoch), waiting)
@@ -72,12 +72,12 @@ class Told(Checker):
         before = self.state
         decision = self.decide(epoch, parameters)
         self.plan = plan = self._plan(number, epoch, waiting)
-        self.reporter.decided(plan, before, self._given, decision)
+        self.reporter.on_decided(plan, before, self._given, decision)
         attempts = epoch.get("attempts", attempts_of)(epoch, decision.due.to_pylist())
         self.record_attempts(attempts, epoch["at"])
         counts = {"landed_half": len(epoch["halves"]), "landed_op": len(epoch["operations"]),
                   "checks": len(attempts)}  # fmt: skip
-        self.reporter.committed(plan, self.state, _attempts(decision, attempts), counts, STEPS)
+        self.reporter.on_committed(plan, self.state, _attempts(decision, attempts), counts, STEPS)
 
     def _plan(self, number: int, epoch: Row, waiting: int) -> Plan:
         ranges = []

@@ -82,7 +82,7 @@ class Model:
             "outcomes": self.outcomes,
             "conflicts": self.operations.conflicts,
             "due": due,
-            "command_results": [self.messages.told(row) for row in results],
+            "command_results": [self.messages.with_final_result(row) for row in results],
             **delivered,
         }
 

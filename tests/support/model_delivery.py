@@ -94,7 +94,7 @@ class Messages:
         self.resumed.append(copy)
         return "resumed"
 
-    def told(self, result: Row) -> Row:
+    def with_final_result(self, result: Row) -> Row:
         """Notes that a resumed message still could not be delivered."""
         message = self.resumed_by.get(result["admin_offset"])
         if message is None or message["is_delivered"]:

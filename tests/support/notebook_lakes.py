@@ -6,7 +6,7 @@ import functools
 
 from pipelines.notebooks.open_lake import OpenLake
 from storage.lake.lake import Lake
-from tests.support.in_memory_job import PaperJob
+from tests.support.in_memory_job import InMemoryJob
 from tests.support.lake_rows import LakeRows
 from tests.support.sound_lake import sound_rows
 
@@ -17,6 +17,6 @@ def sound() -> LakeRows:
     return sound_rows()
 
 
-def opened(job: PaperJob) -> OpenLake:
+def opened(job: InMemoryJob) -> OpenLake:
     """Open a job's lake as it is now."""
     return OpenLake(Lake(job.lake.path))

@@ -6,7 +6,7 @@ import datetime as dt
 
 import pyarrow as pa
 
-from storage.files.location import LakePlace
+from storage.files.location import LakeLocation
 from storage.lake.epochs import Plan
 from storage.lake.lake import Lake
 from storage.schemas import CONFLICTS
@@ -26,7 +26,7 @@ def plan(epoch: int, owner: str) -> Plan:
     return Plan(epoch, 1_000 * epoch, {}, {}, (), "cluster", {}, {}, owner, 2)
 
 
-def reasons(place: str | LakePlace) -> dict[int, list[str]]:
+def reasons(place: str | LakeLocation) -> dict[int, list[str]]:
     """Return the reasons of all conflicts, by epoch."""
     found: dict[int, list[str]] = {}
     for row in Lake(place).read("conflicts").to_pylist():

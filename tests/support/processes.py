@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psutil
 
-from pipelines.local_server.guarded import guarded
+from pipelines.local_server.guarded import with_parent_watch
 from tests.support.class_archive import archive_options, is_test_run
 
 ROOT = Path(__file__).parents[2]
@@ -52,7 +52,7 @@ class Process:
         command = [sys.executable, "-m", module, *arguments]
         with log.open("ab") as output:
             self._process = subprocess.Popen(
-                guarded(command, with_group=True),
+                with_parent_watch(command, with_group=True),
                 cwd=checkout or ROOT,
                 env=environment,
                 stdin=subprocess.PIPE,

@@ -19,7 +19,7 @@ from pipelines.publish.transactions import Transactions
 from pipelines.settings import Settings, parse
 from storage.lake.lake import Lake
 from storage.rows import milliseconds
-from tests.support.in_memory_job import PaperJob
+from tests.support.in_memory_job import InMemoryJob
 from txlake import protocol as p
 
 Row = dict[str, Any]
@@ -35,7 +35,7 @@ class PublishedLake:
 
     def __init__(self, path: Path, servers: str, prefix: str, **publisher: Any) -> None:
         self.path, self.servers, self.prefix = path, servers, prefix
-        self.job = PaperJob(path, default_queue_count=4)
+        self.job = InMemoryJob(path, default_queue_count=4)
         self.job.at = time.time_ns() // 1_000_000  # Kafka deletes what is older than a week
         self.publisher = {
             "destination": f"{prefix}-{{topic}}",

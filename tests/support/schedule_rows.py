@@ -9,11 +9,11 @@ import numpy as np
 import pyarrow as pa
 
 from checker.frames import NEW_SCHEDULES
-from storage.files.messages import touched_ranges
-from storage.files.row_groups import Wanted, pruned
+from storage.files.messages import offset_filter
+from storage.files.row_groups import KeyFilter, pruned
 from storage.lake.lake import Lake
 from storage.rows import to_rows
-from storage.schemas import SCHEDULE, places
+from storage.schemas import SCHEDULE, row_keys
 
 START_AT = 1_767_225_600_000  # 2026-01-01
 MINUTE_MS = 60_000
@@ -46,6 +46,6 @@ def spread(chance: random.Random, count: int, first: int = 0, queue_id: int = 4)
 
 def groups_read(lake: Lake, named: pa.Table, due: tuple[int, int] | None) -> list[int]:
     """Count the row groups of each file that are read for what is named."""
-    wanted = Wanted(np.unique(places(named)), due)
-    near = pruned(lake.dataset("schedule"), touched_ranges(named), wanted, lake.opened)
+    wanted = KeyFilter(np.unique(row_keys(named)), due)
+    near = pruned(lake.dataset("schedule"), offset_filter(named), wanted, lake.opened)
     return sorted(len(file.row_groups) for file in near.get_fragments())

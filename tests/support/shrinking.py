@@ -53,7 +53,7 @@ def shrink(world: Row, difference: Callable[[Row], Row | None]) -> tuple[Row, Ro
     return world, found
 
 
-def told(world: Row, found: Row) -> str:
+def describe(world: Row, found: Row) -> str:
     """Write a world down so that it can be read, and pasted as a vector."""
     lines = [f"seed {world['seed']}", f"parameters {json.dumps(world['parameters'])}"]
     for number, epoch in enumerate(world["epochs"]):

@@ -17,7 +17,7 @@ from typing import Any
 from pipelines.settings import Settings
 from storage.lake.lake import Lake
 from storage.verify.run import verify
-from tests.support.kafka_writer import Wire
+from tests.support.kafka_writer import KafkaWriter
 from tests.support.processes import ROOT, Process
 from tests.support.wait import DEADLINE_S, wait_until
 from txlake.protocol import COMMIT
@@ -66,7 +66,7 @@ class Drivers:
         self._folder = folder
         self._numbers = itertools.count(1)
         self._processes: list[Process] = []
-        self._wire = Wire(settings)
+        self._wire = KafkaWriter(settings)
         self._lake = Lake(settings.lake.place())
 
     def start(self, *options: str) -> Process:

@@ -21,20 +21,20 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from pipelines.job.election import Election
-from pipelines.job.leadership import Ownership
-from pipelines.job.maintenance import Maintainer
-from pipelines.kafka_client.admin import KafkaTopics, Place
+from pipelines.job.leadership import Leadership
+from pipelines.job.maintenance import MaintenanceScheduler
+from pipelines.kafka_client.admin import KafkaAdmin, Partition
 from pipelines.settings import Settings
-from storage.files.location import lake_place
+from storage.files.location import lake_location
 from storage.lake.epochs import read_progress
 from storage.lake.lake import Lake
 from storage.maintenance.maintenance import Maintenance
 from storage.verify.run import verify
-from tests.support.crash_scenario import ANSWERING, WRITES, Story
+from tests.support.crash_scenario import ANSWERING, WRITES, CrashScenario
 from tests.support.driver_processes import driver, stop_here
-from tests.support.epoch_harness import Rig, decided_rows_of
-from tests.support.fault_points import Watch
-from tests.support.kafka_writer import Wire
+from tests.support.epoch_harness import EpochHarness, decided_rows_of
+from tests.support.fault_points import FaultPoints
+from tests.support.kafka_writer import KafkaWriter
 from tests.support.maintenance_rounds import NOW_GONE, parquet_files
 from txlake.protocol import COMMIT
 
@@ -46,7 +46,7 @@ Rows = dict[str, list[str]]
 
 
 @dataclass
-class Suspension(Watch):
+class Suspension(FaultPoints):
     """A watch whose process suspends itself once, before or after a write."""
 
     def around(self, name: str, write: Callable[[], Any]) -> Any:
@@ -63,7 +63,7 @@ class Suspension(Watch):
 
 
 @dataclass
-class LightStory(Story):
+class LightStory(CrashScenario):
     """The story, with ten epochs more, for processes without Spark.
 
     `uri` and `options`: of a store, where the folder is a server's; `ends`: where epochs end.
@@ -71,7 +71,7 @@ class LightStory(Story):
 
     uri: str = ""
     options: dict[str, str] = field(default_factory=dict)
-    ends: dict[int, dict[Place, int]] = field(default_factory=dict)
+    ends: dict[int, dict[Partition, int]] = field(default_factory=dict)
 
     def of(self, folder: Path) -> Settings:
         """Returns the settings of a lake in a folder of the story's."""
@@ -79,22 +79,25 @@ class LightStory(Story):
         lake = replace(self.settings.lake, path=path, store=self.options)
         return replace(self.settings, lake=lake)
 
-    def rig(self, folder: Path, watch: Watch | None = None, **stream: Any) -> Rig:
+    def rig(self, folder: Path, watch: FaultPoints | None = None, **stream: Any) -> EpochHarness:
         """Returns the epochs of a lake, for a process that lands without Spark."""
         assert not stream
-        settings, watch = self.of(folder), watch or Watch()
+        settings, watch = self.of(folder), watch or FaultPoints()
         lake = watch.lake(settings.lake.place(), is_driver=True)
-        return Rig(None, settings, lake, watch.asker, f"process-{os.getpid()}")
+        return EpochHarness(None, settings, lake, watch.asker, f"process-{os.getpid()}")
 
     def send_more(self) -> None:
         """Sends what the last ten epochs land, and remembers where each epoch ends."""
-        wire, kafka = Wire(self.settings), KafkaTopics(self.settings, self.settings.kafka.topics())
+        wire, kafka = (
+            KafkaWriter(self.settings),
+            KafkaAdmin(self.settings, self.settings.kafka.topics()),
+        )
         for number in range(3, LAST + 1):
             if number > 3:
                 wire.end(COMMIT, wire.half(f"more{number}", body=b"more"))
             self.ends[number] = kafka.end_offsets(kafka.places())
 
-    def go_on(self, rig: Rig, to_epoch: int) -> None:
+    def go_on(self, rig: EpochHarness, to_epoch: int) -> None:
         """Runs what is left of the story, from wherever the lake is."""
         last = rig.epochs.last
         assert last is not None
@@ -193,7 +196,7 @@ def _require_same(folder: Path, reference: Rows) -> None:
 
 def _require_sound(story: LightStory, folder: Path) -> None:
     lake = story.of(folder).lake
-    report = verify(Lake(lake_place(lake.path, lake.store)))
+    report = verify(Lake(lake_location(lake.path, lake.store)))
     assert {f.invariant.name: f.rows for f in report.findings if f.violations} == {}
 
 
@@ -214,10 +217,10 @@ def require_is_inactive(said: str) -> None:
 
 
 def _begin(story: LightStory) -> None:
-    story.begin(Wire(story.settings), story.base_ms)
+    story.begin(KafkaWriter(story.settings), story.base_ms)
 
 
-def _run_all(story: LightStory, folder: Path, watch: Watch | None = None) -> None:
+def _run_all(story: LightStory, folder: Path, watch: FaultPoints | None = None) -> None:
     """Runs the story to its end; finishes what another has planned, as a start does."""
     with story.rig(folder, watch) as rig:
         rig.start()
@@ -232,7 +235,7 @@ def _maintain(story: LightStory, folder: Path) -> None:
         owner, settings = rig.owner, story.of(folder)
     lake = Lake(settings.lake.place(), is_driver=True)
     election = Election(settings.kafka, lake.path, owner)  # the lake alone is asked
-    owned = Ownership(lake, owner, election, threading.Event()).require_newest
+    owned = Leadership(lake, owner, election, threading.Event()).require_newest_plan_is_ours
     plan, delete = read_progress(lake).last, Maintenance._delete
     assert plan is not None
 
@@ -242,5 +245,7 @@ def _maintain(story: LightStory, folder: Path) -> None:
         delete(self, folder, paths)
 
     Maintenance._delete = stop_and_delete  # type: ignore[method-assign]
-    keeper = Maintainer(lake, NOW_GONE, 0, settings.kafka.admin_topic, lambda: False, owned)
+    keeper = MaintenanceScheduler(
+        lake, NOW_GONE, 0, settings.kafka.admin_topic, lambda: False, owned
+    )
     keeper.after_batch(plan, 600.0)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from tests.support.job import Job
-from tests.support.kafka_writer import Wire
+from tests.support.kafka_writer import KafkaWriter
 from tests.support.wait import wait_until
 from txlake.protocol import COMMIT
 
 
-def commit(wire: Wire, *names: str) -> None:
+def commit(wire: KafkaWriter, *names: str) -> None:
     """Send a committed transaction for each name; the name is the body."""
     for name in names:
         wire.end(COMMIT, wire.half(name[:40].replace(" ", "-"), body=name.encode()))

@@ -18,7 +18,7 @@ from typing import Any
 import pyarrow as pa
 
 from pipelines.epoch.checks import _Attempt, _headers
-from pipelines.epoch.signatures import judged
+from pipelines.epoch.signatures import with_verification
 from pipelines.kafka_client.record_reader import KAFKA
 from pipelines.settings import SecuritySettings
 from storage.rows import instant
@@ -27,7 +27,7 @@ from storage.wire.record_kinds import ADMIN, HALF, OP, SCHEDULE, WireLimits
 from tests.support import vector_cases as cases
 from txlake import protocol as p
 from txlake._checks import read_check
-from txlake._half import asked_half_queue
+from txlake._half import half_queue_for
 from txlake.signing import (
     SigningKey,
     check_fields,
@@ -65,7 +65,7 @@ def vectors() -> dict[str, Any]:
         "keys": dict(cases.SECRETS),
         "half_queues": [
             {"topic": topic, "queue_id": queue_id, "half_queues": count,
-             "half_queue": asked_half_queue(topic, queue_id, count)}
+             "half_queue": half_queue_for(topic, queue_id, count)}
             for topic, queue_id, count in cases.HALF_QUEUES
         ],
         "halves": [half_vector(case) for case in cases.HALVES],
@@ -74,7 +74,7 @@ def vectors() -> dict[str, Any]:
     }  # fmt: skip
 
 
-def told(value: bytes | str | None) -> Any:
+def to_json_value(value: bytes | str | None) -> Any:
     """Returns bytes as the file has them."""
     if value is None or isinstance(value, str):
         return value
@@ -134,7 +134,7 @@ def decoded(kind: str, queue_id: int, value: bytes | None, headers: list[Header]
         "value": value, "headers": [{"key": name, "value": data} for name, data in headers],
     }  # fmt: skip
     rows = decode_rows(pa.Table.from_pylist([record], schema=KAFKA), LIMITS)
-    return judged(rows, SECURITY) if kind == OP else rows
+    return with_verification(rows, SECURITY) if kind == OP else rows
 
 
 def half_vector(case: cases.HalfCase) -> dict[str, Any]:
@@ -150,8 +150,8 @@ def half_vector(case: cases.HalfCase) -> dict[str, Any]:
         reads["properties"] = dict(row["properties"] or ())
     return {
         "why": case.why,
-        "value": told(case.value),
-        "headers": [[name, told(value)] for name, value in headers],
+        "value": to_json_value(case.value),
+        "headers": [[name, to_json_value(value)] for name, value in headers],
         "error": row["error"],
         "columns": reads,
     }
@@ -172,10 +172,10 @@ def operation_vector(case: cases.OperationCase) -> dict[str, Any]:
     return {
         "why": case.why,
         "partition": case.queue_id,
-        "value": told(case.value),
-        "headers": [[name, told(value)] for name, value in headers],
+        "value": to_json_value(case.value),
+        "headers": [[name, to_json_value(value)] for name, value in headers],
         "key": case.key,
-        "signed_text": told(text),
+        "signed_text": to_json_value(text),
         "error": row["error"],
         "decision": row["decision"],
         "half_offsets": row["half_offsets"],
@@ -215,9 +215,9 @@ def check_vector(case: cases.CheckCase) -> dict[str, Any]:
     return {
         "why": case.why,
         "keys_of_the_client": list(case.known),
-        "value": told(value),
-        "headers": [[name, told(data)] for name, data in headers],
-        "signed_text": told(text),
+        "value": to_json_value(value),
+        "headers": [[name, to_json_value(data)] for name, data in headers],
+        "signed_text": to_json_value(text),
         "is_signed": is_signed,
         "message": None if message is None else _message(message),
         "answer": None if message is None else _answer(message, keys),
@@ -241,8 +241,8 @@ def _answer(message: Any, keys: list[SigningKey]) -> dict[str, Any]:
         headers.append((p.SIG, signature.encode()))
     return {
         "partition": message.queue_id,
-        "value": told(value),
-        "headers": [[name, told(data)] for name, data in headers],
+        "value": to_json_value(value),
+        "headers": [[name, to_json_value(data)] for name, data in headers],
     }
 
 

@@ -125,7 +125,7 @@ class Copy:
         where = f"keys = '{self.message['keys']}'"
         deleted = DeltaTable(self.lake.table_path(table or self.table)).delete(where)
         assert deleted["num_deleted_rows"] == 1
-        self.lake.forget()
+        self.lake.reset()
 
     def append(self, table: str, row: pa.Table, **values: Any) -> None:
         for name, value in values.items():

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from bench import aged_lake, start_speed, synthetic_lake
 from bench.aged_lake import Age, make
 from storage.lake.epochs import read_progress
-from storage.lake.integrity import require_whole
+from storage.lake.integrity import require_intact
 from storage.lake.table import deleted_rows
 
 
@@ -28,7 +28,7 @@ def test_an_old_lake_is_whole_has_old_numbers_and_what_is_not_kept_is_deleted(
 ) -> None:
     old = make(str(tmp_path / "old"), Age(10_000, 40))
     progress = read_progress(old)
-    require_whole(old, progress, is_alone=True)
+    require_intact(old, progress, is_exclusive=True)
     last = progress.last
     assert last is not None
     assert (last.epoch, last.epoch - last.floor.deleted) == (10_000, 40)
@@ -40,7 +40,7 @@ def test_an_old_lake_is_whole_has_old_numbers_and_what_is_not_kept_is_deleted(
     assert there + deleted_rows(half) == 10_000 * 40
     young = make(str(tmp_path / "young"), Age(40, 40))
     progress = read_progress(young)
-    require_whole(young, progress, is_alone=True)
+    require_intact(young, progress, is_exclusive=True)
     assert deleted_rows(young.handle("half")) == 0
 
 

@@ -8,7 +8,7 @@ import pyarrow.compute as pc
 import pytest
 
 from bench import synthetic_lake
-from pipelines.epoch.recorded_state import recorded_rows, rows_of_state, state_from
+from pipelines.epoch.recorded_state import latest_rows, read_state, read_state_log
 from pipelines.health.facts import lake_facts
 from storage.lake.aging import snapshot_before
 from storage.lake.integrity import require_readable
@@ -23,9 +23,9 @@ def test_snapshots_of_a_synthetic_lake_hold_its_state(
     require_readable(lake)
     assert snapshot_before(lake, 150) == synthetic_lake.SNAPSHOT_EPOCHS
     for table in ("pending", "delayed"):
-        recorded = recorded_rows(lake, table, 150)
+        recorded = read_state_log(lake, table, 150)
         changes = recorded.filter(pc.not_equal(recorded["change"], SNAPSHOT))
-        state = rows_of_state(lake, table, 150, 100)
+        state = read_state(lake, table, 150, 100)
         assert changes.num_rows < recorded.num_rows and state.num_rows > 0
-        assert state.equals(state_from(table, changes)), table
+        assert state.equals(latest_rows(table, changes)), table
     assert lake_facts(lake, synthetic_lake.START_MS).pending > 15

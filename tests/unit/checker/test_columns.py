@@ -10,8 +10,8 @@ import pytest
 
 from checker.decide import decide
 from checker.frames import NEW_HALVES, OPERATIONS, QUEUES, Inputs, Instants, Parameters, State
-from checker.frames_ops.columns import choose, find, same, take
-from storage.schemas import places
+from checker.frames_ops.columns import case_when, equal_or_null, index_of, take
+from storage.schemas import row_keys
 
 
 def table(**columns: list[object]) -> pa.Table:
@@ -23,14 +23,14 @@ def table(**columns: list[object]) -> pa.Table:
 def test_a_place_is_found_by_queue_and_offset() -> None:
     wanted = table(queue_id=[0, 1, 1, 2], queue_offset=[5, 5, 6, 0])
     among = table(queue_id=[1, 0, 2], queue_offset=[6, 5, 1])
-    assert find(places(wanted), places(among)).tolist() == [1, -1, 0, -1]
+    assert index_of(row_keys(wanted), row_keys(among)).tolist() == [1, -1, 0, -1]
 
 
 @pytest.mark.parametrize("offset", [(1 << 44) + 5, 10**18 - 1, None])
 def test_an_offset_that_no_partition_has_is_no_place(offset: int | None) -> None:
     wanted = table(queue_id=[0], queue_offset=[offset])
     among = table(queue_id=[1, 0], queue_offset=[5, 5])
-    assert find(places(wanted), places(among)).tolist() == [-1]
+    assert index_of(row_keys(wanted), row_keys(among)).tolist() == [-1]
 
 
 def numbers(*values: int) -> Any:
@@ -62,13 +62,13 @@ def test_the_first_of_equal_numbers_is_found_in_any_order(among: Any, wanted: An
     first: dict[int, int] = {}
     for index, number in enumerate(among.tolist()):
         first.setdefault(number, index)
-    found = find(wanted.astype(np.int64), among)
+    found = index_of(wanted.astype(np.int64), among)
     assert found.tolist() == [first.get(number, -1) for number in wanted.tolist()]
     assert found.dtype == np.int64
 
 
 def test_rows_of_nothing_are_null() -> None:
-    rows = take(table(queue_id=[7], queue_offset=[8]), find(numbers(0, 1), numbers(1)))
+    rows = take(table(queue_id=[7], queue_offset=[8]), index_of(numbers(0, 1), numbers(1)))
     assert rows.to_pylist() == [
         {"queue_id": None, "queue_offset": None},
         {"queue_id": 7, "queue_offset": 8},
@@ -77,13 +77,13 @@ def test_rows_of_nothing_are_null() -> None:
 
 def test_the_first_case_that_holds_is_chosen() -> None:
     first, second = (pa.array(mask).to_numpy(False) for mask in ([True, False], [True, True]))
-    assert choose([(first, "a"), (second, None)], "b").to_pylist() == ["a", None]
-    assert choose([(first, "a")], "b").to_pylist() == ["a", "b"]
+    assert case_when([(first, "a"), (second, None)], "b").to_pylist() == ["a", None]
+    assert case_when([(first, "a")], "b").to_pylist() == ["a", "b"]
 
 
 def test_an_unknown_value_differs_from_nothing() -> None:
     left, right = pa.chunked_array([["a", "a", None]]), pa.chunked_array([["a", "b", "b"]])
-    assert same(left, right).tolist() == [True, False, True]
+    assert equal_or_null(left, right).tolist() == [True, False, True]
 
 
 def test_an_operation_that_names_a_huge_offset_ends_no_half_of_another_queue() -> None:

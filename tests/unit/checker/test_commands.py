@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from tests.support.cases import Told, case, table
+from tests.support.cases import Result, case, table
 from tests.support.steps import (
     T_MS,
     Step,
@@ -190,11 +190,11 @@ OTHERS = [
 
 @table([*RESUME_MESSAGE, *CANCELS, *CREATES, *ALTERS, *OTHERS])
 def test_a_command_and_its_result(given: Sequence[Step], expected: list[str]) -> None:
-    assert Told(given).results() == expected
+    assert Result(given).results() == expected
 
 
 def test_a_command_that_fits_nothing_changes_nothing() -> None:
-    told = Told([
+    told = Result([
         half(), half(), commit(1), later(0), resume("half:0-0"), cancel("half:0-1"),
         resume("undeliverable:3"), create_topic("orders:2"),
     ])  # fmt: skip
@@ -205,13 +205,13 @@ def test_a_command_that_fits_nothing_changes_nothing() -> None:
 
 
 def test_a_cancelled_halfs_outcome_stays_committed() -> None:
-    told = Told([*DELAYED, cancel("half:0-0"), later()])
+    told = Result([*DELAYED, cancel("half:0-0"), later()])
     assert told.ends() == {0: "COMMITTED"}
     assert [row["action"] for row in told.rows("deliveries")] == ["CANCELLED"]
 
 
 def test_second_command_about_one_thing_in_an_epoch_finds_what_the_first_one_left() -> None:
-    told = Told([
+    told = Result([
         parameters(check_max=0), half(age_ms=6_001), schedule(deliver_at=T_MS + 9_000), later(),
         create_topic("old:2"), later(), resume("half:0-0"), resume("half:0-0"),
         cancel("schedule:0-0"), cancel("schedule:0-0"), create_topic("new:3"),
@@ -229,7 +229,7 @@ def test_second_command_about_one_thing_in_an_epoch_finds_what_the_first_one_lef
 def test_message_resumed_twice_in_an_epoch_is_delivered_once_and_both_say_the_same(
     may_be_made: bool,
 ) -> None:
-    told = Told([
+    told = Result([
         parameters(auto_create_topics=False), schedule(), later(),
         *([create_topic("orders:1")] if may_be_made else []),
         resume("undeliverable:0"), resume("undeliverable:0"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tests.support.cases import Told, case, table
+from tests.support.cases import Result, case, table
 from tests.support.steps import (
     T_MS,
     Step,
@@ -93,11 +93,11 @@ RESENDS = [
 
 @table([*RESUME_HALF, *RESENDS])
 def test_a_command_about_a_half_and_its_result(given: Sequence[Step], expected: list[str]) -> None:
-    assert Told(given).results() == expected
+    assert Result(given).results() == expected
 
 
 def test_a_pending_half_is_asked_about_anew_with_its_whole_set() -> None:
-    told = Told([
+    told = Result([
         member(0, 2, age_ms=6_001), later(), member(1, 2), later(0), resend("half:0-1"), later(0),
     ])  # fmt: skip
     assert told.halves() == {0: "WAITS", 1: "WAITS"}
@@ -107,7 +107,7 @@ def test_a_pending_half_is_asked_about_anew_with_its_whole_set() -> None:
 
 
 def test_a_half_is_rearmed_with_its_whole_set() -> None:
-    told = Told([
+    told = Result([
         parameters(check_max=0), member(0, 3, age_ms=6_001), member(1, 3), later(),
         resume("half:0-1"), later(0),
     ])  # fmt: skip
@@ -119,7 +119,7 @@ def test_a_half_is_rearmed_with_its_whole_set() -> None:
 
 
 def test_an_answer_to_a_check_of_an_earlier_arm_ends_a_half_that_is_asked_about_anew() -> None:
-    told = Told([
+    told = Result([
         half(age_ms=6_001), later(), resend("half:0-0"), later(0),
         commit(0, from_check=True, check_id="0-0-0-1"), later(),
     ])  # fmt: skip

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tests.support.cases import Told, case, table
+from tests.support.cases import Result, case, table
 from tests.support.steps import (
     T_MS,
     Step,
@@ -177,7 +177,7 @@ OF_SCHEDULE_RECORDS = [
 
 @table([*OF_HALVES, *OF_SCHEDULE_RECORDS])
 def test_due_time(given: Sequence[Step], expected: int | None) -> None:
-    told = Told(given)
+    told = Result(given)
     due_at = [row["deliver_at"] - T_MS for row in told.rows("delayed")]
     assert due_at == ([] if expected is None else [expected])
     assert len(told.rows("placements")) == (expected is None)
@@ -218,7 +218,7 @@ def test_due_time(given: Sequence[Step], expected: int | None) -> None:
 def test_delivered_once_and_never_early(
     given: Sequence[Step], expected: dict[str, list[str]]
 ) -> None:
-    assert Told(given).queues() == expected
+    assert Result(given).queues() == expected
 
 
 @table([
@@ -261,7 +261,7 @@ def test_delivered_once_and_never_early(
 def test_schedule_record_due_at_once_waits_for_its_storing_and_for_t_whichever_is_less(
     given: Sequence[Step], expected: int
 ) -> None:
-    told = Told(given)
+    told = Result(given)
     (row,) = told.rows("delayed")
     assert row["deliver_at"] - T_MS == expected
     assert len(told.rows("placements")) == (expected <= 0)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.cases import Told, case, table
+from tests.support.cases import Result, case, table
 from tests.support.steps import (
     T_MS,
     Step,
@@ -172,7 +172,7 @@ NOT_DELIVERED = [
 
 @table([*WHICH_QUEUE, *ORDER, *NOT_DELIVERED])
 def test_a_message_and_its_place(given: Sequence[Step], expected: dict[str, list[str]]) -> None:
-    assert Told(given).queues() == expected
+    assert Result(given).queues() == expected
 
 
 @pytest.mark.parametrize(
@@ -184,7 +184,7 @@ def test_queue_of_a_topic_that_may_not_be_made_is_not_looked_at(
 ) -> None:
     """There is no queue count to compare it with: the topic's reason comes first."""
     given = [parameters(auto_create_topics=auto_create_topics), schedule(real_queue_id=4)]
-    assert Told(given).queues() == {UNDELIVERABLE: [f"schedule 0-0: {reason}"]}
+    assert Result(given).queues() == {UNDELIVERABLE: [f"schedule 0-0: {reason}"]}
 
 
 @table([
@@ -211,7 +211,7 @@ def test_queue_of_a_topic_that_may_not_be_made_is_not_looked_at(
     ),
 ])  # fmt: skip
 def test_a_new_topic(given: Sequence[Step], expected: dict[str, int]) -> None:
-    assert Told(given).topics() == expected
+    assert Result(given).topics() == expected
 
 
 @table([
@@ -258,7 +258,7 @@ def test_a_new_topic(given: Sequence[Step], expected: dict[str, int]) -> None:
     ),
 ])  # fmt: skip
 def test_what_became_of_a_message(given: Sequence[Step], expected: list[tuple[str, str]]) -> None:
-    rows = Told(given).rows("deliveries")
+    rows = Result(given).rows("deliveries")
     assert [(row["source"], row["action"]) for row in rows] == expected
 
 
@@ -282,5 +282,5 @@ def test_what_became_of_a_message(given: Sequence[Step], expected: list[tuple[st
 def test_an_outcome_says_where_its_message_went(
     given: Sequence[Step], expected: tuple[int | None, int | None]
 ) -> None:
-    (row,) = Told(given).rows("outcomes")
+    (row,) = Result(given).rows("outcomes")
     assert (row["real_queue_id"], row["real_queue_offset"]) == expected

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tests.support.cases import Told, case, table
+from tests.support.cases import Result, case, table
 from tests.support.steps import (
     Step,
     commit,
@@ -77,4 +77,4 @@ LIMITED = [
 
 @table(LIMITED)
 def test_topics_of_a_group(given: Sequence[Step], expected: dict[str, list[str]]) -> None:
-    assert Told(given).queues() == expected
+    assert Result(given).queues() == expected

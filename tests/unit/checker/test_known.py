@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from checker.rules.known_at import Horizon, known_at, still_ahead
+from checker.rules.known_at import EndOffsetSample, known_at, unreached
 
 OPS, OTHERS = "ops", "others"
 
 
-def horizon(asked_at: int, end: int, queue: int = 0, topic: str = OPS) -> Horizon:
+def horizon(asked_at: int, end: int, queue: int = 0, topic: str = OPS) -> EndOffsetSample:
     """What Kafka said at an instant of one partition's end."""
-    return Horizon(asked_at, {(topic, queue): end})
+    return EndOffsetSample(asked_at, {(topic, queue): end})
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def horizon(asked_at: int, end: int, queue: int = 0, topic: str = OPS) -> Horizo
     ],
 )  # fmt: skip
 def test_known_at(
-    horizons: list[Horizon], landed: dict[int, int], before: dict[int, int],
+    horizons: list[EndOffsetSample], landed: dict[int, int], before: dict[int, int],
     expected: dict[int, int],
 ) -> None:  # fmt: skip
     places = {(OPS, queue): end for queue, end in landed.items()}
@@ -58,8 +58,8 @@ def test_known_at(
 
 
 def test_a_horizon_is_kept_until_every_partition_has_reached_it() -> None:
-    both = Horizon(100, {(OPS, 0): 5, (OTHERS, 0): 3})
-    assert still_ahead([both], {(OPS, 0): 5, (OTHERS, 0): 2}) == (both,)
-    assert still_ahead([both], {(OPS, 0): 5, (OTHERS, 0): 3}) == ()
-    assert still_ahead([both], {(OPS, 0): 6, (OTHERS, 0): 9}) == ()
-    assert still_ahead([both], {}) == (both,)
+    both = EndOffsetSample(100, {(OPS, 0): 5, (OTHERS, 0): 3})
+    assert unreached([both], {(OPS, 0): 5, (OTHERS, 0): 2}) == (both,)
+    assert unreached([both], {(OPS, 0): 5, (OTHERS, 0): 3}) == ()
+    assert unreached([both], {(OPS, 0): 6, (OTHERS, 0): 9}) == ()
+    assert unreached([both], {}) == (both,)

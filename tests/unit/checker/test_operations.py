@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tests.support.cases import Told, case, table
+from tests.support.cases import Result, case, table
 from tests.support.steps import (
     Step,
     commit,
@@ -262,7 +262,7 @@ CASES = [*TEST_1, *TEST_2, *TEST_3, *TESTS_4_AND_5_AND_6, *TEST_7, *CAUSES]
 
 @table(CASES)
 def test_an_operation(given: Sequence[Step], expected: dict[Any, Any]) -> None:
-    assert Told(given).ends() == expected
+    assert Result(given).ends() == expected
 
 
 @table([
@@ -285,15 +285,15 @@ def test_an_operation(given: Sequence[Step], expected: dict[Any, Any]) -> None:
 def test_half_named_twice_by_an_operation_that_loses_has_the_losers_reason_twice(
     given: Sequence[Step], expected: dict[Any, Any]
 ) -> None:
-    assert Told(given).ends() == expected
+    assert Result(given).ends() == expected
 
 
 def test_the_operation_of_smallest_offset_is_the_one_that_is_recorded() -> None:
-    told = Told([half(), unknown(0), commit(0), commit(0)])
+    told = Result([half(), unknown(0), commit(0), commit(0)])
     assert [row["op_queue_offset"] for row in told.rows("outcomes")] == [1]
 
 
 def test_the_last_unknown_is_the_producers_last_answer() -> None:
-    told = Told([half(), unknown(0, stored_at=111), unknown(0, stored_at=222)])
+    told = Result([half(), unknown(0, stored_at=111), unknown(0, stored_at=222)])
     ((*_, last_answer_at),) = told.state["units"]
     assert last_answer_at == 222

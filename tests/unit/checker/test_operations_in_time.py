@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tests.support.cases import Told, case, table
+from tests.support.cases import Result, case, table
 from tests.support.history import START_AT
 from tests.support.steps import (
     Step,
@@ -184,4 +184,4 @@ AFTER_IMMUNITY = [
 
 @table([*WITHOUT_ID, *AFTER_IMMUNITY])
 def test_an_operation(given: Sequence[Step], expected: dict[Any, Any]) -> None:
-    assert Told(given).ends() == expected
+    assert Result(given).ends() == expected

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tests.support.cases import Told, case, table
+from tests.support.cases import Result, case, table
 from tests.support.steps import (
     Step,
     commit,
@@ -82,4 +82,4 @@ CASES = [
 
 @table(CASES)
 def test_an_end_after_the_discard(given: Sequence[Step], expected: dict[Any, Any]) -> None:
-    assert Told(given).ends() == expected
+    assert Result(given).ends() == expected

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from checker.frames_ops import active
-from tests.support.cases import Told, case, table
+from tests.support.cases import Result, case, table
 from tests.support.steps import (
     Step,
     cancel,
@@ -115,12 +115,12 @@ def test_what_is_there_below_the_floor(
     given: Sequence[Step], expected: dict[Any, Any], few_rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(active, "FEW_ROWS", few_rows)
-    assert Told(given).ends() == expected
+    assert Result(given).ends() == expected
 
 
 def test_a_duplicate_names_its_set_however_large_the_state_is(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(active, "FEW_ROWS", 0)
-    told = Told([member(0, 2), member(0, 2), member(1, 2), later(), commit(1)])
+    told = Result([member(0, 2), member(0, 2), member(1, 2), later(), commit(1)])
     assert told.ends() == BOTH

@@ -18,7 +18,7 @@ from tests.support.comparison_rows import rows_of_decision
 from tests.support.histories import parameters_at, random_world
 from tests.support.log_splits import KINDS, merged
 from tests.support.model import Model
-from tests.support.shrinking import shrink, told
+from tests.support.shrinking import describe, shrink
 
 Row = dict[str, Any]
 FIRST_SEED = int(os.environ.get("TXLAKE_HISTORIES_SEED", "0"))
@@ -47,7 +47,7 @@ def test_decision_and_model_agree_after_every_epoch(
     differing = f"seed {seed}, {queue_count} queues: {sorted(found)} in epoch {found['epoch']}"
     if not SHRUNK:  # shrinking takes a minute, and failures mostly have one reason
         SHRUNK.append(seed)
-        differing = told(*shrink(world, first_difference))
+        differing = describe(*shrink(world, first_difference))
     pytest.fail(differing)
 
 

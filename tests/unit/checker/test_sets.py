@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tests.support.cases import Told, case, table
+from tests.support.cases import Result, case, table
 from tests.support.steps import (
     Step,
     commit,
@@ -191,14 +191,14 @@ CASES = [*MEMBERSHIP, *DUPLICATES, *TIME, *LATE_MEMBERS]
 
 @table(CASES)
 def test_a_set(given: Sequence[Step], expected: dict[Any, Any]) -> None:
-    assert Told(given).ends() == expected
+    assert Result(given).ends() == expected
 
 
 def test_a_member_that_lands_after_its_set_has_the_same_operation_and_the_same_arm() -> None:
-    rolled_back = Told([member(0, 2), half(), rollback(1), rollback(0), later(), member(1, 2)])
+    rolled_back = Result([member(0, 2), half(), rollback(1), rollback(0), later(), member(1, 2)])
     (late,) = rolled_back.epochs[1]["outcomes"]
     assert (late["queue_offset"], late["op_queue_offset"]) == (2, 1)
-    again = Told([
+    again = Result([
         parameters(check_max=0), member(0, 2, age_ms=6_001), later(), resume("half:0-0"),
         later(6_001), later(), member(1, 2),
     ])  # fmt: skip
@@ -209,7 +209,7 @@ def test_a_member_that_lands_after_its_set_has_the_same_operation_and_the_same_a
 
 def test_the_last_answer_of_a_set_is_that_of_the_largest_op_offset() -> None:
     """Also when an earlier UNKNOWN waited for its half and is applied later."""
-    told = Told([
+    told = Result([
         member(0, 2), unknown(1, stored_at=111), unknown(0, stored_at=222), later(), member(1, 2),
     ])  # fmt: skip
     ((_, first, *_, last_answer_at),) = told.state["units"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tests.support.cases import Told, case, table
+from tests.support.cases import Result, case, table
 from tests.support.decided_rows import decided_rows
 from tests.support.steps import (
     Step,
@@ -221,7 +221,7 @@ CASES = [*NAMED_ONCE, *COMMITS, *ROLLBACKS]
 
 @table(CASES)
 def test_the_end_of_a_set(given: Sequence[Step], expected: dict[Any, Any]) -> None:
-    assert Told(given).ends() == expected
+    assert Result(given).ends() == expected
 
 
 @table([
@@ -236,12 +236,12 @@ def test_rollback_of_a_complete_set_waits_for_no_half_to_come(
     given: Sequence[Step], expected: dict[Any, Any]
 ) -> None:
     """Though a duplicate of the set could still land where a COMMIT waits."""
-    assert Told(given).ends() == expected
+    assert Result(given).ends() == expected
 
 
 def test_all_messages_of_a_set_are_delivered_in_the_epoch_that_completes_it_by_tran_seq() -> None:
     to_one_queue = {"real_queue_id": 0}
-    told = Told([
+    told = Result([
         member(2, 3, **to_one_queue), member(0, 3, **to_one_queue), commit(0), later(),
         member(1, 3, **to_one_queue),
     ])  # fmt: skip
@@ -276,7 +276,7 @@ REFUSAL = {"conflicts": [(0, 0, "end_after_discard")]}
 def test_a_refused_commit_stays_refused_when_its_last_member_lands_after_a_resume(
     given: Sequence[Step], expected: dict[Any, Any]
 ) -> None:
-    assert Told(given).ends() == expected
+    assert Result(given).ends() == expected
 
 
 @table([
@@ -299,7 +299,7 @@ def test_a_refused_commit_stays_refused_when_its_last_member_lands_after_a_resum
 def test_a_refused_operation_holds_nothing_up(
     given: Sequence[Step], expected: dict[Any, Any]
 ) -> None:
-    assert Told(given).ends() == expected
+    assert Result(given).ends() == expected
 
 
 def test_what_waits_of_an_operation_says_for_which_sets_it_is_decided() -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tests.support.cases import Told, case, table
+from tests.support.cases import Result, case, table
 from tests.support.steps import (
     Step,
     commit,
@@ -333,11 +333,11 @@ CASES = [
 
 @table(CASES)
 def test_a_half_at_an_epoch(given: Sequence[Step], expected: dict[Any, str]) -> None:
-    assert Told(given).ends() == expected
+    assert Result(given).ends() == expected
 
 
 def test_checks_carry_the_arm_and_a_second_discard_makes_no_second_copy() -> None:
-    told = Told([
+    told = Result([
         parameters(check_max=1), half(age_ms=DUE_MS), later(INTERVAL_MS), later(),
         resume("half:0-0"), later(6_001), later(INTERVAL_MS),
     ])  # fmt: skip

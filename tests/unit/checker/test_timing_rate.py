@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tests.support.cases import Told, case, table
+from tests.support.cases import Result, case, table
 from tests.support.comparison import Checker
 from tests.support.steps import (
     Step,
@@ -50,7 +50,7 @@ CASES = [
 
 
 def test_the_due_checks_are_in_the_order_in_which_the_rate_takes_them() -> None:
-    told = Told([
+    told = Result([
         half(group="a", age_ms=9_000), half(group="a", age_ms=8_000), half(group="b", age_ms=8_500),
         half(group="b", age_ms=9_500), half(group="b", age_ms=9_500, queue=1),
     ])  # fmt: skip
@@ -62,4 +62,4 @@ def test_the_due_checks_are_in_the_order_in_which_the_rate_takes_them() -> None:
 
 @table(CASES)
 def test_the_rate_of_checks(given: Sequence[Step], expected: dict[Any, str]) -> None:
-    assert Told(given).ends() == expected
+    assert Result(given).ends() == expected

@@ -24,7 +24,7 @@ from checker.frames import (
 )
 from checker.frames_ops import active
 from checker.rules import naming, sets
-from tests.support.in_memory_job import PaperJob
+from tests.support.in_memory_job import InMemoryJob
 from txlake.protocol import COMMIT
 
 
@@ -94,7 +94,7 @@ def test_sets_that_wait_are_looked_at_when_they_are_touched(
     inputs: Inputs, near: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(active, "FEW_ROWS", 0)
-    found, left = active.split_state(
+    found, left = active.partition_state(
         State(halves=PENDING), inputs, sets.members_with_id(PENDING, inputs.halves),
         sets.is_member(PENDING), np.zeros(0, bool), np.zeros(0, bool),
     )  # fmt: skip
@@ -140,15 +140,15 @@ def test_namings_that_wait_are_looked_at_when_they_can_act(
     rows = [{"queue_id": 0, "op_queue_offset": 9, "producer_group": group, "decision": decision,
              "half_offsets": [7]} for group, decision in operations]  # fmt: skip
     inputs = Inputs(operations=pa.Table.from_pylist(rows, schema=OPERATIONS))
-    is_awaited = naming.acts(state.waiting, inputs.operations, QUEUE, TTL_MS)
+    is_awaited = naming.can_take_effect(state.waiting, inputs.operations, QUEUE, TTL_MS)
     none = np.zeros(0, bool)
-    found, left = active.split_state(state, inputs, none, none, none, is_awaited)
+    found, left = active.partition_state(state, inputs, none, none, none, is_awaited)
     assert sorted(found.waiting["op_queue_offset"].to_pylist()) == near
     assert found.waiting.num_rows + left.waiting.num_rows == len(namings)
 
 
 def test_the_state_stays_in_one_chunk_however_many_epochs_have_passed(tmp_path: Path) -> None:
-    job = PaperJob(tmp_path / "lake")
+    job = InMemoryJob(tmp_path / "lake")
     job.end(COMMIT, 99)  # waits for its half
     for number in range(6):
         job.end(COMMIT, job.half("held", delay_level=18))

@@ -149,7 +149,7 @@ def test_a_stale_generation_can_neither_commit_nor_beat_nor_release(uri: str) ->
     deadline = time.monotonic() + 10
     with pytest.raises(StaleGenerationError):
         while time.monotonic() < deadline:
-            old.beat_when_due()
+            old.heartbeat()
     old.release()
     assert ConsumerOffsets(uri).newest()[KEY].owner == "new"
 
@@ -182,7 +182,7 @@ def test_rows_of_a_running_consumer_come_back_in_a_table_that_was_deleted(
         one.release()
     else:
         time.sleep(0.002)  # two thirds of the session
-        one.beat_when_due()
+        one.heartbeat()
 
     found = ConsumerOffsets(uri).newest()
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from txlake import Message, MessageError, protocol
-from txlake._half import asked_half_queue, group_headers, message_headers
+from txlake._half import group_headers, half_queue_for, message_headers
 from txlake._identifiers import TransactionIds
 from txlake.message import PROTOCOL_HEADERS_BYTES_MAX
 
@@ -145,8 +145,8 @@ def test_a_forked_child_makes_other_ids(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_messages_for_one_real_queue_always_go_to_the_same_half_queue() -> None:
-    chosen = {asked_half_queue("orders", queue_id, 4) for queue_id in range(32)}
+    chosen = {half_queue_for("orders", queue_id, 4) for queue_id in range(32)}
     assert chosen == {0, 1, 2, 3}
     # For ever: another value would break the order of what is in flight at an upgrade.
-    assert asked_half_queue("orders", 0, 4) == 2
-    assert asked_half_queue("orders", 0, 1) == 0
+    assert half_queue_for("orders", 0, 4) == 2
+    assert half_queue_for("orders", 0, 1) == 0

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.in_memory_job import PaperJob
+from tests.support.in_memory_job import InMemoryJob
 from txlake import (
     ClosedError,
     Consumer,
@@ -86,7 +86,7 @@ def test_producers_that_forked_say_so_at_once() -> None:
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_a_consumer_that_forked_says_so_and_keeps_its_queues(tmp_path: Path) -> None:
-    job = PaperJob(tmp_path / "lake")
+    job = InMemoryJob(tmp_path / "lake")
     job.half("tx")
     job.end("COMMIT", 0)
     job.run()

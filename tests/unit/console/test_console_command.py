@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from tests.support.console_client import TOKEN
-from tests.support.in_memory_job import PaperJob
+from tests.support.in_memory_job import InMemoryJob
 from tests.support.operator import said, write_conf
 
 VARIABLE = "TXLAKE_CONSOLE_TOKEN"
@@ -50,7 +50,7 @@ def test_wrong_usage_is_said_in_a_sentence(
 def test_what_is_not_there_or_taken_is_said_in_a_sentence(tmp_path: Path) -> None:
     missing = str(tmp_path / "none")
     assert f"{missing} is not a lake" in said("console", "--lake", missing, code=1)
-    lake = PaperJob(tmp_path / "lake").lake.path
+    lake = InMemoryJob(tmp_path / "lake").lake.path
     nowhere = said("console", "--lake", lake, "--host", "no.such.invalid", code=1)
     assert "there is no such address" in nowhere
     with socket.create_server(("127.0.0.1", 0)) as taken:
@@ -99,7 +99,7 @@ def front_page(port: int) -> bytes:
 
 
 def test_half_open_requests_take_neither_its_files_nor_its_log(tmp_path: Path) -> None:
-    lake, log = PaperJob(tmp_path / "lake").lake.path, tmp_path / "log"
+    lake, log = InMemoryJob(tmp_path / "lake").lake.path, tmp_path / "log"
     with serving(lake, 600, log) as (running, port), ExitStack() as stack:
         sockets = []
         for _ in range(400):
@@ -121,7 +121,7 @@ def test_half_open_requests_take_neither_its_files_nor_its_log(tmp_path: Path) -
 
 
 def test_a_request_that_comes_too_slowly_is_closed(tmp_path: Path) -> None:
-    lake, log = PaperJob(tmp_path / "lake").lake.path, tmp_path / "log"
+    lake, log = InMemoryJob(tmp_path / "lake").lake.path, tmp_path / "log"
     with serving(lake, 1, log) as (_, port):
         for start in (b"GET / HTTP/1.1\r\n", b"POST /login HTTP/1.1\r\nHost: 127.0.0.1:1\r\n"
                       b"Content-Length: 9\r\n\r\nactor"):  # fmt: skip
@@ -134,7 +134,11 @@ def test_a_request_that_comes_too_slowly_is_closed(tmp_path: Path) -> None:
 
 
 def test_a_token_file_that_everybody_may_read_is_mentioned(tmp_path: Path) -> None:
-    lake, log, secret = PaperJob(tmp_path / "lake").lake.path, tmp_path / "log", tmp_path / "token"
+    lake, log, secret = (
+        InMemoryJob(tmp_path / "lake").lake.path,
+        tmp_path / "log",
+        tmp_path / "token",
+    )
     secret.write_text(TOKEN)
     key, conf = tmp_path / "key", Path(write_conf(tmp_path))
     key.write_text("s3cret")
@@ -153,7 +157,7 @@ def test_a_token_file_that_everybody_may_read_is_mentioned(tmp_path: Path) -> No
 
 
 def test_it_serves_until_sigterm_and_its_token_is_in_no_command_line(tmp_path: Path) -> None:
-    lake = PaperJob(tmp_path / "lake").lake.path
+    lake = InMemoryJob(tmp_path / "lake").lake.path
     secret = tmp_path / "token"
     secret.write_text(f"{TOKEN}\n")
     command = [sys.executable, "-m", "pipelines", "console", "--lake", lake, "--port", "0",

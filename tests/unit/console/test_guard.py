@@ -10,16 +10,16 @@ from starlette.testclient import TestClient
 
 from pipelines.console.security import HEADERS
 from tests.support.console_client import HOST, TOKEN, client, crawl
-from tests.support.in_memory_job import PaperJob
+from tests.support.in_memory_job import InMemoryJob
 from txlake.protocol import COMMIT
 
 HOSTILE = "<script>alert(1)</script>\"'\x1b[2J\u202e\n%00&{{7*7}}"
 
 
 @pytest.fixture(scope="module")
-def job(tmp_path_factory: pytest.TempPathFactory) -> PaperJob:
+def job(tmp_path_factory: pytest.TempPathFactory) -> InMemoryJob:
     """A lake of texts that want to be more than text."""
-    job = PaperJob(tmp_path_factory.mktemp("hostile") / "lake", check_max=0)
+    job = InMemoryJob(tmp_path_factory.mktemp("hostile") / "lake", check_max=0)
     job.half(HOSTILE, keys=HOSTILE, producer_group=HOSTILE, real_topic="orders", tags=HOSTILE)
     job.end(COMMIT, 0, group="other" + HOSTILE, actor=HOSTILE, reason=HOSTILE)
     job.run()
@@ -30,7 +30,7 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> PaperJob:
 
 
 @pytest.fixture
-def console(job: PaperJob, monkeypatch: pytest.MonkeyPatch) -> TestClient:
+def console(job: InMemoryJob, monkeypatch: pytest.MonkeyPatch) -> TestClient:
     monkeypatch.setattr("time.time_ns", lambda: job.at * 1_000_000)
     return client(job.lake.path)
 
@@ -107,7 +107,7 @@ def test_no_text_breaks_a_page(console: TestClient, text: str) -> None:
     assert console.get("/transactions?since=999999999d&older_than=999999999d").status_code == 200
 
 
-def test_elsewhere_than_on_loopback_one_reads_after_logging_in(job: PaperJob) -> None:
+def test_elsewhere_than_on_loopback_one_reads_after_logging_in(job: InMemoryJob) -> None:
     console = client(job.lake.path, token=TOKEN, reads_need_token=True)
     for path in ("/", "/story?of=0-0", "/nope"):
         answer = console.get(path)
@@ -120,7 +120,7 @@ def test_elsewhere_than_on_loopback_one_reads_after_logging_in(job: PaperJob) ->
 
 
 def test_a_lake_that_is_lost_meanwhile_is_one_sentence(tmp_path: Path) -> None:
-    job = PaperJob(tmp_path / "lake")
+    job = InMemoryJob(tmp_path / "lake")
     console = client(job.lake.path)
     assert console.get("/").status_code == 200
     shutil.rmtree(tmp_path / "lake")

@@ -14,10 +14,10 @@ from pipelines.health.dead_letters import read_dead
 from pipelines.health.facts import Facts, lake_facts
 from pipelines.health.history import BUCKETS, History, read_history
 from pipelines.health.problems import problems
-from pipelines.health.transactions import Filters, pending, stored
+from pipelines.health.transactions import Filters, list_pending, list_stored
 from storage.lake.lake import Lake
 from tests.support.console_client import client, crawl, links
-from tests.support.in_memory_job import PaperJob
+from tests.support.in_memory_job import InMemoryJob
 from tests.support.lake_rows import LakeRows
 from tests.support.notebook_lake import EPOCHS, START_AT, STEP_MS
 from tests.support.operator import said
@@ -59,13 +59,13 @@ def test_lists_have_the_rows_of_their_commands(shop_lake: str, shop_now: int) ->
         )
         return [target.replace("%3A", ":") for target in found]
 
-    rows, count = pending(lake, Filters())
+    rows, count = list_pending(lake, Filters())
     assert count == len(rows) > 3
     assert targets("/transactions") == [row["target"] for row in rows]
-    some, _ = pending(lake, Filters(group="billing"))
+    some, _ = list_pending(lake, Filters(group="billing"))
     assert 0 < len(some) < len(rows)
     assert targets("/transactions?group=billing") == [row["target"] for row in some]
-    everything, count = stored(lake, Filters(), 100)
+    everything, count = list_stored(lake, Filters(), 100)
     assert targets("/transactions?state=all&since=any") == [row["target"] for row in everything]
     assert f"{count - 100} more" in console.get("/transactions?state=all&since=any").text
     dead = [row["target"] for row in read_dead(lake) if row["target"].startswith("half")]
@@ -95,7 +95,7 @@ def test_whatever_is_known_of_a_transaction_finds_it(
 
 
 def test_keys_and_ids_find_a_story_or_a_list(tmp_path: Path) -> None:
-    job = PaperJob(tmp_path / "lake")
+    job = InMemoryJob(tmp_path / "lake")
     job.half("first", keys="order-1")
     job.half("second", keys="order-2 urgent")
     job.half("third", keys="order-2")
@@ -131,7 +131,7 @@ def test_a_name_that_is_not_there_is_said(shop_lake: str, shop_now: int) -> None
 
 
 def test_a_story_is_the_one_that_explain_tells(tmp_path: Path) -> None:
-    job = PaperJob(tmp_path / "lake", check_max=0)
+    job = InMemoryJob(tmp_path / "lake", check_max=0)
     job.half("tx", keys="order-1", producer_group="shop")
     job.run()
     job.run(6_001)
@@ -196,7 +196,7 @@ def test_a_cell_leads_to_the_page_of_what_it_names() -> None:
 
 
 def test_a_young_lake_and_one_without_trouble_are_shown(tmp_path: Path) -> None:
-    job = PaperJob(tmp_path / "lake")
+    job = InMemoryJob(tmp_path / "lake")
     crawl(client(job.lake.path))
     job.end(COMMIT, job.half("a"))
     job.run()

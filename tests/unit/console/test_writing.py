@@ -16,15 +16,15 @@ from pipelines.console.session import SESSION_S, Sessions
 from pipelines.errors import KafkaAwayError
 from pipelines.operate import records
 from tests.support.console_client import HOST, TOKEN, client
-from tests.support.in_memory_job import PaperJob
+from tests.support.in_memory_job import InMemoryJob
 from tests.support.operator import write_conf
 from txlake.protocol import RESUME
 
 
 @pytest.fixture
-def job(tmp_path: Path) -> PaperJob:
+def job(tmp_path: Path) -> InMemoryJob:
     """Three halves that were given up."""
-    job = PaperJob(tmp_path / "lake", check_max=0)
+    job = InMemoryJob(tmp_path / "lake", check_max=0)
     for name in ("one", "two", "three"):
         job.half(name, producer_group="shop")
     job.run()
@@ -33,7 +33,7 @@ def job(tmp_path: Path) -> PaperJob:
 
 
 @pytest.fixture
-def console(job: PaperJob, tmp_path: Path) -> TestClient:
+def console(job: InMemoryJob, tmp_path: Path) -> TestClient:
     return client(job.lake.path, write_conf(tmp_path), token=TOKEN, allow_writes=True)
 
 
@@ -82,7 +82,7 @@ def test_a_dry_run_says_what_would_come_and_writes_nothing(
 
 
 def test_a_resume_is_written_with_who_and_why_and_its_result_is_shown(
-    job: PaperJob, console: TestClient, kafka: list[records.Record]
+    job: InMemoryJob, console: TestClient, kafka: list[records.Record]
 ) -> None:
     answer = log_in(console)
     assert (answer.status_code, answer.headers["location"]) == (303, "/dead")
@@ -90,7 +90,7 @@ def test_a_resume_is_written_with_who_and_why_and_its_result_is_shown(
     assert "HttpOnly" in cookie and "SameSite=strict" in cookie and TOKEN not in cookie
     answer = console.post("/resume", data={**form_of(console, "half:0-0", "half:0-1"), **SAID})
     assert answer.status_code == 303
-    texts = [record.texts() for record in kafka]
+    texts = [record.headers_as_text() for record in kafka]
     assert [(t["COMMAND"], t["TARGET"], t["ACTOR"], t["REASON"]) for t in texts] == [
         (RESUME, f"half:0-{n}", "ada", "ticket 4711") for n in range(2)
     ]
@@ -176,7 +176,7 @@ def test_without_a_reason_and_a_confirmation_it_asks_again(
 
 
 def test_only_a_form_of_this_session_on_this_site_writes(
-    job: PaperJob, console: TestClient, kafka: list[records.Record], tmp_path: Path
+    job: InMemoryJob, console: TestClient, kafka: list[records.Record], tmp_path: Path
 ) -> None:
     log_in(console)
     form = {**form_of(console, "half:0-0"), **SAID}
@@ -199,7 +199,7 @@ def test_only_a_form_of_this_session_on_this_site_writes(
 
 
 def test_a_console_that_may_not_write_says_the_command(
-    job: PaperJob, kafka: list[records.Record]
+    job: InMemoryJob, kafka: list[records.Record]
 ) -> None:
     console = client(job.lake.path, token=TOKEN)
     shown = console.get("/resume?target=half:0-0").text
@@ -251,7 +251,7 @@ def test_a_session_is_signed_and_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     assert sessions.begin("ada é") != cookie
     strange = (None, "", "...", cookie[:-1], "A" + cookie, cookie + "0", Sessions().begin("ada"))
     assert [sessions.actor(one) for one in strange] == [None] * len(strange)
-    assert not sessions.is_of(cookie, sessions.form_value(cookie)[:-1])
+    assert not sessions.has_form_token(cookie, sessions.form_value(cookie)[:-1])
     monkeypatch.setattr("time.time", lambda: now + SESSION_S + 1)
     assert sessions.actor(cookie) is None
 

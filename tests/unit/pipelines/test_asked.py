@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from pipelines.console import kafka_cache as asking
-from pipelines.console.kafka_cache import Asked
+from pipelines.console.kafka_cache import QueryCache
 from pipelines.errors import KafkaAwayError, StartError
 from tests.support.wait import wait_until
 
@@ -43,7 +43,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
 
 
 def test_an_answer_is_shared_until_it_is_five_seconds_old(clock: Callable[[float], None]) -> None:
-    questions, broker = Asked(), Broker()
+    questions, broker = QueryCache(), Broker()
     broker.may_answer.set()
     assert questions.ask("lag", broker) == "answer 1"
     clock(4.9)
@@ -57,7 +57,7 @@ def test_a_page_does_not_wait_for_what_is_still_asked_and_a_later_one_takes_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(asking, "_WAIT_S", 0.01)
-    questions, broker = Asked(), Broker()
+    questions, broker = QueryCache(), Broker()
     for _ in range(2):
         with pytest.raises(KafkaAwayError, match="has not answered within"):
             questions.ask("lag", broker)
@@ -76,7 +76,7 @@ def test_a_page_does_not_wait_for_what_is_still_asked_and_a_later_one_takes_it(
 def test_while_kafka_is_away_a_page_says_why_at_once_and_asks_again(
     clock: Callable[[float], None],
 ) -> None:
-    questions, broker = Asked(), Broker()
+    questions, broker = QueryCache(), Broker()
     broker.may_answer.set()
     broker.error = KafkaAwayError("Kafka at k:1 does not answer")
     with pytest.raises(KafkaAwayError, match="at k:1"):
@@ -95,7 +95,7 @@ def test_while_kafka_is_away_a_page_says_why_at_once_and_asks_again(
 
 
 def test_a_trouble_of_long_ago_is_no_reason_not_to_wait(clock: Callable[[float], None]) -> None:
-    questions, broker = Asked(), Broker()
+    questions, broker = QueryCache(), Broker()
     broker.may_answer.set()
     broker.error = StartError("no right to look at group g")
     with pytest.raises(StartError, match="no right"):
@@ -106,7 +106,7 @@ def test_a_trouble_of_long_ago_is_no_reason_not_to_wait(clock: Callable[[float],
 
 
 def test_questions_that_nobody_asks_any_more_are_forgotten(clock: Callable[[float], None]) -> None:
-    questions, broker = Asked(), Broker()
+    questions, broker = QueryCache(), Broker()
     broker.may_answer.set()
     for number in range(100):
         questions.ask(("members", number), broker)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.in_memory_job import PaperJob
+from tests.support.in_memory_job import InMemoryJob
 from tests.support.operator import said, txlake
 from txlake.protocol import COMMIT
 
@@ -25,9 +25,9 @@ def tried(conf: str, *words: str) -> list[tuple[str, str]]:
 
 
 @pytest.fixture
-def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PaperJob:
+def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> InMemoryJob:
     """Four transactions of two groups, one of them a set, and one that is undeliverable."""
-    job = PaperJob(tmp_path / "lake", check_max=0, auto_create_topics=False,
+    job = InMemoryJob(tmp_path / "lake", check_max=0, auto_create_topics=False,
                    transaction_timeout_ms=60_000)  # fmt: skip
     job.half("a", producer_group="shop", keys="order-1")
     for seq in range(2):
@@ -60,7 +60,7 @@ def test_ends_are_tried_for_what_is_pending_and_fits_the_oldest_first(conf: str)
     assert "2 would be written; --yes writes them; 1 more fit, beyond --max" in text
 
 
-def test_the_dead_are_resumed_by_filters(job: PaperJob, conf: str) -> None:
+def test_the_dead_are_resumed_by_filters(job: InMemoryJob, conf: str) -> None:
     job.run(60_001)  # all that was pending is given up
     found = tried(conf, "dead", "resume", "--older-than", "1s", "--max", "9")
     assert found == [("undeliverable:0", "still_undeliverable")]

@@ -8,8 +8,8 @@ import pytest
 
 from pipelines.errors import StartError
 from pipelines.job.checkpoint import fresh_checkpoint, require_folder
-from storage.files.location import lake_place
-from tests.support.in_memory_job import PaperJob
+from storage.files.location import lake_location
+from tests.support.in_memory_job import InMemoryJob
 
 
 def test_each_start_deletes_the_checkpoints_before_it(tmp_path: Path) -> None:
@@ -31,7 +31,7 @@ def test_a_folder_of_somebody_else_is_refused_and_stays_as_it_is(tmp_path: Path)
     (folder / "run-0123456789ab" / "weights").write_text("years of work")
 
     with pytest.raises(StartError, match="holds files that are not of a checkpoint of txlake"):
-        require_folder(str(folder), lake_place(str(tmp_path / "lake")))
+        require_folder(str(folder), lake_location(str(tmp_path / "lake")))
     with pytest.raises(StartError, match="holds files that are not of a checkpoint of txlake"):
         fresh_checkpoint(folder, "a lake")
     assert (folder / "run-0123456789ab" / "weights").read_text() == "years of work"
@@ -54,10 +54,10 @@ def test_of_our_own_folder_only_runs_are_deleted(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("inside", ["", "half", "half/checkpoint", "mine", "topics/1/deep"])
 def test_a_folder_inside_a_lake_is_refused(tmp_path: Path, inside: str) -> None:
-    job = PaperJob(tmp_path / "lake")
+    job = InMemoryJob(tmp_path / "lake")
     job.half("tx")
     job.run()
-    place = lake_place(job.lake.path)
+    place = lake_location(job.lake.path)
 
     with pytest.raises(StartError, match=f"lies in the lake {job.lake.path}"):
         require_folder(str(Path(job.lake.path, inside)), place)

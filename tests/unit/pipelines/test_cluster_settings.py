@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from pipelines.cli.main import main
 from pipelines.errors import StartError
-from pipelines.jvm.arrow_memory import KEPT
+from pipelines.jvm.arrow_memory import ENVIRONMENT
 from pipelines.jvm.cluster import (
     JVM_OPTIONS,
     cluster_conf,
@@ -90,7 +90,7 @@ def test_options_go_to_spark_submit(tmp_path: Path) -> None:
         "--executor-memory 2g", "--conf spark.pyspark.python=py", "PYSPARK_PYTHON=py",
         f"spark.archives={archive}#environment", "--conf spark.jars=",
         f"--conf 'spark.executor.defaultJavaOptions={JVM_OPTIONS}'",
-        *(f"--conf spark.executorEnv.{name}={value}" for name, value in KEPT.items()),
+        *(f"--conf spark.executorEnv.{name}={value}" for name, value in ENVIRONMENT.items()),
     ):  # fmt: skip
         assert part in line, part
     assert environment_conf("x")["spark.executorEnv.PYTHONPATH"] == "environment"

@@ -70,10 +70,10 @@ def imported(commands: Sequence[str], modules: Sequence[str]) -> list[str]:
     """Return which of some modules a process has that ran these commands and no other."""
     program = (
         "import sys\n"
-        "from pipelines.cli.import_blocker import start_lightly\n"
+        "from pipelines.cli.import_blocker import block_pandas\n"
         "from pipelines.cli.main import main\n"
         "for command in sys.argv[1:]:\n"
-        "    start_lightly(command.split())\n"
+        "    block_pandas(command.split())\n"
         "    main(command.split(), standalone_mode=False)\n"
         f"print(*sorted(set({modules!r}) & sys.modules.keys()), file=sys.stderr)\n"
     )
@@ -191,8 +191,8 @@ def test_the_sdk_imports_a_module_with_the_first_of_its_names() -> None:
 
 def test_a_hidden_pandas_is_a_pandas_that_is_not_installed() -> None:
     program = (
-        "from pipelines.cli.import_blocker import start_lightly\n"
-        "start_lightly(['status'])\n"
+        "from pipelines.cli.import_blocker import block_pandas\n"
+        "block_pandas(['status'])\n"
         "import pyarrow as pa\n"
         "print(pa.array([1]).to_pylist())\n"
         "import pandas\n"

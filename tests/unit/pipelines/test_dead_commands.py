@@ -10,21 +10,21 @@ import pytest
 
 from pipelines.health.dead_letters import read_dead
 from pipelines.output import ago
-from tests.support.in_memory_job import START_AT, PaperJob
+from tests.support.in_memory_job import START_AT, InMemoryJob
 from tests.support.operator import expected, said
 from txlake.protocol import COMMIT, CREATE_TOPIC, RESUME
 
 
 @pytest.fixture
-def job(tmp_path: Path) -> PaperJob:
-    return PaperJob(tmp_path / "lake", check_max=0, auto_create_topics=False)
+def job(tmp_path: Path) -> InMemoryJob:
+    return InMemoryJob(tmp_path / "lake", check_max=0, auto_create_topics=False)
 
 
-def dead(job: PaperJob) -> list[tuple[str, str]]:
+def dead(job: InMemoryJob) -> list[tuple[str, str]]:
     return [(row["target"], row["reason"]) for row in read_dead(job.lake)]
 
 
-def test_what_is_dead_is_listed_until_it_is_ended_or_delivered(job: PaperJob, conf: str) -> None:
+def test_what_is_dead_is_listed_until_it_is_ended_or_delivered(job: InMemoryJob, conf: str) -> None:
     assert said("dead", "list", "--conf", conf) == "nothing is dead\n"
     for transaction_id in ("late", "again", "stays"):
         job.half(transaction_id, keys=f"order-{transaction_id}", producer_group=transaction_id)
@@ -64,7 +64,9 @@ def test_what_is_dead_is_listed_until_it_is_ended_or_delivered(job: PaperJob, co
     assert ("half:0-1", "check_max") in dead(job)  # that epoch is not committed yet
 
 
-def test_the_dead_list_is_filtered_and_cut(job: PaperJob, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_dead_list_is_filtered_and_cut(
+    job: InMemoryJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for number in range(4):
         job.half(f"t{number}", producer_group=f"g{number % 2}", real_topic=f"r{number // 2}",
                  keys=f"order-{number}")  # fmt: skip

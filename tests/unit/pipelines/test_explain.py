@@ -9,29 +9,29 @@ import pytest
 
 from checker.frames import HALVES
 from pipelines.explain import rule_texts
-from pipelines.explain.fetch import find, find_keys
+from pipelines.explain.fetch import find, find_by_keys
 from pipelines.explain.report import nothing_found, reports
 from pipelines.explain.target import Transaction, parse_target
 from pipelines.explain.units import units_of
 from pipelines.output import instant, span
-from tests.support.explain_reports import codes, told
-from tests.support.in_memory_job import START_AT, PaperJob
+from tests.support.explain_reports import codes, report_of
+from tests.support.in_memory_job import START_AT, InMemoryJob
 from txlake.protocol import COMMIT, RESUME, UNKNOWN, RecordTarget
 
 PROTOCOL = (Path(__file__).parents[3] / "PROTOCOL.md").read_text("utf-8")
 
 
 @pytest.fixture
-def job(tmp_path: Path) -> PaperJob:
-    return PaperJob(tmp_path / "lake", check_max=2)
+def job(tmp_path: Path) -> InMemoryJob:
+    return InMemoryJob(tmp_path / "lake", check_max=2)
 
 
-def test_rows_of_an_epoch_that_is_not_committed_are_shown_as_such(job: PaperJob) -> None:
+def test_rows_of_an_epoch_that_is_not_committed_are_shown_as_such(job: InMemoryJob) -> None:
     offset = job.half()
     job.run()
     job.end(COMMIT, offset)
     epoch = job.run(commit=False)
-    report = told(job)
+    report = report_of(job)
     assert (report.status, codes(report)) == ("PENDING", ["not_committed"])
     assert f"decided in epoch {epoch}, not committed yet" in str(report.waits[0])
     assert [event.is_committed for event in report.events] == [True, False, False, False]
@@ -39,25 +39,25 @@ def test_rows_of_an_epoch_that_is_not_committed_are_shown_as_such(job: PaperJob)
     assert not report.decisions[0].is_committed
 
 
-def test_a_half_of_an_epoch_that_is_not_committed_is_shown_as_such(job: PaperJob) -> None:
+def test_a_half_of_an_epoch_that_is_not_committed_is_shown_as_such(job: InMemoryJob) -> None:
     job.run()
     job.half()
     job.run(commit=False)
-    report = told(job)
+    report = report_of(job)
     assert codes(report)[0] == "not_committed"
     assert "landed in epoch 2, not committed yet" in str(report.waits[0])
 
 
-def test_an_early_delivery_is_shown_as_such(job: PaperJob) -> None:
+def test_an_early_delivery_is_shown_as_such(job: InMemoryJob) -> None:
     job.end(COMMIT, job.half(deliver_at=START_AT + 2_000))
     job.run()
     job.run(commit=False)
-    report = told(job)
+    report = report_of(job)
     assert report.messages[0].place is None
     assert [wait.code for wait in report.messages[0].waits] == ["not_committed"]
 
 
-def test_what_is_not_there_is_one_sentence(job: PaperJob) -> None:
+def test_what_is_not_there_is_one_sentence(job: InMemoryJob) -> None:
     job.half()
     job.run()
     path = job.lake.path
@@ -75,19 +75,19 @@ def test_what_is_not_there_is_one_sentence(job: PaperJob) -> None:
         assert nothing_found(found, target, path) == said
 
 
-def test_an_empty_lake_has_nothing(job: PaperJob) -> None:
+def test_an_empty_lake_has_nothing(job: InMemoryJob) -> None:
     assert reports(find(job.lake, parse_target("tx")), job.at) == ([], 0)
 
 
-def test_keys_find_their_messages(job: PaperJob) -> None:
+def test_keys_find_their_messages(job: InMemoryJob) -> None:
     job.half("a", keys="order-1 order-2")
     job.half("b", keys="order-12")
     job.schedule(keys="order-1")
     job.run()
-    assert [(row["source"], row["keys"]) for row in find_keys(job.lake, "order-1")] == [
+    assert [(row["source"], row["keys"]) for row in find_by_keys(job.lake, "order-1")] == [
         ("half", "order-1 order-2"), ("schedule", "order-1"),
     ]  # fmt: skip
-    assert find_keys(job.lake, "order") == []
+    assert find_by_keys(job.lake, "order") == []
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ def test_what_is_no_target_is_refused(text: str) -> None:
 
 
 def test_a_units_state_is_what_the_job_holds(tmp_path: Path) -> None:
-    job = PaperJob(tmp_path / "lake", check_max=2)
+    job = InMemoryJob(tmp_path / "lake", check_max=2)
     ids = ["a", "b", "c", "d"]
     for transaction_id in ids[:3]:
         job.half(transaction_id)

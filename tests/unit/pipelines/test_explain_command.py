@@ -9,25 +9,25 @@ from pathlib import Path
 import pytest
 
 from pipelines.output import print_rows
-from tests.support.in_memory_job import PaperJob
+from tests.support.in_memory_job import InMemoryJob
 from tests.support.operator import said
 
 
 @pytest.fixture
-def job(tmp_path: Path) -> PaperJob:
-    job = PaperJob(tmp_path / "lake")
+def job(tmp_path: Path) -> InMemoryJob:
+    job = InMemoryJob(tmp_path / "lake")
     job.half("tx-1", keys="order-1")
     job.run()
     return job
 
 
-def test_explain_prints_aligned_text(job: PaperJob, conf: str) -> None:
+def test_explain_prints_aligned_text(job: InMemoryJob, conf: str) -> None:
     text = said("tx", "explain", "tx-1", "--conf", conf)
     assert text.startswith("transaction tx-1, half 0-0, group g: PENDING\n")
     assert "when                      epoch  what\n" in text
 
 
-def test_explain_prints_json(job: PaperJob) -> None:
+def test_explain_prints_json(job: InMemoryJob) -> None:
     told = json.loads(said("tx", "explain", "0-0", "--lake", job.lake.path, "-o", "json"))
     assert (told["epoch"], told["target"]) == (1, "0-0")
     (story,) = told["transactions"]
@@ -37,7 +37,7 @@ def test_explain_prints_json(job: PaperJob) -> None:
     assert story["waits"][1]["until"] == "2026-01-01T00:00:06.001Z"
 
 
-def test_explain_finds_by_keys(job: PaperJob) -> None:
+def test_explain_finds_by_keys(job: InMemoryJob) -> None:
     lake = ("--lake", job.lake.path)
     of_id = said("tx", "explain", "tx-1", *lake)
     assert said("tx", "explain", "--keys", "order-1", *lake) == of_id
@@ -48,7 +48,9 @@ def test_explain_finds_by_keys(job: PaperJob) -> None:
     )
 
 
-def test_keys_of_one_set_are_one_story_and_those_of_two_transactions_a_list(job: PaperJob) -> None:
+def test_keys_of_one_set_are_one_story_and_those_of_two_transactions_a_list(
+    job: InMemoryJob,
+) -> None:
     lake = ("--lake", job.lake.path)
     for seq in range(2):
         job.half("set", keys="order-2", tran_size=2, tran_seq=seq)
@@ -63,7 +65,7 @@ def test_keys_of_one_set_are_one_story_and_those_of_two_transactions_a_list(job:
 
 def test_what_a_producer_sends_cannot_forge_a_line_or_change_the_terminal(tmp_path: Path) -> None:
     keys = "a\x1b[2J\nforged: COMMITTED\r\u202e\u2028\x9b31m\x00"
-    job = PaperJob(tmp_path / "lake")
+    job = InMemoryJob(tmp_path / "lake")
     job.half("tx-1", keys=keys)
     job.run()
     lake = ("--lake", job.lake.path)
@@ -77,7 +79,7 @@ def test_what_a_producer_sends_cannot_forge_a_line_or_change_the_terminal(tmp_pa
 
 
 def test_one_id_on_many_halves_is_told_in_part_and_says_so(tmp_path: Path) -> None:
-    job = PaperJob(tmp_path / "lake")
+    job = InMemoryJob(tmp_path / "lake")
     for _ in range(5):
         job.half("tx-1", keys="order-1")
     job.run()
@@ -93,7 +95,9 @@ def test_one_id_on_many_halves_is_told_in_part_and_says_so(tmp_path: Path) -> No
     assert listed.endswith("\n1 more: --limit shows more\n")
 
 
-def test_what_is_not_there_is_one_sentence_and_exit_code_1(job: PaperJob, tmp_path: Path) -> None:
+def test_what_is_not_there_is_one_sentence_and_exit_code_1(
+    job: InMemoryJob, tmp_path: Path
+) -> None:
     assert said("tx", "explain", "nobody", "--lake", job.lake.path, code=1) == (
         f"Error: no half and no schedule record has transaction id nobody in the lake "
         f"{job.lake.path}, which stands at epoch 1\n"

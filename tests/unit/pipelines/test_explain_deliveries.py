@@ -8,30 +8,30 @@ from typing import Any
 import pytest
 
 from pipelines.explain.show import lines, to_json
-from tests.support.explain_reports import kinds, texts, told
-from tests.support.in_memory_job import START_AT, PaperJob
+from tests.support.explain_reports import kinds, report_of, texts
+from tests.support.in_memory_job import START_AT, InMemoryJob
 from txlake import Consumer
 from txlake.protocol import CANCEL, COMMIT, RESUME
 
 
 @pytest.fixture
-def job(tmp_path: Path) -> PaperJob:
-    return PaperJob(tmp_path / "lake", check_max=2)
+def job(tmp_path: Path) -> InMemoryJob:
+    return InMemoryJob(tmp_path / "lake", check_max=2)
 
 
-def test_a_delayed_half_waits_for_its_time_and_is_delivered_later(job: PaperJob) -> None:
+def test_a_delayed_half_waits_for_its_time_and_is_delivered_later(job: InMemoryJob) -> None:
     offset = job.half(deliver_at=START_AT + 60_000)
     job.end(COMMIT, offset)
     job.run()
-    report = told(job)
+    report = report_of(job)
     (message,) = report.messages
     assert [(wait.code, wait.until) for wait in message.waits] == [("delayed", START_AT + 60_000)]
     assert "half 0-0 is delayed until 2026-01-01T00:01:00.000Z" in texts(report, "delayed")[0]
     assert "does `txlake run` run?" in str(
-        told(job, now_ms=START_AT + 300_000).messages[0].waits[0]
+        report_of(job, now_ms=START_AT + 300_000).messages[0].waits[0]
     )
     job.run(60_000)
-    report = told(job)
+    report = report_of(job)
     assert report.messages[0].place is not None
     assert kinds(report)[-1] == "delivered"
 
@@ -47,10 +47,10 @@ def test_a_delayed_half_waits_for_its_time_and_is_delivered_later(job: PaperJob)
 def test_a_delay_that_was_cut_short_says_what_was_asked_for(
     tmp_path: Path, columns: dict[str, int], is_capped: bool
 ) -> None:
-    job = PaperJob(tmp_path / "lake", deliver_at_max_ms=20_000, delay_levels_ms=(20_000,))
+    job = InMemoryJob(tmp_path / "lake", deliver_at_max_ms=20_000, delay_levels_ms=(20_000,))
     job.end(COMMIT, job.half(**columns))
     job.run(1_000)
-    report = told(job)
+    report = report_of(job)
     asked = " (asked for 2026-01-01T00:00:21.001Z, capped at deliver_at_max_ms)"
     expected = "is delayed until 2026-01-01T00:00:21.000Z" + (asked if is_capped else "")
     assert texts(report, "delayed") == [f"half 0-0 {expected}"]
@@ -69,20 +69,20 @@ def test_a_delay_that_was_cut_short_says_what_was_asked_for(
 def test_a_schedule_record_that_was_cut_short_says_so(
     tmp_path: Path, deliver_at: int, is_capped: bool
 ) -> None:
-    job = PaperJob(tmp_path / "lake", deliver_at_max_ms=20_000)
+    job = InMemoryJob(tmp_path / "lake", deliver_at_max_ms=20_000)
     job.schedule(deliver_at=deliver_at)
     job.run(1_000)
-    told_of_delay = "".join(texts(told(job, "schedule:0-0"), "delayed"))
+    told_of_delay = "".join(texts(report_of(job, "schedule:0-0"), "delayed"))
     assert ("capped at deliver_at_max_ms" in told_of_delay) is is_capped
 
 
-def test_a_cancelled_delay_says_who_and_why(job: PaperJob) -> None:
+def test_a_cancelled_delay_says_who_and_why(job: InMemoryJob) -> None:
     offset = job.half(deliver_at=START_AT + 60_000)
     job.end(COMMIT, offset)
     job.run()
     job.command(CANCEL, f"half:0-{offset}")
     job.run()
-    report = told(job)
+    report = report_of(job)
     assert report.status == "COMMITTED"
     (wait,) = report.messages[0].waits
     assert wait.code == "cancelled"
@@ -100,73 +100,74 @@ def test_a_cancelled_delay_says_who_and_why(job: PaperJob) -> None:
 def test_an_undeliverable_message_says_why_and_what_to_do(
     tmp_path: Path, parameters: dict[str, Any], columns: dict[str, Any], reason: str
 ) -> None:
-    job = PaperJob(tmp_path / "lake", **parameters)
+    job = InMemoryJob(tmp_path / "lake", **parameters)
     job.end(COMMIT, job.half(**columns))
     job.run()
-    (wait,) = told(job).messages[0].waits
+    (wait,) = report_of(job).messages[0].waits
     assert wait.code == "undeliverable"
     assert f"undeliverable ({reason})" in str(wait)
     assert "`txlake dead resume undeliverable:0`" in str(wait)
 
 
 def test_a_resumed_message_shows_the_command_that_delivered_it(tmp_path: Path) -> None:
-    job = PaperJob(tmp_path / "lake", auto_create_topics=False)
+    job = InMemoryJob(tmp_path / "lake", auto_create_topics=False)
     job.end(COMMIT, job.half())
     job.run()
     job.command(RESUME, "undeliverable:0")
     job.run()
-    assert texts(told(job), "command")[0].endswith("still_undeliverable: its topic still cannot "
-                                                   "take it")  # fmt: skip
+    assert texts(report_of(job), "command")[0].endswith(
+        "still_undeliverable: its topic still cannot take it"
+    )
     job.command("CREATE_TOPIC", "topic:orders:2")
     job.command(RESUME, "undeliverable:0")
     job.run()
-    report = told(job)
+    report = report_of(job)
     assert report.messages[0].place is not None
     assert len(texts(report, "command")) == 2
     assert kinds(report)[-1] == "delivered"
 
 
-def test_a_schedule_record_is_followed_to_its_delivery(job: PaperJob) -> None:
+def test_a_schedule_record_is_followed_to_its_delivery(job: InMemoryJob) -> None:
     job.schedule(queue=2, delay_level=1, keys="later")
     job.run(100)
-    report = told(job, "schedule:2-0")
+    report = report_of(job, "schedule:2-0")
     assert (report.status, kinds(report)) == ("DELAYED", ["schedule", "delayed"])
     assert report.messages[0].waits[0].until == START_AT + 1_000
     job.run(1_000)
-    report = told(job, "schedule:2-0")
+    report = report_of(job, "schedule:2-0")
     assert report.status == "DELIVERED"
     assert report.messages[0].place is not None
 
 
 def test_schedule_records_are_cancelled_undeliverable_or_unreadable(tmp_path: Path) -> None:
-    job = PaperJob(tmp_path / "lake", auto_create_topics=False)
+    job = InMemoryJob(tmp_path / "lake", auto_create_topics=False)
     job.schedule(queue=0, deliver_at=START_AT + 60_000)
     job.schedule(queue=1)
     job.schedule(queue=2, error="bad_real_topic", real_topic=None)
     job.run()
     job.command(CANCEL, "schedule:0-0")
     job.run()
-    statuses = [told(job, f"schedule:{queue}-0").status for queue in range(3)]
+    statuses = [report_of(job, f"schedule:{queue}-0").status for queue in range(3)]
     assert statuses == ["CANCELLED", "UNDELIVERABLE", "UNREADABLE"]
 
 
-def test_a_transaction_id_finds_a_schedule_record_too(job: PaperJob) -> None:
+def test_a_transaction_id_finds_a_schedule_record_too(job: InMemoryJob) -> None:
     job.schedule(transaction_id="alone", producer_group="g")
     job.run()
-    assert told(job, "alone").unit.source == "schedule"
+    assert report_of(job, "alone").unit.source == "schedule"
 
 
-def test_a_delivered_message_says_which_groups_have_read_it(job: PaperJob) -> None:
+def test_a_delivered_message_says_which_groups_have_read_it(job: InMemoryJob) -> None:
     for number in range(2):
         job.end(COMMIT, job.half(f"t{number}", real_queue_id=0))
     job.run()
-    assert "no consumer group has read its topic" in "\n".join(lines(told(job, "t0")))
+    assert "no consumer group has read its topic" in "\n".join(lines(report_of(job, "t0")))
 
     with Consumer(job.lake.path, "points", ["orders"]) as consumer:
         assert len(consumer.poll(5.0, 1)) == 1
         consumer.commit()
     Consumer(job.lake.path, "audit", ["orders"], queues={"orders": [1]}).close()
-    first, second = told(job, "t0"), told(job, "t1")
+    first, second = report_of(job, "t0"), report_of(job, "t1")
     assert "    read by consumer groups: points; not yet read by consumer groups: audit" in list(
         lines(first)
     )
@@ -182,8 +183,8 @@ def test_a_delivered_message_says_which_groups_have_read_it(job: PaperJob) -> No
     ]
 
 
-def test_a_message_that_is_not_delivered_has_no_readers(job: PaperJob) -> None:
+def test_a_message_that_is_not_delivered_has_no_readers(job: InMemoryJob) -> None:
     job.half()
     job.run()
-    report = told(job)
+    report = report_of(job)
     assert report.messages[0].readers == () and "consumer group" not in "\n".join(lines(report))

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from tests.support.explain_reports import codes, told
-from tests.support.in_memory_job import START_AT, PaperJob
+from tests.support.explain_reports import codes, report_of
+from tests.support.in_memory_job import START_AT, InMemoryJob
 from txlake.protocol import COMMIT, UNKNOWN
 
 
 def waits(
     why: str,
-    *given: Callable[[PaperJob], object],
+    *given: Callable[[InMemoryJob], object],
     codes: str,
     says: str,
     until: int | None = None,
@@ -117,24 +117,24 @@ CASES = [
 def test_a_half_that_waits_says_why(
     tmp_path: Path,
     parameters: dict[str, Any],
-    given: tuple[Callable[[PaperJob], object], ...],
+    given: tuple[Callable[[InMemoryJob], object], ...],
     expected: list[str],
     says: str,
     until: int | None,
 ) -> None:
-    job = PaperJob(tmp_path / "lake", **{"check_max": 2, **parameters})
+    job = InMemoryJob(tmp_path / "lake", **{"check_max": 2, **parameters})
     for step in given:
         step(job)
-    report = told(job)
+    report = report_of(job)
     assert codes(report) == expected
     assert any(says in str(wait) for wait in report.waits)
     assert report.waits[-1].until == until
 
 
 def test_a_job_that_is_silent_is_named(tmp_path: Path) -> None:
-    job = PaperJob(tmp_path / "lake", check_max=2)
+    job = InMemoryJob(tmp_path / "lake", check_max=2)
     job.half()
     job.run()
-    assert "does `txlake run` run?" not in str(told(job).waits[-1])
-    report = told(job, now_ms=job.at + 3_600_000)
+    assert "does `txlake run` run?" not in str(report_of(job).waits[-1])
+    report = report_of(job, now_ms=job.at + 3_600_000)
     assert "the newest epoch, 1, was 1 h ago: does `txlake run` run?" in str(report.waits[-1])

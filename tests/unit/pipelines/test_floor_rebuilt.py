@@ -20,7 +20,7 @@ from pipelines.replay.epochs import ReplayedEpochs
 from storage.errors import BrokenLakeError, LakeError, OlderLakeError, UnfinishedLakeError
 from storage.lake.epochs import read_progress
 from storage.lake.lake import Lake
-from storage.schemas import TELLING_FORMAT
+from storage.schemas import DIGEST_FORMAT
 from tests.support.aging_job import AgingJob, live
 from tests.support.epoch_harness import decided_rows_of, rows_of
 from tests.support.job import plain_state
@@ -189,7 +189,7 @@ def test_a_floor_that_moves_while_a_lake_is_being_rebuilt_is_named(
         kill_behind(3, patch)
         rebuild(job.lake.path, str(tmp_path / "killed"))
     with monkeypatch.context() as patch, pytest.raises(StartError, match="has moved since"):
-        copied = floor_copy.Below._copied
+        copied = floor_copy.FloorCopy._copied
 
         def moving(*arguments: Any) -> Any:
             yield from copied(*arguments)
@@ -197,7 +197,7 @@ def test_a_floor_that_moves_while_a_lake_is_being_rebuilt_is_named(
                 live(job, random.Random(1), 6)
 
         floor = job.floor.epoch
-        patch.setattr(floor_copy.Below, "_copied", moving)
+        patch.setattr(floor_copy.FloorCopy, "_copied", moving)
         rebuild(job.lake.path, str(tmp_path / "beside"))
     with pytest.raises(StartError, match="has moved since: name a new place"):
         rebuild(job.lake.path, str(tmp_path / "killed"))
@@ -259,7 +259,7 @@ def lose_old_rows(table: str) -> Callable[[Path], None]:
 
 def make_older(path: Path) -> None:
     handle = Lake(str(path)).handle("lake")
-    handle.update({"format_version": str(TELLING_FORMAT)})
+    handle.update({"format_version": str(DIGEST_FORMAT)})
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from storage.lake.lake import Lake
-from tests.support.in_memory_job import PaperJob
+from tests.support.in_memory_job import InMemoryJob
 from tests.support.lake_rows import LakeRows
 from tests.support.notebook_lake import EPOCHS, START_AT, STEP_MS, shop_rows, write_lake
 from tests.support.operator import said
@@ -102,7 +102,7 @@ def test_conflicts_are_listed_with_who_sent_them(shop: LakeRows, lake: Lake) -> 
 def test_a_group_that_does_not_answer_is_told_from_one_that_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    job = PaperJob(tmp_path / "lake", check_max=15)
+    job = InMemoryJob(tmp_path / "lake", check_max=15)
     job.half("a", producer_group="silent")
     job.half("b", producer_group="unsure")
     job.half("c", producer_group="gone")
@@ -134,7 +134,7 @@ def test_a_group_that_does_not_answer_is_told_from_one_that_does(
 def test_a_group_that_was_asked_a_moment_ago_is_named_without_a_verdict(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    job = PaperJob(tmp_path / "lake")
+    job = InMemoryJob(tmp_path / "lake")
     job.half("a", producer_group="young")
     job.run(1_000)
     job.run(6_000)

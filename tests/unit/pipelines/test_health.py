@@ -14,7 +14,7 @@ from pipelines.local_server.ports import listens
 from pipelines.metrics.reporter import Reporter, Standing
 from tests.support.history import History
 from tests.support.http_client import Answer, free_port, get
-from tests.support.metrics_client import Told, reporter_of, samples_of
+from tests.support.metrics_client import ReportedHistory, reporter_of, samples_of
 from tests.support.wait import wait_until
 
 STREAMS = Standing(is_active=True, is_streaming=True)
@@ -55,7 +55,7 @@ def test_a_job_that_lags_is_not_ready(
     history.epoch(0)
     history.half()
     history.end("COMMIT", 0)
-    told = Told(reporter_of(STREAMS)).tell(history, waiting=1)
+    told = ReportedHistory(reporter_of(STREAMS)).tell(history, waiting=1)
     oldest_at = history.at_ms - 500
     monkeypatch.setattr(told.reporter._collector, "now_ms", lambda: oldest_at + behind_ms)
     assert ready(told.reporter) == expected

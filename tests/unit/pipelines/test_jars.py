@@ -83,7 +83,7 @@ def test_jar_of_the_same_size_and_other_content_is_found_by_verify() -> None:
     assert jars.jar_paths("spark") == [JAR.path]
     with pytest.raises(jars.JarError, match=r"is broken: SHA-256 .*; run `txlake jars fetch`"):
         jars.verify()
-    assert jars.lacking([JAR]) == [JAR]
+    assert jars.missing_jars([JAR]) == [JAR]
 
 
 def test_jars_that_are_fetched_only_when_asked_for_name_their_own_command(cache: Path) -> None:
@@ -105,7 +105,7 @@ def test_jars_that_are_fetched_only_when_asked_for_name_their_own_command(cache:
 def test_whole_jar_is_used_and_not_fetched_again() -> None:
     put(CONTENT)
     assert jars.jar_paths("broker") == [JAR.path]
-    assert jars.lacking([JAR, JAR]) == []
+    assert jars.missing_jars([JAR, JAR]) == []
     assert ivy.fetch(Path("no-java-is-started")) == 0
 
 

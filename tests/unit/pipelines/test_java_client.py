@@ -8,7 +8,7 @@ import pytest
 from cryptography.hazmat.primitives.serialization import PrivateFormat
 
 from pipelines.errors import StartError
-from pipelines.kafka_client.options import java_client
+from pipelines.kafka_client.options import to_java_config
 from tests.support.certificates import Authority, Certificate
 
 PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
@@ -40,7 +40,7 @@ PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
 def test_settings_get_the_java_clients_names(
     given: dict[str, str], expected: dict[str, str]
 ) -> None:
-    assert java_client(given) == expected
+    assert to_java_config(given) == expected
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +55,7 @@ def test_a_key_of_any_kind_becomes_one_that_java_reads(
 ) -> None:
     given = {"ssl.certificate.pem": own.chain_pem(), "ssl.key.pem": own.key_pem(form, password)}
     given |= {"ssl.key.password": password} if password else {}
-    assert java_client(given) == {
+    assert to_java_config(given) == {
         "ssl.keystore.type": "PEM",
         "ssl.keystore.certificate.chain": own.chain_pem(),
         "ssl.keystore.key": own.key_pem(),
@@ -67,7 +67,7 @@ def test_a_folder_of_authorities_is_trusted_whole(tmp_path: Path) -> None:
     for number, text in enumerate(texts):
         (tmp_path / f"{number}.pem").write_text(text)
     (tmp_path / "README").write_text("not a certificate")
-    trusted = java_client({"ssl.ca.location": str(tmp_path)})["ssl.truststore.certificates"]
+    trusted = to_java_config({"ssl.ca.location": str(tmp_path)})["ssl.truststore.certificates"]
     assert [text in trusted for text in texts] == [True, True]
     assert "not a" not in trusted
 
@@ -85,7 +85,7 @@ def test_a_folder_of_authorities_is_trusted_whole(tmp_path: Path) -> None:
 )
 def test_what_cannot_be_used_is_named(given: dict[str, str], said: str) -> None:
     with pytest.raises(StartError) as error:
-        java_client(given)
+        to_java_config(given)
     assert said in str(error.value)
     assert "s3cret" not in str(error.value)
 
@@ -105,6 +105,6 @@ def test_a_wrong_password_of_a_key_or_a_store_is_named_and_not_shown(
     for given, name in ((store, "own.p12"), (files, "own.key")):
         placed = {k: str(tmp_path / v) if k.endswith("location") else v for k, v in given.items()}
         with pytest.raises(StartError, match=name) as error:
-            java_client(placed)
+            to_java_config(placed)
         assert "s3cret" not in str(error.value)
         assert "\n" not in str(error.value)

@@ -16,7 +16,7 @@ from pipelines.health.consumers import read_unread
 from pipelines.operate.consumers import plan_reset, write_reset
 from pipelines.output import ago, print_records, printable, size
 from storage.lake.lake import Lake
-from tests.support.in_memory_job import START_AT, PaperJob
+from tests.support.in_memory_job import START_AT, InMemoryJob
 from tests.support.operator import said
 from txlake import Consumer, StaleGenerationError
 from txlake.protocol import ALTER_TOPIC, CANCEL, COMMIT, RESUME
@@ -26,9 +26,9 @@ NOW = START_AT + 90_000
 
 
 @pytest.fixture
-def job(tmp_path: Path) -> PaperJob:
+def job(tmp_path: Path) -> InMemoryJob:
     """Three messages of topic orders, in queue 0 and 1, and one that is given up."""
-    job = PaperJob(tmp_path / "lake", check_max=0)
+    job = InMemoryJob(tmp_path / "lake", check_max=0)
     for number in range(3):
         job.half(f"t{number}", real_queue_id=number % 2, keys=HOSTILE)
     job.end(COMMIT, 0, 1, 2)
@@ -43,7 +43,7 @@ def rows(*words: str) -> list[dict[str, Any]]:
     return found
 
 
-def test_a_list_says_whether_and_where_a_message_was_delivered(job: PaperJob) -> None:
+def test_a_list_says_whether_and_where_a_message_was_delivered(job: InMemoryJob) -> None:
     words = ("tx", "list", "--since", "9999d", "--lake", job.lake.path)
     late, odd = job.half("late", delay_level=1), job.half("odd", real_queue_id=77)
     gone = job.half("gone", delay_level=18)
@@ -70,7 +70,7 @@ def test_a_list_says_whether_and_where_a_message_was_delivered(job: PaperJob) ->
     assert told.splitlines()[0].endswith(": COMMITTED, undeliverable")
 
 
-def test_topics_are_listed_with_what_they_hold_and_keep(job: PaperJob, conf: str) -> None:
+def test_topics_are_listed_with_what_they_hold_and_keep(job: InMemoryJob, conf: str) -> None:
     job.command(ALTER_TOPIC, "config:orders:retention.ms=-1")
     job.run()
     first, copies = rows("topic", "list", "--conf", conf)
@@ -82,7 +82,7 @@ def test_topics_are_listed_with_what_they_hold_and_keep(job: PaperJob, conf: str
     assert (unknown["keeps_ms"], unknown["keeps_bytes"]) == (None, None)
 
 
-def test_a_topic_is_described_queue_by_queue(job: PaperJob) -> None:
+def test_a_topic_is_described_queue_by_queue(job: InMemoryJob) -> None:
     lake = ("--lake", job.lake.path)
     found = rows("topic", "describe", "orders", *lake)
     assert [(row["queue_id"], row["begin_offset"], row["end_offset"]) for row in found] == [
@@ -91,7 +91,7 @@ def test_a_topic_is_described_queue_by_queue(job: PaperJob) -> None:
     assert "there is no topic 'bills'" in said("topic", "describe", "bills", *lake, code=1)
 
 
-def test_consumers_lag_by_what_they_have_not_committed(job: PaperJob) -> None:
+def test_consumers_lag_by_what_they_have_not_committed(job: InMemoryJob) -> None:
     lake = ("--lake", job.lake.path)
     assert rows("lag", *lake) == rows("consumer", "list", *lake) == []
     with Consumer(job.lake.path, "points", ["orders"], queues={"orders": [0, 1]}) as consumer:
@@ -115,7 +115,7 @@ def test_consumers_lag_by_what_they_have_not_committed(job: PaperJob) -> None:
         assert answer in said("lag", *words, *lake, "-o", "json", code=1)
 
 
-def test_an_owner_whose_session_is_over_is_shown_as_none(job: PaperJob) -> None:
+def test_an_owner_whose_session_is_over_is_shown_as_none(job: InMemoryJob) -> None:
     lake = ("--lake", job.lake.path)
     for session_timeout_ms, is_shown in ((60_000, True), (1, False)):
         with Consumer(
@@ -129,7 +129,7 @@ def test_an_owner_whose_session_is_over_is_shown_as_none(job: PaperJob) -> None:
 
 
 def test_status_names_consumers_that_lag_or_are_gone(
-    job: PaperJob, monkeypatch: pytest.MonkeyPatch
+    job: InMemoryJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def told(later_s: int = 0) -> dict[str, str]:
         """Return the problems of consumers, as they are so long after the last poll."""
@@ -158,7 +158,7 @@ def test_status_names_consumers_that_lag_or_are_gone(
 
 
 def test_a_message_waits_for_a_consumer_from_its_delivery_on(tmp_path: Path) -> None:
-    job = PaperJob(tmp_path / "lake")
+    job = InMemoryJob(tmp_path / "lake")
     job.half("delayed", deliver_at=START_AT + 600_000, real_queue_id=0)
     job.end(COMMIT, 0)
     job.run()
@@ -169,7 +169,7 @@ def test_a_message_waits_for_a_consumer_from_its_delivery_on(tmp_path: Path) -> 
     assert (row["messages"], row["is_gone"]) == (1, False)
 
 
-def test_a_group_is_reset_when_none_of_its_consumers_is_active(job: PaperJob) -> None:
+def test_a_group_is_reset_when_none_of_its_consumers_is_active(job: InMemoryJob) -> None:
     reset = ("consumer", "reset", "points", "--topic", "orders", "--to")
     lake = ("--lake", job.lake.path)
     assert "has read nothing of topic orders" in said(*reset, "latest", *lake, code=1)
@@ -190,7 +190,7 @@ def test_a_group_is_reset_when_none_of_its_consumers_is_active(job: PaperJob) ->
         assert [message.queue_offset for message in consumer.poll(5.0)] == [0, 1]
 
 
-def test_a_consumer_that_was_not_seen_is_told_that_it_lost_its_queue(job: PaperJob) -> None:
+def test_a_consumer_that_was_not_seen_is_told_that_it_lost_its_queue(job: InMemoryJob) -> None:
     with Consumer(job.lake.path, "points", ["orders"], session_timeout_ms=1) as consumer:
         assert len(consumer.poll(5.0)) == 3
         said("consumer", "reset", "points", "--topic", "orders", "--to", "latest", "--yes",
@@ -271,7 +271,7 @@ def test_settings_are_validated_without_reaching_anything(conf: str, tmp_path: P
 
 
 @pytest.mark.parametrize("output", ["table", "json", "jsonl", "csv"])
-def test_what_a_producer_sent_stays_one_row_in_every_format(job: PaperJob, output: str) -> None:
+def test_what_a_producer_sent_stays_one_row_in_every_format(job: InMemoryJob, output: str) -> None:
     text = said("dead", "list", "--lake", job.lake.path, "-o", output)
     assert not set("\x1b\u202e") & set(text)
     if output == "table":
@@ -321,18 +321,18 @@ def test_spans_and_sizes_are_in_the_largest_unit_they_fill() -> None:
         ("conflicts", "list", "--group"),
     ],
 )  # fmt: skip
-def test_an_empty_list_says_what_was_asked_for(words: tuple[str, ...], job: PaperJob) -> None:
+def test_an_empty_list_says_what_was_asked_for(words: tuple[str, ...], job: InMemoryJob) -> None:
     text = said(*words, "nope", "--lake", job.lake.path)
     assert text.endswith(f"; asked for {words[-1].strip('-')} 'nope' only\n")
 
 
-def test_a_reason_that_no_conflict_has_is_refused(job: PaperJob) -> None:
+def test_a_reason_that_no_conflict_has_is_refused(job: InMemoryJob) -> None:
     text = said("conflicts", "list", "--reason", "nope", "--lake", job.lake.path, code=1)
     assert "no operation has the reason 'nope': one of unreadable_operation, " in text
 
 
 def test_an_empty_list_is_a_sentence_for_people_and_no_row_for_programs(tmp_path: Path) -> None:
-    lake = ("--lake", PaperJob(tmp_path / "lake").lake.path)
+    lake = ("--lake", InMemoryJob(tmp_path / "lake").lake.path)
     texts = {output: said("dead", "list", *lake, "-o", output)
              for output in ("table", "json", "jsonl")}  # fmt: skip
     assert texts == {"table": "nothing is dead\n", "json": "[]\n", "jsonl": ""}

@@ -10,9 +10,9 @@ import sys
 import pytest
 
 from pipelines.logs import JsonLines
-from pipelines.metrics.log_lines import Limited
+from pipelines.metrics.log_lines import RateLimited
 from tests.support.history import History
-from tests.support.metrics_client import Told, reporter_of
+from tests.support.metrics_client import ReportedHistory, reporter_of
 from txlake.protocol import COMMIT
 
 SHORT = {"transaction_timeout_ms": 1_000, "check_interval_ms": 1_000, "check_max": 1}
@@ -34,7 +34,7 @@ def test_an_epoch_is_one_line_with_its_lag(caplog: pytest.LogCaptureFixture) -> 
     history.half()
     history.half()
     history.end(COMMIT, 0)
-    told = Told()
+    told = ReportedHistory()
     told.reporter._collector.now_ms = lambda: history.at_ms + 2_000
     told.tell(history, waiting=7)
     assert lines(caplog, logging.INFO) == [
@@ -54,7 +54,7 @@ def test_what_is_given_up_or_undeliverable_or_slow_is_a_line_of_its_own(
     history.end(COMMIT, 1)
     history.epoch(2)
     history.epoch(2)
-    Told(reporter_of(log={"slow_step_ms": 149})).tell(history)
+    ReportedHistory(reporter_of(log={"slow_step_ms": 149})).tell(history)
     assert lines(caplog, logging.WARNING) == [
         "undeliverable: half 0-1 for topic a\\u000ab: queue_out_of_range",
         "slow step: decide of epoch 1 took 0.1 s",
@@ -68,20 +68,20 @@ def test_a_minute_has_so_many_lines_of_a_kind_and_then_one_that_counts_the_rest(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     now = [0.0]
-    limited = Limited("given up", 3, lambda: now[0])
-    limited.say(((str(n), {}) for n in range(2)), 2)
-    limited.say(((str(n), {}) for n in range(2, 5)), 1_000)
+    limited = RateLimited("given up", 3, lambda: now[0])
+    limited.log(((str(n), {}) for n in range(2)), 2)
+    limited.log(((str(n), {}) for n in range(2, 5)), 1_000)
     now[0] = 59.9
-    limited.tick()
+    limited.flush()
     assert lines(caplog, logging.WARNING) == ["given up: 0", "given up: 1", "given up: 2"]
     now[0] = 60.0
-    limited.tick()
-    limited.say([("later", {})], 1)
+    limited.flush()
+    limited.log([("later", {})], 1)
     assert lines(caplog, logging.WARNING)[3:] == [
         "given up: 999 more are not shown; a minute has at most 3 such lines",
         "given up: later",
     ]
-    limited.tick(is_over=True)
+    limited.flush(is_over=True)
     assert len(lines(caplog, logging.WARNING)) == 5
 
 
@@ -94,7 +94,7 @@ def test_an_epoch_that_gives_thousands_up_says_so_in_few_lines(
         history.half()
     history.epoch(2)
     history.epoch(2)
-    told = Told(reporter_of(log={"lines_max": 5})).tell(history)
+    told = ReportedHistory(reporter_of(log={"lines_max": 5})).tell(history)
     told.reporter.close()
     warnings = lines(caplog, logging.WARNING)
     given_up = [line for line in warnings if line.startswith("given up: half")]
@@ -109,7 +109,7 @@ def test_json_has_an_object_a_line_with_the_fields_of_the_epoch(
     history.epoch(0)
     history.half(real_queue_id=9, real_topic="bills")
     history.end(COMMIT, 0)
-    Told().tell(history)
+    ReportedHistory().tell(history)
     texts = [JsonLines().format(record) for record in caplog.records]
     assert all("\n" not in text for text in texts)
     epoch, stuck = (json.loads(text) for text in texts)

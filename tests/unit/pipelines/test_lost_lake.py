@@ -7,27 +7,27 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.job.driver_loop import metrics_told
+from pipelines.job.driver_loop import metrics_address
 from pipelines.job.election import Election
-from pipelines.job.leadership import Ownership
-from pipelines.job.maintenance import Maintainer
+from pipelines.job.leadership import Leadership
+from pipelines.job.maintenance import MaintenanceScheduler
 from pipelines.settings import MetricsSettings, parse
 from storage.errors import OwnerError
-from storage.files.location import lake_place
+from storage.files.location import lake_location
 from storage.lake.epochs import Plan, read_progress
 from storage.lake.lake import Lake
 from storage.lake.lock import LakeLock
 from storage.maintenance import maintenance
-from tests.support.in_memory_job import PaperJob
+from tests.support.in_memory_job import InMemoryJob
 from tests.support.maintenance_rounds import NOW_GONE, parquet_files, rows_in
 from txlake.protocol import ADMIN_TOPIC, COMMIT
 
 EPOCHS = 2 * NOW_GONE.merge_files
-OWNER = "paper"  # of the epochs of a PaperJob
+OWNER = "paper"  # of the epochs of an InMemoryJob
 FOREVER_S = 600.0
 
 
-def run_epochs(job: PaperJob, count: int) -> Plan:
+def run_epochs(job: InMemoryJob, count: int) -> Plan:
     """Runs epochs of one transaction each. Output: the plan of the last."""
     for _ in range(count):
         job.end(COMMIT, job.half())
@@ -38,32 +38,32 @@ def run_epochs(job: PaperJob, count: int) -> Plan:
 
 
 @pytest.fixture
-def job(tmp_path: Path) -> PaperJob:
+def job(tmp_path: Path) -> InMemoryJob:
     """A lake whose next round of maintenance merges files and deletes those that were merged."""
-    return PaperJob(tmp_path / "lake")
+    return InMemoryJob(tmp_path / "lake")
 
 
-def ownership_of(lake: Path | str, owner: str) -> Ownership:
+def ownership_of(lake: Path | str, owner: str) -> Leadership:
     path = str(lake)
     settings = parse(
         {"lake": {"path": path}, "kafka": {"bootstrap_servers": "127.0.0.1:1"}}, "test"
     )
     election = Election(settings.kafka, path, owner)
-    return Ownership(Lake(path), owner, election, threading.Event())
+    return Leadership(Lake(path), owner, election, threading.Event())
 
 
-def maintain(job: PaperJob, owner: str, plan: Plan) -> None:
+def maintain(job: InMemoryJob, owner: str, plan: Plan) -> None:
     lake = Lake(job.lake.path, is_driver=True)
-    owned = ownership_of(job.lake.path, owner).require_newest
-    keeper = Maintainer(lake, NOW_GONE, 0, ADMIN_TOPIC, lambda: False, owned)
+    owned = ownership_of(job.lake.path, owner).require_newest_plan_is_ours
+    keeper = MaintenanceScheduler(lake, NOW_GONE, 0, ADMIN_TOPIC, lambda: False, owned)
     keeper.after_batch(plan, FOREVER_S)
 
 
-def entries(job: PaperJob) -> set[Path]:
+def entries(job: InMemoryJob) -> set[Path]:
     return set(Path(job.lake.path).rglob("_delta_log/*.json"))
 
 
-def test_the_driver_of_the_newest_epoch_deletes_what_was_merged(job: PaperJob) -> None:
+def test_the_driver_of_the_newest_epoch_deletes_what_was_merged(job: InMemoryJob) -> None:
     plan = run_epochs(job, EPOCHS)
     files, logged = parquet_files(Path(job.lake.path)), entries(job)
     maintain(job, OWNER, plan)
@@ -72,7 +72,7 @@ def test_the_driver_of_the_newest_epoch_deletes_what_was_merged(job: PaperJob) -
 
 
 def test_a_driver_that_another_has_replaced_deletes_no_file_and_no_entry_of_a_log(
-    job: PaperJob,
+    job: InMemoryJob,
 ) -> None:
     plan = run_epochs(job, EPOCHS)
     folder = Path(job.lake.path)
@@ -85,7 +85,7 @@ def test_a_driver_that_another_has_replaced_deletes_no_file_and_no_entry_of_a_lo
 
 
 def test_a_driver_that_is_replaced_while_it_deletes_stops_at_the_next_look(
-    job: PaperJob, monkeypatch: pytest.MonkeyPatch
+    job: InMemoryJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run_epochs(job, EPOCHS)
     folder = Path(job.lake.path)
@@ -114,36 +114,36 @@ def test_a_driver_that_is_replaced_while_it_deletes_stops_at_the_next_look(
     assert len(before - parquet_files(folder, ["half"])) == 1
 
 
-def test_a_lake_without_epochs_is_nobodys(job: PaperJob) -> None:
+def test_a_lake_without_epochs_is_nobodys(job: InMemoryJob) -> None:
     with pytest.raises(OwnerError, match=r"^another driver is the active driver"):
-        ownership_of(job.lake.path, OWNER).require_newest()
+        ownership_of(job.lake.path, OWNER).require_newest_plan_is_ours()
 
 
-def test_a_standby_does_not_take_the_driver_before_for_the_active_one(job: PaperJob) -> None:
+def test_a_standby_does_not_take_the_driver_before_for_the_active_one(job: InMemoryJob) -> None:
     run_epochs(job, 1)  # by a driver that is gone
     standby = ownership_of(job.lake.path, "standby")
-    assert standby.other() == "another driver"
+    assert standby.active_owner() == "another driver"
 
-    lock = LakeLock(lake_place(job.lake.path), "active")
-    assert standby.other() == "active"
+    lock = LakeLock(lake_location(job.lake.path), "active")
+    assert standby.active_owner() == "active"
     lock.release()
-    assert standby.other() == "another driver"
+    assert standby.active_owner() == "another driver"
 
     run_epochs(job, 1)
-    assert standby.other() == OWNER
+    assert standby.active_owner() == OWNER
     standby.begin()
-    assert standby.other() == "another driver"
+    assert standby.active_owner() == "another driver"
 
 
 def test_a_driver_that_began_a_new_lake_learns_who_has_taken_it_over(tmp_path: Path) -> None:
     first = ownership_of(tmp_path / "lake", "first")
     first.begin()
-    run_epochs(PaperJob(tmp_path / "lake"), 1)
-    assert first.other() == OWNER
+    run_epochs(InMemoryJob(tmp_path / "lake"), 1)
+    assert first.active_owner() == OWNER
 
 
 def test_running_says_where_the_metrics_are() -> None:
     assert [
-        metrics_told(MetricsSettings(host, port))
+        metrics_address(MetricsSettings(host, port))
         for host, port in (("127.0.0.1", 0), ("host-a", 9400), ("::1", 9400))
     ] == ["no metrics", "metrics http://host-a:9400/metrics", "metrics http://[::1]:9400/metrics"]

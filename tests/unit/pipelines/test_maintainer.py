@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
-from pipelines.job.maintenance import Maintainer
-from pipelines.jvm.lock import held_without_jvm
+from pipelines.job.maintenance import MaintenanceScheduler
+from pipelines.jvm.lock import file_lock
 from pipelines.operate import records as operator_records
 from pipelines.operate.records import Record
 from storage.lake.epochs import Plan, read_progress
@@ -22,7 +22,7 @@ from storage.lake.lock import LakeLock
 from storage.maintenance.limits import MaintenanceLimits
 from storage.maintenance.merge import files_of
 from storage.verify.run import verify
-from tests.support.in_memory_job import PaperJob
+from tests.support.in_memory_job import InMemoryJob
 from tests.support.operator import said, txlake
 from txlake.protocol import ADMIN_TOPIC, ALTER_TOPIC, COMMIT, MAINTAIN
 
@@ -30,14 +30,14 @@ EVERY = 3
 LIMITS = MaintenanceLimits(EVERY, 1 << 25, EVERY, 3_600_000, 3_600_000, 0)
 
 
-def run_epochs(job: PaperJob, count: int) -> Iterator[Plan]:
+def run_epochs(job: InMemoryJob, count: int) -> Iterator[Plan]:
     """Run epochs of one transaction each."""
     for _ in range(count):
         job.end(COMMIT, job.half())
         yield run_epoch(job)
 
 
-def run_epoch(job: PaperJob) -> Plan:
+def run_epoch(job: InMemoryJob) -> Plan:
     job.run()
     plan = read_progress(Lake(job.lake.path)).last
     assert plan is not None
@@ -45,21 +45,23 @@ def run_epoch(job: PaperJob) -> Plan:
 
 
 @pytest.fixture
-def job(tmp_path: Path) -> PaperJob:
-    return PaperJob(tmp_path / "lake")
+def job(tmp_path: Path) -> InMemoryJob:
+    return InMemoryJob(tmp_path / "lake")
 
 
-def maintainer_of(job: PaperJob, slice_ms: int = 60_000, stops: bool = False) -> Maintainer:
+def maintainer_of(
+    job: InMemoryJob, slice_ms: int = 60_000, stops: bool = False
+) -> MaintenanceScheduler:
     lake = Lake(job.lake.path, is_driver=True)
-    return Maintainer(lake, LIMITS, slice_ms, ADMIN_TOPIC, lambda: stops)
+    return MaintenanceScheduler(lake, LIMITS, slice_ms, ADMIN_TOPIC, lambda: stops)
 
 
-def count_files(job: PaperJob) -> int:
+def count_files(job: InMemoryJob) -> int:
     return len(files_of(Lake(job.lake.path), "half"))
 
 
 def test_a_round_begins_every_so_many_epochs(
-    job: PaperJob, caplog: pytest.LogCaptureFixture
+    job: InMemoryJob, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "txlake.maintain")
     maintainer = maintainer_of(job)
@@ -74,14 +76,14 @@ def test_a_round_begins_every_so_many_epochs(
     assert told[0].startswith("maintenance: 18 files of 0.1 MB became 5 of 0.0 MB, ")
 
 
-def test_a_job_that_often_starts_anew_has_its_rounds_too(job: PaperJob) -> None:
+def test_a_job_that_often_starts_anew_has_its_rounds_too(job: InMemoryJob) -> None:
     for plan in run_epochs(job, EVERY):
         maintainer_of(job).after_batch(plan, 0.0)
     assert count_files(job) == 1
 
 
 def test_a_topic_is_altered_before_anything_of_it_is_deleted_and_after_a_crash_too(
-    job: PaperJob,
+    job: InMemoryJob,
 ) -> None:
     def retention() -> str | None:
         properties = Lake(job.lake.path).handle("topics/1").metadata().configuration
@@ -107,7 +109,7 @@ def test_a_topic_is_altered_before_anything_of_it_is_deleted_and_after_a_crash_t
 
 
 def test_a_round_that_was_asked_for_outlives_a_crash(
-    job: PaperJob, caplog: pytest.LogCaptureFixture
+    job: InMemoryJob, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "txlake.maintain")
     list(run_epochs(job, 2))
@@ -128,7 +130,7 @@ def test_a_round_that_was_asked_for_outlives_a_crash(
     assert caplog.records == []
 
 
-def test_without_epochs_nothing_is_done(job: PaperJob) -> None:
+def test_without_epochs_nothing_is_done(job: InMemoryJob) -> None:
     maintainer = maintainer_of(job)
     for plan in run_epochs(job, EVERY):
         maintainer.after_batch(plan, 0.0)
@@ -140,12 +142,12 @@ def test_without_epochs_nothing_is_done(job: PaperJob) -> None:
     ]
 
 
-def files_by_table(job: PaperJob) -> dict[str, int]:
+def files_by_table(job: InMemoryJob) -> dict[str, int]:
     lake = Lake(job.lake.path)
     return {table: len(files_of(lake, table)) for table in ("half", "op", "epochs", "outcomes")}
 
 
-def test_under_constant_load_a_round_is_cut_into_slices(job: PaperJob) -> None:
+def test_under_constant_load_a_round_is_cut_into_slices(job: InMemoryJob) -> None:
     """Into a slice of 1 ms fits no more than one merge."""
     maintainer = maintainer_of(job, slice_ms=1)
     merged = []
@@ -162,12 +164,12 @@ def test_under_constant_load_a_round_is_cut_into_slices(job: PaperJob) -> None:
     assert len([table for table in before if after[table] < before[table]]) > 1
 
 
-def test_what_waits_while_the_stream_is_busy_is_merged_when_it_is_not(job: PaperJob) -> None:
+def test_what_waits_while_the_stream_is_busy_is_merged_when_it_is_not(job: InMemoryJob) -> None:
     plans = list(run_epochs(job, EVERY))
     size = max(file.size_bytes for file in files_of(Lake(job.lake.path), "half"))
     limits = dataclasses.replace(LIMITS, file_bytes_max=8 * size)
     lake = Lake(job.lake.path, is_driver=True)
-    maintainer = Maintainer(lake, limits, 1_000, ADMIN_TOPIC, lambda: False)
+    maintainer = MaintenanceScheduler(lake, limits, 1_000, ADMIN_TOPIC, lambda: False)
     for plan in [*plans, *[None] * 20]:
         maintainer.after_batch(plan, 0.9)
     assert count_files(job) == EVERY
@@ -176,7 +178,7 @@ def test_what_waits_while_the_stream_is_busy_is_merged_when_it_is_not(job: Paper
 
 
 def test_what_goes_wrong_stops_no_epoch_and_is_tried_again(
-    job: PaperJob, caplog: pytest.LogCaptureFixture
+    job: InMemoryJob, caplog: pytest.LogCaptureFixture
 ) -> None:
     maintainer = maintainer_of(job)
     plans = list(run_epochs(job, EVERY))
@@ -194,7 +196,7 @@ def test_what_goes_wrong_stops_no_epoch_and_is_tried_again(
     assert count_files(job) == 1
 
 
-def test_no_step_is_begun_when_the_job_stops(job: PaperJob) -> None:
+def test_no_step_is_begun_when_the_job_stops(job: InMemoryJob) -> None:
     maintainer = maintainer_of(job, stops=True)
     for plan in run_epochs(job, EVERY):
         maintainer.after_batch(plan, 0.0)
@@ -202,7 +204,7 @@ def test_no_step_is_begun_when_the_job_stops(job: PaperJob) -> None:
 
 
 def test_an_operators_command_starts_a_full_round_after_its_epoch(
-    job: PaperJob, caplog: pytest.LogCaptureFixture
+    job: InMemoryJob, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "txlake.maintain")
     maintainer = maintainer_of(job)
@@ -218,7 +220,7 @@ def test_an_operators_command_starts_a_full_round_after_its_epoch(
     assert verify_rows(job) == (4, 2)
 
 
-def verify_rows(job: PaperJob) -> tuple[int, int]:
+def verify_rows(job: InMemoryJob) -> tuple[int, int]:
     report = verify(Lake(job.lake.path))
     return report.last_epoch, report.numbers["halves"]
 
@@ -226,7 +228,7 @@ def verify_rows(job: PaperJob) -> tuple[int, int]:
 # The command.
 
 
-def test_a_dry_run_says_what_would_be_done_and_offline_does_it(job: PaperJob, conf: str) -> None:
+def test_a_dry_run_says_what_would_be_done_and_offline_does_it(job: InMemoryJob, conf: str) -> None:
     for _ in run_epochs(job, 3):
         pass
     text = said("maintain", "--conf", conf, "--dry-run")
@@ -244,17 +246,17 @@ def test_a_dry_run_says_what_would_be_done_and_offline_does_it(job: PaperJob, co
     assert "0 files of 0.0 MB became 0" in said("maintain", "--conf", conf, "--offline")
 
 
-def test_offline_is_refused_while_a_driver_holds_the_lake(job: PaperJob, conf: str) -> None:
+def test_offline_is_refused_while_a_driver_holds_the_lake(job: InMemoryJob, conf: str) -> None:
     lock = LakeLock(job.lake.place, "host:1:driver")
     text = said("maintain", "--conf", conf, "--offline", code=1)
     lock.release()
     assert "is written by host:1:driver: one driver at a time" in text
-    with held_without_jvm(job.lake.place):  # of this process, so it can be taken again
+    with file_lock(job.lake.place):  # of this process, so it can be taken again
         said("maintain", "--conf", conf, "--offline")
 
 
 def test_the_command_is_a_record_without_a_target(
-    job: PaperJob, conf: str, monkeypatch: pytest.MonkeyPatch
+    job: InMemoryJob, conf: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written: list[tuple[Record, str]] = []
 
@@ -266,7 +268,12 @@ def test_the_command_is_a_record_without_a_target(
     run_epoch(job)
     text = said("maintain", "--conf", conf, "--reason", "why", "--actor", "ada")
     ((record, cluster_id),) = written
-    assert record.texts() == {"COMMAND": "MAINTAIN", "ACTOR": "ada", "REASON": "why", "TXV": "1"}
+    assert record.headers_as_text() == {
+        "COMMAND": "MAINTAIN",
+        "ACTOR": "ada",
+        "REASON": "why",
+        "TXV": "1",
+    }
     assert (record.kind, record.partition, cluster_id) == ("admin", 0, "cluster")
     assert text.startswith("written to TXLAKE_ADMIN partition 0 offset 7: COMMAND MAINTAIN; ")
     assert txlake("maintain", "--conf", conf).exit_code == 2, "it says why, or does not ask"

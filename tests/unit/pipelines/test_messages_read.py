@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.in_memory_job import PaperJob
+from tests.support.in_memory_job import InMemoryJob
 from tests.support.operator import said, txlake
 from txlake.protocol import COMMIT, CREATE_TOPIC
 
@@ -18,7 +18,7 @@ HOSTILE = "=cmd\x1b[2J"
 @pytest.fixture(scope="module")
 def lake(tmp_path_factory: pytest.TempPathFactory) -> str:
     """Four messages of orders in two queues, one of another topic, and some that are too early."""
-    job = PaperJob(tmp_path_factory.mktemp("read") / "lake", auto_create_topics=False)
+    job = InMemoryJob(tmp_path_factory.mktemp("read") / "lake", auto_create_topics=False)
     for name in ("orders", "half", "shop.bills-1", "none"):
         job.command(CREATE_TOPIC, f"topic:{name}:2")
     job.run()
@@ -36,7 +36,7 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> str:
     return job.lake.path
 
 
-def deliver(job: PaperJob, body: bytes, **columns: Any) -> None:
+def deliver(job: InMemoryJob, body: bytes, **columns: Any) -> None:
     """Commit a message in the next epoch."""
     job.end(COMMIT, job.half(**{"real_queue_id": 0, "body": body, **columns}))
 
@@ -188,6 +188,6 @@ def test_rows_of_an_epoch_that_is_not_committed_are_hidden(lake: str) -> None:
 
 
 def test_a_lake_without_a_committed_epoch_says_so(tmp_path: Path) -> None:
-    job = PaperJob(tmp_path / "lake")
+    job = InMemoryJob(tmp_path / "lake")
     assert "no committed epoch yet" in said("sql", "SELECT 1", "--lake", job.lake.path, code=1)
     assert "there is no topic" in said("topic", "read", "a", "--lake", job.lake.path, code=1)

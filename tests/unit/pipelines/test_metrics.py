@@ -16,14 +16,14 @@ from checker.frames import HALVES, State
 from pipelines.metrics import collector as collectors
 from pipelines.metrics.catalog import COUNTER, GAUGE, HISTOGRAM, LABELS_MAX, METRICS, OTHER
 from pipelines.metrics.collector import Collector
-from pipelines.metrics.epoch_counts import Tally
+from pipelines.metrics.epoch_counts import EpochCounts
 from pipelines.metrics.labels import Labels
 from pipelines.metrics.lag import Lag
 from storage.lake.epochs import Plan, Range, read_progress
 from storage.lake.lake import Lake
 from tests.support.history import SILENT, START_AT, History
-from tests.support.in_memory_job import PaperJob
-from tests.support.metrics_client import Samples, Told, reporter_of, samples_of
+from tests.support.in_memory_job import InMemoryJob
+from tests.support.metrics_client import ReportedHistory, Samples, reporter_of, samples_of
 from txlake import Consumer
 from txlake.protocol import COMMIT, CREATE_TOPIC, RESUME, ROLLBACK
 
@@ -52,7 +52,7 @@ def test_ends_are_counted_by_topic_and_their_waits_in_buckets() -> None:
     history.end(COMMIT, 2, producer_group="another")  # ends nothing
     history.half(real_topic="orders", age_ms=300)  # lands and ends at once: a wait of 0.3 s
     history.end(COMMIT, 4)
-    samples = Told().tell(history).samples()
+    samples = ReportedHistory().tell(history).samples()
     assert some(samples, "rocketmq_commit_messages_total") == {'{topic="orders"}': 2}
     assert some(samples, "rocketmq_rollback_messages_total") == {'{topic="orders"}': 1}
     assert some(samples, "txlake_delivered_messages_total") == {'{topic="orders"}': 2}
@@ -74,7 +74,7 @@ def test_ends_are_counted_by_topic_and_their_waits_in_buckets() -> None:
 
 def test_a_half_is_pending_then_given_up_then_ended_late(monkeypatch: pytest.MonkeyPatch) -> None:
     history = History(transaction_timeout_ms=1_000, check_interval_ms=1_000, check_max=1)
-    told = Told()
+    told = ReportedHistory()
     history.epoch(0)
     history.half()
     history.half(group=SILENT)
@@ -95,7 +95,7 @@ def test_a_half_is_pending_then_given_up_then_ended_late(monkeypatch: pytest.Mon
 
 
 def test_an_undeliverable_message_is_counted_until_it_is_delivered() -> None:
-    told, history = Told(), History()
+    told, history = ReportedHistory(), History()
     history.epoch(0)
     history.half(real_queue_id=9)  # a topic has 4 queues
     history.end(COMMIT, 0)
@@ -103,13 +103,13 @@ def test_an_undeliverable_message_is_counted_until_it_is_delivered() -> None:
     history.epoch(1)
     history.command(CREATE_TOPIC, "topic:orders:16")
     history.command(RESUME, "undeliverable:0")
-    samples = Told().tell(history).samples()
+    samples = ReportedHistory().tell(history).samples()
     assert samples["txlake_undeliverable_messages"] == 0
     assert some(samples, "txlake_delivered_messages_total") == {'{topic="orders"}': 1}
 
 
 def test_a_start_counts_what_is_undeliverable_in_the_lake(tmp_path: Path) -> None:
-    job = PaperJob(tmp_path / "lake")
+    job = InMemoryJob(tmp_path / "lake")
     for _ in range(3):
         job.end(COMMIT, job.half(real_queue_id=9))
     job.run()
@@ -118,7 +118,7 @@ def test_a_start_counts_what_is_undeliverable_in_the_lake(tmp_path: Path) -> Non
     job.run()
     lake = Lake(job.lake.path)
     started = reporter_of(metrics={"port": 1})
-    started.took_up(lake, read_progress(lake).last, job.state)
+    started.on_start(lake, read_progress(lake).last, job.state)
     found = samples_of(generate_latest(started.registry).decode())
     assert found["txlake_undeliverable_messages"] == 2
 
@@ -130,40 +130,42 @@ def test_lag_is_the_time_since_nothing_was_behind(monkeypatch: pytest.MonkeyPatc
 
     lag = Lag()
     assert (lag.records(), lag.behind_ms(0)) == (None, None)  # it has not got the lake
-    lag.took_up(None, 0)
-    lag.landed(plan(10_000, 5, 5))
+    lag.reset(None, 0)
+    lag.observe_landed(plan(10_000, 5, 5))
     assert (lag.records(), lag.behind_ms(99_000)) == (0, 0)
-    lag.asked(20_000, {("op", 0): 7})  # the probe finds two more
+    lag.observe_ends(20_000, {("op", 0): 7})  # the probe finds two more
     assert (lag.records(), lag.behind_ms(21_000)) == (2, 11_000)
-    lag.landed(plan(30_000, 7, 9))  # all that was there at 20 s
+    lag.observe_landed(plan(30_000, 7, 9))  # all that was there at 20 s
     assert (lag.records(), lag.behind_ms(31_000)) == (2, 11_000)
-    lag.landed(plan(40_000, 9, 9))
+    lag.observe_landed(plan(40_000, 9, 9))
     assert (lag.records(), lag.behind_ms(99_000)) == (0, 0)
 
 
 def test_a_start_on_a_backlog_lags_as_far_as_its_oldest_record() -> None:
     lag = Lag()
-    lag.took_up(None, 0)
+    lag.reset(None, 0)
     ranges = (Range("op", 0, 0, 5, 90),)
-    lag.landed(Plan(1, 100_000, {}, {}, ranges, "", {}, {}, "test", 2), oldest_stored_at=40_000)
+    lag.observe_landed(
+        Plan(1, 100_000, {}, {}, ranges, "", {}, {}, "test", 2), oldest_stored_at=40_000
+    )
     assert (lag.records(), lag.behind_ms(101_000)) == (85, 61_000)
 
 
 def test_a_driver_that_never_commits_lags_since_its_start() -> None:
     lag = Lag()
-    lag.took_up(None, 10_000)
-    lag.asked(12_000, {("op", 0): 1})
+    lag.reset(None, 10_000)
+    lag.observe_ends(12_000, {("op", 0): 1})
     assert (lag.records(), lag.behind_ms(400_000)) == (1, 390_000)
 
 
 def test_what_is_remembered_of_a_long_lag_is_bounded() -> None:
     lag = Lag()
-    lag.took_up(None, 0)
+    lag.reset(None, 0)
     for second in range(5_000):
-        lag.asked(second * 1_000, {("op", 0): second + 1})
+        lag.observe_ends(second * 1_000, {("op", 0): second + 1})
     assert len(lag._asked) <= 601
     ranges = (Range("op", 0, 0, 4_000, 5_000),)
-    lag.landed(Plan(1, 5_000_000, {}, {}, ranges, "", {}, {}, "test", 2))
+    lag.observe_landed(Plan(1, 5_000_000, {}, {}, ranges, "", {}, {}, "test", 2))
     assert 1_000_000 <= (lag.behind_ms(5_000_000) or 0) <= 1_100_000
 
 
@@ -173,7 +175,7 @@ def test_names_beyond_the_first_hundred_share_a_label_and_are_counted() -> None:
     summed = labels.by_label(dict.fromkeys(names, 1) | {OTHER: 1}, add)
     assert len(summed) == LABELS_MAX + 1
     assert summed[OTHER] == 6  # and a topic of that name
-    assert labels.folded == 6
+    assert labels.overflowed == 6
     largest = labels.by_label({"topic-0": 3, "topic-103": 4, "topic-104": 7}, max)
     assert largest == {"topic-0": 3, OTHER: 7}
 
@@ -183,10 +185,10 @@ def test_a_scrape_of_thousands_of_hostile_topics_is_bounded_and_legal() -> None:
     registry, lag = CollectorRegistry(), Lag()
     collector = Collector(reporter_of()._settings, lag, dict)
     registry.register(collector)
-    lag.took_up(None, 0)
-    collector.took_up(None, State(), 0)
+    lag.reset(None, 0)
+    collector.reset(None, State(), 0)
     plan = Plan(1, 1, {}, {}, (), "", {}, {}, "test", 2)
-    tally = Tally(ends={(name, "COMMITTED"): 2 for name in names})
+    tally = EpochCounts(ends={(name, "COMMITTED"): 2 for name in names})
     rows = [{"real_topic": name, "stored_at": 1, "queue_id": 0, "queue_offset": n}
             for n, name in enumerate(names)]  # fmt: skip
     state = State(halves=pa.Table.from_pylist(rows, schema=HALVES))
@@ -220,7 +222,7 @@ def test_an_error_in_counting_stops_no_epoch(
     monkeypatch.setattr(collectors.Collector, "committed", broken)
     history = History()
     history.epoch(0)
-    assert Told().tell(history).samples()["txlake_epochs_total"] == 0
+    assert ReportedHistory().tell(history).samples()["txlake_epochs_total"] == 0
     assert "epoch 1 is not counted" in caplog.text
 
 
@@ -238,7 +240,7 @@ def test_all_metrics_are_documented_as_they_are() -> None:
 def test_a_scrape_has_the_documented_metrics_and_those_of_the_process() -> None:
     history = History()
     history.epoch(0)
-    registry = Told().tell(history).reporter.registry
+    registry = ReportedHistory().tell(history).reporter.registry
     found = {family.name for family in registry.collect()}
     known = {m.name.removesuffix("_total") if m.kind == COUNTER else m.name for m in METRICS}
     assert {name for name in found if not name.startswith("process_")} == known
@@ -247,10 +249,12 @@ def test_a_scrape_has_the_documented_metrics_and_those_of_the_process() -> None:
 def test_consumers_that_lag_or_are_gone_are_measured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    job = PaperJob(tmp_path / "lake")
+    job = InMemoryJob(tmp_path / "lake")
     job.end(COMMIT, job.half(real_queue_id=0))
     job.run()
-    told = Told(reporter_of(lake={"path": job.lake.path}, health={"consumer_lag_ms": 1_500}))
+    told = ReportedHistory(
+        reporter_of(lake={"path": job.lake.path}, health={"consumer_lag_ms": 1_500})
+    )
     watch = told.reporter._consumers
     told.tell(History())
     with (

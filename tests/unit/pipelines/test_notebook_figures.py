@@ -22,7 +22,7 @@ from pipelines.notebooks import (
 from pipelines.notebooks.figures import Picture
 from pipelines.notebooks.open_lake import OpenLake
 from pipelines.replay import Verified
-from tests.support.in_memory_job import PaperJob
+from tests.support.in_memory_job import InMemoryJob
 from tests.support.notebook_lakes import opened, sound
 
 
@@ -32,8 +32,8 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> OpenLake:
 
 
 @pytest.fixture
-def job(tmp_path: Path) -> PaperJob:
-    return PaperJob(tmp_path / "lake", check_max=2)
+def job(tmp_path: Path) -> InMemoryJob:
+    return InMemoryJob(tmp_path / "lake", check_max=2)
 
 
 COMPARED = {"table": ["half", "outcomes"], "rows": [3, 3], "differences": [0, 0]}
@@ -53,7 +53,7 @@ def test_the_verdict_of_a_replay_says_whether_all_is_equal() -> None:
     assert told.endswith("run again in 0.2 s: 1700 differences")
 
 
-def test_the_parameters_in_force_are_those_of_the_newest_epoch(job: PaperJob) -> None:
+def test_the_parameters_in_force_are_those_of_the_newest_epoch(job: InMemoryJob) -> None:
     job.run()
     job.parameters = replace(job.parameters, check_max=7)
     job.run()
@@ -115,7 +115,7 @@ def test_bars_are_as_long_as_what_they_count(lake: OpenLake, pictures: dict[str,
     assert len(shown) == len(history.fates(lake, history.moment(lake)))
 
 
-def test_figures_without_anything_to_draw_say_so(job: PaperJob) -> None:
+def test_figures_without_anything_to_draw_say_so(job: InMemoryJob) -> None:
     job.run()
     lake = opened(job)
     when = history.moment(lake)
@@ -137,7 +137,7 @@ def test_figures_without_anything_to_draw_say_so(job: PaperJob) -> None:
     ]  # fmt: skip
 
 
-def test_many_pending_halves_are_cut_and_the_title_says_so(job: PaperJob) -> None:
+def test_many_pending_halves_are_cut_and_the_title_says_so(job: InMemoryJob) -> None:
     for number in range(50):
         job.half(f"tx{number}")
     job.run()

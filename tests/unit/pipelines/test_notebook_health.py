@@ -9,7 +9,7 @@ import pytest
 
 from pipelines.notebooks import health, history
 from pipelines.notebooks.open_lake import OpenLake
-from tests.support.in_memory_job import PaperJob
+from tests.support.in_memory_job import InMemoryJob
 from tests.support.lake_rows import LakeRows
 from tests.support.notebook_lakes import opened, sound
 from txlake.protocol import COMMIT, ROLLBACK, UNKNOWN
@@ -26,8 +26,8 @@ def lake(rows: LakeRows, tmp_path_factory: pytest.TempPathFactory) -> OpenLake:
 
 
 @pytest.fixture
-def job(tmp_path: Path) -> PaperJob:
-    return PaperJob(tmp_path / "lake", check_max=2)
+def job(tmp_path: Path) -> InMemoryJob:
+    return InMemoryJob(tmp_path / "lake", check_max=2)
 
 
 def test_the_summary_counts_what_the_tables_have(lake: OpenLake, rows: LakeRows) -> None:
@@ -60,7 +60,7 @@ def test_the_summary_counts_what_the_tables_have(lake: OpenLake, rows: LakeRows)
     }
 
 
-def test_the_age_over_time_is_that_of_the_oldest_half(job: PaperJob) -> None:
+def test_the_age_over_time_is_that_of_the_oldest_half(job: InMemoryJob) -> None:
     offset = job.half("old")
     job.run(2_000)
     job.half("young")
@@ -71,7 +71,7 @@ def test_the_age_over_time_is_that_of_the_oldest_half(job: PaperJob) -> None:
     assert rows == [(1, 2.0), (2, 5.0), (1, 3.5)]
 
 
-def test_waits_are_from_stored_to_decided(job: PaperJob) -> None:
+def test_waits_are_from_stored_to_decided(job: InMemoryJob) -> None:
     job.end(COMMIT, job.half())
     job.run(250)
     job.half("slow")
@@ -88,7 +88,7 @@ def test_waits_are_from_stored_to_decided(job: PaperJob) -> None:
     ]
 
 
-def test_each_check_has_its_first_answer(job: PaperJob) -> None:
+def test_each_check_has_its_first_answer(job: InMemoryJob) -> None:
     job.half("told", producer_group="knows")
     job.half("silent", producer_group="silent")
     job.run()
@@ -110,7 +110,7 @@ def test_each_check_has_its_first_answer(job: PaperJob) -> None:
     ]  # fmt: skip
 
 
-def test_conflicts_are_those_of_the_group_that_sent_them(job: PaperJob) -> None:
+def test_conflicts_are_those_of_the_group_that_sent_them(job: InMemoryJob) -> None:
     offset = job.half(producer_group="shop")
     job.end(COMMIT, offset, group="shopp")
     job.end(COMMIT, offset, group="shop")

@@ -11,7 +11,7 @@ from pipelines.notebooks import health, history
 from pipelines.notebooks.open_lake import OpenLake
 from storage.errors import LakeError
 from storage.rows import instant
-from tests.support.in_memory_job import START_AT, PaperJob
+from tests.support.in_memory_job import START_AT, InMemoryJob
 from tests.support.notebook_lakes import opened, sound
 from txlake.protocol import COMMIT
 
@@ -24,8 +24,8 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> OpenLake:
 
 
 @pytest.fixture
-def job(tmp_path: Path) -> PaperJob:
-    return PaperJob(tmp_path / "lake", check_max=2)
+def job(tmp_path: Path) -> InMemoryJob:
+    return InMemoryJob(tmp_path / "lake", check_max=2)
 
 
 def test_pending_is_the_same_both_ways_after_every_epoch(lake: OpenLake) -> None:
@@ -41,7 +41,7 @@ def test_pending_is_the_same_both_ways_after_every_epoch(lake: OpenLake) -> None
     assert len(set(counts)) > 3  # it is no lake in which nothing changes
 
 
-def test_pending_says_what_time_would_do_next(job: PaperJob) -> None:
+def test_pending_says_what_time_would_do_next(job: InMemoryJob) -> None:
     job.half("young", immunity_ms=60_000)
     job.half("asked")
     job.half("given up on")
@@ -62,7 +62,7 @@ def test_pending_says_what_time_would_do_next(job: PaperJob) -> None:
     ]  # fmt: skip
 
 
-def test_what_became_of_a_pending_half_is_its_next_outcome(job: PaperJob) -> None:
+def test_what_became_of_a_pending_half_is_its_next_outcome(job: InMemoryJob) -> None:
     job.half("late")
     job.run(1_000)
     for after_ms in (7_000, 30_000, 30_000):
@@ -77,7 +77,7 @@ def test_what_became_of_a_pending_half_is_its_next_outcome(job: PaperJob) -> Non
     assert history.fates(lake, history.moment(lake, lake.last_at().isoformat())).is_empty()
 
 
-def test_an_instant_is_that_of_the_newest_epoch_before(job: PaperJob) -> None:
+def test_an_instant_is_that_of_the_newest_epoch_before(job: InMemoryJob) -> None:
     job.run(1_000)
     job.run(2_000)
     lake = opened(job)
@@ -89,7 +89,7 @@ def test_an_instant_is_that_of_the_newest_epoch_before(job: PaperJob) -> None:
     assert list(epochs.values()) == [1, 1, 2, 2, 1, 2, 2]
 
 
-def test_a_time_of_day_is_the_last_one_that_the_lake_has_reached(job: PaperJob) -> None:
+def test_a_time_of_day_is_the_last_one_that_the_lake_has_reached(job: InMemoryJob) -> None:
     job.run(1_000)
     job.run(23 * 3_600_000)  # 23:00:01
     job.run(2 * 3_600_000)  # 01:00:01 of the next day
@@ -102,7 +102,7 @@ def test_a_time_of_day_is_the_last_one_that_the_lake_has_reached(job: PaperJob) 
         history.moment(lake, "five past two")
 
 
-def test_without_an_instant_it_is_the_one_with_the_most_pending(job: PaperJob) -> None:
+def test_without_an_instant_it_is_the_one_with_the_most_pending(job: InMemoryJob) -> None:
     job.half("one")
     job.run()
     job.half("two")
@@ -112,7 +112,7 @@ def test_without_an_instant_it_is_the_one_with_the_most_pending(job: PaperJob) -
     assert history.moment(opened(job)).epoch == busiest
 
 
-def test_a_version_of_delta_has_the_rows_up_to_its_epoch(job: PaperJob) -> None:
+def test_a_version_of_delta_has_the_rows_up_to_its_epoch(job: InMemoryJob) -> None:
     for number in range(3):
         job.end(COMMIT, job.half(f"tx{number}"))
         job.run()
@@ -124,7 +124,7 @@ def test_a_version_of_delta_has_the_rows_up_to_its_epoch(job: PaperJob) -> None:
                             ("topics/1", 2, 2, 2)]  # fmt: skip
 
 
-def test_a_version_whose_files_are_deleted_is_none_any_more(job: PaperJob) -> None:
+def test_a_version_whose_files_are_deleted_is_none_any_more(job: InMemoryJob) -> None:
     for number in range(3):
         job.end(COMMIT, job.half(f"tx{number}"))
         job.run()

@@ -13,7 +13,7 @@ from pipelines.notebooks import health, tables
 from pipelines.notebooks.open_lake import OpenLake, open_lake
 from storage.errors import LakeError, NotALakeError
 from storage.rows import instant
-from tests.support.in_memory_job import START_AT, PaperJob
+from tests.support.in_memory_job import START_AT, InMemoryJob
 from tests.support.lake_rows import LakeRows
 from tests.support.notebook_lakes import opened, sound
 from txlake.protocol import COMMIT, RESUME
@@ -32,8 +32,8 @@ def lake(rows: LakeRows, tmp_path_factory: pytest.TempPathFactory) -> OpenLake:
 
 
 @pytest.fixture
-def job(tmp_path: Path) -> PaperJob:
-    return PaperJob(tmp_path / "lake", check_max=2)
+def job(tmp_path: Path) -> InMemoryJob:
+    return InMemoryJob(tmp_path / "lake", check_max=2)
 
 
 def test_a_folder_without_a_lake_says_what_to_do(tmp_path: Path) -> None:
@@ -41,14 +41,14 @@ def test_a_folder_without_a_lake_says_what_to_do(tmp_path: Path) -> None:
         open_lake(str(tmp_path))
 
 
-def test_a_lake_without_a_committed_epoch_says_so(job: PaperJob) -> None:
+def test_a_lake_without_a_committed_epoch_says_so(job: InMemoryJob) -> None:
     job.half()
     job.run(commit=False)
     with pytest.raises(LakeError, match="no committed epoch yet"):
         opened(job)
 
 
-def test_rows_of_an_epoch_that_is_not_committed_are_not_seen(job: PaperJob) -> None:
+def test_rows_of_an_epoch_that_is_not_committed_are_not_seen(job: InMemoryJob) -> None:
     job.end(COMMIT, job.half("seen"))
     job.run()
     job.end(COMMIT, job.half("early"))
@@ -59,7 +59,7 @@ def test_rows_of_an_epoch_that_is_not_committed_are_not_seen(job: PaperJob) -> N
         assert lake.sql(f"SELECT count(*) FROM {table}").item() == 1, table
 
 
-def test_an_open_lake_does_not_move_while_the_job_goes_on(job: PaperJob) -> None:
+def test_an_open_lake_does_not_move_while_the_job_goes_on(job: InMemoryJob) -> None:
     job.half("first")
     job.run()
     lake = opened(job)
@@ -78,7 +78,7 @@ def test_messages_are_those_of_all_topics(lake: OpenLake, rows: LakeRows) -> Non
     )
 
 
-def test_a_rearmed_half_waits_a_second_time(job: PaperJob) -> None:
+def test_a_rearmed_half_waits_a_second_time(job: InMemoryJob) -> None:
     offset = job.half()
     for after_ms in (1_000, 7_000, 30_000, 30_000):
         job.run(after_ms)
@@ -94,7 +94,7 @@ def test_a_rearmed_half_waits_a_second_time(job: PaperJob) -> None:
     ]  # fmt: skip
 
 
-def test_a_transaction_that_nobody_ended_can_be_told_too(job: PaperJob) -> None:
+def test_a_transaction_that_nobody_ended_can_be_told_too(job: InMemoryJob) -> None:
     job.run()
     with pytest.raises(LakeError, match="no transaction that can be read yet"):
         tables.most_telling(opened(job))
@@ -105,7 +105,7 @@ def test_a_transaction_that_nobody_ended_can_be_told_too(job: PaperJob) -> None:
     assert tables.life(lake, "lonely")["kind"].to_list() == ["half"]
 
 
-def test_a_rearmed_set_waits_whole(job: PaperJob) -> None:
+def test_a_rearmed_set_waits_whole(job: InMemoryJob) -> None:
     for seq in range(2):
         job.half("set", tran_size=2, tran_seq=seq)
     for after_ms in (1_000, 7_000, 30_000, 30_000):
@@ -126,7 +126,7 @@ def test_every_table_is_listed_with_its_rows(lake: OpenLake, rows: LakeRows) -> 
         assert files == len(list(Path(lake.lake.table_path(table)).glob("*.parquet")))
 
 
-def test_a_lake_that_nobody_reads_has_no_consumer_offsets(job: PaperJob) -> None:
+def test_a_lake_that_nobody_reads_has_no_consumer_offsets(job: InMemoryJob) -> None:
     job.run()
     assert "consumer_offsets" not in tables.tables(opened(job))["table"]
 
@@ -169,13 +169,13 @@ def test_every_committed_half_is_somewhere(lake: OpenLake, rows: LakeRows) -> No
     assert dict(tables.where_committed_went(lake).rows()) == expected
 
 
-def test_a_committed_half_may_wait_for_its_time(job: PaperJob) -> None:
+def test_a_committed_half_may_wait_for_its_time(job: InMemoryJob) -> None:
     job.end(COMMIT, job.half(deliver_at=START_AT + 7_200_000))
     job.run()
     assert tables.where_committed_went(opened(job)).rows() == [("waits for its time", 1)]
 
 
-def test_the_transaction_told_of_is_one_that_a_check_ended(job: PaperJob) -> None:
+def test_the_transaction_told_of_is_one_that_a_check_ended(job: InMemoryJob) -> None:
     also = job.half("also asked")
     offset = job.half("asked")
     job.run()

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from pipelines.operate.records import Record
-from tests.support.in_memory_job import START_AT, PaperJob
+from tests.support.in_memory_job import START_AT, InMemoryJob
 from tests.support.operator import dry, expected, said, txlake, write_conf
 from txlake.protocol import COMMIT, CREATE_TOPIC, DECISIONS, ROLLBACK
 
 
 @pytest.fixture
-def job(tmp_path: Path) -> PaperJob:
-    return PaperJob(tmp_path / "lake", check_max=0, auto_create_topics=False)
+def job(tmp_path: Path) -> InMemoryJob:
+    return InMemoryJob(tmp_path / "lake", check_max=0, auto_create_topics=False)
 
 
 WHY = ("--reason", "why", "--conf", "CONF")
@@ -49,7 +49,7 @@ WHY = ("--reason", "why", "--conf", "CONF")
         pytest.param(("topic", "alter", "a", "--retention-bytes", "1GB", *WHY), id="no such unit"),
     ],
 )
-def test_wrong_usage_is_exit_code_2(job: PaperJob, conf: str, words: tuple[str, ...]) -> None:
+def test_wrong_usage_is_exit_code_2(job: InMemoryJob, conf: str, words: tuple[str, ...]) -> None:
     named = {"LAKE": job.lake.path, "CONF": conf}
     result = txlake(*(named.get(word, word) for word in words))
     assert result.exit_code == 2
@@ -64,7 +64,7 @@ def test_a_name_that_is_none_of_a_topic_is_the_one_that_was_typed(conf: str) -> 
 # tx commit, tx rollback: the dry run is the job's own decision.
 
 
-def test_a_dry_run_says_what_would_be_written(job: PaperJob, conf: str) -> None:
+def test_a_dry_run_says_what_would_be_written(job: InMemoryJob, conf: str) -> None:
     job.command(CREATE_TOPIC, "topic:orders:2")
     job.half("other")
     job.half("tx-1", queue=1, producer_group="shop")
@@ -88,7 +88,7 @@ def test_a_dry_run_says_what_would_be_written(job: PaperJob, conf: str) -> None:
 def fates(tmp_path_factory: pytest.TempPathFactory) -> str:
     """Settings of a lake with a half of each fate, in two queues."""
     folder = tmp_path_factory.mktemp("fates")
-    job = PaperJob(folder / "lake", check_max=0)
+    job = InMemoryJob(folder / "lake", check_max=0)
     job.end(COMMIT, job.half("ended"))
     job.half("delayed", deliver_at=START_AT * 2)
     job.half("undeliverable", real_queue_id=99)
@@ -138,7 +138,7 @@ def test_an_unreadable_half_is_refused(fates: str) -> None:
     )
 
 
-def test_a_half_that_is_not_there_is_refused(job: PaperJob, conf: str) -> None:
+def test_a_half_that_is_not_there_is_refused(job: InMemoryJob, conf: str) -> None:
     job.half()
     job.run()
     words = ("--reason", "why", "--conf", conf)
@@ -155,7 +155,7 @@ def test_a_half_that_is_not_there_is_refused(job: PaperJob, conf: str) -> None:
 
 
 def test_a_kafka_that_does_not_answer_is_one_sentence(
-    job: PaperJob, conf: str, monkeypatch: pytest.MonkeyPatch
+    job: InMemoryJob, conf: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pipelines.kafka_client.connection._TIMEOUTS_S", (0.1, 0.1, 0.3))
     job.half()
@@ -169,13 +169,13 @@ def test_a_kafka_that_does_not_answer_is_one_sentence(
 
 
 @pytest.fixture
-def landing(job: PaperJob, monkeypatch: pytest.MonkeyPatch) -> list[Record]:
+def landing(job: InMemoryJob, monkeypatch: pytest.MonkeyPatch) -> list[Record]:
     """Land what a command writes at once; keep what was written."""
     written: list[Record] = []
 
     def write(_kafka: object, record: Record, _cluster_id: str, _security: object) -> int:
         written.append(record)
-        headers = record.texts()
+        headers = record.headers_as_text()
         if record.half_offset is None:
             offset = job.command(headers["COMMAND"], headers["TARGET"], headers["ACTOR"])
         else:
@@ -195,7 +195,7 @@ def wrote(conf: str, *words: str, code: int = 0) -> str:
 
 
 def test_a_topic_keeps_messages_as_long_as_it_is_told(
-    job: PaperJob, conf: str, landing: list[Record]
+    job: InMemoryJob, conf: str, landing: list[Record]
 ) -> None:
     alter = ("topic", "alter", "orders", "--retention", "30d")
     assert "there is no topic 'orders' in the lake" in wrote(conf, *alter, code=1)
@@ -212,7 +212,7 @@ def test_a_topic_keeps_messages_as_long_as_it_is_told(
 
 
 def test_the_result_is_waited_for_and_printed(
-    job: PaperJob, conf: str, landing: list[Record]
+    job: InMemoryJob, conf: str, landing: list[Record]
 ) -> None:
     job.half("tx-1")
     job.half("one-of-two", tran_size=2, tran_seq=0)
@@ -227,12 +227,12 @@ def test_the_result_is_waited_for_and_printed(
     assert wrote(conf, "dead", "resume", "half:0-1", code=1).endswith(
         "Error: it changed nothing: not_discarded\n"
     )
-    assert {record.texts()["ACTOR"] for record in landing} == {getpass.getuser()}
+    assert {record.headers_as_text()["ACTOR"] for record in landing} == {getpass.getuser()}
     assert [record.partition for record in landing] == [0] * 6
 
 
 def test_a_result_that_does_not_come_is_one_sentence(
-    job: PaperJob, conf: str, monkeypatch: pytest.MonkeyPatch
+    job: InMemoryJob, conf: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job.half("tx-1")
     job.run()
@@ -250,7 +250,7 @@ def test_a_result_that_does_not_come_is_one_sentence(
         )
 
 
-def test_each_command_takes_the_same_forms_of_a_target(job: PaperJob, conf: str) -> None:
+def test_each_command_takes_the_same_forms_of_a_target(job: InMemoryJob, conf: str) -> None:
     job.half("given-up")
     job.half("closed", real_topic="closed")
     job.end(COMMIT, 1)
@@ -292,7 +292,7 @@ def test_each_command_takes_the_same_forms_of_a_target(job: PaperJob, conf: str)
 
 
 def test_a_user_without_a_name_must_say_who(
-    job: PaperJob, conf: str, monkeypatch: pytest.MonkeyPatch
+    job: InMemoryJob, conf: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def nobody() -> str:
         raise KeyError(4711)

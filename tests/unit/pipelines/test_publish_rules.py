@@ -47,7 +47,7 @@ from pipelines.publish.topics import require_nobody_else, wanted_topics
 from pipelines.publish.verification import QueueDigest, difference
 from pipelines.settings import PublisherSettings, SettingsError, parse
 from storage.schemas import TOPIC
-from tests.support.in_memory_job import START_AT, PaperJob
+from tests.support.in_memory_job import START_AT, InMemoryJob
 from tests.support.lake_rows import table_of
 from txlake import protocol as p
 from txlake._lake import Topic
@@ -277,15 +277,15 @@ def test_a_record_has_the_time_of_its_half_or_of_its_delivery_and_the_key_that_i
 
 
 @pytest.fixture
-def job(tmp_path: Path) -> PaperJob:
-    job = PaperJob(tmp_path / "lake")
+def job(tmp_path: Path) -> InMemoryJob:
+    job = InMemoryJob(tmp_path / "lake")
     for number in range(3):
         job.end(COMMIT, job.half(f"tx-{number}", body=b"b"))
         job.run()
     return job
 
 
-def test_rows_that_are_missing_stop_the_publisher(job: PaperJob) -> None:
+def test_rows_that_are_missing_stop_the_publisher(job: InMemoryJob) -> None:
     lake = open_lake(job.lake.path, {})
     epochs = CommittedEpochs(lake)
     assert epochs.refresh() and not epochs.refresh()
@@ -300,7 +300,7 @@ def test_rows_that_are_missing_stop_the_publisher(job: PaperJob) -> None:
         list(rows.take({queue: end + 1}))
 
 
-def test_another_history_of_a_lake_is_refused(job: PaperJob) -> None:
+def test_another_history_of_a_lake_is_refused(job: InMemoryJob) -> None:
     lake = open_lake(job.lake.path, {})
     epochs = CommittedEpochs(lake)
     epochs.refresh()
@@ -316,7 +316,7 @@ def require_digest(epochs: CommittedEpochs, epoch: int, digest: str) -> None:
     require_epochs(epochs, "l", epoch=epoch, digest=digest)
 
 
-def test_the_time_of_a_half_is_found_by_its_place(job: PaperJob) -> None:
+def test_the_time_of_a_half_is_found_by_its_place(job: InMemoryJob) -> None:
     lake = open_lake(job.lake.path, {})
     rows = table_of(
         [{**row(0), "half_queue_id": 0, "half_queue_offset": at} for at in (2, 0, 9)]

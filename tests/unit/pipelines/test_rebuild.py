@@ -20,12 +20,12 @@ from pipelines.replay.archive import Archive
 from pipelines.replay.rebuild import fill
 from pipelines.replay.refill import Identity
 from storage.errors import UnfinishedLakeError
-from storage.lake.buffered import StagedLake
+from storage.lake.buffered import BufferedLake
 from storage.lake.epochs import read_progress
 from storage.lake.lake import Lake
 from storage.verify.run import verify as verify_invariants
 from tests.support.epoch_harness import decided_rows_of
-from tests.support.in_memory_job import PaperJob
+from tests.support.in_memory_job import InMemoryJob
 from tests.support.lake_rows import LakeRows
 from tests.support.mutation import LAST
 from tests.support.vectors import LIMITS
@@ -63,12 +63,12 @@ def test_a_rebuild_killed_at_every_write_goes_on_to_the_same_rows(
     monkeypatch.setattr(archive, "EPOCH_RECORDS", 60)
     monkeypatch.setattr("storage.lake.buffered._WRITERS", 1)
     rebuild(str(sound_lake), str(whole), one_batch, 4)
-    write = StagedLake._write
+    write = BufferedLake._write
     kills = 0
     while True:
         left = 4
 
-        def counted(lake: StagedLake, table: str, rows: pa.Table) -> None:
+        def counted(lake: BufferedLake, table: str, rows: pa.Table) -> None:
             nonlocal left
             if left == 0:
                 raise Killed
@@ -76,7 +76,7 @@ def test_a_rebuild_killed_at_every_write_goes_on_to_the_same_rows(
             write(lake, table, rows)
 
         with monkeypatch.context() as patch:
-            patch.setattr(StagedLake, "_write", counted)
+            patch.setattr(BufferedLake, "_write", counted)
             try:
                 rebuild(str(sound_lake), str(killed), one_batch, 4)
                 break
@@ -223,7 +223,7 @@ class TestFiles:
 
 def test_the_id_of_a_message_is_the_same_in_a_lake_that_is_made_anew(tmp_path: Path) -> None:
     """The half of `a` was delayed; in one batch its time has come when it is committed."""
-    job = PaperJob(tmp_path / "old", default_queue_count=1)
+    job = InMemoryJob(tmp_path / "old", default_queue_count=1)
     for name, more in (("a", {"deliver_at": job.at + 5_000}), ("b", {})):
         job.end(COMMIT, job.half(name, body=name.encode(), **more))
     job.schedule(body=b"c")

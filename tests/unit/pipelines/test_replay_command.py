@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from pipelines import progress
 from pipelines.cli.main import main
-from pipelines.progress import meter_of
+from pipelines.progress import progress_bar
 from pipelines.replay import what_if
 from pipelines.settings import SettingsError
 from tests.support.lake_rows import LakeRows
@@ -162,7 +162,7 @@ class Screen(io.StringIO):
 
 def test_progress_is_a_bar_with_its_end_on_a_terminal() -> None:
     screen = Screen()
-    with meter_of("replay", "records", screen) as told:
+    with progress_bar("replay", "records", screen) as told:
         told(250, 1_000)
     assert "250/1000" in screen.getvalue()
     assert "left" in screen.getvalue()
@@ -171,7 +171,7 @@ def test_progress_is_a_bar_with_its_end_on_a_terminal() -> None:
 def test_progress_is_a_line_every_ten_seconds_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     lines, seconds = io.StringIO(), 0.0
     monkeypatch.setattr(progress.time, "monotonic", lambda: seconds)
-    with meter_of("replay", "records", lines) as told:
+    with progress_bar("replay", "records", lines) as told:
         for seconds in (1.0, 9.9, 10.0, 19.9, 21.0):
             told(int(seconds * 100), 5_000)
     assert lines.getvalue().splitlines() == [

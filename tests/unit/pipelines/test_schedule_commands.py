@@ -6,13 +6,13 @@ import json
 from pathlib import Path
 
 from pipelines.operate.delays import read_waiting
-from tests.support.in_memory_job import START_AT, PaperJob
+from tests.support.in_memory_job import START_AT, InMemoryJob
 from tests.support.operator import dry, expected, said
 from txlake.protocol import CANCEL, COMMIT, CREATE_TOPIC
 
 
 def test_what_waits_is_counted_by_level_with_the_next_due(tmp_path: Path, conf: str) -> None:
-    job = PaperJob(tmp_path / "lake", delay_levels_ms=(5_000, 10_000))
+    job = InMemoryJob(tmp_path / "lake", delay_levels_ms=(5_000, 10_000))
     job.schedule(queue=0, delay_level=1, keys="k1", producer_group="a")
     job.schedule(queue=1, delay_level=9, real_topic="other")
     job.schedule(queue=0, deliver_at=START_AT + 60_000)
@@ -54,7 +54,7 @@ def test_what_waits_is_counted_by_level_with_the_next_due(tmp_path: Path, conf: 
 
 
 def test_a_lake_where_nothing_waits_says_so(tmp_path: Path, conf: str) -> None:
-    PaperJob(tmp_path / "lake").run()
+    InMemoryJob(tmp_path / "lake").run()
     assert said("schedule", "list", "--conf", conf) == "no delayed message waits\n"
 
 
@@ -62,7 +62,7 @@ def test_a_lake_where_nothing_waits_says_so(tmp_path: Path, conf: str) -> None:
 
 
 def test_a_topic_is_made_grown_or_left(tmp_path: Path, conf: str) -> None:
-    job = PaperJob(tmp_path / "lake")
+    job = InMemoryJob(tmp_path / "lake")
 
     def create(queues: int, name: str = "orders") -> str:
         return expected(conf, "topic", "create", name, "--queues", str(queues))

@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pipelines.epoch.signatures import judged
+from pipelines.epoch.signatures import with_verification
 from pipelines.settings import SecuritySettings
 from storage.wire.decode import RECORDS
 from txlake import protocol as p
@@ -70,12 +70,18 @@ def test_operations_are_judged_by_the_keys_of_their_group_or_of_operators(
     row: dict[str, Any], expected: bool | None
 ) -> None:
     rows = pa.Table.from_pylist([row], schema=RECORDS)
-    assert judged(rows, SECURITY)["is_signed"].to_pylist() == [expected]
+    assert with_verification(rows, SECURITY)["is_signed"].to_pylist() == [expected]
 
 
 def test_each_operation_is_judged_for_itself() -> None:
     rows = [ROW, signed(OLD), {**ROW, "producer_group": "keyless"}, signed(NEW), ROW]
     table = pa.Table.from_pylist(rows, schema=RECORDS)
-    assert judged(table, SECURITY)["is_signed"].to_pylist() == [False, True, None, True, False]
-    assert judged(table, SecuritySettings())["is_signed"].null_count == 5
-    assert judged(table.slice(0, 0), SECURITY).num_rows == 0
+    assert with_verification(table, SECURITY)["is_signed"].to_pylist() == [
+        False,
+        True,
+        None,
+        True,
+        False,
+    ]
+    assert with_verification(table, SecuritySettings())["is_signed"].null_count == 5
+    assert with_verification(table.slice(0, 0), SECURITY).num_rows == 0

@@ -12,11 +12,11 @@ from checker.frames import HALVES
 from pipelines.epoch.checks import ATTEMPTS
 from pipelines.health.groups import ANSWER_MS, NEWEST_CHECKS, read_answers, read_groups
 from pipelines.health.transactions import state_of
-from pipelines.metrics.groups import Groups, Heard
+from pipelines.metrics.groups import GroupReplies, Groups
 from storage.lake.lake import Lake
 from tests.support.decided_rows import decided_rows
 from tests.support.histories import random_world
-from tests.support.metrics_client import Told
+from tests.support.metrics_client import ReportedHistory
 from tests.support.notebook_lake import EPOCHS, Shop
 
 GROUPS = ("legacy", "nobody")
@@ -31,22 +31,22 @@ def attempts(*places: int, group: str = "g", arm: int = 0) -> pa.Table:
     return pa.Table.from_pylist(rows, schema=ATTEMPTS)
 
 
-def answered(offset: int, at_ms: int, arm: int = 0) -> Heard:
+def answered(offset: int, at_ms: int, arm: int = 0) -> GroupReplies:
     """Return what an epoch hears of a half that answered UNKNOWN."""
     rows = [{"queue_id": 0, "queue_offset": offset, "arm": arm, "last_answer_at": at_ms}]
-    return Heard(answered=pa.Table.from_pylist(rows, schema=Heard().answered.schema))
+    return GroupReplies(answered=pa.Table.from_pylist(rows, schema=GroupReplies().answered.schema))
 
 
-def ended(offset: int, cause: str, arm: int = 0) -> Heard:
+def ended(offset: int, cause: str, arm: int = 0) -> GroupReplies:
     """Return what an epoch hears of a half that ended."""
     rows = [{"queue_id": 0, "queue_offset": offset, "arm": arm, "cause": cause}]
-    return Heard(ended=pa.Table.from_pylist(rows, schema=Heard().ended.schema))
+    return GroupReplies(ended=pa.Table.from_pylist(rows, schema=GroupReplies().ended.schema))
 
 
 @pytest.mark.parametrize(
     ("heard", "unanswered"),
     [
-        pytest.param(Heard(), 5, id="of the newest five none is answered"),
+        pytest.param(GroupReplies(), 5, id="of the newest five none is answered"),
         pytest.param(answered(6, 9), 5, id="an answer from before the check"),
         pytest.param(answered(6, 10), 4, id="one says UNKNOWN"),
         pytest.param(answered(1, 11), 5, id="an older one answers: the newest do not"),
@@ -58,21 +58,21 @@ def ended(offset: int, cause: str, arm: int = 0) -> Heard:
     ],
 )
 def test_of_the_newest_checks_those_count_that_have_neither_answer_nor_end(
-    heard: Heard, unanswered: int
+    heard: GroupReplies, unanswered: int
 ) -> None:
     groups = Groups()
-    groups.asked(attempts(1, 2), 5, NO_HALVES)
-    groups.asked(attempts(3, 4, 5, 6, 7, 8, 9), 10, NO_HALVES)  # the newest five: 3 to 7
-    groups.asked(attempts(20, group="other"), 10, NO_HALVES)
-    groups.heard(heard)
+    groups.observe_checks(attempts(1, 2), 5, NO_HALVES)
+    groups.observe_checks(attempts(3, 4, 5, 6, 7, 8, 9), 10, NO_HALVES)  # the newest five: 3 to 7
+    groups.observe_checks(attempts(20, group="other"), 10, NO_HALVES)
+    groups.observe_replies(heard)
     found = groups.unanswered(10 + ANSWER_MS, {"g", "other"})
     assert (found["g"], found["other"]) == (unanswered, 1)
 
 
 def test_a_check_counts_when_it_is_a_minute_old() -> None:
     groups = Groups()
-    groups.asked(attempts(1, 2), 1_000, NO_HALVES)
-    groups.asked(attempts(3), 2_000, NO_HALVES)
+    groups.observe_checks(attempts(1, 2), 1_000, NO_HALVES)
+    groups.observe_checks(attempts(3), 2_000, NO_HALVES)
     assert groups.unanswered(999 + ANSWER_MS, {"g"}) == {}
     assert groups.unanswered(1_000 + ANSWER_MS, {"g"}) == {"g": 2}
     assert groups.unanswered(2_000 + ANSWER_MS, {"g"}) == {"g": 3}
@@ -82,7 +82,7 @@ def test_a_check_counts_when_it_is_a_minute_old() -> None:
 def test_a_silent_group_costs_no_more_memory_when_nobody_scrapes() -> None:
     groups = Groups()
     for epoch in range(10_000):
-        groups.asked(attempts(*range(10)), epoch * 1_000, NO_HALVES)
+        groups.observe_checks(attempts(*range(10)), epoch * 1_000, NO_HALVES)
     (epochs,) = groups._groups.values()
     assert len(epochs) <= 2 + ANSWER_MS // 1_000
     assert all(len(few) == NEWEST_CHECKS for few in epochs)
@@ -98,7 +98,7 @@ def instants(world: dict[str, Any]) -> list[int]:
 def counted_alike(world: dict[str, Any], again: dict[str, Any], path: Path) -> int:
     """Compare at many instants; return how many counts of groups were compared."""
     lake: Lake = decided_rows(world).write(path)
-    groups = Told().tell_world(again).reporter._collector._groups
+    groups = ReportedHistory().tell_world(again).reporter._collector._groups
     state = state_of(lake)
     epoch = len(world["epochs"])
     compared = 0

@@ -14,7 +14,7 @@ from pipelines.health.facts import Drivers, Facts, LakeFacts, TopicLag
 from pipelines.health.problems import problems, unknown
 from pipelines.health.report import as_json, lines
 from pipelines.settings import HealthSettings
-from tests.support.in_memory_job import PaperJob
+from tests.support.in_memory_job import InMemoryJob
 from tests.support.notebook_lake import EPOCHS, START_AT, STEP_MS, shop_rows, write_lake
 from tests.support.operator import said
 from txlake.protocol import COMMIT
@@ -165,7 +165,7 @@ def test_what_kafka_alone_knows_is_said_to_be_unknown() -> None:
     slow = replace(facts, kafka_trouble="look again")
     assert unknown(slow) == unknown(facts) and "(look again)" in "\n".join(lines(slow))
     # A record waits, and Kafka did not hand it out in time: how long is not known.
-    assert replace(WELL, lags=[TopicLag("half", 3, None, True)]).behind_ms is None
+    assert replace(WELL, lags=[TopicLag("half", 3, None, True)]).lag_ms is None
 
 
 def test_the_states_memory_is_told_where_an_epoch_counted_it() -> None:
@@ -225,7 +225,7 @@ def test_a_shops_lake_has_the_numbers_of_its_history(
 def test_a_lake_that_is_ahead_of_the_clock_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    job = PaperJob(tmp_path / "lake")
+    job = InMemoryJob(tmp_path / "lake")
     job.half()
     job.run()
     for ahead_ms, is_named in ((60_000, False), (120_000, True)):
@@ -237,7 +237,7 @@ def test_a_lake_that_is_ahead_of_the_clock_is_named(
 def test_a_half_that_is_given_up_is_named_before_the_floor_passes_it(
     tmp_path: Path, conf: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    job = PaperJob(tmp_path / "lake", check_max=0)
+    job = InMemoryJob(tmp_path / "lake", check_max=0)
     job.half()
     job.run(6_001)
     monkeypatch.setattr("time.time_ns", lambda: (job.at + 6 * DAY_MS) * 1_000_000)
@@ -248,7 +248,7 @@ def test_a_half_that_is_given_up_is_named_before_the_floor_passes_it(
 def test_status_of_a_young_lake_and_top_and_every_format(
     tmp_path: Path, conf: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    job = PaperJob(tmp_path / "lake")
+    job = InMemoryJob(tmp_path / "lake")
     lake = ("--lake", job.lake.path)
     assert "no epoch yet" in said("status", *lake)
     job.end(COMMIT, job.half("a", producer_group="shop"), group="shop")

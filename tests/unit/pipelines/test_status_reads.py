@@ -11,7 +11,7 @@ import pytest
 
 from pipelines.health import groups
 from pipelines.health.facts import LakeFacts, lake_facts
-from storage.lake.aging import epoch_of_newest
+from storage.lake.aging import first_epoch_of_last_rows
 from storage.lake.lake import Lake
 from storage.lake.table import LakeTable
 from tests.support.notebook_lake import START_AT, STEP_MS, shop_rows
@@ -64,7 +64,7 @@ def test_the_newest_rows_of_a_table_begin_at_an_epoch(tmp_path: Path) -> None:
     epochs = pc.value_counts(lake.read("checks")["epoch"]).to_pylist()
     by_epoch = {row["values"]: row["counts"] for row in epochs}
     for wanted in (1, 7, 25):
-        first = epoch_of_newest(lake, "checks", wanted)
+        first = first_epoch_of_last_rows(lake, "checks", wanted)
         assert sum(n for epoch, n in by_epoch.items() if epoch >= first) >= wanted
         assert sum(n for epoch, n in by_epoch.items() if epoch > first) < wanted
-    assert epoch_of_newest(lake, "checks", 10_000) == 0
+    assert first_epoch_of_last_rows(lake, "checks", 10_000) == 0

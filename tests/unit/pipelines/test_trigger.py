@@ -20,11 +20,11 @@ class Clock:
 def batch(trigger: Trigger, clock: Clock, begins: float, ends: float) -> float:
     """Run a batch. Output: how long to wait after it."""
     clock.now = begins
-    trigger.began()
+    trigger.batch_started()
     clock.now = ends
     wait_s = trigger.wait_s()
     clock.now = ends + wait_s
-    trigger.ended()
+    trigger.batch_finished()
     return wait_s
 
 
@@ -56,6 +56,6 @@ def test_a_clock_set_back_makes_nobody_wait_longer_than_the_interval() -> None:
     clock = Clock(100.4)
     trigger = Trigger(1.0, clock)
     clock.now = 100.45
-    trigger.began()
+    trigger.batch_started()
     clock.now = 50.0
     assert trigger.wait_s() == 1.0

@@ -18,7 +18,7 @@ from pipelines.health import problems
 from pipelines.health.problems import page_of
 from pipelines.metrics.catalog import METRICS
 from tests.support.history import SILENT, History
-from tests.support.metrics_client import Told, reporter_of
+from tests.support.metrics_client import ReportedHistory, reporter_of
 from tests.support.problem_pages import CAUSED_BY, MADE, alert_name
 from txlake.protocol import COMMIT, ROLLBACK, UNKNOWN
 
@@ -48,7 +48,7 @@ def scraped_names() -> set[str]:
         history.epoch(1)
         history.half()
         history.end(UNKNOWN, 4, cause="check_answer")
-    told = Told(reporter_of(transaction=short))
+    told = ReportedHistory(reporter_of(transaction=short))
     told.reporter._probe.is_up, told.reporter._probe.topics = True, frozenset()
     told.reporter._consumers.unread = [
         {"consumer_group": "points", "is_gone": is_gone, "oldest_at": 0, "gone_at": 0}

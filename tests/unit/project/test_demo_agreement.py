@@ -19,7 +19,7 @@ from examples.demo_news import changes, milestones
 from examples.demo_programs import DemoError
 from examples.demo_screen import Screen
 from pipelines.settings import load
-from storage.files.location import lake_place
+from storage.files.location import lake_location
 from storage.lake.lock import LakeLock
 
 AGREED = Seen(
@@ -218,7 +218,7 @@ def test_folders_of_an_earlier_demo_are_made_anew(tmp_path: Path) -> None:
 def test_lake_on_which_a_job_runs_is_not_deleted(tmp_path: Path) -> None:
     folders = Folders(tmp_path / "lake")
     folders.make_anew()
-    lock = LakeLock(lake_place(str(folders.lake)), "a-host:1:job")
+    lock = LakeLock(lake_location(str(folders.lake)), "a-host:1:job")
     with pytest.raises(DemoError, match="is written by a-host:1:job"):
         folders.make_anew()
     lock.release()

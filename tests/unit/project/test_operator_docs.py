@@ -16,7 +16,7 @@ from deltalake import write_deltalake
 
 from pipelines.cli.main import main
 from storage.rows import instant
-from tests.support.in_memory_job import START_AT, PaperJob
+from tests.support.in_memory_job import START_AT, InMemoryJob
 from tests.support.lake_rows import CONSUMER_OFFSETS
 from txlake.protocol import COMMIT, ROLLBACK, delay_levels_ms
 
@@ -28,12 +28,12 @@ GROUPS = ("tx", "dead", "schedule", "topic", "consumer", "config", "conflicts")
 SINGLE = {"maintain --dry-run", "lag --lake", "groups --lake", "status --lake", 'sql "SELECT'}
 
 
-def make_lake(folder: Path) -> PaperJob:
+def make_lake(folder: Path) -> InMemoryJob:
     """Make the lake of the page: five orders, each with another fate."""
     (folder / "job.toml").write_text(
         '[lake]\npath = "lake"\n[kafka]\nbootstrap_servers = "127.0.0.1:1"\n'
     )
-    job = PaperJob(
+    job = InMemoryJob(
         folder / "lake", check_max=2, auto_create_topics=False, delay_levels_ms=delay_levels_ms()
     )
     job.command("CREATE_TOPIC", "topic:orders:4", reason="new shop")
@@ -58,7 +58,7 @@ def make_lake(folder: Path) -> PaperJob:
     return job
 
 
-def make_consumer(job: PaperJob) -> None:
+def make_consumer(job: InMemoryJob) -> None:
     """Let a group have read queue 0 of topic orders 20 s ago, and hold it."""
     row = {"consumer_group": "points", "topic": "orders", "queue_id": 0, "queue_offset": 0,
            "generation": 1, "owner": "host-a:4711:5f0c1d2e",

@@ -13,7 +13,7 @@ from deltalake import DeltaTable
 from storage.files.data_files import write_file
 from storage.lake.lake import Lake
 from storage.schemas import TABLES
-from tests.support.in_memory_job import PaperJob
+from tests.support.in_memory_job import InMemoryJob
 from txlake.protocol import COMMIT
 
 PAGE = (Path(__file__).parents[3] / "docs" / "readers.md").read_text("utf-8")
@@ -23,17 +23,17 @@ for block in re.findall(r"^```python\n(.*?)^```", PAGE, re.M | re.S):
 
 
 @pytest.fixture
-def job(tmp_path: Path) -> PaperJob:
-    return PaperJob(tmp_path / "lake", default_queue_count=2)
+def job(tmp_path: Path) -> InMemoryJob:
+    return InMemoryJob(tmp_path / "lake", default_queue_count=2)
 
 
-def deliver(job: PaperJob, *bodies: str) -> None:
+def deliver(job: InMemoryJob, *bodies: str) -> None:
     for body in bodies:
         job.end(COMMIT, job.half(body, body=body.encode()))
     job.run()
 
 
-def test_a_topic_is_followed_as_the_page_says(job: PaperJob) -> None:
+def test_a_topic_is_followed_as_the_page_says(job: InMemoryJob) -> None:
     deliver(job, "a", "b", "c")
     table, positions = DeltaTable(job.lake.table_path("topics/1")), dict[int, int]()
     assert [row["body"] for row in page["next_messages"](table, positions)] == [b"a", b"c", b"b"]
@@ -47,7 +47,7 @@ def test_a_topic_is_followed_as_the_page_says(job: PaperJob) -> None:
         page["next_messages"](table, {})
 
 
-def test_the_chain_is_checked_as_the_page_says(job: PaperJob) -> None:
+def test_the_chain_is_checked_as_the_page_says(job: InMemoryJob) -> None:
     deliver(job, "ä", "b")
     deliver(job, "c")
     job.run()

@@ -10,13 +10,13 @@ import pyarrow as pa
 import pytest
 
 from checker.frames import PLACEMENTS
-from pipelines.epoch.delivery import Deliverer, _files, _sliced
+from pipelines.epoch.delivery import MessageDelivery, _files, _split
 from pipelines.epoch.task_sizing import (
     DELIVERY_ROWS_MAX,
     DRIVER_BYTES,
     TASK_BYTES,
     TASK_ROWS,
-    Sizes,
+    TaskSizing,
 )
 from storage.errors import LakeError
 from storage.lake.lake import Lake
@@ -25,7 +25,7 @@ from storage.schemas import HALF
 from storage.tasks import deliver as delivering
 from storage.tasks.arrow_bytes import as_bytes
 from storage.tasks.deliver import Delivery, LandedFiles
-from storage.tasks.file_buffer import Files, together
+from storage.tasks.file_buffer import Files, merge_files
 from storage.tasks.in_spark import DeliverTask, read_files
 
 START_AT = 1_767_225_600_000  # 2026-01-01
@@ -88,7 +88,7 @@ def commit(lake: Lake, files: Files) -> dict[str, list[dict[str, object]]]:
 
 def test_every_message_is_where_its_placement_says(lake: Lake) -> None:
     rows = placements()
-    found = commit(lake, Deliverer(None).deliver(lake, delivery(lake, rows), 0))
+    found = commit(lake, MessageDelivery(None).deliver(lake, delivery(lake, rows), 0))
     wanted = {(r["topic"], r["real_queue_id"], r["real_queue_offset"]): r for r in rows.to_pylist()}
     bodies = {
         (table, row["queue_id"], row["queue_offset"]): row["body"]
@@ -112,7 +112,7 @@ def by_tasks(lake: Lake, whole: Delivery, parts: list[pa.Table]) -> Files:
     landed = LandedFiles(lake.place, _files(lake, whole.placements))
     sent = pickle.dumps(DeliverTask(whole, landed))
     slices = (pa.RecordBatch.from_pydict({"placements": [as_bytes(part)]}) for part in parts)
-    return together(
+    return merge_files(
         read_files(batch)
         for part in slices
         for batch in pickle.loads(sent)([part])  # noqa: S301
@@ -125,18 +125,18 @@ def test_tasks_write_the_same_rows_as_the_driver(
     lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tasks: int, file_bytes: int
 ) -> None:
     whole = delivery(lake, placements())
-    reference = commit(Lake(lake.path), Deliverer(None).deliver(lake, whole, 0))
+    reference = commit(Lake(lake.path), MessageDelivery(None).deliver(lake, whole, 0))
     for table in TABLES.values():
         lake.handle(table).delete()
     monkeypatch.setattr(delivering, "FILE_BYTES", file_bytes)
-    parts = list(_sliced(whole.placements, tasks))
+    parts = list(_split(whole.placements, tasks))
     assert len(parts) == tasks
     written = by_tasks(lake, whole, parts)
     files = [file for table in written.values() for file in table]
     assert (len(files) > len(TABLES) * tasks) == (file_bytes == 1)
     for table, names in written.items():
         lake.handle(table).create_write_transaction(
-            [file.added() for file in names], "append", lake.handle(table).schema()
+            [file.add_action() for file in names], "append", lake.handle(table).schema()
         )
         order = [("queue_id", "ascending"), ("queue_offset", "ascending")]
         assert lake.read(table).sort_by(order).to_pylist() == reference[table]
@@ -158,9 +158,9 @@ def test_message_that_is_not_there_is_one_sentence(lake: Lake, tasks: int) -> No
     asked = delivery(lake, pa.concat_tables([rows, pa.Table.from_pylist([gone], PLACEMENTS)]))
     with pytest.raises(LakeError, match=r"but 1 of them are not there: run `txlake verify`"):
         if tasks:
-            by_tasks(lake, asked, list(_sliced(asked.placements, tasks)))
+            by_tasks(lake, asked, list(_split(asked.placements, tasks)))
         else:
-            Deliverer(None).deliver(lake, asked, 0)
+            MessageDelivery(None).deliver(lake, asked, 0)
 
 
 # parallelism, bytes of a message -> tasks that land and that deliver so many messages
@@ -181,15 +181,15 @@ SIZES = [
 def test_tasks_follow_the_size_of_recent_messages(
     parallelism: int, size: int, count: int, land: int, deliver: int
 ) -> None:
-    sizes = Sizes(parallelism)
+    sizes = TaskSizing(parallelism)
     for _ in range(60):
-        sizes.saw(1_000, 1_000 * size)
+        sizes.observe(1_000, 1_000 * size)
     assert (sizes.landing_tasks(count), sizes.delivery_tasks(count)) == (land, deliver)
 
 
 @pytest.mark.parametrize(("where", "few", "many"), [("driver", 0, 0), ("executors", 1, 20)])
 def test_where_deliveries_run_can_be_said(where: str, few: int, many: int) -> None:
-    sizes = Sizes(2, where)
+    sizes = TaskSizing(2, where)
     assert (sizes.delivery_tasks(1), sizes.delivery_tasks(1_000_000)) == (few, many)
 
 
@@ -205,9 +205,9 @@ def test_of_many_topics_each_is_written_by_one_task_and_of_few_rows_of_one_by_al
     def topics_of(parts: list[pa.Table]) -> list[int]:
         return [len(part["topic"].unique()) for part in parts]
 
-    many = list(_sliced(rows(40, 25), 4))
+    many = list(_split(rows(40, 25), 4))
     assert topics_of(many) == [10, 10, 10, 10]
-    few = list(_sliced(rows(2, 2_500), 4))
+    few = list(_split(rows(2, 2_500), 4))
     assert topics_of(few) == [2, 2, 2, 2]
     for parts in (many, few):
         offsets = sorted(offset for part in parts for offset in part["queue_offset"].to_pylist())

@@ -15,11 +15,11 @@ from deltalake import write_deltalake
 
 from checker.frames import PLACEMENTS, Parameters
 from checker.rules.delay import admit_schedules
-from pipelines.epoch.delivery import Deliverer
+from pipelines.epoch.delivery import MessageDelivery
 from storage.errors import LakeError
 from storage.files.messages import read_messages
-from storage.files.row_groups import Wanted, pruned
-from storage.lake.buffered import StagedLake
+from storage.files.row_groups import KeyFilter, pruned
+from storage.lake.buffered import BufferedLake
 from storage.lake.lake import Lake
 from storage.maintenance.merge import files_of
 from storage.rows import to_rows
@@ -66,7 +66,7 @@ def mixed(chance: random.Random, at: int, places: dict[int, int]) -> Row:
 def test_whatever_is_due_is_found_once(tmp_path: Path, seed: int) -> None:
     """Past and far times, levels above the last, both at once; resumed messages among them."""
     chance = random.Random(seed)
-    lake: Lake = StagedLake(str(tmp_path / "lake")) if seed % 2 else Lake(str(tmp_path / "lake"))
+    lake: Lake = BufferedLake(str(tmp_path / "lake")) if seed % 2 else Lake(str(tmp_path / "lake"))
     lake.create_table("schedule")
     places: dict[int, int] = {}
     waiting, gone = [], []
@@ -82,7 +82,7 @@ def test_whatever_is_due_is_found_once(tmp_path: Path, seed: int) -> None:
         gone += due
         landed = [mixed(chance, at - chance.randrange(900), places) for _ in range(60)]
         land(lake, landed, epoch)
-        if isinstance(lake, StagedLake) and epoch == 6:
+        if isinstance(lake, BufferedLake) and epoch == 6:
             lake.begin_flush()
             lake.wait()
         admitted = admit_schedules(frame(landed), at, PARAMETERS).to_pylist()
@@ -132,7 +132,7 @@ def test_a_wrong_hint_costs_a_second_look_and_no_message(lake: Lake) -> None:
 def test_nothing_named_opens_no_file(lake: Lake) -> None:
     land(lake, spread(random.Random(5), 10), 1)
     assert not list(read_messages(lake, "schedule", frame([]), COLUMNS))
-    nothing = Wanted(np.array([], np.int64))
+    nothing = KeyFilter(np.array([], np.int64))
     near = pruned(lake.dataset("schedule"), pc.scalar(False), nothing, lake.opened)
     assert isinstance(near, ds.FileSystemDataset)
     assert near.files == []
@@ -155,8 +155,8 @@ def test_a_due_message_that_is_not_there_stops_the_epoch(lake: Lake) -> None:
         return Delivery(lake.place, 2, START_AT, placements, tables, (START_AT, START_AT))
 
     with pytest.raises(LakeError, match="1 of them are not there"):
-        Deliverer(None).deliver(lake, delivery(gone), 0)
-    files = Deliverer(None).deliver(lake, delivery(there), 0)
+        MessageDelivery(None).deliver(lake, delivery(gone), 0)
+    files = MessageDelivery(None).deliver(lake, delivery(there), 0)
     lake.add_files("topics/1", files["topics/1"], 2)
     assert lake.read("topics/1", ["body"])["body"].to_pylist() == [b"4:9"]
 

@@ -18,10 +18,10 @@ from pipelines.epoch.recorded_state import restore
 from pipelines.replay import verification
 from storage.errors import OwnerError
 from storage.lake.epochs import COMMITTED, PLANNED, next_offsets_of, read_progress
-from storage.lake.integrity import require_whole
+from storage.lake.integrity import require_intact
 from storage.lake.lake import Lake
 from storage.maintenance.expiry import EXPIRING, Expiry, delete
-from storage.maintenance.limits import Work
+from storage.maintenance.limits import StepResult
 from storage.maintenance.merge import files_of
 from storage.verify.run import verify
 from tests.support.aging_job import (
@@ -63,7 +63,7 @@ def require_same(job: AgingJob) -> None:
     """Checks that a lake is whole and that a start would find the state which the job has."""
     lake = Lake(job.lake.path)
     progress = read_progress(lake)
-    require_whole(lake, progress, is_alone=True)
+    require_intact(lake, progress, is_exclusive=True)
     assert plain_state(restore(lake, progress)) == plain_state(job.state)
 
 
@@ -226,7 +226,7 @@ def copy_of(job: AgingJob, path: Path) -> AgingJob:
     """Return a job with the same state on a copy of the lake."""
     shutil.copytree(job.lake.path, path)
     other = copy.copy(job)
-    other.lake, other.maintained = Lake(str(path)), Work()
+    other.lake, other.maintained = Lake(str(path)), StepResult()
     return other
 
 

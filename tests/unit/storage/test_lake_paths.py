@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 
 from storage.errors import NotALakeError
-from storage.files.location import lake_place
+from storage.files.location import lake_location
 from storage.lake.lake import Lake
 from storage.verify.run import verify
 from tests.support.damage import ORDERS, consume, live_file, log_entries, refusal, txlake
@@ -92,7 +92,7 @@ def test_a_name_that_a_library_mistakes_is_refused_before_anything_is_written(
 @pytest.mark.parametrize(("path", "said"), STORE)
 def test_a_prefix_that_a_library_mistakes_is_refused(path: str, said: str) -> None:
     with pytest.raises(NotALakeError) as refused:
-        lake_place(path)
+        lake_location(path)
     assert (said in str(refused.value), repr(path) in str(refused.value)) == (True, True)
     with pytest.raises(LakeError):
         Consumer(path, "points", ["orders"])
@@ -102,7 +102,7 @@ def test_a_link_that_leads_to_such_a_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a%20b").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "a%20b")
     with pytest.raises(NotALakeError, match=r"link/lake', which leads to '.*a%20b/lake': it has"):
-        lake_place(str(tmp_path / "link" / "lake"))
+        lake_location(str(tmp_path / "link" / "lake"))
 
 
 def test_a_folder_whose_name_looks_like_a_store_is_a_folder(
@@ -110,8 +110,8 @@ def test_a_folder_whose_name_looks_like_a_store_is_a_folder(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     for path in (f"{tmp_path}/s3://lake", "./s3://lake"):
-        assert lake_place(path).path == f"{tmp_path}/s3:/lake"
-    assert not lake_place("s3://bucket/lake").is_local
+        assert lake_location(path).path == f"{tmp_path}/s3:/lake"
+    assert not lake_location("s3://bucket/lake").is_local
 
 
 def test_a_file_is_found_by_its_decoded_name(lake_copy: Path) -> None:

@@ -20,7 +20,7 @@ from storage.lake.lake import Lake
 from storage.rows import instant, milliseconds
 from storage.schemas import HALF as HALF_SCHEMA
 from storage.tasks import land
-from storage.tasks.land import HEAVY, Landing, read_landed
+from storage.tasks.land import PAYLOAD_COLUMNS, Landing, read_landed
 from storage.wire.decode import RECORDS
 from storage.wire.record_kinds import ADMIN, HALF, OP, SCHEDULE, WireLimits
 from txlake import protocol as p
@@ -85,7 +85,7 @@ def test_bodies_are_in_files_and_what_decides_comes_back(lake: Lake) -> None:
     op = record(OP, 0, b"0,1", {p.PGROUP: b"shop", p.TRAN_TYPE: b"8"})
     narrow, files = run(lake, [*halves(3, 10), op])
     assert narrow["kind"].to_pylist() == [HALF] * 3 + [OP]
-    for name in HEAVY:
+    for name in PAYLOAD_COLUMNS:
         assert narrow[name].slice(0, 3).null_count == 3, name
     assert narrow["body"].to_pylist()[3] == b"0,1", "an operation is whole"
     assert narrow.schema == RECORDS
@@ -206,4 +206,4 @@ def test_file_that_vacuum_has_taken_before_its_commit_is_never_named(
     with pytest.raises(LakeError, match="is not there after 0 s: nothing is lost, start again"):
         lake.add_files(HALF, files[HALF], 1)
     assert lake.read(HALF).num_rows == 0
-    assert not lake.holds(HALF, 1)
+    assert not lake.has_epoch(HALF, 1)

@@ -15,7 +15,7 @@ from storage.lake.lake import Lake
 from storage.maintenance.limits import MaintenanceLimits
 from storage.maintenance.maintenance import Maintenance
 from storage.verify.run import verify
-from tests.support.in_memory_job import PaperJob
+from tests.support.in_memory_job import InMemoryJob
 from txlake import Consumer
 from txlake._consumer_offsets import ConsumerOffsets
 
@@ -33,7 +33,7 @@ def make_old(folder: Path) -> None:
 
 @pytest.fixture
 def lake(tmp_path: Path) -> Lake:
-    job = PaperJob(tmp_path / "lake")
+    job = InMemoryJob(tmp_path / "lake")
     for number in range(3):
         job.half(f"tx-{number}")
         job.end("COMMIT", number)

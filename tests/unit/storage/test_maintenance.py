@@ -17,10 +17,10 @@ from deltalake.table import TableAlterer
 
 from pipelines.epoch.recorded_state import restore
 from storage.files.data_files import DataFile
-from storage.files.location import LakePlace
+from storage.files.location import LakeLocation
 from storage.lake.epochs import read_progress
 from storage.lake.lake import Lake
-from storage.lake.pruned import read_pruned
+from storage.lake.pruned import read_rows
 from storage.maintenance import maintenance as maintaining
 from storage.maintenance import merge as merging
 from storage.maintenance.maintenance import Maintenance
@@ -59,7 +59,7 @@ def test_a_round_leaves_every_row_and_few_files(
 def test_a_full_round_does_what_was_foretold(many_files: Path) -> None:
     before = parquet_files(many_files)
     maintenance = Maintenance(Lake(str(many_files)), NOW_GONE)
-    foretold = {table: maintenance.foretell(table) for table in maintenance.tables()}
+    foretold = {table: maintenance.estimate(table) for table in maintenance.tables()}
     assert parquet_files(many_files) == before
     done = run_round(many_files, KEPT)
     assert done.merges == sum(work.merges for _, work in foretold.values())
@@ -70,14 +70,14 @@ def test_a_full_round_does_what_was_foretold(many_files: Path) -> None:
 def test_state_recovery_and_lookups_read_the_same_after_merges(many_files: Path) -> None:
     def seen(lake: Lake) -> dict[str, Any]:
         progress = read_progress(lake)
-        held = {(t, e): lake.holds(t, e) for t in READ for e in (1, 7, 12)}
+        held = {(t, e): lake.has_epoch(t, e) for t in READ for e in (1, 7, 12)}
         ids = {"transaction_id": ["commit", "silent"]}
         return {
             "state": plain_state(restore(lake, progress)),
             "progress": progress,
             "held": held,
-            "last": {table: lake.last(table, "epoch") for table in READ},
-            "found": sorted(map(repr, read_pruned(lake, "half", ["body"], ids).to_pylist())),
+            "last": {table: lake.max_value(table, "epoch") for table in READ},
+            "found": sorted(map(repr, read_rows(lake, "half", ["body"], ids).to_pylist())),
         }
 
     before = seen(Lake(str(many_files)))
@@ -108,7 +108,7 @@ class Crash(BaseException):
     """What a test raises in place of a crash."""
 
 
-def half_written(place: LakePlace, table: str, name: str, *_: Any, **__: Any) -> None:
+def half_written(place: LakeLocation, table: str, name: str, *_: Any, **__: Any) -> None:
     Path(place.table_path(table), name).write_bytes(b"PAR1 and no more")
     raise Crash
 
@@ -186,7 +186,7 @@ def test_rows_too_large_for_memory_are_left_alone_and_large_ones_are_closed(
     assert [f.path.startswith("closed-") for f in files_of(lake, "half")].count(True) == 1
     check_sound(many_files, appended_rows)
     maintenance = Maintenance(lake, replace(NOW_GONE, file_bytes_max=1))
-    assert maintenance.foretell("half")[1].merges == 0
+    assert maintenance.estimate("half")[1].merges == 0
 
 
 def test_a_table_that_nothing_was_written_to_is_not_touched(tmp_path: Path) -> None:

@@ -70,11 +70,11 @@ def test_what_does_not_fit_together_is_merged_in_turns() -> None:
 
 def test_a_merged_file_is_of_the_next_level_and_a_closed_one_is_left_alone() -> None:
     files = [small(0, level=2), small(1)]
-    again = TableFile(f"topics/{merged_name(files, is_closed=False)}", 1, 1, 0)
+    again = TableFile(f"topics/{merged_name(files, is_final=False)}", 1, 1, 0)
     assert again.level == 3
-    assert LIMITS.is_open(again)
-    closed = TableFile(merged_name(files, is_closed=True), 1, 1, 0)
-    assert not LIMITS.is_open(closed)
+    assert LIMITS.can_merge(again)
+    closed = TableFile(merged_name(files, is_final=True), 1, 1, 0)
+    assert not LIMITS.can_merge(closed)
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_few_files_are_left_and_a_row_is_rewritten_once_a_level() -> None:
         while merge := next_merge(files, limits):
             rows = sum(file.row_count for file in merge)
             rewritten[merge[0].level] += rows
-            name = merged_name(merge, is_closed=False)
+            name = merged_name(merge, is_final=False)
             whole = TableFile(name, 100 * rows, rows, merge[0].first_epoch)
             files = [file for file in files if file not in merge] + [whole]
         most = max(most, len(files))

@@ -54,7 +54,7 @@ def test_driver_that_wakes_up_late_writes_nothing(path: str, meanwhile: str, epo
     if meanwhile in ("a checkpoint", "both"):
         DeltaTable(awake.table_path("conflicts")).create_checkpoint()
     assert not asleep.append("conflicts", rows(epoch, "zombie"), epoch)
-    assert asleep.holds("conflicts", epoch)
+    assert asleep.has_epoch("conflicts", epoch)
     assert {tuple(found) for found in reasons(path).values()} == {("first",)}
 
 

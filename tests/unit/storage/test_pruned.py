@@ -12,7 +12,7 @@ import pytest
 
 from storage.errors import BrokenLakeError
 from storage.lake.lake import Lake
-from storage.lake.pruned import Bounds, read_pruned
+from storage.lake.pruned import Bounds, read_rows
 from storage.schemas import OP
 
 START = dt.datetime(2026, 1, 1, tzinfo=dt.timezone.utc)
@@ -41,7 +41,7 @@ def lake(tmp_path: Path) -> Lake:
 
 
 def offsets(lake: Lake, bounds: Bounds, where: pc.Expression | None = None) -> list[int]:
-    rows = read_pruned(lake, "op", COLUMNS, bounds, where)
+    rows = read_rows(lake, "op", COLUMNS, bounds, where)
     assert rows.column_names == COLUMNS
     return sorted(rows["queue_offset"].to_pylist())
 

@@ -17,7 +17,7 @@ from storage.errors import BrokenLakeError, OlderLakeError
 from storage.lake import integrity
 from storage.lake.integrity import require_readable, require_recorded
 from storage.lake.lake import Lake
-from storage.lake.pruned import read_pruned
+from storage.lake.pruned import read_rows
 from storage.schemas import TABLES
 from tests.support import damage
 from tests.support.damage import (
@@ -74,9 +74,9 @@ class TestReaders:
 
         def noted(lake: Lake, table: str, columns: list[str], *rest: Any) -> Any:
             read.append((table, columns))
-            return read_pruned(lake, table, columns, *rest)
+            return read_rows(lake, table, columns, *rest)
 
-        monkeypatch.setattr("storage.lake.committed_tables.read_pruned", noted)
+        monkeypatch.setattr("storage.lake.committed_tables.read_rows", noted)
         monkeypatch.setattr(Lake, "read", None)
         require_readable(Lake(str(lake_copy)))
         assert read == [("epochs", ["epoch", "state", "counts", "tables"])]

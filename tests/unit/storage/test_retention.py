@@ -12,7 +12,7 @@ from deltalake import DeltaTable
 
 from storage.lake.lake import Lake
 from storage.maintenance import maintenance as maintaining
-from storage.maintenance.limits import Work
+from storage.maintenance.limits import StepResult
 from storage.maintenance.maintenance import Maintenance
 from tests.support.lake_factory import LakeFactory, places, poll_all
 from tests.support.maintenance_rounds import (
@@ -132,7 +132,7 @@ def test_the_log_is_cut_after_so_many_commits_and_vacuum_waits_for_something_to_
     cut = []
     for _ in range(8):
         lake.append("half", rows)
-        done = sum(maintenance.steps("half"), Work())
+        done = sum(maintenance.steps("half"), StepResult())
         cut.append(done.checkpoints)
         assert done.files_deleted == 0
     assert 1 <= sum(cut) <= 3

@@ -15,10 +15,10 @@ from pipelines.cli.main import main
 from pipelines.replay import verification
 from storage.errors import BrokenLakeError
 from storage.lake.epochs import read_progress
-from storage.lake.integrity import require_readable, require_recorded, require_whole
+from storage.lake.integrity import require_intact, require_readable, require_recorded
 from storage.lake.lake import Lake
 from storage.lake.table import deleted_epoch, queue_floor
-from storage.maintenance.limits import Work
+from storage.maintenance.limits import StepResult
 from storage.maintenance.maintenance import Maintenance
 from storage.maintenance.merge_plan import TableFile
 from storage.maintenance.topic_retention import Retention, expired
@@ -92,7 +92,7 @@ def maintain(
     topics: Retention = Retention(),  # noqa: B008
     published: dict[int, int] | None = None,
     **configs: int,
-) -> Work:
+) -> StepResult:
     """Take all steps of a round. Input: the settings' retention, and the configs of `orders`."""
     lake = Lake(job.lake.path, is_driver=True)
     maintenance = Maintenance(lake, replace(NOW_GONE, topics=topics), published=lambda _: published)
@@ -100,10 +100,10 @@ def maintain(
     assert plan is not None
     maintenance.take_up(plan)
     maintenance.alter({"orders": configs} if configs else {})
-    done = Work()
+    done = StepResult()
     for table in maintenance.tables():
         done = sum(maintenance.steps(table, is_full=True), done)
-    job.lake.forget()
+    job.lake.reset()
     return done
 
 
@@ -111,7 +111,7 @@ def require_sound(job: WholeJob) -> None:
     """Check that nothing is taken for damage, and that epochs give the same rows again."""
     lake = Lake(job.lake.path)
     progress = read_progress(lake)
-    require_whole(lake, progress, is_alone=True)
+    require_intact(lake, progress, is_exclusive=True)
     require_recorded(lake)
     require_readable(lake, ["topics/1"])
     found = verify(lake).findings
@@ -222,7 +222,7 @@ def test_a_crash_behind_any_step_leaves_a_sound_lake(job: WholeJob) -> None:
     while True:
         maintenance = Maintenance(Lake(job.lake.path, is_driver=True), limits)
         maintenance.take_up(plan)
-        done = next(maintenance.steps("topics/1", is_full=True), Work())
+        done = next(maintenance.steps("topics/1", is_full=True), StepResult())
         require_sound(job)
         if not (done.rows_expired or done.merges):
             break

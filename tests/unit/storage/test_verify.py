@@ -104,7 +104,7 @@ def test_every_invariant_has_a_mutation_and_a_name_of_its_own() -> None:
 def test_the_document_lists_the_invariants() -> None:
     text = (Path(__file__).parents[3] / "docs" / "verify.md").read_text("utf-8")
     listed = re.findall(r"^\| `(\w+)` \| (.*) \|$", text, re.MULTILINE)
-    assert listed == [(invariant.name, invariant.says) for invariant in ALL]
+    assert listed == [(invariant.name, invariant.statement) for invariant in ALL]
 
 
 @pytest.mark.parametrize("seed", range(4))

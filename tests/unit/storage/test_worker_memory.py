@@ -33,7 +33,7 @@ def resident():
     return next(int(line.split()[1]) // 1024 for line in lines if line.startswith("RssAnon"))
 
 def run():
-    with in_spark._at_work():
+    with in_spark._task_running():
         buffers = [pa.allocate_buffer(4 << 20) for _ in range({_MB // 4})]
         for buffer in buffers:
             ctypes.memset(buffer.address, 1, buffer.size)
@@ -54,7 +54,7 @@ def test_free_memory_stays_for_the_next_task_and_goes_when_none_comes(
     idle_s: float, wait_s: float, is_kept: bool
 ) -> None:
     command = [sys.executable, "-c", _TASKS, str(idle_s), str(wait_s)]
-    environment = {**os.environ, **arrow_memory.KEPT}
+    environment = {**os.environ, **arrow_memory.ENVIRONMENT}
     said = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
     had, left = map(int, said.stdout.split())
     assert had >= _MB
@@ -69,7 +69,7 @@ from storage.tasks import in_spark
 
 def run():
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-    with in_spark._at_work():
+    with in_spark._task_running():
         arrays = [np.ones(250_000 // 8) for _ in range(160)]
     del arrays
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
@@ -94,7 +94,7 @@ def test_task_that_lands_a_large_part_gives_back_at_once(
 ) -> None:
     given_back = Mock()
     monkeypatch.setattr(in_spark, "_give_back", given_back)
-    monkeypatch.setattr(in_spark, "_at_work", contextlib.nullcontext)
+    monkeypatch.setattr(in_spark, "_task_running", contextlib.nullcontext)
     monkeypatch.setattr(in_spark, "_LARGE_ROWS", 10)
     batches = [pa.RecordBatch.from_pydict({"n": range(part)}) for part in (7, rows - 7)]
     landing: Any = list  # hands over what it gets
@@ -109,10 +109,10 @@ def test_driver_is_told_before_it_loads_arrow() -> None:
 
 
 def test_what_the_environment_says_already_stands(monkeypatch: pytest.MonkeyPatch) -> None:
-    (name,) = arrow_memory.KEPT
+    (name,) = arrow_memory.ENVIRONMENT
     monkeypatch.setenv(name, "10")
-    arrow_memory.keep_memory()
+    arrow_memory.keep_freed_pages()
     assert os.environ[name] == "10"
     monkeypatch.delenv(name)
-    arrow_memory.keep_memory()
-    assert os.environ[name] == arrow_memory.KEPT[name]
+    arrow_memory.keep_freed_pages()
+    assert os.environ[name] == arrow_memory.ENVIRONMENT[name]

@@ -16,19 +16,19 @@ import pytest
 
 from storage.files import data_files
 from storage.files.data_files import GROUP_BYTES, FileWriter, write_file
-from storage.files.location import LakePlace
+from storage.files.location import LakeLocation
 from storage.rows import to_rows
 from storage.schemas import HALF, OUTCOMES
-from storage.tasks.file_buffer import Waiting
+from storage.tasks.file_buffer import FileBuffer
 from storage.tasks.land import _of_kind
 from storage.wire import record_kinds
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> LakePlace:
+def place(tmp_path: Path) -> LakeLocation:
     for table in ("half", "schedule", "outcomes", "topics/1"):
         (tmp_path / table).mkdir(parents=True)
-    return LakePlace(str(tmp_path))
+    return LakeLocation(str(tmp_path))
 
 
 def halves(first: int, count: int, body_bytes: int = 10, queue_id: int = 0) -> pa.Table:
@@ -42,13 +42,13 @@ def halves(first: int, count: int, body_bytes: int = 10, queue_id: int = 0) -> p
     return to_rows(frame, HALF, epoch=1)
 
 
-def groups(place: LakePlace, table: str, path: str) -> list[int]:
+def groups(place: LakeLocation, table: str, path: str) -> list[int]:
     metadata = pq.ParquetFile(f"{place.path}/{table}/{path}").metadata
     return [metadata.row_group(number).num_rows for number in range(metadata.num_row_groups)]
 
 
-def test_memory_follows_a_row_group_and_not_a_file(place: LakePlace) -> None:
-    waiting, pool, rows = Waiting(place, 1), pa.default_memory_pool(), 512
+def test_memory_follows_a_row_group_and_not_a_file(place: LakeLocation) -> None:
+    waiting, pool, rows = FileBuffer(place, 1), pa.default_memory_pool(), 512
     before, most = pool.bytes_allocated(), 0
     for number in range(24):
         waiting.add("half", halves(number * rows, rows, body_bytes=2_048))
@@ -61,8 +61,8 @@ def test_memory_follows_a_row_group_and_not_a_file(place: LakePlace) -> None:
     assert read["queue_offset"].to_pylist() == list(range(24 * rows))
 
 
-def test_each_table_has_a_file_and_new_ones_after_they_were_written(place: LakePlace) -> None:
-    waiting = Waiting(place, 1)
+def test_each_table_has_a_file_and_new_ones_after_they_were_written(place: LakeLocation) -> None:
+    waiting = FileBuffer(place, 1)
     for _ in range(2):
         waiting.add("half", halves(0, 3))
         waiting.add("schedule", halves(0, 2))
@@ -80,18 +80,18 @@ def test_each_table_has_a_file_and_new_ones_after_they_were_written(place: LakeP
     [(1, [1]), (4_096, [4_096]), (4_097, [2_049, 2_048]), (9_000, [3_000] * 3)],
 )
 def test_row_groups_of_a_part_are_equally_large(
-    place: LakePlace, rows: int, expected: list[int]
+    place: LakeLocation, rows: int, expected: list[int]
 ) -> None:
     write_file(place, "half", "one.parquet", halves(0, rows))
     assert groups(place, "half", "one.parquet") == expected
 
 
-def test_row_group_of_large_bodies_has_few_rows(place: LakePlace) -> None:
+def test_row_group_of_large_bodies_has_few_rows(place: LakeLocation) -> None:
     write_file(place, "half", "one.parquet", halves(0, 8, body_bytes=1 << 20))
     assert max(groups(place, "half", "one.parquet")) <= 4
 
 
-def test_new_files_are_compressed_quickly_and_merged_ones_well(place: LakePlace) -> None:
+def test_new_files_are_compressed_quickly_and_merged_ones_well(place: LakeLocation) -> None:
     rows = halves(0, 2_000)
     digits = [
         b'{"reference":"%s"}' % random.Random(n).randbytes(40).hex().encode() for n in range(2_000)
@@ -106,7 +106,7 @@ def test_new_files_are_compressed_quickly_and_merged_ones_well(place: LakePlace)
     assert merged.size_bytes < 0.75 * body_bytes < new.size_bytes < body_bytes
 
 
-def test_statistics_of_parts_are_those_of_all_rows_together(place: LakePlace) -> None:
+def test_statistics_of_parts_are_those_of_all_rows_together(place: LakeLocation) -> None:
     chance = random.Random(1)
     frame = pa.table({
         "queue_id": pa.array([chance.choice((None, 1, 7)) for _ in range(60)], pa.int32()),
@@ -131,7 +131,7 @@ def test_statistics_of_parts_are_those_of_all_rows_together(place: LakePlace) ->
 
 
 def test_file_that_cannot_be_written_fails_once(
-    place: LakePlace, monkeypatch: pytest.MonkeyPatch
+    place: LakeLocation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not Path("/dev/full").exists():
         pytest.skip("there is no /dev/full")
@@ -139,7 +139,7 @@ def test_file_that_cannot_be_written_fails_once(
     monkeypatch.setattr(sys, "unraisablehook", later.append)
     full = pa_fs.LocalFileSystem().open_output_stream("/dev/full")
     monkeypatch.setattr(
-        LakePlace, "filesystem",
+        LakeLocation, "filesystem",
         lambda *_: type("Full", (), {"open_output_stream": lambda *_: full})(),
     )  # fmt: skip
     with pytest.raises(OSError, match="No space left"):
