@@ -80,31 +80,40 @@ def read_unread(lake: Lake, now: int, is_ending: Callable[[], bool] = lambda: Fa
 
     A group has a row for the queues of owners that live, and one, `is_gone`, for those whose owner
     has let its session end without giving them back, first at `gone_at`. A queue that was given
-    back is nobody's, and is told of nowhere. `oldest_at`: when the oldest of the messages was
-    delivered; null: it has been deleted meanwhile.
+    back is nobody's, and is told of nowhere; nor is one that a living owner has not committed yet:
+    with `auto_offset_reset` "latest" it wants none of what is there. `oldest_at`: when the oldest
+    of the messages was delivered; null: it has been deleted meanwhile.
 
     Input: `is_ending`: asked between two tables; what is not read by then has no `oldest_at`.
     """
-    waiting = [row for row in _queues(lake) if row["lag"] and row["held_until"] is not None]
+    waiting = [
+        row
+        for row in _queues(lake)
+        if row["lag"] and row["held_until"] is not None and not _is_unjudged(row, now)
+    ]
     delivered_at = _delivered_at(lake, waiting, is_ending)
 
     found: dict[tuple[str, bool], list[Row]] = defaultdict(list)
     for row in waiting:
         found[row["consumer_group"], not _is_held(row, now)].append(row)
 
-    return [
-        {
-            "consumer_group": group,
-            "is_gone": is_gone,
-            "messages": sum(row["lag"] for row in rows),
-            "oldest_at": min(
-                (delivered_at[place] for row in rows if (place := _place(row)) in delivered_at),
-                default=None,
-            ),
-            "gone_at": min(row["held_until"] for row in rows) if is_gone else None,
-        }
-        for (group, is_gone), rows in sorted(found.items())
-    ]
+    groups = []
+    for (group, is_gone), rows in sorted(found.items()):
+        known_at = [delivered_at[_place(row)] for row in rows if _place(row) in delivered_at]
+        groups.append(
+            {
+                "consumer_group": group,
+                "is_gone": is_gone,
+                "messages": sum(row["lag"] for row in rows),
+                "oldest_at": min(known_at, default=None),
+                "gone_at": min(row["held_until"] for row in rows) if is_gone else None,
+            }
+        )
+    return groups
+
+
+def _is_unjudged(row: Row, now: int) -> bool:
+    return row["queue_offset"] is None and _is_held(row, now)
 
 
 def _place(row: Row) -> tuple[str, int, int]:
@@ -124,8 +133,8 @@ def _delivered_at(
         if is_ending():
             break
         bounds = {
-            name: sorted({row[of] for row in rows})
-            for name, of in (("queue_id", "queue_id"), ("queue_offset", "next_offset"))
+            "queue_id": sorted({row["queue_id"] for row in rows}),
+            "queue_offset": sorted({row["next_offset"] for row in rows}),
         }
         for message in to_dicts(read_rows(lake, table, _FIRST_UNREAD, bounds)):
             messages[table, message["queue_id"], message["queue_offset"]] = message

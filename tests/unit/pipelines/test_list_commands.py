@@ -132,16 +132,22 @@ def test_status_names_consumers_that_lag_or_are_gone(
     job: InMemoryJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def told(later_s: int = 0) -> dict[str, str]:
-        """Return the problems of consumers, as they are so long after the last poll."""
+        """Return the problems of consumers, as they are so long after the last commit."""
         with monkeypatch.context() as patched:
-            patched.setattr("time.time_ns", lambda: polled_ns + later_s * 1_000_000_000)
+            patched.setattr("time.time_ns", lambda: committed_ns + later_s * 1_000_000_000)
             found = json.loads(said("status", "--lake", job.lake.path, "-o", "json"))["problems"]
         return {one["name"]: one["words"] for one in found if one["name"].startswith("consumer")}
 
     Consumer(job.lake.path, "others", ["orders"]).close()  # it gave its queues back
-    with Consumer(job.lake.path, "points", ["orders"], session_timeout_ms=600_000) as consumer:
-        assert len(consumer.poll(5.0)) == 3
-        polled_ns = time.time_ns()
+    with Consumer(
+        job.lake.path, "points", ["orders"], session_timeout_ms=600_000, auto_offset_reset="latest"
+    ) as consumer:
+        committed_ns = time.time_ns()
+        assert told() == {}  # it wants what comes from now on
+        for queue_id in (0, 1):
+            consumer.seek("orders", queue_id, 0)
+        consumer.commit()
+        committed_ns = time.time_ns()
         ((name, words),) = told().items()
         assert name == "consumer_lag"
         assert re.fullmatch(r"consumer group points is \S+ d behind: unread messages: 3", words)
@@ -153,6 +159,7 @@ def test_status_names_consumers_that_lag_or_are_gone(
             "messages: 3",
             words,
         )
+        assert len(consumer.poll(5.0)) == 3
         consumer.commit()
         assert told() == told(661) == {}
 
@@ -163,7 +170,8 @@ def test_a_message_waits_for_a_consumer_from_its_delivery_on(tmp_path: Path) -> 
     job.end(COMMIT, 0)
     job.run()
     job.run(600_000)
-    with Consumer(job.lake.path, "points", ["orders"]):
+    with Consumer(job.lake.path, "points", ["orders"]) as consumer:
+        consumer.commit()
         (row,) = read_unread(job.lake, job.at)
     assert row["oldest_at"] == job.at > START_AT + 600_000
     assert (row["messages"], row["is_gone"]) == (1, False)

@@ -258,9 +258,10 @@ def test_consumers_that_lag_or_are_gone_are_measured(
     watch = told.reporter._consumers
     told.tell(History())
     with (
-        Consumer(job.lake.path, "lives", ["orders"]),
+        Consumer(job.lake.path, "lives", ["orders"]) as consumer,
         Consumer(job.lake.path, "gone", ["orders"], session_timeout_ms=1),
     ):
+        consumer.commit()
         now_is(monkeypatch, time.time_ns() // 1_000_000 + 9_000)
         watch.look()
         samples = told.samples()

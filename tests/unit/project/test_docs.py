@@ -48,6 +48,7 @@ SECTIONS = {
             settings.MaintenanceSettings,
             settings.SecuritySettings,
             settings.MetricsSettings,
+            settings.HealthSettings,
             settings.LogSettings,
         ),
         strict=False,
