@@ -43,8 +43,8 @@ notebooks: $(VENV)/.jupyter ## Open the notebooks: on the lake TXLAKE_LAKE, else
 		--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate $(JUPYTER_OPTIONS)
 
 # PYTEST takes options of pytest, as in: make test PYTEST="-k crash"
-# Each worker has a broker and a Spark session of its own, about 3 GB. Three of them keep two cores
-# busy, since a test waits for a third of its time. The longest files are first.
+# Each worker has a broker and a Spark session of its own. A third one is to give a core work while a
+# test waits; whether it makes a run quicker has not been measured. The longest files are first.
 WORKERS ?= 3
 RUN_TESTS = $(PY) -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
@@ -55,7 +55,7 @@ test: setup $(VENV)/.release $(VENV)/.store ## Run all checks and tests (does th
 tests: $(VENV)/.release $(VENV)/.store
 	@$(RUN_TESTS) -m "not soak" --durations 50 --durations-min 1 --junitxml build/tests.xml $(PYTEST)
 
-check: setup $(VENV)/.release ## Check style and types, and run the quick tests: two minutes
+check: setup $(VENV)/.release ## Check style and types, and run the quick tests
 	@$(MAKE) --no-print-directory --jobs 3 lint types unit
 
 unit:
