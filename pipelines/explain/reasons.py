@@ -196,7 +196,6 @@ def _unacknowledged(unit: Unit, first: Row) -> Iterator[Reason]:
 
 def _next(unit: Unit, first: Row, newest: Plan, now_ms: int) -> Reason:
     """Returns what time does next: a check, or the discard."""
-
     parameters = plan_parameters(newest)
     step = next_step(first, parameters)
     known_at = newest.known_at.get(unit.queue_id)

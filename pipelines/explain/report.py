@@ -305,4 +305,5 @@ def _accepted_loss(rows: LakeRows, target: RecordTarget) -> dict[str, str] | Non
                 "reason": row["reason"] or "no reason is given",
                 "offsets": f"{target_of_loss.first} to {target_of_loss.last}",
             }
+
     return None

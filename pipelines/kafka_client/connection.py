@@ -150,29 +150,29 @@ class Cluster:
                     raise failure from error
         raise AssertionError("unreachable")
 
-    def result_of(self, future: Any, what: str, *ignored_codes: int) -> Any:
+    def result_of(self, future: Any, request: str, *ignored_codes: int) -> Any:
         """Returns the answer to a request; None if it is an error of one of `ignored_codes`.
 
-        Input: `what`: the request, in words. Errors: KafkaAwayError, KafkaRefusedError.
+        Input: `request`: in words. Errors: KafkaAwayError, KafkaRefusedError.
         """
         try:
             return future.result(timeout=REQUEST_TIMEOUT_S)
         except (KafkaException, FutureTimeoutError) as error:
             if error_code(error) in ignored_codes:
                 return None
-            raise self.to_error(what, error) from error
+            raise self.to_error(request, error) from error
 
-    def to_error(self, what: str, error: BaseException) -> KafkaAwayError:
+    def to_error(self, request: str, error: BaseException) -> KafkaAwayError:
         """Returns why a request failed: a refusal, if one was reported, or no answer."""
         kafka = error.args[0] if isinstance(error, KafkaException) else None
         if kafka is not None and kafka.code() in _RIGHTS:
             return KafkaRefusedError(
-                f"Kafka at {self._servers} refuses {what}: {kafka.str()}; give this client the "
+                f"Kafka at {self._servers} refuses {request}: {kafka.str()}; give this client the "
                 "right, or name another in [kafka.client]"
             )
 
         if kafka is not None and kafka.code() in _REQUESTS:
-            return KafkaRefusedError(f"Kafka at {self._servers} refuses {what}: {kafka.str()}")
+            return KafkaRefusedError(f"Kafka at {self._servers} refuses {request}: {kafka.str()}")
 
         self.admin.poll(0)  # calls error_cb
         refusal = self._error_callback.refusal(lambda: tls_error(self._servers, self._client))
@@ -183,4 +183,4 @@ class Cluster:
             )
 
         reason = "nothing in time" if kafka is None else kafka.str()
-        return KafkaAwayError(f"Kafka at {self._servers} did not answer ({what}): {reason}")
+        return KafkaAwayError(f"Kafka at {self._servers} did not answer ({request}): {reason}")

@@ -186,7 +186,8 @@ def _from_pkcs12(client: Mapping[str, str]) -> tuple[str, str]:
     if key is None or own is None:
         raise _config_error("ssl.keystore.location", place, "it has no key with a certificate")
 
-    chain = "".join(one.public_bytes(Encoding.PEM).decode() for one in (own, *others))
+    certificates = [certificate.public_bytes(Encoding.PEM) for certificate in (own, *others)]
+    chain = b"".join(certificates).decode()
     return chain, key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
 
 

@@ -91,7 +91,9 @@ def _cuts_within(
     _, unit, count = np.unique(names, return_inverse=True, return_counts=True)
     is_alone = names == ALONE
     linked = np.flatnonzero((count[unit] > 1) & ~is_alone)
-    queue_of, place, unit = queue_of[linked], place[linked], unit[linked]
+    queue_of = queue_of[linked]
+    place = place[linked]
+    unit = unit[linked]
 
     all_cuts = []
     taken = first
@@ -109,8 +111,8 @@ def _next_cut(
     share = rows_max / remaining.sum()
 
     while share < 1:
-        near = taken + np.ceil(remaining * share).astype(np.int64)
-        cut = _sound(near, queue_of, place, unit, units)
+        limit = taken + np.ceil(remaining * share).astype(np.int64)
+        cut = _sound(limit, queue_of, place, unit, units)
         if (cut > taken).any():
             return np.maximum(cut, taken)
         share *= 2

@@ -138,6 +138,7 @@ def require_unpublished(topic: str, destination: str, ends: DestinationEnds) -> 
             f"says nothing of topic {topic}: it was deleted, or another lake published there; "
             "`txlake publish adopt` says how it goes on"
         )
+
     for partition, end in sorted(ends.ends.items()):
         if not ends.begins[partition] == end > 0:
             continue

@@ -188,15 +188,16 @@ def read_log(records: Iterable[tuple[bytes | None, bytes | None]]) -> ProgressLo
 
     for key, value in newest.items():
         if value is not None:
-            _take(log, key, value)
+            _add_record(log, key, value)
     return log
 
 
-def _take(log: ProgressLog, key: bytes, value: bytes) -> None:
+def _add_record(log: ProgressLog, key: bytes, value: bytes) -> None:
     try:
         kind, lake_id, publisher, *rest = json.loads(key)
         content = json.loads(value)
         owner = (lake_id, publisher)
+
         if kind == TOPIC:
             log.topics[(*owner, rest[0])] = _topic_of(content)
         elif kind == STOP:

@@ -188,6 +188,7 @@ class Turn:
                         f"skip --name {self._publisher.name} --topic {name} --queue {queue_id} "
                         f"--offset {position} --to {begin - 1}` goes past them"
                     )
+
         return None
 
     # One transaction.
@@ -287,6 +288,7 @@ class Turn:
             for name, published in self._topics.items()
             if published.progress.destination == sent.destination
         )
+
         return RefusedRecordError(
             f"the Kafka topic {sent.destination} does not take message {headers[p.PLACE]} of "
             f"transaction {headers.get(p.UNIQ_KEY)} (topic {topic}, queue {sent.partition}, offset "

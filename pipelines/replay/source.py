@@ -200,7 +200,8 @@ def _grouped(epochs: Iterator[Recorded]) -> Iterator[list[Recorded]]:
     for recorded in epochs:
         if group and count + recorded.record_count > CHUNK_RECORDS:
             yield group
-            group, count = [], 0
+            group = []
+            count = 0
         group.append(recorded)
         count += recorded.record_count
 

@@ -182,7 +182,9 @@ class Comparison:
         self, epoch: int, column: str, recorded: Mapping[Any, int], replayed: Mapping[Any, int]
     ) -> None:
         for name in sorted({*recorded, *replayed}, key=str):
-            recorded_value, replayed_value = recorded.get(name), replayed.get(name)
+            recorded_value = recorded.get(name)
+            replayed_value = replayed.get(name)
+
             if recorded_value != replayed_value:
                 label = name if isinstance(name, str) else f"{name[0]} queue {name[1]}"
                 self.add(
@@ -203,6 +205,7 @@ class Comparison:
         tables = [
             name for name in {**self.rows, **self.counts} if self.rows[name] or self.counts[name]
         ]
+
         labels = [f"{t} ({self._topics[t]})" if t in self._topics else t for t in tables]
         compared = pa.table(
             {
@@ -211,6 +214,7 @@ class Comparison:
                 "differences": pa.array([self.counts[t] for t in tables], pa.int64()),
             }
         )
+
         rows = [asdict(difference) for difference in self.differences]
         return compared, pa.Table.from_pylist(rows, schema=DIFFERENCES)
 
