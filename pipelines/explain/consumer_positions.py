@@ -1,4 +1,4 @@
-"""Where each consumer group is in each queue, and until when its owner holds it."""
+"""The position of each consumer group in each queue, and until when its owner holds it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from txlake._consumer_offsets import Commit, held_until
 
 TABLE: Final = "consumer_offsets"
 
-# Of an owner whose rows do not say it, of an SDK before lake format 5.
+# The session of an owner whose rows do not say it, of an SDK before lake format 5.
 _SESSION_MS: Final = 30_000
 
 # Of a queue's rows the one of the largest generation holds, of these the latest.
@@ -30,7 +30,7 @@ def read_positions(lake: Lake) -> list[Row]:
     """Returns the newest row of each queue of each consumer group, in their order. Units: ms.
 
     Output: the columns of `consumer_offsets`, and `held_until`: when the session of the owner is
-    over if it does not commit again; null: it gave the queue back.
+    over if it does not commit again; null if the owner gave the queue back.
     Source: the SDK's own rule, by which a challenger waits (`txlake._consumer_offsets.held_until`).
     """
     try:
@@ -39,17 +39,18 @@ def read_positions(lake: Lake) -> list[Row]:
         return []
 
     newest = run(_NEWEST, commits=commits)
+    owned_until = _held_until(newest.to_pylist())
     return [
         {**row, "held_until": until}
-        for row, until in zip(to_dicts(newest), _held_until(newest.to_pylist()), strict=True)
+        for row, until in zip(to_dicts(newest), owned_until, strict=True)
     ]
 
 
 def _held_until(rows: list[dict[str, Any]]) -> list[int | None]:
     names = [field.name for field in fields(Commit)]
     values: list[dict[str, Any]] = [{name: row.get(name) for name in names} for row in rows]
-    commits = [Commit(**one) for one in values]
+    commits = [Commit(**row_values) for row_values in values]
     newest = {commit.key: commit for commit in commits}
 
-    untils = [held_until(newest, commit, _SESSION_MS) for commit in commits]
-    return [None if until is None else milliseconds(until) for until in untils]
+    expirations = [held_until(newest, commit, _SESSION_MS) for commit in commits]
+    return [None if until is None else milliseconds(until) for until in expirations]

@@ -1,4 +1,4 @@
-"""All that a lake says about some messages: few files, few columns, never a body.
+"""All rows of a lake about some messages: few files, few columns, never a body.
 
 It is read as it stands at the newest committed epoch. Rows of the next epoch, which can be planned
 and half written, are read too: their epoch tells them apart.
@@ -34,42 +34,73 @@ from storage.wire.record_kinds import HALF, SCHEDULE
 from txlake import protocol as p
 
 MESSAGE_COLUMNS = [
-    "queue_id", "queue_offset", "stored_at", "epoch", "producer_group", "transaction_id",
-    "real_topic", "real_queue_id", "keys", "tags", "delay_level", "delay_ms", "deliver_at",
+    "queue_id",
+    "queue_offset",
+    "stored_at",
+    "epoch",
+    "producer_group",
+    "transaction_id",
+    "real_topic",
+    "real_queue_id",
+    "keys",
+    "tags",
+    "delay_level",
+    "delay_ms",
+    "deliver_at",
     "immunity_ms",
-    "tran_size", "tran_seq", "born_at", "error",
-]  # fmt: skip
+    "tran_size",
+    "tran_seq",
+    "born_at",
+    "error",
+]
 _ADMIN_COLUMNS = [
-    "queue_offset", "stored_at", "epoch", "command", "target", "actor", "reason", "result",
-]  # fmt: skip
+    "queue_offset",
+    "stored_at",
+    "epoch",
+    "command",
+    "target",
+    "actor",
+    "reason",
+    "result",
+]
 _COPY_COLUMNS = [
-    "queue_offset", "stored_at", "source", "reason", "half_queue_id", "half_queue_offset", "epoch",
-]  # fmt: skip
+    "queue_offset",
+    "stored_at",
+    "source",
+    "reason",
+    "half_queue_id",
+    "half_queue_offset",
+    "epoch",
+]
 _READERS = 4
 _TRIES = 3
 
 
 def find(lake: Lake, target: p.RecordTarget | Transaction) -> LakeRows:
-    """Returns all that a lake says about a target; no messages if it is not there.
+    """Returns all rows of a lake about a target; no messages if the lake has none of it.
 
     An epoch that is committed while its rows are read might be read in part: it is read again.
     Errors: BrokenLakeError, also when the table of a topic that the messages name is not whole.
     """
     with ThreadPoolExecutor(_READERS) as pool:
-        found = _find(lake, pool, target)
+        rows = _find(lake, pool, target)
         for _ in range(_TRIES):
-            if not found.has_uncommitted_rows or latest_committed(lake)[0] == found.epoch:
+            if not rows.has_uncommitted_rows or latest_committed(lake)[0] == rows.epoch:
                 break
-            found = _find(lake, pool, target)
-    topics = {p.CHECK_MAX_TOPIC, p.UNDELIVERABLE_TOPIC, *(m["real_topic"] for m in found.messages)}
-    tables = [f"topics/{found.table_ids[topic]}" for topic in topics if topic in found.table_ids]
+
+            rows = _find(lake, pool, target)
+
+    real_topics = {message["real_topic"] for message in rows.messages}
+    topics = {p.CHECK_MAX_TOPIC, p.UNDELIVERABLE_TOPIC, *real_topics}
+    tables = [f"topics/{rows.table_ids[topic]}" for topic in topics if topic in rows.table_ids]
     require_readable(lake, tables)
-    there = filter(lake.is_table, tables)
-    ends = (*found.outcomes, *found.deliveries)
+
+    existing = filter(lake.is_table, tables)
+    ends = (*rows.outcomes, *rows.deliveries)
     is_delivered = any(row["real_queue_offset"] is not None for row in ends)
     return replace(
-        found,
-        deleted={table: deleted_epoch(lake.handle(table)) for table in there},
+        rows,
+        deleted={table: deleted_epoch(lake.handle(table)) for table in existing},
         positions=read_positions(lake) if is_delivered else (),
     )
 
@@ -79,36 +110,42 @@ def _find(lake: Lake, pool: ThreadPoolExecutor, target: p.RecordTarget | Transac
     epoch, epochs = latest_committed(lake)
     messages, elsewhere = _messages(lake, target)
     table_ids = {row["topic"]: row["table_id"] for row in catalog.result().to_pylist()}
-    found = LakeRows(epoch, epochs, messages, elsewhere, table_ids=table_ids)
+    rows = LakeRows(epoch, epochs, messages, elsewhere, table_ids=table_ids)
+
     if messages:
-        return RelatedRows(lake, pool, found).fetch()
-    return replace(found, losses=_commands(lake, [p.ACCEPT_LOSS]))
+        return RelatedRows(lake, pool, rows).fetch()
+
+    return replace(rows, losses=_commands(lake, [p.ACCEPT_LOSS]))
 
 
 def find_by_keys(lake: Lake, keys: str) -> list[Row]:
     """Returns the messages whose KEYS are this text, or have it as one of their words."""
     where = pc.match_substring(pc.field("keys"), keys)
-    found = [row for source in (HALF, SCHEDULE) for row in _of_source(lake, source, {}, where)]
-    named = [row for row in found if row["keys"] == keys or keys in row["keys"].split()]
-    return sorted(named, key=itemgetter("stored_at", "queue_id", "queue_offset"))
+    rows = [*_of_source(lake, HALF, {}, where), *_of_source(lake, SCHEDULE, {}, where)]
+
+    matching = [row for row in rows if row["keys"] == keys or keys in row["keys"].split()]
+    return sorted(matching, key=itemgetter("stored_at", "queue_id", "queue_offset"))
 
 
 def _messages(lake: Lake, target: p.RecordTarget | Transaction) -> tuple[list[Row], Sequence[Row]]:
     """Returns the target's halves and schedule records, whole sets.
 
-    Output: with them, of a set, the halves of its transaction id in other half queues.
+    Output: for a set also the halves of its transaction id in other half queues.
     """
     if isinstance(target, Transaction):
-        bounds: Bounds = {"transaction_id": [target.transaction_id]}
-        return _of_source(lake, HALF, bounds) or _of_source(lake, SCHEDULE, bounds), ()
-    bounds = {"queue_id": [target.queue_id], "queue_offset": [target.queue_offset]}
-    rows = _of_source(lake, target.kind, bounds)
+        of_id: Bounds = {"transaction_id": [target.transaction_id]}
+        return _of_source(lake, HALF, of_id) or _of_source(lake, SCHEDULE, of_id), ()
+
+    at_place: Bounds = {"queue_id": [target.queue_id], "queue_offset": [target.queue_offset]}
+    rows = _of_source(lake, target.kind, at_place)
     if target.kind != HALF or not rows or not set_key(rows[0]):
         return rows, ()
+
     (half,) = rows
-    of_id = _of_source(lake, HALF, {"transaction_id": [half["transaction_id"]]})
-    members = [row for row in of_id if set_key(row) == set_key(half)]
-    return members, [row for row in of_id if row["queue_id"] != half["queue_id"]]
+    halves = _of_source(lake, HALF, {"transaction_id": [half["transaction_id"]]})
+    members = [row for row in halves if set_key(row) == set_key(half)]
+    elsewhere = [row for row in halves if row["queue_id"] != half["queue_id"]]
+    return members, elsewhere
 
 
 def _of_source(
@@ -130,19 +167,22 @@ def _place_of(row: Row) -> tuple[str, int, int]:
 
 
 class RelatedRows:
-    """What other tables say about some messages."""
+    """Rows of other tables about some messages."""
 
-    def __init__(self, lake: Lake, pool: ThreadPoolExecutor, found: LakeRows) -> None:
-        self._lake, self._pool, self._found = lake, pool, found
-        self._epoch = found.epoch
-        self._places = {_place_of(message) for message in found.messages}
-        self._queues = sorted({m["queue_id"] for m in found.messages})
-        offsets = sorted({m["queue_offset"] for m in found.messages})
+    def __init__(self, lake: Lake, pool: ThreadPoolExecutor, rows: LakeRows) -> None:
+        self._lake = lake
+        self._pool = pool
+        self._rows = rows
+        self._epoch = rows.epoch
+
+        self._places = {_place_of(message) for message in rows.messages}
+        self._queues = sorted({message["queue_id"] for message in rows.messages})
+        offsets = sorted({message["queue_offset"] for message in rows.messages})
         self._at_place: Bounds = {"queue_id": self._queues, "queue_offset": offsets}
 
     def fetch(self) -> LakeRows:
-        """Returns what was found with what they say; reads the tables side by side."""
-        rows = self._together(
+        """Returns the given rows with the related ones; reads the tables side by side."""
+        rows = self._read_parallel(
             outcomes=partial(self._of_places, "outcomes"),
             checks=partial(self._of_places, "checks"),
             deliveries=partial(self._of_places, "deliveries"),
@@ -154,44 +194,50 @@ class RelatedRows:
         )
         pending, halves = rows.pop("recorded")
         rows["delayed"], still_delayed = rows["delayed"]
+
         targets = {p.RecordTarget(*place) for place in self._places}
         rearms = [row for row in rows["commands"] if p.read_target(row["target"]) in targets]
         cited = [*rows["outcomes"], *rows["deliveries"], *rows["delayed"], *rearms]
-        missing = {row["epoch"] for row in cited} - set(self._found.epochs)
-        given_up = {o["epoch"] for o in rows["outcomes"] if o["outcome"] == DISCARDED}
-        undeliverable = {
+        missing_epochs = {row["epoch"] for row in cited} - set(self._rows.epochs)
+
+        discard_epochs = {o["epoch"] for o in rows["outcomes"] if o["outcome"] == DISCARDED}
+        undeliverable_offsets = {
             d["real_queue_offset"] for d in rows["deliveries"] if d["action"] == "UNDELIVERABLE"
         }
-        more = self._together(
-            plans=partial(read_plans, self._lake, missing),
+        further_rows = self._read_parallel(
+            plans=partial(read_plans, self._lake, missing_epochs),
             operations=partial(
                 find_operations,
                 self._lake,
-                [m for m in self._found.messages if m["source"] == HALF],
+                [m for m in self._rows.messages if m["source"] == HALF],
                 rows["outcomes"],
                 rows["conflicts"],
                 rows["namings"],
-                self._found.newest,
+                self._rows.newest,
             ),
-            copies=partial(self._internal_topic_rows, p.CHECK_MAX_TOPIC, "epoch", given_up),
+            copies=partial(self._internal_topic_rows, p.CHECK_MAX_TOPIC, "epoch", discard_epochs),
             undeliverable=partial(
-                self._internal_topic_rows, p.UNDELIVERABLE_TOPIC, "queue_offset", undeliverable
+                self._internal_topic_rows,
+                p.UNDELIVERABLE_TOPIC,
+                "queue_offset",
+                undeliverable_offsets,
             ),
         )
+
         return replace(
-            self._found,
-            epochs={**self._found.epochs, **more.pop("plans")},
+            self._rows,
+            epochs={**self._rows.epochs, **further_rows.pop("plans")},
             pending=pending,
             halves=halves,
             still_delayed=still_delayed,
             **rows,
-            **more,
+            **further_rows,
         )
 
-    def _together(self, **reads: Callable[[], Any]) -> dict[str, Any]:
-        """Returns what each read returns; they run side by side."""
-        begun = {name: self._pool.submit(read) for name, read in reads.items()}
-        return {name: future.result() for name, future in begun.items()}
+    def _read_parallel(self, **reads: Callable[[], Any]) -> dict[str, Any]:
+        """Returns the result of each read; they run side by side."""
+        futures = {name: self._pool.submit(read) for name, read in reads.items()}
+        return {name: future.result() for name, future in futures.items()}
 
     def _recorded(self) -> tuple[list[Row], list[Row]]:
         """Returns all that was recorded of the halves, the oldest first, and their state."""
@@ -203,6 +249,7 @@ class RelatedRows:
         """Returns the messages that had a time to wait for, and those that still wait."""
         columns = self._lake.schema("delayed").names
         rows = read_rows(self._lake, "delayed", columns, self._at_place)
+
         state = latest_rows("delayed", rows.filter(pc.field("epoch") <= self._epoch))
         return self._at_places(rows.filter(pc.field("change") == PUT)), self._at_places(state)
 
@@ -224,23 +271,27 @@ class RelatedRows:
         columns = self._lake.schema("conflicts").names
         offsets = self._at_place["queue_offset"]
         bounds: Bounds = {"queue_id": self._queues, "half_queue_offset": offsets}
+
         unreadable: Bounds = {"queue_id": self._queues, "reason": ["unreadable_operation"]}
         rows = [
             row
             for row in to_dicts(read_rows(self._lake, "conflicts", columns, bounds))
             if (HALF, row["queue_id"], row["half_queue_offset"]) in self._places
         ]
+
         return rows + to_dicts(read_rows(self._lake, "conflicts", columns, unreadable))
 
     def _internal_topic_rows(self, topic: str, column: str, values: set[int]) -> list[Row]:
         """Returns the messages' copies in a topic of the job's own, those with some values."""
-        if topic not in self._found.table_ids:
+        if topic not in self._rows.table_ids:
             return []
-        table = f"topics/{self._found.table_ids[topic]}"
+
+        table = f"topics/{self._rows.table_ids[topic]}"
         try:
             rows = to_dicts(read_rows(self._lake, table, _COPY_COLUMNS, {column: sorted(values)}))
         except MissingTableError:  # not made yet, or lost: `find` tells which
             return []
+
         return [
             row
             for row in rows

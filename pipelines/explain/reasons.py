@@ -30,9 +30,9 @@ _NAMED_MAX = 3
 
 @dataclass(frozen=True)
 class Reason:
-    """One reason, or one thing that is waited for: a code for programs, a rule for people.
+    """One reason, or one thing that a unit waits for: a code for programs, a rule for people.
 
-    `until`: the instant at which it is over, ms, where there is one. `resume`: the target by
+    `until`: the instant at which it ends, ms, if there is one. `resume`: the target by
     which RESUME ends it.
     """
 
@@ -50,30 +50,37 @@ def why_not_ended(unit: Unit, now_ms: int) -> list[Reason]:
     if unit.error is not None:
         rule = Rule(f"it cannot be read ({unit.error}): it is never decided", rule_texts.READABLE)
         return [Reason("unreadable", rule)]
+
     if all(unit.is_committed(message) for message in unit.messages):
         return _why_pending(unit, now_ms)
+
     epoch = max(message["epoch"] for message in unit.messages)
     return [_not_committed("landed", epoch), *_why_pending(unit, now_ms)]
 
 
-def _not_committed(what: str, epoch: int) -> Reason:
-    return Reason("not_committed", Rule(f"{what} in epoch {epoch}, not committed yet", "`epochs`"))
+def _not_committed(action: str, epoch: int) -> Reason:
+    return Reason(
+        "not_committed", Rule(f"{action} in epoch {epoch}, not committed yet", "`epochs`")
+    )
 
 
 def _why_pending(unit: Unit, now_ms: int) -> list[Reason]:
-    newest = unit.found.newest
+    newest = unit.lake_rows.newest
     if newest is None or not unit.open_halves:
         return []
+
     early = sorted({row["epoch"] for row in unit.outcomes if not unit.is_committed(row)})
     if early:
         return [_not_committed("decided", early[0])]
+
     if not unit.halves:
         return [_not_committed("landed", unit.messages[0]["epoch"])]
+
     first = next(half for half in unit.halves if half["queue_offset"] == half["unit_offset"])
     waits = [*_ends(unit, first), *_not_landed(unit, newest)]
     if first["discard_cause"] is not None:
         return [*waits, _discarded(unit, first, newest)]
-    return [*waits, *_asked(unit, first), _next(unit, first, newest, now_ms)]
+    return [*waits, *_unacknowledged(unit, first), _next(unit, first, newest, now_ms)]
 
 
 def _ends(unit: Unit, first: Row) -> Iterator[Reason]:
@@ -84,6 +91,7 @@ def _ends(unit: Unit, first: Row) -> Iterator[Reason]:
         text = f"its set is incomplete: of TRAN_SIZE {size}, TRAN_SEQ {names} missing"
         yield Reason("set_incomplete", Rule(text, rule_texts.SETS, 2))
         yield from _split(unit)
+
     for op in unit.waiting:
         text = f"op {op['queue_id']}-{op['queue_offset']} {op['decision']} waits"
         behind = _blocking_operation(unit, first, op)
@@ -94,8 +102,10 @@ def _ends(unit: Unit, first: Row) -> Iterator[Reason]:
         elif unit.missing_seqs:
             rule = Rule(f"{text} until the set is complete", rule_texts.SETS, 5)
             yield Reason("end_waits_for_set", rule)
+
     if unit.waiting:
         return
+
     reasons = sorted({row["reason"] for row in unit.conflicts if unit.is_committed(row)})
     if reasons:
         text = f"every COMMIT or ROLLBACK that names it is without effect: {', '.join(reasons)}"
@@ -126,11 +136,12 @@ def _blocking_operation(unit: Unit, first: Row, rollback: Row) -> str | None:
     set_name = f"{first['producer_group']}/{first['transaction_id']}/{first['tran_size']}"
     decided = {
         (naming["op_queue_offset"], name)
-        for naming in unit.found.namings
+        for naming in unit.lake_rows.namings
         if naming["queue_id"] == unit.queue_id
         for name in naming["decided_sets"] or ()
     }
-    for naming in unit.found.namings:
+
+    for naming in unit.lake_rows.namings:
         if (
             naming["queue_id"] == unit.queue_id
             and naming["op_queue_offset"] < rollback["queue_offset"]
@@ -144,11 +155,12 @@ def _blocking_operation(unit: Unit, first: Row, rollback: Row) -> str | None:
             place = f"{unit.queue_id}-{naming['op_queue_offset']}"
             half = f"{unit.queue_id}-{naming['half_queue_offset']}"
             return f"op {place}, which waits for half {half}"
+
     return None
 
 
 def _not_landed(unit: Unit, newest: Plan) -> Iterator[Reason]:
-    """Returns how many operations of the queue the job has still to read."""
+    """Returns the number of operations of the queue that the job has still to read."""
     for r in newest.ranges:
         if r.place == (newest.topics[OP], unit.queue_id) and r.end_offset > r.to_offset:
             text = (
@@ -163,6 +175,7 @@ def _discarded(unit: Unit, first: Row, newest: Plan) -> Reason:
     target = unit.target(first["queue_offset"])
     is_applied = plan_parameters(newest).late_end_policy == "apply"
     late = ": a late end still ends it, or" if is_applied else ", and late ends are rejected:"
+
     text = (
         f"given up ({first['discard_cause']}){late} `txlake dead resume {target}` makes it "
         "pending again"
@@ -170,9 +183,10 @@ def _discarded(unit: Unit, first: Row, newest: Plan) -> Reason:
     return Reason("discarded", Rule(text, rule_texts.END_RULES), resume=str(target))
 
 
-def _asked(unit: Unit, first: Row) -> Iterator[Reason]:
+def _unacknowledged(unit: Unit, first: Row) -> Iterator[Reason]:
     """Returns a wait if the last attempt to ask did not reach Kafka."""
     attempts = [row for row in unit.checks if row["arm"] == first["arm"] and unit.is_committed(row)]
+
     if attempts and not attempts[-1]["acknowledged"]:
         text = (
             f"Kafka did not acknowledge the last check, sent {instant(attempts[-1]['sent_at'])} "
@@ -185,58 +199,74 @@ def _next(unit: Unit, first: Row, newest: Plan, now_ms: int) -> Reason:
     """Returns what time does next: a check, or the discard."""
     parameters = plan_parameters(newest)
     step = next_step(first, parameters)
-    known_at, known_name = newest.known_at.get(unit.queue_id), f"known_at of queue {unit.queue_id}"
+    known_at = newest.known_at.get(unit.queue_id)
+    known_name = f"known_at of queue {unit.queue_id}"
     number = f"check {first['check_times'] + 1} of {parameters.check_max}"
     at = instant(step.reached_at)
+
     if known_at is None:
         text = f"{known_name} is not known yet: nothing is asked or discarded until it is"
         return Reason("not_known", Rule(text, rule_texts.EPOCH_RULES))
+
     if step.rule == EXPIRED:
-        code, what = "expires", f"it is discarded (expired) when {known_name} reaches {at}"
+        code = "expires"
+        text = f"it is discarded (expired) when {known_name} reaches {at}"
     elif step.rule == CHECK_MAX:
-        asked = f"asked {first['check_times']} of {counted(parameters.check_max, 'time')}; "
         code = "last_check" if first["checked_at"] is not None else "immune"
-        what = f"{asked}it is discarded (check_max) when {known_name} reaches {at}"
+        text = (
+            f"asked {first['check_times']} of {counted(parameters.check_max, 'time')}; "
+            f"it is discarded (check_max) when {known_name} reaches {at}"
+        )
     elif step.line == 5:
-        immune_until = instant(step.reached_at - 1)
-        code, what = "immune", f"immune until {immune_until}; then {number} is due"
+        code = "immune"
+        text = f"immune until {instant(step.reached_at - 1)}; then {number} is due"
     else:
-        code, what = "check_due", f"{number} due at {at}"
+        code = "check_due"
+        text = f"{number} due at {at}"
+
     if known_at >= step.reached_at:
-        what += (
+        text += (
             f"; {known_name} has passed that: the job does it in its next epoch, at most "
             f"check_rate_max = {counted(parameters.check_rate_max, 'check')} in one"
         )
     else:
-        what += f"; {known_name} stands at {instant(known_at)}"
+        text += f"; {known_name} stands at {instant(known_at)}"
+
     if now_ms - max(step.reached_at, newest.epoch_at) > _SILENT_MS:
-        what += (
+        text += (
             f"; the newest epoch, {newest.epoch}, was {span(now_ms - newest.epoch_at)} ago: is "
             "`txlake run` running?"
         )
-    return Reason(code, Rule(what, rule_texts.EPOCH_RULES, step.line), step.reached_at)
+
+    return Reason(code, Rule(text, rule_texts.EPOCH_RULES, step.line), step.reached_at)
 
 
 def why_not_delivered(unit: Unit, message: Row, now_ms: int) -> list[Reason]:
-    """Returns why a message that is to be delivered is not there yet; empty if it is."""
+    """Returns why a message that is to be delivered is not delivered yet; empty if it is."""
     offset = message["queue_offset"]
     last = _last(unit.deliveries, offset)
     if last is None:
         delayed = _last(unit.delayed, offset)
         return [] if delayed is None else [_delayed(delayed, unit, now_ms)]
+
     if not unit.is_committed(last):
         return [_not_committed(last["action"], last["epoch"])]
+
     if last["action"] == "CANCELLED":
-        commands = {row["queue_offset"]: row for row in unit.found.commands}
+        commands = {row["queue_offset"]: row for row in unit.lake_rows.commands}
         command = commands.get(last["admin_offset"], {"actor": None, "reason": None})
+
         text = (
             f"its delay was cancelled{rule_texts.actor_text(command['actor'], command['reason'])}"
         )
         return [Reason("cancelled", Rule(text, rule_texts.COMMANDS))]
+
     if last["action"] == "UNDELIVERABLE":
         place = last["real_queue_offset"]
+
         reason = next(
-            (row["reason"] for row in unit.found.undeliverable if row["queue_offset"] == place), ""
+            (row["reason"] for row in unit.lake_rows.undeliverable if row["queue_offset"] == place),
+            "",
         )
         rule = rule_texts.UNDELIVERABLE.get(
             reason, Rule("its topic cannot take it", rule_texts.DELIVERY)
@@ -248,6 +278,7 @@ def why_not_delivered(unit: Unit, message: Row, now_ms: int) -> list[Reason]:
             f"resume {target}` delivers it"
         )
         return [Reason("undeliverable", Rule(text, rule.section), resume=target)]
+
     return []
 
 
@@ -257,11 +288,13 @@ def _last(rows: list[Row], queue_offset: int) -> Row | None:
 
 
 def _delayed(row: Row, unit: Unit, now_ms: int) -> Reason:
-    newest = unit.found.newest
+    newest = unit.lake_rows.newest
     text = f"{unit.target(row['queue_offset'])} {delayed_text(unit, row)}"
+
     if newest is not None and now_ms - row["deliver_at"] > _SILENT_MS:
         text += (
             f", which is {span(now_ms - row['deliver_at'])} ago; the newest epoch, "
             f"{newest.epoch}, has epoch_at {instant(newest.epoch_at)}: is `txlake run` running?"
         )
+
     return Reason("delayed", Rule(text, rule_texts.DELAY), row["deliver_at"])

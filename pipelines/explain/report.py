@@ -27,7 +27,7 @@ _NOT_DELIVERED = {"undeliverable": "UNDELIVERABLE", "cancelled": "CANCELLED"}
 
 @dataclass(frozen=True)
 class Place:
-    """Where a message was delivered. `is_deleted`: the topic need not keep it any more."""
+    """The place at which a message was delivered. `is_deleted`: the topic may have deleted it."""
 
     topic: str
     table: str
@@ -41,8 +41,8 @@ class Place:
 class Reader:
     """A consumer group of a delivered message's topic.
 
-    `queue_offset`: what it reads next in the message's queue, as it has committed; None: it has
-    read nothing of it.
+    `queue_offset`: the next offset to read in the message's queue, as the group has committed it;
+    None if it has read nothing of it.
     """
 
     consumer_group: str
@@ -52,7 +52,7 @@ class Reader:
 
 @dataclass(frozen=True)
 class MessageReport:
-    """One message: its end, where it is and who has read it, why it is not delivered yet."""
+    """One message: its end, its place, its readers, and why it is not delivered yet."""
 
     row: Row
     end: Row | None
@@ -89,7 +89,7 @@ class Report:
 
     @property
     def headline(self) -> str:
-        """Returns the status, and of what is committed also why a message is not delivered."""
+        """Returns the status; if it is COMMITTED also why a message is not delivered."""
         waiting = [message.waits for message in self.messages if message.place is None]
         if self.status != COMMITTED or not waiting:
             return self.status
@@ -100,12 +100,12 @@ class Report:
         return f"{self.status}, {', '.join(sorted(reasons))}"
 
 
-def reports(found: LakeRows, now_ms: int, limit: int | None = None) -> tuple[list[Report], int]:
-    """Returns the reports of the first `limit` units that were found, and how many more there are.
+def reports(rows: LakeRows, now_ms: int, limit: int | None = None) -> tuple[list[Report], int]:
+    """Returns the reports of the first `limit` units, and the number of further units.
 
-    Without a limit: of all.
+    Without a limit: of all units.
     """
-    units = units_of(found)
+    units = units_of(rows)
     shown = units[:limit]
     return [_report(unit, now_ms) for unit in shown], len(units) - len(shown)
 
@@ -131,9 +131,12 @@ def _status(unit: Unit, messages: Iterable[MessageReport]) -> str:
         if message.place is not None:
             return "DELIVERED"
         return _NOT_DELIVERED.get(codes[0], "DELAYED") if codes else PENDING
+
     if unit.open_halves:
         is_discarded = any(half["discard_cause"] is not None for half in unit.halves)
         return DISCARDED if is_discarded else PENDING
+
+    outcomes = {end["outcome"] for end in unit.ends.values()}
     outcomes = {end["outcome"] for end in unit.ends.values()}
     return COMMITTED if COMMITTED in outcomes else ROLLED_BACK
 
@@ -142,9 +145,10 @@ def _message(unit: Unit, message: Row, now_ms: int) -> MessageReport:
     offset = message["queue_offset"]
     end = unit.ends.get(offset)
     place = _place(unit, offset, end)
+
     is_to_deliver = unit.source != HALF or (end is not None and end["outcome"] == COMMITTED)
     waits = why_not_delivered(unit, message, now_ms) if is_to_deliver and place is None else []
-    readers = () if place is None else _readers(unit.found.positions, place)
+    readers = () if place is None else _readers(unit.lake_rows.positions, place)
     return MessageReport(message, end, place, tuple(waits), readers)
 
 
@@ -172,20 +176,27 @@ def _place(unit: Unit, queue_offset: int, end: Row | None) -> Place | None:
         and row["action"] == "DELIVERED"
         and unit.is_committed(row)
     ]
+
     if end is not None and end["real_queue_offset"] is not None:
         rows.append(end)
+
     if not rows:
         return None
+
     row = rows[-1]
-    table = f"topics/{unit.found.table_ids.get(row['real_topic'])}"
+    table = f"topics/{unit.lake_rows.table_ids.get(row['real_topic'])}"
     return Place(
-        row["real_topic"], table, row["real_queue_id"], row["real_queue_offset"], row["epoch"],
-        unit.found.is_deleted(table, row["epoch"]),
-    )  # fmt: skip
+        row["real_topic"],
+        table,
+        row["real_queue_id"],
+        row["real_queue_offset"],
+        row["epoch"],
+        unit.lake_rows.is_deleted(table, row["epoch"]),
+    )
 
 
 def _decision(unit: Unit, row: Row) -> Decision:
-    epoch = unit.found.epochs.get(row["epoch"])
+    epoch = unit.lake_rows.epochs.get(row["epoch"])
     return Decision(
         outcome=row["outcome"],
         cause=row["cause"],
@@ -208,31 +219,37 @@ def _rule(unit: Unit, row: Row) -> Rule:
         and (other["arm"], other["op_queue_offset"]) == (row["arm"], row["op_queue_offset"])
         and other["queue_offset"] != row["queue_offset"]
     ]
+
     if earlier and row["outcome"] == ROLLED_BACK and row["cause"] != "duplicate_in_set":
         return rule_texts.AFTER_ROLLBACK
+
     if earlier and row["outcome"] == DISCARDED:
         return rule_texts.AFTER_DISCARD
+
     unknown = Rule(f"{row['outcome']}, {row['cause']}", "Every outcome, cause and reason")
     return rule_texts.OUTCOMES.get((row["outcome"], row["cause"]), unknown)
 
 
 def _compared_values(unit: Unit, row: Row) -> str:
-    """Returns in words what the rule of a discard compared; empty if a part was not fetched."""
-    epoch = unit.found.epochs.get(row["epoch"])
+    """Returns in words the values that the rule of a discard compared; empty if one is missing."""
+    epoch = unit.lake_rows.epochs.get(row["epoch"])
     known_at = None if epoch is None else epoch.known_at.get(unit.queue_id)
     if row["outcome"] != DISCARDED or epoch is None or known_at is None:
         return ""
+
     limits = plan_parameters(epoch)
     age_ms = known_at - unit.age_from_at(row["arm"])
     if row["cause"] == "expired":
         return (
             f"known_at - age_from_at = {age_ms} ms, half_retention_ms = {limits.half_retention_ms}"
         )
+
     attempts = [check for check in unit.checks if check["arm"] == row["arm"]]
     count = sum(check["acknowledged"] for check in attempts)
     text = f"check_times = {count}, check_max = {limits.check_max}, "
     if not attempts:
         return f"{text}known_at - age_from_at = {age_ms} ms"
+
     waited_ms = known_at - max(check["sent_at"] for check in attempts)
     return (
         f"{text}known_at - checked_at = {waited_ms} ms, check_interval_ms = "
@@ -240,25 +257,28 @@ def _compared_values(unit: Unit, row: Row) -> str:
     )
 
 
-def nothing_found(found: LakeRows, target: RecordTarget | Transaction, lake_path: str) -> str:
+def nothing_found(rows: LakeRows, target: RecordTarget | Transaction, lake_path: str) -> str:
     """Returns the sentence that a target is not in the lake, and how far the lake is."""
-    where = f"in the lake {lake_path}, which stands at epoch {found.epoch}"
+    where = f"in the lake {lake_path}, which stands at epoch {rows.epoch}"
     if isinstance(target, Transaction):
         return f"no half and no schedule record has transaction id {target.transaction_id} {where}"
+
     name = f"{target.kind} {target.queue_id}-{target.queue_offset}"
-    newest = found.newest
+    newest = rows.newest
     ends = {} if newest is None else newest.queue_ends(newest.topics[target.kind])
     end = ends.get(target.queue_id)
     if end is None:
         return f"there is no {name} {where}: it has landed nothing of that queue"
     if target.queue_offset >= end:
         return f"there is no {name} {where}: that queue is landed up to offset {end}"
-    loss = _accepted_loss(found, target)
+
+    loss = _accepted_loss(rows, target)
     if loss is not None:
         return (
             f"there is no {name} {where}: Kafka deleted it before it was landed, and "
             f"{loss['actor']} accepted that offsets {loss['offsets']} are lost: {loss['reason']}"
         )
+
     floor = Floor() if newest is None else newest.floor
     if target.kind == HALF and target.queue_offset < floor.offsets.get(target.queue_id, 0):
         return (
@@ -266,22 +286,24 @@ def nothing_found(found: LakeRows, target: RecordTarget | Transaction, lake_path
             f"{floor.offsets[target.queue_id]}); what epochs up to {floor.deleted} landed is "
             "deleted, unless it still waited then"
         )
+
     return f"there is no {name} {where}, although that queue is landed up to offset {end}"
 
 
-def _accepted_loss(found: LakeRows, target: RecordTarget) -> dict[str, str] | None:
-    """Returns who has accepted that a record is lost, why, and with which other offsets."""
-    for row in found.losses:
-        lost = command_target(ACCEPT_LOSS, row["target"])
+def _accepted_loss(rows: LakeRows, target: RecordTarget) -> dict[str, str] | None:
+    """Returns the actor who accepted that a record is lost, the reason, and the lost offsets."""
+    for row in rows.losses:
+        target_of_loss = command_target(ACCEPT_LOSS, row["target"])
         if (
             row["result"] == "noted"
-            and isinstance(lost, LostTarget)
-            and (lost.kind, lost.partition) == (target.kind, target.queue_id)
-            and lost.first <= target.queue_offset <= lost.last
+            and isinstance(target_of_loss, LostTarget)
+            and (target_of_loss.kind, target_of_loss.partition) == (target.kind, target.queue_id)
+            and target_of_loss.first <= target.queue_offset <= target_of_loss.last
         ):
             return {
                 "actor": row["actor"] or "somebody",
                 "reason": row["reason"] or "no reason is given",
-                "offsets": f"{lost.first} to {lost.last}",
+                "offsets": f"{target_of_loss.first} to {target_of_loss.last}",
             }
+
     return None

@@ -1,4 +1,4 @@
-"""Plain rows of a lake, from which a story is told: instants in ms; plans of epochs."""
+"""Plain rows of a lake, from which a timeline is made: instants in ms; plans of epochs."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ Place = tuple[str, int, int]  # source, queue, offset
 
 @dataclass(frozen=True)
 class LakeRows:
-    """What a lake says about some messages, as plain rows; instants in ms.
+    """The rows of a lake about some messages, as plain rows; instants in ms.
 
-    `epoch`: the newest committed one. `pending`: all that was recorded of the halves' state, up to
-    it. As the job holds them after it: `halves`, `still_delayed`, and `namings`, what waits in the
-    halves' queues.
+    `epoch`: the newest committed one. `pending`: all recorded rows of the halves' state, up to
+    it. The state after it: `halves`, `still_delayed`, and `namings`, the operations that wait in
+    the halves' queues.
     `copies`: rows of TRANS_CHECK_MAX_TIME_TOPIC; `undeliverable`: of TRANS_UNDELIVERABLE_TOPIC.
     `elsewhere`: halves of the target's transaction id that stand in other half queues.
-    `losses`: where nothing was found: the commands that accept that offsets are lost.
+    `losses`: if the lake has no message: the commands that accept that offsets are lost.
     `deleted`: by table of a topic, up to which epoch its messages are deleted.
-    `positions`: where consumer groups are, rows of `read_positions`, where something is delivered.
+    `positions`: rows of `read_positions`, if a message is delivered.
     """
 
     epoch: int = 0
@@ -56,11 +56,16 @@ class LakeRows:
 
     @property
     def has_uncommitted_rows(self) -> bool:
-        """Returns whether some rows are of an epoch that was not committed when they were read."""
+        """Returns whether some rows are of an epoch that was not committed when we read them."""
         tables = (
-            self.messages, self.operations, self.outcomes, self.conflicts, self.checks,
-            self.delayed, self.deliveries,
-        )  # fmt: skip
+            self.messages,
+            self.operations,
+            self.outcomes,
+            self.conflicts,
+            self.checks,
+            self.delayed,
+            self.deliveries,
+        )
         return any(row["epoch"] > self.epoch for rows in tables for row in rows)
 
     def is_deleted(self, table: str, epoch: int) -> bool:
@@ -79,8 +84,9 @@ def to_dicts(rows: pa.Table) -> list[Row]:
         if pa.types.is_timestamp(column.type):
             ms = rows[column.name].cast(pa.timestamp("ms", tz="UTC"), safe=False).cast(pa.int64())
             rows = rows.set_column(place, column.name, ms)
-    found: list[Row] = rows.to_pylist()
-    return found
+
+    dicts: list[Row] = rows.to_pylist()
+    return dicts
 
 
 def latest_committed(lake: Lake) -> tuple[int, dict[int, Plan]]:
@@ -88,6 +94,7 @@ def latest_committed(lake: Lake) -> tuple[int, dict[int, Plan]]:
     newest = lake.max_value("epochs", "epoch")
     if newest is None:
         return 0, {}
+
     either = [newest - 1, newest]
     bounds: Bounds = {"epoch": either, "state": [COMMITTED]}
     rows = read_rows(lake, "epochs", ["epoch"], bounds)
@@ -96,7 +103,7 @@ def latest_committed(lake: Lake) -> tuple[int, dict[int, Plan]]:
 
 
 def set_key(half: Row) -> tuple[object, ...]:
-    """Returns what names a half's set, empty for a half alone (PROTOCOL.md "Sets", line 1)."""
+    """Returns the key of a half's set, empty for a half alone (PROTOCOL.md "Sets", line 1)."""
     if half["error"] is not None or half["tran_size"] is None:
         return ()
     return tuple(half[c] for c in ("queue_id", "producer_group", "transaction_id", "tran_size"))

@@ -1,4 +1,4 @@
-"""The sentences of a story, each with the line of PROTOCOL.md that says so."""
+"""The sentences of a report, each with its line of PROTOCOL.md."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ READABLE: Final = "What can be read"
 
 @dataclass(frozen=True)
 class Rule:
-    """A sentence, and where PROTOCOL.md says so: a section, and its line where lines count."""
+    """A sentence, and its source in PROTOCOL.md: a section, and its line where lines count."""
 
     sentence: str
     section: str
@@ -39,13 +39,13 @@ _ENDS = (("COMMITTED", "COMMIT", 1), ("ROLLED_BACK", "ROLLBACK", 2))
 OUTCOMES: Final = {
     **{
         (outcome, cause): Rule(
-            f"its winner is a {decision}, {what}: the valid COMMIT or ROLLBACK with the smallest "
+            f"its winner is a {decision}, {origin}: the valid COMMIT or ROLLBACK with the smallest "
             "op offset",
             EPOCH_RULES,
             line,
         )
         for outcome, decision, line in _ENDS
-        for cause, what in (
+        for cause, origin in (
             ("operation", "the producer's own operation"),
             ("check_answer", "the answer to a check"),
             ("operator", "written by an operator"),
@@ -114,11 +114,20 @@ RESULTS: Final = {
     "noted": "the job goes on without these offsets, if they are all that Kafka has lost there",
     "bad_target": "the target cannot be read, or such a topic may not be made",
 }
-# Results that say: nothing was changed as the operator wanted.
+# Results of commands that did not change what the operator wanted.
 REFUSALS: Final = frozenset(
-    {"not_discarded", "not_pending", "still_undeliverable", "not_undeliverable", "not_delayed",
-     "bad_target", "no_such_topic", "unknown_command", "newer_version"}
-)  # fmt: skip
+    {
+        "not_discarded",
+        "not_pending",
+        "still_undeliverable",
+        "not_undeliverable",
+        "not_delayed",
+        "bad_target",
+        "no_such_topic",
+        "unknown_command",
+        "newer_version",
+    }
+)
 
 UNDELIVERABLE: Final = {
     "topic_not_allowed": Rule("there is no such topic and none may be made", DELIVERY),
@@ -134,6 +143,6 @@ DELETED: Final = "; deleted since: the topic keeps messages for some time only"
 
 
 def actor_text(actor: str | None, reason: str | None) -> str:
-    """Returns who wanted something and why, as far as it is known."""
-    who = "" if actor is None else f" by {actor}"
-    return who if reason is None else f"{who}, because: {reason}"
+    """Returns the actor of a command and the reason, as far as they are known."""
+    by = "" if actor is None else f" by {actor}"
+    return by if reason is None else f"{by}, because: {reason}"

@@ -15,7 +15,7 @@ _NEXT = ("immune", "check_due", "last_check", "expires", "discarded", "not_known
 
 
 def show(report: Report) -> None:
-    """Prints how a unit stands, why, and its timeline."""
+    """Prints the status of a unit, the reasons, and its timeline."""
     for line in lines(report):
         print_line(line)
     print_line()
@@ -25,12 +25,15 @@ def show(report: Report) -> None:
 
 def lines(report: Report) -> Iterator[str]:
     """Returns a report's head, line by line."""
-    unit, first = report.unit, report.unit.messages[0]
+    unit = report.unit
+    first = unit.messages[0]
     name = unit.name(first["queue_offset"])
     if first["transaction_id"] is not None:
         name = f"transaction {first['transaction_id']}, {name}"
+
     group = "" if first["producer_group"] is None else f", group {first['producer_group']}"
     yield f"{name}{group}: {report.headline}"
+
     for message in report.messages:
         yield from _message(report, message)
     for decision in report.decisions:
@@ -43,6 +46,7 @@ def _message(report: Report, message: MessageReport) -> Iterator[str]:
     row = message.row
     keys = "" if row["keys"] is None else f", keys {row['keys']}"
     text = f"  {report.unit.name(row['queue_offset'])}, topic {row['real_topic']}{keys}: "
+
     if message.place is not None:
         place = message.place
         yield (
@@ -52,6 +56,7 @@ def _message(report: Report, message: MessageReport) -> Iterator[str]:
         )
         yield f"    {_readers(message)}"
         return
+
     end = message.end
     yield text + ("not delivered" if end is None else f"{end['outcome']}, not delivered")
     for wait in message.waits:
@@ -59,24 +64,26 @@ def _message(report: Report, message: MessageReport) -> Iterator[str]:
 
 
 def _readers(message: MessageReport) -> str:
-    """Returns in words which consumer groups have read a delivered message, and which have not."""
+    """Returns the consumer groups that have read a delivered message and those that have not."""
     if not message.readers:
         return "no consumer group has read its topic"
 
     read = [reader.consumer_group for reader in message.readers if reader.has_read]
     unread = [reader.consumer_group for reader in message.readers if not reader.has_read]
-    found = []
+    parts = []
     if read:
-        found.append(f"read by consumer groups: {', '.join(read)}")
+        parts.append(f"read by consumer groups: {', '.join(read)}")
     if unread:
-        found.append(f"not yet read by consumer groups: {', '.join(unread)}")
-    return "; ".join(found)
+        parts.append(f"not yet read by consumer groups: {', '.join(unread)}")
+
+    return "; ".join(parts)
 
 
 def _decision(report: Report, decision: Decision) -> Iterator[str]:
     queue = report.unit.queue_id
     by = "" if decision.op_queue_offset is None else f" by op {queue}-{decision.op_queue_offset}"
     yield f"  {decision.outcome}, cause {decision.cause}{by}: {decision.rule}"
+
     known = "not known" if decision.known_at is None else instant(decision.known_at)
     state = "" if decision.is_committed else ", not committed yet"
     numbers = f"; {decision.numbers}" if decision.numbers else ""
@@ -116,7 +123,8 @@ def to_json(report: Report) -> dict[str, Any]:
 
 def _message_json(message: MessageReport) -> dict[str, Any]:
     names = ("queue_id", "queue_offset", "real_topic", "keys", "tags", "tran_seq")
-    end, place = message.end, message.place
+    end = message.end
+    place = message.place
     return {
         **{name: message.row[name] for name in names},
         "stored_at": instant(message.row["stored_at"]),

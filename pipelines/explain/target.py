@@ -1,4 +1,4 @@
-"""What an operator can ask about: one record, or all messages of a transaction id."""
+"""The targets of `explain`: one record, or all messages of a transaction id."""
 
 from __future__ import annotations
 
@@ -15,17 +15,19 @@ class Transaction:
 
 
 def parse_target(text: str) -> RecordTarget | Transaction:
-    """Returns what `17-5`, `half:17-5`, `schedule:17-5`, a transaction id or `id:<id>` names.
+    """Returns the target of `17-5`, `half:17-5`, `schedule:17-5`, a transaction id or `id:<id>`.
 
     Errors: ValueError that says what is allowed.
     """
     target = read_target(text) or read_target(f"half:{text}")
     if isinstance(target, RecordTarget):
         return target
+
     transaction_id = text.removeprefix("id:")
     if not matches(TRANSACTION_ID_PATTERN, transaction_id):
         raise ValueError(
             f"{text!r} is no transaction id and no <queue>-<offset>, half:<queue>-<offset> or "
             "schedule:<queue>-<offset>"
         )
+
     return Transaction(transaction_id)

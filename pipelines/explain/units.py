@@ -20,7 +20,7 @@ class Unit:
     """Messages that are decided together: at least one, in offset order."""
 
     messages: tuple[Row, ...]
-    found: LakeRows
+    lake_rows: LakeRows
 
     @property
     def source(self) -> str:
@@ -65,7 +65,7 @@ class Unit:
         return (r for r in rows if self.source == HALF and r["queue_id"] == self.queue_id)
 
     def target(self, queue_offset: int) -> RecordTarget:
-        """Returns one of its messages as commands name it."""
+        """Returns the command target of one of its messages."""
         return RecordTarget(self.source, self.queue_id, queue_offset)
 
     def name(self, queue_offset: int) -> str:
@@ -74,31 +74,31 @@ class Unit:
 
     def is_committed(self, row: Row) -> bool:
         """Returns whether a row's epoch is committed."""
-        return bool(row["epoch"] <= self.found.epoch)
+        return bool(row["epoch"] <= self.lake_rows.epoch)
 
     @cached_property
     def outcomes(self) -> list[Row]:
         """Returns its outcomes, those of an epoch that is not committed too."""
-        return self.of(self.found.outcomes)
+        return self.of(self.lake_rows.outcomes)
 
     @cached_property
     def checks(self) -> list[Row]:
         """Returns the attempts to ask about it."""
-        return self.of(self.found.checks)
+        return self.of(self.lake_rows.checks)
 
     @cached_property
     def delayed(self) -> list[Row]:
         """Returns its messages that had a time to wait for."""
-        return self.of(self.found.delayed)
+        return self.of(self.lake_rows.delayed)
 
     @cached_property
     def deliveries(self) -> list[Row]:
-        """Returns what became of its messages other than straight from a commit."""
-        return self.of(self.found.deliveries)
+        """Returns its messages' deliveries and cancellations that are not part of a commit."""
+        return self.of(self.lake_rows.deliveries)
 
     @cached_property
     def ends(self) -> dict[int, Row]:
-        """Returns the committed or rolled back ones by offset, of committed epochs."""
+        """Returns the ends by offset, COMMITTED or ROLLED_BACK, of committed epochs."""
         return {
             row["queue_offset"]: row
             for row in self.outcomes
@@ -115,20 +115,20 @@ class Unit:
     @cached_property
     def operations(self) -> list[Row]:
         """Returns the operations that name it, in log order."""
-        ops = self._of_queue(self.found.operations)
+        ops = self._of_queue(self.lake_rows.operations)
         return [op for op in ops if self.offsets.intersection(op["half_offsets"] or ())]
 
     @cached_property
     def unreadable_operations(self) -> list[Row]:
         """Returns the operations that cannot be read and whose body names it."""
-        ops = self._of_queue(self.found.operations)
+        ops = self._of_queue(self.lake_rows.operations)
         return [op for op in ops if op["error"] and self.offsets & _offsets_of(op["body"])]
 
     @cached_property
     def conflicts(self) -> list[Row]:
         """Returns the namings of it without effect."""
         return sorted(
-            self._of_halves(self.found.conflicts, "half_queue_offset"),
+            self._of_halves(self.lake_rows.conflicts, "half_queue_offset"),
             key=lambda row: (row["epoch"], row["op_queue_offset"], row["half_queue_offset"]),
         )
 
@@ -138,12 +138,12 @@ class Unit:
 
         Output: rows of `checker.frames.HALVES`.
         """
-        return self._of_halves(self.found.halves, "queue_offset")
+        return self._of_halves(self.lake_rows.halves, "queue_offset")
 
     @cached_property
     def waiting(self) -> list[Row]:
         """Returns the landed COMMITs and ROLLBACKs that wait to end it."""
-        namings = self._of_halves(self.found.namings, "half_queue_offset")
+        namings = self._of_halves(self.lake_rows.namings, "half_queue_offset")
         ends = {row["op_queue_offset"] for row in namings if row["decision"] != UNKNOWN}
         return [op for op in self.operations if op["queue_offset"] in ends]
 
@@ -158,17 +158,17 @@ class Unit:
     @cached_property
     def elsewhere(self) -> list[Row]:
         """Returns the halves that would be of its set if they were in its half queue."""
-        _, *named = set_key(self.messages[0]) or (None,)
-        rows = (*self.found.messages, *self.found.elsewhere)
+        key = set_key(self.messages[0])
+        rows = (*self.lake_rows.messages, *self.lake_rows.elsewhere)
         return [
             row
             for row in rows
-            if named and row["queue_id"] != self.queue_id and [*set_key(row)][1:] == named
+            if key and row["queue_id"] != self.queue_id and set_key(row)[1:] == key[1:]
         ]
 
     def age_from_at(self, arm: int) -> int:
-        """Returns from when its age counts in an arm: of a re-arm `epoch_at` of its epoch."""
-        recorded = self.of(self.found.pending)  # the oldest first
+        """Returns from when its age counts in an arm: after a re-arm `epoch_at` of its epoch."""
+        recorded = self.of(self.lake_rows.pending)  # the oldest first
         of_arm = [row["age_from_at"] for row in recorded if row["arm"] == arm]
         return int(of_arm[0] if of_arm else self.messages[0]["stored_at"])
 
@@ -181,22 +181,23 @@ def _offsets_of(body: bytes | None) -> set[int]:
 
 
 def only_target(rows: Iterable[Row]) -> RecordTarget | None:
-    """Returns a target of the one unit that all these messages are of; None if they are of more."""
+    """Returns a target of the only unit of these messages; None if there are several units."""
     units = units_of(LakeRows(messages=tuple(rows)))
     if len(units) != 1:
         return None
     return units[0].target(units[0].messages[0]["queue_offset"])
 
 
-def units_of(found: LakeRows) -> list[Unit]:
-    """Returns the found messages as units: whole sets, and all others alone."""
+def units_of(lake_rows: LakeRows) -> list[Unit]:
+    """Returns messages as units: whole sets, and all others alone."""
     units: dict[tuple[object, ...], list[Row]] = {}
-    for row in found.messages:
+    for row in lake_rows.messages:
         key: tuple[object, ...] = (row["source"], row["queue_id"], row["queue_offset"])
         if row["source"] == HALF:
             key = set_key(row) or key
         units.setdefault(key, []).append(row)
+
     return [
-        Unit(tuple(sorted(rows, key=lambda row: row["queue_offset"])), found)
+        Unit(tuple(sorted(rows, key=lambda row: row["queue_offset"])), lake_rows)
         for rows in units.values()
     ]

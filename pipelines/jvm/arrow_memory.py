@@ -9,16 +9,16 @@ from __future__ import annotations
 import os
 from typing import Final
 
-# What the allocator, mimalloc, reads when it is loaded; ms. A worker without a task gives all of
-# it back sooner (storage/tasks/in_spark.py), so does the driver between the steps of a large epoch
-# (checker/frames_ops/memory.py).
+# Read by the allocator, mimalloc, when it is loaded; ms. A worker without a task gives all of
+# the memory back sooner (storage/tasks/in_spark.py), so does the driver between the steps of a
+# large epoch (checker/frames_ops/memory.py).
 ENVIRONMENT: Final = {"MIMALLOC_PURGE_DELAY": "60000"}
 
 
 def keep_freed_pages() -> None:
-    """Lets the processes that this one starts keep free memory, and this one if Arrow comes later.
+    """Lets the child processes keep free memory, and this process if Arrow is imported later.
 
-    What the environment says already stands.
+    A value that the environment already has stays.
     """
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)

@@ -1,6 +1,6 @@
-"""A cluster: what executors need, where they reach the driver, and whether they see the lake.
+"""A cluster: the needs of executors, the driver's address for them, and a check of the lake.
 
-On a local master executors are the driver's own JVM, and all this is left out.
+On a local master executors are the driver's own JVM, and none of this applies.
 """
 
 from __future__ import annotations
@@ -24,11 +24,16 @@ from storage.tasks.probe import answer_probe
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# What our tasks import, on a store deltalake too, and what that needs; our own go by --py-files.
+# The imports of our tasks, on a store deltalake too, and their own needs; ours go by --py-files.
 _DISTRIBUTIONS: Final = (
-    "pyarrow", "numpy", "deltalake", "arro3-core", "typing-extensions", "confluent-kafka",
-)  # fmt: skip
-# Of every JVM that Spark starts, the driver's too: C2 begins later (DECISIONS.md 3).
+    "pyarrow",
+    "numpy",
+    "deltalake",
+    "arro3-core",
+    "typing-extensions",
+    "confluent-kafka",
+)
+# For every JVM that Spark starts, the driver's too: C2 begins later (DECISIONS.md 3).
 JVM_OPTIONS: Final = (
     "-XX:MetaspaceSize=256m -XX:Tier4InvocationThreshold=100000 -XX:Tier4CompileThreshold=300000 "
     "-XX:Tier4MinInvocationThreshold=12000 -XX:Tier4BackEdgeThreshold=800000"
@@ -46,8 +51,8 @@ def is_local(master: str) -> bool:
 def cluster_conf(master: str, driver_host: str | None = None) -> dict[str, str]:
     """Returns Spark's settings that a cluster master needs; none for a local one.
 
-    Input: the address at which executors reach the driver; None: the one that reaches the master.
-    Errors: StartError if the master's host is not known here; JarError.
+    Input: the address at which executors reach the driver; None for the one that reaches the
+    master. Errors: StartError if the master's host is not known here; JarError.
     """
     if is_local(master):
         return {}
@@ -73,6 +78,7 @@ def _local_address_for(master: str) -> str:
     if not master.startswith("spark://"):
         return socket.getfqdn()
     host, _, port = master.removeprefix("spark://").split(",")[0].rpartition(":")
+
     try:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
             probe.connect((host, int(port)))  # sends nothing
@@ -112,26 +118,30 @@ def require_shared_lake(spark: SparkSession, place: LakeLocation) -> None:
     context = spark.sparkContext
     if is_local(str(context.master)):
         return
+
     filesystem: pa_fs.FileSystem = place.filesystem("")
     word = uuid.uuid4().hex
     folder = f"_probe-{word}"
     filesystem.create_dir(folder)
+
     try:
         with filesystem.open_output_stream(f"{folder}/driver") as stream:
             stream.write(word.encode())
-        tasks = max(2, context.defaultParallelism) * _PROBES
-        asked = [(place, folder, word)] * tasks
-        for answer in context.parallelize(asked, tasks).map(answer_probe).collect():
+
+        task_count = max(2, context.defaultParallelism) * _PROBES
+        probes = [(place, folder, word)] * task_count
+        answers = context.parallelize(probes, task_count).map(answer_probe).collect()
+        for answer in answers:
             _check(place, filesystem, answer)
     finally:
         filesystem.delete_dir(folder)
 
 
 def _check(place: LakeLocation, filesystem: pa_fs.FileSystem, answer: Mapping[str, str]) -> None:
-    is_there = filesystem.get_file_info(answer["path"]).type == pa_fs.FileType.File
-    if answer["problem"] or not is_there:
-        what = answer["problem"] or "the driver does not find what it writes there"
+    is_found = filesystem.get_file_info(answer["path"]).type == pa_fs.FileType.File
+    if answer["problem"] or not is_found:
+        problem = answer["problem"] or "the driver does not find what it writes there"
         raise StartError(
             f"the lake {place.path} is not the same place for the executor on {answer['host']}: "
-            f"{what}; name a lake that all nodes see"
+            f"{problem}; name a lake that all nodes see"
         )

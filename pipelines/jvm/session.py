@@ -42,7 +42,7 @@ _JAVA_OPTIONS = (
 # On so few cores the threads of a parallel collector wait for each other (DECISIONS.md 3).
 _SERIAL_CORES: Final = 2
 _CLASS_PATH: Final = "spark.driver.extraClassPath"
-# Settings that stand behind ours instead of replacing them, and what parts them.
+# Settings that are appended to ours instead of replacing them, and their separators.
 _ADDED: Final = {JAVA_OPTIONS: " ", _CLASS_PATH: ":"}
 # Without SPARK_CONNECT_MODE each look at the session tries to import a module that is not there,
 # under that module's lock. A run of the tests hung there: the lock's owner was a thread that had
@@ -83,73 +83,83 @@ def start_session(
     keep_freed_pages()
     if spark_private.has_context():
         return SparkSession.builder.getOrCreate()
-    given = settings or {}
-    check_before_jvm(given)
-    conf = _conf_of(given)
+
+    overrides = settings or {}
+    check_before_jvm(overrides)
+    conf = _conf_of(overrides)
     conf.setAppName(app_name)
     spark_private.silence_py4j()
+
     java_log = JavaLog() if is_logged else None
     try:
         with java_log or nullcontext():
             log_fd = None if java_log is None else java_log.fd
             stderr = subprocess.DEVNULL if is_quiet else log_fd
-            gateway = spark_private.launch_jvm(_launch_conf(conf, given), lock_fds, stderr)
+            gateway = spark_private.launch_jvm(_launch_conf(conf, overrides), lock_fds, stderr)
+
         context = SparkContext(conf=conf, gateway=gateway)
-        check_in_jvm(context, given)
+        check_in_jvm(context, overrides)
     except (Py4JError, PySparkException) as error:
-        said = () if java_log is None else java_log.first_lines()
-        raise start_error(error, given, said) from error
+        output_lines = () if java_log is None else java_log.first_lines()
+        raise start_error(error, overrides, output_lines) from error
+
     context.setLogLevel("WARN")
     spark_private.silence_accumulators(context)
+
     return SparkSession(context)
 
 
-def _conf_of(given: Mapping[str, str]) -> SparkConf:
-    """Returns Spark's settings: ours, and those given. Errors: JavaError, JarError, StartError."""
+def _conf_of(overrides: Mapping[str, str]) -> SparkConf:
+    """Returns Spark's settings: ours, and `overrides`. Errors: JavaError, JarError, StartError."""
     from pyspark import SparkConf
 
     conf = SparkConf()
+
     if "PYSPARK_GATEWAY_PORT" not in os.environ:  # else spark-submit has made the JVM, with its own
         os.environ["JAVA_HOME"] = str(java_home())
         os.environ.pop("SPARK_HOME", None)
         # The class path serves from the start; `spark.jars` would copy each jar for the session.
         conf.set(_CLASS_PATH, class_path(["spark"]))
         conf.set(JAVA_OPTIONS, java_options())
+
         conf.setIfMissing("spark.master", "local[2]")
-        master = given.get("spark.master", "local[2]")
+        master = overrides.get("spark.master", "local[2]")
         conf.setAll([*defaults().items(), *cluster_conf(master).items()])
+
     conf.set("spark.hadoop.fs.permissions.umask-mode", f"{current_umask():03o}")
-    for key, value in given.items():
+
+    for key, value in overrides.items():
         is_added = key in _ADDED and conf.contains(key)
         conf.set(key, f"{conf.get(key)}{_ADDED[key]}{value}" if is_added else value)
     return conf
 
 
-def _launch_conf(conf: SparkConf, given: Mapping[str, str]) -> SparkConf:
+def _launch_conf(conf: SparkConf, overrides: Mapping[str, str]) -> SparkConf:
     """Returns the settings that the JVM is started with.
 
-    PySpark writes them into the JVM's command line, which everybody on the machine can read. What
-    can be a secret is not among them: the Spark context gets it through the JVM's socket.
+    PySpark writes them into the JVM's command line, which everybody on the machine can read.
+    Settings that can be secret are not among them: the Spark context gets them through the JVM's
+    socket.
     """
     from pyspark import SparkConf
 
     launch = SparkConf()
-    hidden = {key for key in given if not SPARK.is_harmless(key)}
+    hidden = {key for key in overrides if not SPARK.is_harmless(key)}
     launch.setAll([(key, value) for key, value in conf.getAll() if key not in hidden])
     return launch
 
 
 def current_umask() -> int:
     """Returns this process's umask, which Hadoop does not heed: it has one of its own."""
-    found = os.umask(0o077)  # it can only be read by setting it
-    os.umask(found)
-    return found
+    umask = os.umask(0o077)  # it can only be read by setting it
+    os.umask(umask)
+    return umask
 
 
 def java_options() -> str:
     """Returns the options that the driver's JVM needs."""
-    has_sets = hasattr(os, "sched_getaffinity")
-    cores = len(os.sched_getaffinity(0)) if has_sets else os.cpu_count() or 1
+    has_affinity = hasattr(os, "sched_getaffinity")
+    cores = len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1
     collector = "-XX:+UseSerialGC" if cores <= _SERIAL_CORES else "-XX:+UseParallelGC"
     log_settings = (CONF_FOLDER / "log4j2.properties").as_uri()  # a space would part the options
     return f"{collector} {_JAVA_OPTIONS} -Dlog4j2.configurationFile={log_settings}"
@@ -167,17 +177,17 @@ def listen_for_callbacks(spark: SparkSession) -> None:
 def jvm_has_ended(spark: SparkSession) -> bool:
     """Returns whether the session's JVM is a child of this process that has ended.
 
-    It asks the system, not the JVM: cheap, and true at once. Under spark-submit the JVM is no
-    child; there a call that fails tells it.
+    It asks the system, not the JVM: cheap, and correct at once. Under spark-submit the JVM is no
+    child; there a call that fails shows it.
     """
     process = spark_private.jvm_process(spark)
     return process is not None and process.poll() is not None
 
 
 def jvm_error(spark: SparkSession) -> JvmError | None:
-    """Returns what is wrong if the session's JVM does not answer any more; None if it does.
+    """Returns an error if the session's JVM does not answer any more; None if it does.
 
-    What fails for it looks as if Kafka were away: a connection is refused.
+    Its failures look as if Kafka were away: a connection is refused.
     """
     try:
         if not jvm_has_ended(spark):

@@ -1,4 +1,4 @@
-"""The end of the driver's JVM: by a signal, a stop of the driver, which finishes its epoch first.
+"""The end of the driver's JVM: a signal stops the driver, which finishes its epoch first.
 
 The JVM gets one where a service manager sends SIGTERM to all processes of a service, and where
 spark-submit is the process that is stopped, by SIGTERM or Ctrl-C. Spark's own hook would end its
@@ -30,7 +30,7 @@ _WAIT_S: Final = 15
 # Hadoop calls the hook of the highest number first; Spark's is 40.
 _BEFORE_SPARK: Final = 100
 _AFTER_SPARK: Final = 1
-# What spark-submit calls its thread that copies Python's output, and how long it may take.
+# The name of spark-submit's thread that copies Python's output, and the time limit for it.
 _COPIER: Final = "redirect output"
 _COPY_S: Final = 2.0
 _POLL_S: Final = 0.02
@@ -55,6 +55,7 @@ class JvmShutdown:
         self._is_stopped = threading.Event()
         self._is_last_line_out = threading.Event()
         self._is_over = threading.Event()
+
         self._hooks = [self._add(self._wait_for_driver, _BEFORE_SPARK)]
         if "PYSPARK_GATEWAY_PORT" in os.environ:
             self._hooks.append(self._add(self._end_with_0, _AFTER_SPARK))
@@ -64,12 +65,13 @@ class JvmShutdown:
         self._is_stopped.set()
         if self._has_begun.is_set():
             return
+
         with suppress(Py4JError, OSError):  # the JVM has ended
             for hook in self._hooks:
                 self._manager.removeShutdownHook(hook)
 
     def finish(self) -> None:
-        """Waits for the end of a JVM that has got a signal and has to say that all went well."""
+        """Waits for the end of a JVM that got a signal and has to exit with 0."""
         self._is_last_line_out.set()
         if self._has_begun.is_set() and len(self._hooks) > 1:
             self._is_over.wait(_WAIT_S)
@@ -81,6 +83,7 @@ class JvmShutdown:
     def _add(self, run: Callable[[], None], priority: int) -> Any:
         # A thread, for Hadoop asks a hook for its hash, which Python's object does not give.
         hook = self._jvm.java.lang.Thread(_Runnable(run))
+
         seconds = self._jvm.java.util.concurrent.TimeUnit.SECONDS
         self._manager.addShutdownHook(hook, priority, _WAIT_S, seconds)
         return hook
@@ -89,6 +92,7 @@ class JvmShutdown:
         if not self._is_by_signal():
             self._halt(_NOT_BY_SIGNAL)
             return
+
         self._has_begun.set()
         self._stop()
         self._is_stopped.wait(_WAIT_S)
@@ -96,15 +100,18 @@ class JvmShutdown:
     def _end_with_0(self) -> None:
         if not self._is_last_line_out.wait(_WAIT_S):
             return  # the driver has failed, and says so by its own code
+
         sys.stdout.flush()
         sys.stderr.flush()
-        nothing = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nothing, 1)
-        os.dup2(nothing, 2)  # so the copier comes to the end of the output
+        null_fd = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null_fd, 1)
+        os.dup2(null_fd, 2)  # so the copier comes to the end of the output
+
         deadline = time.monotonic() + _COPY_S
         with suppress(Py4JError, OSError):  # it ends beneath the call
             while _COPIER in self._threads() and time.monotonic() < deadline:
                 time.sleep(_POLL_S)
+
         self._halt(0)
         self._is_over.set()
 

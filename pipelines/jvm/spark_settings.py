@@ -1,6 +1,6 @@
-"""[spark], looked at before anything depends on it: Spark itself would answer with a stack trace.
+"""[spark], checked before anything depends on it: Spark itself would answer with a stack trace.
 
-`require_possible` needs no JVM: forms, folders, and whether Java takes its options.
+`check_before_jvm` needs no JVM: forms, folders, and whether Java takes its options.
 `check_in_jvm` asks a running JVM, which knows the names and types of its own settings.
 """
 
@@ -39,24 +39,26 @@ _FORMS: Final = {
     "spark.submit.deployMode": ("client", "'client'"),
 }
 _JAVA_TIMEOUT_S: Final = 30
-# What Java says besides its reason.
+# Java's output besides its reason.
 _NO_REASON: Final = re.compile(
     r"(NOTE: )?Picked up |WARNING: |Error: (Could not create|A fatal exception)|"
     r"Error occurred during initialization|.*spark-class: line |\s|$"
 )
 _IS_REASON: Final = re.compile(r"(Exception|Error)\b")
-# Java's names of what says which settings Spark's core knows.
+# Java's names of the objects that declare the settings of Spark's core.
 _CORE: Final = ("package$", "UI$", "Python$", "Network$")
 
 
 def check_before_jvm(settings: Mapping[str, str]) -> None:
-    """Checks what can be seen without a JVM. Errors: StartError; JavaError."""
+    """Checks the settings that need no JVM. Errors: StartError; JavaError."""
     for key, (form, allowed) in _FORMS.items():
         if key in settings and not re.fullmatch(form, settings[key]):
             raise _wrong(key, settings[key], f"{allowed} is allowed")
+
     if _LOCAL_DIR in settings:
         for folder in settings[_LOCAL_DIR].split(","):
             _require_folder(folder.strip(), settings[_LOCAL_DIR])
+
     if {JAVA_OPTIONS, _MEMORY} & settings.keys():
         _require_java_starts(settings)
 
@@ -70,37 +72,46 @@ def _require_folder(folder: str, value: str) -> None:
         reason = error.strerror or str(error)
     except ValueError as error:
         reason = str(error)
+
     if reason:
         raise _wrong(_LOCAL_DIR, value, f"{reason}; a folder that can be written is needed")
 
 
 def _require_java_starts(settings: Mapping[str, str]) -> None:
-    """Starts Java with the driver's options, to no end: that takes a tenth of a second."""
-    given = settings.get(JAVA_OPTIONS, "")
+    """Starts Java with the driver's options, only to check them: that takes a tenth of a second."""
+    value = settings.get(JAVA_OPTIONS, "")
     try:
-        options = shlex.split(given)
+        options = shlex.split(value)
     except ValueError as error:
-        raise _wrong(JAVA_OPTIONS, given, f"{error}") from None
+        raise _wrong(JAVA_OPTIONS, value, f"{error}") from None
+
     if _MEMORY in settings:
         options.append(f"-Xmx{settings[_MEMORY]}")
+
     try:
         done = subprocess.run(
-            [str(java_binary()), *options, "-version"], capture_output=True, text=True,
-            check=False, timeout=_JAVA_TIMEOUT_S,
-        )  # fmt: skip
+            [str(java_binary()), *options, "-version"],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=_JAVA_TIMEOUT_S,
+        )
     except subprocess.TimeoutExpired:
         raise StartError(
             f"Java does not start within {_JAVA_TIMEOUT_S} s with "
             f"{redacted(SPARK, JAVA_OPTIONS, shlex.join(options))!r}"
         ) from None
+
     if done.returncode:
-        named = {key: settings[key] for key in (JAVA_OPTIONS, _MEMORY) if key in settings}
+        settings_in_error = {
+            key: settings[key] for key in (JAVA_OPTIONS, _MEMORY) if key in settings
+        }
         reason = java_reason(done.stderr.splitlines())
-        raise StartError(f"Java does not start: {reason}; see [spark] {_texts(named)}")
+        raise StartError(f"Java does not start: {reason}; see [spark] {_texts(settings_in_error)}")
 
 
 def java_reason(output_lines: Iterable[str]) -> str:
-    """Returns in one line why a Java did not start, of the lines that it said; empty if unknown."""
+    """Returns in one line why a Java did not start, from its output; empty if unknown."""
     lines = [" ".join(line.split()) for line in output_lines if not _NO_REASON.match(line)]
     return next((line for line in lines if _IS_REASON.search(line)), "; ".join(lines))
 
@@ -111,8 +122,9 @@ def check_in_jvm(context: SparkContext, settings: Mapping[str, str]) -> None:
 
     jvm = jvm_of(context)
     spark = jvm.org.apache.spark
-    for settings_of in _CORE if settings else ():
-        jvm.java.lang.Class.forName(f"org.apache.spark.internal.config.{settings_of}")
+    for config_object in _CORE if settings else ():
+        jvm.java.lang.Class.forName(f"org.apache.spark.internal.config.{config_object}")
+
     for key, value in settings.items():
         try:
             if key.startswith("spark.sql."):
@@ -128,22 +140,24 @@ def check_in_jvm(context: SparkContext, settings: Mapping[str, str]) -> None:
 def start_error(
     error: BaseException, settings: Mapping[str, str], output_lines: Iterable[str]
 ) -> StartError:
-    """Returns why Spark did not start, with the settings that its reason speaks of.
+    """Returns why Spark did not start, with the settings that its reason names.
 
-    Input: `output_lines`: the lines of a JVM that has ended before it was asked anything.
+    Input: `output_lines`: the output of a JVM that has ended before its first request.
     """
     is_silent = "JAVA_GATEWAY_EXITED" in str(error)
     cause = (java_reason(output_lines) if is_silent else "") or java_cause(error)
-    named = {
+    named_settings = {
         key: value
         for key, value in settings.items()
         if key in cause or (len(value) > 1 and value in cause)
     }
 
-    for key, value in named.items():
+    for key, value in named_settings.items():
         cause = _redact(cause, key, value)
 
-    return StartError(f"Spark does not start: {cause}; see [spark] {_texts(named)}".rstrip())
+    return StartError(
+        f"Spark does not start: {cause}; see [spark] {_texts(named_settings)}".rstrip()
+    )
 
 
 def java_cause(error: BaseException) -> str:
@@ -165,5 +179,5 @@ def _texts(settings: Mapping[str, str]) -> str:
 
 
 def _redact(text: str, key: str, value: str) -> str:
-    """Returns a text in which the value of a setting stands, if at all, as it can be shown."""
+    """Returns a text with the value of a setting as it can be shown."""
     return text.replace(value, redacted(SPARK, key, value)) if value else text

@@ -1,4 +1,4 @@
-"""What an operator has accepted as lost: offsets that Kafka deleted before they were landed.
+"""Losses that an operator has accepted: offsets that Kafka deleted before they were landed.
 
 The commands are records of the admin topic (ACCEPT_LOSS) that are not landed yet: a job that finds
 such a loss does not start, so it lands nothing.
@@ -21,11 +21,12 @@ from txlake.protocol import ACCEPT_LOSS, LostTarget, command_target
 def accepted_losses(settings: Settings, admin: range) -> list[Loss]:
     """Returns the losses that commands accept, in the order of the commands.
 
-    Input: the offsets of the admin topic to look at. Errors: KafkaAwayError.
+    Input: the offsets of the admin topic to read. Errors: KafkaAwayError.
     """
-    topics, limits = settings.kafka.topics(), settings.wire_limits()
+    topics = settings.kafka.topics()
+    limits = settings.wire_limits()
     batches = read_without_spark(settings.kafka, {(topics[ADMIN], 0): admin})
-    found = []
+    losses = []
 
     for batch in batches:
         for row in decode_rows(pa.Table.from_batches([batch]), limits).to_pylist():
@@ -33,7 +34,7 @@ def accepted_losses(settings: Settings, admin: range) -> list[Loss]:
             target = command_target(ACCEPT_LOSS, row["target"]) if is_readable else None
 
             if isinstance(target, LostTarget):
-                found.append(
+                losses.append(
                     Loss(
                         topics[target.kind],
                         target.partition,
@@ -43,4 +44,4 @@ def accepted_losses(settings: Settings, admin: range) -> list[Loss]:
                     )
                 )
 
-    return found
+    return losses

@@ -49,15 +49,15 @@ class KafkaAdmin:
         self.settings = settings
         self._batch_bytes_max = p.batch_bytes_max(settings.transaction.message_bytes_max)
         self.batch_bytes_taken = 0
-        self._warned: frozenset[str] = frozenset()  # of what, by the check before
+        self._warned: frozenset[str] = frozenset()  # the doubts of the check before
         self._servers = kafka.bootstrap_servers
         self._cluster = Cluster(kafka.bootstrap_servers, kafka.client)
         self._admin = self._cluster.admin
 
     def cluster_id(self) -> str:
         """Returns the id of the Kafka cluster."""
-        asked = self._admin.describe_cluster(request_timeout=REQUEST_TIMEOUT_S)
-        return str(self._cluster.result_of(asked, "its cluster id").cluster_id)
+        future = self._admin.describe_cluster(request_timeout=REQUEST_TIMEOUT_S)
+        return str(self._cluster.result_of(future, "its cluster id").cluster_id)
 
     def _existing(self) -> dict[str, Any]:
         return dict(self._cluster.topics().topics)
@@ -90,6 +90,7 @@ class KafkaAdmin:
         ]
         if not missing:
             return
+
         made = self._admin.create_topics(missing, request_timeout=REQUEST_TIMEOUT_S)
         for name, future in made.items():
             try:
@@ -98,6 +99,7 @@ class KafkaAdmin:
                 if error_code(error.__cause__) == KafkaError.TOPIC_AUTHORIZATION_FAILED:
                     raise missing_acl(self._servers, f"CREATE on topic {name}") from error
                 raise
+
         deadline = time.monotonic() + REQUEST_TIMEOUT_S
         while not self._are_ready():
             if time.monotonic() > deadline:
@@ -105,7 +107,7 @@ class KafkaAdmin:
             time.sleep(0.05)
 
     def _are_ready(self) -> bool:
-        """Returns whether all topics are there and each partition has found its leader."""
+        """Returns whether all topics exist and each partition has found its leader."""
         if not set(self.names.values()) <= set(self._existing()):
             return False
         try:
@@ -114,16 +116,16 @@ class KafkaAdmin:
             return False
 
     def require_rights(self) -> None:
-        """Asks Kafka whether the job may do its work with the topics that are there.
+        """Checks the job's rights on its topics that exist.
 
-        A topic that may not be looked at would seem to be missing. Errors: KafkaRefusedError.
+        A topic that may not be described would seem to be missing. Errors: KafkaRefusedError.
         """
         require_rights(self._cluster, self._servers, job_topics(self.settings.kafka))
 
     def check(self, needs_append_time: bool = True) -> None:
         """Checks what a start needs of the topics, as `require_sound`, and warns of the doubts.
 
-        A doubt is named again only when there are others than at the check before.
+        A doubt is logged again only if the set of doubts changed since the check before.
         Errors: StartError with the topic and both values.
         """
         doubts = self.require_sound(needs_append_time)
@@ -135,8 +137,8 @@ class KafkaAdmin:
     def require_sound(self, needs_append_time: bool = True) -> list[str]:
         """Checks that our topics are as the job needs them.
 
-        Output: what can do harm only while the job is away, or what Kafka tells a producer, one
-        sentence each. Errors: StartError with the topic and both values.
+        Output: doubts: settings that do harm only while the job is away, or that Kafka tells a
+        producer, one sentence each. Errors: StartError with the topic and both values.
         """
         existing = self._existing()
         missing = sorted(set(self.names.values()) - set(existing))
@@ -145,6 +147,7 @@ class KafkaAdmin:
                 f"topic {missing[0]} is not in Kafka, but this lake was made from it: its "
                 "records that were not landed are lost"
             )
+
         count = {kind: len(existing[name].partitions) for kind, name in self.names.items()}
         if count[OP] < count[HALF]:
             raise StartError(
@@ -157,18 +160,21 @@ class KafkaAdmin:
                 f"{self.names[ADMIN]} has {count[ADMIN]} partitions: commands take effect in the "
                 "order of one partition; make the topic again with 1"
             )
+
         return [*self._doubts_of_counts(count), *self._doubts_of_configs(needs_append_time)]
 
     def _doubts_of_counts(self, count: Mapping[str, int]) -> list[str]:
-        """Returns that a topic has fewer partitions than the settings say, where it has."""
-        queues, found = self.settings.kafka.queues, count[HALF]
-        if found >= queues:
+        """Returns a doubt if the half topic has fewer partitions than the settings say."""
+        queues = self.settings.kafka.queues
+        partitions = count[HALF]
+        if partitions >= queues:
             return []
+
         half, op = self.names[HALF], self.names[OP]
         return [
-            f"[kafka] queues = {queues}, and topic {half} has {counted(found, 'partition')}: "
+            f"[kafka] queues = {queues}, and topic {half} has {counted(partitions, 'partition')}: "
             f"the setting counts when the job makes its topics; add partitions, to {op} first and "
-            f"then to {half}, or set queues = {found}"
+            f"then to {half}, or set queues = {partitions}"
         ]
 
     def _doubts_of_configs(self, needs_append_time: bool) -> list[str]:
@@ -176,18 +182,20 @@ class KafkaAdmin:
         futures = self._admin.describe_configs(resources, request_timeout=REQUEST_TIMEOUT_S)
         warnings: list[str] = []
         batch_bytes: list[int] = []
+
         for resource, future in futures.items():
             described = self._cluster.result_of(future, "topic settings")
             config = {name: entry.value for name, entry in described.items()}
             _require_sound(resource.name, config, needs_append_time)
             warnings += self._doubts(resource.name, config)
             batch_bytes.append(int(config[_BATCH_BYTES_MAX]))
+
         self.batch_bytes_taken = max(batch_bytes)
 
         return warnings
 
     def _doubts(self, topic: str, config: Mapping[str, str]) -> list[str]:
-        """Returns what of a topic's settings can do harm under conditions, one sentence each."""
+        """Returns the settings of a topic that can do harm, one sentence each."""
         doubts = []
         transaction = self.settings.transaction
 
@@ -199,6 +207,7 @@ class KafkaAdmin:
                 f"{_BATCH_BYTES_MAX}={self._batch_bytes_max}: {topic} has {batch_bytes_max}; raise "
                 "it, or lower message_bytes_max"
             )
+
         # An empty policy deletes nothing.
         if "delete" not in (config.get(_CLEANUP_POLICY) or ""):
             return doubts
@@ -210,12 +219,14 @@ class KafkaAdmin:
                 f"{transaction.half_retention_ms}: records are lost if the job is away for so "
                 "long; raise it"
             )
+
         kept_bytes = int(config.get(_RETENTION_BYTES) or p.FOREVER)
         if kept_bytes != p.FOREVER:
             doubts.append(
                 f"topic {topic} has {_RETENTION_BYTES}={kept_bytes}: records are lost if more than "
                 f"that comes while the job is away; set it to {p.FOREVER}, and limit the time"
             )
+
         return doubts
 
     def topic_ids(self) -> dict[str, str]:
@@ -223,11 +234,12 @@ class KafkaAdmin:
         futures = self._admin.describe_topics(
             TopicCollection(list(self.names.values())), request_timeout=REQUEST_TIMEOUT_S
         )
-        found = {
+        topics = {
             name: self._cluster.result_of(future, "topic ids", KafkaError.UNKNOWN_TOPIC_OR_PART)
             for name, future in futures.items()
         }
-        return {name: str(topic.topic_id) for name, topic in found.items() if topic is not None}
+
+        return {name: str(topic.topic_id) for name, topic in topics.items() if topic is not None}
 
     def places(self) -> list[Partition]:
         """Returns all partitions of our topics."""
@@ -240,7 +252,7 @@ class KafkaAdmin:
         ]
 
     def end_offsets(self, places: Iterable[Partition]) -> dict[Partition, int]:
-        """Returns where each partition ends, behind open Kafka transactions, too."""
+        """Returns the end of each partition, behind open Kafka transactions, too."""
         return self._offsets(places, OffsetSpec.latest())  # type: ignore[no-untyped-call]
 
     def beginning_offsets(self, places: Iterable[Partition]) -> dict[Partition, int]:
@@ -251,18 +263,22 @@ class KafkaAdmin:
         """Returns each partition's first offset stored at that instant or later, else its end."""
         places = list(places)
         ends = self.end_offsets(places)
-        found = self._offsets(places, OffsetSpec.for_timestamp(at_ms))
-        return {place: found[place] if found[place] >= 0 else end for place, end in ends.items()}
+        offsets = self._offsets(places, OffsetSpec.for_timestamp(at_ms))
+        return {
+            place: offsets[place] if offsets[place] >= 0 else end for place, end in ends.items()
+        }
 
     def _offsets(self, places: Iterable[Partition], spec: Any) -> dict[Partition, int]:
-        wanted = {TopicPartition(topic, partition): spec for topic, partition in places}
-        if not wanted:
+        specs = {TopicPartition(topic, partition): spec for topic, partition in places}
+        if not specs:
             return {}
+
         futures = self._admin.list_offsets(
-            wanted,
+            specs,
             isolation_level=IsolationLevel.READ_UNCOMMITTED,
             request_timeout=REQUEST_TIMEOUT_S,
         )
+
         return {
             (place.topic, place.partition): int(self._cluster.result_of(future, "offsets").offset)
             for place, future in futures.items()
@@ -270,13 +286,14 @@ class KafkaAdmin:
 
 
 def _require_sound(topic: str, config: Mapping[str, str], needs_append_time: bool) -> None:
-    """Checks the settings of a topic that a guarantee rests on. Errors: StartError."""
+    """Checks the settings of a topic that our guarantees need. Errors: StartError."""
     timestamp_type = config[_TIMESTAMP_TYPE]
     if needs_append_time and timestamp_type != "LogAppendTime":
         raise StartError(
             f"topic {topic} has {_TIMESTAMP_TYPE}={timestamp_type}: broker time decides here; set "
             "it to LogAppendTime"
         )
+
     policy = config.get(_CLEANUP_POLICY) or ""
     if "compact" in policy:
         raise StartError(

@@ -1,7 +1,7 @@
-"""How the job's own clients reach Kafka, and which refusal is behind one that fails.
+"""The connection of the job's own clients to Kafka, and the refusal behind a request that fails.
 
 librdkafka reports a wrong password or certificate beside the request that fails for it: the request
-itself only runs into its time limit. `ErrorCallback` keeps what was reported.
+itself only runs into its time limit. `ErrorCallback` keeps the report.
 """
 
 from __future__ import annotations
@@ -37,27 +37,27 @@ log = logging.getLogger("txlake.librdkafka")
 
 
 class _AtDebug:
-    """The logger of a client: whatever librdkafka thinks of it, what it says is for diagnosis."""
+    """The logger of a client: all of librdkafka's lines are for diagnosis, whatever their level."""
 
     def log(self, _level: int, text: str, *arguments: Any) -> None:
         log.debug(text, *arguments)
 
 
 class ErrorCallback:
-    """What a client has reported last, except that no broker is left."""
+    """The last error that a client has reported, except that no broker is left."""
 
     def __init__(self) -> None:
         self._last: KafkaError | None = None
 
     def __call__(self, error: KafkaError) -> None:
-        """Takes a report, as a client's `error_cb`."""
+        """Keeps a report, as a client's `error_cb`."""
         if error.code() != KafkaError._ALL_BROKERS_DOWN:
             self._last = error
 
     def refusal(self, of_tls: Callable[[], str]) -> str:
         """Returns why Kafka does not let the client in; empty if that is not known.
 
-        Input: `of_tls` returns what is wrong with TLS; it is asked where that can be the reason.
+        Input: `of_tls` returns what is wrong with TLS; it is called if that can be the reason.
         """
         code = None if self._last is None else self._last.code()
         text = "" if self._last is None else str(self._last.str())
@@ -67,19 +67,19 @@ class ErrorCallback:
 
 
 def client_config(
-    bootstrap_servers: str, client: Mapping[str, str], heard: ErrorCallback | None = None
+    bootstrap_servers: str, client: Mapping[str, str], error_callback: ErrorCallback | None = None
 ) -> dict[str, Any]:
     """Returns the settings of a confluent-kafka client.
 
     Its own log lines are hidden, or at debug level in ours, when the client is polled.
     """
-    is_told = log.isEnabledFor(logging.DEBUG)
+    is_logged = log.isEnabledFor(logging.DEBUG)
     return {
         **client,
         "bootstrap.servers": bootstrap_servers,
-        "log_level": _INFO if is_told else _NOTHING,
-        "error_cb": heard or ErrorCallback(),
-        **({"logger": _AtDebug()} if is_told else {}),
+        "log_level": _INFO if is_logged else _NOTHING,
+        "error_cb": error_callback or ErrorCallback(),
+        **({"logger": _AtDebug()} if is_logged else {}),
     }
 
 
@@ -103,8 +103,10 @@ def produce_sync(producer: Producer, topic: str, **record: Any) -> tuple[Any, ob
     reports: list[Any] = []
     producer.produce(topic, **record, on_delivery=lambda *report: reports.append(report))
     producer.flush(REQUEST_TIMEOUT_S)
+
     if not reports:
         return None, f"no answer within {REQUEST_TIMEOUT_S:.0f} s"
+
     error, message = reports[0]
     return message, error
 
@@ -122,58 +124,63 @@ class Cluster:
     """
 
     def __init__(self, bootstrap_servers: str, client: Mapping[str, str]) -> None:
-        self._servers, self._client = bootstrap_servers, client
-        self._heard = ErrorCallback()
+        self._servers = bootstrap_servers
+        self._client = client
+        self._error_callback = ErrorCallback()
         to_java_config(client)  # names a file that cannot be used; librdkafka does not
-        config = client_config(bootstrap_servers, client, self._heard)
+
+        config = client_config(bootstrap_servers, client, self._error_callback)
         try:
             self.admin = AdminClient(config)
         except KafkaException as error:
             raise StartError(f"[kafka.client]: {error.args[0].str()}") from None
 
     def topics(self) -> Any:
-        """Returns what Kafka says of all topics. Errors: KafkaAwayError, KafkaRefusedError.
+        """Returns Kafka's description of all topics. Errors: KafkaAwayError, KafkaRefusedError.
 
-        Asked without a name: asking for a name may create the topic. Asked for a short time first:
-        a refusal is heard within a second, and librdkafka would go on trying.
+        The request has no name, since a request with a name may create the topic. Its first time
+        limits are short: a refusal arrives within a second, and librdkafka would go on trying.
         """
         for timeout_s in _TIMEOUTS_S:
             try:
                 return self.admin.list_topics(timeout=timeout_s)
             except KafkaException as error:
-                trouble = self.to_error("its topics", error)
-                if isinstance(trouble, KafkaRefusedError) or timeout_s == _TIMEOUTS_S[-1]:
-                    raise trouble from error
+                failure = self.to_error("its topics", error)
+                if isinstance(failure, KafkaRefusedError) or timeout_s == _TIMEOUTS_S[-1]:
+                    raise failure from error
         raise AssertionError("unreachable")
 
-    def result_of(self, future: Any, what: str, *but: int) -> Any:
-        """Returns the answer to a request; None if it is an error of one of these codes.
+    def result_of(self, future: Any, request: str, *ignored_codes: int) -> Any:
+        """Returns the answer to a request; None if it is an error of one of `ignored_codes`.
 
-        Input: `what` was asked for. Errors: KafkaAwayError, KafkaRefusedError.
+        Input: `request`: in words. Errors: KafkaAwayError, KafkaRefusedError.
         """
         try:
             return future.result(timeout=REQUEST_TIMEOUT_S)
         except (KafkaException, FutureTimeoutError) as error:
-            if error_code(error) in but:
+            if error_code(error) in ignored_codes:
                 return None
-            raise self.to_error(what, error) from error
+            raise self.to_error(request, error) from error
 
-    def to_error(self, what: str, error: BaseException) -> KafkaAwayError:
+    def to_error(self, request: str, error: BaseException) -> KafkaAwayError:
         """Returns why a request failed: a refusal, if one was reported, or no answer."""
         kafka = error.args[0] if isinstance(error, KafkaException) else None
         if kafka is not None and kafka.code() in _RIGHTS:
             return KafkaRefusedError(
-                f"Kafka at {self._servers} refuses {what}: {kafka.str()}; give this client the "
+                f"Kafka at {self._servers} refuses {request}: {kafka.str()}; give this client the "
                 "right, or name another in [kafka.client]"
             )
+
         if kafka is not None and kafka.code() in _REQUESTS:
-            return KafkaRefusedError(f"Kafka at {self._servers} refuses {what}: {kafka.str()}")
+            return KafkaRefusedError(f"Kafka at {self._servers} refuses {request}: {kafka.str()}")
+
         self.admin.poll(0)  # calls error_cb
-        refusal = self._heard.refusal(lambda: tls_error(self._servers, self._client))
+        refusal = self._error_callback.refusal(lambda: tls_error(self._servers, self._client))
         if refusal:
             return KafkaRefusedError(
                 f"Kafka at {self._servers} does not let this client in: {refusal}; see "
                 "[kafka.client]"
             )
+
         reason = "nothing in time" if kafka is None else kafka.str()
-        return KafkaAwayError(f"Kafka at {self._servers} did not answer ({what}): {reason}")
+        return KafkaAwayError(f"Kafka at {self._servers} did not answer ({request}): {reason}")

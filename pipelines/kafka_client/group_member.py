@@ -30,7 +30,7 @@ _TOPIC_TIMEOUT_S = 2.0
 _LEAVE_TIMEOUT_S = 5.0
 # A member that has not looked for so long was suspended, and Kafka may have elected another.
 _SUSPENDED_S = SESSION_TIMEOUT_MS / 1000 / 2
-# By then it has heard of that: some heartbeats were answered.
+# After this time it knows of that: some heartbeats were answered.
 _DOUBT_S = 3 * _HEARTBEAT_MS / 1000
 # Waiting does not help against these.
 _REFUSALS = (
@@ -43,7 +43,7 @@ _REFUSALS = (
 
 @dataclass(frozen=True)
 class Elects:
-    """Whom a group elects, in words: `the driver of this lake`, a process of `the job`."""
+    """The process that a group elects, in words: `the driver of this lake`, of `the job`."""
 
     whom: str
     of: str
@@ -53,8 +53,8 @@ class Member:
     """A membership, kept by a thread of its own from `join` to `leave`.
 
     `term`: how many times Kafka has elected this member.
-    Input: a topic of one partition; the group, and whom it elects; the name of this member, which
-    Kafka tells who asks.
+    Input: a topic of one partition; the group, and in words the process that it elects; the name of
+    this member, which Kafka shows in the group's description.
     Errors: StartError for settings that librdkafka does not take.
     """
 
@@ -85,17 +85,19 @@ class Member:
             self._consumer = Consumer(config)
         except KafkaException as error:
             raise StartError(f"[kafka.client]: {error.args[0].str()}") from None
+
         self._looked_at = time.monotonic()
         self._unconfirmed_until = 0.0
         self.term = 0
         self._refusal: JobError | None = None
+
         self._elected = threading.Event()
         self._waiting = threading.Event()
         self._leaving = threading.Event()
         self._thread = threading.Thread(target=self._run, name="txlake-election", daemon=True)
 
     def join(self) -> None:
-        """Joins the group, as soon as the topic is there. Replay: does nothing."""
+        """Joins the group, as soon as the topic exists. Replay: does nothing."""
         if self._thread.ident is None:
             self._thread.start()
 
@@ -142,6 +144,7 @@ class Member:
         try:
             while not self._leaving.is_set() and not self._has_topic():
                 self._leaving.wait(_POLL_S)
+
             self._looked_at = time.monotonic()
             if not self._leaving.is_set():
                 self._consumer.subscribe(
@@ -150,19 +153,20 @@ class Member:
                     on_revoke=self._revoked,
                     on_lost=self._revoked,
                 )
+
             while not self._leaving.is_set():
-                self._look()
-                self._heard(self._consumer.poll(_POLL_S))
+                self._note_look()
+                self._note_refusal(self._consumer.poll(_POLL_S))
         except (KafkaException, RuntimeError) as error:
             self._refusal = StartError(refused(self._group, self._elects, error))
-        except BaseException as error:  # whoever waits to be elected would wait for ever
+        except BaseException as error:  # a caller of `wait` would wait for ever
             log.exception("an election failed")
             self._refusal = StartError(f"{self._group}: {type(error).__name__}: {error}")
         finally:
             self._elected.clear()
             self._consumer.close()
 
-    def _look(self) -> None:
+    def _note_look(self) -> None:
         now = time.monotonic()
         if now - self._looked_at > _SUSPENDED_S:
             self._unconfirmed_until = now + _DOUBT_S
@@ -170,14 +174,14 @@ class Member:
 
     def _has_topic(self) -> bool:
         try:
-            found = self._consumer.list_topics(self._topic, timeout=_TOPIC_TIMEOUT_S).topics
+            topics = self._consumer.list_topics(self._topic, timeout=_TOPIC_TIMEOUT_S).topics
         except KafkaException as error:
             if error.args[0].code() in _REFUSALS:
                 self._refusal = KafkaRefusedError(refused(self._group, self._elects, error))
             return False
-        return self._topic in found and found[self._topic].error is None
+        return self._topic in topics and topics[self._topic].error is None
 
-    def _heard(self, message: Any) -> None:
+    def _note_refusal(self, message: Any) -> None:
         error = None if message is None else message.error()
         if error is not None and error.code() in _REFUSALS:
             self._refusal = KafkaRefusedError(refused(self._group, self._elects, error))

@@ -38,11 +38,11 @@ class Members:
 
 
 class MemberGroup:
-    """A group, looked at from outside: no member looks.
+    """A group, described from outside, not by a member.
 
-    librdkafka aborts the process when the broker goes away while it is asked (an assertion of
-    `rd_kafka_enq_once_del_source_return`); what a member knows is in `Member`.
-    Input: the group's id, and whom it elects.
+    librdkafka aborts the process when the broker goes away during the request (an assertion of
+    `rd_kafka_enq_once_del_source_return`); `Member` tells without a request.
+    Input: the group's id, and in words the process that it elects.
     """
 
     def __init__(
@@ -57,9 +57,11 @@ class MemberGroup:
 
         Errors: KafkaAwayError; StartError if Kafka does not let us look.
         """
-        asked = self._cluster.admin.describe_consumer_groups([self.id], request_timeout=_REQUEST_S)
+        futures = self._cluster.admin.describe_consumer_groups(
+            [self.id], request_timeout=_REQUEST_S
+        )
         try:
-            return members_of(asked[self.id].result(timeout=_REQUEST_S + REQUEST_TIMEOUT_S))
+            return members_of(futures[self.id].result(timeout=_REQUEST_S + REQUEST_TIMEOUT_S))
         except (KafkaException, FutureTimeoutError) as error:
             code = error_code(error)
             if code in _NOT_YET:
@@ -71,10 +73,13 @@ class MemberGroup:
 
 def members_of(description: Any) -> Members:
     """Returns the members in Kafka's description of their group."""
-    active, others = None, []
+    active = None
+    others = []
+
     for member in description.members:
         if member.assignment is not None and member.assignment.topic_partitions:
             active = str(member.client_id)
         else:
             others.append(str(member.client_id))
+
     return Members(active, tuple(sorted(others)))

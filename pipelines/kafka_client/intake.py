@@ -1,4 +1,4 @@
-"""How much of Kafka is taken at once: records a poll, offsets an epoch.
+"""How much a job takes from Kafka at once: records a poll, offsets an epoch.
 
 Kafka's client unpacks all records of a poll before the first is used, and its own limits count what
 is compressed: 500 records of 0.95 MiB were 273 KB in Kafka. So the heap bounds the records.
@@ -37,7 +37,7 @@ class Intake:
 
     `divisor`: 4 and more in a run whose predecessor died while it landed; it divides both bounds.
     Input: the heap of a JVM that lands; the largest record that the settings allow, in bytes; the
-    most offsets of an epoch.
+    maximum of an epoch's offsets.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class Intake:
         self._heap = heap
         self._record_bytes_max = message_bytes_max
         self._epoch_offsets = max_offsets_per_trigger
-        self._told = 0
+        self._logged_records = 0
         self.divisor = 1
 
     @classmethod
@@ -78,12 +78,16 @@ class Intake:
         return self._heap.bytes // _NARROW_SHARE // self._heap.tasks
 
     def tell(self) -> None:
-        """Logs the bound of a poll, when it is another than before."""
-        if self.poll_records == self._told:
+        """Logs the bound of a poll, if it has changed."""
+        if self.poll_records == self._logged_records:
             return
-        self._told = self.poll_records
+
+        self._logged_records = self.poll_records
         log.info(
             "a poll of Kafka takes up to %d records: each can have %d bytes, and %d tasks share a "
             "heap of %d MiB",
-            self.poll_records, self._record_bytes_max, self._heap.tasks, self._heap.bytes >> 20,
-        )  # fmt: skip
+            self.poll_records,
+            self._record_bytes_max,
+            self._heap.tasks,
+            self._heap.bytes >> 20,
+        )

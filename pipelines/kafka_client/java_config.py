@@ -1,4 +1,4 @@
-"""[kafka.client], looked at by those that read it as Java's: Kafka's own client, Spark's source."""
+"""[kafka.client], checked by the readers that take it as Java's: Kafka's client, Spark's source."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _READS_BYTES = "org.apache.kafka.common.serialization.ByteArrayDeserializer"
 
 
 def validate_with_java(spark: SparkSession, kafka: KafkaSettings) -> None:
-    """Checks that Spark's source takes the settings: in a stream it would say so after its start.
+    """Checks that Spark's source takes the settings: a stream would report it after its start.
 
     Kafka is not asked. Errors: StartError.
     """
@@ -28,14 +28,15 @@ def validate_with_java(spark: SparkSession, kafka: KafkaSettings) -> None:
 
     options = spark_options(kafka)
     jvm = jvm_of(spark)
-    of_client = jvm.java.util.HashMap()
+    client_config = jvm.java.util.HashMap()
     for key, value in options.items():
         if key.startswith(_PREFIX):
-            of_client.put(key.removeprefix(_PREFIX), value)
-    for what in ("key", "value"):
-        of_client.put(f"{what}.deserializer", _READS_BYTES)
+            client_config.put(key.removeprefix(_PREFIX), value)
+    for part in ("key", "value"):
+        client_config.put(f"{part}.deserializer", _READS_BYTES)
+
     try:
-        jvm.org.apache.kafka.clients.consumer.ConsumerConfig(of_client)
+        jvm.org.apache.kafka.clients.consumer.ConsumerConfig(client_config)
         source = spark.readStream.format("kafka").options(**options)
         source.option("subscribe", kafka.half_topic).load()
     except (Py4JError, PySparkException) as error:

@@ -4,7 +4,7 @@ Spark's source uses Kafka's Java client, which spells some settings differently 
 kinds of files. Certificates and keys are read here and handed over as PEM text: executors on other
 machines need no files.
 
-    StartError    a file that cannot be read, or has not what it should; it names the setting
+    StartError    a file that cannot be read or has wrong content; it names the setting
 """
 
 from __future__ import annotations
@@ -25,18 +25,30 @@ from pipelines.errors import StartError
 from pipelines.kafka_client.intake import POLL_RECORDS_MAX
 from pipelines.settings import KafkaSettings
 
-# librdkafka's names of what is translated below. The Java client has the others, too, or does not
-# know them and goes on: then they say how fast librdkafka is, not who may connect.
+# librdkafka's names of the settings that are translated below. The Java client has the others, too,
+# or ignores them: then they tune librdkafka, and do not say who may connect.
 _LOGIN: Final = (
-    "sasl.mechanism", "sasl.mechanisms", "sasl.username", "sasl.password",
-    "sasl.oauthbearer.method", "sasl.oauthbearer.client.id", "sasl.oauthbearer.client.secret",
-    "sasl.oauthbearer.scope", "sasl.oauthbearer.token.endpoint.url",
-)  # fmt: skip
+    "sasl.mechanism",
+    "sasl.mechanisms",
+    "sasl.username",
+    "sasl.password",
+    "sasl.oauthbearer.method",
+    "sasl.oauthbearer.client.id",
+    "sasl.oauthbearer.client.secret",
+    "sasl.oauthbearer.scope",
+    "sasl.oauthbearer.token.endpoint.url",
+)
 _CERTIFICATES: Final = (
-    "ssl.ca.location", "ssl.ca.pem", "ssl.certificate.location", "ssl.certificate.pem",
-    "ssl.key.location", "ssl.key.pem", "ssl.key.password", "ssl.keystore.location",
+    "ssl.ca.location",
+    "ssl.ca.pem",
+    "ssl.certificate.location",
+    "ssl.certificate.pem",
+    "ssl.key.location",
+    "ssl.key.pem",
+    "ssl.key.password",
+    "ssl.keystore.location",
     "ssl.keystore.password",
-)  # fmt: skip
+)
 _VERIFICATION: Final = "enable.ssl.certificate.verification"
 _JAAS: Final = "org.apache.kafka.common.security"
 _PASSWORD_LOGINS: Final = {
@@ -57,12 +69,15 @@ def to_java_config(client: Mapping[str, str]) -> dict[str, str]:
             f"[kafka.client] {_VERIFICATION} = {client[_VERIFICATION]}: Spark's client always "
             "verifies; name who signed the broker's certificate in ssl.ca.location"
         )
+
     translated = (*_LOGIN, *_CERTIFICATES, _VERIFICATION)
     java = {key: value for key, value in client.items() if key not in translated}
+
     if "security.protocol" in java:
         java["security.protocol"] = java["security.protocol"].upper()
     if java.get("ssl.endpoint.identification.algorithm") == "none":
         java["ssl.endpoint.identification.algorithm"] = ""
+
     return {**java, **_login(client), **_truststore(client), **_own_certificate(client)}
 
 
@@ -70,6 +85,7 @@ def _login(client: Mapping[str, str]) -> dict[str, str]:
     mechanism = client.get("sasl.mechanism", client.get("sasl.mechanisms", ""))
     if not mechanism:
         return {}
+
     if mechanism == "OAUTHBEARER":
         if client.get("sasl.oauthbearer.method") != "oidc":
             raise StartError("[kafka.client] sasl.oauthbearer.method: 'oidc' is allowed")
@@ -87,9 +103,12 @@ def _login(client: Mapping[str, str]) -> dict[str, str]:
                 "sasl.oauthbearer.token.endpoint.url", ""
             ),
         }
+
     if mechanism not in _PASSWORD_LOGINS or "sasl.username" not in client:
         return {"sasl.mechanism": mechanism}
-    login, password = _PASSWORD_LOGINS[mechanism], client.get("sasl.password", "")
+
+    login = _PASSWORD_LOGINS[mechanism]
+    password = client.get("sasl.password", "")
     return {
         "sasl.mechanism": mechanism,
         "sasl.jaas.config": _jaas(login, username=client["sasl.username"], password=password),
@@ -97,34 +116,37 @@ def _login(client: Mapping[str, str]) -> dict[str, str]:
 
 
 def _jaas(module: str, **options: str) -> str:
-    """Returns the line that configures a login; options that are empty are left out."""
+    """Returns the line that configures a login; empty options are left out."""
     texts = {key: value.replace("\\", "\\\\").replace('"', '\\"') for key, value in options.items()}
-    given = " ".join(f'{key}="{text}"' for key, text in texts.items() if text)
-    return f"{module} required {given};"
+    non_empty = " ".join(f'{key}="{text}"' for key, text in texts.items() if text)
+    return f"{module} required {non_empty};"
 
 
 def _truststore(client: Mapping[str, str]) -> dict[str, str]:
-    """Returns the certificates that brokers' are checked against; without, Java has its own."""
+    """Returns the certificates to check brokers' against; if empty, Java has its own."""
     pem = client.get("ssl.ca.pem", "")
     if "ssl.ca.location" in client:
-        place = Path(client["ssl.ca.location"])
-        files = sorted(place.iterdir()) if place.is_dir() else [place]
+        location = Path(client["ssl.ca.location"])
+        files = sorted(location.iterdir()) if location.is_dir() else [location]
         texts = [_read("ssl.ca.location", file).decode("utf-8", "replace") for file in files]
         pem = "\n".join(text for text in texts if "BEGIN CERTIFICATE" in text)
         if not pem:
-            raise _config_error("ssl.ca.location", place, "it has no certificate in PEM")
+            raise _config_error("ssl.ca.location", location, "it has no certificate in PEM")
+
     return {"ssl.truststore.type": "PEM", "ssl.truststore.certificates": pem} if pem else {}
 
 
 def _own_certificate(client: Mapping[str, str]) -> dict[str, str]:
-    """Returns the certificate that brokers know this client by, and its key."""
+    """Returns the certificate by which brokers know this client, and its key."""
     if "ssl.keystore.location" in client:
         chain, key = _from_pkcs12(client)
     else:
-        chain, key = _pem(client, "ssl.certificate"), _pem(client, "ssl.key")
+        chain = _pem(client, "ssl.certificate")
+        key = _pem(client, "ssl.key")
         if not chain or not key:
             return {}
         key = _pkcs8(client, key)
+
     return {
         "ssl.keystore.type": "PEM",
         "ssl.keystore.certificate.chain": chain,
@@ -132,16 +154,16 @@ def _own_certificate(client: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def _pem(client: Mapping[str, str], what: str) -> str:
-    """Returns what a file has, or the settings themselves; empty if there is neither."""
-    setting = f"{what}.location"
+def _pem(client: Mapping[str, str], name: str) -> str:
+    """Returns the content of a file, or of the settings themselves; empty if there is neither."""
+    setting = f"{name}.location"
     if setting in client:
         return _read(setting, Path(client[setting])).decode("utf-8", "replace")
-    return client.get(f"{what}.pem", "")
+    return client.get(f"{name}.pem", "")
 
 
 def _pkcs8(client: Mapping[str, str], pem: str) -> str:
-    """Returns a key in the one form that Java reads, whatever form of PEM it was given in."""
+    """Returns a key in PKCS#8, the only form that Java reads, from any form of PEM."""
     password = client["ssl.key.password"].encode() if "ssl.key.password" in client else None
     try:
         loaded = load_pem_private_key(pem.encode(), password)
@@ -160,9 +182,12 @@ def _from_pkcs12(client: Mapping[str, str]) -> tuple[str, str]:
         key, own, others = pkcs12.load_key_and_certificates(data, password)
     except ValueError as error:
         raise _config_error("ssl.keystore.location", place, f"{error}") from None
+
     if key is None or own is None:
         raise _config_error("ssl.keystore.location", place, "it has no key with a certificate")
-    chain = "".join(one.public_bytes(Encoding.PEM).decode() for one in (own, *others))
+
+    certificates = [certificate.public_bytes(Encoding.PEM) for certificate in (own, *others)]
+    chain = b"".join(certificates).decode()
     return chain, key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
 
 
@@ -179,10 +204,10 @@ def _config_error(setting: str, place: Path, reason: str) -> StartError:
 
 def offsets_json(offsets: Mapping[tuple[str, int], int]) -> dict[str, dict[str, int]]:
     """Returns offsets of partitions as Spark's source takes them, as JSON."""
-    found: dict[str, dict[str, int]] = {}
+    by_topic: dict[str, dict[str, int]] = {}
     for (topic, partition), offset in offsets.items():
-        found.setdefault(topic, {})[str(partition)] = offset
-    return found
+        by_topic.setdefault(topic, {})[str(partition)] = offset
+    return by_topic
 
 
 # Spark gives each landing task as many pieces of Kafka partitions as the next, whatever their size.
@@ -197,10 +222,9 @@ def spark_options(kafka: KafkaSettings, poll_records: int = POLL_RECORDS_MAX) ->
     Input: `poll_records`: how many records Kafka's client unpacks at once (`Intake`).
 
     fetch.max.wait.ms is short: Spark asks for a partition's end behind its own outstanding fetch,
-    and would wait half a second for each. It never fetches what is not there yet, so nothing is
-    asked for again and again. Time limits are short and retries few: the query survives
-    a broker's restart, and ends within a minute if the broker stays away. The driver starts it
-    again.
+    and would wait half a second for each. It never fetches beyond a partition's end, so no request
+    is repeated. Time limits are short and retries few: the query survives a broker's restart, and
+    ends within a minute if the broker stays away. The driver starts it again.
     Errors: StartError.
     """
     return {

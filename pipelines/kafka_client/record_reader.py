@@ -23,11 +23,17 @@ from txlake.protocol import INSTANT_MS_MAX
 log = logging.getLogger("txlake.kafka")
 
 KAFKA: Final = pa.schema(
-    [("topic", pa.string()), ("partition", pa.int32()), ("offset", pa.int64()),
-     ("timestamp", pa.timestamp("us", tz="UTC")), ("key", pa.binary()), ("value", pa.binary()),
-     ("headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())])))]
-)  # fmt: skip
-# A batch ends with either; the client holds as many bytes again that were not asked for yet.
+    [
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+        ("timestamp", pa.timestamp("us", tz="UTC")),
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))),
+    ]
+)
+# A batch ends with either; the client holds as many bytes again of the records behind it.
 _BATCH_RECORDS: Final = 1_000
 _BATCH_BYTES: Final = 8 * 1024 * 1024
 
@@ -37,11 +43,11 @@ def read_without_spark(
 ) -> Iterator[pa.RecordBatch]:
     """Returns the records of some offsets, as Spark's source gives them.
 
-    A time that no row can hold is one just outside of what rows hold. Output: KAFKA.
+    A time that no row can hold becomes one just outside of the range of rows. Output: KAFKA.
     Errors: KafkaAwayError.
     """
     ends = {place: span.stop for place, span in spans.items() if len(span)}
-    consumer = Consumer({
+    config = {
         **client_config(kafka.bootstrap_servers, kafka.client),
         "group.id": "txlake-plain",  # it commits nothing and joins no group
         "enable.auto.commit": False,
@@ -49,9 +55,11 @@ def read_without_spark(
         "enable.partition.eof": True,
         "isolation.level": "read_uncommitted",
         "queued.max.messages.kbytes": _BATCH_BYTES // 1024,
-    })  # fmt: skip
+    }
+    consumer = Consumer(config)
     rows: list[dict[str, Any]] = []
     size = 0
+
     try:
         consumer.assign([TopicPartition(*place, spans[place].start) for place in ends])
         while ends:
@@ -60,19 +68,25 @@ def read_without_spark(
                 raise KafkaAwayError(
                     f"no record within {REQUEST_TIMEOUT_S:.0f} s of {sorted(ends)}"
                 )
-            error, place = message.error(), (str(message.topic()), int(message.partition() or 0))
+
+            error = message.error()
+            place = (str(message.topic()), int(message.partition() or 0))
             if error is not None and error.code() != KafkaError._PARTITION_EOF:
-                # It may use no group, and asks for none. Anything else it goes on trying.
+                # It may use no group, and asks for none. The client retries all other errors.
                 continue
+
             offset = int(message.offset() or 0)
             if error is None and place in ends and offset < ends[place]:
                 rows.append(_row(message))
                 size += len(message)
             if place in ends and offset + (error is None) >= ends[place]:
                 del ends[place]
+
             if len(rows) >= _BATCH_RECORDS or size >= _BATCH_BYTES:
                 yield pa.RecordBatch.from_pylist(rows, schema=KAFKA)
-                rows, size = [], 0
+                rows = []
+                size = 0
+
         if rows:
             yield pa.RecordBatch.from_pylist(rows, schema=KAFKA)
     except KafkaException as failed:
@@ -96,14 +110,17 @@ def _row(message: Any) -> dict[str, Any]:
 
 
 def _headers(message: Any) -> list[Header] | None:
-    """Returns a record's headers; without one whose name is not UTF-8, which is logged.
+    """Returns a record's headers without those whose names are not UTF-8; these are logged.
 
-    Spark gives that one, too, with U+FFFD in its name.
+    Spark gives them, too, with U+FFFD in their names.
     """
     headers, unreadable = readable_headers(message)
     if unreadable:
         log.warning(
             "%s partition %s offset %s: %d headers are left out, their names are not UTF-8",
-            message.topic(), message.partition(), message.offset(), unreadable,
-        )  # fmt: skip
+            message.topic(),
+            message.partition(),
+            message.offset(),
+            unreadable,
+        )
     return headers or None

@@ -1,4 +1,4 @@
-"""The Kafka log that a lake is made from: whether it is the same, and still has what comes next."""
+"""The Kafka log that a lake is made from: is it the same, and does it have the next records."""
 
 from __future__ import annotations
 
@@ -30,32 +30,35 @@ class SourceLog:
 
         Errors: LostInputError with both ids.
         """
-        self.cluster_id, self.topic_ids = self._kafka.cluster_id(), self._kafka.topic_ids()
+        self.cluster_id = self._kafka.cluster_id()
+        self.topic_ids = self._kafka.topic_ids()
         if plan is None:
             return
+
         if self.cluster_id != plan.cluster_id:
             raise LostInputError(
                 f"this is Kafka cluster {self.cluster_id}; the lake was made from "
                 f"{plan.cluster_id}: their offsets are unrelated"
             )
+
         for topic, topic_id in plan.topic_ids.items():
             now = self.topic_ids.get(topic)
             if now != topic_id:
-                what = "was deleted" if now is None else "was deleted and made again"
+                event = "was deleted" if now is None else "was deleted and made again"
                 raise LostInputError(
-                    f"topic {topic} {what} (id {topic_id}, now {now}): its records that were not "
+                    f"topic {topic} {event} (id {topic_id}, now {now}): its records that were not "
                     "landed are lost; a lake belongs to one log"
                 )
 
     def losses(self, landed: Mapping[Partition, int]) -> dict[Partition, range]:
-        """Returns the offsets that come next and that Kafka has no longer, by partition.
+        """Returns the offsets to land next that Kafka no longer has, by partition.
 
         Errors: as `_require_one_log`.
         """
         return _lost(landed, self._require_one_log(landed))
 
     def start_offsets(self, landed: Mapping[Partition, int]) -> dict[Partition, int]:
-        """Returns where landing goes on: where it stands, else Kafka's first offsets.
+        """Returns where landing goes on: behind the landed offsets, else at Kafka's first ones.
 
         Behind a loss that an operator has accepted it goes on where Kafka does; `accepted` has it.
         Errors: LostInputError if Kafka no longer has the records that come next; as
@@ -82,7 +85,8 @@ class SourceLog:
         be accepted, since offsets would stand for two records.
         """
         places = self._kafka.places()
-        first, ends = self._kafka.beginning_offsets(places), self._kafka.end_offsets(places)
+        first = self._kafka.beginning_offsets(places)
+        ends = self._kafka.end_offsets(places)
 
         for place, offset in landed.items():
             topic, partition = place
@@ -91,6 +95,7 @@ class SourceLog:
                     f"partition {partition} of {topic} is gone; the lake has landed it up to "
                     f"offset {offset}: a topic with fewer partitions is another topic"
                 )
+
             if ends[place] < offset:
                 raise LostInputError(
                     f"{topic} partition {partition} ends at {ends[place]}, but the lake has landed "
@@ -103,8 +108,10 @@ class SourceLog:
     ) -> dict[Partition, Loss]:
         """Returns the losses that commands accept which are not landed yet."""
         admin = self._kafka.names[ADMIN], 0
-        first, end = self._kafka.beginning_offsets([admin]), self._kafka.end_offsets([admin])
+        first = self._kafka.beginning_offsets([admin])
+        end = self._kafka.end_offsets([admin])
         begin = max(first[admin], landed.get(admin, 0))
+
         commands = accepted_losses(self._kafka.settings, range(begin, end[admin]))
         return {
             place: loss
@@ -114,7 +121,7 @@ class SourceLog:
         }
 
     def begins(self, place: Partition, landed: int) -> int:
-        """Returns where landing of a partition goes on, behind what is accepted as lost."""
+        """Returns where landing of a partition goes on, behind an accepted loss."""
         loss = self.accepted.get(place)
         return landed if loss is None else max(landed, loss.last + 1)
 
@@ -136,7 +143,7 @@ class SourceLog:
         }
 
     def end_offsets(self, places: Mapping[Partition, object]) -> dict[Partition, int]:
-        """Returns where partitions end now. Errors: KafkaAwayError."""
+        """Returns the current ends of partitions. Errors: KafkaAwayError."""
         return self._kafka.end_offsets(places)
 
 

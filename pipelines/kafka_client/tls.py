@@ -30,7 +30,7 @@ _ALERTS: Final = {
 
 
 def tls_error(bootstrap_servers: str, client: Mapping[str, str]) -> str:
-    """Returns why a listener and these settings cannot speak TLS; empty if that is not why.
+    """Returns why a listener and these settings cannot speak TLS; empty for another reason.
 
     Errors: StartError for certificate files that cannot be used.
     """
@@ -38,6 +38,7 @@ def tls_error(bootstrap_servers: str, client: Mapping[str, str]) -> str:
     protocol = client.get("security.protocol", "plaintext").lower()
     is_tls = protocol in ("ssl", "sasl_ssl")
     context = _context(client) if is_tls else _any()
+
     try:
         with (
             socket.create_connection((host.strip("[]"), int(port)), _TIMEOUT_S) as plain,
@@ -46,12 +47,13 @@ def tls_error(bootstrap_servers: str, client: Mapping[str, str]) -> str:
             if not is_tls:
                 return f"the listener speaks TLS, and security.protocol is {protocol}"
             connection.settimeout(_TIMEOUT_S)
-            connection.recv(1)  # a refusal comes after the handshake; else nobody says anything
+            connection.recv(1)  # a refusal comes after the handshake; else nothing comes
+
     except ssl.SSLCertVerificationError as error:
         return f"the broker's certificate is not trusted: {error.verify_message}"
     except ssl.SSLError as error:
-        found = [words for sign, words in _ALERTS.items() if sign in (error.reason or "")]
-        return _own_expired(client) or found[0] if is_tls and found else ""
+        alerts = [words for sign, words in _ALERTS.items() if sign in (error.reason or "")]
+        return _own_expired(client) or alerts[0] if is_tls and alerts else ""
     except (OSError, ValueError):
         return ""
     return ""
@@ -62,14 +64,16 @@ def _own_expired(client: Mapping[str, str]) -> str:
     own = to_java_config(client).get("ssl.keystore.certificate.chain", "")
     if not own:
         return ""
+
     until = x509.load_pem_x509_certificate(own.encode()).not_valid_after_utc
     if until > dt.datetime.now(dt.timezone.utc):
         return ""
+
     return f"this client's certificate has expired on {until:%Y-%m-%d %H:%M} UTC"
 
 
 def _any() -> ssl.SSLContext:
-    """Returns what trusts everybody: it only asks whether somebody speaks TLS there."""
+    """Returns a context that trusts every broker: it only finds out whether one speaks TLS."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
@@ -82,10 +86,12 @@ def _context(client: Mapping[str, str]) -> ssl.SSLContext:
     context = ssl.create_default_context(cadata=trusted)
     if java.get("ssl.endpoint.identification.algorithm") == "":
         context.check_hostname = False
+
     if "ssl.keystore.key" in java:
         with tempfile.TemporaryDirectory(prefix="txlake-tls-") as folder:  # mode 700
             file = Path(folder) / "own.pem"
             chain = java["ssl.keystore.certificate.chain"]
             file.write_text(java["ssl.keystore.key"] + chain, encoding="utf-8")
             context.load_cert_chain(file)
+
     return context

@@ -1,1 +1,1 @@
-"""What operators look for and what they may do; each record is tried before it is written."""
+"""The targets and commands of operators; each record is previewed before it is written."""

@@ -1,4 +1,4 @@
-"""What a command about many things is about: the oldest first, each unit once."""
+"""The targets of a command about many things: the oldest first, each unit once."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ def pending_targets(lake: Lake, filters: Filters) -> list[RecordTarget]:
 
 
 def dead_targets(lake: Lake, filters: Filters) -> list[Target]:
-    """Returns what `dead resume` can be about, one half of each set, the oldest first.
+    """Returns the targets that `dead resume` can be about, one half of each set, the oldest first.
 
-    `since_at` and `until_at` are compared with since when it is dead.
+    `since_at` and `until_at` are compared with the time since which a target is dead.
     """
-    return _dead(lake, [row for row in read_dead(lake) if _is_meant(row, filters)])
+    return _dead(lake, [row for row in read_dead(lake) if _matches(row, filters)])
 
 
 def dead_of(lake: Lake, transaction_id: str) -> list[Target]:
-    """Returns what of a transaction id `dead resume` can be about, one half of each set."""
+    """Returns the targets of a transaction id that `dead resume` can be about, one of each set."""
     return _dead(lake, [row for row in read_dead(lake) if row["transaction_id"] == transaction_id])
 
 
 def _dead(lake: Lake, rows: Sequence[Row]) -> list[Target]:
     targets = [read_target(row["target"]) for row in sorted(rows, key=lambda row: row["since"])]
-    kept = set(_one_of_each_set(lake, targets))
+    halves = set(_one_of_each_set(lake, targets))
     return [
-        target for target in targets if isinstance(target, UndeliverableTarget) or target in kept
-    ]  # fmt: skip
+        target for target in targets if isinstance(target, UndeliverableTarget) or target in halves
+    ]
 
 
-def _is_meant(row: Row, filters: Filters) -> bool:
+def _matches(row: Row, filters: Filters) -> bool:
     return (
         filters.group in (None, row["producer_group"])
         and filters.topic in (None, row["real_topic"])
@@ -53,14 +53,15 @@ def _is_meant(row: Row, filters: Filters) -> bool:
 def _one_of_each_set(lake: Lake, targets: Sequence[Target | None]) -> list[RecordTarget]:
     """Returns the first of the halves of each unit: an operation about one is about all."""
     halves = [target for target in targets if isinstance(target, RecordTarget)]
-    wanted = sorted({half.queue_offset for half in halves})
-    state = state_of(lake).filter(pc.field("queue_offset").isin(wanted))
+    offsets = sorted({half.queue_offset for half in halves})
+    state = state_of(lake).filter(pc.field("queue_offset").isin(offsets))
     units = {
         (row["queue_id"], row["queue_offset"]): row["unit_offset"]
         for row in state.select(["queue_id", "queue_offset", "unit_offset"]).to_pylist()
     }
-    seen: dict[tuple[int, int], RecordTarget] = {}
+
+    first_halves: dict[tuple[int, int], RecordTarget] = {}
     for half in halves:
         unit = units.get((half.queue_id, half.queue_offset), half.queue_offset)
-        seen.setdefault((half.queue_id, unit), half)
-    return list(seen.values())
+        first_halves.setdefault((half.queue_id, unit), half)
+    return list(first_halves.values())

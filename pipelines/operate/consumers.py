@@ -1,7 +1,7 @@
-"""Where a consumer group reads on: set by an operator, by the SDK's own compare-and-set.
+"""The offset from which a consumer group reads on: set by an operator's compare-and-set.
 
 Each queue gets a new generation without an owner. So a consumer that holds it, and was not seen,
-is told at its next commit that its generation is over.
+learns at its next commit that its generation is over.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ COLUMNS: Final = ("consumer_group", "topic", "queue_id", "queue_offset", "new_of
 def plan_reset(
     lake: Lake, group: str, topic: str, to: str | int, queues: Sequence[int]
 ) -> list[Row]:
-    """Returns where the queues of a topic stand for a group, and where they would. Output: COLUMNS.
+    """Returns the offsets of a topic's queues for a group, now and after a reset. Output: COLUMNS.
 
-    Input: `to`: EARLIEST, LATEST or an offset; `queues`: none is all that the group has had.
+    Input: `to`: EARLIEST, LATEST or an offset; `queues`: empty for all that the group has had.
     Errors: OperatorError when the group has not read such a queue, or the queue has no such offset.
     """
     held = {
@@ -36,33 +36,44 @@ def plan_reset(
         if (row["consumer_group"], row["topic"]) == (group, topic)
     }
     ends = {row["queue_id"]: row for row in read_queues(lake, topic)}
+
     missing = sorted(set(queues) - held.keys())
     if not held or missing:
-        what = f"queue {missing[0]} of {topic}" if missing else f"topic {topic}"
+        subject = f"queue {missing[0]} of {topic}" if missing else f"topic {topic}"
         raise OperatorError(
-            f"group {group} has read nothing of {what} in the lake {lake.path}: nothing was "
+            f"group {group} has read nothing of {subject} in the lake {lake.path}: nothing was "
             "written; `txlake lag` names what it reads"
         )
+
     rows = []
     for queue_id in queues or sorted(held):
-        begin, end = ends[queue_id]["begin_offset"], ends[queue_id]["end_offset"]
+        begin = ends[queue_id]["begin_offset"]
+        end = ends[queue_id]["end_offset"]
         offset = {EARLIEST: begin, LATEST: end}.get(str(to), to)
         if not begin <= int(offset) <= end:
             raise OperatorError(
                 f"queue {queue_id} of {topic} has offsets {begin} to {end}, not {offset}: nothing "
                 "was written"
             )
-        rows.append({"consumer_group": group, "topic": topic, "queue_id": queue_id,
-                     "queue_offset": held[queue_id]["queue_offset"], "new_offset": int(offset),
-                     "owner": held[queue_id]["owner"]})  # fmt: skip
+
+        row = {
+            "consumer_group": group,
+            "topic": topic,
+            "queue_id": queue_id,
+            "queue_offset": held[queue_id]["queue_offset"],
+            "new_offset": int(offset),
+            "owner": held[queue_id]["owner"],
+        }
+        rows.append(row)
+
     return rows
 
 
 def write_reset(lake: Lake, rows: Sequence[Row], session_ms: int) -> None:
-    """Write what `plan_reset` returned, all or nothing.
+    """Writes the rows that `plan_reset` returned, all or nothing.
 
-    Input: `session_ms`: the session timeout of an owner that does not say its own, of an SDK before
-    lake format 5. Errors: OperatorError when an owner is active; txlake.LakeError.
+    Input: `session_ms`: the session timeout of an owner that does not record its own, of an SDK
+    before lake format 5. Errors: OperatorError when an owner is active; txlake.LakeError.
     """
 
     def decide(newest: Mapping[Key, Commit], now: datetime) -> list[Commit]:
@@ -70,6 +81,7 @@ def write_reset(lake: Lake, rows: Sequence[Row], session_ms: int) -> None:
         for row in rows:
             key = (row["consumer_group"], row["topic"], row["queue_id"])
             held = newest[key]
+
             until = held_until(newest, held, session_ms)
             if until is not None and now <= until:
                 raise OperatorError(
@@ -77,6 +89,7 @@ def write_reset(lake: Lake, rows: Sequence[Row], session_ms: int) -> None:
                     f"{until:%Y-%m-%d %H:%M:%S} UTC if it does not commit again: nothing was "
                     "written; close the consumers of the group first"
                 )
+
             commits.append(Commit(*key, row["new_offset"], held.generation + 1, "", now))
         return commits
 

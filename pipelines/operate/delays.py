@@ -19,12 +19,24 @@ from storage.wire.record_kinds import HALF, SCHEDULE
 from txlake.protocol import RecordTarget
 
 COLUMNS: Final = (
-    "target", "deliver_at", "level", "real_topic", "producer_group", "transaction_id", "keys",
-)  # fmt: skip
+    "target",
+    "deliver_at",
+    "level",
+    "real_topic",
+    "producer_group",
+    "transaction_id",
+    "keys",
+)
 _MESSAGE = [
-    "queue_id", "queue_offset", "delay_level", "delay_ms", "deliver_at", "producer_group",
-    "transaction_id", "keys",
-]  # fmt: skip
+    "queue_id",
+    "queue_offset",
+    "delay_level",
+    "delay_ms",
+    "deliver_at",
+    "producer_group",
+    "transaction_id",
+    "keys",
+]
 
 # A level above the last counts as the last; 0 is no level, and DELIVER_AT and a span go before it
 # (docs/protocol/rules.md "Delay").
@@ -54,7 +66,7 @@ FROM waiting GROUP BY level ORDER BY level NULLS LAST
 
 @dataclass(frozen=True)
 class DelayedMessages:
-    """Delayed messages (COLUMNS, the next first), and how many wait at each level. Units: ms.
+    """Delayed messages (COLUMNS, the next first), and their number at each level. Units: ms.
 
     A message without a level waits for its DELIVER_AT, or for its span.
     """
@@ -76,27 +88,30 @@ def read_waiting(
     epoch, epochs = latest_committed(lake)
     parameters = plan_parameters(epochs.get(epoch))
     delayed = read_state(lake, "delayed", epoch, snapshot_before(lake, epoch))
+
     values = {
         "levels": len(parameters.delay_levels_ms),
         "topic": topic,
         "group": group,
         "level": level,
     }
-    said = pa.concat_tables([_messages(lake, source, delayed) for source in (HALF, SCHEDULE)])
-    waiting = run(_WAITING, values, delayed=delayed, messages=said)
+    records = pa.concat_tables([_messages(lake, source, delayed) for source in (HALF, SCHEDULE)])
+    waiting = run(_WAITING, values, delayed=delayed, messages=records)
     levels = to_dicts(run(_LEVELS, waiting=waiting))
-    messages = [
-        {"target": str(RecordTarget(row["source"], row["queue_id"], row["queue_offset"])),
-         **{name: row[name] for name in COLUMNS[1:]}}
-        for row in to_dicts(waiting.slice(0, limit))
-    ]  # fmt: skip
+
+    messages = []
+    for row in to_dicts(waiting.slice(0, limit)):
+        target = RecordTarget(row["source"], row["queue_id"], row["queue_offset"])
+        messages.append({"target": str(target), **{name: row[name] for name in COLUMNS[1:]}})
+
     return DelayedMessages(messages, levels, parameters.delay_levels_ms, waiting.num_rows)
 
 
 def _messages(lake: Lake, source: str, delayed: pa.Table) -> pa.Table:
-    """Returns what the records of the waiting messages say of themselves."""
+    """Returns the records of the waiting messages, those of one source."""
     rows = delayed.filter(pc.equal(delayed["source"], source))
     ends = pc.min_max(rows["queue_offset"]).as_py()
     bounds: Bounds = {"queue_offset": (ends["min"], ends["max"]) if rows.num_rows else []}
-    found = read_rows(lake, source, _MESSAGE, bounds)
-    return found.append_column("source", pa.array([source] * found.num_rows, pa.string()))
+
+    records = read_rows(lake, source, _MESSAGE, bounds)
+    return records.append_column("source", pa.array([source] * records.num_rows, pa.string()))

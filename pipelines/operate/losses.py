@@ -1,4 +1,4 @@
-"""What Kafka deleted before the job landed it, as the lake and Kafka stand now."""
+"""The records that Kafka deleted before the job landed them, as the lake and Kafka stand now."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from txlake.protocol import LostTarget
 
 
 def losses(settings: Settings, lake: Lake) -> list[LostTarget]:
-    """Returns the offsets that come next and that Kafka has no longer, one range a partition.
+    """Returns the offsets to land next that Kafka no longer has, one range a partition.
 
-    Errors: LostInputError for what cannot be accepted: another cluster, a topic that was made
-    again, a partition that is gone or that ends before what is landed; KafkaAwayError.
+    Errors: LostInputError for a loss that cannot be accepted: another cluster, a topic that was
+    made again, a partition that is gone or that ends before the landed offsets; KafkaAwayError.
     """
     progress = read_progress(lake)
     plan = progress.unfinished or progress.last

@@ -1,7 +1,7 @@
-"""An operator's record, and what the rules would make of it if the job landed it now.
+"""An operator's record, and the result that the rules would give if the job landed it now.
 
-The decision is the job's own (`checker.decide`), over the state of one unit; C is left out, so that
-time alone does nothing.
+The decision is the job's own (`checker.decide`), over the state of one unit; `known_at` is left
+out, so that time alone does nothing.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from txlake.protocol import RecordTarget, Target, UndeliverableTarget
 
 @dataclass(frozen=True)
 class Preview:
-    """A record to write, and what it would do as the lake stands at `epoch`.
+    """A record to write, and its effect as the lake stands at `epoch`.
 
     `cluster_id`: of the Kafka that the lake is made from; empty when there is no epoch yet.
     """
@@ -68,20 +68,21 @@ def preview_end(
     reason: str,
     security: SecuritySettings | None = None,
 ) -> Preview:
-    """Try a COMMIT or a ROLLBACK of a half: its outcome, a conflict, or that it waits.
+    """Returns the preview of a COMMIT or a ROLLBACK: its outcome, a conflict, or that it waits.
 
     Input: `security`: the keys of the job's settings, as far as they are known here.
-    Errors: OperatorError when the half is not there or cannot be read.
+    Errors: OperatorError when the lake has no such half, or it cannot be read.
     """
-    found = _find(lake, half)
-    (unit,) = units_of(found)
+    lake_rows = _find(lake, half)
+    (unit,) = units_of(lake_rows)
     if unit.error is not None:
         raise OperatorError(
             f"{half} cannot be read ({unit.error}): no operation can end it, nothing was written"
         )
+
     (stored,) = [m for m in unit.messages if m["queue_offset"] == half.queue_offset]
     record = operation(stored, decision, actor, reason)
-    op_offset = 1 + max((op["queue_offset"] for op in found.operations), default=0)
+    op_offset = 1 + max((op["queue_offset"] for op in lake_rows.operations), default=0)
     now_ms = time.time_ns() // 1_000_000
     row = {
         "queue_id": half.queue_id,
@@ -96,68 +97,77 @@ def preview_end(
         "body": record.value,
         "signature": None if security is None else record.signature(security),
     }
+
     rows = pa.Table.from_pylist([row], schema=schemas.OP)
     operations = to_operations(rows if security is None else with_verification(rows, security))
-    decided = _decide(lake, found, Inputs(operations=operations, ended=_ended(unit)), now_ms)
-    return _trial(found, record, _end_text(decided, unit, op_offset))
+
+    inputs = Inputs(operations=operations, ended=_ended(unit))
+    decided = _decide(lake, lake_rows, inputs, now_ms)
+    return _preview(lake_rows, record, _end_text(decided, unit, op_offset))
 
 
 def preview_command(
     lake: Lake, name: str, target: Target | None, actor: str, reason: str
 ) -> Preview:
-    """Try a command: its result, and where a message would go.
+    """Returns the preview of a command: its result, and where a message would go.
 
-    Errors: OperatorError when no message stands where the target says.
+    Errors: OperatorError when no message has the place of the target.
     """
-    found = (
-        _find(lake, target)
-        if isinstance(target, RecordTarget)
-        else LakeRows(*latest_committed(lake))
-    )
+    if isinstance(target, RecordTarget):
+        lake_rows = _find(lake, target)
+    else:
+        lake_rows = LakeRows(*latest_committed(lake))
     if isinstance(target, UndeliverableTarget):
         require_undeliverable(lake, target)
+
     target_text = None if target is None else str(target)
     commands = _frame([{"admin_offset": 0, "command": name, "target": target_text}], COMMANDS)
-    topics = topics_before(lake, found.epoch + 1)
-    undeliverable = find_undeliverable(lake, commands, topics, found.epoch + 1)
+
+    topics = topics_before(lake, lake_rows.epoch + 1)
+    undeliverable = find_undeliverable(lake, commands, topics, lake_rows.epoch + 1)
+
     inputs = Inputs(commands=commands, undeliverable=undeliverable)
-    decided = _decide(lake, found, inputs, time.time_ns() // 1_000_000)
+    decided = _decide(lake, lake_rows, inputs, time.time_ns() // 1_000_000)
     (result,) = decided.command_results["result"].to_pylist()
+
     messages = {
         (row["source"], row["queue_id"], row["queue_offset"]) for row in undeliverable.to_pylist()
     }
     expected = "; ".join([f"{result}: {rule_texts.RESULTS[result]}", *_places(decided, messages)])
-    return _trial(found, command(name, target_text, actor, reason), expected)
+    return _preview(lake_rows, command(name, target_text, actor, reason), expected)
 
 
 def _find(lake: Lake, target: RecordTarget) -> LakeRows:
-    found = find(lake, target)
-    if not found.messages:
-        raise OperatorError(nothing_found(found, target, lake.path))
-    return found
+    lake_rows = find(lake, target)
+    if not lake_rows.messages:
+        raise OperatorError(nothing_found(lake_rows, target, lake.path))
+    return lake_rows
 
 
-def _trial(found: LakeRows, record: Record, expected: str) -> Preview:
-    cluster_id = "" if found.newest is None else found.newest.cluster_id
-    return Preview(record, expected, found.epoch, cluster_id)
+def _preview(lake_rows: LakeRows, record: Record, expected: str) -> Preview:
+    cluster_id = "" if lake_rows.newest is None else lake_rows.newest.cluster_id
+    return Preview(record, expected, lake_rows.epoch, cluster_id)
 
 
-def _decide(lake: Lake, found: LakeRows, inputs: Inputs, now_ms: int) -> Decision:
-    newest = found.newest
-    units = units_of(found)
+def _decide(lake: Lake, lake_rows: LakeRows, inputs: Inputs, now_ms: int) -> Decision:
+    newest = lake_rows.newest
+    units = units_of(lake_rows)
     queues = sorted({unit.queue_id for unit in units})
     ends = {} if newest is None else newest.queue_ends(newest.topics[HALF])
+
     state = State(
         halves=_frame([half for unit in units for half in unit.halves], HALVES),
-        waiting=_frame(found.namings, NAMINGS),
-        delayed=_frame(found.still_delayed, DELAYED),
-        topics=topics_before(lake, found.epoch + 1),
+        waiting=_frame(lake_rows.namings, NAMINGS),
+        delayed=_frame(lake_rows.still_delayed, DELAYED),
+        topics=topics_before(lake, lake_rows.epoch + 1),
     )
+
     floors = {} if newest is None else newest.floor.offsets
     known = _frame(
         [{"queue_id": q, "half_end": ends.get(q, 0), "floor": floors.get(q)} for q in queues],
         QUEUES,
     )
+
     return decide(state, inputs, Instants(now_ms, known), plan_parameters(newest))
 
 
@@ -167,36 +177,48 @@ def _frame(rows: Sequence[Row], schema: pa.Schema) -> pa.Table:
 
 def _ended(unit: Unit) -> pa.Table:
     """Returns the unit's ended halves. Output: ENDED."""
-    rows = [
-        {**message, **unit.ends[message["queue_offset"]], "tran_size": message["tran_size"],
-         "tran_seq": message["tran_seq"], "status": unit.ends[message["queue_offset"]]["outcome"]}
-        for message in unit.messages
-        if message["queue_offset"] in unit.ends
-    ]  # fmt: skip
+    rows = []
+    for message in unit.messages:
+        end = unit.ends.get(message["queue_offset"])
+        if end is None:
+            continue
+
+        row = {
+            **message,
+            **end,
+            "tran_size": message["tran_size"],
+            "tran_seq": message["tran_seq"],
+            "status": end["outcome"],
+        }
+        rows.append(row)
+
     return _frame(rows, ENDED)
 
 
 def _end_text(decision: Decision, unit: Unit, op_offset: int) -> str:
-    """Returns in words what an operation came to."""
+    """Returns in words the effect of an operation."""
     for conflict in decision.conflicts.to_pylist():
         if conflict["op_queue_offset"] == op_offset:
             reason = conflict["reason"]
             return f"{reason}: {rule_texts.CONFLICTS[reason]}"
+
     ends = [o for o in decision.outcomes.to_pylist() if o["op_queue_offset"] == op_offset]
     if not ends:
         missing = ", ".join(map(str, unit.missing_seqs))
         return f"waits: its set is incomplete, TRAN_SEQ {missing} missing" if missing else "waits"
+
     halves = {(HALF, end["queue_id"], end["queue_offset"]) for end in ends}
     text = f"{ends[0]['outcome']}, cause {ends[0]['cause']}"
     return "; ".join([text, *_places(decision, halves)])
 
 
 def _places(decision: Decision, messages: set[tuple[Any, ...]]) -> Iterator[str]:
-    """Returns in words where messages would go."""
+    """Returns in words the places to which messages would go."""
     for row in decision.placements.to_pylist():
         if (row["source"], row["queue_id"], row["queue_offset"]) in messages:
             text = f"delivered to topic {row['topic']}, queue {row['real_queue_id']}"
             yield f"undeliverable ({row['reason']})" if row["reason"] else text
+
     for row in decision.delayed.to_pylist():
         if (row["source"], row["queue_id"], row["queue_offset"]) in messages:
             yield f"delayed until {output.instant(row['deliver_at'])}"

@@ -1,4 +1,4 @@
-"""Write an operator's operation or command to Kafka, and wait for what the job makes of it."""
+"""Writes an operator's operation or command to Kafka, and waits for its result."""
 
 from __future__ import annotations
 
@@ -63,17 +63,17 @@ def operation(half: Row, decision: str, actor: str, reason: str) -> Record:
 
 def command(name: str, target: str | None, actor: str, reason: str) -> Record:
     """Returns a command for the admin topic; some have no target."""
-    about = () if target is None else ((p.TARGET, target),)
-    values = ((p.COMMAND, name), *about, (p.ACTOR, actor), (p.REASON, reason))
+    target_header = () if target is None else ((p.TARGET, target),)
+    values = ((p.COMMAND, name), *target_header, (p.ACTOR, actor), (p.REASON, reason))
     return Record(ADMIN, 0, [*((key, text.encode()) for key, text in values), _VERSION])
 
 
 def write(
     kafka: KafkaSettings, record: Record, cluster_id: str, security: SecuritySettings | None = None
 ) -> int:
-    """Write a record to the cluster that the lake is made from. Returns its offset.
+    """Writes a record to the cluster that the lake is made from. Returns its offset.
 
-    It is signed only here: what `--dry-run` shows cannot be written by whoever reads it.
+    It is signed only here: a reader of `--dry-run` cannot write the record that it shows.
     Input: `cluster_id` as the lake's newest plan has it; empty when there is none.
     Errors: KafkaAwayError, LostInputError, StartError: one sentence each, nothing was written.
     """
@@ -85,33 +85,41 @@ def write(
             f"this is Kafka cluster {cluster.cluster_id}, and the lake was made from {cluster_id}: "
             "nothing was written; check bootstrap_servers"
         )
+
     require_rights(client, kafka.bootstrap_servers, {topic: ("WRITE",)})
-    found = cluster.topics.get(topic)
-    if found is None or record.partition not in found.partitions:
+    metadata = cluster.topics.get(topic)
+    if metadata is None or record.partition not in metadata.partitions:
         raise StartError(
             f"Kafka has no partition {record.partition} of topic {topic}: nothing was written"
         )
+
     signature = None if security is None else record.signature(security)
     if signature is not None:
         record = replace(record, headers=[*record.headers, (p.SIG, signature.encode())])
+
     config = producer_config(kafka.bootstrap_servers, kafka.client, p.MESSAGE_BYTES_MAX)
     producer = Producer({**config, "linger.ms": 0})
     try:
         message, failed = produce_sync(
-            producer, topic, value=record.value, partition=record.partition,
+            producer,
+            topic,
+            value=record.value,
+            partition=record.partition,
             headers=list(record.headers),
-        )  # fmt: skip
+        )
     except KafkaException as error:
         raise KafkaAwayError(f"{topic}: Kafka did not take the record: {error.args[0]}") from error
+
     if failed is not None:
         raise KafkaAwayError(
             f"{topic}: Kafka did not confirm the record ({failed}); it can be stored all the same"
         )
+
     return int(message.offset())
 
 
 def wait_for_result(lake: Lake, record: Record, offset: int, wait_s: float) -> str | None:
-    """Returns what the job made of a written record; None when time is up.
+    """Returns the result of a written record; None when time is up.
 
     A command has a result; an operation an outcome, the reason of its conflict, or `waits`.
     """
@@ -121,6 +129,7 @@ def wait_for_result(lake: Lake, record: Record, offset: int, wait_s: float) -> s
             result = command_result(lake, offset)
         else:
             result = _operation_result(lake, record, offset)
+
         if result is not None or time.monotonic() >= deadline:
             return result
         time.sleep(_POLL_S)
@@ -128,7 +137,7 @@ def wait_for_result(lake: Lake, record: Record, offset: int, wait_s: float) -> s
 
 
 def command_result(lake: Lake, offset: int) -> str | None:
-    """Returns what the job made of the command at an offset of the admin topic; None: not yet."""
+    """Returns the result of the command at an offset of the admin topic; None if there is none."""
     rows = _committed(lake, "admin", ["queue_offset", "result"], queue_offset=offset)
     return str(rows[0]["result"]) if rows else None
 
@@ -137,12 +146,15 @@ def _operation_result(lake: Lake, record: Record, offset: int) -> str | None:
     queue = {"queue_id": record.partition}
     if not _committed(lake, "op", ["queue_offset"], queue_offset=offset, **queue):
         return None
+
     columns = ["outcome", "cause", "op_queue_offset"]
     for row in _committed(lake, "outcomes", columns, queue_offset=record.half_offset, **queue):
         if row["op_queue_offset"] == offset:
             return f"{row['outcome']}, cause {row['cause']}"
+
     for row in _committed(lake, "conflicts", ["reason"], op_queue_offset=offset, **queue):
         return str(row["reason"])
+
     return "waits"
 
 

@@ -1,7 +1,7 @@
-"""Where what is committed is cut into Kafka transactions: never inside a message transaction.
+"""Where committed rows are cut into Kafka transactions: never inside a message transaction.
 
-A cut is how many rows of each queue are taken: a prefix of every queue. Whole epochs are taken, as
-many as the limit allows. An epoch that is larger alone is cut between message transactions. Within
+A cut is a number of rows for each queue: a prefix of every queue. It takes whole epochs, as many as
+the limit allows. A single epoch that is larger is cut between message transactions. Within
 an epoch the messages of a transaction may stand in several queues, with others between them; a cut
 is sound when each transaction is on one side of it.
 """
@@ -14,13 +14,13 @@ from typing import Any, Final
 
 import numpy as np
 
-ALONE: Final = -1  # the unit of a message that is no other's
+ALONE: Final = -1  # the unit of a message that shares it with no other
 Array = Any  # numpy's generics say more than they help
 
 
 @dataclass(frozen=True)
 class QueueRows:
-    """What comes next of one queue: each row's epoch, and its message transaction as a number.
+    """The next rows of one queue: each row's epoch, and its message transaction as a number.
 
     `is_whole`: whether these are all its committed rows.
     """
@@ -36,7 +36,7 @@ def cuts(queues: Sequence[QueueRows], rows_max: int) -> list[tuple[int, ...]]:
     Empty if no epoch is known to be whole: more rows are needed.
     """
     counts = _epoch_ends(queues)
-    found: list[tuple[int, ...]] = []
+    all_cuts: list[tuple[int, ...]] = []
     taken = np.zeros(len(queues), np.int64)
     number = 0
 
@@ -46,15 +46,15 @@ def cuts(queues: Sequence[QueueRows], rows_max: int) -> list[tuple[int, ...]]:
         if fitting:
             number += fitting
             taken = counts[number - 1]
-            found.append(tuple(taken.tolist()))
+            all_cuts.append(tuple(taken.tolist()))
             continue
 
         for cut in _cuts_within(queues, taken, counts[number], rows_max):
-            found.append(tuple(cut.tolist()))
+            all_cuts.append(tuple(cut.tolist()))
         taken = counts[number]
         number += 1
 
-    return found
+    return all_cuts
 
 
 def has_large_epoch(queues: Sequence[QueueRows], rows_max: int) -> bool:
@@ -64,11 +64,12 @@ def has_large_epoch(queues: Sequence[QueueRows], rows_max: int) -> bool:
 
 
 def _epoch_ends(queues: Sequence[QueueRows]) -> Array:
-    """Returns for each epoch that is whole in all queues how many rows each has up to it."""
+    """Returns for each epoch that is whole in all queues the number of rows up to it, by queue."""
     epochs = np.unique(np.concatenate([queue.epochs for queue in queues]))
     unsure = [queue.epochs[-1] for queue in queues if not queue.is_whole]
     if unsure:
         epochs = epochs[epochs < min(unsure)]
+
     return np.stack(
         [np.searchsorted(queue.epochs, epochs, side="right") for queue in queues], axis=1
     ).astype(np.int64)
@@ -78,53 +79,57 @@ def _cuts_within(
     queues: Sequence[QueueRows], first: Array, last: Array, rows_max: int
 ) -> list[Array]:
     """Returns the cuts of one large epoch, its end as the last one."""
-    queue_of = np.concatenate([
-        np.full(end - start, number)
-        for number, (start, end) in enumerate(zip(first, last, strict=True))
-    ])  # fmt: skip
-    place = np.concatenate([np.arange(start, end) for start, end in zip(first, last, strict=True)])
-    unit = np.concatenate(
-        [queue.units[start:end] for queue, start, end in zip(queues, first, last, strict=True)]
+    spans = list(zip(first, last, strict=True))
+    queue_of = np.concatenate(
+        [np.full(end - start, number) for number, (start, end) in enumerate(spans)]
     )
-    _, unit, count = np.unique(unit, return_inverse=True, return_counts=True)
-    is_alone = np.concatenate(
-        [queue.units[start:end] for queue, start, end in zip(queues, first, last, strict=True)]
-    ) == ALONE  # fmt: skip
-    linked = np.flatnonzero((count[unit] > 1) & ~is_alone)
-    queue_of, place, unit = queue_of[linked], place[linked], unit[linked]
+    place = np.concatenate([np.arange(start, end) for start, end in spans])
+    names = np.concatenate(
+        [queue.units[start:end] for queue, (start, end) in zip(queues, spans, strict=True)]
+    )
 
-    found = []
+    _, unit, count = np.unique(names, return_inverse=True, return_counts=True)
+    is_alone = names == ALONE
+    linked = np.flatnonzero((count[unit] > 1) & ~is_alone)
+    queue_of = queue_of[linked]
+    place = place[linked]
+    unit = unit[linked]
+
+    all_cuts = []
     taken = first
     while (taken < last).any():
         taken = _next_cut(taken, last, rows_max, queue_of, place, unit, len(count))
-        found.append(taken)
-    return found
+        all_cuts.append(taken)
+    return all_cuts
 
 
 def _next_cut(
     taken: Array, last: Array, rows_max: int, queue_of: Array, place: Array, unit: Array, units: int
 ) -> Array:
-    """Returns the next sound cut: near the limit, beyond it where nothing smaller is sound."""
+    """Returns the next sound cut: near the limit, beyond it if no smaller cut is sound."""
     remaining = last - taken
     share = rows_max / remaining.sum()
 
     while share < 1:
-        cut = _sound(taken + np.ceil(remaining * share).astype(np.int64), queue_of, place, unit,
-                     units)  # fmt: skip
+        limit = taken + np.ceil(remaining * share).astype(np.int64)
+        cut = _sound(limit, queue_of, place, unit, units)
         if (cut > taken).any():
             return np.maximum(cut, taken)
         share *= 2
+
     return last
 
 
 def _sound(cut: Array, queue_of: Array, place: Array, unit: Array, units: int) -> Array:
     """Returns the largest sound cut within a cut: rows of a unit that is beyond it are left out."""
     cut = cut.copy()
+
     while True:
         is_inside = place < cut[queue_of]
         is_beyond = np.zeros(units, bool)
         is_beyond[unit[~is_inside]] = True
         torn = np.flatnonzero(is_inside & is_beyond[unit])
+
         if not len(torn):
             return cut
         np.minimum.at(cut, queue_of[torn], place[torn])

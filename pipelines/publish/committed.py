@@ -1,7 +1,7 @@
-"""What is committed in a lake: its newest committed epoch, where every queue ends in it, its rows.
+"""The committed content of a lake: its newest committed epoch, the ends of its queues, its rows.
 
-Only rows of epochs up to the newest committed one are given out. Whether all of them are there is
-known from the epochs: each committed row names the queues that grew, with their next offsets.
+Only rows of epochs up to the newest committed one are given out. The epochs tell whether all of
+them are there: each committed row names the queues that grew, with their next offsets.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _COLUMNS: Final = (*RECORD_COLUMNS, "epoch")
 
 
 class CommittedEpochs:
-    """The newest committed epoch of a lake, as `refresh` has found it.
+    """The newest committed epoch of a lake, as of the last `refresh`.
 
     `epoch`, `digest`, `committed_at`: of its row; 0 and "" before the first one. `ends`: where each
     real queue ends in it.
@@ -43,7 +43,7 @@ class CommittedEpochs:
         self.ends: dict[Queue, int] = {}
 
     def refresh(self) -> bool:
-        """Takes what was committed since. Output: whether there is a newer committed epoch."""
+        """Reads the epochs that were committed since. Output: whether there are any."""
         with translating_errors(self._files.uri):
             is_new = self._files.refresh()
         if not self._files.exists:
@@ -54,21 +54,24 @@ class CommittedEpochs:
         rows = self._since(self.epoch) if self.epoch else self._all_named()
         if not rows:
             return False
+
         for row in rows:
             for queue in row["next_offsets"] or ():
                 self.ends[queue["topic"], queue["queue_id"]] = queue["next_offset"]
+
         newest = rows[-1]
-        self.epoch, self.digest = newest["epoch"], newest["digest"] or ""
+        self.epoch = newest["epoch"]
+        self.digest = newest["digest"] or ""
         self.committed_at = newest["written_at"]
         return True
 
     def digest_of(self, epoch: int) -> str | None:
-        """Returns the digest of a committed epoch's row; None if the lake has it no longer."""
+        """Returns the digest of a committed epoch's row; None if the lake no longer has it."""
         rows = self._rows(pc.field("epoch") == epoch, epoch, epoch)
         return None if not rows else rows[0]["digest"]
 
     def first_after(self, epoch: int) -> dt.datetime | None:
-        """Returns when the first epoch after this one was committed."""
+        """Returns the time at which the first epoch after this one was committed."""
         rows = self._since(epoch)
         return rows[0]["written_at"] if rows else None
 
@@ -78,28 +81,34 @@ class CommittedEpochs:
             (file.max_values["epoch"] or 0 for file in self._files.files.values()), default=0
         )
         rows = self._since(newest - _NAMED_EPOCHS_MAX - 1)
-        naming = [at for at, row in enumerate(rows) if "snapshot" in dict(row["counts"] or ())]
+
+        naming = [
+            index for index, row in enumerate(rows) if "snapshot" in dict(row["counts"] or ())
+        ]
         return rows[naming[-1] :] if naming else self._since(0)
 
     def _since(self, epoch: int) -> list[dict[str, Any]]:
         return self._rows(pc.field("epoch") > epoch, epoch + 1, None)
 
-    def _rows(self, where: pc.Expression, least: int, most: int | None) -> list[dict[str, Any]]:
-        """Returns committed rows, the oldest first; only files that can hold some are opened."""
+    def _rows(
+        self, where: pc.Expression, minimum: int, maximum: int | None
+    ) -> list[dict[str, Any]]:
+        """Returns committed rows, the oldest first; opens only the files that can hold some."""
 
         def read() -> list[dict[str, Any]]:
             paths = [
                 path
                 for path, file in self._files.files.items()
-                if (file.max_values["epoch"] is None or file.max_values["epoch"] >= least)
+                if (file.max_values["epoch"] is None or file.max_values["epoch"] >= minimum)
                 and (
-                    most is None
+                    maximum is None
                     or file.min_values["epoch"] is None
-                    or file.min_values["epoch"] <= most
+                    or file.min_values["epoch"] <= maximum
                 )
             ]
             if not paths:
                 return []
+
             columns = ["epoch", "next_offsets", "counts", "digest", "written_at"]
             committed = where & (pc.field("state") == "committed")
             rows = self._files.dataset(paths).to_table(columns, filter=committed)
@@ -111,7 +120,7 @@ class CommittedEpochs:
 class CommittedRows:
     """The rows of one topic, each queue's from its position on, read ahead.
 
-    `bytes_max`: of files, that it reads ahead for all its queues; the caller shares memory out.
+    `bytes_max`: the bytes of files that it reads ahead for all queues; set by the caller.
     Errors: LakeError; OffsetOutOfRangeError where a queue's next message is deleted.
     """
 
@@ -125,7 +134,7 @@ class CommittedRows:
         self.bytes_max = AHEAD_BYTES
 
     def seek(self, queue_id: int, position: int) -> None:
-        """Goes on at a queue offset."""
+        """Sets the next queue offset of a queue."""
         self.positions[queue_id] = position
         self._ahead.pop(queue_id, None)
 
@@ -135,54 +144,57 @@ class CommittedRows:
         return self._reader.begins(queue_ids)
 
     def first_since(self, at: dt.datetime) -> dict[int, int]:
-        """Returns each queue's first offset delivered at an instant or later, where it has one."""
+        """Returns each queue's first offset delivered at an instant or later, if it has one."""
         with translating_errors(self._files.uri):
             self._files.refresh()
 
         def read() -> dict[int, int]:
-            found = (
+            minima = (
                 self._files.dataset(self._files.files)
                 .to_table(["queue_id", "queue_offset"], filter=pc.field("stored_at") >= at)
                 .group_by("queue_id")
                 .aggregate([("queue_offset", "min")])
             )
-            return {row["queue_id"]: row["queue_offset_min"] for row in found.to_pylist()}
+            return {row["queue_id"]: row["queue_offset_min"] for row in minima.to_pylist()}
 
         return self._files.retry_stale(read)
 
     def row_bytes(self) -> float:
-        """Returns how large a row is, as far as rows were read; 0 if none was."""
+        """Returns the mean size of the rows that were read ahead; 0 if none was."""
         rows = sum(table.num_rows for table in self._ahead.values())
         return sum(table.nbytes for table in self._ahead.values()) / rows if rows else 0.0
 
     def read_ahead(self, ends: Mapping[int, int]) -> None:
-        """Reads ahead of the queues that have nothing read, as much as fits into memory.
+        """Reads ahead for the queues that have nothing read, as much as fits into memory.
 
         Input: where each queue ends.
         """
-        wanted = {
+        positions = {
             queue_id: self.positions[queue_id]
             for queue_id, end in ends.items()
             if queue_id not in self._ahead and self.positions[queue_id] < end
         }
-        if wanted:
+        if positions:
             self._reader.refresh()
-            self._ahead.update(self._reader.read(wanted, ends, _COLUMNS, bytes_max=self.bytes_max))
+            self._ahead.update(
+                self._reader.read(positions, ends, _COLUMNS, bytes_max=self.bytes_max)
+            )
 
-    def look(
+    def peek(
         self, ends: Mapping[int, int], rows_max: int, columns: Sequence[str]
     ) -> dict[int, pa.Table]:
         """Returns some columns of the queues' next rows; the positions stay.
 
-        Input: where each queue ends; how many rows of each queue.
+        Input: where each queue ends; the number of rows of each queue.
         """
-        wanted = {
+        positions = {
             queue_id: self.positions[queue_id]
             for queue_id, end in ends.items()
             if self.positions[queue_id] < end
         }
+
         self._reader.refresh()
-        return self._reader.read(wanted, ends, ("queue_id", "queue_offset", *columns), rows_max)
+        return self._reader.read(positions, ends, ("queue_id", "queue_offset", *columns), rows_max)
 
     def take(self, until: Mapping[int, int]) -> Iterator[tuple[int, pa.Table]]:
         """Takes the rows up to an offset of each queue, and moves the positions there.
@@ -203,6 +215,7 @@ class CommittedRows:
                         f"and the table ends at {self.positions[queue_id]}: rows are missing; run "
                         "`txlake verify`"
                     )
+
                 count = min(rows.num_rows, end - self.positions[queue_id])
                 self.positions[queue_id] += count
                 if count < rows.num_rows:
@@ -216,7 +229,7 @@ def open_lake(path: str, storage_options: Mapping[str, str]) -> Lake:
 
 
 def require_epochs(epochs: CommittedEpochs, path: str, *, epoch: int, digest: str) -> None:
-    """Checks that a lake has the epoch, the very one, that a publisher has published up to.
+    """Checks that a lake has the very epoch up to which a publisher has published.
 
     Errors: PublishError.
     """
@@ -225,9 +238,10 @@ def require_epochs(epochs: CommittedEpochs, path: str, *, epoch: int, digest: st
             f"the newest committed epoch of the lake {path} is {epochs.epoch}, and epoch {epoch} "
             "is published: the lake was put back from an older copy"
         )
-    there = epochs.digest_of(epoch) if epoch else ""
-    if there is not None and there != digest:
+
+    found_digest = epochs.digest_of(epoch) if epoch else ""
+    if found_digest is not None and found_digest != digest:
         raise PublishError(
-            f"epoch {epoch} of the lake {path} has digest {there or '(none)'}, and {digest} is "
-            "published: the lake has another history"
+            f"epoch {epoch} of the lake {path} has digest {found_digest or '(none)'}, and {digest} "
+            "is published: the lake has another history"
         )

@@ -40,7 +40,7 @@ class KafkaTopic:
 
 @dataclass(frozen=True)
 class DestinationEnds:
-    """How a destination's partitions begin and end.
+    """The begins and ends of a destination's partitions.
 
     `last`: the newest record that a publisher has written.
     """
@@ -51,16 +51,20 @@ class DestinationEnds:
 
 
 def require_fit(
-    topic: str, queues: int, found: KafkaTopic, settings: PublisherSettings, record_bytes_max: int
+    topic: str,
+    queues: int,
+    described: KafkaTopic,
+    settings: PublisherSettings,
+    record_bytes_max: int,
 ) -> None:
-    """Checks that a destination topic can take what is published. Errors: PublishError."""
+    """Checks that a destination topic can take the messages of a topic. Errors: PublishError."""
     destination = settings.destination_of(topic)
-    policy = found.config.get("cleanup.policy") or ""
-    bytes_max = int(found.config.get("max.message.bytes") or 0)
+    policy = described.config.get("cleanup.policy") or ""
+    bytes_max = int(described.config.get("max.message.bytes") or 0)
 
-    if found.partitions < queues:
+    if described.partitions < queues:
         raise PublishError(
-            f"the Kafka topic {destination} has {counted(found.partitions, 'partition')}, and "
+            f"the Kafka topic {destination} has {counted(described.partitions, 'partition')}, and "
             f"topic {topic} has {counted(queues, 'queue')}: each queue needs its own; add "
             "partitions, or name another destination"
         )
@@ -77,29 +81,32 @@ def require_fit(
         )
 
 
-def require_same_topic(progress: TopicProgress, destination: str, found: KafkaTopic | None) -> None:
+def require_same_topic(
+    progress: TopicProgress, destination: str, described: KafkaTopic | None
+) -> None:
     """Checks that a destination is the one that was published to. Errors: PublishError."""
     if progress.destination != destination:
         raise PublishError(
             f"topic {progress.topic} was published to the Kafka topic {progress.destination}, and "
             f"the settings say {destination}; `txlake publish adopt` says where it begins there"
         )
-    if found is not None and found.topic_id == progress.topic_id:
+    if described is not None and described.topic_id == progress.topic_id:
         return
-    what = "was deleted" if found is None else "was deleted and made again"
-    now = "" if found is None else f", now {found.topic_id}"
+
+    event = "was deleted" if described is None else "was deleted and made again"
+    now = "" if described is None else f", now {described.topic_id}"
     published = sum(at + 1 for at in progress.last_offsets)
     raise PublishError(
-        f"the Kafka topic {progress.destination} {what} (id {progress.topic_id}{now}) after "
+        f"the Kafka topic {progress.destination} {event} (id {progress.topic_id}{now}) after "
         f"{counted(published, 'message')} of topic {progress.topic} had been published to it; "
-        " `txlake publish adopt` says where it goes on"
+        "`txlake publish adopt` says where it goes on"
     )
 
 
 def require_same_end(progress: TopicProgress, lake_id: str, last: Mapping[int, LastRecord]) -> None:
     """Compares the progress with the last record of each partition.
 
-    A partition without a record is in order: Kafka deletes what is old. Errors: PublishError.
+    A partition without a record is in order: Kafka deletes old records. Errors: PublishError.
     """
     for queue_id, record in sorted(last.items()):
         published = progress.last_offset(queue_id)
@@ -111,6 +118,7 @@ def require_same_end(progress: TopicProgress, lake_id: str, last: Mapping[int, L
                 f"{record.lake_id}, and this lake is {lake_id}; `txlake publish adopt` says "
                 "how this one goes on"
             )
+
         if record.queue_offset != published:
             raise PublishError(
                 f"the last record of {progress.destination} partition {queue_id} is queue offset "
@@ -132,6 +140,7 @@ def require_unpublished(topic: str, destination: str, ends: DestinationEnds) -> 
             f"says nothing of topic {topic}: it was deleted, or another lake published there; "
             "`txlake publish adopt` says how it goes on"
         )
+
     for partition, end in sorted(ends.ends.items()):
         if not ends.begins[partition] == end > 0:
             continue
@@ -151,15 +160,17 @@ class Destination:
 
     def __init__(self, settings: PublisherSettings) -> None:
         self._settings = settings
-        self._servers, self._client = settings.bootstrap_servers, settings.client
+        self._servers = settings.bootstrap_servers
+        self._client = settings.client
         self._cluster = Cluster(self._servers, self._client)
         self._admin = self._cluster.admin
 
     def describe(self, names: Iterable[str]) -> dict[str, KafkaTopic]:
-        """Returns the topics that exist, of some."""
+        """Returns the topics that exist among some names."""
         names = sorted(set(names))
         if not names:
             return {}
+
         described = self._admin.describe_topics(
             TopicCollection(names), request_timeout=REQUEST_TIMEOUT_S
         )
@@ -167,42 +178,45 @@ class Destination:
             name: self._cluster.result_of(future, "topics", KafkaError.UNKNOWN_TOPIC_OR_PART)
             for name, future in described.items()
         }
-        there = {name: topic for name, topic in topics.items() if topic is not None}
-        if not there:
+        existing = {name: topic for name, topic in topics.items() if topic is not None}
+        if not existing:
             return {}
-        asked = self._admin.describe_configs(
-            [ConfigResource(ResourceType.TOPIC, name) for name in there],
+
+        futures = self._admin.describe_configs(
+            [ConfigResource(ResourceType.TOPIC, name) for name in existing],
             request_timeout=REQUEST_TIMEOUT_S,
         )
         configs = {
             resource.name: self._cluster.result_of(future, "topic settings")
-            for resource, future in asked.items()
+            for resource, future in futures.items()
         }
+
         return {
             name: KafkaTopic(
                 str(topic.topic_id),
                 len(topic.partitions),
                 {key: entry.value for key, entry in configs[name].items()},
             )
-            for name, topic in there.items()
+            for name, topic in existing.items()
         }
 
     def make_progress_topic(self) -> None:
         """Makes the progress topic if it is missing, and checks it. Errors: PublishError."""
         name = self._settings.progress_topic
-        found = self.describe([name]).get(name)
-        if found is None:
+        described = self.describe([name]).get(name)
+        if described is None:
             self._create(name, 1, {"cleanup.policy": "compact"})
-            found = self.describe([name])[name]
-        policy = found.config.get("cleanup.policy") or ""
+            described = self.describe([name])[name]
+
+        policy = described.config.get("cleanup.policy") or ""
         if "compact" not in policy or "delete" in policy:
             raise PublishError(
                 f"the progress topic {name} has cleanup.policy={policy}: Kafka would delete how "
                 "far publishers are; set it to compact"
             )
-        if found.partitions != 1:
+        if described.partitions != 1:
             raise PublishError(
-                f"the progress topic {name} has {found.partitions} partitions: its records are "
+                f"the progress topic {name} has {described.partitions} partitions: its records are "
                 "read in the order of one; name another"
             )
 
@@ -220,38 +234,41 @@ class Destination:
 
     def grow(self, destination: str, partitions: int) -> None:
         """Gives a topic more partitions."""
-        asked = self._admin.create_partitions(
+        futures = self._admin.create_partitions(
             [NewPartitions(destination, partitions)], request_timeout=REQUEST_TIMEOUT_S
         )
-        for future in asked.values():
+        for future in futures.values():
             self._cluster.result_of(future, "more partitions", KafkaError.INVALID_PARTITIONS)
         self._wait_for(destination, partitions)
 
     def progress(self, *, is_patient: bool = False) -> ProgressLog:
-        """Returns what the progress topic says; nothing if it is missing.
+        """Returns the content of the progress topic; nothing if it is missing.
 
-        Input: whether Kafka transactions that are open are waited for. Whoever has fenced the
-        process before needs that; else its open transaction could be waited for.
+        Input: `is_patient`: waits for open Kafka transactions. A caller that has fenced the
+        process before needs that; any other could wait for that process's open transaction.
         """
         name = self._settings.progress_topic
         if name not in self.describe([name]):
             return ProgressLog()
+
         begins, ends = begins_and_ends(self._cluster, [(name, 0)])
         records = read_committed(self._servers, self._client, begins, ends, is_patient=is_patient)
         return read_log((message.key(), message.value()) for message in records)
 
     def records(self, destination: str) -> Iterator[Any]:
         """Returns all committed records of a topic, each partition's in order."""
-        found = self.describe([destination]).get(destination)
-        places = [(destination, number) for number in range(found.partitions if found else 0)]
+        described = self.describe([destination]).get(destination)
+        partitions = described.partitions if described else 0
+        places = [(destination, number) for number in range(partitions)]
         begins, ends = begins_and_ends(self._cluster, places)
         return read_committed(self._servers, self._client, begins, ends)
 
     def ends(self, partitions: Mapping[str, int]) -> dict[str, DestinationEnds]:
-        """Returns how the partitions of topics begin and end. Input: how many, by topic."""
+        """Returns the begins and ends of topics. Input: the number of partitions, by topic."""
         places = [(name, number) for name, count in partitions.items() for number in range(count)]
         begins, ends = begins_and_ends(self._cluster, places)
         last = last_records(self._servers, self._client, begins, ends)
+
         return {
             name: DestinationEnds(
                 {number: record for (topic, number), record in last.items() if topic == name},
@@ -262,15 +279,15 @@ class Destination:
         }
 
     def _create(self, name: str, partitions: int, config: Mapping[str, str]) -> None:
-        asked = self._admin.create_topics(
+        futures = self._admin.create_topics(
             [NewTopic(name, partitions, config=dict(config))], request_timeout=REQUEST_TIMEOUT_S
         )
-        for future in asked.values():
+        for future in futures.values():
             self._cluster.result_of(future, f"making {name}", KafkaError.TOPIC_ALREADY_EXISTS)
         self._wait_for(name, partitions)
 
     def _wait_for(self, name: str, partitions: int) -> None:
-        """Waits until Kafka tells of a topic's partitions and their leaders."""
+        """Waits until Kafka knows a topic's partitions and their leaders."""
         deadline = time.monotonic() + _APPEAR_S
         while not self._is_ready(name, partitions):
             if time.monotonic() > deadline:
@@ -281,6 +298,7 @@ class Destination:
         topic: Any = self._cluster.topics().topics.get(name)
         if topic is None or len(topic.partitions) < partitions:
             return False
+
         try:
             begins_and_ends(self._cluster, [(name, number) for number in topic.partitions])
         except KafkaAwayError:  # a partition has no leader yet, or that does not know it yet

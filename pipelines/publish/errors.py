@@ -1,6 +1,6 @@
 """Why a publisher stops or begins again.
 
-PublishError (StartError)    something is not as it should be; nothing was written
+PublishError (StartError)    a publisher cannot go on; nothing was written
 RefusedRecordError           the destination does not take a record; it names the message
 FencedError                  another process of this name, or a command, has taken over
 """
@@ -11,7 +11,7 @@ from pipelines.errors import JobError, StartError
 
 
 class PublishError(StartError):
-    """A publisher cannot go on as things are; nothing of what it says was written."""
+    """A publisher cannot go on as things are; nothing was written."""
 
 
 class RefusedRecordError(JobError):
@@ -19,7 +19,9 @@ class RefusedRecordError(JobError):
 
     def __init__(self, text: str, topic: str, queue_id: int, queue_offset: int) -> None:
         super().__init__(text)
-        self.topic, self.queue_id, self.queue_offset = topic, queue_id, queue_offset
+        self.topic = topic
+        self.queue_id = queue_id
+        self.queue_offset = queue_offset
 
 
 class FencedError(JobError):

@@ -1,8 +1,8 @@
 """What operators do to a publisher: go past messages, or say where another lake goes on.
 
 Both write to the progress topic in one Kafka transaction, under the publisher's transactional id: a
-publisher that runs is fenced, and begins again behind what was written. What was done, by whom and
-why, stays there as a record of its own.
+publisher that runs is fenced, and begins again behind the new records. The change, its actor and
+reason stay there as a record of its own.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ Record = tuple[bytes, bytes | None]
 
 @dataclass(frozen=True)
 class Change:
-    """What an operator's command would write, in words and as records.
+    """The changes of an operator's command, in words and as records.
 
     `fences`: the lakes and publishers whose processes must write no more.
     """
@@ -71,28 +71,32 @@ class Operator:
     def __init__(
         self, settings: Settings, publisher: PublisherSettings, actor: str, reason: str
     ) -> None:
-        self._settings, self._publisher = settings, publisher
-        self._actor, self._reason = actor, reason
+        self._settings = settings
+        self._publisher = publisher
+        self._actor = actor
+        self._reason = reason
+
         self._lake: Lake = open_lake(settings.lake.path, settings.lake.store)
-        self._who = (self._lake.lake_id, publisher.name)
+        self._owner = (self._lake.lake_id, publisher.name)
         self._epochs = CommittedEpochs(self._lake)
         self._destination = Destination(publisher)
 
     def skip(
         self, topic: str, queue_id: int, first: int, last: int, *, dry_run: bool = False
     ) -> Change:
-        """Says that messages are not to be published: from one queue offset to another, inclusive.
+        """Excludes messages from publishing: from one queue offset to another, inclusive.
 
         Errors: OperatorError for messages that are published, or not committed.
         """
 
         def change(log: ProgressLog) -> Change:
             self._epochs.refresh()
-            progress = log.of(*self._who).get(topic)
+            progress = log.of(*self._owner).get(topic)
             if progress is None:
                 raise OperatorError(
                     f"publisher {self._publisher.name} has not published topic {topic} yet"
                 )
+
             position = progress.next_offset(queue_id)
             end = self._epochs.ends.get((topic, queue_id), 0)
             if not position <= first <= last < end:
@@ -100,67 +104,73 @@ class Operator:
                     f"topic {topic} queue {queue_id}: {_range(first, last)}; those that are "
                     f"committed and not published begin at {position} and end before {end}"
                 )
+
             skip = Skip(topic, queue_id, first, last, self._actor, self._reason, _now_ms())
             verb = "is" if first == last else "are"
             return Change(
                 (f"topic {topic} queue {queue_id}: {_range(first, last)} {verb} not published",),
-                (skip_record(*self._who, skip), (stop_key(*self._who), None)),
+                (skip_record(*self._owner, skip), (stop_key(*self._owner), None)),
                 (),
             )
 
         return self._write(change, dry_run=dry_run)
 
     def adopt(self, position: str, *, dry_run: bool = False) -> Change:
-        """Says where this lake goes on with the destinations that a start refuses.
+        """Sets where this lake goes on with the destinations that a start refuses.
 
         Input: `published`: behind the last records, which must be messages of this lake, too;
-        `earliest`, `latest`: where the tables begin or end: the messages follow what is there.
+        `earliest`, `latest`: where the tables begin or end: the messages follow the records that
+        are in the destination.
         """
 
         def change(log: ProgressLog) -> Change:
             self._epochs.refresh()
             topics = wanted_topics(self._publisher, self._lake.topics())
             names = {name: self._publisher.destination_of(name) for name in topics}
-            found = self._destination.describe(names.values())
+            existing = self._destination.describe(names.values())
+
             lines: list[str] = []
             records: list[Record] = []
             fences: set[tuple[str, str]] = set()
 
             for name, topic in topics.items():
-                others = log.others(*self._who, names[name])
-                there = found.get(names[name])
-                if not others and not self._is_refused(name, topic, there, log):
+                others = log.others(*self._owner, names[name])
+                described = existing.get(names[name])
+                if not others and not self._is_refused(name, topic, described, log):
                     continue
-                if there is None and not dry_run:
-                    there = self._made(name, topic)
-                progress = self._adopted(name, topic, there, position)
+                if described is None and not dry_run:
+                    described = self._made(name, topic)
+
+                progress = self._adopted(name, topic, described, position)
                 adoption = Adoption(name, position, self._actor, self._reason, _now_ms())
                 records += [(topic_key(*key), None) for key in others]
-                records.append(topic_record(*self._who, progress))
-                records.append(adoption_record(*self._who, adoption))
+                records.append(topic_record(*self._owner, progress))
+                records.append(adoption_record(*self._owner, adoption))
                 fences |= {key[:2] for key in others}
                 lines.append(_adopted_line(progress, others))
 
             if not records:
                 raise OperatorError("there is nothing to adopt: a start refuses no destination")
-            records.append((stop_key(*self._who), None))
+
+            records.append((stop_key(*self._owner), None))
             return Change(tuple(lines), tuple(records), tuple(sorted(fences)))
 
         return self._write(change, dry_run=dry_run)
 
     def _is_refused(
-        self, name: str, topic: Topic, there: KafkaTopic | None, log: ProgressLog
+        self, name: str, topic: Topic, described: KafkaTopic | None, log: ProgressLog
     ) -> bool:
         """Returns whether a publisher that starts would refuse a topic's destination."""
         destination = self._publisher.destination_of(name)
-        mine = log.of(*self._who).get(name)
+        mine = log.of(*self._owner).get(name)
         try:
             if mine is not None:
                 require_epochs(self._epochs, self._lake.path, epoch=mine.epoch, digest=mine.digest)
-                require_same_topic(mine, destination, there)
-            if there is None:
+                require_same_topic(mine, destination, described)
+            if described is None:
                 return False
-            ends = self._ends(destination, min(there.partitions, topic.queue_count))
+
+            ends = self._ends(destination, min(described.partitions, topic.queue_count))
             if mine is None:
                 require_unpublished(name, destination, ends)
             else:
@@ -179,29 +189,32 @@ class Operator:
         return self._destination.describe([destination])[destination]
 
     def _adopted(
-        self, name: str, topic: Topic, there: KafkaTopic | None, position: str
+        self, name: str, topic: Topic, described: KafkaTopic | None, position: str
     ) -> TopicProgress:
         destination = self._publisher.destination_of(name)
         queues = range(topic.queue_count)
         ends = {q: self._epochs.ends.get((name, q), 0) for q in queues}
         rows = CommittedRows(self._lake, name, topic)
+
         nexts = ends
         lasts = dict.fromkeys(queues, NOTHING)
+
         if position == EARLIEST:
             nexts = rows.begins(queues) if any(ends.values()) else ends
         elif position == PUBLISHED:
-            partitions = 0 if there is None else min(there.partitions, topic.queue_count)
-            found = self._ends(destination, partitions)
-            nexts = {q: self._after_last(name, q, found, ends[q], rows) for q in queues}
+            partitions = 0 if described is None else min(described.partitions, topic.queue_count)
+            published = self._ends(destination, partitions)
+            nexts = {q: self._after_last(name, q, published, ends[q], rows) for q in queues}
             lasts |= {
                 q: last.queue_offset
-                for q, last in found.last.items()
+                for q, last in published.last.items()
                 if last.lake_id == self._lake.lake_id
             }
+
         return TopicProgress(
             name,
             destination,
-            "" if there is None else there.topic_id,
+            "" if described is None else described.topic_id,
             tuple(nexts[q] for q in queues),
             tuple(lasts[q] for q in queues),
             self._epochs.epoch,
@@ -210,23 +223,25 @@ class Operator:
         )
 
     def _after_last(
-        self, name: str, queue_id: int, found: DestinationEnds, end: int, rows: CommittedRows
+        self, name: str, queue_id: int, published: DestinationEnds, end: int, rows: CommittedRows
     ) -> int:
         """Returns the queue offset behind a partition's last record, which this lake must have."""
         where = f"{self._publisher.destination_of(name)} partition {queue_id}"
-        last = found.last.get(queue_id)
+        last = published.last.get(queue_id)
         if last is None:
-            if found.begins.get(queue_id, 0) > 0:
+            if published.begins.get(queue_id, 0) > 0:
                 raise OperatorError(
                     f"{where} has no record of a publisher any more: Kafka has deleted what was "
                     "published; say --position earliest or latest"
                 )
             return 0
+
         if last.queue_offset >= end:
             raise OperatorError(
                 f"the last record of {where} is queue offset {last.queue_offset}, and the queue "
                 f"ends at {end} in this lake"
             )
+
         rows.seek(queue_id, last.queue_offset)
         ((_, row),) = rows.take({queue_id: last.queue_offset + 1})
         place = f"{row['source'][0]}:{row['half_queue_id'][0]}-{row['half_queue_offset'][0]}"
@@ -238,7 +253,7 @@ class Operator:
         return last.queue_offset + 1
 
     def _write(self, change, *, dry_run: bool) -> Change:  # type: ignore[no-untyped-def]
-        """Says what would be written, or writes it: whoever publishes is fenced first."""
+        """Returns the change; without `dry_run` writes it, after fencing who publishes."""
         if dry_run:
             return change(self._destination.progress())  # type: ignore[no-any-return]
 
@@ -269,9 +284,11 @@ def _range(first: int, last: int) -> str:
 
 
 def _adopted_line(progress: TopicProgress, others: list[Key]) -> str:
-    from_whom = "".join(f", taken from publisher {name} of lake {lake}" for lake, name, _ in others)
+    taken_from = "".join(
+        f", taken from publisher {name} of lake {lake}" for lake, name, _ in others
+    )
     at = ", ".join(map(str, progress.next_offsets))
-    return f"topic {progress.topic}: queues go on at {at} in {progress.destination}{from_whom}"
+    return f"topic {progress.topic}: queues go on at {at} in {progress.destination}{taken_from}"
 
 
 def _now_ms() -> int:

@@ -27,8 +27,8 @@ log = logging.getLogger("txlake.publish")
 _WAIT_S: Final = 0.2
 _PAUSE_S: Final = 0.2
 _PAUSE_MAX_S: Final = 5.0
-_TOLD_EVERY_S: Final = 60.0
-# After this time a process that was suspended has heard that another one is elected.
+_WARNED_EVERY_S: Final = 60.0
+# After this time a process that was suspended knows that another one is elected.
 _FENCED_S: Final = 4.0
 # Headers are many short-lived tuples, none of them in a cycle: Python would look for cycles after
 # each 700, and that took a third of the time of making records.
@@ -36,7 +36,7 @@ _GARBAGE_AFTER: Final = 200_000
 
 
 def tune_process() -> None:
-    """Sets what a process that publishes, and does nothing else, is better off with."""
+    """Sets garbage collection and memory for a process that only publishes."""
     gc.freeze()
     gc.set_threshold(_GARBAGE_AFTER)
     pa.set_memory_pool(pa.system_memory_pool())  # Arrow's own one keeps 50 MB more
@@ -46,6 +46,7 @@ def publisher_of(settings: Settings, name: str | None) -> PublisherSettings:
     """Returns a publisher by its name; without a name the only one. Errors: SettingsError."""
     publishers = settings.publish
     names = ", ".join(sorted(publishers)) or "(none)"
+
     if name is None and len(publishers) == 1:
         return next(iter(publishers.values()))
     if name is None:
@@ -53,8 +54,10 @@ def publisher_of(settings: Settings, name: str | None) -> PublisherSettings:
             f"the settings name {len(publishers)} publishers, {names}: say one with --name; an "
             "empty section [publish.main] publishes all topics"
         )
+
     if name not in publishers:
         raise SettingsError(f"the settings have no [publish.{name}]; the publishers are {names}")
+
     return publishers[name]
 
 
@@ -64,7 +67,7 @@ def group_of(lake_id: str, publisher: str) -> str:
 
 
 def elects(publisher: str) -> Elects:
-    """Returns whom that group elects, in words."""
+    """Returns in words the process that this group elects."""
     return Elects(f"the active process of publisher {publisher}", "it")
 
 
@@ -72,10 +75,11 @@ class PublisherProcess:
     """A publisher, as one process runs it. Of several of one name, Kafka elects the active one."""
 
     def __init__(self, settings: Settings, publisher: PublisherSettings) -> None:
-        self._settings, self._publisher = settings, publisher
+        self._settings = settings
+        self._publisher = publisher
         self._stop = threading.Event()
         self._away_since: float | None = None
-        self._told_at = 0.0
+        self._warned_at = 0.0
 
     def stop(self) -> None:
         """Lets `run` end after the running transaction."""
@@ -84,20 +88,22 @@ class PublisherProcess:
     def run(self) -> None:
         """Publishes whenever it is elected, until `stop`.
 
-        Errors: JobError, LakeError: what waiting does not mend, in one sentence.
+        Errors: JobError, LakeError: those that waiting does not mend, in one sentence.
         """
         member = self._join()
         if member is None:
             return
+
         try:
-            is_told = False
+            is_reported = False
             while not self._stop.is_set():
                 if not member.wait(_WAIT_S):
-                    if member.is_waiting and not is_told:
+                    if member.is_waiting and not is_reported:
                         log.info("publisher %s stands by: another is active", self._publisher.name)
-                        is_told = True
+                        is_reported = True
                     continue
-                is_told = False
+
+                is_reported = False
                 if member.is_confirmed_leader:
                     self._run_turn(member)
                 else:
@@ -115,6 +121,7 @@ class PublisherProcess:
             except (KafkaAwayError, StoreAwayError) as error:
                 pause_s = self._wait(error, pause_s)
                 continue
+
             member = Member(
                 self._publisher.bootstrap_servers,
                 self._publisher.client,
@@ -123,8 +130,10 @@ class PublisherProcess:
                 elects(self._publisher.name),
                 f"{socket.gethostname()}:{os.getpid()}:{os.urandom(4).hex()}",
             )
+
             member.join()
             return member
+
         return None
 
     def _run_turn(self, member: Member) -> None:
@@ -141,7 +150,7 @@ class PublisherProcess:
                 pause_s = self._wait(error, pause_s)
 
     def _is_up(self, member: Member):  # type: ignore[no-untyped-def]
-        """Returns what says that this process is active; the first time, that all is well again."""
+        """Returns a function: whether this process is active. Its first call logs a recovery."""
 
         def is_active() -> bool:
             if self._away_since is not None:
@@ -153,14 +162,16 @@ class PublisherProcess:
         return is_active
 
     def _wait(self, error: JobError | StoreAwayError, pause_s: float) -> float:
-        """Waits after an error that can pass; says it at once, and once a minute."""
+        """Waits after an error that can pass; logs it at once, and once a minute."""
         if isinstance(error, KafkaRefusedError) and self._away_since is None:
             raise error
+
         now = time.monotonic()
-        if self._away_since is None or now - self._told_at > _TOLD_EVERY_S:
+        if self._away_since is None or now - self._warned_at > _WARNED_EVERY_S:
             log.warning("publisher %s tries again: %s", self._publisher.name, error)
-            self._told_at = now
+            self._warned_at = now
         if self._away_since is None:
             self._away_since = now
+
         self._stop.wait(pause_s)
         return min(2 * pause_s, _PAUSE_MAX_S)

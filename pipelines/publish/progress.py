@@ -1,8 +1,8 @@
 """How far publishers are: the records of the progress topic, which Kafka compacts.
 
 A publisher writes one record for each of its topics, in the Kafka transaction of the messages that
-it is about. The key has lake, publisher and topic. What else is worth keeping stands beside it: why
-a publisher has stopped, and what operators have skipped or adopted.
+it is about. The key has lake, publisher and topic. Beside it stand records of why a publisher has
+stopped, and of the messages that operators have skipped and the destinations they have adopted.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Skip:
 
 @dataclass(frozen=True)
 class Adoption:
-    """Who said that a lake goes on with a destination, and from where. Units: `at`, epoch ms."""
+    """An operator's decision that a lake goes on with a destination. Units: `at`, epoch ms."""
 
     topic: str
     position: str
@@ -86,7 +86,7 @@ class Adoption:
 
 @dataclass
 class ProgressLog:
-    """All that the progress topic says. By lake and publisher; topics by topic, too."""
+    """The content of the progress topic. By lake and publisher; topics by topic, too."""
 
     topics: dict[Key, TopicProgress] = field(default_factory=dict)
     stops: dict[tuple[str, str], Stop] = field(default_factory=dict)
@@ -102,17 +102,18 @@ class ProgressLog:
         }
 
     def skipped(self, lake_id: str, publisher: str, topic: str) -> dict[int, list[Skip]]:
-        """Returns what operators have skipped of a topic, by queue, in the order of offsets."""
-        found: dict[int, list[Skip]] = {}
+        """Returns the skips of a topic, by queue, in the order of offsets."""
+        skips_by_queue: dict[int, list[Skip]] = {}
         for skip in self.skips.get((lake_id, publisher), ()):
             if skip.topic == topic:
-                found.setdefault(skip.queue_id, []).append(skip)
-        for skips in found.values():
+                skips_by_queue.setdefault(skip.queue_id, []).append(skip)
+
+        for skips in skips_by_queue.values():
             skips.sort(key=lambda skip: skip.from_offset)
-        return found
+        return skips_by_queue
 
     def others(self, lake_id: str, publisher: str, destination: str) -> list[Key]:
-        """Returns whoever else publishes to a destination, or has."""
+        """Returns the other publishers of a destination, those of former times too."""
         return [
             key
             for key, progress in self.topics.items()
@@ -150,12 +151,12 @@ def topic_key(lake_id: str, publisher: str, topic: str) -> bytes:
 
 
 def stop_key(lake_id: str, publisher: str) -> bytes:
-    """Returns the key under which stands why a publisher has stopped."""
+    """Returns the key under which the reason of a publisher's stop stands."""
     return _json([STOP, lake_id, publisher])
 
 
 def stop_record(lake_id: str, publisher: str, stop: Stop) -> tuple[bytes, bytes]:
-    """Returns the record that says why a publisher has stopped."""
+    """Returns the record of a publisher's stop."""
     return stop_key(lake_id, publisher), _json(asdict(stop))
 
 
@@ -174,7 +175,7 @@ def adoption_record(lake_id: str, publisher: str, adoption: Adoption) -> tuple[b
 
 
 def read_log(records: Iterable[tuple[bytes | None, bytes | None]]) -> ProgressLog:
-    """Returns what the records of the progress topic say; of a key the newest holds.
+    """Returns the content of the progress topic; of a key the newest record holds.
 
     Records of other writers, and of kinds that this version does not know, are passed over.
     """
@@ -183,26 +184,28 @@ def read_log(records: Iterable[tuple[bytes | None, bytes | None]]) -> ProgressLo
         if key is not None:
             newest[key] = value
 
-    found = ProgressLog()
+    log = ProgressLog()
+
     for key, value in newest.items():
         if value is not None:
-            _take(found, key, value)
-    return found
+            _add_record(log, key, value)
+    return log
 
 
-def _take(found: ProgressLog, key: bytes, value: bytes) -> None:
+def _add_record(log: ProgressLog, key: bytes, value: bytes) -> None:
     try:
-        kind, lake_id, publisher, *more = json.loads(key)
+        kind, lake_id, publisher, *rest = json.loads(key)
         content = json.loads(value)
-        who = (lake_id, publisher)
+        owner = (lake_id, publisher)
+
         if kind == TOPIC:
-            found.topics[(*who, more[0])] = _topic_of(content)
+            log.topics[(*owner, rest[0])] = _topic_of(content)
         elif kind == STOP:
-            found.stops[who] = Stop(**content)
+            log.stops[owner] = Stop(**content)
         elif kind == SKIP:
-            found.skips.setdefault(who, []).append(Skip(**content))
+            log.skips.setdefault(owner, []).append(Skip(**content))
         elif kind == ADOPTION:
-            found.adoptions.setdefault(who, []).append(Adoption(**content))
+            log.adoptions.setdefault(owner, []).append(Adoption(**content))
     except (ValueError, TypeError, KeyError, IndexError):
         return
 

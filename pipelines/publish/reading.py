@@ -1,8 +1,8 @@
 """Committed records of Kafka, read up to an end: the progress topic, the last record of a queue.
 
 A `read_committed` consumer sees nothing behind an open Kafka transaction, whoever has opened it. So
-a read goes up to the end of the log as it was asked for, and waits for transactions that are open
-before it: a publisher that believed less would publish twice.
+a read goes up to the end of the log at its start, and waits for transactions that are open before
+it: a publisher that believed less would publish twice.
 """
 
 from __future__ import annotations
@@ -64,13 +64,14 @@ def read_committed(
 ) -> Iterator[Any]:
     """Returns the committed records from `starts` to `ends`.
 
-    Input: whether transactions that are open are waited for; else what is behind them is left out.
+    Input: `is_patient`: waits for open transactions; else the records behind them are left out.
     Errors: KafkaAwayError.
     """
     remaining = {place for place, end in ends.items() if starts[place] < end}
     if not remaining:
         return
-    consumer = Consumer({
+
+    config = {
         **client_config(bootstrap_servers, client),
         "group.id": "txlake-publish-reader",  # it commits nothing and joins no group
         "enable.auto.commit": False,
@@ -79,16 +80,19 @@ def read_committed(
         "enable.partition.eof": True,
         "isolation.level": "read_committed",
         "fetch.wait.max.ms": 50,
-    })  # fmt: skip
+    }
+    consumer = Consumer(config)
     try:
         consumer.assign([TopicPartition(*place, starts[place]) for place in sorted(remaining)])
         deadline = time.monotonic() + _OPEN_S
+
         while remaining:
             if time.monotonic() > deadline:
                 raise KafkaAwayError(
                     f"{sorted(remaining)}: a Kafka transaction is open, or nothing came, for "
                     f"{_OPEN_S:.0f} s"
                 )
+
             message = consumer.poll(_POLL_S)
             if message is None:
                 continue
@@ -146,27 +150,29 @@ def last_records(
 ) -> dict[Place, LastRecord]:
     """Returns the newest record of each partition, where it has one that a publisher wrote.
 
-    Aborted records, and what others have written, are passed over: it looks back further and
-    further. Input: where the partitions begin and end. Errors: KafkaAwayError.
+    Aborted records, and records of others, are skipped: it looks back further and further.
+    Input: where the partitions begin and end. Errors: KafkaAwayError.
     """
-    found: dict[Place, LastRecord] = {}
+    records: dict[Place, LastRecord] = {}
     remaining = {place for place in ends if begins[place] < ends[place]}
     back = _LOOK_BACK
 
     for _ in range(_LOOKS_MAX):
         if not remaining:
             break
+
         starts = {place: max(begins[place], ends[place] - back) for place in remaining}
         until = {place: ends[place] for place in remaining}
         for message in read_committed(bootstrap_servers, client, starts, until):
             if is_published(message):
-                found[str(message.topic()), int(message.partition())] = LastRecord(message)
+                records[str(message.topic()), int(message.partition())] = LastRecord(message)
+
         remaining = {
-            place for place in remaining if place not in found and starts[place] > begins[place]
+            place for place in remaining if place not in records and starts[place] > begins[place]
         }
         back *= _LOOK_BACK
 
-    return found
+    return records
 
 
 def _text(value: bytes | None) -> str:

@@ -14,9 +14,29 @@ from txlake._to_python import plain_columns
 
 # The columns that a record is made of.
 COLUMNS: Final = (
-    "queue_id", "queue_offset", "stored_at", "source", "producer_group", "transaction_id", "keys",
-    "tags", "properties", "body", "half_queue_id", "half_queue_offset", "raw_headers",
-)  # fmt: skip
+    "queue_id",
+    "queue_offset",
+    "stored_at",
+    "source",
+    "producer_group",
+    "transaction_id",
+    "keys",
+    "tags",
+    "properties",
+    "body",
+    "half_queue_id",
+    "half_queue_offset",
+    "raw_headers",
+)
+_PLAIN_COLUMNS: Final = [
+    "queue_offset",
+    "producer_group",
+    "transaction_id",
+    "keys",
+    "tags",
+    "body",
+    "raw_headers",
+]
 # Names of a published record's own headers: a user's header with one of these is left out.
 _OWN: Final = p.RESERVED_HEADERS | frozenset(p.PUBLISHED_HEADERS)
 _OWN_NEW: Final = frozenset(p.PUBLISHED_HEADERS) - p.RESERVED_HEADERS
@@ -34,7 +54,7 @@ class Record(NamedTuple):
 
 
 class RecordMaker:
-    """What makes records of one topic's rows.
+    """A maker of records from one topic's rows.
 
     Input: whether KEYS is the key of a record.
     """
@@ -47,21 +67,28 @@ class RecordMaker:
     def records(self, rows: pa.Table, at_ms: pa.Array | None = None) -> Iterator[Record]:
         """Returns the records of rows, in their order.
 
-        Input: rows with COLUMNS; when each half was stored, null where the lake has it no longer:
+        Input: rows with COLUMNS; when each half was stored, null where the lake no longer has it:
         the record then has the time of its delivery.
         """
-        offsets, groups, ids, keys, tags, bodies, raw = plain_columns(
-            rows.select([
-                "queue_offset", "producer_group", "transaction_id", "keys", "tags", "body",
-                "raw_headers",
-            ])
-        )  # fmt: skip
+        plain = plain_columns(rows.select(_PLAIN_COLUMNS))
+        offsets, groups, ids, keys, tags, bodies, raw_headers = plain
         properties = _properties(rows["properties"])
-        places, times = _places(rows), _times(rows, at_ms)
+        places = _places(rows)
+        times = _times(rows, at_ms)
         topic, lake, has_keys = self._topic, self._lake, self._has_keys
 
         for offset, place, id_, group, key, tag, pairs, all_headers, body, at in zip(
-            offsets, places, ids, groups, keys, tags, properties, raw, bodies, times, strict=True
+            offsets,
+            places,
+            ids,
+            groups,
+            keys,
+            tags,
+            properties,
+            raw_headers,
+            bodies,
+            times,
+            strict=True,
         ):
             headers: list[Header] = [
                 (p.QUEUE_OFFSET, b"%d" % offset),
@@ -94,13 +121,14 @@ def _properties(column: pa.ChunkedArray) -> list[list[Header]]:
 def _of_chunk(maps: pa.MapArray) -> list[list[Header]]:
     starts = maps.offsets.to_pylist()
     first, last = starts[0], starts[-1]
-    names, values = maps.keys.slice(first, last - first), maps.items.slice(first, last - first)
+    names = maps.keys.slice(first, last - first)
+    values = maps.items.slice(first, last - first)
     pairs = list(zip(names.to_pylist(), values.to_pylist(), strict=True))
-    found = [pairs[start - first : end - first] for start, end in itertools.pairwise(starts)]
+    rows = [pairs[start - first : end - first] for start, end in itertools.pairwise(starts)]
 
     if _OWN_NEW.isdisjoint(pc.unique(names).to_pylist()):
-        return found
-    return [[pair for pair in one if pair[0] not in _OWN_NEW] for one in found]
+        return rows
+    return [[pair for pair in row if pair[0] not in _OWN_NEW] for row in rows]
 
 
 def _raw_properties(headers: list[dict[str, Any]]) -> list[Header]:

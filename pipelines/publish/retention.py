@@ -1,9 +1,8 @@
-"""What publishers still need: retention keeps messages that are not published yet.
+"""Messages that publishers still need: retention keeps those that are not published yet.
 
 The job asks when it is about to delete messages. Kafka is asked in a thread of its own, since the
 destination can be away for hours, and the job decides meanwhile. Until it has answered once,
-nothing of a topic that is published is deleted. What it said before holds after that: positions
-only grow.
+nothing of a topic that is published is deleted. An earlier answer stays valid: positions only grow.
 """
 
 from __future__ import annotations
@@ -32,30 +31,32 @@ class PublishedPositions:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._known: dict[str, dict[int, int]] | None = None
-        self._asked_at = 0.0
+        self._requested_at = 0.0
         self._thread: threading.Thread | None = None
 
     def __call__(self, table: str) -> Mapping[int, int] | None:
-        """Returns the next offset of each queue that was published; None if nobody publishes it.
+        """Returns the next offset of each queue to publish; None if no publisher has the topic.
 
         It does not wait: a queue that is not named, or a table before Kafka has answered, counts as
         not published at all. Input: `topics/<table_id>`.
         """
         if not self._settings.publish:
             return None
-        self._ask()
+
+        self._request()
         return {} if self._known is None else self._known.get(table)
 
     def wait(self, timeout_s: float) -> None:
-        """Waits for the answer that is asked for."""
+        """Waits for the answer to the running request."""
         if self._thread is not None:
             self._thread.join(timeout_s)
 
-    def _ask(self) -> None:
-        is_fresh = self._known is not None and time.monotonic() - self._asked_at < _FRESH_S
+    def _request(self) -> None:
+        is_fresh = self._known is not None and time.monotonic() - self._requested_at < _FRESH_S
         if is_fresh or (self._thread is not None and self._thread.is_alive()):
             return
-        self._asked_at = time.monotonic()
+
+        self._requested_at = time.monotonic()
         self._thread = threading.Thread(target=self._read, name="txlake-published", daemon=True)
         self._thread.start()
 
@@ -67,16 +68,17 @@ class PublishedPositions:
 
 
 def read_positions(settings: Settings) -> dict[str, dict[int, int]]:
-    """Returns up to where each queue is published, by table, of all that somebody publishes.
+    """Returns up to where each queue is published, by table, for all published topics.
 
     Of several publishers of a topic the one that is furthest behind counts.
     Errors: KafkaAwayError; LakeError.
     """
     lake = open_lake(settings.lake.path, settings.lake.store)
-    found: dict[str, dict[int, int]] = {}
+    positions: dict[str, dict[int, int]] = {}
 
     for publisher in settings.publish.values():
         mine = Destination(publisher).progress().of(lake.lake_id, publisher.name)
+
         for name, topic in wanted_topics(publisher, lake.topics()).items():
             table = f"topics/{topic.table_id}"
             progress = mine.get(name)
@@ -84,7 +86,8 @@ def read_positions(settings: Settings) -> dict[str, dict[int, int]]:
                 queue_id: 0 if progress is None else progress.next_offset(queue_id)
                 for queue_id in range(topic.queue_count)
             }
-            before = found.setdefault(table, nexts)
-            found[table] = {q: min(before.get(q, at), at) for q, at in nexts.items()}
 
-    return found
+            before = positions.setdefault(table, nexts)
+            positions[table] = {q: min(before.get(q, at), at) for q, at in nexts.items()}
+
+    return positions

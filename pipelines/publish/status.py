@@ -1,4 +1,4 @@
-"""How publishers stand: how far they are behind, who is active, why one has stopped.
+"""The status of publishers: how far they are behind, the active process, why one has stopped.
 
 For `txlake publish status`; for a job's status, metrics and alerts, too.
 """
@@ -21,9 +21,9 @@ from txlake._lake import Lake
 
 @dataclass(frozen=True)
 class TopicLag:
-    """How far a topic is behind.
+    """The lag of a topic.
 
-    `published`: its next offset in each queue, None of a topic that was never published; `lag`:
+    `published`: its next offset in each queue; None if the topic was never published; `lag`:
     messages that are committed and not published.
     """
 
@@ -35,11 +35,11 @@ class TopicLag:
 
 @dataclass(frozen=True)
 class PublisherStatus:
-    """How one publisher stands.
+    """The status of one publisher.
 
     `active`: the process that Kafka has elected, None if none runs; `lag`: messages; `lag_ms`: how
-    long the oldest of them has been committed, 0 if none is, None if the lake does not tell;
-    `stop`: why it has stopped; `skips`: what operators have skipped.
+    long the oldest of them has been committed, 0 if there is none, None if the lake does not tell;
+    `stop`: why it has stopped; `skips`: the messages that operators have skipped.
     """
 
     publisher: str
@@ -56,15 +56,16 @@ class PublisherStatus:
 def read_publishers(
     settings: Settings, names: Iterable[str] | None = None
 ) -> list[PublisherStatus]:
-    """Returns how the publishers of the settings stand; with `names` some of them.
+    """Returns the status of the publishers of the settings; with `names` of these only.
 
     Errors: KafkaAwayError, KafkaRefusedError; LakeError; StoreAwayError.
     """
     lake = open_lake(settings.lake.path, settings.lake.store)
     epochs = CommittedEpochs(lake)
     epochs.refresh()
-    wanted = settings.publish if names is None else {name: settings.publish[name] for name in names}
-    return [_status(lake, epochs, publisher) for publisher in wanted.values()]
+
+    wanted = dict.fromkeys(settings.publish if names is None else names)
+    return [_status(lake, epochs, settings.publish[name]) for name in wanted]
 
 
 def _status(lake: Lake, epochs: CommittedEpochs, publisher: PublisherSettings) -> PublisherStatus:
@@ -76,11 +77,13 @@ def _status(lake: Lake, epochs: CommittedEpochs, publisher: PublisherSettings) -
         elects(publisher.name),
     )
     members: Members = group.describe()
+
     topics = topic_lags(lake, epochs, publisher, log)
-    mine = log.of(lake.lake_id, publisher.name)
-    who = (lake.lake_id, publisher.name)
     lag = sum(topic.lag for topic in topics)
+    owner = (lake.lake_id, publisher.name)
+    mine = log.of(*owner)
     behind = [mine.get(topic.topic) for topic in topics if topic.lag]
+
     return PublisherStatus(
         publisher.name,
         lake.lake_id,
@@ -89,22 +92,24 @@ def _status(lake: Lake, epochs: CommittedEpochs, publisher: PublisherSettings) -
         tuple(topics),
         lag,
         _lag_ms(epochs, behind),
-        log.stops.get(who),
-        tuple(log.skips.get(who, ())),
+        log.stops.get(owner),
+        tuple(log.skips.get(owner, ())),
     )
 
 
 def topic_lags(
     lake: Lake, epochs: CommittedEpochs, publisher: PublisherSettings, log: ProgressLog
 ) -> list[TopicLag]:
-    """Returns how far each topic of a publisher is behind the newest committed epoch."""
+    """Returns the lag of each topic of a publisher behind the newest committed epoch."""
     mine = log.of(lake.lake_id, publisher.name)
-    found = []
+    lags = []
+
     for name, topic in sorted(wanted_topics(publisher, lake.topics()).items()):
         progress = mine.get(name)
         ends = {q: epochs.ends.get((name, q), 0) for q in range(topic.queue_count)}
         nexts = {q: 0 if progress is None else progress.next_offset(q) for q in ends}
-        found.append(
+
+        lags.append(
             TopicLag(
                 name,
                 publisher.destination_of(name),
@@ -112,14 +117,17 @@ def topic_lags(
                 sum(max(0, ends[q] - nexts[q]) for q in ends),
             )
         )
-    return found
+    return lags
 
 
 def _lag_ms(epochs: CommittedEpochs, behind: list[TopicProgress | None]) -> int | None:
-    """Returns for how long the oldest of the epochs that are not published has been committed."""
+    """Returns how long the oldest of the epochs that are not published has been committed."""
     if not behind:
         return 0
-    at = epochs.first_after(min(0 if one is None else one.epoch for one in behind))
-    if at is None:
+
+    published = [0 if progress is None else progress.epoch for progress in behind]
+    committed_at = epochs.first_after(min(published))
+    if committed_at is None:
         return None
-    return max(0, (dt.datetime.now(dt.timezone.utc) - at) // dt.timedelta(milliseconds=1))
+    age = dt.datetime.now(dt.timezone.utc) - committed_at
+    return max(0, age // dt.timedelta(milliseconds=1))

@@ -1,4 +1,4 @@
-"""When the halves of delivered messages were stored: looked up in `half` and `schedule`.
+"""The times at which the halves of delivered messages were stored, from `half` and `schedule`.
 
 A topic's row has the instant of its delivery. The look-up opens the files whose statistics say that
 they can hold a wanted offset, and keeps some of them: messages are delivered about in the order of
@@ -40,7 +40,7 @@ class StoredTimes:
     def at_ms(self, rows: pa.Table) -> pa.Array:
         """Returns when the half, or schedule record, of each row was stored.
 
-        Units: epoch ms. Null where the lake has it no longer. Errors: LakeError; StoreAwayError.
+        Units: epoch ms. Null where the lake no longer has it. Errors: LakeError; StoreAwayError.
         """
         queues, offsets = (
             pc.fill_null(rows[name], 0).to_numpy().astype(np.int64)
@@ -50,9 +50,10 @@ class StoredTimes:
         times = np.full(len(places), _MISSING, np.int64)
 
         for source, table in self._tables.items():
-            wanted = np.flatnonzero(pc.equal(rows["source"], source).to_numpy())
-            if len(wanted):
-                times[wanted] = table.times(places[wanted])
+            matching = np.flatnonzero(pc.equal(rows["source"], source).to_numpy())
+            if len(matching):
+                times[matching] = table.times(places[matching])
+
         return pa.array(times, mask=times == _MISSING)
 
 
@@ -63,44 +64,52 @@ class _Table:
         self.is_fresh = False
 
     def times(self, places: Array) -> Array:
-        """Returns the time of each place; _MISSING where no file has it."""
-        found = np.full(len(places), _MISSING, np.int64)
-        self._look(places, found, list(self._kept))
-        if (found == _MISSING).any():
+        """Returns the time of each place; _MISSING if no file has it."""
+        times = np.full(len(places), _MISSING, np.int64)
+        self._fill(places, times, list(self._kept))
+
+        if (times == _MISSING).any():
             if not self.is_fresh:
                 with translating_errors(self._files.uri):
                     self._files.refresh()
                 self.is_fresh = True
-            self._files.retry_stale(lambda: self._look(places, found, list(self._files.files)))
-        return found
+            self._files.retry_stale(lambda: self._fill(places, times, list(self._files.files)))
 
-    def _look(self, places: Array, found: Array, paths: list[str]) -> None:
-        """Fills in what files have, one after the other, until nothing is missing."""
+        return times
+
+    def _fill(self, places: Array, times: Array, paths: list[str]) -> None:
+        """Fills in the times that files have, file by file, until none is missing."""
         for path in paths:
-            missing = np.flatnonzero(found == _MISSING)
+            missing = np.flatnonzero(times == _MISSING)
             if not len(missing):
                 return
+
             wanted = places[missing]
             if path in self._files.files and not self._can_hold(path, wanted):
                 continue
-            there, times = self._kept.get(path) or self._read(path)
-            at = np.minimum(np.searchsorted(there, wanted), max(len(there) - 1, 0))
-            is_there = there[at] == wanted if len(there) else np.zeros(len(wanted), bool)
-            found[missing[is_there]] = times[at[is_there]]
+
+            file_places, file_times = self._kept.get(path) or self._read(path)
+            index = np.minimum(np.searchsorted(file_places, wanted), max(len(file_places) - 1, 0))
+            if len(file_places):
+                is_found = file_places[index] == wanted
+            else:
+                is_found = np.zeros(len(wanted), bool)
+            times[missing[is_found]] = file_times[index[is_found]]
 
     def _can_hold(self, path: str, places: Array) -> bool:
         file = self._files.files[path]
-        least, most = file.min_values, file.max_values
-        if None in (*least.values(), *most.values()):
+        minimum, maximum = file.min_values, file.max_values
+        if None in (*minimum.values(), *maximum.values()):
             return True
+
         offsets = places & ((1 << _QUEUE_BITS) - 1)
         queues = places >> _QUEUE_BITS
         return bool(
             (
-                (offsets >= least["queue_offset"])
-                & (offsets <= most["queue_offset"])
-                & (queues >= least["queue_id"])
-                & (queues <= most["queue_id"])
+                (offsets >= minimum["queue_offset"])
+                & (offsets <= maximum["queue_offset"])
+                & (queues >= minimum["queue_id"])
+                & (queues <= maximum["queue_id"])
             ).any()
         )
 
@@ -110,13 +119,13 @@ class _Table:
             rows[name].to_numpy().astype(np.int64) for name in ("queue_id", "queue_offset")
         )
         places = (queues << _QUEUE_BITS) | offsets
+
         order = np.argsort(places, kind="stable")
         milliseconds = rows["stored_at"].cast(pa.timestamp("ms", "UTC"), safe=False)
         times = pc.fill_null(milliseconds.cast(pa.int64()), _MISSING).to_numpy()
+
         self._kept[path] = places[order], times[order]
-        while (
-            len(self._kept) > 1 and sum(len(one[0]) for one in self._kept.values()) > _KEPT_ROWS_MAX
-        ):
+        while len(self._kept) > 1 and self._kept_rows() > _KEPT_ROWS_MAX:
             self._kept.pop(next(iter(self._kept)))
         return self._kept[path]
 

@@ -1,4 +1,4 @@
-"""The topics of one publisher: which they are, who else has their destinations, how far each is."""
+"""The topics of one publisher: their names, other owners of their destinations, their progress."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipelines.publish.committed import CommittedRows
+from pipelines.publish.committed import CommittedRows, Queue
 from pipelines.publish.errors import PublishError
 from pipelines.publish.progress import (
     ProgressLog,
@@ -25,7 +25,7 @@ from txlake._lake import Topic
 
 @dataclass
 class PublishedTopic:
-    """A topic that is published: its progress, its rows, what makes its records."""
+    """A topic that is published: its progress, its rows, the maker of its records."""
 
     name: str
     queues: int
@@ -35,7 +35,7 @@ class PublishedTopic:
     skips: Mapping[int, list[Skip]]
 
     def seek(self) -> None:
-        """Goes back to where the progress stands; behind what was skipped there."""
+        """Goes back to the progress, and past the messages that were skipped there."""
         for queue_id in range(self.queues):
             position = self.progress.next_offset(queue_id)
             self.rows.seek(queue_id, after_skips(position, self.skips.get(queue_id, ())))
@@ -51,15 +51,19 @@ class PublishedTopic:
         return rows
 
     def moved(self, until: Mapping[int, int], epoch: int, digest: str) -> TopicProgress:
-        """Returns the progress when all is published up to an offset of each queue."""
+        """Returns the progress when everything up to an offset of each queue is published."""
         before = self.progress
-        nexts, lasts = [], []
+        nexts = []
+        lasts = []
+
         for queue_id in range(self.queues):
-            first, last = before.next_offset(queue_id), before.last_offset(queue_id)
+            first = before.next_offset(queue_id)
+            last = before.last_offset(queue_id)
             end = until.get(queue_id, first)
             sent = before_skips(end - 1, self.skips.get(queue_id, ()))
             nexts.append(end)
             lasts.append(sent if sent >= first else last)
+
         return replace(
             before,
             next_offsets=tuple(nexts),
@@ -67,6 +71,14 @@ class PublishedTopic:
             epoch=epoch,
             digest=digest,
         )
+
+
+def group_by_topic(offsets: Mapping[Queue, int]) -> dict[str, dict[int, int]]:
+    """Returns the offsets of queues by topic."""
+    by_topic: dict[str, dict[int, int]] = {}
+    for (name, queue_id), offset in offsets.items():
+        by_topic.setdefault(name, {})[queue_id] = offset
+    return by_topic
 
 
 def record_bytes_max(settings: Settings, publisher: PublisherSettings) -> int:
@@ -82,20 +94,21 @@ def wanted_topics(publisher: PublisherSettings, catalog: Mapping[str, Topic]) ->
 
 
 def require_nobody_else(
-    found: ProgressLog, lake_id: str, publisher: PublisherSettings, topic: str
+    log: ProgressLog, lake_id: str, publisher: PublisherSettings, topic: str
 ) -> None:
     """Checks that no other publisher, and no other lake, has a topic's destination.
 
     Errors: PublishError.
     """
     destination = publisher.destination_of(topic)
-    for other_lake, other_name, _ in found.others(lake_id, publisher.name, destination):
+    for other_lake, other_name, _ in log.others(lake_id, publisher.name, destination):
         if other_lake == lake_id:
             raise PublishError(
                 f"publisher {other_name} of this lake publishes to the Kafka topic {destination}, "
                 f"and {publisher.name} is to publish topic {topic} there: give each topics or "
                 "destinations of its own, or `txlake publish adopt` hands it over"
             )
+
         raise PublishError(
             f"lake {other_lake} publishes to the Kafka topic {destination}, and this lake is "
             f"{lake_id}: it was rebuilt, or made anew; `txlake publish adopt --name "

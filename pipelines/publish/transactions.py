@@ -1,7 +1,8 @@
-"""Kafka transactions of one publisher: librdkafka's producer, and what its errors say.
+"""Kafka transactions of one publisher: librdkafka's producer, and its errors as ours.
 
 A record that the destination refuses makes librdkafka report an error for a batch of records. To
-name the one, they are sent once more, each in a batch of its own, in a transaction that is aborted.
+name the record, they are sent once more, each in a batch of its own, in a transaction that is
+aborted.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _FENCED: Final = (
     KafkaError.INVALID_PRODUCER_ID_MAPPING,
     KafkaError.UNKNOWN_PRODUCER_ID,
 )
-# What a destination says against a record itself: trying again does not help.
+# The errors of a destination against a record itself: trying again does not help.
 _OF_A_RECORD: Final = (
     KafkaError.MSG_SIZE_TOO_LARGE,
     KafkaError.INVALID_MSG_SIZE,
@@ -73,7 +74,7 @@ class Transactions:
     """
 
     def __init__(
-        self, settings: PublisherSettings, lake_id: str, batch_bytes_max: int, **more: Any
+        self, settings: PublisherSettings, lake_id: str, batch_bytes_max: int, **options: Any
     ) -> None:
         self._errors: list[KafkaError] = []
         config = {
@@ -90,7 +91,7 @@ class Transactions:
             "retry.backoff.ms": 10,
             "delivery.report.only.error": True,
             "on_delivery": self._note,
-            **more,
+            **options,
         }
         try:
             self._producer = Producer(config)
@@ -98,7 +99,7 @@ class Transactions:
             raise StartError(f"[publish.{settings.name}.client]: {error.args[0].str()}") from None
 
     def init(self) -> None:
-        """Ends what the process before had open, and lets it write no more."""
+        """Ends the open transaction of the process before, and lets it write no more."""
         with _in_words():
             self._producer.init_transactions(_TRANSACTION_S)
 
@@ -109,8 +110,9 @@ class Transactions:
             self._producer.begin_transaction()
 
     def send(self, destination: str, partition: int, records: Iterable[Record]) -> int:
-        """Sends records to a partition. Output: how many."""
-        produce, poll = self._producer.produce, self._producer.poll
+        """Sends records to a partition. Output: their number."""
+        produce = self._producer.produce
+        poll = self._producer.poll
         count = 0
         with _in_words():
             for value, key, at_ms, headers in records:
@@ -123,6 +125,7 @@ class Transactions:
                         self._require_no_error()
                 count += 1
             poll(0)
+
         self._require_no_error()
         return count
 
@@ -133,7 +136,7 @@ class Transactions:
                 self._producer.produce(topic, value, key, 0)
 
     def commit(self) -> None:
-        """Commits: all that was sent since `begin` is seen, or nothing."""
+        """Commits: readers see all that was sent since `begin`, or nothing."""
         try:
             with _in_words():
                 self._producer.commit_transaction(_TRANSACTION_S)
@@ -142,41 +145,41 @@ class Transactions:
             raise
 
     def abort(self) -> None:
-        """Gives up what was sent since `begin`."""
+        """Discards the records that were sent since `begin`."""
         with _in_words():
             self._producer.purge()
             self._producer.abort_transaction(_TRANSACTION_S)
 
     def close(self) -> None:
-        """Lets go of the producer: what is open is aborted by Kafka, or by the next `init`."""
+        """Closes the producer: Kafka aborts an open transaction, or the next `init` does."""
         with suppress(KafkaException):
             self._producer.purge()
             self._producer.close()
 
     def hear_of(self, destination: str, partitions: int) -> None:
-        """Waits until the producer has heard of a topic's new partitions."""
+        """Waits until the producer knows a topic's new partitions."""
         deadline = time.monotonic() + _TRANSACTION_S
         while True:
             with _in_words():
-                found = self._producer.list_topics(destination, timeout=_TRANSACTION_S).topics
-            if destination in found and len(found[destination].partitions) >= partitions:
+                topics = self._producer.list_topics(destination, timeout=_TRANSACTION_S).topics
+            if destination in topics and len(topics[destination].partitions) >= partitions:
                 return
             if time.monotonic() > deadline:
                 raise KafkaAwayError(f"Kafka does not tell of the new partitions of {destination}")
             time.sleep(_POLL_S)
 
     def find_refused(self, sent: Iterable[Sent]) -> tuple[Sent, str] | None:
-        """Returns the first record that the destination refuses, and what it says; None if none.
+        """Returns the first record that the destination refuses, and the reason; None if none.
 
-        Input: for a producer with batches of one record. Nothing of it is seen.
+        Input: the records; the producer must have batches of one. Readers see none of them.
         """
         refused: list[tuple[int, str]] = []
-        kept: list[Sent] = []
+        tried: list[Sent] = []
         self.begin()
         try:
-            for number, one in enumerate(sent):
-                kept.append(one)
-                self._send_alone(one, number, refused)
+            for number, candidate in enumerate(sent):
+                tried.append(candidate)
+                self._send_alone(candidate, number, refused)
                 if refused:
                     break
             self._producer.flush(_TRANSACTION_S)
@@ -186,22 +189,24 @@ class Transactions:
                 raise
         finally:
             self.abort()
+
         if not refused:
             return None
-        number, text = min(refused)
-        return kept[number], text
 
-    def _send_alone(self, one: Sent, number: int, refused: list[tuple[int, str]]) -> None:
+        number, text = min(refused)
+        return tried[number], text
+
+    def _send_alone(self, sent: Sent, number: int, refused: list[tuple[int, str]]) -> None:
         def report(error: KafkaError | None, _: Any) -> None:
             if error is not None and error.code() in _OF_A_RECORD:
                 refused.append((number, error.str()))
 
-        value, key, at_ms, headers = one.record
+        value, key, at_ms, headers = sent.record
         deadline = time.monotonic() + _TRANSACTION_S
         while time.monotonic() < deadline:
             try:
                 self._producer.produce(
-                    one.destination, value, key, one.partition, report, None, at_ms, headers
+                    sent.destination, value, key, sent.partition, report, None, at_ms, headers
                 )
                 self._producer.poll(0)
                 return

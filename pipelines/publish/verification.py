@@ -1,7 +1,7 @@
-"""Whether destinations hold what the tables hold: count, order, key, value, headers of each queue.
+"""Compares destinations with the tables: count, order, key, value, headers of each queue.
 
-Both sides are read once, each record becomes a part of a digest of its block of queue offsets. A
-difference names the first block of a queue in which there is one.
+Both sides are read once; each record becomes a part of a digest of its block of queue offsets. A
+problem names the first block of a queue that differs.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ _READ_ROWS: Final = 20_000
 
 @dataclass
 class QueueDigest:
-    """What was read of one queue, from its first offset to its last.
+    """The records of one queue, from its first offset to its last, as digests.
 
-    `problem`: a record that is out of order, or stands twice.
+    `problem`: a record that is out of order, or is there twice.
     """
 
     first: int | None = None
@@ -40,13 +40,15 @@ class QueueDigest:
     blocks: dict[int, Any] = field(default_factory=dict)
 
     def add(self, offset: int, key: bytes | None, value: bytes | None, headers: list[Any]) -> None:
-        """Takes the next record of the queue."""
+        """Adds the next record of the queue."""
         if self.first is None:
             self.first = offset
         elif offset <= self.last and not self.problem:
             self.problem = f"queue offset {offset} comes after {self.last}"
+
         self.last = max(self.last, offset)
         self.count += 1
+
         content = json.dumps([offset, _hex(key), _hex(value), [[n, _hex(v)] for n, v in headers]])
         block = offset // _BLOCK
         if block not in self.blocks:
@@ -66,13 +68,15 @@ def difference(published: QueueDigest, table: QueueDigest) -> str:
             f"{counted(published.count, 'record')} published, and "
             f"{counted(table.count, 'message')} in the table"
         )
+
     for block, digest in sorted(table.blocks.items()):
-        there = published.blocks.get(block)
-        if there is None or there.digest() != digest.digest():
+        published_digest = published.blocks.get(block)
+        if published_digest is None or published_digest.digest() != digest.digest():
             first = block * _BLOCK
             return (
                 f"keys, values or headers differ in queue offsets {first} to {first + _BLOCK - 1}"
             )
+
     return ""
 
 
@@ -92,7 +96,7 @@ def verify_published(
 ) -> Iterator[VerifiedQueue]:
     """Compares each queue that a publisher has published, from a queue offset on.
 
-    What Kafka has deleted by its retention is left out. Errors: KafkaAwayError; LakeError.
+    Messages that Kafka's retention has deleted are left out. Errors: KafkaAwayError; LakeError.
     """
     lake = open_lake(settings.lake.path, settings.lake.store)
     destination = Destination(publisher)
@@ -103,12 +107,14 @@ def verify_published(
         progress = mine.get(name)
         if progress is None:
             continue
+
         queues = range(topic.queue_count)
         published = {queue_id: QueueDigest() for queue_id in queues}
         for message in destination.records(progress.destination):
             headers = dict(reversed(message.headers() or []))
             if not is_published(message) or headers[p.LAKE_ID].decode() != lake.lake_id:
                 continue
+
             offset = int(headers[p.QUEUE_OFFSET])
             queue = published.setdefault(message.partition(), QueueDigest())
             if offset >= from_offset:
@@ -118,16 +124,18 @@ def verify_published(
         begins = rows.begins(queues) if any(progress.next_offsets) else {}
         maker = RecordMaker(name, lake.lake_id, has_keys=publisher.key == "keys")
         skips = log.skipped(lake.lake_id, publisher.name, name)
+
         for queue_id in queues:
-            found = published[queue_id]
-            end = progress.last_offset(queue_id) + 1
-            if found.first is None:
+            digest = published[queue_id]
+            if digest.first is None:
                 yield VerifiedQueue(name, queue_id, None, 0, "")
                 continue
-            first = max(found.first, begins.get(queue_id, 0))
+
+            first = max(digest.first, begins.get(queue_id, 0))
+            end = progress.last_offset(queue_id) + 1
             table = _table_digest(rows, maker, queue_id, first, end, skips)
-            problem = difference(found, table) if first == found.first else ""
-            yield VerifiedQueue(name, queue_id, first, found.count, problem)
+            problem = difference(digest, table) if first == digest.first else ""
+            yield VerifiedQueue(name, queue_id, first, digest.count, problem)
 
 
 def _table_digest(
@@ -138,16 +146,18 @@ def _table_digest(
     end: int,
     skips: Mapping[int, list[Skip]],
 ) -> QueueDigest:
-    found = QueueDigest()
+    digest = QueueDigest()
     rows.seek(queue_id, first)
+
     while first < end:
         first = min(first + _READ_ROWS, end)
         for _, taken in rows.take({queue_id: first}):
             offsets = taken["queue_offset"].to_pylist()
             for offset, (value, key, _, headers) in zip(offsets, maker.records(taken), strict=True):
                 if not _is_skipped(offset, skips.get(queue_id, [])):
-                    found.add(offset, _bytes(key), value, headers)
-    return found
+                    digest.add(offset, _bytes(key), value, headers)
+
+    return digest
 
 
 def _is_skipped(offset: int, skips: list[Skip]) -> bool:

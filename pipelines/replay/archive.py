@@ -72,6 +72,7 @@ class Archive:
         for kind, dataset in datasets.items():
             needed = ("queue_id", "queue_offset", "stored_at", *_NEEDED[kind])
             missing = [name for name in needed if name not in dataset.schema.names]
+
             if missing:
                 raise StartError(
                     f"the {kind} records have no column {missing[0]}: they need the columns of the "
@@ -103,15 +104,17 @@ class Archive:
         return {(kind, queue_id): offset for kind, queue_id, offset in rows}
 
     def boundaries(self, records: int = EPOCH_RECORDS) -> Iterator[EpochBoundary]:
-        """Returns the ends of epochs of so many records; the same records give the same cuts."""
+        """Returns the ends of epochs with `records` records each; a replay gives the same ends."""
         with self._engine() as engine:
             rows = engine.execute(_CUTS, {"size": records}).fetchall()
-        ends, at = self.first_offsets(), 0
-        for _, of_part in groupby(rows, key=itemgetter(0)):
-            for _, kind, queue_id, to_offset, ms in of_part:
+        ends = self.first_offsets()
+        epoch_at = 0
+
+        for _, records_of_epoch in groupby(rows, key=itemgetter(0)):
+            for _, kind, queue_id, to_offset, ms in records_of_epoch:
                 ends[kind, queue_id] = max(ends[kind, queue_id], to_offset)
-                at = max(at, ms)
-            yield EpochBoundary(dict(ends), at)
+                epoch_at = max(epoch_at, ms)
+            yield EpochBoundary(dict(ends), epoch_at)
 
     @contextmanager
     def _engine(self) -> Iterator[duckdb.DuckDBPyConnection]:
@@ -119,12 +122,15 @@ class Archive:
 
         What does not fit into its memory goes to a temporary folder.
         """
-        with ExitStack() as opened:
-            folder = opened.enter_context(tempfile.TemporaryDirectory(prefix="txlake-replay-"))
+        with ExitStack() as resources:
+            folder = resources.enter_context(tempfile.TemporaryDirectory(prefix="txlake-replay-"))
             config: dict[str, Any] = {
-                "threads": 2, "memory_limit": _MEMORY, "temp_directory": folder,
-            }  # fmt: skip
-            engine = opened.enter_context(duckdb.connect(":memory:", config=config))
+                "threads": 2,
+                "memory_limit": _MEMORY,
+                "temp_directory": folder,
+            }
+            engine = resources.enter_context(duckdb.connect(":memory:", config=config))
+
             parts = []
             for rank, kind in enumerate((ADMIN, HALF, SCHEDULE, OP)):
                 if kind in self._datasets:
@@ -133,60 +139,71 @@ class Archive:
                         f"SELECT {rank} AS rank, '{kind}' AS kind, queue_id, queue_offset,"
                         f" epoch_ms(stored_at) AS ms FROM {kind}_rows"
                     )
+
             engine.execute(f"CREATE VIEW records AS {' UNION ALL '.join(parts)}")
             yield engine
 
     def read(self, kind: str, ranges: list[Range]) -> tuple[pa.Table, bool]:
         """Returns the records of some ranges, and whether they are too large to be read whole.
 
-        Too large ones lack their bodies. Errors: StartError if a record stands twice and differs.
+        Too large ones lack their bodies. Errors: StartError if two records of one place differ.
         """
         schema = TABLES[kind]
         names = [name for name in schema.names if name in self._datasets[kind].schema.names]
         is_message = kind in (HALF, SCHEDULE)
         rows = self._rows(kind, names, ranges, CHUNK_BYTES if is_message else None)
         is_heavy = rows is None
+
         if rows is None:
             narrow = [name for name in names if name not in HEAVY]
             rows = self._rows(kind, narrow, ranges, None)
+
         assert rows is not None
         return _deduplicated(kind, to_rows(rows, schema)), is_heavy
 
     def _rows(
         self, kind: str, names: list[str], ranges: list[Range], bytes_max: int | None
     ) -> pa.Table | None:
-        queue_id, offset = pc.field("queue_id"), pc.field("queue_offset")
+        queue_id = pc.field("queue_id")
+        offset = pc.field("queue_offset")
         where = pc.scalar(False)
         for r in ranges:
             within = (offset >= r.from_offset) & (offset < r.to_offset)
             where |= (queue_id == r.partition) & within
-        dataset, found, size = self._datasets[kind], [], 0
+
+        dataset = self._datasets[kind]
+        batches = []
+        size = 0
         for batch in dataset.to_batches(columns=names, filter=where):
             size += batch.nbytes
             if bytes_max is not None and size > bytes_max:
                 return None
-            found.append(batch)
+            batches.append(batch)
+
         schema = pa.schema([dataset.schema.field(name) for name in names])
-        return pa.Table.from_batches(found, found[0].schema if found else schema)
+        return pa.Table.from_batches(batches, batches[0].schema if batches else schema)
 
 
 def _open(kind: str, path: str) -> ds.Dataset:
-    at = path if is_in_store(path) else str(Path(path).absolute())
+    location = path if is_in_store(path) else str(Path(path).absolute())
     try:
-        if not _is_delta(at):
-            return ds.dataset(at, format="parquet")
+        if not _is_delta(location):
+            return ds.dataset(location, format="parquet")
     except (OSError, pa.ArrowInvalid, UnicodeEncodeError) as error:
         raise StartError(f"{kind} records: {path!r} is no Delta table and no Parquet") from error
 
     try:
-        folder, _, name = lake_path(at).rpartition("/")
+        folder, _, name = lake_path(location).rpartition("/")
     except ValueError as error:
         raise StartError(f"{kind} records: {error}") from error
     return Lake(folder).dataset(name)
 
 
 def _is_delta(path: str) -> bool:
-    """Returns whether there is a Delta table. delta-rs does not see each that a folder has."""
+    """Returns whether a path holds a Delta table.
+
+    delta-rs does not recognize every local one, so for folders we look for the log.
+    """
     if is_in_store(path):
         return bool(DeltaTable.is_deltatable(path))
     return Path(path, "_delta_log").is_dir()
@@ -200,6 +217,7 @@ def _deduplicated(kind: str, rows: pa.Table) -> pa.Table:
         return rows
     for place in pc.indices_nonzero(is_again).to_pylist():
         a, b = (rows.slice(n, 1).drop_columns("epoch") for n in (place - 1, place))
+
         if not a.equals(b):
             row = b.to_pylist()[0]
             raise StartError(

@@ -1,7 +1,7 @@
 """Replayed rows compared with those of the lake, bit for bit; every difference is named.
 
 Equal tables are compared as columns, which is quick. Only if a column differs, rows are paired by
-their keys and looked at one by one.
+Equal tables are compared as columns, which is quick. Only if a column differs, rows are paired by
 """
 
 from __future__ import annotations
@@ -18,10 +18,17 @@ from checker.frames_ops.sql import run
 
 CHANGED, MISSING, EXTRA, TWICE = "changed", "missing", "extra", "twice"
 DIFFERENCES = pa.schema(
-    [("table", pa.string()), ("topic", pa.string()), ("epoch", pa.int64()), ("row", pa.string()),
-     ("kind", pa.string()), ("column", pa.string()), ("there", pa.string()),
-     ("replayed", pa.string())]
-)  # fmt: skip
+    [
+        ("table", pa.string()),
+        ("topic", pa.string()),
+        ("epoch", pa.int64()),
+        ("row", pa.string()),
+        ("kind", pa.string()),
+        ("column", pa.string()),
+        ("there", pa.string()),
+        ("replayed", pa.string()),
+    ]
+)
 
 _HALF_KEY = ("epoch", "queue_id", "queue_offset")
 KEYS: Mapping[str, tuple[str, ...]] = {
@@ -51,7 +58,7 @@ FROM there t FULL JOIN replayed r ON {same} AND t.n = r.n
 
 @dataclass(frozen=True)
 class Difference:
-    """One difference: a column of a row, or a row that one side lacks or has too often."""
+    """One difference: a column of a row, or a row that one side lacks or repeats."""
 
     table: str
     topic: str | None
@@ -64,28 +71,33 @@ class Difference:
 
 
 def differences(
-    table: str, topic: str | None, there: pa.Table, replayed: pa.Table
+    table: str, topic: str | None, recorded: pa.Table, replayed: pa.Table
 ) -> Iterator[Difference]:
     """Returns the differences between the rows of one table; both sides have the table's schema."""
     key = TOPIC_KEY if table.startswith("topics/") else KEYS[table]
-    there, replayed = _ordered(there, key), _ordered(replayed, key)
-    if there.num_rows == replayed.num_rows and all(
-        there[name].equals(replayed[name]) for name in replayed.column_names
+    recorded = _ordered(recorded, key)
+    replayed = _ordered(replayed, key)
+    if recorded.num_rows == replayed.num_rows and all(
+        recorded[name].equals(replayed[name]) for name in replayed.column_names
     ):
         return
-    pairs = _pairs(there, replayed, key)
+
+    pairs = _pairs(recorded, replayed, key)
     both = pairs.filter(pc.and_(pc.is_valid(pairs["there"]), pc.is_valid(pairs["replayed"])))
     yield from _changed(
-        table, topic, key, there.take(both["there"]), replayed.take(both["replayed"])
+        table, topic, key, recorded.take(both["there"]), replayed.take(both["replayed"])
     )
+
     for pair in pairs.filter(pc.is_null(pairs["replayed"])).to_pylist():
-        (row,) = there.slice(pair["there"], 1).to_pylist()
+        (row,) = recorded.slice(pair["there"], 1).to_pylist()
         kind = TWICE if pair["n"] > 1 else EXTRA
         yield Difference(table, topic, row["epoch"], _named(key, row), kind, there=_short(row))
+
     for pair in pairs.filter(pc.is_null(pairs["there"])).to_pylist():
         (row,) = replayed.slice(pair["replayed"], 1).to_pylist()
-        name, text = _named(key, row), _short(row)
-        yield Difference(table, topic, row["epoch"], name, MISSING, replayed=text)
+        yield Difference(
+            table, topic, row["epoch"], _named(key, row), MISSING, replayed=_short(row)
+        )
 
 
 def _ordered(rows: pa.Table, key: tuple[str, ...]) -> pa.Table:
@@ -96,40 +108,47 @@ def _ordered(rows: pa.Table, key: tuple[str, ...]) -> pa.Table:
     return rows.take(order).combine_chunks()
 
 
-def _pairs(there: pa.Table, replayed: pa.Table, key: tuple[str, ...]) -> pa.Table:
+def _pairs(recorded: pa.Table, replayed: pa.Table, key: tuple[str, ...]) -> pa.Table:
     text = _PAIRS.format(
         key=", ".join(key),
         same=" AND ".join(f"t.{name} IS NOT DISTINCT FROM r.{name}" for name in key),
     )
+
     t, r = (
         rows.select(list(key)).append_column("place", pa.array(range(rows.num_rows), pa.int64()))
-        for rows in (there, replayed)
+        for rows in (recorded, replayed)
     )
+
     return run(text, t=t, r=r).sort_by([("there", "ascending"), ("replayed", "ascending")])
 
 
 def _changed(
-    table: str, topic: str | None, key: tuple[str, ...], there: pa.Table, replayed: pa.Table
+    table: str, topic: str | None, key: tuple[str, ...], recorded: pa.Table, replayed: pa.Table
 ) -> Iterator[Difference]:
     for name in replayed.column_names:
-        if there[name].equals(replayed[name]):
+        if recorded[name].equals(replayed[name]):
             continue
-        values = zip(there[name].to_pylist(), replayed[name].to_pylist(), strict=True)
+        values = zip(recorded[name].to_pylist(), replayed[name].to_pylist(), strict=True)
         for place, (old, new) in enumerate(values):
             if old != new:
-                row = {n: there[n][place].as_py() for n in {*key, "epoch"}}
-                said = CHANGED, name, *_texts(old, new)
-                yield Difference(table, topic, row["epoch"], _named(key, row), *said)
+                row = {n: recorded[n][place].as_py() for n in {*key, "epoch"}}
+                key_text = _named(key, row)
+                yield Difference(
+                    table, topic, row["epoch"], key_text, CHANGED, name, *_texts(old, new)
+                )
 
 
-def _named(key: tuple[str, ...], row: Mapping[str, Any]) -> str:
-    return " ".join(f"{name}={row[name]}" for name in key if name != "epoch")
+def _named(names: tuple[str, ...], row: Mapping[str, Any]) -> str:
+    return " ".join(f"{name}={row[name]}" for name in names if name != "epoch")
 
 
 def _short(row: Mapping[str, Any]) -> str:
     """Returns the values of a row as text, without its key."""
-    texts = [f"{name}={text_of(value)}" for name, value in row.items()
-             if value is not None and name not in _HALF_KEY]  # fmt: skip
+    texts = [
+        f"{name}={text_of(value)}"
+        for name, value in row.items()
+        if value is not None and name not in _HALF_KEY
+    ]
     return " ".join(texts)[:_TEXT_MAX]
 
 
@@ -139,6 +158,7 @@ def _texts(old: Any, new: Any) -> tuple[str | None, str | None]:
         pairs = enumerate(zip(old, new, strict=False))
         first = next((i for i, (a, b) in pairs if a != b), min(len(old), len(new)))
         return _bytes(old, first), _bytes(new, first)
+
     return text_of(old), text_of(new)
 
 

@@ -38,9 +38,11 @@ from txlake.protocol import UNDELIVERABLE_TOPIC
 
 BYTES_MAX = 256 * 1024 * 1024  # memory for older messages that are delivered to one topic
 _PLACE_NAMES = {
-    "real_queue_id": "queue_id", "real_queue_offset": "queue_offset",
-    "queue_id": "half_queue_id", "queue_offset": "half_queue_offset",
-}  # fmt: skip
+    "real_queue_id": "queue_id",
+    "real_queue_offset": "queue_offset",
+    "queue_id": "half_queue_id",
+    "queue_offset": "half_queue_offset",
+}
 _ATTEMPTS_AMONG_DUE = """
 SELECT queue_id, queue_offset, arm, check_times, any_value(c.check_id) AS check_id,
   any_value(c.producer_group) AS producer_group, bool_or(acknowledged) AS acknowledged
@@ -66,9 +68,11 @@ class StreamingApplier(EpochWriter):
         return [pool.submit(self._land, kind) for kind in kinds]
 
     def _land(self, kind: str) -> None:
-        rows, epoch = self.batch.rows(kind), self.plan.epoch
+        rows = self.batch.rows(kind)
+        epoch = self.plan.epoch
+
         if self.is_streamed:
-            pieces = (to_rows(some, schemas.HALF, epoch=epoch) for some in self._read(kind, rows))
+            pieces = (to_rows(piece, schemas.HALF, epoch=epoch) for piece in self._read(kind, rows))
             self._append_stream(kind, pieces)
         else:
             self.append(kind, to_rows(rows, schemas.HALF, epoch=epoch))
@@ -82,14 +86,16 @@ class StreamingApplier(EpochWriter):
         """Starts writing messages, one append a topic."""
         placements = decision.placements
         used = set(pc.unique(placements["topic"]).to_pylist())
+
+        def start(table_id: str, topic: str) -> Future[None]:
+            of_topic = placements.filter(pc.equal(placements["topic"], topic))
+            return pool.submit(self._write_messages, f"topics/{table_id}", of_topic)
+
         return [
-            pool.submit(
-                self._write_messages, f"topics/{row['table_id']}",
-                placements.filter(pc.equal(placements["topic"], row["topic"])),
-            )
+            start(row["table_id"], row["topic"])
             for row in decision.state.topics.to_pylist()
             if row["topic"] in used
-        ]  # fmt: skip
+        ]
 
     def _write_messages(self, table: str, placements: pa.Table) -> None:
         messages = None if self.is_streamed else self._in_memory(placements)
@@ -100,72 +106,94 @@ class StreamingApplier(EpochWriter):
 
     def _in_memory(self, placements: pa.Table) -> pa.Table | None:
         """Returns messages in the order of their real queues; None if they are too large."""
-        parts, size = [], 0
+        parts = []
+        size = 0
+
         for source in pc.unique(placements["source"]).to_pylist():
             of_source = placements.filter(pc.equal(placements["source"], source))
-            here = self.batch.rows(source)
-            is_new = index_of(row_keys(of_source), row_keys(here)) >= 0
-            found = [to_rows(here, schemas.HALF)] if is_new.any() else []
+            records = self.batch.rows(source)
+            is_new = index_of(row_keys(of_source), row_keys(records)) >= 0
+            tables = [to_rows(records, schemas.HALF)] if is_new.any() else []
+
             for batch in self._older(source, of_source.filter(pa.array(~is_new))):
                 size += batch.nbytes
                 if size > BYTES_MAX:
                     return None
-                found.append(to_rows(pa.Table.from_batches([batch]), schemas.HALF))
-            messages = pa.concat_tables([schemas.HALF.empty_table(), *found])
-            at = index_of(row_keys(of_source), row_keys(messages))
-            lacking = int((at < 0).sum())
-            if lacking:
-                raise missing_messages(self.plan.epoch, source, of_source.num_rows, lacking)
-            when = self.plan.epoch, self.plan.epoch_at
-            parts.append(topic_rows(messages.take(pa.array(at)), of_source, *when))
+                tables.append(to_rows(pa.Table.from_batches([batch]), schemas.HALF))
+
+            messages = pa.concat_tables([schemas.HALF.empty_table(), *tables])
+            index = index_of(row_keys(of_source), row_keys(messages))
+            missing = int((index < 0).sum())
+            if missing:
+                raise missing_messages(self.plan.epoch, source, of_source.num_rows, missing)
+
+            messages = messages.take(pa.array(index))
+            parts.append(topic_rows(messages, of_source, self.plan.epoch, self.plan.epoch_at))
+
         rows = pa.concat_tables(parts)
         return rows.sort_by([("queue_id", "ascending"), ("queue_offset", "ascending")])
 
-    def _older(self, source: str, named: pa.Table) -> Iterator[pa.RecordBatch]:
-        if named.num_rows:
+    def _older(self, source: str, placements: pa.Table) -> Iterator[pa.RecordBatch]:
+        """Returns the messages that earlier epochs landed."""
+        if placements.num_rows:
             yield from read_messages(
-                self.lake, source, named, schemas.HALF.names, self.plan.epoch,
-                self.due if source == SCHEDULE else None, self.lake.opened,
-            )  # fmt: skip
+                self.lake,
+                source,
+                placements,
+                schemas.HALF.names,
+                self.plan.epoch,
+                self.due if source == SCHEDULE else None,
+                self.lake.opened,
+            )
 
     def _streamed(self, placements: pa.Table) -> Iterator[pa.Table]:
         """Returns messages with their real queues and offsets, piece by piece."""
         for source in pc.unique(placements["source"]).to_pylist():
             of_source = placements.filter(pc.equal(placements["source"], source))
-            goes_to = PlacementIndex(of_source)
-            for piece in self._read(source, of_source):
-                yield topic_rows(piece, goes_to.of(piece), self.plan.epoch, self.plan.epoch_at)
+            index = PlacementIndex(of_source)
 
-    def _read(self, kind: str, wanted: pa.Table) -> Iterator[pa.Table]:
-        """Returns the messages that stand at the places of some rows, each once."""
-        named = wanted.select(["queue_id", "queue_offset"])
-        there = self.source.dataset(kind).schema.names
-        columns = [name for name in schemas.HALF.names if name in there]
+            for piece in self._read(source, of_source):
+                yield topic_rows(piece, index.of(piece), self.plan.epoch, self.plan.epoch_at)
+
+    def _read(self, kind: str, rows: pa.Table) -> Iterator[pa.Table]:
+        """Returns the messages at the places of some rows, each once."""
+        keys = rows.select(["queue_id", "queue_offset"])
+        existing = self.source.dataset(kind).schema.names
+        columns = [name for name in schemas.HALF.names if name in existing]
         seen: set[int] = set()  # archives can overlap
-        for batch in read_messages(self.source, kind, named, columns):
+
+        for batch in read_messages(self.source, kind, keys, columns):
             fresh = []
             for place, key in enumerate(row_keys(batch).tolist()):
                 if key not in seen:
                     seen.add(key)
                     fresh.append(place)
-            rows = pa.Table.from_batches([batch])
-            yield rows if len(fresh) == rows.num_rows else rows.take(pa.array(fresh, pa.int64()))
+
+            messages = pa.Table.from_batches([batch])
+            if len(fresh) == messages.num_rows:
+                yield messages
+            else:
+                yield messages.take(pa.array(fresh, pa.int64()))
 
 
 @dataclass(frozen=True, kw_only=True)
 class NarrowApplier(StreamingApplier):
-    """The writer of decisions and of where messages go, without the messages."""
+    """The writer of decisions and of the places of messages, without the messages."""
 
     def _write_messages(self, table: str, placements: pa.Table) -> None:
         names = [_PLACE_NAMES.get(name, name) for name in placements.column_names]
         frame = placements.rename_columns(names).drop_columns("topic")
-        at = instant(self.plan.epoch_at)
-        rows = to_rows(frame, schemas.TOPIC, stored_at=at, epoch=self.plan.epoch)
+        rows = to_rows(
+            frame,
+            schemas.TOPIC,
+            stored_at=instant(self.plan.epoch_at),
+            epoch=self.plan.epoch,
+        )
         self.append(table, rows)
 
 
 class RecordedAsker:
-    """An asker with recorded answers: the checks that were sent, and what Kafka acknowledged."""
+    """An asker with recorded answers: the checks that were sent, and which Kafka acknowledged."""
 
     def __init__(self) -> None:
         self.checks = ATTEMPTS.empty_table()
@@ -198,7 +226,8 @@ class ReplayedEpochs(EpochCommitter):
     def replay_chunk(self, chunk: Chunk, report: Callable[[int], None]) -> None:
         """Runs some recorded epochs; calls `report` with the number of records of each."""
         for recorded in chunk.epochs:
-            plan, epoch = recorded.plan, recorded.plan.epoch
+            plan = recorded.plan
+            epoch = plan.epoch
             self._recorded.checks = chunk.checks.filter(pc.field("epoch") == epoch)
             self.replay(plan, chunk.records(epoch), recorded.snapshot, chunk.is_streamed)
             report(recorded.record_count)
@@ -213,21 +242,30 @@ class ReplayedEpochs(EpochCommitter):
     ) -> None:
         """Runs one epoch.
 
-        Input: its plan; the records that it landed, by kind; `snapshot`: as its row counts it;
-        `is_streamed`: they lack their bodies; `is_planned`: its `planned` row is written, or
-        the log gave it to the caller.
+        Input: its plan; the records that it landed, by kind; `snapshot`: as the epoch's
+        row counts it; `is_streamed`: the records lack their bodies; `is_planned`: its
+        `planned` row is written, or the caller writes the one that the log gave.
         """
         plan = replace(plan, rule_version=RULE_VERSION)
+
         if not is_planned:
             self.log.plan(plan)
-        self._recorded_snapshot, self._is_heavy = snapshot, is_streamed
+
+        self._recorded_snapshot = snapshot
+        self._is_heavy = is_streamed
         self.finish(plan, Batch(dict(records)), StepTimer())
 
     def _applier(self, plan: Plan, batch: Batch) -> EpochWriter:
         return StreamingApplier(
-            self._lake, plan, batch, self._deliverer, self._sizes,
-            self._due(plan), source=self._messages, is_streamed=self._is_heavy,
-        )  # fmt: skip
+            self._lake,
+            plan,
+            batch,
+            self._deliverer,
+            self._sizes,
+            self._due(plan),
+            source=self._messages,
+            is_streamed=self._is_heavy,
+        )
 
     def _snapshot(self, plan: Plan) -> int | None:
         return self._recorded_snapshot

@@ -1,8 +1,8 @@
-"""How a rebuilt lake begins where the old one has a floor: what stands below it is copied.
+"""How a rebuilt lake begins where the old one has a floor: the rows below it are copied.
 
-Epochs up to the floor's cannot be run again: what they looked at is deleted. So what is left of
-them goes into the new lake as it is: records, decisions, the state, messages, their epochs. Each
-table says how many of its rows were deleted, and a topic's where its queues begin: so numbers and
+Epochs up to the floor's cannot be run again: their input is deleted. So their remaining rows go
+into the new lake as they are: records, decisions, the state, messages, their epochs. Each table
+says how many of its rows were deleted, and a topic's table where its queues begin: so numbers and
 offsets go on in the new lake where they would have in the old one.
 
 1. Each table in one Delta commit, its rows in files as the old lake has them: they can go whole.
@@ -50,7 +50,7 @@ _COPIED_FORMAT = GROUPS_FORMAT  # from this one on what a lake lacks of the newe
 
 @dataclass(frozen=True)
 class FloorCopy:
-    """What stands below the floor of a lake. `progress`: where its epochs stood at the floor's."""
+    """The rows below the floor of a lake. `progress`: where its epochs stood at the floor's."""
 
     lake: Lake
     floor: Floor
@@ -64,24 +64,30 @@ class FloorCopy:
         """
         topics = topics_before(self.lake, self.floor.epoch + 1).to_pylist()
         tables = {f"topics/{row['table_id']}": row["topic"] for row in topics}
+
         for table in (*TABLES, *tables):
             if table not in ("lake", "epochs"):
                 target.create_table(table)
                 self._copy_table(target, table, tables.get(table))
+
         newest = read_progress(self.lake).last
         if newest is None or newest.floor != self.floor:
             raise self._moved(target, self.floor.epoch)
+
         self._copy_epochs(target)
         target.reset()
 
     def require_reached(self, target: Lake) -> None:
-        """Checks that a lake has landed all that is below the floor, where records are missing.
+        """Checks that a lake has landed everything below the floor, where records are missing.
 
         Errors: StartError.
         """
-        last, at_floor = read_progress(target).last, self.progress.last
+        last = read_progress(target).last
+        at_floor = self.progress.last
         landed = {} if last is None else last.landed()
-        for (topic, queue_id), end in ({} if at_floor is None else at_floor.landed()).items():
+        ends = {} if at_floor is None else at_floor.landed()
+
+        for (topic, queue_id), end in ends.items():
             if landed.get((topic, queue_id), 0) < end:
                 raise StartError(
                     f"{target.path} has landed {topic} partition {queue_id} up to offset "
@@ -89,101 +95,120 @@ class FloorCopy:
                     f"(offset {end}, epoch {self.floor.epoch}): name a new place"
                 )
 
-    def _moved(self, target: Lake, held: int) -> StartError:
+    def _moved(self, target: Lake, epoch: int) -> StartError:
         return StartError(
-            f"{target.path} has rows up to epoch {held} of a rebuild that was interrupted, and the "
-            f"floor of {self.lake.path} has moved since: name a new place"
+            f"{target.path} has rows up to epoch {epoch} of a rebuild that was interrupted, and "
+            f"the floor of {self.lake.path} has moved since: name a new place"
         )
 
     def _copy_table(self, target: BufferedLake, table: str, topic: str | None) -> None:
-        epoch, held = self.floor.epoch, target.table(table).transaction()
+        epoch = self.floor.epoch
+        held = target.table(table).transaction()
         if held == epoch:
             return
         if held >= 0:
             raise self._moved(target, held)
+
         committed = self.progress.tables[table].rows if table in self.progress.tables else 0
-        said, files = {}, []
+        transactions: dict[str, int] = {}
+        files: list[DataFile] = []
+
         if self.lake.is_table(table):
             handle = self.lake.handle(table)
-            gone_epoch, left = 0, committed - deleted_rows(handle)
+            deleted_up_to = 0
+            remaining = committed - deleted_rows(handle)
+
             if topic is not None:
                 alter(target, table, configs_of(handle))
-                gone_epoch = deleted_epoch(handle)
-                said = self._begins(topic, handle)
-            files = list(self._copied(target, table, gone_epoch))
-            if gone_epoch <= epoch:
-                self._require_rows(table, left, sum(file.rows for file in files))
+                deleted_up_to = deleted_epoch(handle)
+                transactions = self._begins(topic, handle)
+
+            files = list(self._copied(target, table, deleted_up_to))
+            if deleted_up_to <= epoch:
+                self._require_rows(table, remaining, sum(file.rows for file in files))
         elif topic in (None, UNDELIVERABLE_TOPIC):
             raise BrokenLakeError(
                 f"the table {table} of the lake {self.lake.path} is missing. What it held below "
                 f"the floor, epoch {epoch}, cannot be decided again: put the table back from a copy"
             )
         else:
-            said = self._begins(topic)
+            transactions = self._begins(topic)
+
         deleted = committed - sum(file.rows for file in files)
         if deleted:
-            said[deleted_id(target.majority_lake_id())] = deleted
-        if files or said:
-            _commit(target, table, files, said, epoch)
+            transactions[deleted_id(target.majority_lake_id())] = deleted
+        if files or transactions:
+            _commit(target, table, files, transactions, epoch)
 
     def _begins(self, topic: str, handle: DeltaTable | None = None) -> dict[str, int]:
-        """Returns up to which epoch messages are gone, and where the queues begin, as a table says.
+        """Returns up to which epoch messages are deleted, and where the queues begin.
 
         Messages of epochs above the floor are made anew, also those that the old lake has deleted.
-        Input: the old table, None: it is lost.
+        Input: the old table; None if it is lost.
         """
         epoch = self.floor.epoch
-        gone = epoch if handle is None else min(epoch, deleted_epoch(handle))
+        deleted = epoch if handle is None else min(epoch, deleted_epoch(handle))
         begins = {
             floor_id(queue_id): end if handle is None else min(end, queue_floor(handle, queue_id))
             for (name, queue_id), end in self.progress.next_offsets.items()
             if name == topic
         }
-        return {DELETED_EPOCH_ID: gone, **begins} if gone else {}
+        return {DELETED_EPOCH_ID: deleted, **begins} if deleted else {}
 
     def _copied(self, target: Lake, table: str, deleted_epoch: int) -> Iterator[DataFile]:
         """Writes the rows up to the floor, file by file."""
-        epoch, schema = pc.field("epoch"), self.lake.schema(table)
+        epoch = pc.field("epoch")
+        schema = self.lake.schema(table)
         files = self.lake.table(table).files()
         if "min.epoch" in files.column_names:
             is_below = pc.less_equal(files["min.epoch"], self.floor.epoch)
             files = files.filter(pc.fill_null(is_below, True))
-        for place, path in enumerate(files["path"].to_pylist() if files.num_rows else []):
+
+        paths = files["path"].to_pylist() if files.num_rows else []
+        for place, path in enumerate(paths):
             with self.lake.translating_read_errors(table):
                 file = dataset_of(self.lake.place, table, files.slice(place, 1), schema)
                 rows = file.to_table(filter=(epoch <= self.floor.epoch) & (epoch > deleted_epoch))
                 rows.validate(full=True)
+
             if table == "pending":
                 rows = _with_ages(rows)
+
             if rows.num_rows:
                 yield write_file(target.place, table, PurePosixPath(path).name, rows)
 
-    def _require_rows(self, table: str, wanted: int, found: int) -> None:
-        if found != wanted:
+    def _require_rows(self, table: str, expected: int, count: int) -> None:
+        if count != expected:
             raise BrokenLakeError(
                 f"the lake {self.lake.path} is not whole: the table {table} holds "
-                f"{counted(found, 'row')} up to its floor, epoch {self.floor.epoch}, where "
-                f"{wanted} should be left. They cannot be decided again: put the table back from "
+                f"{counted(count, 'row')} up to its floor, epoch {self.floor.epoch}, where "
+                f"{expected} should be left. They cannot be decided again: put the table back from "
                 "a copy"
             )
 
     def _copy_epochs(self, target: BufferedLake) -> None:
-        last, digest = self.floor.epoch, target.majority_lake_id()
+        last = self.floor.epoch
+        digest = target.majority_lake_id()
         files = []
+
         for rows in self._epochs():
             for row in rows:
                 if (row["epoch"], row["state"]) == (last, COMMITTED):
                     row["tables"] = self._tables(target)
                 row["digest"] = digest = digest_of(row, digest)
+
             table = pa.Table.from_pylist(rows, schema=EPOCHS)
             files.append(write_file(target.place, "epochs", new_name(rows[-1]["epoch"]), table))
+
         deleted = 2 * last - sum(file.rows for file in files)
-        said = {deleted_id(target.majority_lake_id()): deleted} if deleted else {}
-        _commit(target, "epochs", files, said, last, transaction=2 * last + 1)
+        transactions = {deleted_id(target.majority_lake_id()): deleted} if deleted else {}
+        _commit(target, "epochs", files, transactions, last, transaction=2 * last + 1)
 
     def _epochs(self) -> Iterator[list[dict[str, Any]]]:
         """Returns the rows of `epochs` up to the floor, some at a time, in order."""
-        last, count = self.floor.epoch, 0
+        last = self.floor.epoch
+        count = 0
+
         for low in range(1, last + 1, _EPOCHS_AT_ONCE):
             high = min(last, low + _EPOCHS_AT_ONCE - 1)
             within = (pc.field("epoch") >= low) & (pc.field("epoch") <= high)
@@ -191,11 +216,12 @@ class FloorCopy:
             if rows:
                 count += len(rows)
                 yield rows
+
         deleted = deleted_rows(self.lake.handle("epochs"))
         self._require_rows("epochs", 2 * last - deleted, count)
 
     def _tables(self, target: Lake) -> list[dict[str, Any]]:
-        """Returns what the tables hold at the floor, by their versions in the new lake."""
+        """Returns the rows of the tables at the floor, by their versions in the new lake."""
         return [
             {"table": table, "version": target.handle(table).version(), "rows": at.rows}
             for table, at in sorted(self.progress.tables.items())
@@ -203,7 +229,7 @@ class FloorCopy:
 
 
 def below_floor(lake: Lake) -> FloorCopy | None:
-    """Returns what stands below a lake's floor; None if all of its epochs can be run again.
+    """Returns the rows below a lake's floor; None if all of its epochs can be run again.
 
     Errors: LakeError if rows are deleted and no epoch says up to where; OlderLakeError.
     """
@@ -211,23 +237,27 @@ def below_floor(lake: Lake) -> FloorCopy | None:
         last = read_progress(lake).last if lake.is_table("epochs") else None
     except BrokenLakeError:
         last = None
+
     if last is None:
-        cut = [kind for kind in KINDS if lake.is_table(kind) and deleted_rows(lake.handle(kind))]
-        if cut:
+        kinds = [kind for kind in KINDS if lake.is_table(kind) and deleted_rows(lake.handle(kind))]
+        if kinds:
             raise LakeError(
-                f"the lake {lake.path} has a floor, as rows of {cut[0]} are deleted, and its "
+                f"the lake {lake.path} has a floor, as rows of {kinds[0]} are deleted, and its "
                 "epochs, which say where the floor is, cannot be read: put the table epochs back "
                 "from a copy"
             )
         return None
+
     if last.floor.first_epoch == 1:
         return None
+
     _, version = infer_identity(lake, FORMATS)
     if version < _COPIED_FORMAT:
         raise OlderLakeError(
             f"the lake {lake.path} has format {version} and a floor, epoch {last.floor.epoch}: "
             f"what stands below it cannot be written in format {FORMAT_VERSION}"
         )
+
     return FloorCopy(lake, last.floor, read_progress(lake, until=last.floor.epoch))
 
 
@@ -246,7 +276,7 @@ def _commit(
     epoch: int,
     transaction: int | None = None,
 ) -> None:
-    """Commits files of a table, and what its log says of deleted rows, once."""
+    """Commits files of a table, and the numbers of its deleted rows, once."""
 
     def write(handle: DeltaTable, properties: CommitProperties) -> None:
         more = [Transaction(name, value) for name, value in transactions.items()]

@@ -54,14 +54,16 @@ class BoundedKafka(KafkaAdmin):
 
         Errors: StartError if Kafka no longer has it.
         """
-        found = super().beginning_offsets(places)
+        offsets = super().beginning_offsets(places)
+
         for place, start in self._starts.items():
-            if place in found and start < found[place]:
+            if place in offsets and start < offsets[place]:
                 raise StartError(
-                    f"Kafka has {place[0]} partition {place[1]} from offset {found[place]} on; "
+                    f"Kafka has {place[0]} partition {place[1]} from offset {offsets[place]} on; "
                     f"offset {start} was asked for"
                 )
-        return {place: self._starts.get(place, first) for place, first in found.items()}
+
+        return {place: self._starts.get(place, first) for place, first in offsets.items()}
 
 
 def identity_from_kafka(settings: Settings) -> Identity:
@@ -73,30 +75,34 @@ def identity_from_kafka(settings: Settings) -> Identity:
 
 
 def offsets_since(kafka: KafkaAdmin, at_ms: int) -> dict[Partition, int]:
-    """Returns where the records begin that were stored at an instant or later.
+    """Returns the offsets of the first records that were stored at an instant or later.
 
     Errors: StartError if there are none; KafkaAwayError.
     """
-    places = kafka.places()
-    starts = kafka.offsets_at(places, at_ms)
-    if starts == kafka.end_offsets(places):
+    partitions = kafka.places()
+    starts = kafka.offsets_at(partitions, at_ms)
+
+    if starts == kafka.end_offsets(partitions):
         raise StartError(
             f"Kafka has no record that was stored at {instant(at_ms)} or later: nothing was added"
         )
+
     return starts
 
 
 def offsets_before(kafka: KafkaAdmin, at_ms: int) -> dict[Partition, int]:
-    """Returns where the records end that were stored before an instant.
+    """Returns the offsets behind the last records that were stored before an instant.
 
     Errors: StartError if there are none; KafkaAwayError.
     """
-    places = kafka.places()
-    ends = kafka.offsets_at(places, at_ms)
-    if ends == kafka.beginning_offsets(places):
+    partitions = kafka.places()
+    ends = kafka.offsets_at(partitions, at_ms)
+
+    if ends == kafka.beginning_offsets(partitions):
         raise StartError(
             f"Kafka has no record that was stored before {instant(at_ms)}: nothing was added"
         )
+
     return ends
 
 
@@ -119,6 +125,7 @@ def backfill(
         spark = start_session("txlake backfill", settings.spark, lock.fds)
         locks.callback(JvmLock(spark, settings.lake.place()).release)
         locks.enter_context(changing(settings.lake.place()))
+
         return run_backfill(spark, settings, owner, starts or {}, ends or {}, progress)
 
 
@@ -134,14 +141,17 @@ def run_backfill(
     started = time.monotonic()
     lake = Lake(settings.lake.place())
     kafka = BoundedKafka(settings, starts)
+
     kafka.check()
+
     clock = EpochClock()
     intake = Intake.of(settings, landing_heap(spark))
     intake.topics_take(kafka.batch_bytes_taken)
     lander = SparkLander(spark)
-    of_epochs = EpochSettings.of(settings, owner, lander.parallelism, intake)
+    epoch_settings = EpochSettings.of(settings, owner, lander.parallelism, intake)
+
     with closing(
-        EpochRunner(lander, lake, kafka, RecordedAsker(), of_epochs, clock.now_ms)
+        EpochRunner(lander, lake, kafka, RecordedAsker(), epoch_settings, clock.now_ms)
     ) as epochs:
         lake.create(dt.datetime.now(dt.timezone.utc))
         before = epochs.resume_from()
@@ -149,23 +159,28 @@ def run_backfill(
         epochs.recover(before)
         if epochs.last is not None:
             clock.not_before(epochs.last.epoch_at)
+
         _check_starts(epochs, starts)
-        begins = epochs.start_offsets()
-        there = kafka.end_offsets(begins)
-        _require_there(there, starts, ends)
-        wanted = {
-            place: max(begins[place], min(ends.get(place, end), end))
-            for place, end in there.items()
+        beginnings = epochs.start_offsets()
+        kafka_ends = kafka.end_offsets(beginnings)
+        _require_there(kafka_ends, starts, ends)
+        targets = {
+            place: max(beginnings[place], min(ends.get(place, end), end))
+            for place, end in kafka_ends.items()
         }
+
         halves = 0
-        for step in _steps(begins, wanted):
-            places = {r.place: r.to_offset for r in step}
+        for step in _steps(beginnings, targets):
+            next_offsets = {r.place: r.to_offset for r in step}
             options = spark_options(settings.kafka, intake.poll_records)
-            epochs.run(kafka_records(spark, step, options), places)
-            halves += sum(r.to_offset - r.from_offset for r in step
-                          if r.topic == settings.kafka.half_topic)  # fmt: skip
+            epochs.run(kafka_records(spark, step, options), next_offsets)
+            halves += sum(
+                r.to_offset - r.from_offset for r in step if r.topic == settings.kafka.half_topic
+            )
+
             if progress is not None:
-                progress(_count(begins, places), _count(begins, wanted))
+                progress(_count(beginnings, next_offsets), _count(beginnings, targets))
+
         last = 0 if epochs.last is None else epochs.last.epoch
         return to_result(before.next_epoch, last, halves, started)
 
@@ -182,35 +197,43 @@ def _check_starts(epochs: EpochRunner, starts: Mapping[Partition, int]) -> None:
 
 
 def _require_there(
-    there: Mapping[Partition, int], starts: Mapping[Partition, int], ends: Mapping[Partition, int]
+    kafka_ends: Mapping[Partition, int],
+    starts: Mapping[Partition, int],
+    ends: Mapping[Partition, int],
 ) -> None:
-    """Checks that Kafka has what was asked for. Input: `there`: where each partition ends."""
+    """Checks that Kafka has the requested offsets. Input: `kafka_ends`: each partition's end."""
     for topic, partition in [*starts, *ends]:
-        if (topic, partition) not in there:
-            names = ", ".join(sorted({name for name, _ in there}))
+        if (topic, partition) not in kafka_ends:
+            names = ", ".join(sorted({name for name, _ in kafka_ends}))
             raise StartError(
                 f"{topic} partition {partition} was asked for: the job reads the topics {names}, "
                 "and has no such partition"
             )
+
     for place, start in starts.items():
-        if start > there[place]:
+        if start > kafka_ends[place]:
             raise StartError(
-                f"Kafka has {place[0]} partition {place[1]} up to offset {there[place]}; from "
+                f"Kafka has {place[0]} partition {place[1]} up to offset {kafka_ends[place]}; from "
                 f"offset {start} on was asked for"
             )
 
 
 def _steps(
-    begins: Mapping[Partition, int], ends: Mapping[Partition, int]
+    beginnings: Mapping[Partition, int], ends: Mapping[Partition, int]
 ) -> Iterator[tuple[Range, ...]]:
-    """Returns the ranges of each epoch: of each partition the same share."""
-    parts = -(-_count(begins, ends) // EPOCH_RECORDS)
-    at = dict(begins)
+    """Returns the ranges of each epoch: the same share of each partition."""
+    parts = -(-_count(beginnings, ends) // EPOCH_RECORDS)
+    offsets = dict(beginnings)
+
     for part in range(1, parts + 1):
-        to = {p: begins[p] + (ends[p] - begins[p]) * part // parts for p in begins}
-        yield tuple(Range(*p, at[p], to[p], to[p]) for p in sorted(to))
-        at = to
+        next_offsets = {
+            p: beginnings[p] + (ends[p] - beginnings[p]) * part // parts for p in beginnings
+        }
+        yield tuple(
+            Range(*p, offsets[p], next_offsets[p], next_offsets[p]) for p in sorted(next_offsets)
+        )
+        offsets = next_offsets
 
 
-def _count(begins: Mapping[Partition, int], ends: Mapping[Partition, int]) -> int:
-    return sum(end - begins[place] for place, end in ends.items())
+def _count(beginnings: Mapping[Partition, int], ends: Mapping[Partition, int]) -> int:
+    return sum(end - beginnings[place] for place, end in ends.items())

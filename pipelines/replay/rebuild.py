@@ -10,13 +10,13 @@ import datetime as dt
 import os
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 
 from pipelines.epoch.parameters import plan_limits, plan_parameters
 from pipelines.errors import StartError
-from pipelines.replay.archive import Archive
+from pipelines.replay.archive import Archive, EpochBoundary, Place
 from pipelines.replay.epochs import RecordedAsker, ReplayedEpochs
 from pipelines.replay.floor_copy import FloorCopy, below_floor
 from pipelines.replay.refill import OWNER, ArchiveRunner, Identity
@@ -40,7 +40,7 @@ from storage.wire.record_kinds import KINDS
 class Rebuilt:
     """The epochs that a run added to the new lake; first and last are 0 if it added nothing.
 
-    `floor_epoch`: what stood up to there was copied, 0: nothing was.
+    `floor_epoch`: the epoch up to which rows were copied; 0 if none were.
     """
 
     first_epoch: int
@@ -65,20 +65,24 @@ def rebuild(
     `one_batch` the records are put into as few epochs as memory allows, from half, op, schedule and
     admin alone. `identity` replaces the identity that the lake's own epochs give. The tables of
     landed records must be there, and for recorded epochs `checks` and `epochs`; the others can be
-    lost. What stands below a floor is copied (`below_floor.py`), so there all must be there.
+    lost. The rows below a floor are copied (`floor_copy.py`), so there all tables must be there.
     Errors: LakeError, StartError.
     """
     source = lake if isinstance(lake, Lake) else Lake(lake)
     target = lake_location(into)
     if target.path == source.path:
         raise StartError(f"{source.path} cannot be rebuilt into itself: name another place")
+
     below = below_floor(source)
     if one_batch:
-        archive, identity = Archive.of_lake(source), identity or identity_of(source)
-        return _with_lock(target, lambda lake: _fill(lake, archive, identity, progress, below))
+        archive = Archive.of_lake(source)
+        log_identity = identity or identity_of(source)
+        return _with_lock(target, lambda lake: _fill(lake, archive, log_identity, progress, below))
+
     _, format_version = infer_identity(source, FORMATS)
     if format_version >= DIGEST_FORMAT:  # format 1 cannot be checked
         require_recorded(source, (*KINDS, "checks", "epochs"))
+
     return _with_lock(
         target, lambda lake: _rebuild(Source(source), lake, below, last_epoch, progress)
     )
@@ -90,11 +94,13 @@ def identity_of(lake: Lake) -> Identity:
         newest = read_progress(lake).last
     except BrokenLakeError:
         newest = None
+
     if newest is None:
         raise StartError(
             f"{lake.path} has no epochs that say which Kafka topics it is from: name the job's "
             "settings with --conf"
         )
+
     return Identity(
         newest.cluster_id, newest.topic_ids, plan_parameters(newest), plan_limits(newest)
     )
@@ -119,12 +125,13 @@ def fill(
 
 
 def _with_lock(place: LakeLocation, write: Callable[[BufferedLake], Rebuilt]) -> Rebuilt:
-    with ExitStack() as ending:
+    with ExitStack() as resources:
         lock = LakeLock(place, f"{socket.gethostname()}:{os.getpid()}:replay")
-        ending.callback(lock.release)
-        ending.enter_context(changing(place))
+        resources.callback(lock.release)
+        resources.enter_context(changing(place))
+
         target = BufferedLake(place)
-        ending.callback(target.wait)
+        resources.callback(target.wait)
         return write(target)
 
 
@@ -139,37 +146,44 @@ def _rebuild(
     newest = read_progress(source.lake).last
     if newest is None:
         raise LakeError(f"the lake {source.lake.path} has no committed epoch")
+
     epochs = ReplayedEpochs(target, source, RecordedAsker())
     last = min(last_epoch or newest.epoch, newest.epoch)
     held = read_progress(target) if target.is_table("epochs") else NO_PROGRESS
-    begins = below if held.last is None else None
-    first = held.next_epoch if begins is None else begins.floor.epoch + 1
+    floor_copy = below if held.last is None else None
+    first = held.next_epoch if floor_copy is None else floor_copy.floor.epoch + 1
+
     if below is not None:
         require_replayable(source.lake, below.floor, min(first, last))
         _require_floor(source.lake, below.floor, last)
     if held.last is not None:
         require_resumable(target, held)
+
     target.create_tables()
     _check_same_history(source.lake, target, held)
-    count, floor_epoch = 0, 0
+
+    count = 0
+    floor_epoch = 0
     if first <= last:
-        tell = source.progress_reporter(first, last, progress)
+        report = source.progress_reporter(first, last, progress)
         with target.hidden_until_done(_now()):
-            if begins is not None:
-                begins.copy_into(target)
-                floor_epoch = begins.floor.epoch
+            if floor_copy is not None:
+                floor_copy.copy_into(target)
+                floor_epoch = floor_copy.floor.epoch
+
             epochs.resume_from(read_progress(target))
             for chunk in source.chunks(first, last):
-                epochs.replay_chunk(chunk, tell)
+                epochs.replay_chunk(chunk, report)
                 target.begin_flush()
                 count += chunk.transactions
             target.wait()
+
     epochs.close()
     return to_result(first, last, count, started, floor_epoch)
 
 
 def _require_floor(lake: Lake, floor: Floor, last_epoch: int) -> None:
-    """Checks that the last epoch to rebuild knows the floor, as the rows below it are not there."""
+    """Checks that the last epoch to rebuild knows the floor, since the rows below are deleted."""
     last = read_progress(lake, until=last_epoch).last
     if last is not None and last.floor != floor:
         raise StartError(
@@ -184,6 +198,7 @@ def to_result(first: int, last: int, count: int, started: float, floor_epoch: in
     seconds = time.monotonic() - started
     if first > last:
         return Rebuilt(0, 0, 0, 0, seconds, floor_epoch)
+
     return Rebuilt(first, last, last - first + 1, count, seconds, floor_epoch)
 
 
@@ -192,6 +207,7 @@ def _check_same_history(source: Lake, target: Lake, held: Progress) -> None:
     newest = held.unfinished or held.last
     if newest is None:
         return
+
     plan = read_progress(source, until=newest.epoch).last
     if held.unfinished is not None or plan is None or _log(plan) != _log(newest):
         raise StartError(
@@ -215,43 +231,55 @@ def _fill(
     floor_epoch = 0 if below is None else _begin(target, below)
     target.create(_now())
     held = read_progress(target)
+
     require_intact(target, held, is_exclusive=True)
     if held.unfinished is not None and held.unfinished.owner != OWNER:
         raise StartError(
             f"epoch {held.unfinished.epoch} of {target.path} was begun by the job "
             f"({held.unfinished.owner}): let the job finish it first"
         )
+
     epochs = ReplayedEpochs(target, archive, RecordedAsker())
     epochs.resume_from(held)
-    filler = ArchiveRunner(
+    runner = ArchiveRunner(
         target, archive, identity, epochs, Floor() if below is None else below.floor
     )
+
     first = held.next_epoch
     if held.unfinished is not None:
-        read = filler.read(held.unfinished.ranges)
-        filler.run(held.unfinished, *read, is_planned=True)
-    cuts = list(archive.boundaries())
+        records, is_streamed = runner.read(held.unfinished.ranges)
+        runner.run(held.unfinished, records, is_streamed, is_planned=True)
+
+    boundaries = list(archive.boundaries())
     starts = archive.first_offsets()
-    total = sum(end - starts[place] for place, end in cuts[-1].ends.items()) if cuts else 0
-    for piece in read_ahead(filler.pieces(cuts, starts)):
-        if piece.ranges:
-            filler.run(filler.plan(piece), piece.records, piece.is_streamed, is_planned=False)
+    total = _count(boundaries[-1], starts) if boundaries else 0
+
+    for part in read_ahead(runner.slices(boundaries, starts)):
+        if part.ranges:
+            runner.run(runner.plan(part), part.records, part.is_streamed, is_planned=False)
         if progress is not None:
-            progress(sum(end - starts[place] for place, end in piece.cut.ends.items()), total)
+            progress(_count(part.boundary, starts), total)
+
     target.wait()
     epochs.close()
     last = first - 1 if epochs.last is None else epochs.last.epoch
-    return to_result(first, last, filler.transactions, started, floor_epoch)
+    return to_result(first, last, runner.transactions, started, floor_epoch)
+
+
+def _count(boundary: EpochBoundary, starts: Mapping[Place, int]) -> int:
+    """Returns the number of records up to a boundary."""
+    return sum(end - starts[place] for place, end in boundary.ends.items())
 
 
 def _begin(target: BufferedLake, below: FloorCopy) -> int:
-    """Lets a new lake begin at the floor. Output: the floor's epoch; 0: it has begun before."""
+    """Lets a new lake begin at the floor. Output: the floor's epoch; 0 if it has begun before."""
     copied = 0
     if not target.exists():
         with target.hidden_until_done(_now()):
             if read_progress(target).last is None:
                 below.copy_into(target)
                 copied = below.floor.epoch
+
     below.require_reached(target)
     return copied
 

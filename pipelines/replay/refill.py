@@ -33,9 +33,9 @@ class Identity:
 
 @dataclass(frozen=True)
 class EpochSlice:
-    """A cut, the ranges of it that are new to the lake, and their records."""
+    """A boundary, the ranges up to it that are new to the lake, and their records."""
 
-    cut: EpochBoundary
+    boundary: EpochBoundary
     ranges: tuple[Range, ...]
     records: Mapping[str, pa.Table]
     is_streamed: bool
@@ -49,35 +49,40 @@ class ArchiveRunner:
     archive: Archive
     identity: Identity
     epochs: ReplayedEpochs
-    copied_floor: Floor  # up to where what was left has been copied, else no floor
+    copied_floor: Floor  # up to where the remaining rows were copied, else no floor
     transactions: int = 0
 
-    def pieces(
+    def slices(
         self, boundaries: Sequence[EpochBoundary], starts: Mapping[Place, int]
     ) -> Iterator[EpochSlice]:
-        """Returns the ranges that are new to the lake, cut by cut, with their records."""
+        """Returns the ranges that are new to the lake with their records, one slice a boundary."""
         last = self.epochs.last
         landed = {} if last is None else last.landed()
-        for cut in boundaries:
-            ranges = tuple(self._ranges(cut, starts, landed))
+
+        for boundary in boundaries:
+            ranges = tuple(self._ranges(boundary, starts, landed))
             new = ranges if any(r.from_offset < r.to_offset for r in ranges) else ()
-            yield EpochSlice(cut, new, *self.read(new))
+            records, is_streamed = self.read(new)
+            yield EpochSlice(boundary, new, records, is_streamed)
             landed = {r.place: r.to_offset for r in ranges}
 
     def _ranges(
-        self, cut: EpochBoundary, starts: Mapping[Place, int], landed: Mapping[Place, int]
+        self, boundary: EpochBoundary, starts: Mapping[Place, int], landed: Mapping[Place, int]
     ) -> Iterator[Range]:
         topics = self.identity.limits.topics
-        ends = {(topics[kind], queue): end for (kind, queue), end in cut.ends.items()}
-        begins = {(topics[kind], queue): offset for (kind, queue), offset in starts.items()}
+        ends = {(topics[kind], queue): end for (kind, queue), end in boundary.ends.items()}
+        first_offsets = {(topics[kind], queue): offset for (kind, queue), offset in starts.items()}
+
         for place in sorted({*landed, *ends}):
-            start = landed.get(place, begins.get(place, 0))
+            start = landed.get(place, first_offsets.get(place, 0))
             end = max(start, ends.get(place, 0))
-            if place in landed and begins.get(place, 0) > start:
+            if place in landed and first_offsets.get(place, 0) > start:
                 raise StartError(
                     f"{self.target.path} has landed {place[0]} partition {place[1]} up to offset "
-                    f"{start}, and the records begin at {begins[place]}: what is between is missing"
+                    f"{start}, and the records begin at {first_offsets[place]}: what is "
+                    "between is missing"
                 )
+
             yield Range(*place, start, end, end)
 
     def read(self, planned: Sequence[Range]) -> tuple[dict[str, pa.Table], bool]:
@@ -85,29 +90,33 @@ class ArchiveRunner:
         topics = self.identity.limits.topics
         new = [r for r in planned if r.to_offset > r.from_offset]
         ranges = {kind: [r for r in new if r.topic == topics[kind]] for kind in KINDS}
-        read = {kind: self.archive.read(kind, some) for kind, some in ranges.items() if some}
+        read = {
+            kind: self.archive.read(kind, of_kind) for kind, of_kind in ranges.items() if of_kind
+        }
+
         records = {
             kind: rows.drop_columns("result") if kind == ADMIN else rows
             for kind, (rows, _) in read.items()
         }
         return records, any(is_large for _, is_large in read.values())
 
-    def plan(self, piece: EpochSlice) -> Plan:
-        """Returns the plan of the epoch that lands a piece."""
+    def plan(self, part: EpochSlice) -> Plan:
+        """Returns the plan of the epoch that lands a slice."""
         last = self.epochs.last
-        floor, snapshot = (Floor(), Snapshot()) if last is None else (last.floor, last.snapshot)
+        floor = Floor() if last is None else last.floor
+        snapshot = Snapshot() if last is None else last.snapshot
+
         if last is not None and last.epoch == self.copied_floor.epoch:
-            floor = (
-                self.copied_floor
-            )  # a job's floor rises later, but what was deleted is not there
-        if last is not None and snapshot.epoch != last.epoch:
+            # A job's floor rises later, but the deleted rows are not there.
+            floor = self.copied_floor
             snapshot = replace(snapshot, changes=snapshot.changes + self.epochs.changes)
+
         return Plan(
             epoch=1 if last is None else last.epoch + 1,
-            epoch_at=max(piece.cut.epoch_at, 0 if last is None else last.epoch_at),
+            epoch_at=max(part.boundary.epoch_at, 0 if last is None else last.epoch_at),
             known_at={} if last is None else last.known_at,
             halves_known_at={} if last is None else last.halves_known_at,
-            ranges=piece.ranges,
+            ranges=part.ranges,
             cluster_id=self.identity.cluster_id,
             topic_ids=self.identity.topic_ids,
             parameters={
@@ -125,14 +134,17 @@ class ArchiveRunner:
     ) -> None:
         """Runs an epoch and begins to write it; its plan is written before any other row of it.
 
-        The epoch before can still be in writing, unless this one's messages are too large to wait.
+        The write of the epoch before can still run, unless this one's messages are too large.
         """
         row = None if is_planned else self.epochs.log.planned(plan)
+
         if is_streamed:
             self._write_plan(row)
+
         self.epochs.replay(plan, records, is_streamed=is_streamed, is_planned=True)
         if not is_streamed:
             self._write_plan(row)
+
         self.target.begin_flush()
         self.transactions += records[HALF].num_rows if HALF in records else 0
 

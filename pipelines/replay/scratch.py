@@ -55,6 +55,7 @@ class ScratchLake(BufferedLake):
         before = pc.field("epoch") < self._first_epoch
         before = before if where is None else before & where
         names = list(columns) if columns else None
+
         with self._source.lake.translating_read_errors(table):
             earlier = self._source.dataset(table).to_table(columns=names, filter=before)
         return pa.concat_tables([earlier, super().read(table, columns, where).cast(earlier.schema)])
@@ -64,20 +65,22 @@ class ScratchLake(BufferedLake):
         if table in _INPUT:
             return
         assert self._on_stream is not None, "only an applier that streams needs it"
-        kept = []
 
-        def seen() -> Iterator[pa.Table]:
+        narrow_pieces = []
+
+        def narrowed() -> Iterator[pa.Table]:
             for piece in pieces:
-                kept.append(_without_heavy(piece))
+                narrow_pieces.append(_without_heavy(piece))
                 yield piece
 
-        self._on_stream(table, seen(), epoch)
-        self.append(table, pa.concat_tables([self.schema(table).empty_table(), *kept]), epoch)
+        self._on_stream(table, narrowed(), epoch)
+        rows = pa.concat_tables([self.schema(table).empty_table(), *narrow_pieces])
+        self.append(table, rows, epoch)
 
     def _open(self, table: str) -> LakeTable:
-        found = super()._open(table)
-        found.create(self.schema(table))
-        return found
+        opened = super()._open(table)
+        opened.create(self.schema(table))
+        return opened
 
     def create_table(self, table: str) -> None:
         """Does nothing: `_open` makes a table, and most are never opened."""

@@ -35,7 +35,7 @@ class Chunk:
     """Some epochs with the records that they landed and the checks that they sent.
 
     `is_streamed`: a single epoch whose messages are too large: they lack their heavy columns.
-    `duplicates`: surplus rows, whose place stands in the table already.
+    `duplicates`: surplus rows, whose place is in the table already.
     """
 
     epochs: Sequence[Recorded]
@@ -67,7 +67,7 @@ class Source:
         self._datasets: dict[str, ds.Dataset] = {}
 
     def dataset(self, table: str) -> ds.Dataset:
-        """Returns a table as it was when it was first asked for."""
+        """Returns a table as it was at its first use here."""
         if table not in self._datasets:
             self._datasets[table] = self.lake.dataset(table)
         return self._datasets[table]
@@ -83,37 +83,43 @@ class Source:
 
         Errors: _TooManyBytesError if they are larger than `bytes_max`; BrokenLakeError.
         """
-        wanted = self.lake.schema(table)
-        schema = pa.schema([wanted.field(name) for name in columns or wanted.names])
+        lake_schema = self.lake.schema(table)
+        schema = pa.schema([lake_schema.field(name) for name in columns or lake_schema.names])
         where = (pc.field("epoch") >= bounds[0]) & (pc.field("epoch") <= bounds[1])
-        found, size = [], 0
+        batches = []
+        size = 0
+
         with self.lake.translating_read_errors(table):
             dataset = self.dataset(table)
             # A lake of an earlier format lacks some.
             names = [name for name in schema.names if name in dataset.schema.names]
+
             for batch in dataset.to_batches(columns=names, filter=where):
                 size += batch.nbytes
                 if bytes_max is not None and size > bytes_max:
                     raise _TooManyBytesError
                 batch.validate(full=True)
-                found.append(batch)
-        found.sort(key=_begin)  # the log names the newest file first
-        return to_rows(pa.Table.from_batches(found, found[0].schema if found else schema), schema)
+                batches.append(batch)
+
+        batches.sort(key=_begin)  # the log names the newest file first
+        return to_rows(
+            pa.Table.from_batches(batches, batches[0].schema if batches else schema), schema
+        )
 
     def chunks(self, first: int, last: int, *, narrow: bool = False) -> Iterator[Chunk]:
         """Returns the epochs from `first` to `last` in chunks, and reads one chunk ahead.
 
         `narrow`: without bodies and the other heavy columns, which decide nothing.
         """
-        pieces = (
+        chunks = (
             chunk
             for group in _grouped(recorded_epochs(self.lake, first, last))
             for chunk in self._pieces(group, narrow)
         )
-        return read_ahead(pieces)
+        return read_ahead(chunks)
 
     def progress_before(self, first: int) -> Progress:
-        """Returns where the epochs stood before one of them."""
+        """Returns the progress of the epochs before one of them."""
         return NO_PROGRESS if first == 1 else read_progress(self.lake, until=first - 1)
 
     def progress_reporter(
@@ -122,10 +128,12 @@ class Source:
         """Returns a function that adds up the records of each epoch and reports to `progress`."""
         if progress is None:
             return lambda _: None
+
         plans = read_plans(self.lake, [first, last])
         begins = {r.place: r.from_offset for r in plans[first].ranges}
         ends = plans[last].landed()
-        total, done = sum(end - begins.get(place, 0) for place, end in ends.items()), 0
+        total = sum(end - begins.get(place, 0) for place, end in ends.items())
+        done = 0
 
         def add(records: int) -> None:
             nonlocal done
@@ -145,20 +153,26 @@ class Source:
                 yield from self._pieces(group[middle:], narrow)
                 return
             chunk = replace(self._chunk(group, True, None), is_streamed=True)
+
         yield chunk
 
     def _chunk(self, group: list[Recorded], narrow: bool, bytes_max: int | None) -> Chunk:
         bounds = group[0].plan.epoch, group[-1].plan.epoch
-        landed, twice = {}, {}
+        landed = {}
+        duplicates = {}
+
         for kind in KINDS:
             columns = self.lake.schema(kind).names
             if narrow and kind in (HALF, SCHEDULE):
                 columns = [name for name in columns if name not in HEAVY]
+
             rows = self.rows(kind, bounds, columns, bytes_max)
             if kind == ADMIN:
                 rows = rows.drop_columns("result")
-            landed[kind], twice[kind] = _by_epoch(rows)
-        return Chunk(group, landed, self.rows("checks", bounds), twice)
+
+            landed[kind], duplicates[kind] = _by_epoch(rows)
+
+        return Chunk(group, landed, self.rows("checks", bounds), duplicates)
 
 
 _Piece = TypeVar("_Piece")
@@ -182,12 +196,15 @@ def _begin(batch: pa.RecordBatch) -> tuple[Any, ...]:
 def _grouped(epochs: Iterator[Recorded]) -> Iterator[list[Recorded]]:
     group: list[Recorded] = []
     count = 0
+
     for recorded in epochs:
         if group and count + recorded.record_count > CHUNK_RECORDS:
             yield group
-            group, count = [], 0
+            group = []
+            count = 0
         group.append(recorded)
         count += recorded.record_count
+
     if group:
         yield group
 
@@ -195,13 +212,21 @@ def _grouped(epochs: Iterator[Recorded]) -> Iterator[list[Recorded]]:
 def _by_epoch(rows: pa.Table) -> tuple[dict[int, pa.Table], pa.Table]:
     """Returns rows by epoch, in offset order, each place once; and the surplus rows."""
     rows = in_order(rows, _ORDER)
-    is_again, twice = is_repeat(rows, _ORDER), rows.slice(0, 0)
-    if pc.any(is_again).as_py():
-        twice, rows = rows.filter(is_again), rows.filter(pc.invert(is_again)).combine_chunks()
+    is_duplicate = is_repeat(rows, _ORDER)
+    duplicates = rows.slice(0, 0)
+    if pc.any(is_duplicate).as_py():
+        duplicates = rows.filter(is_duplicate)
+        rows = rows.filter(pc.invert(is_duplicate)).combine_chunks()
+
     runs = pc.run_end_encode(rows["epoch"].combine_chunks())
+    epochs = runs.values.to_pylist()
     ends = runs.run_ends.to_pylist()
-    each = zip(runs.values.to_pylist(), [0, *ends[:-1]], ends, strict=False)
-    return {epoch: rows.slice(start, end - start) for epoch, start, end in each}, twice
+    starts = [0, *ends[:-1]]
+    by_epoch = {
+        epoch: rows.slice(start, end - start)
+        for epoch, start, end in zip(epochs, starts, ends, strict=False)
+    }
+    return by_epoch, duplicates
 
 
 def in_order(rows: pa.Table, names: Sequence[str]) -> pa.Table:
@@ -219,7 +244,8 @@ def in_order(rows: pa.Table, names: Sequence[str]) -> pa.Table:
 def _is_in_order(rows: pa.Table, names: Sequence[str]) -> bool:
     is_after = pa.repeat(pa.scalar(True), rows.num_rows - 1)
     for name in reversed(names):
-        later, earlier = rows[name].chunk(0)[1:], rows[name].chunk(0)[:-1]
+        column = rows[name].chunk(0)
+        later, earlier = column[1:], column[:-1]
         is_equal = pc.and_(pc.equal(later, earlier), is_after)
         is_after = pc.or_(pc.greater(later, earlier), is_equal)
     return bool(pc.all(is_after).as_py())

@@ -42,8 +42,17 @@ from storage.wire.record_kinds import KINDS
 
 _EXTRA = "SELECT * FROM rows ANTI JOIN keys USING (queue_id, queue_offset) ORDER BY ALL"
 NAMED_MAX = 1_000  # differences that are named; all are counted
-_DECIDED = ("admin", "outcomes", "conflicts", "checks", "delayed", "deliveries", "catalog",
-            "pending", "waiting")  # fmt: skip
+_DECIDED = (
+    "admin",
+    "outcomes",
+    "conflicts",
+    "checks",
+    "delayed",
+    "deliveries",
+    "catalog",
+    "pending",
+    "waiting",
+)
 
 
 @dataclass(frozen=True)
@@ -59,17 +68,17 @@ class Verified:
 
     @property
     def is_equal(self) -> bool:
-        """Returns whether every replayed row is there, bit for bit, and no other."""
+        """Returns whether every replayed row is in the lake, bit for bit, and no other."""
         return not pc.sum(self.compared["differences"]).as_py()
 
 
 class Comparison:
-    """The comparison, chunk by chunk, in a thread of its own, with the differences found so far."""
+    """The comparison, chunk by chunk, in a thread of its own, and its differences so far."""
 
     def __init__(self, source: Source, topics: Mapping[str, str]) -> None:
         self.rows: Counter[str] = Counter()
         self.counts: Counter[str] = Counter()
-        self.found: list[Difference] = []
+        self.differences: list[Difference] = []
         self.source = source
         self._topics = dict(topics)  # table -> topic
         self._streamed: set[tuple[str, int]] = set()
@@ -79,17 +88,17 @@ class Comparison:
         """Counts a difference, and names it up to a maximum."""
         with self._lock:
             self.counts[difference.table] += 1
-            if len(self.found) < NAMED_MAX:
-                self.found.append(difference)
+            if len(self.differences) < NAMED_MAX:
+                self.differences.append(difference)
 
     def _count(self, table: str, rows: int) -> None:
         with self._lock:
             self.rows[table] += rows
 
-    def table(self, table: str, there: pa.Table, replayed: pa.Table) -> None:
+    def table(self, table: str, recorded: pa.Table, replayed: pa.Table) -> None:
         """Compares rows of one table."""
         self._count(table, replayed.num_rows)
-        for difference in compare.differences(table, self._topics.get(table), there, replayed):
+        for difference in compare.differences(table, self._topics.get(table), recorded, replayed):
             self.add(difference)
 
     def chunk(self, chunk: Chunk, replayed: Mapping[str, pa.Table]) -> None:
@@ -98,18 +107,23 @@ class Comparison:
             for row in rows.select(["epoch", "queue_id", "queue_offset"]).to_pylist():
                 name = f"queue_id={row['queue_id']} queue_offset={row['queue_offset']}"
                 self.add(Difference(kind, None, row["epoch"], name, compare.TWICE))
+
         for kind in KINDS:
             self._count(kind, sum(rows.num_rows for rows in chunk.landed[kind].values()))
-        new = replayed.get("catalog")
-        if new is not None:
-            self._topics |= _tables_of_topics(new)
+
+        catalog = replayed.get("catalog")
+        if catalog is not None:
+            self._topics |= _tables_of_topics(catalog)
+
         for table in (*_DECIDED, *self._topics):
             streamed = [epoch for name, epoch in set(self._streamed) if name == table]
             epoch = pc.field("epoch")
             is_wanted = (epoch > self._deleted_epoch(table)) & ~epoch.isin(streamed)
-            there = self._there(table, chunk.bounds).filter(is_wanted)
+
+            recorded = self._recorded_rows(table, chunk.bounds).filter(is_wanted)
             decided = replayed.get(table, Lake.schema(table).empty_table()).filter(is_wanted)
-            self.table(table, there, decided)
+            self.table(table, recorded, decided)
+
         self._epochs(chunk.epochs, replayed["epochs"])
 
     def stream(self, table: str, pieces: Iterator[pa.Table], epoch: int) -> None:
@@ -119,22 +133,26 @@ class Comparison:
             for _ in pieces:
                 pass
             return
+
         keys = []
         for piece in pieces:
             keys.append(piece.select(["queue_id", "queue_offset"]))
-            named = offset_filter(piece) & (pc.field("epoch") == epoch)
+            at_places = offset_filter(piece) & (pc.field("epoch") == epoch)
             with self.source.lake.translating_read_errors(table):
-                near = self.source.dataset(table).to_table(filter=named)
-            is_there = index_of(row_keys(near), row_keys(piece)) >= 0
-            self.table(table, near.filter(pa.array(is_there)), piece)
+                candidates = self.source.dataset(table).to_table(filter=at_places)
+
+            is_replayed = index_of(row_keys(candidates), row_keys(piece)) >= 0
+            self.table(table, candidates.filter(pa.array(is_replayed)), piece)
+
         names = ["queue_id", "queue_offset", "epoch"]
-        there = self.source.rows(table, (epoch, epoch), names)
-        extra = run(_EXTRA, rows=there, keys=pa.concat_tables(keys))
+        recorded = self.source.rows(table, (epoch, epoch), names)
+        extra = run(_EXTRA, rows=recorded, keys=pa.concat_tables(keys))
+
         for row in extra.to_pylist():
             name = f"queue_id={row['queue_id']} queue_offset={row['queue_offset']}"
             self.add(Difference(table, self._topics.get(table), epoch, name, compare.EXTRA))
 
-    def _there(self, table: str, bounds: tuple[int, int]) -> pa.Table:
+    def _recorded_rows(self, table: str, bounds: tuple[int, int]) -> pa.Table:
         try:
             return self.source.rows(table, bounds)
         except TableNotFoundError:
@@ -146,32 +164,48 @@ class Comparison:
             return 0
         return deleted_epoch(self.source.lake.handle(table))
 
-    def _epochs(self, recorded: Sequence[Recorded], replayed: pa.Table) -> None:
+    def _epochs(self, epochs: Sequence[Recorded], replayed: pa.Table) -> None:
         rows = {r["epoch"]: r for r in replayed.to_pylist() if r["state"] == COMMITTED}
-        self._count("epochs", 2 * len(recorded))
-        for one in recorded:
-            committed = rows[one.plan.epoch]
-            offsets, counted = next_offsets_of(committed), dict(committed["counts"])
-            counts = {name: counted.get(name, 0) for name in one.counts}
-            self._values(one.plan.epoch, "next_offsets", one.next_offsets, offsets)
-            self._values(one.plan.epoch, "counts", one.counts, counts)
+        self._count("epochs", 2 * len(epochs))
+
+        for epoch in epochs:
+            committed = rows[epoch.plan.epoch]
+            self._values(
+                epoch.plan.epoch, "next_offsets", epoch.next_offsets, next_offsets_of(committed)
+            )
+
+            replayed_counts = dict(committed["counts"])
+            counts = {name: replayed_counts.get(name, 0) for name in epoch.counts}
+            self._values(epoch.plan.epoch, "counts", epoch.counts, counts)
 
     def _values(
-        self, epoch: int, column: str, there: Mapping[Any, int], replayed: Mapping[Any, int]
+        self, epoch: int, column: str, recorded: Mapping[Any, int], replayed: Mapping[Any, int]
     ) -> None:
-        for name in sorted({*there, *replayed}, key=str):
-            old, new = there.get(name), replayed.get(name)
-            if old != new:
+        for name in sorted({*recorded, *replayed}, key=str):
+            recorded_value = recorded.get(name)
+            replayed_value = replayed.get(name)
+
+            if recorded_value != replayed_value:
                 label = name if isinstance(name, str) else f"{name[0]} queue {name[1]}"
                 self.add(
-                    Difference("epochs", None, epoch, "state=committed", compare.CHANGED,
-                               f"{column}: {label}", compare.text_of(old), compare.text_of(new))
-                )  # fmt: skip
+                    Difference(
+                        "epochs",
+                        None,
+                        epoch,
+                        "state=committed",
+                        compare.CHANGED,
+                        f"{column}: {label}",
+                        compare.text_of(recorded_value),
+                        compare.text_of(replayed_value),
+                    )
+                )
 
     def result(self) -> tuple[pa.Table, pa.Table]:
         """Returns the tables `compared` and `differences`."""
-        tables = [name for name in {**self.rows, **self.counts}
-                  if self.rows[name] or self.counts[name]]  # fmt: skip
+        tables = [
+            name for name in {**self.rows, **self.counts} if self.rows[name] or self.counts[name]
+        ]
+
         labels = [f"{t} ({self._topics[t]})" if t in self._topics else t for t in tables]
         compared = pa.table(
             {
@@ -180,8 +214,9 @@ class Comparison:
                 "differences": pa.array([self.counts[t] for t in tables], pa.int64()),
             }
         )
-        found = [asdict(difference) for difference in self.found]
-        return compared, pa.Table.from_pylist(found, schema=DIFFERENCES)
+
+        rows = [asdict(difference) for difference in self.differences]
+        return compared, pa.Table.from_pylist(rows, schema=DIFFERENCES)
 
 
 def verify(
@@ -200,22 +235,26 @@ def verify(
     started = time.monotonic()
     lake = lake if isinstance(lake, Lake) else Lake(lake)
     lake.lake_id()
+
     newest = require_recorded(lake).last
     if newest is not None:
         first_epoch = newest.floor.first_epoch if first_epoch == 1 else first_epoch
         require_replayable(lake, newest.floor, first_epoch)
+
     source = Source(lake)
     last = min(last_epoch or newest.epoch, newest.epoch) if newest else 0
     comparison = Comparison(source, _tables_of_topics(lake.read("catalog")))
     count = 0
+
     if newest is not None and first_epoch <= last:
-        tell = source.progress_reporter(first_epoch, last, progress)
+        report = source.progress_reporter(first_epoch, last, progress)
         with tempfile.TemporaryDirectory(prefix="txlake-replay-") as folder:
             scratch = ScratchLake(folder, source, first_epoch, comparison.stream)
             epochs = ReplayedEpochs(scratch, source, RecordedAsker())
-            count = _replay(scratch, epochs, comparison, (first_epoch, last), tell)
-    compared, found = comparison.result()
-    return Verified(first_epoch, last, count, time.monotonic() - started, compared, found)
+            count = _replay(scratch, epochs, comparison, (first_epoch, last), report)
+
+    compared, differences = comparison.result()
+    return Verified(first_epoch, last, count, time.monotonic() - started, compared, differences)
 
 
 def _replay(
@@ -225,19 +264,25 @@ def _replay(
     bounds: tuple[int, int],
     report: Callable[[int], None],
 ) -> int:
-    source, count = comparison.source, 0
+    source = comparison.source
+    count = 0
     epochs.resume_from(source.progress_before(bounds[0]), source.lake)
+
     with ThreadPoolExecutor(1, thread_name_prefix="txlake-comparer") as comparer:
         comparing = None
         for chunk in source.chunks(*bounds):
             epochs.replay_chunk(chunk, report)
+
             if comparing is not None:
                 comparing.result()
+
             comparing = comparer.submit(comparison.chunk, chunk, scratch.staged())
             scratch.persist_lookup_tables((*LOOKED_UP, *epochs.undeliverable_tables()))
             count += chunk.transactions
+
         if comparing is not None:
             comparing.result()
+
     _compare_state(comparison, epochs.state, bounds[1])
     epochs.close()
     return count
@@ -248,16 +293,19 @@ def _compare_state(comparison: Comparison, state: State, last: int) -> None:
     progress = read_progress(comparison.source.lake, until=last)
     if progress.last is not None and progress.last.snapshot.epoch == last:
         return  # the snapshot's rows were compared with the tables
-    there = restore(comparison.source.lake, progress)
+
+    recorded = restore(comparison.source.lake, progress)
     for table, name in FRAMES.items():
         schema = TABLES[table]
         comparison.table(
             table,
-            to_rows(getattr(there, name), schema, epoch=last, change=SNAPSHOT),
+            to_rows(getattr(recorded, name), schema, epoch=last, change=SNAPSHOT),
             to_rows(getattr(state, name), schema, epoch=last, change=SNAPSHOT),
         )
 
 
 def _tables_of_topics(catalog: pa.Table) -> dict[str, str]:
-    return {f"topics/{row['table_id']}": row["topic"]
-            for row in catalog.select(["table_id", "topic"]).to_pylist()}  # fmt: skip
+    return {
+        f"topics/{row['table_id']}": row["topic"]
+        for row in catalog.select(["table_id", "topic"]).to_pylist()
+    }

@@ -3,8 +3,8 @@
 The records, their order and `epoch_at` are as recorded. Where rows below the floor are deleted, it
 begins above the floor, with the state that history had there.
 
-Two things that history cannot tell are assumed. A check that was never sent would have been
-acknowledged as the group's last one was. Producers would have sent the same operations at the same
+Two assumptions fill the gaps of history. Kafka would have acknowledged a check that was never sent
+as it did the group's last one. Producers would have sent the same operations at the same
 time. Where history was idle there are no epochs; epochs are put there when something would have
 been due.
 """
@@ -47,9 +47,9 @@ SELECT d.queue_id, d.queue_offset, d.arm, d.check_times,
 FROM due d
 LEFT JOIN (SELECT queue_id, queue_offset, arm, check_times, bool_or(acknowledged) AS acknowledged
            FROM checks GROUP BY ALL) c USING (queue_id, queue_offset, arm, check_times)
-LEFT JOIN said g ON d.producer_group = g.producer_group
+LEFT JOIN last_acks g ON d.producer_group = g.producer_group
 """
-_SAID = pa.schema([("producer_group", pa.string()), ("acknowledged", pa.bool_())])
+_LAST_ACKS = pa.schema([("producer_group", pa.string()), ("acknowledged", pa.bool_())])
 _FINAL = """
 SELECT queue_id, queue_offset, arg_max(outcome, epoch) AS outcome, arg_max(cause, epoch) AS cause,
   max(decided_at) AS decided_at, any_value(producer_group) AS producer_group,
@@ -119,28 +119,33 @@ class _WhatIfCheckSender(RecordedAsker):
         self._last_ack: dict[str, bool] = {}
 
     def load_history(self, checks: pa.Table) -> None:
-        """Takes what Kafka said of earlier attempts, in their order."""
+        """Takes Kafka's acknowledgements of earlier attempts, in their order."""
         self._last_ack |= {row["producer_group"]: row["acknowledged"] for row in checks.to_pylist()}
 
     def ask(self, lake: Lake, due: pa.Table) -> pa.Table:
         self.load_history(self.checks)
         if due.num_rows == 0:
             return ATTEMPTS.empty_table()
-        said = [{"producer_group": g, "acknowledged": a} for g, a in self._last_ack.items()]
+
+        last_acks = [
+            {"producer_group": group, "acknowledged": acknowledged}
+            for group, acknowledged in self._last_ack.items()
+        ]
         return run(
             _IMAGINED_ATTEMPTS,
             due=due,
             checks=self.checks,
-            said=pa.Table.from_pylist(said, schema=_SAID),
+            last_acks=pa.Table.from_pylist(last_acks, schema=_LAST_ACKS),
         ).cast(ATTEMPTS)
 
 
 class _WhatIfEpochs(ReplayedEpochs):
     """The runner of epochs under other parameters, and of epochs that history did not have."""
 
-    def run_epoch(self, parameters: Mapping[str, Any], tick_ms: int) -> None:
+    def set_parameters(self, parameters: Mapping[str, Any], tick_ms: int) -> None:
         """Sets the other parameters, and how often the job looks for what is due."""
-        self._changed, self._tick_ms = parameters, tick_ms
+        self._changed = parameters
+        self._tick_ms = tick_ms
 
     def _applier(self, plan: Plan, batch: Batch) -> EpochWriter:
         return NarrowApplier(
@@ -150,13 +155,16 @@ class _WhatIfEpochs(ReplayedEpochs):
     def replay(self, plan: Plan, records: Mapping[str, pa.Table], *_: Any, **__: Any) -> None:
         """Runs an epoch under the other parameters, after those that would have come before it."""
         for tick in self._ticks(plan):
-            checks, self._recorded.checks = self._recorded.checks, ATTEMPTS.empty_table()
+            checks = self._recorded.checks
+            self._recorded.checks = ATTEMPTS.empty_table()
             self._run(tick, {})
             self._recorded.checks = checks
+
         self._run(plan, records)
 
     def _run(self, plan: Plan, records: Mapping[str, pa.Table]) -> None:
-        number, known = (0, {}) if self.last is None else (self.last.epoch, self.last.known_at)
+        number = 0 if self.last is None else self.last.epoch
+        known = {} if self.last is None else self.last.known_at
         known_at = {q: max(at, known.get(q, at)) for q, at in plan.known_at.items()}
         parameters = {**plan.parameters, **self._changed}
         plan = replace(plan, epoch=number + 1, known_at=known_at, parameters=parameters)
@@ -164,24 +172,29 @@ class _WhatIfEpochs(ReplayedEpochs):
 
     def _ticks(self, plan: Plan) -> Iterator[Plan]:
         """Returns the epochs that would have run in the idle time before an epoch."""
-        last, tick_ms = self.last, self._tick_ms
+        last = self.last
+        tick_ms = self._tick_ms
         if last is None or not tick_ms or last.owner != plan.owner:
             return
         if any(r.end_offset > r.to_offset for r in last.ranges):
             return  # records were waiting: not idle
+
         queues = list(last.queue_ends(last.topics[OP]))
         ranges = tuple(replace(r, from_offset=r.to_offset) for r in last.ranges)
         tick = last.epoch_at
         parameters = replace(plan_parameters(plan), **self._changed)
+
         while True:
             due_at = next_due_at(self.state.halves, parameters)
             if due_at is None:
                 return
+
             steps = max(1, -(-(due_at - tick) // tick_ms))
             tick += steps * tick_ms
             # A check or discard that is due within the last two looks made the recorded epoch.
             if tick + 2 * tick_ms > plan.epoch_at:
                 return
+
             known = dict.fromkeys(queues, tick)
             yield replace(last, epoch_at=tick, known_at=known, ranges=ranges)
 
@@ -210,35 +223,49 @@ def run_what_if(
 ) -> WhatIf:
     """Returns the same as `what_if`, with the parameters in a mapping."""
     lake = lake if isinstance(lake, Lake) else Lake(lake)
-    changed = _checked(parameters)
+    changed = _checked_parameters(parameters)
     lake.lake_id()
+
     newest = require_recorded(lake).last
     if newest is None:
         raise LakeError(f"the lake {lake.path} has no committed epoch")
-    source, first, last = Source(lake), newest.floor.first_epoch, newest.epoch
-    tell = source.progress_reporter(first, last, progress)
+
+    source = Source(lake)
+    first = newest.floor.first_epoch
+    last = newest.epoch
+    report = source.progress_reporter(first, last, progress)
+
     with tempfile.TemporaryDirectory(prefix="txlake-replay-") as folder:
-        scratch, asker = ScratchLake(folder, source, first), _WhatIfCheckSender()
-        before = source.rows("checks", (0, first - 1), [*_SAID.names, "epoch"])
+        scratch = ScratchLake(folder, source, first)
+        asker = _WhatIfCheckSender()
+        before = source.rows("checks", (0, first - 1), [*_LAST_ACKS.names, "epoch"])
         asker.load_history(before.sort_by("epoch"))
+
         epochs = _WhatIfEpochs(scratch, source, asker)
         epochs.resume_from(source.progress_before(first), lake)
-        epochs.run_epoch(changed, tick_ms)
+        epochs.set_parameters(changed, tick_ms)
+
         for chunk in source.chunks(first, last, narrow=True):
-            epochs.replay_chunk(chunk, tell)
+            epochs.replay_chunk(chunk, report)
             scratch.persist_lookup_tables((*_KEPT, *epochs.undeliverable_tables()))
+
         epochs.close()
         return _compared(source, scratch, epochs, changed, (first, last))
 
 
-def _checked(parameters: Mapping[str, Any]) -> dict[str, Any]:
+def _checked_parameters(parameters: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the parameters, checked as the settings are checked."""
-    values = {"lake": {"path": "-"}, "kafka": {"bootstrap_servers": "none:1"},
-              "transaction": dict(parameters)}  # fmt: skip
+    values = {
+        "lake": {"path": "-"},
+        "kafka": {"bootstrap_servers": "none:1"},
+        "transaction": dict(parameters),
+    }
     settings = parse(values, "what-if")
+
     idle = sorted(set(parameters) - set(asdict(Parameters())))
     if idle:
         raise SettingsError(f"what-if: [transaction] {idle[0]} decides nothing")
+
     return {name: getattr(settings.transaction, name) for name in parameters}
 
 
@@ -250,22 +277,32 @@ def _compared(
     bounds: tuple[int, int],
 ) -> WhatIf:
     is_new = pc.field("epoch") >= bounds[0]
-    there = {table: source.rows(table, bounds) for table in ("outcomes", "checks")}
-    imagined = {table: scratch.read(table, where=is_new) for table in ("outcomes", "checks")}
+    tables = ("outcomes", "checks")
+    recorded = {table: source.rows(table, bounds) for table in tables}
+    imagined = {table: scratch.read(table, where=is_new) for table in tables}
+
     history = restore(source.lake, read_progress(source.lake, until=bounds[1]))
-    counts = [
-        run(_COUNTS, **tables, halves=state.halves).to_pylist()[0]
-        for tables, state in ((there, history), (imagined, epochs.state))
-    ]
+    historic_counts = _counts(recorded, history.halves)
+    imagined_counts = _counts(imagined, epochs.state.halves)
     numbers = pa.table(
         {
-            "measure": pa.array(counts[0].keys(), pa.string()),
-            "history": pa.array(counts[0].values(), pa.int64()),
-            "what_if": pa.array([counts[1][name] for name in counts[0]], pa.int64()),
+            "measure": pa.array(historic_counts.keys(), pa.string()),
+            "history": pa.array(historic_counts.values(), pa.int64()),
+            "what_if": pa.array([imagined_counts[name] for name in historic_counts], pa.int64()),
         }
     )
+
     groups = run(
-        _GROUPS, there_checks=there["checks"], there_outcomes=there["outcomes"], **imagined
+        _GROUPS,
+        there_checks=recorded["checks"],
+        there_outcomes=recorded["outcomes"],
+        **imagined,
     )
-    outcomes = run(_DIFFERENT_OUTCOMES, there=there["outcomes"], replayed=imagined["outcomes"])
+    outcomes = run(_DIFFERENT_OUTCOMES, there=recorded["outcomes"], replayed=imagined["outcomes"])
     return WhatIf(*bounds, changed, numbers, groups, outcomes)
+
+
+def _counts(tables: Mapping[str, pa.Table], halves: pa.Table) -> dict[str, int]:
+    """Returns the numbers of checks and outcomes, and of halves that are pending."""
+    counts: dict[str, int] = run(_COUNTS, **tables, halves=halves).to_pylist()[0]
+    return counts

@@ -1,0 +1,209 @@
+"""The topics of one publisher, opened: destinations are made or checked, and topics begin."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from pipelines.publish.committed import CommittedEpochs, CommittedRows
+from pipelines.publish.destination import (
+    Destination,
+    KafkaTopic,
+    require_fit,
+    require_same_end,
+    require_same_topic,
+    require_unpublished,
+)
+from pipelines.publish.errors import PublishError
+from pipelines.publish.progress import NOTHING, ProgressLog, TopicProgress
+from pipelines.publish.records import RecordMaker
+from pipelines.publish.topics import (
+    PublishedTopic,
+    record_bytes_max,
+    require_nobody_else,
+    wanted_topics,
+)
+from pipelines.publish.transactions import Transactions
+from pipelines.settings import PublisherSettings, Settings
+from pipelines.settings.publish import EARLIEST, LATEST, begin_at
+from txlake import protocol as p
+from txlake._lake import Lake, Topic
+
+
+class TopicOpener:
+    """Opens the topics of one publisher.
+
+    `topics`: those that are open, by name.
+    Errors: PublishError; KafkaAwayError; LakeError, StoreAwayError.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        publisher: PublisherSettings,
+        lake: Lake,
+        epochs: CommittedEpochs,
+        destination: Destination,
+    ) -> None:
+        self._settings = settings
+        self._publisher = publisher
+        self._record_bytes_max = record_bytes_max(settings, publisher)
+        self._lake = lake
+        self._epochs = epochs
+        self._destination = destination
+        self._first_epoch: int | None = None  # the newest one when the topics were opened first
+        self.topics: dict[str, PublishedTopic] = {}
+
+    def require_nobody_else(self, log: ProgressLog) -> None:
+        """Checks that no other publisher has the destination of one of our topics."""
+        for topic in wanted_topics(self._publisher, self._lake.topics()):
+            require_nobody_else(log, self._lake.lake_id, self._publisher, topic)
+
+    def open_new(self, log: ProgressLog, transactions: Transactions) -> list[TopicProgress]:
+        """Opens topics that are new, or have more queues: destinations are made, and compared.
+
+        Output: the progress of the topics that were never published, for the caller to write.
+        """
+        new = {
+            name: topic
+            for name, topic in wanted_topics(self._publisher, self._lake.topics()).items()
+            if name not in self.topics or self.topics[name].queues < topic.queue_count
+        }
+        begun = self._open(new, log, transactions) if new else []
+
+        if self._first_epoch is None:
+            self._first_epoch = self._epochs.epoch
+        return [self.topics[name].progress for name in begun]
+
+    def _open(
+        self, topics: Mapping[str, Topic], log: ProgressLog, transactions: Transactions
+    ) -> list[str]:
+        """Opens topics. Output: the names of those that were never published."""
+        for name in topics:
+            self._require_free_name(name)
+            require_nobody_else(log, self._lake.lake_id, self._publisher, name)
+            self._lake.require_whole(name)
+
+        mine = log.of(self._lake.lake_id, self._publisher.name)
+        known = {name: self._progress_of(name, mine) for name in topics}
+        begun = self._open_destinations(topics, known, transactions)
+
+        for name, topic in topics.items():
+            rows = CommittedRows(self._lake, name, topic)
+            progress = known[name]
+            if progress is None:
+                progress = self._first_progress(name, topic, rows, begun[name], mine)
+
+            maker = RecordMaker(name, self._lake.lake_id, has_keys=self._publisher.key == "keys")
+            skips = log.skipped(self._lake.lake_id, self._publisher.name, name)
+            self.topics[name] = PublishedTopic(
+                name, topic.queue_count, progress, rows, maker, skips
+            )
+            self.topics[name].seek()
+
+        return list(begun)
+
+    def _progress_of(self, name: str, mine: Mapping[str, TopicProgress]) -> TopicProgress | None:
+        return self.topics[name].progress if name in self.topics else mine.get(name)
+
+    def _open_destinations(
+        self,
+        topics: Mapping[str, Topic],
+        known: Mapping[str, TopicProgress | None],
+        transactions: Transactions,
+    ) -> dict[str, KafkaTopic]:
+        """Makes destinations, or lets them grow, and compares those that exist already.
+
+        Input: the progress of each topic; None if it was never published.
+        Output: the destinations of the topics that were never published.
+        """
+        names = {name: self._publisher.destination_of(name) for name in topics}
+        described_topics = self._destination.describe(names.values())
+        existing: dict[str, int] = {}
+
+        for name, topic in topics.items():
+            destination = names[name]
+            queues = topic.queue_count
+            progress = known[name]
+            described = described_topics.get(destination)
+
+            if progress is None and described is None:
+                self._destination.make(name, queues, self._record_bytes_max)
+                continue
+
+            if progress is not None:
+                require_same_topic(progress, destination, described)
+            assert described is not None  # it is the one that was published to
+
+            if progress is not None and described.partitions < queues:
+                self._destination.grow(destination, queues)
+                transactions.hear_of(destination, queues)
+                described = replace(described, partitions=queues)
+
+            require_fit(name, queues, described, self._publisher, self._record_bytes_max)
+            existing[destination] = queues
+
+        ends = self._destination.ends(existing)
+        for name, destination in names.items():
+            if destination not in existing:
+                continue
+            progress = known[name]
+            if progress is None:
+                require_unpublished(name, destination, ends[destination])
+            else:
+                require_same_end(progress, self._lake.lake_id, ends[destination].last)
+
+        begun = [name for name in topics if known[name] is None]
+        described_topics = self._destination.describe(names[name] for name in begun)
+        return {name: described_topics[names[name]] for name in begun}
+
+    def _require_free_name(self, name: str) -> None:
+        """Checks that a destination is none of our own topics. Errors: PublishError."""
+        destination = self._publisher.destination_of(name)
+        is_own_kafka = self._publisher.bootstrap_servers == self._settings.kafka.bootstrap_servers
+        own = set(self._settings.kafka.topics().values()) if is_own_kafka else set()
+        prefix = self._settings.kafka.check_topic_prefix if is_own_kafka else "\0"
+
+        is_progress_topic = destination == self._publisher.progress_topic
+        if is_progress_topic or p.is_own_topic(destination, own, prefix):
+            raise PublishError(
+                f"topic {name} would be published to {destination}, which is a Kafka topic of "
+                "txlake's own; name another destination"
+            )
+
+    def _first_progress(
+        self,
+        name: str,
+        topic: Topic,
+        rows: CommittedRows,
+        destination: KafkaTopic,
+        mine: Mapping[str, TopicProgress],
+    ) -> TopicProgress:
+        """Returns the progress of a topic that was never published: where it begins."""
+        ends = {q: self._epochs.ends.get((name, q), 0) for q in range(topic.queue_count)}
+        begins = rows.begins(ends) if any(ends.values()) else dict.fromkeys(ends, 0)
+        begin = self._publisher.begin
+
+        known_epochs = [progress.epoch for progress in mine.values()]
+        if self._first_epoch is not None:
+            known_epochs.append(self._first_epoch)
+        is_new = bool(known_epochs) and topic.epoch > max(known_epochs)
+
+        if begin == EARLIEST or is_new:
+            first = begins
+        elif begin == LATEST:
+            first = ends
+        else:
+            at = begin_at(begin)
+            assert at is not None  # the settings were read
+            first = {**ends, **rows.first_since(at)}
+
+        return TopicProgress(
+            name,
+            self._publisher.destination_of(name),
+            destination.topic_id,
+            tuple(min(first[q], ends[q]) for q in sorted(ends)),
+            tuple(NOTHING for _ in ends),
+            self._epochs.epoch,
+            self._epochs.digest,
+        )
