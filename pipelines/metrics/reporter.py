@@ -152,4 +152,4 @@ def _log_and_continue(plan: Plan) -> Iterator[None]:
     try:
         yield
     except Exception:
-        log.exception("epoch %d is left out of the metrics; nothing else is affected", plan.epoch)
+        log.exception("epoch %d is not counted in the metrics; the rest goes on", plan.epoch)
