@@ -43,9 +43,8 @@ notebooks: $(VENV)/.jupyter ## Open the notebooks: on the lake TXLAKE_LAKE, else
 		--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate $(JUPYTER_OPTIONS)
 
 # PYTEST takes options of pytest, as in: make test PYTEST="-k crash"
-# Each worker has a broker and a Spark session of its own. A third one is to give a core work while a
-# test waits; whether it makes a run quicker has not been measured. The longest files are first.
-WORKERS ?= 3
+# Each worker has a broker and a Spark session of its own. The longest files are first.
+WORKERS ?= 2
 RUN_TESTS = $(PY) -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 # Style and types are checked beside the tests: both would wait for one core while the other idles.
