@@ -1,7 +1,7 @@
-"""Which files of a local table can be deleted: those of its own folder, nothing behind a link.
+"""The files of a local table that can be deleted: those of its own folder, nothing behind a link.
 
-Whoever may write a table's folder can put a link there. Delta's VACUUM lists what is behind it, and
-deletes that: another table, or a folder that is no lake's.
+A user who may write a table's folder can put a link there. Delta's VACUUM lists the files behind
+the link and deletes them: those of another table, or of any folder.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Where a lake is: a folder of a local disk, or a prefix of an object store.
 
 folder                            a local disk, or a file system that all nodes have mounted
-s3://BUCKET/PREFIX                S3, or what speaks its protocol and has conditional PUT
+s3://BUCKET/PREFIX                S3, or a store with its protocol and conditional PUT
 abfss:// az:// gs:// hdfs://      passed on to delta-rs, not tried
 """
 
@@ -79,7 +79,7 @@ class LakeLocation:
 
 
 def is_s3(place: LakeLocation) -> bool:
-    """Returns whether it is in S3, or in what speaks its protocol."""
+    """Returns whether it is in S3, or in a store with its protocol."""
     return place.path.startswith(_S3)
 
 

@@ -37,7 +37,7 @@ class EpochLog:
         self._next_offsets: dict[tuple[str, int], int] = {}
 
     def take_up(self, progress: Progress) -> None:
-        """Goes on behind the newest row, from what was committed."""
+        """Goes on after the newest row, from the committed offsets and tables."""
         self._digest = progress.digest
         self._tables = dict(progress.tables)
         self._next_offsets = dict(progress.next_offsets)

@@ -157,7 +157,7 @@ def committed_row(
     tables: Mapping[str, TableVersion],
     work: Mapping[str, int] | None = None,
 ) -> pa.Table:
-    """Returns the commit point. Input: `next_offsets`, `tables`: what the row names of both."""
+    """Returns the commit point. Input: `next_offsets`, `tables`: those that the row names."""
     return _row(
         plan,
         COMMITTED,

@@ -21,7 +21,7 @@ _EPOCHS_AT_ONCE = 500
 
 @dataclass(frozen=True)
 class Recorded:
-    """A committed epoch: its plan, the next offsets after it, and what it counted."""
+    """A committed epoch: its plan, the next offsets after it, and its counts."""
 
     plan: Plan
     next_offsets: Mapping[tuple[str, int], int]

@@ -1,13 +1,13 @@
-"""Is everything there that was committed? The logs of the tables tell, before a lake is used.
+"""Check by the logs, before a lake is used, that it holds all committed rows.
 
-The newest committed rows say of each table which version it had reached and how many rows it held
-(`epoch_log`); its log says how many of them were deleted below the floor. A table that is missing,
-stands behind that, holds more or fewer rows, has lost a file, or belongs to another lake was
-changed by others than the job; so was a row of `epochs` whose digest does not fit. Such a lake is
-refused.
+The newest committed rows record the version that each table had reached and how many rows it held
+(`epoch_log`); the table's log says how many of them were deleted below the floor. A table that is
+missing, is at an older version, holds more or fewer rows, has lost a file, or belongs to another
+lake was changed by another program than the job; so was a row of `epochs` whose digest does not
+fit. Such a lake is refused.
 
-A reader beside a running job looks at the rows of `epochs` first: the tables are then ahead of
-them, never behind. Maintenance can look like damage for a moment, so a reader looks again before it
+A reader beside a running job reads the rows of `epochs` first: the tables are then ahead of them,
+never behind. Maintenance can look like damage for a moment, so a reader checks again before it
 refuses.
 """
 
@@ -82,7 +82,7 @@ def require_recorded(lake: Lake, tables: Iterable[str] | None = None) -> Progres
 
 
 def require_readable(lake: Lake, tables: Iterable[str] = TABLES) -> None:
-    """Checks, beside a job, that some tables hold what was committed.
+    """Checks, beside a job, that some tables hold all committed rows.
 
     Reads few columns of `epochs`, back to the newest row that names all tables. A topic's table has
     to be there once a committed epoch has written it.
@@ -100,7 +100,7 @@ def require_readable(lake: Lake, tables: Iterable[str] = TABLES) -> None:
 
 
 def require_resumable(lake: Lake, progress: Progress) -> None:
-    """Checks what an interrupted rebuild has written: its tables may be ahead of its epochs.
+    """Checks the lake of an interrupted rebuild: its tables can be ahead of its epochs.
 
     Errors: BrokenLakeError.
     """

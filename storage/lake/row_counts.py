@@ -1,4 +1,4 @@
-"""How many rows the tables hold, counted as they are written; a committed row says so."""
+"""How many rows the tables hold, counted as they are written, for the committed rows."""
 
 from __future__ import annotations
 

@@ -135,7 +135,7 @@ class LakeTable:
         return int(present) + deleted_rows(handle)
 
     def max_value(self, column: str) -> Any:
-        """Returns the largest value of a column, as the log says; None if it has no statistics."""
+        """Returns the largest value of a column by the log; None if it has no statistics."""
         return pc.max(file_stats(self.files(), [f"max.{column}"])[0]).as_py()
 
     def dataset(self) -> ds.Dataset:

@@ -1,7 +1,7 @@
-"""A table's newest version: the handle of delta-rs, and what this process has added since.
+"""A table's newest version: the handle of delta-rs, and the files that this process has added.
 
-On S3 the driver puts entries of the log itself and does not read them back. So what is newest is
-what the handle has read, and the files of those entries, until somebody needs the handle.
+On S3 the driver puts entries of the log itself and does not read them back. So the newest version
+is the one that the handle has read and the files of those entries, until the handle is needed.
 """
 
 from __future__ import annotations

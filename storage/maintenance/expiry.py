@@ -1,4 +1,4 @@
-"""Delete what is old: whole files, by their statistics; nothing is rewritten.
+"""Delete old rows: whole files, by their statistics; nothing is rewritten.
 
 A plan says which rows are old (`storage/lake/floor.py`): those of epochs up to one that took a
 snapshot. A file is deleted when all its rows are old and none of them is pinned. Pinned are the

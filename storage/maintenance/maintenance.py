@@ -59,9 +59,9 @@ _CHECKPOINT_DISTANCE = 1_000
 
 
 class Maintenance:
-    """Keeps the tables of one lake in shape; remembers what it has seen of them.
+    """The maintenance of one lake's tables; it remembers what it has done to each.
 
-    Input: `before_deletion`: called right before files are deleted; what it raises stops that.
+    Input: `before_deletion`: called right before files are deleted; an error of it stops that.
     `published`: of a topic's table, up to which offset each queue is published to Kafka; None if
     nobody publishes it. It is asked when messages are old.
     Errors: DeltaError, OSError: the step was not taken and can be tried again.
