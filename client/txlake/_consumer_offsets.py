@@ -27,8 +27,8 @@ from deltalake import CommitProperties, DeltaTable, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError
 
 from txlake._delta_files import STALE_SNAPSHOT, DeltaFiles, split, translating_errors
+from txlake._delta_log import LAKE_ID_PROPERTY, lake_id_of
 from txlake._disk import require_room
-from txlake._integrity import LAKE_ID_PROPERTY, owner_of
 from txlake._paths import is_in_store
 from txlake._store import store_trouble
 from txlake._table_files import files_of_table
@@ -203,14 +203,14 @@ class ConsumerOffsets:
         self._table_id = table_id
 
     def _check_owner(self) -> None:
-        """Checks that the table is this lake's; one that names no lake was perhaps copied here."""
-        owner = owner_of(self._files)
-        if self._lake_id and owner not in ("", self._lake_id):
+        """Checks that the table is this lake's; one that names no lake may stay: it has no id."""
+        lake_id = lake_id_of(self._files.table)
+        if self._lake_id and lake_id not in ("", self._lake_id):
             lake, table = split(self._files.uri)
             raise LakeError(
-                f"{lake}: the table {table} belongs to lake {owner}, and this is {self._lake_id}: "
-                "take it away, or, where this lake was rebuilt from that one, set the table's "
-                f"property {LAKE_ID_PROPERTY} to this lake's id"
+                f"{lake}: the table {table} belongs to lake {lake_id}, and this is "
+                f"{self._lake_id}: take it away, or, where this lake was rebuilt from that one, "
+                f"set the table's property {LAKE_ID_PROPERTY} to this lake's id"
             )
 
     def _create(self) -> None:

@@ -12,16 +12,21 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.fs as pa_fs
-import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
+from txlake._delta_log import (
+    entry_name,
+    has_entry,
+    is_newest,
+    is_panic,
+    read_newest_checkpoint,
+)
 from txlake._disk import disk_refusal
 from txlake._paths import file_name, is_in_store
 from txlake._store import StoreFiles, pool_options, store_trouble
@@ -29,7 +34,7 @@ from txlake.errors import LakeError
 
 # What is raised when VACUUM takes a file away while it is read, or a clean-up cuts the log short.
 STALE_SNAPSHOT = (DeltaError, OSError, pa.ArrowException, UnicodeDecodeError)
-_VERSION_DIGITS = 20  # of a log file's name
+
 # How long a request for the next entry is enough: a clean-up of the log can have deleted that.
 _SURE_S = 10.0
 _TRIES_MAX = 5
@@ -167,9 +172,8 @@ class DeltaFiles:
     def _is_newest(self, version: int) -> bool:
         """Returns whether the log surely has nothing newer; False when only listing it would show.
 
-        Listing takes 0.6 us an entry on a local disk, and a topic's log has those of a week; on a
-        store it is the dearest request. When a clean-up has deleted the entry of this version, the
-        next one can be gone, too.
+        A topic's log has the entries of a week: listing them takes long on a local disk, and on a
+        store it is the dearest request.
         """
         if version != self._version_seen:
             return False
@@ -177,29 +181,21 @@ class DeltaFiles:
         if not self._is_local():
             return time.monotonic() < self._list_at and not self._stored().has_next()
 
-        log = Path(self.uri) / "_delta_log"
-        return (log / _entry(version)).exists() and not (log / _entry(version + 1)).exists()
+        return is_newest(self.uri, version)
 
     def _has_lost_its_log(self, version: int) -> bool:
         """Returns whether a local table was deleted: no clean-up deletes the newest entry."""
-        return self._is_local() and not (Path(self.uri) / "_delta_log" / _entry(version)).exists()
+        return self._is_local() and not has_entry(self.uri, version)
 
     def _open(self) -> DeltaTable:
-        """Returns the table, opened.
-
-        delta-rs panics over some damaged checkpoints, and prints that. Arrow finds the same damage
-        and prints nothing, so Arrow looks first.
-        """
+        """Opens the table. Errors: those in STALE_SNAPSHOT for a damaged log."""
         if self._is_local():
-            parts = sorted((Path(self.uri) / "_delta_log").glob("*.checkpoint*.parquet"))
-            for part in parts:
-                if part.name[:_VERSION_DIGITS] == parts[-1].name[:_VERSION_DIGITS]:
-                    pq.ParquetFile(part, memory_map=True).read(use_threads=False)
+            read_newest_checkpoint(self.uri)
 
         try:
             return DeltaTable(self.uri, storage_options=self._storage_options or None)
         except BaseException as error:
-            if type(error).__name__ != "PanicException":
+            if not is_panic(error):
                 raise
             raise DeltaError(f"its log cannot be read: {first_line(error)}") from None
 
@@ -250,13 +246,9 @@ class DeltaFiles:
     def _stored(self) -> StoreFiles:
         if self._in_store is None:
             sizes = {file.path: file.size_bytes for file in self.files.values()}
-            after = f"_delta_log/{_entry(self._version_seen + 1)}"
+            after = f"_delta_log/{entry_name(self._version_seen + 1)}"
             self._in_store = StoreFiles(self.uri, self._storage_options, sizes, after)
         return self._in_store
-
-
-def _entry(version: int) -> str:
-    return f"{version:0{_VERSION_DIGITS}}.json"
 
 
 def _files(table: DeltaTable, statistics: Sequence[str]) -> dict[str, TableFile]:

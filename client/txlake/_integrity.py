@@ -13,11 +13,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from txlake._delta_files import STALE_SNAPSHOT, DeltaFiles, first_line
+from txlake._delta_log import lake_id_of
 from txlake._store import store_trouble
 from txlake.errors import LakeError
 from txlake.protocol import deleted_id
 
-LAKE_ID_PROPERTY = "txlake.lakeId"
 _NAMED_EPOCHS_MAX = 500  # the most epochs between two rows that name all tables
 _TRIES = 4
 _PAUSE_S = 0.05
@@ -118,15 +118,10 @@ class TableChecks:
         return None
 
     def _owner_problem(self, files: DeltaFiles) -> str | None:
-        owner = owner_of(files)
-        if owner == self._lake_id:
+        lake_id = lake_id_of(files.table)
+        if lake_id == self._lake_id:
             return None
-        return f"belongs to lake {owner or '(unnamed)'}, and the table lake says {self._lake_id}"
-
-
-def owner_of(files: DeltaFiles) -> str:
-    """Returns the lake that a table names as its own; empty if it names none."""
-    return files.table.metadata().configuration.get(LAKE_ID_PROPERTY) or ""
+        return f"belongs to lake {lake_id or '(unnamed)'}, and the table lake says {self._lake_id}"
 
 
 def _file_problem(files: DeltaFiles) -> str | None:

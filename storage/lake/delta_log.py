@@ -25,10 +25,10 @@ from storage.files.data_files import DataFile
 from storage.files.location import LakeLocation
 from storage.files.s3_client import s3_client
 from storage.lake.store_error import store_error
+from txlake._delta_log import entry_name, version_of
 
 # The newest protocol whose tables our entries fit: no feature that a writer has to know.
 _WRITER_VERSION_MAX = 2
-_VERSION_DIGITS = 20
 
 
 class LogEntries:
@@ -48,7 +48,7 @@ class LogEntries:
         Output: False if another has written that version, or a later one.
         """
         try:
-            path = f"{self._folder}/{version:0{_VERSION_DIGITS}}.json"
+            path = f"{self._folder}/{entry_name(version)}"
             obstore.put(self._client, path, entry, mode="create", use_multipart=False)
             return self._table != "epochs" or not self._has_newer(version, path)
         except AlreadyExistsError:
@@ -60,12 +60,13 @@ class LogEntries:
 
     def _has_newer(self, version: int, path: str) -> bool:
         """Returns whether the log has an entry or a checkpoint of a later version."""
-        names = [
-            entry["path"].rpartition("/")[2][:_VERSION_DIGITS]
-            for entries in obstore.list(self._client, self._folder, offset=path)
-            for entry in entries
-        ]
-        return any(name.isdigit() and int(name) > version for name in names)
+        for entries in obstore.list(self._client, self._folder, offset=path):
+            for entry in entries:
+                listed = version_of(entry["path"].rpartition("/")[2])
+                if listed is not None and listed > version:
+                    return True
+
+        return False
 
 
 def log_entries(place: LakeLocation, table: str) -> LogEntries | None:

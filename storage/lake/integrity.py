@@ -29,8 +29,9 @@ from storage.lake.committed_tables import CommittedTables, read_committed_tables
 from storage.lake.datasets import dataset_of, file_stats
 from storage.lake.epochs import NO_PROGRESS, Progress, TableVersion, read_progress
 from storage.lake.lake import Lake
-from storage.lake.table import deleted_rows, owner_of
+from storage.lake.table import deleted_rows
 from storage.schemas import TABLES
+from txlake._delta_log import lake_id_of
 from txlake._table_files import files_of_table
 
 _ABSENT = TableVersion(0, 0)
@@ -184,10 +185,10 @@ def _problem(
     """Returns what is wrong with a table, if anything is, and the newest epoch in it."""
     handle = lake.handle(table)
 
-    owner = owner_of(handle)
+    own_id = lake_id_of(handle)
     lake_id = lake.majority_lake_id()
-    if owner != lake_id:
-        return f"belongs to another lake ({owner or 'unnamed'}, not {lake_id})", 0
+    if own_id != lake_id:
+        return f"belongs to another lake ({own_id or 'unnamed'}, not {lake_id})", 0
 
     at = expected.tables.get(table, _ABSENT)
     if handle.version() < at.version:

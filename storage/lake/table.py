@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Final
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -27,9 +27,9 @@ from storage.lake.datasets import bounds_of, dataset_of, file_stats, files_of
 from storage.lake.delta_log import commit_json, is_supported, log_entries
 from storage.lake.open_table import make_table, translating_read_errors, translating_store_errors
 from storage.lake.table_head import TableHead
+from txlake._delta_log import LAKE_ID_PROPERTY, lake_id_of
 from txlake.protocol import DELETED_EPOCH_ID, deleted_id, floor_id
 
-LAKE_ID_PROPERTY: Final = "txlake.lakeId"  # of every table: which lake it belongs to
 _CHECKPOINT_INTERVAL = "100"  # about 100: each start replays at most this many log files
 _COMMIT_TRIES = 20  # a commit is refused when another changed the table, as maintenance does
 # In the error of delta-rs after the log was cleaned up beyond the version of the handle.
@@ -112,7 +112,7 @@ class LakeTable:
     def lake_id(self) -> str:
         """Returns the id of the lake that the table belongs to; empty if it cannot be read."""
         try:
-            return owner_of(self.handle())
+            return lake_id_of(self.handle())
         except BrokenLakeError:
             return ""
 
@@ -253,14 +253,9 @@ class LakeTable:
         return f"txlake/{self._lake_id()}"
 
 
-def owner_of(handle: DeltaTable) -> str:
-    """Returns the id of the lake that a table says it belongs to; empty if it has none."""
-    return handle.metadata().configuration.get(LAKE_ID_PROPERTY) or ""
-
-
 def deleted_rows(handle: DeltaTable) -> int:
     """Returns how many rows were deleted up to a version (`storage/maintenance`)."""
-    return int(handle.transaction_version(deleted_id(owner_of(handle))) or 0)
+    return int(handle.transaction_version(deleted_id(lake_id_of(handle))) or 0)
 
 
 def deleted_epoch(handle: DeltaTable) -> int:

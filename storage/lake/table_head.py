@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from pathlib import Path
 
 import pyarrow as pa
 from deltalake import DeltaTable
@@ -18,11 +17,8 @@ from storage.files.data_files import DataFile
 from storage.files.location import LakeLocation
 from storage.lake.datasets import files_of
 from storage.lake.delta_log import with_added
-from storage.lake.open_table import (
-    read_checkpoint,
-    translating_read_errors,
-    translating_store_errors,
-)
+from storage.lake.open_table import translating_read_errors, translating_store_errors
+from txlake._delta_log import is_newest, read_newest_checkpoint
 
 
 class TableHead:
@@ -65,7 +61,8 @@ class TableHead:
                 self._handle = None
 
         with translating_read_errors(self._place, self._name):
-            read_checkpoint(self._place, self._name)
+            if self._place.is_local:
+                read_newest_checkpoint(self._path)
             handle = DeltaTable(self._path, storage_options=self._place.storage_options)
 
         self._take(handle)
@@ -78,19 +75,8 @@ class TableHead:
         return self.handle()
 
     def _has_read_all(self, handle: DeltaTable) -> bool:
-        """Returns whether the log is known to have nothing newer.
-
-        delta-rs lists the log's folder, which takes 0.6 us an entry on a local disk. If a clean-up
-        has deleted the entry of the handle's version, the next one can be gone, too.
-        """
-        if not self._place.is_local:
-            return False
-
-        log = Path(self._path) / "_delta_log"
-        version = handle.version()
-        has_next = (log / f"{version + 1:020}.json").exists()
-
-        return (log / f"{version:020}.json").exists() and not has_next
+        """Returns whether the log is known to have nothing newer; on a store it never is."""
+        return self._place.is_local and is_newest(self._path, handle.version())
 
     def _take(self, handle: DeltaTable) -> None:
         self._handle = handle

@@ -28,11 +28,12 @@ import pyarrow.dataset as ds
 
 from storage.lake.lake import Lake
 from storage.lake.pruned import Bounds, read_rows
-from storage.lake.table import deleted_rows, owner_of
+from storage.lake.table import deleted_rows
 from storage.maintenance.merge import replace_files
 from storage.maintenance.merge_plan import TableFile
 from storage.schemas import SNAPSHOT, STATE_TABLES, row_keys
 from storage.wire.record_kinds import ADMIN, HALF, OP, SCHEDULE
+from txlake._delta_log import lake_id_of
 from txlake.protocol import UNDELIVERABLE_TOPIC, deleted_id
 
 _DELETIONS = 256  # files that one commit deletes
@@ -184,7 +185,7 @@ def delete(
     handle = lake.handle(table)
     deletion_marks = {
         **(deletion_marks or {}),
-        deleted_id(owner_of(handle)): deleted_rows(handle) + rows,
+        deleted_id(lake_id_of(handle)): deleted_rows(handle) + rows,
     }
 
     replace_files(handle, files, [], note, deletion_marks)
