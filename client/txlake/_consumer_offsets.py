@@ -27,11 +27,10 @@ from deltalake import CommitProperties, DeltaTable, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError
 
 from txlake._delta_files import STALE_SNAPSHOT, DeltaFiles, split, translating_errors
-from txlake._delta_log import LAKE_ID_PROPERTY, lake_id_of
+from txlake._delta_log import LAKE_ID_PROPERTY, files_of_table, lake_id_of
 from txlake._disk import require_room
 from txlake._paths import is_in_store
 from txlake._store import store_trouble
-from txlake._table_files import files_of_table
 from txlake.errors import ConsumerError, LakeError
 
 log = logging.getLogger("txlake.consumer")

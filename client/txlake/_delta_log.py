@@ -1,4 +1,4 @@
-"""What the SDK and the job both know of a Delta table's log: names, versions, the lake's id.
+"""A Delta table's log, as the SDK and the job both read it: names, versions, the lake's id.
 
 delta-rs panics over some damaged checkpoints: its threads write to stderr, also if Python catches
 the panic afterwards. Of 5,400 changes to checkpoints it panicked over 13, none of which Arrow could
@@ -9,6 +9,7 @@ Source: Delta's protocol, "Delta Log Entries", "Checkpoints".
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
@@ -64,3 +65,17 @@ def is_panic(error: BaseException) -> bool:
 def lake_id_of(handle: DeltaTable) -> str:
     """Returns the id of the lake that a table says it belongs to; empty if it has none."""
     return handle.metadata().configuration.get(LAKE_ID_PROPERTY) or ""
+
+
+def files_of_table(names: Iterable[str], folder: str | None) -> list[str]:
+    """Returns the names that are files in a table's own folder, and nothing behind a link.
+
+    A user who may write the folder can put a link there. Delta's VACUUM lists the files behind the
+    link and deletes them: those of another table, or of any folder. A lake's tables have no
+    partitions, so no file of theirs lies deeper.
+    Input: names as Delta's log has them; the table's folder, None on a store: it has no links.
+    """
+    own = [name for name in names if "/" not in name and name.endswith(".parquet")]
+    if folder is None:
+        return own
+    return [name for name in own if not Path(folder, name).is_symlink()]

@@ -31,8 +31,7 @@ from storage.lake.epochs import NO_PROGRESS, Progress, TableVersion, read_progre
 from storage.lake.lake import Lake
 from storage.lake.table import deleted_rows
 from storage.schemas import TABLES
-from txlake._delta_log import lake_id_of
-from txlake._table_files import files_of_table
+from txlake._delta_log import files_of_table, lake_id_of
 
 _ABSENT = TableVersion(0, 0)
 _TRIES = 4

@@ -45,7 +45,7 @@ from storage.maintenance.topic_retention import (
     set_properties,
 )
 from storage.schemas import TABLES
-from txlake._table_files import files_of_table
+from txlake._delta_log import files_of_table
 
 _MEMORY = 2  # rows of a merge in memory, as a multiple of the largest file
 # How often replaced files are looked for in the time that they are kept.
