@@ -92,8 +92,11 @@ if not TYPE_CHECKING:
         """Returns an exported name, from its module."""
         if name not in _MODULE_OF:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        found = globals()[name] = getattr(import_module(f"{__name__}.{_MODULE_OF[name]}"), name)
-        return found
+
+        module = import_module(f"{__name__}.{_MODULE_OF[name]}")
+        exported = getattr(module, name)
+        globals()[name] = exported
+        return exported
 
     def __dir__() -> list[str]:
         """Returns the exported names, imported or not."""

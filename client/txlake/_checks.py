@@ -62,6 +62,8 @@ class CheckAnswerer:
         options: ProducerOptions,
         keys: Sequence[SigningKey] = (),
     ) -> None:
+        self.refusal = ""  # why Kafka never takes this group's check topic
+
         self._settings = dict(settings)
         self._group = producer_group
         self._topic = protocol.check_topic(producer_group, options.check_topic_prefix)
@@ -70,34 +72,40 @@ class CheckAnswerer:
         self._is_running = is_running
         self._options = options
         self._keys = tuple(keys)
+        self._batch_bytes_max = protocol.batch_bytes_max(options.message_bytes_max)
+
         self._forged = 0  # checks that were not answered, since they are not signed
         self._unreadable = 0  # records with a header that Kafka's client cannot read
-        self._batch_bytes_max = protocol.batch_bytes_max(options.message_bytes_max)
         self._done = DoneOffsets()
+
         self._admin: AdminClient | None = None
         self._ensured_at = 0.0  # monotonic s
         self._has_looked = threading.Event()
-        self.refusal = ""  # why Kafka never takes this group's check topic
         self._is_closing = threading.Event()
+
         # Bounds the transactions that were taken and not answered.
         self._slots = threading.BoundedSemaphore(options.check_threads)
-        # By its halves, of each transaction that is being answered: the records that asked about
-        # it. One that hangs takes one worker, however often it is asked about.
+        # The records that ask about each transaction that is being answered, by its halves. A
+        # transaction that hangs takes one worker, however often the job asks about it.
         self._answering: dict[_Halves, list[tuple[int, int]]] = {}
         self._answering_lock = threading.Lock()
+
         # Whether Kafka's client reads the assigned partitions; None after an assignment, since it
         # depends on the version of the client whether a partition that was paused still is.
         self._is_reading: bool | None = None
         self._full_since: float | None = None  # monotonic s; None: a worker is free
         self._warned_at = 0.0
+
         # None ends a worker.
         self._questions: queue.SimpleQueue[CheckedMessage | None] = queue.SimpleQueue()
+
         # A ThreadPoolExecutor would wait at exit for its threads, and so for a listener that hangs.
         self._workers = [
             threading.Thread(target=self._answer, name=f"txlake-check-{number}", daemon=True)
             for number in range(options.check_threads)
         ]
         self._reader = threading.Thread(target=self._read, name="txlake-checks", daemon=True)
+
         for thread in (*self._workers, self._reader):
             thread.start()
 
@@ -109,6 +117,7 @@ class CheckAnswerer:
         self._is_closing.set()
         for _ in self._workers:
             self._questions.put(None)
+
         for thread in (*self._workers, self._reader):
             if thread is not threading.current_thread():
                 thread.join(max(deadline - time.monotonic(), 0.0))
@@ -124,7 +133,7 @@ class CheckAnswerer:
             raise ValueError(self.refusal)
 
     def _read(self) -> None:
-        """Reads checks until `close`; whatever goes wrong, it begins anew."""
+        """Reads checks until `close`; after any error it begins anew."""
         try:
             while not self._is_closing.is_set():
                 try:
@@ -157,6 +166,7 @@ class CheckAnswerer:
             while not self._is_closing.is_set():
                 self._read_one(consumer)
                 self._commit(consumer, is_last=False)
+
                 if self._is_gone(consumer):
                     log.warning(
                         "%s was deleted: it is made again, and the job asks again what stood in it",
@@ -167,18 +177,21 @@ class CheckAnswerer:
             for worker in self._workers:
                 worker.join(self._options.close_timeout_ms / 2000)
             self._operations.flush()
+
             deadline = time.monotonic() + 1.0
             while self._done.has_open() and time.monotonic() < deadline:
                 time.sleep(0.005)
+
             self._commit(consumer, is_last=True)
         finally:
             consumer.close()
 
     def _has_topic(self) -> bool:
-        """Returns whether the check topic is there; asks Kafka to make it if not."""
+        """Returns whether the check topic exists; asks Kafka to make it if not."""
         try:
             if self._admin is None:
                 self._admin = AdminClient(self._settings, logger=CLIENT_LOGGER)
+
             topics = self._admin.list_topics(timeout=_RETRY_S * 5).topics
             self._ensured_at = time.monotonic()
             if self._topic in topics:
@@ -189,6 +202,7 @@ class CheckAnswerer:
             if other is not None:
                 self._refuse(other)
                 return False
+
             self._has_looked.set()
             new = NewTopic(
                 self._topic,
@@ -215,6 +229,7 @@ class CheckAnswerer:
         """Returns whether the topic was deleted; Kafka is asked now and then."""
         if time.monotonic() - self._ensured_at < _ENSURE_S:
             return False
+
         self._ensured_at = time.monotonic()
         try:
             return self._topic not in consumer.list_topics(timeout=_RETRY_S * 5).topics
@@ -223,7 +238,7 @@ class CheckAnswerer:
             return False
 
     def _read_one(self, consumer: Consumer) -> None:
-        """Reads a check, if a worker is free for it; else Kafka hears that this consumer lives."""
+        """Reads a check, if a worker is free for it; else it only polls to stay in the group."""
         if not self._slots.acquire(timeout=_POLL_S):
             self._wait_full(consumer)
             return
@@ -239,7 +254,7 @@ class CheckAnswerer:
                 self._slots.release()
 
     def _wait_full(self, consumer: Consumer) -> None:
-        """Keeps the place in the group while every worker is at a transaction that hangs.
+        """Stays a member of the group while every worker is at a transaction that hangs.
 
         A consumer that does not poll loses its partitions after max.poll.interval.ms, to the next
         producer, which would fill in the same way.
@@ -247,7 +262,7 @@ class CheckAnswerer:
         self._set_reading(consumer, False)
         record = consumer.poll(_POLL_S)
 
-        # Of a partition that was assigned in this very poll a record can come.
+        # A record can come from a partition that this very poll has assigned.
         if record is not None and not self._is_error(record):
             partition, offset = record.partition(), record.offset()
             assert partition is not None  # of every record that was read
@@ -258,6 +273,7 @@ class CheckAnswerer:
         now = time.monotonic()
         if self._full_since is None:
             self._full_since = now
+
         if now - max(self._full_since, self._warned_at) >= _FULL_WARNING_S:
             self._warned_at = now
             with self._answering_lock:
@@ -265,8 +281,11 @@ class CheckAnswerer:
             log.warning(
                 "%s: all %d threads that answer checks have waited %.0f s for the listener, at "
                 "transactions %s; this producer answers no other check meanwhile",
-                self._topic, self._options.check_threads, now - self._full_since, ids,
-            )  # fmt: skip
+                self._topic,
+                self._options.check_threads,
+                now - self._full_since,
+                ids,
+            )
 
     def _set_reading(self, consumer: Consumer, is_reading: bool) -> None:
         """Pauses the assigned partitions, or reads on, if that is not so already."""
@@ -324,23 +343,37 @@ class CheckAnswerer:
             if self._unreadable & (self._unreadable - 1) == 0:
                 log.warning(
                     "%s: partition %s offset %s is skipped: the name of a header is not UTF-8; "
-                    "%d such records so far", self._topic, partition, offset, self._unreadable,
-                )  # fmt: skip
+                    "%d such records so far",
+                    self._topic,
+                    partition,
+                    offset,
+                    self._unreadable,
+                )
             return None
 
         check = read_check(headers, record.value(), self._group)
         if check is None:
-            log.warning("%s: partition %s offset %s is no check for this group",
-                        self._topic, partition, offset)  # fmt: skip
+            log.warning(
+                "%s: partition %s offset %s is no check for this group",
+                self._topic,
+                partition,
+                offset,
+            )
             return None
+
         if self._keys and not is_signed_check(self._keys, headers, record.value()):
             self._forged += 1
             if self._forged & (self._forged - 1) == 0:
                 log.warning(
                     "%s: partition %s offset %s has no valid signature and is not answered; "
-                    "%d such checks so far", self._topic, partition, offset, self._forged,
-                )  # fmt: skip
+                    "%d such checks so far",
+                    self._topic,
+                    partition,
+                    offset,
+                    self._forged,
+                )
             return None
+
         return check
 
     def _answer(self) -> None:
@@ -352,13 +385,14 @@ class CheckAnswerer:
                 self._answer_one(message)
             except BaseException:  # the thread goes on: the job asks again
                 log.exception("the answer to check %s was not sent", message.check_id)
-                self._sent(message, False)
+                self._finish(message, False)
             finally:
                 self._slots.release()
 
     def _answer_one(self, message: CheckedMessage) -> None:
         if self._is_running(message.transaction_id):
-            state, remark = LocalTransactionState.UNKNOWN, RUNNING_REMARK
+            state = LocalTransactionState.UNKNOWN
+            remark = RUNNING_REMARK
         else:
             state, remark = call_safely(
                 self._listener.check_local_transaction, message, caught=BaseException
@@ -370,11 +404,15 @@ class CheckAnswerer:
             *([(protocol.REMARK, remark)] if remark else []),
         ]
         self._operations.add(
-            message.queue_id, message.queue_offsets, message.transaction_id, state.value,
-            partial(self._sent, message), extra,
-        )  # fmt: skip
+            message.queue_id,
+            message.queue_offsets,
+            message.transaction_id,
+            state.value,
+            partial(self._finish, message),
+            extra,
+        )
 
-    def _sent(self, message: CheckedMessage, _is_sent: bool) -> None:
+    def _finish(self, message: CheckedMessage, _is_sent: bool) -> None:
         """Ends the records that asked about a transaction, once its answer is sent or given up."""
         with self._answering_lock:
             records = self._answering.pop(_halves(message), [])
@@ -389,14 +427,19 @@ class CheckAnswerer:
         ]
         if not offsets:
             return
+
         try:
             if is_last:
                 consumer.commit(offsets=offsets, asynchronous=False)
             else:
                 consumer.commit(offsets=offsets, asynchronous=True)
         except KafkaException as error:
-            _repeated.log(logging.INFO, "%s: offsets were not committed, checks can come again: %s",
-                     self._topic, error)  # fmt: skip
+            _repeated.log(
+                logging.INFO,
+                "%s: offsets were not committed, checks can come again: %s",
+                self._topic,
+                error,
+            )
 
     def _assigned(self, _consumer: Consumer, _partitions: list[TopicPartition]) -> None:
         self._is_reading = None
@@ -417,6 +460,7 @@ def read_check(
     Source: docs/protocol/wire.md "The check".
     """
     values = _texts(headers)
+
     offsets = values.get(protocol.HALF_QUEUE_OFFSET, "")
     queue_id = values.get(protocol.HALF_QUEUE_ID, "")
     check_times = values.get(protocol.CHECK_TIMES, "")
@@ -430,6 +474,7 @@ def read_check(
     )
     if not is_readable:
         return None
+
     return CheckedMessage(
         transaction_id=values[protocol.UNIQ_KEY],
         topic=values.get(protocol.REAL_TOPIC, ""),
@@ -454,6 +499,7 @@ def _texts(headers: Sequence[Header]) -> dict[str, str]:
     first: dict[str, bytes | None] = {}
     for name, value in headers:
         first.setdefault(name, value)
+
     texts = {}
     for name, value in first.items():
         with suppress(UnicodeDecodeError):

@@ -1,7 +1,7 @@
-"""Lines of a log that come again and again: each once, then once a minute.
+"""Repeated lines of a log: each is logged once, then once a minute.
 
-librdkafka says again with each try to connect, several times a second, that no broker is there, and
-each of a producer's three clients says it.
+librdkafka logs with each try to connect, several times a second, that no broker is there, and each
+of a producer's three clients logs it.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class RepeatedLines:
                 line.left_out += 1
                 return None
 
-            # What a broker said that is gone does not stay for ever.
+            # Lines of a broker that is gone do not stay for ever.
             self._lines = {
                 other: kept
                 for other, kept in self._lines.items()
@@ -72,8 +72,8 @@ class RepeatedLines:
 class ClientLogger:
     """The `logger` of a confluent-kafka client: librdkafka's lines in Python's logging.
 
-    All clients of a process share `CLIENT_LOGGER`, and their names are left out: what each of them
-    says is logged once.
+    All clients of a process share `CLIENT_LOGGER`, and their names are left out: a line that each
+    of them logs is written once.
     """
 
     def __init__(self, lines: RepeatedLines) -> None:

@@ -1,4 +1,4 @@
-"""What a consumer needs and a producer does not: Arrow and Delta, the extra `consumer`.
+"""The libraries that only a consumer needs: Arrow and Delta, the extra `consumer`.
 
 ImportError    one of them is missing; the sentence says what to install
 """

@@ -12,16 +12,21 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.fs as pa_fs
-import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
+from txlake._delta_log import (
+    entry_name,
+    has_entry,
+    is_newest,
+    is_panic,
+    read_newest_checkpoint,
+)
 from txlake._disk import disk_refusal
 from txlake._paths import file_name, is_in_store
 from txlake._store import StoreFiles, pool_options, store_trouble
@@ -29,17 +34,17 @@ from txlake.errors import LakeError
 
 # What is raised when VACUUM takes a file away while it is read, or a clean-up cuts the log short.
 STALE_SNAPSHOT = (DeltaError, OSError, pa.ArrowException, UnicodeDecodeError)
-_VERSION_DIGITS = 20  # of a log file's name
-# How long a look for the next entry is enough: a clean-up of the log can have taken that away.
+
+# How long a request for the next entry is enough: a clean-up of the log can have deleted that.
 _SURE_S = 10.0
 _TRIES_MAX = 5
 
-_Seen = TypeVar("_Seen")
+_ResultT = TypeVar("_ResultT")
 
 
 @contextmanager
 def translating_errors(uri: str) -> Iterator[None]:
-    """Turns what is wrong with a table, and stays so, into one sentence.
+    """Turns an error of a table that another try does not mend into one sentence.
 
     Errors: LakeError; StoreAwayError.
     """
@@ -50,9 +55,11 @@ def translating_errors(uri: str) -> Iterator[None]:
         trouble = store_trouble(uri, lake, error)
         if trouble is not None:
             raise trouble from error
+
         refusal = None if is_in_store(uri) else disk_refusal(error)
         if refusal is not None:
             raise LakeError(f"{lake}: its disk {refusal}") from error
+
         raise LakeError(
             f"{lake}: the table {table} cannot be read: {first_line(error)}; put it back from a "
             "copy, or `txlake verify` says what else is wrong"
@@ -69,12 +76,13 @@ def split(uri: str) -> tuple[str, str]:
 
 def first_line(error: BaseException) -> str:
     """Returns the first line of an error: errors of other libraries have many."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return lines[0][:300]
 
 
 @dataclass(frozen=True, slots=True)
 class TableFile:
-    """One file of a table: its size, and the least and greatest values of its columns."""
+    """One file of a table: its size, and the smallest and largest values of its columns."""
 
     path: str
     size_bytes: int
@@ -90,11 +98,13 @@ class DeltaFiles:
         self, uri: str, storage_options: Mapping[str, str] | None, statistics: Sequence[str] = ()
     ) -> None:
         self.uri = uri
+        self.files: dict[str, TableFile] = {}
+
         self._storage_options = pool_options(uri, storage_options)
         self._statistics = tuple(statistics)
+
         self._table: DeltaTable | None = None
         self._version_seen = -1
-        self.files: dict[str, TableFile] = {}
         self._schema: pa.Schema | None = None
         self._in_store: StoreFiles | None = None
         self._list_at = 0.0
@@ -118,7 +128,8 @@ class DeltaFiles:
         was read before.
         """
         if from_checkpoint:
-            self._table, self._version_seen = None, -1
+            self._forget()
+
         if self._table is not None:
             if self._is_newest(self._table.version()):
                 return False
@@ -128,59 +139,63 @@ class DeltaFiles:
             except DeltaError:
                 is_lost = True
             if is_lost:
-                self._table, self._version_seen = None, -1
+                self._forget()
+
         if self._table is None:
             try:
                 self._table = self._open()
             except TableNotFoundError:
-                self.files, self._version_seen = {}, -1
+                self.files = {}
+                self._version_seen = -1
                 return False
+
         version = self._table.version()
         self._list_at = time.monotonic() + _SURE_S
         if version == self._version_seen:
             return False
+
         reader_version = self._table.protocol().min_reader_version
         if reader_version > 1:
             raise LakeError(f"{self.uri}: Delta reader version {reader_version}, this SDK reads 1")
+
         self.files = _files(self._table, self._statistics)
         self._schema = pa.schema(self._table.schema().to_arrow())
         self._in_store = None  # it knows the sizes of the files before
         self._version_seen = version
         return True
 
-    def _is_newest(self, version: int) -> bool:
-        """Returns whether the log surely has nothing newer; False when only listing it would tell.
+    def _forget(self) -> None:
+        """Drops the handle: the next snapshot is read from the log's last checkpoint."""
+        self._table = None
+        self._version_seen = -1
 
-        Listing takes 0.6 us an entry on a local disk, and a topic's log has those of a week; on a
-        store it is the dearest request. When a clean-up has deleted the entry of this version, the
-        next one can be gone, too.
+    def _is_newest(self, version: int) -> bool:
+        """Returns whether the log surely has nothing newer; False when only listing it would show.
+
+        A topic's log has the entries of a week: listing them takes long on a local disk, and on a
+        store it is the dearest request.
         """
         if version != self._version_seen:
             return False
+
         if not self._is_local():
             return time.monotonic() < self._list_at and not self._stored().has_next()
-        log = Path(self.uri) / "_delta_log"
-        return (log / _entry(version)).exists() and not (log / _entry(version + 1)).exists()
+
+        return is_newest(self.uri, version)
 
     def _has_lost_its_log(self, version: int) -> bool:
         """Returns whether a local table was deleted: no clean-up deletes the newest entry."""
-        return self._is_local() and not (Path(self.uri) / "_delta_log" / _entry(version)).exists()
+        return self._is_local() and not has_entry(self.uri, version)
 
     def _open(self) -> DeltaTable:
-        """Returns the table, opened.
-
-        delta-rs panics over some damaged checkpoints, and prints that. Arrow finds the same damage
-        and prints nothing, so Arrow looks first.
-        """
+        """Opens the table. Errors: those in STALE_SNAPSHOT for a damaged log."""
         if self._is_local():
-            found = sorted((Path(self.uri) / "_delta_log").glob("*.checkpoint*.parquet"))
-            for part in found:
-                if part.name[:_VERSION_DIGITS] == found[-1].name[:_VERSION_DIGITS]:
-                    pq.ParquetFile(part, memory_map=True).read(use_threads=False)
+            read_newest_checkpoint(self.uri)
+
         try:
             return DeltaTable(self.uri, storage_options=self._storage_options or None)
         except BaseException as error:
-            if type(error).__name__ != "PanicException":
+            if not is_panic(error):
                 raise
             raise DeltaError(f"its log cannot be read: {first_line(error)}") from None
 
@@ -188,28 +203,26 @@ class DeltaFiles:
         """Returns a local file of the snapshot that is gone or has another size, or None."""
         if not self._is_local():
             return None
-        found = self._filesystem().get_file_info(list(self.files))
-        return next(
-            (
-                file.path
-                for info, file in zip(found, self.files.values(), strict=True)
-                if info.type != pa_fs.FileType.File or info.size != file.size_bytes
-            ),
-            None,
-        )
 
-    def retry_stale(self, look: Callable[[], _Seen]) -> _Seen:
-        """Returns what a look at the files gives, at fresh ones when some of these are gone.
+        infos = self._filesystem().get_file_info(list(self.files))
+        for info, file in zip(infos, self.files.values(), strict=True):
+            if info.type != pa_fs.FileType.File or info.size != file.size_bytes:
+                return file.path
+        return None
 
-        Errors: those of `look`; LakeError; StoreAwayError.
+    def retry_stale(self, read: Callable[[], _ResultT]) -> _ResultT:
+        """Returns the result of `read`, on a fresh snapshot when files of this one are gone.
+
+        Errors: those of `read`; LakeError; StoreAwayError.
         """
         with translating_errors(self.uri):
             for _ in range(_TRIES_MAX - 1):
                 try:
-                    return look()
+                    return read()
                 except STALE_SNAPSHOT:
                     self.refresh(from_checkpoint=True)
-            return look()
+
+            return read()
 
     def dataset(self, paths: Iterable[str]) -> ds.Dataset:
         """Returns a dataset of some of the snapshot's files.
@@ -233,28 +246,25 @@ class DeltaFiles:
     def _stored(self) -> StoreFiles:
         if self._in_store is None:
             sizes = {file.path: file.size_bytes for file in self.files.values()}
-            after = f"_delta_log/{_entry(self._version_seen + 1)}"
+            after = f"_delta_log/{entry_name(self._version_seen + 1)}"
             self._in_store = StoreFiles(self.uri, self._storage_options, sizes, after)
         return self._in_store
-
-
-def _entry(version: int) -> str:
-    return f"{version:0{_VERSION_DIGITS}}.json"
 
 
 def _files(table: DeltaTable, statistics: Sequence[str]) -> dict[str, TableFile]:
     actions = pa.table(table.get_add_actions(flatten=True))
     columns = {name: actions.column(name).to_pylist() for name in actions.column_names}
     paths = list(map(file_name, columns["path"]))
-    nothing = [None] * actions.num_rows
-    counts = columns.get("num_records", nothing)
+    nulls = [None] * actions.num_rows
+    counts = columns.get("num_records", nulls)
+
     return {
         path: TableFile(
             path,
             columns["size_bytes"][row],
             counts[row] or 0,
-            {name: columns.get(f"min.{name}", nothing)[row] for name in statistics},
-            {name: columns.get(f"max.{name}", nothing)[row] for name in statistics},
+            {name: columns.get(f"min.{name}", nulls)[row] for name in statistics},
+            {name: columns.get(f"max.{name}", nulls)[row] for name in statistics},
         )
         for row, path in enumerate(paths)
     }

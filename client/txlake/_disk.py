@@ -1,4 +1,4 @@
-"""What an operating system says when a disk refuses, however a library wraps it."""
+"""The error of an operating system whose disk refuses, in any library's wrapping."""
 
 from __future__ import annotations
 
@@ -25,21 +25,23 @@ _HELP: Final = {
 
 
 def disk_refusal(error: BaseException) -> str | None:
-    """Returns what a disk said and what helps, as the end of a sentence; None for other errors."""
+    """Returns a disk's error and the remedy, as the end of a sentence; None for other errors."""
     text = str(error)
-    for said, help_ in _HELP.items():
-        if said in text:
-            return f"refuses ({said}): nothing is lost; {help_}"
+    for reason, remedy in _HELP.items():
+        if reason in text:
+            return f"refuses ({reason}): nothing is lost; {remedy}"
     return None
 
 
 def require_room(folder: str, size_bytes: int) -> None:
     """Checks that a folder of a local disk has room for some bytes.
 
-    delta-rs panics over a disk that is full while it writes rows: the thread that does writes its
-    stack to stderr, whatever Python catches afterwards.
+    delta-rs panics over a disk that is full while it writes rows: its thread writes the stack to
+    stderr, also if Python catches the panic afterwards.
     Errors: OSError, as of a write to a full disk.
     """
-    disk = os.statvfs(next(at for at in (Path(folder), *Path(folder).parents) if at.exists()))
+    ancestors = (Path(folder), *Path(folder).parents)
+    disk = os.statvfs(next(path for path in ancestors if path.exists()))
+
     if disk.f_bavail * disk.f_frsize < size_bytes + _BESIDE_BYTES:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), folder)

@@ -21,7 +21,7 @@ log = logging.getLogger("txlake.message")
 
 _WIRE = (protocol.TXV, protocol.WIRE_VERSION.encode())
 
-# So many halves in a row go to one half queue: their ends fit into one operation.
+# Halves in a row that go to one half queue: their ends fit into one operation.
 _STICKY_RUN = 16
 # The sender remembers the number for longer, but asking it reads the clock twice.
 _KNOWN_FOR_S = 1.0
@@ -44,14 +44,16 @@ def message_headers(
     `place`: TRAN_SIZE and TRAN_SEQ; None for a half alone.
     Units: `now_ms` epoch ms, written as BORN_TIMESTAMP.
     """
-    members = [] if place is None else [
-        (protocol.TRAN_SIZE, b"%d" % place[0]), (protocol.TRAN_SEQ, b"%d" % place[1]),
-    ]  # fmt: skip
+    members: Headers = []
+    if place is not None:
+        size, seq = place
+        members = [(protocol.TRAN_SIZE, b"%d" % size), (protocol.TRAN_SEQ, b"%d" % seq)]
+
     return [
         *group,
         (protocol.UNIQ_KEY, transaction_id.encode()),
         (protocol.REAL_TOPIC, message.topic.encode()),
-        *(_asked_headers(message) if has_options(message) else ()),
+        *(_option_headers(message) if has_options(message) else ()),
         (protocol.BORN_TIMESTAMP, b"%d" % now_ms),
         *members,
         _WIRE,
@@ -74,9 +76,12 @@ def checked_headers(
     if message.deliver_at is not None or message.deliver_after_ms is not None:
         _check_deliver_at(message, now_ms, options.deliver_at_max_ms)
     if message.delay_level:
-        _look_at_level(message.delay_level, options.delay_levels)
+        _warn_of_level(message.delay_level, options.delay_levels)
+
     headers = message_headers(message, group, transaction_id, now_ms, place)
-    body_bytes, bytes_max = len(message.body or b""), options.message_bytes_max
+
+    body_bytes = len(message.body or b"")
+    bytes_max = options.message_bytes_max
     # A message's headers have at most PROPERTIES_BYTES_MAX: they are counted only near the limit.
     if body_bytes + protocol.PROPERTIES_BYTES_MAX > bytes_max:
         size = protocol.record_bytes(message.body, headers)
@@ -85,6 +90,7 @@ def checked_headers(
                 f"body of {body_bytes} bytes: {size} bytes with its headers, "
                 f"message_bytes_max = {bytes_max} at most"
             )
+
     return headers
 
 
@@ -98,23 +104,28 @@ def _check_deliver_at(message: Message, now_ms: int, ahead_max_ms: int) -> None:
             f"deliver_at {message.deliver_at} looks like seconds; in epoch ms it is "
             f"{message.deliver_at * 1_000}"
         )
-    said, ahead_ms = f"deliver_after_ms {message.deliver_after_ms}", message.deliver_after_ms
-    if ahead_ms is None:
+
+    if message.deliver_after_ms is not None:
+        ahead_ms = message.deliver_after_ms
+        option = f"deliver_after_ms {ahead_ms}"
+    else:
         ahead_ms = (message.deliver_at or 0) - now_ms
-        said = f"deliver_at {message.deliver_at} is {ahead_ms} ms ahead"
+        option = f"deliver_at {message.deliver_at} is {ahead_ms} ms ahead"
+
     if ahead_ms > ahead_max_ms:
-        raise MessageError(f"{said}: deliver_at_max_ms = {ahead_max_ms} at most")
+        raise MessageError(f"{option}: deliver_at_max_ms = {ahead_max_ms} at most")
 
 
-@functools.lru_cache(maxsize=64)  # said once a level
-def _look_at_level(level: int, levels: str) -> None:
-    """Warns of a level beyond the last: it is a mistake more often than it is meant."""
+@functools.lru_cache(maxsize=64)  # one warning a level
+def _warn_of_level(level: int, levels: str) -> None:
+    """Warns of a level beyond the last, which is probably a mistake."""
     count = len(protocol.delay_levels_ms(levels))
     if level > count:
         log.warning("delay_level %d: there are %d levels, and the last one counts", level, count)
 
 
-def _asked_headers(message: Message) -> Headers:
+def _option_headers(message: Message) -> Headers:
+    """Returns the headers of the message's own options, REAL_QID to CHECK_IMMUNITY."""
     headers = [(name, value.encode()) for name, value in option_headers(message).items()]
     if message.check_immunity_time_s is not None:
         headers.append((protocol.CHECK_IMMUNITY, b"%d" % message.check_immunity_time_s))
@@ -148,8 +159,12 @@ class HalfSender:
 
     def send(self, half: HalfMessage, now_ms: int, report: DeliveryReport) -> None:
         """Sends a half alone, without waiting. Errors: as `store`."""
-        group, options, message = self._group_headers, self._options, half.message
-        headers = checked_headers(message, group, half.transaction_id, now_ms, options)
+        options = self._options
+        message = half.message
+
+        headers = checked_headers(
+            message, self._group_headers, half.transaction_id, now_ms, options
+        )
         queue_id = self._choose_queue(message)
         self._sender.send(options.half_topic, queue_id, message.body, headers, report)
 
@@ -159,30 +174,38 @@ class HalfSender:
         Errors: MessageError naming the limit and what exceeds it; UnknownTopicError; SendError when
         one was not stored; those that were are then rolled back.
         """
-        size, group, options = len(half.messages), self._group_headers, self._options
+        size = len(half.messages)
         all_headers = [
             checked_headers(
-                message, group, half.transaction_id, now_ms, options,
+                message,
+                self._group_headers,
+                half.transaction_id,
+                now_ms,
+                self._options,
                 None if size == 1 else (size, seq),
             )
             for seq, message in enumerate(half.messages)
-        ]  # fmt: skip
+        ]
+
         half.queue_id = self._choose_queue(half.message)
         records = [
             (half.queue_id, message.body, headers)
             for message, headers in zip(half.messages, all_headers, strict=True)
         ]
-        reports = self._sender.send_all(options.half_topic, records)
+        reports = self._sender.send_all(self._options.half_topic, records)
+
         stored = reports.stored()
         if reports.failure is not None:
             then = HALF_IS_ASKED_ABOUT
             if stored:
                 then = "it is rolled back with the others"
                 self._operations.add(half.queue_id, stored, half.transaction_id, protocol.ROLLBACK)
+
             raise SendError(
                 failure_text("the half was not", reports.failure, reports.is_open, then),
                 half.transaction_id,
             )
+
         half.queue_offset = stored[0]
         return stored
 
@@ -192,6 +215,7 @@ class HalfSender:
         Errors: UnknownTopicError, SendError, as `KafkaSender.partition_count`.
         """
         half_queues, known_until = self._known
+
         if time.monotonic() >= known_until:
             # A half queue without an op queue of its number could never be ended.
             half_queues = min(
@@ -199,6 +223,7 @@ class HalfSender:
                 self._sender.partition_count(self._options.op_topic),
             )
             self._known = (half_queues, time.monotonic() + _KNOWN_FOR_S)
+
         if message.queue_id is not None:
             return half_queue_for(message.topic, message.queue_id, half_queues)
         return next(self._sends) // _STICKY_RUN % half_queues

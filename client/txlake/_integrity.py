@@ -1,4 +1,4 @@
-"""Is all there that was committed? The logs tell, before anything of a table is used.
+"""Check by the logs, before a table is used, that it holds all committed rows.
 
 From lake format 2 on every committed row of `epochs` names the tables that its epoch wrote, each
 with the version that it had reached and the rows that it held. Every table names its lake.
@@ -14,11 +14,11 @@ import pyarrow.compute as pc
 
 from txlake._counted import counted
 from txlake._delta_files import STALE_SNAPSHOT, DeltaFiles, first_line
+from txlake._delta_log import lake_id_of
 from txlake._store import store_trouble
 from txlake.errors import LakeError
 from txlake.protocol import deleted_id
 
-LAKE_ID_PROPERTY = "txlake.lakeId"
 _NAMED_EPOCHS_MAX = 500  # the most epochs between two rows that name all tables
 _TRIES = 4
 _PAUSE_S = 0.05
@@ -34,17 +34,19 @@ class TableChecks:
         self._storage_options = storage_options
 
     def require(self, table: str, since_epoch: int = 0) -> None:
-        """Checks one table; if something looks wrong, it looks again before it refuses.
+        """Checks one table; if something looks wrong, it checks again before it refuses.
 
         Input: `since_epoch` made the table; until it is committed the table can be missing.
-        Errors: LakeError, in one sentence that names the table, what is there and what was.
+        Errors: LakeError, one sentence that names the table, its state now and when it committed.
         """
         for attempt in range(_TRIES):
             if attempt:
                 time.sleep(_PAUSE_S)
+
             problem = self._problem(table, since_epoch)
             if problem is None:
                 return
+
         raise LakeError(
             f"{self._path}: the lake is not whole: {problem}; put it back from a copy, or "
             "`txlake verify` says what else is wrong"
@@ -52,24 +54,27 @@ class TableChecks:
 
     def _problem(self, table: str, since_epoch: int) -> str | None:
         """Returns what is wrong, if anything is; reads the epochs before the table, and after."""
-        looking_at = "epochs"
+        current = "epochs"
         try:
             epochs = self._open("epochs")
             problem = self._epochs_problem(epochs)
+
             if problem is None:
-                committed, tables = _told(epochs)
-                looking_at = table
+                committed, tables = _read_committed(epochs)
+                current = table
                 files = self._open(table)
                 if not files.exists and since_epoch > committed and table not in tables:
                     return None
-                was = tables.get(table, (0, 0))
-                problem = self._table_problem(files, epochs, committed, *was)
+
+                version, rows = tables.get(table, (0, 0))
+                problem = self._table_problem(files, epochs, committed, version, rows)
         except STALE_SNAPSHOT as error:
             trouble = store_trouble(self._path, self._path, error)
             if trouble is not None:
                 raise trouble from error
             problem = f"cannot be read: {first_line(error)}"
-        return None if problem is None else f"the table {looking_at} {problem}"
+
+        return None if problem is None else f"the table {current} {problem}"
 
     def _open(self, table: str) -> DeltaFiles:
         files = DeltaFiles(f"{self._path}/{table}", self._storage_options, ("epoch",))
@@ -93,18 +98,20 @@ class TableChecks:
         when = f"when epoch {committed} committed"
         if not files.exists:
             return f"is missing; its version was {version} {when}"
-        is_at = files.table.version()
+
         problem = self._owner_problem(files)
-        if problem is None and is_at < version:
-            problem = f"is at version {is_at}, and was at {version} {when}"
+        if problem is None and files.table.version() < version:
+            problem = f"is at version {files.table.version()}, and was at {version} {when}"
         problem = problem or _file_problem(files)
         if problem is not None:
             return problem
-        held, newest = _held(files, committed)
-        if held < rows:  # to ask what was deleted is slow
-            held += files.table.transaction_version(deleted_id(self._lake_id)) or 0
-        if held < rows:
-            return f"holds {counted(held, 'row')}, and held {rows} {when}"
+
+        row_count, newest = _count_committed(files, committed)
+        if row_count < rows:  # delta-rs is slow to say how many were deleted
+            row_count += files.table.transaction_version(deleted_id(self._lake_id)) or 0
+        if row_count < rows:
+            return f"holds {counted(row_count, 'row')}, and held {rows} {when}"
+
         epochs.refresh()
         planned = _newest(epochs)
         if newest > planned:
@@ -112,15 +119,10 @@ class TableChecks:
         return None
 
     def _owner_problem(self, files: DeltaFiles) -> str | None:
-        owner = owner_of(files)
-        if owner == self._lake_id:
+        lake_id = lake_id_of(files.table)
+        if lake_id == self._lake_id:
             return None
-        return f"belongs to lake {owner or '(unnamed)'}, and the table lake says {self._lake_id}"
-
-
-def owner_of(files: DeltaFiles) -> str:
-    """Returns the lake that a table names as its own; empty if it names none."""
-    return files.table.metadata().configuration.get(LAKE_ID_PROPERTY) or ""
+        return f"belongs to lake {lake_id or '(unnamed)'}, and the table lake says {self._lake_id}"
 
 
 def _file_problem(files: DeltaFiles) -> str | None:
@@ -132,24 +134,26 @@ def _newest(files: DeltaFiles) -> int:
     return max((file.max_values["epoch"] or 0 for file in files.files.values()), default=0)
 
 
-def _told(epochs: DeltaFiles) -> tuple[int, dict[str, tuple[int, int]]]:
-    """Returns what the newest rows tell, back to one that names all tables.
+def _read_committed(epochs: DeltaFiles) -> tuple[int, dict[str, tuple[int, int]]]:
+    """Reads the newest committed rows, back to one that names all tables.
 
     Output: the newest committed epoch; each table's version and rows.
     """
-    newest = _newest(epochs)
-    first = newest - _NAMED_EPOCHS_MAX
+    first = _newest(epochs) - _NAMED_EPOCHS_MAX
     rows = _commits(epochs, pc.field("epoch") >= first)
-    naming = rows.filter(pc.is_valid(pc.map_lookup(rows["counts"], "snapshot", "first")))
-    if naming.num_rows:
-        rows = rows.filter(pc.greater_equal(rows["epoch"], pc.max(naming["epoch"])))
+
+    full = rows.filter(pc.is_valid(pc.map_lookup(rows["counts"], "snapshot", "first")))
+    if full.num_rows:
+        rows = rows.filter(pc.greater_equal(rows["epoch"], pc.max(full["epoch"])))
     elif first > 1:  # no row of a backfill from files names all
         rows = pa.concat_tables([_commits(epochs, pc.field("epoch") < first), rows])
+
     entries = pc.list_flatten(rows["tables"])
-    names, *at = (
-        pc.struct_field(entries, name).to_pylist() for name in ("table", "version", "rows")
-    )
-    tables = dict(zip(names, zip(*at, strict=True), strict=True))
+    names = pc.struct_field(entries, "table").to_pylist()
+    versions = pc.struct_field(entries, "version").to_pylist()
+    row_counts = pc.struct_field(entries, "rows").to_pylist()
+    tables = dict(zip(names, zip(versions, row_counts, strict=True), strict=True))
+
     return pc.max(rows["epoch"]).as_py() or 0, tables
 
 
@@ -159,20 +163,25 @@ def _commits(epochs: DeltaFiles, within: pc.Expression) -> pa.Table:
     return epochs.dataset(epochs.files).to_table(_COLUMNS, filter=where).sort_by("epoch")
 
 
-def _held(files: DeltaFiles, committed: int) -> tuple[int, int]:
+def _count_committed(files: DeltaFiles, committed: int) -> tuple[int, int]:
     """Returns how many rows of committed epochs a table has, and its newest epoch.
 
-    The log tells both. Only files that hold later rows too, or lack statistics, are opened.
+    The log has both. Only files that hold later rows too, or lack statistics, are opened.
     """
-    held, newest, unsure = 0, _newest(files), []
+    row_count = 0
+    newest = _newest(files)
+    unsure = []
+
     for file in files.files.values():
-        least, most = file.min_values["epoch"], file.max_values["epoch"]
-        if least is None or most is None or not file.row_count or least <= committed < most:
+        first, last = file.min_values["epoch"], file.max_values["epoch"]
+        if first is None or last is None or not file.row_count or first <= committed < last:
             unsure.append(file.path)
-        elif most <= committed:
-            held += file.row_count
+        elif last <= committed:
+            row_count += file.row_count
+
     if unsure:
         epochs = files.dataset(unsure).to_table(["epoch"])["epoch"]
-        held += pc.sum(pc.less_equal(epochs, committed)).as_py() or 0
+        row_count += pc.sum(pc.less_equal(epochs, committed)).as_py() or 0
         newest = max(newest, pc.max(epochs).as_py() or 0)
-    return held, newest
+
+    return row_count, newest

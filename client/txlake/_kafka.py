@@ -1,4 +1,4 @@
-"""A Kafka producer with a polling thread of its own, and what Kafka's delivery reports say.
+"""A Kafka producer with a polling thread of its own, and the meaning of Kafka's delivery reports.
 
 Both kinds of producers use it.
 """
@@ -22,19 +22,28 @@ from txlake.protocol import Headers, batch_bytes_max
 log = logging.getLogger("txlake.kafka")
 
 DeliveryReport = Callable[[KafkaError | None, Message], None]
-# What the guarantees rest on; a user's `client` settings may not change it.
+# The guarantees rest on these; a user's `client` settings may not change them.
 _FIXED = {"acks": "all", "enable.idempotence": True}
 _METADATA_AGE_MAX_S = 60.0
 _METADATA_TIMEOUT_S = 5.0
 _POLL_S = 0.1
 # Reports that leave open whether Kafka has the record: Kafka did not answer, or not in time. After
 # any other error Kafka does not have it.
-_OPEN = frozenset((
-    KafkaError._MSG_TIMED_OUT, KafkaError._TIMED_OUT, KafkaError._TIMED_OUT_QUEUE,
-    KafkaError._TRANSPORT, KafkaError._PURGE_INFLIGHT, KafkaError._FATAL, KafkaError._FAIL,
-    KafkaError.REQUEST_TIMED_OUT, KafkaError.NETWORK_EXCEPTION, KafkaError.UNKNOWN,
-    KafkaError.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
-))  # fmt: skip
+_OPEN = frozenset(
+    (
+        KafkaError._MSG_TIMED_OUT,
+        KafkaError._TIMED_OUT,
+        KafkaError._TIMED_OUT_QUEUE,
+        KafkaError._TRANSPORT,
+        KafkaError._PURGE_INFLIGHT,
+        KafkaError._FATAL,
+        KafkaError._FAIL,
+        KafkaError.REQUEST_TIMED_OUT,
+        KafkaError.NETWORK_EXCEPTION,
+        KafkaError.UNKNOWN,
+        KafkaError.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+    )
+)
 HALF_IS_ASKED_ABOUT = "the job asks the producer group how its transaction ended"
 # librdkafka reports each record by delivery.timeout.ms; the report can arrive this much later.
 REPORT_S = 5.0
@@ -57,7 +66,8 @@ class KafkaSender:
 
     def __init__(self, settings: Mapping[str, Any], options: ProducerOptions) -> None:
         self._timeout_s = options.send_timeout_ms / 1000
-        self._trouble = ""  # what the client has reported last
+        self._trouble = ""  # the client's latest error
+
         # Any: the client takes a list of (str, bytes), its annotations do not.
         self._producer: Any = Producer(
             {
@@ -74,8 +84,10 @@ class KafkaSender:
             },
             logger=CLIENT_LOGGER,
         )
+
         self._partitions: dict[str, tuple[int, float]] = {}
         self._is_closed = False
+
         self.after_poll: Callable[[], None] = lambda: None
         self._thread = threading.Thread(target=self._poll, name="txlake-sender", daemon=True)
         self._thread.start()
@@ -89,7 +101,7 @@ class KafkaSender:
             try:
                 if self._producer.poll(_POLL_S):
                     self.after_poll()
-            except BaseException:  # whatever a report raises, the thread goes on
+            except BaseException:  # a report has raised it; the thread goes on
                 log.exception("a delivery report failed")
 
     def send(
@@ -106,6 +118,7 @@ class KafkaSender:
         """
         if self._is_closed:
             raise ClosedError("the producer is closed")
+
         deadline = 0.0
         while True:
             try:
@@ -133,6 +146,7 @@ class KafkaSender:
                 self.send(topic, partition, body, headers, partial(reports.take, position))
             except SendError as error:
                 reports.fail(position, str(error))
+
         reports.wait(self._timeout_s + REPORT_S)
         return reports
 
@@ -144,8 +158,9 @@ class KafkaSender:
         count, read_at = self._partitions.get(topic, (0, 0.0))
         if count and time.monotonic() - read_at < _METADATA_AGE_MAX_S:
             return count
+
         try:
-            # All topics are asked for: a question about one name can create the topic.
+            # All topics are listed: a request for one name can create the topic.
             topics = self._producer.list_topics(timeout=_METADATA_TIMEOUT_S).topics
         except KafkaException as error:
             if not count:
@@ -159,16 +174,19 @@ class KafkaSender:
                     "has no right to looks the same: it needs WRITE"
                 )
             count = len(topics[topic].partitions)
+
         self._partitions[topic] = (count, time.monotonic())
         return count
 
     def close(self, timeout_s: float) -> None:
-        """Sends what is buffered, gives up what does not go out in time, and stops the thread."""
+        """Sends the buffered records, gives up the rest after the timeout, and stops the thread."""
         if self._is_closed:
             return
+
         if not self._has_sent_all(timeout_s):
             self._producer.purge()
             self._has_sent_all(_POLL_S)
+
         self._is_closed = True
         self._thread.join(timeout=1.0)
 
@@ -192,11 +210,11 @@ def failure_reason(error: KafkaError | None, record: Message) -> str:
     return str(error or "no offset in the delivery report")
 
 
-def failure_text(what: str, failure: str, is_open: bool, then: str) -> str:
-    """Returns the text of a SendError; `then` is what becomes of a record that Kafka has."""
+def failure_text(subject: str, failure: str, is_open: bool, then: str) -> str:
+    """Returns the text of a SendError; `then`: what happens next to a record that Kafka has."""
     if not is_open:
-        return f"{what} stored: {failure}"
-    return f"{what} confirmed: {failure}; it may be stored all the same: then {then}"
+        return f"{subject} stored: {failure}"
+    return f"{subject} confirmed: {failure}; it may be stored all the same: then {then}"
 
 
 class Reports:

@@ -13,7 +13,7 @@ from txlake._paths import lake_path
 from txlake.errors import LakeError
 
 FORMAT_VERSION_MAX = 5  # the newest lake format this SDK reads
-_TELLING_FORMAT = 2  # from this one on the epochs tell what each table holds
+_DIGEST_FORMAT = 2  # from this one on the rows of `epochs` name each table's version and rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,12 +39,15 @@ class Lake:
             self.path = lake_path(path)
         except ValueError as error:
             raise LakeError(str(error)) from error
+
         self.storage_options = dict(storage_options or {})
         self.lake_id, format_version = self._identity()
-        self._whole: TableChecks | None = None
-        if format_version >= _TELLING_FORMAT:
-            self._whole = TableChecks(self.path, self.lake_id, self.storage_options)
-            self._whole.require("catalog")
+
+        self._checks: TableChecks | None = None
+        if format_version >= _DIGEST_FORMAT:
+            self._checks = TableChecks(self.path, self.lake_id, self.storage_options)
+            self._checks.require("catalog")
+
         self._catalog = DeltaFiles(self.uri("catalog"), self.storage_options)
         self._topics: dict[str, Topic] = {}
 
@@ -56,49 +59,56 @@ class Lake:
         """Returns the real topics by name; they are read again when the catalog has changed."""
         with translating_errors(self._catalog.uri):
             is_changed = self._catalog.refresh()
+
         if is_changed:
             rows = read_all(self._catalog, ["topic", "table_id", "queue_count", "epoch"])
+
+            # Of a topic's rows the oldest one says when it was made: it comes last, and stays.
+            rows.sort(key=lambda row: -row["epoch"])
+            made_in = {row["topic"]: row["epoch"] for row in rows}
+
             # Queue counts only grow, so of a topic's rows the one with the most queues holds.
             rows.sort(key=lambda row: row["queue_count"])
-            # Of a topic's rows the oldest one says when it was made: it comes last, and stays.
-            made = {
-                row["topic"]: row["epoch"] for row in sorted(rows, key=lambda row: -row["epoch"])
-            }
             self._topics = {
-                row["topic"]: Topic(row["table_id"], row["queue_count"], made[row["topic"]])
+                row["topic"]: Topic(row["table_id"], row["queue_count"], made_in[row["topic"]])
                 for row in rows
             }
+
         return self._topics
 
-    def require_whole(self, topic: str) -> None:
-        """Checks that a topic's table holds what was committed, from format 2 on.
+    def require_whole(self, name: str) -> None:
+        """Checks that a topic's table holds the committed rows, from format 2 on.
 
         Errors: LakeError.
         """
-        if self._whole is not None:
-            found = self.topics()[topic]
-            self._whole.require(f"topics/{found.table_id}", found.epoch)
+        if self._checks is not None:
+            topic = self.topics()[name]
+            self._checks.require(f"topics/{topic.table_id}", topic.epoch)
 
     def _identity(self) -> tuple[str, int]:
         """Returns the lake's id and format."""
         table = DeltaFiles(self.uri("lake"), self.storage_options)
         with translating_errors(table.uri):
             table.refresh()
+
         rows = read_all(table, ["lake_id", "format_version"])
         if not rows:
             raise self._no_lake()
+
         version = max(row["format_version"] for row in rows)
         if version > FORMAT_VERSION_MAX:
             raise LakeError(
                 f"{self.path}: the lake has format {version}, this SDK reads up to "
                 f"{FORMAT_VERSION_MAX}; install a newer one"
             )
+
         return rows[0]["lake_id"], version
 
     def _no_lake(self) -> LakeError:
         epochs = DeltaFiles(self.uri("epochs"), self.storage_options)
         with translating_errors(epochs.uri):
             epochs.refresh()
+
         if epochs.files:
             return LakeError(
                 f"{self.path}: the table lake has no row, and epochs has some: a rebuild of the "

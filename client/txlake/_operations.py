@@ -36,14 +36,20 @@ class _Operation:
     on_sent: list[OnSent] = field(default_factory=list)
 
     def report(
-        self, error: KafkaError | TxlakeError | None, _record: Message | None, what: str = "stored"
+        self, error: KafkaError | TxlakeError | None, _record: Message | None, verb: str = "stored"
     ) -> None:
-        """Passes Kafka's delivery report on to everyone whose end is in this record."""
+        """Passes Kafka's delivery report on to all callbacks of this record.
+
+        Input: `verb`: what was not done if there is an error.
+        """
         if error is not None:
             log.warning(
                 "an operation for %d halves was not %s, a check will end them: %s",
-                len(self.half_offsets), what, error,
-            )  # fmt: skip
+                len(self.half_offsets),
+                verb,
+                error,
+            )
+
         for on_sent in self.on_sent:
             try:
                 on_sent(error is None)
@@ -69,10 +75,12 @@ class OperationBatcher:
         self._linger_s = linger_ms / 1000
         self._ends_max = ends_max
         self._key = key
+
         self._open: dict[int, _Operation] = {}
         self._lock = threading.Lock()
         self._has_open = threading.Event()
         self._is_closed = False
+
         self._thread = threading.Thread(target=self._run, name="txlake-operations", daemon=True)
         self._thread.start()
 
@@ -99,13 +107,16 @@ class OperationBatcher:
             ):
                 self._send(queue_id, operation, ())
                 operation = None
+
             if operation is None:
                 due_at = time.monotonic() + self._linger_s
                 operation = self._open[queue_id] = _Operation(decision, due_at)
+
             operation.half_offsets += half_offsets
             operation.transaction_ids += [transaction_id] * len(half_offsets)
             if on_sent is not None:
                 operation.on_sent.append(on_sent)
+
             if extra or len(operation.half_offsets) >= self._ends_max:
                 self._send(queue_id, operation, extra)
             elif not self._has_open.is_set():
@@ -117,7 +128,7 @@ class OperationBatcher:
             self._send_due(float("inf"))
 
     def close(self) -> None:
-        """Sends what is collected, and stops."""
+        """Sends the collected ends, and stops."""
         self._is_closed = True
         self.flush()
         self._has_open.set()
@@ -125,21 +136,24 @@ class OperationBatcher:
 
     def _send(self, queue_id: int, operation: _Operation, extra: Sequence[tuple[str, str]]) -> None:
         del self._open[queue_id]
+
         headers = protocol.operation_headers(
             self._group, operation.decision, operation.transaction_ids, extra
         )
         headers.append((protocol.TXV, protocol.WIRE_VERSION.encode()))
         body = protocol.operation_body(operation.half_offsets)
+
         if self._key is not None:
             signature = sign_operation(self._key, queue_id, body, dict(headers))
             headers.append((protocol.SIG, signature.encode()))
+
         try:
             self._sender.send(self._op_topic, queue_id, body, headers, operation.report)
         except TxlakeError as error:
             operation.report(error, None, "sent")
 
     def _send_due(self, now: float) -> float:
-        """Sends what is due. Output: when the next one is."""
+        """Sends the records that are due. Output: when the next one is due."""
         for queue_id, operation in list(self._open.items()):
             if operation.due_at <= now:
                 self._send(queue_id, operation, ())

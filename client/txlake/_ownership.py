@@ -13,7 +13,7 @@ from txlake.errors import GroupBusyError, StaleGenerationError
 
 log = logging.getLogger("txlake.consumer")
 
-_LOOK_S = 0.1
+_PAUSE_S = 0.1
 
 Queue = tuple[str, int]
 
@@ -22,7 +22,8 @@ class _HeldError(Exception):
     """A queue that its owner holds: until when, and by which commit of the owner."""
 
     def __init__(self, until: datetime, row: Commit, now: datetime) -> None:
-        self.until, self.owner = until, row.owner
+        self.until = until
+        self.owner = row.owner
         self.remaining_s = (until - now).total_seconds()
         super().__init__(
             f"group {row.consumer_group} topic {row.topic} queue {row.queue_id}: {row.owner} owns "
@@ -43,17 +44,19 @@ class _OwnerWait:
         """Returns whether the wait is over though a queue is held."""
         if self._deadline is not None:
             return time.monotonic() >= self._deadline
+
         if held.owner not in self._ends:
             self._ends[held.owner] = held.until
             log.info("waiting until the queues are free: %s", held)
+
         # An owner that has committed meanwhile is alive.
         return held.until > self._ends[held.owner]
 
 
 class Ownership:
-    """A consumer's queues, each with the row by which it holds it: its generation, how far it is.
+    """A consumer's queues, each with the row by which it holds it: its generation and offset.
 
-    Where the table was deleted meanwhile, the next write puts these rows into the new one.
+    If the table was deleted meanwhile, the next write puts these rows into the new one.
     """
 
     def __init__(
@@ -70,7 +73,7 @@ class Ownership:
         self._owner = owner
         self._session_timeout_ms = session_timeout_ms
         self._rows: dict[Queue, Commit] = {}
-        self._beaten_at = 0.0  # monotonic s
+        self._beat_at = 0.0  # of the latest write, monotonic s
 
     def owns(self, topic: str, queue_id: int) -> bool:
         """Returns whether the queue was taken."""
@@ -86,29 +89,33 @@ class Ownership:
         Errors: GroupBusyError.
         """
         wait = _OwnerWait(wait_s)
+
         while True:
             try:
-                rows = self._offsets.write(lambda newest, now: self._taken(queues, newest, now))
+                rows = self._offsets.write(lambda newest, now: self._rows_of(queues, newest, now))
                 break
             except _HeldError as held:
                 if wait.is_over(held):
                     raise GroupBusyError(str(held)) from None
-                time.sleep(_LOOK_S)
-        self._wrote(rows)
+                time.sleep(_PAUSE_S)
+
+        self._keep(rows)
         return {(row.topic, row.queue_id): row.queue_offset for row in rows}
 
-    def _taken(
+    def _rows_of(
         self, queues: Sequence[Queue], newest: Mapping[Key, Commit], now: datetime
     ) -> list[Commit]:
         """Returns the rows by which queues are taken. Errors: _HeldError."""
         rows = []
         held = []
+
         for topic, queue_id in queues:
             free = Commit(self._group, topic, queue_id, None, 0, "", now)
             row = newest.get(free.key, free)
             until = held_until(newest, row, self._session_timeout_ms)
             if until is not None and now <= until:
                 held.append((until, row))
+
             rows.append(
                 replace(
                     row,
@@ -118,6 +125,7 @@ class Ownership:
                     session_timeout_ms=self._session_timeout_ms,
                 )
             )
+
         if held:
             raise _HeldError(*max(held, key=lambda hold: hold[0]), now)
         return rows
@@ -129,11 +137,12 @@ class Ownership:
         """
 
         def decide(newest: Mapping[Key, Commit], now: datetime) -> list[Commit]:
-            held = self._held(newest)
+            held = self._newest_rows(newest)
             moved = {
                 queue: replace(row, queue_offset=positions.get(queue, row.queue_offset))
                 for queue, row in held.items()
             }
+
             return [
                 replace(row, committed_at=now)
                 for queue, row in moved.items()
@@ -142,24 +151,25 @@ class Ownership:
 
         rows = self._offsets.write(decide)
         if rows:
-            self._wrote(rows)
+            self._keep(rows)
         else:
             self.heartbeat()
 
     def heartbeat(self) -> None:
         """Writes that the owner lives, three times a session. Errors: StaleGenerationError."""
-        due_at = self._beaten_at + self._session_timeout_ms / 3_000
+        due_at = self._beat_at + self._session_timeout_ms / 3_000
         if self._rows and time.monotonic() >= due_at:
-            self._wrote(self._offsets.write(self._beat))
+            self._keep(self._offsets.write(self._heartbeat_rows))
 
-    def _beat(self, newest: Mapping[Key, Commit], now: datetime) -> list[Commit]:
+    def _heartbeat_rows(self, newest: Mapping[Key, Commit], now: datetime) -> list[Commit]:
         """Returns the rows that the table lost, else one, which changes nothing but its instant."""
-        held = self._held(newest)
+        held = self._newest_rows(newest)
         lost = [row for row in held.values() if row.key not in newest]
         return [replace(row, committed_at=now) for row in lost or [held[min(held)]]]
 
-    def _wrote(self, rows: Iterable[Commit]) -> None:
-        self._beaten_at = time.monotonic()
+    def _keep(self, rows: Iterable[Commit]) -> None:
+        """Keeps the rows that were written: this consumer holds its queues by them."""
+        self._beat_at = time.monotonic()
         self._rows.update({(row.topic, row.queue_id): row for row in rows})
 
     def release(self) -> None:
@@ -182,23 +192,25 @@ class Ownership:
         rows = {queue: newest.get((self._group, *queue)) for queue in queues}
         return {queue: row.queue_offset if row else None for queue, row in rows.items()}
 
-    def _held(self, newest: Mapping[Key, Commit]) -> dict[Queue, Commit]:
+    def _newest_rows(self, newest: Mapping[Key, Commit]) -> dict[Queue, Commit]:
         """Returns the newest rows of this consumer's queues. Errors: StaleGenerationError."""
         held = {}
+
         for queue, row in self._rows.items():
-            found = newest.get(row.key, row)
+            current = newest.get(row.key, row)
             if not self._holds(row, newest):
                 raise StaleGenerationError(
                     f"group {row.consumer_group} topic {row.topic} queue {row.queue_id}: "
                     f"generation {row.generation} of {self._owner} is over, the table has "
-                    f"generation {found.generation} of {found.owner or 'nobody'}; make a new "
+                    f"generation {current.generation} of {current.owner or 'nobody'}; make a new "
                     "consumer"
                 )
-            held[queue] = found
+            held[queue] = current
+
         return held
 
     @staticmethod
     def _holds(row: Commit, newest: Mapping[Key, Commit]) -> bool:
-        """Returns whether a row still holds its queue; the table has none where it was deleted."""
-        found = newest.get(row.key, row)
-        return (found.generation, found.owner) == (row.generation, row.owner)
+        """Returns whether a row still holds its queue, also if the table has lost the row."""
+        current = newest.get(row.key, row)
+        return (current.generation, current.owner) == (row.generation, row.owner)

@@ -1,10 +1,10 @@
-"""Where a lake is, as all libraries take it: delta-rs, Arrow, DuckDB and Spark.
+"""Where a lake is, in a form that all libraries take: delta-rs, Arrow, DuckDB and Spark.
 
 Each gets the path as it is, and none of our code turns one into a URI or back. delta-rs does so: it
-decodes a folder's path once too often, so that `a%20b` is read as `a b`, takes a backslash for a
-slash, does not take control characters and what is not UTF-8, and panics when it writes rows below
-a name with `[`, `]`, `|` or `^`. A path with these is refused where it is first read. So is one
-whose links lead to such a folder, as delta-rs follows them.
+decodes a folder's path, so that `a%20b` is read as `a b`, takes a backslash for a slash, does not
+take control characters and names that are not UTF-8, and panics when it writes rows below a name
+with `[`, `]`, `|` or `^`. A path with these is refused where it is first read. So is one whose
+links lead to such a folder, as delta-rs follows them.
 
 The names of files in a table's log are encoded as in a URI (Delta's protocol, "Add File").
 """
@@ -19,7 +19,7 @@ from urllib.parse import unquote
 
 STORES: Final = ("s3", "s3a", "abfss", "abfs", "az", "gs", "hdfs")
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://(.*)", re.DOTALL)
-# What delta-rs does not find again, or panics over: an escape, and some characters.
+# An escape, and some characters: delta-rs does not find the folder again, or panics.
 _NOT_IN_A_FOLDER = re.compile(r"%[0-9A-Fa-f]{2}|[][\\|^\x00-\x1f\x7f\ud800-\udfff]")
 # One that is meant for a store, or for a file's URI, and lacks a slash.
 _NEARLY_A_SCHEME = re.compile(r"(s3a?|abfss?|az|gs|hdfs|file|https?):", re.IGNORECASE)
@@ -55,11 +55,13 @@ def _folder(path: str) -> str:
     folder = Path(path).absolute()
     _require_name(str(folder))
     require_meant(path)
+
     try:
         above = next((at for at in (folder, *folder.parents) if at.exists()), folder)
         is_file = above.exists() and not above.is_dir()
     except OSError as error:
         raise ValueError(f"{folder} cannot be read: {error.strerror}") from error
+
     if is_file:
         raise ValueError(f"{folder}: {above} is a file, not a folder")
     return str(folder)
@@ -81,12 +83,12 @@ def require_meant(path: str) -> None:
 
 
 def _require_name(folder: str) -> None:
-    """Checks that delta-rs can use a folder of this name, there or not there yet."""
-    for at in (folder, os.path.realpath(folder)):
-        found = _NOT_IN_A_FOLDER.search(at)
-        if found is not None:
-            leads = "" if at == folder else f", which leads to {at!r}"
-            raise ValueError(f"{folder!r}{leads}: {_has(found[0])}; name a folder without it")
+    """Checks that delta-rs can use a folder of this name, whether it exists or not."""
+    for path in (folder, os.path.realpath(folder)):
+        forbidden = _NOT_IN_A_FOLDER.search(path)
+        if forbidden is not None:
+            leads = "" if path == folder else f", which leads to {path!r}"
+            raise ValueError(f"{folder!r}{leads}: {_has(forbidden[0])}; name a folder without it")
 
 
 def _in_store(path: str, scheme: str, below: str) -> str:
@@ -96,18 +98,21 @@ def _in_store(path: str, scheme: str, below: str) -> str:
             f"{path}: {scheme}:// is not a store that is known; a folder, or one of {known} is "
             "allowed"
         )
+
+    forbidden = [letter for letter in below if letter in _NOT_IN_A_URI or not letter.isprintable()]
+    if forbidden:
+        raise ValueError(f"{path!r}: {_has(forbidden[0])}; name a prefix without it")
+
     bucket, *names = below.strip("/").split("/")
-    strange = [letter for letter in below if letter in _NOT_IN_A_URI or not letter.isprintable()]
-    if strange:
-        raise ValueError(f"{path!r}: {_has(strange[0])}; name a prefix without it")
     if not bucket or "" in names or {".", ".."} & set(names):
         raise ValueError(
             f"{path!r}: {scheme}://BUCKET/PREFIX is allowed, without empty names, '.' and '..'"
         )
     if scheme in ("s3", "s3a") and not names:
         raise ValueError(f"{path}: name a prefix in the bucket, as in {scheme}://{bucket}/lake")
+
     return f"{scheme}://{'/'.join((bucket, *names))}"
 
 
-def _has(strange: str) -> str:
-    return f"it has {strange!r}, which not every library that reads a lake takes as it is"
+def _has(forbidden: str) -> str:
+    return f"it has {forbidden!r}, which not every library that reads a lake takes as it is"

@@ -55,11 +55,16 @@ class PipelinedHalf(HalfMessage):
         self.pipeline.end_reported(self, is_sent)
 
     def result(self, is_sent: bool) -> TransactionSendResult:
-        """Returns what became of the transaction, once its local transaction has run."""
+        """Returns the result of the transaction, once its local transaction has run."""
         return TransactionSendResult(
-            self.transaction_id, self.queue_id, self.queue_offset, self.local_state, is_sent,
-            self.remark, (self.queue_offset,),
-        )  # fmt: skip
+            self.transaction_id,
+            self.queue_id,
+            self.queue_offset,
+            self.local_state,
+            is_sent,
+            self.remark,
+            (self.queue_offset,),
+        )
 
 
 class Pipeline:
@@ -81,15 +86,19 @@ class Pipeline:
         self._running = running
         self._in_flight_max = in_flight_max
         self._in_flight = 0
+
         # Taken for each transaction: this is quicker than through the condition.
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._waiting = 0
-        self._unreported: list[SendError] = []
-        self._unheard_count = 0
+
+        # Of halves without a callback that were not stored, since the last `drain`.
+        self._unreported: list[SendError] = []  # the first error
+        self._unreported_count = 0
         self._failures = 0  # local transactions and callbacks, since the last `drain`
+
         self._is_closed = False
-        self._lanes = [_Worker(self._work, number) for number in range(threads)]
+        self._workers = [_Worker(self._work, number) for number in range(threads)]
 
     def acquire(self, timeout_s: float) -> None:
         """Waits until one more transaction may be in flight. Errors: SendError after the wait."""
@@ -100,11 +109,13 @@ class Pipeline:
 
     def _wait_for_room(self, timeout_s: float) -> None:
         """Waits; a thread of this pipeline does not, since it would wait for itself."""
-        if any(threading.current_thread() is lane.thread for lane in self._lanes):
+        if any(threading.current_thread() is worker.thread for worker in self._workers):
             return
+
         self._waiting += 1
         has_room = self._changed.wait_for(lambda: self._in_flight < self._in_flight_max, timeout_s)
         self._waiting -= 1
+
         if not has_room:
             raise SendError(
                 f"{counted(self._in_flight, 'transaction')} in flight, and none has ended"
@@ -124,34 +135,38 @@ class Pipeline:
         """
         offset = None if error is not None else record.offset()
         if offset is None or offset < 0:
-            self._failed(half, failure_reason(error, record), may_be_stored(error))
-        else:
-            half.queue_id, half.queue_offset = record.partition() or 0, offset
-            self._lanes[half.queue_id % len(self._lanes)].items.append((half, None))
+            self._fail(half, failure_reason(error, record), may_be_stored(error))
+            return
 
-    def _failed(self, half: PipelinedHalf, why: str, is_open: bool) -> None:
+        half.queue_id = record.partition() or 0
+        half.queue_offset = offset
+        self._workers[half.queue_id % len(self._workers)].items.append((half, None))
+
+    def _fail(self, half: PipelinedHalf, reason: str, is_open: bool) -> None:
         """Finishes a transaction whose half was not stored."""
         error = SendError(
-            failure_text("the half was not", why, is_open, HALF_IS_ASKED_ABOUT),
+            failure_text("the half was not", reason, is_open, HALF_IS_ASKED_ABOUT),
             half.transaction_id,
         )
         self._running.discard(half.transaction_id)
+
         if half.on_done is None:
-            self._unheard_count += 1
+            self._unreported_count += 1
             self._unreported = self._unreported or [error]
             self.release()
         else:
-            self._lanes[0].items.append((half, error))
+            self._workers[0].items.append((half, error))
 
     def end_reported(self, half: PipelinedHalf, is_sent: bool) -> None:
         """Takes Kafka's report about an operation, on the sender's thread."""
         if half.on_done is None:
             self.release()
-        else:
-            lane = self._lanes[half.queue_id % len(self._lanes)]
-            lane.items.append((half, half.result(is_sent)))
-            if not lane.has_items.is_set():
-                lane.has_items.set()
+            return
+
+        worker = self._workers[half.queue_id % len(self._workers)]
+        worker.items.append((half, half.result(is_sent)))
+        if not worker.has_items.is_set():
+            worker.has_items.set()
 
     def note_failure(self) -> None:
         """Counts a local transaction or a callback that has failed; `drain` says how many."""
@@ -159,10 +174,10 @@ class Pipeline:
             self._failures += 1
 
     def wake(self) -> None:
-        """Starts the work on what was taken, once for each round of delivery reports."""
-        for lane in self._lanes:
-            if lane.items and not lane.has_items.is_set():
-                lane.has_items.set()
+        """Starts the work on the queued halves, once for each round of delivery reports."""
+        for worker in self._workers:
+            if worker.items and not worker.has_items.is_set():
+                worker.has_items.set()
 
     def drain(self, timeout_s: float) -> int:
         """Waits until nothing is in flight. Output: how many transactions still are.
@@ -173,38 +188,44 @@ class Pipeline:
             self._waiting += 1
             self._changed.wait_for(lambda: self._in_flight == 0, timeout_s)
             self._waiting -= 1
-            rest = self._in_flight
+
+            remaining = self._in_flight
             failures, self._failures = self._failures, 0
 
         if failures:
             log.warning(
                 "%d local transactions or callbacks have failed; the job asks the group about a "
-                "transaction without an end", failures,
-            )  # fmt: skip
+                "transaction without an end",
+                failures,
+            )
+
         errors, self._unreported = self._unreported, []
-        count, self._unheard_count = self._unheard_count, 0
+        count, self._unreported_count = self._unreported_count, 0
         if errors:
             raise SendError(
                 f"{counted(count, 'transaction')} could not be begun; the first: {errors[0]}"
             )
-        return rest
+
+        return remaining
 
     def close(self) -> None:
         """Stops the threads; one that hangs in a local transaction is left behind."""
         self._is_closed = True
-        for lane in self._lanes:
-            lane.has_items.set()
-        deadline = time.monotonic() + 1.0
-        for lane in self._lanes:
-            if lane.thread is not threading.current_thread():
-                lane.thread.join(max(deadline - time.monotonic(), 0.0))
+        for worker in self._workers:
+            worker.has_items.set()
 
-    def _work(self, lane: _Worker) -> None:
+        deadline = time.monotonic() + 1.0
+        for worker in self._workers:
+            if worker.thread is not threading.current_thread():
+                worker.thread.join(max(deadline - time.monotonic(), 0.0))
+
+    def _work(self, worker: _Worker) -> None:
         while not self._is_closed:
-            lane.has_items.wait()
-            lane.has_items.clear()
-            while lane.items and not self._is_closed:
-                half, result = lane.items.popleft()
+            worker.has_items.wait()
+            worker.has_items.clear()
+
+            while worker.items and not self._is_closed:
+                half, result = worker.items.popleft()
                 if result is None:
                     self._begin_local(half)
                 else:
@@ -214,7 +235,7 @@ class Pipeline:
         """Runs a local transaction; one whose end cannot be sent is left to the job's checks."""
         try:
             self._run_local(half)
-        except BaseException:  # it would end the thread, and all that waits for it
+        except BaseException:  # it would end the thread, for which other halves wait
             log.exception("the end of transaction %s was not sent", half.transaction_id)
             self.note_failure()
             self._running.discard(half.transaction_id)
@@ -230,7 +251,7 @@ class Pipeline:
 
 
 class _Worker:
-    """A working thread, and what waits for it."""
+    """A working thread, and the halves that wait for it."""
 
     def __init__(self, work: Callable[[_Worker], None], number: int) -> None:
         self.items: deque[tuple[Any, Any]] = deque()

@@ -1,4 +1,4 @@
-"""When a consumer that waits looks at the lake again: on a disk often, on a store less and less."""
+"""When a waiting consumer reads the lake again: on a disk often, on a store less and less."""
 
 from __future__ import annotations
 
@@ -11,37 +11,40 @@ _TOPICS_S = 2.0
 
 
 class PollBackoff:
-    """The times of looks.
+    """The times at which a consumer reads.
 
-    Input: `is_store`: each look is a request, so that pauses grow while nothing comes; `most_s`: to
-    how much.
+    Input: `is_store`: each read is a request, so that pauses grow while nothing comes;
+    `pause_s_max`: the longest pause.
     """
 
-    def __init__(self, *, is_store: bool, most_s: float) -> None:
+    def __init__(self, *, is_store: bool, pause_s_max: float) -> None:
         self._is_store = is_store
-        self._most_s = max(most_s, LOOK_S) if is_store else LOOK_S
+        self._pause_s_max = max(pause_s_max, LOOK_S) if is_store else LOOK_S
         self._pause_s = LOOK_S
-        self._at = self._topics_at = 0.0
 
-    def are_due(self, *, has_rows: bool) -> bool:
-        """Returns whether to look. On a disk, where a look is free, whenever no rows are left."""
-        return time.monotonic() >= self._at or not (has_rows or self._is_store)
+        self._next_at = 0.0
+        self._next_topics_at = 0.0
+
+    def is_due(self, *, has_rows: bool) -> bool:
+        """Returns whether to read. On a disk, where a read is free, whenever no rows are left."""
+        return time.monotonic() >= self._next_at or not (has_rows or self._is_store)
 
     def is_for_topics(self, *, knows_all: bool) -> bool:
-        """Returns whether this look is also for new topics and queues."""
+        """Returns whether this read is also for new topics and queues."""
         now = time.monotonic()
-        if self._is_store and knows_all and now < self._topics_at:
+        if self._is_store and knows_all and now < self._next_topics_at:
             return False
-        self._topics_at = now + _TOPICS_S
+
+        self._next_topics_at = now + _TOPICS_S
         return True
 
-    def looked(self, *, is_new: bool) -> None:
-        """Notes a look, and whether it found something."""
-        self._pause_s = LOOK_S if is_new else min(self._pause_s * _GROWTH, self._most_s)
-        self._at = time.monotonic() + self._pause_s
+    def note_read(self, *, is_new: bool) -> None:
+        """Notes a read, and whether it has brought something new."""
+        self._pause_s = LOOK_S if is_new else min(self._pause_s * _GROWTH, self._pause_s_max)
+        self._next_at = time.monotonic() + self._pause_s
 
     def wait(self, deadline: float) -> None:
-        """Waits for the next look, at most until a deadline (monotonic s)."""
+        """Waits for the next read, at most until a deadline (monotonic s)."""
         now = time.monotonic()
-        until = self._at if self._is_store else now + LOOK_S
+        until = self._next_at if self._is_store else now + LOOK_S
         time.sleep(max(min(until, deadline) - now, 0.0))

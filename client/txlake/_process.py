@@ -1,4 +1,4 @@
-"""What a client's object owns in its process: threads and handles that do not survive a fork.
+"""The process of a client's object: its threads and handles do not survive a fork.
 
 After fork() a child has the memory of its parent and none of its threads: a Kafka client there
 waits for reports that never come, and two consumers own the same queues.
@@ -40,7 +40,7 @@ class ProcessGuard:
     def close_when_dropped(
         self, owner: object, close: Callable[[], None]
     ) -> weakref.finalize[..., object]:
-        """Lets `close` run, with a ResourceWarning, when nobody has the owner any more.
+        """Lets `close` run, with a ResourceWarning, when nothing refers to the owner any more.
 
         Input: `close` must not refer to the owner.
         Output: the finalizer; an owner that is closed detaches it.

@@ -1,4 +1,4 @@
-"""A consumer's queues: the position of each, and what was read ahead."""
+"""A consumer's queues: the position of each, and the rows that were read ahead."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class QueueBuffers:
         return self._readers[topic]
 
     def seek(self, topic: str, queue_id: int, position: int) -> None:
-        """Drops what was read ahead, and goes on at another position."""
+        """Drops the rows that were read ahead, and goes on at another position."""
         self._buffers[topic, queue_id] = _Buffer(position)
 
     def positions(self) -> dict[Queue, int]:
@@ -68,15 +68,18 @@ class QueueBuffers:
         return self._of_each(TopicReader.ends)
 
     def _of_each(
-        self, look: Callable[[TopicReader, list[int]], dict[int, int]]
+        self, read: Callable[[TopicReader, list[int]], dict[int, int]]
     ) -> dict[Queue, int]:
-        found: dict[Queue, int] = {}
+        """Returns an offset of each queue, which `read` returns for the queues of a topic."""
+        offsets: dict[Queue, int] = {}
+
         for topic, reader in self._readers.items():
             self._refresh(topic, reader)
             queue_ids = [queue_id for name, queue_id in self._buffers if name == topic]
-            offsets = look(reader, queue_ids)
-            found.update({(topic, queue_id): offset for queue_id, offset in offsets.items()})
-        return found
+            for queue_id, offset in read(reader, queue_ids).items():
+                offsets[topic, queue_id] = offset
+
+        return offsets
 
     def seek_to(self, queues: list[Queue], at: str) -> None:
         """Goes on where queues begin (`earliest`) or end (`latest`)."""
@@ -87,33 +90,40 @@ class QueueBuffers:
 
     def lag(self) -> dict[Queue, int]:
         """Returns how many messages each queue holds after its position."""
-        ends, begins = self.ends(), self.begins()
+        ends = self.ends()
+        begins = self.begins()
+
         return {
-            queue: ends[queue] - max(at, begins[queue]) for queue, at in self.positions().items()
+            queue: ends[queue] - max(position, begins[queue])
+            for queue, position in self.positions().items()
         }
 
     def has_rows(self) -> bool:
-        """Returns whether anything was read ahead."""
+        """Returns whether any rows were read ahead."""
         return any(buffer.rows is not None for buffer in self._buffers.values())
 
     def fill(self) -> bool:
-        """Reads ahead for queues that have nothing read and might have more.
+        """Reads ahead for queues that have no rows here and might have more.
 
-        Output: whether a table has something new.
+        Output: whether a table has a new version.
         """
         is_new = False
+
         for topic, reader in self._readers.items():
             is_new |= self._refresh(topic, reader)
+
             positions = {
                 queue_id: buffer.position
                 for (name, queue_id), buffer in self._buffers.items()
                 if name == topic and buffer.rows is None and buffer.may_have_more
             }
-            read = self._read(topic, reader, positions) if positions else {}
+            rows = self._read(topic, reader, positions) if positions else {}
+
             for queue_id in positions:
                 buffer = self._buffers[topic, queue_id]
-                buffer.rows = read.get(queue_id)
+                buffer.rows = rows.get(queue_id)
                 buffer.may_have_more = buffer.rows is not None
+
         return is_new
 
     def _read(
@@ -128,15 +138,22 @@ class QueueBuffers:
         except OffsetOutOfRangeError:
             if self._reset == "stop":
                 raise
+
         begins = reader.begins(positions)
-        to = begins if self._reset == "earliest" else reader.ends(list(positions))
+        targets = begins if self._reset == "earliest" else reader.ends(list(positions))
+
         for queue_id, position in positions.items():
             if position < begins[queue_id]:
                 log.warning(
                     "topic %s queue %d: messages from %d on are deleted, and were not read; the "
-                    "consumer goes on at %d", topic, queue_id, position, to[queue_id],
-                )  # fmt: skip
-                self.seek(topic, queue_id, to[queue_id])
+                    "consumer goes on at %d",
+                    topic,
+                    queue_id,
+                    position,
+                    targets[queue_id],
+                )
+                self.seek(topic, queue_id, targets[queue_id])
+
         return reader.read(
             {queue_id: self._buffers[topic, queue_id].position for queue_id in positions}
         )
@@ -149,17 +166,21 @@ class QueueBuffers:
         queues = list(self._buffers)
         self._turn += 1
         start = self._turn % len(queues) if queues else 0
+
         taken: list[tuple[str, pa.Table]] = []
         for topic, queue_id in queues[start:] + queues[:start]:
             buffer = self._buffers[topic, queue_id]
             if buffer.rows is None or not max_records:
                 continue
+
             rows = buffer.rows.slice(0, max_records)
             taken.append((topic, rows))
             max_records -= rows.num_rows
+
+            remaining = buffer.rows.slice(rows.num_rows)
+            buffer.rows = remaining if remaining.num_rows else None
             buffer.position += rows.num_rows
-            rest = buffer.rows.slice(rows.num_rows)
-            buffer.rows = rest if rest.num_rows else None
+
         return taken
 
     def _refresh(self, topic: str, reader: TopicReader) -> bool:

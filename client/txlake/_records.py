@@ -2,7 +2,7 @@
 
 Kafka takes any bytes as a name. Its client for Python sets an error then, and returns headers all
 the same: pairs with a hole in place of a name. A call `record.headers()` that Python has
-specialised does not look for the error, and whoever unpacks such a pair ends the process with a
+specialised does not look for the error, and code that unpacks such a pair ends the process with a
 segmentation fault.
 """
 
@@ -23,7 +23,7 @@ def readable_headers(record: Any) -> tuple[list[Header], int]:
     try:
         return _call_headers(record) or [], 0
     except (SystemError, UnicodeDecodeError):
-        pairs = _call_headers(record)  # the client has kept what it has made of them
+        pairs = _call_headers(record)  # the client has kept the pairs that it has made
 
     # The garbage collector's view of a pair leaves a hole out.
     readable = [pair for pair in pairs if len(gc.get_referents(pair)) == 2]

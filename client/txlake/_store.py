@@ -1,4 +1,4 @@
-"""A lake on an object store: what it says when it does not answer, and its files."""
+"""A lake on an object store: the errors of the store, and its files."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from txlake._paths import is_in_store
 from txlake.errors import LakeError, StoreAwayError
 
 # The words of delta-rs, whose errors are an OSError or a DeltaError with a long, coloured text.
-_OF_A_STORE = re.compile(
+_STORE_ERROR = re.compile(
     r"Generic (S3|MicrosoftAzure|GCS|HDFS)|performing (GET|PUT|HEAD|POST|DELETE|list)|"
     r"lacked the necessary privileges|credential"
 )
@@ -22,7 +22,7 @@ _GONE = re.compile(r"404 Not Found|not found")
 _CODE = re.compile(r"<Code>(\w+)</Code>|(\d{3} [A-Z][a-z]+(?: [A-Z][a-z]+)*)")
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _CAUSE = "↳"  # delta-rs writes each error's cause behind one, the innermost last
-_SAID_MAX = 160
+_MESSAGE_MAX = 160  # characters
 # An epoch of 1,000 messages of 256 B makes a file of 0.2 MB. A larger one is read by row groups.
 _WHOLE_BYTES_MAX = 4 << 20
 _KEPT_MAX = 4  # files are read in the order of their offsets, each some times at once
@@ -34,33 +34,35 @@ def pool_options(uri: str, storage_options: Mapping[str, str] | None) -> dict[st
     It opens one for each entry of a log, all at once, and would keep them for 90 s. A user's own
     option goes before this one.
     """
-    kept = {"pool_max_idle_per_host": "4"} if uri.startswith(("s3://", "s3a://")) else {}
-    return {**kept, **(storage_options or {})}
+    own = {"pool_max_idle_per_host": "4"} if uri.startswith(("s3://", "s3a://")) else {}
+    return {**own, **(storage_options or {})}
 
 
 def store_trouble(uri: str, lake: str, error: BaseException) -> LakeError | None:
-    """Returns what a store's error means, if it is one; None for an error about what is in it."""
+    """Returns the meaning of a store's error; None for other errors, and for a missing file."""
     text = str(error)
-    if not is_in_store(uri) or not _OF_A_STORE.search(text):
+    if not is_in_store(uri) or not _STORE_ERROR.search(text):
         return None
-    said = _said(text)
+
+    summary = _summary(text)
     if _REFUSED.search(text):
         return LakeError(
-            f"{lake}: the store refuses access ({said}): check storage_options, and what its "
+            f"{lake}: the store refuses access ({summary}): check storage_options, and what its "
             "credentials may do with this bucket"
         )
     if _GONE.search(text):
         return None
-    return StoreAwayError(f"{lake}: the store does not answer ({said}); try again")
+    return StoreAwayError(f"{lake}: the store does not answer ({summary}); try again")
 
 
-def _said(text: str) -> str:
-    """Returns the shortest that says what was answered, without a URL: it can hold a secret."""
-    found = _CODE.search(text)
-    if found:
-        return str(next(filter(None, found.groups())))
+def _summary(text: str) -> str:
+    """Returns the code of a store's answer, or its first line without URLs, which hold secrets."""
+    code = _CODE.search(text)
+    if code:
+        return str(next(filter(None, code.groups())))
+
     innermost = re.sub(r"\S+://\S+", "", _COLOURS.sub("", text).rpartition(_CAUSE)[2])
-    return innermost.strip().partition("\n")[0][:_SAID_MAX]
+    return innermost.strip().partition("\n")[0][:_MESSAGE_MAX]
 
 
 class StoreFiles(DeltaStorageHandler):
@@ -74,9 +76,10 @@ class StoreFiles(DeltaStorageHandler):
     ) -> None:
         # delta-rs asks for no size that it knows, and holds Python's lock while it asks.
         super().__init__(uri, dict(storage_options), {**sizes, after: 1})
-        self._uri, self._after = uri, after
+        self._uri = uri
+        self._after = after
         self._sizes = sizes
-        self._kept: dict[str, pa.Buffer] = {}
+        self._contents: dict[str, pa.Buffer] = {}
 
     def has_next(self) -> bool:
         """Returns whether the log has, or might have, the entry that follows this version.
@@ -94,16 +97,19 @@ class StoreFiles(DeltaStorageHandler):
 
     def open_input_file(self, path: str) -> Any:
         """Returns a file for Arrow, which calls this."""
-        found = self._kept.get(path)
-        if found is None:
+        content = self._contents.get(path)
+        if content is None:
             file = super().open_input_file(path)
             size = self._sizes.get(path, _WHOLE_BYTES_MAX + 1)
             if size > _WHOLE_BYTES_MAX:
                 return file
-            found = file.read_buffer()
-            if found.size != size:
-                raise OSError(f"{path}: {found.size} of {size} bytes came")
-            self._kept[path] = found
-            while len(self._kept) > _KEPT_MAX:
-                self._kept.pop(next(iter(self._kept)), None)
-        return pa.BufferReader(found)
+
+            content = file.read_buffer()
+            if content.size != size:
+                raise OSError(f"{path}: {content.size} of {size} bytes came")
+
+            self._contents[path] = content
+            while len(self._contents) > _KEPT_MAX:
+                self._contents.pop(next(iter(self._contents)), None)
+
+        return pa.BufferReader(content)

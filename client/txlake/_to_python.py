@@ -12,11 +12,12 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 def plain_columns(rows: pa.Table) -> list[list[Any]]:
     """Returns the values of each column; a map becomes a dict, with the last value of a key."""
-    return [_plain(column) for column in rows.columns]
+    return [_to_list(column) for column in rows.columns]
 
 
-def _plain(column: pa.ChunkedArray) -> list[Any]:
+def _to_list(column: pa.ChunkedArray) -> list[Any]:
     kind = column.type
+
     if column.null_count == len(column):
         return [None] * len(column)
     if pa.types.is_map(kind):
@@ -25,12 +26,14 @@ def _plain(column: pa.ChunkedArray) -> list[Any]:
         return _objects(column)
     if pa.types.is_integer(kind) and not column.null_count:
         return column.to_numpy().tolist()  # type: ignore[no-any-return]
+
     if kind == pa.timestamp("us", tz="UTC"):
         known: dict[int | None, datetime | None] = {None: None}
         return [
             known[us] if us in known else known.setdefault(us, _EPOCH + timedelta(microseconds=us))
-            for us in _plain(column.cast(pa.int64()))
+            for us in _to_list(column.cast(pa.int64()))
         ]
+
     return column.to_pylist()  # type: ignore[no-any-return]
 
 
@@ -41,12 +44,13 @@ def _objects(values: Any) -> list[Any]:
 def _maps(chunk: pa.MapArray) -> list[dict[str, str] | None]:
     starts = chunk.offsets.to_pylist()
     first, last = starts[0], starts[-1]
+
     keys = _objects(chunk.keys.slice(first, last - first))
     values = _objects(chunk.items.slice(first, last - first))
     pairs = list(zip(keys, values, strict=True))
+
+    is_valid = chunk.is_valid().to_pylist()
     return [
-        dict(pairs[start - first : end - first]) if is_there else None
-        for start, end, is_there in zip(
-            starts, starts[1:], chunk.is_valid().to_pylist(), strict=False
-        )
+        dict(pairs[start - first : end - first]) if has_map else None
+        for start, end, has_map in zip(starts, starts[1:], is_valid, strict=False)
     ]

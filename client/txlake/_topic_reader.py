@@ -1,8 +1,8 @@
 """A real topic's table, read in queue order, from any position, ahead of the caller.
 
-Files are chosen by the log's statistics. Where these leave it open, since a file holds several
-queues, two narrow columns of the file are read once and remembered. One read takes a window of
-offsets for every queue from one snapshot, so a missing offset is a real gap and an error.
+Files are chosen by the log's statistics. If a file holds several queues, these are not enough: then
+two narrow columns of the file are read once and remembered. One read takes a window of offsets for
+every queue from one snapshot, so a missing offset is a real gap and an error.
 """
 
 from __future__ import annotations
@@ -21,10 +21,25 @@ from txlake.errors import OffsetGapError, OffsetOutOfRangeError
 from txlake.protocol import floor_id
 
 COLUMNS = [
-    "queue_id", "queue_offset", "stored_at", "source", "born_at", "producer_group",
-    "transaction_id", "real_topic", "asked_queue_id", "reason", "keys", "tags", "properties",
-    "body", "half_queue_id", "half_queue_offset", "raw_headers", "epoch",
-]  # fmt: skip
+    "queue_id",
+    "queue_offset",
+    "stored_at",
+    "source",
+    "born_at",
+    "producer_group",
+    "transaction_id",
+    "real_topic",
+    "asked_queue_id",
+    "reason",
+    "keys",
+    "tags",
+    "properties",
+    "body",
+    "half_queue_id",
+    "half_queue_offset",
+    "raw_headers",
+    "epoch",
+]
 # Windows are sized by file bytes: a large file from OPTIMIZE is decoded once for each window.
 _READ_AHEAD_BYTES = 32 << 20  # of all queues
 _WINDOW_ROWS_MIN = 1_000
@@ -47,10 +62,12 @@ class TopicReader:
         """Takes the newest snapshot. Output: whether there might be new rows."""
         with translating_errors(self._files.uri):
             is_new = self._files.refresh()
+
         if is_new:
             self._spans = {
                 path: spans for path, spans in self._spans.items() if path in self._files.files
             }
+
         return is_new
 
     def read(
@@ -63,8 +80,8 @@ class TopicReader:
     ) -> dict[int, pa.Table]:
         """Reads ahead from each queue's position.
 
-        Input: by queue, the offset from which on rows are not wanted; the columns, queue and offset
-        among them; how many rows of each queue, in place of what fits into `bytes_max` of files.
+        Input: `ends`: by queue, the offset before which to stop; `columns`: queue and offset among
+        them; `rows_max`: of each queue; None: as many as fit into `bytes_max` of files.
         Output: for each queue with new rows, rows of contiguous offsets from its position.
         Errors: OffsetGapError, OffsetOutOfRangeError, naming the offsets; LakeError.
         """
@@ -84,14 +101,15 @@ class TopicReader:
         first = self._first(queue_id)
         if first == 0:
             return 0
+
         if queue_id not in self._floors or self._floors[queue_id][0] != first:
             self._floors[queue_id] = first, self._floor(queue_id)
         return self._floors[queue_id][1]
 
     def _floor(self, queue_id: int) -> int:
-        """Returns the offset below which a queue's messages are deleted, as the log says.
+        """Returns the offset below which a queue's messages are deleted, by the log.
 
-        For each answer delta-rs reads all entries of the log since its checkpoint.
+        For each call delta-rs reads all entries of the log since its checkpoint.
         """
         if not self._files.exists:
             return 0
@@ -108,12 +126,14 @@ class TopicReader:
         files = self._files_for(positions, ends)
         if not files:
             return {}
+
         window = rows_max or _window_rows(files, len(positions), bytes_max)
         untils = {
             queue_id: int(min(position + window, ends.get(queue_id, math.inf)))
             for queue_id, position in positions.items()
         }
-        wanted = [
+
+        windows = [
             (pc.field("queue_id") == queue_id)
             & (pc.field("queue_offset") >= position)
             & (pc.field("queue_offset") < untils[queue_id])
@@ -121,49 +141,50 @@ class TopicReader:
         ]
         paths = [file.path for file in self._files_for(positions, untils)]
         rows = self._files.dataset(paths).to_table(
-            columns=list(columns), filter=reduce(or_, wanted)
+            columns=list(columns), filter=reduce(or_, windows)
         )
-        rows = _in_order(rows)
-        read: dict[int, pa.Table] = {}
-        start = 0
-        counts = pc.value_counts(rows.column("queue_id")).to_pylist()
-        for entry in sorted(counts, key=itemgetter("values")):
-            queue_id, count = entry["values"], entry["counts"]
-            read[queue_id] = rows.slice(start, count)
-            start += count
+
+        by_queue = _split_by_queue(_in_order(rows))
         for queue_id, position in positions.items():
-            self._check_contiguous(queue_id, position, untils[queue_id], read.get(queue_id))
-        return read
+            self._check_contiguous(queue_id, position, untils[queue_id], by_queue.get(queue_id))
+        return by_queue
 
     def _check_contiguous(
         self, queue_id: int, position: int, until: int, rows: pa.Table | None
     ) -> None:
+        """Checks that rows have all offsets from a position; fewer only at the queue's end.
+
+        Errors: OffsetGapError, OffsetOutOfRangeError.
+        """
         count = 0
         if rows is not None:
             count = rows.num_rows
             offsets = rows.column("queue_offset").to_numpy()
             wrong = (offsets != range(position, position + count)).nonzero()[0]
             if len(wrong):
-                at = int(wrong[0])
-                self._fail(queue_id, position + at, int(offsets[at]))
+                index = int(wrong[0])
+                self._fail(queue_id, position + index, int(offsets[index]))
+
         if count < until - position:
-            beyond = [
+            later = [
                 max(first, position + count)
                 for file in self._files.files.values()
                 for first, _ in self._span(file, queue_id, position + count)
             ]
-            if beyond:
-                self._fail(queue_id, position + count, min(beyond))
+            if later:
+                self._fail(queue_id, position + count, min(later))
 
-    def _fail(self, queue_id: int, expected: int, found: int) -> None:
+    def _fail(self, queue_id: int, expected: int, actual: int) -> None:
+        """Raises the error of a missing or repeated offset."""
         floor = self._floor(queue_id)
         if expected < floor:
             raise OffsetOutOfRangeError(
                 f"topic {self._topic} queue {queue_id}: position {expected}, and the queue begins "
                 f"at {floor}: older messages are deleted; seek to it, or say `out_of_range_reset`"
             )
+
         raise OffsetGapError(
-            f"topic {self._topic} queue {queue_id}: offset {expected} was expected, {found} was "
+            f"topic {self._topic} queue {queue_id}: offset {expected} was expected, {actual} was "
             "found: rows are missing or stand twice; run `txlake verify`"
         )
 
@@ -183,30 +204,29 @@ class TopicReader:
     def _span(
         self, file: TableFile, queue_id: int, from_offset: int, to_offset: float = math.inf
     ) -> list[Span]:
-        """Returns the first and last offset of a queue in a file, if that matters; else nothing.
+        """Returns the first and last offset of a queue in a file, in a list of one.
 
-        Only offsets from `from_offset` to below `to_offset` matter. A file is opened if its
-        statistics do not say what it holds, and do not place it outside of these.
+        The list is empty if the queue has no row there from `from_offset` to below `to_offset`. A
+        file is opened if its statistics leave that open.
         """
-        least, most = file.min_values, file.max_values
-        is_outside = (
-            (most["queue_offset"] is not None and most["queue_offset"] < from_offset)
-            or (least["queue_offset"] is not None and least["queue_offset"] >= to_offset)
-            or (most["queue_id"] is not None
-                and not least["queue_id"] <= queue_id <= most["queue_id"])
-        )  # fmt: skip
-        if is_outside:
+        if _is_outside(file, queue_id, from_offset, to_offset):
             return []
+
         if file.path not in self._spans:
             self._spans[file.path] = self._read_spans(file)
+
         span = self._spans[file.path].get(queue_id)
-        return [] if span is None or span[1] < from_offset or span[0] >= to_offset else [span]
+        if span is None or span[1] < from_offset or span[0] >= to_offset:
+            return []
+        return [span]
 
     def _read_spans(self, file: TableFile) -> dict[int, Span]:
-        least, most = file.min_values, file.max_values
-        is_known = None not in (*least.values(), *most.values())
-        if is_known and least["queue_id"] == most["queue_id"]:
-            return {least["queue_id"]: (least["queue_offset"], most["queue_offset"])}
+        """Returns the first and last offset of each queue in a file."""
+        minimum, maximum = file.min_values, file.max_values
+        is_known = None not in (*minimum.values(), *maximum.values())
+        if is_known and minimum["queue_id"] == maximum["queue_id"]:
+            return {minimum["queue_id"]: (minimum["queue_offset"], maximum["queue_offset"])}
+
         spans = (
             self._files.dataset([file.path])
             .to_table(columns=["queue_id", "queue_offset"])
@@ -219,22 +239,55 @@ class TopicReader:
         }
 
     def _last(self, queue_id: int) -> int:
-        best = -1
-        for file in sorted(
+        """Returns the last offset of a queue; without rows the one before its beginning."""
+        latest_first = sorted(
             self._files.files.values(), key=lambda file: -(file.max_values["queue_offset"] or 0)
-        ):
+        )
+
+        best = -1
+        for file in latest_first:
             best = max([best, *(last for _, last in self._span(file, queue_id, best + 1))])
+
         return best if best >= 0 else self._begin(queue_id) - 1
 
     def _first(self, queue_id: int) -> int | None:
-        """Returns the first offset of a queue that is there; None if it has no rows."""
-        best: int | None = None
-        for file in sorted(
+        """Returns the first offset that a queue still has; None if it has no rows."""
+        earliest_first = sorted(
             self._files.files.values(), key=lambda file: file.min_values["queue_offset"] or 0
-        ):
+        )
+
+        best: int | None = None
+        for file in earliest_first:
             for first, _ in self._span(file, queue_id, 0, math.inf if best is None else best):
                 best = first
+
         return best
+
+
+def _is_outside(file: TableFile, queue_id: int, from_offset: int, to_offset: float) -> bool:
+    """Returns whether a file, by its statistics, has no row of a queue in a range of offsets."""
+    minimum, maximum = file.min_values, file.max_values
+
+    if maximum["queue_offset"] is not None and maximum["queue_offset"] < from_offset:
+        return True
+    if minimum["queue_offset"] is not None and minimum["queue_offset"] >= to_offset:
+        return True
+    if maximum["queue_id"] is None:
+        return False
+    return not minimum["queue_id"] <= queue_id <= maximum["queue_id"]
+
+
+def _split_by_queue(rows: pa.Table) -> dict[int, pa.Table]:
+    """Returns the rows of each queue. Input: rows in the order of queues."""
+    by_queue: dict[int, pa.Table] = {}
+    start = 0
+
+    counts = pc.value_counts(rows.column("queue_id")).to_pylist()
+    for entry in sorted(counts, key=itemgetter("values")):
+        by_queue[entry["values"]] = rows.slice(start, entry["counts"])
+        start += entry["counts"]
+
+    return by_queue
 
 
 def _window_rows(files: list[TableFile], queues: int, bytes_max: int = _READ_AHEAD_BYTES) -> int:
@@ -244,13 +297,15 @@ def _window_rows(files: list[TableFile], queues: int, bytes_max: int = _READ_AHE
 
 
 def _in_order(rows: pa.Table) -> pa.Table:
-    """Returns rows in the order of queues and offsets; those that stand in order are not copied."""
+    """Returns rows in the order of queues and offsets; runs in order are not copied."""
     keys = [("queue_id", "ascending"), ("queue_offset", "ascending")]
     order = pc.sort_indices(rows, sort_keys=keys).to_numpy().astype("int64")
     if not len(order):
         return rows
+
     starts = [0, *((order[1:] != order[:-1] + 1).nonzero()[0] + 1).tolist(), len(order)]
     if len(starts) > _RUNS_MAX:
         return rows.take(pa.array(order))
+
     runs = itertools.pairwise(starts)
     return pa.concat_tables([rows.slice(order[start], end - start) for start, end in runs])

@@ -12,7 +12,6 @@ from typing import Literal, NamedTuple
 
 from txlake import protocol
 from txlake._consumer_extra import pa
-from txlake._counted import counted
 from txlake._lake import Lake, Topic
 from txlake._ownership import Ownership
 from txlake._paths import is_in_store
@@ -108,11 +107,13 @@ class Consumer:
     ) -> None:
         if not protocol.matches(protocol.GROUP_PATTERN, group):
             raise ValueError(f"group {group!r}: {protocol.GROUP_PATTERN}")
+
         if isinstance(topics, str) or not topics:
             raise ValueError(f"topics {topics!r}: a list with at least one name")
         for topic in topics:  # it would wait for ever for a topic that cannot be
             if not protocol.matches(protocol.TOPIC_PATTERN, topic) or topic in protocol.NO_TOPICS:
                 raise ValueError(f"topic {topic!r}: {protocol.TOPIC_PATTERN}, not '.' or '..'")
+
         if auto_offset_reset not in ("earliest", "latest"):
             raise ValueError(f"auto_offset_reset {auto_offset_reset!r}: earliest or latest")
         if out_of_range_reset not in ("stop", "earliest", "latest"):
@@ -124,10 +125,16 @@ class Consumer:
         ):
             if value < 1:
                 raise ValueError(f"{name} {value!r}: 1 or more")
-        if unknown := set(queues or {}) - set(topics):
+
+        unknown = set(queues or {}) - set(topics)
+        if unknown:
             raise ValueError(f"queues {sorted(unknown)}: not in topics {list(topics)}")
-        if below := [queue for ids in (queues or {}).values() for queue in ids if queue < 0]:
-            raise ValueError(f"queues {below}: 0 or more")
+
+        queue_ids = itertools.chain.from_iterable((queues or {}).values())
+        negative = [queue_id for queue_id in queue_ids if queue_id < 0]
+        if negative:
+            raise ValueError(f"queues {negative}: 0 or more")
+
         note_delta_is_used()
         self._guard = ProcessGuard("consumer")
         self._topics = tuple(dict.fromkeys(topics))
@@ -135,16 +142,22 @@ class Consumer:
         self._reset = auto_offset_reset
         self._poll_records_max = max_poll_records
         self._is_closed = False
+
         owner = f"{socket.gethostname()}:{os.getpid()}:{os.urandom(4).hex()}"
         self._lake = Lake(lake, storage_options)
-        self._looks = PollBackoff(
-            is_store=is_in_store(self._lake.path), most_s=store_look_ms_max / 1000
+        self._backoff = PollBackoff(
+            is_store=is_in_store(self._lake.path), pause_s_max=store_look_ms_max / 1000
         )
         self._buffers = QueueBuffers(self._lake, out_of_range_reset)
         self._ownership = Ownership(
-            self._lake.uri("consumer_offsets"), storage_options, group, owner, session_timeout_ms,
+            self._lake.uri("consumer_offsets"),
+            storage_options,
+            group,
+            owner,
+            session_timeout_ms,
             self._lake.lake_id,
-        )  # fmt: skip
+        )
+
         self._checked: set[str] = set()
         self._take_queues(None if wait_for_owner_ms is None else wait_for_owner_ms / 1000)
 
@@ -167,18 +180,23 @@ class Consumer:
         StaleGenerationError.
         """
         deadline = time.monotonic() + timeout_s
-        most = self._poll_records_max if max_records is None else max_records
+        if max_records is None:
+            max_records = self._poll_records_max
+
         while True:
             self._check_open()
             self._ownership.heartbeat()
-            if self._looks.are_due(has_rows=self._buffers.has_rows()):
-                if self._looks.is_for_topics(knows_all=self._checked >= set(self._topics)):
+
+            if self._backoff.is_due(has_rows=self._buffers.has_rows()):
+                if self._backoff.is_for_topics(knows_all=self._checked >= set(self._topics)):
                     self._take_queues(0.0)
-                self._looks.looked(is_new=self._buffers.fill())
-            taken = self._buffers.take(most)
+                self._backoff.note_read(is_new=self._buffers.fill())
+
+            taken = self._buffers.take(max_records)
             if taken or time.monotonic() >= deadline:
                 return [message for topic, rows in taken for message in _messages(topic, rows)]
-            self._looks.wait(deadline)
+
+            self._backoff.wait(deadline)
 
     def commit(self) -> None:
         """Stores that the group is past all that poll() has returned.
@@ -195,12 +213,14 @@ class Consumer:
         """
         self._check_open()
         self._check_owned(topic, queue_id)
+
         end = self._buffers.ends()[topic, queue_id]
         begin = self._buffers.begins()[topic, queue_id]
         if not begin <= offset <= end:
             raise OffsetOutOfRangeError(
                 f"topic {topic} queue {queue_id}: offset {offset}; {begin} to {end} are allowed"
             )
+
         self._buffers.seek(topic, queue_id, offset)
 
     def position(self, topic: str, queue_id: int) -> int:
@@ -231,29 +251,45 @@ class Consumer:
                 self._ownership.release()
 
     def _take_queues(self, wait_s: float | None) -> None:
-        """Takes the queues that exist now and were asked for. Input: as of `Ownership.take`."""
+        """Takes the requested queues that exist now. Input: as of `Ownership.take`."""
         topics = self._lake.topics()
-        new = []
-        for name in [name for name in self._topics if name in topics]:
-            count = topics[name].queue_count
-            for queue_id in self._requested.get(name, range(count)):
-                if not self._ownership.owns(name, queue_id):
-                    if queue_id >= count:
-                        raise UnknownTopicError(
-                            f"topic {name} has {counted(count, 'queue')}, no {queue_id}"
-                        )
-                    new.append((name, queue_id))
+        new = self._queues_to_take(topics)
         if not new:
             return
+
         unchecked = {name for name, _ in new} - self._checked
         for name in sorted(unchecked):  # before anything is written about them
             self._lake.require_whole(name)
         self._checked |= unchecked
+
         self._check_within(new, topics)
         taken = self._ownership.take(new, wait_s)
+
         for (name, queue_id), offset in taken.items():
             self._buffers.add(name, topics[name].table_id, queue_id, offset or 0)
-        self._buffers.seek_to([queue for queue, at in taken.items() if at is None], self._reset)
+
+        uncommitted = [queue for queue, offset in taken.items() if offset is None]
+        self._buffers.seek_to(uncommitted, self._reset)
+
+    def _queues_to_take(self, topics: Mapping[str, Topic]) -> list[tuple[str, int]]:
+        """Returns the requested queues that exist and are not owned. Errors: UnknownTopicError."""
+        new = []
+
+        for name in self._topics:
+            if name not in topics:
+                continue
+
+            count = topics[name].queue_count
+            for queue_id in self._requested.get(name, range(count)):
+                if self._ownership.owns(name, queue_id):
+                    continue
+                if queue_id >= count:
+                    raise UnknownTopicError(
+                        f"topic {name} has {counted(count, 'queue')}, no {queue_id}"
+                    )
+                new.append((name, queue_id))
+
+        return new
 
     def _check_within(self, queues: Sequence[tuple[str, int]], topics: Mapping[str, Topic]) -> None:
         """Checks that the group is beyond no queue's end: it would leave messages out."""
@@ -284,9 +320,11 @@ def _messages(topic: str, rows: pa.Table) -> Iterator[ConsumedMessage]:
     """Returns rows as messages, made column by column: one by one takes twice the time."""
     columns = dict(zip(_COLUMNS, plain_columns(rows.select(_COLUMNS)), strict=True))
     columns["properties"] = [properties or {} for properties in columns["properties"]]
+
     if rows["raw_headers"].null_count < rows.num_rows:
         columns["raw_headers"] = [
             None if headers is None else [(header["key"], header["value"]) for header in headers]
             for headers in columns["raw_headers"]
         ]
+
     return map(ConsumedMessage._make, zip(itertools.repeat(topic), *columns.values(), strict=False))

@@ -1,4 +1,4 @@
-"""What an application implements: it runs local transactions, and tells later how they ended."""
+"""The listener that an application implements: it runs local transactions and answers checks."""
 
 from __future__ import annotations
 
@@ -119,11 +119,11 @@ class TransactionListener(ABC):
 def call_safely(
     call: Callable[..., Any], *args: Any, caught: type[BaseException] = Exception
 ) -> tuple[LocalTransactionState, str]:
-    """Returns the state that a call gives, and a remark that says why it counts as UNKNOWN.
+    """Returns the state that a call returns, and a remark that says why it counts as UNKNOWN.
 
-    Input: `caught`: what counts as UNKNOWN. On a thread of the producer that is BaseException:
-    SystemExit or CancelledError would end the thread, and with it what waits for it.
-    Errors: what is not caught, KeyboardInterrupt on the caller's thread, say.
+    Input: `caught`: the errors that count as UNKNOWN. On a thread of the producer that is
+    BaseException: SystemExit or CancelledError would end the thread, for which others wait.
+    Errors: those that are not caught, KeyboardInterrupt on the caller's thread for example.
     """
     try:
         state = call(*args)
@@ -131,7 +131,9 @@ def call_safely(
         log.exception("a listener failed; its answer counts as UNKNOWN")
         text = f"{type(error).__name__}: {error}".encode("utf-8", "replace").decode()
         return LocalTransactionState.UNKNOWN, text[:_REMARK_CHARACTERS_MAX]
+
     if not isinstance(state, LocalTransactionState):
         log.error("a listener answered %r; it counts as UNKNOWN", state)
         return LocalTransactionState.UNKNOWN, f"not a LocalTransactionState: {type(state).__name__}"
+
     return state, ""

@@ -10,10 +10,15 @@ from txlake import protocol
 from txlake._counted import counted
 from txlake.errors import MessageError
 
-OWN_TOPICS = frozenset((
-    protocol.HALF_TOPIC, protocol.OP_TOPIC, protocol.SCHEDULE_TOPIC, protocol.ADMIN_TOPIC,
-    *protocol.SYSTEM_REAL_TOPICS,
-))  # fmt: skip
+OWN_TOPICS = frozenset(
+    (
+        protocol.HALF_TOPIC,
+        protocol.OP_TOPIC,
+        protocol.SCHEDULE_TOPIC,
+        protocol.ADMIN_TOPIC,
+        *protocol.SYSTEM_REAL_TOPICS,
+    )
+)
 # Room for the headers that the SDK adds: names 130, group and topic 127 each, id, numbers.
 PROTOCOL_HEADERS_BYTES_MAX = 768
 _PROPERTIES_BYTES_MAX = protocol.PROPERTIES_BYTES_MAX - PROTOCOL_HEADERS_BYTES_MAX
@@ -53,21 +58,26 @@ class Message:
         if not isinstance(self.topic, str):
             raise MessageError(f"topic {self.topic!r}: {protocol.TOPIC_PATTERN} is allowed")
         _check_topic(self.topic)
+
         has_more = has_options(self)
         if has_more:
             self._check_numbers()
+
         if self.body is not None and not isinstance(self.body, bytes):
             raise MessageError(f"body: bytes or None, not {type(self.body).__name__}: encode it")
+
         properties = dict(self.properties)
         object.__setattr__(self, "properties", properties)
+
         properties_bytes = _REAL_TOPIC_BYTES + len(self.topic)
         if properties:
             properties_bytes += _checked_bytes(properties)
         if has_more:
-            for what, text in (("keys", self.keys), ("tags", self.tags)):
+            for name, text in (("keys", self.keys), ("tags", self.tags)):
                 if text is not None:
-                    _check_text(what, text)
+                    _check_text(name, text)
             properties_bytes += _bytes(option_headers(self))
+
         if properties_bytes > _PROPERTIES_BYTES_MAX:
             raise MessageError(
                 f"keys, tags and properties: {properties_bytes} bytes, "
@@ -75,7 +85,7 @@ class Message:
             )
 
     def _check_numbers(self) -> None:
-        for name, value, most in (
+        for name, value, maximum in (
             ("delay_level", self.delay_level, _NUMBER_MAX),
             ("deliver_at", self.deliver_at, protocol.INSTANT_MS_MAX),
             ("deliver_after_ms", self.deliver_after_ms, _SPAN_MAX),
@@ -83,9 +93,10 @@ class Message:
             ("check_immunity_time_s", self.check_immunity_time_s, _NUMBER_MAX),
         ):
             if value is not None and (
-                not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= most
+                not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= maximum
             ):
-                raise MessageError(f"{name} {value!r}: a whole number from 0 to {most}")
+                raise MessageError(f"{name} {value!r}: a whole number from 0 to {maximum}")
+
         delays = (self.delay_level, self.deliver_at, self.deliver_after_ms)
         if sum(value is not None for value in delays) > 1:
             raise MessageError(
@@ -94,44 +105,50 @@ class Message:
             )
 
 
-def require_message(given: object) -> None:
-    """Raises MessageError for what is no Message."""
-    if not isinstance(given, Message):
+def require_message(value: object) -> None:
+    """Raises MessageError unless a value is a Message."""
+    if not isinstance(value, Message):
         raise MessageError(
-            f"expected a txlake.Message, not {type(given).__name__}: Message(topic, body) makes one"
+            f"expected a txlake.Message, not {type(value).__name__}: Message(topic, body) makes one"
         )
 
 
-def require_messages(given: object) -> None:
-    """Raises MessageError for what is no sequence of messages."""
-    if not isinstance(given, Sequence) or isinstance(given, str | bytes | bytearray):
+def require_messages(values: object) -> None:
+    """Raises MessageError unless a value is a sequence of messages."""
+    if not isinstance(values, Sequence) or isinstance(values, str | bytes | bytearray):
         raise MessageError(
-            f"expected a list or a tuple of txlake.Message, not {type(given).__name__}"
+            f"expected a list or a tuple of txlake.Message, not {type(values).__name__}"
         )
-    for message in given:
-        require_message(message)
+    for value in values:
+        require_message(value)
 
 
-def require_set(given: object, members_max: int) -> None:
-    """Raises MessageError for what is not 1 to `members_max` messages of one transaction."""
-    require_messages(given)
-    assert isinstance(given, Sequence)
-    if not 1 <= len(given) <= members_max:
-        raise MessageError(f"{counted(len(given), 'message')} in a transaction: 1 to {members_max}")
+def require_set(values: object, members_max: int) -> None:
+    """Raises MessageError unless a value is 1 to `members_max` messages of one transaction."""
+    require_messages(values)
+    assert isinstance(values, Sequence)
+    if not 1 <= len(values) <= members_max:
+        raise MessageError(
+            f"{counted(len(values), 'message')} in a transaction: 1 to {members_max}"
+        )
 
 
 def has_options(message: Message) -> bool:
     """Returns whether it has more than topic, body and properties; most messages do not."""
     return not (
-        message.keys is None and message.tags is None and message.delay_level is None
-        and message.deliver_at is None and message.deliver_after_ms is None
-        and message.queue_id is None and message.check_immunity_time_s is None
-    )  # fmt: skip
+        message.keys is None
+        and message.tags is None
+        and message.delay_level is None
+        and message.deliver_at is None
+        and message.deliver_after_ms is None
+        and message.queue_id is None
+        and message.check_immunity_time_s is None
+    )
 
 
 def option_headers(message: Message) -> dict[str, str]:
-    """Returns those of REAL_QID, KEYS, TAGS, DELAY, DELAY_MS and DELIVER_AT that it asks for."""
-    asked = (
+    """Returns those of REAL_QID, KEYS, TAGS, DELAY, DELAY_MS and DELIVER_AT that it has."""
+    options = (
         (protocol.REAL_QID, message.queue_id),
         (protocol.KEYS, message.keys),
         (protocol.TAGS, message.tags),
@@ -141,7 +158,7 @@ def option_headers(message: Message) -> dict[str, str]:
     )
     return {
         name: value if isinstance(value, str) else f"{value:d}"
-        for name, value in asked
+        for name, value in options
         if value is not None
     }
 
@@ -167,7 +184,7 @@ def _bytes(headers: Mapping[str, str]) -> int:
 
 
 def _checked_bytes(properties: Mapping[str, str]) -> int:
-    """Returns their bytes; checks all at once, and one by one only to say what is wrong."""
+    """Returns the bytes of properties; checks all at once, one by one only for the error."""
     try:
         size = _bytes(properties)
     except (TypeError, UnicodeEncodeError):
@@ -181,18 +198,20 @@ def _invalid_part(properties: Mapping[str, str]) -> MessageError:
     reserved = protocol.RESERVED_HEADERS.intersection(properties)
     if reserved:
         return MessageError(f"properties: {sorted(reserved)} are names of the protocol")
+
     for name, value in properties.items():
         if not isinstance(name, str) or not name:
             return MessageError(f"properties: name {name!r}: text that is not empty is allowed")
         _check_text("properties: name", name)
         _check_text(f"properties[{name!r}]", value)
+
     return MessageError(f"properties {properties!r}: names and values are text")
 
 
-def _check_text(what: str, value: str) -> None:
+def _check_text(name: str, value: str) -> None:
     if not isinstance(value, str):
-        raise MessageError(f"{what}: a str, not {type(value).__name__}")
+        raise MessageError(f"{name}: a str, not {type(value).__name__}")
     try:
         value.encode()
     except UnicodeEncodeError as error:
-        raise MessageError(f"{what}: {value!r} cannot be written as UTF-8") from error
+        raise MessageError(f"{name}: {value!r} cannot be written as UTF-8") from error

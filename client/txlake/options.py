@@ -49,23 +49,29 @@ class ProducerOptions:
     def __post_init__(self) -> None:
         for option in fields(self):
             value: object = getattr(self, option.name)
+
             kind = str if option.type == "str" else int
             if type(value) is not kind:
                 raise ValueError(f"{option.name} = {value!r}: {kind.__name__} is allowed")
             if kind is str and not value:
                 raise ValueError(f"{option.name} = {value!r}: text that is not empty is allowed")
-            least = 0 if option.name.endswith("linger_ms") else 1
-            if isinstance(value, int) and value < least:
-                raise ValueError(f"{option.name} = {value}: {least} or more is allowed")
+
+            minimum = 0 if option.name.endswith("linger_ms") else 1
+            if isinstance(value, int) and value < minimum:
+                raise ValueError(f"{option.name} = {value}: {minimum} or more is allowed")
+
         if self.message_bytes_max > protocol.MESSAGE_BYTES_LARGEST:
             raise ValueError(
                 f"message_bytes_max = {self.message_bytes_max}: "
                 f"{protocol.MESSAGE_BYTES_LARGEST} or less is allowed"
             )
+
         protocol.delay_levels_ms(self.delay_levels)
+
         for name, pattern in _NAMES.items():
             if not protocol.matches(pattern, getattr(self, name)):
                 raise ValueError(f"{name} = {getattr(self, name)!r}: {pattern} is allowed")
+
         topics = (self.half_topic, self.op_topic, self.schedule_topic)
         trouble = protocol.topics_trouble(topics, self.check_topic_prefix)
         if trouble:

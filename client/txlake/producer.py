@@ -59,29 +59,46 @@ class TransactionProducer:
         keys = group_keys(keys)
         if not protocol.matches(protocol.GROUP_PATTERN, producer_group):
             raise ValueError(f"producer_group {producer_group!r}: {protocol.GROUP_PATTERN}")
+
         self._options = options = options or ProducerOptions()
         settings = client_settings(bootstrap_servers, client)
+
         self._listener = listener
         self._ids = TransactionIds()
         self._guard = ProcessGuard("producer")
         self._running: set[str] = set()
         self._is_closed = False
         self._timeout_s = options.send_timeout_ms / 1000
+
         self._sender = KafkaSender(settings, options)
         self._operations = OperationBatcher(
-            self._sender, options.op_topic, producer_group,
-            options.operation_linger_ms, options.operation_ends_max, keys[0] if keys else None,
-        )  # fmt: skip
+            self._sender,
+            options.op_topic,
+            producer_group,
+            options.operation_linger_ms,
+            options.operation_ends_max,
+            keys[0] if keys else None,
+        )
         self._halves = HalfSender(self._sender, self._operations, producer_group, options)
+
         local = _LocalTransactions(listener, self._operations, self._running)
         self._pipeline = Pipeline(
             local.run, self._running, options.in_flight_max, options.local_transaction_threads
         )
         self._sender.after_poll = self._pipeline.wake
-        checks = None if listener is None else CheckAnswerer(
-            settings, producer_group, listener, self._operations,
-            self._running.__contains__, options, keys,
-        )  # fmt: skip
+
+        checks = None
+        if listener is not None:
+            checks = CheckAnswerer(
+                settings,
+                producer_group,
+                listener,
+                self._operations,
+                self._running.__contains__,
+                options,
+                keys,
+            )
+
         self._parts = _Parts(
             self._pipeline, checks, self._operations, self._sender, options.close_timeout_ms
         )
@@ -124,24 +141,37 @@ class TransactionProducer:
         """
         require_set(messages, self._options.messages_max)
         run = self._executor(execute)
+
         now_ms = time.time_ns() // 1_000_000
         half = HalfMessage(messages[0], tuple(messages), self._ids.next(now_ms))
         self._running.add(half.transaction_id)
+
         try:
             half_offsets = self._halves.store(half, now_ms)
             state, remark = call_safely(run, half, arg)
+
             end = Reports(1)
             self._operations.add(
-                half.queue_id, half_offsets, half.transaction_id, state.value, end.sent,
+                half.queue_id,
+                half_offsets,
+                half.transaction_id,
+                state.value,
+                end.sent,
                 [(protocol.REMARK, remark)] if remark else (),
-            )  # fmt: skip
+            )
             end.wait(self._timeout_s + REPORT_S)
         finally:
             self._running.discard(half.transaction_id)
+
         return TransactionSendResult(
-            half.transaction_id, half.queue_id, half.queue_offset, state, end.failure is None,
-            remark, tuple(half_offsets),
-        )  # fmt: skip
+            half.transaction_id,
+            half.queue_id,
+            half.queue_offset,
+            state,
+            end.failure is None,
+            remark,
+            tuple(half_offsets),
+        )
 
     def send_pipelined(
         self, message: Message, arg: Any = None, on_done: OnDone | None = None
@@ -158,15 +188,18 @@ class TransactionProducer:
         require_message(message)
         self._executor(None)
         self._pipeline.acquire(self._timeout_s)
+
         now_ms = time.time_ns() // 1_000_000
         half = PipelinedHalf(message, self._ids.next(now_ms), arg, on_done, self._pipeline)
         self._running.add(half.transaction_id)
+
         try:
             self._halves.send(half, now_ms, half.reported)
         except BaseException:
             self._running.discard(half.transaction_id)
             self._pipeline.release()
             raise
+
         return half.transaction_id
 
     def flush(self, timeout_s: float | None = None) -> int:
@@ -186,6 +219,7 @@ class TransactionProducer:
         """
         if self._is_closed:
             return
+
         self._is_closed = True
         self._finalizer.detach()
 
@@ -201,7 +235,7 @@ class TransactionProducer:
 
 @dataclass(frozen=True)
 class _Parts:
-    """What a producer closes. It does not refer to the producer, which can be dropped."""
+    """The parts that a producer closes. They do not refer to the producer: it can be dropped."""
 
     pipeline: Pipeline
     checks: CheckAnswerer | None
@@ -225,7 +259,7 @@ class _Parts:
 
 @dataclass(frozen=True)
 class _LocalTransactions:
-    """What runs pipelined local transactions. It does not refer to the producer."""
+    """The runner of pipelined local transactions. It does not refer to the producer."""
 
     listener: TransactionListener | None
     operations: OperationBatcher
@@ -237,28 +271,33 @@ class _LocalTransactions:
         state, remark = call_safely(
             self.listener.execute_local_transaction, half, half.arg, caught=BaseException
         )
-        half.local_state, half.remark = state, remark
+        half.local_state = state
+        half.remark = remark
         if remark:
             half.pipeline.note_failure()
 
         # Before Python 3.12 `value` is a function call; `_value_` is an attribute.
         self.operations.add(
-            half.queue_id, (half.queue_offset,), half.transaction_id, state._value_,
+            half.queue_id,
+            (half.queue_offset,),
+            half.transaction_id,
+            state._value_,
             half.end_reported,
             [(protocol.REMARK, remark)] if remark else (),
-        )  # fmt: skip
+        )
         self.running.discard(half.transaction_id)
 
 
 def executor(listener: TransactionListener | None, execute: Execute | None) -> Execute:
-    """Returns what runs a local transaction.
+    """Returns the function that runs a local transaction: `execute`, else the listener's method.
 
-    Errors: NoListenerError when nothing does; TypeError for an `execute` that cannot be called.
+    Errors: NoListenerError without both; TypeError for an `execute` that cannot be called.
     """
     if execute is not None:
         if not callable(execute):
             raise TypeError(f"execute: expected a function, not {type(execute).__name__}")
         return execute
+
     if listener is None:
         raise NoListenerError("a transaction needs a listener, or `execute`")
     return listener.execute_local_transaction

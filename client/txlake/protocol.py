@@ -116,7 +116,7 @@ RETENTION_MS: Final = "retention.ms"
 RETENTION_BYTES: Final = "retention.bytes"
 FOREVER: Final = -1
 
-# What can be read. The patterns are ASCII; Spark SQL uses them too, as Java regex.
+# The texts that can be read. The patterns are ASCII; Spark SQL uses them too, as Java regex.
 GROUP_PATTERN: Final = "[A-Za-z0-9._-]{1,127}"
 TRANSACTION_ID_PATTERN: Final = "[A-Za-z0-9_-]{1,128}"
 TOPIC_PATTERN: Final = "[A-Za-z0-9._-]{1,127}"
@@ -199,7 +199,7 @@ class ConfigTarget:
 
 @dataclass(frozen=True)
 class LostTarget:
-    """Offsets that Kafka has no longer, of a partition of the topic of one kind of records.
+    """Offsets that Kafka no longer has, of a partition of the topic of one kind of records.
 
     `lost:<kind>:<partition>:<first>-<last>`; `kind`: half, op, schedule or admin.
     """
@@ -232,12 +232,14 @@ _TARGET = re.compile(
 
 
 def read_target(text: str | None) -> Target | None:
-    """Returns what a TARGET names, whatever the command; None if it cannot be read."""
-    found = _TARGET.fullmatch(text or "")
-    if found is None:
+    """Returns the target that a TARGET names, for any command; None if it cannot be read."""
+    match = _TARGET.fullmatch(text or "")
+    if match is None:
         return None
-    kind, queue_id, queue_offset, undeliverable_offset, topic, queue_count, *more = found.groups()
+
+    kind, queue_id, queue_offset, undeliverable_offset, topic, queue_count, *more = match.groups()
     altered, name, value, lost, partition, first, last = more
+
     if kind is not None:
         return RecordTarget(kind, int(queue_id), int(queue_offset))
     if undeliverable_offset is not None:
@@ -252,23 +254,23 @@ def read_target(text: str | None) -> Target | None:
 
 
 def command_target(command: str, text: str | None) -> Target | None:
-    """Returns what a command is about; None if it cannot be about that."""
+    """Returns the target of a command; None if the command cannot have such a target."""
     target = read_target(text)
     kinds = {form.partition(":")[0] for form in TARGET_FORMS.get(command, ())}
     return target if str(target).partition(":")[0] in kinds else None
 
 
 def floor_id(queue_id: int) -> str:
-    """Returns under which name a topic's table says where a queue begins: a Delta transaction."""
+    """Returns the transaction identifier by which a topic's table says where a queue begins."""
     return f"txlake-floor/{queue_id}"
 
 
-# Under which name a topic's table says up to which epoch messages are deleted.
+# The transaction identifier by which a topic's table says up to which epoch messages are deleted.
 DELETED_EPOCH_ID: Final = "txlake-floor/epoch"
 
 
 def deleted_id(lake_id: str) -> str:
-    """Returns under which name a table says how many of its rows were deleted."""
+    """Returns the transaction identifier by which a table says how many rows were deleted."""
     return f"txlake-deleted/{lake_id}"
 
 
@@ -283,7 +285,7 @@ def is_property(name: str) -> bool:
 
 
 def record_bytes(body: bytes | None, headers: Iterable[tuple[str, bytes]]) -> int:
-    """Returns what message_bytes_max limits: the bytes of body, header names and header values."""
+    """Returns the bytes of body, header names and values, which message_bytes_max limits."""
     return len(body or b"") + sum(len(name.encode()) + len(value) for name, value in headers)
 
 
@@ -301,7 +303,7 @@ def check_topic(producer_group: str, prefix: str = CHECK_TOPIC_PREFIX) -> str:
 
 
 def check_topic_config(message_bytes_max: int) -> dict[str, str]:
-    """Returns how Kafka is to keep a check topic, whatever its own defaults are.
+    """Returns the configs of a check topic, so that Kafka's own defaults do not count.
 
     It takes each check whole, as the job has sent it: uncompressed, for clients that read no codec.
     """
@@ -319,9 +321,11 @@ def colliding_topic(topic: str, existing: Iterable[str]) -> str | None:
     Output: None if there is no such topic; `topic` itself does not count.
     """
     name = _as_kafka_compares(topic)
-    return next(
-        (other for other in existing if other != topic and _as_kafka_compares(other) == name), None
-    )
+
+    for other in existing:
+        if other != topic and _as_kafka_compares(other) == name:
+            return other
+    return None
 
 
 def _as_kafka_compares(topic: str) -> str:
@@ -344,6 +348,7 @@ def topics_trouble(topics: Sequence[str], check_topic_prefix: str) -> str:
     for name in topics:
         if name in (*NO_TOPICS, *_KAFKAS_OWN) or colliding_topic(name, _KAFKAS_OWN):
             return f"{name!r}: Kafka allows no topic of that name"
+
         if name.startswith(check_topic_prefix):
             return (
                 f"{name!r} begins with check_topic_prefix = {check_topic_prefix!r}: it could be "
@@ -355,6 +360,7 @@ def topics_trouble(topics: Sequence[str], check_topic_prefix: str) -> str:
                 "'_' alone: Kafka counts them as one, and it could collide with the check topic "
                 "of a group"
             )
+
         colliding = colliding_topic(name, topics)
         if colliding is not None:
             return (
@@ -363,6 +369,7 @@ def topics_trouble(topics: Sequence[str], check_topic_prefix: str) -> str:
             )
         if [*topics, *SYSTEM_REAL_TOPICS].count(name) > 1:
             return f"{name!r} names two topics; each needs a name of its own"
+
     return ""
 
 
@@ -405,6 +412,7 @@ def delay_levels_ms(levels: str = DELAY_LEVELS) -> tuple[int, ...]:
         if not re.fullmatch(r"[1-9][0-9]{0,8}[smhd]", text, flags=re.ASCII):
             raise ValueError(f"delay level {text!r}: a number and one of the units s, m, h, d")
         spans.append(int(text[:-1]) * _UNITS_MS[text[-1]])
+
     if not spans:
         raise ValueError("delay levels: at least one is needed")
     return tuple(spans)

@@ -1,4 +1,4 @@
-"""What sending returns."""
+"""The results of sending."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from txlake.listener import LocalTransactionState
 
 @dataclass(frozen=True, slots=True)
 class TransactionSendResult:
-    """What became of a transaction.
+    """The outcome of a transaction, as the producer knows it.
 
     (`queue_id`, `queue_offset`) is the place of its first half. `operation_sent` False: Kafka did
     not take the end in time, and the job will ask the group. `remark` says why a listener's

@@ -38,9 +38,11 @@ class Producer:
             if not protocol.matches(protocol.GROUP_PATTERN, producer_group):
                 raise ValueError(f"producer_group {producer_group!r}: {protocol.GROUP_PATTERN}")
             self._group = [(protocol.PGROUP, producer_group.encode())]
+
         self._options = options = options or ProducerOptions()
         self._level_count = len(protocol.delay_levels_ms(options.delay_levels))
         self._ids = TransactionIds()
+
         self._guard = ProcessGuard("producer")
         self._sender = KafkaSender(client_settings(bootstrap_servers, client), options)
         timeout_s = options.close_timeout_ms / 1000
@@ -69,6 +71,7 @@ class Producer:
         """
         require_messages(messages)
         self._guard.check()
+
         now_ms = time.time_ns() // 1_000_000
         ids = [self._ids.next(now_ms) for _ in messages]
         queues = [self._queue(message) for message in messages]
@@ -76,16 +79,22 @@ class Producer:
             (queue, message.body, checked_headers(message, self._group, id_, now_ms, self._options))
             for message, id_, queue in zip(messages, ids, queues, strict=True)
         ]
+
         reports = self._sender.send_all(self._options.schedule_topic, records)
         if reports.failure is not None:
-            raise SendError(failure_text(
-                f"{counted(len(messages), 'message')}, not all", reports.failure, reports.is_open,
-                "the job delivers it",
-            ))  # fmt: skip
+            raise SendError(
+                failure_text(
+                    f"{counted(len(messages), 'message')}, not all",
+                    reports.failure,
+                    reports.is_open,
+                    "the job delivers it",
+                )
+            )
+
         return [SendResult(*result) for result in zip(ids, queues, reports.stored(), strict=True)]
 
     def close(self) -> None:
-        """Sends what is buffered, and stops; a second call does nothing."""
+        """Sends the buffered messages, and stops; a second call does nothing."""
         self._finalizer.detach()
         if self._guard.is_here:  # a child has no thread that sends, and its parent closes
             self._sender.close(self._options.close_timeout_ms / 1000)

@@ -16,9 +16,11 @@ from txlake import protocol as p
 KEYS_MAX: Final = 2  # of a producer group: the one that signs, and the one before or after it
 SECRET_BYTES_MIN: Final = 32
 _ID_PATTERN = "[A-Za-z0-9._-]{1,64}"
-# The first field of what is signed: the signature of an operation is never that of a check.
-_OPERATION, _CHECK, _CHECK_1 = b"txlake operation 1", b"txlake check 2", b"txlake check 1"
-# With what the signature of a check begins; one of version 1 has no such beginning.
+# The first signed field, so that the signature of an operation is never that of a check.
+_OPERATION: Final = b"txlake operation 1"
+_CHECK: Final = b"txlake check 2"
+_CHECK_1: Final = b"txlake check 1"
+# The beginning of a check's signature; one of version 1 has no such beginning.
 _VERSION: Final = "2:"
 # The headers of an operation that are signed, in this order.
 _SIGNED: Final = (
@@ -54,12 +56,13 @@ def group_keys(keys: Iterable[SigningKey]) -> tuple[SigningKey, ...]:
 
     Errors: ValueError for more than two, or two of one id.
     """
-    given = tuple(keys)
-    if len(given) > KEYS_MAX:
-        raise ValueError(f"{len(given)} keys of a producer group: at most {KEYS_MAX} are allowed")
-    if len({key.id for key in given}) < len(given):
-        raise ValueError(f"two keys have the id {given[0].id}: each needs an id of its own")
-    return given
+    keys = tuple(keys)
+    if len(keys) > KEYS_MAX:
+        raise ValueError(f"{len(keys)} keys of a producer group: at most {KEYS_MAX} are allowed")
+    if len({key.id for key in keys}) < len(keys):
+        raise ValueError(f"two keys have the id {keys[0].id}: each needs an id of its own")
+
+    return keys
 
 
 def sign_operation(
@@ -104,11 +107,12 @@ def is_signed_check(keys: Sequence[SigningKey], headers: _Headers, body: bytes |
     Of several SIG the last can be of version 2, the first of version 1: a stranger's record with
     thousands of them costs two digests.
     """
-    found = [value for name, value in headers if name == p.SIG]
-    if not found:
+    signatures = [value for name, value in headers if name == p.SIG]
+    if not signatures:
         return False
 
-    first, last = _text(found[0]), _text(found[-1])
+    first = _text(signatures[0])
+    last = _text(signatures[-1])
     if last.startswith(_VERSION) and _is_signed(
         last.removeprefix(_VERSION), keys, check_fields(headers, body)
     ):
@@ -119,32 +123,34 @@ def is_signed_check(keys: Sequence[SigningKey], headers: _Headers, body: bytes |
 def operation_fields(
     queue_id: int, body: bytes | None, headers: Mapping[str, _Field]
 ) -> tuple[_Field, ...]:
-    """Returns the signed fields of an operation: nothing of it hangs on its headers' order."""
+    """Returns the signed fields of an operation; the order of its headers does not matter."""
     return _OPERATION, str(queue_id), body, *map(headers.get, _SIGNED)
 
 
 def check_fields(headers: _Headers, body: bytes | None) -> tuple[_Field, ...]:
-    """Returns the signed fields of a check: nothing of it hangs on the order of its headers.
+    """Returns the signed fields of a check; the order of its headers does not matter.
 
-    The protocol's headers as they are read, the user's sorted by the bytes of their names; those
-    of one name as they stand.
+    The protocol's headers come first, then the user's, sorted by the bytes of their names; headers
+    of one name keep their order.
     """
     first: dict[str, _Field] = {}
     for name, value in headers:
         first.setdefault(name, value)
-    own = [first.get(name) for name in _SIGNED_OF_A_CHECK]
+    protocol_values = [first.get(name) for name in _SIGNED_OF_A_CHECK]
 
-    users = [header for header in headers if p.is_property(header[0])]
-    users.sort(key=lambda header: header[0].encode())
-    told = [part for header in users for part in header]
+    properties = [header for header in headers if p.is_property(header[0])]
+    properties.sort(key=lambda header: header[0].encode())
+    property_fields = [part for header in properties for part in header]
 
-    return _CHECK, *own, *told, _digest(body)
+    return _CHECK, *protocol_values, *property_fields, _digest(body)
 
 
 def _check_1(headers: _Headers, body: bytes | None) -> tuple[_Field, ...]:
     """Returns the signed fields of version 1: all headers but SIG, in the order of the record."""
-    told = [part for name, value in headers if name != p.SIG for part in (name, value)]
-    return _CHECK_1, _digest(body), *told
+    signed = [header for header in headers if header[0] != p.SIG]
+    fields = [part for header in signed for part in header]
+
+    return _CHECK_1, _digest(body), *fields
 
 
 def _digest(body: bytes | None) -> bytes | None:
@@ -152,15 +158,18 @@ def _digest(body: bytes | None) -> bytes | None:
 
 
 def _text(value: _Field) -> str:
-    """Returns a header's text; what is not UTF-8 becomes a character that no signature has."""
+    """Returns a header's text; bytes that are not UTF-8 become a character no signature has."""
     return value.decode(errors="replace") if isinstance(value, bytes) else value or ""
 
 
 def _is_signed(signature: str | None, keys: Sequence[SigningKey], fields: Sequence[_Field]) -> bool:
-    said = signature or ""
-    key_id = said.partition(":")[0]
+    signature = signature or ""
+    key_id = signature.partition(":")[0]
     key = next((key for key in keys if key.id == key_id), None)
-    return key is not None and said.isascii() and hmac.compare_digest(_sign(key, fields), said)
+
+    if key is None or not signature.isascii():
+        return False
+    return hmac.compare_digest(_sign(key, fields), signature)
 
 
 def _sign(key: SigningKey, fields: Sequence[_Field]) -> str:
@@ -169,10 +178,9 @@ def _sign(key: SigningKey, fields: Sequence[_Field]) -> str:
 
 
 def signed_text(key: SigningKey, fields: Sequence[_Field]) -> bytes:
-    """Returns what is signed: the first field, the key's id and the other fields as netstrings.
+    """Returns the text to sign: the first field, the key's id and the other fields as netstrings.
 
-    A netstring is a length in bytes, a colon, the bytes, a comma. A field that is not there is
-    `-,`.
+    A netstring is a length in bytes, a colon, the bytes, a comma. A missing field is `-,`.
     """
     purpose, *others = fields
     return b"".join(map(_netstring, (purpose, key.id, *others)))

@@ -45,6 +45,7 @@ class FakeTransactionProducer:
         self._is_closed = False
         self._next_offset = 0
         self._checks: dict[str, int] = {}
+
         self.fail_next_send = False
         self.lose_next_operation = False
         self.halves: list[HalfMessage] = []
@@ -86,23 +87,30 @@ class FakeTransactionProducer:
             raise ClosedError("the producer is closed")
         require_set(messages, self._options.messages_max)
         run = executor(self._listener, execute)
+
         now_ms = time.time_ns() // 1_000_000
         half = HalfMessage(messages[0], tuple(messages), self._ids.next(now_ms))
         for seq, message in enumerate(messages):
             place = None if len(messages) == 1 else (len(messages), seq)
             checked_headers(message, _GROUP, half.transaction_id, now_ms, self._options, place)
+
         if self.fail_next_send:
             self.fail_next_send = False
             raise SendError("the half was not stored, as the fake was set up", half.transaction_id)
-        half.queue_id, half.queue_offset = 0, self._next_offset
+
+        half.queue_id = 0
+        half.queue_offset = self._next_offset
         self._next_offset += len(messages)
         self.halves.append(half)
         self.states[half.transaction_id] = LocalTransactionState.UNKNOWN
+
         state, remark = call_safely(run, half, arg)
+
         is_sent = not self.lose_next_operation
         self.lose_next_operation = False
         if is_sent:
             self.states[half.transaction_id] = state
+
         result = TransactionSendResult(
             half.transaction_id, 0, half.queue_offset, state, is_sent, remark, _offsets(half)
         )
@@ -122,6 +130,7 @@ class FakeTransactionProducer:
             if on_done is None:
                 raise
             result = error
+
         if on_done is not None:
             on_done(result)
         return result.transaction_id
@@ -138,23 +147,24 @@ class FakeTransactionProducer:
         """
         if self._listener is None:
             raise NoListenerError("this producer has no listener to ask")
+
         answers = []
         for half in self.halves:
-            known = self.states[half.transaction_id]
-            is_asked = (
-                known is LocalTransactionState.UNKNOWN
-                if transaction_id is None
-                else half.transaction_id == transaction_id
-            )
-            if not is_asked:
+            is_open = self.states[half.transaction_id] is LocalTransactionState.UNKNOWN
+            is_named = half.transaction_id == transaction_id
+            if not (is_open if transaction_id is None else is_named):
                 continue
-            times = self._checks[half.transaction_id] = self._checks.get(half.transaction_id, 0) + 1
+
+            check_times = self._checks.get(half.transaction_id, 0) + 1
+            self._checks[half.transaction_id] = check_times
             answer, _ = call_safely(
-                self._listener.check_local_transaction, checked_message(half, times)
+                self._listener.check_local_transaction, checked_message(half, check_times)
             )
+
             answers.append(answer)
-            if known is LocalTransactionState.UNKNOWN:
+            if is_open:
                 self.states[half.transaction_id] = answer
+
         return answers
 
     def close(self) -> None:

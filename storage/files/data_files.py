@@ -31,7 +31,7 @@ STATISTICS: Final = {
     "schedule": "queue_id,queue_offset,epoch",
     "topics": "queue_id,queue_offset,epoch,stored_at",
 }
-# Messages are read by their places, a few among many: a reader skips groups of rows.
+# Messages are read by their row keys, a few among many: a reader skips groups of rows.
 GROUP_ROWS: Final = {"half": 4_096, "schedule": DUE_GROUP_ROWS, "topics": 4_096}
 # Columns whose values rarely repeat: a dictionary of them takes memory and time.
 _UNIQUE = {"queue_offset", "half_queue_offset", "transaction_id", "keys", "born_at", "body"}
@@ -43,8 +43,8 @@ GROUP_BYTES: Final = 4 * 1024 * 1024
 _COMPRESSION: Final = {"compression": "zstd", "compression_level": -3}
 # How long a task's file can take to be seen here: some file systems, NFS among them, have caches.
 VISIBLE_S = 10.0
-_LOOK_S = 0.1
-_TEXT_MAX = 128  # characters of a text with statistics: transaction ids are at most so long
+_PAUSE_S = 0.1
+_TEXT_MAX = 128  # characters of a text with statistics: the limit of transaction ids
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class DataFile:
     stats: str
 
     def add_action(self, *, is_data_change: bool = True) -> AddAction:
-        """Returns what a commit says of it."""
+        """Returns the action by which a commit adds it."""
         now_ms = time.time_ns() // 1_000_000
         return AddAction(self.path, self.size_bytes, {}, now_ms, is_data_change, self.stats)
 
@@ -71,14 +71,17 @@ def new_name(epoch: int) -> str:
 class FileWriter:
     """One new file of a table, whose rows come in parts; each part is written when it comes.
 
-    Input: parts of the table's schema; `options`: of pyarrow's ParquetWriter.
+    Input: parts of the table's schema; `options`: for pyarrow's ParquetWriter.
     """
 
     def __init__(
         self, place: LakeLocation, table: str, name: str, schema: pa.Schema, **options: Any
     ) -> None:
-        self._table, self._name = table, name
-        self._rows = self._row_bytes = 0
+        self._table = table
+        self._name = name
+        self._rows = 0
+        self._row_bytes = 0
+
         self._statistics = Statistics(table, schema)
         self._stream = place.filesystem(table).open_output_stream(name)
         self._parquet = pq.ParquetWriter(
@@ -91,20 +94,23 @@ class FileWriter:
         )
 
     def write(self, rows: pa.Table, group_rows: int = 0) -> None:
-        """Writes a part. Input: how many rows a row group has (0: as the table wants it)."""
+        """Writes a part. Input: `group_rows`: rows of a row group; 0: the table's number."""
         size = rows.nbytes
-        most = group_rows or _group_rows(self._table, rows.num_rows, size)
+        group_rows_max = group_rows or _group_rows(self._table, rows.num_rows, size)
         with self._abandon_on_error():
-            self._parquet.write_table(rows, most)
+            self._parquet.write_table(rows, group_rows_max)
+
         self._statistics.add(rows)
-        self._rows, self._row_bytes = self._rows + rows.num_rows, self._row_bytes + size
+        self._rows += rows.num_rows
+        self._row_bytes += size
 
     def close(self) -> DataFile:
-        """Ends the file. Output: what a commit says of it."""
+        """Ends the file. Output: the file as a commit names it."""
         with self._abandon_on_error():
             self._parquet.close()
             size = int(self._stream.tell())
             self._stream.close()
+
         return DataFile(self._name, size, self._rows, self._row_bytes, self._statistics.as_json())
 
     @contextlib.contextmanager
@@ -121,7 +127,7 @@ def write_file(
 ) -> DataFile:
     """Writes rows into one new file of a table.
 
-    Input: rows of the table's schema; the others as `FileWriter` has them.
+    Input: rows of the table's schema; `group_rows`, `options`: as of `FileWriter`.
     """
     file = FileWriter(place, table, name, rows.schema, **options)
     file.write(rows, group_rows)
@@ -129,44 +135,51 @@ def write_file(
 
 
 def _group_rows(table: str, rows: int, size: int) -> int:
-    """Returns how many rows a row group has: as many as the others, none of them too large."""
-    most = min(GROUP_ROWS.get(table_kind(table), rows), GROUP_BYTES * rows // max(size, 1))
-    groups = -(-rows // max(1, most))
+    """Returns how many rows a row group has: groups of equal size, none of them too large."""
+    maximum = min(GROUP_ROWS.get(table_kind(table), rows), GROUP_BYTES * rows // max(size, 1))
+    groups = -(-rows // max(1, maximum))
+
     return -(-rows // max(1, groups)) or 1
 
 
 def require_visible(place: LakeLocation, table: str, files: Sequence[DataFile]) -> None:
-    """Checks that files are there: VACUUM deletes old ones that no commit names.
+    """Checks that files exist: VACUUM deletes old ones that no commit names.
 
     Errors: LakeError; the epoch is landed again by the next start.
     """
     filesystem = place.filesystem(table)
-    missing, patience = list(files), time.monotonic() + VISIBLE_S
+    missing = list(files)
+    deadline = time.monotonic() + VISIBLE_S
+
     while missing:
-        found = filesystem.get_file_info([file.path for file in missing])
+        infos = filesystem.get_file_info([file.path for file in missing])
         missing = [
-            file for file, info in zip(missing, found, strict=True)
+            file
+            for file, info in zip(missing, infos, strict=True)
             if info.type != pa_fs.FileType.File or info.size != file.size_bytes
-        ]  # fmt: skip
-        if missing and time.monotonic() > patience:
+        ]
+
+        if missing and time.monotonic() > deadline:
             raise LakeError(
                 f"the file {missing[0].path} of the table {table} of {place.path} was written "
                 f"for an epoch and is not there after {VISIBLE_S:.0f} s: nothing is lost, "
                 "start again; if maintenance has deleted it, a longer "
                 "maintenance.file_retention_ms keeps it"
             )
+
         if missing:
-            time.sleep(_LOOK_S)
+            time.sleep(_PAUSE_S)
 
 
 class Statistics:
     """A file's statistics as Delta's log has them, of rows that come in parts."""
 
     def __init__(self, table: str, schema: pa.Schema) -> None:
-        kept = STATISTICS.get(table_kind(table), ",".join(schema.names)).split(",")
+        names = STATISTICS.get(table_kind(table), ",".join(schema.names)).split(",")
+
         self._rows = 0
         self._nulls = {
-            field.name: 0 for field in schema if field.name in kept and _has_order(field.type)
+            field.name: 0 for field in schema if field.name in names and _has_order(field.type)
         }
         self._has_bounds = {n for n in self._nulls if not pa.types.is_boolean(schema.field(n).type)}
         self._bounds: dict[str, tuple[Any, Any]] = {}
@@ -174,23 +187,28 @@ class Statistics:
     def add(self, rows: pa.Table) -> None:
         """Takes a part."""
         self._rows += rows.num_rows
+
         for name in self._nulls:
             column = rows[name]
             self._nulls[name] += column.null_count
+
             if name in self._has_bounds and column.null_count < len(column):
-                found = pc.min_max(column).as_py()
-                low, high = self._bounds.get(name, (found["min"], found["max"]))
-                self._bounds[name] = min(low, found["min"]), max(high, found["max"])
+                of_part = pc.min_max(column).as_py()
+                low, high = self._bounds.get(name, (of_part["min"], of_part["max"]))
+                self._bounds[name] = min(low, of_part["min"]), max(high, of_part["max"])
 
     def as_json(self) -> str:
-        """Returns all of them."""
-        told = {name: both for name, both in self._bounds.items() if not _is_long(both)}
-        return json.dumps({
-            "numRecords": self._rows,
-            "minValues": {name: _as_json_value(low) for name, (low, _) in told.items()},
-            "maxValues": {name: _as_json_value(high) for name, (_, high) in told.items()},
-            "nullCount": self._nulls,
-        })  # fmt: skip
+        """Returns the statistics as Delta's JSON; bounds of long texts are left out."""
+        bounds = {name: pair for name, pair in self._bounds.items() if not _is_long(pair)}
+
+        return json.dumps(
+            {
+                "numRecords": self._rows,
+                "minValues": {name: _as_json_value(low) for name, (low, _) in bounds.items()},
+                "maxValues": {name: _as_json_value(high) for name, (_, high) in bounds.items()},
+                "nullCount": self._nulls,
+            }
+        )
 
 
 def _is_long(bounds: tuple[Any, Any]) -> bool:

@@ -1,7 +1,7 @@
 """Where a lake is: a folder of a local disk, or a prefix of an object store.
 
 folder                            a local disk, or a file system that all nodes have mounted
-s3://BUCKET/PREFIX                S3, or what speaks its protocol and has conditional PUT
+s3://BUCKET/PREFIX                S3, or a store with its protocol and conditional PUT
 abfss:// az:// gs:// hdfs://      passed on to delta-rs, not tried
 """
 
@@ -25,12 +25,12 @@ _ATTEMPTS = 8
 # delta-rs opens a connection for each entry of a log, all at once, and keeps it for 90 s: tables of
 # some hundred entries made 2,300. A process with more than 1,024 open files cannot wait with
 # `select`, as Spark's callbacks do. A user's own option goes before it.
-_FEW_IDLE = {"pool_max_idle_per_host": "4"}
+_POOL_OPTIONS = {"pool_max_idle_per_host": "4"}
 
 
 @dataclass(frozen=True)
 class LakeLocation:
-    """Where a lake is: all that its files need, and small enough to send to a task.
+    """Where a lake is: all that access to its files needs, and small enough to send to a task.
 
     `options`: delta-rs's storage options, secrets among them: they are in no print.
     """
@@ -46,7 +46,7 @@ class LakeLocation:
     @property
     def storage_options(self) -> dict[str, str] | None:
         """Returns the options for delta-rs."""
-        return {**_FEW_IDLE, **self.options} if is_s3(self) else dict(self.options) or None
+        return {**_POOL_OPTIONS, **self.options} if is_s3(self) else dict(self.options) or None
 
     def table_path(self, table: str) -> str:
         """Returns a table's folder; `topics/<table_id>` names a topic's table."""
@@ -67,17 +67,19 @@ class LakeLocation:
     def reading(self, table: str) -> pa_fs.FileSystem:
         """Returns a file system of the same paths, for reading.
 
-        On a store it is that of delta-rs. Where an answer is cut short over plain HTTP, Arrow's own
-        takes what happens to be in its memory for the rest of the file.
+        On a store it is that of delta-rs. If an answer is cut short over plain HTTP, Arrow's own
+        file system returns random bytes of its memory for the rest of the file.
         """
         if self.is_local:
             return self.filesystem(table)
-        whole = _read_by_delta(self.path, tuple(sorted((self.storage_options or {}).items())))
-        return pa_fs.SubTreeFileSystem(table, whole) if table else whole
+
+        options = tuple(sorted((self.storage_options or {}).items()))
+        root = _delta_filesystem(self.path, options)
+        return pa_fs.SubTreeFileSystem(table, root) if table else root
 
 
 def is_s3(place: LakeLocation) -> bool:
-    """Returns whether it is in S3, or in what speaks its protocol."""
+    """Returns whether it is in S3, or in a store with its protocol."""
     return place.path.startswith(_S3)
 
 
@@ -87,16 +89,18 @@ def lake_location(
     """Returns where a lake is. Errors: NotALakeError for a path that cannot be one."""
     if isinstance(path, LakeLocation):
         return path
+
     try:
         place = LakeLocation(lake_path(path))
     except ValueError as error:
         raise NotALakeError(f"the lake {error}") from error
+
     return place if place.is_local else replace(place, options=dict(options or {}))
 
 
 @dataclass(frozen=True)
 class S3Access:
-    """How to get at S3. None: as the machine says (environment, profile, role)."""
+    """How to reach S3. None: as the machine is set up (environment, profile, role)."""
 
     endpoint: str | None
     region: str | None
@@ -107,34 +111,33 @@ class S3Access:
 
 
 def s3_access(place: LakeLocation) -> S3Access:
-    """Returns how a place's options say to get at S3.
+    """Returns how to reach S3 by a location's options.
 
     An endpoint and a region can be in the environment, too, as delta-rs reads them there.
     """
-    named = {key.lower().removeprefix("aws_"): value for key, value in place.options.items()}
+    options = {key.lower().removeprefix("aws_"): value for key, value in place.options.items()}
 
-    def first(*names: str) -> str | None:
-        return next(filter(None, map(named.get, names)), None)
+    def option(*names: str) -> str | None:
+        return next(filter(None, map(options.get, names)), None)
 
-    def known(*names: str) -> str | None:
-        return first(*names) or next(
-            filter(None, (os.environ.get(f"AWS_{name.upper()}") for name in names)), None
-        )
+    def option_or_variable(*names: str) -> str | None:
+        variables = (os.environ.get(f"AWS_{name.upper()}") for name in names)
+        return option(*names) or next(filter(None, variables), None)
 
     return S3Access(
-        endpoint=known("endpoint", "endpoint_url"),
-        region=known("region", "default_region"),
-        access_key_id=first("access_key_id"),
-        secret_access_key=first("secret_access_key"),
-        session_token=first("session_token", "token"),
-        is_virtual_hosted=named.get("virtual_hosted_style_request", "").lower() == "true",
+        endpoint=option_or_variable("endpoint", "endpoint_url"),
+        region=option_or_variable("region", "default_region"),
+        access_key_id=option("access_key_id"),
+        secret_access_key=option("secret_access_key"),
+        session_token=option("session_token", "token"),
+        is_virtual_hosted=options.get("virtual_hosted_style_request", "").lower() == "true",
     )
 
 
 @functools.lru_cache(maxsize=8)
 def _s3(access: S3Access) -> pa_fs.S3FileSystem:
     """Returns S3 in Arrow; a small file is one PUT."""
-    given: dict[str, Any] = {
+    options: dict[str, Any] = {
         "access_key": access.access_key_id,
         "secret_key": access.secret_access_key,
         "session_token": access.session_token,
@@ -142,9 +145,10 @@ def _s3(access: S3Access) -> pa_fs.S3FileSystem:
     }
     if access.endpoint is not None:  # Arrow would not take its scheme from the environment
         scheme, separator, host = access.endpoint.rpartition("://")
-        given |= {"endpoint_override": host, "scheme": scheme if separator else "https"}
+        options |= {"endpoint_override": host, "scheme": scheme if separator else "https"}
+
     return pa_fs.S3FileSystem(
-        **{key: value for key, value in given.items() if value is not None},
+        **{key: value for key, value in options.items() if value is not None},
         force_virtual_addressing=access.is_virtual_hosted,
         background_writes=False,
         allow_delayed_open=True,
@@ -153,7 +157,7 @@ def _s3(access: S3Access) -> pa_fs.S3FileSystem:
 
 
 @functools.lru_cache(maxsize=8)
-def _read_by_delta(path: str, options: tuple[tuple[str, str], ...]) -> pa_fs.FileSystem:
+def _delta_filesystem(path: str, options: tuple[tuple[str, str], ...]) -> pa_fs.FileSystem:
     from deltalake.fs import DeltaStorageHandler
 
     return pa_fs.PyFileSystem(DeltaStorageHandler(path, dict(options)))

@@ -1,4 +1,4 @@
-"""Read messages by their places, with their bodies, a bounded part in memory at a time."""
+"""Read messages by their row keys, with their bodies, a bounded part in memory at a time."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _BYTES_AT_ONCE = 4 * 1024 * 1024
 
 
 class Tables(Protocol):
-    """Where tables are: a lake, or what stands for one."""
+    """The owner of tables: a lake, or an object like it."""
 
     def dataset(self, table: str) -> ds.Dataset:
         """Returns a table as an Arrow dataset."""
 
 
 def offset_filter(keys: pa.Table) -> pc.Expression:
-    """Returns a filter that holds at least the named places: each queue's range of offsets.
+    """Returns a filter that includes the named row keys: each queue's range of offsets.
 
     Input: queue_id, queue_offset.
     """
@@ -49,34 +49,37 @@ def read_messages(
     due: Bounds | None = None,
     footers: FooterCache | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Streams the named rows of `half` or `schedule`; what statistics rule out is not read.
+    """Streams the named rows of `half` or `schedule`; parts ruled out by statistics are not read.
 
     Input: `keys` has queue_id and queue_offset; `columns` include both; with `before_epoch` only
     rows of earlier epochs, and `columns` include `epoch`; `footers`: files of the same table that
     were read before; `due`: when the messages were due, as far as DELIVER_AT says so. Others
-    (a time beyond the maximum, a resumed message) are found by a second look. Units: ms.
+    (a time beyond the maximum, a resumed message) are read in a second pass. Units: ms.
     """
-    wanted = _sorted_once(row_keys(keys))
-    dataset, where = lake.dataset(table), offset_filter(keys)
+    remaining = _sorted_once(row_keys(keys))
+    dataset = lake.dataset(table)
+    where = offset_filter(keys)
     footers = footers or FooterCache()
+
     if due is not None:
-        found = [wanted[:0]]
-        near = pruned(dataset, where, KeyFilter(wanted, due), footers)
-        for batch in _read(near, wanted, columns, before_epoch):
-            found.append(row_keys(batch))
+        read_keys = [remaining[:0]]
+        candidates = pruned(dataset, where, KeyFilter(remaining, due), footers)
+        for batch in _read(candidates, remaining, columns, before_epoch):
+            read_keys.append(row_keys(batch))
             yield batch
-        wanted = np.setdiff1d(wanted, np.concatenate(found))
-    if len(wanted):
-        near = pruned(dataset, where, KeyFilter(wanted), footers)
-        yield from _read(near, wanted, columns, before_epoch)
+        remaining = np.setdiff1d(remaining, np.concatenate(read_keys))
+
+    if len(remaining):
+        candidates = pruned(dataset, where, KeyFilter(remaining), footers)
+        yield from _read(candidates, remaining, columns, before_epoch)
 
 
 def _read(
-    dataset: ds.Dataset, wanted: Int64Array, columns: Sequence[str], before_epoch: int | None
+    dataset: ds.Dataset, keys: Int64Array, columns: Sequence[str], before_epoch: int | None
 ) -> Iterator[pa.RecordBatch]:
-    """Streams the rows at these places.
+    """Streams the rows of these keys.
 
-    Without a filter: Arrow would compare it with all statistics once more.
+    Arrow gets no filter: it would compare it with all statistics once more.
     """
     batches = dataset.to_batches(
         columns=list(columns),
@@ -84,13 +87,15 @@ def _read(
         batch_readahead=2,
         fragment_readahead=1,
     )
+
     for batch in batches:
-        is_wanted = _in_sorted(row_keys(batch), wanted)
+        is_named = _in_sorted(row_keys(batch), keys)
         if before_epoch is not None:
-            is_wanted = pc.and_(is_wanted, pc.less(batch["epoch"], before_epoch))
-        found = batch.filter(is_wanted)
-        if found.num_rows:
-            yield found
+            is_named = pc.and_(is_named, pc.less(batch["epoch"], before_epoch))
+
+        rows = batch.filter(is_named)
+        if rows.num_rows:
+            yield rows
 
 
 def _sorted_once(numbers: Int64Array) -> Int64Array:
@@ -108,7 +113,7 @@ def _rows_at_once(dataset: ds.Dataset) -> int:
     return max(1, min(_ROWS_AT_ONCE, _BYTES_AT_ONCE * rows // max(size, 1)))
 
 
-def _in_sorted(found: Int64Array, wanted: Int64Array) -> pa.BooleanArray:
-    """Returns which places are among sorted ones; `pc.is_in` would hash all of these each time."""
-    at = np.minimum(np.searchsorted(wanted, found), len(wanted) - 1)
-    return pa.array(wanted[at] == found)
+def _in_sorted(keys: Int64Array, sorted_keys: Int64Array) -> pa.BooleanArray:
+    """Returns which keys are among sorted ones; `pc.is_in` would hash all of these each time."""
+    at = np.minimum(np.searchsorted(sorted_keys, keys), len(sorted_keys) - 1)
+    return pa.array(sorted_keys[at] == keys)

@@ -1,7 +1,7 @@
 """The order of rows in a table's files: rows that are read together stand together.
 
-Readers skip the files and row groups that cannot hold what they look for. They read files of any
-order right: other versions and others can write them.
+Readers skip the files and row groups that cannot hold the rows they look for. They read files of
+any order right: other versions and other programs can write them.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ import pyarrow.compute as pc
 
 from storage.schemas import row_keys
 
-_PLACE = ("queue_id", "queue_offset")
+_ROW_KEY = ("queue_id", "queue_offset")
 _BY_EPOCH = ("epoch",)
-# `schedule`: by when messages are due. Those of one delay level have no `deliver_at`; they are due
-# in the order of their offsets.
+# `schedule` is in the order in which messages are due. Those of one delay level have no
+# `deliver_at`; they are due in the order of their offsets.
 _ORDERS: Final[dict[str, tuple[str, ...]]] = {
-    **dict.fromkeys(("half", "op", "admin", "outcomes", "checks", "topics"), _PLACE),
-    "schedule": ("deliver_at", *_PLACE),
+    **dict.fromkeys(("half", "op", "admin", "outcomes", "checks", "topics"), _ROW_KEY),
+    "schedule": ("deliver_at", *_ROW_KEY),
     "conflicts": ("queue_id", "op_queue_offset"),
-    "delayed": ("epoch", "source", *_PLACE),
-    "deliveries": ("source", *_PLACE),
-    "pending": ("epoch", *_PLACE),
+    "delayed": ("epoch", "source", *_ROW_KEY),
+    "deliveries": ("source", *_ROW_KEY),
+    "pending": ("epoch", *_ROW_KEY),
     "waiting": ("epoch", "queue_id", "op_queue_offset"),
     "epochs": _BY_EPOCH,
     "catalog": _BY_EPOCH,
@@ -40,13 +40,15 @@ def in_file_order(table: str, rows: pa.Table) -> pa.Table:
     Rows in order are returned without a copy.
     """
     names = _ORDERS[table_kind(table)]
-    if names == _PLACE:  # numbers are compared faster than columns
-        numbers = row_keys(rows)
-        if (numbers[1:] >= numbers[:-1]).all():
+
+    if names == _ROW_KEY:  # numbers are compared faster than columns
+        keys = row_keys(rows)
+        if (keys[1:] >= keys[:-1]).all():
             return rows
-        return rows.take(pa.array(np.argsort(numbers, kind="stable")))
-    keys = [(name, "ascending") for name in names]
-    order = pc.sort_indices(rows.select(names), sort_keys=keys)
+        return rows.take(pa.array(np.argsort(keys, kind="stable")))
+
+    sort_keys = [(name, "ascending") for name in names]
+    order = pc.sort_indices(rows.select(names), sort_keys=sort_keys)
     if pc.all(pc.equal(order, pa.array(np.arange(rows.num_rows, dtype=np.uint64)))).as_py():
         return rows
     return rows.take(order)

@@ -1,7 +1,7 @@
-"""What each role needs of a lake's store: a policy of S3, by role.
+"""The S3 policy that each role needs for a lake's store.
 
-One table says all. A producer and an operator's machine that only writes to Kafka need no store;
-consumers see what was delivered, never halves, operations or state.
+A producer, and an operator's machine that only writes to Kafka, need no store. Consumers can read
+delivered messages, never halves, operations or state.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from storage.files.location import LakeLocation, is_s3
 _READ: Final = ("s3:GetObject",)
 _WRITE: Final = ("s3:GetObject", "s3:PutObject", "s3:DeleteObject", "s3:AbortMultipartUpload")
 ALL_TABLES: Final = ("",)
-# What the SDK's consumer opens; it makes and writes `consumer_offsets` alone.
+# The tables that the SDK's consumer opens; it makes and writes `consumer_offsets` alone.
 _DELIVERED: Final = ("lake", "epochs", "catalog", "topics")
-# role -> (tables, what it does with their files)
+# role -> (tables, actions on their files)
 _RIGHTS: Final = {
     "producer": (),
     "job": ((ALL_TABLES, _WRITE),),
@@ -33,6 +33,7 @@ def s3_policy(place: LakeLocation, role: str) -> dict[str, Any]:
     """
     if not is_s3(place):
         raise NotALakeError(f"the lake {place.path} is not in S3: a policy is about s3://")
+
     bucket, _, prefix = place.path.partition("://")[2].partition("/")
     statements: list[dict[str, Any]] = []
     for tables, actions in _RIGHTS[role]:
@@ -50,4 +51,5 @@ def s3_policy(place: LakeLocation, role: str) -> dict[str, Any]:
                 "Resource": [f"arn:aws:s3:::{bucket}/{at}/*" for at in folders],
             },
         ]
+
     return {"Version": "2012-10-17", "Statement": statements}

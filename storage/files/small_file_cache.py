@@ -1,7 +1,7 @@
-"""Small files of a store, read whole with one request and kept: each read would be a request.
+"""Small files of a store, read whole with one request and cached: each read would be a request.
 
 An epoch reads the files that the epochs before it have landed, each for a few messages: those that
-only a check ended, and those that it asks about. A name is that of one file for ever.
+only a check ended, and those that it checks. A name always stands for the same file.
 """
 
 from __future__ import annotations
@@ -30,32 +30,37 @@ class SmallFileCache(DeltaStorageHandler):
         super().__init__(place.path, dict(place.options))
         self._client = s3_client(place)
         self._lock = threading.Lock()
-        self._kept: dict[str, pa.Buffer] = {}
+        self._contents: dict[str, pa.Buffer] = {}
         self._bytes = 0
-        self._sizes: dict[str, dict[str, int]] = {}  # by table, as their logs say
+        self._sizes: dict[str, dict[str, int]] = {}  # by table, from their logs
 
     def of(self, table: str, files: pa.Table) -> pa_fs.FileSystem:
         """Returns a file system for reading, in which these files of a table have their paths."""
-        names, sizes = files["path"].to_pylist(), files["size_bytes"].to_pylist()
+        names = files["path"].to_pylist()
+        sizes = files["size_bytes"].to_pylist()
+
         self._sizes[table] = dict(zip(names, sizes, strict=True))
         return pa_fs.SubTreeFileSystem(table, pa_fs.PyFileSystem(self))
 
     def open_input_file(self, path: str) -> Any:
         table, _, name = path.rpartition("/")
         size = self._sizes.get(table, {}).get(name, FILE_BYTES_MAX + 1)
+
         with self._lock:
-            found = self._kept.pop(path, None)
-            if found is not None:
-                self._kept[path] = found  # now the newest
-        if found is None:
-            found = self._read(path) if size <= FILE_BYTES_MAX else None
-            if found is None or found.size != size:
+            content = self._contents.pop(path, None)
+            if content is not None:
+                self._contents[path] = content  # now the newest
+
+        if content is None:
+            content = self._read(path) if size <= FILE_BYTES_MAX else None
+            if content is None or content.size != size:
                 return super().open_input_file(path)
-            self._keep(path, found)
-        return pa.BufferReader(found)
+            self._keep(path, content)
+
+        return pa.BufferReader(content)
 
     def _read(self, path: str) -> pa.Buffer | None:
-        """Returns a file with one request; None where that fails: delta-rs tries again."""
+        """Returns a file with one request; None if that fails: delta-rs tries again."""
         if self._client is None:
             return None
         try:
@@ -63,10 +68,13 @@ class SmallFileCache(DeltaStorageHandler):
         except BaseError:
             return None
 
-    def _keep(self, path: str, found: pa.Buffer) -> None:
+    def _keep(self, path: str, content: pa.Buffer) -> None:
+        """Keeps a file, and drops the oldest ones beyond `KEPT_BYTES_MAX`."""
         with self._lock:
-            if path not in self._kept:
-                self._kept[path] = found
-                self._bytes += found.size
+            if path not in self._contents:
+                self._contents[path] = content
+                self._bytes += content.size
+
             while self._bytes > KEPT_BYTES_MAX:
-                self._bytes -= self._kept.pop(next(iter(self._kept))).size
+                oldest = next(iter(self._contents))
+                self._bytes -= self._contents.pop(oldest).size

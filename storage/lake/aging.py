@@ -1,4 +1,4 @@
-"""Where the floor of a lake moves to, what stands below it (`storage/lake/floor.py`), snapshots."""
+"""How the floor of a lake advances, and which epochs are below it (`storage/lake/floor.py`)."""
 
 from __future__ import annotations
 
@@ -24,19 +24,21 @@ if TYPE_CHECKING:
 def advance_floor(lake: Lake, last: Plan, until_ms: int) -> Floor:
     """Returns the floor after a committed plan: the newest snapshot up to an instant.
 
-    Input: `until_ms`: what is decided at this `epoch_at`, or before, is old. A floor never goes
-    back.
+    A floor never goes back. Input: `until_ms`: epochs are old up to this `epoch_at`.
     """
     floor = last.floor
+
     bounds: Bounds = {
         "epoch": (floor.epoch + 1, last.epoch),
         "epoch_at": (None, instant(until_ms)),
         "state": [COMMITTED],
     }
     rows = read_rows(lake, "epochs", ["epoch", "counts"], bounds).to_pylist()
+
     newest = max((row["epoch"] for row in rows if has_snapshot(row)), default=None)
     if newest is None:
         return floor
+
     plan = read_plans(lake, [newest])[newest]
     return Floor(newest, plan.queue_ends(plan.topics[HALF]), plan.floor.epoch)
 
@@ -55,31 +57,37 @@ def epoch_times(lake: Lake) -> Callable[[int], int]:
     files = lake.table("epochs").files()
     if not files.num_rows or "min.epoch_at" not in files.column_names:
         return lambda _: 0
-    known: dict[int, int] = {}
-    for what in ("min", "max"):
-        at = files[f"{what}.epoch_at"].cast(pa.timestamp("ms", tz="UTC"), safe=False)
-        pairs = pa.table([files[f"{what}.epoch"], at.cast(pa.int64())], names=["epoch", "at"])
-        known |= {row["epoch"]: row["at"] for row in pairs.drop_null().to_pylist()}
-    epochs = sorted(known)
-    instants = [known[epoch] for epoch in epochs]
+
+    instants_by_epoch: dict[int, int] = {}
+    for bound in ("min", "max"):
+        at = files[f"{bound}.epoch_at"].cast(pa.timestamp("ms", tz="UTC"), safe=False)
+        pairs = pa.table([files[f"{bound}.epoch"], at.cast(pa.int64())], names=["epoch", "at"])
+        instants_by_epoch |= {row["epoch"]: row["at"] for row in pairs.drop_null().to_pylist()}
+
+    epochs = sorted(instants_by_epoch)
+    instants = [instants_by_epoch[epoch] for epoch in epochs]
+
     return lambda epoch: int(np.interp(epoch, epochs, instants)) if epochs else 0
 
 
 def first_epoch_of_last_rows(lake: Lake, table: str, rows: int) -> int:
-    """Returns the epoch from which on a table has so many rows or a few more, as its log tells.
+    """Returns about the epoch at which a table's last rows begin, by its log.
 
-    Within a file the rows are taken as spread evenly over its epochs; without statistics it is 0.
+    Input: `rows`: how many rows; the epochs from the result on have as many or a few more. Within
+    a file the rows are taken as spread evenly over its epochs; without statistics it is 0.
     """
     names = ["min.epoch", "max.epoch", "num_records"]
-    facts = file_stats(lake.table(table).files(), names)
-    if any(column.null_count for column in facts.columns):
+    stats = file_stats(lake.table(table).files(), names)
+    if any(column.null_count for column in stats.columns):
         return 0
-    newest_first = sorted(facts.to_pylist(), key=lambda file: file["max.epoch"], reverse=True)
+
+    newest_first = sorted(stats.to_pylist(), key=lambda file: file["max.epoch"], reverse=True)
     for file in newest_first:
-        least, most, held = (file[name] for name in names)
-        if rows <= held:
-            return int(most - (most - least) * rows / max(1, held))
-        rows -= held
+        first, last, row_count = (file[name] for name in names)
+        if rows <= row_count:
+            return int(last - (last - first) * rows / max(1, row_count))
+        rows -= row_count
+
     return 0
 
 

@@ -34,69 +34,81 @@ class BufferedLake(Lake):
 
     def __init__(self, place: str | LakeLocation) -> None:
         super().__init__(place)
+
         self._versions: dict[str, int] = {}
         self.stock = RowCounts(  # rows that wait are counted; versions are those on disk
             lambda table: self._versions.get(table, 0), lambda table: self.table(table).rows()
         )
+
         self._lock = threading.RLock()
         self._staged: dict[str, list[pa.Table]] = {}
-        self._on_disk: dict[str, ds.Dataset] = {}
-        self._held: dict[str, int] = {}
         self._writing: dict[str, list[pa.Table]] = {}
+        self._on_disk: dict[str, ds.Dataset] = {}
+        self._epochs_on_disk: dict[str, int] = {}
+
         self._flusher = ThreadPoolExecutor(1, thread_name_prefix="txlake-flusher")
         self._flushing: Future[None] | None = None
 
     @contextmanager
     def hidden_until_done(self, now: dt.datetime) -> Iterator[None]:
-        """Takes the `lake` row away for the length of a block: others refuse the half-written lake.
+        """Removes the `lake` row for the length of a block: others refuse the half-written lake.
 
-        Makes the tables. After a block that fails the row stays away; the next block goes on.
+        Makes the tables. After a block that fails the row stays removed; the next block goes on.
         """
         self.create_tables()
+
         rows = self.read("lake")
         if rows.num_rows:
             self.handle("lake").delete()
         else:
             rows = lake_row(self.majority_lake_id(), now)
+
         self._on_disk.pop("lake", None)
+
         yield
+
         self.append("lake", rows)
 
     def append(self, table: str, rows: pa.Table, epoch: int | None = None) -> int:
         """Lets the rows of an epoch wait for a flush, unless the table holds it already."""
         if epoch is None:
             return self.append_now(table, rows)
+
         self.stock.add(table, rows.num_rows)
-        if rows.num_rows == 0 or (table != "epochs" and epoch <= self._held_epoch(table)):
+        if rows.num_rows == 0 or (table != "epochs" and epoch <= self._epoch_on_disk(table)):
             return 0
+
         with self._lock:
             self._staged.setdefault(table, []).append(rows)
         return int(rows.num_rows)
 
     def append_now(self, table: str, rows: pa.Table) -> int:
-        """Writes rows at once, whatever waits."""
+        """Writes rows at once, also if others wait."""
         self._on_disk.pop(table, None)
-        epoch = _newest([rows]) if "epoch" in rows.schema.names else None
+        epoch = _newest_epoch([rows]) if "epoch" in rows.schema.names else None
+
         return int(rows.num_rows) if self._commit(table, rows, epoch) else 0
 
-    def _held_epoch(self, table: str) -> int:
+    def _epoch_on_disk(self, table: str) -> int:
         """Returns the newest epoch that the table's files hold."""
         with self._lock:
-            if table not in self._held:
-                self._held[table] = self.table(table).transaction()
-            return self._held[table]
+            if table not in self._epochs_on_disk:
+                self._epochs_on_disk[table] = self.table(table).transaction()
+            return self._epochs_on_disk[table]
 
     def has_epoch(self, table: str, epoch: int) -> bool:
-        """Returns False: every epoch is decided again, and `append` leaves out what is there."""
+        """Returns False: every epoch is decided again, and `append` leaves out rows on disk."""
         return False
 
     def dataset(self, table: str) -> ds.Dataset:
-        """Returns what is written and what waits, as one Arrow dataset."""
+        """Returns the rows on disk and those that wait, as one Arrow dataset."""
         with self._lock:
             written = self._written(table)
             waiting = [*self._writing.get(table, ()), *self._staged.get(table, ())]
+
         if not waiting:
             return written
+
         rows = ds.dataset(pa.concat_tables(waiting).cast(written.schema))
         return ds.dataset([written, rows])
 
@@ -114,20 +126,23 @@ class BufferedLake(Lake):
     def append_stream(self, table: str, pieces: Iterable[pa.Table], epoch: int) -> None:
         """Writes rows of an epoch that are too large to wait, in one commit of their own.
 
-        What waits for the same table is written first.
+        Rows that wait for the same table are written first.
         """
-        if epoch <= self._held_epoch(table):
-            there = self.dataset(table).count_rows(filter=pc.field("epoch") == epoch)
-            self.stock.add(table, there)
+        if epoch <= self._epoch_on_disk(table):
+            row_count = self.dataset(table).count_rows(filter=pc.field("epoch") == epoch)
+            self.stock.add(table, row_count)
             return
+
         self.wait()
         with self._lock:
             waiting = self._staged.pop(table, [])
-            self._held[table] = epoch
+            self._epochs_on_disk[table] = epoch
         if waiting:
             self._write(table, pa.concat_tables(waiting))
+
         if self.place.is_local:
             require_room(self.table_path(table), 0)  # how many rows come is not known yet
+
         schema = self.schema(table)
         counts: list[int] = []
 
@@ -145,29 +160,34 @@ class BufferedLake(Lake):
 
         self.table(table).commit_once(epoch, write)
         self.stock.add(table, sum(counts))
+
         with self._lock:
             self._on_disk.pop(table, None)
 
     def begin_flush(self) -> None:
-        """Writes all that waits, in one commit a table; `epochs` when all others are written.
+        """Writes the rows that wait, in one commit a table; `epochs` after all others.
 
         In the background, one flush at a time; `wait` raises its errors.
         """
         self.wait()
+
         with self._lock:
             for table, parts in self._staged.items():
                 self._written(table)  # before its rows are written, else they count twice
-                self._held[table] = _newest(parts)
+                self._epochs_on_disk[table] = _newest_epoch(parts)
             self._writing, self._staged = self._staged, {}
+
         self._flushing = self._flusher.submit(self._write_all)
 
     def _write_all(self) -> None:
         rows = {table: pa.concat_tables(parts) for table, parts in self._writing.items()}
         epochs = rows.pop("epochs", None)
+
         with ThreadPoolExecutor(_WRITERS, thread_name_prefix="txlake-writer") as pool:
             list(pool.map(self._write, rows, rows.values()))
         if epochs is not None:
             self._write("epochs", epochs)
+
         with self._lock:
             for table in self._writing:
                 self._on_disk.pop(table, None)
@@ -180,14 +200,14 @@ class BufferedLake(Lake):
             flushing.result()
 
     def _write(self, table: str, rows: pa.Table) -> None:
-        self._commit(table, rows, _newest([rows]))
+        self._commit(table, rows, _newest_epoch([rows]))
         self._versions[table] = self.table(table).version()
 
     def drop_staged(self) -> None:
         """Drops the rows that wait."""
         with self._lock:
             for table, parts in self._staged.items():
-                self._held[table] = _newest(parts)
+                self._epochs_on_disk[table] = _newest_epoch(parts)
                 self._on_disk.pop(table, None)
             self._staged = {}
 
@@ -195,9 +215,9 @@ class BufferedLake(Lake):
         """Drops the handle of a table, or of all, so that the next use reads its log anew."""
         super().reset(table)
         with self._lock:
-            for known in (self._on_disk, self._held):
-                known.clear()
+            self._on_disk.clear()
+            self._epochs_on_disk.clear()
 
 
-def _newest(parts: list[pa.Table]) -> int:
+def _newest_epoch(parts: list[pa.Table]) -> int:
     return max(int(pc.max(rows["epoch"]).as_py()) for rows in parts)

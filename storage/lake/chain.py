@@ -25,12 +25,13 @@ def with_digest(row: pa.Table, before: str) -> tuple[pa.Table, str]:
     Input: the digest of the row before it; of the first row the lake's id.
     """
     digest = digest_of(row.to_pylist()[0], before)
-    place = EPOCHS.get_field_index("digest")
-    return row.set_column(place, EPOCHS.field(place), pa.array([digest])), digest
+    index = EPOCHS.get_field_index("digest")
+
+    return row.set_column(index, EPOCHS.field(index), pa.array([digest])), digest
 
 
 def digest_of(row: Mapping[str, Any], before: str) -> str:
-    """Returns what stands for a row and, by the digest before it, for all rows before it."""
+    """Returns the digest of a row and, by the digest before it, of all rows before it."""
     content = {name: value for name, value in row.items() if name != "digest"}
     text = json.dumps([before, content], sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:_DIGEST_CHARACTERS]

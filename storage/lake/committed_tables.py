@@ -1,7 +1,7 @@
-"""What the rows of `epochs` tell of the tables: which version each had reached, with how many rows.
+"""The version and number of rows that each table had reached, by the rows of `epochs`.
 
-A committed row names the tables that its epoch wrote, one in so many names all. So the newest rows
-back to that tell of every table, and the newest one that names it holds.
+A committed row names the tables that its epoch wrote; from time to time one names all. So the
+newest rows back to that one cover every table. Of a table, the newest row that names it holds.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _COLUMNS = ["epoch", "state", "counts", "tables"]
 
 @dataclass(frozen=True)
 class CommittedTables:
-    """What the epochs tell: the newest committed and planned one, and each table by name."""
+    """The newest committed and the newest planned epoch, and each table by name."""
 
     committed: int
     planned: int
@@ -38,35 +38,41 @@ class CommittedTables:
 
 
 def read_committed_tables(lake: Lake) -> CommittedTables:
-    """Returns what the newest rows tell, from few columns of them: 20 ms, whatever the lake's size.
+    """Reads the newest rows, few columns of them: 20 ms, independent of the lake's size.
 
     Errors: BrokenLakeError when one of the rows is missing.
     """
     newest = lake.max_value("epochs", "epoch")
     if newest is None:
         return CommittedTables(0, 0, {})
+
     bounds: Bounds = {"epoch": (newest - NAMED_EPOCHS_MAX, newest)}
     rows = read_rows(lake, "epochs", _COLUMNS, bounds)
+
     is_cut = deleted_rows(lake.handle("epochs")) > 0
     _check_gapless(lake, rows, newest, pc.min(rows["epoch"]).as_py() if is_cut else 1)
+
     commits = rows.filter(pc.equal(rows["state"], COMMITTED)).sort_by("epoch")
-    naming = commits.filter(pc.is_valid(pc.map_lookup(commits["counts"], SNAPSHOT, "first")))
-    if naming.num_rows:
-        commits = commits.filter(pc.greater_equal(commits["epoch"], pc.max(naming["epoch"])))
+    full = commits.filter(pc.is_valid(pc.map_lookup(commits["counts"], SNAPSHOT, "first")))
+
+    if full.num_rows:
+        commits = commits.filter(pc.greater_equal(commits["epoch"], pc.max(full["epoch"])))
     elif newest > NAMED_EPOCHS_MAX:  # no row of a backfill from files names all
         earlier: Bounds = {"epoch": (None, newest - NAMED_EPOCHS_MAX - 1), "state": [COMMITTED]}
         before = read_rows(lake, "epochs", _COLUMNS, earlier).sort_by("epoch")
         commits = pa.concat_tables([before, commits])
+
     return CommittedTables(pc.max(commits["epoch"]).as_py() or 0, newest, _tables(commits))
 
 
 def _tables(commits: pa.Table) -> dict[str, TableVersion]:
-    """Returns what the last row that names a table tells of it, for each table."""
+    """Returns each table as the last row that names it has it. Input: in order of the epochs."""
     entries = pc.list_flatten(commits["tables"])
-    names, versions, rows = (
-        pc.struct_field(entries, name).to_pylist() for name in ("table", "version", "rows")
-    )
-    return {name: TableVersion(*at) for name, *at in zip(names, versions, rows, strict=True)}
+    names = pc.struct_field(entries, "table").to_pylist()
+    versions = pc.struct_field(entries, "version").to_pylist()
+    row_counts = pc.struct_field(entries, "rows").to_pylist()
+
+    return dict(zip(names, map(TableVersion, versions, row_counts), strict=True))
 
 
 def _check_gapless(lake: Lake, rows: pa.Table, newest: int, first: int) -> None:
@@ -75,9 +81,10 @@ def _check_gapless(lake: Lake, rows: pa.Table, newest: int, first: int) -> None:
     Input: the first epoch that is not deleted.
     """
     epochs = np.arange(max(first, newest - NAMED_EPOCHS_MAX), newest + 1)
-    for state, wanted in ((PLANNED, epochs), (COMMITTED, epochs[:-1])):
-        there = rows["epoch"].filter(pc.equal(rows["state"], state)).to_numpy()
-        lacking = np.setdiff1d(wanted, there)
+    for state, required in ((PLANNED, epochs), (COMMITTED, epochs[:-1])):
+        present = rows["epoch"].filter(pc.equal(rows["state"], state)).to_numpy()
+        lacking = np.setdiff1d(required, present)
+
         if len(lacking):
             problem = f"has no {state} row of epoch {lacking[0]}"
             raise BrokenLakeError(

@@ -1,4 +1,4 @@
-"""Files of a table as an Arrow dataset, and what is known of their rows without opening them."""
+"""Files of a table as an Arrow dataset, and their statistics from the table's log."""
 
 from __future__ import annotations
 
@@ -40,32 +40,39 @@ def dataset_of(
     Input: the files as `files_of` returns them; `bounds`: what holds for all rows of each;
     `filesystem`: another way to the table's files.
     """
-    filesystem, parquet = filesystem or place.reading(table), ds.ParquetFileFormat()
+    filesystem = filesystem or place.reading(table)
+    parquet = ds.ParquetFileFormat()
     paths = files["path"].to_pylist()
+
     fragments = [
         parquet.make_fragment(path, filesystem=filesystem, partition_expression=within)
         for path, within in zip(paths, bounds or [None] * len(paths), strict=True)
     ]
+
     return ds.FileSystemDataset(fragments, schema, parquet, filesystem)
 
 
 def file_stats(files: pa.Table, names: Sequence[str]) -> pa.Table:
     """Returns columns of a table's files, as its log has them; null where it has none."""
-    nothing = pa.nulls(files.num_rows)
-    there = files.column_names
-    return pa.table({name: files[name] if name in there else nothing for name in names})
+    nulls = pa.nulls(files.num_rows)
+    logged = files.column_names
+
+    return pa.table({name: files[name] if name in logged else nulls for name in names})
 
 
 def bounds_of(files: pa.Table) -> list[pc.Expression | None]:
     """Returns for each file what holds for all its rows; a column with nulls says nothing."""
     bounds: list[pc.Expression | None] = [None] * files.num_rows
+
     for name in _PRUNING:
-        facts = file_stats(files, [f"{what}.{name}" for what in ("min", "max", "null_count")])
         field = pc.field(name)
-        rows = zip(*(column.to_pylist() for column in facts.columns), strict=True)
-        for number, (least, most, nulls) in enumerate(rows):
-            if nulls == 0 and least is not None and most is not None:
-                within = (field >= least) & (field <= most)
+        stats = file_stats(files, [f"min.{name}", f"max.{name}", f"null_count.{name}"])
+        rows = zip(*(column.to_pylist() for column in stats.columns), strict=True)
+
+        for number, (minimum, maximum, nulls) in enumerate(rows):
+            if nulls == 0 and minimum is not None and maximum is not None:
+                within = (field >= minimum) & (field <= maximum)
                 before = bounds[number]
                 bounds[number] = within if before is None else before & within
+
     return bounds

@@ -25,28 +25,30 @@ from storage.files.data_files import DataFile
 from storage.files.location import LakeLocation
 from storage.files.s3_client import s3_client
 from storage.lake.store_error import store_error
+from txlake._delta_log import entry_name, version_of
 
 # The newest protocol whose tables our entries fit: no feature that a writer has to know.
 _WRITER_VERSION_MAX = 2
-_VERSION_DIGITS = 20
 
 
 class LogEntries:
-    """One table's log. Errors: StoreRefusedError, StoreAwayError: the entry may be there or not."""
+    """One table's log. Errors: StoreRefusedError, StoreAwayError: the entry can be there or not."""
 
     def __init__(self, place: LakeLocation, table: str, client: S3Store) -> None:
-        self._place, self._table, self._client = place, table, client
+        self._place = place
+        self._table = table
+        self._client = client
         self._folder = f"{table}/_delta_log"
 
     def append_entry(self, version: int, entry: bytes) -> bool:
         """Writes the entry of a version, if it is the newest then.
 
         A driver that slept until another had cleaned up the log would put an entry that nobody
-        reads. So `epochs`, whose rows begin and end an epoch, is looked at once more.
+        reads. So the log of `epochs`, whose rows begin and end an epoch, is listed after the PUT.
         Output: False if another has written that version, or a later one.
         """
         try:
-            path = f"{self._folder}/{version:0{_VERSION_DIGITS}}.json"
+            path = f"{self._folder}/{entry_name(version)}"
             obstore.put(self._client, path, entry, mode="create", use_multipart=False)
             return self._table != "epochs" or not self._has_newer(version, path)
         except AlreadyExistsError:
@@ -58,16 +60,17 @@ class LogEntries:
 
     def _has_newer(self, version: int, path: str) -> bool:
         """Returns whether the log has an entry or a checkpoint of a later version."""
-        names = [
-            found["path"].rpartition("/")[2][:_VERSION_DIGITS]
-            for part in obstore.list(self._client, self._folder, offset=path)
-            for found in part
-        ]
-        return any(name.isdigit() and int(name) > version for name in names)
+        for entries in obstore.list(self._client, self._folder, offset=path):
+            for entry in entries:
+                listed = version_of(entry["path"].rpartition("/")[2])
+                if listed is not None and listed > version:
+                    return True
+
+        return False
 
 
 def log_entries(place: LakeLocation, table: str) -> LogEntries | None:
-    """Returns a table's log; None where delta-rs has to write it."""
+    """Returns a table's log; None if delta-rs has to write it."""
     client = s3_client(place)
     return None if client is None else LogEntries(place, table, client)
 
@@ -81,6 +84,7 @@ def is_supported(handle: DeltaTable) -> bool:
 def commit_json(files: Sequence[DataFile], app_id: str, transaction: int, epoch: int) -> bytes:
     """Returns the entry that adds files with a transaction identifier."""
     now_ms = time.time_ns() // 1_000_000
+
     info = {
         "timestamp": now_ms,
         "operation": "WRITE",
@@ -89,7 +93,8 @@ def commit_json(files: Sequence[DataFile], app_id: str, transaction: int, epoch:
         "engineInfo": "txlake",
         "txlake.epoch": str(epoch),
     }
-    added = [
+
+    adds = [
         {
             "path": file.path,
             "partitionValues": {},
@@ -100,24 +105,27 @@ def commit_json(files: Sequence[DataFile], app_id: str, transaction: int, epoch:
         }
         for file in files
     ]
+
     actions: list[dict[str, Any]] = [
         {"commitInfo": info},
         {"txn": {"appId": app_id, "version": transaction, "lastUpdated": now_ms}},
-        *({"add": file} for file in added),
+        *({"add": add} for add in adds),
     ]
     return "\n".join(map(json.dumps, actions)).encode()
 
 
 def with_added(files: pa.Table, added: Sequence[DataFile]) -> pa.Table:
-    """Returns the files of a version, and those that later entries of ours have added."""
+    """Returns the files of a version, and those that our later entries have added."""
     if not added:
         return files
+
     rows = [_row(file) for file in added]
     names = [name for name in files.column_names if any(name in row for row in rows)]
     columns = [
         pa.array([row.get(name) for row in rows]).cast(files.schema.field(name).type)
         for name in names
     ]
+
     return pa.concat_tables([files, pa.table(columns, names)], promote_options="default")
 
 
@@ -130,6 +138,8 @@ def _row(file: DataFile) -> dict[str, Any]:
         "modification_time": 0,
         "num_records": file.rows,
     }
-    for which, key in (("null_count", "nullCount"), ("min", "minValues"), ("max", "maxValues")):
-        row |= {f"{which}.{name}": value for name, value in stats[key].items()}
+
+    for prefix, key in (("null_count", "nullCount"), ("min", "minValues"), ("max", "maxValues")):
+        row |= {f"{prefix}.{name}": value for name, value in stats[key].items()}
+
     return row

@@ -1,10 +1,9 @@
 """The two rows of each epoch, written as a chain that shows whether one was changed or removed.
 
 Every row of `epochs` holds a digest of itself and of the row before it, the first one of the lake's
-id. A committed row names the real queues that grew, with their next offsets, and the tables that
-its epoch wrote, with their Delta version and how many rows were written into them so far; one in so
-many names all. So a start can tell, from logs alone, whether what was committed is still
-there (`storage/lake/integrity.py`).
+id. A committed row names real queues with their next offsets, and tables with their Delta version
+and the number of rows written so far (`storage/lake/epochs.py`). So a start can tell, from logs
+alone, whether all committed rows are still there (`storage/lake/integrity.py`).
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ class EpochLog:
         self._next_offsets: dict[tuple[str, int], int] = {}
 
     def take_up(self, progress: Progress) -> None:
-        """Goes on behind the newest row, from what was committed."""
+        """Goes on after the newest row, from the committed offsets and tables."""
         self._digest = progress.digest
         self._tables = dict(progress.tables)
         self._next_offsets = dict(progress.next_offsets)
@@ -68,32 +67,44 @@ class EpochLog:
         Input: the next offsets of the real queues, at least of those that grew.
         Errors: OwnerError when another driver has committed it.
         """
-        written = self._lake.stock.changed()
-        self._tables |= written
-        known = self._next_offsets
-        grown = {queue: at for queue, at in next_offsets.items() if known.get(queue) != at}
-        known |= grown
-        named = (known, self._tables) if SNAPSHOT in counts else (grown, written)
-        row = committed_row(plan, _now(), counts, step_ms, *named, work)
+        tables = self._lake.stock.changed()
+        self._tables |= tables
+
+        grown = {
+            queue: offset
+            for queue, offset in next_offsets.items()
+            if self._next_offsets.get(queue) != offset
+        }
+        self._next_offsets |= grown
+
+        if SNAPSHOT in counts:  # this row names all
+            grown = self._next_offsets
+            tables = self._tables
+
+        row = committed_row(plan, _now(), counts, step_ms, grown, tables, work)
         self._append(self._next(row), plan)
 
     def _append(self, row: pa.Table, plan: Plan) -> None:
         """Writes a row, or finds it written: the answer to our commit can have been lost."""
         if self._lake.append("epochs", row, plan.epoch):
             return
+
         state = row["state"][0].as_py()
-        ours = (pc.field("epoch") == plan.epoch) & (pc.field("state") == state)
-        there = self._lake.read("epochs", ["owner", "digest"], ours).to_pylist()
-        if {one["digest"] for one in there} != {row["digest"][0].as_py()}:
-            # A row names the driver that planned: another one can have finished what we planned.
-            owners = sorted({one["owner"] for one in there} - {plan.owner} or {"another process"})
+        is_same = (pc.field("epoch") == plan.epoch) & (pc.field("state") == state)
+        existing = self._lake.read("epochs", ["owner", "digest"], is_same).to_pylist()
+
+        if {other["digest"] for other in existing} != {row["digest"][0].as_py()}:
+            # A row names the driver that planned: another can have finished an epoch of our plan.
+            owners = sorted({other["owner"] for other in existing} - {plan.owner})
+            writers = ", ".join(owners) or "another process"
             raise OwnerError(
-                f"epoch {plan.epoch} was {state} by {', '.join(owners)}: another driver writes "
+                f"epoch {plan.epoch} was {state} by {writers}: another driver writes "
                 "this lake; this one stops"
             )
 
     def _next(self, row: pa.Table) -> pa.Table:
-        chained_row, self._digest = with_digest(row, self._digest or self._lake.majority_lake_id())
+        before = self._digest or self._lake.majority_lake_id()
+        chained_row, self._digest = with_digest(row, before)
         return chained_row
 
 

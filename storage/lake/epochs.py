@@ -5,9 +5,9 @@ parameters. From there on it can be run again and gives the same rows. `committe
 point. An epoch that is planned and not committed is finished before anything else.
 
 A committed row names what the epoch changed: the real queues that grew, the tables that it wrote.
-One in so many epochs names all of them: its counts have `snapshot`, 1 if a snapshot of the state
-stands beside it, else 0. So the newest rows back to such a row tell of everything, and a row does
-not grow with the number of topics.
+From time to time a row names all of them: its counts have `snapshot`, 1 if a snapshot of the state
+stands beside it, else 0. So the newest rows back to such a row cover everything, and a row does not
+grow with the number of topics.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Range:
 
 @dataclass(frozen=True)
 class TableVersion:
-    """A table after an epoch: at least this Delta version, exactly so many rows."""
+    """A table after an epoch: at least this Delta version, exactly this number of rows."""
 
     version: int
     rows: int
@@ -84,8 +84,11 @@ class Plan:
     @property
     def floor(self) -> Floor:
         """Returns the floor that the epoch decides with; before retention came there was none."""
-        found = self.parameters.get(FLOOR)
-        return Floor() if found is None else Floor(**{**found, "offsets": dict(found["offsets"])})
+        recorded = self.parameters.get(FLOOR)
+        if recorded is None:
+            return Floor()
+
+        return Floor(**{**recorded, "offsets": dict(recorded["offsets"])})
 
     @property
     def snapshot(self) -> Snapshot:
@@ -154,7 +157,7 @@ def committed_row(
     tables: Mapping[str, TableVersion],
     work: Mapping[str, int] | None = None,
 ) -> pa.Table:
-    """Returns the commit point. Input: `next_offsets`, `tables`: what the row names of both."""
+    """Returns the commit point. Input: `next_offsets`, `tables`: those that the row names."""
     return _row(
         plan,
         COMMITTED,
@@ -169,14 +172,15 @@ def committed_row(
 
 def parse_plan(row: Mapping[str, Any]) -> Plan:
     """Returns the plan in a planned row. Errors: BrokenLakeError when it lacks something."""
-    of_range = [f.name for f in fields(Range)]
+    range_fields = [f.name for f in fields(Range)]
+
     try:
         return Plan(
             epoch=row["epoch"],
             epoch_at=milliseconds(row["epoch_at"]),
             known_at={queue: milliseconds(at) for queue, at in row["known_at"]},
             halves_known_at={queue: milliseconds(at) for queue, at in row["halves_known_at"]},
-            ranges=tuple(Range(**{name: r[name] for name in of_range}) for r in row["ranges"]),
+            ranges=tuple(Range(**{name: r[name] for name in range_fields}) for r in row["ranges"]),
             cluster_id=row["cluster_id"],
             topic_ids=dict(row["topic_ids"]),
             parameters={key: json.loads(value) for key, value in row["parameters"]},
@@ -194,6 +198,11 @@ def next_offsets_of(row: Mapping[str, Any]) -> dict[tuple[str, int], int]:
     return {(o["topic"], o["queue_id"]): o["next_offset"] for o in row["next_offsets"] or ()}
 
 
+def table_versions_of(row: Mapping[str, Any]) -> dict[str, TableVersion]:
+    """Returns the tables that a committed row names, after its epoch; format 1 names none."""
+    return {t["table"]: TableVersion(t["version"], t["rows"]) for t in row.get("tables") or ()}
+
+
 def has_snapshot(row: Mapping[str, Any]) -> bool:
     """Returns whether a committed epoch took a snapshot of the state."""
     return dict(row["counts"] or ()).get(SNAPSHOT) == 1
@@ -205,8 +214,8 @@ class Progress:
 
     `last`: the newest committed plan. `unfinished`: the plan to finish first. `next_offsets` and
     `tables`: after `last`. `recent`: the newest plans, for `known_at`. `full_epoch`: the newest
-    whose row names all. `digest`: of the newest row. `changes`: rows by which `last` changed the
-    state, and of its snapshot.
+    epoch whose row names all queues and tables. `digest`: of the newest row. `changes`: how many
+    rows `last` wrote into the tables of the state, those of a snapshot included.
     """
 
     last: Plan | None
@@ -243,34 +252,40 @@ def read_progress(lake: Lake, until: int | None = None) -> Progress:
     newest = lake.max_value("epochs", "epoch")
     if newest is None:
         return NO_PROGRESS
-    newest = newest if until is None else min(newest, until)
+    if until is not None:
+        newest = min(newest, until)
+
     recent = (pc.field("epoch") > newest - _RECENT_EPOCHS) & (pc.field("epoch") <= newest)
     rows = lake.read("epochs", where=recent).to_pylist()
     committed = {row["epoch"]: row for row in rows if row["state"] == COMMITTED}
     plans = {row["epoch"]: row for row in rows if row["state"] == PLANNED}
+
     lacking = sorted((committed.keys() | {newest}) - plans.keys())
     if lacking:
         raise BrokenLakeError(
             f"the table epochs of the lake {lake.path} has no planned row of epoch {lacking[0]}: "
             f"{RESTORE_HINT}"
         )
+
     last_epoch = max(committed, default=None)
     unfinished = plans[newest] if newest not in committed else None
-    naming_all = (e for e, row in committed.items() if SNAPSHOT in dict(row["counts"] or ()))
-    named_epoch = max(naming_all, default=None)
-    named = _since(lake, committed, named_epoch, min(plans))
     newest_row = unfinished or committed[newest]
+
+    full_epochs = (e for e, row in committed.items() if SNAPSHOT in dict(row["counts"] or ()))
+    full_epoch = max(full_epochs, default=None)
+    next_offsets: dict[Place, int] = {}
+    tables: dict[str, TableVersion] = {}
+    for row in _rows_since(lake, committed, full_epoch, min(plans)):
+        next_offsets |= next_offsets_of(row)
+        tables |= table_versions_of(row)
+
     return Progress(
         last=None if last_epoch is None else parse_plan(plans[last_epoch]),
         unfinished=None if unfinished is None else parse_plan(unfinished),
-        next_offsets={place: at for row in named for place, at in next_offsets_of(row).items()},
+        next_offsets=next_offsets,
         recent=tuple(parse_plan(plans[epoch]) for epoch in sorted(committed)),
-        full_epoch=named_epoch,
-        tables={
-            at["table"]: TableVersion(at["version"], at["rows"])
-            for row in named
-            for at in row.get("tables") or ()  # format 1 has none
-        },
+        full_epoch=full_epoch,
+        tables=tables,
         digest=newest_row.get("digest") or "",
         changes=0 if last_epoch is None else changes_in(dict(committed[last_epoch]["counts"])),
     )
@@ -281,17 +296,19 @@ def changes_in(counts: Mapping[str, int]) -> int:
     return sum(counts.get(table, 0) for table in STATE_TABLES)
 
 
-def _since(
+def _rows_since(
     lake: Lake, committed: Mapping[int, Mapping[str, Any]], full_epoch: int | None, first: int
 ) -> list[Mapping[str, Any]]:
-    """Returns the committed rows from the newest that names all on, or all: a later one holds.
+    """Returns the committed rows from that of `full_epoch` on, in order; all if it is None.
 
-    Input: the rows from epoch `first` on.
+    Input: `committed`: the rows from epoch `first` on, by epoch; earlier ones are read here.
     """
     rows = [row for epoch, row in committed.items() if epoch >= (full_epoch or 0)]
+
     if full_epoch is None and first > 1:
         before = (pc.field("epoch") < first) & (pc.field("state") == COMMITTED)
-        there = lake.dataset("epochs").schema.names
-        names = [name for name in ("epoch", "next_offsets", "tables") if name in there]
+        columns = lake.dataset("epochs").schema.names
+        names = [name for name in ("epoch", "next_offsets", "tables") if name in columns]
         rows += lake.read("epochs", names, before).to_pylist()
+
     return sorted(rows, key=lambda row: int(row["epoch"]))

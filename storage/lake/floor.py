@@ -19,7 +19,7 @@ FLOOR: Final = "floor"  # among a plan's parameters
 
 @dataclass(frozen=True)
 class Floor:
-    """Below it nothing decides any more: what landed up to `epoch`, and is not state.
+    """Below it nothing decides any more: rows that landed up to `epoch`, and are not state.
 
     `offsets`: by half queue, where landing stood after that epoch. `deleted`: the floor that this
     epoch itself decided with; rows up to there can be deleted.

@@ -1,4 +1,4 @@
-"""What epochs were run with, and what they landed: read again from the lake that recorded it."""
+"""The recorded epochs of a lake: their plans, counts and offsets."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _EPOCHS_AT_ONCE = 500
 
 @dataclass(frozen=True)
 class Recorded:
-    """A committed epoch: its plan, the next offsets after it, and what it counted."""
+    """A committed epoch: its plan, the next offsets after it, and its counts."""
 
     plan: Plan
     next_offsets: Mapping[tuple[str, int], int]
@@ -39,27 +39,32 @@ class Recorded:
 
 
 def read_plans(lake: Lake, epochs: Iterable[int]) -> dict[int, Plan]:
-    """Returns the plans of some epochs, as far as they are there."""
+    """Returns the plans of some epochs; of a missing one there is none."""
     bounds: Bounds = {"epoch": sorted(set(epochs)), "state": [PLANNED]}
     rows = read_rows(lake, "epochs", [field.name for field in fields(Plan)], bounds)
     return {row["epoch"]: parse_plan(row) for row in rows.to_pylist()}
 
 
 def recorded_epochs(lake: Lake, first: int, last: int) -> Iterator[Recorded]:
-    """Returns the committed epochs from `first` to `last` in order, some hundred in memory.
+    """Returns the committed epochs from `first` to `last` in order, 500 in memory at a time.
 
     Errors: LakeError when one is missing.
     """
     for low in range(first, last + 1, _EPOCHS_AT_ONCE):
         high = min(last, low + _EPOCHS_AT_ONCE - 1)
         within = (pc.field("epoch") >= low) & (pc.field("epoch") <= high)
-        rows = {(row["epoch"], row["state"]): row
-                for row in lake.read("epochs", where=within).to_pylist()}  # fmt: skip
+        rows = {
+            (row["epoch"], row["state"]): row
+            for row in lake.read("epochs", where=within).to_pylist()
+        }
+
         for epoch in range(low, high + 1):
-            planned, committed = rows.get((epoch, PLANNED)), rows.get((epoch, COMMITTED))
+            planned = rows.get((epoch, PLANNED))
+            committed = rows.get((epoch, COMMITTED))
+
             if planned is None or committed is None:
                 state = PLANNED if planned is None else COMMITTED
                 raise LakeError(f"the lake {lake.path} has no {state} row of epoch {epoch}")
-            yield Recorded(
-                parse_plan(planned), next_offsets_of(committed), dict(committed["counts"] or ())
-            )
+
+            counts = dict(committed["counts"] or ())
+            yield Recorded(parse_plan(planned), next_offsets_of(committed), counts)

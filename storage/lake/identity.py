@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from storage.lake.lake import Lake
 
 
-# Columns that the newest format brought, with their tables.
-_OF_NEWEST: Final = (("pending", "age_from_at"),)
+# Columns that the newest format added, with their tables.
+_NEWEST_COLUMNS: Final = (("pending", "age_from_at"),)
 
 
 def lake_row(lake_id: str, now: dt.datetime) -> pa.Table:
@@ -47,9 +47,10 @@ def lake_row(lake_id: str, now: dt.datetime) -> pa.Table:
 
 def owner_of_most(lake: Lake) -> str:
     """Returns the id of the lake that most tables belong to; a new one if no table says."""
-    there = filter(lake.is_table, TABLES)
-    found = Counter(filter(None, (lake.table(table).lake_id() for table in there)))
-    return max(found, key=found.__getitem__, default="") or uuid.uuid4().hex
+    existing = filter(lake.is_table, TABLES)
+    table_counts = Counter(filter(None, (lake.table(table).lake_id() for table in existing)))
+
+    return max(table_counts, key=table_counts.__getitem__, default="") or uuid.uuid4().hex
 
 
 def require_empty(lake: Lake) -> None:
@@ -60,8 +61,10 @@ def require_empty(lake: Lake) -> None:
     """
     if not lake.is_table("topics/1") and not any(_has_epochs(lake, table) for table in TABLES):
         return
+
     if not lake.is_table("lake"):
         raise missing(lake.path, "lake")
+
     raise UnfinishedLakeError(
         f"the table lake of {lake.path} has no row, and other tables have: either it is "
         "being rebuilt, or a rebuild was interrupted (run that `txlake replay --into` "
@@ -86,28 +89,32 @@ def identity(lake: Lake, formats: Sequence[int] = (FORMAT_VERSION,)) -> tuple[st
     if not rows:
         require_empty(lake)
         raise NotALakeError(f"{lake.path} is not a lake: `txlake run` makes one there")
+
     if not {"lake_id", "format_version"} <= rows[0].keys():
         raise NotALakeError(
             f"{lake.path} is not a lake: its table lake is none of txlake's, without the columns "
             "lake_id and format_version; name another place"
         )
+
     version = rows[0]["format_version"]
     if version > FORMAT_VERSION:
         raise NewerLakeError(
             f"the lake {lake.path} has format {version}; this txlake knows formats up to "
             f"{FORMAT_VERSION}: install the newer txlake that made it"
         )
+
     if version not in formats:
         raise OlderLakeError(
             f"the lake {lake.path} has format {version}, this txlake writes format "
             f"{FORMAT_VERSION}: `txlake replay --into NEW --lake {lake.path}` makes a lake of "
             "this format from it"
         )
+
     return str(rows[0]["lake_id"]), int(version)
 
 
 def infer_identity(lake: Lake, formats: Sequence[int]) -> tuple[str, int]:
-    """Returns the lake's id and format; if its row is lost, as the other tables say.
+    """Returns the lake's id and format; if its row is lost, those that the other tables show.
 
     Input, Errors: as `identity`.
     """
@@ -121,7 +128,8 @@ def _likely_format(lake: Lake) -> int:
     """Returns the lake's format by the columns that its tables have."""
     if "digest" not in _columns(lake, "epochs"):
         return 1
-    if any(name in _columns(lake, table) for table, name in _OF_NEWEST):
+
+    if any(name in _columns(lake, table) for table, name in _NEWEST_COLUMNS):
         return FORMAT_VERSION
     if any("producer_group" in _columns(lake, table) for table in ("catalog", "delayed")):
         return GROUPS_FORMAT
@@ -131,7 +139,7 @@ def _likely_format(lake: Lake) -> int:
 
 
 def _columns(lake: Lake, table: str) -> set[str]:
-    """Returns the columns that a table has, none if it is lost."""
+    """Returns the columns that a table has; none if it is lost."""
     try:
         return {field.name for field in lake.handle(table).schema().fields}
     except BrokenLakeError:

@@ -1,13 +1,13 @@
-"""Is everything there that was committed? The logs of the tables tell, before a lake is used.
+"""Check by the logs, before a lake is used, that it holds all committed rows.
 
-The newest committed rows say of each table which version it had reached and how many rows it held
-(`epoch_log`); its log says how many of them were deleted below the floor. A table that is missing,
-stands behind that, holds more or fewer rows, has lost a file, or belongs to another lake was
-changed by others than the job; so was a row of `epochs` whose digest does not fit. Such a lake is
-refused.
+The newest committed rows record the version that each table had reached and how many rows it held
+(`epoch_log`); the table's log says how many of them were deleted below the floor. A table that is
+missing, is at an older version, holds more or fewer rows, has lost a file, or belongs to another
+lake was changed by another program than the job; so was a row of `epochs` whose digest does not
+fit. Such a lake is refused.
 
-A reader beside a running job looks at the rows of `epochs` first: the tables are then ahead of
-them, never behind. Maintenance can look like damage for a moment, so a reader looks again before it
+A reader beside a running job reads the rows of `epochs` first: the tables are then ahead of them,
+never behind. Maintenance can look like damage for a moment, so a reader checks again before it
 refuses.
 """
 
@@ -27,12 +27,12 @@ from storage.errors import RESTORE_HINT, BrokenLakeError, MissingTableError
 from storage.lake.chain import chain_order, digest_of
 from storage.lake.committed_tables import CommittedTables, read_committed_tables
 from storage.lake.datasets import dataset_of, file_stats
-from storage.lake.epochs import Progress, TableVersion, read_progress
+from storage.lake.epochs import NO_PROGRESS, Progress, TableVersion, read_progress
 from storage.lake.lake import Lake
-from storage.lake.table import deleted_rows, owner_of
+from storage.lake.table import deleted_rows
 from storage.schemas import TABLES
 from txlake._counted import counted
-from txlake._table_files import files_of_table
+from txlake._delta_log import files_of_table, lake_id_of
 
 _ABSENT = TableVersion(0, 0)
 _TRIES = 4
@@ -69,60 +69,66 @@ def require_recorded(lake: Lake, tables: Iterable[str] | None = None) -> Progres
     Input: which tables (None: all). Output: where its epochs stand.
     Errors: BrokenLakeError.
     """
-    named = None if tables is None else tuple(tables)
-    found: list[Progress] = []
+    names = None if tables is None else tuple(tables)
+    progress = NO_PROGRESS
 
-    def look() -> list[Fault]:
-        found[:] = [read_progress(lake)]
-        return find_faults(lake, found[0], named)
+    def find() -> list[Fault]:
+        nonlocal progress
+        progress = read_progress(lake)
 
-    _refuse(lake, retry_while_written(lake, look))
-    return found[0]
+        return find_faults(lake, progress, names)
+
+    _refuse(lake, retry_while_written(lake, find))
+    return progress
 
 
 def require_readable(lake: Lake, tables: Iterable[str] = TABLES) -> None:
-    """Checks, beside a job, that some tables hold what was committed.
+    """Checks, beside a job, that some tables hold all committed rows.
 
-    Reads few columns of `epochs`, back to the newest row that names all. A topic's table has to be
-    there once a committed epoch has written it.
+    Reads few columns of `epochs`, back to the newest row that names all tables. A topic's table has
+    to be there once a committed epoch has written it.
     Errors: BrokenLakeError.
     """
-    named = tuple(tables)
+    names = tuple(tables)
 
-    def look() -> list[Fault]:
-        told = read_committed_tables(lake)
-        return _table_faults(lake, told, [t for t in named if t in TABLES or t in told.tables])
+    def find() -> list[Fault]:
+        expected = read_committed_tables(lake)
+        checked = [name for name in names if name in TABLES or name in expected.tables]
 
-    _refuse(lake, retry_while_written(lake, look))
+        return _table_faults(lake, expected, checked)
+
+    _refuse(lake, retry_while_written(lake, find))
 
 
 def require_resumable(lake: Lake, progress: Progress) -> None:
-    """Checks what an interrupted rebuild has written: its tables may be ahead of its epochs.
+    """Checks the lake of an interrupted rebuild: its tables can be ahead of its epochs.
 
     Errors: BrokenLakeError.
     """
-    found = find_faults(lake, progress)
-    _refuse(lake, [fault for fault in found if fault.table != "lake" and not fault.is_unplanned])
+    faults = find_faults(lake, progress)
+    _refuse(lake, [fault for fault in faults if fault.table != "lake" and not fault.is_unplanned])
 
 
-def retry_while_written(lake: Lake, look: Callable[[], list[Fault]]) -> list[Fault]:
-    """Returns what `look` finds; faults only if it finds some every time.
+def retry_while_written(lake: Lake, find: Callable[[], list[Fault]]) -> list[Fault]:
+    """Returns the faults that `find` returns; none if one of several calls returns none.
 
-    Errors: BrokenLakeError that `look` raises every time.
+    Errors: BrokenLakeError if the last call of `find` raises it.
     """
     for _ in range(_TRIES - 1):
         try:
-            if not look():
+            if not find():
                 return []
         except BrokenLakeError:
             pass
+
         time.sleep(_PAUSE_S)
         lake.reset()
-    return look()
+
+    return find()
 
 
-def _refuse(lake: Lake, found: list[Fault]) -> None:
-    for fault in found:
+def _refuse(lake: Lake, faults: list[Fault]) -> None:
+    for fault in faults:
         raise BrokenLakeError(
             f"the lake {lake.path} is not whole: the table {fault.table} {fault.problem}; "
             f"{RESTORE_HINT}"
@@ -137,158 +143,199 @@ def find_faults(
     is_exclusive: bool = False,
 ) -> list[Fault]:
     """Returns what is wrong, table by table; an empty list when the lake is whole."""
-    told = CommittedTables.by(progress)
-    found = _chain_faults(lake, progress)
+    expected = CommittedTables.by(progress)
+    faults = _chain_faults(lake, progress)
+
     unreadable: list[Fault] = []
     if tables is None:
-        tables, unreadable = _all_tables(lake, told)
-    found += _table_faults(lake, told, tables, is_exclusive=is_exclusive)
-    named = {fault.table for fault in found}
-    return found + [fault for fault in unreadable if fault.table not in named]
+        tables, unreadable = _all_tables(lake, expected)
+
+    faults += _table_faults(lake, expected, tables, is_exclusive=is_exclusive)
+
+    faulty = {fault.table for fault in faults}
+    return faults + [fault for fault in unreadable if fault.table not in faulty]
 
 
 def _table_faults(
-    lake: Lake, told: CommittedTables, tables: Iterable[str], *, is_exclusive: bool = False
+    lake: Lake, expected: CommittedTables, tables: Iterable[str], *, is_exclusive: bool = False
 ) -> list[Fault]:
-    found, newest = [], {}
+    faults = []
+    newest_epochs = {}
+
     for table in sorted({"epochs", *tables}, key=lambda name: (name != "epochs", name)):
         try:
-            problem, newest[table] = _problem(lake, table, told, is_exclusive)
+            problem, newest_epochs[table] = _problem(lake, table, expected, is_exclusive)
         except MissingTableError:
-            at = told.tables.get(table, _ABSENT).version
-            problem = f"is missing; its version was {at} when epoch {told.committed} committed"
+            at = expected.tables.get(table, _ABSENT).version
+            problem = f"is missing; its version was {at} when epoch {expected.committed} committed"
         except BrokenLakeError as error:
             problem = error.problem
+
         if problem is not None:
-            found.append(Fault(table, problem))
-    if any(fault.table == "epochs" for fault in found):
-        return found
-    return found + _early_rows(lake, newest, told.planned if is_exclusive else None)
+            faults.append(Fault(table, problem))
+
+    if any(fault.table == "epochs" for fault in faults):
+        return faults
+    return faults + _unplanned_rows(lake, newest_epochs, expected.planned if is_exclusive else None)
 
 
 def _problem(
-    lake: Lake, table: str, told: CommittedTables, is_exclusive: bool
+    lake: Lake, table: str, expected: CommittedTables, is_exclusive: bool
 ) -> tuple[str | None, int]:
-    """Says what is wrong with a table, if anything is, and which is the newest epoch in it."""
+    """Returns what is wrong with a table, if anything is, and the newest epoch in it."""
     handle = lake.handle(table)
-    owner, lake_id = owner_of(handle), lake.majority_lake_id()
-    if owner != lake_id:
-        return f"belongs to another lake ({owner or 'unnamed'}, not {lake_id})", 0
-    at = told.tables.get(table, _ABSENT)
+
+    own_id = lake_id_of(handle)
+    lake_id = lake.majority_lake_id()
+    if own_id != lake_id:
+        return f"belongs to another lake ({own_id or 'unnamed'}, not {lake_id})", 0
+
+    at = expected.tables.get(table, _ABSENT)
     if handle.version() < at.version:
-        return _then(f"is at version {handle.version()}", f"was at {at.version}", told), 0
+        return _then(f"is at version {handle.version()}", f"was at {at.version}", expected), 0
+
     files = lake.table(table).files(handle)
     foreign = _foreign_file(lake, table, files)
     if foreign is not None:
         return f"names {foreign}, which is no file in its own folder", 0
+
     missing = _missing_file(lake, table, files)
     if missing is not None:
         return f"has lost its file {missing}", 0
+
     if table == "lake":
         return None if files.num_rows else "is empty", 0
     if table == "epochs":
-        return _of_epochs(lake, handle, files, told), 0
-    held, newest = _held(lake, table, files, told.committed)
-    held += deleted_rows(handle)
-    if held < at.rows or (is_exclusive and held != at.rows):
-        return _then(f"holds {counted(held, 'row')}", f"held {at.rows}", told), newest
+        return _epochs_problem(lake, handle, files, expected), 0
+
+    row_count, newest = _count_committed(lake, table, files, expected.committed)
+    row_count += deleted_rows(handle)
+
+    if row_count < at.rows or (is_exclusive and row_count != at.rows):
+        return _then(f"holds {counted(row_count, 'row')}", f"held {at.rows}", expected), newest
     return None, newest
 
 
-def _of_epochs(
-    lake: Lake, handle: DeltaTable, files: pa.Table, told: CommittedTables
+def _epochs_problem(
+    lake: Lake, handle: DeltaTable, files: pa.Table, expected: CommittedTables
 ) -> str | None:
-    """Says what is wrong with `epochs`: each epoch has two rows, there or deleted."""
+    """Returns what is wrong with `epochs`: each epoch has two rows, present or deleted."""
     if not files.num_rows and handle.version() > 0:
         return f"is empty, at version {handle.version()}"
-    held, _ = _held(lake, "epochs", files, told.planned)
-    written, deleted = told.planned + told.committed, deleted_rows(handle)
-    if deleted and held + deleted < written:  # where none is deleted a gap shows
-        return f"holds {counted(held, 'row')}, and {written - deleted} should be left"
+
+    row_count, _ = _count_committed(lake, "epochs", files, expected.planned)
+    written = expected.planned + expected.committed
+    deleted = deleted_rows(handle)
+
+    # While no row is deleted, a missing epoch shows as a gap.
+    if deleted and row_count + deleted < written:
+        return f"holds {counted(row_count, 'row')}, and {written - deleted} should be left"
     return None
 
 
-def _then(now: str, then: str, told: CommittedTables) -> str:
-    return f"{now}, and {then} when epoch {told.committed} committed"
+def _then(now: str, then: str, expected: CommittedTables) -> str:
+    return f"{now}, and {then} when epoch {expected.committed} committed"
 
 
-def _held(lake: Lake, table: str, files: pa.Table, committed: int) -> tuple[int, int]:
+def _count_committed(lake: Lake, table: str, files: pa.Table, committed: int) -> tuple[int, int]:
     """Returns how many rows of committed epochs a table holds, and the newest epoch of any row.
 
-    The log tells. Of a file without statistics, and of one in which others than the job put
-    committed and later rows together, the column `epoch` is read.
+    The log tells. The column `epoch` is read only of files without statistics, and of files in
+    which another writer put committed and later rows together.
     """
-    rows, least, most = file_stats(files, ["num_records", "min.epoch", "max.epoch"]).columns
-    is_known = pc.and_(pc.is_valid(rows), pc.and_(pc.is_valid(least), pc.is_valid(most)))
-    is_before = pc.less_equal(most, committed)
-    is_sure = pc.and_kleene(is_known, pc.or_kleene(is_before, pc.greater(least, committed)))
-    held, newest = _counted(lake, table, files.filter(pc.invert(is_sure)), committed)
-    held += pc.sum(rows.filter(pc.and_kleene(is_sure, is_before))).as_py() or 0
-    return held, max(newest, pc.max(most).as_py() or 0)
+    rows, first, last = file_stats(files, ["num_records", "min.epoch", "max.epoch"]).columns
+
+    is_known = pc.and_(pc.is_valid(rows), pc.and_(pc.is_valid(first), pc.is_valid(last)))
+    is_before = pc.less_equal(last, committed)
+    is_sure = pc.and_kleene(is_known, pc.or_kleene(is_before, pc.greater(first, committed)))
+
+    unsure = files.filter(pc.invert(is_sure))
+    row_count, newest = _count_by_reading(lake, table, unsure, committed)
+    row_count += pc.sum(rows.filter(pc.and_kleene(is_sure, is_before))).as_py() or 0
+
+    return row_count, max(newest, pc.max(last).as_py() or 0)
 
 
-def _counted(lake: Lake, table: str, files: pa.Table, committed: int) -> tuple[int, int]:
+def _count_by_reading(lake: Lake, table: str, files: pa.Table, committed: int) -> tuple[int, int]:
+    """Returns the same as `_count_committed`, from the column `epoch` of the files."""
     if not files.num_rows:
         return 0, 0
+
     with lake.translating_read_errors(table):
-        there = dataset_of(lake.place, table, files, lake.schema(table))
-        epochs = there.to_table(columns=["epoch"])["epoch"]
+        dataset = dataset_of(lake.place, table, files, lake.schema(table))
+        epochs = dataset.to_table(columns=["epoch"])["epoch"]
+
     is_committed = pc.less_equal(epochs, committed)
     return pc.sum(is_committed).as_py() or 0, pc.max(epochs).as_py() or 0
 
 
-def _early_rows(lake: Lake, newest: Mapping[str, int], planned: int | None) -> list[Fault]:
+def _unplanned_rows(
+    lake: Lake, newest_epochs: Mapping[str, int], planned: int | None
+) -> list[Fault]:
     """Returns tables with rows of an epoch that is not planned: its plan is written before them.
 
-    Input: the newest planned epoch; None: it is read now, after the tables.
+    Input: `newest_epochs`: of the rows of each table; `planned`: the newest planned epoch; None: it
+    is read now, after the tables.
     """
     if planned is None:
         planned = lake.max_value("epochs", "epoch") or 0
+
     return [
         Fault(
-            table, f"has rows of epoch {n}, and the newest planned is {planned}", is_unplanned=True
+            table,
+            f"has rows of epoch {epoch}, and the newest planned is {planned}",
+            is_unplanned=True,
         )
-        for table, n in newest.items()
-        if n > planned
+        for table, epoch in newest_epochs.items()
+        if epoch > planned
     ]
 
 
-def _all_tables(lake: Lake, told: CommittedTables) -> tuple[list[str], list[Fault]]:
-    """Names all tables that a lake has to have; those of topics are in the catalog."""
-    found = {*TABLES, *told.tables}
+def _all_tables(lake: Lake, expected: CommittedTables) -> tuple[list[str], list[Fault]]:
+    """Returns the names of all tables of a lake; those of topics are in the catalog.
+
+    Output: also the fault of the catalog, if it cannot be read.
+    """
+    names = {*TABLES, *expected.tables}
+
     try:
-        of_epochs = pc.field("epoch") <= told.committed
-        ids = lake.read("catalog", ["table_id"], of_epochs)["table_id"].to_pylist()
+        is_committed = pc.field("epoch") <= expected.committed
+        ids = lake.read("catalog", ["table_id"], is_committed)["table_id"].to_pylist()
     except BrokenLakeError as error:
-        return sorted(found), [Fault("catalog", error.problem)]
-    return sorted(found | {f"topics/{table_id}" for table_id in ids}), []
+        return sorted(names), [Fault("catalog", error.problem)]
+
+    return sorted(names | {f"topics/{table_id}" for table_id in ids}), []
 
 
 def _foreign_file(lake: Lake, table: str, files: pa.Table) -> str | None:
-    """Names a file of a table's log that lies elsewhere, or behind a link: it is not the job's."""
+    """Returns a file of a table's log that lies elsewhere or behind a link: it is not the job's."""
     names = files["path"].to_pylist() if files.num_rows else []
     folder = lake.place.table_path(table) if lake.place.is_local else None
+
     own = set(files_of_table(names, folder))
     return next((name for name in names if name not in own), None)
 
 
 def _missing_file(lake: Lake, table: str, files: pa.Table) -> str | None:
-    """Names a file that a table's log names and its folder does not have, or has shorter."""
+    """Returns a file of a table's log that is missing in its folder, or has another size."""
     filesystem = lake.place.filesystem(table)
-    named = files.select(["path", "size_bytes"]).to_pylist() if files.num_rows else []
+    logged = files.select(["path", "size_bytes"]).to_pylist() if files.num_rows else []
+
     with lake.translating_read_errors(table):
-        found = filesystem.get_file_info([file["path"] for file in named])
-    for info, file in zip(found, named, strict=True):
+        infos = filesystem.get_file_info([file["path"] for file in logged])
+
+    for info, file in zip(infos, logged, strict=True):
         if info.type != pa_fs.FileType.File or info.size not in (None, file["size_bytes"]):
             return str(info.path)
     return None
 
 
 def _chain_faults(lake: Lake, progress: Progress) -> list[Fault]:
-    """Checks the digests of the rows since the newest that names all tables."""
+    """Returns the faults of the digests since the newest row that names all tables."""
     first = max(1, progress.full_epoch or 1)
     where = (pc.field("epoch") >= first) & (pc.field("epoch") <= progress.newest_epoch)
     rows = lake.read("epochs", where=where).to_pylist()
+
     return chain_faults(rows, lake.majority_lake_id() if first == 1 else None)
 
 
@@ -297,13 +344,15 @@ def chain_faults(rows: list[dict[str, Any]], before: str | None) -> list[Fault]:
 
     Input: rows of epochs without a gap; the digest before the first of them, None: not known.
     """
-    found = []
+    faults = []
     for row in chain_order(rows):
         if before is not None and row["digest"] != digest_of(row, before):
             problem = (
                 f"has a {row['state']} row of epoch {row['epoch']} that was changed, or whose "
                 "row before was changed or removed: its digest does not fit"
             )
-            found.append(Fault("epochs", problem, row["epoch"], row["state"]))
+            faults.append(Fault("epochs", problem, row["epoch"], row["state"]))
+
         before = row["digest"]
-    return found
+
+    return faults

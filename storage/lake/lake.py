@@ -1,8 +1,8 @@
 """The lake: its folder, its tables, and the one way in which rows are added to them.
 
-delta-rs commits: rows that the driver has at hand (`append`), and files that tasks or the driver
-have written (`add_files`); 5 ms a commit, where Spark takes 200 (DECISIONS.md 2). Every append
-belongs to one epoch and happens once (`LakeTable.once`).
+delta-rs commits rows that the driver has in memory (`append`), and files that tasks or the driver
+have written (`add_files`). A commit takes 5 ms, where Spark takes 200 (DECISIONS.md 2). Every
+append belongs to one epoch and happens once (`LakeTable.commit_once`).
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ NO_LOG_UPKEEP: Final = PostCommitHookProperties(create_checkpoint=False, cleanup
 
 
 class Lake:
-    """One lake. Not shared between threads for writing to the same table.
+    """One lake. Two threads do not write to the same table.
 
-    Input: a folder, or a place in an object store; `is_driver`: this process alone writes it, and
-    its maintenance makes the checkpoints of the logs, not each append.
+    Input: a folder, or a location in an object store; `is_driver`: this process alone writes it,
+    and its maintenance makes the checkpoints of the logs, not each append.
     """
 
     def __init__(self, place: str | LakeLocation, *, is_driver: bool = False) -> None:
@@ -62,10 +62,14 @@ class Lake:
         self.path = self.place.path
         self._is_driver = is_driver
         self.opened = FooterCache()
-        self._kept = SmallFileCache(self.place) if is_driver and not self.place.is_local else None
+        self._file_cache = (
+            SmallFileCache(self.place) if is_driver and not self.place.is_local else None
+        )
+
         self.stock = RowCounts(
             lambda table: self.table(table).version(), lambda table: self.table(table).rows()
         )
+
         self._upkeep = NO_LOG_UPKEEP if is_driver else None
         self._tables: dict[str, LakeTable] = {}
         self._tables_id = ""
@@ -81,7 +85,7 @@ class Lake:
         return TOPIC if table.startswith("topics/") else TABLES[table]
 
     def is_table(self, table: str) -> bool:
-        """Returns whether there is such a table. Errors: as `reading`."""
+        """Returns whether there is such a table. Errors: as `translating_read_errors`."""
         with translating_read_errors(self.place, table):
             return bool(
                 DeltaTable.is_deltatable(self.table_path(table), self.place.storage_options)
@@ -93,7 +97,11 @@ class Lake:
 
     def _open(self, table: str) -> LakeTable:
         return LakeTable(
-            self.place, table, self.majority_lake_id, is_driver=self._is_driver, kept=self._kept
+            self.place,
+            table,
+            self.majority_lake_id,
+            is_driver=self._is_driver,
+            file_cache=self._file_cache,
         )
 
     def exists(self) -> bool:
@@ -103,8 +111,8 @@ class Lake:
     def create(self, now: dt.datetime) -> str:
         """Makes the lake, or finishes one half made. Output: its id.
 
-        An existing lake stays as it is: what is missing there was lost.
-        Replay: makes what is missing; the `lake` row is written last and once.
+        An existing lake stays as it is: a table that is missing there was lost.
+        Replay: makes the missing tables; the `lake` row is written last and once.
         Errors: as `lake_id`; UnfinishedLakeError for what a rebuild has begun; LakeError if
         the folder cannot be made.
         """
@@ -112,6 +120,7 @@ class Lake:
             require_empty(self)
             self.create_tables()
             self.append("lake", lake_row(self.majority_lake_id(), now))
+
         return self.lake_id()
 
     def check(self) -> None:
@@ -123,6 +132,7 @@ class Lake:
             self.lake_id()
         else:
             require_empty(self)
+
         if not self.place.is_local:
             self._probe.require_conditional_put()
 
@@ -147,8 +157,8 @@ class Lake:
             try:
                 self.create_table(table)
             except (OSError, DeltaError) as error:
-                said = str(error).strip().splitlines()[0]
-                raise LakeError(f"the lake {self.path} cannot be made: {said}") from error
+                reason = str(error).strip().splitlines()[0]
+                raise LakeError(f"the lake {self.path} cannot be made: {reason}") from error
 
     def create_table(self, table: str) -> None:
         """Makes one table if it is missing."""
@@ -159,7 +169,7 @@ class Lake:
         return self.table(table).handle()
 
     def translating_read_errors(self, table: str) -> AbstractContextManager[None]:
-        """Returns a block in which what goes wrong is one sentence that names the table.
+        """Returns a block in which an error becomes one sentence that names the table.
 
         Errors: BrokenLakeError; MissingTableError for a table that is not there.
         """
@@ -196,7 +206,9 @@ class Lake:
         """
         if rows.num_rows == 0:
             return 0
-        return self._counted(table, rows.num_rows, self._commit(table, rows, epoch))
+
+        is_committed = self._commit(table, rows, epoch)
+        return self._count_rows(table, rows.num_rows, is_committed)
 
     def add_files(self, table: str, files: Sequence[DataFile], epoch: int) -> int:
         """Adds the files of an epoch to a table in one Delta commit; without files it does nothing.
@@ -207,27 +219,29 @@ class Lake:
         if not files:
             return 0
 
-        def there() -> Sequence[DataFile]:
-            if (
-                table_kind(table) != "topics" or self.place.is_local
-            ):  # a store has what it has taken
+        def visible_files() -> Sequence[DataFile]:
+            # A store shows at once what it has taken.
+            if table_kind(table) != "topics" or self.place.is_local:
                 require_visible(self.place, table, files)
             return files
 
         rows = sum(file.rows for file in files)
-        is_committed = _commit_files(self.table(table), there, epoch, None, self._upkeep)
-        return self._counted(table, rows, is_committed)
+        is_committed = _commit_files(self.table(table), visible_files, epoch, None, self._upkeep)
 
-    def _counted(self, table: str, rows: int, is_committed: bool) -> int:
+        return self._count_rows(table, rows, is_committed)
+
+    def _count_rows(self, table: str, rows: int, is_committed: bool) -> int:
+        """Counts rows that were to be committed. Output: how many were."""
         if not is_committed:
             self.stock.invalidate(table)
             return 0
+
         self.stock.add(table, rows)
         return rows
 
     def _commit(self, table: str, rows: pa.Table, epoch: int | None) -> bool:
         """Commits rows, those of an epoch once. Output: whether they were committed here."""
-        if table == SCHEDULE:  # rows of other tables come in order
+        if table == SCHEDULE:  # rows of other tables come in their order already
             rows = in_file_order(table, rows)
 
         if self.place.is_local:
@@ -238,15 +252,19 @@ class Lake:
 
         if table == "lake":  # a row of no epoch; a rebuild takes it away and writes another
             return self.table(table).commit_once(0, write, self.table(table).transaction() + 1)
+
         if epoch is None:
             write(self.handle(table), None)
             return True
+
         transaction = epoch
-        if table == "epochs":  # it has two an epoch
+        if table == "epochs":  # it has two commits an epoch
             transaction = 2 * epoch + int(rows["state"][-1].as_py() == COMMITTED)
+
         if not self.table(table).has_entries:
             return self.table(table).commit_once(epoch, write, transaction)
-        # Written when they are first asked for, and once.
+
+        # The file is written once, when it is first needed.
         files = functools.cache(lambda: [write_file(self.place, table, new_name(epoch), rows)])
         return _commit_files(self.table(table), files, epoch, transaction, self._upkeep)
 
@@ -255,8 +273,9 @@ class Lake:
         if table is not None:
             self.table(table).reset()
             return
-        for one in tuple(self._tables.values()):
-            one.reset()
+
+        for opened in tuple(self._tables.values()):
+            opened.reset()
         self.stock.clear()
 
 

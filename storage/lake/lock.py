@@ -4,7 +4,7 @@ A lake has a lock file beside its tables. The lock is a `flock` on a descriptor 
 driver's JVM inherits: it is free only when both processes are dead (after kill -9 of Python its
 JVM lives on for half a second, or for as long as it is suspended, and can still commit). Where
 machines share the folder and the lock does not reach across them, Delta's transaction identifiers
-decide (`LakeTable.once`).
+decide (`LakeTable.commit_once`).
 """
 
 from __future__ import annotations
@@ -20,27 +20,29 @@ from storage.files.location import LakeLocation
 def lock_holder(place: LakeLocation) -> str | None:
     """Returns who holds the lock of a lake now; None if nobody does, or if it has none.
 
-    A lock file names its last holder, which can be dead. Whether it is, a shared lock tells, held
-    for a moment.
+    A lock file names its last holder, which can be dead. So a shared lock is tried for a moment: it
+    is refused while the holder lives.
     """
     if not place.is_local:
         return None
+
     try:
         fd = os.open(Path(place.path, "_driver.lock"), os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return None
+
     try:
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except OSError:
-        return _named(fd)
+        return _holder_in(fd)
     else:
         return None
     finally:
         os.close(fd)
 
 
-def _named(fd: int) -> str | None:
-    """Returns whom a lock file names."""
+def _holder_in(fd: int) -> str | None:
+    """Returns the holder that a lock file names."""
     return os.pread(fd, 200, 0).decode(errors="replace").strip() or None
 
 
@@ -55,7 +57,9 @@ class LakeLock:
         self.fd: int | None = None
         if not place.is_local:
             return
+
         folder = Path(place.path)
+
         try:
             folder.mkdir(parents=True, exist_ok=True)
             fd = os.open(folder / "_driver.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -64,14 +68,16 @@ class LakeLock:
                 f"the lake {place.path} cannot be made or written: {error.strerror}; name a folder "
                 "that the job may write into"
             ) from error
+
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            holder = _named(fd) or "another process"
+            holder = _holder_in(fd) or "another process"
             os.close(fd)
             raise LakeLockedError(
                 f"the lake {place.path} is written by {holder}: one driver at a time; stop it first"
             ) from error
+
         os.ftruncate(fd, 0)
         os.pwrite(fd, owner.encode(), 0)
         self.fd = fd

@@ -14,7 +14,7 @@ from storage.lake.epochs import Place
 
 @dataclass(frozen=True)
 class Loss:
-    """Offsets of a partition that Kafka has no longer, and the command that accepts that."""
+    """Offsets of a partition that Kafka no longer has, and the command that accepts the loss."""
 
     topic: str
     partition: int

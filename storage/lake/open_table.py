@@ -1,46 +1,26 @@
-"""Open or make a lake or a table so that whatever is wrong with it is one sentence.
-
-delta-rs panics over some damaged checkpoints: its threads write to stderr, whatever Python catches
-afterwards. Of 5,400 changes to checkpoints it panicked over 13, none of which Arrow could
-read. So Arrow reads the newest one first: 3 ms where opening the table takes 13.
-"""
+"""Open or make a lake or a table so that each error is one sentence."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
 from storage.errors import RESTORE_HINT, BrokenLakeError, DiskError, LakeError, MissingTableError
 from storage.files.location import LakeLocation
 from storage.lake.store_error import innermost, store_error
+from txlake._delta_log import is_panic
 from txlake._disk import disk_refusal
 
-_VERSION_DIGITS = 20  # of a log file's name
-_SAID_MAX = 300
-
-
-def read_checkpoint(place: LakeLocation, table: str) -> None:
-    """Reads the newest checkpoint of a table's log on a local disk, if it has one.
-
-    Errors: ArrowException, OSError when it is damaged.
-    """
-    if not place.is_local:
-        return
-    found = sorted((Path(place.table_path(table)) / "_delta_log").glob("*.checkpoint*.parquet"))
-    for part in found:
-        if part.name[:_VERSION_DIGITS] == found[-1].name[:_VERSION_DIGITS]:
-            pq.ParquetFile(part, memory_map=True).read(use_threads=False)
+_MESSAGE_MAX = 300  # characters
 
 
 @contextmanager
 def translating_read_errors(place: LakeLocation, table: str) -> Iterator[None]:
-    """Turns what goes wrong while a table is read into one sentence that names the table.
+    """Turns an error while a table is read into one sentence that names the table.
 
     Errors: BrokenLakeError; MissingTableError for a table that is not there; DiskError,
     StoreAwayError, StoreRefusedError.
@@ -49,20 +29,22 @@ def translating_read_errors(place: LakeLocation, table: str) -> Iterator[None]:
         yield
     except LakeError:
         raise
+
     except (DeltaError, OSError, pa.ArrowException, UnicodeDecodeError) as error:
         trouble = disk_trouble(place, error) or store_error(place, error)
         if trouble is None and isinstance(error, TableNotFoundError):
             trouble = missing(place.path, table)
         raise trouble or _unreadable(place.path, table, error) from error
+
     except BaseException as error:  # delta-rs panics over some logs
-        if type(error).__name__ != "PanicException":
+        if not is_panic(error):
             raise
         raise _unreadable(place.path, table, error) from None
 
 
 @contextmanager
 def translating_store_errors(place: LakeLocation) -> Iterator[None]:
-    """Turns what a store says when it does not answer, or refuses, into one sentence.
+    """Turns the error of a store that does not answer, or refuses, into one sentence.
 
     Errors: StoreAwayError, StoreRefusedError.
     """
@@ -77,7 +59,7 @@ def translating_store_errors(place: LakeLocation) -> Iterator[None]:
 
 @contextmanager
 def changing(place: LakeLocation) -> Iterator[None]:
-    """Turns what ends a command that changes a lake, if its store is the cause, into one sentence.
+    """Turns an error of a command that changes a lake into one sentence, if the store causes it.
 
     Errors: StoreAwayError, StoreRefusedError; LakeError for a commit that was refused.
     """
@@ -88,7 +70,7 @@ def changing(place: LakeLocation) -> Iterator[None]:
             f"the lake {place.path} refused a commit ({_first_line(error)}): another process "
             "writes it, or its store lost an answer; nothing is lost: run the command again"
         ) from error
-    except Exception as error:  # Spark passes on what its tasks say
+    except Exception as error:  # Spark passes on the errors of its tasks
         trouble = disk_trouble(place, error) or store_error(place, error)
         if trouble is None:
             raise
@@ -100,8 +82,8 @@ def make_table(
 ) -> None:
     """Makes a table if it is missing.
 
-    delta-rs would answer the loss of an answer with a second commit, of the same properties.
-    Errors: StoreAwayError: it may be made or not; StoreRefusedError; CommitFailedError.
+    delta-rs would follow a lost answer with a second commit of the same properties.
+    Errors: StoreAwayError: it can be made or not; StoreRefusedError; CommitFailedError.
     """
     with translating_store_errors(place):
         try:
@@ -120,13 +102,13 @@ def make_table(
 
 
 def disk_trouble(place: LakeLocation, error: BaseException) -> DiskError | None:
-    """Returns what a disk's error means, if it is one; None for any other."""
+    """Returns the meaning of a disk's error; None for any other error."""
     refusal = disk_refusal(error) if place.is_local else None
     return None if refusal is None else DiskError(f"the disk of the lake {place.path} {refusal}")
 
 
 def missing(lake_path: str, table: str) -> MissingTableError:
-    """Returns the error of a table that is not there."""
+    """Returns the error of a missing table."""
     return MissingTableError(
         f"the table {table} of the lake {lake_path} is missing; {RESTORE_HINT}", "is missing"
     )
@@ -140,4 +122,5 @@ def _unreadable(lake_path: str, table: str, error: BaseException) -> BrokenLakeE
 
 
 def _first_line(error: BaseException) -> str:
-    return (innermost(str(error)).splitlines() or [type(error).__name__])[0][:_SAID_MAX]
+    lines = innermost(str(error)).splitlines() or [type(error).__name__]
+    return lines[0][:_MESSAGE_MAX]

@@ -20,7 +20,7 @@ from storage.errors import BrokenLakeError, MissingTableError
 if TYPE_CHECKING:
     from storage.lake.lake import Lake
 
-# What is wanted of a column: a tuple is the least and the most value, both included (None: no
+# The values to read of a column: a tuple is the minimum and the maximum, both included (None: no
 # limit on that side); a list is the values themselves.
 Bounds = Mapping[str, tuple[Any, Any] | list[Any]]
 _TRIES = 3
@@ -35,8 +35,8 @@ def read_rows(
 ) -> pa.Table:
     """Reads the rows of a table's newest version that lie within all bounds, and fulfil `where`.
 
-    Errors: MissingTableError, BrokenLakeError. If maintenance deletes a file meanwhile, the read
-    starts again with a fresh log.
+    If maintenance deletes a file meanwhile, the read starts again with a fresh log.
+    Errors: MissingTableError, BrokenLakeError.
     """
     for attempt in range(_TRIES):
         try:
@@ -60,8 +60,10 @@ def _read(
 ) -> pa.Table:
     if any(wanted == [] for wanted in bounds.values()):
         return lake.schema(table).empty_table().select(list(columns))
+
     files = lake.table(table).files()
     kept = files.filter(_may_hold(files, bounds)) if files.num_rows else files
+
     dataset = lake.table(table).dataset_of(kept, lake.schema(table))
     rows = dataset.to_table(columns=list(columns), filter=_filter(bounds, where))
     rows.validate(full=True)
@@ -71,22 +73,27 @@ def _read(
 def _may_hold(files: pa.Table, bounds: Bounds) -> pa.ChunkedArray:
     """Returns for each file whether it can hold a wanted row; without statistics it can."""
     may_hold = pa.chunked_array([pa.array([True] * files.num_rows)])
+
     for column, wanted in bounds.items():
         if not {f"min.{column}", f"max.{column}"} <= set(files.column_names):
             continue
+
         lows, highs = files[f"min.{column}"], files[f"max.{column}"]
         if isinstance(wanted, list):
-            may_hold = pc.and_(may_hold, _holds_any(sorted(wanted), lows, highs))
+            may_hold = pc.and_(may_hold, _may_hold_any(sorted(wanted), lows, highs))
             continue
-        least, most = wanted
-        if most is not None:
-            may_hold = pc.and_(may_hold, pc.fill_null(pc.less_equal(lows, most), True))
-        if least is not None:
-            may_hold = pc.and_(may_hold, pc.fill_null(pc.greater_equal(highs, least), True))
+
+        minimum, maximum = wanted
+        if maximum is not None:
+            may_hold = pc.and_(may_hold, pc.fill_null(pc.less_equal(lows, maximum), True))
+        if minimum is not None:
+            may_hold = pc.and_(may_hold, pc.fill_null(pc.greater_equal(highs, minimum), True))
+
     return may_hold
 
 
-def _holds_any(values: list[Any], lows: pa.ChunkedArray, highs: pa.ChunkedArray) -> pa.Array:
+def _may_hold_any(values: list[Any], lows: pa.ChunkedArray, highs: pa.ChunkedArray) -> pa.Array:
+    """Returns for each file whether one of the sorted values lies between its bounds."""
     return pa.array(
         [
             low is None
@@ -100,14 +107,17 @@ def _holds_any(values: list[Any], lows: pa.ChunkedArray, highs: pa.ChunkedArray)
 
 def _filter(bounds: Bounds, where: pc.Expression | None) -> pc.Expression | None:
     conditions = [] if where is None else [where]
+
     for column, wanted in bounds.items():
         field = pc.field(column)
         if isinstance(wanted, list):
             conditions.append(field.isin(wanted))
             continue
-        least, most = wanted
-        if least is not None:
-            conditions.append(field >= least)
-        if most is not None:
-            conditions.append(field <= most)
+
+        minimum, maximum = wanted
+        if minimum is not None:
+            conditions.append(field >= minimum)
+        if maximum is not None:
+            conditions.append(field <= maximum)
+
     return functools.reduce(operator.and_, conditions) if conditions else None

@@ -1,4 +1,4 @@
-"""How many rows the tables hold, counted as they are written; a committed row says so."""
+"""How many rows the tables hold, counted as they are written, for the committed rows."""
 
 from __future__ import annotations
 
@@ -15,18 +15,19 @@ class RowCounts:
     """
 
     def __init__(self, version_of: Callable[[str], int], rows_of: Callable[[str], int]) -> None:
-        self._version_of, self._rows_of = version_of, rows_of
+        self._version_of = version_of
+        self._rows_of = rows_of
         self._lock = threading.Lock()
         self._rows: dict[str, int] = {}
         self._written: set[str] = set()
 
     def reset(self, rows: Mapping[str, int]) -> None:
-        """Takes how many rows each table holds; from here on what is written is counted."""
+        """Takes how many rows each table holds; from here on written rows are counted."""
         with self._lock:
             self._rows, self._written = dict(rows), set()
 
     def clear(self) -> None:
-        """Drops what is known of the tables' rows; which were written stays known."""
+        """Drops the counts of all tables; it stays known which were written."""
         with self._lock:
             self._rows.clear()
 
@@ -40,18 +41,20 @@ class RowCounts:
                 self._rows[table] = self._rows.get(table, 0) + rows
 
     def invalidate(self, table: str) -> None:
-        """Has the rows of a table counted by its log: an earlier run has written some."""
+        """Drops the count of a table that an earlier run has written: its log is read for it."""
         with self._lock:
             self._written.add(table)
             self._rows.pop(table, None)
 
     def changed(self) -> dict[str, TableVersion]:
-        """Returns what the tables hold that were written since this was last asked, by name."""
+        """Returns the tables that were written since the last call, by name."""
         with self._lock:
             tables, self._written = sorted(self._written - {"epochs", "lake"}), set()
+
             for table in tables:
                 if table not in self._rows:
                     self._rows[table] = self._rows_of(table)
+
             return {
                 table: TableVersion(self._version_of(table), self._rows[table]) for table in tables
             }

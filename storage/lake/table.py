@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Final
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -27,12 +27,12 @@ from storage.lake.datasets import bounds_of, dataset_of, file_stats, files_of
 from storage.lake.delta_log import commit_json, is_supported, log_entries
 from storage.lake.open_table import make_table, translating_read_errors, translating_store_errors
 from storage.lake.table_head import TableHead
+from txlake._delta_log import LAKE_ID_PROPERTY, lake_id_of
 from txlake.protocol import DELETED_EPOCH_ID, deleted_id, floor_id
 
-LAKE_ID_PROPERTY: Final = "txlake.lakeId"  # of every table: which lake it belongs to
 _CHECKPOINT_INTERVAL = "100"  # about 100: each start replays at most this many log files
 _COMMIT_TRIES = 20  # a commit is refused when another changed the table, as maintenance does
-# What delta-rs says where the log was cleaned up beyond the version that the handle stands at.
+# In the error of delta-rs after the log was cleaned up beyond the version of the handle.
 _LOG_IS_CUT = "Invalid table version"
 Write = Callable[[DeltaTable, CommitProperties], None]
 NewFiles = Callable[[], Sequence[DataFile]]
@@ -41,18 +41,26 @@ NewFiles = Callable[[], Sequence[DataFile]]
 class LakeTable:
     """A table of a lake. One thread at a time writes to it.
 
-    Input: `lake_id`: which lake it belongs to; `is_driver`: this process alone writes the lake. On
-    a store it does not ask then whether the log has something newer, which is a request each time:
-    what another driver has written shows when a commit is refused. `kept`: the files that it has
-    read last.
+    Input: `lake_id`: returns the id of its lake; `is_driver`: this process alone writes the lake.
+    On a store it then does not ask whether the log has something newer, which is a request each
+    time: another driver's commits show when a commit is refused. `file_cache`: of the files that it
+    has read last.
     """
 
     def __init__(
-        self, place: LakeLocation, name: str, lake_id: Callable[[], str], *,
-        is_driver: bool = False, kept: SmallFileCache | None = None,
-    ) -> None:  # fmt: skip
-        self._place, self._name, self._lake_id = place, name, lake_id
-        self._kept = kept
+        self,
+        place: LakeLocation,
+        name: str,
+        lake_id: Callable[[], str],
+        *,
+        is_driver: bool = False,
+        file_cache: SmallFileCache | None = None,
+    ) -> None:
+        self._place = place
+        self._name = name
+        self._lake_id = lake_id
+
+        self._file_cache = file_cache
         self._entries = log_entries(place, name) if is_driver else None
         self._newest = TableHead(place, name, is_trusted=is_driver and not place.is_local)
         self._lock = threading.RLock()
@@ -69,8 +77,10 @@ class LakeTable:
             "delta.checkpointInterval": _CHECKPOINT_INTERVAL,
             LAKE_ID_PROPERTY: self._lake_id(),
         }
+
         if kind in STATISTICS:
             configuration["delta.dataSkippingStatsColumns"] = STATISTICS[kind]
+
         make_table(self._place, self._name, schema, configuration)
 
     def handle(self) -> DeltaTable:
@@ -87,7 +97,7 @@ class LakeTable:
             return self._newest.version()
 
     def invalidate(self) -> None:
-        """Has the log read for what this process has committed by other means than `once`."""
+        """Has the log read again after commits that were not made by `commit_once`."""
         self._newest.invalidate()
 
     def reset(self) -> None:
@@ -96,13 +106,13 @@ class LakeTable:
             self._newest.reset()
 
     def translating_read_errors(self) -> AbstractContextManager[None]:
-        """Returns a block in which what goes wrong is one sentence that names the table."""
+        """Returns a block in which an error becomes one sentence that names the table."""
         return translating_read_errors(self._place, self._name)
 
     def lake_id(self) -> str:
         """Returns the id of the lake that the table belongs to; empty if it cannot be read."""
         try:
-            return owner_of(self.handle())
+            return lake_id_of(self.handle())
         except BrokenLakeError:
             return ""
 
@@ -119,13 +129,13 @@ class LakeTable:
                 return self._newest.files()
 
     def rows(self) -> int:
-        """Returns how many rows were written: those that are there and those that were deleted."""
+        """Returns how many rows were written, whether they were deleted since or not."""
         handle = self.handle()
-        there = pc.sum(self.files(handle)["num_records"]).as_py() or 0
-        return int(there) + deleted_rows(handle)
+        present = pc.sum(self.files(handle)["num_records"]).as_py() or 0
+        return int(present) + deleted_rows(handle)
 
     def max_value(self, column: str) -> Any:
-        """Returns the largest value of a column, as the log says; None if it has no statistics."""
+        """Returns the largest value of a column by the log; None if it has no statistics."""
         return pc.max(file_stats(self.files(), [f"max.{column}"])[0]).as_py()
 
     def dataset(self) -> ds.Dataset:
@@ -146,38 +156,50 @@ class LakeTable:
         bounds: Sequence[pc.Expression | None] | None = None,
     ) -> ds.Dataset:
         """Returns files of it as an Arrow dataset. Input: as of `datasets.dataset_of`."""
-        filesystem = None if self._kept is None else self._kept.of(self._name, files)
+        filesystem = None
+        if self._file_cache is not None:
+            filesystem = self._file_cache.of(self._name, files)
+
         return dataset_of(self._place, self._name, files, schema, bounds, filesystem)
 
     def commit_once(
-        self, epoch: int, write: Write, transaction: int | None = None,
+        self,
+        epoch: int,
+        write: Write,
+        transaction: int | None = None,
         files: NewFiles | None = None,
-    ) -> bool:  # fmt: skip
+    ) -> bool:
         """Lets `write` commit the rows of an epoch, unless the table holds it.
 
-        Input: `transaction`: the number of the commit where it is not that of the epoch; `files`:
+        Input: `transaction`: the number of the commit if it is not that of the epoch; `files`:
         returns the files that `write` commits, so that the driver can put the entry itself.
         delta-rs refuses a commit only if its identifier stands in a commit that the handle has not
-        seen. What the handle has seen is compared here, and it is not refreshed in between.
+        seen. Commits that the handle has seen are compared here, and it is not refreshed in
+        between.
         Output: whether it was committed here. Errors: CommitFailedError if others change the table
-        again and again; StoreAwayError: it may be committed or not, which the next call finds out.
+        again and again; StoreAwayError: it can be committed or not, which the next call finds out.
         """
         version = epoch if transaction is None else transaction
         with self._lock:
-            for left in reversed(range(_COMMIT_TRIES)):
-                is_first = left == _COMMIT_TRIES - 1
+            for remaining in reversed(range(_COMMIT_TRIES)):
+                is_first = remaining == _COMMIT_TRIES - 1
                 can_put = files is not None and is_first and self._can_put()
+
                 handle = self._newest.cached_handle() if can_put else self.handle()
                 if self._newest.transaction(handle, self._app_id()) >= version:
                     return False
+
                 if files is not None and can_put:
                     with translating_store_errors(self._place):
-                        there = files()
-                    if self._put(there, epoch, version):
+                        new_files = files()
+                    if self._put(new_files, epoch, version):
                         return True
-                elif self._write(handle, write, epoch, version, is_last=left == 0):
+
+                elif self._write(handle, write, epoch, version, is_last=remaining == 0):
                     return True
+
                 self._newest.reset()
+
         raise AssertionError("unreachable")
 
     def _write(
@@ -188,6 +210,7 @@ class LakeTable:
             custom_metadata={"txlake.epoch": str(epoch)},
             app_transactions=[Transaction(self._app_id(), transaction)],
         )
+
         before = handle.version()
         try:
             with translating_store_errors(self._place):
@@ -196,6 +219,7 @@ class LakeTable:
             if is_last or not (isinstance(error, CommitFailedError) or _LOG_IS_CUT in str(error)):
                 raise
             return False
+
         self._newest.committed(handle, before, transaction)
         return True
 
@@ -205,14 +229,16 @@ class LakeTable:
     def _put(self, files: Sequence[DataFile], epoch: int, transaction: int) -> bool:
         """Puts the next entry of the log.
 
-        Output: False if it is not the newest then, or the answer was lost: the log tells which.
+        Output: False if it is not the newest then, or if the answer was lost: the log tells which.
         """
         assert self._entries is not None
         entry = commit_json(files, self._app_id(), transaction, epoch)
+
         try:
             is_newest = self._entries.append_entry(self._newest.version() + 1, entry)
         except StoreAwayError:
             return False
+
         if is_newest:
             self._newest.append_entry(files, transaction)
         return is_newest
@@ -227,14 +253,9 @@ class LakeTable:
         return f"txlake/{self._lake_id()}"
 
 
-def owner_of(handle: DeltaTable) -> str:
-    """Returns the id of the lake that a table says it belongs to; empty if it has none."""
-    return handle.metadata().configuration.get(LAKE_ID_PROPERTY) or ""
-
-
 def deleted_rows(handle: DeltaTable) -> int:
     """Returns how many rows were deleted up to a version (`storage/maintenance`)."""
-    return int(handle.transaction_version(deleted_id(owner_of(handle))) or 0)
+    return int(handle.transaction_version(deleted_id(lake_id_of(handle))) or 0)
 
 
 def deleted_epoch(handle: DeltaTable) -> int:

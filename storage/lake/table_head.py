@@ -1,14 +1,13 @@
-"""A table's newest version: the handle of delta-rs, and what this process has added since.
+"""A table's newest version: the handle of delta-rs, and the files that this process has added.
 
-On S3 the driver puts entries of the log itself and does not read them back. So what is newest is
-what the handle has read, and the files of those entries, until somebody needs the handle.
+On S3 the driver puts entries of the log itself and does not read them back. So the newest version
+is the one that the handle has read and the files of those entries, until the handle is needed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from pathlib import Path
 
 import pyarrow as pa
 from deltalake import DeltaTable
@@ -18,11 +17,8 @@ from storage.files.data_files import DataFile
 from storage.files.location import LakeLocation
 from storage.lake.datasets import files_of
 from storage.lake.delta_log import with_added
-from storage.lake.open_table import (
-    read_checkpoint,
-    translating_read_errors,
-    translating_store_errors,
-)
+from storage.lake.open_table import translating_read_errors, translating_store_errors
+from txlake._delta_log import is_newest, read_newest_checkpoint
 
 
 class TableHead:
@@ -33,12 +29,15 @@ class TableHead:
     """
 
     def __init__(self, place: LakeLocation, name: str, *, is_trusted: bool) -> None:
-        self._place, self._name, self._is_trusted = place, name, is_trusted
+        self._place = place
+        self._name = name
+        self._is_trusted = is_trusted
         self._path = place.table_path(name)
+
         self._handle: DeltaTable | None = None
         self._is_current = False
         self._added: list[DataFile] = []  # by entries of ours that the handle has not read
-        self._ahead = 0  # how many entries
+        self._ahead = 0  # how many such entries there are
         self._seen = -1, -1  # a Delta version, and the newest transaction up to it
 
     def handle(self) -> DeltaTable:
@@ -46,23 +45,28 @@ class TableHead:
 
         Errors: MissingTableError; BrokenLakeError when the log cannot be read.
         """
-        found = self._handle
-        if found is not None:
+        handle = self._handle
+
+        if handle is not None:
             is_known = self._is_trusted and self._is_current and not self._ahead
-            if is_known or self._has_read_all(found):
-                return found
+            if is_known or self._has_read_all(handle):
+                return handle
+
             try:
                 with translating_store_errors(self._place):
-                    found.update_incremental()
-                self._take(found)
-                return found
-            except DeltaError:  # its log was cleaned up beyond where we stood
+                    handle.update_incremental()
+                self._take(handle)
+                return handle
+            except DeltaError:  # its log was cleaned up beyond the version of the handle
                 self._handle = None
+
         with translating_read_errors(self._place, self._name):
-            read_checkpoint(self._place, self._name)
-            found = DeltaTable(self._path, storage_options=self._place.storage_options)
-        self._take(found)
-        return found
+            if self._place.is_local:
+                read_newest_checkpoint(self._path)
+            handle = DeltaTable(self._path, storage_options=self._place.storage_options)
+
+        self._take(handle)
+        return handle
 
     def cached_handle(self) -> DeltaTable:
         """Returns a handle that lacks nothing but entries of ours. Errors: as `handle`."""
@@ -71,22 +75,16 @@ class TableHead:
         return self.handle()
 
     def _has_read_all(self, handle: DeltaTable) -> bool:
-        """Returns whether the log is known to have nothing newer.
-
-        delta-rs lists the log's folder, which takes 0.6 us an entry on a local disk. Where a
-        clean-up has deleted the entry we stand at, the next one can be gone, too.
-        """
-        if not self._place.is_local:
-            return False
-        now, log = handle.version(), Path(self._path) / "_delta_log"
-        return (log / f"{now:020}.json").exists() and not (log / f"{now + 1:020}.json").exists()
+        """Returns whether the log is known to have nothing newer; on a store it never is."""
+        return self._place.is_local and is_newest(self._path, handle.version())
 
     def _take(self, handle: DeltaTable) -> None:
-        self._handle, self._is_current = handle, True
+        self._handle = handle
+        self._is_current = True
         self._added, self._ahead = [], 0
 
     def version(self) -> int:
-        """Returns the newest version that we know of, without a look at the log."""
+        """Returns the newest known version, without a look at the log."""
         return int((self._handle or self.handle()).version()) + self._ahead
 
     def files(self) -> pa.Table:
@@ -99,7 +97,8 @@ class TableHead:
 
     def reset(self) -> None:
         """Drops all that is known."""
-        self._handle, self._is_current = None, False
+        self._handle = None
+        self._is_current = False
         self._added, self._ahead = [], 0
         self._seen = -1, -1
 
@@ -108,21 +107,25 @@ class TableHead:
 
         delta-rs reads all entries since the checkpoint for it, so it is kept.
         """
-        at, transaction = self._seen
+        seen_version, transaction = self._seen
         newest = handle.version() + self._ahead
-        if at != newest:
-            seen = handle.transaction_version(app_id)
-            transaction = -1 if seen is None else seen
+
+        if seen_version != newest:
+            recorded = handle.transaction_version(app_id)
+            transaction = -1 if recorded is None else recorded
             self._seen = newest, transaction
+
         return transaction
 
     def committed(self, handle: DeltaTable, before: int, transaction: int) -> None:
         """Takes a commit that was made through a handle of version `before`."""
         self._is_current = handle.version() > before
-        if not self._is_current:  # where files are committed the handle stays
+
+        if not self._is_current:  # a commit of files leaves the handle at its version
             with suppress(DeltaError, OSError):
                 handle.update_incremental()
             self._is_current = handle.version() == before + 1  # ours, and no other
+
         if self._is_current:
             self._seen = handle.version(), transaction
 

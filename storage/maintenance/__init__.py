@@ -1,1 +1,1 @@
-"""Tables kept in shape: small files merged, logs shortened, what nobody needs deleted."""
+"""Maintenance of tables: merge small files, shorten logs, delete needless files and old rows."""

@@ -1,16 +1,16 @@
-"""Delete what is old: whole files, by their statistics; nothing is rewritten.
+"""Delete old rows: whole files, by their statistics; nothing is rewritten.
 
-What is old a plan says (`storage/lake/floor.py`): rows of epochs up to one that took a snapshot. A
-file goes when all its rows are old and none of them is held. Held is what was alive at that epoch,
-as its snapshot tells: halves that were pending and the duplicates of their sets, delayed messages,
-operations that waited, with the rows of their outcomes and deliveries; and what was ever
-undeliverable, with the row that says whether it was delivered since. A held file is looked at again
-when more has become old.
+A plan says which rows are old (`storage/lake/floor.py`): those of epochs up to one that took a
+snapshot. A file is deleted when all its rows are old and none of them is pinned. Pinned are the
+rows that were alive at that epoch, by its snapshot: pending halves and the duplicates of their
+sets, delayed messages, waiting operations, with the rows of their outcomes and deliveries; and all
+messages that were ever undeliverable, with the row that says whether they were delivered since. A
+pinned file is read again when more rows have become old.
 
 A deletion is one Delta commit. It carries, as a transaction identifier, how many rows of the table
-were deleted so far: rows that are there and rows that were deleted add up to the rows that were
-committed, in every version (`storage/lake/integrity.py`). `dataChange` is false: a Spark stream
-does not take a deletion for a change of what it has read.
+were deleted so far: in every version the rows present and the rows deleted add up to the rows
+committed (`storage/lake/integrity.py`). `dataChange` is false: a Spark stream does not take a
+deletion for a change of what it has read.
 
 A crash leaves a file deleted or not. The next round deletes what is left; VACUUM removes the bytes.
 """
@@ -28,94 +28,106 @@ import pyarrow.dataset as ds
 
 from storage.lake.lake import Lake
 from storage.lake.pruned import Bounds, read_rows
-from storage.lake.table import deleted_rows, owner_of
+from storage.lake.table import deleted_rows
 from storage.maintenance.merge import replace_files
 from storage.maintenance.merge_plan import TableFile
 from storage.schemas import SNAPSHOT, STATE_TABLES, row_keys
 from storage.wire.record_kinds import ADMIN, HALF, OP, SCHEDULE
 from txlake._counted import counted
+from txlake._delta_log import lake_id_of
 from txlake.protocol import UNDELIVERABLE_TOPIC, deleted_id
 
 _DELETIONS = 256  # files that one commit deletes
-# Rows of these that were alive stay; by which records they are named.
-_HELD: Final = {HALF: HALF, SCHEDULE: SCHEDULE, OP: OP, "outcomes": HALF, "deliveries": "source"}
+# Tables whose live rows stay, and the kind of record whose row keys they have.
+_PINNED: Final = {HALF: HALF, SCHEDULE: SCHEDULE, OP: OP, "outcomes": HALF, "deliveries": "source"}
 # The newest old epoch stays in these: everything after it begins at its rows and its snapshot.
 _FROM_ITS_SNAPSHOT: Final = (*STATE_TABLES, "epochs")
-EXPIRING: Final = (*_HELD, *_FROM_ITS_SNAPSHOT, ADMIN, "conflicts", "checks")
+EXPIRING: Final = (*_PINNED, *_FROM_ITS_SNAPSHOT, ADMIN, "conflicts", "checks")
 _SET_KEY: Final = ("producer_group", "transaction_id", "tran_size")  # in one half queue
-Places = dict[str, Any]  # a kind of record -> its places as numbers
+RowKeys = dict[str, Any]  # a kind of record -> its packed row keys
 
 
 class Expiry:
-    """The deleter of one lake; it remembers which files are held."""
+    """The deletion of old rows of one lake; it remembers which files are pinned."""
 
     def __init__(self, lake: Lake) -> None:
         self._lake = lake
         self._until = 0
-        self._alive: Places = {}
-        self._held: set[tuple[str, str]] = set()
+        self._live: RowKeys = {}
+        self._pinned: set[tuple[str, str]] = set()
 
     def expired(self, table: str, until: int, files: Sequence[TableFile]) -> list[TableFile]:
-        """Returns some files of a table that can go, the oldest first.
+        """Returns some files of a table that can be deleted, the oldest first.
 
-        Input: the newest epoch whose rows are old; 0: none is.
+        Input: `until`: the newest epoch whose rows are old; 0: none is.
         Errors: BrokenLakeError, DeltaError, OSError.
         """
         if until == 0 or table not in EXPIRING:
             return []
+
         if until != self._until:
-            self._alive, self._held = live_rows_at(self._lake, until), set()
+            self._live = live_rows_at(self._lake, until)
+            self._pinned = set()
             self._until = until
+
         last = until - 1 if table in _FROM_ITS_SNAPSHOT else until
         old = [file for file in files if file.last_epoch is not None and file.last_epoch <= last]
-        free = (
-            file
-            for file in sorted(old, key=lambda file: (file.first_epoch, file.path))
-            if (table, file.path) not in self._held and not self._is_held(table, file)
-        )
-        return list(itertools.islice(free, _DELETIONS))
+        old.sort(key=lambda file: (file.first_epoch, file.path))
 
-    def _is_held(self, table: str, file: TableFile) -> bool:
-        """Returns whether a file has a row that stays, and remembers it.
+        unpinned = (file for file in old if not self._is_pinned(table, file))
+        return list(itertools.islice(unpinned, _DELETIONS))
 
-        Without statistics its rows are read.
-        """
-        kind = _HELD.get(table)
-        if kind is None or not any(map(len, self._alive.values())):
+    def _is_pinned(self, table: str, file: TableFile) -> bool:
+        """Returns whether a file has a row that stays, and remembers it."""
+        if (table, file.path) in self._pinned:
+            return True
+
+        kind = _PINNED.get(table)
+        if kind is None or not any(map(len, self._live.values())):
             return False
+
+        is_pinned = self._has_live_row(table, file, kind)
+        if is_pinned:
+            self._pinned.add((table, file.path))
+        return is_pinned
+
+    def _has_live_row(self, table: str, file: TableFile, kind: str) -> bool:
+        """Reads the row keys of a file. Input: `kind`: of its records, or the column with it."""
         names = ["queue_id", "queue_offset", *(["source"] if kind == "source" else [])]
         fragment = ds.ParquetFileFormat().make_fragment(
             file.path, filesystem=self._lake.place.reading(table)
         )
         with self._lake.translating_read_errors(table):
             rows = fragment.to_table(columns=names)
+
         if kind != "source":
-            is_held = bool(np.isin(row_keys(rows), self._alive[kind]).any())
-        else:
-            is_held = any(
-                np.isin(row_keys(rows.filter(ds.field("source") == of)), self._alive[of]).any()
-                for of in (HALF, SCHEDULE)
-            )
-        if is_held:
-            self._held.add((table, file.path))
-        return is_held
+            return bool(np.isin(row_keys(rows), self._live[kind]).any())
+
+        return any(
+            np.isin(row_keys(rows.filter(ds.field("source") == source)), self._live[source]).any()
+            for source in (HALF, SCHEDULE)
+        )
 
 
-def live_rows_at(lake: Lake, epoch: int) -> Places:
-    """Returns the places of all records that stay though they are old, by kind.
+def live_rows_at(lake: Lake, epoch: int) -> RowKeys:
+    """Returns the row keys of all records that stay though they are old, by kind.
 
     Input: an epoch that took a snapshot.
     """
     state = {table: _snapshot(lake, table, epoch) for table in STATE_TABLES}
-    delayed, undeliverable = state["delayed"], _undeliverable(lake)
-    alive = {}
+    undeliverable = _undeliverable(lake)
+
+    keys = {}
     for kind in (HALF, SCHEDULE):
-        parts = [rows.filter(ds.field("source") == kind) for rows in (delayed, undeliverable)]
+        parts = [
+            rows.filter(ds.field("source") == kind) for rows in (state["delayed"], undeliverable)
+        ]
         if kind == HALF:
             parts += [state["pending"], _of_pending_sets(lake, state["pending"], epoch)]
-        alive[kind] = np.unique(np.concatenate([row_keys(rows) for rows in parts]))
-    alive[OP] = row_keys(state["waiting"], "op_queue_offset")
-    return alive
+        keys[kind] = np.unique(np.concatenate([row_keys(rows) for rows in parts]))
+
+    keys[OP] = row_keys(state["waiting"], "op_queue_offset")
+    return keys
 
 
 def _snapshot(lake: Lake, table: str, epoch: int) -> pa.Table:
@@ -133,10 +145,12 @@ def _of_pending_sets(lake: Lake, pending: pa.Table, epoch: int) -> pa.Table:
     sets = pending.filter(pc.is_valid(pending["tran_size"]))
     if sets.num_rows == 0:
         return pending.slice(0, 0)
+
     names = ["queue_id", "queue_offset", *_SET_KEY]
     in_set = ds.field("transaction_id").isin(pc.unique(sets["transaction_id"]))
     in_set &= ds.field("tran_size").is_valid() & (ds.field("epoch") <= epoch)
     halves = lake.read(HALF, names, in_set)
+
     key = ["queue_id", *_SET_KEY]
     return halves.join(sets.select(key), keys=key, join_type="left semi").select(names)
 
@@ -160,19 +174,21 @@ def delete(
     files: Sequence[TableFile],
     deletion_marks: Mapping[str, int] | None = None,
 ) -> int:
-    """Deletes files of a table in one Delta commit. Output: how many rows went.
+    """Deletes files of a table in one Delta commit. Output: how many rows were deleted.
 
-    Input: `deletion_marks`: more that the commit says, by transaction identifier.
+    Input: `deletion_marks`: more numbers that the commit records, by transaction identifier.
     Errors: CommitFailedError from deltalake when another writer was faster.
     """
     rows = sum(file.row_count for file in files)
     last = max(file.last_epoch or 0 for file in files)
     note = f"deleted {counted(len(files), 'file')}, {counted(rows, 'row')} of epochs up to {last}"
+
     handle = lake.handle(table)
     deletion_marks = {
         **(deletion_marks or {}),
-        deleted_id(owner_of(handle)): deleted_rows(handle) + rows,
+        deleted_id(lake_id_of(handle)): deleted_rows(handle) + rows,
     }
+
     replace_files(handle, files, [], note, deletion_marks)
     lake.table(table).invalidate()
     return rows

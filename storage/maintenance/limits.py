@@ -1,4 +1,4 @@
-"""When maintenance takes a step, and what a step did."""
+"""When maintenance takes a step, and the result of a step."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from storage.maintenance.topic_retention import Retention
 class MaintenanceLimits:
     """When a table needs a step. Units: ms, bytes.
 
-    `retention_ms` of 0: what was decided is kept for ever. `topics`: of topics without their own.
+    `retention_ms` of 0: decided rows are kept for ever. `topics`: of topics without their own.
     """
 
     merge_files: int
@@ -29,22 +29,24 @@ class MaintenanceLimits:
         return max(self.file_retention_ms, self._streamed_ms(table))
 
     def _streamed_ms(self, table: str) -> int:
-        """Returns how long a stream from a table can need what it had; 0: there is none."""
+        """Returns how long a stream can need a table's replaced files; 0: no stream reads it."""
         return self.stream_retention_ms if table_kind(table) == "topics" else 0
 
     def properties(self, table: str) -> dict[str, str]:
         """Returns a table's retentions as Delta's properties: of its log, and of tombstones."""
         log_ms = max(self.log_retention_ms, self._streamed_ms(table))
+
         return {
             "delta.logRetentionDuration": f"interval {log_ms // 1000} seconds",
-            "delta.deletedFileRetentionDuration":
-                f"interval {self.file_retention_ms // 1000} seconds",
-        }  # fmt: skip
+            "delta.deletedFileRetentionDuration": (
+                f"interval {self.file_retention_ms // 1000} seconds"
+            ),
+        }
 
 
 @dataclass(frozen=True)
 class StepResult:
-    """What was done, or would be."""
+    """What a step did, or would do."""
 
     merges: int = 0
     files_merged: int = 0

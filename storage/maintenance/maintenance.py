@@ -45,7 +45,7 @@ from storage.maintenance.topic_retention import (
     set_properties,
 )
 from storage.schemas import TABLES
-from txlake._table_files import files_of_table
+from txlake._delta_log import files_of_table
 
 _MEMORY = 2  # rows of a merge in memory, as a multiple of the largest file
 # How often replaced files are looked for in the time that they are kept.
@@ -54,14 +54,14 @@ _VACUUMS = 4
 _SPANS = 8
 # Files that are deleted between two looks whether the lake is still ours.
 _DELETIONS = 100
-# Versions between two old checkpoints: a stream that begins between them reads so many entries.
+# Versions between two old checkpoints: a stream that begins between them reads up to 1,000 entries.
 _CHECKPOINT_DISTANCE = 1_000
 
 
 class Maintenance:
-    """Keeps the tables of one lake in shape; remembers what it has seen of them.
+    """The maintenance of one lake's tables; it remembers what it has done to each.
 
-    Input: `before_deletion`: called right before files are deleted; what it raises stops that.
+    Input: `before_deletion`: called right before files are deleted; an error of it stops that.
     `published`: of a topic's table, up to which offset each queue is published to Kafka; None if
     nobody publishes it. It is asked when messages are old.
     Errors: DeltaError, OSError: the step was not taken and can be tried again.
@@ -76,11 +76,14 @@ class Maintenance:
     ) -> None:
         self.lake = lake
         self.limits = limits
+        self.is_busy = False  # then only the merges that keep files few are made
+
         self._published = published
         self._before_deletion = before_deletion
-        self._old_epoch, self._at_ms = 0, 0
         self._expiry = Expiry(lake)
-        self.is_busy = False  # then only the merges that keep files few are made
+        self._expired_epoch = 0
+        self._at_ms = 0
+
         self._configured: set[str] = set()
         self._skipped: dict[str, set[str]] = {}
         self._checkpointed: dict[str, int] = {}  # table -> version
@@ -88,17 +91,20 @@ class Maintenance:
         self._vacuumed_at: dict[str, float] = {}
 
     def take_up(self, plan: Plan) -> None:
-        """Takes a committed plan: what is old by its floor and its clock is deleted from now on."""
-        self._old_epoch, self._at_ms = plan.floor.deleted, plan.epoch_at
+        """Takes a committed plan: rows that are old by its floor and its clock are deleted."""
+        self._expired_epoch = plan.floor.deleted
+        self._at_ms = plan.epoch_at
 
     def alter(self, topics: Mapping[str, Mapping[str, int]]) -> list[str]:
         """Writes configs of topics, by name. Output: the topics of which one is new."""
         if not topics:
             return []
+
         tables = {
             row["topic"]: f"topics/{row['table_id']}"
             for row in self.lake.read("catalog", ["topic", "table_id"]).to_pylist()
         }
+
         self._before_deletion()
         return [
             topic for topic, configs in topics.items() if alter(self.lake, tables[topic], configs)
@@ -107,7 +113,9 @@ class Maintenance:
     def tables(self) -> list[str]:
         """Returns the tables to keep in shape; the SDK does it for consumer_offsets."""
         ids = sorted(set(self.lake.read("catalog", ["table_id"])["table_id"].to_pylist()))
-        return [*(table for table in TABLES if table != "lake"), *(f"topics/{id_}" for id_ in ids)]
+        own = [table for table in TABLES if table != "lake"]
+
+        return own + [f"topics/{id_}" for id_ in ids]
 
     def steps(self, table: str, *, is_full: bool = False) -> Iterator[StepResult]:
         """Takes the steps that a table needs, one each time the next is asked for.
@@ -116,11 +124,14 @@ class Maintenance:
         """
         if self.lake.handle(table).version() == 0:  # nothing was ever written
             return
+
         self._configure(table)
-        yield from self._expired(table)
+        yield from self._expire(table)
         yield from self._merges(table, is_full)
+
         if self._checkpoint(table, is_full):
             yield StepResult(checkpoints=1)
+
         deleted = self._vacuum(table, is_full)
         if deleted:
             yield StepResult(files_deleted=deleted)
@@ -129,8 +140,10 @@ class Maintenance:
         """Returns how many files a table has, and what a full round would do."""
         files = files_of(self.lake, table)
         work = StepResult(files_deleted=len(self._stale(table)))
-        for chosen in all_merges(files, self._merging(table)):
-            work += StepResult(1, len(chosen), sum(file.size_bytes for file in chosen))
+
+        for merged in all_merges(files, self._merge_limits(table)):
+            work += StepResult(1, len(merged), sum(file.size_bytes for file in merged))
+
         return len(files), work
 
     def _configure(self, table: str) -> None:
@@ -138,100 +151,123 @@ class Maintenance:
             set_properties(self.lake, table, self.limits.properties(table))
             self._configured.add(table)
 
-    def _expired(self, table: str) -> Iterator[StepResult]:
-        while files := self._old_files(table):
+    def _expire(self, table: str) -> Iterator[StepResult]:
+        """Deletes the files whose rows are old, some of them in each step."""
+        while files := self._expired_files(table):
             self._before_deletion()
-            said = floors(self.lake, table, files) if table_kind(table) == "topics" else {}
-            rows = delete(self.lake, table, files, said)
+            marks = floors(self.lake, table, files) if table_kind(table) == "topics" else {}
+            rows = delete(self.lake, table, files, marks)
+
             self._removed_at[table] = time.monotonic()
             yield StepResult(rows_expired=rows)
 
-    def _old_files(self, table: str) -> Sequence[TableFile]:
-        """Returns some files that go next."""
+    def _expired_files(self, table: str) -> Sequence[TableFile]:
+        """Returns the files to delete next."""
         files = files_of(self.lake, table)
         if table_kind(table) != "topics":
-            return self._expiry.expired(table, self._old_epoch, files)
-        may_go = functools.partial(self._is_published, table)
-        found = expired(files, self._retention(table), self._at_ms, may_go)
-        return [] if found and table in undeliverable_tables(self.lake) else found
+            return self._expiry.expired(table, self._expired_epoch, files)
+
+        can_go = functools.partial(self._is_published, table)
+        expired_files = expired(files, self._retention(table), self._at_ms, can_go)
+
+        if expired_files and table in undeliverable_tables(self.lake):
+            return []
+        return expired_files
 
     def _is_published(self, table: str, file: TableFile) -> bool:
         """Returns whether no publisher waits for a message of a file."""
         published = self._published(table)
         if published is None:
             return True
+
         ends = queue_ends(self.lake, table, [file])
         return all(end <= published.get(queue_id, 0) for queue_id, end in ends.items())
 
     def _retention(self, table: str) -> Retention:
         return self.limits.topics.of(self.lake.handle(table))
 
-    def _merging(self, table: str) -> MergeLimits:
-        """Returns the limits of merging: by spans of time where rows go, else all together."""
-        old_epoch = self._old_epoch if table in EXPIRING else 0
+    def _merge_limits(self, table: str) -> MergeLimits:
+        """Returns the limits of merging: by spans of time if rows expire, else all together."""
         return MergeLimits(
-            self.limits.merge_files, self.limits.file_bytes_max, self._span_of(table), old_epoch
+            merge_files=self.limits.merge_files,
+            file_bytes_max=self.limits.file_bytes_max,
+            span_of=self._span_of(table),
+            expired_epoch=self._expired_epoch if table in EXPIRING else 0,
         )
 
     def _span_of(self, table: str) -> Callable[[TableFile], int]:
-        """Returns the function that says in which span of time a file is."""
+        """Returns a function from a file to the number of its span of time."""
         if table_kind(table) == "topics":
             span_ms = max(self._retention(table).ms // _SPANS, 0)
             return lambda file: (file.last_ms or 0) // span_ms if span_ms else 0
+
         span_ms = self.limits.retention_ms // _SPANS
         times = epoch_times(self.lake) if span_ms else None
         return lambda file: times(file.first_epoch) // span_ms if times else 0
 
     def _merges(self, table: str, is_full: bool) -> Iterator[StepResult]:
-        left_alone = self._skipped.setdefault(table, set())
+        skipped = self._skipped.setdefault(table, set())
         memory = _MEMORY * self.limits.file_bytes_max
-        limits = self._merging(table)
+        limits = self._merge_limits(table)
+
         while True:
             files = files_of(self.lake, table)
-            left_alone &= {file.path for file in files}
+            skipped &= {file.path for file in files}
+
             chosen = next_merge(
-                files, limits,
-                is_full=is_full, is_busy=self.is_busy and not is_full, left_alone=left_alone,
-            )  # fmt: skip
+                files,
+                limits,
+                is_full=is_full,
+                is_busy=self.is_busy and not is_full,
+                skipped=skipped,
+            )
             if not chosen:
                 return
+
             merged = merge(self.lake, table, chosen, memory)
-            if merged is None:  # too large in memory, whatever it is on disk
-                left_alone.add(chosen[0].path)
+            if merged is None:  # its rows are too large for the memory, however small the file is
+                skipped.add(chosen[0].path)
                 continue
+
             self._removed_at[table] = time.monotonic()
             yield merged
 
     def _checkpoint(self, table: str, is_full: bool) -> bool:
+        """Makes a checkpoint and shortens the log. Output: whether it was worth it."""
         handle = self.lake.handle(table)
         commits = handle.version() - self._checkpointed.get(table, -self.limits.checkpoint_commits)
         if commits < (1 if is_full else self.limits.checkpoint_commits):
             return False
+
         self._before_deletion()
         handle.create_checkpoint()
         handle.cleanup_metadata()
+
         span = handle.version() // _CHECKPOINT_DISTANCE
         if self._checkpointed.get(table, -1) // _CHECKPOINT_DISTANCE != span:
             self._thin_checkpoints(table)
+
         self._checkpointed[table] = handle.version()
         self.lake.reset(table)
         self.lake.handle(table)
         return True
 
     def _thin_checkpoints(self, table: str) -> None:
-        """Deletes old checkpoints, but for one in so many versions."""
+        """Deletes old checkpoints, but for one in `_CHECKPOINT_DISTANCE` versions."""
         folder = self.lake.place.filesystem(f"{table}/_delta_log")
         kept_ms = self.limits.log_retention_ms
-        found = sorted(
-            (info for info in folder.get_file_info(pa_fs.FileSelector(""))
-             if info.path.endswith(".checkpoint.parquet")),
-            key=lambda info: info.path,
-        )  # fmt: skip
-        spans = [int(info.base_name.split(".")[0]) // _CHECKPOINT_DISTANCE for info in found]
+
+        log_files = folder.get_file_info(pa_fs.FileSelector(""))
+        checkpoints = [info for info in log_files if info.path.endswith(".checkpoint.parquet")]
+        checkpoints.sort(key=lambda info: info.path)
+        spans = [int(info.base_name.split(".")[0]) // _CHECKPOINT_DISTANCE for info in checkpoints]
+
+        # The first checkpoint of a span stays, and the newest of all.
         needless = [
-            info.path for info, span, before in zip(found[1:-1], spans[1:], spans, strict=False)
+            info.path
+            for info, span, before in zip(checkpoints[1:-1], spans[1:], spans, strict=False)
             if span == before and _age_ms(info) > kept_ms
-        ]  # fmt: skip
+        ]
         self._delete(folder, needless)
 
     def _vacuum(self, table: str, is_full: bool) -> int:
@@ -239,6 +275,7 @@ class Maintenance:
         now = time.monotonic()
         if not is_full and not self._may_need_vacuum(table, now):
             return 0
+
         stale = self._stale(table)
         self._delete(self.lake.place.filesystem(table), stale)
         self._vacuumed_at[table] = now
@@ -254,6 +291,7 @@ class Maintenance:
         last = self._vacuumed_at.get(table)
         if last is None:
             return True
+
         retention_s = self.limits.files_kept_ms(table) / 1000
         is_dirty = self._removed_at.get(table, -retention_s) + retention_s > last
         return is_dirty and now - last >= retention_s / _VACUUMS
@@ -264,12 +302,14 @@ class Maintenance:
         listed = self.lake.handle(table).vacuum(dry_run=True, full=True)
         folder = self.lake.place.table_path(table) if self.lake.place.is_local else None
         paths = files_of_table(listed, folder)
+
         kept_ms = self.limits.files_kept_ms(table)
-        found = self.lake.place.filesystem(table).get_file_info(paths)
+        infos = self.lake.place.filesystem(table).get_file_info(paths)
         return [
-            info.path for info in found
+            info.path
+            for info in infos
             if info.type == pa_fs.FileType.File and _age_ms(info) >= kept_ms
-        ]  # fmt: skip
+        ]
 
 
 def delete_files(folder: pa_fs.FileSystem, paths: list[str]) -> None:

@@ -36,12 +36,19 @@ _GROUP_BYTES = 4 * 1024 * 1024  # a consumer's window is a few of these
 def files_of(lake: Lake, table: str) -> list[TableFile]:
     """Returns the files of a table's newest version."""
     names = ["path", "size_bytes", "num_records", "min.epoch", "max.epoch", "max.stored_at"]
-    columns = [
-        column.to_pylist() for column in file_stats(lake.table(table).files(), names).columns
-    ]
+    stats = file_stats(lake.table(table).files(), names)
+    rows = zip(*(column.to_pylist() for column in stats.columns), strict=True)
+
     return [
-        TableFile(path, size, rows or 0, first or 0, last, None if at is None else milliseconds(at))
-        for path, size, rows, first, last, at in zip(*columns, strict=True)
+        TableFile(
+            path=path,
+            size_bytes=size,
+            row_count=row_count or 0,
+            first_epoch=first or 0,
+            last_epoch=last,
+            last_ms=None if stored_at is None else milliseconds(stored_at),
+        )
+        for path, size, row_count, first, last, stored_at in rows
     ]
 
 
@@ -55,46 +62,60 @@ def merge(
     rows, taken = _read(lake, table, files, memory_bytes_max)
     if len(taken) < 2:
         return None
+
     rows = in_file_order(table, rows)
-    # Closed: two such files would not fit into memory.
+    # The file is final if two like it would not fit into memory.
     name = merged_name(taken, is_final=2 * rows.nbytes > memory_bytes_max)
     merged = _write(lake, table, name, rows)
+
     added = merged.add_action(is_data_change=False)
     replace_files(lake.handle(table), taken, [added], f"merged {len(taken)} files")
     lake.table(table).invalidate()
+
     return StepResult(1, len(taken), sum(file.size_bytes for file in taken), merged.size_bytes)
 
 
 def _read(
     lake: Lake, table: str, files: Sequence[TableFile], bytes_max: int
 ) -> tuple[pa.Table, list[TableFile]]:
+    """Reads the oldest files whose rows fit into memory together. Output: also these files."""
     schema = lake.schema(table)
     filesystem = lake.place.reading(table)
     parquet = ds.ParquetFileFormat()
+
     batches: list[pa.RecordBatch] = []
     taken: list[TableFile] = []
     size = 0
+
     for file in files:
         fragment = parquet.make_fragment(file.path, filesystem=filesystem)
-        found = []
+        of_file = []
         for batch in fragment.to_batches(schema=schema, use_threads=False):
             size += batch.nbytes
             if size > bytes_max:
                 return pa.Table.from_batches(batches, schema=schema), taken
-            found.append(batch)
-        batches += found
+            of_file.append(batch)
+
+        batches += of_file
         taken.append(file)
+
     return pa.Table.from_batches(batches, schema=schema), taken
 
 
 def _write(lake: Lake, table: str, name: str, rows: pa.Table) -> DataFile:
     """Writes the rows into one file, in row groups small enough to skip."""
-    most = DUE_GROUP_ROWS if table == SCHEDULE else _GROUP_ROWS_MAX
-    in_bytes = _GROUP_BYTES * rows.num_rows // max(rows.nbytes, 1)
+    maximum = DUE_GROUP_ROWS if table == SCHEDULE else _GROUP_ROWS_MAX
+    rows_by_bytes = _GROUP_BYTES * rows.num_rows // max(rows.nbytes, 1)
+
     return write_file(
-        lake.place, table, name, rows, group_rows=max(_GROUP_ROWS_MIN, min(most, in_bytes)),
-        compression="zstd", compression_level=1,
-    )  # fmt: skip
+        lake.place,
+        table,
+        name,
+        rows,
+        group_rows=max(_GROUP_ROWS_MIN, min(maximum, rows_by_bytes)),
+        compression="zstd",
+        compression_level=1,
+    )
 
 
 def replace_files(
@@ -104,12 +125,14 @@ def replace_files(
     note: str,
     deletion_marks: Mapping[str, int] | None = None,
 ) -> None:
-    """Takes files out of a table and others in, in one Delta commit on the version of a handle.
+    """Removes files from a table and adds others, in one Delta commit on the version of a handle.
 
-    Input: `note`: what is done; `deletion_marks`: what else the commit says, by transaction
-    identifier. Errors: CommitFailedError from deltalake when another writer was faster.
+    Input: `note`: why, for the commit's metadata; `deletion_marks`: numbers that the commit
+    records, by transaction identifier.
+    Errors: CommitFailedError from deltalake when another writer was faster.
     """
     now_ms = time.time_ns() // 1_000_000
+
     handle.create_write_transaction(
         [*added, *(RemoveAction(f.path, False, now_ms, f.size_bytes, {}) for f in removed)],
         "append",

@@ -1,9 +1,9 @@
 """Which files of a table to put together next. Pure: from files and limits to files.
 
 Every append makes a file, so a table's files are small and many. They are merged in levels, as a
-log-structured tree does: so many files of one level become one of the next, and a row is written
-once a level. A file that is large enough stays as it is. Files are merged in the
-order of their epochs, so that a merged file covers a narrow range of epochs and offsets.
+log-structured tree does: `merge_files` files of one level become one of the next, and a row is
+written once a level. A file that is large enough stays as it is. Files are merged in the order of
+their epochs, so that a merged file covers a narrow range of epochs and offsets.
 
 Files are deleted whole when all their rows are old. So rows of different spans of time are never
 merged: a span is a part of the retention. When a span has passed, all its small files become one.
@@ -47,16 +47,16 @@ class TableFile:
     @property
     def level(self) -> int:
         """Returns how often the rows in it were merged."""
-        found = _NAME.match(self.path)
-        return int(found["level"]) if found else 0
+        name = _NAME.match(self.path)
+        return int(name["level"]) if name else 0
 
 
 @dataclass(frozen=True)
 class MergeLimits:
-    """When to merge: so many files of a level; a merged file is at most so large.
+    """When to merge: at `merge_files` files of a level, into one of at most `file_bytes_max`.
 
-    `span_of`: from a file to the number of its span of time; `expired_epoch`: files with rows up to
-    that epoch alone are old.
+    `span_of`: from a file to the number of its span of time; `expired_epoch`: a file is old if all
+    its rows are of epochs up to that one.
     """
 
     merge_files: int
@@ -68,6 +68,7 @@ class MergeLimits:
         """Returns whether a file can be merged into a larger one."""
         if file.last_epoch is not None and file.last_epoch <= self.expired_epoch:
             return False
+
         part = _LARGE_ENOUGH_WHILE_BUSY if is_busy else _LARGE_ENOUGH
         is_small = file.size_bytes * part < self.file_bytes_max
         return is_small and not file.path.rpartition("/")[2].startswith(_CLOSED)
@@ -85,43 +86,48 @@ def next_merge(
     *,
     is_full: bool = False,
     is_busy: bool = False,
-    left_alone: Collection[str] = (),
+    skipped: Collection[str] = (),
 ) -> tuple[TableFile, ...]:
     """Returns the files to merge next, if any.
 
     Input: `is_full`: all small files count as one level, and two are enough; `is_busy`: only very
-    small ones are chosen.
+    small ones are chosen; `skipped`: paths of files that are not chosen.
     """
-    small = sorted(
-        (
-            file
-            for file in files
-            if limits.can_merge(file, is_busy=is_busy) and file.path not in left_alone
-        ),
-        key=lambda file: (file.first_epoch, file.path),
-    )
+    small = [
+        file
+        for file in files
+        if limits.can_merge(file, is_busy=is_busy) and file.path not in skipped
+    ]
+    small.sort(key=lambda file: (file.first_epoch, file.path))
+
     spans = {file.path: limits.span_of(file) for file in files}
     newest = max(spans.values(), default=0)
+
     for span in sorted({spans[file.path] for file in small}):
         of_span = [file for file in small if spans[file.path] == span]
-        is_whole = is_full or span < newest
-        for level in [of_span] if is_whole else list(_by_level(of_span)):
-            chosen = _within(level, limits.file_bytes_max)
-            is_enough = 2 if is_whole or len(chosen) < len(level) else limits.merge_files
-            if len(chosen) >= is_enough:
+        is_one_level = is_full or span < newest
+
+        for level in [of_span] if is_one_level else list(_by_level(of_span)):
+            chosen = _fitting(level, limits.file_bytes_max)
+            files_min = 2 if is_one_level or len(chosen) < len(level) else limits.merge_files
+            if len(chosen) >= files_min:
                 return tuple(chosen)
+
     return ()
 
 
 def all_merges(files: Sequence[TableFile], limits: MergeLimits) -> Iterator[Sequence[TableFile]]:
     """Returns the files of every merge of a full round."""
-    left = list(files)
-    while chosen := next_merge(left, limits, is_full=True):
+    remaining = list(files)
+
+    while chosen := next_merge(remaining, limits, is_full=True):
         yield chosen
+
         size = sum(file.size_bytes for file in chosen)
         rows = sum(file.row_count for file in chosen)
-        whole = TableFile(merged_name(chosen, False), size, rows, chosen[0].first_epoch)
-        left = [*(file for file in left if file not in chosen), whole]
+        merged = TableFile(merged_name(chosen, False), size, rows, chosen[0].first_epoch)
+
+        remaining = [*(file for file in remaining if file not in chosen), merged]
 
 
 def _by_level(files: Sequence[TableFile]) -> Iterator[list[TableFile]]:
@@ -129,7 +135,7 @@ def _by_level(files: Sequence[TableFile]) -> Iterator[list[TableFile]]:
         yield [file for file in files if file.level == level]
 
 
-def _within(files: Sequence[TableFile], bytes_max: int) -> list[TableFile]:
-    """Returns the oldest files that fit together."""
+def _fitting(files: Sequence[TableFile], bytes_max: int) -> list[TableFile]:
+    """Returns the oldest files that fit together into `bytes_max`."""
     sizes = itertools.accumulate(file.size_bytes for file in files[:_FILES_AT_ONCE])
     return [file for file, size in zip(files, sizes, strict=False) if size <= bytes_max]

@@ -2,15 +2,15 @@
 
 A topic keeps its messages for `retention.ms`, and the newest of them up to `retention.bytes` on
 disk: what breaks either limit goes. Both are properties of its table; a topic without them has
-those of the settings. Without a limit a topic keeps all. The topic of undeliverable messages keeps
-all, always: an operator can still resume each.
+those of the settings. Without a limit a topic keeps all. The topic of undeliverable messages always
+keeps all: an operator can still resume each.
 
-What a publisher to Kafka has not published yet stays, however old it is.
+A message that a publisher to Kafka has not published yet stays, however old it is.
 
-Messages go in the order of their epochs, so that of each queue a beginning is gone and no more. One
-Delta commit deletes some files and says, as transaction identifiers, up to which epoch messages are
-gone, where each queue begins now, and how many rows were deleted so far. So every reader of one
-version of the table knows what it can find.
+Messages are deleted in the order of their epochs, so each queue loses its beginning and nothing
+else. One Delta commit deletes some files and records, as transaction identifiers, up to which epoch
+messages are deleted, where each queue begins now, and how many rows were deleted so far. So every
+reader of one version of the table knows what it can find.
 
 A crash leaves files deleted or not, each with its floor. The next round deletes what is left.
 
@@ -67,12 +67,13 @@ def alter(lake: Lake, table: str, configs: Mapping[str, int]) -> bool:
     return set_properties(lake, table, properties)
 
 
-def set_properties(lake: Lake, table: str, wanted: Mapping[str, str]) -> bool:
+def set_properties(lake: Lake, table: str, properties: Mapping[str, str]) -> bool:
     """Writes properties of a table. Output: whether one is new. Errors: as `alter`."""
     handle = lake.handle(table)
-    if wanted.items() <= handle.metadata().configuration.items():
+    if properties.items() <= handle.metadata().configuration.items():
         return False
-    handle.alter.set_table_properties(dict(wanted), raise_if_not_exists=False)
+
+    handle.alter.set_table_properties(dict(properties), raise_if_not_exists=False)
     lake.table(table).invalidate()
     return True
 
@@ -81,52 +82,59 @@ def expired(
     files: Sequence[TableFile],
     retention: Retention,
     at_ms: int,
-    may_go: Callable[[TableFile], bool] = lambda _: True,
+    can_go: Callable[[TableFile], bool] = lambda _: True,
 ) -> Sequence[TableFile]:
     """Returns the oldest files that a topic need not keep: all of some first epochs.
 
-    Input: files of the table's newest version; `at_ms`: the newest `epoch_at`; whether nobody waits
-    for an old file's messages.
+    Input: files of the table's newest version; `at_ms`: the newest `epoch_at`; `can_go`: returns
+    False if someone waits for a message of an old file.
     """
     ordered = sorted(files, key=lambda file: (file.first_epoch, file.path))
-    left = sum(file.size_bytes for file in ordered)
-    gone = last_epoch = 0
-    for n, file in enumerate(ordered, 1):
-        left -= file.size_bytes
-        if file.last_epoch is None or not _is_old(file, retention, at_ms, left):
+    remaining_bytes = sum(file.size_bytes for file in ordered)
+    expired_count = 0
+    last_epoch = 0
+
+    for count, file in enumerate(ordered, 1):
+        remaining_bytes -= file.size_bytes
+        if file.last_epoch is None or not _is_old(file, retention, at_ms, remaining_bytes):
             break
-        if not may_go(file):
+        if not can_go(file):
             break
+
         last_epoch = max(last_epoch, file.last_epoch)
-        if n == len(ordered) or ordered[n].first_epoch > last_epoch:
-            gone = n
-            if n >= _FILES:
+        is_end_of_epoch = count == len(ordered) or ordered[count].first_epoch > last_epoch
+        if is_end_of_epoch:
+            expired_count = count
+            if count >= _FILES:
                 break
-    return ordered[:gone]
+
+    return ordered[:expired_count]
 
 
-def _is_old(file: TableFile, retention: Retention, at_ms: int, left: int) -> bool:
-    """Returns whether a file breaks a limit. Input: the bytes of the files after it."""
+def _is_old(file: TableFile, retention: Retention, at_ms: int, bytes_after: int) -> bool:
+    """Returns whether a file breaks a limit. Input: `bytes_after`: of the newer files."""
     if retention.ms != FOREVER and file.last_ms is not None and at_ms - file.last_ms > retention.ms:
         return True
-    return retention.bytes != FOREVER and left >= retention.bytes
+    return retention.bytes != FOREVER and bytes_after >= retention.bytes
 
 
 def floors(lake: Lake, table: str, files: Sequence[TableFile]) -> dict[str, int]:
-    """Returns what a deletion of files says, by transaction identifier: where each queue begins."""
-    said = {floor_id(queue_id): end for queue_id, end in queue_ends(lake, table, files).items()}
-    return {DELETED_EPOCH_ID: max(file.last_epoch or 0 for file in files), **said}
+    """Returns the deletion marks of files, by transaction identifier: where each queue begins."""
+    begins = {floor_id(queue_id): end for queue_id, end in queue_ends(lake, table, files).items()}
+    return {DELETED_EPOCH_ID: max(file.last_epoch or 0 for file in files), **begins}
 
 
 def queue_ends(lake: Lake, table: str, files: Sequence[TableFile]) -> dict[int, int]:
-    """Returns for each queue that has rows in some files the offset behind the last of them."""
+    """Returns by queue the offset after the last row that some files have of it."""
     filesystem = lake.place.reading(table)
     parquet = ds.ParquetFileFormat()
     columns = ["queue_id", "queue_offset"]
+
     with lake.translating_read_errors(table):
         rows = pa.concat_tables(
             parquet.make_fragment(file.path, filesystem=filesystem).to_table(columns=columns)
             for file in files
         )
+
     ends = rows.group_by("queue_id").aggregate([("queue_offset", "max")]).to_pylist()
     return {row["queue_id"]: row["queue_offset_max"] + 1 for row in ends}

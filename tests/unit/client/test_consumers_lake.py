@@ -9,10 +9,10 @@ import pytest
 from deltalake import DeltaTable
 
 from storage.lake.lake import Lake
-from storage.lake.table import LAKE_ID_PROPERTY
 from tests.support import damage
 from tests.support.damage import KINDS, consume, prints, txlake
 from txlake import Consumer, LakeError, OffsetOutOfRangeError
+from txlake._delta_log import LAKE_ID_PROPERTY
 from txlake.protocol import COMMIT
 
 

@@ -11,12 +11,13 @@ import pytest
 from pipelines.replay import rebuild
 from storage.lake.epochs import read_progress
 from storage.lake.lake import Lake
-from storage.lake.table import LAKE_ID_PROPERTY, deleted_epoch, queue_floor
+from storage.lake.table import deleted_epoch, queue_floor
 from storage.maintenance.topic_retention import Retention, alter, configs_of
 from tests.support.aging_job import EPOCH_MS, AgingJob, live
 from tests.support.epoch_harness import decided_rows_of
 from tests.support.lakes_with_floor import LIMITS, make_aged_job, require_sound
 from txlake import Consumer, OffsetOutOfRangeError
+from txlake._delta_log import LAKE_ID_PROPERTY
 from txlake.protocol import RETENTION_MS
 
 ORDERS = "topics/1"

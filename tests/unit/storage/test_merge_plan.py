@@ -87,7 +87,7 @@ def test_a_merged_file_is_of_the_next_level_and_a_closed_one_is_left_alone() -> 
 )
 def test_an_old_file_is_never_merged(last_epoch: int | None, expected: list[int]) -> None:
     held = TableFile("merged-1-0.parquet", 1_000, 5, 0, last_epoch)
-    limits = replace(LIMITS, old_epoch=7)
+    limits = replace(LIMITS, expired_epoch=7)
     assert chosen([held, small(9)], limits, is_full=True) == expected
 
 
