@@ -18,7 +18,7 @@ Mask = Any  # numpy array of bool; numpy's generic types make signatures long
 Numbers = Any  # numpy array of int64
 # Alone, a few runs take half the time of hashing, fifty a third more; in the job, where hash tables
 # take fresh memory, hashing takes three times as long (DECISIONS.md 15).
-_FALLS_MAX = 100
+_DESCENTS_MAX = 100
 
 
 def to_mask(values: pa.Array | pa.ChunkedArray) -> Mask:
@@ -39,15 +39,20 @@ def index_of(wanted: Numbers, among: Numbers) -> Numbers:
     """
     if not len(among):
         return np.full(len(wanted), -1, np.int64)
-    if _descents(wanted) + (falls := _descents(among)) > _FALLS_MAX:
-        found = pc.index_in(pa.array(wanted), value_set=pa.array(among))
-        return pc.fill_null(found, -1).to_numpy(zero_copy_only=False).astype(np.int64)
-    order = among.argsort(kind="stable") if falls else None
+
+    descents = _descents(among)
+    if _descents(wanted) + descents > _DESCENTS_MAX:
+        indices = pc.index_in(pa.array(wanted), value_set=pa.array(among))
+        return pc.fill_null(indices, -1).to_numpy(zero_copy_only=False).astype(np.int64)
+
+    order = among.argsort(kind="stable") if descents else None
     ordered = among if order is None else among[order]
+
     at = ordered.searchsorted(wanted)
     at[at == len(ordered)] = 0
-    is_there = ordered[at] == wanted
-    return np.where(is_there, at if order is None else order[at], -1)
+    is_equal = ordered[at] == wanted
+
+    return np.where(is_equal, at if order is None else order[at], -1)
 
 
 def _descents(numbers: Numbers) -> int:
@@ -77,12 +82,14 @@ def build_frame(schema: pa.Schema, rows: pa.Table, **values: Any) -> pa.Table:
         columns.append(
             value if is_column else pa.repeat(pa.scalar(value, field.type), rows.num_rows)
         )
+
     return pa.table(columns, schema=schema)
 
 
 def case_when(cases: Sequence[tuple[Mask, str | None]], otherwise: str | None = None) -> pa.Array:
     """Returns for each row the text of the first case that holds."""
     texts = pa.array([*(text for _, text in cases), otherwise], pa.string())
+
     codes = np.select([mask for mask, _ in cases], list(range(len(cases))), len(cases))
     return texts.take(pa.array(codes))
 
