@@ -172,6 +172,7 @@ def decide(state: State, inputs: Inputs, instants: Instants, parameters: Paramet
 def _decide(state: State, inputs: Inputs, instants: Instants, parameters: Parameters) -> Decision:
     """Returns the decision for a part of the state: the rows that the epoch can touch."""
     epoch_at = instants.epoch_at
+
     is_kept = ~presence.drops_out(state, inputs.ended, instants.queues)
     state = replace(state, halves=filter_rows(state.halves, is_kept))
 
@@ -188,34 +189,34 @@ def _decide(state: State, inputs: Inputs, instants: Instants, parameters: Parame
     halves = sets.add_new_halves(state.halves, new_halves, members, units)
 
     matched = operations.match(state.waiting, inputs, halves, members, units, instants, parameters)
-
     wins = matched.wins
+
     rules = timing.apply_time(halves, wins, instants.queues, parameters)
     due = timing.due_checks(rules, halves, parameters.check_rate_max).cast(DUE)
 
     winner = index_of(row_keys(halves, "unit_offset"), row_keys(wins, "unit_offset"))
-
     ends = pa.concat_tables(
-        [_ended(halves, wins, winner), _other_ends(halves, wins, rules, inputs, members, units)]
+        [
+            _ends_by_operation(halves, wins, winner),
+            _other_ends(halves, wins, rules, inputs, members, units),
+        ]
     )
-
-    remaining = _remaining(filter_rows(halves, winner < 0), ends, matched.answers)
+    remaining = _remaining_halves(filter_rows(halves, winner < 0), ends, matched.answers)
     del halves, wins
     give_back(record_count(inputs))
 
-    committed = _committed(ends, epoch_at, parameters)
+    committed = _committed_messages(ends, epoch_at, parameters)
     delayed = pa.concat_tables(
         [
             state.delayed,
             delay.admit_schedules(inputs.schedules, epoch_at, parameters),
-            _newly_delayed(committed, epoch_at),
+            _delayed_halves(committed, epoch_at),
         ]
     )
 
     is_due = delay.is_due(delayed["deliver_at"], epoch_at)
     immediate = filter_rows(committed, delay.is_due(committed["due_at"], epoch_at))
-
-    ordered = delivery.in_order(filter_rows(delayed, is_due), immediate, commanded.resumed)
+    ordered = delivery.order_messages(filter_rows(delayed, is_due), immediate, commanded.resumed)
     del committed, immediate
 
     is_first = to_mask(pc.equal(ends["outcome"], DISCARDED)) & (to_int64(ends["discards"]) == 0)
@@ -226,16 +227,17 @@ def _decide(state: State, inputs: Inputs, instants: Instants, parameters: Parame
     give_back(record_count(inputs))
 
     placements = delivery_result.placements
-
     return Decision(
         outcomes=_outcomes(ends, placements),
         conflicts=matched.conflicts,
         due=due,
         delayed=delayed.slice(state.delayed.num_rows),
-        deliveries=pa.concat_tables([_cancelled(commanded.cancelled), delivery_result.deliveries]),
+        deliveries=pa.concat_tables(
+            [_cancelled_deliveries(commanded.cancelled), delivery_result.deliveries]
+        ),
         placements=placements,
         new_topics=pa.concat_tables([commanded.resized, delivery_result.new_topics]),
-        command_results=_results(commanded, delivery_result.still_undeliverable),
+        command_results=_command_results(commanded, delivery_result.still_undeliverable),
         state=State(
             halves=remaining,
             waiting=matched.waiting,
@@ -246,7 +248,7 @@ def _decide(state: State, inputs: Inputs, instants: Instants, parameters: Parame
     )
 
 
-def _ended(halves: pa.Table, wins: pa.Table, winner: Numbers) -> pa.Table:
+def _ends_by_operation(halves: pa.Table, wins: pa.Table, winner: Numbers) -> pa.Table:
     """Returns the halves that an operation of this epoch ends.
 
     Input: `winner`: the row of each half's operation in `wins`, or -1.
@@ -293,7 +295,7 @@ def _other_ends(
     ).cast(_END_ROWS)
 
 
-def _committed(ends: pa.Table, epoch_at: int, parameters: Parameters) -> pa.Table:
+def _committed_messages(ends: pa.Table, epoch_at: int, parameters: Parameters) -> pa.Table:
     """Returns where the committed halves go and when they are due; null: at once."""
     committed = filter_rows(
         ends.select(_COMMITTED_COLUMNS), to_mask(pc.equal(ends["outcome"], COMMITTED))
@@ -314,7 +316,7 @@ def _committed(ends: pa.Table, epoch_at: int, parameters: Parameters) -> pa.Tabl
     return pa.concat_tables([immediate, delayed.cast(immediate.schema)])
 
 
-def _remaining(halves: pa.Table, ends: pa.Table, answers: pa.Table) -> pa.Table:
+def _remaining_halves(halves: pa.Table, ends: pa.Table, answers: pa.Table) -> pa.Table:
     """Returns the halves without an operation that ends them, as they are after this epoch.
 
     Output: HALVES.
@@ -348,7 +350,7 @@ def _outcomes(ends: pa.Table, placements: pa.Table) -> pa.Table:
     return build_frame(OUTCOMES, ends, **{name: placed[name] for name in placed.column_names})
 
 
-def _newly_delayed(committed: pa.Table, epoch_at: int) -> pa.Table:
+def _delayed_halves(committed: pa.Table, epoch_at: int) -> pa.Table:
     """Returns the committed halves that are due later. Output: DELAYED."""
     if committed["due_at"].null_count == committed.num_rows:
         return DELAYED.empty_table()
@@ -363,7 +365,9 @@ def _newly_delayed(committed: pa.Table, epoch_at: int) -> pa.Table:
     ).cast(DELAYED)
 
 
-def _results(commanded: commands.CommandEffects, still_undeliverable: Sequence[int]) -> pa.Table:
+def _command_results(
+    commanded: commands.CommandEffects, still_undeliverable: Sequence[int]
+) -> pa.Table:
     """Returns the commands' results; the delivery says which messages are still undeliverable."""
     rows = commanded.results.to_pylist()
     for row in rows:
@@ -373,7 +377,7 @@ def _results(commanded: commands.CommandEffects, still_undeliverable: Sequence[i
     return pa.Table.from_pylist(rows, schema=COMMAND_RESULTS)
 
 
-def _cancelled(cancelled: pa.Table) -> pa.Table:
+def _cancelled_deliveries(cancelled: pa.Table) -> pa.Table:
     """Returns the rows of the messages that commands cancelled. Output: DELIVERIES."""
     return pa.Table.from_pylist(
         [{**row, "action": "CANCELLED", "real_queue_id": None} for row in cancelled.to_pylist()],

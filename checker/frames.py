@@ -157,8 +157,9 @@ COMMANDS: Final = pa.schema(
     [("admin_offset", _LONG), ("command", _TEXT), ("target", _TEXT), ("error", _TEXT)]
 )
 # `producer_group`: whose message made the topic; null if an operator or we did.
-TOPICS: Final = pa.schema([("topic", _TEXT), ("table_id", _LONG), ("queue_count", _INT),
-                           ("producer_group", _TEXT)])  # fmt: skip
+TOPICS: Final = pa.schema(
+    [("topic", _TEXT), ("table_id", _LONG), ("queue_count", _INT), ("producer_group", _TEXT)]
+)
 NEXT_OFFSETS: Final = pa.schema([("topic", _TEXT), ("queue_id", _INT), ("next_offset", _LONG)])
 
 OUTCOMES: Final = pa.schema(
@@ -176,8 +177,14 @@ OUTCOMES: Final = pa.schema(
         ("real_queue_offset", _LONG),
     ]
 )
-CONFLICTS: Final = pa.schema([("queue_id", _INT), ("op_queue_offset", _LONG),
-                              ("half_queue_offset", _LONG), ("reason", _TEXT)])  # fmt: skip
+CONFLICTS: Final = pa.schema(
+    [
+        ("queue_id", _INT),
+        ("op_queue_offset", _LONG),
+        ("half_queue_offset", _LONG),
+        ("reason", _TEXT),
+    ]
+)
 # A question to ask: one for a set. `half_offsets`: all halves it asks about, the first one first.
 DUE: Final = pa.schema(
     [

@@ -27,7 +27,7 @@ _ANSWER_ROWS = pa.schema(
 
 
 @dataclass(frozen=True)
-class Matched:
+class OperationEffects:
     """What an epoch's operations do.
 
     `wins`: the units that end, with the operation of each; `conflicts` (CONFLICTS); `waiting`: the
@@ -48,14 +48,14 @@ def match(
     units: pa.Table,
     instants: Instants,
     parameters: Parameters,
-) -> Matched:
+) -> OperationEffects:
     """Returns what the waiting operations, and those of the epoch, do to the halves.
 
     Input: NAMINGS, HALVES (new ones included), the frames of `set_members` and `set_units`.
     """
-    named = pa.concat_tables([waiting, namings(inputs.operations, instants.epoch_at)])
-    found = validate(
-        named,
+    all_namings = pa.concat_tables([waiting, namings(inputs.operations, instants.epoch_at)])
+    verdicts = validate(
+        all_namings,
         waiting.num_rows,
         halves,
         inputs.halves,
@@ -65,14 +65,15 @@ def match(
         instants.queues,
         parameters,
     )
-    del named
+    del all_namings
     give_back(record_count(inputs))
-    judged = choose_winner(found, units, parameters)
-    return Matched(
+
+    judged = choose_winner(verdicts, units, parameters)
+    return OperationEffects(
         wins=filter_rows(judged, to_mask(pc.equal(judged["verdict"], WINS))),
-        conflicts=conflicts(inputs.operations, found, judged),
-        waiting=still_waiting(found, judged),
-        answers=answers(found),
+        conflicts=conflicts(inputs.operations, verdicts, judged),
+        waiting=still_waiting(verdicts, judged),
+        answers=answers(verdicts),
     )
 
 
