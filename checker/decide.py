@@ -7,7 +7,7 @@ delivered where; the state after the epoch.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -41,7 +41,6 @@ from checker.frames_ops.columns import (
     to_int64,
     to_mask,
 )
-from checker.frames_ops.memory import give_back, record_count
 from checker.frames_ops.sql import run
 from checker.rules import commands, delay, delivery, naming, operations, presence, sets, timing
 from storage.schemas import row_keys
@@ -132,11 +131,18 @@ LEFT JOIN answers a ON h.queue_id = a.queue_id AND h.unit_offset = a.unit_offset
 """
 
 
-def decide(state: State, inputs: Inputs, instants: Instants, parameters: Parameters) -> Decision:
+def decide(
+    state: State,
+    inputs: Inputs,
+    instants: Instants,
+    parameters: Parameters,
+    after_step: Callable[[], None] = lambda: None,
+) -> Decision:
     """Returns the decision of one epoch.
 
-    Input: the state before it; what it lands, with the rows that `lookups` asked for; `epoch_at`
-    and `known_at`.
+    Input: the state before it; the epoch's records, with the rows that `lookups` names; `epoch_at`
+    and `known_at`. `after_step` is called where large frames have just been dropped: the shell can
+    release their memory there.
     Output: Decision; `timing.record_attempts` adds the attempts to ask.
     Replay: the same input gives the same rows; nothing else is read.
     Source: PROTOCOL.md.
@@ -157,8 +163,7 @@ def decide(state: State, inputs: Inputs, instants: Instants, parameters: Paramet
         state, inputs, is_active, sets.is_member(state.halves), is_due, can_act
     )
 
-    decision = _decide(active_state, inputs, instants, parameters)
-
+    decision = _decide(active_state, inputs, instants, parameters, after_step)
     after = replace(
         decision.state,
         halves=active.join(rest.halves, decision.state.halves),
@@ -169,7 +174,13 @@ def decide(state: State, inputs: Inputs, instants: Instants, parameters: Paramet
     return replace(decision, state=after, changes=changes(active_state, decision.state))
 
 
-def _decide(state: State, inputs: Inputs, instants: Instants, parameters: Parameters) -> Decision:
+def _decide(
+    state: State,
+    inputs: Inputs,
+    instants: Instants,
+    parameters: Parameters,
+    after_step: Callable[[], None],
+) -> Decision:
     """Returns the decision for a part of the state: the rows that the epoch can touch."""
     epoch_at = instants.epoch_at
 
@@ -188,7 +199,9 @@ def _decide(state: State, inputs: Inputs, instants: Instants, parameters: Parame
     new_halves = timing.with_age(inputs.halves, instants.queues, parameters)
     halves = sets.add_new_halves(state.halves, new_halves, members, units)
 
-    matched = operations.match(state.waiting, inputs, halves, members, units, instants, parameters)
+    matched = operations.match(
+        state.waiting, inputs, halves, members, units, instants, parameters, after_step
+    )
     wins = matched.wins
 
     rules = timing.apply_time(halves, wins, instants.queues, parameters)
@@ -203,7 +216,7 @@ def _decide(state: State, inputs: Inputs, instants: Instants, parameters: Parame
     )
     remaining = _remaining_halves(filter_rows(halves, winner < 0), ends, matched.answers)
     del halves, wins
-    give_back(record_count(inputs))
+    after_step()
 
     committed = _committed_messages(ends, epoch_at, parameters)
     delayed = pa.concat_tables(
@@ -224,7 +237,7 @@ def _decide(state: State, inputs: Inputs, instants: Instants, parameters: Parame
         ordered, filter_rows(ends, is_first), state, commanded.topics, parameters
     )
     del ordered
-    give_back(record_count(inputs))
+    after_step()
 
     placements = delivery_result.placements
     return Decision(

@@ -9,6 +9,7 @@ Source: PROTOCOL.md "Which operation ends a half"; RocketMQ's TransactionalMessa
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -16,7 +17,6 @@ import pyarrow.compute as pc
 
 from checker.frames import CONFLICTS, NAMINGS, Inputs, Instants, Parameters
 from checker.frames_ops.columns import filter_rows, to_mask
-from checker.frames_ops.memory import give_back, record_count
 from checker.frames_ops.sql import run, select
 from checker.rules.naming import namings, validate
 from checker.rules.winner import WINS, choose_winner
@@ -48,10 +48,12 @@ def match(
     units: pa.Table,
     instants: Instants,
     parameters: Parameters,
+    after_step: Callable[[], None],
 ) -> OperationEffects:
     """Returns what the waiting operations, and those of the epoch, do to the halves.
 
-    Input: NAMINGS, HALVES (new ones included), the frames of `set_members` and `set_units`.
+    Input: NAMINGS, HALVES (new ones included), the frames of `set_members` and `set_units`;
+    `after_step`: as `decide` has it.
     """
     all_namings = pa.concat_tables([waiting, namings(inputs.operations, instants.epoch_at)])
     verdicts = validate(
@@ -66,7 +68,7 @@ def match(
         parameters,
     )
     del all_namings
-    give_back(record_count(inputs))
+    after_step()
 
     judged = choose_winner(verdicts, units, parameters)
     return OperationEffects(

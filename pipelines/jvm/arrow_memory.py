@@ -11,7 +11,7 @@ from typing import Final
 
 # What the allocator, mimalloc, reads when it is loaded; ms. A worker without a task gives all of
 # it back sooner (storage/tasks/in_spark.py), so does the driver between the steps of a large epoch
-# (checker/frames_ops/memory.py).
+# (pipelines/epoch/memory.py).
 ENVIRONMENT: Final = {"MIMALLOC_PURGE_DELAY": "60000"}
 
 
