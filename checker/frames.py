@@ -198,6 +198,18 @@ DUE: Final = pa.schema(
         ("half_offsets", pa.list_(_LONG)),
     ]
 )
+# A check that was handed to Kafka. `acknowledged`: whether Kafka said that it has it.
+ATTEMPTS: Final = pa.schema(
+    [
+        ("queue_id", _INT),
+        ("queue_offset", _LONG),
+        ("arm", _INT),
+        ("check_times", _INT),
+        ("check_id", _TEXT),
+        ("producer_group", _TEXT),
+        ("acknowledged", _BOOL),
+    ]
+)
 # A row for a topic table; `source` and the place say where its body is.
 PLACEMENTS: Final = pa.schema(
     [

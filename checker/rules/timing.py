@@ -240,8 +240,8 @@ def record_attempts(decision: Decision, attempts: pa.Table, sent_at: int) -> Dec
     `checked_at` becomes the instant of the attempt. `check_times` grows only if Kafka acknowledged
     it; `unacknowledged` counts those in a row that it did not.
 
-    Input: attempts: queue_id, queue_offset, acknowledged. A check that could not be handed to Kafka
-    is no attempt and is left out.
+    Input: ATTEMPTS, of which it reads queue_id, queue_offset and acknowledged. A check that could
+    not be handed to Kafka is no attempt and is left out.
     """
     if attempts.num_rows == 0:
         return decision
