@@ -187,8 +187,8 @@ def _decide(
     is_kept = ~presence.drops_out(state, inputs.ended, instants.queues)
     state = replace(state, halves=filter_rows(state.halves, is_kept))
 
-    commanded = commands.apply_commands(inputs, state, epoch_at, parameters)
-    state = commanded.state
+    command_effects = commands.apply_commands(inputs, state, epoch_at, parameters)
+    state = command_effects.state
 
     is_visible = presence.is_there(inputs.ended, state, instants.queues)
     inputs = replace(inputs, ended=filter_rows(inputs.ended, is_visible))
@@ -199,10 +199,10 @@ def _decide(
     new_halves = timing.with_age(inputs.halves, instants.queues, parameters)
     halves = sets.add_new_halves(state.halves, new_halves, members, units)
 
-    matched = operations.match(
+    operation_effects = operations.apply_operations(
         state.waiting, inputs, halves, members, units, instants, parameters, after_step
     )
-    wins = matched.wins
+    wins = operation_effects.wins
 
     rules = timing.apply_time(halves, wins, instants.queues, parameters)
     due = timing.due_checks(rules, halves, parameters.check_rate_max).cast(DUE)
@@ -214,7 +214,7 @@ def _decide(
             _other_ends(halves, wins, rules, inputs, members, units),
         ]
     )
-    remaining = _remaining_halves(filter_rows(halves, winner < 0), ends, matched.answers)
+    remaining = _remaining_halves(filter_rows(halves, winner < 0), ends, operation_effects.answers)
     del halves, wins
     after_step()
 
@@ -229,12 +229,14 @@ def _decide(
 
     is_due = delay.is_due(delayed["deliver_at"], epoch_at)
     immediate = filter_rows(committed, delay.is_due(committed["due_at"], epoch_at))
-    ordered = delivery.order_messages(filter_rows(delayed, is_due), immediate, commanded.resumed)
+    ordered = delivery.order_messages(
+        filter_rows(delayed, is_due), immediate, command_effects.resumed
+    )
     del committed, immediate
 
     is_first = to_mask(pc.equal(ends["outcome"], DISCARDED)) & (to_int64(ends["discards"]) == 0)
-    delivery_result = delivery.deliver(
-        ordered, filter_rows(ends, is_first), state, commanded.topics, parameters
+    delivery_result = delivery.deliver_messages(
+        ordered, filter_rows(ends, is_first), state, command_effects.topics, parameters
     )
     del ordered
     after_step()
@@ -242,18 +244,18 @@ def _decide(
     placements = delivery_result.placements
     return Decision(
         outcomes=_outcomes(ends, placements),
-        conflicts=matched.conflicts,
+        conflicts=operation_effects.conflicts,
         due=due,
         delayed=delayed.slice(state.delayed.num_rows),
         deliveries=pa.concat_tables(
-            [_cancelled_deliveries(commanded.cancelled), delivery_result.deliveries]
+            [_cancelled_deliveries(command_effects.cancelled), delivery_result.deliveries]
         ),
         placements=placements,
-        new_topics=pa.concat_tables([commanded.resized, delivery_result.new_topics]),
-        command_results=_command_results(commanded, delivery_result.still_undeliverable),
+        new_topics=pa.concat_tables([command_effects.resized, delivery_result.new_topics]),
+        command_results=_command_results(command_effects, delivery_result.still_undeliverable),
         state=State(
             halves=remaining,
-            waiting=matched.waiting,
+            waiting=operation_effects.waiting,
             delayed=filter_rows(delayed, ~is_due),
             topics=pa.concat_tables([state.topics, delivery_result.new_topics]).combine_chunks(),
             next_offsets=delivery.advance_offsets(state.next_offsets, placements),
@@ -379,13 +381,13 @@ def _delayed_halves(committed: pa.Table, epoch_at: int) -> pa.Table:
 
 
 def _command_results(
-    commanded: commands.CommandEffects, still_undeliverable: Sequence[int]
+    command_effects: commands.CommandEffects, still_undeliverable: Sequence[int]
 ) -> pa.Table:
     """Returns the commands' results; the delivery says which messages are still undeliverable."""
-    rows = commanded.results.to_pylist()
+    rows = command_effects.results.to_pylist()
     for row in rows:
         offset = row["admin_offset"]
-        if commanded.duplicate_of.get(offset, offset) in still_undeliverable:
+        if command_effects.duplicate_of.get(offset, offset) in still_undeliverable:
             row["result"] = "still_undeliverable"
     return pa.Table.from_pylist(rows, schema=COMMAND_RESULTS)
 

@@ -1,4 +1,4 @@
-"""The frames and values that the decision takes and gives.
+"""The frames and values that the decision takes and returns.
 
 Instants are milliseconds since 1970 (int64) everywhere in `checker`; `storage` turns them into
 timestamps at rest.
@@ -185,7 +185,7 @@ CONFLICTS: Final = pa.schema(
         ("reason", _TEXT),
     ]
 )
-# A question to ask: one for a set. `half_offsets`: all halves it asks about, the first one first.
+# A check to send: one for a unit. `half_offsets`: the offsets of the unit's halves in order.
 DUE: Final = pa.schema(
     [
         ("queue_id", _INT),
@@ -270,7 +270,7 @@ class Parameters:
 
 @dataclass(frozen=True)
 class State:
-    """What is true before an epoch, from earlier epochs only."""
+    """The state before an epoch, from earlier epochs only."""
 
     halves: pa.Table = field(default_factory=HALVES.empty_table)
     waiting: pa.Table = field(default_factory=NAMINGS.empty_table)
@@ -289,7 +289,7 @@ STATE_KEYS: Final = {
 
 @dataclass(frozen=True)
 class Change:
-    """What an epoch changed in one frame of the state.
+    """The changes of an epoch in one frame of the state.
 
     `put`: rows that came in or changed, whole. `left`: the keys (STATE_KEYS) of rows that are gone.
     """
@@ -300,7 +300,7 @@ class Change:
 
 @dataclass(frozen=True)
 class Inputs:
-    """What an epoch lands, and the rows of earlier epochs that it looked up."""
+    """The records that an epoch lands, and the rows of earlier epochs that it looked up."""
 
     halves: pa.Table = field(default_factory=NEW_HALVES.empty_table)
     operations: pa.Table = field(default_factory=OPERATIONS.empty_table)
@@ -320,9 +320,9 @@ class Instants:
 
 @dataclass(frozen=True)
 class Decision:
-    """All that an epoch decides, as frames.
+    """The decision of an epoch, as frames.
 
-    `state`: what holds after it; `changes`: what it changed, by the frame's name in State.
+    `state`: after the epoch; `changes`: the changes of the state, by the frame's name in State.
     `timing.record_attempts` adds the attempts to ask to both.
     """
 

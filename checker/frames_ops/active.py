@@ -1,8 +1,8 @@
-"""The rows of the state that an epoch can touch: an epoch costs what changes, not what waits.
+"""The rows of the state that an epoch can change: its cost follows these, not the rows that wait.
 
-The decision leaves out the other rows, which it could not change. Nothing is decided here: the
-masks can mark too many rows, never too few. State is kept in chunks; an untouched chunk goes on as
-it is, without a copy.
+The decision leaves out all other rows. Nothing is decided here: the masks can mark too many rows,
+never too few. State is kept in chunks; a chunk without active rows is kept as it is, without a
+copy.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ _CHUNK_ROWS = 65_536
 def partition_state(
     state: State, inputs: Inputs, is_active: Mask, is_member: Mask, is_due: Mask, is_awaited: Mask
 ) -> tuple[State, State]:
-    """Returns the part of a state that an epoch can touch, and the rest.
+    """Returns the part of a state that an epoch can change, and the rest.
 
-    Input: `is_active`: the halves that it can touch even if they are not named; `is_member`: those
+    Input: `is_active`: the halves that can change even if they are not named; `is_member`: those
     that belong to a set; `is_due`: the delayed messages that are due, or named; `is_awaited`: the
-    namings that can do something; all others name nothing that has landed.
-    Output: the rest has halves, delayed and waiting only. Of a set, and of an operation's namings,
-    it has all, or none.
+    namings that can take effect; the halves of all others have not landed.
+    Output: the rest has halves, delayed and waiting only. It has all members of a set or none, and
+    all namings of an operation or none.
     """
     if state.halves.num_rows + state.delayed.num_rows + state.waiting.num_rows < FEW_ROWS:
         return state, State()
@@ -127,10 +127,10 @@ def split(rows: pa.Table, is_wanted: Mask) -> tuple[pa.Table, pa.Table]:
 
 
 def join(rest: pa.Table, changed: pa.Table, order: str | None = None) -> pa.Table:
-    """Returns a frame put together again; chunks that have become small become one.
+    """Returns the rows of `rest` and `changed` as one frame; small chunks are combined into one.
 
-    Input: `order`: the column by which rows are sorted within a chunk, so that the rows to be taken
-    out next stand first.
+    Input: `order`: the column by which rows are sorted within a chunk, so that the rows that are
+    split off next stand first.
     """
     if rest.num_rows == 0 and (order is None or changed.num_rows < FEW_ROWS):
         return changed.combine_chunks()

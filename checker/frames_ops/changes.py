@@ -1,7 +1,7 @@
-"""The changes of the state in an epoch, row by row. A restart reads them instead of any rule.
+"""The changes of the state in an epoch, row by row. A restart reads them and runs no rule.
 
-Two frames are compared by their keys and columns, whatever the columns mean. So all that the
-decision makes of the state is recorded as it is.
+Two frames are compared by their keys and columns, whatever the columns mean. So every change that
+a decision makes is recorded.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What an operator's commands do: re-arm, ask again, resume, cancel, make a topic or alter it.
+"""The effects of operators' commands: re-arm, resend, resume, cancel, create a topic or alter it.
 
 Commands take effect in offset order, before the operations of the epoch that lands them. A command
 without a matching target changes nothing, and its result says so.
@@ -46,7 +46,7 @@ from txlake.protocol import (
 
 @dataclass(frozen=True)
 class CommandEffects:
-    """The state after the commands of an epoch, and what they ask for.
+    """The state after the commands of an epoch, and their other effects.
 
     `cancelled` and `resumed` carry `admin_offset`. `duplicate_of`: from a command that resumes a
     message again to the command that resumed it first, by `admin_offset`. `topics`: the queue
@@ -93,7 +93,7 @@ def _with_offset(rows: pa.Table, admin_offset: int) -> pa.Table:
 
 
 class _Commands:
-    """The state as the commands so far leave it, and what they ask for."""
+    """The state after the commands applied so far, and their other effects."""
 
     def __init__(
         self, undeliverable: pa.Table, state: State, epoch_at: int, parameters: Parameters
@@ -113,6 +113,7 @@ class _Commands:
         """Applies a readable command and returns its result."""
         if row["command"] in (MAINTAIN, PING):
             return "accepted"
+
         match command_target(row["command"], row["target"]):
             case None:
                 return "bad_target"

@@ -1,4 +1,4 @@
-"""What is delivered where: the real topic, its queue and its queue offset.
+"""Where messages are delivered: the real topic, its queue and its queue offset.
 
 Order within an epoch: due delayed messages by (deliver_at, source, queue, offset), then committed
 halves by (op queue, op offset, position, TRAN_SEQ), then resumed messages by their offset in
@@ -111,7 +111,7 @@ class Delivered:
     still_undeliverable: Sequence[int] = ()
 
 
-def deliver(
+def deliver_messages(
     ordered: pa.Table,
     discarded: pa.Table,
     state: State,
@@ -136,7 +136,7 @@ def deliver(
         auto_created.group_by_topic, parameters.default_queue_count
     )
 
-    routed = route(ordered, queue_counts | new_topics, auto_created.refused, parameters)
+    routed = route_messages(ordered, queue_counts | new_topics, auto_created.refused, parameters)
     is_undeliverable = to_mask(routed["reason"].is_valid())
 
     if discarded.num_rows and CHECK_MAX_TOPIC not in queue_counts:
@@ -148,7 +148,7 @@ def deliver(
 
     phase = to_int64(routed["phase"])
     reported = filter_rows(routed, (phase != 2) | is_undeliverable)
-    resumed_in_vain = filter_rows(routed, (phase == 3) & is_undeliverable)
+    resumed_in_vain = filter_rows(routed.select(["admin_offset"]), (phase == 3) & is_undeliverable)
 
     return Delivered(
         placements=placements,
@@ -184,7 +184,7 @@ def _with_table_ids(
     return pa.Table.from_pylist(rows, schema=TOPICS)
 
 
-def route(
+def route_messages(
     ordered: pa.Table,
     queue_counts: Mapping[str, int],
     refused: Collection[str],
@@ -298,6 +298,7 @@ def advance_offsets(next_offsets: pa.Table, placements: pa.Table) -> pa.Table:
     """Returns the next offset of each real queue after the placements. Output: NEXT_OFFSETS."""
     if placements.num_rows == 0:
         return next_offsets
+
     return run(
         """
         SELECT topic, queue_id, max(next_offset) AS next_offset FROM (

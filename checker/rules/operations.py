@@ -1,4 +1,4 @@
-"""What an epoch's operations do: which halves they end, what waits, what is a conflict.
+"""The effects of an epoch's operations: the halves that they end, those that wait, conflicts.
 
 An operation that is not valid for a half leaves the half as it is, and is a conflict with the first
 reason that applies.
@@ -28,7 +28,7 @@ _ANSWER_ROWS = pa.schema(
 
 @dataclass(frozen=True)
 class OperationEffects:
-    """What an epoch's operations do.
+    """The effects of an epoch's operations.
 
     `wins`: the units that end, with the operation of each; `conflicts` (CONFLICTS); `waiting`: the
     namings that go on waiting (NAMINGS); `answers`: as the function of that name returns them.
@@ -40,7 +40,7 @@ class OperationEffects:
     answers: pa.Table
 
 
-def match(
+def apply_operations(
     waiting: pa.Table,
     inputs: Inputs,
     halves: pa.Table,
@@ -50,7 +50,7 @@ def match(
     parameters: Parameters,
     after_step: Callable[[], None],
 ) -> OperationEffects:
-    """Returns what the waiting operations, and those of the epoch, do to the halves.
+    """Returns the effects of the waiting operations, and of those of the epoch.
 
     Input: NAMINGS, HALVES (new ones included), the frames of `set_members` and `set_units`;
     `after_step`: as `decide` has it.
@@ -74,7 +74,7 @@ def match(
     return OperationEffects(
         wins=filter_rows(judged, to_mask(pc.equal(judged["verdict"], WINS))),
         conflicts=conflicts(inputs.operations, verdicts, judged),
-        waiting=still_waiting(verdicts, judged),
+        waiting=waiting_namings(verdicts, judged),
         answers=answers(verdicts),
     )
 
@@ -122,7 +122,7 @@ def conflicts(operations: pa.Table, verdicts: pa.Table, judged: pa.Table) -> pa.
     )
 
 
-def still_waiting(verdicts: pa.Table, judged: pa.Table) -> pa.Table:
+def waiting_namings(verdicts: pa.Table, judged: pa.Table) -> pa.Table:
     """Returns the namings that wait for their half or for their set.
 
     An operation waits for a set at one position; its others that name the set are absorbed.

@@ -110,6 +110,7 @@ def set_names(halves: pa.Table) -> pa.ChunkedArray:
     members = only_sets(halves)
     if members.num_rows == 0:
         return pa.chunked_array([pa.nulls(halves.num_rows, pa.string())])
+
     return pc.if_else(
         halves["tran_size"].is_valid(),
         pc.binary_join_element_wise(

@@ -1,4 +1,4 @@
-"""What time does to a half: when a check is due, when it is discarded, and what comes next.
+"""The effects of time on a half: when a check is due, when it is discarded, and its next step.
 
 All rules here read `known_at` of the half's queue, never `epoch_at`: a job that lags neither asks
 about nor discards a half that was ended long ago in Kafka. While `known_at` is not known nothing
