@@ -1,4 +1,4 @@
-"""The frames and values that the decision takes and gives.
+"""The frames and values that the decision takes and returns.
 
 Instants are milliseconds since 1970 (int64) everywhere in `checker`; `storage` turns them into
 timestamps at rest.
@@ -157,8 +157,9 @@ COMMANDS: Final = pa.schema(
     [("admin_offset", _LONG), ("command", _TEXT), ("target", _TEXT), ("error", _TEXT)]
 )
 # `producer_group`: whose message made the topic; null if an operator or we did.
-TOPICS: Final = pa.schema([("topic", _TEXT), ("table_id", _LONG), ("queue_count", _INT),
-                           ("producer_group", _TEXT)])  # fmt: skip
+TOPICS: Final = pa.schema(
+    [("topic", _TEXT), ("table_id", _LONG), ("queue_count", _INT), ("producer_group", _TEXT)]
+)
 NEXT_OFFSETS: Final = pa.schema([("topic", _TEXT), ("queue_id", _INT), ("next_offset", _LONG)])
 
 OUTCOMES: Final = pa.schema(
@@ -176,9 +177,15 @@ OUTCOMES: Final = pa.schema(
         ("real_queue_offset", _LONG),
     ]
 )
-CONFLICTS: Final = pa.schema([("queue_id", _INT), ("op_queue_offset", _LONG),
-                              ("half_queue_offset", _LONG), ("reason", _TEXT)])  # fmt: skip
-# A question to ask: one for a set. `half_offsets`: all halves it asks about, the first one first.
+CONFLICTS: Final = pa.schema(
+    [
+        ("queue_id", _INT),
+        ("op_queue_offset", _LONG),
+        ("half_queue_offset", _LONG),
+        ("reason", _TEXT),
+    ]
+)
+# A check to send: one for a unit. `half_offsets`: the offsets of the unit's halves in order.
 DUE: Final = pa.schema(
     [
         ("queue_id", _INT),
@@ -189,6 +196,18 @@ DUE: Final = pa.schema(
         ("transaction_id", _TEXT),
         ("real_topic", _TEXT),
         ("half_offsets", pa.list_(_LONG)),
+    ]
+)
+# A check that was handed to Kafka. `acknowledged`: whether Kafka said that it has it.
+ATTEMPTS: Final = pa.schema(
+    [
+        ("queue_id", _INT),
+        ("queue_offset", _LONG),
+        ("arm", _INT),
+        ("check_times", _INT),
+        ("check_id", _TEXT),
+        ("producer_group", _TEXT),
+        ("acknowledged", _BOOL),
     ]
 )
 # A row for a topic table; `source` and the place say where its body is.
@@ -251,7 +270,7 @@ class Parameters:
 
 @dataclass(frozen=True)
 class State:
-    """What is true before an epoch, from earlier epochs only."""
+    """The state before an epoch, from earlier epochs only."""
 
     halves: pa.Table = field(default_factory=HALVES.empty_table)
     waiting: pa.Table = field(default_factory=NAMINGS.empty_table)
@@ -270,7 +289,7 @@ STATE_KEYS: Final = {
 
 @dataclass(frozen=True)
 class Change:
-    """What an epoch changed in one frame of the state.
+    """The changes of an epoch in one frame of the state.
 
     `put`: rows that came in or changed, whole. `left`: the keys (STATE_KEYS) of rows that are gone.
     """
@@ -281,7 +300,7 @@ class Change:
 
 @dataclass(frozen=True)
 class Inputs:
-    """What an epoch lands, and the rows of earlier epochs that it looked up."""
+    """The records that an epoch lands, and the rows of earlier epochs that it looked up."""
 
     halves: pa.Table = field(default_factory=NEW_HALVES.empty_table)
     operations: pa.Table = field(default_factory=OPERATIONS.empty_table)
@@ -301,9 +320,9 @@ class Instants:
 
 @dataclass(frozen=True)
 class Decision:
-    """All that an epoch decides, as frames.
+    """The decision of an epoch, as frames.
 
-    `state`: what holds after it; `changes`: what it changed, by the frame's name in State.
+    `state`: after the epoch; `changes`: the changes of the state, by the frame's name in State.
     `timing.record_attempts` adds the attempts to ask to both.
     """
 

@@ -1,7 +1,7 @@
 """The halves of earlier epochs that an epoch's input names, and that the shell looks up for it.
 
-A half that can still be ended is state. All others were ended before, cannot be read, or are
-missing: they are asked for here.
+A half that can still be ended is in the state. All others were ended before, cannot be read, or are
+missing: this module says which of them to look up.
 """
 
 from __future__ import annotations
@@ -21,47 +21,55 @@ _BY_PLACE = [("queue_id", "ascending"), ("queue_offset", "ascending")]
 
 
 def halves_to_look_up(state: State, inputs: Inputs, half_ends: pa.Table) -> pa.Table:
-    """Returns the named places below the landed ends where a half can be there that is no state.
+    """Returns the named places where a half can be that has landed and is not in the state.
 
     Input: half_ends: queue_id, half_end (where landing stood before this epoch), floor.
     Output: queue_id, queue_offset.
     """
     waiting = state.waiting.select(["queue_id", "half_queue_offset"]).rename_columns(PLACE.names)
-    places = pa.concat_tables([waiting, named_halves(inputs.operations)])
-    queue = take(half_ends, index_of(to_int64(places["queue_id"]), to_int64(half_ends["queue_id"])))
-    is_earlier = to_int64(places["queue_offset"]) < to_int64(queue["half_end"])
-    wanted = filter_rows(places, is_earlier)
-    wanted = filter_rows(wanted, can_be_there(wanted, state, half_ends))
-    state_halves = filter_rows(state.halves, is_named(state.halves, wanted))
-    wanted = filter_rows(wanted, ~is_named(wanted, state_halves))
-    return wanted.group_by(wanted.column_names).aggregate([]).sort_by(_BY_PLACE)
+    named = pa.concat_tables([waiting, named_halves(inputs.operations)])
+
+    queue = take(half_ends, index_of(to_int64(named["queue_id"]), to_int64(half_ends["queue_id"])))
+    is_earlier = to_int64(named["queue_offset"]) < to_int64(queue["half_end"])
+    named = filter_rows(named, is_earlier)
+    named = filter_rows(named, can_be_there(named, state, half_ends))
+
+    state_halves = filter_rows(state.halves, is_named(state.halves, named))
+    named = filter_rows(named, ~is_named(named, state_halves))
+
+    return named.group_by(named.column_names).aggregate([]).sort_by(_BY_PLACE)
 
 
 def sets_to_look_up(
-    state: State, inputs: Inputs, half_ends: pa.Table, found: pa.Table
+    state: State, inputs: Inputs, half_ends: pa.Table, ended: pa.Table
 ) -> list[str]:
-    """Returns the transaction ids of sets that are not state: they can have ended before.
+    """Returns the transaction ids of sets outside the state: they can have ended before.
 
-    Input: as `halves_to_look_up`; found: the halves that it asked for (ENDED).
+    Input: as `halves_to_look_up`; ended: the rows of the halves that it returned (ENDED).
     """
-    is_going = drops_out(state, found, half_ends)
+    is_going = drops_out(state, ended, half_ends)
+
     state = replace(state, halves=filter_rows(state.halves, ~is_going))
-    found = only_sets(filter_rows(found, is_there(found, state, half_ends)))
+    ended = only_sets(filter_rows(ended, is_there(ended, state, half_ends)))
+
     new_halves = only_sets(inputs.halves)
-    if not (new_halves.num_rows or found.num_rows):
+    if not (new_halves.num_rows or ended.num_rows):
         return []
-    halves = filter_rows(state.halves, members_with_id(state.halves, new_halves, found))
+
+    halves = filter_rows(state.halves, members_with_id(state.halves, new_halves, ended))
+
     rows = run(
         f"""
         SELECT DISTINCT transaction_id FROM (
           SELECT {SET_KEY} FROM new_halves WHERE error IS NULL
           UNION
-          SELECT {SET_KEY} FROM found WHERE status <> 'UNREADABLE')
+          SELECT {SET_KEY} FROM ended WHERE status <> 'UNREADABLE')
         ANTI JOIN halves USING ({SET_KEY})
         ORDER BY transaction_id
         """,
         halves=halves,
         new_halves=new_halves,
-        found=found,
+        ended=ended,
     )
+
     return list(rows["transaction_id"].to_pylist())

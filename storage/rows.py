@@ -12,40 +12,42 @@ _MS = pa.timestamp("ms", tz="UTC")
 
 def instant(ms: int) -> dt.datetime:
     """Returns an instant in ms as a UTC datetime."""
-    return dt.datetime.fromtimestamp(ms // 1000, dt.timezone.utc) + dt.timedelta(
-        milliseconds=ms % 1000
-    )
+    second = dt.datetime.fromtimestamp(ms // 1000, dt.timezone.utc)
+    return second + dt.timedelta(milliseconds=ms % 1000)
 
 
 def milliseconds(at: dt.datetime) -> int:
     """Returns a UTC datetime in ms."""
-    return (at - dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)) // dt.timedelta(milliseconds=1)
+    epoch = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
+    return (at - epoch) // dt.timedelta(milliseconds=1)
 
 
 def to_rows(frame: pa.Table, schema: pa.Schema, **values: Any) -> pa.Table:
     """Returns a frame as rows of `schema`; `values` fill columns that are equal in all rows.
 
-    Units: an int64 in a timestamp's place is ms. A column that is in neither is null.
+    A column that is in neither is null. Units: an int64 for a timestamp column is ms.
     """
     columns = []
-    for wanted in schema:
-        if wanted.name in values:
-            column = pa.repeat(pa.scalar(values[wanted.name], wanted.type), frame.num_rows)
-        elif wanted.name not in frame.column_names:
-            column = pa.nulls(frame.num_rows, wanted.type)
+
+    for field in schema:
+        if field.name in values:
+            column = pa.repeat(pa.scalar(values[field.name], field.type), frame.num_rows)
+        elif field.name not in frame.column_names:
+            column = pa.nulls(frame.num_rows, field.type)
         else:
-            column = _as(wanted.type, frame[wanted.name])
+            column = _cast(field.type, frame[field.name])
         columns.append(column)
+
     return pa.table(columns, schema=schema)
 
 
 def to_frame(rows: pa.Table, schema: pa.Schema) -> pa.Table:
     """Returns table rows as a frame of `schema`: its columns only, instants in ms."""
-    return pa.table([_as(field.type, rows[field.name]) for field in schema], schema=schema)
+    return pa.table([_cast(field.type, rows[field.name]) for field in schema], schema=schema)
 
 
-def _as(kind: pa.DataType, column: pa.ChunkedArray) -> pa.ChunkedArray:
+def _cast(to_type: pa.DataType, column: pa.ChunkedArray) -> pa.ChunkedArray:
     """Returns a column as another type; a number that is or becomes an instant is in ms."""
-    if pa.types.is_timestamp(kind) != pa.types.is_timestamp(column.type):
+    if pa.types.is_timestamp(to_type) != pa.types.is_timestamp(column.type):
         column = column.cast(_MS)
-    return column.cast(kind)
+    return column.cast(to_type)

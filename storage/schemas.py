@@ -284,18 +284,22 @@ TABLES: Final = {
 
 
 def row_keys(rows: pa.Table | pa.RecordBatch, offset: str = "queue_offset") -> Any:
-    """Returns the place of each row as one number; -1 if it has no offset.
+    """Returns the queue and the offset of each row as one number; -1 if it has no offset.
 
-    Kafka's offsets stay far below 2^44 and partitions below 2^19. An operation can name any number
-    as an offset: one beyond 2^44 gives -1, too.
+    Input: `offset`: the column of the offset. Kafka's offsets stay far below 2^44 and partitions
+    below 2^19. An operation can name any number as an offset: one beyond 2^44 gives -1, too.
     """
-    queues, offsets = (
-        pc.fill_null(rows[name], -1).to_numpy().astype(np.int64, copy=False)
-        for name in ("queue_id", offset)
-    )
-    numbers = pack_key(queues, offsets)
-    numbers[(offsets >> _OFFSET_BITS) != 0] = -1
-    return numbers
+    queue_ids = _to_int64(rows["queue_id"])
+    offsets = _to_int64(rows[offset])
+
+    keys = pack_key(queue_ids, offsets)
+    keys[(offsets >> _OFFSET_BITS) != 0] = -1
+    return keys
+
+
+def _to_int64(values: pa.Array | pa.ChunkedArray) -> Any:
+    """Returns a column of integers as a numpy array, -1 for null."""
+    return pc.fill_null(values, -1).to_numpy().astype(np.int64, copy=False)
 
 
 def pack_key(queue_id: Any, queue_offset: Any) -> Any:

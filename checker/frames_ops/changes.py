@@ -1,7 +1,7 @@
-"""The changes of the state in an epoch, row by row. A restart reads them instead of any rule.
+"""The changes of the state in an epoch, row by row. A restart reads them and runs no rule.
 
-Two frames are compared by their keys and columns, whatever the columns mean. So all that the
-decision makes of the state is recorded as it is.
+Two frames are compared by their keys and columns, whatever the columns mean. So every change that
+a decision makes is recorded.
 """
 
 from __future__ import annotations
@@ -35,16 +35,21 @@ def change(before: pa.Table, after: pa.Table, key: Sequence[str]) -> Change:
     """
     if before is after or not (before.num_rows or after.num_rows):
         return Change(after.slice(0, 0), before.slice(0, 0).select(list(key)))
+
     keys_before, keys_after = _keys(before, after, key)
-    was = index_of(keys_after, keys_before)
-    is_there = was >= 0
-    is_put = ~is_there
-    if is_there.any():
-        is_put[is_there] = _differ(
-            filter_rows(after, is_there),
-            take(before, was[is_there]),
+
+    index_before = index_of(keys_after, keys_before)
+    has_before = index_before >= 0
+    is_put = ~has_before
+
+    if has_before.any():
+        is_put[has_before] = _differ(
+            filter_rows(after, has_before),
+            take(before, index_before[has_before]),
         )
+
     is_gone = index_of(keys_before, keys_after) < 0
+
     return Change(
         filter_rows(after, is_put),
         filter_rows(before.select(list(key)), is_gone),
@@ -55,24 +60,33 @@ def _keys(before: pa.Table, after: pa.Table, key: Sequence[str]) -> tuple[Number
     """Returns one number for the key of each row of both frames; equal keys have equal numbers."""
     if tuple(key) == ("queue_id", "queue_offset"):
         return row_keys(before), row_keys(after)
+
     both = pa.concat_tables([before.select(list(key)), after.select(list(key))])
+
     numbers = np.zeros(both.num_rows, np.int64)
     for name in key:
         codes = both[name].combine_chunks().dictionary_encode()
         numbers = numbers * len(codes.dictionary) + codes.indices.to_numpy()
         _, numbers = np.unique(numbers, return_inverse=True)
+
     return numbers[: before.num_rows], numbers[before.num_rows :]
 
 
 def _differ(left: pa.Table, right: pa.Table) -> Mask:
     """Returns for each pair of rows whether any column differs; two nulls are equal."""
-    found = np.zeros(left.num_rows, bool)
+    differs = np.zeros(left.num_rows, bool)
     for name in left.column_names:
-        a, b = left[name], right[name]
-        if pa.types.is_list(a.type):
-            if a.null_count < len(a) or b.null_count < len(b):
-                pairs = zip(a.to_pylist(), b.to_pylist(), strict=True)
-                found |= np.array([x != y for x, y in pairs], bool)
+        left_values = left[name]
+        right_values = right[name]
+        if pa.types.is_list(left_values.type):
+            if left_values.null_count < len(left_values) or right_values.null_count < len(
+                right_values
+            ):
+                pairs = zip(left_values.to_pylist(), right_values.to_pylist(), strict=True)
+                differs |= np.array([first != second for first, second in pairs], bool)
             continue
-        found |= ~to_mask(pc.equal(a, b)) & (to_mask(a.is_valid()) | to_mask(b.is_valid()))
-    return found
+        differs |= ~to_mask(pc.equal(left_values, right_values)) & (
+            to_mask(left_values.is_valid()) | to_mask(right_values.is_valid())
+        )
+
+    return differs

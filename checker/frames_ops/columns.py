@@ -1,4 +1,4 @@
-"""Rows of frames matched by their places, and values chosen, column by column.
+"""Look-ups of rows by their keys, and choices of values, column by column.
 
 A look-up here is one pass in C over a column. A join in SQL carries all columns of both sides
 along, and is planned anew each time: for 100,000 transactions that is most of the processor time of
@@ -16,9 +16,10 @@ import pyarrow.compute as pc
 
 Mask = Any  # numpy array of bool; numpy's generic types make signatures long
 Numbers = Any  # numpy array of int64
-# Alone, a few runs take half the time of hashing, fifty a third more; in the job, where hash tables
-# take fresh memory, hashing takes three times as long (DECISIONS.md 15).
-_FALLS_MAX = 100
+# The most descents with which numbers are searched, not hashed. Measured alone, searching a few
+# runs takes half the time of hashing, fifty runs a third more; in the job, where hash tables take
+# fresh memory, hashing takes three times as long (DECISIONS.md 15).
+_DESCENTS_MAX = 100
 
 
 def to_mask(values: pa.Array | pa.ChunkedArray) -> Mask:
@@ -34,20 +35,25 @@ def to_int64(values: pa.ChunkedArray, null: int = -1) -> Numbers:
 def index_of(wanted: Numbers, among: Numbers) -> Numbers:
     """Returns for each wanted number the index at which it stands first among the others, or -1.
 
-    Places mostly stand in their order, or in a few runs of it: they are searched. Numbers without
-    an order are hashed.
+    Keys mostly stand in order, or in a few ordered runs: they are searched. Numbers without an
+    order are hashed.
     """
     if not len(among):
         return np.full(len(wanted), -1, np.int64)
-    if _descents(wanted) + (falls := _descents(among)) > _FALLS_MAX:
-        found = pc.index_in(pa.array(wanted), value_set=pa.array(among))
-        return pc.fill_null(found, -1).to_numpy(zero_copy_only=False).astype(np.int64)
-    order = among.argsort(kind="stable") if falls else None
+
+    descents = _descents(among)
+    if _descents(wanted) + descents > _DESCENTS_MAX:
+        indices = pc.index_in(pa.array(wanted), value_set=pa.array(among))
+        return pc.fill_null(indices, -1).to_numpy(zero_copy_only=False).astype(np.int64)
+
+    order = among.argsort(kind="stable") if descents else None
     ordered = among if order is None else among[order]
+
     at = ordered.searchsorted(wanted)
     at[at == len(ordered)] = 0
-    is_there = ordered[at] == wanted
-    return np.where(is_there, at if order is None else order[at], -1)
+    is_equal = ordered[at] == wanted
+
+    return np.where(is_equal, at if order is None else order[at], -1)
 
 
 def _descents(numbers: Numbers) -> int:
@@ -72,21 +78,22 @@ def build_frame(schema: pa.Schema, rows: pa.Table, **values: Any) -> pa.Table:
     """
     columns = []
     for field in schema:
-        value = values[field.name] if field.name in values else rows[field.name]
-        is_column = isinstance(value, (pa.Array, pa.ChunkedArray))
-        columns.append(
-            value if is_column else pa.repeat(pa.scalar(value, field.type), rows.num_rows)
-        )
+        column = values[field.name] if field.name in values else rows[field.name]
+        if not isinstance(column, (pa.Array, pa.ChunkedArray)):
+            column = pa.repeat(pa.scalar(column, field.type), rows.num_rows)
+        columns.append(column)
+
     return pa.table(columns, schema=schema)
 
 
 def case_when(cases: Sequence[tuple[Mask, str | None]], otherwise: str | None = None) -> pa.Array:
     """Returns for each row the text of the first case that holds."""
     texts = pa.array([*(text for _, text in cases), otherwise], pa.string())
+
     codes = np.select([mask for mask, _ in cases], list(range(len(cases))), len(cases))
     return texts.take(pa.array(codes))
 
 
 def equal_or_null(left: pa.ChunkedArray, right: pa.ChunkedArray) -> Mask:
-    """Returns for each row whether two columns are equal; a null equals everything."""
+    """Returns for each row whether two columns are equal; a null equals every value."""
     return to_mask(pc.fill_null(pc.equal(left, right), True))

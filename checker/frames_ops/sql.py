@@ -10,8 +10,8 @@ import duckdb
 import pyarrow as pa
 
 _local = threading.local()
-# Up to so many rows optimizing and a second thread take longer than they save; our SQL is already
-# in the right join order (DECISIONS.md 12).
+# On up to 250,000 rows optimizing and a second thread take longer than they save; our SQL is
+# already in the right join order (DECISIONS.md 12).
 _FEW_ROWS = 250_000
 # DuckDB looks for a frame among the global names of its caller, so a statement runs with its frames
 # as these. Registered as views and dropped again, they took 1.5 times as long for the statements
@@ -25,28 +25,37 @@ def _connection(has_few_rows: bool) -> duckdb.DuckDBPyConnection:
     """Returns this thread's own in-memory engine; it keeps no data between steps."""
     name = "small" if has_few_rows else "large"
     if not hasattr(_local, name):
-        connection = duckdb.connect(
-            ":memory:",
-            config={
-                "threads": 1 if has_few_rows else 2,
-                # A step reads the frames that are handed in, no files and no network.
-                "autoinstall_known_extensions": False,
-                "autoload_known_extensions": False,
-            },
-        )
-        connection.execute("SET disabled_filesystems = 'LocalFileSystem'")
-        # In a process without a main file it would print one after two seconds. A notebook without
-        # ipywidgets has none, and may not say so.
-        with suppress(duckdb.InvalidInputException):
-            connection.execute("SET enable_progress_bar = false")
-        # Results are fetched whole. With a full buffer threads wait for the fetch, and some did
-        # not wake up again (duckdb#22215).
-        connection.execute("SET streaming_buffer_size = '4GB'")
-        if has_few_rows:
-            connection.execute("PRAGMA disable_optimizer")
-        setattr(_local, name, connection)
-    found: duckdb.DuckDBPyConnection = getattr(_local, name)
-    return found
+        setattr(_local, name, _connect(has_few_rows))
+
+    connection: duckdb.DuckDBPyConnection = getattr(_local, name)
+    return connection
+
+
+def _connect(has_few_rows: bool) -> duckdb.DuckDBPyConnection:
+    connection = duckdb.connect(
+        ":memory:",
+        config={
+            "threads": 1 if has_few_rows else 2,
+            # A step reads the frames that are handed in, no files and no network.
+            "autoinstall_known_extensions": False,
+            "autoload_known_extensions": False,
+        },
+    )
+    connection.execute("SET disabled_filesystems = 'LocalFileSystem'")
+
+    # In a process without a main file DuckDB prints a progress bar after two seconds. In a notebook
+    # without ipywidgets there is none, and the setting is an error.
+    with suppress(duckdb.InvalidInputException):
+        connection.execute("SET enable_progress_bar = false")
+
+    # Results are fetched whole. With a full buffer threads wait for the fetch, and some did not
+    # wake up again (duckdb#22215).
+    connection.execute("SET streaming_buffer_size = '4GB'")
+
+    if has_few_rows:
+        connection.execute("PRAGMA disable_optimizer")
+
+    return connection
 
 
 def run(text: str, parameters: dict[str, Any] | None = None, /, **frames: pa.Table) -> pa.Table:
@@ -56,10 +65,17 @@ def run(text: str, parameters: dict[str, Any] | None = None, /, **frames: pa.Tab
     Output: rows in the order that the text asks for; in any order without ORDER BY.
     Errors: duckdb.Error for a text or a frame that does not fit, with the text in it.
     """
-    connection = _connection(sum(frame.num_rows for frame in frames.values()) <= _FEW_ROWS)
-    names = {**frames, "connection_": connection, "text_": text, "parameters_": parameters or None}
-    found: pa.Table = eval(_STATEMENT, names)  # noqa: S307 (a constant)
-    return found
+    row_count = sum(frame.num_rows for frame in frames.values())
+    connection = _connection(has_few_rows=row_count <= _FEW_ROWS)
+
+    variables = {
+        **frames,
+        "connection_": connection,
+        "text_": text,
+        "parameters_": parameters or None,
+    }
+    rows: pa.Table = eval(_STATEMENT, variables)  # noqa: S307 (a constant)
+    return rows
 
 
 def select(

@@ -1,7 +1,7 @@
-"""What an operator's commands do: re-arm, ask again, resume, cancel, make a topic or alter it.
+"""The effects of operators' commands: re-arm, resend, resume, cancel, create a topic or alter it.
 
 Commands take effect in offset order, before the operations of the epoch that lands them. A command
-that fits nothing changes nothing, and its result says so.
+without a matching target changes nothing, and its result says so.
 
 Source: docs/protocol/rules.md "Operator commands"; RocketMQ's resumeCheckHalfMessage, which puts a
 half back without its checks; `txlake.protocol` reads the targets.
@@ -46,7 +46,7 @@ from txlake.protocol import (
 
 @dataclass(frozen=True)
 class CommandEffects:
-    """The state after the commands of an epoch, and what they ask for.
+    """The state after the commands of an epoch, and their other effects.
 
     `cancelled` and `resumed` carry `admin_offset`. `duplicate_of`: from a command that resumes a
     message again to the command that resumed it first, by `admin_offset`. `topics`: the queue
@@ -75,6 +75,7 @@ def apply_commands(
         {"admin_offset": row["admin_offset"], "result": row["error"] or commands.apply(row)}
         for row in sorted(inputs.commands.to_pylist(), key=lambda row: row["admin_offset"])
     ]
+
     topics = commands.state.topics
     return CommandEffects(
         state=commands.state,
@@ -92,7 +93,7 @@ def _with_offset(rows: pa.Table, admin_offset: int) -> pa.Table:
 
 
 class _Commands:
-    """The state as the commands so far leave it, and what they ask for."""
+    """The state after the commands applied so far, and their other effects."""
 
     def __init__(
         self, undeliverable: pa.Table, state: State, epoch_at: int, parameters: Parameters
@@ -103,16 +104,20 @@ class _Commands:
         self.duplicate_of: dict[int, int] = {}
         self.topics: dict[str, int] = {}
         self._resumed_by: dict[int, int] = {}
-        self._undeliverable, self._epoch_at, self._parameters = undeliverable, epoch_at, parameters
+
+        self._undeliverable = undeliverable
+        self._epoch_at = epoch_at
+        self._parameters = parameters
 
     def apply(self, row: dict[str, Any]) -> str:
         """Applies a readable command and returns its result."""
         if row["command"] in (MAINTAIN, PING):
             return "accepted"
+
         match command_target(row["command"], row["target"]):
             case None:
                 return "bad_target"
-            case LostTarget():  # the shell knows what Kafka has; the rows that come decide
+            case LostTarget():  # the shell reads what Kafka still has; the rows that land decide
                 return "noted"
             case TopicTarget() as topic:
                 return self._create_topic(topic)
@@ -136,49 +141,64 @@ class _Commands:
         rows = self.state.delayed.filter(is_named)
         if rows.num_rows:
             self.state = replace(self.state, delayed=self.state.delayed.filter(~is_named))
+
         self.cancelled.append(_with_offset(rows, admin_offset))
         return "cancelled" if rows.num_rows else "not_delayed"
 
     def _resume(self, target: UndeliverableTarget, admin_offset: int) -> str:
         is_named = pc.field("undeliverable_offset") == target.queue_offset
         rows = self._undeliverable.filter(is_named)
+
         first = self._resumed_by.setdefault(target.queue_offset, admin_offset)
         if first == admin_offset:
             self.resumed.append(_with_offset(rows, admin_offset))
         else:
             self.duplicate_of[admin_offset] = first
+
         return "resumed" if rows.num_rows else "not_undeliverable"
 
     def _create_topic(self, target: TopicTarget) -> str:
-        topic, count, parameters = target.topic, target.queue_count, self._parameters
+        topic = target.topic
+        count = target.queue_count
+        parameters = self._parameters
+
         is_own = is_own_topic(topic, parameters.own_topics, parameters.check_topic_prefix)
         is_allowed = not is_own and topic not in (*SYSTEM_REAL_TOPICS, *NO_TOPICS)
         if not (is_allowed and 1 <= count <= QUEUE_COUNT_MAX):
             return "bad_target"
+
         topics = self.state.topics
-        names, counts = topics["topic"].to_pylist(), topics["queue_count"].to_pylist()
+        names = topics["topic"].to_pylist()
+        counts = topics["queue_count"].to_pylist()
+
         if topic not in names:
             self.topics[topic] = max(count, self.topics.get(topic, 0))
             return "created"
+
         at = names.index(topic)
         if count <= counts[at]:
             return "unchanged"
+
         counts[at] = count
-        place = topics.schema.get_field_index("queue_count")
-        grown = topics.set_column(place, "queue_count", pa.array(counts, pa.int32()))
-        self.state = replace(self.state, topics=grown)
+        column = topics.schema.get_field_index("queue_count")
+        resized = topics.set_column(column, "queue_count", pa.array(counts, pa.int32()))
+
+        self.state = replace(self.state, topics=resized)
         return "grown"
 
     def _alter_topic(self, target: ConfigTarget) -> str:
-        """Returns whether a topic can be altered; what it keeps decides nothing."""
+        """Returns whether a topic can be altered; how long it keeps rows decides nothing."""
         if target.value == 0 or target.topic == UNDELIVERABLE_TOPIC:
             return "bad_target"
-        there = {*self.state.topics["topic"].to_pylist(), *self.topics}
-        return "altered" if target.topic in there else "no_such_topic"
+
+        topics = {*self.state.topics["topic"].to_pylist(), *self.topics}
+        return "altered" if target.topic in topics else "no_such_topic"
 
     def _rearm(self, target: RecordTarget, *, is_discarded: bool) -> bool:
-        """Re-arms the unit of a half, if that stands so. Returns whether it did."""
-        halves, cause = self.state.halves, pc.field("discard_cause")
+        """Re-arms the unit of a half, if it is discarded or pending as asked. Returns if it did."""
+        halves = self.state.halves
+        cause = pc.field("discard_cause")
+
         named = halves.filter(
             (pc.field("queue_id") == target.queue_id)
             & (pc.field("queue_offset") == target.queue_offset)

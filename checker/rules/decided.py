@@ -1,9 +1,9 @@
 """For which sets an operation is decided: once for each.
 
-An operation is decided for a set at the first of its positions that names a half of it that is
-there, whatever it becomes. Its other positions that name the set are absorbed, also those whose
-half lands in a later epoch. So a naming that waits for its half carries for which sets its
-operation is decided; of several such namings of an operation the first one does, for all.
+An operation is decided for a set at its first position that names a half of the set that is there,
+whatever the verdict. Its other positions that name the set are absorbed, also those whose half
+lands in a later epoch. So a naming that waits for its half carries the sets for which its operation
+is decided; of several such namings of an operation the first one carries them for all.
 
 Source: docs/protocol/rules.md "Sets", 4.
 """
@@ -32,6 +32,7 @@ def decided_sets(namings: pa.Table) -> pa.Table:
     """
     if namings["decided_sets"].null_count == namings.num_rows:
         return DECIDED.empty_table()
+
     carriers = filter_rows(namings, to_mask(namings["decided_sets"].is_valid())).combine_chunks()
     lists = carriers["decided_sets"].combine_chunks()
     rows = carriers.take(pc.list_parent_indices(lists))
@@ -46,37 +47,49 @@ def is_absorbed(namings: pa.Table, halves: pa.Table, new_halves: pa.Table) -> Ma
     `unit_offset`; NEW_HALVES: only a half that lands now can be named by a position that waited
     for it.
     """
-    found = np.zeros(namings.num_rows, bool)
+    is_decided = np.zeros(namings.num_rows, bool)
     at = np.flatnonzero(to_mask(halves["set_name"].is_valid()))
     if len(at) == 0:
-        return found
-    of_sets = namings.take(pa.array(at))
+        return is_decided
+
+    in_sets = namings.take(pa.array(at))
     set_names = halves["set_name"].take(pa.array(at))
+
     decided = decided_sets(namings)
     if decided.num_rows:
-        is_new = index_of(row_keys(of_sets, "half_queue_offset"), row_keys(new_halves)) >= 0
-        found[at] = is_new & _are_among(of_sets, set_names, decided)
-    rest = at[~found[at]]
+        is_new = index_of(row_keys(in_sets, "half_queue_offset"), row_keys(new_halves)) >= 0
+        is_decided[at] = is_new & _is_decided_earlier(in_sets, set_names, decided)
+
+    # Of the other positions that name one set the first counts.
+    rest = at[~is_decided[at]]
     operations = row_keys(namings, "op_queue_offset")[rest]
-    positions, units = to_int64(namings["position"])[rest], to_int64(halves["unit_offset"])[rest]
+    positions = to_int64(namings["position"])[rest]
+    units = to_int64(halves["unit_offset"])[rest]
+
     order = np.lexsort((positions, units, operations))
     is_later = (np.diff(operations[order]) == 0) & (np.diff(units[order]) == 0)
-    found[rest[order[1:]]] = is_later
-    return found
+    is_decided[rest[order[1:]]] = is_later
+
+    return is_decided
 
 
-def _are_among(namings: pa.Table, set_names: pa.ChunkedArray, decided: pa.Table) -> Mask:
-    known = set(zip(*(decided[name].to_pylist() for name in DECIDED.names), strict=True))
-    named = zip(
+def _is_decided_earlier(namings: pa.Table, set_names: pa.ChunkedArray, decided: pa.Table) -> Mask:
+    """Returns for each naming whether its operation and its set stand in `decided` (DECIDED)."""
+    decided_keys = set(zip(*(decided[name].to_pylist() for name in DECIDED.names), strict=True))
+
+    keys = zip(
         namings["queue_id"].to_pylist(),
         namings["op_queue_offset"].to_pylist(),
         set_names.to_pylist(),
         strict=True,
     )
-    return np.array([naming in known for naming in named], bool)
+
+    return np.array([key in decided_keys for key in keys], bool)
 
 
-def carried(namings: pa.Table, set_names: pa.ChunkedArray, is_ahead: Mask) -> pa.ChunkedArray:
+def decided_sets_after(
+    namings: pa.Table, set_names: pa.ChunkedArray, is_ahead: Mask
+) -> pa.ChunkedArray:
     """Returns `decided_sets` of the namings after this epoch.
 
     Input: NAMINGS; the set that each names (null: none that is there); `is_ahead`: those that go on
@@ -86,25 +99,30 @@ def carried(namings: pa.Table, set_names: pa.ChunkedArray, is_ahead: Mask) -> pa
     in_set = to_mask(set_names.is_valid())
     has_list = to_mask(namings["decided_sets"].is_valid())
     is_concerned = is_ahead & (index_of(operations, operations[in_set | has_list]) >= 0)
-    column = pa.nulls(namings.num_rows, pa.list_(pa.string()))
+
     if not is_concerned.any():
-        return pa.chunked_array([column])
+        return pa.chunked_array([pa.nulls(namings.num_rows, pa.list_(pa.string()))])
+
     sets = defaultdict(set)
     for row in decided_sets(namings).to_pylist():
         sets[row["queue_id"], row["op_queue_offset"]].add(row["set_name"])
+
     named = filter_rows(namings, in_set).select(["queue_id", "op_queue_offset"])
     for row, name in zip(named.to_pylist(), set_names.drop_null().to_pylist(), strict=True):
         sets[row["queue_id"], row["op_queue_offset"]].add(name)
+
     lists: list[list[str] | None] = [None] * namings.num_rows
     for at in _first_of_each(operations, to_int64(namings["position"]), is_concerned):
         key = namings["queue_id"][at].as_py(), namings["op_queue_offset"][at].as_py()
         lists[at] = sorted(sets[key])
+
     return pa.chunked_array([pa.array(lists, pa.list_(pa.string()))])
 
 
-def _first_of_each(operations: Numbers, positions: Numbers, wanted: Mask) -> Numbers:
+def _first_of_each(operations: Numbers, positions: Numbers, is_wanted: Mask) -> Numbers:
     """Returns the row of the first wanted position of each operation."""
-    at = np.flatnonzero(wanted)
+    at = np.flatnonzero(is_wanted)
     order = at[np.lexsort((positions[at], operations[at]))]
     is_first = np.diff(operations[order], prepend=-1) != 0
+
     return order[is_first]

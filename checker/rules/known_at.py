@@ -1,7 +1,7 @@
 """`known_at`: up to which instant the operations (or halves) of a queue are known.
 
-It is the newest instant at which Kafka was asked for the end of that queue and told an offset at or
-below what is landed now. Each epoch asks at `epoch_at`, so `known_at` equals `epoch_at` where
+It is the newest instant at which the end offset of that queue, as Kafka reported it, was at or
+below what has landed now. Each epoch asks at `epoch_at`, so `known_at` equals `epoch_at` where
 nothing came meanwhile. The job asks once more before each micro-batch is cut, so under load
 `known_at` lags by little. It never decreases.
 
@@ -23,31 +23,34 @@ class EndOffsetSample:
 
 
 def known_at(
-    horizons: Iterable[EndOffsetSample],
+    samples: Iterable[EndOffsetSample],
     landed: Mapping[tuple[str, int], int],
     before: Mapping[int, int],
     topic: str,
 ) -> dict[int, int]:
-    """Returns `known_at` by queue of `topic`; a queue is missing while nothing is known of it.
+    """Returns `known_at` by queue of `topic`, without the queues that have none yet.
 
-    Input: what Kafka was asked, for this epoch and before; `landed`: the next offset to land of
-    each partition, after this epoch; `before`: `known_at` as the last epoch recorded it.
+    Input: `samples` of this epoch and of earlier ones; `landed`: the next offset to land of each
+    partition, after this epoch; `before`: `known_at` as the last epoch recorded it.
     Units: ms.
     """
-    known = dict(before)
-    for horizon in horizons:
-        for (name, partition), end_offset in horizon.end_offsets.items():
+    instants = dict(before)
+
+    for sample in samples:
+        for (name, partition), end_offset in sample.end_offsets.items():
             if name == topic and end_offset <= landed.get((name, partition), 0):
-                known[partition] = max(known.get(partition, horizon.asked_at), horizon.asked_at)
-    return known
+                earlier = instants.get(partition, sample.asked_at)
+                instants[partition] = max(earlier, sample.asked_at)
+
+    return instants
 
 
 def unreached(
-    horizons: Iterable[EndOffsetSample], landed: Mapping[tuple[str, int], int]
+    samples: Iterable[EndOffsetSample], landed: Mapping[tuple[str, int], int]
 ) -> tuple[EndOffsetSample, ...]:
-    """Returns the horizons that some partition has not reached yet."""
+    """Returns the samples that landing has not reached in some partition."""
     return tuple(
-        horizon
-        for horizon in horizons
-        if any(end > landed.get(place, 0) for place, end in horizon.end_offsets.items())
+        sample
+        for sample in samples
+        if any(end > landed.get(partition, 0) for partition, end in sample.end_offsets.items())
     )

@@ -29,9 +29,9 @@ from checker.frames_ops.columns import (
 )
 from checker.frames_ops.sql import select
 from checker.rules.deadline import deadlines, is_late
-from checker.rules.decided import carried, is_absorbed
+from checker.rules.decided import decided_sets_after, is_absorbed
 from checker.rules.presence import is_below
-from checker.rules.sets import is_member, names
+from checker.rules.sets import is_member, set_names
 from storage.schemas import row_keys
 
 VALID: Final = "valid"
@@ -46,18 +46,40 @@ FROM members m JOIN units u ON m.queue_id = u.queue_id AND m.unit_offset = u.uni
 WHERE m.is_duplicate OR u.status IS NOT NULL
 """
 
-# Of a half.
-_NAMED_COLUMNS = ["unit_offset", "status", "discard_cause", "deadline_at"]
+# The columns of an operation that each of its namings has.
+_OPERATION_COLUMNS = [
+    "queue_id",
+    "op_queue_offset",
+    "stored_at",
+    "producer_group",
+    "decision",
+    "cause",
+    "is_signed",
+]
+# The columns of a named half that its verdict has.
+_HALF_COLUMNS = ["unit_offset", "status", "discard_cause", "deadline_at"]
+
 VERDICT_ROWS: Final = pa.schema(
-    [*NAMINGS, ("unit_offset", pa.int64()), ("status", pa.string()),
-     ("discard_cause", pa.string()), ("deadline_at", pa.int64()), ("set_name", pa.string()),
-     ("verdict", pa.string())]
-)  # fmt: skip
-_KNOWN_ROWS = pa.schema(
-    [NAMINGS.field("queue_id"), ("queue_offset", pa.int64()),
-     *(NAMINGS.field(name) for name in ("producer_group", "transaction_id")),
-     ("tran_size", pa.int32()), *(VERDICT_ROWS.field(name) for name in _NAMED_COLUMNS)]
-)  # fmt: skip
+    [
+        *NAMINGS,
+        ("unit_offset", pa.int64()),
+        ("status", pa.string()),
+        ("discard_cause", pa.string()),
+        ("deadline_at", pa.int64()),
+        ("set_name", pa.string()),
+        ("verdict", pa.string()),
+    ]
+)
+_NAMEABLE_ROWS = pa.schema(
+    [
+        NAMINGS.field("queue_id"),
+        ("queue_offset", pa.int64()),
+        NAMINGS.field("producer_group"),
+        NAMINGS.field("transaction_id"),
+        ("tran_size", pa.int32()),
+        *(VERDICT_ROWS.field(name) for name in _HALF_COLUMNS),
+    ]
+)
 
 
 def namings(operations: pa.Table, landed_at: int) -> pa.Table:
@@ -67,18 +89,20 @@ def namings(operations: pa.Table, landed_at: int) -> pa.Table:
     Output: NAMINGS.
     """
     operations = filter_rows(operations, to_mask(pc.is_null(operations["error"])))
-    halves, ids = operations["half_offsets"], operations["transaction_ids"]
+
+    halves = operations["half_offsets"]
     operation, position = _positions(halves)
-    named = operations.select(["queue_id", "op_queue_offset", "stored_at", "producer_group",
-                               "decision", "cause", "is_signed"])  # fmt: skip
+
+    named = operations.select(_OPERATION_COLUMNS)
     if len(operation) != operations.num_rows or position.any():
         named = named.take(pa.array(operation))
+
     return build_frame(
         NAMINGS,
         named,
         position=pa.array(position.astype(np.int32)),
         half_queue_offset=pc.list_flatten(halves),
-        transaction_id=_at_positions(ids, operation, position),
+        transaction_id=_at_positions(operations["transaction_ids"], operation, position),
         landed_at=landed_at,
         decided_sets=None,
     )
@@ -95,7 +119,9 @@ def _positions(lists: pa.ChunkedArray) -> tuple[Numbers, Numbers]:
 def _at_positions(lists: pa.ChunkedArray, row: Numbers, position: Numbers) -> pa.ChunkedArray:
     """Returns the element at a position of a row's list; null where the list is shorter."""
     counts = to_int64(pc.list_value_length(lists), null=0)
-    starts, elements = np.cumsum(counts) - counts, pc.list_flatten(lists)
+    starts = np.cumsum(counts) - counts
+    elements = pc.list_flatten(lists)
+
     at = np.where(position < counts[row], starts[row] + position, -1)
     if len(at) == len(elements) and (np.diff(at, prepend=-1) == 1).all():
         return elements
@@ -124,37 +150,43 @@ def validate(
     """
     if namings.num_rows == 0:
         return VERDICT_ROWS.empty_table()
-    known = _nameable_halves(halves, new_halves, ended, members, units)
-    at = index_of(row_keys(namings, "half_queue_offset"), row_keys(known))
-    found = take(known, at)
-    found = found.append_column("set_name", names(found))
+
+    nameable = _nameable_halves(halves, new_halves, ended, members, units)
+    at = index_of(row_keys(namings, "half_queue_offset"), row_keys(nameable))
+    named = take(nameable, at)
+    named = named.append_column("set_name", set_names(named))
     is_ahead, is_orphan = _is_ahead_or_orphan(namings, queues, parameters.orphan_operation_ttl_ms)
+
     is_missing = at < 0
     is_first_time = ~_waits_for_set(namings, new_halves, waiting_count)
+
     is_nameless = is_first_time & parameters.require_transaction_id & lacks_id(namings)
     is_after_immunity = is_first_time & parameters.reject_after_immunity
-    is_after_immunity &= is_late(namings, found["deadline_at"])
+    is_after_immunity &= is_late(namings, named["deadline_at"])
+
     verdict = case_when(
         [
             (is_missing & is_orphan, "orphan_expired"),
             (is_missing & is_ahead, WAITS),
             (is_missing & is_below(namings, queues, "half_queue_offset"), "below_floor"),
             (is_missing, "unknown_half"),
-            (to_mask(pc.equal(found["status"], UNREADABLE)), "unreadable_half"),
-            (is_absorbed(namings, found, new_halves), ABSORBED),
-            (~_matches_half("producer_group", namings, found), "wrong_producer_group"),
+            (to_mask(pc.equal(named["status"], UNREADABLE)), "unreadable_half"),
+            (is_absorbed(namings, named, new_halves), ABSORBED),
+            (~_matches_half("producer_group", namings, named), "wrong_producer_group"),
             (to_mask(pc.invert(namings["is_signed"])), "bad_signature"),
             (is_nameless, "no_transaction_id"),
-            (~_matches_half("transaction_id", namings, found), "wrong_transaction_id"),
+            (~_matches_half("transaction_id", namings, named), "wrong_transaction_id"),
             (is_after_immunity, "after_immunity"),
         ],
         VALID,
     )
+
+    is_waiting = to_mask(pc.equal(verdict, WAITS))
     return build_frame(
         VERDICT_ROWS,
         namings,
-        **{name: found[name] for name in (*_NAMED_COLUMNS, "set_name")},
-        decided_sets=carried(namings, found["set_name"], to_mask(pc.equal(verdict, WAITS))),
+        **{name: named[name] for name in (*_HALF_COLUMNS, "set_name")},
+        decided_sets=decided_sets_after(namings, named["set_name"], is_waiting),
         verdict=verdict,
     )
 
@@ -162,16 +194,16 @@ def validate(
 def lacks_id(namings: pa.Table) -> Mask:
     """Returns for each naming whether it needs a transaction id and has none.
 
-    An operator names a half of which it may not know the transaction. Input: NAMINGS.
+    An operator needs none: it might not know the transaction of the half. Input: NAMINGS.
     """
     is_producers = ~to_mask(pc.equal(namings["cause"], "operator"))
     return is_producers & to_mask(namings["transaction_id"].is_null())
 
 
 def _waits_for_set(namings: pa.Table, new_halves: pa.Table, waiting_count: int) -> Mask:
-    """Returns for each naming whether it waits since an earlier epoch, and its half is there.
+    """Returns for each naming whether it is of an earlier epoch, and its half landed before, too.
 
-    Input: `waiting_count`: how many namings, the first ones, are of earlier epochs.
+    Input: `waiting_count`: the number of namings of earlier epochs; they are the first ones.
     """
     is_new = index_of(row_keys(namings, "half_queue_offset"), row_keys(new_halves)) >= 0
     return ~is_new & (np.arange(namings.num_rows) < waiting_count)
@@ -183,26 +215,29 @@ def can_take_effect(
     """Returns for each naming whether it can do anything in this epoch.
 
     Its half has landed, it has waited too long, or it can hold up the ROLLBACK of an incomplete
-    set, which a ROLLBACK of its group has to name. Some more are marked. Input: NAMINGS,
-    OPERATIONS, QUEUES.
+    set, which a ROLLBACK of its group has to name. The mask can mark more.
+
+    Input: NAMINGS, OPERATIONS, QUEUES.
     """
     is_ahead, is_orphan = _is_ahead_or_orphan(waiting, queues, orphan_ttl_ms)
-    found: Mask = ~is_ahead | is_orphan
-    groups = [_rollbacks_of(rows) for rows in (operations, filter_rows(waiting, found))]
-    found |= to_mask(pc.is_in(waiting["producer_group"], pa.concat_arrays(groups)))
-    return found
+    can_act: Mask = ~is_ahead | is_orphan
+
+    groups = [_rollback_groups(rows) for rows in (operations, filter_rows(waiting, can_act))]
+    can_act |= to_mask(pc.is_in(waiting["producer_group"], pa.concat_arrays(groups)))
+
+    return can_act
 
 
-def _rollbacks_of(rows: pa.Table) -> pa.Array:
+def _rollback_groups(rows: pa.Table) -> pa.Array:
     """Returns the producer groups of ROLLBACKs."""
-    return pc.unique(
-        filter_rows(rows, to_mask(pc.equal(rows["decision"], "ROLLBACK")))["producer_group"]
-    )
+    is_rollback = to_mask(pc.equal(rows["decision"], "ROLLBACK"))
+    return pc.unique(filter_rows(rows, is_rollback)["producer_group"])
 
 
 def has_orphan(waiting: pa.Table, queues: pa.Table, orphan_ttl_ms: int) -> bool:
     """Returns whether any naming has waited for its half too long. Input: NAMINGS, QUEUES."""
-    return bool(_is_ahead_or_orphan(waiting, queues, orphan_ttl_ms)[1].any())
+    _, is_orphan = _is_ahead_or_orphan(waiting, queues, orphan_ttl_ms)
+    return bool(is_orphan.any())
 
 
 def _is_ahead_or_orphan(
@@ -214,8 +249,11 @@ def _is_ahead_or_orphan(
     """
     queue = take(queues, index_of(to_int64(namings["queue_id"]), to_int64(queues["queue_id"])))
     is_ahead = to_int64(namings["half_queue_offset"]) >= to_int64(queue["half_end"], null=0)
-    waits_ms = pc.subtract(queue["halves_known_at"], namings["landed_at"])
-    return is_ahead, is_ahead & to_mask(pc.greater(waits_ms, orphan_ttl_ms))
+
+    wait_ms = pc.subtract(queue["halves_known_at"], namings["landed_at"])
+    is_orphan = is_ahead & to_mask(pc.greater(wait_ms, orphan_ttl_ms))
+
+    return is_ahead, is_orphan
 
 
 def _matches_half(name: str, namings: pa.Table, halves: pa.Table) -> Mask:
@@ -226,22 +264,25 @@ def _matches_half(name: str, namings: pa.Table, halves: pa.Table) -> Mask:
 def _nameable_halves(
     halves: pa.Table, new_halves: pa.Table, ended: pa.Table, members: pa.Table, units: pa.Table
 ) -> pa.Table:
-    """Returns the half at each place that can be named; no two stand at one place."""
+    """Returns the halves that an operation can name, at most one at each place."""
     unreadable = filter_rows(new_halves, to_mask(new_halves["error"].is_valid()))
-    ended = filter_rows(ended, ~is_member(ended) | to_mask(pc.equal(ended["status"], UNREADABLE)))
+    is_unreadable = to_mask(pc.equal(ended["status"], UNREADABLE))
+    ended = filter_rows(ended, ~is_member(ended) | is_unreadable)
+
     parts = [
-        build_frame(_KNOWN_ROWS, halves, status="PENDING"),
+        build_frame(_NAMEABLE_ROWS, halves, status="PENDING"),
         _half_rows(unreadable, UNREADABLE),
         _half_rows(ended, ended["status"]),
-        select(_KNOWN_ROWS, _OF_SETS, members=members, units=units),
+        select(_NAMEABLE_ROWS, _OF_SETS, members=members, units=units),
     ]
+
     return pa.concat_tables(part for part in parts if part.num_rows or part is parts[0])
 
 
 def _half_rows(rows: pa.Table, status: Any) -> pa.Table:
-    """Returns halves outside the state, each as its own unit. Output: _KNOWN_ROWS."""
+    """Returns halves outside the state, each as its own unit. Output: _NAMEABLE_ROWS."""
     return build_frame(
-        _KNOWN_ROWS,
+        _NAMEABLE_ROWS,
         rows,
         tran_size=None,
         unit_offset=rows["queue_offset"],

@@ -1,4 +1,4 @@
-"""What an epoch's operations do: which halves they end, what waits, what is a conflict.
+"""The effects of an epoch's operations: the halves that they end, those that wait, conflicts.
 
 An operation that is not valid for a half leaves the half as it is, and is a conflict with the first
 reason that applies.
@@ -10,6 +10,7 @@ TransactionalMessageServiceImpl (fillOpRemoveMap), without its order effects
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -17,7 +18,6 @@ import pyarrow.compute as pc
 
 from checker.frames import CONFLICTS, NAMINGS, Inputs, Instants, Parameters
 from checker.frames_ops.columns import filter_rows, to_mask
-from checker.frames_ops.memory import give_back, record_count
 from checker.frames_ops.sql import run, select
 from checker.rules.naming import namings, validate
 from checker.rules.winner import WINS, choose_winner
@@ -28,8 +28,8 @@ _ANSWER_ROWS = pa.schema(
 
 
 @dataclass(frozen=True)
-class Matched:
-    """What an epoch's operations do.
+class OperationEffects:
+    """The effects of an epoch's operations.
 
     `wins`: the units that end, with the operation of each; `conflicts` (CONFLICTS); `waiting`: the
     namings that go on waiting (NAMINGS); `answers`: as the function of that name returns them.
@@ -41,7 +41,7 @@ class Matched:
     answers: pa.Table
 
 
-def match(
+def apply_operations(
     waiting: pa.Table,
     inputs: Inputs,
     halves: pa.Table,
@@ -49,14 +49,16 @@ def match(
     units: pa.Table,
     instants: Instants,
     parameters: Parameters,
-) -> Matched:
-    """Returns what the waiting operations, and those of the epoch, do to the halves.
+    after_step: Callable[[], None],
+) -> OperationEffects:
+    """Returns the effects of the waiting operations, and of those of the epoch.
 
-    Input: NAMINGS, HALVES (new ones included), the frames of `set_members` and `set_units`.
+    Input: NAMINGS, HALVES (new ones included), the frames of `set_members` and `set_units`;
+    `after_step`: as `decide` has it.
     """
-    named = pa.concat_tables([waiting, namings(inputs.operations, instants.epoch_at)])
-    found = validate(
-        named,
+    all_namings = pa.concat_tables([waiting, namings(inputs.operations, instants.epoch_at)])
+    verdicts = validate(
+        all_namings,
         waiting.num_rows,
         halves,
         inputs.halves,
@@ -66,14 +68,15 @@ def match(
         instants.queues,
         parameters,
     )
-    del named
-    give_back(record_count(inputs))
-    judged = choose_winner(found, units, parameters)
-    return Matched(
+    del all_namings
+    after_step()
+
+    judged = choose_winner(verdicts, units, parameters)
+    return OperationEffects(
         wins=filter_rows(judged, to_mask(pc.equal(judged["verdict"], WINS))),
-        conflicts=conflicts(inputs.operations, found, judged),
-        waiting=still_waiting(found, judged),
-        answers=answers(found),
+        conflicts=conflicts(inputs.operations, verdicts, judged),
+        waiting=waiting_namings(verdicts, judged),
+        answers=answers(verdicts),
     )
 
 
@@ -120,7 +123,7 @@ def conflicts(operations: pa.Table, verdicts: pa.Table, judged: pa.Table) -> pa.
     )
 
 
-def still_waiting(verdicts: pa.Table, judged: pa.Table) -> pa.Table:
+def waiting_namings(verdicts: pa.Table, judged: pa.Table) -> pa.Table:
     """Returns the namings that wait for their half or for their set.
 
     An operation waits for a set at one position; its others that name the set are absorbed.

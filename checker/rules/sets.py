@@ -65,18 +65,31 @@ SELECT queue_id, unit_offset,
 FROM members GROUP BY queue_id, unit_offset
 """
 
-
 _MEMBER_ROWS = pa.schema(
-    [*(field for field in ENDED if field.name not in ("stored_at", "immunity_ms")),
-     HALVES.field("discard_cause"), HALVES.field("deadline_at"), ("is_new", pa.bool_()),
-     ("unit_offset", pa.int64()), ("is_duplicate", pa.bool_())]
-)  # fmt: skip
+    [
+        *(field for field in ENDED if field.name not in ("stored_at", "immunity_ms")),
+        HALVES.field("discard_cause"),
+        HALVES.field("deadline_at"),
+        ("is_new", pa.bool_()),
+        ("unit_offset", pa.int64()),
+        ("is_duplicate", pa.bool_()),
+    ]
+)
 _UNIT_ROWS = pa.schema(
-    [("queue_id", pa.int32()), ("unit_offset", pa.int64()), ("is_complete", pa.bool_()),
-     ("status", pa.string()), ("cause", pa.string()), ("op_queue_offset", pa.int64()),
-     ("arm", pa.int32()), ("discard_cause", pa.string()), HALVES.field("deadline_at"),
-     ("producer_group", pa.string()), ("transaction_id", pa.string())]
-)  # fmt: skip
+    [
+        ("queue_id", pa.int32()),
+        ("unit_offset", pa.int64()),
+        ("is_complete", pa.bool_()),
+        ("status", pa.string()),
+        ("cause", pa.string()),
+        ("op_queue_offset", pa.int64()),
+        ("arm", pa.int32()),
+        ("discard_cause", pa.string()),
+        HALVES.field("deadline_at"),
+        ("producer_group", pa.string()),
+        ("transaction_id", pa.string()),
+    ]
+)
 
 
 def is_member(halves: pa.Table) -> Mask:
@@ -89,14 +102,15 @@ def only_sets(halves: pa.Table) -> pa.Table:
     return filter_rows(halves, is_member(halves))
 
 
-def names(halves: pa.Table) -> pa.ChunkedArray:
+def set_names(halves: pa.Table) -> pa.ChunkedArray:
     """Returns the name of each half's set in its half queue, `group/transaction id/TRAN_SIZE`.
 
-    It is the same whatever is left of the set; null for a half alone.
+    It is the same whichever halves of the set remain; null for a half alone.
     """
     members = only_sets(halves)
     if members.num_rows == 0:
         return pa.chunked_array([pa.nulls(halves.num_rows, pa.string())])
+
     return pc.if_else(
         halves["tran_size"].is_valid(),
         pc.binary_join_element_wise(
@@ -115,10 +129,11 @@ def members_with_id(halves: pa.Table, *with_ids: pa.Table) -> Mask:
     Input: `tran_size` and `transaction_id` of all frames.
     """
     ids = [pc.unique(only_sets(rows)["transaction_id"]) for rows in with_ids]
-    found = is_member(halves)
-    if not (found.any() and any(map(len, ids))):
+    in_set = is_member(halves)
+    if not (in_set.any() and any(map(len, ids))):
         return np.zeros(halves.num_rows, bool)
-    return found & to_mask(pc.is_in(halves["transaction_id"], pa.concat_arrays(ids)))
+
+    return in_set & to_mask(pc.is_in(halves["transaction_id"], pa.concat_arrays(ids)))
 
 
 def set_members(halves: pa.Table, new_halves: pa.Table, ended: pa.Table) -> pa.Table:
@@ -129,8 +144,13 @@ def set_members(halves: pa.Table, new_halves: pa.Table, ended: pa.Table) -> pa.T
     Output: one row a half: the ENDED columns but for `stored_at` and `immunity_ms`, discard_cause,
     deadline_at, is_new, unit_offset, is_duplicate.
     """
-    halves, new_halves, ended = map(only_sets, (halves, new_halves, ended))
-    return select(_MEMBER_ROWS, _MEMBERS, halves=halves, new_halves=new_halves, ended=ended)
+    return select(
+        _MEMBER_ROWS,
+        _MEMBERS,
+        halves=only_sets(halves),
+        new_halves=only_sets(new_halves),
+        ended=only_sets(ended),
+    )
 
 
 def set_units(members: pa.Table) -> pa.Table:
@@ -151,13 +171,15 @@ def add_new_halves(
     A new member takes over the arm, the discard and the deadline of its set. Duplicates and members
     of ended sets are left out.
     Input: HALVES, NEW_HALVES with `age_from_at`, and the frames of this module.
+
     Output: HALVES.
     """
     if new_halves.num_rows == 0:
         return halves
     if members.num_rows == 0:
         return pa.concat_tables([halves, _single_halves(new_halves)])
-    admitted = run(
+
+    added = run(
         f"""
         SELECT n.queue_id, n.queue_offset, n.producer_group, n.transaction_id, n.tran_size,
           n.tran_seq, coalesce(m.unit_offset, n.queue_offset) AS unit_offset,
@@ -177,13 +199,16 @@ def add_new_halves(
         members=members,
         units=units,
     )
-    return pa.concat_tables([halves, admitted.cast(halves.schema)])
+
+    return pa.concat_tables([halves, added.cast(halves.schema)])
 
 
 def _single_halves(new_halves: pa.Table) -> pa.Table:
     """Returns the readable new halves, if none of them is in a set. Output: HALVES."""
     rows = filter_rows(new_halves, to_mask(new_halves["error"].is_null()))
-    absent = dict.fromkeys(set(HALVES.names) - set(rows.column_names))
-    absent |= {"unit_offset": rows["queue_offset"], "deadline_at": deadlines(rows)}
-    absent |= dict.fromkeys(("arm", "check_times", "unacknowledged", "discards"), 0)
-    return build_frame(HALVES, rows, **absent)
+
+    values = dict.fromkeys(set(HALVES.names) - set(rows.column_names))
+    values |= {"unit_offset": rows["queue_offset"], "deadline_at": deadlines(rows)}
+    values |= dict.fromkeys(("arm", "check_times", "unacknowledged", "discards"), 0)
+
+    return build_frame(HALVES, rows, **values)

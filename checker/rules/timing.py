@@ -1,4 +1,4 @@
-"""What time does to a half: when a check is due, when it is discarded, and what comes next.
+"""The effects of time on a half: when a check is due, when it is discarded, and its next step.
 
 All rules here read `known_at` of the half's queue, never `epoch_at`: a job that lags neither asks
 about nor discards a half that was ended long ago in Kafka. While `known_at` is not known nothing
@@ -63,24 +63,37 @@ LEFT JOIN (
 ORDER BY t.rank_in_group, t.stored_at, t.queue_id, t.queue_offset
 """
 
-_RULE_COLUMNS = ["queue_id", "queue_offset", "unit_offset", "arm", "producer_group",
-                 "transaction_id", "real_topic", "stored_at", "check_times"]  # fmt: skip
+_RULE_COLUMNS = [
+    "queue_id",
+    "queue_offset",
+    "unit_offset",
+    "arm",
+    "producer_group",
+    "transaction_id",
+    "real_topic",
+    "stored_at",
+    "check_times",
+]
 
 
 def _thresholds(halves: pa.Table, parameters: Parameters) -> tuple[Numbers, Numbers]:
-    """Returns the first `known_at` at which each half has expired, and at which its turn comes.
+    """Returns the first `known_at` at which each half has expired, and at which it is due.
 
-    Its turn is to be checked or, after `check_max` checks, to be discarded. Immunity is over when
+    It is due to be checked or, after `check_max` checks, to be discarded. Immunity is over when
     `known_at` - `age_from_at` exceeds it; a further check is due when `known_at` - `checked_at` has
     reached the interval, which attempts that Kafka did not acknowledge make longer.
     """
     age_from_at = to_int64(halves["age_from_at"])
-    was_asked = to_mask(halves["checked_at"].is_valid())
+    was_checked = to_mask(halves["checked_at"].is_valid())
     immunity_ms = to_int64(halves["immunity_ms"], null=parameters.transaction_timeout_ms)
+
     first_at = age_from_at + immunity_ms + 1
     again_at = to_int64(halves["checked_at"]) + _interval_ms(halves, parameters.check_interval_ms)
-    turn_at = np.where(was_asked, again_at, first_at)
-    return age_from_at + parameters.half_retention_ms + 1, turn_at
+
+    due_at = np.where(was_checked, again_at, first_at)
+    expired_at = age_from_at + parameters.half_retention_ms + 1
+
+    return expired_at, due_at
 
 
 def with_age(new_halves: pa.Table, queues: pa.Table, parameters: Parameters) -> pa.Table:
@@ -95,8 +108,9 @@ def with_age(new_halves: pa.Table, queues: pa.Table, parameters: Parameters) -> 
     """
     age_from_at = to_int64(new_halves["stored_at"])
     if parameters.ages_from_known_at:
-        earlier_known_at = _of_queue("earlier_known_at", new_halves, queues)
+        earlier_known_at = _queue_instants("earlier_known_at", new_halves, queues)
         age_from_at = np.maximum(age_from_at, earlier_known_at)
+
     return new_halves.append_column("age_from_at", pa.array(age_from_at))
 
 
@@ -112,10 +126,11 @@ def _interval_ms(halves: pa.Table, check_interval_ms: int) -> Numbers:
 
 def next_due_at(halves: pa.Table, parameters: Parameters) -> int | None:
     """Returns the first `known_at` at which time acts upon one of the halves; None: upon none."""
-    alone = filter_rows(halves, _is_open_first_half(halves))
-    if alone.num_rows == 0:
+    first_halves = filter_rows(halves, _is_open_first_half(halves))
+    if first_halves.num_rows == 0:
         return None
-    return int(np.minimum(*_thresholds(alone, parameters)).min())
+
+    return int(np.minimum(*_thresholds(first_halves, parameters)).min())
 
 
 def _rules(halves: pa.Table, known_at: Numbers, parameters: Parameters) -> pa.Array:
@@ -124,11 +139,11 @@ def _rules(halves: pa.Table, known_at: Numbers, parameters: Parameters) -> pa.Ar
     Source: docs/protocol/rules.md "What happens to a half at an epoch": line 3 before 4 before 5
     and 6.
     """
-    expired_at, turn_at = _thresholds(halves, parameters)
+    expired_at, due_at = _thresholds(halves, parameters)
     return case_when(
         [
             (known_at >= expired_at, EXPIRED),
-            (known_at < turn_at, None),
+            (known_at < due_at, None),
             (to_int64(halves["check_times"]) >= parameters.check_max, CHECK_MAX),
         ],
         CHECK,
@@ -143,22 +158,25 @@ def apply_time(
     Input: HALVES (new ones included), the units that an operation ends now, QUEUES.
     Output: columns of the unit's first half and `rule`.
     """
-    rule, is_acted_upon = _acted_upon(halves, queues, parameters)
-    is_acted_upon &= index_of(row_keys(halves, "unit_offset"), row_keys(wins, "unit_offset")) < 0
-    found = filter_rows(halves.select(_RULE_COLUMNS), is_acted_upon)
-    return found.append_column("rule", rule.filter(pa.array(is_acted_upon)))
+    rule, is_due = _due_rules(halves, queues, parameters)
+    is_due &= index_of(row_keys(halves, "unit_offset"), row_keys(wins, "unit_offset")) < 0
+
+    units = filter_rows(halves.select(_RULE_COLUMNS), is_due)
+    return units.append_column("rule", rule.filter(pa.array(is_due)))
 
 
 def is_time_due(halves: pa.Table, queues: pa.Table, parameters: Parameters) -> Mask:
     """Returns for each half whether time acts upon it, as the first half of its unit."""
-    return _acted_upon(halves, queues, parameters)[1]
+    _, is_due = _due_rules(halves, queues, parameters)
+    return is_due
 
 
-def _acted_upon(
-    halves: pa.Table, queues: pa.Table, parameters: Parameters
-) -> tuple[pa.Array, Mask]:
-    rule = _rules(halves, _of_queue("known_at", halves, queues), parameters)
-    return rule, to_mask(rule.is_valid()) & _is_open_first_half(halves)
+def _due_rules(halves: pa.Table, queues: pa.Table, parameters: Parameters) -> tuple[pa.Array, Mask]:
+    """Returns the rule of each half, and whether it is due: the half is the first of its unit."""
+    rule = _rules(halves, _queue_instants("known_at", halves, queues), parameters)
+    is_due = to_mask(rule.is_valid()) & _is_open_first_half(halves)
+
+    return rule, is_due
 
 
 def _is_open_first_half(halves: pa.Table) -> Mask:
@@ -167,7 +185,7 @@ def _is_open_first_half(halves: pa.Table) -> Mask:
     return is_first & to_mask(halves["discard_cause"].is_null())
 
 
-def _of_queue(name: str, halves: pa.Table, queues: pa.Table) -> Numbers:
+def _queue_instants(name: str, halves: pa.Table, queues: pa.Table) -> Numbers:
     """Returns an instant of each half's queue; one before all others while it is unknown.
 
     Input: `name`: a column of QUEUES.
@@ -198,9 +216,12 @@ def next_step(first: Mapping[str, Any], parameters: Parameters) -> NextStep:
     """
     schema = pa.schema([HALVES.field(name) for name in _TIMED])
     half = pa.Table.from_pylist([{name: first[name] for name in _TIMED}], schema=schema)
+
     reached_at = np.minimum(*_thresholds(half, parameters))
     (rule,) = _rules(half, reached_at, parameters).to_pylist()
-    line = {EXPIRED: 3, CHECK_MAX: 4, CHECK: 5 if first["checked_at"] is None else 6}[rule]
+
+    check_line = 5 if first["checked_at"] is None else 6
+    line = {EXPIRED: 3, CHECK_MAX: 4, CHECK: check_line}[rule]
     return NextStep(line, rule, int(reached_at[0]))
 
 
@@ -220,21 +241,26 @@ def record_attempts(decision: Decision, attempts: pa.Table, sent_at: int) -> Dec
     `checked_at` becomes the instant of the attempt. `check_times` grows only if Kafka acknowledged
     it; `unacknowledged` counts those in a row that it did not.
 
-    Input: attempts: queue_id, queue_offset, acknowledged. A check that could not be handed to Kafka
-    is no attempt and is left out.
+    Input: ATTEMPTS, of which it reads queue_id, queue_offset and acknowledged. A check that could
+    not be handed to Kafka is no attempt and is left out.
     """
     if attempts.num_rows == 0:
         return decision
-    state, changes = decision.state, dict(decision.changes)
-    asked, left = split(state.halves, is_named(state.halves, attempts))
-    counted = _counted(asked, attempts, sent_at)
-    put, gone = changes["halves"].put, changes["halves"].left
-    others = filter_rows(put, ~is_named(put, attempts))
-    changes["halves"] = Change(pa.concat_tables([others, counted]), gone)
-    return replace(decision, state=replace(state, halves=join(left, counted)), changes=changes)
+
+    halves = decision.state.halves
+    checked, rest = split(halves, is_named(halves, attempts))
+    counted = _count_attempts(checked, attempts, sent_at)
+    state = replace(decision.state, halves=join(rest, counted))
+
+    change = decision.changes["halves"]
+    others = filter_rows(change.put, ~is_named(change.put, attempts))
+    put = pa.concat_tables([others, counted])
+    changes = {**decision.changes, "halves": Change(put, change.left)}
+
+    return replace(decision, state=state, changes=changes)
 
 
-def _counted(halves: pa.Table, attempts: pa.Table, sent_at: int) -> pa.Table:
+def _count_attempts(halves: pa.Table, attempts: pa.Table, sent_at: int) -> pa.Table:
     """Returns the halves that were asked about, with the attempt counted. Output: HALVES."""
     return run(
         """

@@ -22,14 +22,14 @@ class AutoCreated:
     """The topics that messages of this epoch name first.
 
     `group_by_topic`: those to make, each with the producer group whose message makes it. `refused`:
-    those that each of their groups has too many topics for.
+    those of which each group has too many topics already.
     """
 
     group_by_topic: dict[str, str] = field(default_factory=dict)
     refused: frozenset[str] = frozenset()
 
 
-def first_used(
+def auto_create(
     ordered: pa.Table, topics: pa.Table, existing: set[str], parameters: Parameters
 ) -> AutoCreated:
     """Returns the topics to make because a message names them.
@@ -42,32 +42,44 @@ def first_used(
     """
     if not parameters.auto_create_topics:
         return AutoCreated()
-    fits = to_int64(ordered["real_queue_id"]) < parameters.default_queue_count
-    named = pc.unique(ordered["real_topic"].filter(pa.array(fits))).to_pylist()
+
+    is_in_range = to_int64(ordered["real_queue_id"]) < parameters.default_queue_count
+    named = pc.unique(ordered["real_topic"].filter(pa.array(is_in_range))).to_pylist()
     names = sorted(set(named) - existing)
     if not names:
         return AutoCreated()
-    is_first = fits & to_mask(pc.is_in(ordered["real_topic"], pa.array(names, pa.string())))
+
+    names_new_topic = is_in_range & to_mask(
+        pc.is_in(ordered["real_topic"], pa.array(names, pa.string()))
+    )
+
     groups: dict[str, list[str]] = {name: [] for name in names}
-    for name, group in _pairs(filter_rows(ordered, is_first)):
+    for name, group in _topics_and_groups(filter_rows(ordered, names_new_topic)):
         groups[name].append(group)
-    made = Counter(topics["producer_group"].drop_null().to_pylist())
-    room = parameters.topics_max - len(existing - set(SYSTEM_REAL_TOPICS))
-    makers: dict[str, str] = {}
+
+    made_count = Counter(topics["producer_group"].drop_null().to_pylist())
+    free_count = parameters.topics_max - len(existing - set(SYSTEM_REAL_TOPICS))
+
+    group_by_topic: dict[str, str] = {}
     refused: set[str] = set()
+
     for name in names:
-        able = [group for group in groups[name] if made[group] < parameters.group_topics_max]
-        if len(makers) >= room:
+        if len(group_by_topic) >= free_count:
             break
-        if able:
-            makers[name] = able[0]
-            made[able[0]] += 1
+
+        eligible = [
+            group for group in groups[name] if made_count[group] < parameters.group_topics_max
+        ]
+        if eligible:
+            group_by_topic[name] = eligible[0]
+            made_count[eligible[0]] += 1
         else:
             refused.add(name)
-    return AutoCreated(makers, frozenset(refused))
+
+    return AutoCreated(group_by_topic, frozenset(refused))
 
 
-def _pairs(ordered: pa.Table) -> list[tuple[str, str]]:
+def _topics_and_groups(ordered: pa.Table) -> list[tuple[str, str]]:
     """Returns each topic with each producer group that names it, in the order of delivery."""
     key = ["real_topic", "producer_group"]
     pairs = ordered.group_by(key).aggregate([("rank", "min")]).sort_by("rank_min")

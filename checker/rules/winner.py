@@ -1,4 +1,4 @@
-"""Which of the valid operations ends a half: test 8, and what becomes of all others.
+"""Which of the valid operations ends a half (test 8), and the verdict on all others.
 
 Of the valid COMMITs and ROLLBACKs that name a unit the one with the smallest op offset wins, for
 ever. An operation that comes too late is a conflict; one whose set is incomplete waits.
@@ -73,14 +73,24 @@ FROM ranked r JOIN first f ON r.queue_id = f.queue_id AND r.unit_offset = f.unit
 """
 
 _RANKED_ROWS = pa.schema(
-    [*VERDICT_ROWS, ("rank", pa.int64()), ("first_decision", pa.string()),
-     ("takes_effect", pa.bool_())]
-)  # fmt: skip
-_JUDGED_ROWS = pa.schema(
-    [VERDICT_ROWS.field(name) for name in ("queue_id", "op_queue_offset", "position",
-                                           "half_queue_offset", "unit_offset", "decision",
-                                           "cause", "verdict")]
-)  # fmt: skip
+    [
+        *VERDICT_ROWS,
+        ("rank", pa.int64()),
+        ("first_decision", pa.string()),
+        ("takes_effect", pa.bool_()),
+    ]
+)
+_JUDGED_COLUMNS = (
+    "queue_id",
+    "op_queue_offset",
+    "position",
+    "half_queue_offset",
+    "unit_offset",
+    "decision",
+    "cause",
+    "verdict",
+)
+_JUDGED_ROWS = pa.schema([VERDICT_ROWS.field(name) for name in _JUDGED_COLUMNS])
 
 
 def choose_winner(verdicts: pa.Table, units: pa.Table, parameters: Parameters) -> pa.Table:
@@ -93,11 +103,13 @@ def choose_winner(verdicts: pa.Table, units: pa.Table, parameters: Parameters) -
     is_end = to_mask(pc.equal(verdicts["verdict"], VALID))
     is_end &= ~to_mask(pc.equal(verdicts["decision"], "UNKNOWN"))
     ends = filter_rows(verdicts, is_end)
-    is_contested = _contested(ends, units)
+
     applies_late_ends = parameters.late_end_policy == "apply"
-    judged = _judged(_uncontested(filter_rows(ends, ~is_contested)), applies_late_ends)
+    is_contested = _is_contested(ends, units)
+    judged = _judge(_uncontested(filter_rows(ends, ~is_contested)), applies_late_ends)
     if not is_contested.any():
         return judged
+
     values = {
         "require_transaction_id": parameters.require_transaction_id,
         "reject_after_immunity": parameters.reject_after_immunity,
@@ -110,17 +122,19 @@ def choose_winner(verdicts: pa.Table, units: pa.Table, parameters: Parameters) -
         verdicts=verdicts,
         decided=decided_sets(verdicts),
     )
-    return pa.concat_tables(
-        [judged, _judged(ranked.select(_RANKED_ROWS.names).cast(_RANKED_ROWS), applies_late_ends)]
-    )
+    ranked = ranked.select(_RANKED_ROWS.names).cast(_RANKED_ROWS)
+
+    return pa.concat_tables([judged, _judge(ranked, applies_late_ends)])
 
 
-def _contested(ends: pa.Table, units: pa.Table) -> Mask:
+def _is_contested(ends: pa.Table, units: pa.Table) -> Mask:
     """Returns for each naming whether it must be ranked: its unit is a set, or has others."""
-    named = row_keys(ends, "unit_offset")
-    unit, place, counts = np.unique(named, return_inverse=True, return_counts=True)
-    is_set = index_of(unit, row_keys(units, "unit_offset")) >= 0
-    return ((counts > 1) | is_set)[place]
+    named_units, index, counts = np.unique(
+        row_keys(ends, "unit_offset"), return_inverse=True, return_counts=True
+    )
+    is_set = index_of(named_units, row_keys(units, "unit_offset")) >= 0
+
+    return ((counts > 1) | is_set)[index]
 
 
 def _uncontested(ends: pa.Table) -> pa.Table:
@@ -130,12 +144,13 @@ def _uncontested(ends: pa.Table) -> pa.Table:
     )
 
 
-def _judged(candidates: pa.Table, applies_late_ends: bool) -> pa.Table:
+def _judge(candidates: pa.Table, applies_late_ends: bool) -> pa.Table:
     """Returns the verdict on each candidate. Input: _RANKED_ROWS."""
     is_pending = to_mask(pc.equal(candidates["status"], "PENDING"))
     is_discarded = to_mask(candidates["discard_cause"].is_valid())
     is_commit = to_mask(pc.equal(candidates["decision"], "COMMIT"))
     agrees = to_mask(pc.equal(candidates["status"], COMMITTED)) == is_commit
+
     verdict = case_when(
         [
             (~is_pending & agrees, "duplicate_end"),
@@ -147,8 +162,10 @@ def _judged(candidates: pa.Table, applies_late_ends: bool) -> pa.Table:
         ],
         "conflicting_end",
     )
+
     is_late = is_pending & is_discarded & applies_late_ends
     cause = candidates["cause"]
     if is_late.any():
         cause = pc.if_else(pa.array(is_late), "late_end", cause)
+
     return build_frame(_JUDGED_ROWS, candidates, verdict=verdict, cause=cause)

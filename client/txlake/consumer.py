@@ -12,6 +12,7 @@ from typing import Literal, NamedTuple
 
 from txlake import protocol
 from txlake._consumer_extra import pa
+from txlake._counted import counted
 from txlake._lake import Lake, Topic
 from txlake._ownership import Ownership
 from txlake._paths import is_in_store

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from confluent_kafka import KafkaError, KafkaException, Producer
 
+from checker.frames import ATTEMPTS
 from checker.frames_ops.columns import Mask, filter_rows, to_mask
 from pipelines.kafka_client.connection import producer_config
 from storage import schemas
@@ -27,17 +28,6 @@ from storage.rows import instant, to_rows
 from txlake import protocol as p
 from txlake.signing import SigningKey, check_signatures
 
-ATTEMPTS = pa.schema(
-    [
-        ("queue_id", pa.int32()),
-        ("queue_offset", pa.int64()),
-        ("arm", pa.int32()),
-        ("check_times", pa.int32()),
-        ("check_id", pa.string()),
-        ("producer_group", pa.string()),
-        ("acknowledged", pa.bool_()),
-    ]
-)
 _BODY_COLUMNS = ["queue_id", "queue_offset", "keys", "tags", "properties", "raw_headers", "body"]
 _METADATA_TIMEOUT_S = 2.0
 # What waits for Kafka at once, in KiB: 50,000 checks can have 1 MiB each.

@@ -16,13 +16,13 @@ import pyarrow.compute as pc
 
 from checker.decide import decide
 from checker.frames import OUTCOMES, STATE_KEYS, Decision, State
-from checker.frames_ops.memory import give_back
 from checker.rules.timing import record_attempts
 from pipelines.epoch.batch import Batch
 from pipelines.epoch.checks import CheckSender, send_checks_once
 from pipelines.epoch.delivery import MessageDelivery
 from pipelines.epoch.listener import EpochListener
 from pipelines.epoch.lookups import build_inputs
+from pipelines.epoch.memory import release_memory
 from pipelines.epoch.parameters import plan_limits, plan_parameters, planned_snapshot
 from pipelines.epoch.plan import to_instants
 from pipelines.epoch.recorded_state import FRAMES, restore, state_log_rows
@@ -93,7 +93,7 @@ class EpochCommitter:
         try:
             decision = self._decide(plan, batch)
             batch.drop_written()
-            give_back(records)
+            release_memory(records)
             steps.lap("decide")
             _raise_first(verdicts)  # before anything that depends on them
             applier.create_topics(decision)
@@ -114,7 +114,7 @@ class EpochCommitter:
             futures += self._record_state(applier, decision, counts)
             if is_large:  # many are delivered last: tasks need the memory
                 wait(writes)
-                give_back(records)
+                release_memory(records)
                 futures += applier.deliver(decision, landed, self._pool)
         finally:
             written = _wait_all([*verdicts, *futures])
@@ -138,7 +138,13 @@ class EpochCommitter:
         limits = plan_limits(plan)
         inputs = build_inputs(batch, self._lake, self.state, plan, limits)
         instants = to_instants(plan, self.last, limits.topics[HALF])
-        decision = decide(self.state, inputs, instants, plan_parameters(plan))
+        decision = decide(
+            self.state,
+            inputs,
+            instants,
+            plan_parameters(plan),
+            after_step=lambda: release_memory(batch.records),
+        )
         self._watch.on_decided(plan, self.state, inputs, decision)
         return decision
 

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 
-from checker.frames_ops.memory import LARGE_RECORDS, give_back
 from pipelines.epoch.arrow_batches import arrow_batches
 from pipelines.epoch.batch import Batch, rows_by_kind
+from pipelines.epoch.memory import LARGE_RECORDS, release_memory
 from pipelines.errors import LargeEpochError
 from pipelines.jvm.spark_private import jvm_of
 from pipelines.kafka_client.options import offsets_json
@@ -136,7 +136,7 @@ def land(
             ended = 0
             batch = Batch(rows_by_kind(parts(landing(fallback_reader()))), files)
     batch.tasks = ended
-    give_back(batch.records)  # the parts took as much memory again
+    release_memory(batch.records)  # the parts took as much memory again
     if batch.records > LARGE_RECORDS:
         # Gives back what tasks handed over: 0.2 GB after two million records.
         jvm_of(records.sparkSession).System.gc()

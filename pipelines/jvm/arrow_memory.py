@@ -11,7 +11,7 @@ from typing import Final
 
 # Read by the allocator, mimalloc, when it is loaded; ms. A worker without a task gives all of
 # the memory back sooner (storage/tasks/in_spark.py), so does the driver between the steps of a
-# large epoch (checker/frames_ops/memory.py).
+# large epoch (pipelines/epoch/memory.py).
 ENVIRONMENT: Final = {"MIMALLOC_PURGE_DELAY": "60000"}
 
 

@@ -15,11 +15,10 @@ from typing import cast
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from checker.frames import RULE_VERSION, Decision
+from checker.frames import ATTEMPTS, RULE_VERSION, Decision
 from checker.frames_ops.columns import index_of
 from checker.frames_ops.sql import run
 from pipelines.epoch.batch import Batch
-from pipelines.epoch.checks import ATTEMPTS
 from pipelines.epoch.commit import EpochCommitter, StepTimer
 from pipelines.epoch.delivery import MessageDelivery
 from pipelines.epoch.task_sizing import TaskSizing

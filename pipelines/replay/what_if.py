@@ -19,11 +19,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from checker.frames import Parameters
+from checker.frames import ATTEMPTS, Parameters
 from checker.frames_ops.sql import run
 from checker.rules.timing import next_due_at
 from pipelines.epoch.batch import Batch
-from pipelines.epoch.checks import ATTEMPTS
 from pipelines.epoch.parameters import plan_parameters
 from pipelines.epoch.recorded_state import restore
 from pipelines.epoch.write import EpochWriter

@@ -1,6 +1,6 @@
-"""Deliver messages: read them where they were landed, write them where they go.
+"""Deliver messages: read them from the tables that landed them, write them into their topics'.
 
-    deliver(a slice of placements) -> files of topic tables, each with what a commit says of it
+    deliver(a slice of placements) -> files of topic tables, each with its entry for a commit
 
 The same function runs in a Spark task and in the driver. It streams: memory holds the bodies that
 are being read and those that wait to fill a row group of their table.
@@ -29,17 +29,25 @@ from txlake._counted import counted
 # Bytes of Arrow that become files, one of each table.
 FILE_BYTES = 32 * 1024 * 1024
 # Columns of PLACEMENTS that become part of a topic's rows, or name the topic.
-_OF_PLACEMENTS = ("topic", "real_queue_id", "real_queue_offset", "source", "queue_id",
-                  "queue_offset", "asked_queue_id", "reason")  # fmt: skip
+_OF_PLACEMENTS = (
+    "topic",
+    "real_queue_id",
+    "real_queue_offset",
+    "source",
+    "queue_id",
+    "queue_offset",
+    "asked_queue_id",
+    "reason",
+)
 _FEW_TEXTS = ("topic", "source", "reason")  # the same few come again and again
 
 
 @dataclass(frozen=True)
 class Delivery:
-    """What delivering a slice needs; Spark sends it to where the task runs.
+    """The delivery of a slice of an epoch's messages; Spark sends it to the worker.
 
-    `placements`: PLACEMENTS of the decision; `tables`: of each topic; `due`: when the first and the
-    last of the delayed messages were due. Units: ms.
+    `placements`: PLACEMENTS of the decision; `tables`: the table of each topic; `due`: when the
+    first and the last of the delayed messages were due. Units: ms.
     """
 
     place: LakeLocation
@@ -60,7 +68,7 @@ class LandedFiles:
     def dataset(self, table: str) -> ds.Dataset:
         """Returns a table as an Arrow dataset."""
         filesystem = self.place.reading(table)
-        # It holds whole files: a store asks for that, each read is a request.
+        # It reads files whole from a store, where each read is a request.
         parquet = ds.ParquetFileFormat(pre_buffer=not self.place.is_local)
         fragments = [parquet.make_fragment(path, filesystem) for path in self.paths[table]]
         return ds.FileSystemDataset(fragments, schemas.HALF, parquet, filesystem)
@@ -70,50 +78,64 @@ def deliver(delivery: Delivery, landed: Tables, opened: FooterCache | None = Non
     """Writes messages into new files of their topics' tables.
 
     Input: `landed`: the tables to read from. Replay: writes other files with the same rows.
-    Errors: LakeError when a message is not there.
+    Errors: LakeError when a message is missing.
     """
-    waiting, written = FileBuffer(delivery.place, delivery.epoch), []
+    buffer = FileBuffer(delivery.place, delivery.epoch)
+    files: list[Files] = []
+
     for source in pc.unique(delivery.placements["source"]).to_pylist():
         placements = delivery.placements.filter(pc.equal(delivery.placements["source"], source))
-        places, found = PlacementIndex(placements), 0
-        for batch in read_messages(
-            landed, source, placements.select(["queue_id", "queue_offset"]), schemas.HALF.names,
-            due=delivery.due if source == SCHEDULE else None, footers=opened,
-        ):  # fmt: skip
-            found += batch.num_rows
+        index = PlacementIndex(placements)
+        batches = read_messages(
+            landed,
+            source,
+            placements.select(["queue_id", "queue_offset"]),
+            schemas.HALF.names,
+            due=delivery.due if source == SCHEDULE else None,
+            footers=opened,
+        )
+
+        message_count = 0
+        for batch in batches:
+            message_count += batch.num_rows
             messages = pa.Table.from_batches([batch])
-            goes_to = places.of(messages)
-            rows = topic_rows(messages, goes_to, delivery.epoch, delivery.epoch_at)
-            for topic, of_topic in by_topic(rows, goes_to["topic"]):
-                waiting.add(delivery.tables[topic], of_topic)
-            waiting.bytes += messages.nbytes
-            if waiting.bytes >= FILE_BYTES:
-                written.append(waiting.write())
-        if found < placements.num_rows:
-            lacking = placements.num_rows - found
-            raise missing_messages(delivery.epoch, source, placements.num_rows, lacking)
-    return merge_files([*written, waiting.write()])
+            message_placements = index.of(messages)
+
+            rows = topic_rows(messages, message_placements, delivery.epoch, delivery.epoch_at)
+            for topic, rows_of_topic in by_topic(rows, message_placements["topic"]):
+                buffer.add(delivery.tables[topic], rows_of_topic)
+            buffer.bytes += messages.nbytes
+
+            if buffer.bytes >= FILE_BYTES:
+                files.append(buffer.write())
+
+        missing = placements.num_rows - message_count
+        if missing > 0:
+            raise missing_messages(delivery.epoch, source, placements.num_rows, missing)
+
+    return merge_files([*files, buffer.write()])
 
 
-def missing_messages(epoch: int, source: str, wanted: int, lacking: int) -> LakeError:
+def missing_messages(epoch: int, source: str, wanted: int, missing: int) -> LakeError:
     """Returns the error of an epoch that delivers messages that were not landed."""
     return LakeError(
-        f"epoch {epoch} delivers {counted(wanted, 'message')} of `{source}`, but {lacking} could "
+        f"epoch {epoch} delivers {counted(wanted, 'message')} of `{source}`, but {missing} could "
         "not be found there: run `txlake verify`"
     )
 
 
 class PlacementIndex:
-    """The placements of one source's messages, found by where these were landed."""
+    """The placements of one source's messages, by the row key of each message where it landed."""
 
     def __init__(self, placements: pa.Table) -> None:
-        self._numbers = schemas.row_keys(placements)
+        self._keys = schemas.row_keys(placements)
         columns = {name: placements[name] for name in _OF_PLACEMENTS}
         columns |= {name: placements[name].dictionary_encode() for name in _FEW_TEXTS}
         self._placements = pa.table(columns).combine_chunks()
-        if (self._numbers[1:] < self._numbers[:-1]).any():
-            order = np.argsort(self._numbers, kind="stable")
-            self._numbers = self._numbers[order]
+
+        if (self._keys[1:] < self._keys[:-1]).any():
+            order = np.argsort(self._keys, kind="stable")
+            self._keys = self._keys[order]
             self._placements = self._placements.take(pa.array(order))
 
     def of(self, messages: pa.Table) -> pa.Table:
@@ -121,43 +143,47 @@ class PlacementIndex:
 
         Output: columns of PLACEMENTS that `topic_rows` and `by_topic` need.
         """
-        at = np.searchsorted(self._numbers, schemas.row_keys(messages))
+        at = np.searchsorted(self._keys, schemas.row_keys(messages))
         return self._placements.take(pa.array(at))
 
 
 def by_topic(rows: pa.Table, topics: pa.ChunkedArray) -> Iterator[tuple[str, pa.Table]]:
     """Returns rows topic by topic; those of a topic stay in their order.
 
-    Input: `topics`: of each row, dictionary-encoded.
+    Input: `topics`: the topic of each row, dictionary-encoded.
     """
-    codes = topics.combine_chunks()
-    names = codes.dictionary.to_pylist()
+    encoded = topics.combine_chunks()
+    names = encoded.dictionary.to_pylist()
     if len(names) == 1:
         yield names[0], rows
         return
-    numbers = codes.indices.to_numpy()
-    rows = rows.take(pa.array(np.argsort(numbers, kind="stable")))
+
+    codes = encoded.indices.to_numpy()
+    rows = rows.take(pa.array(np.argsort(codes, kind="stable")))
+
     start = 0
-    for name, count in zip(names, np.bincount(numbers, minlength=len(names)), strict=True):
+    for name, count in zip(names, np.bincount(codes, minlength=len(names)), strict=True):
         if count:
             yield name, rows.slice(start, int(count))
             start += int(count)
 
 
-def topic_rows(messages: pa.Table, places: pa.Table, epoch: int, epoch_at: int) -> pa.Table:
+def topic_rows(messages: pa.Table, placements: pa.Table, epoch: int, epoch_at: int) -> pa.Table:
     """Returns messages as rows of their topics' tables.
 
     Input: columns of HALF; the placement of each message. Output: TOPIC.
     """
-    renamed = {
-        "queue_id": places["real_queue_id"],
-        "queue_offset": places["real_queue_offset"],
-        "source": places["source"],
-        "asked_queue_id": places["asked_queue_id"],
-        "reason": places["reason"],
-        "half_queue_id": places["queue_id"],
-        "half_queue_offset": places["queue_offset"],
+    columns = {
+        name: messages[name] for name in schemas.TOPIC.names if name in messages.column_names
     }
-    kept = [name for name in schemas.TOPIC.names if name in messages.column_names]
-    frame = pa.table({**{name: messages[name] for name in kept}, **renamed})
+    columns |= {
+        "queue_id": placements["real_queue_id"],
+        "queue_offset": placements["real_queue_offset"],
+        "source": placements["source"],
+        "asked_queue_id": placements["asked_queue_id"],
+        "reason": placements["reason"],
+        "half_queue_id": placements["queue_id"],
+        "half_queue_offset": placements["queue_offset"],
+    }
+    frame = pa.table(columns)
     return to_rows(frame, schemas.TOPIC, stored_at=instant(epoch_at), epoch=epoch)

@@ -1,4 +1,4 @@
-"""What a task has written: rows that wait to become a file, and files as it tells of them."""
+"""A task's output: rows that wait to become a file, and the files that it reports to the driver."""
 
 from __future__ import annotations
 
@@ -23,12 +23,13 @@ class FileBuffer:
 
     Rows of a table wait until they fill a row group, then they are written: memory follows the size
     of a row group of each table, not that of a file. Those of `schedule` wait for all others of
-    their file, since it has them in another order than they come in.
-    `bytes`: the size of what no file that was ended has, as the one who adds it counts.
+    their file, since the file has another order than the records come in.
+    `bytes`: the size of the rows that are in no finished file yet; the caller counts it.
     """
 
     def __init__(self, place: LakeLocation, epoch: int) -> None:
-        self._place, self._epoch = place, epoch
+        self._place = place
+        self._epoch = epoch
         self._rows: dict[str, list[pa.Table]] = defaultdict(list)
         self._waiting_bytes: dict[str, int] = defaultdict(int)
         self._open: dict[str, FileWriter] = {}
@@ -38,21 +39,24 @@ class FileBuffer:
         """Takes rows of a table."""
         self._rows[table].append(rows)
         self._waiting_bytes[table] += rows.nbytes
+
         if table != SCHEDULE and self._waiting_bytes[table] >= GROUP_BYTES:
             self._write(table)
 
     def write(self) -> Files:
-        """Writes all rows that wait, and ends the files, one a table."""
+        """Writes all rows that wait, and finishes the files, one a table."""
         for table in list(self._rows):
             self._write(table)
-        written = {table: [file.close()] for table, file in self._open.items()}
+
+        files = {table: [writer.close()] for table, writer in self._open.items()}
         self._open.clear()
         self.bytes = 0
-        return written
+        return files
 
     def _write(self, table: str) -> None:
         del self._waiting_bytes[table]
         rows = in_file_order(table, pa.concat_tables(self._rows.pop(table)))
+
         if table not in self._open:
             self._open[table] = FileWriter(self._place, table, new_name(self._epoch), rows.schema)
         self._open[table].write(rows)
@@ -62,17 +66,18 @@ def merge_files(parts: Iterable[Files]) -> Files:
     """Returns the files of all parts, by table."""
     files: Files = defaultdict(list)
     for part in parts:
-        for table, written in part.items():
-            files[table] += written
+        for table, table_files in part.items():
+            files[table] += table_files
     return dict(files)
 
 
 def files_to_json(files: Files) -> str:
     """Returns files as text."""
-    return json.dumps({table: list(map(asdict, written)) for table, written in files.items()})
+    entries = {table: list(map(asdict, table_files)) for table, table_files in files.items()}
+    return json.dumps(entries)
 
 
 def from_json(text: str) -> Files:
     """Returns the files of a text."""
-    told = json.loads(text)
-    return {table: [DataFile(**file) for file in written] for table, written in told.items()}
+    tables = json.loads(text)
+    return {table: [DataFile(**entry) for entry in entries] for table, entries in tables.items()}

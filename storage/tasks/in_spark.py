@@ -1,4 +1,4 @@
-"""What Spark runs in its Python workers: landing and delivering, by name."""
+"""The tasks that Spark runs in its Python workers: landing and delivering."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from storage.tasks.file_buffer import Files, files_to_json, from_json, merge_fil
 from storage.tasks.land import Landing
 
 FILES_IN_SPARK: Final = "files string"
-# Under load a worker has a task every second or two, else one as often as records come.
+# Under load a worker has a task every second or two, else whenever records come.
 _IDLE_S = 30.0
-# A task with so many has a large epoch's. Its decision, which comes next, takes most of the memory
-# that the job has.
+# A task with more rows belongs to a large epoch. Its decision, which comes next, takes most of the
+# memory that the job has.
 _LARGE_ROWS = 250_000
 
 
@@ -34,17 +34,18 @@ class LandTask:
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Lands records. Input: KAFKA_COLUMNS. Output: LANDED."""
-        rows = 0
+        row_count = 0
 
-        def counted() -> Iterator[pa.RecordBatch]:
-            nonlocal rows
+        def count_rows() -> Iterator[pa.RecordBatch]:
+            nonlocal row_count
             for batch in batches:
-                rows += batch.num_rows
+                row_count += batch.num_rows
                 yield batch
 
         with _task_running():
-            yield from self.landing(counted())
-        if rows > _LARGE_ROWS:
+            yield from self.landing(count_rows())
+
+        if row_count > _LARGE_ROWS:
             _give_back()
 
 
@@ -52,7 +53,7 @@ class LandTask:
 class DeliverTask:
     """Delivers the slices of one partition, as `mapInArrow` wants it.
 
-    `delivery`: what all slices have in common.
+    `delivery`: of the epoch; its placements are replaced by those of each slice.
     """
 
     delivery: Delivery
@@ -78,9 +79,9 @@ def _task_running() -> Iterator[None]:
     """Keeps free memory from one task to the next; a worker that waits for 30 s gives it back.
 
     Giving it back after each task costs new pages (DECISIONS.md 3).
-    A signal, not a thread: Arrow's allocator gives back only what the calling thread had. It
-    interrupts the worker's wait for a task, which Python then takes up again. Only a process's main
-    thread can do that; Spark's workers run tasks there.
+    A signal, not a thread: Arrow's allocator gives back only memory of the calling thread. The
+    signal interrupts the worker's wait for a task, which Python then resumes. Only a process's main
+    thread handles signals; Spark's workers run tasks there.
     """
     _configure_worker()
     signal.setitimer(signal.ITIMER_REAL, 0.0)
@@ -92,7 +93,7 @@ def _task_running() -> Iterator[None]:
 
 @functools.cache
 def _configure_worker() -> None:
-    """Makes a worker's process one that runs small tasks on one core; does so once.
+    """Sets up a worker's process for small tasks on one core, once.
 
     A worker collects garbage after each task. Going through all modules took 20 to 40 ms of a
     core that the driver needs: they are hidden from the collector. And Arrow would take a thread
@@ -106,5 +107,6 @@ def _configure_worker() -> None:
 
 
 def _give_back() -> None:
+    """Gives the free memory of Arrow and of malloc back to the system."""
     pa.default_memory_pool().release_unused()
     malloc.release_memory()

@@ -1,6 +1,6 @@
-"""What glibc's malloc keeps of the memory that numpy and Python free; Arrow has its own allocator.
+"""Settings of glibc's malloc for memory that numpy and Python free; Arrow has its own allocator.
 
-Where there is another C library nothing happens.
+With another C library nothing happens.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ import functools
 import sys
 from typing import Any, Final
 
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
+_M_TRIM_THRESHOLD = -1  # of glibc's malloc.h, like the next one
+_M_MMAP_THRESHOLD = -3
 _LARGE_BYTES: Final = 4 * 1024 * 1024
 _KEPT_ARRAY_BYTES: Final = 32 * 1024 * 1024  # the most that glibc takes
 _KEPT_BYTES: Final = 64 * 1024 * 1024
@@ -19,7 +20,7 @@ _KEPT_BYTES: Final = 64 * 1024 * 1024
 def give_back_large_arrays() -> None:
     """Lets each array of 4 MiB or more go back to the system when it is freed: in the driver.
 
-    By itself glibc raises that threshold up to 32 MiB and keeps what is smaller. The decision of an
+    By itself glibc raises that threshold up to 32 MiB and keeps smaller arrays. The decision of an
     epoch of two million records makes and frees dozens of arrays of 16 MB: 0.2 GB were kept.
     """
     _call("mallopt", _M_MMAP_THRESHOLD, _LARGE_BYTES)
@@ -28,7 +29,7 @@ def give_back_large_arrays() -> None:
 def keep_free_arrays() -> None:
     """Keeps up to 64 MiB of freed arrays for the next task: in Spark's Python workers.
 
-    By itself glibc keeps as much as the arrays freed until now were large; tasks with half of an
+    By itself glibc keeps as many bytes as the largest array freed so far had; tasks with half of an
     epoch each then got new pages for theirs in every epoch (DECISIONS.md 3).
     """
     _call("mallopt", _M_MMAP_THRESHOLD, _KEPT_ARRAY_BYTES)
@@ -36,7 +37,7 @@ def keep_free_arrays() -> None:
 
 
 def release_memory() -> None:
-    """Gives all that is free back to the system."""
+    """Gives all free memory back to the system."""
     _call("malloc_trim", 0)
 
 

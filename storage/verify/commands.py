@@ -1,4 +1,4 @@
-"""What operators asked for, what could not be delivered, and the topics there are."""
+"""Operators' commands, undeliverable messages, and topics."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _RESULTS = [
 ]
 
 FRAMES = """
--- How many topics there were after each epoch: of users, and of each producer group that made some.
+-- The number of topics after each epoch: of users, and of each producer group that made some.
 CREATE TABLE topic_counts AS
 WITH first AS (
   SELECT topic, min(epoch) AS epoch, any_value(producer_group) AS maker FROM catalog GROUP BY topic
@@ -31,12 +31,12 @@ SELECT maker, epoch, sum(topics) OVER (PARTITION BY maker ORDER BY epoch) AS top
   UNION ALL
   SELECT NULL, epoch, count(*) FROM first WHERE NOT is_own(topic) GROUP BY epoch);
 
--- Where messages went that verify does not judge; who sent them may be deleted.
-CREATE VIEW untold_places AS
+-- Where messages went that are out of scope; the rows of their records can be deleted.
+CREATE VIEW out_of_scope_places AS
 SELECT real_topic AS topic, epoch FROM all_outcomes
-WHERE outcome = 'COMMITTED' AND NOT is_told('half', queue_id, queue_offset)
+WHERE outcome = 'COMMITTED' AND NOT in_scope('half', queue_id, queue_offset)
 UNION ALL
-SELECT real_topic, epoch FROM all_deliveries WHERE NOT is_told(source, queue_id, queue_offset)
+SELECT real_topic, epoch FROM all_deliveries WHERE NOT in_scope(source, queue_id, queue_offset)
 """
 
 INVARIANTS = (
@@ -80,7 +80,7 @@ SELECT a.epoch, a.admin_offset, a.command, a.target, a.result,
     WHEN a.result = 'altered' AND t.epoch IS NULL THEN 'there is no such topic'
     WHEN a.result = 'no_such_topic' AND t.epoch < a.epoch THEN 'there was such a topic'
     WHEN a.result IN ('rearmed', 'resent') AND u.queue_id IS NULL
-      AND is_told('half', a.named_queue, a.named_offset) THEN 'there is no such half'
+      AND in_scope('half', a.named_queue, a.named_offset) THEN 'there is no such half'
     WHEN a.result IN ('rearmed', 'resent') AND u.end_epoch < a.epoch THEN 'the half had ended'
     WHEN a.result = 'rearmed' AND u.queue_id IS NOT NULL AND NOT EXISTS (
       FROM unit_discards g WHERE g.queue_id = u.queue_id AND g.unit_offset = u.unit_offset
@@ -249,7 +249,7 @@ SELECT c.epoch, c.topic, c.table_id, c.queue_count,
         WHERE w.topic = c.topic AND w.epoch = c.epoch
           AND coalesce(r.producer_group, '') = c.producer_group)
       AND NOT EXISTS (
-        FROM untold_places w WHERE w.topic = c.topic AND w.epoch = c.epoch)
+        FROM out_of_scope_places w WHERE w.topic = c.topic AND w.epoch = c.epoch)
       THEN 'no message of that group went there in this epoch'
     WHEN c.queue_count IS DISTINCT FROM coalesce(a.queue_count,
         CASE WHEN is_own(c.topic) THEN 1 ELSE p.default_queue_count END)

@@ -1,4 +1,4 @@
-"""How far consumer groups are."""
+"""The offsets of consumer groups."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an epoch says of its rows: how many of each kind, and how many each table holds then."""
+"""The row counts that an epoch recorded: of each kind, and of each table after it."""
 
 from __future__ import annotations
 
@@ -6,19 +6,30 @@ from storage.verify.invariant import Invariant
 from storage.verify.scope import TABLES
 from storage.wire.record_kinds import KINDS
 
+_COUNTED_TABLES = [
+    table for table in TABLES if table not in ("half", "schedule", "catalog", "messages")
+]
 _COUNTED = " UNION ALL ".join(
     [
-        *(f"SELECT epoch, 'landed_{k}' AS name, count(*) AS n FROM all_{k} GROUP BY epoch"
-          for k in KINDS),
-        *(f"SELECT epoch, '{t}', count(*) FROM all_{t} GROUP BY epoch"
-          for t in TABLES if t not in ("half", "schedule", "catalog", "messages")),
+        *(
+            f"SELECT epoch, 'landed_{kind}' AS name, count(*) AS n FROM all_{kind} GROUP BY epoch"
+            for kind in KINDS
+        ),
+        *(
+            f"SELECT epoch, '{table}', count(*) FROM all_{table} GROUP BY epoch"
+            for table in _COUNTED_TABLES
+        ),
         "SELECT epoch, 'unreadable_half', count(*) FROM all_half WHERE error IS NOT NULL"
         " GROUP BY epoch",
         "SELECT epoch, lower(outcome), count(*) FROM all_outcomes GROUP BY ALL",
         "SELECT epoch, 'placed', count(*) FROM all_messages GROUP BY epoch",
     ]
-)  # fmt: skip
-
+)
+_WRITTEN = " UNION ALL ".join(
+    f"SELECT '{table}' AS name, epoch, count(*) AS n FROM all_{table} GROUP BY epoch"
+    for table in TABLES
+    if table != "messages"
+)
 
 INVARIANTS = (
     # `due` counts the checks that were due, `checks` the attempts; `snapshot` says if there is one.
@@ -26,7 +37,7 @@ INVARIANTS = (
         "counts_add_up",
         "Every count of an epoch is the number of its rows.",
         f"""
-WITH told AS (
+WITH recorded AS (
   SELECT epoch, entry.key AS name, entry.value AS n
   FROM (SELECT DISTINCT epoch, unnest(map_entries(counts)) AS entry FROM commits)
 ),
@@ -41,39 +52,33 @@ SELECT coalesce(t.epoch, c.epoch) AS epoch, coalesce(t.name, c.name) AS counted,
     WHEN coalesce(t.n, 0) <> coalesce(c.n, 0)
       THEN concat('the epoch says ', coalesce(t.n, 0), ', there are ', coalesce(c.n, 0))
   END AS problem
-FROM told t
+FROM recorded t
 FULL JOIN counted c ON t.epoch = c.epoch AND t.name = c.name
 LEFT JOIN counted k ON t.epoch = k.epoch AND k.name = CASE t.name WHEN 'due' THEN 'checks' END
 """,
     ),
 )
-# Of lakes in which every epoch says what it wrote: from format 2 on.
+# Of lakes in which every epoch records what it wrote: from format 2 on.
 RECORDED = (
-    # How many rows each table held after an epoch that wrote it; up to the floor's as that one
-    # says.
+    # The rows of each table after an epoch that wrote it; up to the floor's epoch the count that
+    # this one recorded.
     Invariant(
         "rows_are_committed",
         "Every epoch names the tables that it wrote, with how many rows they hold after it.",
         f"""
 WITH written AS (
-  {
-            " UNION ALL ".join(
-                f"SELECT '{t}' AS name, epoch, count(*) AS n FROM all_{t} GROUP BY epoch"
-                for t in TABLES
-                if t != "messages"
-            )
-        }
+  {_WRITTEN}
   UNION ALL
   SELECT 'topics/' || t.table_id, m.epoch, count(*) FROM all_messages m
   JOIN (SELECT DISTINCT * FROM topic_tables) t ON m.topic = t.topic GROUP BY ALL
 ),
-told AS (
+recorded AS (
   SELECT DISTINCT epoch, entry."table" AS name, entry.rows AS n
   FROM (SELECT epoch, unnest(tables) AS entry FROM commits)
 ),
 deleted AS (  -- messages, since the floor
   SELECT gone_table AS name, gone_epoch AS epoch, gone_rows - coalesce(b.n, 0) AS n
-  FROM gone LEFT JOIN told b ON b.epoch = base() AND gone_table = b.name
+  FROM gone LEFT JOIN recorded b ON b.epoch = base() AND gone_table = b.name
   WHERE gone_epoch > base()
 ),
 sums AS (
@@ -88,9 +93,9 @@ SELECT coalesce(t.epoch, w.epoch) AS epoch, coalesce(t.name, w.name) AS "table",
     WHEN t.n <> coalesce(b.n, 0) + coalesce(s.n, 0)
       THEN concat('the epoch says ', t.n, ' rows, there are ', coalesce(b.n, 0) + coalesce(s.n, 0))
   END AS problem
-FROM told t
+FROM recorded t
 ASOF LEFT JOIN sums s ON t.name = s.name AND t.epoch >= s.epoch
-LEFT JOIN (FROM told WHERE epoch = base()) b ON t.name = b.name
+LEFT JOIN (FROM recorded WHERE epoch = base()) b ON t.name = b.name
 LEFT JOIN deleted d ON t.name = d.name
 FULL JOIN (FROM written WHERE epoch IN (SELECT epoch FROM commits)) w
   ON t.name = w.name AND t.epoch = w.epoch

@@ -1,4 +1,4 @@
-"""Where messages are, with what content, and whether what was committed has arrived once."""
+"""Messages in their topics: each committed one once, at its place, with its record's content."""
 
 from __future__ import annotations
 
@@ -42,17 +42,17 @@ LEFT JOIN (SELECT DISTINCT ON (source, queue_id, queue_offset) * FROM places
   ON p.source = u.source AND p.queue_id = u.queue_id AND p.queue_offset = u.queue_offset
 """
 
-
 _PARTS = differing(
     {
         "body": ("m.body_print", "r.body_print"),
         "keys, tags, properties, headers, born_at, group or id": (
-            "m.header_print", "r.header_print"),
+            "m.header_print",
+            "r.header_print",
+        ),
         "real_topic": ("m.real_topic", "r.real_topic"),
         "asked_queue_id": ("m.asked_queue_id", "r.real_queue_id"),
     }
-)  # fmt: skip
-
+)
 
 INVARIANTS = (
     Invariant(
@@ -83,7 +83,7 @@ LEFT JOIN queue_floors USING (topic, queue_id)
         "next_offsets_agree",
         "An epoch's next offsets are those of the epochs before and its own messages.",
         """
-WITH told AS (
+WITH recorded AS (
   SELECT DISTINCT epoch, next.topic, next.queue_id, next.next_offset
   FROM (SELECT epoch, unnest(next_offsets) AS next FROM commits)
 ),
@@ -95,7 +95,7 @@ deleted AS (  -- since the floor
   SELECT gone_epoch AS epoch, f.topic, f.queue_id, f.queue_floor - coalesce(b.next_offset, 0) AS n
   FROM queue_floors f
   JOIN gone ON f.topic = gone_topic
-  LEFT JOIN told b ON b.epoch = base() AND f.topic = b.topic AND f.queue_id = b.queue_id
+  LEFT JOIN recorded b ON b.epoch = base() AND f.topic = b.topic AND f.queue_id = b.queue_id
   WHERE gone_epoch > base() AND n > 0
 ),
 sums AS (
@@ -105,8 +105,9 @@ sums AS (
 lacking AS (
   SELECT s.epoch, q.topic, q.queue_id
   FROM (SELECT DISTINCT epoch FROM commits WHERE counts['snapshot'] IS NOT NULL) s
-  JOIN (SELECT topic, queue_id, min(epoch) AS epoch FROM told GROUP BY ALL) q ON q.epoch < s.epoch
-  ANTI JOIN told t ON t.epoch = s.epoch AND t.topic = q.topic AND t.queue_id = q.queue_id
+  JOIN (SELECT topic, queue_id, min(epoch) AS epoch FROM recorded GROUP BY ALL) q
+    ON q.epoch < s.epoch
+  ANTI JOIN recorded t ON t.epoch = s.epoch AND t.topic = q.topic AND t.queue_id = q.queue_id
 )
 SELECT coalesce(t.epoch, n.epoch) AS epoch, coalesce(t.topic, n.topic) AS topic,
   coalesce(t.queue_id, n.queue_id) AS queue_id,
@@ -117,8 +118,8 @@ SELECT coalesce(t.epoch, n.epoch) AS epoch, coalesce(t.topic, n.topic) AS topic,
       THEN concat('the epoch says ', t.next_offset, ', there are ',
         coalesce(b.next_offset, 0) + coalesce(s.total, 0), ' messages')
   END AS problem
-FROM told t
-LEFT JOIN (FROM told WHERE epoch = base()) b ON t.topic = b.topic AND t.queue_id = b.queue_id
+FROM recorded t
+LEFT JOIN (FROM recorded WHERE epoch = base()) b ON t.topic = b.topic AND t.queue_id = b.queue_id
 ASOF LEFT JOIN sums s ON t.topic = s.topic AND t.queue_id = s.queue_id AND t.epoch >= s.epoch
 FULL JOIN (FROM added WHERE epoch IN (SELECT epoch FROM commits)) n
   ON t.epoch = n.epoch AND t.topic = n.topic AND t.queue_id = n.queue_id

@@ -12,7 +12,6 @@ _HALF = differing(
     }
 )
 
-
 INVARIANTS = (
     Invariant(
         "outcomes_have_their_half",

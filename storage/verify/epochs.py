@@ -1,4 +1,4 @@
-"""Epochs, their ranges and times, and what they landed."""
+"""Epochs, their ranges and times, and the rows that they landed."""
 
 from __future__ import annotations
 
@@ -219,9 +219,9 @@ FROM {table} t JOIN plans p ON t.epoch = p.epoch"""
         ),
     ),
 )
-# Of lakes in which every epoch says what it wrote: from format 2 on.
+# Of lakes in which every epoch records what it wrote: from format 2 on.
 RECORDED = (
-    # What `reading.py` found out about each row of `epochs`, and about each table.
+    # `reading.py` fills `chain`: a row for each row of `epochs`.
     Invariant(
         "epochs_chained",
         "Every row of epochs holds a digest of itself and of the row before it.",

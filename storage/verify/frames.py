@@ -1,22 +1,22 @@
-"""The frames that invariants look at: the committed rows of each table, and what follows from them.
+"""The frames of the invariants: the committed rows of each table, and what follows from them.
 
-Views with the tables' own names hold rows up to the last committed epoch (`told.py`). Made of them,
-in order:
+Views with the tables' own names hold rows up to the last committed epoch (`scope.py`). Made of
+them, in order:
 
 plans           an epoch's `epoch_at` and parameters
 ranges          what an epoch landed of a Kafka partition (`kind`: the table)
 known           `known_at` and `halves_known_at` of each queue
-commanded       operators' commands and what each is about (`targets.py`)
+commanded       operators' commands and the target of each (`targets.py`)
 half_once       landed halves, each place once; `op_once`, `schedule_once` likewise
 rearms          re-arms by unit, counted
 landed          every landed half, with its unit and its end
 halves          those of them that can be read
-units           what ends at once: its first half, when it was complete, how it ended
-unit_discards   when a unit was given up, once for each arm
+units           halves that end together: the first one, when the unit was complete, how it ended
+unit_discards   when a unit was discarded, once for each arm
 records         halves and schedule records
-places          where a committed or scheduled message is said to be
+places          where outcomes and deliveries say that a message is
 
-`operations.py` adds what became of each naming, the other modules the frames that they need.
+`operations.py` adds the fate of each naming, the other modules the frames that they need.
 """
 
 from __future__ import annotations
@@ -28,7 +28,10 @@ from storage.verify.scope import make_views
 from txlake.protocol import CHECK_MAX_TOPIC, UNDELIVERABLE_TOPIC
 
 # Each place once: a table if some place stands twice, else a view.
-_ONCE = "CREATE {kind} {table}_once AS SELECT {distinct} * FROM {table}"
+_ONCE = "CREATE VIEW {table}_once AS SELECT * FROM {table}"
+_ONCE_OF_SEVERAL = """
+CREATE TABLE {table}_once AS SELECT DISTINCT ON (queue_id, queue_offset) * FROM {table}
+"""
 _TWICE = """
 SELECT count(*) FROM (
   SELECT 1 FROM {table} GROUP BY queue_id, queue_offset HAVING count(*) > 1 LIMIT 1)
@@ -148,7 +151,7 @@ SELECT 'half' AS source, * FROM half_once
 UNION ALL
 SELECT 'schedule', * FROM schedule_once;
 
--- Where a committed or scheduled message is said to have gone.
+-- Where outcomes and deliveries say that a message is.
 CREATE TABLE places AS
 SELECT 'half' AS source, queue_id, queue_offset, real_topic AS topic, real_queue_id,
   real_queue_offset, epoch, 'COMMITTED' AS action, NULL::BIGINT AS admin_offset
@@ -166,12 +169,11 @@ CREATE MACRO is_own(topic) AS topic IN ('{CHECK_MAX_TOPIC}', '{UNDELIVERABLE_TOP
 def make_frames(connection: DuckDBPyConnection, last: int) -> int:
     """Makes all frames, of rows up to the last committed epoch. Output: the epoch of its floor."""
     base = make_views(connection, last)
+
     for table in ("half", "op", "schedule"):
-        (found,) = connection.execute(_TWICE.format(table=table)).fetchall()
-        kind, distinct = (
-            ("TABLE", "DISTINCT ON (queue_id, queue_offset)") if found[0] else ("VIEW", "")
-        )
-        connection.execute(_ONCE.format(kind=kind, table=table, distinct=distinct))
+        (duplicate_count,) = connection.execute(_TWICE.format(table=table)).fetchall()[0]
+        connection.execute((_ONCE_OF_SEVERAL if duplicate_count else _ONCE).format(table=table))
+
     connection.execute(targets.FRAMES)
     connection.execute(_FRAMES)
     return base

@@ -1,4 +1,4 @@
-"""What an invariant is: a name, a sentence, and the rows it looks at."""
+"""An invariant: a name, a statement, and the rows that it is about."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-NAMED_MAX: Final = 20  # rows that are named for each invariant
+NAMED_MAX: Final = 20  # violating rows that are shown for each invariant
 EPOCH_MAX: Final = 2**63 - 1
 
 
@@ -14,9 +14,9 @@ EPOCH_MAX: Final = 2**63 - 1
 class Invariant:
     """A statement that has to hold for every row it looks at.
 
-    `rows`: SQL over the frames of `frames.py`. It returns every row that is looked at, with
-    `epoch`, `problem` (null if the statement holds) and the columns that name the row. Their
-    number is told as "rows checked".
+    `rows`: SQL over the frames of `frames.py`. It returns every row that is checked, with `epoch`,
+    `problem` (null if the statement holds) and the columns that name the row. Their number is
+    shown as "rows checked".
     """
 
     name: str
@@ -30,9 +30,9 @@ NAMING: Final = ("queue_id", "op_queue_offset", "position")
 MESSAGE: Final = ("source", "queue_id", "queue_offset")
 
 
-def same(columns: Iterable[str], a: str, b: str) -> str:
-    """Returns SQL that is true of two rows that are equal in some columns."""
-    return " AND ".join(f"{a}.{name} = {b}.{name}" for name in columns)
+def same(columns: Iterable[str], left: str, right: str) -> str:
+    """Returns SQL that is true if two rows, by their aliases, are equal in these columns."""
+    return " AND ".join(f"{left}.{name} = {right}.{name}" for name in columns)
 
 
 def differing(pairs: dict[str, tuple[str, str]]) -> str:

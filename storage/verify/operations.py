@@ -1,8 +1,7 @@
-"""What has to become of every naming, and the invariants about it.
+"""The fate of every naming by the rules, and the invariants about it.
 
-Of the protocol's tests, 1 to 7 are made with what stands in `half` and `op`, and 8 with the end of
-the unit.
-`fates` says of each naming which row it has to have in `conflicts`, if any.
+Tests 1 to 7 of docs/protocol/rules.md are made from `half` and `op`, test 8 from the end of the
+unit. `fates` has for each naming the reason that it has to have in `conflicts`, if any.
 """
 
 from __future__ import annotations
@@ -22,12 +21,12 @@ WITH named AS (
     unnest(half_offsets) AS half_queue_offset, unnest(transaction_ids) AS transaction_id
   FROM op_once WHERE error IS NULL
 ),
-told AS (  -- `is_whole`: all halves that the operation names are judged
-  SELECT * EXCLUDE (is_told_of),
-    NOT is_of_several OR bool_and(is_told_of) OVER (PARTITION BY queue_id, op_queue_offset)
+scoped AS (  -- `is_whole`: all halves that the operation names are judged
+  SELECT * EXCLUDE (is_in_scope),
+    NOT is_of_several OR bool_and(is_in_scope) OVER (PARTITION BY queue_id, op_queue_offset)
       AS is_whole
-  FROM (SELECT *, is_told('half', queue_id, half_queue_offset) AS is_told_of FROM named)
-  QUALIFY is_told_of
+  FROM (SELECT *, in_scope('half', queue_id, half_queue_offset) AS is_in_scope FROM named)
+  QUALIFY is_in_scope
 ),
 joined AS (
   SELECT n.*, h.queue_id IS NOT NULL AS is_there, h.epoch AS half_epoch, h.error, h.unit_offset,
@@ -35,7 +34,7 @@ joined AS (
     CASE WHEN h.is_in_set AND h.error IS NULL
       THEN concat_ws('/', h.producer_group, h.transaction_id, h.tran_size) END AS set_name,
     u.immunity_ms AS unit_immunity_ms, n.stored_ms - u.stored_ms AS after_ms
-  FROM told n
+  FROM scoped n
   LEFT JOIN landed h ON n.queue_id = h.queue_id AND n.half_queue_offset = h.queue_offset
   LEFT JOIN units u ON h.queue_id = u.queue_id AND h.unit_offset = u.unit_offset
 ),
@@ -72,7 +71,7 @@ SELECT r.* EXCLUDE (error, half_group, half_transaction_id, unit_immunity_ms, af
     WHEN r.transaction_id <> r.half_transaction_id THEN 'wrong_transaction_id'
     WHEN r.decision <> 'UNKNOWN' AND r.cause = 'operation' AND p.reject_after_immunity
       AND r.after_ms > r.unit_immunity_ms THEN 'after_immunity'
-    WHEN r.decision = 'UNKNOWN' THEN 'heard'
+    WHEN r.decision = 'UNKNOWN' THEN 'answer'
     ELSE 'end'
   END AS test
 FROM resolved r
@@ -97,9 +96,9 @@ FROM rejected j JOIN namings n ON j.queue_id = n.queue_id
   AND j.op_queue_offset = n.op_queue_offset AND j.position = n.position
 GROUP BY n.queue_id, n.op_queue_offset, n.unit_offset;
 
--- What became of a naming, and when. An operation is decided for a set once. Another naming of the
--- same half alone is judged for itself. Before rule version 5 an operation named a set once among
--- those of its positions that are judged together.
+-- The fate of each naming, and its epoch. An operation is decided for a set once. Another naming of
+-- the same half alone is judged for itself. Before rule version 5 an operation named a set once
+-- among those of its positions that are judged together.
 CREATE TABLE fates AS
 WITH judged AS (
   SELECT n.*, u.end_epoch, u.outcome, u.complete_epoch, j.epoch AS rejected_epoch,
@@ -153,7 +152,7 @@ CREATE TABLE expected_conflicts AS
 SELECT queue_id, op_queue_offset, half_queue_offset, fate AS reason, judged_epoch AS epoch,
   count(*) AS times
 FROM fates
-WHERE fate NOT IN ('wins', 'absorbed', 'heard', 'waits', 'waits_for_set', 'none')
+WHERE fate NOT IN ('wins', 'absorbed', 'answer', 'waits', 'waits_for_set', 'none')
 GROUP BY ALL
 UNION ALL
 SELECT queue_id, queue_offset, -1, 'unreadable_operation', epoch, 1

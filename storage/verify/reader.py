@@ -1,4 +1,4 @@
-"""One table after another, from a lake into DuckDB; one that cannot be read is empty and named."""
+"""The tables of a lake in DuckDB; one that cannot be read is empty, with the problem noted."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from storage.schemas import (
     THIRD_EDITION_FORMAT,
 )
 
-# Columns that a lake of an earlier format lacks, by the format that brought them, and what stands
-# for them. In format 1 `pending` and `waiting` had snapshots only, `delayed` the messages that came
+# Columns that a lake of an earlier format lacks, by the format that brought them, and their values
+# there. In format 1 `pending` and `waiting` had snapshots only, `delayed` only messages that came
 # in.
 _SINCE: dict[int, dict[str, tuple[str, ...]]] = {
     DIGEST_FORMAT: {
@@ -46,14 +46,14 @@ _SINCE: dict[int, dict[str, tuple[str, ...]]] = {
             "NULL::BIGINT AS delay_ms",
             "NULL::TIMESTAMPTZ AS deadline_at",
         ),
-        # Before it `refused_units` said less, by the sets' offsets.
+        # Earlier formats had `refused_units` with less, by the sets' offsets.
         "waiting": ("NULL::VARCHAR[] AS decided_sets",),
     },
 }
 
 
 class Reader:
-    """The reader of one lake. `problems`: by table, what is wrong with it."""
+    """The reader of one lake. `problems`: the problem of each table that has one."""
 
     def __init__(
         self, connection: duckdb.DuckDBPyConnection, lake: Lake, format_version: int
@@ -69,18 +69,19 @@ class Reader:
         if source is None:
             self.problems.setdefault(table, "is missing")
             source = TABLES[table].empty_table()
-        begin, later = f"CREATE TABLE all_{table} AS", self._later_columns(table)
-        if not self.load(table, begin, columns, source, later=later):
-            self.load(table, begin, columns, TABLES[table].empty_table())
 
-    def _later_columns(self, table: str) -> list[str]:
-        """Returns the columns that the lake's format lacks, each as SQL of what stands for it."""
-        return [
-            text
-            for since, tables in _SINCE.items()
-            if self._format_version < since
-            for text in tables.get(table, ())
-        ]
+        create = f"CREATE TABLE all_{table} AS"
+        missing_columns = self._missing_columns(table)
+        if not self.load(table, create, columns, source, missing_columns=missing_columns):
+            self.load(table, create, columns, TABLES[table].empty_table())
+
+    def _missing_columns(self, table: str) -> list[str]:
+        """Returns the columns that the lake's format lacks, each as SQL of its value."""
+        columns: list[str] = []
+        for since, tables in _SINCE.items():
+            if self._format_version < since:
+                columns += tables.get(table, ())
+        return columns
 
     def probe(self, table: str) -> None:
         """Checks that a table without invariants can be read."""
@@ -90,7 +91,7 @@ class Reader:
             self.problems[table] = error.problem
 
     def source(self, table: str, schema: pa.Schema) -> Any:
-        """Returns what DuckDB can read a table's newest version from; None without a table."""
+        """Returns a table's newest version as a source that DuckDB reads; None without a table."""
         try:
             names = self.lake.table(table).files()["path"].to_pylist()
         except MissingTableError:
@@ -98,11 +99,14 @@ class Reader:
         except BrokenLakeError as error:
             self.problems[table] = error.problem
             return schema.empty_table()
+
         if not names:
             return schema.empty_table()
+
         files = [f"{self.lake.table_path(table)}/{name}" for name in names]
         if not self.lake.place.is_local or any(map(_is_pattern, files)):
             return self.lake.dataset(table)
+
         try:
             return self._connection.read_parquet(files)
         except (duckdb.Error, OSError) as error:
@@ -112,37 +116,39 @@ class Reader:
     def load(
         self,
         table: str,
-        begin: str,
+        statement: str,
         columns: str,
         source: Any,
         parameters: dict[str, str | None] | None = None,
-        later: Sequence[str] = (),
+        missing_columns: Sequence[str] = (),
     ) -> bool:
-        """Runs `begin` with the columns of a source. Output: whether its files can be read.
+        """Runs `statement` with the columns of a source. Output: whether its files can be read.
 
-        Input: `later`: columns that it lacks, as SQL.
+        Input: `missing_columns`: columns that the source lacks, as SQL.
         """
         rows = "source"
-        if later:
-            names = [text.rpartition(" ")[2] for text in later]
-            own = f"COLUMNS(name -> NOT list_contains({names}, name))"
-            rows = f"(SELECT {own}, {', '.join(later)} FROM source)"
+        if missing_columns:
+            names = [text.rpartition(" ")[2] for text in missing_columns]
+            own_columns = f"COLUMNS(name -> NOT list_contains({names}, name))"
+            rows = f"(SELECT {own_columns}, {', '.join(missing_columns)} FROM source)"
+
         self._connection.register("source", source)
         try:
-            self._connection.execute(f"{begin} SELECT {columns} FROM {rows}", parameters)
+            self._connection.execute(f"{statement} SELECT {columns} FROM {rows}", parameters)
         except (duckdb.Error, OSError, pa.ArrowException) as error:
-            trouble = store_error(self.lake.place, error)
-            if trouble is not None:
-                raise trouble from error
+            lake_error = store_error(self.lake.place, error)
+            if lake_error is not None:
+                raise lake_error from error
             self.problems[table] = _unreadable(error)
             return False
         finally:
             self._connection.unregister("source")
+
         return True
 
 
 def _is_pattern(path: str) -> bool:
-    """Returns whether DuckDB would look for other files that fit a path."""
+    """Returns whether DuckDB takes a path for a pattern of several files."""
     return not {"*", "?", "["}.isdisjoint(path)
 
 

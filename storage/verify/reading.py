@@ -1,7 +1,7 @@
 """A lake's tables in DuckDB, narrow: each file is read once, and bodies are only hashed.
 
-`all_<table>` has every row. DuckDB reads the files itself. If it would take their path for a
-pattern, delta-rs reads them.
+`all_<table>` has every row. DuckDB reads the files itself; delta-rs reads those whose path DuckDB
+takes for a pattern.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from storage.verify.reader import Reader
 
 _EPOCHS_AT_ONCE = 500
 
-# Hashes of what a reader sees of a message; the order of a map's entries does not count.
+# Hashes of the parts of a message that a reader sees; the order of a map's entries does not count.
 _PRINTS = """hash(body) AS body_print,
   hash(keys, tags, epoch_ms(born_at), list_sort(map_entries(properties)), raw_headers,
     producer_group, transaction_id) AS header_print"""
@@ -57,7 +57,7 @@ COLUMNS = {
     "waiting": """* EXCLUDE (stored_at, landed_at), epoch_ms(stored_at) AS stored_ms,
       epoch_ms(landed_at) AS landed_ms""",
     "catalog": "* EXCLUDE (created_at), epoch_ms(created_at) AS created_ms",
-}  # fmt: skip
+}
 _TOPIC_COLUMNS = f"""queue_id, queue_offset, epoch_ms(stored_at) AS stored_ms, source, real_topic,
   asked_queue_id, reason, half_queue_id, half_queue_offset, epoch, {_PRINTS}"""
 
@@ -101,14 +101,14 @@ FROM (
        "admin_offset": "BIGINT"}]')) AS loss
   FROM all_epochs WHERE state = 'planned' AND map_contains(parameters, 'losses'))
 """
-# What is found out beside the rows of the tables.
-_FOUND_OUT = """
+# Facts beside the rows of the tables.
+_FACTS = """
 CREATE TABLE table_problems (name VARCHAR, problem VARCHAR);
 CREATE TABLE chain (epoch BIGINT, state VARCHAR, problem VARCHAR);
 CREATE TABLE topic_tables (topic VARCHAR, table_id BIGINT);
 -- Topics of which messages are deleted (`storage/maintenance/topic_retention.py`), and where their
--- queues begin. The columns of `gone` have names of their own: what a macro is given is put in as
--- text.
+-- queues begin. The columns of `gone` have names that no other table has: DuckDB puts a macro's
+-- arguments in as text.
 CREATE TABLE gone (
   gone_topic VARCHAR, gone_table VARCHAR, gone_epoch BIGINT, gone_rows BIGINT);
 CREATE TABLE queue_floors (topic VARCHAR, queue_id INTEGER, queue_floor BIGINT)
@@ -121,13 +121,20 @@ CREATE MACRO is_gone(t, e) AS EXISTS (FROM gone WHERE gone_topic = t AND gone_ep
 """,
 }
 _CONSUMER_OFFSETS = pa.schema(
-    [("consumer_group", pa.string()), ("topic", pa.string()), ("queue_id", pa.int32()),
-     ("queue_offset", pa.int64()), ("generation", pa.int64())]
-)  # fmt: skip
+    [
+        ("consumer_group", pa.string()),
+        ("topic", pa.string()),
+        ("queue_id", pa.int32()),
+        ("queue_offset", pa.int64()),
+        ("generation", pa.int64()),
+    ]
+)
 
 
 def read_lake(connection: duckdb.DuckDBPyConnection, lake: Lake, format_version: int) -> None:
-    """Fills `all_<table>`, `all_messages`, `parameter_sets`, `topic_tables`, `gone`,
+    """Fills the tables in `connection` that the invariants' frames are made of.
+
+    These are `all_<table>`, `all_messages`, `parameter_sets`, `topic_tables`, `gone`,
     `queue_floors`, `chain` and `table_problems`.
 
     `epochs` and `consumer_offsets` are read first, so the other tables hold at least the rows that
@@ -135,41 +142,47 @@ def read_lake(connection: duckdb.DuckDBPyConnection, lake: Lake, format_version:
     read is empty, and one row of `table_problems` says so.
     """
     reader = Reader(connection, lake, format_version)
-    connection.execute(_FOUND_OUT)
+    connection.execute(_FACTS)
+
     reader.read("epochs", COLUMNS["epochs"])
     connection.execute(_PARAMETER_SETS)
     connection.execute(_LOSSES)
     connection.execute("ALTER TABLE all_epochs DROP COLUMN parameters")
-    told = _read_logs(connection, lake) if format_version >= DIGEST_FORMAT else set()
+
+    log_problems = _read_logs(connection, lake) if format_version >= DIGEST_FORMAT else set()
     reader.probe("lake")
+
     offsets = reader.source("consumer_offsets", _CONSUMER_OFFSETS)
     if offsets is None:
         offsets = _CONSUMER_OFFSETS.empty_table()
     elif lake.table("consumer_offsets").lake_id() not in ("", lake.majority_lake_id()):
         reader.problems["consumer_offsets"] = "belongs to another lake"
+
     reader.load(
         "consumer_offsets",
         "CREATE TABLE all_consumer_offsets AS",
         ", ".join(_CONSUMER_OFFSETS.names),
         offsets,
     )
+
     for table, columns in COLUMNS.items():
         if table != "epochs":
             reader.read(table, columns)
     _read_topics(connection, reader)
+
     for table, problem in sorted(reader.problems.items()):
-        if table not in told:
+        if table not in log_problems:
             connection.execute("INSERT INTO table_problems VALUES (?, ?)", [table, problem])
 
 
 def _read_logs(connection: duckdb.DuckDBPyConnection, lake: Lake) -> set[str]:
-    """Asks the logs whether the lake is whole, and the rows of `epochs` whether they are a chain.
+    """Checks by the logs that the lake is intact, and that the rows of `epochs` are a chain.
 
-    Output: the tables with which something is wrong.
+    Output: the tables that have a problem.
     """
     progress = NO_PROGRESS
 
-    def look() -> list[Fault]:
+    def find_problems() -> list[Fault]:
         nonlocal progress
         progress = read_progress(lake)
         return find_faults(lake, progress)
@@ -177,20 +190,27 @@ def _read_logs(connection: duckdb.DuckDBPyConnection, lake: Lake) -> set[str]:
     try:
         problems = {
             fault.table: fault.problem
-            for fault in retry_while_written(lake, look)
+            for fault in retry_while_written(lake, find_problems)
             if fault.epoch is None and not fault.is_unplanned  # other invariants look at these
         }
         tables = {*TABLES, *progress.tables}
     except BrokenLakeError as error:
-        problems, tables = {"epochs": error.problem}, {"epochs"}
+        problems = {"epochs": error.problem}
+        tables = {"epochs"}
+
     for table in sorted(tables | problems.keys()):
         connection.execute("INSERT INTO table_problems VALUES (?, ?)", [table, problems.get(table)])
-    for rows, found in _chained_rows(lake):
-        broken = {(fault.epoch, fault.state): fault.problem for fault in found}
+
+    for rows, faults in _chained_rows(lake):
+        broken = {(fault.epoch, fault.state): fault.problem for fault in faults}
         connection.executemany(
             "INSERT INTO chain VALUES (?, ?, ?)",
-            [[r["epoch"], r["state"], broken.get((r["epoch"], r["state"]))] for r in rows],
+            [
+                [row["epoch"], row["state"], broken.get((row["epoch"], row["state"]))]
+                for row in rows
+            ],
         )
+
     return {table for table, problem in problems.items() if problem is not None}
 
 
@@ -199,11 +219,13 @@ def _chained_rows(lake: Lake) -> Iterator[tuple[list[dict[str, Any]], list[Fault
     before: str | None = None
     with suppress(BrokenLakeError):
         newest = lake.max_value("epochs", "epoch") or 0
-        for low in range(1, newest + 1, _EPOCHS_AT_ONCE):
-            within = (pc.field("epoch") >= low) & (pc.field("epoch") < low + _EPOCHS_AT_ONCE)
-            rows = chain_order(lake.read("epochs", where=within).to_pylist())
+        for first in range(1, newest + 1, _EPOCHS_AT_ONCE):
+            in_range = (pc.field("epoch") >= first) & (pc.field("epoch") < first + _EPOCHS_AT_ONCE)
+            rows = chain_order(lake.read("epochs", where=in_range).to_pylist())
+
             if not rows:  # deleted
                 continue
+
             if rows[0]["epoch"] == 1:
                 before = lake.majority_lake_id()
             yield rows, chain_faults(rows, before)
@@ -211,9 +233,11 @@ def _chained_rows(lake: Lake) -> Iterator[tuple[list[dict[str, Any]], list[Fault
 
 
 def _read_topics(connection: duckdb.DuckDBPyConnection, reader: Reader) -> None:
-    found = connection.execute(
+    """Fills `all_messages`, `topic_tables`, `gone` and `queue_floors`."""
+    topics = connection.execute(
         "SELECT DISTINCT topic, table_id FROM all_catalog ORDER BY table_id, topic"
     ).fetchall()
+
     columns = f"$topic::VARCHAR AS topic, {_TOPIC_COLUMNS}"
     reader.load(
         "topics",
@@ -222,29 +246,35 @@ def _read_topics(connection: duckdb.DuckDBPyConnection, reader: Reader) -> None:
         TOPIC.empty_table(),
         {"topic": None},
     )
-    for topic, table_id in found:
+
+    for topic, table_id in topics:
         table = f"topics/{table_id}"
         source = reader.source(table, TOPIC)
         if source is not None:
             reader.load(table, "INSERT INTO all_messages", columns, source, {"topic": topic})
             connection.execute("INSERT INTO topic_tables VALUES (?, ?)", [topic, table_id])
             _read_floors(connection, reader.lake, topic, table)
+
     (count,) = connection.execute("SELECT count(*) FROM gone").fetchall()[0]
     connection.execute(_IS_GONE[count > 0])
 
 
 def _read_floors(connection: duckdb.DuckDBPyConnection, lake: Lake, topic: str, table: str) -> None:
-    """Reads what a topic's table says of deleted messages, and forgets those deleted meanwhile."""
+    """Reads which messages a topic's table has deleted, and drops those deleted meanwhile."""
     try:
         handle = lake.handle(table)
     except BrokenLakeError:
         return
+
     epoch = deleted_epoch(handle)
     if not epoch:
         return
-    connection.execute("INSERT INTO gone VALUES (?, ?, ?, ?)",
-                       [topic, table, epoch, deleted_rows(handle)])  # fmt: skip
+
+    connection.execute(
+        "INSERT INTO gone VALUES (?, ?, ?, ?)", [topic, table, epoch, deleted_rows(handle)]
+    )
     connection.execute("DELETE FROM all_messages WHERE topic = ? AND epoch <= ?", [topic, epoch])
+
     (queues,) = connection.execute(
         "SELECT max(queue_count) FROM all_catalog WHERE topic = ?", [topic]
     ).fetchall()[0]

@@ -42,15 +42,16 @@ INVARIANTS: Final[tuple[Invariant, ...]] = (
     *commands.INVARIANTS,
     *consumers.INVARIANTS,
 )
-# These look at what a lake of format 1 does not record.
+# These check rows that a lake of format 1 does not record.
 RECORDED: Final[tuple[Invariant, ...]] = (
     *epochs.RECORDED,
     *counts.RECORDED,
     *state.RECORDED,
     *snapshots.RECORDED,
 )
-# Of DuckDB. What does not fit goes into a temporary folder, as far as DuckDB can put it there.
-_MEMORY_SHARE, _MEMORY_MIN_MB = 4, 1_000
+# The memory of DuckDB: a share of the machine's. It puts what does not fit into a temporary folder.
+_MEMORY_SHARE = 4
+_MEMORY_MIN_MB = 1_000
 
 # Counts of what the lake holds.
 _NUMBERS = """
@@ -80,7 +81,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Report:
-    """The result for a lake. `ignored`: by table, how many rows are of an uncommitted epoch."""
+    """The result for a lake. `ignored`: by table, the count of rows of uncommitted epochs."""
 
     lake_id: str
     first_epoch: int
@@ -96,7 +97,7 @@ class Report:
 
 
 def memory_mb() -> int:
-    """Returns how much memory a check takes by default: a quarter of the machine's."""
+    """Returns the memory that a check takes by default: a quarter of the machine's."""
     machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return max(_MEMORY_MIN_MB, machine // _MEMORY_SHARE // 1_000_000)
 
@@ -106,15 +107,15 @@ def verify(
 ) -> Report:
     """Checks every invariant of a lake.
 
-    Input: rows of epochs after `last_epoch` count as not there; rows of epochs before
-    `first_epoch` are read, and not checked themselves. What reaches below the lake's floor is
-    neither read nor checked (`storage/verify/scope.py`). `memory`: how much it may take, in MB;
-    None: `memory_mb`.
+    Input: rows of epochs after `last_epoch` are left out; rows of epochs before `first_epoch` are
+    read, and not checked themselves. Rows that depend on others below the lake's floor are neither
+    read nor checked (`storage/verify/scope.py`). `memory`: the most that it takes, in MB; None:
+    `memory_mb`.
     Errors: NotALakeError, NewerLakeError; LakeError if the memory is too little.
     """
     memory = memory or memory_mb()
     try:
-        return _verified(lake, first_epoch, last_epoch, memory)
+        return _check_all(lake, first_epoch, last_epoch, memory)
     except duckdb.OutOfMemoryException as error:
         raise LakeError(
             f"the check of {lake.path} does not fit into {memory} MB of memory: give it more, "
@@ -122,56 +123,68 @@ def verify(
         ) from error
 
 
-def _verified(lake: Lake, first_epoch: int, last_epoch: int, memory: int) -> Report:
+def _check_all(lake: Lake, first_epoch: int, last_epoch: int, memory: int) -> Report:
     lake_id, format_version = infer_identity(lake, FORMATS)
     invariants = INVARIANTS if format_version < DIGEST_FORMAT else (*INVARIANTS, *RECORDED)
-    with tempfile.TemporaryDirectory(prefix="txlake-verify-") as folder:
-        connection = duckdb.connect(
-            ":memory:",
-            config={
-                "memory_limit": f"{memory}MB",
-                "temp_directory": folder,
-                "preserve_insertion_order": False,
-                "autoinstall_known_extensions": False,
-            },
+
+    with (
+        tempfile.TemporaryDirectory(prefix="txlake-verify-") as folder,
+        _connect(memory, folder) as connection,
+    ):
+        read_lake(connection, lake, format_version)
+        committed = _number(
+            connection, "SELECT max(epoch) FROM all_epochs WHERE state = 'committed'"
         )
-        with connection:
-            connection.execute("SET TimeZone = 'UTC'")
-            read_lake(connection, lake, format_version)
-            committed = _number(
-                connection, "SELECT max(epoch) FROM all_epochs WHERE state = 'committed'"
-            )
-            last = min(last_epoch, committed)
-            base = make_frames(connection, last)
-            first_epoch = max(first_epoch, base + 1) if base else first_epoch
-            for room in (operations, time_rules, delays, delivery, commands, state):
-                connection.execute(room.FRAMES)
-            return Report(
-                lake_id=lake_id,
-                first_epoch=first_epoch,
-                last_epoch=last,
-                numbers=_dicts(connection, _NUMBERS)[0],
-                ignored=_ignored(connection, committed),
-                findings=tuple(
-                    _check(connection, invariant, first_epoch, last_epoch)
-                    for invariant in invariants
-                ),
-            )
+
+        last = min(last_epoch, committed)
+        base = make_frames(connection, last)
+        first_epoch = max(first_epoch, base + 1) if base else first_epoch
+
+        for module in (operations, time_rules, delays, delivery, commands, state):
+            connection.execute(module.FRAMES)
+
+        return Report(
+            lake_id=lake_id,
+            first_epoch=first_epoch,
+            last_epoch=last,
+            numbers=_dicts(connection, _NUMBERS)[0],
+            ignored=_ignored(connection, committed),
+            findings=tuple(
+                _check(connection, invariant, first_epoch, last_epoch) for invariant in invariants
+            ),
+        )
+
+
+def _connect(memory: int, folder: str) -> duckdb.DuckDBPyConnection:
+    """Returns an engine that takes at most `memory` MB, and `folder` for what does not fit."""
+    connection = duckdb.connect(
+        ":memory:",
+        config={
+            "memory_limit": f"{memory}MB",
+            "temp_directory": folder,
+            "preserve_insertion_order": False,
+            "autoinstall_known_extensions": False,
+        },
+    )
+    connection.execute("SET TimeZone = 'UTC'")
+    return connection
 
 
 def _check(
     connection: duckdb.DuckDBPyConnection, invariant: Invariant, first: int, last: int
 ) -> Finding:
-    within = f"coalesce(epoch, {first}) BETWEEN {first} AND {last}"
-    rows = f"SELECT * FROM ({invariant.rows}) WHERE {within}"
+    scope = f"coalesce(epoch, {first}) BETWEEN {first} AND {last}"
+    rows = f"SELECT * FROM ({invariant.rows}) WHERE {scope}"
     checked, violations = connection.execute(
         f"SELECT count(*), count(problem) FROM ({rows})"
     ).fetchall()[0]
-    named = []
+
+    shown = []
     if violations:
         text = f"SELECT * FROM ({rows}) WHERE problem IS NOT NULL ORDER BY ALL LIMIT {NAMED_MAX}"
-        named = _dicts(connection, text)
-    return Finding(invariant, checked, violations, named)
+        shown = _dicts(connection, text)
+
+    return Finding(invariant, checked, violations, shown)
 
 
 def _ignored(connection: duckdb.DuckDBPyConnection, committed: int) -> dict[str, int]:
@@ -187,6 +200,6 @@ def _number(connection: duckdb.DuckDBPyConnection, text: str) -> int:
 
 
 def _dicts(connection: duckdb.DuckDBPyConnection, text: str) -> list[dict[str, Any]]:
-    found = connection.execute(text)
-    names = [column[0] for column in found.description or ()]
-    return [dict(zip(names, row, strict=True)) for row in found.fetchall()]
+    result = connection.execute(text)
+    names = [column[0] for column in result.description or ()]
+    return [dict(zip(names, row, strict=True)) for row in result.fetchall()]

@@ -1,22 +1,22 @@
-"""What `verify` looks at: of a lake with a floor, what landed above it and does not reach below it.
+"""The scope of `verify`: of a lake with a floor, the rows that depend on nothing below it.
 
 Rows below the floor are deleted sooner or later. So a record that landed up to the floor's epoch is
-not judged, nor is a half that depends on one: its operation had landed before and waited, or parts
-of its set are below the floor. `replay --verify` runs all epochs above the floor, and judges these,
-too. Views with the tables' own names hold what is judged. Made before them:
+out of scope, and so is a half that depends on one: its operation had landed before and waited, or
+parts of its set are below the floor. `replay --verify` runs all epochs above the floor, and judges
+these, too. Views with the tables' own names hold the rows in scope. Made before them:
 
-base        the floor's epoch; 0 without a floor
-newest      the last epoch that is judged
-old_ends    where landing stood after it (`kind`: the table)
-untold      halves above the floor that depend on something below it
-is_told     whether a record is judged
+base            the floor's epoch; 0 without a floor
+newest          the last epoch that is judged
+old_ends        where landing stood after the floor's epoch (`old_kind`: the table)
+out_of_scope    halves above the floor that depend on something below it
+in_scope        whether a record is judged
 """
 
 from __future__ import annotations
 
 from duckdb import DuckDBPyConnection
 
-# By table: which records a row is about, as pairs of a kind (a text or a column) and an offset.
+# By table: the records that a row is about, as pairs of a kind (a text or a column) and an offset.
 _ABOUT = {
     "half": [("'half'", "queue_offset")],
     "schedule": [],
@@ -32,7 +32,7 @@ _ABOUT = {
     "messages": [("source", "half_queue_offset")],
 }
 TABLES = (*_ABOUT, "catalog")
-# A naming that left says no more which half it named.
+# The row of a naming that left lacks the half that it named.
 _ROWS = {
     "waiting": """(SELECT *, max(half_queue_offset)
   OVER (PARTITION BY queue_id, op_queue_offset, position) AS named FROM all_waiting)"""
@@ -66,7 +66,7 @@ FROM (SELECT parameters_id, unnest(ranges) AS r FROM all_epochs
       WHERE state = 'planned' AND epoch = base()) e
 JOIN parameter_sets s ON e.parameters_id = s.id;
 
-CREATE TABLE untold AS
+CREATE TABLE out_of_scope AS
 WITH reached AS (  -- by an operation that had landed up to the floor
   SELECT o.queue_id, o.queue_offset FROM all_outcomes o
   JOIN old_ends ON old_kind = 'op' AND o.queue_id = old_queue AND o.op_queue_offset < old_end
@@ -95,44 +95,57 @@ sets AS (
   UNION
   FROM alive
 )
-SELECT queue_id AS untold_queue, queue_offset AS untold_offset FROM reached
+SELECT queue_id AS out_queue, queue_offset AS out_offset FROM reached
 UNION
 SELECT queue_id, queue_offset FROM members
 SEMI JOIN sets USING (queue_id, producer_group, transaction_id, tran_size)
 """
-_IS_TOLD = {
-    False: "CREATE MACRO is_told(k, q, o) AS true",
-    # The columns have names of their own: what a macro is given is put in as text.
+_IN_SCOPE = {
+    False: "CREATE MACRO in_scope(k, q, o) AS true",
+    # The tables have column names that no other has: DuckDB puts a macro's arguments in as text.
     True: """
-CREATE MACRO is_told(k, q, o) AS
+CREATE MACRO in_scope(k, q, o) AS
   o IS NULL OR (
     NOT EXISTS (FROM old_ends WHERE old_kind = k AND old_queue = q AND o < old_end)
     AND NOT (k = 'half' AND EXISTS (
-      FROM untold WHERE untold_queue = q AND untold_offset = o)))
+      FROM out_of_scope WHERE out_queue = q AND out_offset = o)))
 """,
 }
 
 
 def make_views(connection: DuckDBPyConnection, last: int) -> int:
     """Makes the views up to the last committed epoch. Output: the epoch of its floor."""
-    oldest = connection.execute(_OLDEST_RULES.format(last=last)).fetchall()[0][0]
-    for text in _ONCE_FOR_EACH_SET[oldest >= 5]:
-        connection.execute(text)
-    base = int(connection.execute(_BASE.format(last=last)).fetchall()[0][0])
+    (oldest_rules,) = connection.execute(_OLDEST_RULES.format(last=last)).fetchall()[0]
+    for macro in _ONCE_FOR_EACH_SET[oldest_rules >= 5]:
+        connection.execute(macro)
+
+    (base,) = connection.execute(_BASE.format(last=last)).fetchall()[0]
     connection.execute(f"CREATE MACRO base() AS {base}::BIGINT")
     connection.execute(f"CREATE MACRO newest() AS {last}::BIGINT")
+
     if base:
         connection.execute(_BELOW_FLOOR)
-    connection.execute(_IS_TOLD[base > 0])
+    connection.execute(_IN_SCOPE[base > 0])
+
     for table in TABLES:
-        within = [f"epoch <= {last}"]
-        if base and table != "catalog":
-            within.append(f"epoch > {base}")
-            queue = "half_queue_id" if table == "messages" else "queue_id"
-            within += [f"is_told({kind}, {queue}, {offset})" for kind, offset in _ABOUT[table]]
-        rows = _ROWS.get(table, f"all_{table}") if base else f"all_{table}"
-        columns = "* EXCLUDE (named)" if base and table in _ROWS else "*"
-        connection.execute(
-            f"CREATE VIEW {table} AS SELECT {columns} FROM {rows} WHERE {' AND '.join(within)}"
-        )
-    return base
+        connection.execute(_view(table, base, last))
+
+    return int(base)
+
+
+def _view(table: str, base: int, last: int) -> str:
+    """Returns SQL of the view of a table's rows in scope."""
+    rows = f"all_{table}"
+    columns = "*"
+    conditions = [f"epoch <= {last}"]
+
+    if base and table in _ROWS:
+        rows = _ROWS[table]
+        columns = "* EXCLUDE (named)"
+
+    if base and table != "catalog":
+        queue = "half_queue_id" if table == "messages" else "queue_id"
+        conditions.append(f"epoch > {base}")
+        conditions += [f"in_scope({kind}, {queue}, {offset})" for kind, offset in _ABOUT[table]]
+
+    return f"CREATE VIEW {table} AS SELECT {columns} FROM {rows} WHERE {' AND '.join(conditions)}"

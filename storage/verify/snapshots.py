@@ -8,12 +8,14 @@ from storage.verify.state import OF_HALVES, OF_MESSAGES, OF_NAMINGS
 
 def _snapshot(table: str, key: tuple[str, ...], columns: tuple[str, ...]) -> str:
     """Returns SQL that compares every snapshot of a table with the changes up to it."""
-    names = ", ".join(key)
-    place = ", ".join(f"coalesce(n.{name}, r.{name})::VARCHAR" for name in key)
+    key_columns = ", ".join(key)
+    row_key = ", ".join(f"coalesce(n.{name}, r.{name})::VARCHAR" for name in key)
     pairs = {name: (f"r.{name}", f"n.{name}") for name in columns}
+    partition = ", ".join(f"c.{name}" for name in key)
+
     return f"""
 SELECT coalesce(n.snapshot, r.epoch) AS epoch, '{table}' AS "table",
-  concat_ws('-', {place}) AS place,
+  concat_ws('-', {row_key}) AS place,
   CASE
     WHEN r.epoch IS NULL THEN 'not in the snapshot'
     WHEN n.snapshot IS NULL THEN 'in the snapshot, and no change put it there'
@@ -23,12 +25,12 @@ SELECT coalesce(n.snapshot, r.epoch) AS epoch, '{table}' AS "table",
 FROM (
   SELECT * FROM (
     SELECT s.epoch AS snapshot, c.*, row_number() OVER
-      (PARTITION BY s.epoch, {", ".join(f"c.{name}" for name in key)} ORDER BY c.epoch DESC) AS n
+      (PARTITION BY s.epoch, {partition} ORDER BY c.epoch DESC) AS n
     FROM (SELECT DISTINCT epoch FROM commits WHERE counts['snapshot'] = 1) s
     JOIN {table} c ON c.epoch <= s.epoch AND c.change <> 'snapshot')
   WHERE n = 1 AND change = 'put'
 ) n
-FULL JOIN (SELECT *, count(*) OVER (PARTITION BY epoch, {names}) AS times FROM {table}
+FULL JOIN (SELECT *, count(*) OVER (PARTITION BY epoch, {key_columns}) AS times FROM {table}
            WHERE change = 'snapshot') r
   ON n.snapshot = r.epoch AND {same(key, "n", "r")}"""
 

@@ -17,6 +17,7 @@ _NEVER = 9223372036854775807
 def _changes(table: str, key: Iterable[str]) -> str:
     """Returns SQL for one frame's changes, each with the change of its key before it."""
     columns = ", ".join(key)
+
     return f"""
 CREATE TABLE {table}_changes AS
 SELECT *, lag(change) OVER of_{table} AS before_change,
@@ -28,7 +29,7 @@ WINDOW of_{table} AS (PARTITION BY {columns} ORDER BY epoch);
 
 
 FRAMES = f"""
--- The epochs at which the state of a half is looked at: when it had to change, or did.
+-- The epochs at which the state of a half is compared: when it had to change, or did.
 CREATE TABLE points AS
 SELECT DISTINCT p.epoch AS point, p.queue_id, p.queue_offset FROM (
   SELECT epoch, queue_id, queue_offset FROM pending WHERE change <> 'snapshot'
@@ -43,10 +44,10 @@ SELECT DISTINCT p.epoch AS point, p.queue_id, p.queue_offset FROM (
   SELECT r.epoch, h.queue_id, h.queue_offset FROM rearms r
   JOIN halves h ON r.queue_id = h.queue_id AND r.unit_offset = h.unit_offset AND h.epoch < r.epoch
   UNION ALL
-  SELECT resolve_epoch, queue_id, unit_offset FROM fates WHERE fate = 'heard'
+  SELECT resolve_epoch, queue_id, unit_offset FROM fates WHERE fate = 'answer'
 ) p WHERE p.epoch IS NOT NULL;
 
--- What has to be in the state at a point: the halves that had landed and not ended.
+-- The halves that the state has to hold at a point: they had landed and not ended.
 CREATE TABLE alive AS
 SELECT p.point, h.*, u.rearm_epochs, u.rearm_ats, arm_at(u.rearm_epochs, p.point) AS arm,
   CASE WHEN u.immunity_ms IS NOT NULL THEN least(u.stored_ms + u.immunity_ms, {INSTANT_MS_MAX})
@@ -60,18 +61,44 @@ JOIN units u ON h.queue_id = u.queue_id AND h.unit_offset = u.unit_offset;
 {_changes("delayed", MESSAGE)}
 """
 
-_PLAIN = (
-    "unit_offset", "producer_group", "transaction_id", "tran_size", "tran_seq", "real_topic",
-    "real_queue_id", "delay_level", "delay_ms", "deliver_ms", "immunity_ms",
-)  # fmt: skip
+# The columns that a pending half has from its record.
+_OF_RECORD = (
+    "unit_offset",
+    "producer_group",
+    "transaction_id",
+    "tran_size",
+    "tran_seq",
+    "real_topic",
+    "real_queue_id",
+    "delay_level",
+    "delay_ms",
+    "deliver_ms",
+    "immunity_ms",
+)
 OF_HALVES = (
-    *_PLAIN, "arm", "stored_ms", "age_from_ms", "check_times", "unacknowledged", "checked_ms",
-    "last_answer_ms", "deadline_ms", "discard_cause", "discards",
-)  # fmt: skip
+    *_OF_RECORD,
+    "arm",
+    "stored_ms",
+    "age_from_ms",
+    "check_times",
+    "unacknowledged",
+    "checked_ms",
+    "last_answer_ms",
+    "deadline_ms",
+    "discard_cause",
+    "discards",
+)
 OF_NAMINGS = (
-    "half_queue_offset", "decision", "producer_group", "transaction_id", "cause", "stored_ms",
-    "landed_ms", "decided_sets", "is_signed",
-)  # fmt: skip
+    "half_queue_offset",
+    "decision",
+    "producer_group",
+    "transaction_id",
+    "cause",
+    "stored_ms",
+    "landed_ms",
+    "decided_sets",
+    "is_signed",
+)
 _OPERATION = ("queue_id", "op_queue_offset")
 _NAMING_COLUMNS = {
     **{name: (f"r.{name}", f"w.{name}") for name in OF_NAMINGS},
@@ -81,8 +108,9 @@ OF_MESSAGES = ("deliver_ms", "real_topic", "real_queue_id", "producer_group")
 
 
 def _needless(columns: tuple[str, ...]) -> str:
-    """Returns SQL that says why a change was recorded without need; null if it was needed."""
+    """Returns SQL of the reason why a recorded change was needless; null if it was needed."""
     pairs = {name: (f"r.{name}", f"r.before_{name}") for name in columns}
+
     return f"""CASE
     WHEN r.times > 1 THEN concat(r.times, ' rows of this epoch')
     WHEN r.change NOT IN ('put', 'left') THEN 'no such change'
@@ -94,7 +122,7 @@ def _needless(columns: tuple[str, ...]) -> str:
 
 _PENDING_COLUMNS = differing(
     {
-        **{name: (f"r.{name}", f"a.{name}") for name in ("arm", *_PLAIN)},
+        **{name: (f"r.{name}", f"a.{name}") for name in ("arm", *_OF_RECORD)},
         "stored_at": ("r.stored_ms", "coalesce(a.rearm_ms, a.stored_ms)"),
         "age_from_at": ("r.age_from_ms", "coalesce(a.rearm_ms, a.age_from_ms)"),
         "deadline_at": ("r.deadline_ms", "CASE WHEN p.rule_version >= 5 THEN a.deadline_ms END"),
@@ -108,7 +136,18 @@ _PENDING_COLUMNS = differing(
         "discard_cause": ("r.discard_cause", "d.cause"),
         "discards": ("r.discards", "coalesce(d.times, 0)"),
     }
-)  # fmt: skip
+)
+_DELAYED_COLUMNS = differing(
+    {
+        "deliver_at": ("r.deliver_ms", "s.due_ms"),
+        "real_topic": ("r.real_topic", "s.real_topic"),
+        "real_queue_id": ("r.real_queue_id", "s.real_queue_id"),
+        "producer_group": (
+            "r.producer_group",
+            "CASE WHEN l.rule_version >= 4 THEN s.producer_group END",
+        ),
+    }
+)
 
 # Of lakes in which every epoch recorded what it changed in the state: from format 2 on.
 RECORDED = (
@@ -155,7 +194,7 @@ given_up AS (
 answered AS (
   SELECT a.point, a.queue_id, a.queue_offset, max(f.stored_ms) AS answered_ms
   FROM alive a JOIN fates f ON a.queue_id = f.queue_id AND a.unit_offset = f.unit_offset
-    AND f.fate = 'heard' AND f.resolve_epoch <= a.point
+    AND f.fate = 'answer' AND f.resolve_epoch <= a.point
   WHERE a.queue_offset = a.unit_offset
   GROUP BY ALL
 )
@@ -265,19 +304,7 @@ SELECT p.point AS epoch, p.source, p.queue_id, p.queue_offset,
   CASE
     WHEN s.source IS NULL THEN CASE WHEN r.change = 'put' THEN 'it does not wait' END
     WHEN r.change IS DISTINCT FROM 'put' THEN 'it waits, and no row says so'
-    ELSE {
-            differing(
-                {
-                    "deliver_at": ("r.deliver_ms", "s.due_ms"),
-                    "real_topic": ("r.real_topic", "s.real_topic"),
-                    "real_queue_id": ("r.real_queue_id", "s.real_queue_id"),
-                    "producer_group": (
-                        "r.producer_group",
-                        "CASE WHEN l.rule_version >= 4 THEN s.producer_group END",
-                    ),
-                }
-            )
-        } || ' is not what its record says'
+    ELSE {_DELAYED_COLUMNS} || ' is not what its record says'
   END AS problem
 FROM points p
 JOIN plans l ON p.point = l.epoch

@@ -1,7 +1,7 @@
-"""What each operator's command is about, read once more from its TARGET.
+"""The target of each operator's command, read once more from its text.
 
 Table `commanded`: the rows of `admin`, with `kind` (half, schedule, undeliverable, topic, config,
-lost) and what it names: `named_queue` and `named_offset`, or `topic` with `queue_count` or
+lost) and what the target names: `named_queue` and `named_offset`, or `topic` with `queue_count` or
 `config_value`, or `lost_kind` with `named_queue`, `named_offset` and `lost_last`. All are null
 where the target cannot be read, or is of a kind that the command does not have.
 

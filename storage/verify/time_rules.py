@@ -1,12 +1,12 @@
-"""What time does: which halves are asked about, and which are given up, and when."""
+"""The rules of time: which halves are checked, which are discarded, and when."""
 
 from __future__ import annotations
 
 from storage.verify.invariant import Invariant
 from txlake.protocol import CHECK_MAX_TOPIC
 
-# Attempts in their order, by unit and arm. `since_ms`: where the unit's age begins, `age_from_at`;
-# after a re-arm its `epoch_at`.
+# Attempts in their order, by unit and arm. `since_ms`: the instant from which the age counts, the
+# unit's `age_from_at`; after a re-arm its `epoch_at`.
 # Attempts with the same `acknowledged_before` follow one that was acknowledged, or the arm's start.
 # Since rule version 3 those that were not acknowledged make the interval longer.
 FRAMES = """
@@ -43,7 +43,6 @@ SELECT *, CASE WHEN acknowledged THEN 0 ELSE unacknowledged_before + 1 END AS un
   END AS wanted_ms
 FROM in_a_row
 """
-
 
 INVARIANTS = (
     Invariant(

@@ -1,4 +1,4 @@
-"""The kinds of Kafka records, and what decoding them depends on (`storage/wire/decode.py`)."""
+"""The kinds of Kafka records, and the limits of their decoding (`storage/wire/decode.py`)."""
 
 from __future__ import annotations
 
@@ -6,16 +6,19 @@ from dataclasses import dataclass
 
 from txlake import protocol as p
 
-HALF, OP, SCHEDULE, ADMIN = "half", "op", "schedule", "admin"
+HALF = "half"
+OP = "op"
+SCHEDULE = "schedule"
+ADMIN = "admin"
 KINDS = (HALF, OP, SCHEDULE, ADMIN)
 
 
 @dataclass(frozen=True)
 class WireLimits:
-    """What decoding depends on: the topics' names and the configured limits.
+    """The topics' names and the configured limits that decoding reads.
 
-    `operation_namings_max`: how many halves an operation can name; None, as in plans before rule
-    version 5: neither that nor the size of operations and commands is limited.
+    `operation_namings_max`: the most halves that an operation can name; None, as in plans before
+    rule version 5: neither that nor the size of operations and commands is limited.
     """
 
     topics: dict[str, str]  # kind -> Kafka topic

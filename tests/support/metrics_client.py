@@ -8,8 +8,7 @@ import pyarrow as pa
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from checker.frames import Decision, Inputs, State
-from pipelines.epoch.checks import ATTEMPTS
+from checker.frames import ATTEMPTS, Decision, Inputs, State
 from pipelines.metrics.reporter import Reporter, Standing
 from pipelines.settings import parse
 from storage.lake.epochs import Plan, Range

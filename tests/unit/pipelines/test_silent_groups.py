@@ -8,8 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from checker.frames import HALVES
-from pipelines.epoch.checks import ATTEMPTS
+from checker.frames import ATTEMPTS, HALVES
 from pipelines.health.groups import ANSWER_MS, NEWEST_CHECKS, read_answers, read_groups
 from pipelines.health.transactions import state_of
 from pipelines.metrics.groups import GroupReplies, Groups

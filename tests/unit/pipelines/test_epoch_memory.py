@@ -7,7 +7,7 @@ from unittest.mock import Mock
 import pyarrow as pa
 import pytest
 
-from checker.frames_ops.memory import LARGE_RECORDS, give_back
+from pipelines.epoch.memory import LARGE_RECORDS, release_memory
 
 
 @pytest.mark.parametrize(
@@ -18,5 +18,5 @@ def test_only_a_large_epoch_gives_memory_back(
 ) -> None:
     pool = Mock()
     monkeypatch.setattr(pa, "default_memory_pool", lambda: pool)
-    give_back(records)
+    release_memory(records)
     assert pool.release_unused.call_count == times
