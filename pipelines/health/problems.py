@@ -283,12 +283,14 @@ def page_of(name: str) -> str:
 
 
 def unknown(facts: Facts) -> list[str]:
-    """Returns the names of the problems that cannot be told from what is known."""
-    told = {problem.name for problem in problems(facts)}
-    no_kafka, no_settings = facts.lags is None, facts.retention_ms is None
+    """Returns the names of the problems whose state is not known from these facts."""
+    present = {problem.name for problem in problems(facts)}
+    has_no_kafka = facts.lags is None
+    has_no_settings = facts.retention_ms is None
+
     return [
         rule.name
         for rule in RULES
-        if rule.name not in told
-        and ((rule.needs_kafka and no_kafka) or (rule.needs_settings and no_settings))
+        if rule.name not in present
+        and ((rule.needs_kafka and has_no_kafka) or (rule.needs_settings and has_no_settings))
     ]
