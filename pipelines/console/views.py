@@ -32,7 +32,7 @@ from pipelines.health import (
 )
 from pipelines.health.facts import Facts
 from pipelines.health.history import read_history
-from pipelines.health.problems import page_of, problems, unknown
+from pipelines.health.problems import page_of, problems, unknown_problems
 from pipelines.operate import delays
 from pipelines.output import now_ms
 from storage.lake.lake import Lake
@@ -73,12 +73,21 @@ def overview(request: Request) -> Response:
     facts = site.load_facts(lake)
     history = read_history(lake, facts.lake.now_ms, _SPANS[chosen], facts.lake.pending)
     return page(
-        request, "overview", facts=facts, verdict=report.headline(facts),
+        request,
+        "overview",
+        facts=facts,
+        verdict=report.headline(facts),
         problems=[(one, page_of(one.name)) for one in problems(facts)],
-        unknown=unknown(facts), why_unknown=report.why_unknown(facts),
-        told=_grouped(facts), chosen=chosen, spans=list(_SPANS), history=history,
-        charts=charts(history), width=WIDTH, height=HEIGHT,
-    )  # fmt: skip
+        unknown=unknown_problems(facts),
+        why_unknown=report.why_unknown(facts),
+        told=_grouped(facts),
+        chosen=chosen,
+        spans=list(_SPANS),
+        history=history,
+        charts=charts(history),
+        width=WIDTH,
+        height=HEIGHT,
+    )
 
 
 def _grouped(facts: Facts) -> list[tuple[str, list[str]]]:
@@ -134,9 +143,15 @@ def transactions_page(request: Request) -> Response:
     look = transactions.list_pending if state == "pending" else transactions.list_stored
     rows, count = look(_lake(request), filters, query_params.limit(query))
     return page(
-        request, "transactions", columns=transactions.SHOWN, rows=rows, count=count,
-        state=state, since=since, query=query,
-    )  # fmt: skip
+        request,
+        "transactions",
+        columns=transactions.SHOWN,
+        rows=rows,
+        count=count,
+        state=state,
+        since=since,
+        query=query,
+    )
 
 
 def story(request: Request) -> Response:
@@ -218,9 +233,14 @@ def topic_page(request: Request) -> Response:
     if not is_made and not readers and not _is_named(lake, name):
         raise topics.no_topic(lake, name)
     return page(
-        request, "topic", name=name, columns=topics.QUEUE_COLUMNS[1:], rows=rows, readers=readers,
+        request,
+        "topic",
+        name=name,
+        columns=topics.QUEUE_COLUMNS[1:],
+        rows=rows,
+        readers=readers,
         reader_columns=consumers.LAG_COLUMNS,
-    )  # fmt: skip
+    )
 
 
 def _is_named(lake: Lake, topic: str) -> bool:

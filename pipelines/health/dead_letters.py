@@ -117,7 +117,7 @@ def _tables(lake: Lake, epoch: int) -> dict[str, str]:
     return {row["topic"]: f"topics/{row['table_id']}" for row in rows}
 
 
-def undeliverable(lake: Lake) -> int:
+def count_undeliverable(lake: Lake) -> int:
     """Returns how many undeliverable messages wait for an operator."""
     epoch, _ = latest_committed(lake)
     table = _tables(lake, epoch).get(UNDELIVERABLE_TOPIC)

@@ -18,7 +18,7 @@ from checker.frames_ops.sql import run
 from pipelines.epoch.recorded_state import read_state
 from pipelines.explain.rows import Row
 from pipelines.health.consumers import read_unread
-from pipelines.health.dead_letters import undeliverable
+from pipelines.health.dead_letters import count_undeliverable
 from pipelines.health.groups import read_groups
 from pipelines.settings import HealthSettings
 from storage.lake.aging import snapshot_before
@@ -204,7 +204,7 @@ def lake_facts(lake: Lake, now_ms: int) -> LakeFacts:
         groups=read_groups(lake, state, now_ms),
         unread=read_unread(lake, now_ms),
         recent_discards=_recent_discards(lake, epoch, now_ms),
-        undeliverable=undeliverable(lake),
+        undeliverable=count_undeliverable(lake),
         delayed=delayed.num_rows,
         next_delayed_at=pc.min(delayed["deliver_at"]).as_py(),
         discarded=discarded["halves"],

@@ -282,7 +282,7 @@ def page_of(name: str) -> str:
     return next(rule.page for rule in RULES if rule.name == name)
 
 
-def unknown(facts: Facts) -> list[str]:
+def unknown_problems(facts: Facts) -> list[str]:
     """Returns the names of the problems whose state is not known from these facts."""
     present = {problem.name for problem in problems(facts)}
     has_no_kafka = facts.lags is None

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any, Final
 
 from pipelines.health.facts import Facts, LakeFacts
-from pipelines.health.problems import problems, unknown
+from pipelines.health.problems import problems, unknown_problems
 from pipelines.output import ago, printable, size, span, to_machine
 
 _NAME = 15
@@ -22,7 +22,7 @@ def lines(facts: Facts) -> list[str]:
 
 
 def _lines(facts: Facts) -> Iterator[str]:
-    unknown_names = unknown(facts)
+    unknown_names = unknown_problems(facts)
 
     yield headline(facts)
 
@@ -40,7 +40,7 @@ def _lines(facts: Facts) -> Iterator[str]:
 
 def headline(facts: Facts) -> str:
     """Returns whether all is well, in words."""
-    well = "nothing is wrong, as far as is known" if unknown(facts) else "nothing is wrong"
+    well = "nothing is wrong, as far as is known" if unknown_problems(facts) else "nothing is wrong"
     return "something is wrong" if problems(facts) else well
 
 
@@ -132,7 +132,7 @@ def as_json(facts: Facts) -> dict[str, Any]:
     return {
         "is_well": not problems(facts),
         "problems": [vars(problem) for problem in problems(facts)],
-        "unknown": unknown(facts),
+        "unknown": unknown_problems(facts),
         **{name: _plain(name, value) for name, value in lake.items()},
         "pending": facts.lake.pending,
         "oldest_at": _plain("oldest_at", facts.lake.oldest_at),

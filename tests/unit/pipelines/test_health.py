@@ -23,7 +23,7 @@ STREAMS = Standing(is_active=True, is_streaming=True)
 def ready(reporter: Reporter, is_up: bool | None = True) -> str:
     """Return why a reporter is not ready, as its probe has found Kafka."""
     reporter._probe.is_up = is_up
-    return reporter.why_not_ready()
+    return reporter.not_ready_reason()
 
 
 @pytest.mark.parametrize(
