@@ -89,9 +89,10 @@ def ago(ms: int, now_ms: int) -> str:
 def print_records(columns: Sequence[str], rows: Sequence[Row], output: str, now_ms: int) -> None:
     """Prints rows in one of FORMATS, the instants of a table as seen from now. Units: ms."""
     if output == TABLE:
-        print_rows([heading(name) for name in columns],
-                   [[humanize(name, row[name], now_ms) for name in columns]
-                             for row in rows])  # fmt: skip
+        print_rows(
+            [heading(name) for name in columns],
+            [[humanize(name, row[name], now_ms) for name in columns] for row in rows],
+        )
         return
     records = [{name: to_machine(name, row[name]) for name in columns} for row in rows]
     if output == JSON:

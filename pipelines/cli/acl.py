@@ -27,18 +27,27 @@ def acl() -> None:
 @click.option("--role", "roles", multiple=True, help="Only this role; can be said again.")
 @click.option("--group", "groups", multiple=True, help="A producer group; can be said again.")
 @click.option(
-    "--principal", "principals", multiple=True, metavar="ROLE=User:NAME",
+    "--principal",
+    "principals",
+    multiple=True,
+    metavar="ROLE=User:NAME",
     help="Who has a role, or is a producer group's; else User:txlake-ROLE, User:GROUP.",
-)  # fmt: skip
+)
 @click.option(
-    "--producer-bytes", type=click.IntRange(min=1), metavar="N",
+    "--producer-bytes",
+    type=click.IntRange(min=1),
+    metavar="N",
     help="Let each producer group write at most N bytes a second: Kafka's quota for its user.",
-)  # fmt: skip
+)
 @click.option("--store", is_flag=True, help="Policies of S3 instead, as JSON, by role.")
 @click.option(
-    "-o", "--output", type=click.Choice(_FORMS), default=_FORMS[0], show_default=True,
+    "-o",
+    "--output",
+    type=click.Choice(_FORMS),
+    default=_FORMS[0],
+    show_default=True,
     help="Lines for a shell, a table for people, or JSON.",
-)  # fmt: skip
+)
 def print_acls(
     conf: str,
     roles: tuple[str, ...],
@@ -64,12 +73,16 @@ def print_acls(
         if not matches(GROUP_PATTERN, group):
             raise click.UsageError(f"--group {group!r}: a group's name is {GROUP_PATTERN}")
     chosen = roles or ROLES
-    require({
-        "--producer-bytes is printed as a command: without --store and -o":
-            bool(producer_bytes) and (store or output != _FORMS[0]),
-        "--producer-bytes is about producer groups: name them, --group NAME":
-            bool(producer_bytes) and not (groups and PRODUCER in chosen),
-    })  # fmt: skip
+    require(
+        {
+            "--producer-bytes is printed as a command: without --store and -o": bool(producer_bytes)
+            and (store or output != _FORMS[0]),
+            "--producer-bytes is about producer groups: name them, --group NAME": bool(
+                producer_bytes
+            )
+            and not (groups and PRODUCER in chosen),
+        }
+    )
     if store:
         place = settings.lake.place()
         click.echo(json.dumps({role: s3_policy(place, role) for role in chosen}, indent=2))
@@ -82,20 +95,24 @@ def print_acls(
         return
     servers = settings.kafka.bootstrap_servers
     for role in chosen:
-        of_role = [(right, row) for right, row in zip(found, rows, strict=True)
-                   if right.role == role]  # fmt: skip
+        of_role = [
+            (right, row) for right, row in zip(found, rows, strict=True) if right.role == role
+        ]
         if not of_role:
-            needed = "say --group NAME for each producer group" if role == PRODUCER else (
-                "it reads the lake alone, and needs no right in Kafka"
-            )  # fmt: skip
+            needed = (
+                "say --group NAME for each producer group"
+                if role == PRODUCER
+                else ("it reads the lake alone, and needs no right in Kafka")
+            )
             print_line(f"# {role}: {needed}")
         for right, row in of_role:
             name = f"{right.name}*" if right.is_prefix else right.name
             print_line(
-                command_of(right, row["principal"], servers) if output == "commands" else
-                f"{row['principal']}  {right.kind} {name}  {', '.join(right.operations)}  "
+                command_of(right, row["principal"], servers)
+                if output == "commands"
+                else f"{row['principal']}  {right.kind} {name}  {', '.join(right.operations)}  "
                 f"({right.why})"
-            )  # fmt: skip
+            )
         if producer_bytes:
             for user in sorted({row["principal"] for right, row in of_role if right.group}):
                 print_line(quota_command(user, servers, producer_bytes))

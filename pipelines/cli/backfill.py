@@ -33,8 +33,9 @@ def _offsets(
         return None
     try:
         topics = json.loads(text)
-        return {(t, int(n)): int(offset) for t, found in topics.items()
-                for n, offset in found.items()}  # fmt: skip
+        return {
+            (t, int(n)): int(offset) for t, found in topics.items() for n, offset in found.items()
+        }
     except (ValueError, AttributeError, TypeError) as error:
         raise click.BadParameter(
             f'{text!r}: offsets as {{"TOPIC": {{"0": 17}}}} are allowed', param=parameter
@@ -71,14 +72,16 @@ def backfill(
     paths = {"half": half, "op": op, "schedule": schedule, "admin": admin}
     files = {kind: path for kind, path in paths.items() if path is not None}
     bounds = (from_time, to_time, from_offsets, to_offsets)
-    require({
-        "files are taken whole: no --from or --to beside them":
-            bool(files) and any(bound is not None for bound in bounds),
-        "files: --half and --op are both needed": bool(files) and (half is None or op is None),
-        "name one: --from-time or --from-offsets":
-            from_time is not None and from_offsets is not None,
-        "name one: --to-time or --to-offsets": to_time is not None and to_offsets is not None,
-    })  # fmt: skip
+    require(
+        {
+            "files are taken whole: no --from or --to beside them": bool(files)
+            and any(bound is not None for bound in bounds),
+            "files: --half and --op are both needed": bool(files) and (half is None or op is None),
+            "name one: --from-time or --from-offsets": from_time is not None
+            and from_offsets is not None,
+            "name one: --to-time or --to-offsets": to_time is not None and to_offsets is not None,
+        }
+    )
     _require_past(from_time, to_time)
     from pipelines.kafka_client.admin import KafkaAdmin
     from pipelines.progress import progress_bar

@@ -38,13 +38,15 @@ class BulkOptions:
         """Refuses anything but one target, or filters with --max."""
         filters = (self.group, self.topic, self.keys, self.older_than)
         is_asked = any(value is not None for value in filters)
-        require({
-            "name one target, or choose several by --group, --topic, --keys, --older-than":
-                is_asked == (target is not None),
-            "--max is needed: at most so many are written": is_asked and self.max is None,
-            "--max and --yes go with filters":
-                not is_asked and (self.max is not None or self.yes),
-        })  # fmt: skip
+        require(
+            {
+                "name one target, or choose several by --group, --topic, --keys, --older-than": is_asked
+                == (target is not None),
+                "--max is needed: at most so many are written": is_asked and self.max is None,
+                "--max and --yes go with filters": not is_asked
+                and (self.max is not None or self.yes),
+            }
+        )
 
     def command(
         self, writing: WriteOptions, name: str, text: str | None, find_targets: FindTargets
@@ -82,10 +84,13 @@ class BulkOptions:
         is_written = self.yes and not writing.dry_run
         trials = [preview(one) for one in chosen]
         rows: list[dict[str, Any]] = [
-            {"target": str(one), "expected": trial.expected,
-             "offset": writing.send(trial) if is_written else None}
+            {
+                "target": str(one),
+                "expected": trial.expected,
+                "offset": writing.send(trial) if is_written else None,
+            }
             for one, trial in zip(chosen, trials, strict=True)
-        ]  # fmt: skip
+        ]
         for row, trial in zip(rows, trials, strict=True) if is_written else ():
             row["result"] = writing.result(trial, row["offset"])
         if writing.output == "json":

@@ -22,17 +22,21 @@ _TOKEN_CHARACTERS: Final = 20
     "--port", type=click.IntRange(0, 65_535), default=8470, show_default=True, help="0: any."
 )
 @click.option(
-    "--name", "names", multiple=True,
+    "--name",
+    "names",
+    multiple=True,
     help="A further host name by which browsers ask for it: a proxy's, or this machine's.",
-)  # fmt: skip
+)
 @click.option(
-    "--allow-writes", is_flag=True,
+    "--allow-writes",
+    is_flag=True,
     help="Let who has the token resume what is dead; needs --conf.",
-)  # fmt: skip
+)
 @click.option(
-    "--token-file", type=click.Path(dir_okay=False),
+    "--token-file",
+    type=click.Path(dir_okay=False),
     help=f"Where the token stands; else in the variable {TOKEN_VARIABLE}.",
-)  # fmt: skip
+)
 def console(
     lake_path: str | None,
     conf: str | None,
@@ -72,11 +76,17 @@ def console(
     look = partial(facts_of, settings=settings, ask=partial(asked.ask, "status"))
     with listen(host, port) as listener:
         site = ConsoleContext(
-            place.path, lambda: open_intact_lake(place), look, settings, token, allow_writes,
+            place.path,
+            lambda: open_intact_lake(place),
+            look,
+            settings,
+            token,
+            allow_writes,
             not is_local,
             frozenset({host.lower(), *(LOOPBACK if is_local else ()), *map(str.lower, names)}),
-            listener.getsockname()[1], asked,
-        )  # fmt: skip
+            listener.getsockname()[1],
+            asked,
+        )
         shown = f"[{host}]" if ":" in host else host
         serve(site, listener, lambda: click.echo(f"http://{shown}:{site.port}/"))
     click.echo("stopped")

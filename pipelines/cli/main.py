@@ -26,21 +26,37 @@ if TYPE_CHECKING:
 # others run.
 _SECTIONS: Final = {
     "See": {
-        "status": "status", "top": "status", "tx": "tx", "topic": "topic", "sql": "sql",
-        "groups": "groups", "conflicts": "conflicts", "consumer": "consumer", "lag": "consumer",
-        "console": "console", "verify": "verify",
+        "status": "status",
+        "top": "status",
+        "tx": "tx",
+        "topic": "topic",
+        "sql": "sql",
+        "groups": "groups",
+        "conflicts": "conflicts",
+        "consumer": "consumer",
+        "lag": "consumer",
+        "console": "console",
+        "verify": "verify",
     },
     "Fix": {
-        "dead": "dead", "check": "check", "schedule": "schedule", "losses": "losses",
-        "maintain": "maintain", "replay": "replay", "backfill": "backfill",
+        "dead": "dead",
+        "check": "check",
+        "schedule": "schedule",
+        "losses": "losses",
+        "maintain": "maintain",
+        "replay": "replay",
+        "backfill": "backfill",
     },
     "Run": {
-        "run": "", "spark-submit": "spark_submit", "environment": "spark_submit",
+        "run": "",
+        "spark-submit": "spark_submit",
+        "environment": "spark_submit",
         "publish": "publish",
-        "broker": "servers", "store": "servers",
+        "broker": "servers",
+        "store": "servers",
     },
     "Set up": {"doctor": "setup", "jars": "setup", "config": "config", "acl": "acl"},
-}  # fmt: skip
+}
 _CTRL_C: Final = 130
 _MODULE_OF: Final = {
     name: module for section in _SECTIONS.values() for name, module in section.items() if module
@@ -58,9 +74,15 @@ def report_known_errors() -> tuple[type[Exception], ...]:
     from txlake.errors import LakeError as ClientLakeError
 
     return (
-        JobError, LakeError, SettingsError, JavaError, JarError, ServerError, OperatorError,
+        JobError,
+        LakeError,
+        SettingsError,
+        JavaError,
+        JarError,
+        ServerError,
+        OperatorError,
         ClientLakeError,
-    )  # fmt: skip
+    )
 
 
 def _refused_by_a_disk(error: Exception) -> Exception:
@@ -150,9 +172,10 @@ def main() -> None:
 @main.command()
 @conf_option
 @click.option(
-    "--standby", is_flag=True,
+    "--standby",
+    is_flag=True,
     help="While another driver is active, wait ready to take over; Kafka elects.",
-)  # fmt: skip
+)
 @click.option("--quiet", is_flag=True, help="Print warnings only.")
 def run(conf: str, standby: bool, quiet: bool) -> None:
     """Run the reconcile job until Ctrl-C or SIGTERM.
@@ -188,8 +211,9 @@ def run_job(settings: Settings, *, is_standby: bool = False) -> None:
     def abort() -> None:
         log.warning(
             "not stopped within %.0f s: what is running is given up, and nothing is lost; the next "
-            "start finishes it", STOP_S,
-        )  # fmt: skip
+            "start finishes it",
+            STOP_S,
+        )
         logging.shutdown()
         os._exit(0)  # as kill -9, which an epoch must survive anyway
 

@@ -22,9 +22,12 @@ _COLUMNS = ("table", "files", "to merge", "into", "MB", "to delete")
 @click.option("--actor", help="Who: the login user when it is not given.")
 @click.option("--dry-run", is_flag=True, help="Change nothing; say what would be done.")
 @click.option(
-    "--wait-s", type=click.FloatRange(0), default=0.0, show_default=True,
+    "--wait-s",
+    type=click.FloatRange(0),
+    default=0.0,
+    show_default=True,
     help="How long to wait until the job has taken it; the work itself comes after.",
-)  # fmt: skip
+)
 @click.option("--offline", is_flag=True, help="Do it here and now; no job may run.")
 @conf_option
 @output_option

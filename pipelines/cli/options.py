@@ -80,9 +80,14 @@ def conf_of(text: str, *, others: tuple[str, ...] = ("lake_path",), **more: Any)
     """Returns the option `--conf`. Input: its help; what else of the command names a lake."""
     more.setdefault("type", click.Path(dir_okay=False))
     return click.option(
-        "--conf", cls=_Named, others=others, envvar=CONF_VARIABLE, show_envvar=True, help=text,
+        "--conf",
+        cls=_Named,
+        others=others,
+        envvar=CONF_VARIABLE,
+        show_envvar=True,
+        help=text,
         **more,
-    )  # fmt: skip
+    )
 
 
 def require(wrong: Mapping[str, bool]) -> None:
@@ -94,14 +99,22 @@ def require(wrong: Mapping[str, bool]) -> None:
 
 # Let a command print JSON.
 output_option = click.option(
-    "-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True,
+    "-o",
+    "--output",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
     help="For people or for programs.",
-)  # fmt: skip
+)
 # Let a command print its rows for people or for programs.
 rows_option = click.option(
-    "-o", "--output", type=click.Choice(FORMATS), default=TABLE, show_default=True,
+    "-o",
+    "--output",
+    type=click.Choice(FORMATS),
+    default=TABLE,
+    show_default=True,
     help="For people, or for programs.",
-)  # fmt: skip
+)
 # Let a command cut its list.
 limit_option = click.option(
     "--limit", type=click.IntRange(1), default=100, show_default=True, help="Rows to show."
@@ -110,9 +123,14 @@ limit_option = click.option(
 conf_option = conf_of("The job's settings, as conf/local.toml.", required=True)
 # Let a command name its lake, directly or by the job's settings.
 lake_option = click.option(
-    "--lake", "lake_path", cls=_Named, others=("conf",), envvar=LAKE_VARIABLE, show_envvar=True,
+    "--lake",
+    "lake_path",
+    cls=_Named,
+    others=("conf",),
+    envvar=LAKE_VARIABLE,
+    show_envvar=True,
     help="Where the lake is: a folder, or s3://...",
-)  # fmt: skip
+)
 lake_options = stack_options(lake_option, conf_of("The job's settings: they name the lake."))
 # Let a command choose the messages that it lists.
 list_options = stack_options(

@@ -39,11 +39,13 @@ def publish(context: click.Context, conf: str | None, name: str | None, quiet: b
     Of several processes of one name Kafka elects the active one; the others stand by.
     """
     if context.invoked_subcommand is not None:
-        require({
-            "options stand behind the command: txlake publish status --conf FILE": bool(
-                conf or name or quiet
-            )
-        })  # fmt: skip
+        require(
+            {
+                "options stand behind the command: txlake publish status --conf FILE": bool(
+                    conf or name or quiet
+                )
+            }
+        )
         return
     if conf is None:
         raise click.UsageError("name the job's settings: --conf FILE")
@@ -84,8 +86,15 @@ def publish(context: click.Context, conf: str | None, name: str | None, quiet: b
 
 _name_option = click.option("--name", help="Which [publish.NAME]; without it the only one.")
 _STATUS_COLUMNS = (
-    "publisher", "topic", "destination", "published", "lag", "lag_ms", "active", "stopped",
-)  # fmt: skip
+    "publisher",
+    "topic",
+    "destination",
+    "published",
+    "lag",
+    "lag_ms",
+    "active",
+    "stopped",
+)
 
 
 @publish.command()
@@ -120,9 +129,12 @@ def status(conf: str, name: str | None, output: str) -> None:
 @conf_option
 @_name_option
 @click.option(
-    "--from-offset", type=click.IntRange(0), default=0, show_default=True,
+    "--from-offset",
+    type=click.IntRange(0),
+    default=0,
+    show_default=True,
     help="Of each queue, from this queue offset on.",
-)  # fmt: skip
+)
 @rows_option
 def verify(conf: str, name: str | None, from_offset: int, output: str) -> None:
     """Compare what is published with the tables: count, order, key, value and headers.
@@ -182,10 +194,12 @@ def skip(
 
 @publish.command()
 @click.option(
-    "--position", type=click.Choice(["published", "earliest", "latest"]), required=True,
+    "--position",
+    type=click.Choice(["published", "earliest", "latest"]),
+    required=True,
     help="Behind the last records, which must be this lake's messages; or where its tables begin "
     "or end.",
-)  # fmt: skip
+)
 @_change_options
 def adopt(
     position: str,

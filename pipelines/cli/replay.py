@@ -35,8 +35,13 @@ _SHOWN = 20
 @lake_option
 @click.option("--verify", "is_verify", is_flag=True, help="Compare every row; 3 on a difference.")
 @click.option("--into", metavar="NEW_LAKE", help="Rebuild the lake there.")
-@click.option("--what-if", "changes", metavar="KEY=VALUE", multiple=True,
-              help="Decide under another [transaction] parameter; may be repeated.")  # fmt: skip
+@click.option(
+    "--what-if",
+    "changes",
+    metavar="KEY=VALUE",
+    multiple=True,
+    help="Decide under another [transaction] parameter; may be repeated.",
+)
 @epochs_option
 @click.option(
     "--one-batch", is_flag=True, help="With --into: from half, op, schedule, admin alone."
@@ -61,14 +66,20 @@ def replay(
     To --verify it, to rebuild it --into another lake, or to ask --what-if.
     """
     is_all = epochs == (1, EPOCH_MAX)
-    require({
-        "name one: --verify, --into NEW_LAKE, or --what-if KEY=VALUE":
-            (is_verify, into is not None, bool(changes)).count(True) != 1,
-        "only --verify can begin later than with epoch 1": not is_verify and epochs[0] != 1,
-        "--one-batch goes with --into, and takes all that was landed":
-            one_batch and (into is None or not is_all),
-        "--what-if is about the whole history: no --epochs": bool(changes) and not is_all,
-    })  # fmt: skip
+    require(
+        {
+            "name one: --verify, --into NEW_LAKE, or --what-if KEY=VALUE": (
+                is_verify,
+                into is not None,
+                bool(changes),
+            ).count(True)
+            != 1,
+            "only --verify can begin later than with epoch 1": not is_verify and epochs[0] != 1,
+            "--one-batch goes with --into, and takes all that was landed": one_batch
+            and (into is None or not is_all),
+            "--what-if is about the whole history: no --epochs": bool(changes) and not is_all,
+        }
+    )
     place = location_from_options(lake_path, conf)
     register_with_spark_submit()
     from pipelines.progress import progress_bar

@@ -48,9 +48,9 @@ def list_delayed(
         for row in waiting.levels
     ]
     if output == JSON:
-        print_json({
-            "count": waiting.count, "levels": _texts(levels), "messages": _texts(waiting.messages)
-        })  # fmt: skip
+        print_json(
+            {"count": waiting.count, "levels": _texts(levels), "messages": _texts(waiting.messages)}
+        )
         return
     if levels and output == TABLE:
         print_records(list(levels[0]), levels, output, now_ms())

@@ -48,9 +48,11 @@ def verify() -> None:
 
 @jars.command()
 @click.argument(
-    "sets", nargs=-1, required=True,
+    "sets",
+    nargs=-1,
+    required=True,
     type=click.Choice((*jar_lock.JAR_SETS, *jar_lock.OPTIONAL_SETS)),
-)  # fmt: skip
+)
 def path(sets: tuple[str, ...]) -> None:
     """Print the class path of SETS.
 

@@ -78,20 +78,27 @@ def _parse_pairs(_context: click.Context, _option: click.Parameter, values: Sequ
 @click.option("--standby", is_flag=True, help="As of `txlake run`; with --conf.")
 @click.option("--master", default="local[2]", show_default=True)
 @click.option(
-    "--environment", type=click.Path(exists=True, dir_okay=False),
+    "--environment",
+    type=click.Path(exists=True, dir_okay=False),
     help="An archive of `txlake environment` for the executors; without it they have the same "
     "environment, in the same place, as this machine.",
-)  # fmt: skip
+)
 @click.option("--python", help="The Python of the executors.  [default: by --environment]")
 @click.option("--driver-host", help="Where executors reach this machine.  [default: found]")
 @click.option(
-    "--spark", "spark_conf", multiple=True, callback=_parse_pairs, metavar="KEY=VALUE",
+    "--spark",
+    "spark_conf",
+    multiple=True,
+    callback=_parse_pairs,
+    metavar="KEY=VALUE",
     help="A setting of Spark; may be given again.",
-)  # fmt: skip
+)
 @click.option(
-    "--submit-options", default="", metavar="TEXT",
+    "--submit-options",
+    default="",
+    metavar="TEXT",
     help="More options of spark-submit, as in --submit-options '--executor-memory 2g'.",
-)  # fmt: skip
+)
 @click.option("--print", "only_print", is_flag=True, help="Print the command, do not run it.")
 @click.argument("command", nargs=-1)
 def spark_submit(
@@ -110,11 +117,13 @@ def spark_submit(
 
     After `--` another COMMAND: `-- replay --lake lake --verify`, `-- backfill --conf FILE`.
     """
-    require({
-        "name the job's settings, --conf FILE, or a command after --":
-            (conf is None) == (not command),
-        "--standby goes with the job: name its settings, --conf FILE": standby and conf is None,
-    })  # fmt: skip
+    require(
+        {
+            "name the job's settings, --conf FILE, or a command after --": (conf is None)
+            == (not command),
+            "--standby goes with the job: name its settings, --conf FILE": standby and conf is None,
+        }
+    )
     arguments = command if conf is None else ("--conf", str(Path(conf).absolute()))
     arguments += ("--standby",) if standby else ()
     archive = write_zip(Path(".cache/txlake.zip").absolute())

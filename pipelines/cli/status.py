@@ -57,9 +57,12 @@ def status(lake_path: str | None, conf: str | None, output: str, is_check: bool)
 @click.command()
 @lake_options
 @click.option(
-    "--every-s", type=click.FloatRange(0.2), default=2.0, show_default=True,
+    "--every-s",
+    type=click.FloatRange(0.2),
+    default=2.0,
+    show_default=True,
     help="Between two looks.",
-)  # fmt: skip
+)
 @click.option("--times", type=click.IntRange(1), help="End after so many looks.")
 def top(lake_path: str | None, conf: str | None, every_s: float, times: int | None) -> None:
     """Show `txlake status` again and again, until Ctrl-C."""

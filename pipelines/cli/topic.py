@@ -81,9 +81,13 @@ def describe(name: str, lake_path: str | None, conf: str | None, output: str) ->
 @click.option("--from-offset", type=click.IntRange(0), help="Only from this offset on.")
 @click.option("--keys", help="Only messages with these KEYS (an order number, say).")
 @click.option(
-    "--body", "form", type=click.Choice(["text", "json", "hex"]), default="text", show_default=True,
+    "--body",
+    "form",
+    type=click.Choice(["text", "json", "hex"]),
+    default="text",
+    show_default=True,
     help="How bodies are shown; json: as text where a body is none.",
-)  # fmt: skip
+)
 @lake_options
 @limit_option
 @rows_option

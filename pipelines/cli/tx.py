@@ -67,10 +67,12 @@ def list_transactions(
         since = _HOUR_MS
     now = now_ms()
     filters = transactions.Filters(
-        group, topic, keys,
+        group,
+        topic,
+        keys,
         None if since is None else now - since,
         None if older_than is None else now - older_than,
-    )  # fmt: skip
+    )
     look = transactions.list_pending if pending else transactions.list_stored
     rows, count = look(open_lake(lake_path, conf), filters, limit)
     none = nothing("no matching transactions", group=group, topic=topic, keys=keys)
@@ -125,10 +127,15 @@ def _tell(
     if not told:
         raise OperatorError(nothing_found(found, target, lake.path))
     if output == "json":
-        print_json({
-            "lake": lake.path, "target": asked, "epoch": found.epoch,
-            "transactions": [to_json(report) for report in told], "more": more,
-        })  # fmt: skip
+        print_json(
+            {
+                "lake": lake.path,
+                "target": asked,
+                "epoch": found.epoch,
+                "transactions": [to_json(report) for report in told],
+                "more": more,
+            }
+        )
         return
     for number, report in enumerate(told):
         if number:
@@ -210,9 +217,11 @@ def _end(decision: str, text: str | None, bulk: BulkOptions, writing: WriteOptio
     target = None if text is None else writing.target(decision, text)
     lake, by, security = writing.lake, writing.actor_and_reason, writing.settings.security
     bulk.write(
-        writing, target, pending_targets,
+        writing,
+        target,
+        pending_targets,
         lambda one: preview_end(lake, one, decision, *by, security),
-    )  # fmt: skip
+    )
 
 
 def _target(text: str) -> RecordTarget | Transaction:

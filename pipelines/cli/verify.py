@@ -38,9 +38,10 @@ epochs_option = click.option(
 @lake_options
 @epochs_option
 @click.option(
-    "--memory-mb", type=click.IntRange(10),
+    "--memory-mb",
+    type=click.IntRange(10),
     help="How much memory it may take; without it a quarter of the machine's.",
-)  # fmt: skip
+)
 @output_option
 def verify(
     lake_path: str | None,

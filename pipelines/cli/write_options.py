@@ -121,11 +121,18 @@ class WriteOptions:
         topic, headers = self.settings.kafka.topics()[record.kind], record.headers_as_text()
         body = None if record.value is None else record.value.decode()
         if self.output == "json":
-            print_json({
-                "topic": topic, "partition": record.partition, "offset": offset, "body": body,
-                "headers": headers, "expected": trial.expected, "epoch": trial.epoch,
-                "result": result,
-            })  # fmt: skip
+            print_json(
+                {
+                    "topic": topic,
+                    "partition": record.partition,
+                    "offset": offset,
+                    "body": body,
+                    "headers": headers,
+                    "expected": trial.expected,
+                    "epoch": trial.epoch,
+                    "result": result,
+                }
+            )
             return
         written = f"would write to {topic} partition {record.partition}"
         if offset is not None:
@@ -146,14 +153,17 @@ write_options = options_as(
     WriteOptions,
     conf_option,
     click.option(
-        "--wait-s", type=click.FloatRange(0), default=0.0, show_default=True,
+        "--wait-s",
+        type=click.FloatRange(0),
+        default=0.0,
+        show_default=True,
         help="How long to wait for what the running job makes of it.",
     ),
     click.option("--dry-run", is_flag=True, help="Write nothing; say what would be written."),
     click.option("--actor", help="Who: the login user when it is not given."),
     click.option("--reason", required=True, help="Why: it is stored with the record."),
     output_option,
-)  # fmt: skip
+)
 
 
 def actor_and_reason(actor: str | None, reason: str) -> tuple[str, str]:
@@ -163,10 +173,12 @@ def actor_and_reason(actor: str | None, reason: str) -> tuple[str, str]:
     """
     actor = _login() if actor is None else actor.strip()
     reason = reason.strip()
-    require({
-        "--actor is empty: say who": not actor,
-        "--reason is empty: say why": not reason,
-    })  # fmt: skip
+    require(
+        {
+            "--actor is empty: say who": not actor,
+            "--reason is empty: say why": not reason,
+        }
+    )
     return actor, reason
 
 

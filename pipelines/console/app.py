@@ -63,9 +63,13 @@ _REFUSED: Final = {
 }
 # What is said in one sentence, and the status of its page.
 _KNOWN: Final[dict[type[Exception], int]] = {
-    BadQueryError: 400, OperatorError: 404, LakeError: 503, ClientLakeError: 503, JobError: 503,
+    BadQueryError: 400,
+    OperatorError: 404,
+    LakeError: 503,
+    ClientLakeError: 503,
+    JobError: 503,
     SettingsError: 503,
-}  # fmt: skip
+}
 
 
 def console_app(site: ConsoleContext) -> SecurityMiddleware:

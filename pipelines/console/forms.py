@@ -149,14 +149,24 @@ def resume_result_page(request: Request) -> Response:
             )
         result = records.command_result(lake, int(found["offset"]))
         said = "not landed yet" if result is None else f"{result}: {rule_texts.RESULTS[result]}"
-        rows.append({"target": found["target"], "admin_offset": int(found["offset"]),
-                     "result": said, "is_there": result is not None})  # fmt: skip
+        rows.append(
+            {
+                "target": found["target"],
+                "admin_offset": int(found["offset"]),
+                "result": said,
+                "is_there": result is not None,
+            }
+        )
     waits = sum(not row["is_there"] for row in rows)
     left = query_params.number(request.query_params, "left", 0, TARGETS_MAX)
     return page(
-        request, "resumed", rows=rows, waits=waits, left=left,
+        request,
+        "resumed",
+        rows=rows,
+        waits=waits,
+        left=left,
         columns=("target", "admin_offset", "result"),
-    )  # fmt: skip
+    )
 
 
 def _preview_page(
@@ -176,10 +186,16 @@ def _preview_page(
             expected = str(error)
         rows.append({"target": str(target), "expected": expected})
     return page(
-        request, "resume", status, rows=rows, more=more, trouble=trouble, reason=reason,
+        request,
+        "resume",
+        status,
+        rows=rows,
+        more=more,
+        trouble=trouble,
+        reason=reason,
         columns=("target", "expected"),
         then=url("/resume", target=[str(target) for target in targets]),
-    )  # fmt: skip
+    )
 
 
 def _targets(texts: list[str]) -> list[Target]:

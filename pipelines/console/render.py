@@ -35,10 +35,16 @@ _TEMPLATES: Final = Environment(
     lstrip_blocks=True,
 )
 _TEMPLATES.globals |= {
-    "url": url, "link": link, "pages": PAGES, "iso": output.instant, "ago": output.ago,
-    "span": output.span, "is_instant": output.is_instant, "for_people": output.humanize,
+    "url": url,
+    "link": link,
+    "pages": PAGES,
+    "iso": output.instant,
+    "ago": output.ago,
+    "span": output.span,
+    "is_instant": output.is_instant,
+    "for_people": output.humanize,
     "heading": output.heading,
-}  # fmt: skip
+}
 
 
 def page(request: Request, template: str, /, status: int = 200, **values: Any) -> HTMLResponse:
@@ -47,8 +53,11 @@ def page(request: Request, template: str, /, status: int = 200, **values: Any) -
     cookie = request.cookies.get(site.cookie_name)
     actor = site.sessions.actor(cookie)
     common = {
-        "site": site, "path": request.url.path, "now": output.now_ms(), "actor": actor,
+        "site": site,
+        "path": request.url.path,
+        "now": output.now_ms(),
+        "actor": actor,
         "form_value": site.sessions.form_value(str(cookie)) if actor else "",
-    }  # fmt: skip
+    }
     text = _TEMPLATES.get_template(f"{template}.html").render({**common, **values})
     return HTMLResponse(text, status)

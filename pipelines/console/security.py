@@ -17,10 +17,16 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from pipelines.console.context import ConsoleContext
 from pipelines.console.urls import url
 
-POLICY: Final = "; ".join((
-    "default-src 'none'", "style-src 'self'", "img-src 'self' data:", "form-action 'self'",
-    "frame-ancestors 'none'", "base-uri 'none'",
-))  # fmt: skip
+POLICY: Final = "; ".join(
+    (
+        "default-src 'none'",
+        "style-src 'self'",
+        "img-src 'self' data:",
+        "form-action 'self'",
+        "frame-ancestors 'none'",
+        "base-uri 'none'",
+    )
+)
 HEADERS: Final = {
     "Content-Security-Policy": POLICY,
     "X-Content-Type-Options": "nosniff",

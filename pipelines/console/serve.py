@@ -54,10 +54,17 @@ def serve(site: ConsoleContext, listener: socket.socket, tell: Callable[[], None
     """Serves a console until Ctrl-C or SIGTERM. Input: `tell` is called once it listens."""
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
     config = uvicorn.Config(
-        console_app(site), log_config=None, access_log=False, server_header=False, lifespan="off",
-        proxy_headers=False, ws="none", http=LimitedConnection, timeout_graceful_shutdown=_END_S,
+        console_app(site),
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        lifespan="off",
+        proxy_headers=False,
+        ws="none",
+        http=LimitedConnection,
+        timeout_graceful_shutdown=_END_S,
         backlog=_BACKLOG,
-    )  # fmt: skip
+    )
     # uvicorn ends by these signals, then raises them once more for whoever had them before.
     for name in (signal.SIGINT, signal.SIGTERM):
         signal.signal(name, lambda *_: None)

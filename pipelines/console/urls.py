@@ -9,10 +9,15 @@ from pipelines.explain.rows import Row
 from txlake.protocol import TRANSACTION_ID_PATTERN, matches
 
 PAGES: Final = (
-    ("/", "Overview"), ("/transactions", "Transactions"), ("/dead", "Dead"),
-    ("/groups", "Groups"), ("/conflicts", "Conflicts"), ("/topics", "Topics"),
-    ("/consumers", "Consumers"), ("/delayed", "Delayed"),
-)  # fmt: skip
+    ("/", "Overview"),
+    ("/transactions", "Transactions"),
+    ("/dead", "Dead"),
+    ("/groups", "Groups"),
+    ("/conflicts", "Conflicts"),
+    ("/topics", "Topics"),
+    ("/consumers", "Consumers"),
+    ("/delayed", "Delayed"),
+)
 _STORIES: Final = ("half:", "schedule:")
 
 

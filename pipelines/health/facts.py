@@ -81,7 +81,7 @@ class LakeFacts:
     """The facts from the lake's tables. Units: ms, bytes.
 
     `epoch_at`: of the newest committed epoch; None before the first. `owner`: who planned it.
-    `groups`: rows of `groups.COLUMNS`; `unread`: of `consumers.UNREAD_COLUMNS`. `recent_discards`:
+    `groups`: rows of `groups.COLUMNS`; `unread`: of `consumers.UNREAD_COLUMNS`. `given_up`:
     halves discarded in the last hour. `discarded`: halves that a late end or RESUME can still end,
     the oldest stored at `discarded_oldest_at`. `steps`: step, p50_ms, p99_ms of the newest epochs.
     `state_rows`, `state_bytes`: what the job holds in memory, as its newest epoch counted it; None
@@ -96,7 +96,7 @@ class LakeFacts:
     owner: str | None = None
     groups: Sequence[Row] = ()
     unread: Sequence[Row] = ()
-    recent_discards: int = 0
+    given_up: int = 0
     undeliverable: int = 0
     delayed: int = 0
     next_delayed_at: int | None = None
@@ -203,7 +203,7 @@ def lake_facts(lake: Lake, now_ms: int) -> LakeFacts:
         owner=last["owner"],
         groups=read_groups(lake, state, now_ms),
         unread=read_unread(lake, now_ms),
-        recent_discards=_recent_discards(lake, epoch, now_ms),
+        given_up=_recent_discards(lake, epoch, now_ms),
         undeliverable=count_undeliverable(lake),
         delayed=delayed.num_rows,
         next_delayed_at=pc.min(delayed["deliver_at"]).as_py(),

@@ -78,7 +78,7 @@ def status_lines(facts: Facts) -> Iterator[tuple[str, str]]:
 
     yield (
         "given up",
-        f"{lake.recent_discards} in the last hour; {lake.discarded} can still be ended",
+        f"{lake.given_up} in the last hour; {lake.discarded} can still be ended",
     )
 
     yield "undeliverable", str(lake.undeliverable)

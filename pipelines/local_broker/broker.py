@@ -91,10 +91,14 @@ class Broker(LocalServer):
     ERROR = BrokerError
     JARS = "broker"
     JAVA_OPTIONS = (
-        "-Xms128m", "-Xmx512m", "-XX:+UseSerialGC", "-Xshare:auto", "-Djava.awt.headless=true",
+        "-Xms128m",
+        "-Xmx512m",
+        "-XX:+UseSerialGC",
+        "-Xshare:auto",
+        "-Djava.awt.headless=true",
         # Keeps two brokers on a machine from meeting over a name in the network.
         "-Djava.net.preferIPv4Stack=true",
-    )  # fmt: skip
+    )
     PORTS = 2  # the broker's, the controller's
 
     def __init__(
@@ -141,9 +145,15 @@ class Broker(LocalServer):
         if (self.data_folder / "logs" / "meta.properties").exists():
             return
         tool = [
-            "kafka.tools.StorageTool", "format", "--standalone", "--ignore-formatted",
-            "--cluster-id", _new_cluster_id(), "--config", str(server_properties),
-        ]  # fmt: skip
+            "kafka.tools.StorageTool",
+            "format",
+            "--standalone",
+            "--ignore-formatted",
+            "--cluster-id",
+            _new_cluster_id(),
+            "--config",
+            str(server_properties),
+        ]
         # It runs for a second: Java's quick compiler is the faster one.
         done = subprocess.run(
             [*command[:1], "-XX:TieredStopAtLevel=1", *command[1:], *tool],

@@ -17,10 +17,17 @@ from pipelines.settings.secrets import SettingsError, secret, secret_name, secti
 
 # Of Kafka's clients: a broker on another machine takes some ms, one that is busy some hundred.
 KAFKA_LEAST_MS: Final = dict.fromkeys(
-    ("message.timeout.ms", "delivery.timeout.ms", "request.timeout.ms", "socket.timeout.ms",
-     "socket.connection.setup.timeout.ms", "session.timeout.ms", "default.api.timeout.ms"),
+    (
+        "message.timeout.ms",
+        "delivery.timeout.ms",
+        "request.timeout.ms",
+        "socket.timeout.ms",
+        "socket.connection.setup.timeout.ms",
+        "session.timeout.ms",
+        "default.api.timeout.ms",
+    ),
     1_000,
-)  # fmt: skip
+)
 HIDDEN: Final = "***"
 
 
@@ -68,16 +75,28 @@ CLIENT: Final = Library(
         r"|(compression|partitioner)[a-z.]*|debug|log[._][a-z._]+"
         r"|[a-z.]+\.(ms|bytes|kbytes|max|min|messages|num\.messages|retries|size|count)"
     ),
-    reserved=frozenset({
-        "bootstrap.servers", "metadata.broker.list",
-        "enable.idempotence", "enable.gapless.guarantee", "acks", "request.required.acks",
-        "transactional.id",
-        "group.id", "group.instance.id", "group.protocol", "partition.assignment.strategy",
-        "enable.auto.commit", "auto.commit.enable", "enable.auto.offset.store",
-        "auto.offset.reset", "isolation.level",
-    }),
+    reserved=frozenset(
+        {
+            "bootstrap.servers",
+            "metadata.broker.list",
+            "enable.idempotence",
+            "enable.gapless.guarantee",
+            "acks",
+            "request.required.acks",
+            "transactional.id",
+            "group.id",
+            "group.instance.id",
+            "group.protocol",
+            "partition.assignment.strategy",
+            "enable.auto.commit",
+            "auto.commit.enable",
+            "enable.auto.offset.store",
+            "auto.offset.reset",
+            "isolation.level",
+        }
+    ),
     least_ms=KAFKA_LEAST_MS,
-)  # fmt: skip
+)
 # Source: the configuration keys of the Rust crate object_store, which delta-rs passes options to.
 # Where one key of a log can have two writers, an epoch would not be in a table once.
 STORE: Final = Library(
@@ -95,12 +114,19 @@ STORE: Final = Library(
         r"|timeout|connect_timeout|pool_[a-z_]+|http[12]_[a-z_]+|max_retries|retry_timeout"
         r"|backoff_[a-z.]+|user_agent|proxy_url)"
     ),
-    reserved=frozenset({
-        "allow_unsafe_rename", "aws_s3_allow_unsafe_rename", "mount_allow_unsafe_rename",
-        "conditional_put", "aws_conditional_put", "copy_if_not_exists", "aws_copy_if_not_exists",
-    }),
+    reserved=frozenset(
+        {
+            "allow_unsafe_rename",
+            "aws_s3_allow_unsafe_rename",
+            "mount_allow_unsafe_rename",
+            "conditional_put",
+            "aws_conditional_put",
+            "copy_if_not_exists",
+            "aws_copy_if_not_exists",
+        }
+    ),
     prefix="aws_",
-)  # fmt: skip
+)
 # Source: Spark's configuration page. What Hadoop, a connector or an executor's environment gets
 # has names that anybody can choose. What is harmless stands in the JVM's command line: the only
 # place from which spark-submit takes what it distributes itself (files, archives, jars, packages

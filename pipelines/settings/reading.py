@@ -138,22 +138,42 @@ def _check_together(settings: Settings, source: str) -> None:
     lake, t, m = settings.lake, settings.transaction, settings.maintenance
     kept_ms = settings.topics.retention_ms
     for key, value, other, least, why in (
-        ("[transaction] half_retention_ms", t.half_retention_ms,
-         "transaction_timeout_ms", t.transaction_timeout_ms,
-         "a half would be given up before it may be checked"),
-        ("[transaction] operation_namings_max", t.operation_namings_max,
-         "messages_max", t.messages_max,
-         "no operation could end a transaction of so many messages"),
-        ("[lake] retention_ms", lake.retention_ms,
-         "[transaction] half_retention_ms", t.half_retention_ms,
-         "a half would be deleted before it ends"),
-        ("[maintenance] file_retention_ms", m.file_retention_ms,
-         "log_retention_ms", m.log_retention_ms,
-         "versions that the log still has would lack files"),
-        ("[topics] retention_ms", m.stream_retention_ms if kept_ms == FOREVER else kept_ms,
-         "[maintenance] stream_retention_ms", m.stream_retention_ms,
-         "a Spark stream that is away may read that long"),
-    ):  # fmt: skip
+        (
+            "[transaction] half_retention_ms",
+            t.half_retention_ms,
+            "transaction_timeout_ms",
+            t.transaction_timeout_ms,
+            "a half would be given up before it may be checked",
+        ),
+        (
+            "[transaction] operation_namings_max",
+            t.operation_namings_max,
+            "messages_max",
+            t.messages_max,
+            "no operation could end a transaction of so many messages",
+        ),
+        (
+            "[lake] retention_ms",
+            lake.retention_ms,
+            "[transaction] half_retention_ms",
+            t.half_retention_ms,
+            "a half would be deleted before it ends",
+        ),
+        (
+            "[maintenance] file_retention_ms",
+            m.file_retention_ms,
+            "log_retention_ms",
+            m.log_retention_ms,
+            "versions that the log still has would lack files",
+        ),
+        (
+            "[topics] retention_ms",
+            m.stream_retention_ms if kept_ms == FOREVER else kept_ms,
+            "[maintenance] stream_retention_ms",
+            m.stream_retention_ms,
+            "a Spark stream that is away may read that long",
+        ),
+    ):
         if value < least:
             raise SettingsError(
                 f"{source}: {key} = {value} is below {other} = {least}: {why}; at least that is "
