@@ -1,6 +1,6 @@
 """Settings that are passed on to a library: [kafka.client], [lake.store] and [spark].
 
-The library knows its keys, txlake does not. Of each key it is decided here whether it can be set,
+The library knows its keys, txlake does not. This module decides of each key whether it can be set,
 whether its value is a secret, and whether its value can be shown.
 
     SettingsError    section and key, and what is allowed; never a value, which can be a secret
@@ -15,8 +15,8 @@ from typing import Any, Final
 
 from pipelines.settings.secrets import SettingsError, secret, secret_name, section_of
 
-# Of Kafka's clients: a broker on another machine takes some ms, one that is busy some hundred.
-KAFKA_LEAST_MS: Final = dict.fromkeys(
+# Of Kafka's clients: a broker on another machine takes some ms, a busy one some hundred.
+KAFKA_MS_MIN: Final = dict.fromkeys(
     (
         "message.timeout.ms",
         "delivery.timeout.ms",
@@ -33,19 +33,19 @@ HIDDEN: Final = "***"
 
 @dataclass(frozen=True)
 class Library:
-    """What is known of a library's settings. The patterns match keys in lower case.
+    """The known facts of a library's settings. The patterns match keys in lower case.
 
-    `secret`: values that do not stand in a settings file. `harmless`: values that are shown; any
+    `secret`: values that may not stand in a settings file. `harmless`: values that are shown; any
     other is hidden, since the library can have settings that are not known here. `reserved`: keys
-    that txlake sets, with other names that the library knows them by; `least_ms`: times below which
-    no request could be answered.
+    that txlake sets, with the library's other names for them; `ms_min`: times below which no
+    request could be answered.
     """
 
     secret: re.Pattern[str]
     harmless: re.Pattern[str]
     reserved: frozenset[str] = frozenset()
-    prefix: str = ""  # a key is the same with it and without
-    least_ms: Mapping[str, int] = field(default_factory=dict)
+    prefix: str = ""  # a key is the same with and without it
+    ms_min: Mapping[str, int] = field(default_factory=dict)
 
     def name(self, key: str) -> str:
         """Returns the one name of a setting that has two."""
@@ -95,10 +95,10 @@ CLIENT: Final = Library(
             "isolation.level",
         }
     ),
-    least_ms=KAFKA_LEAST_MS,
+    ms_min=KAFKA_MS_MIN,
 )
-# Source: the configuration keys of the Rust crate object_store, which delta-rs passes options to.
-# Where one key of a log can have two writers, an epoch would not be in a table once.
+# Source: the configuration keys of the Rust crate object_store, to which delta-rs passes options.
+# If one key of a log could have two writers, a table could have an epoch twice or not at all.
 STORE: Final = Library(
     secret=re.compile(
         r"secret|password|token|credential|bearer|sas_key|account_key|access_key$|master_key"
@@ -127,10 +127,9 @@ STORE: Final = Library(
     ),
     prefix="aws_",
 )
-# Source: Spark's configuration page. What Hadoop, a connector or an executor's environment gets
-# has names that anybody can choose. What is harmless stands in the JVM's command line: the only
-# place from which spark-submit takes what it distributes itself (files, archives, jars, packages
-# of Python).
+# Source: Spark's configuration page. Settings for Hadoop, a connector or an executor's environment
+# can have any name. Harmless ones stand in the JVM's command line: the only place from which
+# spark-submit takes what it distributes itself (files, archives, jars, packages of Python).
 SPARK: Final = Library(
     secret=re.compile(
         r"secret|password|passphrase|token|credential|jaas|access\.key$|account\.key|sas\.key"
@@ -157,7 +156,7 @@ _USER_INFO: Final = re.compile(r"(?<=://)[^/@\s]+@")
 def library_options(values: Any, section: str, library: Library) -> dict[str, str]:
     """Returns the settings of a library, with secrets from their variables and files.
 
-    Input: what the file says; `<key>_env` and `<key>_file` say where the value of a key is.
+    Input: the section of the file; `<key>_env` and `<key>_file` name the place of a key's value.
     Errors: SettingsError.
     """
     options: dict[str, str] = {}
@@ -186,14 +185,14 @@ def library_options(values: Any, section: str, library: Library) -> dict[str, st
 
 
 def _require_long(key: str, text: str, place: str, library: Library) -> None:
-    """Checks a time limit that would end each request before its answer; 0 is none.
+    """Checks a time limit that would end each request before its answer; 0 means no limit.
 
     Errors: SettingsError.
     """
-    least_ms = library.least_ms.get(key, 0)
-    if text.isdecimal() and 0 < int(text) < least_ms:
+    min_ms = library.ms_min.get(key, 0)
+    if text.isdecimal() and 0 < int(text) < min_ms:
         raise SettingsError(
-            f"{place} = {text}: at least {least_ms} ms are allowed: Kafka could not answer in less"
+            f"{place} = {text}: at least {min_ms} ms are allowed: Kafka could not answer in less"
         )
 
 
@@ -222,10 +221,10 @@ def flatten(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
 
 
 def redacted(library: Library | None, name: str, value: Any) -> Any:
-    """Returns what people may see of a setting's value.
+    """Returns a setting's value as people may see it.
 
     Input: `name`, as the file has it: the name of a secret's variable or file is no secret;
-    `library`: whose setting it is, None for one of ours.
+    `library`: the library of the setting, None for one of ours.
     """
     if library is not None and not secret_name(name)[1] and not library.is_harmless(name):
         return HIDDEN
@@ -236,7 +235,7 @@ def redacted(library: Library | None, name: str, value: Any) -> Any:
 
 
 def _text(value: Any, place: str) -> str:
-    """Returns a setting of a library as the text that it reads."""
+    """Returns a setting's value as the text for the library."""
     if not isinstance(value, str | int | float | bool) or "\0" in str(value):
         raise SettingsError(f"{place}: text without NUL, a number, true or false is allowed")
     return str(value).lower() if isinstance(value, bool) else str(value)
