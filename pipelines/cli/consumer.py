@@ -78,6 +78,7 @@ def reset(
     rows = plan_reset(lake, group, topic, to, queues)
     if yes:
         write_reset(lake, rows, session)
+
     print_list(COLUMNS, rows, len(rows), output, "")
     count = len(rows)
     click.echo(f"{count} written" if yes else f"{count} would be written; --yes writes", err=True)
